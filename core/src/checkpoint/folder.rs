@@ -1,0 +1,163 @@
+//! Where the files of a model are: a directory, a Hub snapshot, or bytes in a page.
+
+use std::collections::BTreeMap;
+use std::io::{Cursor, Read, Seek};
+
+use crate::{Error, Result};
+
+/// A reader that can seek.
+pub trait ReadSeek: Read + Seek + Send {}
+impl<T: Read + Seek + Send> ReadSeek for T {}
+
+/// A set of named files.
+pub trait Folder {
+    /// Name for error messages.
+    fn label(&self) -> String;
+
+    /// Opens a file by its path inside the folder: a reader and the length in bytes, or `None`
+    /// where there is no such file.
+    fn open(&self, path: &str) -> std::io::Result<Option<(Box<dyn ReadSeek>, u64)>>;
+
+    /// The file's name for error messages.
+    fn file_label(&self, path: &str) -> String {
+        format!("{}/{path}", self.label())
+    }
+}
+
+/// Files held in memory, by path.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Files(pub BTreeMap<String, Vec<u8>>);
+
+impl Folder for Files {
+    fn label(&self) -> String {
+        "model".into()
+    }
+
+    fn open(&self, path: &str) -> std::io::Result<Option<(Box<dyn ReadSeek>, u64)>> {
+        Ok(self.0.get(path).map(|bytes| {
+            let reader: Box<dyn ReadSeek> = Box::new(Cursor::new(bytes.clone()));
+            (reader, bytes.len() as u64)
+        }))
+    }
+}
+
+/// Largest configuration or tokenizer file that is read; the largest published tokenizers
+/// have some 35 MB.
+const LARGEST_TEXT: u64 = 1 << 28;
+
+/// Reads a whole small file; `None` where there is none.
+///
+/// # Errors
+/// Unreadable, or larger than any configuration file is.
+pub fn read_text(folder: &dyn Folder, path: &str) -> Result<Option<Vec<u8>>> {
+    let io = |cause| Error::Io { file: folder.file_label(path), cause };
+    let Some((mut reader, length)) = folder.open(path).map_err(io)? else {
+        return Ok(None);
+    };
+    if length > LARGEST_TEXT {
+        return Err(Error::bad_file(
+            folder.file_label(path),
+            format!("{length} bytes is too large for this file"),
+            "check that the model folder is the right one",
+        ));
+    }
+    let mut bytes = Vec::with_capacity(length as usize);
+    reader.read_to_end(&mut bytes).map_err(io)?;
+    Ok(Some(bytes))
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use directory::{Directory, write_directory};
+
+#[cfg(not(target_arch = "wasm32"))]
+mod directory {
+    use std::fs;
+    use std::io::ErrorKind;
+    use std::path::{Path, PathBuf};
+
+    use super::{Files, Folder, ReadSeek};
+    use crate::{Error, Result};
+
+    /// A directory on disk.
+    #[derive(Debug, Clone)]
+    pub struct Directory(PathBuf);
+
+    impl Directory {
+        /// A directory that must exist.
+        ///
+        /// # Errors
+        /// Missing, unreadable, or not a directory.
+        pub fn new(path: impl Into<PathBuf>) -> Result<Self> {
+            let path = path.into();
+            let label = path.display().to_string();
+            match fs::metadata(&path) {
+                Ok(data) if data.is_dir() => Ok(Self(path)),
+                Ok(_) => Err(Error::bad_file(label, "is a file", "name the folder that holds the model")),
+                Err(cause) => Err(Error::Io { file: label, cause }),
+            }
+        }
+    }
+
+    impl Folder for Directory {
+        fn label(&self) -> String {
+            self.0.display().to_string()
+        }
+
+        fn open(&self, path: &str) -> std::io::Result<Option<(Box<dyn ReadSeek>, u64)>> {
+            match fs::File::open(self.0.join(path)) {
+                Ok(file) => {
+                    let length = file.metadata()?.len();
+                    Ok(Some((Box::new(file), length)))
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    /// Writes all files to a new directory beside `path`, then puts it in `path`'s place, so
+    /// that a full disk or a killed process never leaves a half-written model behind.
+    ///
+    /// # Errors
+    /// Anything the file system refuses; `path` is then as it was.
+    pub fn write_directory(path: &Path, files: &Files) -> Result<()> {
+        let beside = |ending: &str| {
+            let mut name = path.file_name().unwrap_or_default().to_os_string();
+            name.push(format!(".{ending}-{}", std::process::id()));
+            path.with_file_name(name)
+        };
+        let (partial, old) = (beside("partial"), beside("old"));
+        let io = |at: &Path| {
+            let file = at.display().to_string();
+            move |cause| Error::Io { file, cause }
+        };
+        let write = || -> Result<()> {
+            for (name, bytes) in &files.0 {
+                let target = partial.join(name);
+                let parent = target.parent().unwrap_or(&partial);
+                fs::create_dir_all(parent).map_err(io(parent))?;
+                fs::write(&target, bytes).map_err(io(&target))?;
+            }
+            let replaced = path.exists();
+            if replaced {
+                fs::rename(path, &old).map_err(io(path))?;
+            }
+            if let Err(cause) = fs::rename(&partial, path) {
+                if replaced {
+                    fs::rename(&old, path).map_err(io(path))?;
+                }
+                return Err(io(path)(cause));
+            }
+            if replaced {
+                fs::remove_dir_all(&old).map_err(io(&old))?;
+            }
+            Ok(())
+        };
+        let result = write();
+        if result.is_err() {
+            // The error to report is the one above; a leftover folder is only untidy.
+            let _ = fs::remove_dir_all(&partial);
+        }
+        result
+    }
+}

@@ -1,0 +1,243 @@
+//! Fills a module's parameters from a checkpoint and writes them back, by one table of names.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Tensor, TensorData, backend::Backend};
+
+use super::names::{Names, Source};
+use super::safetensors::Weights;
+use crate::config::ModelConfig;
+use crate::model::{Backbone, families};
+use crate::{Error, Result};
+
+/// `(name, shape, values)` of a tensor to be saved.
+pub(super) type SavedTensor = (String, Vec<usize>, Vec<f32>);
+
+/// A backbone with the weights of a checkpoint.
+///
+/// # Errors
+/// One error that lists every missing, unknown, mis-shaped or non-finite tensor.
+pub fn load_backbone<B: Backend>(
+    config: &ModelConfig,
+    weights: &mut Weights,
+    device: &B::Device,
+) -> Result<Backbone<B>> {
+    let names = families::names(config);
+    let prefix = names.prefix(|name| weights.tensors().contains_key(name));
+    check_layers(config, weights)?;
+    fill(Backbone::zeros(config, device), weights, &names, prefix, device)
+}
+
+/// Before anything is allocated: a config of another model would ask for tables that its
+/// weights do not have.
+fn check_layers(config: &ModelConfig, weights: &Weights) -> Result<()> {
+    let elements: usize = weights.tensors().values().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
+    let table = config.vocab_size.saturating_mul(config.hidden_size);
+    let blocks = config
+        .hidden_size
+        .saturating_mul(config.intermediate_size.saturating_add(config.num_heads.saturating_mul(config.head_dim)))
+        .saturating_mul(config.num_layers);
+    if table.saturating_add(blocks) > elements.saturating_mul(4).saturating_add(1 << 20) {
+        return Err(Error::bad_file(
+            weights.label(),
+            format!("holds {elements} numbers, far fewer than the model of config.json has"),
+            "check that config.json belongs to these weights",
+        ));
+    }
+    Ok(())
+}
+
+/// The tensors of a backbone under the names of its family.
+pub fn save_backbone<B: Backend>(config: &ModelConfig, backbone: &Backbone<B>) -> Result<Vec<SavedTensor>> {
+    collect(&backbone.clone().merge_lora(), &families::names(config))
+}
+
+/// Fills all parameters of a module.
+pub(super) fn fill<B: Backend, M: Module<B>>(
+    module: M,
+    weights: &mut Weights,
+    names: &Names,
+    prefix: &'static str,
+    device: &B::Device,
+) -> Result<M> {
+    let mut loader = Loader::<B> {
+        path: Path::default(),
+        names,
+        prefix,
+        device,
+        report: crate::TensorReport { file: weights.label(), ..Default::default() },
+        failure: None,
+        weights,
+    };
+    let module = module.map(&mut loader);
+    let Loader { mut report, failure, weights, .. } = loader;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    report.extra.extend(weights.unused().filter(|name| !names.is_ignored(name, prefix)).map(String::from));
+    if report.is_empty() { Ok(module) } else { Err(Error::Tensors(report)) }
+}
+
+/// The parameters of a module as tensors under the checkpoint's names.
+pub(super) fn collect<B: Backend, M: Module<B>>(module: &M, names: &Names) -> Result<Vec<SavedTensor>> {
+    let mut saver = Saver { path: Path::default(), names, tensors: Vec::new(), failure: None };
+    module.visit(&mut saver);
+    match saver.failure {
+        Some(failure) => Err(failure),
+        None => Ok(saver.tensors),
+    }
+}
+
+/// Path of the parameter that is being visited, enum variants left out.
+#[derive(Default)]
+struct Path(Vec<String>);
+
+impl Path {
+    fn enter(&mut self, name: &str, container: &str) {
+        if !container.starts_with("Enum:") {
+            self.0.push(name.to_string());
+        }
+    }
+
+    fn exit(&mut self, container: &str) {
+        if !container.starts_with("Enum:") {
+            self.0.pop();
+        }
+    }
+
+    /// LoRA adapters are saved on their own, not with the weights that they adapt.
+    fn is_adapter(&self) -> bool {
+        self.0.iter().any(|segment| segment == "adapters")
+    }
+
+    fn dotted(&self) -> String {
+        self.0.join(".")
+    }
+}
+
+struct Loader<'a, B: Backend> {
+    path: Path,
+    names: &'a Names,
+    prefix: &'static str,
+    device: &'a B::Device,
+    report: crate::TensorReport,
+    failure: Option<Error>,
+    weights: &'a mut Weights,
+}
+
+impl<B: Backend> Loader<'_, B> {
+    /// The parameter's values, or `None` after noting what is wrong with them.
+    fn read<const D: usize>(&mut self, shape: [usize; D]) -> Result<Option<Tensor<B, D>>> {
+        let Source { parts, transposed } = self.names.source(&self.path.dotted())?;
+        let total = shape[D - 1];
+        let rows = shape[..D - 1].iter().product::<usize>();
+        // Assembled on the host in our orientation, so that nothing is read back from a device.
+        let mut joined = vec![0.0; rows * total];
+        let mut column = 0;
+        for (name, width) in parts {
+            let name = format!("{}{name}", self.prefix);
+            let width = width.unwrap_or(total);
+            let mut expected = shape.to_vec();
+            expected[D - 1] = width;
+            if transposed {
+                expected.reverse();
+            }
+            let Some(info) = self.weights.tensors().get(&name) else {
+                self.report.missing.push(name);
+                continue;
+            };
+            let found = info.shape.clone();
+            let Some(values) = self.weights.read(&name)? else { continue };
+            if found != expected {
+                self.report.misshaped.push((name, expected, found));
+                continue;
+            }
+            if values.iter().any(|value| !value.is_finite()) {
+                self.report.non_finite.push(name);
+                continue;
+            }
+            for row in 0..rows {
+                let target = &mut joined[row * total + column..][..width];
+                if transposed {
+                    for (out, value) in target.iter_mut().enumerate() {
+                        *value = values[out * rows + row];
+                    }
+                } else {
+                    target.copy_from_slice(&values[row * width..][..width]);
+                }
+            }
+            column += width;
+        }
+        Ok(self.report.is_empty().then(|| Tensor::from_data(TensorData::new(joined, shape), self.device)))
+    }
+}
+
+impl<B: Backend> ModuleMapper<B> for Loader<'_, B> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.path.exit(container);
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        if self.failure.is_some() || self.path.is_adapter() {
+            return param;
+        }
+        match self.read(param.shape().dims()) {
+            Ok(Some(tensor)) => {
+                let (id, old, mapper) = param.consume();
+                let tensor = tensor.set_require_grad(old.is_require_grad());
+                Param::from_mapped_value(id, tensor, mapper)
+            }
+            Ok(None) => param,
+            Err(failure) => {
+                self.failure = Some(failure);
+                param
+            }
+        }
+    }
+}
+
+struct Saver<'a> {
+    path: Path,
+    names: &'a Names,
+    tensors: Vec<SavedTensor>,
+    failure: Option<Error>,
+}
+
+impl Saver<'_> {
+    fn save<B: Backend, const D: usize>(&mut self, tensor: Tensor<B, D>) -> Result<()> {
+        let Source { parts, transposed } = self.names.source(&self.path.dotted())?;
+        let total = tensor.dims()[D - 1];
+        let mut column = 0;
+        for (name, width) in parts {
+            let width = width.unwrap_or(total);
+            let piece = tensor.clone().narrow(D - 1, column, width);
+            column += width;
+            let piece = if transposed { piece.transpose() } else { piece };
+            let shape = piece.dims().to_vec();
+            let values = piece.into_data().convert::<f32>().into_vec().map_err(|e| {
+                Error::invalid(format!("{name}: could not be read back from the device: {e:?}"))
+            })?;
+            self.tensors.push((name, shape, values));
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> ModuleVisitor<B> for Saver<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.path.exit(container);
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if self.failure.is_none() && !self.path.is_adapter() {
+            self.failure = self.save(param.val()).err();
+        }
+    }
+}

@@ -1,0 +1,508 @@
+//! The sentence-transformers folder layout, read and written.
+//!
+//! `modules.json` lists transformer, pooling, dense and normalize modules; a plain Hugging Face
+//! folder without it is mean-pooled, as sentence-transformers does. Heads that
+//! sentence-transformers does not have are written with the module type `kiln.Pooling` and
+//! their weights in `1_Pooling/model.safetensors` under NV-Embed's released names.
+
+use burn::tensor::backend::Backend;
+use serde_json::{Value, json};
+
+use super::folder::{Files, Folder, read_text};
+use super::names::Names;
+use super::parameters::{SavedTensor, collect, fill, load_backbone, save_backbone};
+use super::safetensors::{Weights, write_safetensors};
+use crate::config::{AttentionMode, Family, ModelConfig};
+use crate::embedder::{Embedder, EmbeddingModel, Prompts};
+use crate::pooling::{BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig};
+use crate::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
+use crate::{Error, Result};
+
+/// A model as files, ready to be written.
+pub type SavedModel = Files;
+
+/// What overrides the folder's own settings.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LoadOptions {
+    /// Another pooling head; a trainable one starts untrained.
+    pub pooling: Option<PoolingConfig>,
+    /// Another attention mode.
+    pub attention: Option<AttentionMode>,
+    /// Another length limit in tokens.
+    pub max_length: Option<usize>,
+}
+
+/// Files of a tokenizer that are copied through unchanged; `tokenizer.json` is among them so
+/// that other readers get what they wrote.
+const TOKENIZER_FILES: [&str; 9] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+];
+
+fn bad(folder: &dyn Folder, path: &str, cause: impl std::fmt::Display) -> Error {
+    Error::bad_file(folder.file_label(path), cause, "use the file that was saved with the model")
+}
+
+/// Reads a JSON file; `None` where there is none.
+fn read_json(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
+    match read_text(folder, path)? {
+        Some(text) => match serde_json::from_slice(&text) {
+            Ok(value) => Ok(Some(value)),
+            Err(cause) => Err(bad(folder, path, format!("not valid JSON: {cause}"))),
+        },
+        None => Ok(None),
+    }
+}
+
+/// `{path}{name}` with a slash between where there is a path.
+fn inside(path: &str, name: &str) -> String {
+    if path.is_empty() { name.into() } else { format!("{path}/{name}") }
+}
+
+/// One entry of `modules.json`.
+struct ModuleEntry {
+    kind: String,
+    path: String,
+}
+
+fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
+    let Some(value) = read_json(folder, "modules.json")? else { return Ok(None) };
+    let entries = value.as_array().ok_or_else(|| bad(folder, "modules.json", "is no list"))?;
+    let text = |entry: &Value, key: &str| {
+        entry
+            .get(key)
+            .and_then(Value::as_str)
+            .map(String::from)
+            .ok_or_else(|| bad(folder, "modules.json", format!("an entry has no {key}")))
+    };
+    entries
+        .iter()
+        .map(|entry| {
+            let path = text(entry, "path")?;
+            if path.split('/').any(|part| part == "..") || path.starts_with('/') {
+                return Err(bad(folder, "modules.json", format!("the path {path:?} leaves the folder")));
+            }
+            let class = text(entry, "type")?;
+            let kind = class.rsplit('.').next().unwrap_or_default().to_string();
+            Ok(ModuleEntry { kind, path })
+        })
+        .collect::<Result<Vec<_>>>()
+        .map(Some)
+}
+
+/// Reads a model folder.
+///
+/// # Errors
+/// Any file that is missing, unreadable, corrupt or does not fit the others.
+pub fn load<B: Backend>(folder: &dyn Folder, options: &LoadOptions, device: &B::Device) -> Result<Embedder<B>> {
+    let modules = read_modules(folder)?;
+    let root = modules
+        .as_ref()
+        .and_then(|modules| modules.iter().find(|module| module.kind == "Transformer"))
+        .map_or(String::new(), |module| module.path.clone());
+    let config_path = inside(&root, "config.json");
+    let raw = read_json(folder, &config_path)?.ok_or_else(|| Error::MissingFile {
+        folder: folder.label(),
+        file: config_path.clone(),
+        remedy: "name a folder that holds a saved model".into(),
+    })?;
+    let mut config = ModelConfig::from_value(&raw).map_err(|error| match error {
+        // The reader knows the file only as config.json.
+        Error::BadFile { cause, remedy, .. } => {
+            Error::BadFile { file: folder.file_label(&config_path), cause, remedy }
+        }
+        other => other,
+    })?;
+    config.attention = options.attention.unwrap_or(config.attention);
+    let mut weights = Weights::open(folder, &inside(&root, "model"))?;
+    let backbone = load_backbone(&config, &mut weights, device)?;
+
+    let mut model = EmbeddingModel {
+        backbone,
+        pooling: Pooling::new(&PoolingConfig::Mean, &config, device),
+        dense: Vec::new(),
+        normalize: false,
+        config: config.clone(),
+    };
+    let mut instruction = InstructionSpan::Pooled;
+    if let Some(block) = nv_embed_block(&raw) {
+        let head = Pooling::new(&PoolingConfig::LatentAttention(block), &config, device);
+        model.pooling = fill(head, &mut released_head(&mut weights, folder)?, &head_names(), HEAD_PREFIX, device)?;
+        model.normalize = true;
+        instruction = InstructionSpan::ExcludedWithoutBos;
+    }
+    for module in modules.iter().flatten() {
+        match module.kind.as_str() {
+            "Transformer" => {}
+            "Pooling" => {
+                let (pooling, include_prompt) = read_pooling(folder, &module.path)?;
+                if !include_prompt {
+                    instruction = InstructionSpan::Excluded;
+                }
+                let head = Pooling::new(&pooling, &config, device);
+                model.pooling = if options.pooling.is_none() && head.block.is_some() {
+                    let mut weights = Weights::open(folder, &inside(&module.path, "model"))?;
+                    load_pooling(&pooling, &config, &mut weights, device)?
+                } else {
+                    head
+                };
+            }
+            "Dense" => model.dense.push(read_dense(folder, &module.path, device)?),
+            "Normalize" => model.normalize = true,
+            other => {
+                return Err(bad(
+                    folder,
+                    "modules.json",
+                    format!("the module type {other:?} is not supported; Transformer, Pooling, Dense and Normalize are"),
+                ));
+            }
+        }
+    }
+    if let Some(pooling) = &options.pooling {
+        model.pooling = Pooling::new(pooling, &config, device);
+    }
+    check_widths(folder, &model)?;
+    let (tokenizer, tokenizer_files) = read_tokenizer(folder, &root, &config, instruction, options)?;
+    let mut embedder = Embedder::new(model, tokenizer, device)?;
+    embedder.tokenizer_files = tokenizer_files;
+    embedder.prompts = read_prompts(folder)?;
+    Ok(embedder)
+}
+
+/// Each projection must take what the step before it gives.
+fn check_widths<B: Backend>(folder: &dyn Folder, model: &EmbeddingModel<B>) -> Result<()> {
+    let mut width = model.pooling.config().output_size(model.config.hidden_size);
+    for dense in &model.dense {
+        if dense.config().in_features != width {
+            return Err(bad(
+                folder,
+                "modules.json",
+                format!("a Dense module takes {} features, but gets {width}", dense.config().in_features),
+            ));
+        }
+        width = dense.config().out_features;
+    }
+    Ok(())
+}
+
+/// The latent-attention settings of a released NV-Embed `config.json`.
+fn nv_embed_block(config: &Value) -> Option<BlockConfig> {
+    if config.get("model_type")?.as_str()? != "nvembed" {
+        return None;
+    }
+    let latent = config.get("latent_attention_config");
+    let size = |key: &str, default: usize| {
+        latent.and_then(|latent| latent.get(key)).and_then(Value::as_u64).map_or(default, |n| n as usize)
+    };
+    Some(BlockConfig {
+        latents: size("num_latents_value", 512),
+        latent_size: None,
+        heads: size("num_cross_heads", 8),
+        head_dim: Some(size("cross_dim_head", 4096)),
+        feed_forward: FeedForwardKind::Geglu,
+    })
+}
+
+const HEAD_PREFIX: &str = "latent_attention_model.";
+
+/// The same checkpoint opened again, so that the head's reader lists only its own tensors.
+fn released_head(backbone: &mut Weights, folder: &dyn Folder) -> Result<Weights> {
+    let mut weights = Weights::open(folder, "model")?;
+    weights.retain(|name| name.starts_with(HEAD_PREFIX));
+    if weights.tensors().is_empty() {
+        return Err(Error::bad_file(
+            backbone.label(),
+            format!("has no tensor whose name starts with {HEAD_PREFIX}"),
+            "use an NV-Embed checkpoint with its latent attention head",
+        ));
+    }
+    Ok(weights)
+}
+
+/// Names of an attending head, as NV-Embed's release has them.
+fn head_names() -> Names {
+    Names::new(&[""], "latents")
+        .tensor("block.latents", "latents")
+        .tensor("block.layer_embedding", "layer_embedding")
+        .norm("block.attention.norm", "cross_attend_blocks.0.norm")
+        .norm("block.attention.norm_context", "cross_attend_blocks.0.norm_context")
+        .linear("block.attention.to_q", "cross_attend_blocks.0.fn.to_q")
+        .linear("block.attention.to_kv", "cross_attend_blocks.0.fn.to_kv")
+        .linear("block.attention.to_out", "cross_attend_blocks.0.fn.to_out")
+        .norm("block.feed_forward.norm", "cross_attend_blocks.1.norm")
+        .linear("block.feed_forward.up", "cross_attend_blocks.1.fn.net.0")
+        .linear("block.feed_forward.down", "cross_attend_blocks.1.fn.net.2")
+}
+
+/// An attending head with its weights under NV-Embed's released names.
+///
+/// # Errors
+/// One error that lists every tensor that does not fit.
+pub fn load_pooling<B: Backend>(
+    pooling: &PoolingConfig,
+    model: &ModelConfig,
+    weights: &mut Weights,
+    device: &B::Device,
+) -> Result<Pooling<B>> {
+    fill(Pooling::new(pooling, model, device), weights, &head_names(), "", device)
+}
+
+fn dense_names() -> Names {
+    Names::new(&[""], "linear.weight").linear("linear", "linear")
+}
+
+/// sentence-transformers' flags of the heads that both have.
+const MODES: [(&str, &str, PoolingConfig); 4] = [
+    ("pooling_mode_cls_token", "cls", PoolingConfig::Cls),
+    ("pooling_mode_mean_tokens", "mean", PoolingConfig::Mean),
+    ("pooling_mode_weightedmean_tokens", "weightedmean", PoolingConfig::WeightedMean),
+    ("pooling_mode_lasttoken", "lasttoken", PoolingConfig::LastToken),
+];
+
+/// The head of a pooling module, and whether the prompt is pooled.
+fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)> {
+    let file = inside(path, "config.json");
+    let config = read_json(folder, &file)?.ok_or_else(|| Error::MissingFile {
+        folder: folder.label(),
+        file: file.clone(),
+        remedy: "modules.json lists it; copy the whole folder".into(),
+    })?;
+    let include_prompt = config.get("include_prompt").and_then(Value::as_bool).unwrap_or(true);
+    if let Some(own) = config.get("kiln") {
+        let pooling = serde_json::from_value(own.clone()).map_err(|e| bad(folder, &file, e))?;
+        return Ok((pooling, include_prompt));
+    }
+    let mut found = Vec::new();
+    if let Some(mode) = config.get("pooling_mode") {
+        let modes = mode.as_array().map_or_else(|| vec![mode.clone()], Clone::clone);
+        found.extend(modes.iter().filter_map(Value::as_str).map(String::from));
+    } else if let Some(object) = config.as_object() {
+        let set = object.iter().filter(|(key, value)| key.starts_with("pooling_mode_") && **value == true);
+        found.extend(set.map(|(key, _)| key.clone()));
+    }
+    let known = |found: &String| MODES.iter().find(|(flag, mode, _)| found == flag || found == mode);
+    match found.as_slice() {
+        [one] => match known(one) {
+            Some((_, _, pooling)) => Ok((pooling.clone(), include_prompt)),
+            None => Err(bad(folder, &file, format!("the pooling mode {one:?} is not supported"))),
+        },
+        [] => Err(bad(folder, &file, "no pooling mode is set")),
+        several => Err(bad(folder, &file, format!("several pooling modes are set: {}", several.join(", ")))),
+    }
+}
+
+fn read_dense<B: Backend>(folder: &dyn Folder, path: &str, device: &B::Device) -> Result<Dense<B>> {
+    let file = inside(path, "config.json");
+    let value = read_json(folder, &file)?.ok_or_else(|| bad(folder, &file, "is missing"))?;
+    let size = |key: &str| {
+        let size = value.get(key).and_then(Value::as_u64).filter(|size| (1..1 << 24).contains(size));
+        size.map(|size| size as usize).ok_or_else(|| bad(folder, &file, format!("{key} is missing or no size")))
+    };
+    let class = value.get("activation_function").and_then(Value::as_str).unwrap_or("Tanh");
+    let config = DenseConfig {
+        in_features: size("in_features")?,
+        out_features: size("out_features")?,
+        bias: value.get("bias").and_then(Value::as_bool).unwrap_or(true),
+        activation: match class.rsplit('.').next().unwrap_or_default() {
+            "Identity" => DenseActivation::Identity,
+            "Tanh" => DenseActivation::Tanh,
+            "ReLU" => DenseActivation::Relu,
+            "GELU" => DenseActivation::Gelu,
+            other => return Err(bad(folder, &file, format!("the activation {other:?} is not supported"))),
+        },
+    };
+    let mut weights = Weights::open(folder, &inside(path, "model"))?;
+    fill(Dense::new(&config, device), &mut weights, &dense_names(), "", device)
+}
+
+fn read_tokenizer(
+    folder: &dyn Folder,
+    root: &str,
+    config: &ModelConfig,
+    instruction: InstructionSpan,
+    options: &LoadOptions,
+) -> Result<(Tokenizer, Files)> {
+    let mut files = Files::default();
+    for name in TOKENIZER_FILES {
+        // Multi-module folders may keep the tokenizer at the top.
+        let bytes = match read_text(folder, &inside(root, name))? {
+            Some(bytes) => Some(bytes),
+            None => read_text(folder, name)?,
+        };
+        if let Some(bytes) = bytes {
+            files.0.insert(name.into(), bytes);
+        }
+    }
+    let json = files.0.get("tokenizer.json").ok_or_else(|| Error::MissingFile {
+        folder: folder.label(),
+        file: inside(root, "tokenizer.json"),
+        remedy: "save the model with its fast tokenizer".into(),
+    })?;
+    let names: Value = match files.0.get("tokenizer_config.json") {
+        Some(text) => serde_json::from_slice(text)
+            .map_err(|e| bad(folder, "tokenizer_config.json", format!("not valid JSON: {e}")))?,
+        None => json!({}),
+    };
+    let sentence = read_json(folder, &inside(root, "sentence_bert_config.json"))?.unwrap_or_default();
+    let flag = |value: &Value, key: &str| value.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let length = |value: &Value, key: &str| {
+        // Tokenizers without a limit say 10^30.
+        value.get(key).and_then(Value::as_u64).map_or(usize::MAX, |length| length as usize)
+    };
+    let max_length = match sentence.get("max_seq_length").and_then(Value::as_u64) {
+        Some(length) => length as usize,
+        None => length(&names, "model_max_length"),
+    };
+    let tokenizer_config = TokenizerConfig {
+        max_length: options.max_length.unwrap_or(max_length).min(config.max_positions),
+        padding_side: match names.get("padding_side").and_then(Value::as_str) {
+            Some("left") => PaddingSide::Left,
+            _ => PaddingSide::Right,
+        },
+        add_bos: config.family.is_decoder() && flag(&names, "add_bos_token"),
+        add_eos: config.family.is_decoder() && flag(&names, "add_eos_token"),
+        lower_case: flag(&sentence, "do_lower_case"),
+        instruction,
+    };
+    let tokenizer = Tokenizer::new(json, &names, tokenizer_config).map_err(|error| match error {
+        Error::BadFile { file, cause, remedy } => {
+            Error::BadFile { file: folder.file_label(&inside(root, &file)), cause, remedy }
+        }
+        other => other,
+    })?;
+    Ok((tokenizer, files))
+}
+
+fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {
+    let file = "config_sentence_transformers.json";
+    let value = read_json(folder, file)?.unwrap_or_default();
+    let mut prompts = Prompts::default();
+    if let Some(object) = value.get("prompts").and_then(Value::as_object) {
+        for (name, text) in object {
+            let text = text.as_str().ok_or_else(|| bad(folder, file, format!("the prompt {name} is no text")))?;
+            prompts.by_name.insert(name.clone(), text.into());
+        }
+    }
+    prompts.default = value.get("default_prompt_name").and_then(Value::as_str).map(String::from);
+    if let Some(default) = &prompts.default
+        && !prompts.by_name.contains_key(default)
+    {
+        return Err(bad(folder, file, format!("default_prompt_name {default:?} is not among the prompts")));
+    }
+    Ok(prompts)
+}
+
+/// A model as the files of a sentence-transformers folder; LoRA adapters are merged.
+///
+/// # Errors
+/// Parameters that cannot be read back from the device.
+pub fn save<B: Backend>(embedder: &Embedder<B>) -> Result<SavedModel> {
+    let model = &embedder.model;
+    let mut files = Files::default();
+    let mut json_file = |path: &str, value: Value| {
+        files.0.insert(path.into(), format!("{value:#}\n").into_bytes());
+    };
+    let own = !MODES.iter().any(|(_, _, pooling)| pooling == model.pooling.config());
+    let library = "sentence_transformers.models";
+    let pooling_class = if own { "kiln.Pooling".to_string() } else { format!("{library}.Pooling") };
+    let mut modules = vec![
+        json!({"idx": 0, "name": "0", "path": "", "type": format!("{library}.Transformer")}),
+        json!({"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling_class}),
+    ];
+    let mut weights: Vec<(String, Vec<SavedTensor>)> =
+        vec![("model.safetensors".into(), save_backbone(&model.config, &model.backbone)?)];
+    if model.pooling.block.is_some() {
+        weights.push(("1_Pooling/model.safetensors".into(), collect(&model.pooling, &head_names())?));
+    }
+    json_file("config.json", model.config.to_value());
+    json_file("1_Pooling/config.json", pooling_value(embedder, own));
+    for dense in &model.dense {
+        let path = format!("{}_Dense", modules.len());
+        json_file(&format!("{path}/config.json"), dense_value(dense.config()));
+        weights.push((format!("{path}/model.safetensors"), collect(dense, &dense_names())?));
+        let at = modules.len();
+        modules.push(json!({"idx": at, "name": at.to_string(), "path": path, "type": format!("{library}.Dense")}));
+    }
+    if model.normalize {
+        let at = modules.len();
+        modules.push(json!({
+            "idx": at, "name": at.to_string(), "path": format!("{at}_Normalize"), "type": format!("{library}.Normalize")
+        }));
+    }
+    json_file("modules.json", modules.into());
+    let tokenizer = embedder.tokenizer.config();
+    json_file(
+        "sentence_bert_config.json",
+        json!({"max_seq_length": tokenizer.max_length, "do_lower_case": tokenizer.lower_case}),
+    );
+    json_file(
+        "config_sentence_transformers.json",
+        json!({
+            "__version__": {"kiln": env!("CARGO_PKG_VERSION")},
+            "prompts": embedder.prompts.by_name,
+            "default_prompt_name": embedder.prompts.default,
+            "similarity_fn_name": "cosine",
+        }),
+    );
+    files.0.extend(embedder.tokenizer_files.0.clone());
+    if !files.0.contains_key("tokenizer.json") {
+        files.0.insert("tokenizer.json".into(), embedder.tokenizer.to_json()?);
+    }
+    for (path, tensors) in weights {
+        files.0.insert(path, write_safetensors(&tensors, &[("format", "pt")])?);
+    }
+    Ok(files)
+}
+
+fn pooling_value<B: Backend>(embedder: &Embedder<B>, own: bool) -> Value {
+    let model = &embedder.model;
+    let mut value = json!({
+        "word_embedding_dimension": model.config.hidden_size,
+        "include_prompt": embedder.tokenizer.config().instruction == InstructionSpan::Pooled,
+    });
+    if own {
+        value["kiln"] = json!(model.pooling.config());
+    } else {
+        for flag in ["pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"] {
+            value[flag] = false.into();
+        }
+        for (flag, _, pooling) in &MODES {
+            value[*flag] = (pooling == model.pooling.config()).into();
+        }
+    }
+    value
+}
+
+fn dense_value(config: &DenseConfig) -> Value {
+    let activation = match config.activation {
+        DenseActivation::Identity => "torch.nn.modules.linear.Identity",
+        DenseActivation::Tanh => "torch.nn.modules.activation.Tanh",
+        DenseActivation::Relu => "torch.nn.modules.activation.ReLU",
+        DenseActivation::Gelu => "torch.nn.modules.activation.GELU",
+    };
+    json!({
+        "in_features": config.in_features, "out_features": config.out_features,
+        "bias": config.bias, "activation_function": activation,
+    })
+}
+
+/// `tokenizer_config.json` of a tokenizer that Kiln trained itself.
+pub fn tokenizer_config_file(family: Family, tokenizer: &TokenizerConfig, [bos, eos, pad]: [&str; 3]) -> Vec<u8> {
+    let value = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": bos, "eos_token": eos, "pad_token": pad,
+        "add_bos_token": tokenizer.add_bos && family.is_decoder(),
+        "add_eos_token": tokenizer.add_eos && family.is_decoder(),
+        "padding_side": tokenizer.padding_side,
+        "model_max_length": tokenizer.max_length,
+        "clean_up_tokenization_spaces": false,
+    });
+    format!("{value:#}\n").into_bytes()
+}

@@ -1,0 +1,453 @@
+//! Hugging Face `config.json` to [`ModelConfig`], and back.
+//!
+//! [`ModelConfig`] says everything that the two architectures need to know; which key of
+//! `config.json` fills which field is the business of [`crate::model::families`].
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::model::families;
+use crate::{Error, Result};
+
+/// A model family: which `model_type` it is, hence its config keys and weight names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// BERT: learned positions, token types, post-norm blocks.
+    Bert,
+    /// RoBERTa: as BERT, with positions that start after the padding id.
+    Roberta,
+    /// XLM-RoBERTa: as RoBERTa.
+    XlmRoberta,
+    /// Llama 1 to 3.
+    Llama,
+    /// Mistral 7B: Llama with a sliding window.
+    Mistral,
+    /// Qwen2: Llama with biases on q, k and v.
+    Qwen2,
+    /// Qwen3: Llama with RMS norms on the heads of q and k.
+    Qwen3,
+}
+
+impl Family {
+    /// All families, in the order in which errors list them.
+    pub const ALL: [Family; 7] = [
+        Family::Bert,
+        Family::Roberta,
+        Family::XlmRoberta,
+        Family::Llama,
+        Family::Mistral,
+        Family::Qwen2,
+        Family::Qwen3,
+    ];
+
+    /// The `model_type` string of `config.json`.
+    pub fn model_type(self) -> &'static str {
+        match self {
+            Family::Bert => "bert",
+            Family::Roberta => "roberta",
+            Family::XlmRoberta => "xlm-roberta",
+            Family::Llama => "llama",
+            Family::Mistral => "mistral",
+            Family::Qwen2 => "qwen2",
+            Family::Qwen3 => "qwen3",
+        }
+    }
+
+    /// True for decoder-only families, which are causal unless told otherwise.
+    pub fn is_decoder(self) -> bool {
+        !matches!(self, Family::Bert | Family::Roberta | Family::XlmRoberta)
+    }
+}
+
+/// Activation function of a feed-forward block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// Exact Gaussian error linear unit.
+    Gelu,
+    /// Its tanh approximation (`gelu_new`, `gelu_pytorch_tanh`).
+    GeluTanh,
+    /// Sigmoid linear unit, `x * sigmoid(x)`.
+    Silu,
+    /// Rectified linear unit.
+    Relu,
+}
+
+impl Activation {
+    /// Reads a Hugging Face `hidden_act` name.
+    pub fn from_hf(name: &str) -> Result<Self> {
+        match name {
+            "gelu" => Ok(Activation::Gelu),
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
+            "silu" | "swish" => Ok(Activation::Silu),
+            "relu" => Ok(Activation::Relu),
+            other => Err(bad(format!(
+                "unknown hidden_act {other:?}; supported are gelu, gelu_new, gelu_pytorch_tanh, silu, relu"
+            ))),
+        }
+    }
+
+    /// The Hugging Face `hidden_act` name.
+    pub fn to_hf(self) -> &'static str {
+        match self {
+            Activation::Gelu => "gelu",
+            Activation::GeluTanh => "gelu_pytorch_tanh",
+            Activation::Silu => "silu",
+            Activation::Relu => "relu",
+        }
+    }
+}
+
+/// How rotary frequencies are stretched beyond the length seen in training.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "rope_type", rename_all = "snake_case")]
+pub enum RopeScaling {
+    /// Plain rotary positions.
+    Default,
+    /// All frequencies divided by `factor`.
+    Linear {
+        /// Stretch factor, at least 1.
+        factor: f64,
+    },
+    /// Llama 3: low frequencies divided, high ones kept, a ramp between.
+    Llama3 {
+        /// Stretch factor of the low frequencies.
+        factor: f64,
+        /// Wavelengths longer than `original / low_freq_factor` are stretched.
+        low_freq_factor: f64,
+        /// Wavelengths shorter than `original / high_freq_factor` are kept.
+        high_freq_factor: f64,
+        /// Context length of the original model, in tokens.
+        original_max_position_embeddings: usize,
+    },
+    /// YaRN (arXiv:2309.00071): interpolation by parts and a temperature on the attention.
+    Yarn {
+        /// Stretch factor.
+        factor: f64,
+        /// Context length of the original model, in tokens.
+        original_max_position_embeddings: usize,
+        /// Rotations above which a dimension is kept.
+        beta_fast: f64,
+        /// Rotations below which a dimension is interpolated.
+        beta_slow: f64,
+        /// Factor on cos and sin.
+        attention_factor: f64,
+        /// Whether the ramp's bounds are rounded to whole dimensions.
+        truncate: bool,
+    },
+}
+
+/// Rotary position embedding (arXiv:2104.09864).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rope {
+    /// Base wavelength.
+    pub theta: f64,
+    /// Frequency scaling.
+    pub scaling: RopeScaling,
+}
+
+/// What only the post-norm encoder has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EncoderConfig {
+    /// Position of the first token: 0 for BERT, `pad_token_id + 1` for RoBERTa.
+    pub position_offset: usize,
+    /// Rows of the token-type table (every token uses row 0).
+    pub type_vocab_size: usize,
+    /// Rows of the position table, the offset included.
+    pub position_rows: usize,
+}
+
+/// What only the decoder has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DecoderConfig {
+    /// Rotary positions.
+    pub rope: Rope,
+    /// Biases on the q, k and v projections.
+    pub qkv_bias: bool,
+    /// Bias on the attention's output projection.
+    pub output_bias: bool,
+    /// Biases in the feed-forward block.
+    pub mlp_bias: bool,
+    /// RMS norms on the heads of q and k (Qwen3).
+    pub qk_norm: bool,
+    /// Sliding window of each layer in tokens; `None` sees everything.
+    pub windows: Vec<Option<usize>>,
+    /// Whether a language-model head would share the embedding table.
+    pub tie_word_embeddings: bool,
+}
+
+/// Which of the two architectures a model is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Architecture {
+    /// Post-norm BERT blocks.
+    Encoder(EncoderConfig),
+    /// Pre-norm decoder blocks.
+    Decoder(DecoderConfig),
+}
+
+/// Which keys a query may see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttentionMode {
+    /// Only itself and what stands before it.
+    Causal,
+    /// Everything.
+    Bidirectional,
+}
+
+/// Everything a model's shape depends on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelConfig {
+    /// Family.
+    pub family: Family,
+    /// Rows of the token embedding table.
+    pub vocab_size: usize,
+    /// Width d of the hidden states.
+    pub hidden_size: usize,
+    /// Inner width of the feed-forward block.
+    pub intermediate_size: usize,
+    /// Number of blocks N.
+    pub num_layers: usize,
+    /// Query heads H.
+    pub num_heads: usize,
+    /// Key and value heads; divides `num_heads`.
+    pub num_kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Longest input in tokens.
+    pub max_positions: usize,
+    /// Epsilon of the norms.
+    pub norm_eps: f64,
+    /// Activation of the feed-forward block.
+    pub activation: Activation,
+    /// Causal or bidirectional attention.
+    pub attention: AttentionMode,
+    /// Id of the padding token, where the config names one.
+    pub pad_token_id: Option<u32>,
+    /// Encoder or decoder, with what only it has.
+    pub architecture: Architecture,
+}
+
+fn bad(cause: impl std::fmt::Display) -> Error {
+    Error::bad_file("config.json", cause, "use the config.json that was saved with the weights")
+}
+
+impl ModelConfig {
+    /// Reads the text of a `config.json`.
+    ///
+    /// # Errors
+    /// Not JSON, an unknown `model_type`, a missing key, or sizes that contradict one another.
+    pub fn from_json(text: &[u8]) -> Result<Self> {
+        let value: Value = serde_json::from_slice(text).map_err(|e| bad(format!("not valid JSON: {e}")))?;
+        Self::from_value(&value)
+    }
+
+    /// Reads a parsed `config.json`.
+    pub fn from_value(value: &Value) -> Result<Self> {
+        let config = families::read_config(&Keys::new(value)?)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The `config.json` that transformers reads for this model.
+    pub fn to_value(&self) -> Value {
+        families::write_config(self)
+    }
+
+    /// The encoder's part, or an error for a decoder.
+    pub fn encoder(&self) -> Result<&EncoderConfig> {
+        match &self.architecture {
+            Architecture::Encoder(encoder) => Ok(encoder),
+            Architecture::Decoder(_) => Err(Error::invalid("this model is a decoder, not an encoder")),
+        }
+    }
+
+    /// The decoder's part, or an error for an encoder.
+    pub fn decoder(&self) -> Result<&DecoderConfig> {
+        match &self.architecture {
+            Architecture::Decoder(decoder) => Ok(decoder),
+            Architecture::Encoder(_) => Err(Error::invalid("this model is an encoder, not a decoder")),
+        }
+    }
+
+    /// Checks that the sizes fit one another, so that no later code divides by zero or
+    /// allocates what no real model has.
+    fn check(&self) -> Result<()> {
+        const LARGEST: usize = 1 << 24;
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_hidden_layers", self.num_layers),
+            ("num_attention_heads", self.num_heads),
+            ("num_key_value_heads", self.num_kv_heads),
+            ("head_dim", self.head_dim),
+            ("max_position_embeddings", self.max_positions),
+        ];
+        for (key, size) in sizes {
+            if size == 0 || size > LARGEST {
+                return Err(bad(format!("{key} is {size}, outside 1..={LARGEST}")));
+            }
+        }
+        if self.num_layers > 1024 {
+            return Err(bad(format!("num_hidden_layers is {}, more than 1024", self.num_layers)));
+        }
+        if self.num_heads % self.num_kv_heads != 0 {
+            return Err(bad(format!(
+                "num_attention_heads {} is no multiple of num_key_value_heads {}",
+                self.num_heads, self.num_kv_heads
+            )));
+        }
+        if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {
+            return Err(bad(format!("the norm epsilon is {}", self.norm_eps)));
+        }
+        match &self.architecture {
+            Architecture::Encoder(encoder) => {
+                if self.num_heads * self.head_dim != self.hidden_size {
+                    return Err(bad(format!(
+                        "hidden_size {} is no multiple of num_attention_heads {}",
+                        self.hidden_size, self.num_heads
+                    )));
+                }
+                if encoder.position_rows <= encoder.position_offset || encoder.position_rows > LARGEST {
+                    return Err(bad("max_position_embeddings leaves no position for a token"));
+                }
+            }
+            Architecture::Decoder(decoder) => {
+                if self.head_dim % 2 != 0 {
+                    return Err(bad(format!("head_dim {} is odd; rotary positions need pairs", self.head_dim)));
+                }
+                if !(decoder.rope.theta.is_finite() && decoder.rope.theta > 1.0) {
+                    return Err(bad(format!("rope_theta is {}", decoder.rope.theta)));
+                }
+                if decoder.windows.len() != self.num_layers {
+                    return Err(bad(format!(
+                        "layer_types has {} entries for {} layers",
+                        decoder.windows.len(),
+                        self.num_layers
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Typed access to the keys of a JSON object, with errors that name the key.
+pub(crate) struct Keys<'a>(pub(crate) &'a serde_json::Map<String, Value>);
+
+impl<'a> Keys<'a> {
+    pub(crate) fn new(value: &'a Value) -> Result<Self> {
+        value.as_object().map(Keys).ok_or_else(|| bad("not a JSON object"))
+    }
+
+    /// The value of a key; JSON `null` counts as absent, as it does in transformers.
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn size(&self, key: &str) -> Result<usize> {
+        self.size_or(key, None)
+    }
+
+    pub(crate) fn size_or(&self, key: &str, default: Option<usize>) -> Result<usize> {
+        match (self.get(key), default) {
+            (Some(value), _) => value
+                .as_u64()
+                .and_then(|n| usize::try_from(n).ok())
+                .ok_or_else(|| bad(format!("{key} is {value}, not a whole number"))),
+            (None, Some(default)) => Ok(default),
+            (None, None) => Err(bad(format!("the key {key} is missing"))),
+        }
+    }
+
+    pub(crate) fn float_or(&self, key: &str, default: f64) -> Result<f64> {
+        match self.get(key) {
+            Some(value) => value.as_f64().ok_or_else(|| bad(format!("{key} is {value}, not a number"))),
+            None => Ok(default),
+        }
+    }
+
+    pub(crate) fn bool_or(&self, key: &str, default: bool) -> Result<bool> {
+        match self.get(key) {
+            Some(value) => value.as_bool().ok_or_else(|| bad(format!("{key} is {value}, not true or false"))),
+            None => Ok(default),
+        }
+    }
+
+    pub(crate) fn text_or(&self, key: &str, default: &'a str) -> Result<&'a str> {
+        match self.get(key) {
+            Some(value) => value.as_str().ok_or_else(|| bad(format!("{key} is {value}, not a string"))),
+            None => Ok(default),
+        }
+    }
+
+    pub(crate) fn bad(&self, cause: impl std::fmt::Display) -> Error {
+        bad(cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BERT: &str = r#"{"model_type":"bert","vocab_size":100,"hidden_size":32,"num_hidden_layers":2,
+        "num_attention_heads":4,"intermediate_size":64,"max_position_embeddings":64,"type_vocab_size":2,
+        "layer_norm_eps":1e-12,"hidden_act":"gelu","pad_token_id":0}"#;
+
+    #[test]
+    fn round_trips_through_transformers_json() {
+        let config = ModelConfig::from_json(BERT.as_bytes()).unwrap();
+        assert_eq!(config.head_dim, 8);
+        assert_eq!(ModelConfig::from_value(&config.to_value()).unwrap(), config);
+    }
+
+    #[test]
+    fn unknown_family_lists_the_known_ones() {
+        let error = ModelConfig::from_json(br#"{"model_type":"mamba"}"#).unwrap_err().to_string();
+        for family in Family::ALL {
+            assert!(error.contains(family.model_type()), "{error}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        for (from, to, key) in [
+            ("\"num_attention_heads\":4", "\"num_attention_heads\":0", "num_attention_heads"),
+            ("\"num_attention_heads\":4", "\"num_attention_heads\":5", "hidden_size"),
+            ("\"vocab_size\":100", "\"vocab_size\":1e3", "vocab_size"),
+            ("\"vocab_size\":100", "\"vocab_size\":-1", "vocab_size"),
+            ("\"vocab_size\":100", "\"vocab_size\":1000000000000", "vocab_size"),
+            ("\"hidden_act\":\"gelu\"", "\"hidden_act\":\"mish\"", "hidden_act"),
+        ] {
+            let error = ModelConfig::from_json(BERT.replace(from, to).as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_error_or_a_config(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = ModelConfig::from_json(&bytes);
+        }
+
+        #[test]
+        fn any_sizes_are_an_error_or_a_checked_config(
+            family in 0usize..7, heads in 0u64..9, kv in 0u64..9, hidden in 0u64..70,
+            dim in proptest::option::of(0u64..20), layers in 0u64..5, theta in -2.0f64..1e6,
+        ) {
+            let value = serde_json::json!({
+                "model_type": Family::ALL[family].model_type(), "vocab_size": 10, "hidden_size": hidden,
+                "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv,
+                "head_dim": dim, "intermediate_size": 8, "max_position_embeddings": 16,
+                "rope_theta": theta, "pad_token_id": 1, "type_vocab_size": 1,
+            });
+            if let Ok(config) = ModelConfig::from_value(&value) {
+                prop_assert_eq!(ModelConfig::from_value(&config.to_value()).unwrap(), config);
+            }
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Texts in, vectors out: [`EmbeddingModel`] (backbone, pooling, projection) and [`Embedder`]
+//! (the model with its tokenizer and prompts).
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use burn::module::Module;
+use burn::tensor::{Tensor, backend::Backend};
+
+use crate::checkpoint::Files;
+use crate::config::{AttentionMode, ModelConfig};
+use crate::model::{Backbone, ModelInput, Want};
+use crate::pooling::{self, Dense, Explanation, Pooling, PoolingConfig};
+use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
+use crate::{Error, Result};
+
+/// Backbone, pooling head and projections: everything that has parameters.
+#[derive(Module, Debug)]
+pub struct EmbeddingModel<B: Backend> {
+    /// The transformer.
+    pub backbone: Backbone<B>,
+    /// The pooling head.
+    pub pooling: Pooling<B>,
+    /// Projections after pooling, in order.
+    pub dense: Vec<Dense<B>>,
+    /// Shape of the backbone, attention mode included.
+    #[module(skip)]
+    pub config: ModelConfig,
+    /// Whether vectors are divided by their norm.
+    pub normalize: bool,
+}
+
+impl<B: Backend> EmbeddingModel<B> {
+    /// A model with random weights and L2-normalised output.
+    pub fn random(config: &ModelConfig, pooling: &PoolingConfig, device: &B::Device) -> Self {
+        Self {
+            backbone: Backbone::random(config, device),
+            pooling: Pooling::new(pooling, config, device),
+            dense: Vec::new(),
+            config: config.clone(),
+            normalize: true,
+        }
+    }
+
+    /// Width of the vectors.
+    pub fn dimensions(&self) -> usize {
+        match self.dense.last() {
+            Some(dense) => dense.config().out_features,
+            None => self.pooling.config().output_size(self.config.hidden_size),
+        }
+    }
+
+    /// One forward pass: vectors `[batch, dim]` and how pooling made them.
+    ///
+    /// # Errors
+    /// A pooling head without its parameters.
+    pub fn forward(&self, input: &ModelInput<B>) -> Result<(Tensor<B, 2>, Explanation<B>)> {
+        let mode = self.config.attention;
+        let states = self.backbone.forward(input, mode, self.pooling.config().want());
+        let (mut pooled, explanation) = self.pooling.forward(&states, input, mode)?;
+        for dense in &self.dense {
+            pooled = dense.forward(pooled);
+        }
+        if self.normalize {
+            pooled = pooling::l2_normalize(pooled);
+        }
+        Ok((pooled, explanation))
+    }
+
+    /// Everything at once: states of all layers and the last attention, for analyses.
+    pub fn states(&self, input: &ModelInput<B>) -> crate::model::States<B> {
+        self.backbone.forward(input, self.config.attention, Want { layers: true, attention: true })
+    }
+
+    /// The attention mode.
+    pub fn attention(&self) -> AttentionMode {
+        self.config.attention
+    }
+}
+
+/// Named prompts (instructions) of a model.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompts {
+    /// Text by name, to be put before a text as it is.
+    pub by_name: BTreeMap<String, String>,
+    /// Name of the prompt that is used where none is asked for.
+    pub default: Option<String>,
+}
+
+impl Prompts {
+    /// Text of a prompt by name; `None` asks for the default, which may be empty.
+    ///
+    /// # Errors
+    /// An unknown name; the error lists the known ones.
+    pub fn get(&self, name: Option<&str>) -> Result<&str> {
+        match name.or(self.default.as_deref()) {
+            None => Ok(""),
+            Some(name) => self.by_name.get(name).map(String::as_str).ok_or_else(|| {
+                let known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                Error::invalid(format!("the model has no prompt {name:?}; it has {known}"))
+            }),
+        }
+    }
+}
+
+/// What to embed with: prompt, size of the vectors and of the batches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbedOptions {
+    /// Prompt by name; `None`: the model's default prompt, if it has one.
+    pub prompt_name: Option<String>,
+    /// Prompt text, in place of a named one.
+    pub prompt: Option<String>,
+    /// Keep only the first dimensions (Matryoshka), normalised again where the model normalises.
+    pub dimensions: Option<usize>,
+    /// Most tokens in a batch, padding included.
+    pub batch_tokens: usize,
+}
+
+impl Default for EmbedOptions {
+    fn default() -> Self {
+        Self { prompt_name: None, prompt: None, dimensions: None, batch_tokens: 4096 }
+    }
+}
+
+/// How far an embedding run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Texts done.
+    pub texts: usize,
+    /// Texts in all.
+    pub total: usize,
+    /// Tokens done, padding not counted.
+    pub tokens: usize,
+}
+
+/// Why a text got its vector.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextExplanation {
+    /// The tokens, special ones included.
+    pub tokens: Vec<String>,
+    /// Byte range of each token in the text, empty for special and prompt tokens.
+    pub offsets: Vec<(usize, usize)>,
+    /// Pooling weight of each token.
+    pub token_weights: Option<Vec<f32>>,
+    /// Attention of each token to each latent.
+    pub latents: Option<Vec<Vec<f32>>>,
+    /// Weight of each layer.
+    pub layers: Option<Vec<f32>>,
+}
+
+/// A model with its tokenizer and prompts.
+#[derive(Debug, Clone)]
+pub struct Embedder<B: Backend> {
+    /// The parameters.
+    pub model: EmbeddingModel<B>,
+    /// The tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Named prompts.
+    pub prompts: Prompts,
+    /// Where batches are computed.
+    pub device: B::Device,
+    /// Tokenizer files of the loaded model that are kept as they are when it is saved.
+    pub tokenizer_files: Files,
+}
+
+impl<B: Backend> Embedder<B> {
+    /// A new embedder.
+    ///
+    /// # Errors
+    /// A tokenizer with more ids than the model has embeddings, or a length limit beyond the
+    /// model's positions.
+    pub fn new(model: EmbeddingModel<B>, tokenizer: Tokenizer, device: &B::Device) -> Result<Self> {
+        if tokenizer.id_bound() > model.config.vocab_size {
+            return Err(Error::bad_file(
+                "tokenizer.json",
+                format!(
+                    "has token ids up to {}, but the model has {} embeddings",
+                    tokenizer.id_bound().saturating_sub(1),
+                    model.config.vocab_size
+                ),
+                "use the tokenizer.json that was saved with the model",
+            ));
+        }
+        let limit = tokenizer.config().max_length;
+        if limit > model.config.max_positions {
+            return Err(Error::invalid(format!(
+                "max_length {limit} is more than the model's {} positions",
+                model.config.max_positions
+            )));
+        }
+        Ok(Self {
+            model,
+            tokenizer,
+            prompts: Prompts::default(),
+            device: device.clone(),
+            tokenizer_files: Files::default(),
+        })
+    }
+
+    /// The prompt text that the options ask for.
+    pub fn prompt<'a>(&'a self, options: &'a EmbedOptions) -> Result<&'a str> {
+        match &options.prompt {
+            Some(prompt) => Ok(prompt),
+            None => self.prompts.get(options.prompt_name.as_deref()),
+        }
+    }
+
+    /// Width of the vectors under the options.
+    pub fn dimensions(&self, options: &EmbedOptions) -> usize {
+        options.dimensions.unwrap_or_else(|| self.model.dimensions())
+    }
+
+    /// Vectors of texts, in the texts' order.
+    ///
+    /// Texts are sorted by length and batched by [`EmbedOptions::batch_tokens`], longest first,
+    /// so that too small a memory shows at once. `progress` is called after each batch and stops
+    /// the run with `Break`.
+    ///
+    /// # Errors
+    /// An unknown prompt, too many dimensions, vectors with NaN, or [`Error::Cancelled`].
+    pub fn embed(
+        &self,
+        texts: &[impl AsRef<str>],
+        options: &EmbedOptions,
+        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<Vec<f32>>> {
+        let plan = self.plan(texts, options)?;
+        let mut vectors = vec![Vec::new(); texts.len()];
+        let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
+        for rows in &plan.batches {
+            let batch = self.tokenizer.pad(&plan.rows(rows));
+            let values = self
+                .embed_batch(&batch, options)?
+                .into_data()
+                .convert::<f32>()
+                .into_vec::<f32>()
+                .map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?;
+            plan.scatter(rows, values, &mut vectors)?;
+            done.texts += rows.len();
+            done.tokens += batch.attention.iter().filter(|&&token| token).count();
+            if progress(done).is_break() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(vectors)
+    }
+
+    /// As [`Embedder::embed`], for devices that cannot be waited for (WebGPU in a page).
+    pub async fn embed_async(
+        &self,
+        texts: &[impl AsRef<str>],
+        options: &EmbedOptions,
+        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<Vec<f32>>> {
+        let plan = self.plan(texts, options)?;
+        let mut vectors = vec![Vec::new(); texts.len()];
+        let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
+        for rows in &plan.batches {
+            let batch = self.tokenizer.pad(&plan.rows(rows));
+            let data = self.embed_batch(&batch, options)?.into_data_async().await;
+            let values = data
+                .map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?
+                .convert::<f32>()
+                .into_vec::<f32>()
+                .map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?;
+            plan.scatter(rows, values, &mut vectors)?;
+            done.texts += rows.len();
+            done.tokens += batch.attention.iter().filter(|&&token| token).count();
+            if progress(done).is_break() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(vectors)
+    }
+
+    /// Vectors `[batch, dim]` of a token batch, truncated and normalised as the options say.
+    pub fn embed_batch(&self, batch: &TokenBatch, options: &EmbedOptions) -> Result<Tensor<B, 2>> {
+        let (mut vectors, _) = self.model.forward(&ModelInput::new(batch, &self.device))?;
+        if let Some(dimensions) = options.dimensions {
+            vectors = pooling::truncate(vectors, dimensions)?;
+            if self.model.normalize {
+                vectors = pooling::l2_normalize(vectors);
+            }
+        }
+        Ok(vectors)
+    }
+
+    /// Why a text gets its vector.
+    ///
+    /// # Errors
+    /// As [`Embedder::embed`].
+    pub fn explain(&self, text: &str, options: &EmbedOptions) -> Result<TextExplanation> {
+        let tokens = self.tokenizer.encode(self.prompt(options)?, text)?;
+        let batch = self.tokenizer.pad(&[&tokens]);
+        let (_, why) = self.model.forward(&ModelInput::new(&batch, &self.device))?;
+        let values = |x: Tensor<B, 1>| -> Result<Vec<f32>> {
+            x.into_data()
+                .convert::<f32>()
+                .into_vec()
+                .map_err(|e| Error::invalid(format!("weights could not be read back: {e:?}")))
+        };
+        let latents = match why.latents {
+            Some(map) => {
+                let width = map.dims()[2];
+                let all = values(map.flatten(0, 2))?;
+                Some(all.chunks(width).map(<[f32]>::to_vec).collect())
+            }
+            None => None,
+        };
+        Ok(TextExplanation {
+            tokens: tokens.ids.iter().map(|&id| self.tokenizer.token(id).unwrap_or_default()).collect(),
+            offsets: tokens.offsets,
+            token_weights: why.tokens.map(|x| values(x.flatten(0, 1))).transpose()?,
+            latents,
+            layers: why.layers.map(|x| values(x.flatten(0, 1))).transpose()?,
+        })
+    }
+
+    fn plan(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Plan> {
+        if let Some(dimensions) = options.dimensions
+            && (dimensions == 0 || dimensions > self.model.dimensions())
+        {
+            return Err(Error::invalid(format!(
+                "{dimensions} dimensions asked of a model that gives {}",
+                self.model.dimensions()
+            )));
+        }
+        let tokens = self.tokenizer.encode_all(self.prompt(options)?, texts)?;
+        Ok(Plan { batches: batches(&tokens, options.batch_tokens), tokens })
+    }
+}
+
+/// Tokenised texts and the batches in which they are computed.
+struct Plan {
+    tokens: Vec<Tokens>,
+    batches: Vec<Vec<usize>>,
+}
+
+impl Plan {
+    fn rows(&self, rows: &[usize]) -> Vec<&Tokens> {
+        rows.iter().map(|&row| &self.tokens[row]).collect()
+    }
+
+    /// Puts a batch's vectors where their texts stand.
+    fn scatter(&self, rows: &[usize], values: Vec<f32>, vectors: &mut [Vec<f32>]) -> Result<()> {
+        let width = values.len() / rows.len().max(1);
+        for (&row, vector) in rows.iter().zip(values.chunks(width.max(1))) {
+            if vector.iter().any(|value| !value.is_finite()) {
+                return Err(Error::invalid(format!(
+                    "the vector of text {row} has NaN or infinite values; the device computed wrongly or the weights overflow"
+                )));
+            }
+            vectors[row] = vector.to_vec();
+        }
+        Ok(())
+    }
+}
+
+/// Rows by length, longest first, cut where a batch would exceed the token budget; a single
+/// text over the budget is a batch of its own.
+fn batches(tokens: &[Tokens], budget: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..tokens.len()).collect();
+    order.sort_by_key(|&row| std::cmp::Reverse(tokens[row].ids.len()));
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    let mut longest = 0;
+    for row in order {
+        match batches.last_mut() {
+            Some(batch) if (batch.len() + 1) * longest <= budget => batch.push(row),
+            _ => {
+                longest = tokens[row].ids.len();
+                batches.push(vec![row]);
+            }
+        }
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_row_is_in_one_batch_within_the_budget(
+            lengths in proptest::collection::vec(1usize..50, 0..60), budget in 1usize..200,
+        ) {
+            let tokens: Vec<Tokens> = lengths
+                .iter()
+                .map(|&n| Tokens { ids: vec![0; n], pooling: vec![true; n], offsets: vec![(0, 0); n], truncated: false })
+                .collect();
+            let batches = batches(&tokens, budget);
+            let mut seen: Vec<usize> = batches.concat();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..lengths.len()).collect::<Vec<_>>());
+            for batch in &batches {
+                let longest = batch.iter().map(|&row| lengths[row]).max().unwrap();
+                prop_assert!(batch.len() == 1 || batch.len() * longest <= budget);
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_prompts_list_the_known_ones() {
+        let prompts = Prompts { by_name: [("query".to_string(), "q: ".to_string())].into(), default: None };
+        assert_eq!(prompts.get(None).unwrap(), "");
+        assert_eq!(prompts.get(Some("query")).unwrap(), "q: ");
+        assert!(prompts.get(Some("passage")).unwrap_err().to_string().contains("query"));
+    }
+}

@@ -1,0 +1,33 @@
+//! Kiln's core: text-embedding models, pooling heads and losses, generic over a Burn
+//! [`Backend`](burn::tensor::backend::Backend).
+//!
+//! Data flows one way, and each step is one module:
+//!
+//! ```text
+//! text --tokenizer--> Tokens --model--> States --pooling--> vectors --loss--> gradient
+//!                                                  \--Explanation--> pictures
+//! ```
+//!
+//! * [`config`] reads Hugging Face `config.json` into a [`config::ModelConfig`];
+//! * [`tokenizer`] turns texts (with a prompt) into token batches;
+//! * [`model`] holds the post-norm encoder and the one configurable decoder;
+//! * [`pooling`] turns token states into one vector a text, and explains how;
+//! * [`loss`] holds the training losses;
+//! * [`checkpoint`] reads and writes safetensors and the sentence-transformers layout;
+//! * [`embedder`] is the whole line in one object: texts in, vectors out;
+//! * [`index`] is exact top-k search over vectors.
+//!
+//! The crate performs no I/O beyond the readers it is handed, starts no threads, reads no
+//! clock and prints nothing, so the same code runs in a web page.
+
+pub mod checkpoint;
+pub mod config;
+pub mod embedder;
+mod error;
+pub mod index;
+pub mod loss;
+pub mod model;
+pub mod pooling;
+pub mod tokenizer;
+
+pub use error::{Error, Result, TensorReport};

@@ -1,0 +1,142 @@
+//! Multi-head attention with grouped queries, as encoder and decoder use it.
+
+use burn::module::Module;
+use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
+use burn::tensor::activation::softmax;
+use burn::tensor::ops::AttentionModuleOptions;
+use burn::tensor::{Bool, Tensor, backend::Backend, module};
+
+use super::linear::Linear;
+use super::rotary::{Angles, Rotary};
+
+/// Sizes and options of an [`Attention`] block.
+pub(super) struct AttentionOptions<'a> {
+    pub hidden: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub qkv_bias: bool,
+    pub output_bias: bool,
+    /// Epsilon of the RMS norms on q's and k's heads, where there are some.
+    pub qk_norm: Option<f64>,
+    /// What the family calls q, k, v and the output projection.
+    pub names: [&'a str; 4],
+}
+
+/// q, k and v in one product, attention, and the output projection.
+#[derive(Module, Debug)]
+pub struct Attention<B: Backend> {
+    /// `[hidden, (heads + 2 kv_heads) head_dim]`: q, k, v side by side.
+    pub qkv: Linear<B>,
+    /// `[heads head_dim, hidden]`.
+    pub output: Linear<B>,
+    query_norm: Option<RmsNorm<B>>,
+    key_norm: Option<RmsNorm<B>>,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+}
+
+impl<B: Backend> Attention<B> {
+    pub(super) fn new(options: &AttentionOptions<'_>, init: &Initializer, device: &B::Device) -> Self {
+        let &AttentionOptions { hidden, heads, kv_heads, head_dim, names, .. } = options;
+        let [query, key, value, output] = names;
+        let parts = [
+            (query, heads * head_dim),
+            (key, kv_heads * head_dim),
+            (value, kv_heads * head_dim),
+        ];
+        let norm = || {
+            options.qk_norm.map(|eps| RmsNormConfig::new(head_dim).with_epsilon(eps).init(device))
+        };
+        Self {
+            qkv: Linear::new(hidden, &parts, options.qkv_bias, init, device),
+            output: Linear::new(heads * head_dim, &[(output, hidden)], options.output_bias, init, device),
+            query_norm: norm(),
+            key_norm: norm(),
+            heads,
+            kv_heads,
+            head_dim,
+        }
+    }
+
+    /// `[batch, seq, hidden]` to the same; with the weights `[batch, heads, seq, seq]` on demand.
+    pub(super) fn forward(
+        &self,
+        x: Tensor<B, 3>,
+        mask: Option<&Tensor<B, 4, Bool>>,
+        angles: Option<&Angles<B>>,
+        want_weights: bool,
+    ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
+        let [batch, seq, _] = x.dims();
+        let Self { heads, kv_heads, head_dim, .. } = *self;
+        let qkv = self.qkv.forward(x);
+        let mut column = 0;
+        // [batch, seq, n * head_dim] -> [batch, n, seq, head_dim]
+        let mut take = |n: usize| {
+            let part = qkv.clone().narrow(2, column, n * head_dim);
+            column += n * head_dim;
+            part.reshape([batch, seq, n, head_dim]).swap_dims(1, 2)
+        };
+        let (mut query, mut key, value) = (take(heads), take(kv_heads), take(kv_heads));
+        if let Some(norm) = &self.query_norm {
+            query = norm.forward(query);
+        }
+        if let Some(norm) = &self.key_norm {
+            key = norm.forward(key);
+        }
+        if let Some(angles) = angles {
+            query = Rotary::rotate(query, angles);
+            key = Rotary::rotate(key, angles);
+        }
+        let key = repeat_heads(key, heads / kv_heads);
+        let value = repeat_heads(value, heads / kv_heads);
+        let (context, weights) = scaled_dot_product(query, key, value, mask, want_weights);
+        // [batch, heads, seq, head_dim] -> [batch, seq, heads * head_dim]
+        let context = context.swap_dims(1, 2).reshape([batch, seq, heads * head_dim]);
+        (self.output.forward(context), weights)
+    }
+
+    pub(super) fn projections_mut(&mut self) -> [&mut Linear<B>; 2] {
+        [&mut self.qkv, &mut self.output]
+    }
+}
+
+/// `[batch, kv_heads, seq, dim]` to `[batch, kv_heads * times, seq, dim]`, each head repeated.
+fn repeat_heads<B: Backend>(x: Tensor<B, 4>, times: usize) -> Tensor<B, 4> {
+    if times == 1 {
+        return x;
+    }
+    let [batch, heads, seq, dim] = x.dims();
+    x.reshape([batch, heads, 1, seq, dim])
+        .expand([batch, heads, times, seq, dim])
+        .reshape([batch, heads * times, seq, dim])
+}
+
+/// `softmax(q k^T / sqrt(dim)) v` over `[batch, heads, seq, dim]` tensors.
+///
+/// `mask` is `[batch, 1, query, key]`, true where a query must not look. With `want_weights`
+/// the weights `[batch, heads, query, key]` are kept; without, the backend's fused product
+/// is used, which need not hold them.
+pub fn scaled_dot_product<B: Backend>(
+    query: Tensor<B, 4>,
+    key: Tensor<B, 4>,
+    value: Tensor<B, 4>,
+    mask: Option<&Tensor<B, 4, Bool>>,
+    want_weights: bool,
+) -> (Tensor<B, 4>, Option<Tensor<B, 4>>) {
+    let [batch, heads, queries, dim] = query.dims();
+    let keys = key.dims()[2];
+    let mask = mask.cloned().map(|mask| mask.expand([batch, heads, queries, keys]));
+    if !want_weights {
+        let options = AttentionModuleOptions::default();
+        return (module::attention(query, key, value, mask, None, options), None);
+    }
+    let mut scores = query.mul_scalar((dim as f64).powf(-0.5)).matmul(key.swap_dims(2, 3));
+    if let Some(mask) = mask {
+        // Finite, because some shader compilers assume that infinities do not occur.
+        scores = scores.mask_fill(mask, -3e4);
+    }
+    let weights = softmax(scores, 3);
+    (weights.clone().matmul(value), Some(weights))
+}

@@ -1,0 +1,135 @@
+//! The post-norm encoder of BERT (arXiv:1810.04805) and its relatives.
+
+use burn::module::{Module, Param};
+use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
+use burn::tensor::{Bool, Tensor, backend::Backend, module};
+
+use super::attention::{Attention, AttentionOptions};
+use super::feed_forward::FeedForward;
+use super::linear::Linear;
+use super::mask::attention_mask;
+use super::{ModelInput, States, Want};
+use crate::config::{AttentionMode, EncoderConfig, ModelConfig};
+
+/// Token, position and type embeddings, then post-norm blocks.
+#[derive(Module, Debug)]
+pub struct Encoder<B: Backend> {
+    /// `[vocab, hidden]`.
+    pub token_embedding: Param<Tensor<B, 2>>,
+    /// `[position_rows, hidden]`.
+    pub position_embedding: Param<Tensor<B, 2>>,
+    /// `[types, hidden]`; every token is of type 0.
+    pub type_embedding: Option<Param<Tensor<B, 2>>>,
+    /// Norm of the embedding sum.
+    pub norm: LayerNorm<B>,
+    /// The N blocks.
+    pub blocks: Vec<EncoderBlock<B>>,
+    position_offset: usize,
+}
+
+/// Attention and feed-forward, each followed by a residual sum and a norm.
+#[derive(Module, Debug)]
+pub struct EncoderBlock<B: Backend> {
+    /// Self-attention.
+    pub attention: Attention<B>,
+    /// Norm after the attention's residual sum.
+    pub attention_norm: LayerNorm<B>,
+    /// Feed-forward block.
+    pub feed_forward: FeedForward<B>,
+    /// Norm after the feed-forward's residual sum.
+    pub feed_forward_norm: LayerNorm<B>,
+}
+
+impl<B: Backend> Encoder<B> {
+    pub(super) fn new(
+        config: &ModelConfig,
+        encoder: &EncoderConfig,
+        init: &Initializer,
+        device: &B::Device,
+    ) -> Self {
+        let hidden = config.hidden_size;
+        let norm = || LayerNormConfig::new(hidden).with_epsilon(config.norm_eps).init(device);
+        let block = |_| EncoderBlock {
+            attention: Attention::new(
+                &AttentionOptions {
+                    hidden,
+                    heads: config.num_heads,
+                    kv_heads: config.num_kv_heads,
+                    head_dim: config.head_dim,
+                    qkv_bias: true,
+                    output_bias: true,
+                    qk_norm: None,
+                    names: ["query", "key", "value", "attention.output.dense"],
+                },
+                init,
+                device,
+            ),
+            attention_norm: norm(),
+            feed_forward: FeedForward::new(
+                [hidden, config.intermediate_size],
+                (None, "intermediate.dense", "output.dense"),
+                true,
+                config.activation,
+                init,
+                device,
+            ),
+            feed_forward_norm: norm(),
+        };
+        Self {
+            token_embedding: init.init([config.vocab_size, hidden], device),
+            position_embedding: init.init([encoder.position_rows, hidden], device),
+            type_embedding: (encoder.type_vocab_size > 0)
+                .then(|| init.init([encoder.type_vocab_size, hidden], device)),
+            norm: norm(),
+            blocks: (0..config.num_layers).map(block).collect(),
+            position_offset: encoder.position_offset,
+        }
+    }
+
+    /// One forward pass; a token's position counts the tokens before it, so padding on either
+    /// side changes nothing.
+    pub fn forward(&self, input: &ModelInput<B>, mode: AttentionMode, want: Want) -> States<B> {
+        let positions = input.positions.clone().add_scalar(self.position_offset as i64);
+        // [batch, seq, hidden]
+        let mut x = module::embedding(self.token_embedding.val(), input.ids.clone())
+            + module::embedding(self.position_embedding.val(), positions);
+        if let Some(types) = &self.type_embedding {
+            x = x + types.val().narrow(0, 0, 1).unsqueeze::<3>();
+        }
+        let mut x = self.norm.forward(x);
+        let mask = attention_mask(input, mode, None);
+        let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
+        for (index, block) in self.blocks.iter().enumerate() {
+            if want.layers {
+                states.layers.push(x.clone());
+            }
+            let last = index + 1 == self.blocks.len();
+            (x, states.attention) = block.forward(x, mask.as_ref(), want.attention && last);
+        }
+        if want.layers {
+            states.layers.push(x.clone());
+        }
+        states.last = x;
+        states
+    }
+}
+
+impl<B: Backend> EncoderBlock<B> {
+    fn forward(
+        &self,
+        x: Tensor<B, 3>,
+        mask: Option<&Tensor<B, 4, Bool>>,
+        want_weights: bool,
+    ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
+        let (attended, weights) = self.attention.forward(x.clone(), mask, None, want_weights);
+        let x = self.attention_norm.forward(x + attended);
+        let x = self.feed_forward_norm.forward(x.clone() + self.feed_forward.forward(x));
+        (x, weights)
+    }
+
+    pub(super) fn projections_mut(&mut self) -> Vec<&mut Linear<B>> {
+        let mut all: Vec<_> = self.attention.projections_mut().into_iter().collect();
+        all.extend(self.feed_forward.projections_mut());
+        all
+    }
+}

@@ -1,0 +1,178 @@
+//! What the decoder families share: the keys and weight names that Llama introduced.
+
+use serde_json::{Value, json};
+
+use crate::Result;
+use crate::checkpoint::names::Names;
+use crate::config::{
+    Activation, Architecture, AttentionMode, DecoderConfig, Keys, ModelConfig, Rope, RopeScaling,
+};
+
+/// What a family decides for itself.
+pub(super) struct Traits {
+    pub family: crate::config::Family,
+    pub qkv_bias: bool,
+    pub output_bias: bool,
+    pub mlp_bias: bool,
+    pub qk_norm: bool,
+    /// Sliding window of a layer in tokens.
+    pub windows: Vec<Option<usize>>,
+}
+
+pub(super) fn read(keys: &Keys<'_>, traits: Traits) -> Result<ModelConfig> {
+    let hidden_size = keys.size("hidden_size")?;
+    let num_heads = keys.size("num_attention_heads")?;
+    let max_positions = keys.size("max_position_embeddings")?;
+    Ok(ModelConfig {
+        family: traits.family,
+        vocab_size: keys.size("vocab_size")?,
+        hidden_size,
+        intermediate_size: keys.size("intermediate_size")?,
+        num_layers: keys.size("num_hidden_layers")?,
+        num_heads,
+        num_kv_heads: keys.size_or("num_key_value_heads", Some(num_heads))?,
+        head_dim: keys.size_or("head_dim", Some(hidden_size.checked_div(num_heads).unwrap_or(0)))?,
+        max_positions,
+        norm_eps: keys.float_or("rms_norm_eps", 1e-6)?,
+        activation: Activation::from_hf(keys.text_or("hidden_act", "silu")?)?,
+        // transformers 5 reads `is_causal: false` as "attend in both directions".
+        attention: if keys.bool_or("is_causal", true)? {
+            AttentionMode::Causal
+        } else {
+            AttentionMode::Bidirectional
+        },
+        pad_token_id: keys.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok()),
+        architecture: Architecture::Decoder(DecoderConfig {
+            rope: read_rope(keys, max_positions)?,
+            qkv_bias: traits.qkv_bias,
+            output_bias: traits.output_bias,
+            mlp_bias: traits.mlp_bias,
+            qk_norm: traits.qk_norm,
+            windows: traits.windows,
+            tie_word_embeddings: keys.bool_or("tie_word_embeddings", false)?,
+        }),
+    })
+}
+
+/// Reads both layouts: `rope_theta` with `rope_scaling`, and transformers 5's `rope_parameters`.
+fn read_rope(keys: &Keys<'_>, max_positions: usize) -> Result<Rope> {
+    let empty = serde_json::Map::new();
+    let scaling = match keys.get("rope_parameters").or_else(|| keys.get("rope_scaling")) {
+        Some(value) => Keys::new(value)?,
+        None => Keys(&empty),
+    };
+    let theta = scaling.float_or("rope_theta", keys.float_or("rope_theta", 10_000.0)?)?;
+    let kind = scaling.text_or("rope_type", scaling.text_or("type", "default")?)?;
+    let original = |default: usize| {
+        scaling.size_or(
+            "original_max_position_embeddings",
+            Some(keys.size_or("original_max_position_embeddings", Some(default))?),
+        )
+    };
+    let factor = |default: f64| {
+        let factor = scaling.float_or("factor", default)?;
+        if factor.is_finite() && factor >= 1.0 {
+            Ok(factor)
+        } else {
+            Err(keys.bad(format!("rope factor {factor} is below 1")))
+        }
+    };
+    let scaling = match kind {
+        "default" => RopeScaling::Default,
+        "linear" => RopeScaling::Linear { factor: factor(1.0)? },
+        "llama3" => RopeScaling::Llama3 {
+            factor: factor(8.0)?,
+            low_freq_factor: scaling.float_or("low_freq_factor", 1.0)?,
+            high_freq_factor: scaling.float_or("high_freq_factor", 4.0)?,
+            original_max_position_embeddings: original(8192)?,
+        },
+        "yarn" => {
+            let original = original(max_positions)?.max(1);
+            let factor = factor(max_positions as f64 / original as f64)?;
+            let mscale = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
+            let (one, all) = (scaling.float_or("mscale", 0.0)?, scaling.float_or("mscale_all_dim", 0.0)?);
+            let inferred = if one != 0.0 && all != 0.0 { mscale(one) / mscale(all) } else { mscale(1.0) };
+            RopeScaling::Yarn {
+                factor,
+                original_max_position_embeddings: original,
+                beta_fast: scaling.float_or("beta_fast", 32.0)?,
+                beta_slow: scaling.float_or("beta_slow", 1.0)?,
+                attention_factor: scaling.float_or("attention_factor", inferred)?,
+                truncate: scaling.bool_or("truncate", true)?,
+            }
+        }
+        other => {
+            return Err(keys.bad(format!(
+                "rope_type {other:?} is not supported; default, linear, llama3 and yarn are"
+            )));
+        }
+    };
+    Ok(Rope { theta, scaling })
+}
+
+/// `sliding_window` on the layers that `layer_types` or `max_window_layers` names (Qwen).
+pub(super) fn qwen_windows(keys: &Keys<'_>) -> Result<Vec<Option<usize>>> {
+    let layers = keys.size("num_hidden_layers")?.min(1025);
+    if !keys.bool_or("use_sliding_window", false)? {
+        return Ok(vec![None; layers]);
+    }
+    let window = keys.size_or("sliding_window", Some(4096))?;
+    if let Some(types) = keys.get("layer_types").and_then(Value::as_array) {
+        return Ok(types
+            .iter()
+            .map(|kind| (kind.as_str() == Some("sliding_attention")).then_some(window))
+            .collect());
+    }
+    let full = keys.size_or("max_window_layers", Some(28))?;
+    Ok((0..layers).map(|layer| (layer >= full).then_some(window)).collect())
+}
+
+pub(super) fn write(config: &ModelConfig, class: &str) -> Value {
+    let Architecture::Decoder(decoder) = &config.architecture else {
+        return Value::Null;
+    };
+    let mut rope = json!(decoder.rope.scaling);
+    rope["rope_theta"] = json!(decoder.rope.theta);
+    json!({
+        "architectures": [class],
+        "model_type": config.family.model_type(),
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": config.max_positions,
+        "rms_norm_eps": config.norm_eps,
+        "hidden_act": config.activation.to_hf(),
+        "pad_token_id": config.pad_token_id,
+        "is_causal": config.attention == AttentionMode::Causal,
+        "rope_theta": decoder.rope.theta,
+        "rope_parameters": rope,
+        "tie_word_embeddings": decoder.tie_word_embeddings,
+        "use_cache": false,
+    })
+}
+
+pub(super) fn names(config: &ModelConfig) -> Names {
+    let (query, key) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
+    Names::new(&["", "model.", "embedding_model.", "base_model.model."], "embed_tokens.weight")
+        .tensor("token_embedding", "embed_tokens.weight")
+        .joined("blocks.{}.attention.qkv", &[
+            ("layers.{}.self_attn.q_proj", query),
+            ("layers.{}.self_attn.k_proj", key),
+            ("layers.{}.self_attn.v_proj", key),
+        ])
+        .linear("blocks.{}.attention.output", "layers.{}.self_attn.o_proj")
+        .rms("blocks.{}.attention.query_norm", "layers.{}.self_attn.q_norm")
+        .rms("blocks.{}.attention.key_norm", "layers.{}.self_attn.k_norm")
+        .rms("blocks.{}.attention_norm", "layers.{}.input_layernorm")
+        .linear("blocks.{}.feed_forward.gate", "layers.{}.mlp.gate_proj")
+        .linear("blocks.{}.feed_forward.up", "layers.{}.mlp.up_proj")
+        .linear("blocks.{}.feed_forward.down", "layers.{}.mlp.down_proj")
+        .rms("blocks.{}.feed_forward_norm", "layers.{}.post_attention_layernorm")
+        .rms("norm", "norm")
+        // A buffer of old releases, the language-model head, and NV-Embed's pooling head.
+        .ignored(&["lm_head.", "score.", "latent_attention_model.", "{}rotary_emb.inv_freq"])
+}

@@ -1,0 +1,37 @@
+//! Qwen2 (arXiv:2407.10671): Llama with biases on q, k and v.
+
+use serde_json::Value;
+
+use super::decoder::{self, Traits};
+use crate::Result;
+use crate::config::{Family, Keys, ModelConfig};
+
+pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    decoder::read(keys, Traits {
+        family: Family::Qwen2,
+        qkv_bias: true,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        windows: decoder::qwen_windows(keys)?,
+    })
+}
+
+pub(super) fn write(config: &ModelConfig) -> Value {
+    let mut value = decoder::write(config, "Qwen2Model");
+    write_windows(config, &mut value);
+    value
+}
+
+/// The keys that [`decoder::qwen_windows`] reads.
+pub(super) fn write_windows(config: &ModelConfig, value: &mut Value) {
+    let Ok(decoder) = config.decoder() else { return };
+    let window = decoder.windows.iter().find_map(|window| *window);
+    let kind = |window: &Option<usize>| match window {
+        Some(_) => "sliding_attention",
+        None => "full_attention",
+    };
+    value["use_sliding_window"] = window.is_some().into();
+    value["sliding_window"] = window.into();
+    value["layer_types"] = decoder.windows.iter().map(kind).collect::<Vec<_>>().into();
+}

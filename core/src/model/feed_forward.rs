@@ -1,0 +1,62 @@
+//! Feed-forward blocks: plain (encoders) and gated (decoders; GLU variants, arXiv:2002.05202).
+
+use burn::module::Module;
+use burn::nn::Initializer;
+use burn::tensor::{Tensor, activation, backend::Backend};
+
+use super::linear::Linear;
+use crate::config::Activation;
+
+/// `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` with a gate.
+#[derive(Module, Debug)]
+pub struct FeedForward<B: Backend> {
+    /// `[hidden, intermediate]`, in gated blocks only.
+    pub gate: Option<Linear<B>>,
+    /// `[hidden, intermediate]`.
+    pub up: Linear<B>,
+    /// `[intermediate, hidden]`.
+    pub down: Linear<B>,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl<B: Backend> FeedForward<B> {
+    /// `names` are what the family calls gate (unless there is none), up and down.
+    pub(super) fn new(
+        [hidden, intermediate]: [usize; 2],
+        (gate, up, down): (Option<&str>, &str, &str),
+        bias: bool,
+        activation: Activation,
+        init: &Initializer,
+        device: &B::Device,
+    ) -> Self {
+        Self {
+            gate: gate.map(|gate| Linear::new(hidden, &[(gate, intermediate)], bias, init, device)),
+            up: Linear::new(hidden, &[(up, intermediate)], bias, init, device),
+            down: Linear::new(intermediate, &[(down, hidden)], bias, init, device),
+            activation,
+        }
+    }
+
+    /// `[batch, seq, hidden]` to the same.
+    pub fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let inner = match &self.gate {
+            Some(gate) => activate(gate.forward(x.clone()), self.activation) * self.up.forward(x),
+            None => activate(self.up.forward(x), self.activation),
+        };
+        self.down.forward(inner)
+    }
+
+    pub(super) fn projections_mut(&mut self) -> Vec<&mut Linear<B>> {
+        self.gate.iter_mut().chain([&mut self.up, &mut self.down]).collect()
+    }
+}
+
+fn activate<B: Backend>(x: Tensor<B, 3>, activation: Activation) -> Tensor<B, 3> {
+    match activation {
+        Activation::Gelu => activation::gelu(x),
+        Activation::GeluTanh => activation::gelu_approximate(x),
+        Activation::Silu => activation::silu(x),
+        Activation::Relu => activation::relu(x),
+    }
+}

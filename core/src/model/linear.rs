@@ -1,0 +1,128 @@
+//! A linear layer that may be several projections side by side, each with its own LoRA adapter.
+
+use burn::module::{Module, Param};
+use burn::nn::Initializer;
+use burn::tensor::{Tensor, backend::Backend, module};
+
+use super::lora::{Adapter, LoraConfig};
+
+/// `y = x W + b` with `W` `[in, out]`.
+///
+/// The columns of `W` may be the concatenation of named parts (q, k and v in one product);
+/// an [`Adapter`] belongs to one part.
+#[derive(Module, Debug)]
+pub struct Linear<B: Backend> {
+    /// Weight `[in, out]`.
+    pub weight: Param<Tensor<B, 2>>,
+    /// Bias `[out]`.
+    pub bias: Option<Param<Tensor<B, 1>>>,
+    /// LoRA adapters, at most one a part, in the parts' order.
+    pub adapters: Vec<Adapter<B>>,
+    /// `(name, width)` of the parts, in column order.
+    #[module(skip)]
+    parts: Vec<(String, usize)>,
+}
+
+impl<B: Backend> Linear<B> {
+    /// A layer of the given parts; `name` and width each.
+    pub fn new(
+        input: usize,
+        parts: &[(&str, usize)],
+        bias: bool,
+        init: &Initializer,
+        device: &B::Device,
+    ) -> Self {
+        let output = parts.iter().map(|(_, width)| width).sum();
+        Self {
+            weight: init.init_with([input, output], Some(input), Some(output), device),
+            bias: bias.then(|| Initializer::Zeros.init([output], device)),
+            adapters: Vec::new(),
+            parts: parts.iter().map(|(name, width)| (name.to_string(), *width)).collect(),
+        }
+    }
+
+    /// `[batch, seq, in]` to `[batch, seq, out]`.
+    pub fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let [batch, seq, input] = x.dims();
+        // One flat product: [batch * seq, in] x [in, out].
+        let y = self.forward_rows(x.reshape([batch * seq, input]));
+        let [_, output] = y.dims();
+        y.reshape([batch, seq, output])
+    }
+
+    /// `[rows, in]` to `[rows, out]`.
+    pub fn forward_rows(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let bias = self.bias.as_ref().map(Param::val);
+        if self.adapters.is_empty() {
+            return module::linear(x, self.weight.val(), bias);
+        }
+        let y = module::linear(x.clone(), self.weight.val(), bias);
+        y + self.adapted(x)
+    }
+
+    /// The adapters' part of the output `[rows, out]`, zero where a part has none.
+    fn adapted(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let [rows, _] = x.dims();
+        let device = x.device();
+        let mut adapters = self.adapters.iter().peekable();
+        let columns = self
+            .parts
+            .iter()
+            .map(|(name, width)| match adapters.next_if(|adapter| adapter.part() == name) {
+                Some(adapter) => adapter.forward(x.clone()),
+                None => Tensor::zeros([rows, *width], &device),
+            })
+            .collect();
+        Tensor::cat(columns, 1)
+    }
+
+    /// Names of the parts.
+    pub fn part_names(&self) -> impl Iterator<Item = &String> {
+        self.parts.iter().map(|(name, _)| name)
+    }
+
+    /// Adds an adapter to each part that a target names; marks the targets that matched.
+    pub(super) fn add_adapters(
+        &mut self,
+        lora: &LoraConfig,
+        matched: &mut [bool],
+        device: &B::Device,
+    ) -> usize {
+        let [input, _] = self.weight.dims();
+        self.adapters = self
+            .parts
+            .iter()
+            .filter(|(name, _)| {
+                let mut hit = false;
+                for (target, matched) in lora.targets.iter().zip(matched.iter_mut()) {
+                    if target == "all-linear" || target == name {
+                        (hit, *matched) = (true, true);
+                    }
+                }
+                hit
+            })
+            .map(|(name, width)| Adapter::new(name, input, *width, lora, device))
+            .collect();
+        self.adapters.len()
+    }
+
+    /// Folds the adapters into the weight.
+    pub(super) fn merge(&mut self) {
+        if self.adapters.is_empty() {
+            return;
+        }
+        let [input, _] = self.weight.dims();
+        let device = self.weight.device();
+        let mut adapters = std::mem::take(&mut self.adapters).into_iter().peekable();
+        let columns = self
+            .parts
+            .iter()
+            .map(|(name, width)| match adapters.next_if(|adapter| adapter.part() == name) {
+                Some(adapter) => adapter.delta(),
+                None => Tensor::zeros([input, *width], &device),
+            })
+            .collect();
+        let delta = Tensor::cat(columns, 1);
+        self.weight = self.weight.clone().map(|weight| (weight + delta).detach());
+    }
+}

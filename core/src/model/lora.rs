@@ -1,0 +1,91 @@
+//! Low-rank adaptation (LoRA, arXiv:2106.09685).
+
+use burn::module::{Module, Param};
+use burn::nn::{Dropout, DropoutConfig, Initializer};
+use burn::tensor::{Tensor, backend::Backend};
+use serde::{Deserialize, Serialize};
+
+/// Which projections get an adapter, and of what size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraConfig {
+    /// Rank r of the update.
+    #[serde(default = "default_rank")]
+    pub rank: usize,
+    /// The update is scaled by `alpha / rank`.
+    #[serde(default = "default_alpha")]
+    pub alpha: f64,
+    /// Dropout on the adapter's input, in training only.
+    #[serde(default = "default_dropout")]
+    pub dropout: f64,
+    /// Names of projections (`q_proj`, `query`, ...) or `all-linear`.
+    #[serde(default = "default_targets")]
+    pub targets: Vec<String>,
+}
+
+// Rank 16, alpha 32, dropout 0.1: METHODS.md 1 (NV-Embed), also 2 and 5.
+fn default_rank() -> usize {
+    16
+}
+fn default_alpha() -> f64 {
+    32.0
+}
+fn default_dropout() -> f64 {
+    0.1
+}
+fn default_targets() -> Vec<String> {
+    vec!["all-linear".into()]
+}
+
+impl Default for LoraConfig {
+    fn default() -> Self {
+        Self {
+            rank: default_rank(),
+            alpha: default_alpha(),
+            dropout: default_dropout(),
+            targets: default_targets(),
+        }
+    }
+}
+
+/// `scale * dropout(x) A B` for one projection.
+#[derive(Module, Debug)]
+pub struct Adapter<B: Backend> {
+    /// `A` `[in, rank]`, random at the start.
+    pub a: Param<Tensor<B, 2>>,
+    /// `B` `[rank, out]`, zero at the start, so that an adapter changes nothing at first.
+    pub b: Param<Tensor<B, 2>>,
+    dropout: Dropout,
+    scale: f64,
+    #[module(skip)]
+    part: String,
+}
+
+impl<B: Backend> Adapter<B> {
+    pub(super) fn new(part: &str, input: usize, output: usize, lora: &LoraConfig, device: &B::Device) -> Self {
+        // PEFT's start: Kaiming-uniform A with gain 1/sqrt(3), zero B.
+        let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
+        Self {
+            a: init.init_with([input, lora.rank], Some(input), Some(lora.rank), device),
+            b: Initializer::Zeros.init([lora.rank, output], device),
+            dropout: DropoutConfig::new(lora.dropout).init(),
+            scale: lora.alpha / lora.rank as f64,
+            part: part.to_string(),
+        }
+    }
+
+    /// Name of the projection that this adapts.
+    pub fn part(&self) -> &str {
+        &self.part
+    }
+
+    /// `[rows, in]` to `[rows, out]`.
+    pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        self.dropout.forward(x).matmul(self.a.val()).matmul(self.b.val()).mul_scalar(self.scale)
+    }
+
+    /// The update of the weight: `scale * A B`, `[in, out]`.
+    pub fn delta(&self) -> Tensor<B, 2> {
+        self.a.val().matmul(self.b.val()).mul_scalar(self.scale)
+    }
+}

@@ -1,0 +1,78 @@
+//! The dense projection after pooling (sentence-transformers' `2_Dense`).
+
+use burn::module::Module;
+use burn::nn::Initializer;
+use burn::tensor::{Tensor, activation, backend::Backend};
+use serde::{Deserialize, Serialize};
+
+use crate::model::Linear;
+
+/// Sizes of a [`Dense`] projection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DenseConfig {
+    /// Width that comes in.
+    pub in_features: usize,
+    /// Width that goes out.
+    pub out_features: usize,
+    /// Whether there is a bias.
+    #[serde(default = "yes")]
+    pub bias: bool,
+    /// What follows the product.
+    #[serde(default)]
+    pub activation: DenseActivation,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Activation after a [`Dense`] projection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DenseActivation {
+    /// None.
+    #[default]
+    Identity,
+    /// Hyperbolic tangent, sentence-transformers' default.
+    Tanh,
+    /// Rectified linear unit.
+    Relu,
+    /// Gaussian error linear unit.
+    Gelu,
+}
+
+/// `act(x W + b)`: `[batch, in]` to `[batch, out]`.
+#[derive(Module, Debug)]
+pub struct Dense<B: Backend> {
+    linear: Linear<B>,
+    #[module(skip)]
+    config: DenseConfig,
+}
+
+impl<B: Backend> Dense<B> {
+    /// A projection, randomly initialised.
+    pub fn new(config: &DenseConfig, device: &B::Device) -> Self {
+        let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
+        let parts = [("dense", config.out_features)];
+        Self {
+            linear: Linear::new(config.in_features, &parts, config.bias, &init, device),
+            config: config.clone(),
+        }
+    }
+
+    /// The projection's sizes.
+    pub fn config(&self) -> &DenseConfig {
+        &self.config
+    }
+
+    /// `[batch, in]` to `[batch, out]`.
+    pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let y = self.linear.forward_rows(x);
+        match self.config.activation {
+            DenseActivation::Identity => y,
+            DenseActivation::Tanh => y.tanh(),
+            DenseActivation::Relu => activation::relu(y),
+            DenseActivation::Gelu => activation::gelu(y),
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Texts to token batches: prompts, special tokens, length limit, padding side, offsets.
+//!
+//! The tokenisation itself is the `tokenizers` crate's. What is decided here is which tokens
+//! stand around the text and which of them pooling may use:
+//!
+//! ```text
+//! prefix (BOS, [CLS]) | instruction | text ... truncated here | suffix (EOS, [SEP])
+//! ```
+//!
+//! The prefix and the suffix are never truncated away.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// Side on which shorter rows of a batch are padded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PaddingSide {
+    /// Padding after the text.
+    #[default]
+    Right,
+    /// Padding before the text.
+    Left,
+}
+
+/// Which tokens of the instruction are kept out of pooling.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InstructionSpan {
+    /// None: instruction tokens are pooled like any other (sentence-transformers' default).
+    #[default]
+    Pooled,
+    /// The prefix (BOS) and every instruction token.
+    Excluded,
+    /// As many leading tokens as the instruction has without BOS, as NV-Embed's released code
+    /// counts them: the instruction's last token is pooled.
+    ExcludedWithoutBos,
+}
+
+/// What stands around a text, and how long the whole may be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizerConfig {
+    /// Most tokens a text may have, special tokens included.
+    pub max_length: usize,
+    /// Padding side.
+    #[serde(default)]
+    pub padding_side: PaddingSide,
+    /// Put BOS first even where the tokenizer's own template does not.
+    #[serde(default)]
+    pub add_bos: bool,
+    /// Put EOS last even where the tokenizer's own template does not.
+    #[serde(default)]
+    pub add_eos: bool,
+    /// Lower-case the text first (`do_lower_case` of sentence-transformers).
+    #[serde(default)]
+    pub lower_case: bool,
+    /// Which instruction tokens pooling leaves out.
+    #[serde(default)]
+    pub instruction: InstructionSpan,
+}
+
+/// One text as tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tokens {
+    /// Token ids, prefix and suffix included; never empty.
+    pub ids: Vec<u32>,
+    /// True at tokens that pooling may use; true somewhere.
+    pub pooling: Vec<bool>,
+    /// Byte range of each token in the text (without the prompt); empty for special and
+    /// instruction tokens.
+    pub offsets: Vec<(usize, usize)>,
+    /// Whether the text was cut to fit the length limit.
+    pub truncated: bool,
+}
+
+/// A padded batch of token ids, row-major `[batch, seq]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenBatch {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// True at tokens, false at padding.
+    pub attention: Vec<bool>,
+    /// True at tokens that pooling may use.
+    pub pooling: Vec<bool>,
+    /// Rows.
+    pub batch: usize,
+    /// Columns.
+    pub seq: usize,
+}
+
+impl TokenBatch {
+    /// Index of each token among its row's tokens, 0 at padding.
+    pub fn positions(&self) -> Vec<i32> {
+        self.attention
+            .chunks(self.seq.max(1))
+            .flat_map(|row| {
+                row.iter().scan(0, |next, &token| {
+                    let position = if token { *next } else { 0 };
+                    *next += i32::from(token);
+                    Some(position)
+                })
+            })
+            .collect()
+    }
+}
+
+/// A tokenizer with the tokens that it puts around a text.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    config: TokenizerConfig,
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    pad: u32,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json`, and the special tokens' names from `tokenizer_config.json`
+    /// (`{}` where there is none).
+    ///
+    /// # Errors
+    /// Not a tokenizer, or a special token that the vocabulary lacks.
+    pub fn new(json: &[u8], names: &Value, config: TokenizerConfig) -> Result<Self> {
+        let bad = |cause: String| {
+            Error::bad_file("tokenizer.json", cause, "use the tokenizer.json that was saved with the model")
+        };
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| bad(e.to_string()))?;
+        let pad = inner.get_padding().map(|padding| padding.pad_id);
+        // Length and padding are this type's business, not the file's.
+        inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
+        inner.with_padding(None);
+        let (mut prefix, mut suffix) = template(&inner).map_err(|e| bad(e.to_string()))?;
+        let id_of = |key: &str| -> Result<Option<u32>> {
+            let Some(token) = token_name(names, key) else { return Ok(None) };
+            match inner.token_to_id(token) {
+                Some(id) => Ok(Some(id)),
+                None => Err(bad(format!("{key} {token:?} is not in the vocabulary"))),
+            }
+        };
+        let wanted = |key: &str| -> Result<u32> {
+            id_of(key)?.ok_or_else(|| {
+                Error::bad_file(
+                    "tokenizer_config.json",
+                    format!("names no {key}, which this model puts around each text"),
+                    "add it, or switch add_bos/add_eos off",
+                )
+            })
+        };
+        if config.add_bos {
+            let bos = wanted("bos_token")?;
+            if prefix.first() != Some(&bos) {
+                prefix.insert(0, bos);
+            }
+        }
+        if config.add_eos {
+            let eos = wanted("eos_token")?;
+            if suffix.last() != Some(&eos) {
+                suffix.push(eos);
+            }
+        }
+        let pad = id_of("pad_token")?.or(pad).or(id_of("eos_token")?).unwrap_or(0);
+        if config.max_length <= prefix.len() + suffix.len() {
+            return Err(Error::invalid(format!(
+                "max_length {} leaves no room for a text beside {} special tokens",
+                config.max_length,
+                prefix.len() + suffix.len()
+            )));
+        }
+        Ok(Self { inner, config, prefix, suffix, pad })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &TokenizerConfig {
+        &self.config
+    }
+
+    /// The same tokenizer with another length limit, at least one token beside the special ones.
+    pub fn with_max_length(mut self, max_length: usize) -> Result<Self> {
+        if max_length <= self.prefix.len() + self.suffix.len() {
+            return Err(Error::invalid(format!("max_length {max_length} leaves no room for a text")));
+        }
+        self.config.max_length = max_length;
+        Ok(self)
+    }
+
+    /// One more than the largest token id.
+    pub fn id_bound(&self) -> usize {
+        let largest = self.inner.get_vocab(true).into_values().max();
+        largest.map_or(0, |id| id as usize + 1)
+    }
+
+    /// The text of a token, as the vocabulary spells it.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// The `tokenizer.json` that this was read from, less its truncation and padding.
+    pub fn to_json(&self) -> Result<Vec<u8>> {
+        self.inner.to_string(false).map(String::into_bytes).map_err(Error::invalid)
+    }
+
+    /// Tokens of a text behind an instruction, which may be empty.
+    pub fn encode(&self, instruction: &str, text: &str) -> Result<Tokens> {
+        let cased;
+        let text = if self.config.lower_case {
+            cased = text.to_lowercase();
+            &cased
+        } else {
+            text
+        };
+        let joined = format!("{instruction}{text}");
+        let encoding = self
+            .inner
+            .encode(joined, false)
+            .map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
+        let room = self.config.max_length - self.prefix.len() - self.suffix.len();
+        let kept = encoding.len().min(room);
+        let offsets = &encoding.get_offsets()[..kept];
+        let border = instruction.len();
+        let is_instruction = |&(start, end): &(usize, usize)| end <= border && start < border;
+        let instructed = offsets.iter().filter(|span| is_instruction(span)).count();
+
+        let mut tokens = Tokens {
+            ids: [&self.prefix, &encoding.get_ids()[..kept], &self.suffix].concat(),
+            pooling: Vec::new(),
+            offsets: vec![(0, 0); self.prefix.len()],
+            truncated: encoding.len() > kept,
+        };
+        tokens.offsets.extend(offsets.iter().map(|&span| {
+            if is_instruction(&span) { (0, 0) } else { (span.0.saturating_sub(border), span.1.saturating_sub(border)) }
+        }));
+        tokens.offsets.resize(tokens.ids.len(), (0, 0));
+        if tokens.ids.is_empty() {
+            // An empty text without special tokens is one padding token that is attended to.
+            tokens.ids.push(self.pad);
+            tokens.offsets.push((0, 0));
+        }
+        let excluded = match self.config.instruction {
+            _ if instructed == 0 => 0,
+            InstructionSpan::Pooled => 0,
+            InstructionSpan::Excluded => self.prefix.len() + instructed,
+            InstructionSpan::ExcludedWithoutBos => instructed,
+        };
+        tokens.pooling = (0..tokens.ids.len()).map(|at| at >= excluded).collect();
+        if !tokens.pooling.contains(&true) {
+            tokens.pooling.fill(true);
+        }
+        Ok(tokens)
+    }
+
+    /// Tokens of many texts behind the same instruction.
+    pub fn encode_all(&self, instruction: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Tokens>> {
+        texts.iter().map(|text| self.encode(instruction, text.as_ref())).collect()
+    }
+
+    /// Pads rows to the longest.
+    pub fn pad(&self, rows: &[&Tokens]) -> TokenBatch {
+        let seq = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
+        let total = rows.len() * seq;
+        let mut batch = TokenBatch {
+            ids: Vec::with_capacity(total),
+            attention: Vec::with_capacity(total),
+            pooling: Vec::with_capacity(total),
+            batch: rows.len(),
+            seq,
+        };
+        for row in rows {
+            let padding = seq - row.ids.len();
+            let (before, after) = match self.config.padding_side {
+                PaddingSide::Right => (0, padding),
+                PaddingSide::Left => (padding, 0),
+            };
+            let mut push = |id: u32, token: bool, pooled: bool| {
+                batch.ids.push(id);
+                batch.attention.push(token);
+                batch.pooling.push(pooled);
+            };
+            (0..before).for_each(|_| push(self.pad, false, false));
+            row.ids.iter().zip(&row.pooling).for_each(|(&id, &pooled)| push(id, true, pooled));
+            (0..after).for_each(|_| push(self.pad, false, false));
+        }
+        batch
+    }
+}
+
+/// The special tokens that the tokenizer's own template puts before and after a text.
+fn template(inner: &tokenizers::Tokenizer) -> tokenizers::Result<(Vec<u32>, Vec<u32>)> {
+    let probe = inner.encode("a", true)?;
+    let special: Vec<bool> = probe.get_special_tokens_mask().iter().map(|&mask| mask == 1).collect();
+    let before = special.iter().take_while(|&&special| special).count();
+    let after = special[before..].iter().rev().take_while(|&&special| special).count();
+    let ids = probe.get_ids();
+    Ok((ids[..before].to_vec(), ids[ids.len() - after..].to_vec()))
+}
+
+/// A special token of `tokenizer_config.json`: a string or an object with `content`.
+pub(crate) fn token_name<'a>(names: &'a Value, key: &str) -> Option<&'a str> {
+    let value = names.get(key)?;
+    value.as_str().or_else(|| value.get("content")?.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tokenizer(config: TokenizerConfig) -> Tokenizer {
+        let json = serde_json::json!({
+            "version": "1.0",
+            "added_tokens": [
+                {"id": 0, "content": "<pad>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
+                {"id": 1, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
+                {"id": 2, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}
+            ],
+            "pre_tokenizer": {"type": "Whitespace"},
+            "post_processor": {"type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+            "model": {"type": "WordLevel", "vocab": {"<pad>": 0, "<s>": 1, "</s>": 2, "[UNK]": 3, "a": 4, "b": 5, "query": 6, ":": 7}, "unk_token": "[UNK]"}
+        });
+        let names = serde_json::json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": "<pad>"});
+        Tokenizer::new(json.to_string().as_bytes(), &names, config).unwrap()
+    }
+
+    fn config() -> TokenizerConfig {
+        TokenizerConfig {
+            max_length: 6,
+            padding_side: PaddingSide::Right,
+            add_bos: true,
+            add_eos: true,
+            lower_case: false,
+            instruction: InstructionSpan::Excluded,
+        }
+    }
+
+    #[test]
+    fn special_tokens_survive_truncation() {
+        let tokens = tokenizer(config()).encode("", "a b a b a b a b").unwrap();
+        assert_eq!(tokens.ids, [1, 4, 5, 4, 5, 2]);
+        assert!(tokens.truncated);
+        assert_eq!(tokens.offsets, [(0, 0), (0, 1), (2, 3), (4, 5), (6, 7), (0, 0)]);
+    }
+
+    #[test]
+    fn instruction_span_is_out_of_pooling() {
+        let all = tokenizer(config()).encode("query: ", "a").unwrap();
+        assert_eq!(all.ids, [1, 6, 7, 4, 2]);
+        assert_eq!(all.pooling, [false, false, false, true, true]);
+        assert_eq!(all.offsets[3], (0, 1));
+        let nv = TokenizerConfig { instruction: InstructionSpan::ExcludedWithoutBos, ..config() };
+        assert_eq!(tokenizer(nv).encode("query: ", "a").unwrap().pooling, [false, false, true, true, true]);
+        let pooled = TokenizerConfig { instruction: InstructionSpan::Pooled, ..config() };
+        assert_eq!(tokenizer(pooled).encode("query: ", "a").unwrap().pooling, [true; 5]);
+    }
+
+    #[test]
+    fn an_empty_text_is_something() {
+        assert_eq!(tokenizer(config()).encode("", "").unwrap().ids, [1, 2]);
+        let tokens = tokenizer(config()).encode("query: ", "").unwrap();
+        assert_eq!(tokens.pooling, [false, false, false, true]);
+    }
+
+    #[test]
+    fn padding_on_either_side() {
+        let right = tokenizer(config());
+        let (long, short) = (right.encode("", "a b").unwrap(), right.encode("", "a").unwrap());
+        let batch = right.pad(&[&long, &short]);
+        assert_eq!(batch.ids, [1, 4, 5, 2, 1, 4, 2, 0]);
+        assert_eq!(batch.positions(), [0, 1, 2, 3, 0, 1, 2, 0]);
+        let left = tokenizer(TokenizerConfig { padding_side: PaddingSide::Left, ..config() });
+        let batch = left.pad(&[&long, &short]);
+        assert_eq!(batch.ids, [1, 4, 5, 2, 0, 1, 4, 2]);
+        assert_eq!(batch.positions(), [0, 1, 2, 3, 0, 0, 1, 2]);
+    }
+
+    #[test]
+    fn no_room_is_an_error() {
+        assert!(tokenizer(config()).with_max_length(2).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn invariants_hold_for_any_text(instruction in "\\PC{0,12}", text in "\\PC{0,40}", max in 3usize..9) {
+            let tokens = tokenizer(TokenizerConfig { max_length: max, ..config() }).encode(&instruction, &text).unwrap();
+            prop_assert!(tokens.ids.len() <= max);
+            prop_assert_eq!(tokens.ids[0], 1);
+            prop_assert_eq!(*tokens.ids.last().unwrap(), 2);
+            prop_assert!(tokens.pooling.contains(&true));
+            prop_assert_eq!(tokens.ids.len(), tokens.offsets.len());
+            for &(start, end) in &tokens.offsets {
+                prop_assert!(start <= end && end <= text.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What the cross-crate tests share: fixtures, comparison, and one test body on every device.
+
+use std::path::{Path, PathBuf};
+
+use kiln_core::checkpoint::{Directory, Weights};
+use train_native::device::{Device, DeviceChoice, open};
+
+/// A file or folder of `tests/fixtures`.
+pub fn fixture(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
+}
+
+/// Named tensors of a fixture file, as f32.
+pub struct Tensors(Weights);
+
+impl Tensors {
+    /// Opens `{folder}/{stem}.safetensors` of the fixtures.
+    #[allow(clippy::expect_used)]
+    pub fn open(folder: &str, stem: &str) -> Self {
+        let directory = Directory::new(fixture(folder)).expect("fixture folder");
+        Self(Weights::open(&directory, stem).expect("fixture file"))
+    }
+
+    /// Shape and values.
+    #[allow(clippy::expect_used)]
+    pub fn get(&mut self, name: &str) -> (Vec<usize>, Vec<f32>) {
+        let shape = self.0.tensors().get(name).map(|info| info.shape.clone());
+        let shape = shape.unwrap_or_else(|| panic!("the fixture has no tensor {name}"));
+        let values = self.0.read(name).expect("fixture tensor").expect("fixture tensor");
+        (shape, values)
+    }
+
+    /// Shape and values of small integers.
+    pub fn ints(&mut self, name: &str) -> (Vec<usize>, Vec<i32>) {
+        let (shape, values) = self.get(name);
+        (shape, values.into_iter().map(|value| value as i32).collect())
+    }
+
+    /// Whether there is such a tensor.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.tensors().contains_key(name)
+    }
+}
+
+/// Largest absolute difference over rows where `keep` holds, relative to the largest value of
+/// `expected`; rows are of `width` values.
+pub fn relative_error(found: &[f32], expected: &[f32], width: usize, keep: &[bool]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    assert_eq!(found.len(), keep.len() * width);
+    let (mut error, mut largest) = (0.0f32, 0.0f32);
+    for (row, keep) in keep.iter().enumerate() {
+        if *keep {
+            for at in row * width..(row + 1) * width {
+                assert!(found[at].is_finite(), "value {at} is {}", found[at]);
+                error = error.max((found[at] - expected[at]).abs());
+                largest = largest.max(expected[at].abs());
+            }
+        }
+    }
+    error / largest
+}
+
+/// The device of a kind, or `None` after printing why it is skipped.
+pub fn device_or_skip(choice: DeviceChoice) -> Option<Device> {
+    match open(choice) {
+        Ok(device) => Some(device),
+        Err(reason) => {
+            eprintln!("SKIPPED on {choice}: {reason}");
+            None
+        }
+    }
+}
+
+/// The folder of the real all-MiniLM-L6-v2, which `tests/setup.sh` installs, or `None` after
+/// printing how to get it. `KILN_MINILM` names it.
+pub fn minilm_or_skip() -> Option<PathBuf> {
+    match std::env::var_os("KILN_MINILM") {
+        Some(path) => Some(path.into()),
+        None => {
+            eprintln!("SKIPPED: KILN_MINILM is not set; tests/run.sh installs the model and sets it");
+            None
+        }
+    }
+}
+
+/// Instantiates test bodies `fn name<B: Backend>(device: B::Device)` for each device kind.
+#[macro_export]
+macro_rules! on_every_device {
+    ($($name:ident),* $(,)?) => {
+        $crate::on_every_device!(@on cpu, train_native::device::DeviceChoice::Cpu, [$($name),*]);
+        $crate::on_every_device!(@on vulkan, train_native::device::DeviceChoice::Vulkan(0), [$($name),*]);
+        $crate::on_every_device!(@on cuda, train_native::device::DeviceChoice::Cuda(0), [$($name),*]);
+    };
+    (@on $kind:ident, $choice:expr, [$($name:ident),*]) => {
+        mod $kind {
+            $(#[test]
+            fn $name() {
+                if let Some(device) = $crate::device_or_skip($choice) {
+                    train_native::with_backend!(&device, B, handle => super::$name::<B>(handle));
+                }
+            })*
+        }
+    };
+}

@@ -1,0 +1,94 @@
+//! Hidden states of every layer and the last attention of tiny random models against
+//! transformers: causal and bidirectional, padding on the right and on the left.
+
+use burn::tensor::backend::Backend;
+use kiln_core::checkpoint::{Directory, Weights, load_backbone};
+use kiln_core::config::{AttentionMode, ModelConfig};
+use kiln_core::model::{ModelInput, Want};
+use kiln_core::tokenizer::TokenBatch;
+use kiln_tests::{Tensors, fixture, relative_error};
+
+/// Largest error allowed, relative to the tensor's largest value.
+const TOLERANCE: f32 = 2e-5;
+
+fn family<B: Backend>(name: &str, device: &B::Device) {
+    let folder = format!("families/{name}");
+    let directory = Directory::new(fixture(&folder)).unwrap();
+    let config = std::fs::read(fixture(&folder).join("config.json")).unwrap();
+    let config = ModelConfig::from_json(&config).unwrap();
+    let mut weights = Weights::open(&directory, "model").unwrap();
+    let backbone = load_backbone::<B>(&config, &mut weights, device).unwrap();
+    let mut expected = Tensors::open(&folder, "expected");
+    let (shape, ids) = expected.ints("ids");
+    let (batch, seq) = (shape[0], shape[1]);
+    let mut worst = 0.0f32;
+    let mut compared = 0;
+    for (mode, mode_name) in
+        [(AttentionMode::Causal, "causal"), (AttentionMode::Bidirectional, "bidirectional")]
+    {
+        for side in ["right", "left"] {
+            let key = format!("{mode_name}.{side}");
+            if !expected.has(&format!("{key}.mask")) {
+                continue;
+            }
+            let attention: Vec<bool> = expected.ints(&format!("{key}.mask")).1.iter().map(|&m| m == 1).collect();
+            let tokens = TokenBatch {
+                ids: ids.iter().map(|&id| id as u32).collect(),
+                pooling: attention.clone(),
+                attention: attention.clone(),
+                batch,
+                seq,
+            };
+            let input = ModelInput::<B>::new(&tokens, device);
+            let states = backbone.forward(&input, mode, Want { layers: true, attention: true });
+            assert_eq!(states.layers.len(), config.num_layers + 1);
+            for (layer, hidden) in states.layers.into_iter().enumerate() {
+                let (_, reference) = expected.get(&format!("{key}.hidden.{layer}"));
+                let found: Vec<f32> = hidden.into_data().to_vec().unwrap();
+                let error = relative_error(&found, &reference, config.hidden_size, &attention);
+                assert!(error < TOLERANCE, "{name} {key} layer {layer}: {error:e}");
+                worst = worst.max(error);
+                compared += 1;
+            }
+            // Attention rows of padding queries mean nothing; repeat the mask for every head.
+            let (_, reference) = expected.get(&format!("{key}.attention"));
+            let found: Vec<f32> = states.attention.unwrap().into_data().to_vec().unwrap();
+            let rows: Vec<bool> =
+                attention.chunks(seq).flat_map(|row| row.repeat(config.num_heads)).collect();
+            let error = relative_error(&found, &reference, seq, &rows);
+            assert!(error < TOLERANCE, "{name} {key} attention: {error:e}");
+            // Without the weights the fused product is used; the result is the same.
+            let fused = backbone.forward(&input, mode, Want::default()).last;
+            let (_, reference) = expected.get(&format!("{key}.hidden.{}", config.num_layers));
+            let error = relative_error(&fused.into_data().to_vec::<f32>().unwrap(), &reference, config.hidden_size, &attention);
+            assert!(error < TOLERANCE, "{name} {key} fused: {error:e}");
+            worst = worst.max(error);
+        }
+    }
+    assert!(compared >= 2 * (config.num_layers + 1));
+    eprintln!("PARITY {name}: {worst:.1e} over {compared} tensors");
+}
+
+macro_rules! families {
+    ($($test:ident: $name:literal),* $(,)?) => {
+        $(fn $test<B: Backend>(device: B::Device) {
+            family::<B>($name, &device);
+        })*
+        kiln_tests::on_every_device!($($test),*);
+    };
+}
+
+families! {
+    bert: "bert",
+    roberta: "roberta",
+    xlm_roberta: "xlm-roberta",
+    llama: "llama",
+    llama_llama3: "llama-llama3",
+    llama_linear: "llama-linear",
+    llama_yarn: "llama-yarn",
+    llama_geglu: "llama-geglu",
+    mistral: "mistral",
+    qwen2: "qwen2",
+    qwen2_window: "qwen2-window",
+    qwen3: "qwen3",
+}

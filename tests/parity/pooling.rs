@@ -1,0 +1,98 @@
+//! Every pooling head against sentence-transformers or an independent PyTorch version.
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{Tensor, TensorData};
+use kiln_core::checkpoint::{Directory, Weights, load_pooling};
+use kiln_core::config::{AttentionMode, ModelConfig};
+use kiln_core::model::{ModelInput, States};
+use kiln_core::pooling::{AnchorScore, BlockConfig, FeedForwardKind, Pooling, PoolingConfig};
+use kiln_core::tokenizer::TokenBatch;
+use kiln_tests::{Tensors, fixture, relative_error};
+
+const TOLERANCE: f32 = 2e-5;
+
+fn model() -> ModelConfig {
+    ModelConfig::from_value(&serde_json::json!({
+        "model_type": "llama", "vocab_size": 8, "hidden_size": 16, "num_hidden_layers": 3,
+        "num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 16,
+    }))
+    .unwrap()
+}
+
+/// A head, with its weights where the fixture has some.
+fn head<B: Backend>(config: &PoolingConfig, folder: Option<&str>, device: &B::Device) -> Pooling<B> {
+    match folder {
+        Some(folder) => {
+            let directory = Directory::new(fixture(&format!("pooling/{folder}"))).unwrap();
+            let mut weights = Weights::open(&directory, "model").unwrap();
+            load_pooling(config, &model(), &mut weights, device).unwrap()
+        }
+        None => Pooling::new(config, &model(), device),
+    }
+}
+
+fn compare<B: Backend>(config: &PoolingConfig, name: &str, folder: Option<&str>, mode: AttentionMode, device: &B::Device) {
+    let mut inputs = Tensors::open("pooling", "inputs");
+    let mut expected = Tensors::open("pooling", "expected");
+    let head = head::<B>(config, folder, device);
+    let tensor3 = |(shape, values): (Vec<usize>, Vec<f32>)| {
+        Tensor::<B, 3>::from_data(TensorData::new(values, shape), device)
+    };
+    let layers: Vec<_> = (0..4).map(|layer| tensor3(inputs.get(&format!("hidden.{layer}")))).collect();
+    for side in ["right", "left"] {
+        let (shape, mask) = inputs.ints(&format!("{side}.mask"));
+        let pooled = if *config == PoolingConfig::WeightedMean { "mask" } else { "pooled" };
+        let (_, pooled) = inputs.ints(&format!("{side}.{pooled}"));
+        let tokens = TokenBatch {
+            ids: vec![0; mask.len()],
+            attention: mask.iter().map(|&m| m == 1).collect(),
+            pooling: pooled.iter().map(|&m| m == 1).collect(),
+            batch: shape[0],
+            seq: shape[1],
+        };
+        let input = ModelInput::<B>::new(&tokens, device);
+        let (shape, values) = inputs.get(&format!("{side}.attention"));
+        let states = States {
+            last: layers[3].clone(),
+            layers: layers.clone(),
+            attention: Some(Tensor::from_data(TensorData::new(values, shape), device)),
+        };
+        let (vectors, _) = head.forward(&states, &input, mode).unwrap();
+        let (shape, reference) = expected.get(&format!("{side}.{name}"));
+        assert_eq!(vectors.dims().to_vec(), shape);
+        let found: Vec<f32> = vectors.into_data().to_vec().unwrap();
+        let error = relative_error(&found, &reference, shape[1], &vec![true; shape[0]]);
+        assert!(error < TOLERANCE, "{name} {side}: {error:e}");
+        eprintln!("PARITY {name} {side}: {error:.1e}");
+    }
+}
+
+fn without_parameters<B: Backend>(device: B::Device) {
+    let mode = AttentionMode::Causal;
+    let heads = [PoolingConfig::Cls, PoolingConfig::Mean, PoolingConfig::LastToken, PoolingConfig::WeightedMean];
+    for config in heads {
+        compare::<B>(&config, config.name(), None, mode, &device);
+    }
+    for (score, name) in [(AnchorScore::Log1p, "anchor.log1p"), (AnchorScore::Linear, "anchor.linear")] {
+        compare::<B>(&PoolingConfig::Anchor { score }, name, None, mode, &device);
+    }
+}
+
+fn attending<B: Backend>(device: B::Device) {
+    use AttentionMode::{Bidirectional, Causal};
+    for (feed_forward, kind) in [(FeedForwardKind::Geglu, "geglu"), (FeedForwardKind::Gelu, "gelu")] {
+        let block =
+            |latent_size| BlockConfig { latents: 6, latent_size, heads: 2, head_dim: Some(5), feed_forward };
+        let test = |config: PoolingConfig, ending: &str, mode| {
+            let folder = format!("{}.{kind}", config.name());
+            compare::<B>(&config, &format!("{folder}{ending}"), Some(&folder), mode, &device);
+        };
+        test(PoolingConfig::SelfAttention(block(None)), "", Causal);
+        test(PoolingConfig::LatentAttention(block(None)), "", Causal);
+        test(PoolingConfig::LastLayerTrainable(block(Some(12))), "", Causal);
+        test(PoolingConfig::MultiLayerTrainable(block(Some(12))), ".causal", Causal);
+        test(PoolingConfig::MultiLayerTrainable(block(Some(12))), ".bidirectional", Bidirectional);
+    }
+}
+
+kiln_tests::on_every_device!(without_parameters, attending);

@@ -1,0 +1,274 @@
+//! Which device runs a command. The only file of this crate that names a Burn backend.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+
+/// What `--device` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// CUDA if it works, else a real Vulkan GPU, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU (Burn's Flex backend).
+    Cpu,
+    /// Vulkan adapter number n of `train-native devices`.
+    Vulkan(usize),
+    /// CUDA device number n.
+    Cuda(usize),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, index) = match text.split_once(':') {
+            Some((kind, index)) => {
+                (kind, index.parse().map_err(|_| format!("{index:?} is not a device number"))?)
+            }
+            None => (text, 0),
+        };
+        match kind {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "vulkan" => Ok(Self::Vulkan(index)),
+            "cuda" => Ok(Self::Cuda(index)),
+            _ => Err(format!("{text:?} is none of auto, cpu, vulkan[:n], cuda[:n]")),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => write!(f, "auto"),
+            Self::Cpu => write!(f, "cpu"),
+            Self::Vulkan(index) => write!(f, "vulkan:{index}"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+/// A device that was found to be there.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Device {
+    /// The CPU.
+    Cpu,
+    /// A Vulkan adapter.
+    Vulkan(burn::backend::wgpu::WgpuDevice),
+    /// A CUDA device by number.
+    Cuda(usize),
+}
+
+/// One line of `train-native devices`.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Listed {
+    /// What to pass to `--device`.
+    pub device: String,
+    /// Name of the hardware.
+    pub name: String,
+    /// Whether it is emulated on the CPU.
+    pub software: bool,
+}
+
+/// What is there, and why the rest is not.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+pub struct Inventory {
+    /// Usable devices, fastest kind first.
+    pub devices: Vec<Listed>,
+    /// `(kind, reason)` of what cannot be used.
+    pub absent: Vec<(String, String)>,
+}
+
+/// Looks for every device.
+pub fn inventory() -> Inventory {
+    let mut found = Inventory::default();
+    match cuda::devices() {
+        Ok(names) => found.devices.extend(names.into_iter().enumerate().map(|(index, name)| Listed {
+            device: format!("cuda:{index}"),
+            name,
+            software: false,
+        })),
+        Err(reason) => found.absent.push(("cuda".into(), reason)),
+    }
+    match vulkan::adapters() {
+        Ok(adapters) => found.devices.extend(adapters.into_iter().enumerate().map(|(index, adapter)| Listed {
+            device: format!("vulkan:{index}"),
+            name: adapter.name,
+            software: adapter.software,
+        })),
+        Err(reason) => found.absent.push(("vulkan".into(), reason)),
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    found.devices.push(Listed {
+        device: "cpu".into(),
+        name: format!("{threads} threads, {}", simd()),
+        software: false,
+    });
+    found
+}
+
+/// The widest vector instructions that the CPU backend will use.
+fn simd() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            return "AVX-512";
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            return "AVX2";
+        }
+    }
+    if cfg!(target_arch = "aarch64") { "NEON" } else { "baseline SIMD" }
+}
+
+/// Finds the device that a choice names.
+///
+/// # Errors
+/// It is not there; the error says why and what is.
+pub fn open(choice: DeviceChoice) -> Result<Device> {
+    let instead = "run `train-native devices` to see what is there, or use --device cpu";
+    match choice {
+        DeviceChoice::Cpu => Ok(Device::Cpu),
+        DeviceChoice::Cuda(index) => match cuda::devices() {
+            Ok(names) if index < names.len() => Ok(Device::Cuda(index)),
+            Ok(names) => bail!("no CUDA device {index}: the driver lists {}; {instead}", names.len()),
+            Err(reason) => bail!("no CUDA device: {reason}; {instead}"),
+        },
+        DeviceChoice::Vulkan(index) => match vulkan::adapters() {
+            Ok(mut adapters) if index < adapters.len() => {
+                Ok(Device::Vulkan(adapters.swap_remove(index).device))
+            }
+            Ok(adapters) => bail!("no Vulkan adapter {index}: there are {}; {instead}", adapters.len()),
+            Err(reason) => bail!("no Vulkan adapter: {reason}; {instead}"),
+        },
+        DeviceChoice::Auto => {
+            let first = inventory().devices.into_iter().find(|listed| !listed.software);
+            match first.and_then(|listed| listed.device.parse().ok()) {
+                Some(found) => open(found),
+                None => Ok(Device::Cpu),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => write!(f, "cpu"),
+            Device::Vulkan(device) => write!(f, "vulkan ({device:?})"),
+            Device::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+/// Runs an expression with the backend type and the device handle of a [`Device`]:
+/// `with_backend!(device, B, handle => run::<B>(handle))`.
+#[macro_export]
+macro_rules! with_backend {
+    ($device:expr, $B:ident, $handle:ident => $body:expr) => {
+        match $device {
+            $crate::device::Device::Cpu => {
+                type $B = $crate::device::Cpu;
+                let $handle: burn::tensor::Device<$B> = Default::default();
+                $body
+            }
+            $crate::device::Device::Vulkan(handle) => {
+                type $B = $crate::device::Vulkan;
+                let $handle: burn::tensor::Device<$B> = handle.clone();
+                $body
+            }
+            $crate::device::Device::Cuda(index) => {
+                type $B = $crate::device::Cuda;
+                let $handle: burn::tensor::Device<$B> = $crate::device::cuda_handle(*index);
+                $body
+            }
+        }
+    };
+}
+
+/// The CPU backend.
+pub type Cpu = burn::backend::Flex;
+/// The Vulkan backend.
+pub type Vulkan = burn::backend::Wgpu;
+/// The CUDA backend.
+pub type Cuda = burn::backend::Cuda;
+
+/// Burn's handle of a CUDA device.
+pub fn cuda_handle(index: usize) -> burn::backend::cuda::CudaDevice {
+    burn::backend::cuda::CudaDevice::new(index)
+}
+mod cuda {
+    use cudarc::driver::result;
+
+    /// Names of the CUDA devices, or why there is none.
+    #[allow(unsafe_code)]
+    pub(super) fn devices() -> Result<Vec<String>, String> {
+        // SAFETY: these two functions only try to open a shared library by its name. The
+        // libraries named are NVIDIA's driver and run-time compiler, whose initialisers have
+        // no precondition; Burn would open the same ones at its first use of CUDA.
+        let (driver, compiler) = unsafe {
+            (cudarc::driver::sys::is_culib_present(), cudarc::nvrtc::sys::is_culib_present())
+        };
+        if !driver {
+            return Err("the NVIDIA driver (libcuda) is not installed".into());
+        }
+        if !compiler {
+            return Err("CUDA's run-time compiler (libnvrtc) is not installed".into());
+        }
+        let failed = |error| format!("the NVIDIA driver answers {error:?}");
+        result::init().map_err(failed)?;
+        let count = result::device::get_count().map_err(failed)?;
+        if count == 0 {
+            return Err("the NVIDIA driver lists no device".into());
+        }
+        (0..count)
+            .map(|index| result::device::get(index).and_then(result::device::get_name).map_err(failed))
+            .collect()
+    }
+}
+mod vulkan {
+    use burn::backend::wgpu::WgpuDevice;
+    use wgpu::{Backends, DeviceType, Instance, InstanceDescriptor};
+
+    /// One Vulkan adapter.
+    pub(super) struct Adapter {
+        pub(super) name: String,
+        pub(super) software: bool,
+        pub(super) device: WgpuDevice,
+    }
+
+    /// All adapters, real GPUs first, or why there is none.
+    pub(super) fn adapters() -> Result<Vec<Adapter>, String> {
+        let mut descriptor = InstanceDescriptor::new_without_display_handle();
+        descriptor.backends = Backends::VULKAN;
+        let found = pollster::block_on(Instance::new(descriptor).enumerate_adapters(Backends::VULKAN));
+        // Burn numbers adapters within their type.
+        let mut seen = [0; 3];
+        let mut adapters: Vec<Adapter> = found
+            .iter()
+            .filter_map(|adapter| {
+                let info = adapter.get_info();
+                let mut next = |kind: usize| {
+                    seen[kind] += 1;
+                    seen[kind] - 1
+                };
+                let device = match info.device_type {
+                    DeviceType::DiscreteGpu => WgpuDevice::DiscreteGpu(next(0)),
+                    DeviceType::IntegratedGpu => WgpuDevice::IntegratedGpu(next(1)),
+                    DeviceType::VirtualGpu => WgpuDevice::VirtualGpu(next(2)),
+                    DeviceType::Cpu => WgpuDevice::Cpu,
+                    DeviceType::Other => return None,
+                };
+                let software = info.device_type == DeviceType::Cpu;
+                Some(Adapter { name: info.name, software, device })
+            })
+            .collect();
+        adapters.sort_by_key(|adapter| adapter.software);
+        if adapters.is_empty() {
+            return Err("no Vulkan driver is installed, or it lists no adapter".into());
+        }
+        Ok(adapters)
+    }
+}

@@ -231,7 +231,11 @@ pub struct ModelConfig {
 }
 
 fn bad(cause: impl std::fmt::Display) -> Error {
-    Error::bad_file("config.json", cause, "use the config.json that was saved with the weights")
+    Error::bad_file(
+        "config.json",
+        cause,
+        "use the config.json that was saved with the weights",
+    )
 }
 
 impl ModelConfig {
@@ -240,7 +244,8 @@ impl ModelConfig {
     /// # Errors
     /// Not JSON, an unknown `model_type`, a missing key, or sizes that contradict one another.
     pub fn from_json(text: &[u8]) -> Result<Self> {
-        let value: Value = serde_json::from_slice(text).map_err(|e| bad(format!("not valid JSON: {e}")))?;
+        let value: Value =
+            serde_json::from_slice(text).map_err(|e| bad(format!("not valid JSON: {e}")))?;
         Self::from_value(&value)
     }
 
@@ -260,7 +265,9 @@ impl ModelConfig {
     pub fn encoder(&self) -> Result<&EncoderConfig> {
         match &self.architecture {
             Architecture::Encoder(encoder) => Ok(encoder),
-            Architecture::Decoder(_) => Err(Error::invalid("this model is a decoder, not an encoder")),
+            Architecture::Decoder(_) => {
+                Err(Error::invalid("this model is a decoder, not an encoder"))
+            }
         }
     }
 
@@ -268,7 +275,9 @@ impl ModelConfig {
     pub fn decoder(&self) -> Result<&DecoderConfig> {
         match &self.architecture {
             Architecture::Decoder(decoder) => Ok(decoder),
-            Architecture::Encoder(_) => Err(Error::invalid("this model is an encoder, not a decoder")),
+            Architecture::Encoder(_) => {
+                Err(Error::invalid("this model is an encoder, not a decoder"))
+            }
         }
     }
 
@@ -292,7 +301,10 @@ impl ModelConfig {
             }
         }
         if self.num_layers > 1024 {
-            return Err(bad(format!("num_hidden_layers is {}, more than 1024", self.num_layers)));
+            return Err(bad(format!(
+                "num_hidden_layers is {}, more than 1024",
+                self.num_layers
+            )));
         }
         if self.num_heads % self.num_kv_heads != 0 {
             return Err(bad(format!(
@@ -311,13 +323,20 @@ impl ModelConfig {
                         self.hidden_size, self.num_heads
                     )));
                 }
-                if encoder.position_rows <= encoder.position_offset || encoder.position_rows > LARGEST {
-                    return Err(bad("max_position_embeddings leaves no position for a token"));
+                if encoder.position_rows <= encoder.position_offset
+                    || encoder.position_rows > LARGEST
+                {
+                    return Err(bad(
+                        "max_position_embeddings leaves no position for a token",
+                    ));
                 }
             }
             Architecture::Decoder(decoder) => {
                 if self.head_dim % 2 != 0 {
-                    return Err(bad(format!("head_dim {} is odd; rotary positions need pairs", self.head_dim)));
+                    return Err(bad(format!(
+                        "head_dim {} is odd; rotary positions need pairs",
+                        self.head_dim
+                    )));
                 }
                 if !(decoder.rope.theta.is_finite() && decoder.rope.theta > 1.0) {
                     return Err(bad(format!("rope_theta is {}", decoder.rope.theta)));
@@ -340,7 +359,10 @@ pub(crate) struct Keys<'a>(pub(crate) &'a serde_json::Map<String, Value>);
 
 impl<'a> Keys<'a> {
     pub(crate) fn new(value: &'a Value) -> Result<Self> {
-        value.as_object().map(Keys).ok_or_else(|| bad("not a JSON object"))
+        value
+            .as_object()
+            .map(Keys)
+            .ok_or_else(|| bad("not a JSON object"))
     }
 
     /// The value of a key; JSON `null` counts as absent, as it does in transformers.
@@ -365,21 +387,27 @@ impl<'a> Keys<'a> {
 
     pub(crate) fn float_or(&self, key: &str, default: f64) -> Result<f64> {
         match self.get(key) {
-            Some(value) => value.as_f64().ok_or_else(|| bad(format!("{key} is {value}, not a number"))),
+            Some(value) => value
+                .as_f64()
+                .ok_or_else(|| bad(format!("{key} is {value}, not a number"))),
             None => Ok(default),
         }
     }
 
     pub(crate) fn bool_or(&self, key: &str, default: bool) -> Result<bool> {
         match self.get(key) {
-            Some(value) => value.as_bool().ok_or_else(|| bad(format!("{key} is {value}, not true or false"))),
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| bad(format!("{key} is {value}, not true or false"))),
             None => Ok(default),
         }
     }
 
     pub(crate) fn text_or(&self, key: &str, default: &'a str) -> Result<&'a str> {
         match self.get(key) {
-            Some(value) => value.as_str().ok_or_else(|| bad(format!("{key} is {value}, not a string"))),
+            Some(value) => value
+                .as_str()
+                .ok_or_else(|| bad(format!("{key} is {value}, not a string"))),
             None => Ok(default),
         }
     }
@@ -407,7 +435,9 @@ mod tests {
 
     #[test]
     fn unknown_family_lists_the_known_ones() {
-        let error = ModelConfig::from_json(br#"{"model_type":"mamba"}"#).unwrap_err().to_string();
+        let error = ModelConfig::from_json(br#"{"model_type":"mamba"}"#)
+            .unwrap_err()
+            .to_string();
         for family in Family::ALL {
             assert!(error.contains(family.model_type()), "{error}");
         }
@@ -416,14 +446,32 @@ mod tests {
     #[test]
     fn contradictions_are_named() {
         for (from, to, key) in [
-            ("\"num_attention_heads\":4", "\"num_attention_heads\":0", "num_attention_heads"),
-            ("\"num_attention_heads\":4", "\"num_attention_heads\":5", "hidden_size"),
+            (
+                "\"num_attention_heads\":4",
+                "\"num_attention_heads\":0",
+                "num_attention_heads",
+            ),
+            (
+                "\"num_attention_heads\":4",
+                "\"num_attention_heads\":5",
+                "hidden_size",
+            ),
             ("\"vocab_size\":100", "\"vocab_size\":1e3", "vocab_size"),
             ("\"vocab_size\":100", "\"vocab_size\":-1", "vocab_size"),
-            ("\"vocab_size\":100", "\"vocab_size\":1000000000000", "vocab_size"),
-            ("\"hidden_act\":\"gelu\"", "\"hidden_act\":\"mish\"", "hidden_act"),
+            (
+                "\"vocab_size\":100",
+                "\"vocab_size\":1000000000000",
+                "vocab_size",
+            ),
+            (
+                "\"hidden_act\":\"gelu\"",
+                "\"hidden_act\":\"mish\"",
+                "hidden_act",
+            ),
         ] {
-            let error = ModelConfig::from_json(BERT.replace(from, to).as_bytes()).unwrap_err().to_string();
+            let error = ModelConfig::from_json(BERT.replace(from, to).as_bytes())
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(key), "{error}");
         }
     }

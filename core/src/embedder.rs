@@ -56,7 +56,9 @@ impl<B: Backend> EmbeddingModel<B> {
     /// A pooling head without its parameters.
     pub fn forward(&self, input: &ModelInput<B>) -> Result<(Tensor<B, 2>, Explanation<B>)> {
         let mode = self.config.attention;
-        let states = self.backbone.forward(input, mode, self.pooling.config().want());
+        let states = self
+            .backbone
+            .forward(input, mode, self.pooling.config().want());
         let (mut pooled, explanation) = self.pooling.forward(&states, input, mode)?;
         for dense in &self.dense {
             pooled = dense.forward(pooled);
@@ -69,7 +71,14 @@ impl<B: Backend> EmbeddingModel<B> {
 
     /// Everything at once: states of all layers and the last attention, for analyses.
     pub fn states(&self, input: &ModelInput<B>) -> crate::model::States<B> {
-        self.backbone.forward(input, self.config.attention, Want { layers: true, attention: true })
+        self.backbone.forward(
+            input,
+            self.config.attention,
+            Want {
+                layers: true,
+                attention: true,
+            },
+        )
     }
 
     /// The attention mode.
@@ -97,7 +106,11 @@ impl Prompts {
             None => Ok(""),
             Some(name) => self.by_name.get(name).map(String::as_str).ok_or_else(|| {
                 let known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
-                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                let known = if known.is_empty() {
+                    "none".into()
+                } else {
+                    known.join(", ")
+                };
                 Error::invalid(format!("the model has no prompt {name:?}; it has {known}"))
             }),
         }
@@ -119,7 +132,12 @@ pub struct EmbedOptions {
 
 impl Default for EmbedOptions {
     fn default() -> Self {
-        Self { prompt_name: None, prompt: None, dimensions: None, batch_tokens: 4096 }
+        Self {
+            prompt_name: None,
+            prompt: None,
+            dimensions: None,
+            batch_tokens: 4096,
+        }
     }
 }
 
@@ -208,7 +226,9 @@ impl<B: Backend> Embedder<B> {
 
     /// Width of the vectors under the options.
     pub fn dimensions(&self, options: &EmbedOptions) -> usize {
-        options.dimensions.unwrap_or_else(|| self.model.dimensions())
+        options
+            .dimensions
+            .unwrap_or_else(|| self.model.dimensions())
     }
 
     /// Vectors of texts, in the texts' order.
@@ -227,7 +247,11 @@ impl<B: Backend> Embedder<B> {
     ) -> Result<Vec<Vec<f32>>> {
         let plan = self.plan(texts, options)?;
         let mut vectors = vec![Vec::new(); texts.len()];
-        let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
+        let mut done = Progress {
+            texts: 0,
+            total: texts.len(),
+            tokens: 0,
+        };
         for rows in &plan.batches {
             let batch = self.tokenizer.pad(&plan.rows(rows));
             let values = self
@@ -255,7 +279,11 @@ impl<B: Backend> Embedder<B> {
     ) -> Result<Vec<Vec<f32>>> {
         let plan = self.plan(texts, options)?;
         let mut vectors = vec![Vec::new(); texts.len()];
-        let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
+        let mut done = Progress {
+            texts: 0,
+            total: texts.len(),
+            tokens: 0,
+        };
         for rows in &plan.batches {
             let batch = self.tokenizer.pad(&plan.rows(rows));
             let data = self.embed_batch(&batch, options)?.into_data_async().await;
@@ -309,7 +337,11 @@ impl<B: Backend> Embedder<B> {
             None => None,
         };
         Ok(TextExplanation {
-            tokens: tokens.ids.iter().map(|&id| self.tokenizer.token(id).unwrap_or_default()).collect(),
+            tokens: tokens
+                .ids
+                .iter()
+                .map(|&id| self.tokenizer.token(id).unwrap_or_default())
+                .collect(),
             offsets: tokens.offsets,
             token_weights: why.tokens.map(|x| values(x.flatten(0, 1))).transpose()?,
             latents,
@@ -327,7 +359,10 @@ impl<B: Backend> Embedder<B> {
             )));
         }
         let tokens = self.tokenizer.encode_all(self.prompt(options)?, texts)?;
-        Ok(Plan { batches: batches(&tokens, options.batch_tokens), tokens })
+        Ok(Plan {
+            batches: batches(&tokens, options.batch_tokens),
+            tokens,
+        })
     }
 }
 
@@ -403,9 +438,18 @@ mod tests {
 
     #[test]
     fn unknown_prompts_list_the_known_ones() {
-        let prompts = Prompts { by_name: [("query".to_string(), "q: ".to_string())].into(), default: None };
+        let prompts = Prompts {
+            by_name: [("query".to_string(), "q: ".to_string())].into(),
+            default: None,
+        };
         assert_eq!(prompts.get(None).unwrap(), "");
         assert_eq!(prompts.get(Some("query")).unwrap(), "q: ");
-        assert!(prompts.get(Some("passage")).unwrap_err().to_string().contains("query"));
+        assert!(
+            prompts
+                .get(Some("passage"))
+                .unwrap_err()
+                .to_string()
+                .contains("query")
+        );
     }
 }

@@ -20,7 +20,10 @@ impl Ord for Hit {
     /// The worst hit is the greatest, so that a heap gives it up first; of equal scores the
     /// later row is the worse.
     fn cmp(&self, other: &Self) -> Ordering {
-        other.score.total_cmp(&self.score).then(self.row.cmp(&other.row))
+        other
+            .score
+            .total_cmp(&self.score)
+            .then(self.row.cmp(&other.row))
     }
 }
 
@@ -65,6 +68,11 @@ impl TopK {
         self.rows
     }
 
+    /// Rows that are among the best of some query so far, in no order and possibly repeated.
+    pub fn best_rows(&self) -> impl Iterator<Item = usize> {
+        self.best.iter().flatten().map(|hit| hit.row)
+    }
+
     /// Looks at the next rows of the corpus.
     ///
     /// # Errors
@@ -80,7 +88,10 @@ impl TopK {
                 )));
             }
             for (query, best) in self.queries.chunks_exact(self.dim).zip(&mut self.best) {
-                let hit = Hit { row: self.rows, score: dot(query, row) };
+                let hit = Hit {
+                    row: self.rows,
+                    score: dot(query, row),
+                };
                 if best.len() < self.k {
                     best.push(hit);
                 } else if let Some(mut worst) = best.peek_mut()
@@ -96,7 +107,10 @@ impl TopK {
 
     /// The hits of each query, best first.
     pub fn finish(self) -> Vec<Vec<Hit>> {
-        self.best.into_iter().map(BinaryHeap::into_sorted_vec).collect()
+        self.best
+            .into_iter()
+            .map(BinaryHeap::into_sorted_vec)
+            .collect()
     }
 }
 

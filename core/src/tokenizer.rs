@@ -125,16 +125,24 @@ impl Tokenizer {
     /// Not a tokenizer, or a special token that the vocabulary lacks.
     pub fn new(json: &[u8], names: &Value, config: TokenizerConfig) -> Result<Self> {
         let bad = |cause: String| {
-            Error::bad_file("tokenizer.json", cause, "use the tokenizer.json that was saved with the model")
+            Error::bad_file(
+                "tokenizer.json",
+                cause,
+                "use the tokenizer.json that was saved with the model",
+            )
         };
         let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| bad(e.to_string()))?;
         let pad = inner.get_padding().map(|padding| padding.pad_id);
         // Length and padding are this type's business, not the file's.
-        inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
+        inner
+            .with_truncation(None)
+            .map_err(|e| bad(e.to_string()))?;
         inner.with_padding(None);
         let (mut prefix, mut suffix) = template(&inner).map_err(|e| bad(e.to_string()))?;
         let id_of = |key: &str| -> Result<Option<u32>> {
-            let Some(token) = token_name(names, key) else { return Ok(None) };
+            let Some(token) = token_name(names, key) else {
+                return Ok(None);
+            };
             match inner.token_to_id(token) {
                 Some(id) => Ok(Some(id)),
                 None => Err(bad(format!("{key} {token:?} is not in the vocabulary"))),
@@ -161,7 +169,10 @@ impl Tokenizer {
                 suffix.push(eos);
             }
         }
-        let pad = id_of("pad_token")?.or(pad).or(id_of("eos_token")?).unwrap_or(0);
+        let pad = id_of("pad_token")?
+            .or(pad)
+            .or(id_of("eos_token")?)
+            .unwrap_or(0);
         if config.max_length <= prefix.len() + suffix.len() {
             return Err(Error::invalid(format!(
                 "max_length {} leaves no room for a text beside {} special tokens",
@@ -169,7 +180,13 @@ impl Tokenizer {
                 prefix.len() + suffix.len()
             )));
         }
-        Ok(Self { inner, config, prefix, suffix, pad })
+        Ok(Self {
+            inner,
+            config,
+            prefix,
+            suffix,
+            pad,
+        })
     }
 
     /// The settings.
@@ -180,7 +197,9 @@ impl Tokenizer {
     /// The same tokenizer with another length limit, at least one token beside the special ones.
     pub fn with_max_length(mut self, max_length: usize) -> Result<Self> {
         if max_length <= self.prefix.len() + self.suffix.len() {
-            return Err(Error::invalid(format!("max_length {max_length} leaves no room for a text")));
+            return Err(Error::invalid(format!(
+                "max_length {max_length} leaves no room for a text"
+            )));
         }
         self.config.max_length = max_length;
         Ok(self)
@@ -199,7 +218,10 @@ impl Tokenizer {
 
     /// The `tokenizer.json` that this was read from, less its truncation and padding.
     pub fn to_json(&self) -> Result<Vec<u8>> {
-        self.inner.to_string(false).map(String::into_bytes).map_err(Error::invalid)
+        self.inner
+            .to_string(false)
+            .map(String::into_bytes)
+            .map_err(Error::invalid)
     }
 
     /// Tokens of a text behind an instruction, which may be empty.
@@ -230,7 +252,11 @@ impl Tokenizer {
             truncated: encoding.len() > kept,
         };
         tokens.offsets.extend(offsets.iter().map(|&span| {
-            if is_instruction(&span) { (0, 0) } else { (span.0.saturating_sub(border), span.1.saturating_sub(border)) }
+            if is_instruction(&span) {
+                (0, 0)
+            } else {
+                (span.0.saturating_sub(border), span.1.saturating_sub(border))
+            }
         }));
         tokens.offsets.resize(tokens.ids.len(), (0, 0));
         if tokens.ids.is_empty() {
@@ -253,7 +279,10 @@ impl Tokenizer {
 
     /// Tokens of many texts behind the same instruction.
     pub fn encode_all(&self, instruction: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Tokens>> {
-        texts.iter().map(|text| self.encode(instruction, text.as_ref())).collect()
+        texts
+            .iter()
+            .map(|text| self.encode(instruction, text.as_ref()))
+            .collect()
     }
 
     /// Pads rows to the longest.
@@ -279,7 +308,10 @@ impl Tokenizer {
                 batch.pooling.push(pooled);
             };
             (0..before).for_each(|_| push(self.pad, false, false));
-            row.ids.iter().zip(&row.pooling).for_each(|(&id, &pooled)| push(id, true, pooled));
+            row.ids
+                .iter()
+                .zip(&row.pooling)
+                .for_each(|(&id, &pooled)| push(id, true, pooled));
             (0..after).for_each(|_| push(self.pad, false, false));
         }
         batch
@@ -289,9 +321,17 @@ impl Tokenizer {
 /// The special tokens that the tokenizer's own template puts before and after a text.
 fn template(inner: &tokenizers::Tokenizer) -> tokenizers::Result<(Vec<u32>, Vec<u32>)> {
     let probe = inner.encode("a", true)?;
-    let special: Vec<bool> = probe.get_special_tokens_mask().iter().map(|&mask| mask == 1).collect();
+    let special: Vec<bool> = probe
+        .get_special_tokens_mask()
+        .iter()
+        .map(|&mask| mask == 1)
+        .collect();
     let before = special.iter().take_while(|&&special| special).count();
-    let after = special[before..].iter().rev().take_while(|&&special| special).count();
+    let after = special[before..]
+        .iter()
+        .rev()
+        .take_while(|&&special| special)
+        .count();
     let ids = probe.get_ids();
     Ok((ids[..before].to_vec(), ids[ids.len() - after..].to_vec()))
 }
@@ -342,7 +382,10 @@ mod tests {
         let tokens = tokenizer(config()).encode("", "a b a b a b a b").unwrap();
         assert_eq!(tokens.ids, [1, 4, 5, 4, 5, 2]);
         assert!(tokens.truncated);
-        assert_eq!(tokens.offsets, [(0, 0), (0, 1), (2, 3), (4, 5), (6, 7), (0, 0)]);
+        assert_eq!(
+            tokens.offsets,
+            [(0, 0), (0, 1), (2, 3), (4, 5), (6, 7), (0, 0)]
+        );
     }
 
     #[test]
@@ -351,10 +394,22 @@ mod tests {
         assert_eq!(all.ids, [1, 6, 7, 4, 2]);
         assert_eq!(all.pooling, [false, false, false, true, true]);
         assert_eq!(all.offsets[3], (0, 1));
-        let nv = TokenizerConfig { instruction: InstructionSpan::ExcludedWithoutBos, ..config() };
-        assert_eq!(tokenizer(nv).encode("query: ", "a").unwrap().pooling, [false, false, true, true, true]);
-        let pooled = TokenizerConfig { instruction: InstructionSpan::Pooled, ..config() };
-        assert_eq!(tokenizer(pooled).encode("query: ", "a").unwrap().pooling, [true; 5]);
+        let nv = TokenizerConfig {
+            instruction: InstructionSpan::ExcludedWithoutBos,
+            ..config()
+        };
+        assert_eq!(
+            tokenizer(nv).encode("query: ", "a").unwrap().pooling,
+            [false, false, true, true, true]
+        );
+        let pooled = TokenizerConfig {
+            instruction: InstructionSpan::Pooled,
+            ..config()
+        };
+        assert_eq!(
+            tokenizer(pooled).encode("query: ", "a").unwrap().pooling,
+            [true; 5]
+        );
     }
 
     #[test]
@@ -367,11 +422,17 @@ mod tests {
     #[test]
     fn padding_on_either_side() {
         let right = tokenizer(config());
-        let (long, short) = (right.encode("", "a b").unwrap(), right.encode("", "a").unwrap());
+        let (long, short) = (
+            right.encode("", "a b").unwrap(),
+            right.encode("", "a").unwrap(),
+        );
         let batch = right.pad(&[&long, &short]);
         assert_eq!(batch.ids, [1, 4, 5, 2, 1, 4, 2, 0]);
         assert_eq!(batch.positions(), [0, 1, 2, 3, 0, 1, 2, 0]);
-        let left = tokenizer(TokenizerConfig { padding_side: PaddingSide::Left, ..config() });
+        let left = tokenizer(TokenizerConfig {
+            padding_side: PaddingSide::Left,
+            ..config()
+        });
         let batch = left.pad(&[&long, &short]);
         assert_eq!(batch.ids, [1, 4, 5, 2, 0, 1, 4, 2]);
         assert_eq!(batch.positions(), [0, 1, 2, 3, 0, 0, 1, 2]);

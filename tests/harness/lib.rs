@@ -7,7 +7,9 @@ use train_native::device::{Device, DeviceChoice, open};
 
 /// A file or folder of `tests/fixtures`.
 pub fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures")
+        .join(path)
 }
 
 /// Named tensors of a fixture file, as f32.
@@ -26,14 +28,21 @@ impl Tensors {
     pub fn get(&mut self, name: &str) -> (Vec<usize>, Vec<f32>) {
         let shape = self.0.tensors().get(name).map(|info| info.shape.clone());
         let shape = shape.unwrap_or_else(|| panic!("the fixture has no tensor {name}"));
-        let values = self.0.read(name).expect("fixture tensor").expect("fixture tensor");
+        let values = self
+            .0
+            .read(name)
+            .expect("fixture tensor")
+            .expect("fixture tensor");
         (shape, values)
     }
 
     /// Shape and values of small integers.
     pub fn ints(&mut self, name: &str) -> (Vec<usize>, Vec<i32>) {
         let (shape, values) = self.get(name);
-        (shape, values.into_iter().map(|value| value as i32).collect())
+        (
+            shape,
+            values.into_iter().map(|value| value as i32).collect(),
+        )
     }
 
     /// Whether there is such a tensor.
@@ -77,7 +86,9 @@ pub fn minilm_or_skip() -> Option<PathBuf> {
     match std::env::var_os("KILN_MINILM") {
         Some(path) => Some(path.into()),
         None => {
-            eprintln!("SKIPPED: KILN_MINILM is not set; tests/run.sh installs the model and sets it");
+            eprintln!(
+                "SKIPPED: KILN_MINILM is not set; tests/run.sh installs the model and sets it"
+            );
             None
         }
     }

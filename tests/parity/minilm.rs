@@ -16,7 +16,9 @@ fn compare<B: Backend>(device: &B::Device, most_words: usize) {
     let texts: Vec<String> = serde_json::from_slice(&texts).unwrap();
     let (shape, expected) = Tensors::open("minilm", "vectors").get("vectors");
     assert_eq!(shape, [100, 384]);
-    let kept: Vec<usize> = (0..100).filter(|&at| texts[at].split_whitespace().count() <= most_words).collect();
+    let kept: Vec<usize> = (0..100)
+        .filter(|&at| texts[at].split_whitespace().count() <= most_words)
+        .collect();
     let chosen: Vec<&String> = kept.iter().map(|&at| &texts[at]).collect();
     let mut reports = Vec::new();
     let vectors = embedder
@@ -29,10 +31,17 @@ fn compare<B: Backend>(device: &B::Device, most_words: usize) {
     let mut worst = 1.0f32;
     for (vector, &at) in vectors.iter().zip(&kept) {
         let similarity = cosine(vector, &expected[at * 384..][..384]);
-        assert!(similarity > 0.99999, "text {at} {:?}: cosine {similarity}", texts[at].chars().take(40).collect::<String>());
+        assert!(
+            similarity > 0.99999,
+            "text {at} {:?}: cosine {similarity}",
+            texts[at].chars().take(40).collect::<String>()
+        );
         worst = worst.min(similarity);
     }
-    eprintln!("PARITY all-MiniLM-L6-v2, {} texts: smallest cosine {worst:.8}", kept.len());
+    eprintln!(
+        "PARITY all-MiniLM-L6-v2, {} texts: smallest cosine {worst:.8}",
+        kept.len()
+    );
 }
 
 /// All texts on the CPU and on real GPUs.
@@ -72,13 +81,21 @@ mod vulkan {
 fn a_run_can_be_cancelled() {
     let Some(path) = minilm_or_skip() else { return };
     let folder = Directory::new(path).unwrap();
-    let embedder: Embedder<train_native::device::Cpu> = load(&folder, &LoadOptions::default(), &Default::default()).unwrap();
+    let embedder: Embedder<train_native::device::Cpu> =
+        load(&folder, &LoadOptions::default(), &Default::default()).unwrap();
     let texts = vec!["a few words to embed"; 64];
-    let options = EmbedOptions { batch_tokens: 32, ..Default::default() };
+    let options = EmbedOptions {
+        batch_tokens: 32,
+        ..Default::default()
+    };
     let mut calls = 0;
     let result = embedder.embed(&texts, &options, |_| {
         calls += 1;
-        if calls == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if calls == 2 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     });
     assert!(matches!(result, Err(kiln_core::Error::Cancelled)));
     assert_eq!(calls, 2);

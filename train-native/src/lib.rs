@@ -1,3 +1,21 @@
 //! Train, run and search with Kiln models on CPU, Vulkan and CUDA.
+//!
+//! The binary is thin: [`cli`] holds one file a command. Everything else is a library, so that
+//! tests and other programs can use it: [`device`] chooses the hardware, [`model`] finds a model
+//! in a folder or on the Hub, [`text`] and [`vectors`] read and write files.
 
+pub mod cli;
+pub mod data;
 pub mod device;
+pub mod embedding;
+pub mod eval;
+pub mod interrupt;
+pub mod model;
+pub mod quickstart;
+pub mod recipe;
+pub mod report;
+pub mod search;
+pub mod terminal;
+pub mod text;
+pub mod train;
+pub mod vectors;

@@ -6,9 +6,11 @@ mod parameters;
 mod safetensors;
 mod sentence_transformers;
 
-pub use folder::{Files, Folder, ReadSeek, read_text};
 #[cfg(not(target_arch = "wasm32"))]
 pub use folder::{Directory, write_directory};
+pub use folder::{Files, Folder, ReadSeek, read_text};
 pub use parameters::{load_backbone, save_backbone};
 pub use safetensors::{TensorInfo, Weights, write_safetensors};
-pub use sentence_transformers::{LoadOptions, SavedModel, load, load_pooling, save, tokenizer_config_file};
+pub use sentence_transformers::{
+    LoadOptions, SavedModel, load, load_pooling, save, tokenizer_config_file,
+};

@@ -24,17 +24,31 @@ pub fn load_backbone<B: Backend>(
     let names = families::names(config);
     let prefix = names.prefix(|name| weights.tensors().contains_key(name));
     check_layers(config, weights)?;
-    fill(Backbone::zeros(config, device), weights, &names, prefix, device)
+    fill(
+        Backbone::zeros(config, device),
+        weights,
+        &names,
+        prefix,
+        device,
+    )
 }
 
 /// Before anything is allocated: a config of another model would ask for tables that its
 /// weights do not have.
 fn check_layers(config: &ModelConfig, weights: &Weights) -> Result<()> {
-    let elements: usize = weights.tensors().values().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
+    let elements: usize = weights
+        .tensors()
+        .values()
+        .map(|tensor| tensor.shape.iter().product::<usize>())
+        .sum();
     let table = config.vocab_size.saturating_mul(config.hidden_size);
     let blocks = config
         .hidden_size
-        .saturating_mul(config.intermediate_size.saturating_add(config.num_heads.saturating_mul(config.head_dim)))
+        .saturating_mul(
+            config
+                .intermediate_size
+                .saturating_add(config.num_heads.saturating_mul(config.head_dim)),
+        )
         .saturating_mul(config.num_layers);
     if table.saturating_add(blocks) > elements.saturating_mul(4).saturating_add(1 << 20) {
         return Err(Error::bad_file(
@@ -47,7 +61,10 @@ fn check_layers(config: &ModelConfig, weights: &Weights) -> Result<()> {
 }
 
 /// The tensors of a backbone under the names of its family.
-pub fn save_backbone<B: Backend>(config: &ModelConfig, backbone: &Backbone<B>) -> Result<Vec<SavedTensor>> {
+pub fn save_backbone<B: Backend>(
+    config: &ModelConfig,
+    backbone: &Backbone<B>,
+) -> Result<Vec<SavedTensor>> {
     collect(&backbone.clone().merge_lora(), &families::names(config))
 }
 
@@ -64,22 +81,47 @@ pub(super) fn fill<B: Backend, M: Module<B>>(
         names,
         prefix,
         device,
-        report: crate::TensorReport { file: weights.label(), ..Default::default() },
+        report: crate::TensorReport {
+            file: weights.label(),
+            ..Default::default()
+        },
         failure: None,
         weights,
     };
     let module = module.map(&mut loader);
-    let Loader { mut report, failure, weights, .. } = loader;
+    let Loader {
+        mut report,
+        failure,
+        weights,
+        ..
+    } = loader;
     if let Some(failure) = failure {
         return Err(failure);
     }
-    report.extra.extend(weights.unused().filter(|name| !names.is_ignored(name, prefix)).map(String::from));
-    if report.is_empty() { Ok(module) } else { Err(Error::Tensors(report)) }
+    report.extra.extend(
+        weights
+            .unused()
+            .filter(|name| !names.is_ignored(name, prefix))
+            .map(String::from),
+    );
+    if report.is_empty() {
+        Ok(module)
+    } else {
+        Err(Error::Tensors(report))
+    }
 }
 
 /// The parameters of a module as tensors under the checkpoint's names.
-pub(super) fn collect<B: Backend, M: Module<B>>(module: &M, names: &Names) -> Result<Vec<SavedTensor>> {
-    let mut saver = Saver { path: Path::default(), names, tensors: Vec::new(), failure: None };
+pub(super) fn collect<B: Backend, M: Module<B>>(
+    module: &M,
+    names: &Names,
+) -> Result<Vec<SavedTensor>> {
+    let mut saver = Saver {
+        path: Path::default(),
+        names,
+        tensors: Vec::new(),
+        failure: None,
+    };
     module.visit(&mut saver);
     match saver.failure {
         Some(failure) => Err(failure),
@@ -146,7 +188,9 @@ impl<B: Backend> Loader<'_, B> {
                 continue;
             };
             let found = info.shape.clone();
-            let Some(values) = self.weights.read(&name)? else { continue };
+            let Some(values) = self.weights.read(&name)? else {
+                continue;
+            };
             if found != expected {
                 self.report.misshaped.push((name, expected, found));
                 continue;
@@ -167,7 +211,10 @@ impl<B: Backend> Loader<'_, B> {
             }
             column += width;
         }
-        Ok(self.report.is_empty().then(|| Tensor::from_data(TensorData::new(joined, shape), self.device)))
+        Ok(self
+            .report
+            .is_empty()
+            .then(|| Tensor::from_data(TensorData::new(joined, shape), self.device)))
     }
 }
 
@@ -218,7 +265,9 @@ impl Saver<'_> {
             let piece = if transposed { piece.transpose() } else { piece };
             let shape = piece.dims().to_vec();
             let values = piece.into_data().convert::<f32>().into_vec().map_err(|e| {
-                Error::invalid(format!("{name}: could not be read back from the device: {e:?}"))
+                Error::invalid(format!(
+                    "{name}: could not be read back from the device: {e:?}"
+                ))
             })?;
             self.tensors.push((name, shape, values));
         }

@@ -38,8 +38,19 @@ pub struct Attention<B: Backend> {
 }
 
 impl<B: Backend> Attention<B> {
-    pub(super) fn new(options: &AttentionOptions<'_>, init: &Initializer, device: &B::Device) -> Self {
-        let &AttentionOptions { hidden, heads, kv_heads, head_dim, names, .. } = options;
+    pub(super) fn new(
+        options: &AttentionOptions<'_>,
+        init: &Initializer,
+        device: &B::Device,
+    ) -> Self {
+        let &AttentionOptions {
+            hidden,
+            heads,
+            kv_heads,
+            head_dim,
+            names,
+            ..
+        } = options;
         let [query, key, value, output] = names;
         let parts = [
             (query, heads * head_dim),
@@ -47,11 +58,19 @@ impl<B: Backend> Attention<B> {
             (value, kv_heads * head_dim),
         ];
         let norm = || {
-            options.qk_norm.map(|eps| RmsNormConfig::new(head_dim).with_epsilon(eps).init(device))
+            options
+                .qk_norm
+                .map(|eps| RmsNormConfig::new(head_dim).with_epsilon(eps).init(device))
         };
         Self {
             qkv: Linear::new(hidden, &parts, options.qkv_bias, init, device),
-            output: Linear::new(heads * head_dim, &[(output, hidden)], options.output_bias, init, device),
+            output: Linear::new(
+                heads * head_dim,
+                &[(output, hidden)],
+                options.output_bias,
+                init,
+                device,
+            ),
             query_norm: norm(),
             key_norm: norm(),
             heads,
@@ -69,7 +88,12 @@ impl<B: Backend> Attention<B> {
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let [batch, seq, _] = x.dims();
-        let Self { heads, kv_heads, head_dim, .. } = *self;
+        let Self {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = *self;
         let qkv = self.qkv.forward(x);
         let mut column = 0;
         // [batch, seq, n * head_dim] -> [batch, n, seq, head_dim]
@@ -93,7 +117,9 @@ impl<B: Backend> Attention<B> {
         let value = repeat_heads(value, heads / kv_heads);
         let (context, weights) = scaled_dot_product(query, key, value, mask, want_weights);
         // [batch, heads, seq, head_dim] -> [batch, seq, heads * head_dim]
-        let context = context.swap_dims(1, 2).reshape([batch, seq, heads * head_dim]);
+        let context = context
+            .swap_dims(1, 2)
+            .reshape([batch, seq, heads * head_dim]);
         (self.output.forward(context), weights)
     }
 
@@ -127,12 +153,19 @@ pub fn scaled_dot_product<B: Backend>(
 ) -> (Tensor<B, 4>, Option<Tensor<B, 4>>) {
     let [batch, heads, queries, dim] = query.dims();
     let keys = key.dims()[2];
-    let mask = mask.cloned().map(|mask| mask.expand([batch, heads, queries, keys]));
+    let mask = mask
+        .cloned()
+        .map(|mask| mask.expand([batch, heads, queries, keys]));
     if !want_weights {
         let options = AttentionModuleOptions::default();
-        return (module::attention(query, key, value, mask, None, options), None);
+        return (
+            module::attention(query, key, value, mask, None, options),
+            None,
+        );
     }
-    let mut scores = query.mul_scalar((dim as f64).powf(-0.5)).matmul(key.swap_dims(2, 3));
+    let mut scores = query
+        .mul_scalar((dim as f64).powf(-0.5))
+        .matmul(key.swap_dims(2, 3));
     if let Some(mask) = mask {
         // Finite, because some shader compilers assume that infinities do not occur.
         scores = scores.mask_fill(mask, -3e4);

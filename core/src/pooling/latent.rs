@@ -125,17 +125,28 @@ pub struct LatentFeedForward<B: Backend> {
 const EPSILON: f64 = 1e-5;
 
 fn norm<B: Backend>(size: usize, device: &B::Device) -> LayerNorm<B> {
-    LayerNormConfig::new(size).with_epsilon(EPSILON).init(device)
+    LayerNormConfig::new(size)
+        .with_epsilon(EPSILON)
+        .init(device)
 }
 
 /// PyTorch's default for `nn.Linear`: uniform within `1/sqrt(in)`.
 fn linear<B: Backend>(input: usize, output: usize, bias: bool, device: &B::Device) -> Linear<B> {
-    let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
+    let init = Initializer::KaimingUniform {
+        gain: 1.0 / 3f64.sqrt(),
+        fan_out_only: false,
+    };
     Linear::new(input, &[("", output)], bias, &init, device)
 }
 
 impl<B: Backend> CrossAttention<B> {
-    fn new(config: &BlockConfig, query: usize, context: usize, hidden: usize, device: &B::Device) -> Self {
+    fn new(
+        config: &BlockConfig,
+        query: usize,
+        context: usize,
+        hidden: usize,
+        device: &B::Device,
+    ) -> Self {
         let head_dim = config.head_dim.unwrap_or((hidden / config.heads).max(1));
         let inner = head_dim * config.heads;
         Self {
@@ -159,20 +170,32 @@ impl<B: Backend> CrossAttention<B> {
         hidden: Option<Tensor<B, 2, Bool>>,
     ) -> (Tensor<B, 3>, Tensor<B, 4>) {
         let ([batch, queries, _], [contexts, keys, _]) = (x.dims(), context.dims());
-        let Self { heads, head_dim, .. } = *self;
+        let Self {
+            heads, head_dim, ..
+        } = *self;
         let inner = heads * head_dim;
         let split = |x: Tensor<B, 3>, rows: usize, length: usize| {
             x.reshape([rows, length, heads, head_dim]).swap_dims(1, 2)
         };
-        let q = split(self.to_q.forward(self.norm.forward(x.clone())), batch, queries);
+        let q = split(
+            self.to_q.forward(self.norm.forward(x.clone())),
+            batch,
+            queries,
+        );
         let kv = self.to_kv.forward(self.norm_context.forward(context));
-        let k = split(kv.clone().narrow(2, 0, inner), contexts, keys).expand([batch, heads, keys, head_dim]);
-        let v = split(kv.narrow(2, inner, inner), contexts, keys).expand([batch, heads, keys, head_dim]);
-        let mask = hidden
-            .map(|hidden| hidden.reshape([batch, 1, 1, keys]).expand([batch, 1, queries, keys]));
+        let k = split(kv.clone().narrow(2, 0, inner), contexts, keys)
+            .expand([batch, heads, keys, head_dim]);
+        let v = split(kv.narrow(2, inner, inner), contexts, keys)
+            .expand([batch, heads, keys, head_dim]);
+        let mask = hidden.map(|hidden| {
+            hidden
+                .reshape([batch, 1, 1, keys])
+                .expand([batch, 1, queries, keys])
+        });
         let (context, weights) = scaled_dot_product(q, k, v, mask.as_ref(), true);
         let context = context.swap_dims(1, 2).reshape([batch, queries, inner]);
-        let weights = weights.unwrap_or_else(|| Tensor::zeros([batch, heads, queries, keys], &x.device()));
+        let weights =
+            weights.unwrap_or_else(|| Tensor::zeros([batch, heads, queries, keys], &x.device()));
         (x + self.to_out.forward(context), weights)
     }
 }
@@ -214,7 +237,11 @@ impl<B: Backend> PoolingBlock<B> {
         }
     }
 
-    pub(super) fn latent_attention(config: &BlockConfig, hidden: usize, device: &B::Device) -> Self {
+    pub(super) fn latent_attention(
+        config: &BlockConfig,
+        hidden: usize,
+        device: &B::Device,
+    ) -> Self {
         Self {
             latents: Some(latents(config.latents, hidden, device)),
             ..Self::self_attention(config, hidden, device)
@@ -245,21 +272,34 @@ impl<B: Backend> PoolingBlock<B> {
     }
 
     /// Self-attention pooling.
-    pub(super) fn over_itself(&self, x: &Tensor<B, 3>, input: &ModelInput<B>) -> (Tensor<B, 2>, Explanation<B>) {
-        let hidden = input.padded.then(|| input.attention_mask.clone().bool_not());
+    pub(super) fn over_itself(
+        &self,
+        x: &Tensor<B, 3>,
+        input: &ModelInput<B>,
+    ) -> (Tensor<B, 2>, Explanation<B>) {
+        let hidden = input
+            .padded
+            .then(|| input.attention_mask.clone().bool_not());
         let (x, attention) = self.attention.forward(x.clone(), x.clone(), hidden);
         let mean = token::mean(input);
         let (pooled, _) = token::pool(&self.feed_forward.forward(x), mean.clone());
         // Attention that the pooled tokens give each token: [batch, 1, query] x [batch, query, key]
-        let given = mean.unsqueeze_dim::<3>(1).matmul(attention.mean_dim(1).squeeze_dim::<3>(1));
+        let given = mean
+            .unsqueeze_dim::<3>(1)
+            .matmul(attention.mean_dim(1).squeeze_dim::<3>(1));
         (pooled, Explanation::tokens(given.squeeze_dim(1)))
     }
 
     /// Latent-attention pooling.
-    pub(super) fn over_latents(&self, x: &Tensor<B, 3>, input: &ModelInput<B>) -> (Tensor<B, 2>, Explanation<B>) {
+    pub(super) fn over_latents(
+        &self,
+        x: &Tensor<B, 3>,
+        input: &ModelInput<B>,
+    ) -> (Tensor<B, 2>, Explanation<B>) {
         let latents = self.latent_batch(x);
         let (x, attention) = self.attention.forward(x.clone(), latents, None);
-        let (pooled, mut explanation) = token::pool(&self.feed_forward.forward(x), token::mean(input));
+        let (pooled, mut explanation) =
+            token::pool(&self.feed_forward.forward(x), token::mean(input));
         explanation.latents = Some(attention.mean_dim(1).squeeze_dim(1));
         (pooled, explanation)
     }
@@ -275,8 +315,11 @@ impl<B: Backend> PoolingBlock<B> {
         // [batch, heads, latents, tokens] -> [batch, tokens] and [batch, tokens, latents]
         let by_latent = attention.mean_dim(1).squeeze_dim::<3>(1);
         let tokens = by_latent.clone().mean_dim(1).squeeze_dim(1);
-        let explanation =
-            Explanation { tokens: Some(tokens), latents: Some(by_latent.swap_dims(1, 2)), layers: None };
+        let explanation = Explanation {
+            tokens: Some(tokens),
+            latents: Some(by_latent.swap_dims(1, 2)),
+            layers: None,
+        };
         (pooled, explanation)
     }
 
@@ -293,7 +336,10 @@ impl<B: Backend> PoolingBlock<B> {
         };
         // M: one state a layer, [batch, layers, hidden].
         let mut states = Tensor::stack::<3>(
-            layers.iter().map(|layer| token::pool(layer, weights.clone()).0).collect(),
+            layers
+                .iter()
+                .map(|layer| token::pool(layer, weights.clone()).0)
+                .collect(),
             1,
         );
         if let Some(embedding) = &self.layer_embedding {
@@ -301,8 +347,19 @@ impl<B: Backend> PoolingBlock<B> {
         }
         let (pooled, attention) = self.pool_latents(states, None);
         // [batch, heads, latents, layers] -> [batch, layers]
-        let by_layer = attention.mean_dim(1).squeeze_dim::<3>(1).mean_dim(1).squeeze_dim(1);
-        (pooled, Explanation { tokens: Some(weights), latents: None, layers: Some(by_layer) })
+        let by_layer = attention
+            .mean_dim(1)
+            .squeeze_dim::<3>(1)
+            .mean_dim(1)
+            .squeeze_dim(1);
+        (
+            pooled,
+            Explanation {
+                tokens: Some(weights),
+                latents: None,
+                layers: Some(by_layer),
+            },
+        )
     }
 
     /// Latents attend over a context; the mean over latents `[batch, width]` and the weights.
@@ -314,11 +371,20 @@ impl<B: Backend> PoolingBlock<B> {
         let [batch, _, _] = context.dims();
         let latents = self.latent_batch(&context);
         let [_, count, width] = latents.dims();
-        let (x, attention) = self.attention.forward(latents.expand([batch, count, width]), context, hidden);
-        (self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1), attention)
+        let (x, attention) =
+            self.attention
+                .forward(latents.expand([batch, count, width]), context, hidden);
+        (
+            self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1),
+            attention,
+        )
     }
 }
 
 fn latents<B: Backend>(count: usize, width: usize, device: &B::Device) -> Param<Tensor<B, 2>> {
-    Param::from_tensor(Tensor::random([count, width], Distribution::Normal(0.0, 1.0), device))
+    Param::from_tensor(Tensor::random(
+        [count, width],
+        Distribution::Normal(0.0, 1.0),
+        device,
+    ))
 }

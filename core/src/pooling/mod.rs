@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 
 pub use anchor::{AnchorScore, anchor_weights};
 pub use dense::{Dense, DenseActivation, DenseConfig};
-pub use latent::{BlockConfig, CrossAttention, LatentFeedForward, FeedForwardKind, LayerState, PoolingBlock};
+pub use latent::{
+    BlockConfig, CrossAttention, FeedForwardKind, LatentFeedForward, LayerState, PoolingBlock,
+};
 
 use crate::config::{AttentionMode, ModelConfig};
 use crate::model::{ModelInput, States, Want};
@@ -86,9 +88,8 @@ impl PoolingConfig {
     /// Width of the pooled vector for a model of the given width.
     pub fn output_size(&self, hidden: usize) -> usize {
         match self {
-            PoolingConfig::LastLayerTrainable(block) | PoolingConfig::MultiLayerTrainable(block) => {
-                block.latent_size.unwrap_or(hidden)
-            }
+            PoolingConfig::LastLayerTrainable(block)
+            | PoolingConfig::MultiLayerTrainable(block) => block.latent_size.unwrap_or(hidden),
             _ => hidden,
         }
     }
@@ -108,7 +109,11 @@ pub struct Explanation<B: Backend> {
 
 impl<B: Backend> Explanation<B> {
     fn tokens(weights: Tensor<B, 2>) -> Self {
-        Self { tokens: Some(weights), latents: None, layers: None }
+        Self {
+            tokens: Some(weights),
+            latents: None,
+            layers: None,
+        }
     }
 }
 
@@ -129,13 +134,23 @@ impl<B: Backend> Pooling<B> {
         let block = match config {
             P::Cls | P::LastToken | P::Mean | P::WeightedMean | P::Anchor { .. } => None,
             P::SelfAttention(block) => Some(PoolingBlock::self_attention(block, hidden, device)),
-            P::LatentAttention(block) => Some(PoolingBlock::latent_attention(block, hidden, device)),
-            P::LastLayerTrainable(block) => Some(PoolingBlock::trainable(block, hidden, None, device)),
-            P::MultiLayerTrainable(block) => {
-                Some(PoolingBlock::trainable(block, hidden, Some(model.num_layers), device))
+            P::LatentAttention(block) => {
+                Some(PoolingBlock::latent_attention(block, hidden, device))
             }
+            P::LastLayerTrainable(block) => {
+                Some(PoolingBlock::trainable(block, hidden, None, device))
+            }
+            P::MultiLayerTrainable(block) => Some(PoolingBlock::trainable(
+                block,
+                hidden,
+                Some(model.num_layers),
+                device,
+            )),
         };
-        Self { block, config: config.clone() }
+        Self {
+            block,
+            config: config.clone(),
+        }
     }
 
     /// The head's configuration.
@@ -157,15 +172,23 @@ impl<B: Backend> Pooling<B> {
         mode: AttentionMode,
     ) -> Result<(Tensor<B, 2>, Explanation<B>)> {
         use PoolingConfig as P;
-        let missing = |what: &str| Error::invalid(format!("{} pooling needs the {what}", self.config.name()));
-        let attended = || self.block.as_ref().ok_or_else(|| missing("trainable block"));
+        let missing =
+            |what: &str| Error::invalid(format!("{} pooling needs the {what}", self.config.name()));
+        let attended = || {
+            self.block
+                .as_ref()
+                .ok_or_else(|| missing("trainable block"))
+        };
         Ok(match &self.config {
             P::Cls => token::pool(&states.last, token::first(input)),
             P::LastToken => token::pool(&states.last, token::last(input)),
             P::Mean => token::pool(&states.last, token::mean(input)),
             P::WeightedMean => token::pool(&states.last, token::position_weighted(input)),
             P::Anchor { score } => {
-                let attention = states.attention.as_ref().ok_or_else(|| missing("attention weights"))?;
+                let attention = states
+                    .attention
+                    .as_ref()
+                    .ok_or_else(|| missing("attention weights"))?;
                 token::pool(&states.last, anchor_weights(attention, input, *score))
             }
             P::SelfAttention(_) => attended()?.over_itself(&states.last, input),
@@ -184,7 +207,12 @@ impl<B: Backend> Pooling<B> {
 /// Rows divided by their Euclidean norm: `[batch, dim]` to the same.
 pub fn l2_normalize<B: Backend>(x: Tensor<B, 2>) -> Tensor<B, 2> {
     // 1e-12 as in PyTorch's `normalize`.
-    let norm = x.clone().powf_scalar(2.0).sum_dim(1).sqrt().clamp_min(1e-12);
+    let norm = x
+        .clone()
+        .powf_scalar(2.0)
+        .sum_dim(1)
+        .sqrt()
+        .clamp_min(1e-12);
     x / norm
 }
 
@@ -196,7 +224,9 @@ pub fn l2_normalize<B: Backend>(x: Tensor<B, 2>) -> Tensor<B, 2> {
 pub fn truncate<B: Backend>(x: Tensor<B, 2>, dimensions: usize) -> Result<Tensor<B, 2>> {
     let [_, dim] = x.dims();
     if dimensions == 0 || dimensions > dim {
-        return Err(Error::invalid(format!("{dimensions} dimensions asked of vectors that have {dim}")));
+        return Err(Error::invalid(format!(
+            "{dimensions} dimensions asked of vectors that have {dim}"
+        )));
     }
     Ok(x.narrow(1, 0, dimensions))
 }

@@ -8,14 +8,17 @@ use crate::config::{Family, Keys, ModelConfig};
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let attention_bias = keys.bool_or("attention_bias", false)?;
-    decoder::read(keys, Traits {
-        family: Family::Llama,
-        qkv_bias: attention_bias,
-        output_bias: attention_bias,
-        mlp_bias: keys.bool_or("mlp_bias", false)?,
-        qk_norm: false,
-        windows: vec![None; keys.size("num_hidden_layers")?.min(1025)],
-    })
+    decoder::read(
+        keys,
+        Traits {
+            family: Family::Llama,
+            qkv_bias: attention_bias,
+            output_bias: attention_bias,
+            mlp_bias: keys.bool_or("mlp_bias", false)?,
+            qk_norm: false,
+            windows: vec![None; keys.size("num_hidden_layers")?.min(1025)],
+        },
+    )
 }
 
 pub(super) fn write(config: &ModelConfig) -> Value {

@@ -11,14 +11,17 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
         Some(_) => Some(keys.size("sliding_window")?),
         None => None,
     };
-    decoder::read(keys, Traits {
-        family: Family::Mistral,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        windows: vec![window; keys.size("num_hidden_layers")?.min(1025)],
-    })
+    decoder::read(
+        keys,
+        Traits {
+            family: Family::Mistral,
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            qk_norm: false,
+            windows: vec![window; keys.size("num_hidden_layers")?.min(1025)],
+        },
+    )
 }
 
 pub(super) fn write(config: &ModelConfig) -> Value {

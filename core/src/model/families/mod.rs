@@ -26,7 +26,9 @@ pub(crate) fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
         // NV-Embed wraps a Mistral that attends in both directions; its latent-attention
         // head is read by `checkpoint::sentence_transformers`.
         "nvembed" => {
-            let inner = keys.get("text_config").ok_or_else(|| keys.bad("the key text_config is missing"))?;
+            let inner = keys
+                .get("text_config")
+                .ok_or_else(|| keys.bad("the key text_config is missing"))?;
             let mut config = mistral::read(&Keys::new(inner)?)?;
             config.attention = crate::config::AttentionMode::Bidirectional;
             Ok(config)

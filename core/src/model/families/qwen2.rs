@@ -7,14 +7,17 @@ use crate::Result;
 use crate::config::{Family, Keys, ModelConfig};
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
-    decoder::read(keys, Traits {
-        family: Family::Qwen2,
-        qkv_bias: true,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        windows: decoder::qwen_windows(keys)?,
-    })
+    decoder::read(
+        keys,
+        Traits {
+            family: Family::Qwen2,
+            qkv_bias: true,
+            output_bias: false,
+            mlp_bias: false,
+            qk_norm: false,
+            windows: decoder::qwen_windows(keys)?,
+        },
+    )
 }
 
 pub(super) fn write(config: &ModelConfig) -> Value {
@@ -25,7 +28,9 @@ pub(super) fn write(config: &ModelConfig) -> Value {
 
 /// The keys that [`decoder::qwen_windows`] reads.
 pub(super) fn write_windows(config: &ModelConfig, value: &mut Value) {
-    let Ok(decoder) = config.decoder() else { return };
+    let Ok(decoder) = config.decoder() else {
+        return;
+    };
     let window = decoder.windows.iter().find_map(|window| *window);
     let kind = |window: &Option<usize>| match window {
         Some(_) => "sliding_attention",

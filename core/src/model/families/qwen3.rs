@@ -9,14 +9,17 @@ use crate::config::{Family, Keys, ModelConfig};
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let attention_bias = keys.bool_or("attention_bias", false)?;
-    decoder::read(keys, Traits {
-        family: Family::Qwen3,
-        qkv_bias: attention_bias,
-        output_bias: attention_bias,
-        mlp_bias: false,
-        qk_norm: true,
-        windows: decoder::qwen_windows(keys)?,
-    })
+    decoder::read(
+        keys,
+        Traits {
+            family: Family::Qwen3,
+            qkv_bias: attention_bias,
+            output_bias: attention_bias,
+            mlp_bias: false,
+            qk_norm: true,
+            windows: decoder::qwen_windows(keys)?,
+        },
+    )
 }
 
 pub(super) fn write(config: &ModelConfig) -> Value {

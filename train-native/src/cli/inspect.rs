@@ -1,0 +1,97 @@
+//! `train-native inspect`
+
+use anyhow::Result;
+use burn::module::Module as _;
+use clap::Args;
+use kiln_core::checkpoint::{Directory, Weights};
+use serde_json::json;
+
+use super::{Global, ModelArgs};
+use crate::device::Cpu;
+use crate::model::{load_embedder, resolve};
+use crate::terminal::thousands;
+
+/// Show a model's configuration, parameters, pooling, prompts and tensors.
+#[derive(Debug, Args)]
+pub(super) struct InspectArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// List every tensor with its shape and type
+    #[arg(long)]
+    tensors: bool,
+}
+
+pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
+    let terminal = global.terminal();
+    let folder = resolve(&args.model.model, terminal)?;
+    let name = folder.display().to_string();
+    let embedder = load_embedder::<Cpu>(
+        &name,
+        &args.model.load_options(),
+        &Default::default(),
+        terminal,
+    )?;
+    let model = &embedder.model;
+    let stem = if folder.join("0_Transformer").is_dir() {
+        "0_Transformer/model"
+    } else {
+        "model"
+    };
+    let weights = Weights::open(&Directory::new(&folder)?, stem)?;
+    let parts = [
+        ("backbone", model.backbone.num_params()),
+        ("pooling", model.pooling.num_params()),
+        ("dense", model.dense.num_params()),
+    ];
+    let total: usize = parts.iter().map(|(_, count)| count).sum();
+    let tokenizer = embedder.tokenizer.config();
+    let tensors: Vec<_> = weights
+        .tensors()
+        .iter()
+        .map(|(name, info)| json!({"name": name, "shape": info.shape, "dtype": format!("{:?}", info.dtype)}))
+        .collect();
+    let value = json!({
+        "model": name, "config": model.config, "parameters": total, "pooling": model.pooling.config(),
+        "dense": model.dense.iter().map(|dense| dense.config().clone()).collect::<Vec<_>>(),
+        "normalize": model.normalize, "dimensions": model.dimensions(), "tokenizer": tokenizer,
+        "prompts": embedder.prompts.by_name, "default_prompt": embedder.prompts.default, "tensors": tensors,
+    });
+    terminal.result(&value, || {
+        let config = &model.config;
+        let mut lines = vec![
+            format!("model        {name}"),
+            format!("family       {} ({:?} attention)", config.family.model_type(), config.attention),
+            format!(
+                "shape        {} layers, {} wide, {} heads ({} for keys and values) of {}, feed-forward {}",
+                config.num_layers,
+                config.hidden_size,
+                config.num_heads,
+                config.num_kv_heads,
+                config.head_dim,
+                config.intermediate_size
+            ),
+            format!("vocabulary   {} tokens, tokenizer uses {}", config.vocab_size, embedder.tokenizer.id_bound()),
+            format!("length       {} tokens of {} positions", tokenizer.max_length, config.max_positions),
+            format!("pooling      {}", model.pooling.config().name()),
+            format!(
+                "vectors      {} dimensions{}",
+                model.dimensions(),
+                if model.normalize { ", normalised" } else { ", not normalised" }
+            ),
+            format!("parameters   {}", thousands(total)),
+        ];
+        let named = parts.iter().filter(|(_, count)| *count > 0);
+        lines.extend(named.map(|(part, count)| format!("  {part:<10} {}", thousands(*count))));
+        for (prompt, text) in &embedder.prompts.by_name {
+            let default = if embedder.prompts.default.as_ref() == Some(prompt) { " (default)" } else { "" };
+            lines.push(format!("prompt       {prompt}{default}: {text:?}"));
+        }
+        lines.push(format!("tensors      {}", weights.tensors().len()));
+        if args.tensors {
+            for (name, info) in weights.tensors() {
+                lines.push(format!("  {name}  {:?}  {:?}", info.shape, info.dtype));
+            }
+        }
+        lines.join("\n")
+    })
+}

@@ -1,0 +1,188 @@
+//! The command line: one file a command, each no more than arguments and a call.
+
+mod devices;
+mod embed;
+mod inspect;
+mod quickstart;
+mod search;
+mod similarity;
+mod train;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use kiln_core::checkpoint::LoadOptions;
+use kiln_core::config::AttentionMode;
+use kiln_core::embedder::EmbedOptions;
+use kiln_core::pooling::PoolingConfig;
+
+use crate::device::DeviceChoice;
+use crate::interrupt;
+use crate::terminal::Terminal;
+
+/// Train, run and search with text-embedding models on CPU, Vulkan and CUDA.
+#[derive(Debug, Parser)]
+#[command(name = "train-native", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: Global,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+struct Global {
+    /// Where to compute: auto, cpu, vulkan[:n], cuda[:n] (see `train-native devices`)
+    #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
+    device: DeviceChoice,
+    /// Print results as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    /// No progress bars and no notes
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+impl Global {
+    fn terminal(&self) -> Terminal {
+        Terminal {
+            json: self.json,
+            quiet: self.quiet,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a small model from nothing on made-up texts and search with it
+    Quickstart(quickstart::QuickstartArgs),
+    /// Train a model by a recipe
+    Train(train::TrainArgs),
+    /// List the devices that are there, and why the rest is not
+    Devices,
+    /// Turn the texts of a file into vectors
+    Embed(embed::EmbedArgs),
+    /// Find the texts nearest in meaning to a query
+    Search(search::SearchArgs),
+    /// Cosine similarity of pairs of texts
+    Similarity(similarity::SimilarityArgs),
+    /// Show a model's configuration, parameters and tensors
+    Inspect(inspect::InspectArgs),
+}
+
+/// Which model, and what of its settings to override.
+#[derive(Debug, Clone, Args)]
+struct ModelArgs {
+    /// Model folder, or Hub id (owner/name[@revision]; cache and HF_ENDPOINT as huggingface_hub)
+    #[arg(long, short, value_name = "DIR|HUB_ID")]
+    model: String,
+    /// Pooling head to use instead of the model's: cls, last_token, mean, weighted_mean, anchor
+    #[arg(long, value_name = "NAME", value_parser = parse_pooling)]
+    pooling: Option<PoolingConfig>,
+    /// Attention mask to use instead of the model's: causal or bidirectional
+    #[arg(long, value_name = "MODE", value_parser = parse_attention)]
+    attention: Option<AttentionMode>,
+    /// Most tokens of a text (longer ones are cut)
+    #[arg(long, value_name = "TOKENS")]
+    max_length: Option<usize>,
+}
+
+impl ModelArgs {
+    fn load_options(&self) -> LoadOptions {
+        LoadOptions {
+            pooling: self.pooling.clone(),
+            attention: self.attention,
+            max_length: self.max_length,
+        }
+    }
+}
+
+/// How to embed.
+#[derive(Debug, Clone, Args)]
+struct EmbedFlags {
+    /// Keep only the first dimensions (Matryoshka)
+    #[arg(long, value_name = "N")]
+    dimensions: Option<usize>,
+    /// Most tokens in a batch, padding included
+    #[arg(long, value_name = "TOKENS", default_value_t = EmbedOptions::default().batch_tokens)]
+    batch_tokens: usize,
+}
+
+impl EmbedFlags {
+    fn options(&self, prompt_name: Option<&str>, prompt: Option<&str>) -> EmbedOptions {
+        EmbedOptions {
+            prompt_name: prompt_name.map(String::from),
+            prompt: prompt.map(String::from),
+            dimensions: self.dimensions,
+            batch_tokens: self.batch_tokens,
+        }
+    }
+}
+
+fn parse_pooling(name: &str) -> Result<PoolingConfig, String> {
+    let pooling = PoolingConfig::from_name(name).map_err(|error| error.to_string())?;
+    match pooling {
+        PoolingConfig::Cls
+        | PoolingConfig::LastToken
+        | PoolingConfig::Mean
+        | PoolingConfig::WeightedMean
+        | PoolingConfig::Anchor { .. } => Ok(pooling),
+        _ => Err(format!("{name} has parameters; train it with a recipe")),
+    }
+}
+
+fn parse_attention(name: &str) -> Result<AttentionMode, String> {
+    match name {
+        "causal" => Ok(AttentionMode::Causal),
+        "bidirectional" => Ok(AttentionMode::Bidirectional),
+        _ => Err(format!("{name:?} is neither causal nor bidirectional")),
+    }
+}
+
+/// Parses the command line, runs the command, and reports an error in one line.
+pub fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic
+            .location()
+            .map(|place| format!(" ({}:{})", place.file(), place.line()));
+        let what = panic
+            .payload_as_str()
+            .unwrap_or("unknown cause")
+            .lines()
+            .next()
+            .unwrap_or_default();
+        eprintln!(
+            "error: internal failure: {what}{}; please report it",
+            place.unwrap_or_default()
+        );
+    }));
+    let cli = Cli::parse();
+    let result = interrupt::listen().and_then(|()| {
+        let global = &cli.global;
+        match &cli.command {
+            Command::Quickstart(args) => quickstart::run(args, global),
+            Command::Train(args) => train::run(args, global),
+            Command::Devices => devices::run(global),
+            Command::Embed(args) => embed::run(args, global),
+            Command::Search(args) => search::run(args, global),
+            Command::Similarity(args) => similarity::run(args, global),
+            Command::Inspect(args) => inspect::run(args, global),
+        }
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line, whatever the causes' own line breaks.
+            let line = format!("{error:#}")
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ");
+            eprintln!("error: {line}");
+            match error.downcast_ref::<kiln_core::Error>() {
+                Some(kiln_core::Error::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `train-native quickstart`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::Global;
+use crate::data::corpus::CorpusSize;
+use crate::quickstart::{Quickstart, Summary, run as run_quickstart};
+use crate::{device, with_backend};
+
+/// Train a small model from nothing on made-up texts and search with it: no download, no GPU,
+/// a few minutes on two cores.
+#[derive(Debug, Args)]
+pub(super) struct QuickstartArgs {
+    /// Folder for data, model, scores and report
+    #[arg(long, short, value_name = "DIR", default_value = "kiln-quickstart")]
+    output: PathBuf,
+    /// Another seed: other entities, other weights
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Share of the recipe's steps to run (0.1: a quick try)
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    steps: f64,
+}
+
+pub(super) fn run(args: &QuickstartArgs, global: &Global) -> Result<()> {
+    anyhow::ensure!(
+        args.steps.is_finite() && args.steps > 0.0,
+        "--steps is {}, not above 0",
+        args.steps
+    );
+    let device = device::open(global.device)?;
+    let terminal = global.terminal();
+    let options = Quickstart {
+        output: args.output.clone(),
+        size: CorpusSize::default(),
+        seed: args.seed,
+        steps: args.steps,
+    };
+    let summary =
+        with_backend!(&device, B, handle => run_quickstart::<B>(&options, &handle, terminal))?;
+    terminal.result(&summary, || text(&summary))
+}
+
+fn text(summary: &Summary) -> String {
+    let mut lines = vec![format!(
+        "nDCG@10 on {} unseen questions",
+        summary.test_queries
+    )];
+    lines.extend(
+        summary
+            .scores
+            .iter()
+            .map(|score| format!("  {:<26} {:.4}", score.name, score.ndcg_at_10)),
+    );
+    for sample in &summary.samples {
+        lines.push(format!("\n{}", console::style(&sample.query).bold()));
+        lines.extend(
+            sample
+                .answers
+                .iter()
+                .map(|(score, text)| format!("  {score:.3}  {text}")),
+        );
+    }
+    lines.push(format!(
+        "\n{:.0} s in all; model in {}, report in {}",
+        summary.seconds,
+        summary.model.display(),
+        summary.report.display()
+    ));
+    lines.push(format!(
+        "search it: train-native search --model {} --corpus {} --query \"...\"",
+        summary.model.display(),
+        summary
+            .model
+            .with_file_name("data")
+            .join("test/corpus.jsonl")
+            .display()
+    ));
+    lines.join("\n")
+}

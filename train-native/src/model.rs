@@ -1,0 +1,118 @@
+//! Finds a model: a folder, or a Hub id with its cache.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::backend::Backend;
+use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use kiln_core::checkpoint::{Directory, LoadOptions, load};
+use kiln_core::embedder::Embedder;
+
+use crate::terminal::Terminal;
+
+/// Files that a model may have besides its weights; those that are not there are passed over.
+const SMALL_FILES: [&str; 14] = [
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "1_Pooling/config.json",
+    "1_Pooling/model.safetensors",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
+    "3_Dense/config.json",
+    "3_Dense/model.safetensors",
+    "kiln.json",
+    "README.md",
+];
+
+/// The folder of a model: the path itself where it is one, else a Hub id
+/// (`owner/name` or `owner/name@revision`), downloaded into the Hub's cache.
+///
+/// # Errors
+/// Neither a folder nor a model that the Hub has.
+pub fn resolve(name: &str, terminal: Terminal) -> Result<PathBuf> {
+    let path = Path::new(name);
+    if path.exists() {
+        return Ok(path.to_path_buf());
+    }
+    let (id, revision) = name.split_once('@').unwrap_or((name, "main"));
+    let parts: Vec<&str> = id.split('/').collect();
+    let is_id = parts.len() == 2
+        && parts.iter().all(|part| {
+            !part.is_empty()
+                && !part.starts_with('.')
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        });
+    if !is_id {
+        bail!(
+            "{name}: no such folder, and not a Hub id (owner/name); name the folder that holds the model"
+        );
+    }
+    download(id, revision, terminal)
+        .with_context(|| format!("{name}: no such folder here, and the Hub did not give it"))
+}
+
+fn download(id: &str, revision: &str, terminal: Terminal) -> Result<PathBuf> {
+    let api = ApiBuilder::from_env()
+        .with_progress(!terminal.quiet)
+        .build()?;
+    let repo = api.repo(hf_hub::Repo::with_revision(
+        id.into(),
+        hf_hub::RepoType::Model,
+        revision.into(),
+    ));
+    let config = repo.get("config.json")?;
+    repo.get("tokenizer.json")?;
+    for file in SMALL_FILES {
+        optional(&repo, file)?;
+    }
+    match optional(&repo, "model.safetensors.index.json")? {
+        Some(index) => {
+            let index: serde_json::Value = serde_json::from_slice(&std::fs::read(&index)?)
+                .with_context(|| format!("{}: not valid JSON", index.display()))?;
+            let map = index["weight_map"]
+                .as_object()
+                .context("the index has no weight_map")?;
+            let shards: std::collections::BTreeSet<&str> =
+                map.values().filter_map(|v| v.as_str()).collect();
+            for shard in shards {
+                repo.get(shard)?;
+            }
+        }
+        None => {
+            repo.get("model.safetensors")?;
+        }
+    }
+    config
+        .parent()
+        .map(Path::to_path_buf)
+        .context("the Hub's cache has no folder for the model")
+}
+
+/// A file that the repository may lack.
+fn optional(repo: &ApiRepo, file: &str) -> Result<Option<PathBuf>> {
+    match repo.get(file) {
+        Ok(path) => Ok(Some(path)),
+        Err(ApiError::RequestError(error)) if error.to_string().contains("404") => Ok(None),
+        Err(error) => Err(error).with_context(|| file.to_string()),
+    }
+}
+
+/// Loads a model by folder or Hub id.
+///
+/// # Errors
+/// As [`resolve`], and whatever is wrong with the model's files.
+pub fn load_embedder<B: Backend>(
+    name: &str,
+    options: &LoadOptions,
+    device: &B::Device,
+    terminal: Terminal,
+) -> Result<Embedder<B>> {
+    let folder = Directory::new(resolve(name, terminal)?)?;
+    Ok(load(&folder, options, device)?)
+}

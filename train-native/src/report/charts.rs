@@ -1,0 +1,163 @@
+//! SVG charts by plotters.
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+
+/// A line of a chart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// Name in the legend.
+    pub name: String,
+    /// Points, by x.
+    pub points: Vec<(f64, f64)>,
+}
+
+const SIZE: (u32, u32) = (760, 320);
+const COLOURS: [RGBColor; 4] = [
+    RGBColor(31, 111, 235),
+    RGBColor(210, 90, 30),
+    RGBColor(40, 150, 90),
+    RGBColor(130, 80, 200),
+];
+
+fn colour(at: usize) -> RGBColor {
+    COLOURS[at % COLOURS.len()]
+}
+
+/// Smallest and largest value with a little room; something drawable for no values too.
+fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (low, high) = values
+        .filter(|value| value.is_finite())
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+            (low.min(value), high.max(value))
+        });
+    match high - low {
+        room if room > 0.0 => (low - 0.04 * room, high + 0.04 * room),
+        _ if low.is_finite() => (low - 0.5, high + 0.5),
+        _ => (0.0, 1.0),
+    }
+}
+
+/// A chart of lines.
+///
+/// # Errors
+/// What plotters cannot draw.
+pub fn line_chart(x: &str, y: &str, series: &[Series]) -> Result<String> {
+    let mut svg = String::new();
+    draw_lines(&mut svg, x, y, series).map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
+    Ok(svg)
+}
+
+fn draw_lines(
+    svg: &mut String,
+    x: &str,
+    y: &str,
+    series: &[Series],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let points = || series.iter().flat_map(|series| series.points.iter());
+    let (left, right) = span(points().map(|point| point.0));
+    let (low, high) = span(points().map(|point| point.1));
+    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    let mut chart = ChartBuilder::on(&area)
+        .margin(12)
+        .x_label_area_size(38)
+        .y_label_area_size(64)
+        .build_cartesian_2d(left..right, low..high)?;
+    let number = |value: &f64| {
+        if value.abs() >= 0.01 || *value == 0.0 {
+            format!("{value:.3}")
+                .trim_end_matches('0')
+                .trim_end_matches('.')
+                .to_string()
+        } else {
+            format!("{value:.0e}")
+        }
+    };
+    chart
+        .configure_mesh()
+        .x_desc(x)
+        .y_desc(y)
+        .x_label_formatter(&|value| format!("{value:.0}"))
+        .y_label_formatter(&number)
+        .light_line_style(RGBColor(238, 238, 238))
+        .bold_line_style(RGBColor(220, 220, 220))
+        .draw()?;
+    for (at, line) in series.iter().enumerate() {
+        let style = colour(at).stroke_width(2);
+        chart
+            .draw_series(LineSeries::new(line.points.iter().copied(), style))?
+            .label(&line.name)
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], style));
+    }
+    if series.len() > 1 {
+        chart
+            .configure_series_labels()
+            .border_style(RGBColor(200, 200, 200))
+            .background_style(WHITE)
+            .draw()?;
+    }
+    drop(chart);
+    area.present()?;
+    Ok(())
+}
+
+/// Horizontal bars between 0 and 1, each with its value.
+///
+/// # Errors
+/// What plotters cannot draw.
+pub fn bar_chart(bars: &[(String, f64)]) -> Result<String> {
+    let mut svg = String::new();
+    draw_bars(&mut svg, bars).map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
+    Ok(svg)
+}
+
+fn draw_bars(svg: &mut String, bars: &[(String, f64)]) -> Result<(), Box<dyn std::error::Error>> {
+    let (row, left, width) = (34, 190, 470);
+    let area = SVGBackend::with_string(svg, (SIZE.0, (bars.len() as u32) * row as u32 + 12))
+        .into_drawing_area();
+    let text = ("sans-serif", 15).into_font().color(&RGBColor(40, 40, 40));
+    for (at, (name, value)) in bars.iter().enumerate() {
+        let top = at as i32 * row + 8;
+        let end = left + (value.clamp(0.0, 1.0) * f64::from(width)) as i32;
+        area.draw(&Text::new(name.clone(), (4, top + 5), text.clone()))?;
+        area.draw(&Rectangle::new(
+            [(left, top), (left + width, top + 22)],
+            RGBColor(240, 240, 240).filled(),
+        ))?;
+        area.draw(&Rectangle::new(
+            [(left, top), (end, top + 22)],
+            colour(0).filled(),
+        ))?;
+        area.draw(&Text::new(
+            format!("{value:.4}"),
+            (left + width + 10, top + 5),
+            text.clone(),
+        ))?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charts_hold_their_data_and_survive_none() {
+        let series = [Series {
+            name: "loss".into(),
+            points: vec![(1.0, 2.0), (2.0, 1.0)],
+        }];
+        assert!(
+            line_chart("step", "loss", &series)
+                .unwrap()
+                .contains("polyline")
+        );
+        assert!(line_chart("step", "loss", &[]).is_ok());
+        assert!(
+            bar_chart(&[("BM25 <x>".into(), 0.5)])
+                .unwrap()
+                .contains("0.5000")
+        );
+    }
+}

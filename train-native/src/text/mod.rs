@@ -1,0 +1,5 @@
+//! Texts in files: one reader for each format, chosen by the file's name.
+
+mod reader;
+
+pub use reader::{Columns, Format, Record, TextFile};

@@ -1,0 +1,134 @@
+//! The model that a recipe starts from: an existing one, or a new one with its tokenizer.
+
+use anyhow::{Context as _, Result, anyhow};
+use burn::tensor::backend::Backend;
+use kiln_core::checkpoint::{Files, LoadOptions, tokenizer_config_file};
+use kiln_core::config::{AttentionMode, Family, ModelConfig};
+use kiln_core::embedder::{Embedder, EmbeddingModel};
+use kiln_core::pooling::PoolingConfig;
+use kiln_core::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
+use tokenizers::AddedToken;
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::processors::template::TemplateProcessing;
+
+use crate::model::load_embedder;
+use crate::recipe::{ModelRecipe, NewModel};
+use crate::terminal::Terminal;
+
+const SPECIAL: [&str; 3] = ["<pad>", "<s>", "</s>"];
+
+/// Most tokens of a text where the recipe does not say.
+const MAX_LENGTH: usize = 128;
+
+/// Trains a byte-level BPE tokenizer; it puts `<s>` and `</s>` around each text.
+///
+/// # Errors
+/// What the `tokenizers` crate refuses.
+pub fn train_tokenizer<'a>(
+    texts: impl Iterator<Item = &'a str> + Send,
+    vocab_size: usize,
+) -> Result<Vec<u8>> {
+    let failed = |error: tokenizers::Error| anyhow!("cannot train a tokenizer: {error}");
+    let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    let trainer = BpeTrainer::builder()
+        .show_progress(false)
+        .vocab_size(vocab_size)
+        .min_frequency(2)
+        .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+        .special_tokens(SPECIAL.map(|token| AddedToken::from(token, true)).to_vec())
+        .build();
+    tokenizer
+        .train(&mut TrainerWrapper::BpeTrainer(trainer), texts)
+        .map_err(failed)?;
+    let special = |token: &str| {
+        let id = tokenizer
+            .token_to_id(token)
+            .with_context(|| format!("the tokenizer lost {token}"))?;
+        Ok::<_, anyhow::Error>((token.to_string(), id))
+    };
+    let template = TemplateProcessing::builder()
+        .try_single(format!("{} $A {}", SPECIAL[1], SPECIAL[2]))
+        .map_err(|error| anyhow!("{error}"))?
+        .special_tokens(vec![special(SPECIAL[1])?, special(SPECIAL[2])?])
+        .build()
+        .map_err(|error| anyhow!("{error}"))?;
+    tokenizer.with_post_processor(Some(template));
+    Ok(tokenizer.to_string(true).map_err(failed)?.into_bytes())
+}
+
+/// A new Llama-shaped model with random weights, and its tokenizer.
+///
+/// # Errors
+/// Sizes that contradict one another.
+pub fn new_model<'a, B: Backend>(
+    shape: &NewModel,
+    recipe: &ModelRecipe,
+    texts: impl Iterator<Item = &'a str> + Send,
+    device: &B::Device,
+) -> Result<Embedder<B>> {
+    let max_length = recipe.max_length.unwrap_or(MAX_LENGTH);
+    let config = ModelConfig::from_value(&serde_json::json!({
+        "model_type": Family::Llama.model_type(),
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads.unwrap_or(shape.heads),
+        "max_position_embeddings": max_length,
+        "pad_token_id": 0,
+        "is_causal": recipe.attention == Some(AttentionMode::Causal),
+    }))?;
+    let json = train_tokenizer(texts, shape.vocab_size)?;
+    let tokenizer_config = TokenizerConfig {
+        max_length,
+        padding_side: PaddingSide::Right,
+        add_bos: true,
+        add_eos: true,
+        lower_case: false,
+        instruction: InstructionSpan::Excluded,
+    };
+    let names = tokenizer_config_file(
+        config.family,
+        &tokenizer_config,
+        [SPECIAL[1], SPECIAL[2], SPECIAL[0]],
+    );
+    let tokenizer = Tokenizer::new(&json, &serde_json::from_slice(&names)?, tokenizer_config)?;
+    let pooling = recipe.pooling.clone().unwrap_or(PoolingConfig::Mean);
+    let model = EmbeddingModel::random(&config, &pooling, device);
+    let mut embedder = Embedder::new(model, tokenizer, device)?;
+    embedder.prompts.by_name = recipe.prompts.clone();
+    embedder.tokenizer_files = Files(
+        [
+            ("tokenizer.json".to_string(), json),
+            ("tokenizer_config.json".to_string(), names),
+        ]
+        .into(),
+    );
+    Ok(embedder)
+}
+
+/// The recipe's base model, with its overrides and prompts.
+///
+/// # Errors
+/// Whatever is wrong with the model's files.
+pub fn base_model<B: Backend>(
+    base: &str,
+    recipe: &ModelRecipe,
+    device: &B::Device,
+    terminal: Terminal,
+) -> Result<Embedder<B>> {
+    let options = LoadOptions {
+        pooling: recipe.pooling.clone(),
+        attention: recipe.attention,
+        max_length: recipe.max_length,
+    };
+    let mut embedder = load_embedder::<B>(base, &options, device, terminal)?;
+    embedder.model.normalize = true;
+    embedder.prompts.by_name.extend(recipe.prompts.clone());
+    Ok(embedder)
+}

@@ -231,11 +231,7 @@ pub struct ModelConfig {
 }
 
 fn bad(cause: impl std::fmt::Display) -> Error {
-    Error::bad_file(
-        "config.json",
-        cause,
-        "use the config.json that was saved with the weights",
-    )
+    Error::bad_file("config.json", cause, "use the config.json that was saved with the weights")
 }
 
 impl ModelConfig {
@@ -301,10 +297,7 @@ impl ModelConfig {
             }
         }
         if self.num_layers > 1024 {
-            return Err(bad(format!(
-                "num_hidden_layers is {}, more than 1024",
-                self.num_layers
-            )));
+            return Err(bad(format!("num_hidden_layers is {}, more than 1024", self.num_layers)));
         }
         if self.num_heads % self.num_kv_heads != 0 {
             return Err(bad(format!(
@@ -326,9 +319,7 @@ impl ModelConfig {
                 if encoder.position_rows <= encoder.position_offset
                     || encoder.position_rows > LARGEST
                 {
-                    return Err(bad(
-                        "max_position_embeddings leaves no position for a token",
-                    ));
+                    return Err(bad("max_position_embeddings leaves no position for a token"));
                 }
             }
             Architecture::Decoder(decoder) => {
@@ -359,10 +350,7 @@ pub(crate) struct Keys<'a>(pub(crate) &'a serde_json::Map<String, Value>);
 
 impl<'a> Keys<'a> {
     pub(crate) fn new(value: &'a Value) -> Result<Self> {
-        value
-            .as_object()
-            .map(Keys)
-            .ok_or_else(|| bad("not a JSON object"))
+        value.as_object().map(Keys).ok_or_else(|| bad("not a JSON object"))
     }
 
     /// The value of a key; JSON `null` counts as absent, as it does in transformers.
@@ -387,27 +375,27 @@ impl<'a> Keys<'a> {
 
     pub(crate) fn float_or(&self, key: &str, default: f64) -> Result<f64> {
         match self.get(key) {
-            Some(value) => value
-                .as_f64()
-                .ok_or_else(|| bad(format!("{key} is {value}, not a number"))),
+            Some(value) => {
+                value.as_f64().ok_or_else(|| bad(format!("{key} is {value}, not a number")))
+            }
             None => Ok(default),
         }
     }
 
     pub(crate) fn bool_or(&self, key: &str, default: bool) -> Result<bool> {
         match self.get(key) {
-            Some(value) => value
-                .as_bool()
-                .ok_or_else(|| bad(format!("{key} is {value}, not true or false"))),
+            Some(value) => {
+                value.as_bool().ok_or_else(|| bad(format!("{key} is {value}, not true or false")))
+            }
             None => Ok(default),
         }
     }
 
     pub(crate) fn text_or(&self, key: &str, default: &'a str) -> Result<&'a str> {
         match self.get(key) {
-            Some(value) => value
-                .as_str()
-                .ok_or_else(|| bad(format!("{key} is {value}, not a string"))),
+            Some(value) => {
+                value.as_str().ok_or_else(|| bad(format!("{key} is {value}, not a string")))
+            }
             None => Ok(default),
         }
     }
@@ -435,9 +423,7 @@ mod tests {
 
     #[test]
     fn unknown_family_lists_the_known_ones() {
-        let error = ModelConfig::from_json(br#"{"model_type":"mamba"}"#)
-            .unwrap_err()
-            .to_string();
+        let error = ModelConfig::from_json(br#"{"model_type":"mamba"}"#).unwrap_err().to_string();
         for family in Family::ALL {
             assert!(error.contains(family.model_type()), "{error}");
         }
@@ -446,32 +432,15 @@ mod tests {
     #[test]
     fn contradictions_are_named() {
         for (from, to, key) in [
-            (
-                "\"num_attention_heads\":4",
-                "\"num_attention_heads\":0",
-                "num_attention_heads",
-            ),
-            (
-                "\"num_attention_heads\":4",
-                "\"num_attention_heads\":5",
-                "hidden_size",
-            ),
+            ("\"num_attention_heads\":4", "\"num_attention_heads\":0", "num_attention_heads"),
+            ("\"num_attention_heads\":4", "\"num_attention_heads\":5", "hidden_size"),
             ("\"vocab_size\":100", "\"vocab_size\":1e3", "vocab_size"),
             ("\"vocab_size\":100", "\"vocab_size\":-1", "vocab_size"),
-            (
-                "\"vocab_size\":100",
-                "\"vocab_size\":1000000000000",
-                "vocab_size",
-            ),
-            (
-                "\"hidden_act\":\"gelu\"",
-                "\"hidden_act\":\"mish\"",
-                "hidden_act",
-            ),
+            ("\"vocab_size\":100", "\"vocab_size\":1000000000000", "vocab_size"),
+            ("\"hidden_act\":\"gelu\"", "\"hidden_act\":\"mish\"", "hidden_act"),
         ] {
-            let error = ModelConfig::from_json(BERT.replace(from, to).as_bytes())
-                .unwrap_err()
-                .to_string();
+            let error =
+                ModelConfig::from_json(BERT.replace(from, to).as_bytes()).unwrap_err().to_string();
             assert!(error.contains(key), "{error}");
         }
     }

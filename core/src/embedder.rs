@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use burn::module::Module;
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::{Tensor, TensorData, backend::Backend};
 
 use crate::checkpoint::Files;
 use crate::config::{AttentionMode, ModelConfig};
@@ -56,9 +56,7 @@ impl<B: Backend> EmbeddingModel<B> {
     /// A pooling head without its parameters.
     pub fn forward(&self, input: &ModelInput<B>) -> Result<(Tensor<B, 2>, Explanation<B>)> {
         let mode = self.config.attention;
-        let states = self
-            .backbone
-            .forward(input, mode, self.pooling.config().want());
+        let states = self.backbone.forward(input, mode, self.pooling.config().want());
         let (mut pooled, explanation) = self.pooling.forward(&states, input, mode)?;
         for dense in &self.dense {
             pooled = dense.forward(pooled);
@@ -71,14 +69,7 @@ impl<B: Backend> EmbeddingModel<B> {
 
     /// Everything at once: states of all layers and the last attention, for analyses.
     pub fn states(&self, input: &ModelInput<B>) -> crate::model::States<B> {
-        self.backbone.forward(
-            input,
-            self.config.attention,
-            Want {
-                layers: true,
-                attention: true,
-            },
-        )
+        self.backbone.forward(input, self.config.attention, Want { layers: true, attention: true })
     }
 
     /// The attention mode.
@@ -106,11 +97,7 @@ impl Prompts {
             None => Ok(""),
             Some(name) => self.by_name.get(name).map(String::as_str).ok_or_else(|| {
                 let known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
-                let known = if known.is_empty() {
-                    "none".into()
-                } else {
-                    known.join(", ")
-                };
+                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
                 Error::invalid(format!("the model has no prompt {name:?}; it has {known}"))
             }),
         }
@@ -132,12 +119,7 @@ pub struct EmbedOptions {
 
 impl Default for EmbedOptions {
     fn default() -> Self {
-        Self {
-            prompt_name: None,
-            prompt: None,
-            dimensions: None,
-            batch_tokens: 4096,
-        }
+        Self { prompt_name: None, prompt: None, dimensions: None, batch_tokens: 4096 }
     }
 }
 
@@ -226,9 +208,7 @@ impl<B: Backend> Embedder<B> {
 
     /// Width of the vectors under the options.
     pub fn dimensions(&self, options: &EmbedOptions) -> usize {
-        options
-            .dimensions
-            .unwrap_or_else(|| self.model.dimensions())
+        options.dimensions.unwrap_or_else(|| self.model.dimensions())
     }
 
     /// Vectors of texts, in the texts' order.
@@ -247,27 +227,31 @@ impl<B: Backend> Embedder<B> {
     ) -> Result<Vec<Vec<f32>>> {
         let plan = self.plan(texts, options)?;
         let mut vectors = vec![Vec::new(); texts.len()];
-        let mut done = Progress {
-            texts: 0,
-            total: texts.len(),
-            tokens: 0,
-        };
-        for rows in &plan.batches {
+        let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
+        for rows in plan.batches() {
             let batch = self.tokenizer.pad(&plan.rows(rows));
-            let values = self
-                .embed_batch(&batch, options)?
-                .into_data()
-                .convert::<f32>()
-                .into_vec::<f32>()
-                .map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?;
-            plan.scatter(rows, values, &mut vectors)?;
-            done.texts += rows.len();
-            done.tokens += batch.attention.iter().filter(|&&token| token).count();
+            for (&row, vector) in rows.iter().zip(self.batch_vectors(&batch, rows, options)?) {
+                vectors[row] = vector;
+            }
+            done.add(&batch);
             if progress(done).is_break() {
                 return Err(Error::Cancelled);
             }
         }
         Ok(vectors)
+    }
+
+    /// Vectors of one batch of a [`Plan`], read back from the device.
+    ///
+    /// # Errors
+    /// Too many dimensions, or vectors with NaN.
+    pub fn batch_vectors(
+        &self,
+        batch: &TokenBatch,
+        rows: &[usize],
+        options: &EmbedOptions,
+    ) -> Result<Vec<Vec<f32>>> {
+        split_vectors(self.embed_batch(batch, options)?.into_data(), rows)
     }
 
     /// As [`Embedder::embed`], for devices that cannot be waited for (WebGPU in a page).
@@ -279,22 +263,16 @@ impl<B: Backend> Embedder<B> {
     ) -> Result<Vec<Vec<f32>>> {
         let plan = self.plan(texts, options)?;
         let mut vectors = vec![Vec::new(); texts.len()];
-        let mut done = Progress {
-            texts: 0,
-            total: texts.len(),
-            tokens: 0,
-        };
-        for rows in &plan.batches {
+        let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
+        for rows in plan.batches() {
             let batch = self.tokenizer.pad(&plan.rows(rows));
             let data = self.embed_batch(&batch, options)?.into_data_async().await;
-            let values = data
-                .map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?
-                .convert::<f32>()
-                .into_vec::<f32>()
-                .map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?;
-            plan.scatter(rows, values, &mut vectors)?;
-            done.texts += rows.len();
-            done.tokens += batch.attention.iter().filter(|&&token| token).count();
+            let data =
+                data.map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?;
+            for (&row, vector) in rows.iter().zip(split_vectors(data, rows)?) {
+                vectors[row] = vector;
+            }
+            done.add(&batch);
             if progress(done).is_break() {
                 return Err(Error::Cancelled);
             }
@@ -350,46 +328,74 @@ impl<B: Backend> Embedder<B> {
     }
 
     fn plan(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Plan> {
-        if let Some(dimensions) = options.dimensions
-            && (dimensions == 0 || dimensions > self.model.dimensions())
-        {
-            return Err(Error::invalid(format!(
-                "{dimensions} dimensions asked of a model that gives {}",
+        self.check(options)?;
+        Ok(Plan::new(self.tokenizer.encode_all(self.prompt(options)?, texts)?, options))
+    }
+
+    /// Whether the model can do what the options ask for.
+    ///
+    /// # Errors
+    /// An unknown prompt, or more dimensions than the vectors have.
+    pub fn check(&self, options: &EmbedOptions) -> Result<()> {
+        self.prompt(options)?;
+        match options.dimensions {
+            Some(n) if n == 0 || n > self.model.dimensions() => Err(Error::invalid(format!(
+                "{n} dimensions asked of a model that gives {}",
                 self.model.dimensions()
-            )));
+            ))),
+            _ => Ok(()),
         }
-        let tokens = self.tokenizer.encode_all(self.prompt(options)?, texts)?;
-        Ok(Plan {
-            batches: batches(&tokens, options.batch_tokens),
-            tokens,
-        })
+    }
+}
+
+impl Progress {
+    /// Counts a batch as done.
+    pub fn add(&mut self, batch: &TokenBatch) {
+        self.texts += batch.batch;
+        self.tokens += batch.attention.iter().filter(|&&token| token).count();
     }
 }
 
 /// Tokenised texts and the batches in which they are computed.
-struct Plan {
+#[derive(Debug, Clone)]
+pub struct Plan {
     tokens: Vec<Tokens>,
     batches: Vec<Vec<usize>>,
 }
 
 impl Plan {
-    fn rows(&self, rows: &[usize]) -> Vec<&Tokens> {
-        rows.iter().map(|&row| &self.tokens[row]).collect()
+    /// Sorts texts by length, longest first, and cuts them into batches of the options' budget.
+    pub fn new(tokens: Vec<Tokens>, options: &EmbedOptions) -> Self {
+        Self { batches: batches(&tokens, options.batch_tokens), tokens }
     }
 
-    /// Puts a batch's vectors where their texts stand.
-    fn scatter(&self, rows: &[usize], values: Vec<f32>, vectors: &mut [Vec<f32>]) -> Result<()> {
-        let width = values.len() / rows.len().max(1);
-        for (&row, vector) in rows.iter().zip(values.chunks(width.max(1))) {
-            if vector.iter().any(|value| !value.is_finite()) {
-                return Err(Error::invalid(format!(
-                    "the vector of text {row} has NaN or infinite values; the device computed wrongly or the weights overflow"
-                )));
-            }
-            vectors[row] = vector.to_vec();
-        }
-        Ok(())
+    /// Rows of each batch.
+    pub fn batches(&self) -> &[Vec<usize>] {
+        &self.batches
     }
+
+    /// Tokens of some rows.
+    pub fn rows(&self, rows: &[usize]) -> Vec<&Tokens> {
+        rows.iter().map(|&row| &self.tokens[row]).collect()
+    }
+}
+
+/// The vectors of a batch `[rows, dim]`, each checked to be finite.
+fn split_vectors(data: TensorData, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
+    let dim = data.shape.last().copied().unwrap_or_default().max(1);
+    let values = data
+        .convert::<f32>()
+        .into_vec::<f32>()
+        .map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?;
+    let vectors = values.chunks(dim);
+    if let Some((row, _)) =
+        rows.iter().zip(vectors.clone()).find(|(_, vector)| !vector.iter().all(|x| x.is_finite()))
+    {
+        return Err(Error::invalid(format!(
+            "the vector of text {row} has NaN or infinite values; the device computed wrongly or the weights overflow"
+        )));
+    }
+    Ok(vectors.map(<[f32]>::to_vec).collect())
 }
 
 /// Rows by length, longest first, cut where a batch would exceed the token budget; a single
@@ -438,18 +444,10 @@ mod tests {
 
     #[test]
     fn unknown_prompts_list_the_known_ones() {
-        let prompts = Prompts {
-            by_name: [("query".to_string(), "q: ".to_string())].into(),
-            default: None,
-        };
+        let prompts =
+            Prompts { by_name: [("query".to_string(), "q: ".to_string())].into(), default: None };
         assert_eq!(prompts.get(None).unwrap(), "");
         assert_eq!(prompts.get(Some("query")).unwrap(), "q: ");
-        assert!(
-            prompts
-                .get(Some("passage"))
-                .unwrap_err()
-                .to_string()
-                .contains("query")
-        );
+        assert!(prompts.get(Some("passage")).unwrap_err().to_string().contains("query"));
     }
 }

@@ -59,11 +59,7 @@ pub enum Error {
 impl Error {
     /// A [`Error::BadFile`] from anything printable.
     pub fn bad_file(file: impl Into<String>, cause: impl std::fmt::Display, remedy: &str) -> Self {
-        Error::BadFile {
-            file: file.into(),
-            cause: cause.to_string(),
-            remedy: remedy.into(),
-        }
+        Error::BadFile { file: file.into(), cause: cause.to_string(), remedy: remedy.into() }
     }
 
     /// A [`Error::Invalid`] from anything printable.

@@ -20,10 +20,7 @@ impl Ord for Hit {
     /// The worst hit is the greatest, so that a heap gives it up first; of equal scores the
     /// later row is the worse.
     fn cmp(&self, other: &Self) -> Ordering {
-        other
-            .score
-            .total_cmp(&self.score)
-            .then(self.row.cmp(&other.row))
+        other.score.total_cmp(&self.score).then(self.row.cmp(&other.row))
     }
 }
 
@@ -88,10 +85,7 @@ impl TopK {
                 )));
             }
             for (query, best) in self.queries.chunks_exact(self.dim).zip(&mut self.best) {
-                let hit = Hit {
-                    row: self.rows,
-                    score: dot(query, row),
-                };
+                let hit = Hit { row: self.rows, score: dot(query, row) };
                 if best.len() < self.k {
                     best.push(hit);
                 } else if let Some(mut worst) = best.peek_mut()
@@ -107,10 +101,7 @@ impl TopK {
 
     /// The hits of each query, best first.
     pub fn finish(self) -> Vec<Vec<Hit>> {
-        self.best
-            .into_iter()
-            .map(BinaryHeap::into_sorted_vec)
-            .collect()
+        self.best.into_iter().map(BinaryHeap::into_sorted_vec).collect()
     }
 }
 

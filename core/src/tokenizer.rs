@@ -134,9 +134,7 @@ impl Tokenizer {
         let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| bad(e.to_string()))?;
         let pad = inner.get_padding().map(|padding| padding.pad_id);
         // Length and padding are this type's business, not the file's.
-        inner
-            .with_truncation(None)
-            .map_err(|e| bad(e.to_string()))?;
+        inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
         inner.with_padding(None);
         let (mut prefix, mut suffix) = template(&inner).map_err(|e| bad(e.to_string()))?;
         let id_of = |key: &str| -> Result<Option<u32>> {
@@ -169,10 +167,7 @@ impl Tokenizer {
                 suffix.push(eos);
             }
         }
-        let pad = id_of("pad_token")?
-            .or(pad)
-            .or(id_of("eos_token")?)
-            .unwrap_or(0);
+        let pad = id_of("pad_token")?.or(pad).or(id_of("eos_token")?).unwrap_or(0);
         if config.max_length <= prefix.len() + suffix.len() {
             return Err(Error::invalid(format!(
                 "max_length {} leaves no room for a text beside {} special tokens",
@@ -180,13 +175,7 @@ impl Tokenizer {
                 prefix.len() + suffix.len()
             )));
         }
-        Ok(Self {
-            inner,
-            config,
-            prefix,
-            suffix,
-            pad,
-        })
+        Ok(Self { inner, config, prefix, suffix, pad })
     }
 
     /// The settings.
@@ -218,10 +207,7 @@ impl Tokenizer {
 
     /// The `tokenizer.json` that this was read from, less its truncation and padding.
     pub fn to_json(&self) -> Result<Vec<u8>> {
-        self.inner
-            .to_string(false)
-            .map(String::into_bytes)
-            .map_err(Error::invalid)
+        self.inner.to_string(false).map(String::into_bytes).map_err(Error::invalid)
     }
 
     /// Tokens of a text behind an instruction, which may be empty.
@@ -279,10 +265,7 @@ impl Tokenizer {
 
     /// Tokens of many texts behind the same instruction.
     pub fn encode_all(&self, instruction: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Tokens>> {
-        texts
-            .iter()
-            .map(|text| self.encode(instruction, text.as_ref()))
-            .collect()
+        texts.iter().map(|text| self.encode(instruction, text.as_ref())).collect()
     }
 
     /// Pads rows to the longest.
@@ -308,10 +291,7 @@ impl Tokenizer {
                 batch.pooling.push(pooled);
             };
             (0..before).for_each(|_| push(self.pad, false, false));
-            row.ids
-                .iter()
-                .zip(&row.pooling)
-                .for_each(|(&id, &pooled)| push(id, true, pooled));
+            row.ids.iter().zip(&row.pooling).for_each(|(&id, &pooled)| push(id, true, pooled));
             (0..after).for_each(|_| push(self.pad, false, false));
         }
         batch
@@ -321,17 +301,10 @@ impl Tokenizer {
 /// The special tokens that the tokenizer's own template puts before and after a text.
 fn template(inner: &tokenizers::Tokenizer) -> tokenizers::Result<(Vec<u32>, Vec<u32>)> {
     let probe = inner.encode("a", true)?;
-    let special: Vec<bool> = probe
-        .get_special_tokens_mask()
-        .iter()
-        .map(|&mask| mask == 1)
-        .collect();
+    let special: Vec<bool> =
+        probe.get_special_tokens_mask().iter().map(|&mask| mask == 1).collect();
     let before = special.iter().take_while(|&&special| special).count();
-    let after = special[before..]
-        .iter()
-        .rev()
-        .take_while(|&&special| special)
-        .count();
+    let after = special[before..].iter().rev().take_while(|&&special| special).count();
     let ids = probe.get_ids();
     Ok((ids[..before].to_vec(), ids[ids.len() - after..].to_vec()))
 }
@@ -382,10 +355,7 @@ mod tests {
         let tokens = tokenizer(config()).encode("", "a b a b a b a b").unwrap();
         assert_eq!(tokens.ids, [1, 4, 5, 4, 5, 2]);
         assert!(tokens.truncated);
-        assert_eq!(
-            tokens.offsets,
-            [(0, 0), (0, 1), (2, 3), (4, 5), (6, 7), (0, 0)]
-        );
+        assert_eq!(tokens.offsets, [(0, 0), (0, 1), (2, 3), (4, 5), (6, 7), (0, 0)]);
     }
 
     #[test]
@@ -394,22 +364,13 @@ mod tests {
         assert_eq!(all.ids, [1, 6, 7, 4, 2]);
         assert_eq!(all.pooling, [false, false, false, true, true]);
         assert_eq!(all.offsets[3], (0, 1));
-        let nv = TokenizerConfig {
-            instruction: InstructionSpan::ExcludedWithoutBos,
-            ..config()
-        };
+        let nv = TokenizerConfig { instruction: InstructionSpan::ExcludedWithoutBos, ..config() };
         assert_eq!(
             tokenizer(nv).encode("query: ", "a").unwrap().pooling,
             [false, false, true, true, true]
         );
-        let pooled = TokenizerConfig {
-            instruction: InstructionSpan::Pooled,
-            ..config()
-        };
-        assert_eq!(
-            tokenizer(pooled).encode("query: ", "a").unwrap().pooling,
-            [true; 5]
-        );
+        let pooled = TokenizerConfig { instruction: InstructionSpan::Pooled, ..config() };
+        assert_eq!(tokenizer(pooled).encode("query: ", "a").unwrap().pooling, [true; 5]);
     }
 
     #[test]
@@ -422,17 +383,11 @@ mod tests {
     #[test]
     fn padding_on_either_side() {
         let right = tokenizer(config());
-        let (long, short) = (
-            right.encode("", "a b").unwrap(),
-            right.encode("", "a").unwrap(),
-        );
+        let (long, short) = (right.encode("", "a b").unwrap(), right.encode("", "a").unwrap());
         let batch = right.pad(&[&long, &short]);
         assert_eq!(batch.ids, [1, 4, 5, 2, 1, 4, 2, 0]);
         assert_eq!(batch.positions(), [0, 1, 2, 3, 0, 1, 2, 0]);
-        let left = tokenizer(TokenizerConfig {
-            padding_side: PaddingSide::Left,
-            ..config()
-        });
+        let left = tokenizer(TokenizerConfig { padding_side: PaddingSide::Left, ..config() });
         let batch = left.pad(&[&long, &short]);
         assert_eq!(batch.ids, [1, 4, 5, 2, 0, 1, 4, 2]);
         assert_eq!(batch.positions(), [0, 1, 2, 3, 0, 0, 1, 2]);

@@ -7,9 +7,7 @@ use train_native::device::{Device, DeviceChoice, open};
 
 /// A file or folder of `tests/fixtures`.
 pub fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures")
-        .join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
 }
 
 /// Named tensors of a fixture file, as f32.
@@ -28,21 +26,14 @@ impl Tensors {
     pub fn get(&mut self, name: &str) -> (Vec<usize>, Vec<f32>) {
         let shape = self.0.tensors().get(name).map(|info| info.shape.clone());
         let shape = shape.unwrap_or_else(|| panic!("the fixture has no tensor {name}"));
-        let values = self
-            .0
-            .read(name)
-            .expect("fixture tensor")
-            .expect("fixture tensor");
+        let values = self.0.read(name).expect("fixture tensor").expect("fixture tensor");
         (shape, values)
     }
 
     /// Shape and values of small integers.
     pub fn ints(&mut self, name: &str) -> (Vec<usize>, Vec<i32>) {
         let (shape, values) = self.get(name);
-        (
-            shape,
-            values.into_iter().map(|value| value as i32).collect(),
-        )
+        (shape, values.into_iter().map(|value| value as i32).collect())
     }
 
     /// Whether there is such a tensor.

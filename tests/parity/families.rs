@@ -23,21 +23,16 @@ fn family<B: Backend>(name: &str, device: &B::Device) {
     let (batch, seq) = (shape[0], shape[1]);
     let mut worst = 0.0f32;
     let mut compared = 0;
-    for (mode, mode_name) in [
-        (AttentionMode::Causal, "causal"),
-        (AttentionMode::Bidirectional, "bidirectional"),
-    ] {
+    for (mode, mode_name) in
+        [(AttentionMode::Causal, "causal"), (AttentionMode::Bidirectional, "bidirectional")]
+    {
         for side in ["right", "left"] {
             let key = format!("{mode_name}.{side}");
             if !expected.has(&format!("{key}.mask")) {
                 continue;
             }
-            let attention: Vec<bool> = expected
-                .ints(&format!("{key}.mask"))
-                .1
-                .iter()
-                .map(|&m| m == 1)
-                .collect();
+            let attention: Vec<bool> =
+                expected.ints(&format!("{key}.mask")).1.iter().map(|&m| m == 1).collect();
             let tokens = TokenBatch {
                 ids: ids.iter().map(|&id| id as u32).collect(),
                 pooling: attention.clone(),
@@ -46,14 +41,7 @@ fn family<B: Backend>(name: &str, device: &B::Device) {
                 seq,
             };
             let input = ModelInput::<B>::new(&tokens, device);
-            let states = backbone.forward(
-                &input,
-                mode,
-                Want {
-                    layers: true,
-                    attention: true,
-                },
-            );
+            let states = backbone.forward(&input, mode, Want { layers: true, attention: true });
             assert_eq!(states.layers.len(), config.num_layers + 1);
             for (layer, hidden) in states.layers.into_iter().enumerate() {
                 let (_, reference) = expected.get(&format!("{key}.hidden.{layer}"));
@@ -66,10 +54,8 @@ fn family<B: Backend>(name: &str, device: &B::Device) {
             // Attention rows of padding queries mean nothing; repeat the mask for every head.
             let (_, reference) = expected.get(&format!("{key}.attention"));
             let found: Vec<f32> = states.attention.unwrap().into_data().to_vec().unwrap();
-            let rows: Vec<bool> = attention
-                .chunks(seq)
-                .flat_map(|row| row.repeat(config.num_heads))
-                .collect();
+            let rows: Vec<bool> =
+                attention.chunks(seq).flat_map(|row| row.repeat(config.num_heads)).collect();
             let error = relative_error(&found, &reference, seq, &rows);
             assert!(error < TOLERANCE, "{name} {key} attention: {error:e}");
             // Without the weights the fused product is used; the result is the same.

@@ -16,9 +16,8 @@ fn compare<B: Backend>(device: &B::Device, most_words: usize) {
     let texts: Vec<String> = serde_json::from_slice(&texts).unwrap();
     let (shape, expected) = Tensors::open("minilm", "vectors").get("vectors");
     assert_eq!(shape, [100, 384]);
-    let kept: Vec<usize> = (0..100)
-        .filter(|&at| texts[at].split_whitespace().count() <= most_words)
-        .collect();
+    let kept: Vec<usize> =
+        (0..100).filter(|&at| texts[at].split_whitespace().count() <= most_words).collect();
     let chosen: Vec<&String> = kept.iter().map(|&at| &texts[at]).collect();
     let mut reports = Vec::new();
     let vectors = embedder
@@ -38,10 +37,7 @@ fn compare<B: Backend>(device: &B::Device, most_words: usize) {
         );
         worst = worst.min(similarity);
     }
-    eprintln!(
-        "PARITY all-MiniLM-L6-v2, {} texts: smallest cosine {worst:.8}",
-        kept.len()
-    );
+    eprintln!("PARITY all-MiniLM-L6-v2, {} texts: smallest cosine {worst:.8}", kept.len());
 }
 
 /// All texts on the CPU and on real GPUs.
@@ -84,18 +80,11 @@ fn a_run_can_be_cancelled() {
     let embedder: Embedder<train_native::device::Cpu> =
         load(&folder, &LoadOptions::default(), &Default::default()).unwrap();
     let texts = vec!["a few words to embed"; 64];
-    let options = EmbedOptions {
-        batch_tokens: 32,
-        ..Default::default()
-    };
+    let options = EmbedOptions { batch_tokens: 32, ..Default::default() };
     let mut calls = 0;
     let result = embedder.embed(&texts, &options, |_| {
         calls += 1;
-        if calls == 2 {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        if calls == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     assert!(matches!(result, Err(kiln_core::Error::Cancelled)));
     assert_eq!(calls, 2);

@@ -48,16 +48,11 @@ fn compare<B: Backend>(
     let tensor3 = |(shape, values): (Vec<usize>, Vec<f32>)| {
         Tensor::<B, 3>::from_data(TensorData::new(values, shape), device)
     };
-    let layers: Vec<_> = (0..4)
-        .map(|layer| tensor3(inputs.get(&format!("hidden.{layer}"))))
-        .collect();
+    let layers: Vec<_> =
+        (0..4).map(|layer| tensor3(inputs.get(&format!("hidden.{layer}")))).collect();
     for side in ["right", "left"] {
         let (shape, mask) = inputs.ints(&format!("{side}.mask"));
-        let pooled = if *config == PoolingConfig::WeightedMean {
-            "mask"
-        } else {
-            "pooled"
-        };
+        let pooled = if *config == PoolingConfig::WeightedMean { "mask" } else { "pooled" };
         let (_, pooled) = inputs.ints(&format!("{side}.{pooled}"));
         let tokens = TokenBatch {
             ids: vec![0; mask.len()],
@@ -94,20 +89,17 @@ fn without_parameters<B: Backend>(device: B::Device) {
     for config in heads {
         compare::<B>(&config, config.name(), None, mode, &device);
     }
-    for (score, name) in [
-        (AnchorScore::Log1p, "anchor.log1p"),
-        (AnchorScore::Linear, "anchor.linear"),
-    ] {
+    for (score, name) in
+        [(AnchorScore::Log1p, "anchor.log1p"), (AnchorScore::Linear, "anchor.linear")]
+    {
         compare::<B>(&PoolingConfig::Anchor { score }, name, None, mode, &device);
     }
 }
 
 fn attending<B: Backend>(device: B::Device) {
     use AttentionMode::{Bidirectional, Causal};
-    for (feed_forward, kind) in [
-        (FeedForwardKind::Geglu, "geglu"),
-        (FeedForwardKind::Gelu, "gelu"),
-    ] {
+    for (feed_forward, kind) in [(FeedForwardKind::Geglu, "geglu"), (FeedForwardKind::Gelu, "gelu")]
+    {
         let block = |latent_size| BlockConfig {
             latents: 6,
             latent_size,
@@ -117,31 +109,13 @@ fn attending<B: Backend>(device: B::Device) {
         };
         let test = |config: PoolingConfig, ending: &str, mode| {
             let folder = format!("{}.{kind}", config.name());
-            compare::<B>(
-                &config,
-                &format!("{folder}{ending}"),
-                Some(&folder),
-                mode,
-                &device,
-            );
+            compare::<B>(&config, &format!("{folder}{ending}"), Some(&folder), mode, &device);
         };
         test(PoolingConfig::SelfAttention(block(None)), "", Causal);
         test(PoolingConfig::LatentAttention(block(None)), "", Causal);
-        test(
-            PoolingConfig::LastLayerTrainable(block(Some(12))),
-            "",
-            Causal,
-        );
-        test(
-            PoolingConfig::MultiLayerTrainable(block(Some(12))),
-            ".causal",
-            Causal,
-        );
-        test(
-            PoolingConfig::MultiLayerTrainable(block(Some(12))),
-            ".bidirectional",
-            Bidirectional,
-        );
+        test(PoolingConfig::LastLayerTrainable(block(Some(12))), "", Causal);
+        test(PoolingConfig::MultiLayerTrainable(block(Some(12))), ".causal", Causal);
+        test(PoolingConfig::MultiLayerTrainable(block(Some(12))), ".bidirectional", Bidirectional);
     }
 }
 

@@ -24,12 +24,9 @@ impl FromStr for DeviceChoice {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, index) = match text.split_once(':') {
-            Some((kind, index)) => (
-                kind,
-                index
-                    .parse()
-                    .map_err(|_| format!("{index:?} is not a device number"))?,
-            ),
+            Some((kind, index)) => {
+                (kind, index.parse().map_err(|_| format!("{index:?} is not a device number"))?)
+            }
             None => (text, 0),
         };
         match kind {
@@ -37,9 +34,7 @@ impl FromStr for DeviceChoice {
             "cpu" => Ok(Self::Cpu),
             "vulkan" => Ok(Self::Vulkan(index)),
             "cuda" => Ok(Self::Cuda(index)),
-            _ => Err(format!(
-                "{text:?} is none of auto, cpu, vulkan[:n], cuda[:n]"
-            )),
+            _ => Err(format!("{text:?} is none of auto, cpu, vulkan[:n], cuda[:n]")),
         }
     }
 }
@@ -90,23 +85,19 @@ pub struct Inventory {
 pub fn inventory() -> Inventory {
     let mut found = Inventory::default();
     match cuda::devices() {
-        Ok(names) => found
-            .devices
-            .extend(names.into_iter().enumerate().map(|(index, name)| Listed {
-                device: format!("cuda:{index}"),
-                name,
-                software: false,
-            })),
+        Ok(names) => found.devices.extend(names.into_iter().enumerate().map(|(index, name)| {
+            Listed { device: format!("cuda:{index}"), name, software: false }
+        })),
         Err(reason) => found.absent.push(("cuda".into(), reason)),
     }
     match vulkan::adapters() {
-        Ok(adapters) => found.devices.extend(adapters.into_iter().enumerate().map(
-            |(index, adapter)| Listed {
+        Ok(adapters) => {
+            found.devices.extend(adapters.into_iter().enumerate().map(|(index, adapter)| Listed {
                 device: format!("vulkan:{index}"),
                 name: adapter.name,
                 software: adapter.software,
-            },
-        )),
+            }))
+        }
         Err(reason) => found.absent.push(("vulkan".into(), reason)),
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -129,11 +120,7 @@ fn simd() -> &'static str {
             return "AVX2";
         }
     }
-    if cfg!(target_arch = "aarch64") {
-        "NEON"
-    } else {
-        "baseline SIMD"
-    }
+    if cfg!(target_arch = "aarch64") { "NEON" } else { "baseline SIMD" }
 }
 
 /// Finds the device that a choice names.
@@ -146,27 +133,22 @@ pub fn open(choice: DeviceChoice) -> Result<Device> {
         DeviceChoice::Cpu => Ok(Device::Cpu),
         DeviceChoice::Cuda(index) => match cuda::devices() {
             Ok(names) if index < names.len() => Ok(Device::Cuda(index)),
-            Ok(names) => bail!(
-                "no CUDA device {index}: the driver lists {}; {instead}",
-                names.len()
-            ),
+            Ok(names) => {
+                bail!("no CUDA device {index}: the driver lists {}; {instead}", names.len())
+            }
             Err(reason) => bail!("no CUDA device: {reason}; {instead}"),
         },
         DeviceChoice::Vulkan(index) => match vulkan::adapters() {
             Ok(mut adapters) if index < adapters.len() => {
                 Ok(Device::Vulkan(adapters.swap_remove(index).device))
             }
-            Ok(adapters) => bail!(
-                "no Vulkan adapter {index}: there are {}; {instead}",
-                adapters.len()
-            ),
+            Ok(adapters) => {
+                bail!("no Vulkan adapter {index}: there are {}; {instead}", adapters.len())
+            }
             Err(reason) => bail!("no Vulkan adapter: {reason}; {instead}"),
         },
         DeviceChoice::Auto => {
-            let first = inventory()
-                .devices
-                .into_iter()
-                .find(|listed| !listed.software);
+            let first = inventory().devices.into_iter().find(|listed| !listed.software);
             match first.and_then(|listed| listed.device.parse().ok()) {
                 Some(found) => open(found),
                 None => Ok(Device::Cpu),
@@ -231,10 +213,7 @@ mod cuda {
         // libraries named are NVIDIA's driver and run-time compiler, whose initialisers have
         // no precondition; Burn would open the same ones at its first use of CUDA.
         let (driver, compiler) = unsafe {
-            (
-                cudarc::driver::sys::is_culib_present(),
-                cudarc::nvrtc::sys::is_culib_present(),
-            )
+            (cudarc::driver::sys::is_culib_present(), cudarc::nvrtc::sys::is_culib_present())
         };
         if !driver {
             return Err("the NVIDIA driver (libcuda) is not installed".into());
@@ -250,9 +229,7 @@ mod cuda {
         }
         (0..count)
             .map(|index| {
-                result::device::get(index)
-                    .and_then(result::device::get_name)
-                    .map_err(failed)
+                result::device::get(index).and_then(result::device::get_name).map_err(failed)
             })
             .collect()
     }
@@ -292,11 +269,7 @@ mod vulkan {
                     DeviceType::Other => return None,
                 };
                 let software = info.device_type == DeviceType::Cpu;
-                Some(Adapter {
-                    name: info.name,
-                    software,
-                    device,
-                })
+                Some(Adapter { name: info.name, software, device })
             })
             .collect();
         adapters.sort_by_key(|adapter| adapter.software);

@@ -1,10 +1,13 @@
-//! Embeds the texts of files, block by block.
+//! Embeds many texts: all cores on the CPU, block by block from files.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use anyhow::Result;
 use burn::tensor::backend::Backend;
-use kiln_core::embedder::{EmbedOptions, Embedder, Progress};
+use kiln_core::embedder::{EmbedOptions, Embedder, Plan, Progress};
+use kiln_core::tokenizer::Tokens;
+use rayon::prelude::*;
 
 use crate::interrupt;
 use crate::terminal::Terminal;
@@ -13,6 +16,59 @@ use crate::vectors::{Row, VectorWriter};
 
 /// Texts that are sorted by length together and held in memory at once.
 pub const BLOCK: usize = 4096;
+
+/// As [`Embedder::embed`], with tokenisation on all cores; on the CPU, where most of a layer's
+/// operations use one core, the batches run side by side too.
+///
+/// # Errors
+/// As [`Embedder::embed`]; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+pub fn embed_texts<B: Backend>(
+    embedder: &Embedder<B>,
+    texts: &[impl AsRef<str> + Sync],
+    options: &EmbedOptions,
+    progress: impl FnMut(Progress) + Send,
+) -> kiln_core::Result<Vec<Vec<f32>>> {
+    embedder.check(options)?;
+    let prompt = embedder.prompt(options)?;
+    let tokens: Vec<Tokens> = texts
+        .par_iter()
+        .map(|text| embedder.tokenizer.encode(prompt, text.as_ref()))
+        .collect::<kiln_core::Result<_>>()?;
+    let plan = Plan::new(tokens, options);
+    let done = Progress { texts: 0, total: texts.len(), tokens: 0 };
+    let shared = Mutex::new((done, progress));
+    let run = |rows: &Vec<usize>| {
+        if interrupt::asked() {
+            return Err(kiln_core::Error::Cancelled);
+        }
+        let batch = embedder.tokenizer.pad(&plan.rows(rows));
+        let vectors = embedder.batch_vectors(&batch, rows, options)?;
+        // A poisoned lock means that another batch panicked, and the panic is on its way.
+        if let Ok(mut shared) = shared.lock() {
+            let (done, progress) = &mut *shared;
+            done.add(&batch);
+            progress(*done);
+        }
+        Ok(vectors)
+    };
+    let found: Vec<Vec<Vec<f32>>> = if is_cpu::<B>(&embedder.device) {
+        plan.batches().par_iter().with_max_len(1).map(run).collect::<kiln_core::Result<_>>()?
+    } else {
+        plan.batches().iter().map(run).collect::<kiln_core::Result<_>>()?
+    };
+    let mut vectors = vec![Vec::new(); texts.len()];
+    for (rows, batch) in plan.batches().iter().zip(found) {
+        for (&row, vector) in rows.iter().zip(batch) {
+            vectors[row] = vector;
+        }
+    }
+    Ok(vectors)
+}
+
+/// Whether a backend computes on the CPU's own cores.
+fn is_cpu<B: Backend>(device: &B::Device) -> bool {
+    B::name(device).contains("flex")
+}
 
 /// Calls `each` with the rows of every block of a file, in the file's order.
 ///
@@ -27,11 +83,7 @@ pub fn embed_blocks<B: Backend>(
     mut each: impl FnMut(Vec<Row>) -> Result<()>,
 ) -> Result<Progress> {
     let bar = terminal.progress(total as u64, "embedding");
-    let mut done = Progress {
-        texts: 0,
-        total,
-        tokens: 0,
-    };
+    let mut done = Progress { texts: 0, total, tokens: 0 };
     let mut records = file.records()?;
     loop {
         let block: Vec<Record> = records.by_ref().take(BLOCK).collect::<Result<_>>()?;
@@ -40,22 +92,14 @@ pub fn embed_blocks<B: Backend>(
         }
         let texts: Vec<String> = block.iter().map(Record::joined).collect();
         let mut tokens = 0;
-        let vectors = embedder.embed(&texts, options, |progress| {
+        let vectors = embed_texts(embedder, &texts, options, |progress| {
             bar.set_position((done.texts + progress.texts) as u64);
             tokens = progress.tokens;
-            interrupt::flow()
         })?;
         done.texts += texts.len();
         done.tokens += tokens;
         let rows = block.into_iter().zip(texts).zip(vectors);
-        each(
-            rows.map(|((record, text), vector)| Row {
-                id: record.id,
-                text,
-                vector,
-            })
-            .collect(),
-        )?;
+        each(rows.map(|((record, text), vector)| Row { id: record.id, text, vector }).collect())?;
     }
     bar.finish_and_clear();
     Ok(done)
@@ -74,9 +118,7 @@ pub fn embed_file<B: Backend>(
     terminal: Terminal,
 ) -> Result<Progress> {
     let mut writer = VectorWriter::create(output, total, embedder.dimensions(options))?;
-    let done = embed_blocks(embedder, texts, total, options, terminal, |rows| {
-        writer.write(&rows)
-    })?;
+    let done = embed_blocks(embedder, texts, total, options, terminal, |rows| writer.write(&rows))?;
     writer.finish()?;
     Ok(done)
 }

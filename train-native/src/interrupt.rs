@@ -30,9 +30,5 @@ pub fn asked() -> bool {
 
 /// `Break` once Ctrl-C was pressed.
 pub fn flow() -> ControlFlow<()> {
-    if asked() {
-        ControlFlow::Break(())
-    } else {
-        ControlFlow::Continue(())
-    }
+    if asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }

@@ -44,9 +44,7 @@ pub fn resolve(name: &str, terminal: Terminal) -> Result<PathBuf> {
         && parts.iter().all(|part| {
             !part.is_empty()
                 && !part.starts_with('.')
-                && part
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+                && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
         });
     if !is_id {
         bail!(
@@ -58,14 +56,9 @@ pub fn resolve(name: &str, terminal: Terminal) -> Result<PathBuf> {
 }
 
 fn download(id: &str, revision: &str, terminal: Terminal) -> Result<PathBuf> {
-    let api = ApiBuilder::from_env()
-        .with_progress(!terminal.quiet)
-        .build()?;
-    let repo = api.repo(hf_hub::Repo::with_revision(
-        id.into(),
-        hf_hub::RepoType::Model,
-        revision.into(),
-    ));
+    let api = ApiBuilder::from_env().with_progress(!terminal.quiet).build()?;
+    let repo =
+        api.repo(hf_hub::Repo::with_revision(id.into(), hf_hub::RepoType::Model, revision.into()));
     let config = repo.get("config.json")?;
     repo.get("tokenizer.json")?;
     for file in SMALL_FILES {
@@ -75,9 +68,7 @@ fn download(id: &str, revision: &str, terminal: Terminal) -> Result<PathBuf> {
         Some(index) => {
             let index: serde_json::Value = serde_json::from_slice(&std::fs::read(&index)?)
                 .with_context(|| format!("{}: not valid JSON", index.display()))?;
-            let map = index["weight_map"]
-                .as_object()
-                .context("the index has no weight_map")?;
+            let map = index["weight_map"].as_object().context("the index has no weight_map")?;
             let shards: std::collections::BTreeSet<&str> =
                 map.values().filter_map(|v| v.as_str()).collect();
             for shard in shards {
@@ -88,10 +79,7 @@ fn download(id: &str, revision: &str, terminal: Terminal) -> Result<PathBuf> {
             repo.get("model.safetensors")?;
         }
     }
-    config
-        .parent()
-        .map(Path::to_path_buf)
-        .context("the Hub's cache has no folder for the model")
+    config.parent().map(Path::to_path_buf).context("the Hub's cache has no folder for the model")
 }
 
 /// A file that the repository may lack.

@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use crate::data::Example;
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
+use crate::embedding::embed_texts;
 use crate::eval::{bm25_rankings, dense_rankings, ndcg};
-use crate::interrupt;
 use crate::recipe::Recipe;
 use crate::report::{Page, Series, bar_chart, line_chart};
 use crate::terminal::Terminal;
@@ -108,35 +108,19 @@ pub fn run<B: Backend>(
         out.join("data").display()
     ));
 
-    let shape = recipe
-        .model
-        .new
-        .clone()
-        .context("the quickstart recipe describes a new model")?;
+    let shape = recipe.model.new.clone().context("the quickstart recipe describes a new model")?;
     let embedder = new_model::<B>(&shape, &recipe.model, corpus.training_texts(), device)?;
     let parameters = burn::module::Module::num_params(&embedder.model);
     let mut scores = vec![
-        Score {
-            name: "random order".into(),
-            ndcg_at_10: random_score(&corpus.test, recipe.seed),
-        },
-        Score {
-            name: "untrained model".into(),
-            ndcg_at_10: score(&embedder, &corpus.test)?,
-        },
+        Score { name: "random order".into(), ndcg_at_10: random_score(&corpus.test, recipe.seed) },
+        Score { name: "untrained model".into(), ndcg_at_10: score(&embedder, &corpus.test)? },
     ];
     let show = |name: String, value: f64, scores: &mut Vec<Score>| {
         terminal.note(format!("nDCG@{DEPTH} {value:.4}  {name}"));
-        scores.push(Score {
-            name,
-            ndcg_at_10: value,
-        });
+        scores.push(Score { name, ndcg_at_10: value });
     };
     for score in &scores {
-        terminal.note(format!(
-            "nDCG@{DEPTH} {:.4}  {}",
-            score.ndcg_at_10, score.name
-        ));
+        terminal.note(format!("nDCG@{DEPTH} {:.4}  {}", score.ndcg_at_10, score.name));
     }
     let examples: Vec<Vec<Example>> = recipe
         .stages
@@ -166,18 +150,13 @@ pub fn run<B: Backend>(
     if outcome.interrupted {
         return Err(kiln_core::Error::Cancelled.into());
     }
-    let bm25 = mean_ndcg(
-        &bm25_rankings(&corpus.test.queries, &corpus.test.corpus, DEPTH),
-        &corpus.test,
-    );
+    let bm25 =
+        mean_ndcg(&bm25_rankings(&corpus.test.queries, &corpus.test.corpus, DEPTH), &corpus.test);
     show("BM25 on the same test".into(), bm25, &mut scores);
 
     let model = out.join("model");
     write_directory(&model, &save(&outcome.embedder)?)?;
-    write_atomically(
-        &out.join("metrics.jsonl"),
-        outcome.telemetry.to_json_lines()?.as_bytes(),
-    )?;
+    write_atomically(&out.join("metrics.jsonl"), outcome.telemetry.to_json_lines()?.as_bytes())?;
     let summary = Summary {
         samples: samples(&outcome.embedder, &corpus.test)?,
         scores,
@@ -187,15 +166,10 @@ pub fn run<B: Backend>(
         model,
         report: out.join("report.html"),
     };
-    write_atomically(
-        &out.join("scores.json"),
-        &serde_json::to_vec_pretty(&summary)?,
-    )?;
+    write_atomically(&out.join("scores.json"), &serde_json::to_vec_pretty(&summary)?)?;
     write_atomically(
         &summary.report,
-        page(&summary, &recipe, &outcome.telemetry)?
-            .to_html()
-            .as_bytes(),
+        page(&summary, &recipe, &outcome.telemetry)?.to_html().as_bytes(),
     )?;
     Ok(summary)
 }
@@ -208,9 +182,8 @@ fn write_data(out: &Path, corpus: &Corpus, recipe: &Recipe) -> Result<()> {
         |path: &Path| std::fs::create_dir_all(path).with_context(|| path.display().to_string());
     create(&folder.join("test/qrels"))?;
     fn lines<T: Serialize>(items: impl Iterator<Item = T>) -> Result<Vec<u8>> {
-        let lines: Vec<String> = items
-            .map(|item| serde_json::to_string(&item))
-            .collect::<Result<_, _>>()?;
+        let lines: Vec<String> =
+            items.map(|item| serde_json::to_string(&item)).collect::<Result<_, _>>()?;
         Ok((lines.join("\n") + "\n").into_bytes())
     }
     #[derive(Serialize)]
@@ -219,21 +192,14 @@ fn write_data(out: &Path, corpus: &Corpus, recipe: &Recipe) -> Result<()> {
         text: &'a str,
     }
     let texts = |prefix: &'static str, texts: &'static str, of: &[String]| -> Result<()> {
-        let rows = of.iter().enumerate().map(|(row, text)| Text {
-            _id: format!("{prefix}{row}"),
-            text,
-        });
+        let rows =
+            of.iter().enumerate().map(|(row, text)| Text { _id: format!("{prefix}{row}"), text });
         write_atomically(&folder.join("test").join(texts), &lines(rows)?)
     };
-    for (name, examples) in [
-        ("retrieval", &corpus.retrieval),
-        ("classes", &corpus.classes),
-        ("pairs", &corpus.pairs),
-    ] {
-        write_atomically(
-            &folder.join(format!("{name}.jsonl")),
-            &lines(examples.iter())?,
-        )?;
+    for (name, examples) in
+        [("retrieval", &corpus.retrieval), ("classes", &corpus.classes), ("pairs", &corpus.pairs)]
+    {
+        write_atomically(&folder.join(format!("{name}.jsonl")), &lines(examples.iter())?)?;
     }
     texts("d", "corpus.jsonl", &corpus.test.corpus)?;
     texts("q", "queries.jsonl", &corpus.test.queries)?;
@@ -242,20 +208,14 @@ fn write_data(out: &Path, corpus: &Corpus, recipe: &Recipe) -> Result<()> {
         qrels.push_str(&format!("q{query}\td{document}\t1\n"));
     }
     write_atomically(&folder.join("test/qrels/test.tsv"), qrels.as_bytes())?;
-    write_atomically(
-        &out.join("recipe.toml"),
-        toml::to_string(recipe)?.as_bytes(),
-    )
+    write_atomically(&out.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())
 }
 
 fn mean_ndcg(rankings: &[Vec<usize>], test: &RetrievalSet) -> f64 {
-    let scores = rankings
-        .iter()
-        .zip(&test.relevant)
-        .map(|(ranking, &right)| {
-            let grades: HashMap<usize, f64> = [(right, 1.0)].into();
-            ndcg(ranking, &grades, DEPTH)
-        });
+    let scores = rankings.iter().zip(&test.relevant).map(|(ranking, &right)| {
+        let grades: HashMap<usize, f64> = [(right, 1.0)].into();
+        ndcg(ranking, &grades, DEPTH)
+    });
     scores.sum::<f64>() / rankings.len().max(1) as f64
 }
 
@@ -275,11 +235,8 @@ fn embed<B: Backend>(
     texts: &[String],
     prompt: &str,
 ) -> Result<Vec<Vec<f32>>> {
-    let options = EmbedOptions {
-        prompt_name: Some(prompt.into()),
-        ..Default::default()
-    };
-    Ok(embedder.embed(texts, &options, |_| interrupt::flow())?)
+    let options = EmbedOptions { prompt_name: Some(prompt.into()), ..Default::default() };
+    Ok(embed_texts(embedder, texts, &options, |_| {})?)
 }
 
 fn score<B: Backend>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<f64> {
@@ -300,10 +257,7 @@ fn samples<B: Backend>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<Ve
         answers: ranking
             .into_iter()
             .map(|row| {
-                (
-                    kiln_core::index::dot(&queries[at], &corpus[row]),
-                    test.corpus[row].clone(),
-                )
+                (kiln_core::index::dot(&queries[at], &corpus[row]), test.corpus[row].clone())
             })
             .collect(),
     };
@@ -321,30 +275,18 @@ fn page(summary: &Summary, recipe: &Recipe, telemetry: &Telemetry) -> Result<Pag
         summary.test_queries
     ));
     page.heading("Retrieval, nDCG@10");
-    let bars: Vec<(String, f64)> = summary
-        .scores
-        .iter()
-        .map(|score| (score.name.clone(), score.ndcg_at_10))
-        .collect();
-    page.figure(
-        &bar_chart(&bars)?,
-        "nDCG@10 on the test questions; higher is better",
-    );
+    let bars: Vec<(String, f64)> =
+        summary.scores.iter().map(|score| (score.name.clone(), score.ndcg_at_10)).collect();
+    page.figure(&bar_chart(&bars)?, "nDCG@10 on the test questions; higher is better");
     page.heading("Training");
     let (loss, lr) = curves(recipe, telemetry);
     page.figure(&line_chart("step", "loss", &loss)?, "Contrastive loss of each step (the stages' losses have different negatives, so their levels differ)");
-    page.figure(
-        &line_chart("step", "learning rate", &lr)?,
-        "Learning rate of each step",
-    );
+    page.figure(&line_chart("step", "learning rate", &lr)?, "Learning rate of each step");
     page.heading("Sample queries");
     for sample in &summary.samples {
         let mut rows = vec![vec!["cosine".to_string(), sample.query.clone()]];
         rows.extend(
-            sample
-                .answers
-                .iter()
-                .map(|(score, text)| vec![format!("{score:.3}"), text.clone()]),
+            sample.answers.iter().map(|(score, text)| vec![format!("{score:.3}"), text.clone()]),
         );
         page.table(&rows);
     }
@@ -356,17 +298,10 @@ pub fn curves(recipe: &Recipe, telemetry: &Telemetry) -> (Vec<Series>, Vec<Serie
     let mut before = 0;
     let (mut losses, mut rates) = (Vec::new(), Vec::new());
     for (number, stage) in recipe.stages.iter().enumerate() {
-        let points = || {
-            telemetry
-                .points
-                .iter()
-                .filter(|point| point.stage == number)
-        };
+        let points = || telemetry.points.iter().filter(|point| point.stage == number);
         let series = |value: fn(&crate::train::Point) -> f64| Series {
             name: stage.name.clone(),
-            points: points()
-                .map(|point| ((before + point.step) as f64, value(point)))
-                .collect(),
+            points: points().map(|point| ((before + point.step) as f64, value(point))).collect(),
         };
         losses.push(series(|point| point.loss));
         rates.push(series(|point| point.lr));

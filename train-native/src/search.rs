@@ -35,10 +35,7 @@ impl Search {
     /// Queries of different widths, or none.
     pub fn new(mut queries: Vec<Vec<f32>>, k: usize) -> Result<Self> {
         queries.iter_mut().for_each(|query| normalize(query));
-        Ok(Self {
-            top: TopK::new(&queries, k)?,
-            kept: HashMap::new(),
-        })
+        Ok(Self { top: TopK::new(&queries, k)?, kept: HashMap::new() })
     }
 
     /// Looks at the next rows.
@@ -70,17 +67,9 @@ impl Search {
         let Self { top, kept } = self;
         let found = |hit: kiln_core::index::Hit| {
             let (id, text) = kept.get(&hit.row).cloned().unwrap_or_default();
-            Found {
-                row: hit.row,
-                score: hit.score,
-                id,
-                text,
-            }
+            Found { row: hit.row, score: hit.score, id, text }
         };
-        top.finish()
-            .into_iter()
-            .map(|hits| hits.into_iter().map(found).collect())
-            .collect()
+        top.finish().into_iter().map(|hits| hits.into_iter().map(found).collect()).collect()
     }
 }
 

@@ -19,20 +19,13 @@ pub struct Terminal {
 impl Terminal {
     /// A progress bar with rate and time left; invisible when quiet or not on a terminal.
     pub fn progress(self, total: u64, what: &str) -> ProgressBar {
-        let target = if self.quiet {
-            ProgressDrawTarget::hidden()
-        } else {
-            ProgressDrawTarget::stderr()
-        };
+        let target =
+            if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(Some(total), target);
         let style = ProgressStyle::with_template(
             "{msg:>12} {bar:32.cyan/blue} {human_pos}/{human_len} {per_sec} {eta} left {prefix}",
         );
-        bar.set_style(
-            style
-                .unwrap_or_else(|_| ProgressStyle::default_bar())
-                .progress_chars("=> "),
-        );
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
         bar.set_message(what.to_string());
         bar.enable_steady_tick(Duration::from_millis(250));
         bar
@@ -50,11 +43,7 @@ impl Terminal {
     /// # Errors
     /// Standard output cannot be written.
     pub fn result(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
-        if self.json {
-            print(&serde_json::to_string(value)?)
-        } else {
-            print(text().trim_end())
-        }
+        if self.json { print(&serde_json::to_string(value)?) } else { print(text().trim_end()) }
     }
 }
 

@@ -38,11 +38,7 @@ impl VectorFormat {
     /// # Errors
     /// An ending that is none of the four.
     pub fn of(path: &Path) -> Result<Self> {
-        match path
-            .extension()
-            .and_then(|ending| ending.to_str())
-            .unwrap_or_default()
-        {
+        match path.extension().and_then(|ending| ending.to_str()).unwrap_or_default() {
             "npy" => Ok(Self::Npy),
             "jsonl" => Ok(Self::JsonLines),
             "parquet" => Ok(Self::Parquet),
@@ -76,24 +72,16 @@ pub struct VectorWriter {
 }
 
 enum Sink {
-    Npy {
-        file: NamedTempFile,
-        writer: npyz::NpyWriter<f32, BufWriter<File>>,
-    },
+    Npy { file: NamedTempFile, writer: npyz::NpyWriter<f32, BufWriter<File>> },
     JsonLines(BufWriter<NamedTempFile>),
-    Parquet {
-        schema: Arc<Schema>,
-        writer: Box<ArrowWriter<NamedTempFile>>,
-    },
+    Parquet { schema: Arc<Schema>, writer: Box<ArrowWriter<NamedTempFile>> },
     Safetensors(Vec<f32>),
 }
 
 /// A temporary file in the folder of `target`, so that renaming it is atomic.
 fn beside(target: &Path) -> Result<NamedTempFile> {
-    let folder = target
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let folder =
+        target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     NamedTempFile::with_prefix_in(".kiln-", folder).with_context(|| target.display().to_string())
 }
 
@@ -103,8 +91,7 @@ fn beside(target: &Path) -> Result<NamedTempFile> {
 /// Whatever the file system refuses; the target is then as it was.
 pub fn write_atomically(target: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = beside(target)?;
-    file.write_all(bytes)
-        .with_context(|| target.display().to_string())?;
+    file.write_all(bytes).with_context(|| target.display().to_string())?;
     persist(file, target)
 }
 
@@ -151,20 +138,11 @@ impl VectorWriter {
                 ]));
                 let writer = ArrowWriter::try_new(beside(target)?, schema.clone(), None)
                     .with_context(label)?;
-                Sink::Parquet {
-                    schema,
-                    writer: Box::new(writer),
-                }
+                Sink::Parquet { schema, writer: Box::new(writer) }
             }
             VectorFormat::Safetensors => Sink::Safetensors(Vec::with_capacity(rows * dim)),
         };
-        Ok(Self {
-            target: target.to_path_buf(),
-            dim,
-            rows,
-            written: 0,
-            sink,
-        })
+        Ok(Self { target: target.to_path_buf(), dim, rows, written: 0, sink })
     }
 
     /// Writes the next rows.
@@ -173,11 +151,7 @@ impl VectorWriter {
     /// A vector of another width, or a disk that is full.
     pub fn write(&mut self, rows: &[Row]) -> Result<()> {
         if let Some(row) = rows.iter().find(|row| row.vector.len() != self.dim) {
-            bail!(
-                "a vector has {} dimensions, expected {}",
-                row.vector.len(),
-                self.dim
-            );
+            bail!("a vector has {} dimensions, expected {}", row.vector.len(), self.dim);
         }
         self.written += rows.len();
         let written = match &mut self.sink {
@@ -201,19 +175,10 @@ impl VectorWriter {
     /// # Errors
     /// Fewer rows than announced, or a disk that is full; the target is then as it was.
     pub fn finish(self) -> Result<()> {
-        let Self {
-            target,
-            dim,
-            rows,
-            written,
-            sink,
-        } = self;
+        let Self { target, dim, rows, written, sink } = self;
         let label = || target.display().to_string();
         if written != rows {
-            bail!(
-                "{}: {written} of {rows} rows were written",
-                target.display()
-            );
+            bail!("{}: {written} of {rows} rows were written", target.display());
         }
         match sink {
             Sink::Npy { file, writer } => {
@@ -232,10 +197,7 @@ impl VectorWriter {
             }
             Sink::Safetensors(values) => {
                 let tensor = (EMBEDDING.to_string(), vec![rows, dim], values);
-                write_atomically(
-                    &target,
-                    &write_safetensors(&[tensor], &[("format", "kiln")])?,
-                )
+                write_atomically(&target, &write_safetensors(&[tensor], &[("format", "kiln")])?)
             }
         }
     }
@@ -256,25 +218,15 @@ fn write_json_lines(writer: &mut impl Write, rows: &[Row]) -> Result<()> {
 }
 
 fn parquet_batch(schema: &Arc<Schema>, rows: &[Row], dim: usize) -> Result<RecordBatch> {
-    let ids: ArrayRef = Arc::new(
-        rows.iter()
-            .map(|row| row.id.as_deref())
-            .collect::<StringArray>(),
-    );
-    let texts: ArrayRef = Arc::new(
-        rows.iter()
-            .map(|row| Some(row.text.as_str()))
-            .collect::<StringArray>(),
-    );
+    let ids: ArrayRef = Arc::new(rows.iter().map(|row| row.id.as_deref()).collect::<StringArray>());
+    let texts: ArrayRef =
+        Arc::new(rows.iter().map(|row| Some(row.text.as_str())).collect::<StringArray>());
     let mut vectors = FixedSizeListBuilder::new(Float32Builder::new(), dim as i32);
     for row in rows {
         vectors.values().append_slice(&row.vector);
         vectors.append(true);
     }
-    Ok(RecordBatch::try_new(
-        schema.clone(),
-        vec![ids, texts, Arc::new(vectors.finish())],
-    )?)
+    Ok(RecordBatch::try_new(schema.clone(), vec![ids, texts, Arc::new(vectors.finish())])?)
 }
 
 /// A block of rows read from a file.
@@ -305,11 +257,7 @@ pub fn read_blocks(path: &Path, size: usize) -> Result<Box<dyn Iterator<Item = R
 }
 
 fn bare(vector: Vec<f32>) -> Row {
-    Row {
-        id: None,
-        text: String::new(),
-        vector,
-    }
+    Row { id: None, text: String::new(), vector }
 }
 
 fn npy_rows(file: File, label: &str) -> Result<Box<dyn Iterator<Item = Result<Row>>>> {
@@ -322,9 +270,7 @@ fn npy_rows(file: File, label: &str) -> Result<Box<dyn Iterator<Item = Result<Ro
         bail!("{label}: expected row-major vectors that are not empty");
     }
     let label = label.to_string();
-    let mut values = npy
-        .data::<f32>()
-        .map_err(|e| anyhow!("{label}: expected f32: {e}"))?;
+    let mut values = npy.data::<f32>().map_err(|e| anyhow!("{label}: expected f32: {e}"))?;
     Ok(Box::new(std::iter::from_fn(move || {
         let row: std::io::Result<Vec<f32>> = values.by_ref().take(dim as usize).collect();
         match row {
@@ -352,11 +298,7 @@ fn json_rows(
         let line = line.map_err(|e| anyhow!("{label}:{number}: {e}"))?;
         let line: Line =
             serde_json::from_str(&line).map_err(|e| anyhow!("{label}:{number}: {e}"))?;
-        Ok(Row {
-            id: line.id,
-            text: line.text,
-            vector: line.embedding,
-        })
+        Ok(Row { id: line.id, text: line.text, vector: line.embedding })
     }))
 }
 
@@ -391,45 +333,24 @@ fn parquet_batch_rows(batch: &RecordBatch, label: &str) -> Vec<Result<Row>> {
         .map(|at| {
             let vector =
                 vector(at).with_context(|| format!("{label}: {EMBEDDING:?} is no list of f32"))?;
-            Ok(Row {
-                id: text("id", at),
-                text: text("text", at).unwrap_or_default(),
-                vector,
-            })
+            Ok(Row { id: text("id", at), text: text("text", at).unwrap_or_default(), vector })
         })
         .collect()
 }
 
 fn safetensors_rows(path: &Path) -> Result<Box<dyn Iterator<Item = Result<Row>>>> {
     let folder = Directory::new(
-        path.parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or(Path::new(".")),
+        path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
     )?;
-    let stem = path
-        .file_stem()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let mut weights = Weights::open(&folder, &stem)?;
-    let shape = weights
-        .tensors()
-        .get(EMBEDDING)
-        .map(|info| info.shape.clone());
-    let Some([_, dim]) = shape
-        .as_deref()
-        .and_then(|shape| <[usize; 2]>::try_from(shape).ok())
+    let shape = weights.tensors().get(EMBEDDING).map(|info| info.shape.clone());
+    let Some([_, dim]) = shape.as_deref().and_then(|shape| <[usize; 2]>::try_from(shape).ok())
     else {
-        bail!(
-            "{}: no tensor {EMBEDDING:?} of shape [rows, dim]",
-            path.display()
-        );
+        bail!("{}: no tensor {EMBEDDING:?} of shape [rows, dim]", path.display());
     };
     let values = weights.read(EMBEDDING)?.unwrap_or_default();
-    let rows: Vec<Row> = values
-        .chunks(dim.max(1))
-        .map(|row| bare(row.to_vec()))
-        .collect();
+    let rows: Vec<Row> = values.chunks(dim.max(1)).map(|row| bare(row.to_vec())).collect();
     Ok(Box::new(rows.into_iter().map(Ok)))
 }
 
@@ -453,10 +374,7 @@ mod tests {
             writer.write(&rows[..2]).unwrap();
             writer.write(&rows[2..]).unwrap();
             writer.finish().unwrap();
-            let back: Vec<Row> = read_blocks(&path, 2)
-                .unwrap()
-                .flat_map(Result::unwrap)
-                .collect();
+            let back: Vec<Row> = read_blocks(&path, 2).unwrap().flat_map(Result::unwrap).collect();
             assert_eq!(back.len(), 5, "{name}");
             for (back, row) in back.iter().zip(&rows) {
                 assert_eq!(back.vector, row.vector, "{name}");

@@ -50,10 +50,7 @@ const LARGEST_TEXT: u64 = 1 << 28;
 /// # Errors
 /// Unreadable, or larger than any configuration file is.
 pub fn read_text(folder: &dyn Folder, path: &str) -> Result<Option<Vec<u8>>> {
-    let io = |cause| Error::Io {
-        file: folder.file_label(path),
-        cause,
-    };
+    let io = |cause| Error::Io { file: folder.file_label(path), cause };
     let Some((mut reader, length)) = folder.open(path).map_err(io)? else {
         return Ok(None);
     };
@@ -95,11 +92,9 @@ mod directory {
             let label = path.display().to_string();
             match fs::metadata(&path) {
                 Ok(data) if data.is_dir() => Ok(Self(path)),
-                Ok(_) => Err(Error::bad_file(
-                    label,
-                    "is a file",
-                    "name the folder that holds the model",
-                )),
+                Ok(_) => {
+                    Err(Error::bad_file(label, "is a file", "name the folder that holds the model"))
+                }
                 Err(cause) => Err(Error::Io { file: label, cause }),
             }
         }

@@ -41,44 +41,27 @@ impl Names {
     /// `prefixes` are what may stand before every name; `probe` is a name that every checkpoint
     /// of the family has, by which the prefix is found.
     pub(crate) fn new(prefixes: &[&'static str], probe: &'static str) -> Self {
-        Self {
-            prefixes: prefixes.to_vec(),
-            probe,
-            ..Self::default()
-        }
+        Self { prefixes: prefixes.to_vec(), probe, ..Self::default() }
     }
 
     fn rule(mut self, path: String, parts: Vec<Part>, transposed: bool) -> Self {
-        self.rules.push(Rule {
-            path,
-            parts,
-            transposed,
-        });
+        self.rules.push(Rule { path, parts, transposed });
         self
     }
 
     /// A parameter that is one tensor as it is.
     pub(crate) fn tensor(self, path: &str, name: &str) -> Self {
-        self.rule(
-            path.into(),
-            vec![Part {
-                name: name.into(),
-                width: None,
-            }],
-            false,
-        )
+        self.rule(path.into(), vec![Part { name: name.into(), width: None }], false)
     }
 
     /// A [`crate::model::Linear`]: weight (transposed) and bias.
     pub(crate) fn linear(self, path: &str, name: &str) -> Self {
-        let part = |kind: &str| {
-            vec![Part {
-                name: format!("{name}.{kind}"),
-                width: None,
-            }]
-        };
-        self.rule(format!("{path}.weight"), part("weight"), true)
-            .rule(format!("{path}.bias"), part("bias"), false)
+        let part = |kind: &str| vec![Part { name: format!("{name}.{kind}"), width: None }];
+        self.rule(format!("{path}.weight"), part("weight"), true).rule(
+            format!("{path}.bias"),
+            part("bias"),
+            false,
+        )
     }
 
     /// A [`crate::model::Linear`] whose columns are several of the checkpoint's projections.
@@ -86,10 +69,7 @@ impl Names {
         let all = |kind: &str| {
             parts
                 .iter()
-                .map(|(name, width)| Part {
-                    name: format!("{name}.{kind}"),
-                    width: Some(*width),
-                })
+                .map(|(name, width)| Part { name: format!("{name}.{kind}"), width: Some(*width) })
                 .collect::<Vec<_>>()
         };
         let (weights, biases) = (all("weight"), all("bias"));
@@ -102,20 +82,13 @@ impl Names {
 
     /// A layer norm: `gamma` is the checkpoint's weight, `beta` its bias.
     pub(crate) fn norm(self, path: &str, name: &str) -> Self {
-        let beta = vec![Part {
-            name: format!("{name}.bias"),
-            width: None,
-        }];
-        self.rms(path, name)
-            .rule(format!("{path}.beta"), beta, false)
+        let beta = vec![Part { name: format!("{name}.bias"), width: None }];
+        self.rms(path, name).rule(format!("{path}.beta"), beta, false)
     }
 
     /// An RMS norm: `gamma` is the checkpoint's weight.
     pub(crate) fn rms(self, path: &str, name: &str) -> Self {
-        let gamma = vec![Part {
-            name: format!("{name}.weight"),
-            width: None,
-        }];
+        let gamma = vec![Part { name: format!("{name}.weight"), width: None }];
         self.rule(format!("{path}.gamma"), gamma, false)
     }
 
@@ -132,18 +105,11 @@ impl Names {
     /// A parameter that the table does not name, which is a defect of the table.
     pub(crate) fn source(&self, path: &str) -> Result<Source> {
         let (general, layer) = split_layer(path);
-        let rule = self
-            .rules
-            .iter()
-            .find(|rule| rule.path == general)
-            .ok_or_else(|| {
-                Error::invalid(format!("the parameter {path} has no name in checkpoints"))
-            })?;
+        let rule = self.rules.iter().find(|rule| rule.path == general).ok_or_else(|| {
+            Error::invalid(format!("the parameter {path} has no name in checkpoints"))
+        })?;
         let name = |part: &Part| (part.name.replace("{}", layer.unwrap_or("{}")), part.width);
-        Ok(Source {
-            parts: rule.parts.iter().map(name).collect(),
-            transposed: rule.transposed,
-        })
+        Ok(Source { parts: rule.parts.iter().map(name).collect(), transposed: rule.transposed })
     }
 
     /// The prefix that a checkpoint puts before its names.
@@ -158,12 +124,10 @@ impl Names {
     /// Whether a tensor that no parameter uses may be passed over silently.
     pub(crate) fn is_ignored(&self, name: &str, prefix: &str) -> bool {
         let bare = name.strip_prefix(prefix).unwrap_or(name);
-        self.ignored
-            .iter()
-            .any(|ignored| match ignored.strip_prefix("{}") {
-                Some(ending) => name.ends_with(ending),
-                None => bare.starts_with(ignored) || name.starts_with(ignored),
-            })
+        self.ignored.iter().any(|ignored| match ignored.strip_prefix("{}") {
+            Some(ending) => name.ends_with(ending),
+            None => bare.starts_with(ignored) || name.starts_with(ignored),
+        })
     }
 }
 
@@ -171,8 +135,6 @@ impl Names {
 fn split_layer(path: &str) -> (String, Option<&str>) {
     let is_number = |segment: &&str| segment.bytes().all(|byte| byte.is_ascii_digit());
     let layer = path.split('.').find(is_number);
-    let general = path
-        .split('.')
-        .map(|segment| if is_number(&segment) { "{}" } else { segment });
+    let general = path.split('.').map(|segment| if is_number(&segment) { "{}" } else { segment });
     (general.collect::<Vec<_>>().join("."), layer)
 }

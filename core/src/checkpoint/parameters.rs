@@ -24,23 +24,14 @@ pub fn load_backbone<B: Backend>(
     let names = families::names(config);
     let prefix = names.prefix(|name| weights.tensors().contains_key(name));
     check_layers(config, weights)?;
-    fill(
-        Backbone::zeros(config, device),
-        weights,
-        &names,
-        prefix,
-        device,
-    )
+    fill(Backbone::zeros(config, device), weights, &names, prefix, device)
 }
 
 /// Before anything is allocated: a config of another model would ask for tables that its
 /// weights do not have.
 fn check_layers(config: &ModelConfig, weights: &Weights) -> Result<()> {
-    let elements: usize = weights
-        .tensors()
-        .values()
-        .map(|tensor| tensor.shape.iter().product::<usize>())
-        .sum();
+    let elements: usize =
+        weights.tensors().values().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
     let table = config.vocab_size.saturating_mul(config.hidden_size);
     let blocks = config
         .hidden_size
@@ -81,34 +72,19 @@ pub(super) fn fill<B: Backend, M: Module<B>>(
         names,
         prefix,
         device,
-        report: crate::TensorReport {
-            file: weights.label(),
-            ..Default::default()
-        },
+        report: crate::TensorReport { file: weights.label(), ..Default::default() },
         failure: None,
         weights,
     };
     let module = module.map(&mut loader);
-    let Loader {
-        mut report,
-        failure,
-        weights,
-        ..
-    } = loader;
+    let Loader { mut report, failure, weights, .. } = loader;
     if let Some(failure) = failure {
         return Err(failure);
     }
-    report.extra.extend(
-        weights
-            .unused()
-            .filter(|name| !names.is_ignored(name, prefix))
-            .map(String::from),
-    );
-    if report.is_empty() {
-        Ok(module)
-    } else {
-        Err(Error::Tensors(report))
-    }
+    report
+        .extra
+        .extend(weights.unused().filter(|name| !names.is_ignored(name, prefix)).map(String::from));
+    if report.is_empty() { Ok(module) } else { Err(Error::Tensors(report)) }
 }
 
 /// The parameters of a module as tensors under the checkpoint's names.
@@ -116,12 +92,7 @@ pub(super) fn collect<B: Backend, M: Module<B>>(
     module: &M,
     names: &Names,
 ) -> Result<Vec<SavedTensor>> {
-    let mut saver = Saver {
-        path: Path::default(),
-        names,
-        tensors: Vec::new(),
-        failure: None,
-    };
+    let mut saver = Saver { path: Path::default(), names, tensors: Vec::new(), failure: None };
     module.visit(&mut saver);
     match saver.failure {
         Some(failure) => Err(failure),
@@ -265,9 +236,7 @@ impl Saver<'_> {
             let piece = if transposed { piece.transpose() } else { piece };
             let shape = piece.dims().to_vec();
             let values = piece.into_data().convert::<f32>().into_vec().map_err(|e| {
-                Error::invalid(format!(
-                    "{name}: could not be read back from the device: {e:?}"
-                ))
+                Error::invalid(format!("{name}: could not be read back from the device: {e:?}"))
             })?;
             self.tensors.push((name, shape, values));
         }

@@ -48,11 +48,8 @@ impl Weights {
     /// # Errors
     /// Neither is there, or a file is truncated or corrupt.
     pub fn open(folder: &dyn Folder, stem: &str) -> Result<Self> {
-        let mut weights = Self {
-            files: Vec::new(),
-            tensors: BTreeMap::new(),
-            used: BTreeSet::new(),
-        };
+        let mut weights =
+            Self { files: Vec::new(), tensors: BTreeMap::new(), used: BTreeSet::new() };
         let index = format!("{stem}.safetensors.index.json");
         if let Some(text) = read_text(folder, &index)? {
             weights.open_shards(folder, stem, &index, &text)?;
@@ -88,18 +85,14 @@ impl Weights {
             .ok_or_else(|| bad("the key weight_map is missing".into()))?;
         let mut shards = BTreeSet::new();
         for (tensor, shard) in map {
-            let shard = shard
-                .as_str()
-                .ok_or_else(|| bad(format!("the shard of {tensor} is no string")))?;
+            let shard =
+                shard.as_str().ok_or_else(|| bad(format!("the shard of {tensor} is no string")))?;
             // A shard lies in the index's own folder; anything else could name any file.
             if shard.contains(['/', '\\']) || shard.contains("..") {
-                return Err(bad(format!(
-                    "the shard of {tensor} is {shard:?}, outside the folder"
-                )));
+                return Err(bad(format!("the shard of {tensor} is {shard:?}, outside the folder")));
             }
-            let parent = stem
-                .rsplit_once('/')
-                .map_or(String::new(), |(parent, _)| format!("{parent}/"));
+            let parent =
+                stem.rsplit_once('/').map_or(String::new(), |(parent, _)| format!("{parent}/"));
             shards.insert(format!("{parent}{shard}"));
         }
         for shard in &shards {
@@ -107,10 +100,7 @@ impl Weights {
                 return Err(bad(format!("the shard {shard} is not there")));
             }
         }
-        match map
-            .keys()
-            .find(|tensor| !self.tensors.contains_key(*tensor))
-        {
+        match map.keys().find(|tensor| !self.tensors.contains_key(*tensor)) {
             Some(tensor) => Err(bad(format!("the tensor {tensor} is in no shard"))),
             None => Ok(()),
         }
@@ -119,10 +109,7 @@ impl Weights {
     /// Adds one file; false where there is none.
     fn add(&mut self, folder: &dyn Folder, path: &str) -> Result<bool> {
         let label = folder.file_label(path);
-        let io = |cause| Error::Io {
-            file: label.clone(),
-            cause,
-        };
+        let io = |cause| Error::Io { file: label.clone(), cause };
         let bad = |cause: String| Error::bad_file(label.clone(), cause, REMEDY);
         let Some((mut reader, length)) = folder.open(path).map_err(io)? else {
             return Ok(false);
@@ -155,9 +142,7 @@ impl Weights {
             let bits = info
                 .shape
                 .iter()
-                .try_fold(info.dtype.bitsize() as u64, |total, &n| {
-                    total.checked_mul(n as u64)
-                });
+                .try_fold(info.dtype.bitsize() as u64, |total, &n| total.checked_mul(n as u64));
             if bits != Some((end - start) * 8) {
                 return Err(bad(format!(
                     "corrupt: the tensor {name} of shape {:?} has {} bytes",
@@ -187,10 +172,7 @@ impl Weights {
 
     /// Names that [`Weights::read`] was never asked for.
     pub fn unused(&self) -> impl Iterator<Item = &str> {
-        self.tensors
-            .keys()
-            .filter(|name| !self.used.contains(*name))
-            .map(String::as_str)
+        self.tensors.keys().filter(|name| !self.used.contains(*name)).map(String::as_str)
     }
 
     /// Forgets all tensors but those that a name test keeps.
@@ -200,9 +182,7 @@ impl Weights {
 
     /// File name for error messages.
     pub fn label(&self) -> String {
-        self.files
-            .first()
-            .map_or(String::new(), |file| file.label.clone())
+        self.files.first().map_or(String::new(), |file| file.label.clone())
     }
 
     /// Values of a tensor as f32, row-major; `None` where there is no such tensor.
@@ -215,10 +195,7 @@ impl Weights {
         };
         self.used.insert(name.to_string());
         let file = &mut self.files[info.file];
-        let io = |cause| Error::Io {
-            file: file.label.clone(),
-            cause,
-        };
+        let io = |cause| Error::Io { file: file.label.clone(), cause };
         file.reader.seek(SeekFrom::Start(info.start)).map_err(io)?;
         let mut bytes = vec![0; (info.end - info.start) as usize];
         file.reader.read_exact(&mut bytes).map_err(io)?;
@@ -235,12 +212,7 @@ impl Weights {
 /// Little-endian numbers as f32; of the integers those that fixtures use.
 fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
     fn all<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f32) -> Vec<f32> {
-        bytes
-            .as_chunks::<N>()
-            .0
-            .iter()
-            .map(|chunk| f(*chunk))
-            .collect()
+        bytes.as_chunks::<N>().0.iter().map(|chunk| f(*chunk)).collect()
     }
     Some(match dtype {
         Dtype::F32 => all(bytes, f32::from_le_bytes),
@@ -262,28 +234,18 @@ pub fn write_safetensors(
 ) -> Result<Vec<u8>> {
     let bytes: Vec<Vec<u8>> = tensors
         .iter()
-        .map(|(_, _, values)| {
-            values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect()
-        })
+        .map(|(_, _, values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
         .collect();
     let views = tensors
         .iter()
         .zip(&bytes)
         .map(|((name, shape, _), bytes)| {
-            Ok((
-                name.clone(),
-                TensorView::new(Dtype::F32, shape.clone(), bytes)?,
-            ))
+            Ok((name.clone(), TensorView::new(Dtype::F32, shape.clone(), bytes)?))
         })
         .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
         .map_err(Error::invalid)?;
-    let metadata = metadata
-        .iter()
-        .map(|(key, value)| (key.to_string(), value.to_string()))
-        .collect();
+    let metadata =
+        metadata.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     safetensors::serialize(views, Some(metadata)).map_err(Error::invalid)
 }
 
@@ -313,15 +275,10 @@ mod tests {
     #[test]
     fn half_precision_is_widened() {
         let numbers = [1.0f32, -0.5, 65504.0, 6e-8];
-        let bytes: Vec<u8> = numbers
-            .iter()
-            .flat_map(|&v| f16::from_f32(v).to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> = numbers.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
         assert_eq!(decode(Dtype::F16, &bytes).unwrap()[..3], numbers[..3]);
-        let bytes: Vec<u8> = numbers
-            .iter()
-            .flat_map(|&v| bf16::from_f32(v).to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> =
+            numbers.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
         assert_eq!(decode(Dtype::BF16, &bytes).unwrap()[..2], numbers[..2]);
     }
 
@@ -329,10 +286,7 @@ mod tests {
     fn a_promised_terabyte_is_refused_before_it_is_allocated() {
         let mut bytes = 1_000_000_000_000u64.to_le_bytes().to_vec();
         bytes.extend(b"{}");
-        let error = Weights::open(&folder(bytes), "model")
-            .err()
-            .unwrap()
-            .to_string();
+        let error = Weights::open(&folder(bytes), "model").err().unwrap().to_string();
         assert!(error.contains("1000000000000"), "{error}");
 
         let header =
@@ -347,11 +301,7 @@ mod tests {
         let whole = sample();
         for length in 0..whole.len() {
             let result = Weights::open(&folder(whole[..length].to_vec()), "model");
-            assert!(
-                result.is_err(),
-                "{length} of {} bytes were accepted",
-                whole.len()
-            );
+            assert!(result.is_err(), "{length} of {} bytes were accepted", whole.len());
         }
     }
 

@@ -49,11 +49,7 @@ const TOKENIZER_FILES: [&str; 9] = [
 ];
 
 fn bad(folder: &dyn Folder, path: &str, cause: impl std::fmt::Display) -> Error {
-    Error::bad_file(
-        folder.file_label(path),
-        cause,
-        "use the file that was saved with the model",
-    )
+    Error::bad_file(folder.file_label(path), cause, "use the file that was saved with the model")
 }
 
 /// Reads a JSON file; `None` where there is none.
@@ -69,11 +65,7 @@ fn read_json(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
 
 /// `{path}{name}` with a slash between where there is a path.
 fn inside(path: &str, name: &str) -> String {
-    if path.is_empty() {
-        name.into()
-    } else {
-        format!("{path}/{name}")
-    }
+    if path.is_empty() { name.into() } else { format!("{path}/{name}") }
 }
 
 /// One entry of `modules.json`.
@@ -86,9 +78,7 @@ fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
     let Some(value) = read_json(folder, "modules.json")? else {
         return Ok(None);
     };
-    let entries = value
-        .as_array()
-        .ok_or_else(|| bad(folder, "modules.json", "is no list"))?;
+    let entries = value.as_array().ok_or_else(|| bad(folder, "modules.json", "is no list"))?;
     let text = |entry: &Value, key: &str| {
         entry
             .get(key)
@@ -137,11 +127,9 @@ pub fn load<B: Backend>(
     })?;
     let mut config = ModelConfig::from_value(&raw).map_err(|error| match error {
         // The reader knows the file only as config.json.
-        Error::BadFile { cause, remedy, .. } => Error::BadFile {
-            file: folder.file_label(&config_path),
-            cause,
-            remedy,
-        },
+        Error::BadFile { cause, remedy, .. } => {
+            Error::BadFile { file: folder.file_label(&config_path), cause, remedy }
+        }
         other => other,
     })?;
     config.attention = options.attention.unwrap_or(config.attention);
@@ -271,10 +259,7 @@ fn head_names() -> Names {
         .tensor("block.latents", "latents")
         .tensor("block.layer_embedding", "layer_embedding")
         .norm("block.attention.norm", "cross_attend_blocks.0.norm")
-        .norm(
-            "block.attention.norm_context",
-            "cross_attend_blocks.0.norm_context",
-        )
+        .norm("block.attention.norm_context", "cross_attend_blocks.0.norm_context")
         .linear("block.attention.to_q", "cross_attend_blocks.0.fn.to_q")
         .linear("block.attention.to_kv", "cross_attend_blocks.0.fn.to_kv")
         .linear("block.attention.to_out", "cross_attend_blocks.0.fn.to_out")
@@ -293,13 +278,7 @@ pub fn load_pooling<B: Backend>(
     weights: &mut Weights,
     device: &B::Device,
 ) -> Result<Pooling<B>> {
-    fill(
-        Pooling::new(pooling, model, device),
-        weights,
-        &head_names(),
-        "",
-        device,
-    )
+    fill(Pooling::new(pooling, model, device), weights, &head_names(), "", device)
 }
 
 fn dense_names() -> Names {
@@ -310,16 +289,8 @@ fn dense_names() -> Names {
 const MODES: [(&str, &str, PoolingConfig); 4] = [
     ("pooling_mode_cls_token", "cls", PoolingConfig::Cls),
     ("pooling_mode_mean_tokens", "mean", PoolingConfig::Mean),
-    (
-        "pooling_mode_weightedmean_tokens",
-        "weightedmean",
-        PoolingConfig::WeightedMean,
-    ),
-    (
-        "pooling_mode_lasttoken",
-        "lasttoken",
-        PoolingConfig::LastToken,
-    ),
+    ("pooling_mode_weightedmean_tokens", "weightedmean", PoolingConfig::WeightedMean),
+    ("pooling_mode_lasttoken", "lasttoken", PoolingConfig::LastToken),
 ];
 
 /// The head of a pooling module, and whether the prompt is pooled.
@@ -330,19 +301,14 @@ fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)
         file: file.clone(),
         remedy: "modules.json lists it; copy the whole folder".into(),
     })?;
-    let include_prompt = config
-        .get("include_prompt")
-        .and_then(Value::as_bool)
-        .unwrap_or(true);
+    let include_prompt = config.get("include_prompt").and_then(Value::as_bool).unwrap_or(true);
     if let Some(own) = config.get("kiln") {
         let pooling = serde_json::from_value(own.clone()).map_err(|e| bad(folder, &file, e))?;
         return Ok((pooling, include_prompt));
     }
     let mut found = Vec::new();
     if let Some(mode) = config.get("pooling_mode") {
-        let modes = mode
-            .as_array()
-            .map_or_else(|| vec![mode.clone()], Clone::clone);
+        let modes = mode.as_array().map_or_else(|| vec![mode.clone()], Clone::clone);
         found.extend(modes.iter().filter_map(Value::as_str).map(String::from));
     } else if let Some(object) = config.as_object() {
         let set = object
@@ -350,19 +316,12 @@ fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)
             .filter(|(key, value)| key.starts_with("pooling_mode_") && **value == true);
         found.extend(set.map(|(key, _)| key.clone()));
     }
-    let known = |found: &String| {
-        MODES
-            .iter()
-            .find(|(flag, mode, _)| found == flag || found == mode)
-    };
+    let known =
+        |found: &String| MODES.iter().find(|(flag, mode, _)| found == flag || found == mode);
     match found.as_slice() {
         [one] => match known(one) {
             Some((_, _, pooling)) => Ok((pooling.clone(), include_prompt)),
-            None => Err(bad(
-                folder,
-                &file,
-                format!("the pooling mode {one:?} is not supported"),
-            )),
+            None => Err(bad(folder, &file, format!("the pooling mode {one:?} is not supported"))),
         },
         [] => Err(bad(folder, &file, "no pooling mode is set")),
         several => Err(bad(
@@ -377,17 +336,12 @@ fn read_dense<B: Backend>(folder: &dyn Folder, path: &str, device: &B::Device) -
     let file = inside(path, "config.json");
     let value = read_json(folder, &file)?.ok_or_else(|| bad(folder, &file, "is missing"))?;
     let size = |key: &str| {
-        let size = value
-            .get(key)
-            .and_then(Value::as_u64)
-            .filter(|size| (1..1 << 24).contains(size));
+        let size =
+            value.get(key).and_then(Value::as_u64).filter(|size| (1..1 << 24).contains(size));
         size.map(|size| size as usize)
             .ok_or_else(|| bad(folder, &file, format!("{key} is missing or no size")))
     };
-    let class = value
-        .get("activation_function")
-        .and_then(Value::as_str)
-        .unwrap_or("Tanh");
+    let class = value.get("activation_function").and_then(Value::as_str).unwrap_or("Tanh");
     let config = DenseConfig {
         in_features: size("in_features")?,
         out_features: size("out_features")?,
@@ -407,13 +361,7 @@ fn read_dense<B: Backend>(folder: &dyn Folder, path: &str, device: &B::Device) -
         },
     };
     let mut weights = Weights::open(folder, &inside(path, "model"))?;
-    fill(
-        Dense::new(&config, device),
-        &mut weights,
-        &dense_names(),
-        "",
-        device,
-    )
+    fill(Dense::new(&config, device), &mut weights, &dense_names(), "", device)
 }
 
 fn read_tokenizer(
@@ -434,22 +382,14 @@ fn read_tokenizer(
             files.0.insert(name.into(), bytes);
         }
     }
-    let json = files
-        .0
-        .get("tokenizer.json")
-        .ok_or_else(|| Error::MissingFile {
-            folder: folder.label(),
-            file: inside(root, "tokenizer.json"),
-            remedy: "save the model with its fast tokenizer".into(),
-        })?;
+    let json = files.0.get("tokenizer.json").ok_or_else(|| Error::MissingFile {
+        folder: folder.label(),
+        file: inside(root, "tokenizer.json"),
+        remedy: "save the model with its fast tokenizer".into(),
+    })?;
     let names: Value = match files.0.get("tokenizer_config.json") {
-        Some(text) => serde_json::from_slice(text).map_err(|e| {
-            bad(
-                folder,
-                "tokenizer_config.json",
-                format!("not valid JSON: {e}"),
-            )
-        })?,
+        Some(text) => serde_json::from_slice(text)
+            .map_err(|e| bad(folder, "tokenizer_config.json", format!("not valid JSON: {e}")))?,
         None => json!({}),
     };
     let sentence =
@@ -457,20 +397,14 @@ fn read_tokenizer(
     let flag = |value: &Value, key: &str| value.get(key).and_then(Value::as_bool).unwrap_or(false);
     let length = |value: &Value, key: &str| {
         // Tokenizers without a limit say 10^30.
-        value
-            .get(key)
-            .and_then(Value::as_u64)
-            .map_or(usize::MAX, |length| length as usize)
+        value.get(key).and_then(Value::as_u64).map_or(usize::MAX, |length| length as usize)
     };
     let max_length = match sentence.get("max_seq_length").and_then(Value::as_u64) {
         Some(length) => length as usize,
         None => length(&names, "model_max_length"),
     };
     let tokenizer_config = TokenizerConfig {
-        max_length: options
-            .max_length
-            .unwrap_or(max_length)
-            .min(config.max_positions),
+        max_length: options.max_length.unwrap_or(max_length).min(config.max_positions),
         padding_side: match names.get("padding_side").and_then(Value::as_str) {
             Some("left") => PaddingSide::Left,
             _ => PaddingSide::Right,
@@ -482,15 +416,9 @@ fn read_tokenizer(
     };
     let tokenizer =
         Tokenizer::new(json, &names, tokenizer_config).map_err(|error| match error {
-            Error::BadFile {
-                file,
-                cause,
-                remedy,
-            } => Error::BadFile {
-                file: folder.file_label(&inside(root, &file)),
-                cause,
-                remedy,
-            },
+            Error::BadFile { file, cause, remedy } => {
+                Error::BadFile { file: folder.file_label(&inside(root, &file)), cause, remedy }
+            }
             other => other,
         })?;
     Ok((tokenizer, files))
@@ -508,10 +436,7 @@ fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {
             prompts.by_name.insert(name.clone(), text.into());
         }
     }
-    prompts.default = value
-        .get("default_prompt_name")
-        .and_then(Value::as_str)
-        .map(String::from);
+    prompts.default = value.get("default_prompt_name").and_then(Value::as_str).map(String::from);
     if let Some(default) = &prompts.default
         && !prompts.by_name.contains_key(default)
     {
@@ -532,42 +457,27 @@ pub fn save<B: Backend>(embedder: &Embedder<B>) -> Result<SavedModel> {
     let model = &embedder.model;
     let mut files = Files::default();
     let mut json_file = |path: &str, value: Value| {
-        files
-            .0
-            .insert(path.into(), format!("{value:#}\n").into_bytes());
+        files.0.insert(path.into(), format!("{value:#}\n").into_bytes());
     };
-    let own = !MODES
-        .iter()
-        .any(|(_, _, pooling)| pooling == model.pooling.config());
+    let own = !MODES.iter().any(|(_, _, pooling)| pooling == model.pooling.config());
     let library = "sentence_transformers.models";
-    let pooling_class = if own {
-        "kiln.Pooling".to_string()
-    } else {
-        format!("{library}.Pooling")
-    };
+    let pooling_class = if own { "kiln.Pooling".to_string() } else { format!("{library}.Pooling") };
     let mut modules = vec![
         json!({"idx": 0, "name": "0", "path": "", "type": format!("{library}.Transformer")}),
         json!({"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling_class}),
     ];
-    let mut weights: Vec<(String, Vec<SavedTensor>)> = vec![(
-        "model.safetensors".into(),
-        save_backbone(&model.config, &model.backbone)?,
-    )];
+    let mut weights: Vec<(String, Vec<SavedTensor>)> =
+        vec![("model.safetensors".into(), save_backbone(&model.config, &model.backbone)?)];
     if model.pooling.block.is_some() {
-        weights.push((
-            "1_Pooling/model.safetensors".into(),
-            collect(&model.pooling, &head_names())?,
-        ));
+        weights
+            .push(("1_Pooling/model.safetensors".into(), collect(&model.pooling, &head_names())?));
     }
     json_file("config.json", model.config.to_value());
     json_file("1_Pooling/config.json", pooling_value(embedder, own));
     for dense in &model.dense {
         let path = format!("{}_Dense", modules.len());
         json_file(&format!("{path}/config.json"), dense_value(dense.config()));
-        weights.push((
-            format!("{path}/model.safetensors"),
-            collect(dense, &dense_names())?,
-        ));
+        weights.push((format!("{path}/model.safetensors"), collect(dense, &dense_names())?));
         let at = modules.len();
         modules.push(json!({"idx": at, "name": at.to_string(), "path": path, "type": format!("{library}.Dense")}));
     }
@@ -594,14 +504,10 @@ pub fn save<B: Backend>(embedder: &Embedder<B>) -> Result<SavedModel> {
     );
     files.0.extend(embedder.tokenizer_files.0.clone());
     if !files.0.contains_key("tokenizer.json") {
-        files
-            .0
-            .insert("tokenizer.json".into(), embedder.tokenizer.to_json()?);
+        files.0.insert("tokenizer.json".into(), embedder.tokenizer.to_json()?);
     }
     for (path, tensors) in weights {
-        files
-            .0
-            .insert(path, write_safetensors(&tensors, &[("format", "pt")])?);
+        files.0.insert(path, write_safetensors(&tensors, &[("format", "pt")])?);
     }
     Ok(files)
 }
@@ -615,10 +521,7 @@ fn pooling_value<B: Backend>(embedder: &Embedder<B>, own: bool) -> Value {
     if own {
         value["kiln"] = json!(model.pooling.config());
     } else {
-        for flag in [
-            "pooling_mode_max_tokens",
-            "pooling_mode_mean_sqrt_len_tokens",
-        ] {
+        for flag in ["pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"] {
             value[flag] = false.into();
         }
         for (flag, _, pooling) in &MODES {

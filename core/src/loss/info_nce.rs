@@ -24,10 +24,7 @@ fn default_in_batch() -> bool {
 
 impl Default for InfoNce {
     fn default() -> Self {
-        Self {
-            temperature: default_temperature(),
-            in_batch: default_in_batch(),
-        }
+        Self { temperature: default_temperature(), in_batch: default_in_batch() }
     }
 }
 
@@ -56,10 +53,7 @@ pub fn info_nce<B: Backend>(
     } else {
         // [n, group, dim] x [n, dim, 1] -> [n, group]; the positive stands first.
         let documents = documents.reshape([n, group, dim]);
-        (
-            documents.matmul(queries.unsqueeze_dim(2)).squeeze_dim(2),
-            vec![0; n],
-        )
+        (documents.matmul(queries.unsqueeze_dim(2)).squeeze_dim(2), vec![0; n])
     };
     let [_, columns] = scores.dims();
     let scores = scores.div_scalar(settings.temperature);
@@ -67,11 +61,7 @@ pub fn info_nce<B: Backend>(
         .flat_map(|query| {
             let positive = query * group;
             (0..columns).map(move |column| {
-                let document = if settings.in_batch {
-                    column
-                } else {
-                    positive + column
-                };
+                let document = if settings.in_batch { column } else { positive + column };
                 document != positive && same[document] == same[positive]
             })
         })
@@ -126,16 +116,10 @@ mod tests {
         };
         for in_batch in [true, false] {
             for temperature in [1.0, 0.05] {
-                let settings = InfoNce {
-                    temperature,
-                    in_batch,
-                };
+                let settings = InfoNce { temperature, in_batch };
                 let ours = info_nce(tensor(&q), tensor(&d), &same, &settings).into_scalar();
                 let reference = reference(&q, &d, &same, temperature, in_batch);
-                assert!(
-                    (f64::from(ours) - reference).abs() < 1e-4,
-                    "{ours} {reference}"
-                );
+                assert!((f64::from(ours) - reference).abs() < 1e-4, "{ours} {reference}");
             }
         }
     }

@@ -43,24 +43,12 @@ impl<B: Backend> Attention<B> {
         init: &Initializer,
         device: &B::Device,
     ) -> Self {
-        let &AttentionOptions {
-            hidden,
-            heads,
-            kv_heads,
-            head_dim,
-            names,
-            ..
-        } = options;
+        let &AttentionOptions { hidden, heads, kv_heads, head_dim, names, .. } = options;
         let [query, key, value, output] = names;
-        let parts = [
-            (query, heads * head_dim),
-            (key, kv_heads * head_dim),
-            (value, kv_heads * head_dim),
-        ];
+        let parts =
+            [(query, heads * head_dim), (key, kv_heads * head_dim), (value, kv_heads * head_dim)];
         let norm = || {
-            options
-                .qk_norm
-                .map(|eps| RmsNormConfig::new(head_dim).with_epsilon(eps).init(device))
+            options.qk_norm.map(|eps| RmsNormConfig::new(head_dim).with_epsilon(eps).init(device))
         };
         Self {
             qkv: Linear::new(hidden, &parts, options.qkv_bias, init, device),
@@ -88,21 +76,13 @@ impl<B: Backend> Attention<B> {
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let [batch, seq, _] = x.dims();
-        let Self {
-            heads,
-            kv_heads,
-            head_dim,
-            ..
-        } = *self;
-        let qkv = self.qkv.forward(x);
-        let mut column = 0;
-        // [batch, seq, n * head_dim] -> [batch, n, seq, head_dim]
-        let mut take = |n: usize| {
-            let part = qkv.clone().narrow(2, column, n * head_dim);
-            column += n * head_dim;
-            part.reshape([batch, seq, n, head_dim]).swap_dims(1, 2)
-        };
-        let (mut query, mut key, value) = (take(heads), take(kv_heads), take(kv_heads));
+        let Self { heads, kv_heads, head_dim, .. } = *self;
+        // [batch, seq, all heads, head_dim], seen as [batch, all heads, seq, head_dim]: views, no copies.
+        let all = heads + 2 * kv_heads;
+        let qkv = self.qkv.forward(x).reshape([batch, seq, all, head_dim]).swap_dims(1, 2);
+        let mut query = qkv.clone().narrow(1, 0, heads);
+        let mut key = qkv.clone().narrow(1, heads, kv_heads);
+        let value = qkv.narrow(1, heads + kv_heads, kv_heads);
         if let Some(norm) = &self.query_norm {
             query = norm.forward(query);
         }
@@ -117,9 +97,7 @@ impl<B: Backend> Attention<B> {
         let value = repeat_heads(value, heads / kv_heads);
         let (context, weights) = scaled_dot_product(query, key, value, mask, want_weights);
         // [batch, heads, seq, head_dim] -> [batch, seq, heads * head_dim]
-        let context = context
-            .swap_dims(1, 2)
-            .reshape([batch, seq, heads * head_dim]);
+        let context = context.swap_dims(1, 2).reshape([batch, seq, heads * head_dim]);
         (self.output.forward(context), weights)
     }
 
@@ -134,16 +112,22 @@ fn repeat_heads<B: Backend>(x: Tensor<B, 4>, times: usize) -> Tensor<B, 4> {
         return x;
     }
     let [batch, heads, seq, dim] = x.dims();
-    x.reshape([batch, heads, 1, seq, dim])
-        .expand([batch, heads, times, seq, dim])
-        .reshape([batch, heads * times, seq, dim])
+    x.reshape([batch, heads, 1, seq, dim]).expand([batch, heads, times, seq, dim]).reshape([
+        batch,
+        heads * times,
+        seq,
+        dim,
+    ])
 }
+
+/// Longest text whose `[query, key]` scores are held at once; beyond it the backend's fused
+/// product is used, which needs less memory and more time.
+const LONGEST_HELD: usize = 512;
 
 /// `softmax(q k^T / sqrt(dim)) v` over `[batch, heads, seq, dim]` tensors.
 ///
 /// `mask` is `[batch, 1, query, key]`, true where a query must not look. With `want_weights`
-/// the weights `[batch, heads, query, key]` are kept; without, the backend's fused product
-/// is used, which need not hold them.
+/// the weights `[batch, heads, query, key]` are kept.
 pub fn scaled_dot_product<B: Backend>(
     query: Tensor<B, 4>,
     key: Tensor<B, 4>,
@@ -153,23 +137,17 @@ pub fn scaled_dot_product<B: Backend>(
 ) -> (Tensor<B, 4>, Option<Tensor<B, 4>>) {
     let [batch, heads, queries, dim] = query.dims();
     let keys = key.dims()[2];
-    let mask = mask
-        .cloned()
-        .map(|mask| mask.expand([batch, heads, queries, keys]));
-    if !want_weights {
+    let mask = mask.cloned().map(|mask| mask.expand([batch, heads, queries, keys]));
+    if !want_weights && keys > LONGEST_HELD {
         let options = AttentionModuleOptions::default();
-        return (
-            module::attention(query, key, value, mask, None, options),
-            None,
-        );
+        return (module::attention(query, key, value, mask, None, options), None);
     }
-    let mut scores = query
-        .mul_scalar((dim as f64).powf(-0.5))
-        .matmul(key.swap_dims(2, 3));
+    let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((dim as f64).powf(-0.5));
     if let Some(mask) = mask {
         // Finite, because some shader compilers assume that infinities do not occur.
         scores = scores.mask_fill(mask, -3e4);
     }
     let weights = softmax(scores, 3);
-    (weights.clone().matmul(value), Some(weights))
+    let kept = want_weights.then(|| weights.clone());
+    (weights.matmul(value), kept)
 }

@@ -50,11 +50,7 @@ impl<B: Backend> Decoder<B> {
         device: &B::Device,
     ) -> Self {
         let hidden = config.hidden_size;
-        let norm = || {
-            RmsNormConfig::new(hidden)
-                .with_epsilon(config.norm_eps)
-                .init(device)
-        };
+        let norm = || RmsNormConfig::new(hidden).with_epsilon(config.norm_eps).init(device);
         let block = |_| DecoderBlock {
             attention_norm: norm(),
             attention: Attention::new(
@@ -109,23 +105,16 @@ impl<B: Backend> Decoder<B> {
         let angles = self.rotary.angles(seq, &x.device());
         // One mask a distinct window, not one a layer.
         let mut masks: Vec<(Option<usize>, Option<Tensor<B, 4, Bool>>)> = Vec::new();
-        let mut states = States {
-            last: x.clone(),
-            layers: Vec::new(),
-            attention: None,
-        };
+        let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
         let mut x = x;
         for (index, (block, window)) in self.blocks.iter().zip(&self.windows).enumerate() {
             if want.layers {
                 states.layers.push(x.clone());
             }
-            let at = masks
-                .iter()
-                .position(|(known, _)| known == window)
-                .unwrap_or_else(|| {
-                    masks.push((*window, attention_mask(input, mode, *window)));
-                    masks.len() - 1
-                });
+            let at = masks.iter().position(|(known, _)| known == window).unwrap_or_else(|| {
+                masks.push((*window, attention_mask(input, mode, *window)));
+                masks.len() - 1
+            });
             let last = index + 1 == self.blocks.len();
             (x, states.attention) =
                 block.forward(x, masks[at].1.as_ref(), &angles, want.attention && last);
@@ -147,9 +136,7 @@ impl<B: Backend> DecoderBlock<B> {
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let normed = self.attention_norm.forward(x.clone());
-        let (attended, weights) = self
-            .attention
-            .forward(normed, mask, Some(angles), want_weights);
+        let (attended, weights) = self.attention.forward(normed, mask, Some(angles), want_weights);
         let x = x + attended;
         let x = x.clone() + self.feed_forward.forward(self.feed_forward_norm.forward(x));
         (x, weights)

@@ -48,11 +48,7 @@ impl<B: Backend> Encoder<B> {
         device: &B::Device,
     ) -> Self {
         let hidden = config.hidden_size;
-        let norm = || {
-            LayerNormConfig::new(hidden)
-                .with_epsilon(config.norm_eps)
-                .init(device)
-        };
+        let norm = || LayerNormConfig::new(hidden).with_epsilon(config.norm_eps).init(device);
         let block = |_| EncoderBlock {
             attention: Attention::new(
                 &AttentionOptions {
@@ -93,10 +89,7 @@ impl<B: Backend> Encoder<B> {
     /// One forward pass; a token's position counts the tokens before it, so padding on either
     /// side changes nothing.
     pub fn forward(&self, input: &ModelInput<B>, mode: AttentionMode, want: Want) -> States<B> {
-        let positions = input
-            .positions
-            .clone()
-            .add_scalar(self.position_offset as i64);
+        let positions = input.positions.clone().add_scalar(self.position_offset as i64);
         // [batch, seq, hidden]
         let mut x = module::embedding(self.token_embedding.val(), input.ids.clone())
             + module::embedding(self.position_embedding.val(), positions);
@@ -105,11 +98,7 @@ impl<B: Backend> Encoder<B> {
         }
         let mut x = self.norm.forward(x);
         let mask = attention_mask(input, mode, None);
-        let mut states = States {
-            last: x.clone(),
-            layers: Vec::new(),
-            attention: None,
-        };
+        let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
         for (index, block) in self.blocks.iter().enumerate() {
             if want.layers {
                 states.layers.push(x.clone());
@@ -134,9 +123,7 @@ impl<B: Backend> EncoderBlock<B> {
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let (attended, weights) = self.attention.forward(x.clone(), mask, None, want_weights);
         let x = self.attention_norm.forward(x + attended);
-        let x = self
-            .feed_forward_norm
-            .forward(x.clone() + self.feed_forward.forward(x));
+        let x = self.feed_forward_norm.forward(x.clone() + self.feed_forward.forward(x));
         (x, weights)
     }
 

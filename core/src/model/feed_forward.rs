@@ -48,10 +48,7 @@ impl<B: Backend> FeedForward<B> {
     }
 
     pub(super) fn projections_mut(&mut self) -> Vec<&mut Linear<B>> {
-        self.gate
-            .iter_mut()
-            .chain([&mut self.up, &mut self.down])
-            .collect()
+        self.gate.iter_mut().chain([&mut self.up, &mut self.down]).collect()
     }
 }
 

@@ -37,10 +37,7 @@ impl<B: Backend> Linear<B> {
             weight: init.init_with([input, output], Some(input), Some(output), device),
             bias: bias.then(|| Initializer::Zeros.init([output], device)),
             adapters: Vec::new(),
-            parts: parts
-                .iter()
-                .map(|(name, width)| (name.to_string(), *width))
-                .collect(),
+            parts: parts.iter().map(|(name, width)| (name.to_string(), *width)).collect(),
         }
     }
 
@@ -71,12 +68,10 @@ impl<B: Backend> Linear<B> {
         let columns = self
             .parts
             .iter()
-            .map(
-                |(name, width)| match adapters.next_if(|adapter| adapter.part() == name) {
-                    Some(adapter) => adapter.forward(x.clone()),
-                    None => Tensor::zeros([rows, *width], &device),
-                },
-            )
+            .map(|(name, width)| match adapters.next_if(|adapter| adapter.part() == name) {
+                Some(adapter) => adapter.forward(x.clone()),
+                None => Tensor::zeros([rows, *width], &device),
+            })
             .collect();
         Tensor::cat(columns, 1)
     }
@@ -122,12 +117,10 @@ impl<B: Backend> Linear<B> {
         let columns = self
             .parts
             .iter()
-            .map(
-                |(name, width)| match adapters.next_if(|adapter| adapter.part() == name) {
-                    Some(adapter) => adapter.delta(),
-                    None => Tensor::zeros([input, *width], &device),
-                },
-            )
+            .map(|(name, width)| match adapters.next_if(|adapter| adapter.part() == name) {
+                Some(adapter) => adapter.delta(),
+                None => Tensor::zeros([input, *width], &device),
+            })
             .collect();
         let delta = Tensor::cat(columns, 1);
         self.weight = self.weight.clone().map(|weight| (weight + delta).detach());

@@ -70,10 +70,7 @@ impl<B: Backend> Adapter<B> {
         device: &B::Device,
     ) -> Self {
         // PEFT's start: Kaiming-uniform A with gain 1/sqrt(3), zero B.
-        let init = Initializer::KaimingUniform {
-            gain: 1.0 / 3f64.sqrt(),
-            fan_out_only: false,
-        };
+        let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
         Self {
             a: init.init_with([input, lora.rank], Some(input), Some(lora.rank), device),
             b: Initializer::Zeros.init([lora.rank, output], device),
@@ -90,11 +87,7 @@ impl<B: Backend> Adapter<B> {
 
     /// `[rows, in]` to `[rows, out]`.
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        self.dropout
-            .forward(x)
-            .matmul(self.a.val())
-            .matmul(self.b.val())
-            .mul_scalar(self.scale)
+        self.dropout.forward(x).matmul(self.a.val()).matmul(self.b.val()).mul_scalar(self.scale)
     }
 
     /// The update of the weight: `scale * A B`, `[in, out]`.

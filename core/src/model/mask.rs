@@ -49,13 +49,9 @@ pub fn attention_mask<B: Backend>(
 
     let padding = input.padded.then(|| {
         let hidden = input.attention_mask.clone().bool_not();
-        let hidden = hidden
-            .reshape([batch, 1, 1, seq])
-            .expand([batch, 1, seq, seq]);
-        let other = distance
-            .not_equal_elem(0)
-            .reshape([1, 1, seq, seq])
-            .expand([batch, 1, seq, seq]);
+        let hidden = hidden.reshape([batch, 1, 1, seq]).expand([batch, 1, seq, seq]);
+        let other =
+            distance.not_equal_elem(0).reshape([1, 1, seq, seq]).expand([batch, 1, seq, seq]);
         hidden.bool_and(other)
     });
     match (hidden, padding) {

@@ -41,10 +41,7 @@ pub struct Want {
 impl Want {
     /// What satisfies both.
     pub fn or(self, other: Want) -> Want {
-        Want {
-            layers: self.layers || other.layers,
-            attention: self.attention || other.attention,
-        }
+        Want { layers: self.layers || other.layers, attention: self.attention || other.attention }
     }
 }
 
@@ -105,14 +102,7 @@ pub enum Backbone<B: Backend> {
 impl<B: Backend> Backbone<B> {
     /// A backbone with random weights: N(0, 0.02), biases zero, norms one.
     pub fn random(config: &ModelConfig, device: &B::Device) -> Self {
-        Self::with_initializer(
-            config,
-            &Initializer::Normal {
-                mean: 0.0,
-                std: 0.02,
-            },
-            device,
-        )
+        Self::with_initializer(config, &Initializer::Normal { mean: 0.0, std: 0.02 }, device)
     }
 
     /// A backbone of zeros, to be filled from a checkpoint.
@@ -169,16 +159,12 @@ impl<B: Backend> Backbone<B> {
 
     fn projections_mut(&mut self) -> Vec<&mut Linear<B>> {
         match self {
-            Backbone::Encoder(encoder) => encoder
-                .blocks
-                .iter_mut()
-                .flat_map(EncoderBlock::projections_mut)
-                .collect(),
-            Backbone::Decoder(decoder) => decoder
-                .blocks
-                .iter_mut()
-                .flat_map(DecoderBlock::projections_mut)
-                .collect(),
+            Backbone::Encoder(encoder) => {
+                encoder.blocks.iter_mut().flat_map(EncoderBlock::projections_mut).collect()
+            }
+            Backbone::Decoder(decoder) => {
+                decoder.blocks.iter_mut().flat_map(DecoderBlock::projections_mut).collect()
+            }
         }
     }
 

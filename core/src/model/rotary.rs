@@ -25,15 +25,10 @@ impl Rotary {
     /// Frequencies for heads of the given width.
     pub fn new(rope: &Rope, head_dim: usize) -> Self {
         let scale = match rope.scaling {
-            RopeScaling::Yarn {
-                attention_factor, ..
-            } => attention_factor as f32,
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
             _ => 1.0,
         };
-        Self {
-            inverse_frequencies: inverse_frequencies(rope, head_dim),
-            scale,
-        }
+        Self { inverse_frequencies: inverse_frequencies(rope, head_dim), scale }
     }
 
     /// Tables for positions `0..seq`; only the distance of two positions matters, so padding

@@ -52,10 +52,7 @@ pub struct Dense<B: Backend> {
 impl<B: Backend> Dense<B> {
     /// A projection, randomly initialised.
     pub fn new(config: &DenseConfig, device: &B::Device) -> Self {
-        let init = Initializer::KaimingUniform {
-            gain: 1.0 / 3f64.sqrt(),
-            fan_out_only: false,
-        };
+        let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
         let parts = [("dense", config.out_features)];
         Self {
             linear: Linear::new(config.in_features, &parts, config.bias, &init, device),

@@ -125,17 +125,12 @@ pub struct LatentFeedForward<B: Backend> {
 const EPSILON: f64 = 1e-5;
 
 fn norm<B: Backend>(size: usize, device: &B::Device) -> LayerNorm<B> {
-    LayerNormConfig::new(size)
-        .with_epsilon(EPSILON)
-        .init(device)
+    LayerNormConfig::new(size).with_epsilon(EPSILON).init(device)
 }
 
 /// PyTorch's default for `nn.Linear`: uniform within `1/sqrt(in)`.
 fn linear<B: Backend>(input: usize, output: usize, bias: bool, device: &B::Device) -> Linear<B> {
-    let init = Initializer::KaimingUniform {
-        gain: 1.0 / 3f64.sqrt(),
-        fan_out_only: false,
-    };
+    let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
     Linear::new(input, &[("", output)], bias, &init, device)
 }
 
@@ -170,28 +165,19 @@ impl<B: Backend> CrossAttention<B> {
         hidden: Option<Tensor<B, 2, Bool>>,
     ) -> (Tensor<B, 3>, Tensor<B, 4>) {
         let ([batch, queries, _], [contexts, keys, _]) = (x.dims(), context.dims());
-        let Self {
-            heads, head_dim, ..
-        } = *self;
+        let Self { heads, head_dim, .. } = *self;
         let inner = heads * head_dim;
         let split = |x: Tensor<B, 3>, rows: usize, length: usize| {
             x.reshape([rows, length, heads, head_dim]).swap_dims(1, 2)
         };
-        let q = split(
-            self.to_q.forward(self.norm.forward(x.clone())),
-            batch,
-            queries,
-        );
+        let q = split(self.to_q.forward(self.norm.forward(x.clone())), batch, queries);
         let kv = self.to_kv.forward(self.norm_context.forward(context));
         let k = split(kv.clone().narrow(2, 0, inner), contexts, keys)
             .expand([batch, heads, keys, head_dim]);
         let v = split(kv.narrow(2, inner, inner), contexts, keys)
             .expand([batch, heads, keys, head_dim]);
-        let mask = hidden.map(|hidden| {
-            hidden
-                .reshape([batch, 1, 1, keys])
-                .expand([batch, 1, queries, keys])
-        });
+        let mask = hidden
+            .map(|hidden| hidden.reshape([batch, 1, 1, keys]).expand([batch, 1, queries, keys]));
         let (context, weights) = scaled_dot_product(q, k, v, mask.as_ref(), true);
         let context = context.swap_dims(1, 2).reshape([batch, queries, inner]);
         let weights =
@@ -277,16 +263,12 @@ impl<B: Backend> PoolingBlock<B> {
         x: &Tensor<B, 3>,
         input: &ModelInput<B>,
     ) -> (Tensor<B, 2>, Explanation<B>) {
-        let hidden = input
-            .padded
-            .then(|| input.attention_mask.clone().bool_not());
+        let hidden = input.padded.then(|| input.attention_mask.clone().bool_not());
         let (x, attention) = self.attention.forward(x.clone(), x.clone(), hidden);
         let mean = token::mean(input);
         let (pooled, _) = token::pool(&self.feed_forward.forward(x), mean.clone());
         // Attention that the pooled tokens give each token: [batch, 1, query] x [batch, query, key]
-        let given = mean
-            .unsqueeze_dim::<3>(1)
-            .matmul(attention.mean_dim(1).squeeze_dim::<3>(1));
+        let given = mean.unsqueeze_dim::<3>(1).matmul(attention.mean_dim(1).squeeze_dim::<3>(1));
         (pooled, Explanation::tokens(given.squeeze_dim(1)))
     }
 
@@ -336,10 +318,7 @@ impl<B: Backend> PoolingBlock<B> {
         };
         // M: one state a layer, [batch, layers, hidden].
         let mut states = Tensor::stack::<3>(
-            layers
-                .iter()
-                .map(|layer| token::pool(layer, weights.clone()).0)
-                .collect(),
+            layers.iter().map(|layer| token::pool(layer, weights.clone()).0).collect(),
             1,
         );
         if let Some(embedding) = &self.layer_embedding {
@@ -347,19 +326,8 @@ impl<B: Backend> PoolingBlock<B> {
         }
         let (pooled, attention) = self.pool_latents(states, None);
         // [batch, heads, latents, layers] -> [batch, layers]
-        let by_layer = attention
-            .mean_dim(1)
-            .squeeze_dim::<3>(1)
-            .mean_dim(1)
-            .squeeze_dim(1);
-        (
-            pooled,
-            Explanation {
-                tokens: Some(weights),
-                latents: None,
-                layers: Some(by_layer),
-            },
-        )
+        let by_layer = attention.mean_dim(1).squeeze_dim::<3>(1).mean_dim(1).squeeze_dim(1);
+        (pooled, Explanation { tokens: Some(weights), latents: None, layers: Some(by_layer) })
     }
 
     /// Latents attend over a context; the mean over latents `[batch, width]` and the weights.
@@ -372,19 +340,11 @@ impl<B: Backend> PoolingBlock<B> {
         let latents = self.latent_batch(&context);
         let [_, count, width] = latents.dims();
         let (x, attention) =
-            self.attention
-                .forward(latents.expand([batch, count, width]), context, hidden);
-        (
-            self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1),
-            attention,
-        )
+            self.attention.forward(latents.expand([batch, count, width]), context, hidden);
+        (self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1), attention)
     }
 }
 
 fn latents<B: Backend>(count: usize, width: usize, device: &B::Device) -> Param<Tensor<B, 2>> {
-    Param::from_tensor(Tensor::random(
-        [count, width],
-        Distribution::Normal(0.0, 1.0),
-        device,
-    ))
+    Param::from_tensor(Tensor::random([count, width], Distribution::Normal(0.0, 1.0), device))
 }

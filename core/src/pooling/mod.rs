@@ -109,11 +109,7 @@ pub struct Explanation<B: Backend> {
 
 impl<B: Backend> Explanation<B> {
     fn tokens(weights: Tensor<B, 2>) -> Self {
-        Self {
-            tokens: Some(weights),
-            latents: None,
-            layers: None,
-        }
+        Self { tokens: Some(weights), latents: None, layers: None }
     }
 }
 
@@ -140,17 +136,11 @@ impl<B: Backend> Pooling<B> {
             P::LastLayerTrainable(block) => {
                 Some(PoolingBlock::trainable(block, hidden, None, device))
             }
-            P::MultiLayerTrainable(block) => Some(PoolingBlock::trainable(
-                block,
-                hidden,
-                Some(model.num_layers),
-                device,
-            )),
+            P::MultiLayerTrainable(block) => {
+                Some(PoolingBlock::trainable(block, hidden, Some(model.num_layers), device))
+            }
         };
-        Self {
-            block,
-            config: config.clone(),
-        }
+        Self { block, config: config.clone() }
     }
 
     /// The head's configuration.
@@ -174,21 +164,15 @@ impl<B: Backend> Pooling<B> {
         use PoolingConfig as P;
         let missing =
             |what: &str| Error::invalid(format!("{} pooling needs the {what}", self.config.name()));
-        let attended = || {
-            self.block
-                .as_ref()
-                .ok_or_else(|| missing("trainable block"))
-        };
+        let attended = || self.block.as_ref().ok_or_else(|| missing("trainable block"));
         Ok(match &self.config {
             P::Cls => token::pool(&states.last, token::first(input)),
             P::LastToken => token::pool(&states.last, token::last(input)),
             P::Mean => token::pool(&states.last, token::mean(input)),
             P::WeightedMean => token::pool(&states.last, token::position_weighted(input)),
             P::Anchor { score } => {
-                let attention = states
-                    .attention
-                    .as_ref()
-                    .ok_or_else(|| missing("attention weights"))?;
+                let attention =
+                    states.attention.as_ref().ok_or_else(|| missing("attention weights"))?;
                 token::pool(&states.last, anchor_weights(attention, input, *score))
             }
             P::SelfAttention(_) => attended()?.over_itself(&states.last, input),
@@ -207,12 +191,7 @@ impl<B: Backend> Pooling<B> {
 /// Rows divided by their Euclidean norm: `[batch, dim]` to the same.
 pub fn l2_normalize<B: Backend>(x: Tensor<B, 2>) -> Tensor<B, 2> {
     // 1e-12 as in PyTorch's `normalize`.
-    let norm = x
-        .clone()
-        .powf_scalar(2.0)
-        .sum_dim(1)
-        .sqrt()
-        .clamp_min(1e-12);
+    let norm = x.clone().powf_scalar(2.0).sum_dim(1).sqrt().clamp_min(1e-12);
     x / norm
 }
 

@@ -17,29 +17,16 @@ fn model() -> ModelConfig {
 
 /// Two rows of 5 positions: row 0 has 5 tokens, row 1 three and padding on the given side.
 fn batch(left: bool) -> TokenBatch {
-    let row1 = if left {
-        [false, false, true, true, true]
-    } else {
-        [true, true, true, false, false]
-    };
+    let row1 =
+        if left { [false, false, true, true, true] } else { [true, true, true, false, false] };
     let attention: Vec<bool> = [[true; 5], row1].concat();
-    TokenBatch {
-        ids: vec![1; 10],
-        pooling: attention.clone(),
-        attention,
-        batch: 2,
-        seq: 5,
-    }
+    TokenBatch { ids: vec![1; 10], pooling: attention.clone(), attention, batch: 2, seq: 5 }
 }
 
 fn states(device: &burn::tensor::Device<B>) -> States<B> {
     let random = || Tensor::random([2, 5, 16], Distribution::Normal(0.0, 1.0), device);
     let last: Tensor<B, 3> = random();
-    States {
-        layers: vec![random(), random(), random(), last.clone()],
-        last,
-        attention: None,
-    }
+    States { layers: vec![random(), random(), random(), last.clone()], last, attention: None }
 }
 
 fn values<const D: usize>(x: Tensor<B, D>) -> Vec<f32> {
@@ -54,27 +41,17 @@ fn assert_close(a: &[f32], b: &[f32]) {
 }
 
 fn every_head() -> Vec<PoolingConfig> {
-    let block = BlockConfig {
-        latents: 6,
-        latent_size: None,
-        heads: 2,
-        ..Default::default()
-    };
+    let block = BlockConfig { latents: 6, latent_size: None, heads: 2, ..Default::default() };
     vec![
         PoolingConfig::Cls,
         PoolingConfig::LastToken,
         PoolingConfig::Mean,
         PoolingConfig::WeightedMean,
-        PoolingConfig::Anchor {
-            score: AnchorScore::Log1p,
-        },
+        PoolingConfig::Anchor { score: AnchorScore::Log1p },
         PoolingConfig::SelfAttention(block.clone()),
         PoolingConfig::LatentAttention(block.clone()),
         PoolingConfig::LastLayerTrainable(block.clone()),
-        PoolingConfig::MultiLayerTrainable(BlockConfig {
-            latent_size: Some(12),
-            ..block
-        }),
+        PoolingConfig::MultiLayerTrainable(BlockConfig { latent_size: Some(12), ..block }),
     ]
 }
 
@@ -84,10 +61,7 @@ fn uniform(tokens: &TokenBatch, device: &burn::tensor::Device<B>) -> Tensor<B, 4
     for row in tokens.attention.chunks(5) {
         let valid = row.iter().filter(|&&token| token).count() as f32;
         for _ in 0..3 * 5 {
-            values.extend(
-                row.iter()
-                    .map(|&token| if token { 1.0 / valid } else { 0.0 }),
-            );
+            values.extend(row.iter().map(|&token| if token { 1.0 / valid } else { 0.0 }));
         }
     }
     Tensor::from_data(TensorData::new(values, [2, 3, 5, 5]), device)
@@ -103,25 +77,11 @@ fn uniform_attention_makes_anchor_pooling_the_mean() {
         states.attention = Some(uniform(&tokens, &device));
         let pool = |config: PoolingConfig| {
             let head = Pooling::<B>::new(&config, &model(), &device);
-            values(
-                head.forward(&states, &input, AttentionMode::Causal)
-                    .unwrap()
-                    .0,
-            )
+            values(head.forward(&states, &input, AttentionMode::Causal).unwrap().0)
         };
         let mean = pool(PoolingConfig::Mean);
-        assert_close(
-            &pool(PoolingConfig::Anchor {
-                score: AnchorScore::Log1p,
-            }),
-            &mean,
-        );
-        assert_close(
-            &pool(PoolingConfig::Anchor {
-                score: AnchorScore::Linear,
-            }),
-            &mean,
-        );
+        assert_close(&pool(PoolingConfig::Anchor { score: AnchorScore::Log1p }), &mean);
+        assert_close(&pool(PoolingConfig::Anchor { score: AnchorScore::Linear }), &mean);
     }
 }
 
@@ -152,27 +112,14 @@ fn first_and_last_token_follow_the_masks() {
         let input = ModelInput::new(&tokens, &device);
         let pool = |config: PoolingConfig, input: &ModelInput<B>| {
             let head = Pooling::<B>::new(&config, &model(), &device);
-            values(
-                head.forward(&states, input, AttentionMode::Causal)
-                    .unwrap()
-                    .0,
-            )
+            values(head.forward(&states, input, AttentionMode::Causal).unwrap().0)
         };
-        assert_close(
-            &pool(PoolingConfig::Cls, &input)[16..],
-            &row(&states.last, 1, first),
-        );
-        assert_close(
-            &pool(PoolingConfig::LastToken, &input)[16..],
-            &row(&states.last, 1, last),
-        );
+        assert_close(&pool(PoolingConfig::Cls, &input)[16..], &row(&states.last, 1, first));
+        assert_close(&pool(PoolingConfig::LastToken, &input)[16..], &row(&states.last, 1, last));
         // An instruction of one token in row 0 is left out of pooling.
         tokens.pooling[0] = false;
         let input = ModelInput::new(&tokens, &device);
-        assert_close(
-            &pool(PoolingConfig::Cls, &input)[..16],
-            &row(&states.last, 0, 1),
-        );
+        assert_close(&pool(PoolingConfig::Cls, &input)[..16], &row(&states.last, 0, 1));
     }
 }
 
@@ -186,15 +133,9 @@ fn explanations_sum_to_one_and_padding_gets_nothing() {
         states.attention = Some(uniform(&tokens, &device));
         for config in every_head() {
             let head = Pooling::<B>::new(&config, &model(), &device);
-            let (pooled, why) = head
-                .forward(&states, &input, AttentionMode::Bidirectional)
-                .unwrap();
-            assert_eq!(
-                pooled.dims(),
-                [2, config.output_size(16)],
-                "{}",
-                config.name()
-            );
+            let (pooled, why) =
+                head.forward(&states, &input, AttentionMode::Bidirectional).unwrap();
+            assert_eq!(pooled.dims(), [2, config.output_size(16)], "{}", config.name());
             for (weights, valid) in [(why.tokens, true), (why.layers, false)] {
                 let Some(weights) = weights else { continue };
                 let width = weights.dims()[1];
@@ -208,11 +149,7 @@ fn explanations_sum_to_one_and_padding_gets_nothing() {
                 }
                 if valid {
                     for (weight, token) in weights.iter().zip(&tokens.attention) {
-                        assert!(
-                            *token || weight.abs() < 1e-6,
-                            "{} {weights:?}",
-                            config.name()
-                        );
+                        assert!(*token || weight.abs() < 1e-6, "{} {weights:?}", config.name());
                     }
                 }
             }
@@ -244,11 +181,7 @@ fn padding_changes_no_head() {
         let head = Pooling::<B>::new(&config, &model(), &device);
         let pool = |states: &States<B>, tokens: &TokenBatch| {
             let input = ModelInput::new(tokens, &device);
-            values(
-                head.forward(states, &input, AttentionMode::Causal)
-                    .unwrap()
-                    .0,
-            )
+            values(head.forward(states, &input, AttentionMode::Causal).unwrap().0)
         };
         let size = config.output_size(16);
         assert_close(&pool(&whole, &tokens)[size..], &pool(&alone, &unpadded));
@@ -259,14 +192,8 @@ fn padding_changes_no_head() {
 fn truncation_and_normalisation() {
     let device = Default::default();
     let x = Tensor::<B, 2>::from_data([[3.0, 4.0, 12.0]], &device);
-    assert_close(
-        &values(l2_normalize(truncate(x.clone(), 2).unwrap())),
-        &[0.6, 0.8],
-    );
+    assert_close(&values(l2_normalize(truncate(x.clone(), 2).unwrap())), &[0.6, 0.8]);
     assert!(truncate(x.clone(), 0).is_err());
     assert!(truncate(x, 4).is_err());
-    assert_close(
-        &values(l2_normalize(Tensor::<B, 2>::zeros([1, 3], &device))),
-        &[0.0; 3],
-    );
+    assert_close(&values(l2_normalize(Tensor::<B, 2>::zeros([1, 3], &device))), &[0.0; 3]);
 }

@@ -11,11 +11,7 @@ pub(super) fn pool<B: Backend>(
     weights: Tensor<B, 2>,
 ) -> (Tensor<B, 2>, Explanation<B>) {
     // [batch, 1, seq] x [batch, seq, hidden]
-    let pooled = weights
-        .clone()
-        .unsqueeze_dim::<3>(1)
-        .matmul(states.clone())
-        .squeeze_dim::<2>(1);
+    let pooled = weights.clone().unsqueeze_dim::<3>(1).matmul(states.clone()).squeeze_dim::<2>(1);
     (pooled, Explanation::tokens(weights))
 }
 
@@ -58,10 +54,6 @@ fn at_largest<B: Backend>(pooled: Tensor<B, 2>, key: Tensor<B, 2>) -> Tensor<B, 
     let at = key.argmax(1).expand([batch, seq]);
     let index =
         burn::tensor::Tensor::<B, 1, burn::tensor::Int>::arange(0..seq as i64, &pooled.device());
-    let here = index
-        .unsqueeze::<2>()
-        .expand([batch, seq])
-        .equal(at)
-        .float();
+    let here = index.unsqueeze::<2>().expand([batch, seq]).equal(at).float();
     here * pooled
 }

@@ -12,19 +12,12 @@ pub(super) fn run(global: &Global) -> Result<()> {
             .devices
             .iter()
             .map(|listed| {
-                let kind = if listed.software {
-                    "  (software, slow: for tests)"
-                } else {
-                    ""
-                };
+                let kind = if listed.software { "  (software, slow: for tests)" } else { "" };
                 format!("{:<10} {}{kind}", listed.device, listed.name)
             })
             .collect();
         lines.extend(
-            found
-                .absent
-                .iter()
-                .map(|(kind, reason)| format!("{kind:<10} not available: {reason}")),
+            found.absent.iter().map(|(kind, reason)| format!("{kind:<10} not available: {reason}")),
         );
         lines.join("\n")
     })

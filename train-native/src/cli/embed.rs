@@ -30,12 +30,7 @@ pub(super) struct EmbedArgs {
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// Field or column that holds the text; several (title,text) are joined by a space
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "text",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
     /// Prompt of the model by name (see `inspect`)
     #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
@@ -49,17 +44,10 @@ pub(super) struct EmbedArgs {
 
 pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     // What can be wrong with the arguments is found before the model is loaded.
-    let texts = TextFile::open(
-        &args.input,
-        Columns {
-            fields: args.field.clone(),
-            optional: Vec::new(),
-        },
-    )?;
+    let texts =
+        TextFile::open(&args.input, Columns { fields: args.field.clone(), optional: Vec::new() })?;
     crate::vectors::VectorFormat::of(&args.output)?;
-    let options = args
-        .flags
-        .options(args.prompt_name.as_deref(), args.prompt.as_deref());
+    let options = args.flags.options(args.prompt_name.as_deref(), args.prompt.as_deref());
     let device = device::open(global.device)?;
     let terminal = global.terminal();
     with_backend!(&device, B, handle => {

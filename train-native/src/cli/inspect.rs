@@ -25,18 +25,10 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let folder = resolve(&args.model.model, terminal)?;
     let name = folder.display().to_string();
-    let embedder = load_embedder::<Cpu>(
-        &name,
-        &args.model.load_options(),
-        &Default::default(),
-        terminal,
-    )?;
+    let embedder =
+        load_embedder::<Cpu>(&name, &args.model.load_options(), &Default::default(), terminal)?;
     let model = &embedder.model;
-    let stem = if folder.join("0_Transformer").is_dir() {
-        "0_Transformer/model"
-    } else {
-        "model"
-    };
+    let stem = if folder.join("0_Transformer").is_dir() { "0_Transformer/model" } else { "model" };
     let weights = Weights::open(&Directory::new(&folder)?, stem)?;
     let parts = [
         ("backbone", model.backbone.num_params()),

@@ -46,10 +46,7 @@ struct Global {
 
 impl Global {
     fn terminal(&self) -> Terminal {
-        Terminal {
-            json: self.json,
-            quiet: self.quiet,
-        }
+        Terminal { json: self.json, quiet: self.quiet }
     }
 }
 
@@ -143,19 +140,10 @@ fn parse_attention(name: &str) -> Result<AttentionMode, String> {
 /// Parses the command line, runs the command, and reports an error in one line.
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
-        let place = panic
-            .location()
-            .map(|place| format!(" ({}:{})", place.file(), place.line()));
-        let what = panic
-            .payload_as_str()
-            .unwrap_or("unknown cause")
-            .lines()
-            .next()
-            .unwrap_or_default();
-        eprintln!(
-            "error: internal failure: {what}{}; please report it",
-            place.unwrap_or_default()
-        );
+        let place = panic.location().map(|place| format!(" ({}:{})", place.file(), place.line()));
+        let what =
+            panic.payload_as_str().unwrap_or("unknown cause").lines().next().unwrap_or_default();
+        eprintln!("error: internal failure: {what}{}; please report it", place.unwrap_or_default());
     }));
     let cli = Cli::parse();
     let result = interrupt::listen().and_then(|()| {
@@ -174,10 +162,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One line, whatever the causes' own line breaks.
-            let line = format!("{error:#}")
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ");
+            let line = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
             eprintln!("error: {line}");
             match error.downcast_ref::<kiln_core::Error>() {
                 Some(kiln_core::Error::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),

@@ -45,24 +45,13 @@ pub(super) fn run(args: &QuickstartArgs, global: &Global) -> Result<()> {
 }
 
 fn text(summary: &Summary) -> String {
-    let mut lines = vec![format!(
-        "nDCG@10 on {} unseen questions",
-        summary.test_queries
-    )];
+    let mut lines = vec![format!("nDCG@10 on {} unseen questions", summary.test_queries)];
     lines.extend(
-        summary
-            .scores
-            .iter()
-            .map(|score| format!("  {:<26} {:.4}", score.name, score.ndcg_at_10)),
+        summary.scores.iter().map(|score| format!("  {:<26} {:.4}", score.name, score.ndcg_at_10)),
     );
     for sample in &summary.samples {
         lines.push(format!("\n{}", console::style(&sample.query).bold()));
-        lines.extend(
-            sample
-                .answers
-                .iter()
-                .map(|(score, text)| format!("  {score:.3}  {text}")),
-        );
+        lines.extend(sample.answers.iter().map(|(score, text)| format!("  {score:.3}  {text}")));
     }
     lines.push(format!(
         "\n{:.0} s in all; model in {}, report in {}",
@@ -73,11 +62,7 @@ fn text(summary: &Summary) -> String {
     lines.push(format!(
         "search it: train-native search --model {} --corpus {} --query \"...\"",
         summary.model.display(),
-        summary
-            .model
-            .with_file_name("data")
-            .join("test/corpus.jsonl")
-            .display()
+        summary.model.with_file_name("data").join("test/corpus.jsonl").display()
     ));
     lines.join("\n")
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::device;
-use crate::embedding::{BLOCK, embed_blocks};
+use crate::embedding::{BLOCK, embed_blocks, embed_texts};
 use crate::model::load_embedder;
 use crate::search::{Found, Search};
 use crate::terminal::Terminal;
@@ -25,12 +25,7 @@ pub(super) struct SearchArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Query text; may be given several times
-    #[arg(
-        long,
-        short = 'Q',
-        value_name = "TEXT",
-        required_unless_present = "queries"
-    )]
+    #[arg(long, short = 'Q', value_name = "TEXT", required_unless_present = "queries")]
     query: Vec<String>,
     /// File of queries (formats as `embed --input`)
     #[arg(long, value_name = "FILE")]
@@ -48,12 +43,7 @@ pub(super) struct SearchArgs {
     #[arg(long, short = 'k', value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     top_k: u32,
     /// Field or column that holds the text; several (title,text) are joined by a space
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "text",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
     /// Prompt of the queries by name (default: "query" where the model has one)
     #[arg(long, value_name = "NAME")]
@@ -73,15 +63,8 @@ struct Answer {
 }
 
 pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
-    let columns = || Columns {
-        fields: args.field.clone(),
-        optional: Vec::new(),
-    };
-    let corpus = args
-        .corpus
-        .as_deref()
-        .map(|path| TextFile::open(path, columns()))
-        .transpose()?;
+    let columns = || Columns { fields: args.field.clone(), optional: Vec::new() };
+    let corpus = args.corpus.as_deref().map(|path| TextFile::open(path, columns())).transpose()?;
     let mut queries = args.query.clone();
     if let Some(path) = &args.queries {
         let file = TextFile::open(path, columns())?;
@@ -108,19 +91,15 @@ fn search<B: Backend>(
     terminal: Terminal,
 ) -> Result<()> {
     let prompts = &embedder.prompts.by_name;
-    let query_prompt = args.query_prompt_name.as_deref().or_else(|| {
-        ["query", "search_query"]
-            .into_iter()
-            .find(|name| prompts.contains_key(*name))
-    });
-    let corpus_prompt = args.corpus_prompt_name.as_deref().or_else(|| {
-        ["document", "passage"]
-            .into_iter()
-            .find(|name| prompts.contains_key(*name))
-    });
-    let vectors = embedder.embed(queries, &args.flags.options(query_prompt, None), |_| {
-        interrupt::flow()
-    })?;
+    let query_prompt = args
+        .query_prompt_name
+        .as_deref()
+        .or_else(|| ["query", "search_query"].into_iter().find(|name| prompts.contains_key(*name)));
+    let corpus_prompt = args
+        .corpus_prompt_name
+        .as_deref()
+        .or_else(|| ["document", "passage"].into_iter().find(|name| prompts.contains_key(*name)));
+    let vectors = embed_texts(embedder, queries, &args.flags.options(query_prompt, None), |_| {})?;
     let mut search = Search::new(vectors, args.top_k as usize)?;
     match (corpus, &args.index) {
         (Some(corpus), _) => {
@@ -155,18 +134,9 @@ fn search<B: Backend>(
     let answers: Vec<Answer> = queries
         .iter()
         .zip(search.finish())
-        .map(|(query, hits)| Answer {
-            query: query.clone(),
-            hits,
-        })
+        .map(|(query, hits)| Answer { query: query.clone(), hits })
         .collect();
-    terminal.result(&answers, || {
-        answers
-            .iter()
-            .map(Answer::text)
-            .collect::<Vec<_>>()
-            .join("\n\n")
-    })
+    terminal.result(&answers, || answers.iter().map(Answer::text).collect::<Vec<_>>().join("\n\n"))
 }
 
 impl Answer {
@@ -177,11 +147,7 @@ impl Answer {
             let text: String = hit.text.split_whitespace().collect::<Vec<_>>().join(" ");
             let short: String = text.chars().take(100).collect();
             let more = if short.len() < text.len() { "..." } else { "" };
-            lines.push(format!(
-                "{:>4}  {:.4}  {name}  {short}{more}",
-                rank + 1,
-                hit.score
-            ));
+            lines.push(format!("{:>4}  {:.4}  {name}  {short}{more}", rank + 1, hit.score));
         }
         lines.join("\n")
     }

@@ -6,10 +6,11 @@ use kiln_core::index::cosine;
 use serde::Serialize;
 
 use super::{EmbedFlags, Global, ModelArgs};
+use crate::embedding::embed_texts;
 use crate::model::load_embedder;
 use crate::terminal::thousands;
 use crate::text::{Columns, TextFile};
-use crate::{device, interrupt, with_backend};
+use crate::{device, with_backend};
 
 /// Cosine similarity of pairs of texts: two on the command line, or a file of pairs.
 #[derive(Debug, Args)]
@@ -76,10 +77,7 @@ pub(super) fn run(args: &SimilarityArgs, global: &Global) -> Result<()> {
     let vectors = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&args.model.model, &args.model.load_options(), &handle, terminal)?;
         let bar = terminal.progress(texts.len() as u64, "embedding");
-        let vectors = embedder.embed(&texts, &options, |progress| {
-            bar.set_position(progress.texts as u64);
-            interrupt::flow()
-        });
+        let vectors = embed_texts(&embedder, &texts, &options, |progress| bar.set_position(progress.texts as u64));
         bar.finish_and_clear();
         vectors?
     });

@@ -80,36 +80,20 @@ fn train_and_save<B: Backend>(
     let recipe = plan.recipe;
     B::seed(device, recipe.seed);
     let texts = plan.examples.iter().flatten().flat_map(|example| {
-        [&example.query]
-            .into_iter()
-            .chain(&example.pos)
-            .chain(&example.neg)
-            .map(String::as_str)
+        [&example.query].into_iter().chain(&example.pos).chain(&example.neg).map(String::as_str)
     });
     let embedder = match (&recipe.model.base, &recipe.model.new) {
         (Some(base), _) => base_model::<B>(base, &recipe.model, device, terminal)?,
-        (None, Some(new)) => new_model::<B>(
-            new,
-            &recipe.model,
-            texts.collect::<Vec<_>>().into_iter(),
-            device,
-        )?,
+        (None, Some(new)) => {
+            new_model::<B>(new, &recipe.model, texts.collect::<Vec<_>>().into_iter(), device)?
+        }
         (None, None) => bail!("the model needs either base or new"),
     };
-    let Outcome {
-        embedder,
-        telemetry,
-        interrupted,
-    } = train::<Autodiff<B>>(embedder, plan, |_, _| Ok(()))?;
-    write_atomically(
-        &args.output.join("metrics.jsonl"),
-        telemetry.to_json_lines()?.as_bytes(),
-    )?;
+    let Outcome { embedder, telemetry, interrupted } =
+        train::<Autodiff<B>>(embedder, plan, |_, _| Ok(()))?;
+    write_atomically(&args.output.join("metrics.jsonl"), telemetry.to_json_lines()?.as_bytes())?;
     if interrupted {
-        terminal.note(format!(
-            "stopped; go on with --resume --output {}",
-            args.output.display()
-        ));
+        terminal.note(format!("stopped; go on with --resume --output {}", args.output.display()));
         return Err(kiln_core::Error::Cancelled.into());
     }
     let model = args.output.join("model");
@@ -118,10 +102,7 @@ fn train_and_save<B: Backend>(
     let (loss, lr) = curves(recipe, &telemetry);
     let mut page = Page::new(&format!("Training: {}", recipe.name));
     page.figure(&line_chart("step", "loss", &loss)?, "Loss of each step");
-    page.figure(
-        &line_chart("step", "learning rate", &lr)?,
-        "Learning rate of each step",
-    );
+    page.figure(&line_chart("step", "learning rate", &lr)?, "Learning rate of each step");
     write_atomically(&report, page.to_html().as_bytes())?;
     let last = telemetry.points.last();
     let summary = json!({

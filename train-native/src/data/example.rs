@@ -12,11 +12,7 @@ pub struct Example {
     #[serde(alias = "anchor")]
     pub query: String,
     /// Texts that answer it; one is drawn each time.
-    #[serde(
-        alias = "positives",
-        alias = "positive",
-        deserialize_with = "one_or_many"
-    )]
+    #[serde(alias = "positives", alias = "positive", deserialize_with = "one_or_many")]
     pub pos: Vec<String>,
     /// Texts that do not. Where they are graded, hardest first.
     #[serde(
@@ -32,11 +28,7 @@ pub struct Example {
 impl Example {
     /// An example with one positive.
     pub fn new(query: String, positive: String, negatives: Vec<String>) -> Self {
-        Self {
-            query,
-            pos: vec![positive],
-            neg: negatives,
-        }
+        Self { query, pos: vec![positive], neg: negatives }
     }
 }
 
@@ -65,10 +57,7 @@ pub fn read_examples(path: &str) -> Result<Vec<Example>> {
         let (number, line) = line?;
         let place = || format!("{}:{number}", file.label);
         let example: Example = serde_json::from_str(&line).with_context(|| {
-            format!(
-                "{}: expected {{\"query\": .., \"pos\": [..], \"neg\": [..]}}",
-                place()
-            )
+            format!("{}: expected {{\"query\": .., \"pos\": [..], \"neg\": [..]}}", place())
         })?;
         if example.pos.is_empty() {
             bail!("{}: the query has no positive", place());

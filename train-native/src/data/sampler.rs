@@ -29,11 +29,7 @@ pub struct Sampler<'a> {
 impl<'a> Sampler<'a> {
     /// A stream that is the same for the same examples and seed.
     pub fn new(examples: &'a [Example], seed: u64) -> Self {
-        Self {
-            examples,
-            rng: ChaCha8Rng::seed_from_u64(seed),
-            queue: VecDeque::new(),
-        }
+        Self { examples, rng: ChaCha8Rng::seed_from_u64(seed), queue: VecDeque::new() }
     }
 
     /// The next batch of a stage, drawn for one of its steps (from 0).
@@ -42,10 +38,7 @@ impl<'a> Sampler<'a> {
     /// A batch is smaller than asked only where the examples have too few distinct texts.
     pub fn next(&mut self, stage: &Stage, step: usize) -> Batch {
         let draw = self.rng.random_range(0..usize::MAX);
-        let mut batch = Batch {
-            queries: Vec::new(),
-            documents: Vec::new(),
-        };
+        let mut batch = Batch { queries: Vec::new(), documents: Vec::new() };
         let mut seen: HashSet<&str> = HashSet::new();
         let mut waiting = Vec::new();
         let mut refills = 0;
@@ -144,9 +137,7 @@ mod tests {
 
     fn examples(count: usize) -> Vec<Example> {
         let negatives = |n: usize| (1..=4).map(|level| format!("n{n}.{level}")).collect();
-        (0..count)
-            .map(|n| Example::new(format!("q{n}"), format!("p{n}"), negatives(n)))
-            .collect()
+        (0..count).map(|n| Example::new(format!("q{n}"), format!("p{n}"), negatives(n))).collect()
     }
 
     #[test]
@@ -154,14 +145,10 @@ mod tests {
         let examples = examples(10);
         let mut sampler = Sampler::new(&examples, 3);
         let stage = stage(5, Curriculum::Given);
-        let mut seen: Vec<String> = (0..2)
-            .flat_map(|step| sampler.next(&stage, step).queries)
-            .collect();
+        let mut seen: Vec<String> =
+            (0..2).flat_map(|step| sampler.next(&stage, step).queries).collect();
         seen.sort();
-        let mut all: Vec<String> = examples
-            .iter()
-            .map(|example| example.query.clone())
-            .collect();
+        let mut all: Vec<String> = examples.iter().map(|example| example.query.clone()).collect();
         all.sort();
         assert_eq!(seen, all);
     }
@@ -171,9 +158,7 @@ mod tests {
         let examples = examples(10);
         let run = |seed| {
             let mut sampler = Sampler::new(&examples, seed);
-            (0..6)
-                .map(|step| sampler.next(&stage(4, Curriculum::Random), step))
-                .collect::<Vec<_>>()
+            (0..6).map(|step| sampler.next(&stage(4, Curriculum::Random), step)).collect::<Vec<_>>()
         };
         assert_eq!(run(1), run(1));
         assert_ne!(run(1), run(2));
@@ -203,11 +188,8 @@ mod tests {
         let mut sampler = Sampler::new(&examples, 5);
         for step in 0..40 {
             let batch = sampler.next(&stage(4, Curriculum::Given), step);
-            let mut texts: Vec<&String> = batch
-                .queries
-                .iter()
-                .chain(batch.documents.iter().step_by(2))
-                .collect();
+            let mut texts: Vec<&String> =
+                batch.queries.iter().chain(batch.documents.iter().step_by(2)).collect();
             let count = texts.len();
             texts.sort();
             texts.dedup();

@@ -8,24 +8,12 @@ use kiln_core::index::TopK;
 /// discount `1 / log2(rank + 1)`. A query without relevant documents scores 0.
 pub fn ndcg(ranking: &[usize], grades: &HashMap<usize, f64>, k: usize) -> f64 {
     let discounted = |gains: &mut dyn Iterator<Item = f64>| -> f64 {
-        gains
-            .take(k)
-            .enumerate()
-            .map(|(rank, gain)| gain / (rank as f64 + 2.0).log2())
-            .sum()
+        gains.take(k).enumerate().map(|(rank, gain)| gain / (rank as f64 + 2.0).log2()).sum()
     };
-    let mut ideal: Vec<f64> = grades
-        .values()
-        .copied()
-        .filter(|grade| *grade > 0.0)
-        .collect();
+    let mut ideal: Vec<f64> = grades.values().copied().filter(|grade| *grade > 0.0).collect();
     ideal.sort_by(|a, b| b.total_cmp(a));
     let best = discounted(&mut ideal.into_iter());
-    let found = discounted(
-        &mut ranking
-            .iter()
-            .map(|row| grades.get(row).copied().unwrap_or(0.0)),
-    );
+    let found = discounted(&mut ranking.iter().map(|row| grades.get(row).copied().unwrap_or(0.0)));
     if best > 0.0 { found / best } else { 0.0 }
 }
 

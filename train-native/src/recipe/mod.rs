@@ -209,10 +209,7 @@ impl Recipe {
                 bail!("stage {name:?}: lr is {}", stage.lr);
             }
             if !(stage.loss.temperature.is_finite() && stage.loss.temperature > 0.0) {
-                bail!(
-                    "stage {name:?}: loss.temperature is {}",
-                    stage.loss.temperature
-                );
+                bail!("stage {name:?}: loss.temperature is {}", stage.loss.temperature);
             }
             if stage.hard_negatives == 0 && !stage.loss.in_batch {
                 bail!(
@@ -259,13 +256,8 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_errors_with_their_name() {
-        let error = Recipe::parse(&RECIPE.replace("warmup", "warm_up"))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("warm_up") && error.contains("warmup"),
-            "{error}"
-        );
+        let error = Recipe::parse(&RECIPE.replace("warmup", "warm_up")).unwrap_err().to_string();
+        assert!(error.contains("warm_up") && error.contains("warmup"), "{error}");
     }
 
     #[test]
@@ -274,10 +266,7 @@ mod tests {
             ("steps = 10", "steps = 0"),
             ("lr = 1e-3", "lr = nan"),
             ("base = \"dir\"", ""),
-            (
-                "lr = 1e-3",
-                "lr = 1e-3\nhard_negatives = 0\nloss = { in_batch = false }",
-            ),
+            ("lr = 1e-3", "lr = 1e-3\nhard_negatives = 0\nloss = { in_batch = false }"),
         ] {
             assert!(Recipe::parse(&RECIPE.replace(from, to)).is_err(), "{to}");
         }

@@ -13,12 +13,8 @@ pub struct Series {
 }
 
 const SIZE: (u32, u32) = (760, 320);
-const COLOURS: [RGBColor; 4] = [
-    RGBColor(31, 111, 235),
-    RGBColor(210, 90, 30),
-    RGBColor(40, 150, 90),
-    RGBColor(130, 80, 200),
-];
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(31, 111, 235), RGBColor(210, 90, 30), RGBColor(40, 150, 90), RGBColor(130, 80, 200)];
 
 fn colour(at: usize) -> RGBColor {
     COLOURS[at % COLOURS.len()]
@@ -65,10 +61,7 @@ fn draw_lines(
         .build_cartesian_2d(left..right, low..high)?;
     let number = |value: &f64| {
         if value.abs() >= 0.01 || *value == 0.0 {
-            format!("{value:.3}")
-                .trim_end_matches('0')
-                .trim_end_matches('.')
-                .to_string()
+            format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_string()
         } else {
             format!("{value:.0e}")
         }
@@ -124,15 +117,8 @@ fn draw_bars(svg: &mut String, bars: &[(String, f64)]) -> Result<(), Box<dyn std
             [(left, top), (left + width, top + 22)],
             RGBColor(240, 240, 240).filled(),
         ))?;
-        area.draw(&Rectangle::new(
-            [(left, top), (end, top + 22)],
-            colour(0).filled(),
-        ))?;
-        area.draw(&Text::new(
-            format!("{value:.4}"),
-            (left + width + 10, top + 5),
-            text.clone(),
-        ))?;
+        area.draw(&Rectangle::new([(left, top), (end, top + 22)], colour(0).filled()))?;
+        area.draw(&Text::new(format!("{value:.4}"), (left + width + 10, top + 5), text.clone()))?;
     }
     area.present()?;
     Ok(())
@@ -144,20 +130,9 @@ mod tests {
 
     #[test]
     fn charts_hold_their_data_and_survive_none() {
-        let series = [Series {
-            name: "loss".into(),
-            points: vec![(1.0, 2.0), (2.0, 1.0)],
-        }];
-        assert!(
-            line_chart("step", "loss", &series)
-                .unwrap()
-                .contains("polyline")
-        );
+        let series = [Series { name: "loss".into(), points: vec![(1.0, 2.0), (2.0, 1.0)] }];
+        assert!(line_chart("step", "loss", &series).unwrap().contains("polyline"));
         assert!(line_chart("step", "loss", &[]).is_ok());
-        assert!(
-            bar_chart(&[("BM25 <x>".into(), 0.5)])
-                .unwrap()
-                .contains("0.5000")
-        );
+        assert!(bar_chart(&[("BM25 <x>".into(), 0.5)]).unwrap().contains("0.5000"));
     }
 }

@@ -11,19 +11,13 @@ pub struct Page {
 
 /// Text with the characters that mean something in HTML replaced.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 impl Page {
     /// An empty page.
     pub fn new(title: &str) -> Self {
-        Self {
-            title: title.into(),
-            body: String::new(),
-        }
+        Self { title: title.into(), body: String::new() }
     }
 
     fn push(&mut self, html: std::fmt::Arguments<'_>) -> &mut Self {
@@ -53,10 +47,8 @@ impl Page {
         let mut html = String::from("<div class=\"wide\"><table>\n");
         for (at, row) in rows.iter().enumerate() {
             let tag = if at == 0 { "th" } else { "td" };
-            let cells: String = row
-                .iter()
-                .map(|cell| format!("<{tag}>{}</{tag}>", escape(cell)))
-                .collect();
+            let cells: String =
+                row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
             html.push_str(&format!("<tr>{cells}</tr>\n"));
         }
         self.push(format_args!("{html}</table></div>\n"))

@@ -37,11 +37,7 @@ enum Packing {
 impl Format {
     /// Format and packing by the file's name.
     fn of(path: &Path) -> Result<(Self, Packing)> {
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .to_lowercase();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         let (name, packing) = match (name.strip_suffix(".gz"), name.strip_suffix(".zst")) {
             (Some(name), _) => (name, Packing::Gzip),
             (_, Some(name)) => (name, Packing::Zstd),
@@ -95,12 +91,8 @@ pub struct Record {
 impl Record {
     /// All fields that are not empty, joined by spaces.
     pub fn joined(&self) -> String {
-        let parts: Vec<&str> = self
-            .fields
-            .iter()
-            .map(String::as_str)
-            .filter(|text| !text.is_empty())
-            .collect();
+        let parts: Vec<&str> =
+            self.fields.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
         parts.join(" ")
     }
 }
@@ -137,14 +129,7 @@ impl TextFile {
         if data.len() == 0 {
             bail!("{label}: the file is empty");
         }
-        Ok(Self {
-            label,
-            path,
-            format,
-            packing,
-            columns,
-            _spool: None,
-        })
+        Ok(Self { label, path, format, packing, columns, _spool: None })
     }
 
     fn standard_input(columns: Columns) -> Result<Self> {
@@ -157,11 +142,7 @@ impl TextFile {
         if read == 0 {
             bail!("standard input is empty");
         }
-        let format = if first[0] == b'{' {
-            Format::JsonLines
-        } else {
-            Format::Lines
-        };
+        let format = if first[0] == b'{' { Format::JsonLines } else { Format::Lines };
         Ok(Self {
             label: "standard input".into(),
             path: spool.path().to_path_buf(),
@@ -203,10 +184,7 @@ impl TextFile {
     pub fn records(&self) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
         match self.format {
             Format::Parquet if self.packing != Packing::Plain => {
-                bail!(
-                    "{}: Parquet is compressed inside; unpack the outer compression",
-                    self.label
-                )
+                bail!("{}: Parquet is compressed inside; unpack the outer compression", self.label)
             }
             Format::Parquet => {
                 self.parquet(File::open(&self.path).with_context(|| self.label.clone())?)
@@ -234,10 +212,7 @@ impl TextFile {
     /// Another format; later items may be errors that name the line.
     pub fn raw_lines(&self) -> Result<Box<dyn Iterator<Item = Result<(usize, String)>>>> {
         if self.format != Format::JsonLines {
-            bail!(
-                "{}: expected JSON lines (.jsonl, also .gz or .zst)",
-                self.label
-            );
+            bail!("{}: expected JSON lines (.jsonl, also .gz or .zst)", self.label);
         }
         Ok(self.numbered(BufReader::new(self.reader()?)))
     }
@@ -279,21 +254,14 @@ impl TextFile {
     }
 
     fn lines(&self, reader: impl BufRead + 'static) -> Box<dyn Iterator<Item = Result<Record>>> {
-        let (label, columns, json) = (
-            self.label.clone(),
-            self.columns.clone(),
-            self.format == Format::JsonLines,
-        );
+        let (label, columns, json) =
+            (self.label.clone(), self.columns.clone(), self.format == Format::JsonLines);
         Box::new(self.numbered(reader).map(move |line| {
             let (number, line) = line?;
             if json {
                 json_record(&line, number, &columns).with_context(|| format!("{label}:{number}"))
             } else {
-                Ok(Record {
-                    number,
-                    id: None,
-                    fields: vec![line],
-                })
+                Ok(Record { number, id: None, fields: vec![line] })
             }
         }))
     }
@@ -304,9 +272,7 @@ impl TextFile {
         separator: u8,
     ) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
         let label = self.label.clone();
-        let mut reader = csv::ReaderBuilder::new()
-            .delimiter(separator)
-            .from_reader(reader);
+        let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_reader(reader);
         let header = reader.headers().with_context(|| label.clone())?.clone();
         let at = |column: &String| header.iter().position(|name| name == column);
         let mut wanted = Vec::new();
@@ -322,14 +288,9 @@ impl TextFile {
             let row = row.map_err(|error| anyhow!("{label}: {error}"))?;
             let cell = |at: usize| row.get(at).unwrap_or_default().to_string();
             Ok(Record {
-                number: row
-                    .position()
-                    .map_or(0, |position| position.line() as usize),
+                number: row.position().map_or(0, |position| position.line() as usize),
                 id: id.map(cell),
-                fields: wanted
-                    .iter()
-                    .map(|at| at.map(cell).unwrap_or_default())
-                    .collect(),
+                fields: wanted.iter().map(|at| at.map(cell).unwrap_or_default()).collect(),
             })
         })))
     }
@@ -339,22 +300,10 @@ impl TextFile {
         let failed = |label: &str, error: &dyn std::fmt::Display| anyhow!("{label}: {error}");
         let builder =
             ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| failed(&label, &e))?;
-        let known: Vec<String> = builder
-            .schema()
-            .fields()
-            .iter()
-            .map(|field| field.name().clone())
-            .collect();
-        if let Some(absent) = self
-            .columns
-            .fields
-            .iter()
-            .find(|field| !known.contains(field))
-        {
-            bail!(
-                "{label}: no column {absent:?}; the file has {}",
-                known.join(", ")
-            );
+        let known: Vec<String> =
+            builder.schema().fields().iter().map(|field| field.name().clone()).collect();
+        if let Some(absent) = self.columns.fields.iter().find(|field| !known.contains(field)) {
+            bail!("{label}: no column {absent:?}; the file has {}", known.join(", "));
         }
         let reader = builder.build().map_err(|e| failed(&label, &e))?;
         let columns = self.columns.clone();
@@ -398,13 +347,10 @@ fn json_record(line: &str, number: usize, columns: &Columns) -> Result<Record> {
     for field in &columns.optional {
         fields.push(text(field)?.unwrap_or_default());
     }
-    let id = ["_id", "id"]
-        .iter()
-        .find_map(|key| object.get(*key))
-        .map(|id| match id {
-            serde_json::Value::String(id) => id.clone(),
-            other => other.to_string(),
-        });
+    let id = ["_id", "id"].iter().find_map(|key| object.get(*key)).map(|id| match id {
+        serde_json::Value::String(id) => id.clone(),
+        other => other.to_string(),
+    });
     Ok(Record { number, id, fields })
 }
 
@@ -425,14 +371,12 @@ fn parquet_record(
             DataType::Utf8 => column.as_string::<i32>().value(at).to_string(),
             DataType::LargeUtf8 => column.as_string::<i64>().value(at).to_string(),
             DataType::Utf8View => column.as_string_view().value(at).to_string(),
-            DataType::Int64 => column
-                .as_primitive::<arrow::datatypes::Int64Type>()
-                .value(at)
-                .to_string(),
-            DataType::Int32 => column
-                .as_primitive::<arrow::datatypes::Int32Type>()
-                .value(at)
-                .to_string(),
+            DataType::Int64 => {
+                column.as_primitive::<arrow::datatypes::Int64Type>().value(at).to_string()
+            }
+            DataType::Int32 => {
+                column.as_primitive::<arrow::datatypes::Int32Type>().value(at).to_string()
+            }
             other => bail!("the column {name:?} is {other}, not text"),
         }))
     };

@@ -41,13 +41,10 @@ pub fn train_tokenizer<'a>(
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
         .special_tokens(SPECIAL.map(|token| AddedToken::from(token, true)).to_vec())
         .build();
-    tokenizer
-        .train(&mut TrainerWrapper::BpeTrainer(trainer), texts)
-        .map_err(failed)?;
+    tokenizer.train(&mut TrainerWrapper::BpeTrainer(trainer), texts).map_err(failed)?;
     let special = |token: &str| {
-        let id = tokenizer
-            .token_to_id(token)
-            .with_context(|| format!("the tokenizer lost {token}"))?;
+        let id =
+            tokenizer.token_to_id(token).with_context(|| format!("the tokenizer lost {token}"))?;
         Ok::<_, anyhow::Error>((token.to_string(), id))
     };
     let template = TemplateProcessing::builder()
@@ -103,11 +100,7 @@ pub fn new_model<'a, B: Backend>(
     let mut embedder = Embedder::new(model, tokenizer, device)?;
     embedder.prompts.by_name = recipe.prompts.clone();
     embedder.tokenizer_files = Files(
-        [
-            ("tokenizer.json".to_string(), json),
-            ("tokenizer_config.json".to_string(), names),
-        ]
-        .into(),
+        [("tokenizer.json".to_string(), json), ("tokenizer_config.json".to_string(), names)].into(),
     );
     Ok(embedder)
 }

@@ -108,10 +108,7 @@ impl Checkpoint {
             std::fs::read(&path).with_context(|| path.display().to_string())
         };
         let decode = |error| {
-            anyhow!(
-                "{}: a damaged checkpoint: {error}; remove it to start anew",
-                folder.display()
-            )
+            anyhow!("{}: a damaged checkpoint: {error}; remove it to start anew", folder.display())
         };
         let record = <Bytes as Recorder<B>>::load(&bytes, read(MODEL)?, device).map_err(decode)?;
         let model = model.load_record(record);

@@ -10,10 +10,7 @@ use burn::tensor::{ElementConversion as _, Tensor};
 /// Marks the parameters that train. With adapters only these, the pooling head and the
 /// projections do; frozen weights get no gradient and no optimizer state.
 pub(super) fn set_trainable<B: AutodiffBackend, M: Module<B>>(module: M, adapters_only: bool) -> M {
-    module.map(&mut Freeze {
-        path: Vec::new(),
-        adapters_only,
-    })
+    module.map(&mut Freeze { path: Vec::new(), adapters_only })
 }
 
 struct Freeze {
@@ -31,10 +28,8 @@ impl<B: Backend> ModuleMapper<B> for Freeze {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let extra = self
-            .path
-            .iter()
-            .any(|part| matches!(part.as_str(), "adapters" | "pooling" | "dense"));
+        let extra =
+            self.path.iter().any(|part| matches!(part.as_str(), "adapters" | "pooling" | "dense"));
         let trains = !self.adapters_only || extra;
         param.map(|tensor| tensor.detach().set_require_grad(trains))
     }
@@ -53,10 +48,7 @@ pub(super) struct Groups {
 
 impl Groups {
     pub(super) fn of<B: Backend, M: Module<B>>(module: &M) -> Self {
-        let mut visitor = GroupVisitor {
-            path: Vec::new(),
-            groups: Groups::default(),
-        };
+        let mut visitor = GroupVisitor { path: Vec::new(), groups: Groups::default() };
         module.visit(&mut visitor);
         visitor.groups
     }
@@ -100,10 +92,7 @@ impl<B: Backend> ModuleVisitor<B> for GroupVisitor {
             self.groups.frozen += count;
         }
         let last = self.path.last().map_or("", String::as_str);
-        if matches!(
-            last,
-            "gamma" | "beta" | "bias" | "latents" | "layer_embedding"
-        ) {
+        if matches!(last, "gamma" | "beta" | "bias" | "latents" | "layer_embedding") {
             self.groups.undecayed.insert(param.id);
         }
     }
@@ -138,18 +127,9 @@ pub(super) fn clip_norm<B: AutodiffBackend, M: AutodiffModule<B>>(
 ) -> f64 {
     let mut sum = SquaredSum::<B> { grads, total: None };
     <M as Module<B>>::visit(module, &mut sum);
-    let norm = sum
-        .total
-        .map_or(0.0, |total| total.into_scalar().elem::<f64>())
-        .sqrt();
+    let norm = sum.total.map_or(0.0, |total| total.into_scalar().elem::<f64>()).sqrt();
     if largest > 0.0 && norm > largest {
-        <M as Module<B>>::visit(
-            module,
-            &mut Scale {
-                grads,
-                factor: largest / norm,
-            },
-        );
+        <M as Module<B>>::visit(module, &mut Scale { grads, factor: largest / norm });
     }
     norm
 }
@@ -179,8 +159,7 @@ struct Scale<'a> {
 impl<B: AutodiffBackend> ModuleVisitor<B> for Scale<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         if let Some(grad) = self.grads.remove::<B::InnerBackend, D>(param.id) {
-            self.grads
-                .register::<B::InnerBackend, D>(param.id, grad.mul_scalar(self.factor));
+            self.grads.register::<B::InnerBackend, D>(param.id, grad.mul_scalar(self.factor));
         }
     }
 }
@@ -204,10 +183,7 @@ mod tests {
         let device = Default::default();
         let param =
             |values: [f32; 2]| Param::from_tensor(Tensor::<B, 1>::from_data(values, &device));
-        let two = Two {
-            weight: param([1.0, 2.0]),
-            bias: param([3.0, 4.0]),
-        };
+        let two = Two { weight: param([1.0, 2.0]), bias: param([3.0, 4.0]) };
         // d/dw of 3 w0 + 4 b1: gradients (3, 0) and (0, 4), joint norm 5.
         let loss = two.weight.val().slice([0..1]) * 3.0 + two.bias.val().slice([1..2]) * 4.0;
         let mut grads = GradientsParams::from_grads(loss.backward(), &two);

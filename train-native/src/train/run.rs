@@ -54,9 +54,7 @@ type Adam<B> = OptimizerAdaptor<AdamW, EmbeddingModel<B>, B>;
 fn optimizers<B: AutodiffBackend>(stage: &Stage) -> [Adam<B>; 2] {
     let adam = AdamWConfig::new().with_epsilon(1e-8);
     [
-        adam.clone()
-            .with_weight_decay(stage.weight_decay as f32)
-            .init(),
+        adam.clone().with_weight_decay(stage.weight_decay as f32).init(),
         adam.with_weight_decay(0.0).init(),
     ]
 }
@@ -72,19 +70,12 @@ pub fn train<B: AutodiffBackend>(
 ) -> Result<Outcome<B>> {
     let device = embedder.device.clone();
     let lora = plan.recipe.model.lora.as_ref();
-    let Embedder {
-        model,
-        tokenizer,
-        prompts,
-        tokenizer_files,
-        ..
-    } = embedder;
+    let Embedder { model, tokenizer, prompts, tokenizer_files, .. } = embedder;
     let mut model: EmbeddingModel<B> = EmbeddingModel::from_inner(model);
     if let Some(lora) = lora {
         let (backbone, adapters) = model.backbone.with_lora(lora, &device)?;
         model.backbone = backbone;
-        plan.terminal
-            .note(format!("{adapters} LoRA adapters of rank {}", lora.rank));
+        plan.terminal.note(format!("{adapters} LoRA adapters of rank {}", lora.rank));
     }
     model = set_trainable::<B, _>(model, lora.is_some());
     let mut restored = None;
@@ -124,23 +115,13 @@ pub fn train<B: AutodiffBackend>(
         |model: &EmbeddingModel<B>, prompt: &str, texts: &[String]| -> Result<Tensor<B, 2>> {
             let tokens = tokenizer.encode_all(prompt, texts)?;
             let batch = tokenizer.pad(&tokens.iter().collect::<Vec<_>>());
-            Ok(l2_normalize(
-                model.forward(&ModelInput::new(&batch, &device))?.0,
-            ))
+            Ok(l2_normalize(model.forward(&ModelInput::new(&batch, &device))?.0))
         };
 
-    for (number, stage) in plan
-        .recipe
-        .stages
-        .iter()
-        .enumerate()
-        .skip(state.position.stage)
-    {
+    for (number, stage) in plan.recipe.stages.iter().enumerate().skip(state.position.stage) {
         let mut optimizers = restored.take().unwrap_or_else(|| optimizers::<B>(stage));
-        let mut sampler = Sampler::new(
-            &plan.examples[number],
-            plan.recipe.seed.wrapping_add(number as u64),
-        );
+        let mut sampler =
+            Sampler::new(&plan.examples[number], plan.recipe.seed.wrapping_add(number as u64));
         let first = state.position.step;
         for step in 0..first {
             (0..stage.accumulation).for_each(|_| drop(sampler.next(stage, step)));
@@ -186,18 +167,12 @@ pub fn train<B: AutodiffBackend>(
                 seconds,
                 texts,
             });
-            state.position = Position {
-                stage: number,
-                step: step + 1,
-            };
+            state.position = Position { stage: number, step: step + 1 };
             bar.set_prefix(format!("loss {loss:.4}"));
             bar.inc(1);
             let last = step + 1 == stage.steps;
             if last {
-                state.position = Position {
-                    stage: number + 1,
-                    step: 0,
-                };
+                state.position = Position { stage: number + 1, step: 0 };
             }
             let interrupted = interrupt::asked();
             if last || interrupted || (step + 1) % plan.checkpoint_every == 0 {
@@ -213,17 +188,10 @@ pub fn train<B: AutodiffBackend>(
             }
         }
         bar.finish_and_clear();
-        state.position = Position {
-            stage: number + 1,
-            step: 0,
-        };
+        state.position = Position { stage: number + 1, step: 0 };
         after_stage(&finished(&model)?, stage)?;
     }
-    Ok(Outcome {
-        embedder: finished(&model)?,
-        telemetry: state.telemetry,
-        interrupted: false,
-    })
+    Ok(Outcome { embedder: finished(&model)?, telemetry: state.telemetry, interrupted: false })
 }
 
 /// A number for each document; equal texts have equal numbers.

@@ -31,11 +31,8 @@ pub struct Telemetry {
 impl Telemetry {
     /// The steps as JSON lines.
     pub fn to_json_lines(&self) -> serde_json::Result<String> {
-        let lines: Vec<String> = self
-            .points
-            .iter()
-            .map(serde_json::to_string)
-            .collect::<Result<_, _>>()?;
+        let lines: Vec<String> =
+            self.points.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
         Ok(lines.join("\n") + "\n")
     }
 }

@@ -12,22 +12,15 @@ pub(super) fn read(family: Family, keys: &Keys<'_>) -> Result<ModelConfig> {
     if let Some(kind) = keys.get("position_embedding_type").and_then(Value::as_str)
         && kind != "absolute"
     {
-        return Err(keys.bad(format!(
-            "position_embedding_type {kind:?} is not supported; absolute is"
-        )));
+        return Err(
+            keys.bad(format!("position_embedding_type {kind:?} is not supported; absolute is"))
+        );
     }
     let hidden_size = keys.size("hidden_size")?;
     let num_heads = keys.size("num_attention_heads")?;
-    let pad = keys.size_or(
-        "pad_token_id",
-        Some(if family == Family::Bert { 0 } else { 1 }),
-    )?;
+    let pad = keys.size_or("pad_token_id", Some(if family == Family::Bert { 0 } else { 1 }))?;
     // fairseq numbers positions from the one after the padding id.
-    let position_offset = if family == Family::Bert {
-        0
-    } else {
-        pad.saturating_add(1)
-    };
+    let position_offset = if family == Family::Bert { 0 } else { pad.saturating_add(1) };
     let position_rows = keys.size("max_position_embeddings")?;
     Ok(ModelConfig {
         family,
@@ -88,52 +81,31 @@ pub(super) fn write(config: &ModelConfig) -> Value {
 
 pub(super) fn names(config: &ModelConfig) -> Names {
     let width = config.hidden_size;
-    Names::new(
-        &["", "bert.", "roberta.", "xlm_roberta."],
-        "embeddings.word_embeddings.weight",
-    )
-    .tensor("token_embedding", "embeddings.word_embeddings.weight")
-    .tensor(
-        "position_embedding",
-        "embeddings.position_embeddings.weight",
-    )
-    .tensor("type_embedding", "embeddings.token_type_embeddings.weight")
-    .norm("norm", "embeddings.LayerNorm")
-    .joined(
-        "blocks.{}.attention.qkv",
-        &[
-            ("encoder.layer.{}.attention.self.query", width),
-            ("encoder.layer.{}.attention.self.key", width),
-            ("encoder.layer.{}.attention.self.value", width),
-        ],
-    )
-    .linear(
-        "blocks.{}.attention.output",
-        "encoder.layer.{}.attention.output.dense",
-    )
-    .norm(
-        "blocks.{}.attention_norm",
-        "encoder.layer.{}.attention.output.LayerNorm",
-    )
-    .linear(
-        "blocks.{}.feed_forward.up",
-        "encoder.layer.{}.intermediate.dense",
-    )
-    .linear(
-        "blocks.{}.feed_forward.down",
-        "encoder.layer.{}.output.dense",
-    )
-    .norm(
-        "blocks.{}.feed_forward_norm",
-        "encoder.layer.{}.output.LayerNorm",
-    )
-    // Heads for other tasks, and a buffer of old releases.
-    .ignored(&[
-        "embeddings.position_ids",
-        "pooler.",
-        "cls.",
-        "lm_head.",
-        "classifier.",
-        "qa_outputs.",
-    ])
+    Names::new(&["", "bert.", "roberta.", "xlm_roberta."], "embeddings.word_embeddings.weight")
+        .tensor("token_embedding", "embeddings.word_embeddings.weight")
+        .tensor("position_embedding", "embeddings.position_embeddings.weight")
+        .tensor("type_embedding", "embeddings.token_type_embeddings.weight")
+        .norm("norm", "embeddings.LayerNorm")
+        .joined(
+            "blocks.{}.attention.qkv",
+            &[
+                ("encoder.layer.{}.attention.self.query", width),
+                ("encoder.layer.{}.attention.self.key", width),
+                ("encoder.layer.{}.attention.self.value", width),
+            ],
+        )
+        .linear("blocks.{}.attention.output", "encoder.layer.{}.attention.output.dense")
+        .norm("blocks.{}.attention_norm", "encoder.layer.{}.attention.output.LayerNorm")
+        .linear("blocks.{}.feed_forward.up", "encoder.layer.{}.intermediate.dense")
+        .linear("blocks.{}.feed_forward.down", "encoder.layer.{}.output.dense")
+        .norm("blocks.{}.feed_forward_norm", "encoder.layer.{}.output.LayerNorm")
+        // Heads for other tasks, and a buffer of old releases.
+        .ignored(&[
+            "embeddings.position_ids",
+            "pooler.",
+            "cls.",
+            "lm_head.",
+            "classifier.",
+            "qa_outputs.",
+        ])
 }

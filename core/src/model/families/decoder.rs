@@ -31,10 +31,8 @@ pub(super) fn read(keys: &Keys<'_>, traits: Traits) -> Result<ModelConfig> {
         num_layers: keys.size("num_hidden_layers")?,
         num_heads,
         num_kv_heads: keys.size_or("num_key_value_heads", Some(num_heads))?,
-        head_dim: keys.size_or(
-            "head_dim",
-            Some(hidden_size.checked_div(num_heads).unwrap_or(0)),
-        )?,
+        head_dim: keys
+            .size_or("head_dim", Some(hidden_size.checked_div(num_heads).unwrap_or(0)))?,
         max_positions,
         norm_eps: keys.float_or("rms_norm_eps", 1e-6)?,
         activation: Activation::from_hf(keys.text_or("hidden_act", "silu")?)?,
@@ -63,10 +61,7 @@ pub(super) fn read(keys: &Keys<'_>, traits: Traits) -> Result<ModelConfig> {
 /// Reads both layouts: `rope_theta` with `rope_scaling`, and transformers 5's `rope_parameters`.
 fn read_rope(keys: &Keys<'_>, max_positions: usize) -> Result<Rope> {
     let empty = serde_json::Map::new();
-    let scaling = match keys
-        .get("rope_parameters")
-        .or_else(|| keys.get("rope_scaling"))
-    {
+    let scaling = match keys.get("rope_parameters").or_else(|| keys.get("rope_scaling")) {
         Some(value) => Keys::new(value)?,
         None => Keys(&empty),
     };
@@ -88,9 +83,7 @@ fn read_rope(keys: &Keys<'_>, max_positions: usize) -> Result<Rope> {
     };
     let scaling = match kind {
         "default" => RopeScaling::Default,
-        "linear" => RopeScaling::Linear {
-            factor: factor(1.0)?,
-        },
+        "linear" => RopeScaling::Linear { factor: factor(1.0)? },
         "llama3" => RopeScaling::Llama3 {
             factor: factor(8.0)?,
             low_freq_factor: scaling.float_or("low_freq_factor", 1.0)?,
@@ -101,21 +94,12 @@ fn read_rope(keys: &Keys<'_>, max_positions: usize) -> Result<Rope> {
             let original = original(max_positions)?.max(1);
             let factor = factor(max_positions as f64 / original as f64)?;
             let mscale = |weight: f64| {
-                if factor <= 1.0 {
-                    1.0
-                } else {
-                    0.1 * weight * factor.ln() + 1.0
-                }
+                if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
             };
-            let (one, all) = (
-                scaling.float_or("mscale", 0.0)?,
-                scaling.float_or("mscale_all_dim", 0.0)?,
-            );
-            let inferred = if one != 0.0 && all != 0.0 {
-                mscale(one) / mscale(all)
-            } else {
-                mscale(1.0)
-            };
+            let (one, all) =
+                (scaling.float_or("mscale", 0.0)?, scaling.float_or("mscale_all_dim", 0.0)?);
+            let inferred =
+                if one != 0.0 && all != 0.0 { mscale(one) / mscale(all) } else { mscale(1.0) };
             RopeScaling::Yarn {
                 factor,
                 original_max_position_embeddings: original,
@@ -148,9 +132,7 @@ pub(super) fn qwen_windows(keys: &Keys<'_>) -> Result<Vec<Option<usize>>> {
             .collect());
     }
     let full = keys.size_or("max_window_layers", Some(28))?;
-    Ok((0..layers)
-        .map(|layer| (layer >= full).then_some(window))
-        .collect())
+    Ok((0..layers).map(|layer| (layer >= full).then_some(window)).collect())
 }
 
 pub(super) fn write(config: &ModelConfig, class: &str) -> Value {
@@ -182,43 +164,26 @@ pub(super) fn write(config: &ModelConfig, class: &str) -> Value {
 }
 
 pub(super) fn names(config: &ModelConfig) -> Names {
-    let (query, key) = (
-        config.num_heads * config.head_dim,
-        config.num_kv_heads * config.head_dim,
-    );
-    Names::new(
-        &["", "model.", "embedding_model.", "base_model.model."],
-        "embed_tokens.weight",
-    )
-    .tensor("token_embedding", "embed_tokens.weight")
-    .joined(
-        "blocks.{}.attention.qkv",
-        &[
-            ("layers.{}.self_attn.q_proj", query),
-            ("layers.{}.self_attn.k_proj", key),
-            ("layers.{}.self_attn.v_proj", key),
-        ],
-    )
-    .linear("blocks.{}.attention.output", "layers.{}.self_attn.o_proj")
-    .rms(
-        "blocks.{}.attention.query_norm",
-        "layers.{}.self_attn.q_norm",
-    )
-    .rms("blocks.{}.attention.key_norm", "layers.{}.self_attn.k_norm")
-    .rms("blocks.{}.attention_norm", "layers.{}.input_layernorm")
-    .linear("blocks.{}.feed_forward.gate", "layers.{}.mlp.gate_proj")
-    .linear("blocks.{}.feed_forward.up", "layers.{}.mlp.up_proj")
-    .linear("blocks.{}.feed_forward.down", "layers.{}.mlp.down_proj")
-    .rms(
-        "blocks.{}.feed_forward_norm",
-        "layers.{}.post_attention_layernorm",
-    )
-    .rms("norm", "norm")
-    // A buffer of old releases, the language-model head, and NV-Embed's pooling head.
-    .ignored(&[
-        "lm_head.",
-        "score.",
-        "latent_attention_model.",
-        "{}rotary_emb.inv_freq",
-    ])
+    let (query, key) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
+    Names::new(&["", "model.", "embedding_model.", "base_model.model."], "embed_tokens.weight")
+        .tensor("token_embedding", "embed_tokens.weight")
+        .joined(
+            "blocks.{}.attention.qkv",
+            &[
+                ("layers.{}.self_attn.q_proj", query),
+                ("layers.{}.self_attn.k_proj", key),
+                ("layers.{}.self_attn.v_proj", key),
+            ],
+        )
+        .linear("blocks.{}.attention.output", "layers.{}.self_attn.o_proj")
+        .rms("blocks.{}.attention.query_norm", "layers.{}.self_attn.q_norm")
+        .rms("blocks.{}.attention.key_norm", "layers.{}.self_attn.k_norm")
+        .rms("blocks.{}.attention_norm", "layers.{}.input_layernorm")
+        .linear("blocks.{}.feed_forward.gate", "layers.{}.mlp.gate_proj")
+        .linear("blocks.{}.feed_forward.up", "layers.{}.mlp.up_proj")
+        .linear("blocks.{}.feed_forward.down", "layers.{}.mlp.down_proj")
+        .rms("blocks.{}.feed_forward_norm", "layers.{}.post_attention_layernorm")
+        .rms("norm", "norm")
+        // A buffer of old releases, the language-model head, and NV-Embed's pooling head.
+        .ignored(&["lm_head.", "score.", "latent_attention_model.", "{}rotary_emb.inv_freq"])
 }

@@ -6,10 +6,7 @@ use super::names::Naming;
 
 /// A kind of entity.
 pub(super) struct Kind {
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "names the kind in test failures")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "names the kind in test failures"))]
     pub noun: &'static str,
     pub naming: Naming,
     pub introductions: &'static [&'static str],
@@ -214,11 +211,7 @@ pub(super) const KINDS: &[Kind] = &[
             },
             Attribute {
                 class: "number",
-                values: Values::Number {
-                    from: 1000,
-                    to: 90_000,
-                    step: 100,
-                },
+                values: Values::Number { from: 1000, to: 90_000, step: 100 },
                 questions: &[
                     "How many people live in {e}?",
                     "What is the population of {e}?",
@@ -345,11 +338,7 @@ pub(super) const KINDS: &[Kind] = &[
             },
             Attribute {
                 class: "number",
-                values: Values::Number {
-                    from: 18,
-                    to: 190,
-                    step: 1,
-                },
+                values: Values::Number { from: 18, to: 190, step: 1 },
                 questions: &[
                     "How long is {e}?",
                     "What is the length of {e}?",
@@ -375,11 +364,7 @@ pub(super) const KINDS: &[Kind] = &[
         attributes: &[
             Attribute {
                 class: "number",
-                values: Values::Number {
-                    from: 800,
-                    to: 6900,
-                    step: 1,
-                },
+                values: Values::Number { from: 800, to: 6900, step: 1 },
                 questions: &[
                     "How high is {e}?",
                     "What is the elevation of {e}?",
@@ -519,11 +504,7 @@ pub(super) const KINDS: &[Kind] = &[
             },
             Attribute {
                 class: "number",
-                values: Values::Number {
-                    from: 10,
-                    to: 4000,
-                    step: 10,
-                },
+                values: Values::Number { from: 10, to: 4000, step: 10 },
                 questions: &[
                     "How many people work at {e}?",
                     "What is the size of the staff of {e}?",
@@ -604,11 +585,7 @@ pub(super) const KINDS: &[Kind] = &[
                     "In what kind of place is {e} found?",
                     "Which ground does {e} like?",
                 ],
-                statements: &[
-                    "Look for {e} in {v}.",
-                    "{e} thrives in {v}.",
-                    "Only {v} suit {e}.",
-                ],
+                statements: &["Look for {e} in {v}.", "{e} thrives in {v}.", "Only {v} suit {e}."],
             },
             Attribute {
                 class: "season",
@@ -651,11 +628,7 @@ pub(super) const KINDS: &[Kind] = &[
             },
             Attribute {
                 class: "number",
-                values: Values::Number {
-                    from: 4,
-                    to: 180,
-                    step: 1,
-                },
+                values: Values::Number { from: 4, to: 180, step: 1 },
                 questions: &[
                     "How tall does {e} grow?",
                     "What is the height of {e}?",
@@ -752,11 +725,7 @@ pub(super) const KINDS: &[Kind] = &[
             },
             Attribute {
                 class: "number",
-                values: Values::Number {
-                    from: 60,
-                    to: 1100,
-                    step: 1,
-                },
+                values: Values::Number { from: 60, to: 1100, step: 1 },
                 questions: &[
                     "How many pages does {e} have?",
                     "How long is {e}?",

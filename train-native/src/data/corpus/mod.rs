@@ -30,11 +30,7 @@ pub struct CorpusSize {
 
 impl Default for CorpusSize {
     fn default() -> Self {
-        Self {
-            train: 64,
-            test: 12,
-            questions: 2,
-        }
+        Self { train: 64, test: 12, questions: 2 }
     }
 }
 
@@ -84,9 +80,7 @@ impl Fact<'_> {
     }
 
     fn fill(&self, template: &str) -> String {
-        template
-            .replace("{e}", &self.entity.name)
-            .replace("{v}", &self.entity.values[self.index])
+        template.replace("{e}", &self.entity.name).replace("{v}", &self.entity.values[self.index])
     }
 
     fn question(&self, rng: &mut ChaCha8Rng) -> String {
@@ -115,15 +109,10 @@ impl Corpus {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut names = names::Names::default();
         let mut entities = |count: usize, rng: &mut ChaCha8Rng| -> Vec<Entity> {
-            let kinds = KINDS
-                .iter()
-                .flat_map(|kind| std::iter::repeat_n(kind, count));
+            let kinds = KINDS.iter().flat_map(|kind| std::iter::repeat_n(kind, count));
             kinds.map(|kind| entity(kind, &mut names, rng)).collect()
         };
-        let (train, test) = (
-            entities(size.train, &mut rng),
-            entities(size.test, &mut rng),
-        );
+        let (train, test) = (entities(size.train, &mut rng), entities(size.test, &mut rng));
         Self {
             retrieval: retrieval(&train, size.questions, &mut rng),
             classes: classes(&train, &mut rng),
@@ -152,11 +141,7 @@ fn entity(kind: &'static Kind, names: &mut names::Names, rng: &mut ChaCha8Rng) -
         }
         Values::Name(naming) => names::invent(naming, rng),
     };
-    let values = kind
-        .attributes
-        .iter()
-        .map(|attribute| value(attribute, rng))
-        .collect();
+    let values = kind.attributes.iter().map(|attribute| value(attribute, rng)).collect();
     Entity { kind, name, values }
 }
 
@@ -186,19 +171,11 @@ fn retrieval(entities: &[Entity], questions: usize, rng: &mut ChaCha8Rng) -> Vec
             };
             let negatives = vec![
                 sibling.passage(rng),
-                draw(rng, &|o| {
-                    same_kind(o) && !same_entity(o) && o.index == fact.index
-                }),
-                draw(rng, &|o| {
-                    same_kind(o) && !same_entity(o) && o.index != fact.index
-                }),
+                draw(rng, &|o| same_kind(o) && !same_entity(o) && o.index == fact.index),
+                draw(rng, &|o| same_kind(o) && !same_entity(o) && o.index != fact.index),
                 draw(rng, &|o| !same_kind(o)),
             ];
-            examples.push(Example::new(
-                fact.question(rng),
-                fact.passage(rng),
-                negatives,
-            ));
+            examples.push(Example::new(fact.question(rng), fact.passage(rng), negatives));
         }
     }
     examples.shuffle(rng);
@@ -208,33 +185,20 @@ fn retrieval(entities: &[Entity], questions: usize, rng: &mut ChaCha8Rng) -> Vec
 fn classes(entities: &[Entity], rng: &mut ChaCha8Rng) -> Vec<Example> {
     let mut by_class: BTreeMap<&str, Vec<Fact<'_>>> = BTreeMap::new();
     for fact in facts(entities) {
-        by_class
-            .entry(fact.attribute().class)
-            .or_default()
-            .push(fact);
+        by_class.entry(fact.attribute().class).or_default().push(fact);
     }
     let names: Vec<&str> = by_class.keys().copied().collect();
     let mut examples = Vec::new();
     for _ in 0..entities.len() {
         let class = pick(&names, rng);
-        let others: Vec<&str> = names
-            .iter()
-            .copied()
-            .filter(|name| *name != class)
-            .collect();
+        let others: Vec<&str> = names.iter().copied().filter(|name| *name != class).collect();
         let text = |class: &str, rng: &mut ChaCha8Rng| {
-            by_class[class]
-                .choose(rng)
-                .map(|fact| fact.passage(rng))
-                .unwrap_or_default()
+            by_class[class].choose(rng).map(|fact| fact.passage(rng)).unwrap_or_default()
         };
         let query = text(class, rng);
         let positive = text(class, rng);
         let negatives = others.choose_multiple(rng, 3).copied().collect::<Vec<_>>();
-        let negatives = negatives
-            .into_iter()
-            .map(|class| text(class, rng))
-            .collect();
+        let negatives = negatives.into_iter().map(|class| text(class, rng)).collect();
         if query != positive {
             examples.push(Example::new(query, positive, negatives));
         }
@@ -246,14 +210,8 @@ fn pairs(entities: &[Entity], rng: &mut ChaCha8Rng) -> Vec<Example> {
     let mut examples = Vec::new();
     for entity in entities {
         let count = entity.kind.attributes.len();
-        let fact = Fact {
-            entity,
-            index: rng.random_range(0..count),
-        };
-        let near = Fact {
-            entity,
-            index: (fact.index + 1) % count,
-        };
+        let fact = Fact { entity, index: rng.random_range(0..count) };
+        let near = Fact { entity, index: (fact.index + 1) % count };
         let (a, b) = (fact.passage(rng), fact.passage(rng));
         if a != b {
             examples.push(Example::new(a.clone(), b.clone(), vec![near.passage(rng)]));
@@ -280,30 +238,13 @@ mod tests {
     use std::collections::HashSet;
 
     fn small() -> Corpus {
-        Corpus::generate(
-            7,
-            CorpusSize {
-                train: 6,
-                test: 3,
-                questions: 2,
-            },
-        )
+        Corpus::generate(7, CorpusSize { train: 6, test: 3, questions: 2 })
     }
 
     #[test]
     fn the_seed_decides_everything() {
         assert_eq!(small(), small());
-        assert_ne!(
-            small(),
-            Corpus::generate(
-                8,
-                CorpusSize {
-                    train: 6,
-                    test: 3,
-                    questions: 2
-                }
-            )
-        );
+        assert_ne!(small(), Corpus::generate(8, CorpusSize { train: 6, test: 3, questions: 2 }));
     }
 
     #[test]
@@ -326,18 +267,10 @@ mod tests {
         let kinds = KINDS.len();
         assert_eq!(corpus.retrieval.len(), kinds * 6 * 5 * 2);
         assert_eq!(corpus.test.queries.len(), kinds * 3 * 5);
-        for text in corpus
-            .training_texts()
-            .chain(corpus.test.queries.iter().map(String::as_str))
-        {
+        for text in corpus.training_texts().chain(corpus.test.queries.iter().map(String::as_str)) {
             assert!(!text.contains(['{', '}']) && !text.is_empty(), "{text}");
         }
-        assert!(
-            corpus
-                .retrieval
-                .iter()
-                .all(|example| example.neg.len() == 4)
-        );
+        assert!(corpus.retrieval.iter().all(|example| example.neg.len() == 4));
     }
 
     #[test]

@@ -46,19 +46,9 @@ const SHIP_SECOND: [&str; 16] = [
     "Gull", "Comet", "Maiden", "Tern", "Lantern", "Dolphin", "Sparrow", "Compass", "Heron",
     "Anchor", "Petrel", "Wanderer", "Otter", "Falcon", "Swift", "Star",
 ];
-const COMPANY_ENDS: [&str; 8] = [
-    "Works",
-    "and Sons",
-    "Industries",
-    "Brothers",
-    "Limited",
-    "Foundry",
-    "Mills",
-    "Workshop",
-];
-const PLANT_ENDS: [&str; 8] = [
-    "wort", "bloom", "thistle", "moss", "root", "fern", "lily", "berry",
-];
+const COMPANY_ENDS: [&str; 8] =
+    ["Works", "and Sons", "Industries", "Brothers", "Limited", "Foundry", "Mills", "Workshop"];
+const PLANT_ENDS: [&str; 8] = ["wort", "bloom", "thistle", "moss", "root", "fern", "lily", "berry"];
 const BOOK_FIRST: [&str; 14] = [
     "The Clock of",
     "A Winter in",
@@ -81,11 +71,7 @@ fn pick<'a>(choices: &[&'a str], rng: &mut ChaCha8Rng) -> &'a str {
 }
 
 fn stem(rng: &mut ChaCha8Rng) -> String {
-    let middle = if rng.random_bool(0.6) {
-        pick(&MIDDLES, rng)
-    } else {
-        ""
-    };
+    let middle = if rng.random_bool(0.6) { pick(&MIDDLES, rng) } else { "" };
     format!("{}{middle}", pick(&STARTS, rng))
 }
 
@@ -97,21 +83,15 @@ pub(super) fn invent(naming: Naming, rng: &mut ChaCha8Rng) -> String {
             format!("{first} {}{}", stem(rng), pick(&PERSON_ENDS, rng))
         }
         Naming::Town => format!("{}{}", stem(rng), pick(&TOWN_ENDS, rng)),
-        Naming::Ship => format!(
-            "the {} {} {}",
-            pick(&SHIP_FIRST, rng),
-            stem(rng),
-            pick(&SHIP_SECOND, rng)
-        ),
+        Naming::Ship => {
+            format!("the {} {} {}", pick(&SHIP_FIRST, rng), stem(rng), pick(&SHIP_SECOND, rng))
+        }
         Naming::Mountain => format!("{}{}", stem(rng), pick(&MOUNTAIN_ENDS, rng)),
         Naming::Company => format!("{} {}", stem(rng), pick(&COMPANY_ENDS, rng)),
         Naming::Plant => format!("{} {}", stem(rng).to_lowercase(), pick(&PLANT_ENDS, rng)),
-        Naming::Book => format!(
-            "{} {}{}",
-            pick(&BOOK_FIRST, rng),
-            stem(rng),
-            pick(&TOWN_ENDS, rng)
-        ),
+        Naming::Book => {
+            format!("{} {}{}", pick(&BOOK_FIRST, rng), stem(rng), pick(&TOWN_ENDS, rng))
+        }
         Naming::River => format!("the {}", stem(rng)),
     }
 }

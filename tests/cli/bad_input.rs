@@ -1,0 +1,310 @@
+//! Bad input: one line that says what, where and what to do; never a panic or half a file.
+
+use std::path::Path;
+
+use crate::harness::{Folder, failure, kiln, names};
+
+const MEAN: &str = "{ mode = 'mean' }";
+
+/// Spoils a fresh model, embeds with it, and returns the error.
+fn spoiled(spoil: impl FnOnce(&Path)) -> String {
+    let folder = Folder::new();
+    let model = folder.model(MEAN);
+    spoil(&model);
+    let texts = folder.texts();
+    let error = failure(&mut kiln(&[
+        "embed",
+        "--model",
+        &model.display().to_string(),
+        "--input",
+        &texts,
+        "--output",
+        &folder.arg("out.npy"),
+    ]));
+    assert_eq!(
+        names(folder.path("").as_path()),
+        ["model", "texts.txt"],
+        "something was left behind"
+    );
+    error
+}
+
+fn edit(path: &Path, change: impl FnOnce(Vec<u8>) -> Vec<u8>) {
+    let bytes = std::fs::read(path).unwrap();
+    std::fs::write(path, change(bytes)).unwrap();
+}
+
+fn has(error: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(error.contains(part), "{part:?} is not in: {error}");
+    }
+}
+
+#[test]
+fn truncated_weights() {
+    let error = spoiled(|model| {
+        edit(&model.join("model.safetensors"), |mut b| {
+            b.truncate(b.len() / 2);
+            b
+        })
+    });
+    has(&error, &["model.safetensors", "truncated"]);
+}
+
+#[test]
+fn empty_weights() {
+    has(
+        &spoiled(|model| std::fs::write(model.join("model.safetensors"), "").unwrap()),
+        &["model.safetensors", "0 bytes"],
+    );
+}
+
+#[test]
+fn a_header_that_promises_a_terabyte() {
+    let error = spoiled(|model| {
+        edit(&model.join("model.safetensors"), |mut b| {
+            b[..8].copy_from_slice(&1_000_000_000_000u64.to_le_bytes());
+            b
+        })
+    });
+    has(&error, &["model.safetensors", "1000000000000"]);
+}
+
+#[test]
+fn nan_in_the_weights() {
+    let error = spoiled(|model| {
+        edit(&model.join("model.safetensors"), |mut b| {
+            let at = b.len() - 4;
+            b[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+            b
+        })
+    });
+    has(&error, &["model.safetensors", "NaN"]);
+}
+
+#[test]
+fn wrong_json() {
+    has(
+        &spoiled(|model| std::fs::write(model.join("config.json"), "{\"model_type\":").unwrap()),
+        &["config.json", "not valid JSON"],
+    );
+    has(
+        &spoiled(|model| std::fs::write(model.join("modules.json"), "{}").unwrap()),
+        &["modules.json", "is no list"],
+    );
+    has(
+        &spoiled(|model| std::fs::write(model.join("tokenizer.json"), "[1]").unwrap()),
+        &["tokenizer.json"],
+    );
+    has(
+        &spoiled(|model| std::fs::write(model.join("1_Pooling/config.json"), "{}").unwrap()),
+        &["1_Pooling/config.json", "no pooling mode"],
+    );
+}
+
+#[test]
+fn unknown_architecture() {
+    let error = spoiled(|model| {
+        edit(&model.join("config.json"), |b| {
+            String::from_utf8(b).unwrap().replace("\"llama\"", "\"mamba\"").into_bytes()
+        })
+    });
+    has(&error, &["mamba", "bert", "qwen3"]);
+}
+
+#[test]
+fn a_config_of_another_model() {
+    let replace = |from: &'static str, to: &'static str| {
+        spoiled(move |model| {
+            edit(&model.join("config.json"), |b| {
+                String::from_utf8(b).unwrap().replace(from, to).into_bytes()
+            })
+        })
+    };
+    has(
+        &replace("\"hidden_size\": 16", "\"hidden_size\": 32"),
+        &["expected", "found", "[300, 16]"],
+    );
+    has(
+        &replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3"),
+        &["missing", "layers.2."],
+    );
+    has(
+        &replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"),
+        &["no place", "layers.1."],
+    );
+    has(
+        &replace("\"vocab_size\": 300", "\"vocab_size\": 16000000"),
+        &["config.json belongs to these weights"],
+    );
+}
+
+#[test]
+fn a_tokenizer_that_does_not_fit() {
+    let error = spoiled(|model| {
+        edit(&model.join("tokenizer.json"), |b| {
+            let mut value: serde_json::Value = serde_json::from_slice(&b).unwrap();
+            value["model"]["vocab"]["toolarge"] = 5000.into();
+            serde_json::to_vec(&value).unwrap()
+        })
+    });
+    has(&error, &["tokenizer.json", "5000", "300"]);
+}
+
+#[test]
+fn folders_and_paths_that_are_not_there() {
+    let folder = Folder::new();
+    let texts = folder.texts();
+    let out = folder.arg("out.npy");
+    let embed = |model: &str, input: &str, output: &str| {
+        failure(&mut kiln(&["embed", "--model", model, "--input", input, "--output", output]))
+    };
+    let model = folder.model(MEAN).display().to_string();
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    has(&embed(&folder.arg("empty"), &texts, &out), &["empty", "config.json", "saved model"]);
+    has(&embed(&folder.arg("nowhere"), &texts, &out), &["nowhere", "no such folder"]);
+    has(&embed(&texts, &texts, &out), &["texts.txt", "is a file"]);
+    has(&embed(&model, &folder.arg("none.txt"), &out), &["none.txt", "No such file"]);
+    has(&embed(&model, &folder.arg("empty"), &out), &["empty", "unknown format"]);
+    // A path that goes through a file can be read by nobody, not even by root.
+    has(&embed(&model, &format!("{texts}/inside.txt"), &out), &["inside.txt", "Not a directory"]);
+    has(&embed(&model, &texts, &folder.arg("no/folder/out.npy")), &["out.npy", "No such file"]);
+    has(&embed(&model, &texts, &folder.arg("out.png")), &["out.png", ".npy"]);
+}
+
+#[test]
+fn texts_that_are_none() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let embed = |input: &str| {
+        failure(&mut kiln(&[
+            "embed",
+            "--model",
+            &model,
+            "--input",
+            input,
+            "--output",
+            &folder.arg("out.npy"),
+        ]))
+    };
+    has(&embed(&folder.write("empty.txt", "")), &["empty.txt", "empty"]);
+    has(&embed(&folder.write("blank.jsonl", "\n\n")), &["blank.jsonl", "no text"]);
+    has(&embed(&folder.write("latin1.txt", b"good\nbad \xe9\n")), &["latin1.txt:2", "UTF-8"]);
+    has(&embed(&folder.write("a.jsonl", "{\"text\":\"x\"}\n{\"text\":")), &["a.jsonl:2", "JSON"]);
+    has(&embed(&folder.write("b.jsonl", "{\"body\":\"x\"}\n")), &["b.jsonl:1", "text", "body"]);
+    has(&embed(&folder.write("c.jsonl", "{\"text\":[1]}\n")), &["c.jsonl:1", "not a text"]);
+    has(&embed(&folder.write("d.csv", "name,body\na,b\n")), &["d.csv", "text", "name, body"]);
+    has(&embed(&folder.write("e.parquet", "not parquet")), &["e.parquet"]);
+    has(&embed(&folder.write("f.txt.zst", "not zstd")), &["f.txt.zst"]);
+    has(
+        &failure(
+            kiln(&["embed", "--model", &model, "--input", "-", "--output", &folder.arg("o.npy")])
+                .write_stdin(""),
+        ),
+        &["standard input is empty"],
+    );
+}
+
+#[test]
+fn options_that_make_no_sense() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let texts = folder.texts();
+    let out = folder.arg("o.npy");
+    let embed = |more: &[&str]| {
+        let base = ["embed", "--model", &model, "--input", &texts, "--output", &out];
+        failure(&mut kiln(&[&base[..], more].concat()))
+    };
+    has(&embed(&["--dimensions", "17"]), &["17 dimensions", "16"]);
+    has(&embed(&["--prompt-name", "passage"]), &["passage", "query"]);
+    has(&embed(&["--max-length", "2"]), &["max_length"]);
+    has(&embed(&["--pooling", "latent_attention"]), &["recipe"]);
+    has(&embed(&["--pooling", "sum"]), &["sum", "mean"]);
+    has(&embed(&["--device", "cuda:x"]), &["device number"]);
+    has(&embed(&["--device", "tpu"]), &["cuda[:n]"]);
+    has(&failure(&mut kiln(&["search", "--model", &model, "--query", "x"])), &["--corpus"]);
+}
+
+#[test]
+fn a_device_that_is_not_there() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let texts = folder.texts();
+    let error = failure(&mut kiln(&[
+        "--device",
+        "cuda:99",
+        "embed",
+        "--model",
+        &model,
+        "--input",
+        &texts,
+        "--output",
+        &folder.arg("o.npy"),
+    ]));
+    has(&error, &["CUDA", "train-native devices"]);
+}
+
+#[test]
+fn indexes_that_do_not_fit() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let search = |index: &str| {
+        failure(&mut kiln(&["search", "--model", &model, "--query", "x", "--index", index]))
+    };
+    has(&search(&folder.write("a.jsonl", "{\"embedding\":[1,2]}\n")), &["2 dimensions", "16"]);
+    has(&search(&folder.write("b.jsonl", "{}\n")), &["b.jsonl:1", "embedding"]);
+    has(&search(&folder.write("c.npy", "no")), &["c.npy"]);
+    has(&search(&folder.write("d.safetensors", "no")), &["d.safetensors"]);
+    has(&search(&folder.write("e.txt", "no")), &["e.txt", ".npy"]);
+}
+
+#[test]
+fn recipes_that_make_no_sense() {
+    let folder = Folder::new();
+    let train = |recipe: &str| {
+        let recipe = folder.write("r.toml", recipe);
+        failure(&mut kiln(&["train", "--recipe", &recipe, "--output", &folder.arg("out")]))
+    };
+    let stage = "[[stage]]\nname='s'\ndata=['none.jsonl']\nsteps=1\nbatch_size=2\nlr=1e-3\n";
+    has(
+        &train(&format!("name='x'\n[model]\nbase='m'\n{stage}warm_up=3\n")),
+        &["r.toml", "warm_up"],
+    );
+    has(&train(&format!("name='x'\n[model]\n{stage}")), &["r.toml", "base or new"]);
+    has(&train(&format!("name='x'\n[model]\nbase='m'\n{stage}")), &["none.jsonl"]);
+    let data = folder.write("none.jsonl", "{\"query\":\"q\"}\n");
+    has(&train(&format!("name='x'\n[model]\nbase='m'\n{stage}")), &["none.jsonl:1", "pos"]);
+    std::fs::remove_file(data).unwrap();
+}
+
+/// A disk that is full, made of a small memory file system; needs root, so it may be skipped.
+#[test]
+fn a_full_disk() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let texts = folder.write("many.txt", "a violinist from a small town\n".repeat(4000));
+    let disk = folder.path("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let mount = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+        .arg(&disk)
+        .output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: mounting a small file system needs root");
+        return;
+    }
+    let errors: Vec<String> = ["out.npy", "out.jsonl", "out.parquet", "out.safetensors"]
+        .iter()
+        .map(|name| {
+            let out = disk.join(name).display().to_string();
+            failure(&mut kiln(&["embed", "--model", &model, "--input", &texts, "--output", &out]))
+        })
+        .collect();
+    let left = names(&disk);
+    let unmounted = std::process::Command::new("umount").arg(&disk).status().unwrap();
+    assert!(unmounted.success());
+    for error in errors {
+        has(&error, &["out.", "No space left"]);
+    }
+    assert!(left.is_empty(), "left on the full disk: {left:?}");
+}

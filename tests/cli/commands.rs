@@ -1,0 +1,171 @@
+//! Every command on real files.
+
+use crate::harness::{Folder, TEXTS, kiln, names, stdout};
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn devices_lists_the_cpu_and_says_why_not_the_rest() {
+    let found = json(&stdout(&mut kiln(&["devices", "--json"])));
+    let devices = found["devices"].as_array().unwrap();
+    assert!(devices.iter().any(|listed| listed["device"] == "cpu"));
+    for kind in ["cuda", "vulkan"] {
+        let there =
+            devices.iter().any(|listed| listed["device"].as_str().unwrap().starts_with(kind));
+        let absent = found["absent"].as_array().unwrap().iter().any(|reason| reason[0] == kind);
+        assert!(there != absent, "{kind} must be listed or explained: {found}");
+    }
+}
+
+#[test]
+fn every_input_format_gives_the_same_vectors() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let lines = |line: fn(&str) -> String| TEXTS.map(line).join("\n") + "\n";
+    let jsonl = lines(|text| serde_json::json!({"text": text}).to_string());
+    let zst = zstd::encode_all(jsonl.as_bytes(), 1).unwrap();
+    let inputs = [
+        folder.texts(),
+        folder.write("t.jsonl", &jsonl),
+        folder.write("t.jsonl.zst", zst),
+        folder.write("t.csv", format!("text,n\n{}", lines(|text| format!("\"{text}\",1")))),
+        folder.write("t.tsv", format!("n\ttext\n{}", lines(|text| format!("1\t{text}")))),
+    ];
+    let mut all = Vec::new();
+    for (at, input) in inputs.iter().enumerate() {
+        let out = folder.arg(&format!("out{at}.npy"));
+        let summary = stdout(&mut kiln(&[
+            "embed", "--json", "--model", &model, "--input", input, "--output", &out,
+        ]));
+        assert_eq!(json(&summary)["texts"], 6);
+        all.push(std::fs::read(&out).unwrap());
+    }
+    let piped = folder.arg("piped.npy");
+    kiln(&["embed", "--model", &model, "--input", "-", "--output", &piped])
+        .write_stdin(TEXTS.join("\n"))
+        .assert()
+        .success();
+    all.push(std::fs::read(&piped).unwrap());
+    // A Parquet file of ours is read as one of texts.
+    let parquet = folder.arg("t.parquet");
+    kiln(&["embed", "--model", &model, "--input", &inputs[0], "--output", &parquet])
+        .assert()
+        .success();
+    let out = folder.arg("again.npy");
+    kiln(&["embed", "--model", &model, "--input", &parquet, "--output", &out]).assert().success();
+    all.push(std::fs::read(&out).unwrap());
+    assert!(all[0].len() > 6 * 16 * 4);
+    assert!(all.iter().all(|bytes| *bytes == all[0]));
+}
+
+#[test]
+fn search_finds_the_text_itself_in_every_index() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let texts = folder.texts();
+    let query = TEXTS[3];
+    for name in ["i.jsonl", "i.parquet", "i.npy", "i.safetensors"] {
+        let index = folder.arg(name);
+        let search = |more: &[&str]| {
+            let base = ["search", "--json", "--model", &model, "--query", query, "-k", "3"];
+            // The tiny model's query prompt would move the vector.
+            let found = stdout(&mut kiln(&[&base[..], more].concat()));
+            json(&found)[0]["hits"].as_array().unwrap().clone()
+        };
+        let direct = search(&["--corpus", &texts, "--save-index", &index]);
+        let saved = search(&["--index", &index]);
+        assert_eq!(direct.len(), 3);
+        for (a, b) in direct.iter().zip(&saved) {
+            assert_eq!(a["row"], b["row"]);
+            assert!((a["score"].as_f64().unwrap() - b["score"].as_f64().unwrap()).abs() < 1e-6);
+        }
+        if name == "i.parquet" {
+            assert_eq!(direct, saved);
+        }
+    }
+    assert!(names(&folder.path("")).iter().all(|name| !name.starts_with(".kiln-")));
+}
+
+#[test]
+fn similarity_of_a_text_with_itself_is_one() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'anchor' }").display().to_string();
+    let pairs = json(&stdout(&mut kiln(&[
+        "similarity",
+        "--json",
+        "--quiet",
+        "--model",
+        &model,
+        "a river",
+        "a river",
+    ])));
+    assert!((pairs[0]["cosine"].as_f64().unwrap() - 1.0).abs() < 1e-5);
+    let file = folder.write("p.csv", "a,b\none text,one text\nriver,stone\n");
+    let pairs = json(&stdout(&mut kiln(&[
+        "similarity",
+        "--json",
+        "--model",
+        &model,
+        "--input",
+        &file,
+        "--fields",
+        "a,b",
+    ])));
+    assert_eq!(pairs.as_array().unwrap().len(), 2);
+    assert!(pairs[1]["cosine"].as_f64().unwrap() < 0.9999);
+}
+
+#[test]
+fn inspect_shows_the_model() {
+    let folder = Folder::new();
+    let model =
+        folder.model("{ mode = 'latent_attention', latents = 4, heads = 2 }").display().to_string();
+    let shown = json(&stdout(&mut kiln(&["inspect", "--json", "--model", &model])));
+    assert_eq!(shown["config"]["hidden_size"], 16);
+    assert_eq!(shown["pooling"]["mode"], "latent_attention");
+    assert_eq!(shown["prompts"]["query"], "find: ");
+    assert!(shown["tensors"].as_array().unwrap().len() > 10);
+    let text = stdout(kiln(&["inspect", "--tensors", "--model", &model]).env("NO_COLOR", "1"));
+    assert!(text.contains("layers.1.self_attn.q_proj.weight") && text.contains("latent_attention"));
+    assert!(!text.contains('\u{1b}'));
+}
+
+#[test]
+fn every_head_survives_saving_and_loading() {
+    for pooling in [
+        "{ mode = 'cls' }",
+        "{ mode = 'last_token' }",
+        "{ mode = 'weighted_mean' }",
+        "{ mode = 'anchor', score = 'linear' }",
+        "{ mode = 'self_attention', heads = 2 }",
+        "{ mode = 'latent_attention', latents = 3, heads = 2, feed_forward = 'gelu' }",
+        "{ mode = 'last_layer_trainable', latents = 3, latent_size = 8, heads = 2 }",
+        "{ mode = 'multi_layer_trainable', latents = 3, heads = 2 }",
+    ] {
+        let folder = Folder::new();
+        let model = folder.model(pooling).display().to_string();
+        let out = folder.arg("v.jsonl");
+        let summary = json(&stdout(&mut kiln(&[
+            "embed",
+            "--json",
+            "--model",
+            &model,
+            "--input",
+            &folder.texts(),
+            "--output",
+            &out,
+        ])));
+        assert_eq!(
+            summary["dimensions"],
+            if pooling.contains("latent_size") { 8 } else { 16 },
+            "{pooling}"
+        );
+        for line in std::fs::read_to_string(&out).unwrap().lines() {
+            let vector = json(line)["embedding"].as_array().unwrap().clone();
+            let norm: f64 = vector.iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
+            assert!((norm - 1.0).abs() < 1e-4, "{pooling}");
+        }
+    }
+}

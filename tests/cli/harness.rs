@@ -1,0 +1,101 @@
+//! A tiny model on disk, and the binary.
+
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use kiln_core::checkpoint::{save, write_directory};
+use kiln_core::embedder::Embedder;
+use train_native::device::Cpu;
+use train_native::recipe::Recipe;
+use train_native::train::new_model;
+
+/// Texts for the tiny tokenizer and for the tests.
+pub const TEXTS: [&str; 6] = [
+    "the river floods the lower streets",
+    "a violinist from a small town",
+    "granite walls and a long way up",
+    "the ship carried tea and timber",
+    "petals of pale blue in wet meadows",
+    "a portrait hangs in the hall",
+];
+
+/// The command, on the CPU.
+pub fn kiln(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_train-native"));
+    command.args(["--device", "cpu"]).args(args).timeout(std::time::Duration::from_secs(300));
+    command
+}
+
+/// A folder that is removed after the test.
+pub struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The path as an argument.
+    pub fn arg(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        std::fs::write(self.path(name), content).unwrap();
+        self.arg(name)
+    }
+
+    /// A random model with the given pooling (TOML) in `model`.
+    pub fn model(&self, pooling: &str) -> PathBuf {
+        let recipe = format!(
+            "name = 'tiny'\n[model]\nmax_length = 16\npooling = {pooling}\nprompts = {{ query = 'find: ' }}\n\
+             [model.new]\nvocab_size = 300\nhidden_size = 16\nintermediate_size = 24\nlayers = 2\nheads = 2\n\
+             [[stage]]\nname = 's'\ndata = ['x']\nsteps = 1\nbatch_size = 2\nlr = 1e-3\n"
+        );
+        let recipe = Recipe::parse(&recipe).unwrap();
+        let new = recipe.model.new.as_ref().unwrap();
+        let embedder: Embedder<Cpu> =
+            new_model(new, &recipe.model, TEXTS.into_iter(), &Default::default()).unwrap();
+        let path = self.path("model");
+        write_directory(&path, &save(&embedder).unwrap()).unwrap();
+        path
+    }
+
+    /// [`TEXTS`] as a txt file.
+    pub fn texts(&self) -> String {
+        self.write("texts.txt", TEXTS.join("\n") + "\n")
+    }
+}
+
+/// Standard output of a command that must succeed.
+pub fn stdout(command: &mut Command) -> String {
+    let output = command.assert().success().get_output().clone();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Standard error of a command that must fail with one `error:` line, exit code 1 or 2.
+pub fn failure(command: &mut Command) -> String {
+    let output = command.assert().failure().get_output().clone();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(matches!(output.status.code(), Some(1 | 2)), "{:?}: {error}", output.status);
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(error.starts_with("error: "), "{error}");
+    assert!(!error.contains("panicked") && !error.contains("internal failure"), "{error}");
+    if output.status.code() == Some(1) {
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    }
+    error
+}
+
+/// Names in a folder, sorted.
+pub fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,95 @@
+//! sentence-transformers loads what we save and computes the same vectors.
+
+use std::process::Command;
+
+use crate::harness::{Folder, TEXTS, kiln};
+
+const SCRIPT: &str = r#"
+import json, sys
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], device="cpu")
+texts = json.load(open(sys.argv[2]))
+prompt = sys.argv[3] if len(sys.argv) > 3 else None
+print(json.dumps(model.encode(texts, prompt_name=prompt).tolist()))
+"#;
+
+/// Vectors by sentence-transformers, or `None` after printing why it is skipped.
+fn peer(model: &str, folder: &Folder, prompt: &[&str]) -> Option<Vec<Vec<f32>>> {
+    let Some(python) = std::env::var_os("KILN_PYTHON") else {
+        eprintln!(
+            "SKIPPED: KILN_PYTHON is not set; tests/run.sh installs sentence-transformers and sets it"
+        );
+        return None;
+    };
+    let texts = folder.write("texts.json", serde_json::to_string(&TEXTS).unwrap());
+    let output = Command::new(python)
+        .args(["-c", SCRIPT, model, &texts])
+        .args(prompt)
+        .env("HF_HUB_OFFLINE", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line = String::from_utf8(output.stdout).unwrap();
+    Some(serde_json::from_str(line.lines().last().unwrap()).unwrap())
+}
+
+fn ours(model: &str, folder: &Folder, prompt: &[&str]) -> Vec<Vec<f32>> {
+    let out = folder.arg("ours.jsonl");
+    let base =
+        ["embed", "--model", model, "--input", &folder.texts(), "--output", &out].map(String::from);
+    let args: Vec<&str> = base.iter().map(String::as_str).chain(prompt.iter().copied()).collect();
+    kiln(&args).assert().success();
+    let text = std::fs::read_to_string(&out).unwrap();
+    text.lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            serde_json::from_value(line["embedding"].clone()).unwrap()
+        })
+        .collect()
+}
+
+fn assert_same(a: &[Vec<f32>], b: &[Vec<f32>], what: &str) {
+    assert_eq!(a.len(), b.len());
+    for (a, b) in a.iter().zip(b) {
+        let worst = a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+        assert!(a.len() == b.len() && worst < 1e-5, "{what}: {worst}");
+    }
+}
+
+#[test]
+fn it_loads_a_model_that_we_made() {
+    for mode in ["mean", "last_token", "cls", "weighted_mean"] {
+        let folder = Folder::new();
+        let model = folder.model(&format!("{{ mode = '{mode}' }}")).display().to_string();
+        let Some(theirs) = peer(&model, &folder, &[]) else { return };
+        assert_same(&ours(&model, &folder, &[]), &theirs, mode);
+        if mode == "mean" {
+            // The prompt's tokens are kept out of pooling on both sides.
+            let theirs = peer(&model, &folder, &["query"]).unwrap();
+            assert_same(&ours(&model, &folder, &["--prompt-name", "query"]), &theirs, "prompt");
+        }
+    }
+}
+
+#[test]
+fn it_loads_the_real_model_saved_again() {
+    let (Some(minilm), true) =
+        (std::env::var_os("KILN_MINILM"), std::env::var_os("KILN_PYTHON").is_some())
+    else {
+        eprintln!("SKIPPED: KILN_MINILM or KILN_PYTHON is not set; tests/run.sh sets them");
+        return;
+    };
+    use kiln_core::checkpoint::{Directory, LoadOptions, load, save, write_directory};
+    let folder = Folder::new();
+    let embedder = load::<train_native::device::Cpu>(
+        &Directory::new(&minilm).unwrap(),
+        &LoadOptions::default(),
+        &Default::default(),
+    )
+    .unwrap();
+    let saved = folder.path("minilm");
+    write_directory(&saved, &save(&embedder).unwrap()).unwrap();
+    let original = peer(&minilm.to_string_lossy(), &folder, &[]).unwrap();
+    let again = peer(&saved.display().to_string(), &folder, &[]).unwrap();
+    assert_same(&again, &original, "saved again");
+}

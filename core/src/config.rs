@@ -299,7 +299,7 @@ impl ModelConfig {
         if self.num_layers > 1024 {
             return Err(bad(format!("num_hidden_layers is {}, more than 1024", self.num_layers)));
         }
-        if self.num_heads % self.num_kv_heads != 0 {
+        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
             return Err(bad(format!(
                 "num_attention_heads {} is no multiple of num_key_value_heads {}",
                 self.num_heads, self.num_kv_heads
@@ -323,7 +323,7 @@ impl ModelConfig {
                 }
             }
             Architecture::Decoder(decoder) => {
-                if self.head_dim % 2 != 0 {
+                if !self.head_dim.is_multiple_of(2) {
                     return Err(bad(format!(
                         "head_dim {} is odd; rotary positions need pairs",
                         self.head_dim

@@ -32,7 +32,9 @@ pub enum InstructionSpan {
     /// None: instruction tokens are pooled like any other (sentence-transformers' default).
     #[default]
     Pooled,
-    /// The prefix (BOS) and every instruction token.
+    /// The prefix (BOS) and every token that lies wholly inside the instruction. A token that an
+    /// instruction's trailing space shares with the text counts as text; sentence-transformers
+    /// tokenises the prompt alone, counts that space as a token of its own, and masks one more.
     Excluded,
     /// As many leading tokens as the instruction has without BOS, as NV-Embed's released code
     /// counts them: the instruction's last token is pooled.

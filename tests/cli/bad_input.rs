@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::harness::{Folder, failure, kiln, names};
+use crate::harness::{Folder, failure, kiln, kiln_on, names};
 
 const MEAN: &str = "{ mode = 'mean' }";
 
@@ -220,8 +220,6 @@ fn options_that_make_no_sense() {
     has(&embed(&["--max-length", "2"]), &["max_length"]);
     has(&embed(&["--pooling", "latent_attention"]), &["recipe"]);
     has(&embed(&["--pooling", "sum"]), &["sum", "mean"]);
-    has(&embed(&["--device", "cuda:x"]), &["device number"]);
-    has(&embed(&["--device", "tpu"]), &["cuda[:n]"]);
     has(&failure(&mut kiln(&["search", "--model", &model, "--query", "x"])), &["--corpus"]);
 }
 
@@ -230,18 +228,16 @@ fn a_device_that_is_not_there() {
     let folder = Folder::new();
     let model = folder.model(MEAN).display().to_string();
     let texts = folder.texts();
-    let error = failure(&mut kiln(&[
-        "--device",
-        "cuda:99",
-        "embed",
-        "--model",
-        &model,
-        "--input",
-        &texts,
-        "--output",
-        &folder.arg("o.npy"),
-    ]));
-    has(&error, &["CUDA", "train-native devices"]);
+    let out = folder.arg("o.npy");
+    let embed = |device: &str| {
+        failure(&mut kiln_on(
+            device,
+            &["embed", "--model", &model, "--input", &texts, "--output", &out],
+        ))
+    };
+    has(&embed("cuda:99"), &["CUDA", "train-native devices"]);
+    has(&embed("cuda:x"), &["device number"]);
+    has(&embed("tpu"), &["cuda[:n]"]);
 }
 
 #[test]
@@ -277,34 +273,40 @@ fn recipes_that_make_no_sense() {
     std::fs::remove_file(data).unwrap();
 }
 
-/// A disk that is full, made of a small memory file system; needs root, so it may be skipped.
+/// A small memory file system, unmounted at the end of the test.
+struct Disk(std::path::PathBuf);
+
+impl Disk {
+    /// `None` where this process may not mount.
+    fn mount(path: std::path::PathBuf) -> Option<Self> {
+        std::fs::create_dir(&path).unwrap();
+        let mut mount = std::process::Command::new("mount");
+        let done = mount.args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(&path).output();
+        done.is_ok_and(|output| output.status.success()).then_some(Self(path))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
 #[test]
 fn a_full_disk() {
     let folder = Folder::new();
     let model = folder.model(MEAN).display().to_string();
-    let texts = folder.write("many.txt", "a violinist from a small town\n".repeat(4000));
-    let disk = folder.path("disk");
-    std::fs::create_dir(&disk).unwrap();
-    let mount = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
-        .arg(&disk)
-        .output();
-    if !mount.is_ok_and(|output| output.status.success()) {
+    let texts: Vec<String> = (0..4000).map(|n| format!("text {n} of {}", n * 7919)).collect();
+    let texts = folder.write("many.txt", texts.join("\n"));
+    let Some(disk) = Disk::mount(folder.path("disk")) else {
         eprintln!("SKIPPED: mounting a small file system needs root");
         return;
+    };
+    for name in ["out.npy", "out.jsonl", "out.parquet", "out.safetensors"] {
+        let out = disk.0.join(name).display().to_string();
+        let error =
+            failure(&mut kiln(&["embed", "--model", &model, "--input", &texts, "--output", &out]));
+        has(&error, &[name, "No space left"]);
+        assert!(names(&disk.0).is_empty(), "left on the full disk: {:?}", names(&disk.0));
     }
-    let errors: Vec<String> = ["out.npy", "out.jsonl", "out.parquet", "out.safetensors"]
-        .iter()
-        .map(|name| {
-            let out = disk.join(name).display().to_string();
-            failure(&mut kiln(&["embed", "--model", &model, "--input", &texts, "--output", &out]))
-        })
-        .collect();
-    let left = names(&disk);
-    let unmounted = std::process::Command::new("umount").arg(&disk).status().unwrap();
-    assert!(unmounted.success());
-    for error in errors {
-        has(&error, &["out.", "No space left"]);
-    }
-    assert!(left.is_empty(), "left on the full disk: {left:?}");
 }

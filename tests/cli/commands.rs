@@ -125,7 +125,7 @@ fn inspect_shows_the_model() {
     let shown = json(&stdout(&mut kiln(&["inspect", "--json", "--model", &model])));
     assert_eq!(shown["config"]["hidden_size"], 16);
     assert_eq!(shown["pooling"]["mode"], "latent_attention");
-    assert_eq!(shown["prompts"]["query"], "find: ");
+    assert_eq!(shown["prompts"]["query"], "find:");
     assert!(shown["tensors"].as_array().unwrap().len() > 10);
     let text = stdout(kiln(&["inspect", "--tensors", "--model", &model]).env("NO_COLOR", "1"));
     assert!(text.contains("layers.1.self_attn.q_proj.weight") && text.contains("latent_attention"));

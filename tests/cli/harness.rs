@@ -10,7 +10,7 @@ use train_native::recipe::Recipe;
 use train_native::train::new_model;
 
 /// Texts for the tiny tokenizer and for the tests.
-pub const TEXTS: [&str; 6] = [
+pub(crate) const TEXTS: [&str; 6] = [
     "the river floods the lower streets",
     "a violinist from a small town",
     "granite walls and a long way up",
@@ -20,38 +20,43 @@ pub const TEXTS: [&str; 6] = [
 ];
 
 /// The command, on the CPU.
-pub fn kiln(args: &[&str]) -> Command {
+pub(crate) fn kiln(args: &[&str]) -> Command {
+    kiln_on("cpu", args)
+}
+
+/// The command on some device.
+pub(crate) fn kiln_on(device: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train-native"));
-    command.args(["--device", "cpu"]).args(args).timeout(std::time::Duration::from_secs(300));
+    command.args(["--device", device]).args(args).timeout(std::time::Duration::from_secs(300));
     command
 }
 
 /// A folder that is removed after the test.
-pub struct Folder(tempfile::TempDir);
+pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// The path as an argument.
-    pub fn arg(&self, name: &str) -> String {
+    pub(crate) fn arg(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
-    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         std::fs::write(self.path(name), content).unwrap();
         self.arg(name)
     }
 
     /// A random model with the given pooling (TOML) in `model`.
-    pub fn model(&self, pooling: &str) -> PathBuf {
+    pub(crate) fn model(&self, pooling: &str) -> PathBuf {
         let recipe = format!(
-            "name = 'tiny'\n[model]\nmax_length = 16\npooling = {pooling}\nprompts = {{ query = 'find: ' }}\n\
+            "name = 'tiny'\n[model]\nmax_length = 16\npooling = {pooling}\nprompts = {{ query = 'find:' }}\n\
              [model.new]\nvocab_size = 300\nhidden_size = 16\nintermediate_size = 24\nlayers = 2\nheads = 2\n\
              [[stage]]\nname = 's'\ndata = ['x']\nsteps = 1\nbatch_size = 2\nlr = 1e-3\n"
         );
@@ -65,19 +70,19 @@ impl Folder {
     }
 
     /// [`TEXTS`] as a txt file.
-    pub fn texts(&self) -> String {
+    pub(crate) fn texts(&self) -> String {
         self.write("texts.txt", TEXTS.join("\n") + "\n")
     }
 }
 
 /// Standard output of a command that must succeed.
-pub fn stdout(command: &mut Command) -> String {
+pub(crate) fn stdout(command: &mut Command) -> String {
     let output = command.assert().success().get_output().clone();
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Standard error of a command that must fail with one `error:` line, exit code 1 or 2.
-pub fn failure(command: &mut Command) -> String {
+pub(crate) fn failure(command: &mut Command) -> String {
     let output = command.assert().failure().get_output().clone();
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(matches!(output.status.code(), Some(1 | 2)), "{:?}: {error}", output.status);
@@ -91,7 +96,7 @@ pub fn failure(command: &mut Command) -> String {
 }
 
 /// Names in a folder, sorted.
-pub fn names(folder: &Path) -> Vec<String> {
+pub(crate) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

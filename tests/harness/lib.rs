@@ -1,5 +1,7 @@
 //! What the cross-crate tests share: fixtures, comparison, and one test body on every device.
 
+#![allow(clippy::expect_used, clippy::panic)]
+
 use std::path::{Path, PathBuf};
 
 use kiln_core::checkpoint::{Directory, Weights};
@@ -15,14 +17,12 @@ pub struct Tensors(Weights);
 
 impl Tensors {
     /// Opens `{folder}/{stem}.safetensors` of the fixtures.
-    #[allow(clippy::expect_used)]
     pub fn open(folder: &str, stem: &str) -> Self {
         let directory = Directory::new(fixture(folder)).expect("fixture folder");
         Self(Weights::open(&directory, stem).expect("fixture file"))
     }
 
     /// Shape and values.
-    #[allow(clippy::expect_used)]
     pub fn get(&mut self, name: &str) -> (Vec<usize>, Vec<f32>) {
         let shape = self.0.tensors().get(name).map(|info| info.shape.clone());
         let shape = shape.unwrap_or_else(|| panic!("the fixture has no tensor {name}"));

@@ -1,5 +1,7 @@
 //! Our numbers against those of the reference implementations, on every device there is.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
 mod families;
 mod minilm;
 mod pooling;

@@ -109,6 +109,15 @@ pub fn inventory() -> Inventory {
     found
 }
 
+/// Whether the system shows a graphics device at all, so that `auto` need not start every Vulkan
+/// driver only to find software ones.
+fn may_have_gpu() -> bool {
+    !cfg!(target_os = "linux")
+        || ["/dev/dri/renderD128", "/dev/nvidiactl", "/dev/dxg", "/dev/kgsl-3d0", "/dev/mali0"]
+            .iter()
+            .any(|device| std::path::Path::new(device).exists())
+}
+
 /// The widest vector instructions that the CPU backend will use.
 fn simd() -> &'static str {
     #[cfg(target_arch = "x86_64")]
@@ -148,9 +157,13 @@ pub fn open(choice: DeviceChoice) -> Result<Device> {
             Err(reason) => bail!("no Vulkan adapter: {reason}; {instead}"),
         },
         DeviceChoice::Auto => {
-            let first = inventory().devices.into_iter().find(|listed| !listed.software);
-            match first.and_then(|listed| listed.device.parse().ok()) {
-                Some(found) => open(found),
+            if cuda::devices().is_ok() {
+                return open(DeviceChoice::Cuda(0));
+            }
+            let adapters =
+                if may_have_gpu() { vulkan::adapters().unwrap_or_default() } else { Vec::new() };
+            match adapters.into_iter().find(|adapter| !adapter.software) {
+                Some(adapter) => Ok(Device::Vulkan(adapter.device)),
                 None => Ok(Device::Cpu),
             }
         }

@@ -16,6 +16,8 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use tempfile::NamedTempFile;
 
+use crate::text::Stream;
+
 /// Name of the vectors' column, field or tensor.
 pub const EMBEDDING: &str = "embedding";
 
@@ -236,11 +238,11 @@ pub type Block = Vec<Row>;
 ///
 /// # Errors
 /// The file cannot be opened or is none; later items may be errors.
-pub fn read_blocks(path: &Path, size: usize) -> Result<Box<dyn Iterator<Item = Result<Block>>>> {
+pub fn read_blocks(path: &Path, size: usize) -> Result<Stream<Block>> {
     let label = path.display().to_string();
     let format = VectorFormat::of(path)?;
     let file = File::open(path).with_context(|| label.clone())?;
-    let rows: Box<dyn Iterator<Item = Result<Row>>> = match format {
+    let rows: Stream<Row> = match format {
         VectorFormat::Npy => npy_rows(file, &label)?,
         VectorFormat::JsonLines => json_rows(BufReader::new(file), label),
         VectorFormat::Parquet => parquet_rows(file, label)?,
@@ -260,7 +262,7 @@ fn bare(vector: Vec<f32>) -> Row {
     Row { id: None, text: String::new(), vector }
 }
 
-fn npy_rows(file: File, label: &str) -> Result<Box<dyn Iterator<Item = Result<Row>>>> {
+fn npy_rows(file: File, label: &str) -> Result<Stream<Row>> {
     let npy = npyz::NpyFile::new(BufReader::new(file))
         .map_err(|e| anyhow!("{label}: not an npy file: {e}"))?;
     let &[_, dim] = npy.shape() else {
@@ -281,10 +283,7 @@ fn npy_rows(file: File, label: &str) -> Result<Box<dyn Iterator<Item = Result<Ro
     })))
 }
 
-fn json_rows(
-    reader: impl BufRead + 'static,
-    label: String,
-) -> Box<dyn Iterator<Item = Result<Row>>> {
+fn json_rows(reader: impl BufRead + 'static, label: String) -> Stream<Row> {
     #[derive(serde::Deserialize)]
     struct Line {
         #[serde(alias = "_id")]
@@ -302,7 +301,7 @@ fn json_rows(
     }))
 }
 
-fn parquet_rows(file: File, label: String) -> Result<Box<dyn Iterator<Item = Result<Row>>>> {
+fn parquet_rows(file: File, label: String) -> Result<Stream<Row>> {
     let builder =
         ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| anyhow!("{label}: {e}"))?;
     if builder.schema().index_of(EMBEDDING).is_err() {
@@ -338,7 +337,7 @@ fn parquet_batch_rows(batch: &RecordBatch, label: &str) -> Vec<Result<Row>> {
         .collect()
 }
 
-fn safetensors_rows(path: &Path) -> Result<Box<dyn Iterator<Item = Result<Row>>>> {
+fn safetensors_rows(path: &Path) -> Result<Stream<Row>> {
     let folder = Directory::new(
         path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
     )?;

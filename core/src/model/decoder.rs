@@ -13,6 +13,9 @@ use super::rotary::{Angles, Rotary};
 use super::{ModelInput, States, Want};
 use crate::config::{AttentionMode, DecoderConfig, ModelConfig};
 
+/// `[batch, 1, query, key]`, true where a query must not look.
+type Mask<B> = Tensor<B, 4, Bool>;
+
 /// Token embeddings, pre-norm blocks, final norm.
 #[derive(Module, Debug)]
 pub struct Decoder<B: Backend> {
@@ -104,7 +107,7 @@ impl<B: Backend> Decoder<B> {
         let [_, seq, _] = x.dims();
         let angles = self.rotary.angles(seq, &x.device());
         // One mask a distinct window, not one a layer.
-        let mut masks: Vec<(Option<usize>, Option<Tensor<B, 4, Bool>>)> = Vec::new();
+        let mut masks: Vec<(Option<usize>, Option<Mask<B>>)> = Vec::new();
         let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
         let mut x = x;
         for (index, (block, window)) in self.blocks.iter().zip(&self.windows).enumerate() {

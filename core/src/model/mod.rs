@@ -92,6 +92,7 @@ impl<B: Backend> ModelInput<B> {
 
 /// Either architecture.
 #[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one backbone in a model")]
 pub enum Backbone<B: Backend> {
     /// Post-norm BERT blocks.
     Encoder(Encoder<B>),

@@ -1,5 +1,6 @@
 //! The command line: one file a command, each no more than arguments and a call.
 
+mod bench;
 mod devices;
 mod embed;
 mod inspect;
@@ -66,6 +67,8 @@ enum Command {
     Similarity(similarity::SimilarityArgs),
     /// Show a model's configuration, parameters and tensors
     Inspect(inspect::InspectArgs),
+    /// Compare our speed with sentence-transformers and ONNX Runtime
+    Bench(bench::BenchArgs),
 }
 
 /// Which model, and what of its settings to override.
@@ -156,6 +159,7 @@ pub fn main() -> ExitCode {
             Command::Search(args) => search::run(args, global),
             Command::Similarity(args) => similarity::run(args, global),
             Command::Inspect(args) => inspect::run(args, global),
+            Command::Bench(args) => bench::run(args, global),
         }
     });
     match result {

@@ -10,6 +10,9 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::DataType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
+/// Items that are read one after another, each of which may fail.
+pub type Stream<T> = Box<dyn Iterator<Item = Result<T>>>;
+
 /// Format of a file of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -181,7 +184,7 @@ impl TextFile {
     ///
     /// # Errors
     /// The file cannot be opened; later items may be errors that name the line.
-    pub fn records(&self) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
+    pub fn records(&self) -> Result<Stream<Record>> {
         match self.format {
             Format::Parquet if self.packing != Packing::Plain => {
                 bail!("{}: Parquet is compressed inside; unpack the outer compression", self.label)
@@ -210,7 +213,7 @@ impl TextFile {
     ///
     /// # Errors
     /// Another format; later items may be errors that name the line.
-    pub fn raw_lines(&self) -> Result<Box<dyn Iterator<Item = Result<(usize, String)>>>> {
+    pub fn raw_lines(&self) -> Result<Stream<(usize, String)>> {
         if self.format != Format::JsonLines {
             bail!("{}: expected JSON lines (.jsonl, also .gz or .zst)", self.label);
         }
@@ -218,10 +221,7 @@ impl TextFile {
     }
 
     /// Lines with their numbers; of JSONL the blank ones left out.
-    fn numbered(
-        &self,
-        mut reader: impl BufRead + 'static,
-    ) -> Box<dyn Iterator<Item = Result<(usize, String)>>> {
+    fn numbered(&self, mut reader: impl BufRead + 'static) -> Stream<(usize, String)> {
         let (label, json) = (self.label.clone(), self.format == Format::JsonLines);
         let mut number = 0;
         let mut next = move || -> Result<Option<(usize, String)>> {
@@ -253,7 +253,7 @@ impl TextFile {
         Box::new(std::iter::from_fn(move || next().transpose()))
     }
 
-    fn lines(&self, reader: impl BufRead + 'static) -> Box<dyn Iterator<Item = Result<Record>>> {
+    fn lines(&self, reader: impl BufRead + 'static) -> Stream<Record> {
         let (label, columns, json) =
             (self.label.clone(), self.columns.clone(), self.format == Format::JsonLines);
         Box::new(self.numbered(reader).map(move |line| {
@@ -266,11 +266,7 @@ impl TextFile {
         }))
     }
 
-    fn csv(
-        &self,
-        reader: Box<dyn Read>,
-        separator: u8,
-    ) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
+    fn csv(&self, reader: Box<dyn Read>, separator: u8) -> Result<Stream<Record>> {
         let label = self.label.clone();
         let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_reader(reader);
         let header = reader.headers().with_context(|| label.clone())?.clone();
@@ -295,7 +291,7 @@ impl TextFile {
         })))
     }
 
-    fn parquet(&self, file: File) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
+    fn parquet(&self, file: File) -> Result<Stream<Record>> {
         let label = self.label.clone();
         let failed = |label: &str, error: &dyn std::fmt::Display| anyhow!("{label}: {error}");
         let builder =
@@ -310,16 +306,13 @@ impl TextFile {
         let mut row = 0;
         let rows = reader.flat_map(move |batch| -> Vec<Result<Record>> {
             match batch {
-                Ok(batch) => {
-                    let records = (0..batch.num_rows())
-                        .map(|at| {
-                            row += 1;
-                            parquet_record(&batch, at, row, &columns)
-                                .with_context(|| format!("{label}: row {row}"))
-                        })
-                        .collect();
-                    records
-                }
+                Ok(batch) => (0..batch.num_rows())
+                    .map(|at| {
+                        row += 1;
+                        parquet_record(&batch, at, row, &columns)
+                            .with_context(|| format!("{label}: row {row}"))
+                    })
+                    .collect(),
                 Err(error) => vec![Err(failed(&label, &error))],
             }
         });

@@ -185,7 +185,7 @@ mod tests {
             |values: [f32; 2]| Param::from_tensor(Tensor::<B, 1>::from_data(values, &device));
         let two = Two { weight: param([1.0, 2.0]), bias: param([3.0, 4.0]) };
         // d/dw of 3 w0 + 4 b1: gradients (3, 0) and (0, 4), joint norm 5.
-        let loss = two.weight.val().slice([0..1]) * 3.0 + two.bias.val().slice([1..2]) * 4.0;
+        let loss = two.weight.val().narrow(0, 0, 1) * 3.0 + two.bias.val().narrow(0, 1, 1) * 4.0;
         let mut grads = GradientsParams::from_grads(loss.backward(), &two);
         assert!((clip_norm::<B, _>(&two, &mut grads, 1.0) - 5.0).abs() < 1e-6);
         assert!((clip_norm::<B, _>(&two, &mut grads, 1.0) - 1.0).abs() < 1e-6);

@@ -1,0 +1,217 @@
+//! Speed side by side with the peers: the same texts, the same cores, one run.
+//!
+//! Every engine runs in a process of its own, so that its peak memory is its own; the rounds
+//! alternate, so that a busy moment of the machine hits all engines alike.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::backend::Backend;
+use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::index::cosine;
+use serde::{Deserialize, Serialize};
+
+use crate::embedding::embed_texts;
+use crate::terminal::Terminal;
+use crate::vectors::{Row, VectorWriter, read_blocks};
+
+const PEERS: &str = include_str!("peers.py");
+
+/// What one process measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Seconds of each pass over the texts.
+    pub seconds: Vec<f64>,
+    /// Peak resident memory of the process in MB, model and runtime included.
+    pub peak_mb: u64,
+}
+
+/// One line of the comparison.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Line {
+    /// Name of the engine.
+    pub engine: String,
+    /// Texts a second, median of all passes.
+    pub texts_per_second: f64,
+    /// Tokens a second, padding not counted.
+    pub tokens_per_second: f64,
+    /// Largest peak memory of its processes in MB.
+    pub peak_mb: u64,
+    /// How many times as fast as this engine Kiln is.
+    pub kiln_ratio: f64,
+    /// Smallest cosine between this engine's vectors and Kiln's.
+    pub agreement: f32,
+}
+
+/// What to compare on.
+#[derive(Debug, Clone)]
+pub struct Bench {
+    /// Model folder.
+    pub model: PathBuf,
+    /// The texts.
+    pub texts: Vec<String>,
+    /// Tokens of all texts, as the model cuts them.
+    pub tokens: usize,
+    /// Texts in a batch of the peers; Kiln's budget is as many texts of the longest length.
+    pub batch: usize,
+    /// Most tokens of a text; 0: the model's own limit.
+    pub max_length: usize,
+    /// Passes over the texts in each process.
+    pub runs: usize,
+    /// Processes of each engine.
+    pub rounds: usize,
+    /// Python with sentence-transformers, onnx and onnxruntime; none: Kiln alone.
+    pub python: Option<PathBuf>,
+    /// What `--device` said.
+    pub device: String,
+}
+
+/// Measures Kiln in this process.
+///
+/// # Errors
+/// As embedding.
+pub fn measure<B: Backend>(
+    embedder: &Embedder<B>,
+    texts: &[String],
+    options: &EmbedOptions,
+    runs: usize,
+    out: &Path,
+) -> Result<Measured> {
+    embed_texts(embedder, &texts[..texts.len().min(32)], options, |_| {})?;
+    let mut seconds = Vec::new();
+    let mut vectors = Vec::new();
+    for _ in 0..runs {
+        let start = Instant::now();
+        vectors = embed_texts(embedder, texts, options, |_| {})?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    let mut writer = VectorWriter::create(out, texts.len(), embedder.dimensions(options))?;
+    let rows: Vec<Row> =
+        vectors.into_iter().map(|vector| Row { id: None, text: String::new(), vector }).collect();
+    writer.write(&rows)?;
+    writer.finish()?;
+    Ok(Measured { seconds, peak_mb: peak_memory_mb() })
+}
+
+/// Peak resident memory of this process in MB; 0 where the system does not say.
+fn peak_memory_mb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
+impl Bench {
+    /// Runs all engines and compares them.
+    ///
+    /// # Errors
+    /// An engine that fails, with what it said.
+    pub fn run(&self, terminal: Terminal) -> Result<Vec<Line>> {
+        let folder = tempfile::tempdir()?;
+        let texts = folder.path().join("texts.json");
+        std::fs::write(&texts, serde_json::to_vec(&self.texts)?)?;
+        let onnx = folder.path().join("model.onnx");
+        let mut engines = vec!["kiln"];
+        if let Some(python) = &self.python {
+            terminal.note("exporting the model to ONNX");
+            output(Command::new(python).args(["-c", PEERS, "export"]).arg(&self.model).arg(&onnx))?;
+            engines.extend(["sentence-transformers", "onnxruntime"]);
+        }
+        let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); engines.len()];
+        let bar = terminal.progress((self.rounds * engines.len()) as u64, "rounds");
+        for _ in 0..self.rounds {
+            for (at, engine) in engines.iter().enumerate() {
+                bar.set_prefix(engine.to_string());
+                let out = folder.path().join(format!("{engine}.npy"));
+                let printed = match (&self.python, *engine) {
+                    (Some(python), peer) if peer != "kiln" => output(
+                        Command::new(python)
+                            .args(["-c", PEERS, peer])
+                            .arg(&self.model)
+                            .arg(&texts)
+                            .args([&self.batch, &self.max_length, &self.runs].map(usize::to_string))
+                            .arg(&onnx)
+                            .arg(&out),
+                    )?,
+                    _ => output(&mut self.own_process(&texts, &out)?)?,
+                };
+                let line = printed.lines().last().unwrap_or_default();
+                measured[at].push(
+                    serde_json::from_str(line)
+                        .with_context(|| format!("{engine} printed {line:?}"))?,
+                );
+                bar.inc(1);
+            }
+        }
+        bar.finish_and_clear();
+        let vectors = |engine: &str| -> Result<Vec<Vec<f32>>> {
+            let blocks = read_blocks(&folder.path().join(format!("{engine}.npy")), 4096)?;
+            Ok(blocks
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .flatten()
+                .map(|row| row.vector)
+                .collect())
+        };
+        let own = vectors("kiln")?;
+        let rate = |all: &[Measured]| {
+            self.texts.len() as f64 / median(all.iter().flat_map(|m| &m.seconds))
+        };
+        let kiln = rate(&measured[0]);
+        engines
+            .iter()
+            .zip(&measured)
+            .map(|(engine, all)| {
+                let texts_per_second = rate(all);
+                let agreement = own
+                    .iter()
+                    .zip(&vectors(engine)?)
+                    .map(|(a, b)| cosine(a, b))
+                    .fold(1.0, f32::min);
+                Ok(Line {
+                    engine: engine.to_string(),
+                    texts_per_second,
+                    tokens_per_second: texts_per_second * self.tokens as f64
+                        / self.texts.len() as f64,
+                    peak_mb: all.iter().map(|m| m.peak_mb).max().unwrap_or(0),
+                    kiln_ratio: kiln / texts_per_second,
+                    agreement,
+                })
+            })
+            .collect()
+    }
+
+    /// This binary again, measuring itself.
+    fn own_process(&self, texts: &Path, out: &Path) -> Result<Command> {
+        let mut command = Command::new(std::env::current_exe().context("cannot find this binary")?);
+        command.args(["--device", &self.device, "bench", "--measure"]).arg(out);
+        command.arg("--model").arg(&self.model).arg("--input").arg(texts);
+        command.args(["--runs", &self.runs.to_string(), "--batch", &self.batch.to_string()]);
+        if self.max_length > 0 {
+            command.args(["--max-length", &self.max_length.to_string()]);
+        }
+        Ok(command)
+    }
+}
+
+/// Standard output of a process that must succeed.
+fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot run {name}"))?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        bail!("{name} failed: {}", error.lines().last().unwrap_or("it said nothing"));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn median<'a>(values: impl Iterator<Item = &'a f64>) -> f64 {
+    let mut values: Vec<f64> = values.copied().collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}

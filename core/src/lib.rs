@@ -24,6 +24,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod embedder;
 mod error;
+mod host;
 pub mod index;
 pub mod loss;
 pub mod model;

@@ -6,5 +6,6 @@
 mod bad_input;
 mod commands;
 mod harness;
+mod hub;
 mod peers;
 mod training;

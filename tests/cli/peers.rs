@@ -71,6 +71,36 @@ fn it_loads_a_model_that_we_made() {
     }
 }
 
+/// A sentence-transformers model with a dense projection, saved by itself, is read by us.
+#[test]
+fn we_load_its_dense_projection() {
+    const MAKE: &str = r#"
+import sys
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+torch.manual_seed(5)
+transformer = Transformer(sys.argv[1])
+pooling = Pooling(16, pooling_mode="cls")
+dense = Dense(16, 6, activation_function=torch.nn.Tanh())
+SentenceTransformer(modules=[transformer, pooling, dense, Normalize()], device="cpu").save(sys.argv[2])
+"#;
+    let Some(python) = std::env::var_os("KILN_PYTHON") else {
+        eprintln!(
+            "SKIPPED: KILN_PYTHON is not set; tests/run.sh installs sentence-transformers and sets it"
+        );
+        return;
+    };
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }");
+    let made = folder.arg("made");
+    let output = Command::new(python).args(["-c", MAKE]).arg(model).arg(&made).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let theirs = peer(&made, &folder, &[]).unwrap();
+    assert_eq!(theirs[0].len(), 6);
+    assert_same(&ours(&made, &folder, &[]), &theirs, "dense");
+}
+
 #[test]
 fn it_loads_the_real_model_saved_again() {
     let (Some(minilm), true) =

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use burn::tensor::backend::Backend;
 use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::{Cache, Repo, RepoType};
 use kiln_core::checkpoint::{Directory, LoadOptions, load};
 use kiln_core::embedder::Embedder;
 
@@ -56,9 +57,31 @@ pub fn resolve(name: &str, terminal: Terminal) -> Result<PathBuf> {
 }
 
 fn download(id: &str, revision: &str, terminal: Terminal) -> Result<PathBuf> {
-    let api = ApiBuilder::from_env().with_progress(!terminal.quiet).build()?;
-    let repo =
-        api.repo(hf_hub::Repo::with_revision(id.into(), hf_hub::RepoType::Model, revision.into()));
+    let repo = Repo::with_revision(id.into(), RepoType::Model, revision.into());
+    let cached = || -> Option<PathBuf> {
+        let cache = Cache::from_env().repo(repo.clone());
+        let weights = ["model.safetensors", "model.safetensors.index.json"];
+        weights.iter().find_map(|file| cache.get(file))?;
+        Some(cache.get("config.json")?.parent()?.to_path_buf())
+    };
+    if std::env::var("HF_HUB_OFFLINE").is_ok_and(|value| !matches!(value.as_str(), "" | "0")) {
+        return cached().context("HF_HUB_OFFLINE is set, and the cache does not have it");
+    }
+    match fetch(&repo, terminal) {
+        Err(error) => match cached() {
+            Some(folder) => {
+                terminal.note(format!("using the cached copy: {error:#}"));
+                Ok(folder)
+            }
+            None => Err(error),
+        },
+        fetched => fetched,
+    }
+}
+
+/// Downloads what the cache does not have yet.
+fn fetch(repo: &Repo, terminal: Terminal) -> Result<PathBuf> {
+    let repo = ApiBuilder::from_env().with_progress(!terminal.quiet).build()?.repo(repo.clone());
     let config = repo.get("config.json")?;
     repo.get("tokenizer.json")?;
     for file in SMALL_FILES {

@@ -8,6 +8,7 @@ use burn::tensor::{Bool, Tensor, backend::Backend, module};
 
 use super::linear::Linear;
 use super::rotary::{Angles, Rotary};
+use crate::host;
 
 /// Sizes and options of an [`Attention`] block.
 pub(super) struct AttentionOptions<'a> {
@@ -97,7 +98,7 @@ impl<B: Backend> Attention<B> {
         let value = repeat_heads(value, heads / kv_heads);
         let (context, weights) = scaled_dot_product(query, key, value, mask, want_weights);
         // [batch, heads, seq, head_dim] -> [batch, seq, heads * head_dim]
-        let context = context.swap_dims(1, 2).reshape([batch, seq, heads * head_dim]);
+        let context = host::merge_heads(context);
         (self.output.forward(context), weights)
     }
 

@@ -6,6 +6,7 @@ use burn::tensor::{Tensor, activation, backend::Backend};
 
 use super::linear::Linear;
 use crate::config::Activation;
+use crate::host;
 
 /// `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` with a gate.
 #[derive(Module, Debug)]
@@ -54,7 +55,7 @@ impl<B: Backend> FeedForward<B> {
 
 fn activate<B: Backend>(x: Tensor<B, 3>, activation: Activation) -> Tensor<B, 3> {
     match activation {
-        Activation::Gelu => activation::gelu(x),
+        Activation::Gelu => host::gelu(x),
         Activation::GeluTanh => activation::gelu_approximate(x),
         Activation::Silu => activation::silu(x),
         Activation::Relu => activation::relu(x),

@@ -1,0 +1,95 @@
+//! Models by Hub id, from a local server that answers like the Hub.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use crate::harness::{Folder, failure, kiln, stdout};
+
+/// The server, ended with the test.
+struct Hub {
+    child: Child,
+    endpoint: String,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Hub {
+    fn start(folder: &Folder) -> Option<Self> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/reference/hub.py");
+        let child = Command::new("python3")
+            .args([script, &folder.arg("hub")])
+            .stdout(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = child else {
+            eprintln!("SKIPPED: python3 is not installed");
+            return None;
+        };
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let endpoint = format!("http://127.0.0.1:{}", lines.next().unwrap().unwrap());
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let log = requests.clone();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| log.lock().unwrap().push(line))
+        });
+        Some(Self { child, endpoint, requests })
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_model_comes_from_the_hub_once_and_works_offline_afterwards() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'latent_attention', latents = 4, heads = 2 }");
+    std::fs::create_dir_all(folder.path("hub/someone")).unwrap();
+    std::fs::rename(&model, folder.path("hub/someone/tiny-model")).unwrap();
+    let Some(hub) = Hub::start(&folder) else { return };
+    let cache = folder.arg("cache");
+    let run = |id: &str, endpoint: &str| {
+        let mut command =
+            kiln(&["--quiet", "similarity", "--json", "--model", id, "a river", "a ship"]);
+        command.env("HF_ENDPOINT", endpoint).env("HF_HOME", &cache);
+        command
+    };
+    let local = folder.arg("hub/someone/tiny-model");
+    let expected = stdout(&mut kiln(&[
+        "--quiet",
+        "similarity",
+        "--json",
+        "--model",
+        &local,
+        "a river",
+        "a ship",
+    ]));
+    assert_eq!(stdout(&mut run("someone/tiny-model", &hub.endpoint)), expected);
+    let weights = || {
+        let requests = hub.requests.lock().unwrap();
+        requests
+            .iter()
+            .filter(|path| path.ends_with("/model.safetensors") && !path.contains("1_Pooling"))
+            .count()
+    };
+    let before = weights();
+    assert!(before > 0);
+    // The second time the weights come from the cache, a revision is another snapshot.
+    assert_eq!(stdout(&mut run("someone/tiny-model", &hub.endpoint)), expected);
+    assert_eq!(weights(), before);
+    assert_eq!(stdout(&mut run("someone/tiny-model@v1", &hub.endpoint)), expected);
+
+    let error = failure(&mut run("someone/other", &hub.endpoint));
+    assert!(error.contains("someone/other") && error.contains("404"), "{error}");
+    let error = failure(&mut run("someone/tiny-model@v9", &hub.endpoint));
+    assert!(error.contains("v9"), "{error}");
+    let closed = hub.endpoint.clone();
+    drop(hub);
+    // Nobody answers: what was downloaded still works, what was not is an error.
+    assert_eq!(stdout(&mut run("someone/tiny-model", &closed)), expected);
+    assert_eq!(stdout(run("someone/tiny-model", &closed).env("HF_HUB_OFFLINE", "1")), expected);
+    let error = failure(&mut run("someone/new", &closed));
+    assert!(error.contains("someone/new"), "{error}");
+}

@@ -1,0 +1,161 @@
+//! Checkpoint layouts: shards, half precision, and NV-Embed's released names.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use half::{bf16, f16};
+use kiln_core::checkpoint::{Directory, Files, LoadOptions, Weights, load, load_backbone, save};
+use kiln_core::config::ModelConfig;
+use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::model::{Backbone, ModelInput, Want};
+use kiln_core::tokenizer::TokenBatch;
+use kiln_tests::fixture;
+use safetensors::tensor::{Dtype, TensorView};
+use train_native::device::Cpu;
+use train_native::recipe::Recipe;
+use train_native::train::new_model;
+
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+fn read(files: &dyn kiln_core::checkpoint::Folder, stem: &str) -> Tensors {
+    let mut weights = Weights::open(files, stem).unwrap();
+    let names: Vec<String> = weights.tensors().keys().cloned().collect();
+    let mut tensor = |name: String| {
+        let shape = weights.tensors()[&name].shape.clone();
+        let values = weights.read(&name).unwrap().unwrap();
+        (name, (shape, values))
+    };
+    names.into_iter().map(&mut tensor).collect()
+}
+
+/// A file of the given tensors in some precision.
+fn encode(tensors: &Tensors, dtype: Dtype) -> Vec<u8> {
+    let bytes = |values: &Vec<f32>| -> Vec<u8> {
+        match dtype {
+            Dtype::F16 => values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect(),
+            Dtype::BF16 => values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect(),
+            _ => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        }
+    };
+    let data: Vec<_> = tensors
+        .iter()
+        .map(|(name, (shape, values))| (name, shape.clone(), bytes(values)))
+        .collect();
+    let views = data
+        .iter()
+        .map(|(name, shape, bytes)| (name, TensorView::new(dtype, shape.clone(), bytes).unwrap()));
+    safetensors::serialize(views, None).unwrap()
+}
+
+fn last_states(files: &Files, config: &ModelConfig) -> Vec<f32> {
+    let mut weights = Weights::open(files, "model").unwrap();
+    let backbone: Backbone<Cpu> = load_backbone(config, &mut weights, &Default::default()).unwrap();
+    let tokens = TokenBatch {
+        ids: vec![3, 9, 4, 20],
+        attention: vec![true; 4],
+        pooling: vec![true; 4],
+        batch: 1,
+        seq: 4,
+    };
+    let input = ModelInput::new(&tokens, &Default::default());
+    backbone.forward(&input, config.attention, Want::default()).last.into_data().to_vec().unwrap()
+}
+
+#[test]
+fn shards_and_half_precision_give_the_same_model() {
+    let folder = Directory::new(fixture("families/qwen2")).unwrap();
+    let config = std::fs::read(fixture("families/qwen2/config.json")).unwrap();
+    let config = ModelConfig::from_json(&config).unwrap();
+    let tensors = read(&folder, "model");
+    let single = |bytes: Vec<u8>| Files([("model.safetensors".to_string(), bytes)].into());
+    let whole = last_states(&single(encode(&tensors, Dtype::F32)), &config);
+
+    let half = tensors.len() / 2;
+    let parts = [
+        tensors.clone().into_iter().take(half).collect(),
+        tensors.clone().into_iter().skip(half).collect(),
+    ];
+    let names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    let shard = |at: usize| names[usize::from(at >= half)];
+    let map: BTreeMap<&String, &str> =
+        tensors.keys().enumerate().map(|(at, name)| (name, shard(at))).collect();
+    let index = serde_json::json!({"metadata": {}, "weight_map": map}).to_string();
+    let mut files: BTreeMap<String, Vec<u8>> = names
+        .iter()
+        .zip(&parts)
+        .map(|(name, part)| (name.to_string(), encode(part, Dtype::F32)))
+        .collect();
+    files.insert("model.safetensors.index.json".into(), index.into());
+    assert_eq!(last_states(&Files(files.clone()), &config), whole);
+
+    files.remove(names[1]);
+    let error = Weights::open(&Files(files), "model").err().unwrap().to_string();
+    assert!(error.contains(names[1]) && error.contains("not there"), "{error}");
+
+    for (dtype, tolerance) in [(Dtype::F16, 2e-2), (Dtype::BF16, 2e-1)] {
+        let rounded = last_states(&single(encode(&tensors, dtype)), &config);
+        let worst = rounded.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst > 0.0 && worst < tolerance, "{dtype:?}: {worst}");
+    }
+}
+
+#[test]
+fn nv_embeds_release_layout_is_read() {
+    let recipe = Recipe::parse(
+        "name = 'x'\n[model]\nmax_length = 24\npooling = { mode = 'latent_attention', latents = 5, heads = 2, head_dim = 6 }\n\
+         [model.new]\nvocab_size = 300\nhidden_size = 16\nintermediate_size = 24\nlayers = 2\nheads = 2\n\
+         [[stage]]\nname = 's'\ndata = ['x']\nsteps = 1\nbatch_size = 2\nlr = 1e-3\n",
+    )
+    .unwrap();
+    let texts = ["a river in spring", "the ship carried tea"];
+    let new = recipe.model.new.as_ref().unwrap();
+    let ours: Embedder<Cpu> =
+        new_model(new, &recipe.model, texts.into_iter(), &Default::default()).unwrap();
+    let saved = save(&ours).unwrap();
+
+    // The same weights under the names, and in the wrapper, of NV-Embed's release.
+    let mut tensors = Tensors::new();
+    for (name, tensor) in read(&saved, "model") {
+        tensors.insert(format!("embedding_model.{name}"), tensor);
+    }
+    for (name, tensor) in read(&saved, "1_Pooling/model") {
+        tensors.insert(format!("latent_attention_model.{name}"), tensor);
+    }
+    let mut inner: serde_json::Value = serde_json::from_slice(&saved.0["config.json"]).unwrap();
+    inner["model_type"] = "mistral".into();
+    inner["is_causal"] = true.into();
+    let config = serde_json::json!({
+        "model_type": "nvembed", "architectures": ["NVEmbedModel"], "text_config": inner,
+        "latent_attention_config": {"num_latents_value": 5, "num_cross_heads": 2, "cross_dim_head": 6},
+    });
+    let mut files = Files(
+        saved
+            .0
+            .iter()
+            .filter(|(name, _)| name.starts_with("tokenizer"))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect(),
+    );
+    files.0.insert("config.json".into(), config.to_string().into());
+    files.0.insert("model.safetensors".into(), encode(&tensors, Dtype::F32));
+    let released: Embedder<Cpu> =
+        load(&files, &LoadOptions::default(), &Default::default()).unwrap();
+    assert_eq!(released.model.pooling.config().name(), "latent_attention");
+
+    let embed = |embedder: &Embedder<Cpu>| {
+        embedder.embed(&texts, &EmbedOptions::default(), |_| ControlFlow::Continue(())).unwrap()
+    };
+    for (a, b) in embed(&ours).iter().zip(&embed(&released)) {
+        let worst = a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-6, "{worst}");
+    }
+    // A head that is missing is one error that names what is missing.
+    tensors.remove("latent_attention_model.latents");
+    files.0.insert("model.safetensors".into(), encode(&tensors, Dtype::F32));
+    let error =
+        load::<Cpu>(&files, &LoadOptions::default(), &Default::default()).unwrap_err().to_string();
+    assert!(
+        error.contains("missing") && error.contains("latent_attention_model.latents"),
+        "{error}"
+    );
+}

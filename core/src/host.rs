@@ -61,10 +61,9 @@ fn gelu_slice(values: &mut [f32]) {
 }
 
 /// The error function as a rational function of x^2 times x, which is exact to some units of the
-/// last place in f32 and 1 beyond 4 (the coefficients are those of Eigen and XLA).
+/// last place in f32; beyond 4 it is 1 in f32 (the coefficients are those of Eigen and XLA).
 #[inline(always)]
 fn erf(x: f32) -> f32 {
-    let x = x.clamp(-4.0, 4.0);
     let x2 = x * x;
     let mut p = -2.726_142_3e-10f32;
     p = p * x2 + 2.770_681_4e-8;
@@ -78,7 +77,8 @@ fn erf(x: f32) -> f32 {
     q = q * x2 + -1.682_827e-3;
     q = q * x2 + -7.373_329_2e-3;
     q = q * x2 + -1.426_474e-2;
-    x * p / q
+    // A select, not a branch, so that the loop stays SIMD.
+    if x.abs() >= 4.0 { 1f32.copysign(x) } else { x * p / q }
 }
 
 #[cfg(test)]
@@ -99,7 +99,7 @@ mod tests {
         let fast: Vec<f32> = gelu(x).into_data().to_vec().unwrap();
         for ((x, plain), fast) in steps.iter().zip(&plain).zip(&fast) {
             assert!(
-                (plain - fast).abs() <= 5e-7 * plain.abs().max(1.0),
+                (plain - fast).abs() <= 2e-7 * x.abs().max(1.0),
                 "gelu({x}) = {plain}, not {fast}"
             );
         }

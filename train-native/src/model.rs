@@ -11,21 +11,13 @@ use kiln_core::embedder::Embedder;
 
 use crate::terminal::Terminal;
 
-/// Files that a model may have besides its weights; those that are not there are passed over.
-const SMALL_FILES: [&str; 14] = [
-    "modules.json",
+/// Files that a model may have beside its weights; those that are not there are passed over.
+const OPTIONAL_FILES: [&str; 6] = [
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.txt",
-    "1_Pooling/config.json",
-    "1_Pooling/model.safetensors",
-    "2_Dense/config.json",
-    "2_Dense/model.safetensors",
-    "3_Dense/config.json",
-    "3_Dense/model.safetensors",
-    "kiln.json",
     "README.md",
 ];
 
@@ -84,8 +76,17 @@ fn fetch(repo: &Repo, terminal: Terminal) -> Result<PathBuf> {
     let repo = ApiBuilder::from_env().with_progress(!terminal.quiet).build()?.repo(repo.clone());
     let config = repo.get("config.json")?;
     repo.get("tokenizer.json")?;
-    for file in SMALL_FILES {
+    for file in OPTIONAL_FILES {
         optional(&repo, file)?;
+    }
+    for path in optional(&repo, "modules.json")?
+        .map(|file| module_paths(&file))
+        .transpose()?
+        .unwrap_or_default()
+    {
+        for file in ["config.json", "model.safetensors"] {
+            optional(&repo, &format!("{path}/{file}"))?;
+        }
     }
     match optional(&repo, "model.safetensors.index.json")? {
         Some(index) => {
@@ -103,6 +104,16 @@ fn fetch(repo: &Repo, terminal: Terminal) -> Result<PathBuf> {
         }
     }
     config.parent().map(Path::to_path_buf).context("the Hub's cache has no folder for the model")
+}
+
+/// Folders of the modules that have one.
+fn module_paths(modules: &Path) -> Result<Vec<String>> {
+    let label = || format!("{}: not a list of modules", modules.display());
+    let modules: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(modules)?).with_context(label)?;
+    let paths =
+        modules.as_array().with_context(label)?.iter().filter_map(|module| module["path"].as_str());
+    Ok(paths.filter(|path| !path.is_empty()).map(String::from).collect())
 }
 
 /// A file that the repository may lack.

@@ -12,7 +12,7 @@ mod lora;
 mod mask;
 mod rotary;
 
-use burn::module::Module;
+use burn::module::{Module, ModuleMapper};
 use burn::nn::Initializer;
 use burn::tensor::{Bool, Int, Tensor, TensorData, backend::Backend};
 
@@ -90,6 +90,16 @@ impl<B: Backend> ModelInput<B> {
     }
 }
 
+/// The module with every parameter's value drawn.
+///
+/// Burn draws a parameter at its first use, and a clone made before that would draw another
+/// value; so a random module is only handed out once it is drawn.
+pub(crate) fn initialized<B: Backend, M: Module<B>>(module: M) -> M {
+    struct Draw;
+    impl<B: Backend> ModuleMapper<B> for Draw {}
+    module.map(&mut Draw)
+}
+
 /// Either architecture.
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one backbone in a model")]
@@ -103,7 +113,8 @@ pub enum Backbone<B: Backend> {
 impl<B: Backend> Backbone<B> {
     /// A backbone with random weights: N(0, 0.02), biases zero, norms one.
     pub fn random(config: &ModelConfig, device: &B::Device) -> Self {
-        Self::with_initializer(config, &Initializer::Normal { mean: 0.0, std: 0.02 }, device)
+        let init = Initializer::Normal { mean: 0.0, std: 0.02 };
+        initialized(Self::with_initializer(config, &init, device))
     }
 
     /// A backbone of zeros, to be filled from a checkpoint.
@@ -147,7 +158,7 @@ impl<B: Backend> Backbone<B> {
                 lora.targets[at]
             )));
         }
-        Ok((self, count))
+        Ok((initialized(self), count))
     }
 
     /// Folds all LoRA adapters into their weights: `W + scale * A B`.

@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Tensor, activation, backend::Backend};
 use serde::{Deserialize, Serialize};
 
-use crate::model::Linear;
+use crate::model::{Linear, initialized};
 
 /// Sizes of a [`Dense`] projection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,10 +54,8 @@ impl<B: Backend> Dense<B> {
     pub fn new(config: &DenseConfig, device: &B::Device) -> Self {
         let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
         let parts = [("dense", config.out_features)];
-        Self {
-            linear: Linear::new(config.in_features, &parts, config.bias, &init, device),
-            config: config.clone(),
-        }
+        let linear = Linear::new(config.in_features, &parts, config.bias, &init, device);
+        initialized(Self { linear, config: config.clone() })
     }
 
     /// The projection's sizes.

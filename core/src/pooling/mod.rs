@@ -20,7 +20,7 @@ pub use latent::{
 };
 
 use crate::config::{AttentionMode, ModelConfig};
-use crate::model::{ModelInput, States, Want};
+use crate::model::{ModelInput, States, Want, initialized};
 use crate::{Error, Result};
 
 /// Which pooling head, with its settings.
@@ -140,7 +140,7 @@ impl<B: Backend> Pooling<B> {
                 Some(PoolingBlock::trainable(block, hidden, Some(model.num_layers), device))
             }
         };
-        Self { block, config: config.clone() }
+        initialized(Self { block, config: config.clone() })
     }
 
     /// The head's configuration.

@@ -63,7 +63,7 @@ fn draw_lines(
         if value.abs() >= 0.01 || *value == 0.0 {
             format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_string()
         } else {
-            format!("{value:.0e}")
+            format!("{value:.1e}")
         }
     };
     chart

@@ -89,14 +89,20 @@ impl Fact<'_> {
 
     /// A sentence that states the fact, and often one that introduces the entity.
     fn passage(&self, rng: &mut ChaCha8Rng) -> String {
-        let fact = self.fill(pick(self.attribute().statements, rng));
-        let intro = self.fill(pick(self.entity.kind.introductions, rng));
+        let fact = sentence(&self.fill(pick(self.attribute().statements, rng)));
+        let intro = sentence(&self.fill(pick(self.entity.kind.introductions, rng)));
         match rng.random_range(0..4) {
             0 => fact,
             1 => format!("{fact} {intro}"),
             _ => format!("{intro} {fact}"),
         }
     }
+}
+
+/// The text with a capital at its start.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 fn pick<'a>(choices: &[&'a str], rng: &mut ChaCha8Rng) -> &'a str {

@@ -61,7 +61,7 @@ fn gelu_slice(values: &mut [f32]) {
 }
 
 /// The error function as a rational function of x^2 times x, which is exact to some units of the
-/// last place in f32; beyond 4 it is 1 in f32 (the coefficients are those of Eigen and XLA).
+/// last place in f32; beyond 3.8325 it rounds to 1 (the coefficients are those of Eigen and XLA).
 #[inline(always)]
 fn erf(x: f32) -> f32 {
     let x2 = x * x;
@@ -78,7 +78,7 @@ fn erf(x: f32) -> f32 {
     q = q * x2 + -7.373_329_2e-3;
     q = q * x2 + -1.426_474e-2;
     // A select, not a branch, so that the loop stays SIMD.
-    if x.abs() >= 4.0 { 1f32.copysign(x) } else { x * p / q }
+    if x.abs() >= 3.832_5 { 1f32.copysign(x) } else { x * p / q }
 }
 
 #[cfg(test)]
@@ -99,7 +99,7 @@ mod tests {
         let fast: Vec<f32> = gelu(x).into_data().to_vec().unwrap();
         for ((x, plain), fast) in steps.iter().zip(&plain).zip(&fast) {
             assert!(
-                (plain - fast).abs() <= 2e-7 * x.abs().max(1.0),
+                (plain - fast).abs() <= 3e-7 * x.abs().max(1.0),
                 "gelu({x}) = {plain}, not {fast}"
             );
         }

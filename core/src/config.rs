@@ -1,7 +1,7 @@
 //! Hugging Face `config.json` to [`ModelConfig`], and back.
 //!
 //! [`ModelConfig`] says everything that the two architectures need to know; which key of
-//! `config.json` fills which field is the business of [`crate::model::families`].
+//! `config.json` fills which field is the business of `model::families`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! Pooling heads: token states in, one vector a text out, and an [`Explanation`] of how.
 //!
-//! One file a kind of head: [`token`] for the parameter-free ones, [`anchor`] for
-//! anchor-token-aware pooling, [`latent`] for every head that attends (self-attention, latent
-//! attention, last-layer and multi-layer trainable), [`dense`] for the projection after pooling.
+//! One file a kind of head: `token` for the parameter-free ones, `anchor` for
+//! anchor-token-aware pooling, `latent` for every head that attends (self-attention, latent
+//! attention, last-layer and multi-layer trainable), `dense` for the projection after pooling.
 
 mod anchor;
 mod dense;

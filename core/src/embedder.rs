@@ -226,19 +226,13 @@ impl<B: Backend> Embedder<B> {
         mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<f32>>> {
         let plan = self.plan(texts, options)?;
-        let mut vectors = vec![Vec::new(); texts.len()];
-        let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
+        let mut gathered = Gathered::new(texts.len());
         for rows in plan.batches() {
             let batch = self.tokenizer.pad(&plan.rows(rows));
-            for (&row, vector) in rows.iter().zip(self.batch_vectors(&batch, rows, options)?) {
-                vectors[row] = vector;
-            }
-            done.add(&batch);
-            if progress(done).is_break() {
-                return Err(Error::Cancelled);
-            }
+            let vectors = self.batch_vectors(&batch, rows, options)?;
+            gathered.put(rows, &batch, vectors, &mut progress)?;
         }
-        Ok(vectors)
+        Ok(gathered.vectors)
     }
 
     /// Vectors of one batch of a [`Plan`], read back from the device.
@@ -262,22 +256,15 @@ impl<B: Backend> Embedder<B> {
         mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<f32>>> {
         let plan = self.plan(texts, options)?;
-        let mut vectors = vec![Vec::new(); texts.len()];
-        let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
+        let mut gathered = Gathered::new(texts.len());
         for rows in plan.batches() {
             let batch = self.tokenizer.pad(&plan.rows(rows));
             let data = self.embed_batch(&batch, options)?.into_data_async().await;
             let data =
                 data.map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?;
-            for (&row, vector) in rows.iter().zip(split_vectors(data, rows)?) {
-                vectors[row] = vector;
-            }
-            done.add(&batch);
-            if progress(done).is_break() {
-                return Err(Error::Cancelled);
-            }
+            gathered.put(rows, &batch, split_vectors(data, rows)?, &mut progress)?;
         }
-        Ok(vectors)
+        Ok(gathered.vectors)
     }
 
     /// Vectors `[batch, dim]` of a token batch, truncated and normalised as the options say.
@@ -353,6 +340,33 @@ impl Progress {
     pub fn add(&mut self, batch: &TokenBatch) {
         self.texts += batch.batch;
         self.tokens += batch.attention.iter().filter(|&&token| token).count();
+    }
+}
+
+/// The vectors of a run, put where their texts stand.
+struct Gathered {
+    vectors: Vec<Vec<f32>>,
+    done: Progress,
+}
+
+impl Gathered {
+    fn new(total: usize) -> Self {
+        Self { vectors: vec![Vec::new(); total], done: Progress { texts: 0, total, tokens: 0 } }
+    }
+
+    /// Takes a batch's vectors and reports; [`Error::Cancelled`] where the caller breaks.
+    fn put(
+        &mut self,
+        rows: &[usize],
+        batch: &TokenBatch,
+        vectors: Vec<Vec<f32>>,
+        progress: &mut impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<()> {
+        for (&row, vector) in rows.iter().zip(vectors) {
+            self.vectors[row] = vector;
+        }
+        self.done.add(batch);
+        if progress(self.done).is_break() { Err(Error::Cancelled) } else { Ok(()) }
     }
 }
 

@@ -7,3 +7,4 @@ mod checkpoints;
 mod families;
 mod minilm;
 mod pooling;
+mod upstream;

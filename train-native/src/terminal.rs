@@ -31,6 +31,16 @@ impl Terminal {
         bar
     }
 
+    /// A counter with its rate, for work of unknown length.
+    pub fn counter(self, what: &str) -> ProgressBar {
+        let bar = self.progress(0, what);
+        bar.unset_length();
+        let style =
+            ProgressStyle::with_template("{msg:>12} {spinner} {human_pos} {per_sec} {elapsed}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar
+    }
+
     /// A line on standard error, unless quiet.
     pub fn note(self, line: impl std::fmt::Display) {
         if !self.quiet {

@@ -10,7 +10,7 @@ use crate::model::{Backbone, families};
 use crate::{Error, Result};
 
 /// `(name, shape, values)` of a tensor to be saved.
-pub(super) type SavedTensor = (String, Vec<usize>, Vec<f32>);
+pub(crate) type SavedTensor = (String, Vec<usize>, Vec<f32>);
 
 /// A backbone with the weights of a checkpoint.
 ///
@@ -60,7 +60,7 @@ pub fn save_backbone<B: Backend>(
 }
 
 /// Fills all parameters of a module.
-pub(super) fn fill<B: Backend, M: Module<B>>(
+pub(crate) fn fill<B: Backend, M: Module<B>>(
     module: M,
     weights: &mut Weights,
     names: &Names,
@@ -88,7 +88,7 @@ pub(super) fn fill<B: Backend, M: Module<B>>(
 }
 
 /// The parameters of a module as tensors under the checkpoint's names.
-pub(super) fn collect<B: Backend, M: Module<B>>(
+pub(crate) fn collect<B: Backend, M: Module<B>>(
     module: &M,
     names: &Names,
 ) -> Result<Vec<SavedTensor>> {

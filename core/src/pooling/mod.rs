@@ -77,6 +77,38 @@ impl PoolingConfig {
         }
     }
 
+    /// Whether the sizes make sense, so that no later code divides by zero or allocates what no
+    /// real head has.
+    ///
+    /// # Errors
+    /// A size that is 0 or larger than any real one.
+    pub fn check(&self) -> Result<()> {
+        let (PoolingConfig::SelfAttention(block)
+        | PoolingConfig::LatentAttention(block)
+        | PoolingConfig::LastLayerTrainable(block)
+        | PoolingConfig::MultiLayerTrainable(block)) = self
+        else {
+            return Ok(());
+        };
+        let sizes = [
+            ("latents", Some(block.latents)),
+            ("latent_size", block.latent_size),
+            ("heads", Some(block.heads)),
+            ("head_dim", block.head_dim),
+        ];
+        for (name, size) in sizes {
+            if size.is_some_and(|size| size == 0 || size > 1 << 20) {
+                return Err(Error::invalid(format!(
+                    "{} pooling: {name} is {}, outside 1..={}",
+                    self.name(),
+                    size.unwrap_or_default(),
+                    1 << 20
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// What the head needs from the forward pass.
     pub fn want(&self) -> Want {
         Want {

@@ -122,12 +122,16 @@ fn search<B: Backend>(
             }
         }
         (None, Some(index)) => {
+            let bar = terminal.counter("searching");
             for block in read_blocks(index, BLOCK)? {
-                search.push(block?)?;
+                let block = block?;
+                bar.inc(block.len() as u64);
+                search.push(block)?;
                 if interrupt::asked() {
                     return Err(kiln_core::Error::Cancelled.into());
                 }
             }
+            bar.finish_and_clear();
         }
         (None, None) => bail!("nothing to search; give --corpus FILE or --index FILE"),
     }

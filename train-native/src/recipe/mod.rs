@@ -194,6 +194,17 @@ impl Recipe {
             }
             _ => bail!("the model needs either base or new"),
         }
+        if let Some(pooling) = &self.model.pooling {
+            pooling.check()?;
+        }
+        if self
+            .model
+            .lora
+            .as_ref()
+            .is_some_and(|lora| lora.rank == 0 || !(0.0..1.0).contains(&lora.dropout))
+        {
+            bail!("model.lora: rank must be at least 1, and dropout at least 0 and below 1");
+        }
         if self.stages.is_empty() {
             bail!("the recipe has no [[stage]]");
         }
@@ -216,9 +227,7 @@ impl Recipe {
                     "stage {name:?}: without hard negatives and in-batch negatives there is nothing to learn from"
                 );
             }
-            if !stage.loss.in_batch && stage.batch_size == 0
-                || stage.loss.in_batch && stage.batch_size == 1 && stage.hard_negatives == 0
-            {
+            if stage.batch_size == 1 && stage.hard_negatives == 0 {
                 bail!("stage {name:?}: a batch of one has no in-batch negatives");
             }
             if stage.curriculum == Curriculum::Fixed(0) {

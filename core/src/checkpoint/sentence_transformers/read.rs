@@ -1,27 +1,19 @@
-//! The sentence-transformers folder layout, read and written.
-//!
-//! `modules.json` lists transformer, pooling, dense and normalize modules; a plain Hugging Face
-//! folder without it is mean-pooled, as sentence-transformers does. Heads that
-//! sentence-transformers does not have are written with the module type `kiln.Pooling` and
-//! their weights in `1_Pooling/model.safetensors` under NV-Embed's released names.
+//! Reads a sentence-transformers, plain Hugging Face or NV-Embed folder.
 
 use burn::tensor::backend::Backend;
 use serde_json::{Value, json};
 
-use super::folder::{Files, Folder, read_text};
-use super::names::Names;
-use super::parameters::{SavedTensor, collect, fill, load_backbone, save_backbone};
-use super::safetensors::{Weights, write_safetensors};
-use crate::config::{AttentionMode, Family, ModelConfig};
+use super::{MODES, dense_names, head_names};
+use crate::checkpoint::folder::{Files, Folder, read_text};
+use crate::checkpoint::parameters::{fill, load_backbone};
+use crate::checkpoint::safetensors::Weights;
+use crate::config::{AttentionMode, ModelConfig};
 use crate::embedder::{Embedder, EmbeddingModel, Prompts};
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
 };
 use crate::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use crate::{Error, Result};
-
-/// A model as files, ready to be written.
-pub type SavedModel = Files;
 
 /// What overrides the folder's own settings.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -145,6 +137,9 @@ pub fn load<B: Backend>(
     };
     let mut instruction = InstructionSpan::Pooled;
     if let Some(block) = nv_embed_block(&raw) {
+        PoolingConfig::LatentAttention(block.clone())
+            .check()
+            .map_err(|e| bad(folder, &config_path, e))?;
         let head = Pooling::new(&PoolingConfig::LatentAttention(block), &config, device);
         model.pooling = fill(
             head,
@@ -253,21 +248,6 @@ fn released_head(backbone: &mut Weights, folder: &dyn Folder) -> Result<Weights>
     Ok(weights)
 }
 
-/// Names of an attending head, as NV-Embed's release has them.
-fn head_names() -> Names {
-    Names::new(&[""], "latents")
-        .tensor("block.latents", "latents")
-        .tensor("block.layer_embedding", "layer_embedding")
-        .norm("block.attention.norm", "cross_attend_blocks.0.norm")
-        .norm("block.attention.norm_context", "cross_attend_blocks.0.norm_context")
-        .linear("block.attention.to_q", "cross_attend_blocks.0.fn.to_q")
-        .linear("block.attention.to_kv", "cross_attend_blocks.0.fn.to_kv")
-        .linear("block.attention.to_out", "cross_attend_blocks.0.fn.to_out")
-        .norm("block.feed_forward.norm", "cross_attend_blocks.1.norm")
-        .linear("block.feed_forward.up", "cross_attend_blocks.1.fn.net.0")
-        .linear("block.feed_forward.down", "cross_attend_blocks.1.fn.net.2")
-}
-
 /// An attending head with its weights under NV-Embed's released names.
 ///
 /// # Errors
@@ -281,18 +261,6 @@ pub fn load_pooling<B: Backend>(
     fill(Pooling::new(pooling, model, device), weights, &head_names(), "", device)
 }
 
-fn dense_names() -> Names {
-    Names::new(&[""], "linear.weight").linear("linear", "linear")
-}
-
-/// sentence-transformers' flags of the heads that both have.
-const MODES: [(&str, &str, PoolingConfig); 4] = [
-    ("pooling_mode_cls_token", "cls", PoolingConfig::Cls),
-    ("pooling_mode_mean_tokens", "mean", PoolingConfig::Mean),
-    ("pooling_mode_weightedmean_tokens", "weightedmean", PoolingConfig::WeightedMean),
-    ("pooling_mode_lasttoken", "lasttoken", PoolingConfig::LastToken),
-];
-
 /// The head of a pooling module, and whether the prompt is pooled.
 fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)> {
     let file = inside(path, "config.json");
@@ -303,7 +271,9 @@ fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)
     })?;
     let include_prompt = config.get("include_prompt").and_then(Value::as_bool).unwrap_or(true);
     if let Some(own) = config.get("kiln") {
-        let pooling = serde_json::from_value(own.clone()).map_err(|e| bad(folder, &file, e))?;
+        let pooling: PoolingConfig =
+            serde_json::from_value(own.clone()).map_err(|e| bad(folder, &file, e))?;
+        pooling.check().map_err(|e| bad(folder, &file, e))?;
         return Ok((pooling, include_prompt));
     }
     let mut found = Vec::new();
@@ -447,117 +417,4 @@ fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {
         ));
     }
     Ok(prompts)
-}
-
-/// A model as the files of a sentence-transformers folder; LoRA adapters are merged.
-///
-/// # Errors
-/// Parameters that cannot be read back from the device.
-pub fn save<B: Backend>(embedder: &Embedder<B>) -> Result<SavedModel> {
-    let model = &embedder.model;
-    let mut files = Files::default();
-    let mut json_file = |path: &str, value: Value| {
-        files.0.insert(path.into(), format!("{value:#}\n").into_bytes());
-    };
-    let own = !MODES.iter().any(|(_, _, pooling)| pooling == model.pooling.config());
-    let library = "sentence_transformers.models";
-    let pooling_class = if own { "kiln.Pooling".to_string() } else { format!("{library}.Pooling") };
-    let mut modules = vec![
-        json!({"idx": 0, "name": "0", "path": "", "type": format!("{library}.Transformer")}),
-        json!({"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling_class}),
-    ];
-    let mut weights: Vec<(String, Vec<SavedTensor>)> =
-        vec![("model.safetensors".into(), save_backbone(&model.config, &model.backbone)?)];
-    if model.pooling.block.is_some() {
-        weights
-            .push(("1_Pooling/model.safetensors".into(), collect(&model.pooling, &head_names())?));
-    }
-    json_file("config.json", model.config.to_value());
-    json_file("1_Pooling/config.json", pooling_value(embedder, own));
-    for dense in &model.dense {
-        let path = format!("{}_Dense", modules.len());
-        json_file(&format!("{path}/config.json"), dense_value(dense.config()));
-        weights.push((format!("{path}/model.safetensors"), collect(dense, &dense_names())?));
-        let at = modules.len();
-        modules.push(json!({"idx": at, "name": at.to_string(), "path": path, "type": format!("{library}.Dense")}));
-    }
-    if model.normalize {
-        let at = modules.len();
-        modules.push(json!({
-            "idx": at, "name": at.to_string(), "path": format!("{at}_Normalize"), "type": format!("{library}.Normalize")
-        }));
-    }
-    json_file("modules.json", modules.into());
-    let tokenizer = embedder.tokenizer.config();
-    json_file(
-        "sentence_bert_config.json",
-        json!({"max_seq_length": tokenizer.max_length, "do_lower_case": tokenizer.lower_case}),
-    );
-    json_file(
-        "config_sentence_transformers.json",
-        json!({
-            "__version__": {"kiln": env!("CARGO_PKG_VERSION")},
-            "prompts": embedder.prompts.by_name,
-            "default_prompt_name": embedder.prompts.default,
-            "similarity_fn_name": "cosine",
-        }),
-    );
-    files.0.extend(embedder.tokenizer_files.0.clone());
-    if !files.0.contains_key("tokenizer.json") {
-        files.0.insert("tokenizer.json".into(), embedder.tokenizer.to_json()?);
-    }
-    for (path, tensors) in weights {
-        files.0.insert(path, write_safetensors(&tensors, &[("format", "pt")])?);
-    }
-    Ok(files)
-}
-
-fn pooling_value<B: Backend>(embedder: &Embedder<B>, own: bool) -> Value {
-    let model = &embedder.model;
-    let mut value = json!({
-        "word_embedding_dimension": model.config.hidden_size,
-        "include_prompt": embedder.tokenizer.config().instruction == InstructionSpan::Pooled,
-    });
-    if own {
-        value["kiln"] = json!(model.pooling.config());
-    } else {
-        for flag in ["pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"] {
-            value[flag] = false.into();
-        }
-        for (flag, _, pooling) in &MODES {
-            value[*flag] = (pooling == model.pooling.config()).into();
-        }
-    }
-    value
-}
-
-fn dense_value(config: &DenseConfig) -> Value {
-    let activation = match config.activation {
-        DenseActivation::Identity => "torch.nn.modules.linear.Identity",
-        DenseActivation::Tanh => "torch.nn.modules.activation.Tanh",
-        DenseActivation::Relu => "torch.nn.modules.activation.ReLU",
-        DenseActivation::Gelu => "torch.nn.modules.activation.GELU",
-    };
-    json!({
-        "in_features": config.in_features, "out_features": config.out_features,
-        "bias": config.bias, "activation_function": activation,
-    })
-}
-
-/// `tokenizer_config.json` of a tokenizer that Kiln trained itself.
-pub fn tokenizer_config_file(
-    family: Family,
-    tokenizer: &TokenizerConfig,
-    [bos, eos, pad]: [&str; 3],
-) -> Vec<u8> {
-    let value = json!({
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": bos, "eos_token": eos, "pad_token": pad,
-        "add_bos_token": tokenizer.add_bos && family.is_decoder(),
-        "add_eos_token": tokenizer.add_eos && family.is_decoder(),
-        "padding_side": tokenizer.padding_side,
-        "model_max_length": tokenizer.max_length,
-        "clean_up_tokenization_spaces": false,
-    });
-    format!("{value:#}\n").into_bytes()
 }

@@ -1,0 +1,47 @@
+//! The sentence-transformers folder layout, read and written.
+//!
+//! `modules.json` lists transformer, pooling, dense and normalize modules; a plain Hugging Face
+//! folder without it is mean-pooled, as sentence-transformers does. Heads that
+//! sentence-transformers does not have are written with the module type `kiln.Pooling` and
+//! their weights in `1_Pooling/model.safetensors` under NV-Embed's released names.
+
+mod read;
+mod write;
+
+use super::names::Names;
+use crate::checkpoint::Files;
+use crate::pooling::PoolingConfig;
+
+pub use read::{LoadOptions, load, load_pooling};
+pub use write::{save, tokenizer_config_file};
+
+/// A model as files, ready to be written.
+pub type SavedModel = Files;
+
+/// Names of an attending head, as NV-Embed's release has them.
+fn head_names() -> Names {
+    Names::new(&[""], "latents")
+        .tensor("block.latents", "latents")
+        .tensor("block.layer_embedding", "layer_embedding")
+        .norm("block.attention.norm", "cross_attend_blocks.0.norm")
+        .norm("block.attention.norm_context", "cross_attend_blocks.0.norm_context")
+        .linear("block.attention.to_q", "cross_attend_blocks.0.fn.to_q")
+        .linear("block.attention.to_kv", "cross_attend_blocks.0.fn.to_kv")
+        .linear("block.attention.to_out", "cross_attend_blocks.0.fn.to_out")
+        .norm("block.feed_forward.norm", "cross_attend_blocks.1.norm")
+        .linear("block.feed_forward.up", "cross_attend_blocks.1.fn.net.0")
+        .linear("block.feed_forward.down", "cross_attend_blocks.1.fn.net.2")
+}
+
+/// Names of a dense projection.
+fn dense_names() -> Names {
+    Names::new(&[""], "linear.weight").linear("linear", "linear")
+}
+
+/// sentence-transformers' flags of the heads that both have.
+const MODES: [(&str, &str, PoolingConfig); 4] = [
+    ("pooling_mode_cls_token", "cls", PoolingConfig::Cls),
+    ("pooling_mode_mean_tokens", "mean", PoolingConfig::Mean),
+    ("pooling_mode_weightedmean_tokens", "weightedmean", PoolingConfig::WeightedMean),
+    ("pooling_mode_lasttoken", "lasttoken", PoolingConfig::LastToken),
+];

@@ -1,0 +1,127 @@
+//! Writes a sentence-transformers folder.
+
+use burn::tensor::backend::Backend;
+use serde_json::{Value, json};
+
+use super::{MODES, SavedModel, dense_names, head_names};
+use crate::Result;
+use crate::checkpoint::folder::Files;
+use crate::checkpoint::parameters::{SavedTensor, collect, save_backbone};
+use crate::checkpoint::safetensors::write_safetensors;
+use crate::config::Family;
+use crate::embedder::Embedder;
+use crate::pooling::{DenseActivation, DenseConfig};
+use crate::tokenizer::{InstructionSpan, TokenizerConfig};
+
+/// A model as the files of a sentence-transformers folder; LoRA adapters are merged.
+///
+/// # Errors
+/// Parameters that cannot be read back from the device.
+pub fn save<B: Backend>(embedder: &Embedder<B>) -> Result<SavedModel> {
+    let model = &embedder.model;
+    let mut files = Files::default();
+    let mut json_file = |path: &str, value: Value| {
+        files.0.insert(path.into(), format!("{value:#}\n").into_bytes());
+    };
+    let own = !MODES.iter().any(|(_, _, pooling)| pooling == model.pooling.config());
+    let library = "sentence_transformers.models";
+    let pooling_class = if own { "kiln.Pooling".to_string() } else { format!("{library}.Pooling") };
+    let mut modules = vec![
+        json!({"idx": 0, "name": "0", "path": "", "type": format!("{library}.Transformer")}),
+        json!({"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling_class}),
+    ];
+    let mut weights: Vec<(String, Vec<SavedTensor>)> =
+        vec![("model.safetensors".into(), save_backbone(&model.config, &model.backbone)?)];
+    if model.pooling.block.is_some() {
+        weights
+            .push(("1_Pooling/model.safetensors".into(), collect(&model.pooling, &head_names())?));
+    }
+    json_file("config.json", model.config.to_value());
+    json_file("1_Pooling/config.json", pooling_value(embedder, own));
+    for dense in &model.dense {
+        let path = format!("{}_Dense", modules.len());
+        json_file(&format!("{path}/config.json"), dense_value(dense.config()));
+        weights.push((format!("{path}/model.safetensors"), collect(dense, &dense_names())?));
+        let at = modules.len();
+        modules.push(json!({"idx": at, "name": at.to_string(), "path": path, "type": format!("{library}.Dense")}));
+    }
+    if model.normalize {
+        let at = modules.len();
+        modules.push(json!({
+            "idx": at, "name": at.to_string(), "path": format!("{at}_Normalize"), "type": format!("{library}.Normalize")
+        }));
+    }
+    json_file("modules.json", modules.into());
+    let tokenizer = embedder.tokenizer.config();
+    json_file(
+        "sentence_bert_config.json",
+        json!({"max_seq_length": tokenizer.max_length, "do_lower_case": tokenizer.lower_case}),
+    );
+    json_file(
+        "config_sentence_transformers.json",
+        json!({
+            "__version__": {"kiln": env!("CARGO_PKG_VERSION")},
+            "prompts": embedder.prompts.by_name,
+            "default_prompt_name": embedder.prompts.default,
+            "similarity_fn_name": "cosine",
+        }),
+    );
+    files.0.extend(embedder.tokenizer_files.0.clone());
+    if !files.0.contains_key("tokenizer.json") {
+        files.0.insert("tokenizer.json".into(), embedder.tokenizer.to_json()?);
+    }
+    for (path, tensors) in weights {
+        files.0.insert(path, write_safetensors(&tensors, &[("format", "pt")])?);
+    }
+    Ok(files)
+}
+
+fn pooling_value<B: Backend>(embedder: &Embedder<B>, own: bool) -> Value {
+    let model = &embedder.model;
+    let mut value = json!({
+        "word_embedding_dimension": model.config.hidden_size,
+        "include_prompt": embedder.tokenizer.config().instruction == InstructionSpan::Pooled,
+    });
+    if own {
+        value["kiln"] = json!(model.pooling.config());
+    } else {
+        for flag in ["pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"] {
+            value[flag] = false.into();
+        }
+        for (flag, _, pooling) in &MODES {
+            value[*flag] = (pooling == model.pooling.config()).into();
+        }
+    }
+    value
+}
+
+fn dense_value(config: &DenseConfig) -> Value {
+    let activation = match config.activation {
+        DenseActivation::Identity => "torch.nn.modules.linear.Identity",
+        DenseActivation::Tanh => "torch.nn.modules.activation.Tanh",
+        DenseActivation::Relu => "torch.nn.modules.activation.ReLU",
+        DenseActivation::Gelu => "torch.nn.modules.activation.GELU",
+    };
+    json!({
+        "in_features": config.in_features, "out_features": config.out_features,
+        "bias": config.bias, "activation_function": activation,
+    })
+}
+
+/// `tokenizer_config.json` of a tokenizer that Kiln trained itself.
+pub fn tokenizer_config_file(
+    family: Family,
+    tokenizer: &TokenizerConfig,
+    [bos, eos, pad]: [&str; 3],
+) -> Vec<u8> {
+    let value = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": bos, "eos_token": eos, "pad_token": pad,
+        "add_bos_token": tokenizer.add_bos && family.is_decoder(),
+        "add_eos_token": tokenizer.add_eos && family.is_decoder(),
+        "padding_side": tokenizer.padding_side,
+        "model_max_length": tokenizer.max_length,
+        "clean_up_tokenization_spaces": false,
+    });
+    format!("{value:#}\n").into_bytes()
+}

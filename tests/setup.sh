@@ -32,7 +32,8 @@ debian() {
 }
 
 vulkan() {
-  ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json >/dev/null 2>&1 && return
+  compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null && return
+  compgen -G '/etc/vulkan/icd.d/*.json' >/dev/null && return
   echo "setup: software Vulkan driver"
   debian mesa-vulkan-drivers libvulkan1
 }

@@ -1,11 +1,33 @@
 //! BM25 rankings by the `bm25` crate: the baseline that matches words.
 
-use bm25::{Language, SearchEngineBuilder};
+use bm25::{Language, SearchEngineBuilder, SearchResult};
 
-/// The `k` best corpus rows of each query, with English stemming and stop words, k1 0.9, b 0.4.
+/// The `k` best corpus rows of each query, with English stemming and stop words, k1 0.9, b 0.4;
+/// of equal scores the earlier row comes first.
 pub fn bm25_rankings(queries: &[String], corpus: &[String], k: usize) -> Vec<Vec<usize>> {
     let engine =
         SearchEngineBuilder::<u32>::with_corpus(Language::English, corpus).k1(0.9).b(0.4).build();
-    let row = |hit: bm25::SearchResult<u32>| hit.document.id as usize;
-    queries.iter().map(|query| engine.search(query, k).into_iter().map(row).collect()).collect()
+    let ranking = |query: &String| {
+        // All that match, because the engine cuts ties in no fixed order.
+        let mut hits: Vec<SearchResult<u32>> = engine.search(query, None);
+        hits.sort_by(|a, b| b.score.total_cmp(&a.score).then(a.document.id.cmp(&b.document.id)));
+        hits.into_iter().take(k).map(|hit| hit.document.id as usize).collect()
+    };
+    queries.iter().map(ranking).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_decide_and_ties_go_to_the_earlier_row() {
+        let texts = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect::<Vec<_>>();
+        let corpus =
+            texts(&["a red boat", "a green house", "a red boat", "a boat house", "a red boat"]);
+        let found = bm25_rankings(&texts(&["red boats", "green", "moon"]), &corpus, 3);
+        assert_eq!(found[0], [0, 2, 4]);
+        assert_eq!(found[1], [1]);
+        assert!(found[2].is_empty());
+    }
 }

@@ -1,6 +1,7 @@
 //! InfoNCE with hard and in-batch negatives (METHODS.md, Shared).
 
-use burn::tensor::{Int, Tensor, TensorData, activation::log_softmax, backend::Backend};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use serde::{Deserialize, Serialize};
 
 /// Settings of [`info_nce`].
@@ -10,70 +11,154 @@ pub struct InfoNce {
     /// tau: 1 (MGH), 0.05 (Anchor), 0.02 (Linq, E5).
     #[serde(default = "default_temperature")]
     pub temperature: f64,
-    /// Other queries' positives and hard negatives count as negatives too.
-    #[serde(default = "default_in_batch")]
+    /// Other queries' documents count as negatives too.
+    #[serde(default = "yes")]
     pub in_batch: bool,
+    /// With in-batch negatives: other queries' hard negatives count, not their positives alone.
+    #[serde(default = "yes")]
+    pub cross_negatives: bool,
+    /// Also the other direction: each positive must find its query among the batch's queries.
+    #[serde(default)]
+    pub both_directions: bool,
+    /// In-batch documents that score above the positive by more than this are taken for false
+    /// negatives and left out; none are where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub false_negative_margin: Option<f64>,
 }
 
 fn default_temperature() -> f64 {
     0.05
 }
-fn default_in_batch() -> bool {
+fn yes() -> bool {
     true
 }
 
 impl Default for InfoNce {
     fn default() -> Self {
-        Self { temperature: default_temperature(), in_batch: default_in_batch() }
+        Self {
+            temperature: default_temperature(),
+            in_batch: true,
+            cross_negatives: true,
+            both_directions: false,
+            false_negative_margin: None,
+        }
     }
 }
 
+/// Which document belongs to which query, and which texts are the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Candidates {
+    /// The query that each document was given for: `[documents]`.
+    pub owner: Vec<usize>,
+    /// The document that is each query's positive: `[queries]`.
+    pub positive: Vec<usize>,
+    /// A number for each query's text: `[queries]`.
+    pub query_text: Vec<usize>,
+    /// A number for each document's text, equal where texts are equal: `[documents]`.
+    pub document_text: Vec<usize>,
+    /// Whether each query takes in-batch negatives: `[queries]`.
+    pub in_batch: Vec<bool>,
+}
+
+impl Candidates {
+    /// `queries` queries with `group` documents each, the positive first, no text twice.
+    pub fn grouped(queries: usize, group: usize, in_batch: bool) -> Self {
+        Self {
+            owner: (0..queries * group).map(|document| document / group).collect(),
+            positive: (0..queries).map(|query| query * group).collect(),
+            query_text: (0..queries).map(|query| queries * group + query).collect(),
+            document_text: (0..queries * group).collect(),
+            in_batch: vec![in_batch; queries],
+        }
+    }
+
+    /// Whether a query must not see a document: a duplicate of its positive or of itself, or
+    /// another query's document that does not count.
+    fn hidden(&self, query: usize, document: usize, settings: &InfoNce) -> bool {
+        let positive = self.positive[query];
+        if document == positive {
+            return false;
+        }
+        let text = self.document_text[document];
+        if text == self.document_text[positive] || text == self.query_text[query] {
+            return true;
+        }
+        let owner = self.owner[document];
+        let counts = document == self.positive[owner] || settings.cross_negatives;
+        owner != query && !(self.in_batch[query] && counts)
+    }
+
+    /// Whether a query's positive must not see another query, in the other direction.
+    fn hidden_query(&self, positive_of: usize, query: usize) -> bool {
+        positive_of != query
+            && (!self.in_batch[positive_of]
+                || self.query_text[query] == self.query_text[positive_of]
+                || self.query_text[query] == self.document_text[self.positive[positive_of]]
+                || self.document_text[self.positive[query]]
+                    == self.document_text[self.positive[positive_of]])
+    }
+}
+
+/// Finite, because some shader compilers assume that infinities do not occur.
+const HIDDEN: f64 = -1e4;
+
 /// Mean of `-log(exp(cos(q,p)/tau) / sum over candidates exp(cos(q,c)/tau))` over the queries.
 ///
-/// * `queries` `[n, dim]`, normalised;
-/// * `documents` `[n * (1 + h), dim]`, normalised: each query's positive, then its `h` hard
-///   negatives, query by query;
-/// * `same[i]` numbers the texts of the documents: documents with equal numbers are the same
-///   text, so a duplicate of a query's positive is masked out and not taken for a negative.
+/// * `queries` `[n, dim]` and `documents` `[m, dim]`, normalised;
+/// * a query's candidates are its positive, its own hard negatives, and, where it takes in-batch
+///   negatives, the other queries' documents; never a duplicate of its positive.
 ///
-/// Without in-batch negatives each query sees its own `1 + h` documents only.
+/// With [`InfoNce::both_directions`] the mean of both directions is returned.
 pub fn info_nce<B: Backend>(
     queries: Tensor<B, 2>,
     documents: Tensor<B, 2>,
-    same: &[usize],
+    candidates: &Candidates,
     settings: &InfoNce,
 ) -> Tensor<B, 1> {
-    let [n, dim] = queries.dims();
-    let group = same.len() / n.max(1);
+    let [n, _] = queries.dims();
+    let [m, _] = documents.dims();
     let device = queries.device();
-    let (scores, target) = if settings.in_batch {
-        // [n, n * group]; the positive of query i stands in column i * group.
-        let target: Vec<i32> = (0..n).map(|query| (query * group) as i32).collect();
-        (queries.matmul(documents.transpose()), target)
-    } else {
-        // [n, group, dim] x [n, dim, 1] -> [n, group]; the positive stands first.
-        let documents = documents.reshape([n, group, dim]);
-        (documents.matmul(queries.unsqueeze_dim(2)).squeeze_dim(2), vec![0; n])
-    };
-    let [_, columns] = scores.dims();
-    let scores = scores.div_scalar(settings.temperature);
-    let duplicate: Vec<bool> = (0..n)
-        .flat_map(|query| {
-            let positive = query * group;
-            (0..columns).map(move |column| {
-                let document = if settings.in_batch { column } else { positive + column };
-                document != positive && same[document] == same[positive]
-            })
-        })
+    // [n, m], cosines
+    let scores = queries.matmul(documents.transpose());
+    let positive: Vec<i32> = candidates.positive.iter().map(|&at| at as i32).collect();
+    let positive = Tensor::<B, 1, Int>::from_data(TensorData::new(positive, [n]), &device);
+
+    let mut hidden: Vec<bool> = Vec::with_capacity(n * m);
+    for query in 0..n {
+        hidden.extend((0..m).map(|document| candidates.hidden(query, document, settings)));
+    }
+    let mut forward = masked(scores.clone().div_scalar(settings.temperature), hidden);
+    if let Some(margin) = settings.false_negative_margin {
+        let other: Vec<bool> = (0..n)
+            .flat_map(|query| candidates.owner.iter().map(move |&owner| owner != query))
+            .collect();
+        let other = Tensor::from_data(TensorData::new(other, [n, m]), &device);
+        let known = scores.clone().detach();
+        let best = known.clone().gather(1, positive.clone().reshape([n, 1]));
+        let above = known.greater(best.add_scalar(margin).expand([n, m]));
+        forward = forward.mask_fill(above.bool_and(other), HIDDEN);
+    }
+    let found = log_softmax(forward, 1).gather(1, positive.clone().reshape([n, 1]));
+    let loss = found.mean().neg();
+    if !settings.both_directions {
+        return loss;
+    }
+    // [n positives, n queries]; the query of each positive stands on the diagonal.
+    let back = scores.select(1, positive).transpose();
+    let hidden: Vec<bool> = (0..n)
+        .flat_map(|at| (0..n).map(move |query| candidates.hidden_query(at, query)))
         .collect();
-    let scores = if duplicate.contains(&true) {
-        let mask = Tensor::from_data(TensorData::new(duplicate, [n, columns]), &device);
-        scores.mask_fill(mask, -1e4)
-    } else {
-        scores
-    };
-    let target = Tensor::<B, 2, Int>::from_data(TensorData::new(target, [n, 1]), &device);
-    log_softmax(scores, 1).gather(1, target).mean().neg()
+    let back = masked(back.div_scalar(settings.temperature), hidden);
+    let own = Tensor::<B, 1, Int>::arange(0..n as i64, &device).reshape([n, 1]);
+    (loss + log_softmax(back, 1).gather(1, own).mean().neg()).div_scalar(2.0)
+}
+
+fn masked<B: Backend>(scores: Tensor<B, 2>, hidden: Vec<bool>) -> Tensor<B, 2> {
+    if !hidden.contains(&true) {
+        return scores;
+    }
+    let mask = Tensor::from_data(TensorData::new(hidden, scores.dims()), &scores.device());
+    scores.mask_fill(mask, HIDDEN)
 }
 
 #[cfg(test)]
@@ -84,22 +169,39 @@ mod tests {
     type B = Flex;
 
     /// The definition, written out over plain numbers.
-    fn reference(q: &[[f64; 2]], d: &[[f64; 2]], same: &[usize], tau: f64, in_batch: bool) -> f64 {
-        let group = d.len() / q.len();
+    fn reference(
+        q: &[[f64; 2]],
+        d: &[[f64; 2]],
+        group: usize,
+        same: &[usize],
+        s: &InfoNce,
+    ) -> f64 {
         let dot = |a: &[f64; 2], b: &[f64; 2]| a[0] * b[0] + a[1] * b[1];
-        let mut total = 0.0;
+        let (mut forward, mut back) = (0.0, 0.0);
         for (i, query) in q.iter().enumerate() {
             let positive = i * group;
+            let best = dot(query, &d[positive]);
             let mut sum = 0.0;
             for (j, document) in d.iter().enumerate() {
                 let own = j / group == i;
-                if (in_batch || own) && (j == positive || same[j] != same[positive]) {
-                    sum += (dot(query, document) / tau).exp();
+                let counts = own || (s.in_batch && (s.cross_negatives || j % group == 0));
+                let false_negative = !own
+                    && s.false_negative_margin.is_some_and(|margin| dot(query, document) > best + margin);
+                if j == positive || (counts && !false_negative && same[j] != same[positive]) {
+                    sum += (dot(query, document) / s.temperature).exp();
                 }
             }
-            total -= ((dot(query, &d[positive]) / tau).exp() / sum).ln();
+            forward -= ((best / s.temperature).exp() / sum).ln();
+            let mut sum = 0.0;
+            for (k, other) in q.iter().enumerate() {
+                if k == i || (s.in_batch && same[k * group] != same[positive]) {
+                    sum += (dot(other, &d[positive]) / s.temperature).exp();
+                }
+            }
+            back -= ((best / s.temperature).exp() / sum).ln();
         }
-        total / q.len() as f64
+        let n = q.len() as f64;
+        if s.both_directions { (forward + back) / n / 2.0 } else { forward / n }
     }
 
     #[test]
@@ -114,13 +216,45 @@ mod tests {
             let flat: Vec<f32> = rows.iter().flatten().map(|&x| x as f32).collect();
             Tensor::<B, 2>::from_data(TensorData::new(flat, [rows.len(), 2]), &device)
         };
-        for in_batch in [true, false] {
-            for temperature in [1.0, 0.05] {
-                let settings = InfoNce { temperature, in_batch };
-                let ours = info_nce(tensor(&q), tensor(&d), &same, &settings).into_scalar();
-                let reference = reference(&q, &d, &same, temperature, in_batch);
-                assert!((f64::from(ours) - reference).abs() < 1e-4, "{ours} {reference}");
+        let mut cases = 0;
+        for temperature in [1.0, 0.05] {
+            for in_batch in [true, false] {
+                for cross_negatives in [true, false] {
+                    for both_directions in [true, false] {
+                        for false_negative_margin in [None, Some(-0.1), Some(0.05)] {
+                            let settings = InfoNce {
+                                temperature,
+                                in_batch,
+                                cross_negatives,
+                                both_directions,
+                                false_negative_margin,
+                            };
+                            let candidates = Candidates {
+                                document_text: same.to_vec(),
+                                ..Candidates::grouped(3, 2, in_batch)
+                            };
+                            let ours = info_nce(tensor(&q), tensor(&d), &candidates, &settings);
+                            let ours = f64::from(ours.into_scalar());
+                            let reference = reference(&q, &d, 2, &same, &settings);
+                            assert!((ours - reference).abs() < 1e-4, "{settings:?} {ours} {reference}");
+                            cases += 1;
+                        }
+                    }
+                }
             }
         }
+        assert_eq!(cases, 48);
+    }
+
+    #[test]
+    fn a_document_equal_to_the_query_is_no_negative() {
+        // STS pairs in both directions: (a, b) and (b, a) in one batch.
+        let candidates = Candidates {
+            query_text: vec![0, 1],
+            document_text: vec![1, 0],
+            ..Candidates::grouped(2, 1, true)
+        };
+        assert!(candidates.hidden(0, 1, &InfoNce::default()));
+        assert!(candidates.hidden_query(0, 1));
     }
 }

@@ -102,8 +102,9 @@ impl<B: Backend> Attention<B> {
         (self.output.forward(context), weights)
     }
 
-    pub(super) fn projections_mut(&mut self) -> [&mut Linear<B>; 2] {
-        [&mut self.qkv, &mut self.output]
+    /// The projections with their paths inside the block.
+    pub(super) fn projections_mut(&mut self) -> [(&'static str, &mut Linear<B>); 2] {
+        [("attention.qkv", &mut self.qkv), ("attention.output", &mut self.output)]
     }
 }
 

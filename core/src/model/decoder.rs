@@ -3,18 +3,15 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
-use burn::tensor::{Bool, Tensor, backend::Backend, module};
+use burn::tensor::{Bool, FloatDType, Tensor, backend::Backend, module};
 
 use super::attention::{Attention, AttentionOptions};
 use super::feed_forward::FeedForward;
 use super::linear::Linear;
 use super::mask::attention_mask;
 use super::rotary::{Angles, Rotary};
-use super::{ModelInput, States, Want};
+use super::{ModelInput, Shared};
 use crate::config::{AttentionMode, DecoderConfig, ModelConfig};
-
-/// `[batch, 1, query, key]`, true where a query must not look.
-type Mask<B> = Tensor<B, 4, Bool>;
 
 /// Token embeddings, pre-norm blocks, final norm.
 #[derive(Module, Debug)]
@@ -89,64 +86,56 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
-    /// One forward pass from token ids.
-    pub fn forward(&self, input: &ModelInput<B>, mode: AttentionMode, want: Want) -> States<B> {
-        let x = module::embedding(self.token_embedding.val(), input.ids.clone());
-        self.forward_embeddings(x, input, mode, want)
+    /// Input embeddings `[batch, seq, hidden]` of token ids.
+    pub(super) fn embed_tokens(&self, input: &ModelInput<B>) -> Tensor<B, 3> {
+        module::embedding(self.token_embedding.val(), input.ids.clone())
     }
 
-    /// One forward pass from input embeddings `[batch, seq, hidden]`; of `input` only the
-    /// attention mask is used.
-    pub fn forward_embeddings(
+    /// Rotary angles, and one mask a distinct window, not one a layer.
+    pub(super) fn prepare(
         &self,
-        x: Tensor<B, 3>,
         input: &ModelInput<B>,
         mode: AttentionMode,
-        want: Want,
-    ) -> States<B> {
-        let [_, seq, _] = x.dims();
-        let angles = self.rotary.angles(seq, &x.device());
-        // One mask a distinct window, not one a layer.
-        let mut masks: Vec<(Option<usize>, Option<Mask<B>>)> = Vec::new();
-        let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
-        let mut x = x;
-        for (index, (block, window)) in self.blocks.iter().zip(&self.windows).enumerate() {
-            if want.layers {
-                states.layers.push(x.clone());
-            }
-            let at = masks.iter().position(|(known, _)| known == window).unwrap_or_else(|| {
-                masks.push((*window, attention_mask(input, mode, *window)));
-                masks.len() - 1
+        dtype: FloatDType,
+    ) -> Shared<B> {
+        let [_, seq] = input.attention_mask.dims();
+        let (cos, sin) = self.rotary.angles(seq, &input.attention_mask.device());
+        let mut shared = Shared {
+            angles: Some((cos.cast(dtype), sin.cast(dtype))),
+            masks: Vec::new(),
+            mask_of_layer: Vec::new(),
+        };
+        let mut windows: Vec<Option<usize>> = Vec::new();
+        for window in &self.windows {
+            let at = windows.iter().position(|known| known == window).unwrap_or_else(|| {
+                windows.push(*window);
+                shared.masks.push(attention_mask(input, mode, *window));
+                windows.len() - 1
             });
-            let last = index + 1 == self.blocks.len();
-            (x, states.attention) =
-                block.forward(x, masks[at].1.as_ref(), &angles, want.attention && last);
+            shared.mask_of_layer.push(at);
         }
-        states.last = self.norm.forward(x);
-        if want.layers {
-            states.layers.push(states.last.clone());
-        }
-        states
+        shared
     }
 }
 
 impl<B: Backend> DecoderBlock<B> {
-    fn forward(
+    pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
         mask: Option<&Tensor<B, 4, Bool>>,
-        angles: &Angles<B>,
+        angles: Option<&Angles<B>>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let normed = self.attention_norm.forward(x.clone());
-        let (attended, weights) = self.attention.forward(normed, mask, Some(angles), want_weights);
+        let (attended, weights) = self.attention.forward(normed, mask, angles, want_weights);
         let x = x + attended;
         let x = x.clone() + self.feed_forward.forward(self.feed_forward_norm.forward(x));
         (x, weights)
     }
 
-    pub(super) fn projections_mut(&mut self) -> Vec<&mut Linear<B>> {
-        let mut all: Vec<_> = self.attention.projections_mut().into_iter().collect();
+    /// The projections with their paths inside the block.
+    pub(super) fn projections_mut(&mut self) -> Vec<(&'static str, &mut Linear<B>)> {
+        let mut all: Vec<_> = self.attention.projections_mut().into();
         all.extend(self.feed_forward.projections_mut());
         all
     }

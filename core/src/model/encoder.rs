@@ -7,9 +7,8 @@ use burn::tensor::{Bool, Tensor, backend::Backend, module};
 use super::attention::{Attention, AttentionOptions};
 use super::feed_forward::FeedForward;
 use super::linear::Linear;
-use super::mask::attention_mask;
-use super::{ModelInput, States, Want};
-use crate::config::{AttentionMode, EncoderConfig, ModelConfig};
+use super::ModelInput;
+use crate::config::{EncoderConfig, ModelConfig};
 
 /// Token, position and type embeddings, then post-norm blocks.
 #[derive(Module, Debug)]
@@ -86,36 +85,21 @@ impl<B: Backend> Encoder<B> {
         }
     }
 
-    /// One forward pass; a token's position counts the tokens before it, so padding on either
-    /// side changes nothing.
-    pub fn forward(&self, input: &ModelInput<B>, mode: AttentionMode, want: Want) -> States<B> {
+    /// Sum of the token, position and type embeddings, normed: `[batch, seq, hidden]`. A token's
+    /// position counts the tokens before it, so padding on either side changes nothing.
+    pub(super) fn embed_tokens(&self, input: &ModelInput<B>) -> Tensor<B, 3> {
         let positions = input.positions.clone().add_scalar(self.position_offset as i64);
-        // [batch, seq, hidden]
         let mut x = module::embedding(self.token_embedding.val(), input.ids.clone())
             + module::embedding(self.position_embedding.val(), positions);
         if let Some(types) = &self.type_embedding {
             x = x + types.val().narrow(0, 0, 1).unsqueeze::<3>();
         }
-        let mut x = self.norm.forward(x);
-        let mask = attention_mask(input, mode, None);
-        let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
-        for (index, block) in self.blocks.iter().enumerate() {
-            if want.layers {
-                states.layers.push(x.clone());
-            }
-            let last = index + 1 == self.blocks.len();
-            (x, states.attention) = block.forward(x, mask.as_ref(), want.attention && last);
-        }
-        if want.layers {
-            states.layers.push(x.clone());
-        }
-        states.last = x;
-        states
+        self.norm.forward(x)
     }
 }
 
 impl<B: Backend> EncoderBlock<B> {
-    fn forward(
+    pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
         mask: Option<&Tensor<B, 4, Bool>>,
@@ -127,8 +111,9 @@ impl<B: Backend> EncoderBlock<B> {
         (x, weights)
     }
 
-    pub(super) fn projections_mut(&mut self) -> Vec<&mut Linear<B>> {
-        let mut all: Vec<_> = self.attention.projections_mut().into_iter().collect();
+    /// The projections with their paths inside the block.
+    pub(super) fn projections_mut(&mut self) -> Vec<(&'static str, &mut Linear<B>)> {
+        let mut all: Vec<_> = self.attention.projections_mut().into();
         all.extend(self.feed_forward.projections_mut());
         all
     }

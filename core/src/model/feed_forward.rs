@@ -48,8 +48,11 @@ impl<B: Backend> FeedForward<B> {
         self.down.forward(inner)
     }
 
-    pub(super) fn projections_mut(&mut self) -> Vec<&mut Linear<B>> {
-        self.gate.iter_mut().chain([&mut self.up, &mut self.down]).collect()
+    /// The projections with their paths inside the block.
+    pub(super) fn projections_mut(&mut self) -> Vec<(&'static str, &mut Linear<B>)> {
+        let gate = self.gate.iter_mut().map(|gate| ("feed_forward.gate", gate));
+        gate.chain([("feed_forward.up", &mut self.up), ("feed_forward.down", &mut self.down)])
+            .collect()
     }
 }
 

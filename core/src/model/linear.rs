@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Tensor, backend::Backend, module};
 
-use super::lora::{Adapter, LoraConfig};
+use super::lora::{Adapter, LoraConfig, names_module};
 
 /// `y = x W + b` with `W` `[in, out]`.
 ///
@@ -21,6 +21,8 @@ pub struct Linear<B: Backend> {
     /// `(name, width)` of the parts, in column order.
     #[module(skip)]
     parts: Vec<(String, usize)>,
+    /// Whether the weight holds the adapters' update already.
+    merged: bool,
 }
 
 impl<B: Backend> Linear<B> {
@@ -38,6 +40,7 @@ impl<B: Backend> Linear<B> {
             bias: bias.then(|| Initializer::Zeros.init([output], device)),
             adapters: Vec::new(),
             parts: parts.iter().map(|(name, width)| (name.to_string(), *width)).collect(),
+            merged: false,
         }
     }
 
@@ -53,7 +56,7 @@ impl<B: Backend> Linear<B> {
     /// `[rows, in]` to `[rows, out]`.
     pub fn forward_rows(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let bias = self.bias.as_ref().map(Param::val);
-        if self.adapters.is_empty() {
+        if self.adapters.is_empty() || self.merged {
             return module::linear(x, self.weight.val(), bias);
         }
         let y = module::linear(x.clone(), self.weight.val(), bias);
@@ -70,7 +73,7 @@ impl<B: Backend> Linear<B> {
             .iter()
             .map(|(name, width)| match adapters.next_if(|adapter| adapter.part() == name) {
                 Some(adapter) => adapter.forward(x.clone()),
-                None => Tensor::zeros([rows, *width], &device),
+                None => Tensor::zeros([rows, *width], (&device, x.dtype())),
             })
             .collect();
         Tensor::cat(columns, 1)
@@ -82,38 +85,54 @@ impl<B: Backend> Linear<B> {
     }
 
     /// Adds an adapter to each part that a target names; marks the targets that matched.
+    /// `modules` are the parts' full names.
     pub(super) fn add_adapters(
         &mut self,
         lora: &LoraConfig,
+        modules: &[String],
         matched: &mut [bool],
         device: &B::Device,
     ) -> usize {
         let [input, _] = self.weight.dims();
-        self.adapters = self
-            .parts
-            .iter()
-            .filter(|(name, _)| {
-                let mut hit = false;
-                for (target, matched) in lora.targets.iter().zip(matched.iter_mut()) {
-                    if target == "all-linear" || target == name {
-                        (hit, *matched) = (true, true);
-                    }
+        let mut adapters = Vec::new();
+        for ((name, width), module) in self.parts.iter().zip(modules) {
+            let mut hit = false;
+            for (target, matched) in lora.targets.iter().zip(matched.iter_mut()) {
+                if target == name || names_module(target, module) {
+                    (hit, *matched) = (true, true);
                 }
-                hit
-            })
-            .map(|(name, width)| Adapter::new(name, input, *width, lora, device))
-            .collect();
+            }
+            if hit {
+                adapters.push(Adapter::new([name, module], [input, *width], lora, device));
+            }
+        }
+        self.adapters = adapters;
         self.adapters.len()
     }
 
-    /// Folds the adapters into the weight.
+    /// Adds the adapters' update to the weight, unless it is there already.
     pub(super) fn merge(&mut self) {
+        if !self.merged {
+            self.add_delta(1.0);
+            self.merged = !self.adapters.is_empty();
+        }
+    }
+
+    /// Takes the adapters' update out of the weight, if it is there.
+    pub(super) fn unmerge(&mut self) {
+        if self.merged {
+            self.add_delta(-1.0);
+            self.merged = false;
+        }
+    }
+
+    fn add_delta(&mut self, sign: f64) {
         if self.adapters.is_empty() {
             return;
         }
         let [input, _] = self.weight.dims();
         let device = self.weight.device();
-        let mut adapters = std::mem::take(&mut self.adapters).into_iter().peekable();
+        let mut adapters = self.adapters.iter().peekable();
         let columns = self
             .parts
             .iter()
@@ -122,7 +141,7 @@ impl<B: Backend> Linear<B> {
                 None => Tensor::zeros([input, *width], &device),
             })
             .collect();
-        let delta = Tensor::cat(columns, 1);
+        let delta = Tensor::cat(columns, 1).mul_scalar(sign);
         self.weight = self.weight.clone().map(|weight| (weight + delta).detach());
     }
 }

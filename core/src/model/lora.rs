@@ -1,9 +1,11 @@
 //! Low-rank adaptation (LoRA, arXiv:2106.09685).
 
 use burn::module::{Module, Param};
-use burn::nn::{Dropout, DropoutConfig, Initializer};
+use burn::nn::Initializer;
 use burn::tensor::{Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
+
+use super::Dropout;
 
 /// Which projections get an adapter, and of what size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,7 +20,8 @@ pub struct LoraConfig {
     /// Dropout on the adapter's input, in training only.
     #[serde(default = "default_dropout")]
     pub dropout: f64,
-    /// Names of projections (`q_proj`, `query`, ...) or `all-linear`.
+    /// Projections by the end of their name (`q_proj`, `attention.self.query`), by a pattern over
+    /// the whole name (`layers.1*.self_attn.*`), or `all-linear`.
     #[serde(default = "default_targets")]
     pub targets: Vec<String>,
 }
@@ -59,13 +62,14 @@ pub struct Adapter<B: Backend> {
     scale: f64,
     #[module(skip)]
     part: String,
+    #[module(skip)]
+    module: String,
 }
 
 impl<B: Backend> Adapter<B> {
     pub(super) fn new(
-        part: &str,
-        input: usize,
-        output: usize,
+        [part, module]: [&str; 2],
+        [input, output]: [usize; 2],
         lora: &LoraConfig,
         device: &B::Device,
     ) -> Self {
@@ -74,10 +78,21 @@ impl<B: Backend> Adapter<B> {
         Self {
             a: init.init_with([input, lora.rank], Some(input), Some(lora.rank), device),
             b: Initializer::Zeros.init([lora.rank, output], device),
-            dropout: DropoutConfig::new(lora.dropout).init(),
+            dropout: Dropout { probability: lora.dropout },
             scale: lora.alpha / lora.rank as f64,
             part: part.to_string(),
+            module: module.to_string(),
         }
+    }
+
+    /// Full name of the projection in the family's checkpoints, as PEFT spells it.
+    pub fn module(&self) -> &str {
+        &self.module
+    }
+
+    /// `alpha / rank`, or what a read adapter says.
+    pub fn scale(&self) -> f64 {
+        self.scale
     }
 
     /// Name of the projection that this adapts.
@@ -93,5 +108,46 @@ impl<B: Backend> Adapter<B> {
     /// The update of the weight: `scale * A B`, `[in, out]`.
     pub fn delta(&self) -> Tensor<B, 2> {
         self.a.val().matmul(self.b.val()).mul_scalar(self.scale)
+    }
+}
+
+/// Whether a target names a module: `all-linear`, the end of its name at a dot, or a pattern with
+/// `*` over the whole name.
+pub(super) fn names_module(target: &str, module: &str) -> bool {
+    if target == "all-linear" || target == module {
+        return true;
+    }
+    let Some((first, rest)) = target.split_once('*') else {
+        return module.strip_suffix(target).is_some_and(|before| before.ends_with('.'));
+    };
+    let Some(mut left) = module.strip_prefix(first) else {
+        return false;
+    };
+    let mut pieces = rest.split('*').peekable();
+    while let Some(piece) = pieces.next() {
+        if pieces.peek().is_none() {
+            return left.ends_with(piece);
+        }
+        match left.find(piece) {
+            Some(at) => left = &left[at + piece.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_ends_or_patterns() {
+        let module = "layers.12.self_attn.q_proj";
+        for target in ["all-linear", "q_proj", "self_attn.q_proj", module, "layers.1*.self_attn.*", "*q_proj", "*.12.*"] {
+            assert!(names_module(target, module), "{target}");
+        }
+        for target in ["proj", "k_proj", "layers.2*", "layers.*.mlp.*", "*k_proj", "attn.q_proj"] {
+            assert!(!names_module(target, module), "{target}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 mod attention;
 mod decoder;
+mod dropout;
 mod encoder;
 pub(crate) mod families;
 mod feed_forward;
@@ -14,9 +15,10 @@ mod rotary;
 
 use burn::module::{Module, ModuleMapper};
 use burn::nn::Initializer;
-use burn::tensor::{Bool, Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, backend::Backend};
 
 pub use attention::{Attention, scaled_dot_product};
+pub use dropout::{Dropout, seed_dropout};
 pub use decoder::{Decoder, DecoderBlock};
 pub use encoder::{Encoder, EncoderBlock};
 pub use feed_forward::FeedForward;
@@ -55,6 +57,15 @@ pub struct States<B: Backend> {
     pub layers: Vec<Tensor<B, 3>>,
     /// Attention weights of the last layer `[batch, heads, query, key]`, if asked for.
     pub attention: Option<Tensor<B, 4>>,
+}
+
+/// What all blocks of one forward pass share: rotary angles and attention masks.
+#[derive(Debug, Clone)]
+pub struct Shared<B: Backend> {
+    angles: Option<rotary::Angles<B>>,
+    /// Distinct masks `[batch, 1, query, key]`, true where a query must not look.
+    masks: Vec<Option<Tensor<B, 4, Bool>>>,
+    mask_of_layer: Vec<usize>,
 }
 
 /// A batch of token ids on a device.
@@ -133,11 +144,100 @@ impl<B: Backend> Backbone<B> {
         }
     }
 
+    /// Number of blocks.
+    pub fn layers(&self) -> usize {
+        match self {
+            Backbone::Encoder(encoder) => encoder.blocks.len(),
+            Backbone::Decoder(decoder) => decoder.blocks.len(),
+        }
+    }
+
+    /// The table of token embeddings `[vocab, hidden]`.
+    pub fn token_embedding(&self) -> Tensor<B, 2> {
+        match self {
+            Backbone::Encoder(encoder) => encoder.token_embedding.val(),
+            Backbone::Decoder(decoder) => decoder.token_embedding.val(),
+        }
+    }
+
     /// One forward pass.
     pub fn forward(&self, input: &ModelInput<B>, mode: AttentionMode, want: Want) -> States<B> {
+        let x = self.embed_tokens(input);
+        self.forward_embeddings(x, input, mode, want)
+    }
+
+    /// One forward pass from the first block's input `[batch, seq, hidden]`; of `input` only the
+    /// attention mask is used.
+    pub fn forward_embeddings(
+        &self,
+        mut x: Tensor<B, 3>,
+        input: &ModelInput<B>,
+        mode: AttentionMode,
+        want: Want,
+    ) -> States<B> {
+        let shared = self.prepare(input, mode, x.dtype().into());
+        let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
+        for index in 0..self.layers() {
+            if want.layers {
+                states.layers.push(x.clone());
+            }
+            let last = index + 1 == self.layers();
+            (x, states.attention) = self.layer(index, x, &shared, want.attention && last);
+        }
+        states.last = self.finish(x);
+        if want.layers {
+            states.layers.push(states.last.clone());
+        }
+        states
+    }
+
+    /// The first block's input `[batch, seq, hidden]` of token ids.
+    pub fn embed_tokens(&self, input: &ModelInput<B>) -> Tensor<B, 3> {
         match self {
-            Backbone::Encoder(encoder) => encoder.forward(input, mode, want),
-            Backbone::Decoder(decoder) => decoder.forward(input, mode, want),
+            Backbone::Encoder(encoder) => encoder.embed_tokens(input),
+            Backbone::Decoder(decoder) => decoder.embed_tokens(input),
+        }
+    }
+
+    /// What all blocks of a pass over `input` share; `dtype` is that of the states.
+    pub fn prepare(
+        &self,
+        input: &ModelInput<B>,
+        mode: AttentionMode,
+        dtype: FloatDType,
+    ) -> Shared<B> {
+        match self {
+            Backbone::Encoder(encoder) => Shared {
+                angles: None,
+                masks: vec![attention_mask(input, mode, None)],
+                mask_of_layer: vec![0; encoder.blocks.len()],
+            },
+            Backbone::Decoder(decoder) => decoder.prepare(input, mode, dtype),
+        }
+    }
+
+    /// One block: `[batch, seq, hidden]` to the same; with its attention weights on demand.
+    pub fn layer(
+        &self,
+        index: usize,
+        x: Tensor<B, 3>,
+        shared: &Shared<B>,
+        want_weights: bool,
+    ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
+        let mask = shared.masks[shared.mask_of_layer[index]].as_ref();
+        match self {
+            Backbone::Encoder(encoder) => encoder.blocks[index].forward(x, mask, want_weights),
+            Backbone::Decoder(decoder) => {
+                decoder.blocks[index].forward(x, mask, shared.angles.as_ref(), want_weights)
+            }
+        }
+    }
+
+    /// The final norm, where the architecture has one.
+    pub fn finish(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        match self {
+            Backbone::Encoder(_) => x,
+            Backbone::Decoder(decoder) => decoder.norm.forward(x),
         }
     }
 
@@ -145,14 +245,19 @@ impl<B: Backend> Backbone<B> {
     ///
     /// # Errors
     /// A target that matches no projection.
-    pub fn with_lora(mut self, lora: &LoraConfig, device: &B::Device) -> Result<(Self, usize)> {
+    pub fn with_lora(
+        mut self,
+        lora: &LoraConfig,
+        config: &ModelConfig,
+        device: &B::Device,
+    ) -> Result<(Self, usize)> {
         let mut matched = vec![false; lora.targets.len()];
         let mut count = 0;
-        for linear in self.projections_mut() {
-            count += linear.add_adapters(lora, &mut matched, device);
+        for (modules, linear) in self.projections_mut(config)? {
+            count += linear.add_adapters(lora, &modules, &mut matched, device);
         }
         if let Some(at) = matched.iter().position(|hit| !hit) {
-            let known = self.projection_names().join(", ");
+            let known = self.projection_names(config)?.join(", ");
             return Err(Error::invalid(format!(
                 "LoRA target {:?} names no projection of this model; it has {known} (or \"all-linear\")",
                 lora.targets[at]
@@ -161,36 +266,84 @@ impl<B: Backend> Backbone<B> {
         Ok((initialized(self), count))
     }
 
-    /// Folds all LoRA adapters into their weights: `W + scale * A B`.
+    /// Folds all LoRA adapters into their weights, `W + scale * A B`, and drops them.
     pub fn merge_lora(mut self) -> Self {
-        for linear in self.projections_mut() {
+        for (_, linear) in self.linears_mut() {
             linear.merge();
+            linear.adapters.clear();
         }
         self
     }
 
-    fn projections_mut(&mut self) -> Vec<&mut Linear<B>> {
+    /// Folds all adapters into their weights and keeps them, so that [`Backbone::unmerged`] can
+    /// take them out again.
+    pub fn merged(mut self) -> Self {
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.merge());
+        self
+    }
+
+    /// Takes the adapters out of the weights that [`Backbone::merged`] put them into.
+    pub fn unmerged(mut self) -> Self {
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.unmerge());
+        self
+    }
+
+    /// All projections with their paths among our parameters.
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear<B>)> {
+        let numbered = |(index, block): (usize, Vec<(&'static str, _)>)| {
+            block
+                .into_iter()
+                .map(move |(path, linear)| (format!("blocks.{index}.{path}"), linear))
+                .collect::<Vec<_>>()
+        };
         match self {
-            Backbone::Encoder(encoder) => {
-                encoder.blocks.iter_mut().flat_map(EncoderBlock::projections_mut).collect()
-            }
-            Backbone::Decoder(decoder) => {
-                decoder.blocks.iter_mut().flat_map(DecoderBlock::projections_mut).collect()
-            }
+            Backbone::Encoder(encoder) => encoder
+                .blocks
+                .iter_mut()
+                .map(EncoderBlock::projections_mut)
+                .enumerate()
+                .flat_map(numbered)
+                .collect(),
+            Backbone::Decoder(decoder) => decoder
+                .blocks
+                .iter_mut()
+                .map(DecoderBlock::projections_mut)
+                .enumerate()
+                .flat_map(numbered)
+                .collect(),
         }
     }
 
+    /// All projections, each with the names of its parts as the family's checkpoints spell them
+    /// (`layers.0.self_attn.q_proj`).
+    pub(crate) fn projections_mut(
+        &mut self,
+        config: &ModelConfig,
+    ) -> Result<Vec<(Vec<String>, &mut Linear<B>)>> {
+        let names = families::names(config);
+        self.linears_mut()
+            .into_iter()
+            .map(|(path, linear)| {
+                let parts = names.source(&format!("{path}.weight"))?.parts;
+                let module = |(name, _): (String, _)| name.trim_end_matches(".weight").to_string();
+                Ok((parts.into_iter().map(module).collect(), linear))
+            })
+            .collect()
+    }
+
     /// Names of the projections that LoRA can adapt, as the checkpoint's family calls them.
-    pub fn projection_names(&self) -> Vec<String> {
+    ///
+    /// # Errors
+    /// A projection without a name in checkpoints, which is a defect.
+    pub fn projection_names(&self, config: &ModelConfig) -> Result<Vec<String>> {
         let mut names: Vec<String> = Vec::new();
-        let mut backbone = self.clone();
-        for linear in backbone.projections_mut() {
+        for (_, linear) in self.clone().projections_mut(config)? {
             for part in linear.part_names() {
                 if !names.contains(part) {
                     names.push(part.clone());
                 }
             }
         }
-        names
+        Ok(names)
     }
 }

@@ -1,0 +1,210 @@
+//! LoRA adapters as PEFT (github.com/huggingface/peft) keeps them: `adapter_config.json` and
+//! `adapter_model.safetensors`.
+
+use burn::module::Param;
+use burn::tensor::{Tensor, TensorData, backend::Backend};
+use serde_json::{Value, json};
+
+use super::folder::{Files, Folder, read_text};
+use super::safetensors::{Weights, write_safetensors};
+use crate::config::ModelConfig;
+use crate::model::{Backbone, LoraConfig};
+use crate::{Error, Result};
+
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model";
+/// What PEFT puts before the module names of a model without a task head.
+const PREFIX: &str = "base_model.model.";
+
+/// The adapters of a backbone as PEFT's two files; `base` names the model that they adapt.
+///
+/// # Errors
+/// A backbone without adapters, or values that cannot be read back from the device.
+pub fn save_adapters<B: Backend>(
+    backbone: &Backbone<B>,
+    config: &ModelConfig,
+    lora: &LoraConfig,
+    base: &str,
+) -> Result<Files> {
+    let mut tensors = Vec::new();
+    let mut targets: Vec<String> = Vec::new();
+    for (_, linear) in backbone.clone().projections_mut(config)? {
+        for adapter in &linear.adapters {
+            let matrices = [("lora_A", adapter.a.val()), ("lora_B", adapter.b.val())];
+            for (name, matrix) in matrices {
+                // PEFT keeps [rank, in] and [out, rank], we [in, rank] and [rank, out].
+                let matrix = matrix.transpose();
+                let shape = matrix.dims().to_vec();
+                let name = format!("{PREFIX}{}.{name}.weight", adapter.module());
+                let values = matrix.into_data().convert::<f32>().into_vec().map_err(|e| {
+                    Error::invalid(format!("{name}: could not be read back from the device: {e:?}"))
+                })?;
+                tensors.push((name, shape, values));
+            }
+            targets.push(adapter.module().to_string());
+        }
+    }
+    if tensors.is_empty() {
+        return Err(Error::invalid("the model has no LoRA adapters to save"));
+    }
+    let value = json!({
+        "peft_type": "LORA",
+        "task_type": "FEATURE_EXTRACTION",
+        "base_model_name_or_path": base,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": lora.dropout,
+        "target_modules": targets,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "use_rslora": false,
+        "use_dora": false,
+        "modules_to_save": null,
+        "init_lora_weights": true,
+        "inference_mode": true,
+    });
+    let mut files = Files::default();
+    files.0.insert(CONFIG.into(), format!("{value:#}\n").into_bytes());
+    files.0.insert(
+        format!("{WEIGHTS}.safetensors"),
+        write_safetensors(&tensors, &[("format", "pt")])?,
+    );
+    Ok(files)
+}
+
+/// Adds the adapters of a PEFT folder to a backbone, and says with which settings.
+///
+/// # Errors
+/// Another kind of adapter than plain LoRA, or tensors that do not fit the backbone; each is named.
+pub fn load_adapters<B: Backend>(
+    backbone: Backbone<B>,
+    config: &ModelConfig,
+    folder: &dyn Folder,
+    device: &B::Device,
+) -> Result<(Backbone<B>, LoraConfig)> {
+    let file = folder.file_label(CONFIG);
+    let bad = |cause: String| Error::bad_file(&file, cause, "merge the adapter with PEFT first");
+    let bytes = read_text(folder, CONFIG)?.ok_or_else(|| Error::MissingFile {
+        folder: folder.label(),
+        file: CONFIG.into(),
+        remedy: "name a folder that PEFT's save_pretrained wrote".into(),
+    })?;
+    let value: Value = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+    let lora = read_config(&value).map_err(bad)?;
+    let mut weights = Weights::open(folder, WEIGHTS)?;
+    // Targets are exactly the modules that have weights, whatever pattern chose them.
+    let modules: Vec<String> = weights
+        .tensors()
+        .keys()
+        .filter_map(|name| name.strip_suffix(".lora_A.weight"))
+        .map(String::from)
+        .collect();
+    let scale_by_root = value["use_rslora"] == json!(true);
+    let alpha = if scale_by_root { lora.alpha * (lora.rank as f64).sqrt() } else { lora.alpha };
+    let known = |module: &str| {
+        // Task models nest the backbone (`base_model.model.model.layers`).
+        let bare = module.strip_prefix(PREFIX).unwrap_or(module);
+        ["", "model.", "bert.", "roberta.", "xlm_roberta."]
+            .iter()
+            .filter_map(|prefix| bare.strip_prefix(prefix))
+            .map(String::from)
+            .collect::<Vec<_>>()
+    };
+    let mut backbone = backbone;
+    let mut names: Vec<String> = Vec::new();
+    for (parts, _) in backbone.projections_mut(config)? {
+        names.extend(parts);
+    }
+    let mut targets = Vec::new();
+    for module in &modules {
+        let bare = known(module).into_iter().find(|bare| names.contains(bare)).ok_or_else(|| {
+            Error::bad_file(
+                weights.label(),
+                format!("adapts {module}, which this model has not"),
+                "use the base model that adapter_config.json names",
+            )
+        })?;
+        targets.push((bare, module.clone()));
+    }
+    let lora = LoraConfig {
+        alpha,
+        targets: targets.iter().map(|(bare, _)| bare.clone()).collect(),
+        ..lora
+    };
+    let (mut backbone, _) = backbone.with_lora(&lora, config, device)?;
+    for (_, linear) in backbone.projections_mut(config)? {
+        for adapter in &mut linear.adapters {
+            let Some((_, module)) = targets.iter().find(|(bare, _)| bare == adapter.module()) else {
+                continue;
+            };
+            for (name, param) in [("lora_A", &mut adapter.a), ("lora_B", &mut adapter.b)] {
+                let name = format!("{module}.{name}.weight");
+                let [rows, columns] = param.shape().dims();
+                let found = weights.tensors().get(&name).map(|info| info.shape.clone());
+                if found.as_deref() != Some(&[columns, rows]) {
+                    return Err(Error::bad_file(
+                        weights.label(),
+                        format!("{name} is {found:?}, expected [{columns}, {rows}]"),
+                        "check r in adapter_config.json and the base model",
+                    ));
+                }
+                let values = weights.read(&name)?.unwrap_or_default();
+                let data = TensorData::new(values, [columns, rows]);
+                let tensor = Tensor::<B, 2>::from_data(data, device).transpose();
+                *param = Param::initialized(param.id, tensor);
+            }
+        }
+    }
+    Ok((backbone, lora))
+}
+
+/// The settings of `adapter_config.json`, or what of it is not supported.
+fn read_config(value: &Value) -> std::result::Result<LoraConfig, String> {
+    if value["peft_type"] != json!("LORA") {
+        return Err(format!("peft_type is {}, only LORA is supported", value["peft_type"]));
+    }
+    for (key, plain) in [
+        ("use_dora", json!(false)),
+        ("fan_in_fan_out", json!(false)),
+        ("bias", json!("none")),
+        ("modules_to_save", Value::Null),
+        ("rank_pattern", json!({})),
+        ("alpha_pattern", json!({})),
+        ("lora_bias", json!(false)),
+    ] {
+        let found = &value[key];
+        if !found.is_null() && *found != plain {
+            return Err(format!("{key} is {found}, which is not supported"));
+        }
+    }
+    let number = |key: &str| value[key].as_f64().ok_or(format!("{key} is missing or no number"));
+    let rank = value["r"].as_u64().filter(|&rank| rank > 0 && rank <= 1 << 16);
+    Ok(LoraConfig {
+        rank: rank.ok_or(format!("r is {}", value["r"]))? as usize,
+        alpha: number("lora_alpha")?,
+        dropout: number("lora_dropout")?,
+        targets: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_adapters_are_refused_by_name() {
+        let plain = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "lora_dropout": 0.1});
+        assert_eq!(read_config(&plain).unwrap().rank, 4);
+        for (key, value) in [
+            ("peft_type", json!("IA3")),
+            ("use_dora", json!(true)),
+            ("bias", json!("all")),
+            ("r", json!(0)),
+            ("modules_to_save", json!(["x"])),
+        ] {
+            let mut other = plain.clone();
+            other[key] = value;
+            assert!(read_config(&other).unwrap_err().contains(key), "{key}");
+        }
+    }
+}

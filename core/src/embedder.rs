@@ -443,7 +443,7 @@ mod tests {
         ) {
             let tokens: Vec<Tokens> = lengths
                 .iter()
-                .map(|&n| Tokens { ids: vec![0; n], pooling: vec![true; n], offsets: vec![(0, 0); n], truncated: false })
+                .map(|&n| Tokens { ids: vec![0; n], pooling: vec![true; n], offsets: vec![(0, 0); n], content: 0..n, truncated: false })
                 .collect();
             let batches = batches(&tokens, budget);
             let mut seen: Vec<usize> = batches.concat();

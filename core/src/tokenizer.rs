@@ -74,6 +74,8 @@ pub struct Tokens {
     /// Byte range of each token in the text (without the prompt); empty for special and
     /// instruction tokens.
     pub offsets: Vec<(usize, usize)>,
+    /// Where the text's own tokens stand: behind prefix and instruction, before the suffix.
+    pub content: std::ops::Range<usize>,
     /// Whether the text was cut to fit the length limit.
     pub truncated: bool,
 }
@@ -202,6 +204,23 @@ impl Tokenizer {
         largest.map_or(0, |id| id as usize + 1)
     }
 
+    /// Tokens put after every text.
+    pub fn suffix(&self) -> &[u32] {
+        &self.suffix
+    }
+
+    /// Pads rows of ids on the right, whatever the tokenizer's own side.
+    pub fn pad_right(&self, rows: &[&[u32]]) -> TokenBatch {
+        let seq = rows.iter().map(|row| row.len()).max().unwrap_or(0);
+        let mut ids = Vec::with_capacity(rows.len() * seq);
+        let mut attention = Vec::with_capacity(rows.len() * seq);
+        for row in rows {
+            ids.extend(row.iter().copied().chain(std::iter::repeat_n(self.pad, seq - row.len())));
+            attention.extend((0..seq).map(|at| at < row.len()));
+        }
+        TokenBatch { ids, pooling: attention.clone(), attention, batch: rows.len(), seq }
+    }
+
     /// The text of a token, as the vocabulary spells it.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
@@ -237,6 +256,7 @@ impl Tokenizer {
             ids: [&self.prefix, &encoding.get_ids()[..kept], &self.suffix].concat(),
             pooling: Vec::new(),
             offsets: vec![(0, 0); self.prefix.len()],
+            content: self.prefix.len() + instructed..self.prefix.len() + kept,
             truncated: encoding.len() > kept,
         };
         tokens.offsets.extend(offsets.iter().map(|&span| {
@@ -364,6 +384,7 @@ mod tests {
     fn instruction_span_is_out_of_pooling() {
         let all = tokenizer(config()).encode("query: ", "a").unwrap();
         assert_eq!(all.ids, [1, 6, 7, 4, 2]);
+        assert_eq!(all.content, 3..4);
         assert_eq!(all.pooling, [false, false, false, true, true]);
         assert_eq!(all.offsets[3], (0, 1));
         let nv = TokenizerConfig { instruction: InstructionSpan::ExcludedWithoutBos, ..config() };

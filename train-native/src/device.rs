@@ -205,6 +205,28 @@ macro_rules! with_backend {
     };
 }
 
+/// The handles of several devices of one backend, the first of which the caller has.
+///
+/// # Errors
+/// Devices of different kinds.
+pub fn handles<B: burn::tensor::backend::Backend>(devices: &[Device]) -> Result<Vec<B::Device>> {
+    use std::any::Any;
+    devices
+        .iter()
+        .map(|device| {
+            let handle: Box<dyn Any> = match device {
+                Device::Cpu => Box::new(burn::tensor::Device::<Cpu>::default()),
+                Device::Vulkan(handle) => Box::new(handle.clone()),
+                Device::Cuda(index) => Box::new(cuda_handle(*index)),
+            };
+            match handle.downcast::<B::Device>() {
+                Ok(handle) => Ok(*handle),
+                Err(_) => bail!("{device} is of another kind than the first device; name devices of one kind"),
+            }
+        })
+        .collect()
+}
+
 /// The CPU backend.
 pub type Cpu = burn::backend::Flex;
 /// The Vulkan backend.

@@ -11,6 +11,7 @@ pub mod device;
 pub mod embedding;
 pub mod eval;
 pub mod interrupt;
+pub mod mine;
 pub mod model;
 pub mod quickstart;
 pub mod recipe;

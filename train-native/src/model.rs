@@ -6,8 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use burn::tensor::backend::Backend;
 use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
-use kiln_core::checkpoint::{Directory, LoadOptions, load};
+use kiln_core::checkpoint::{Directory, LoadOptions, load, read_architecture};
+use kiln_core::config::ModelConfig;
 use kiln_core::embedder::Embedder;
+use kiln_core::pooling::PoolingConfig;
 
 use crate::terminal::Terminal;
 
@@ -137,4 +139,31 @@ pub fn load_embedder<B: Backend>(
 ) -> Result<Embedder<B>> {
     let folder = Directory::new(resolve(name, terminal)?)?;
     Ok(load(&folder, options, device)?)
+}
+
+/// Shape and pooling head of a model, from its configuration files alone.
+///
+/// # Errors
+/// As [`resolve`], and configuration files that cannot be read.
+pub fn architecture(name: &str, terminal: Terminal) -> Result<(ModelConfig, PoolingConfig)> {
+    let path = Path::new(name);
+    let folder = match path.exists() || !name.contains('/') {
+        true => resolve(name, terminal)?,
+        false => configuration(name)
+            .with_context(|| format!("{name}: no such folder here, and the Hub did not give it"))?,
+    };
+    Ok(read_architecture(&Directory::new(folder)?)?)
+}
+
+/// The configuration files of a Hub model, without its weights.
+fn configuration(name: &str) -> Result<PathBuf> {
+    let (id, revision) = name.split_once('@').unwrap_or((name, "main"));
+    let repo = Repo::with_revision(id.into(), RepoType::Model, revision.into());
+    let repo = ApiBuilder::from_env().with_progress(false).build()?.repo(repo);
+    let config = repo.get("config.json")?;
+    let modules = optional(&repo, "modules.json")?.map(|file| module_paths(&file)).transpose()?;
+    for path in modules.unwrap_or_default() {
+        optional(&repo, &format!("{path}/config.json"))?;
+    }
+    config.parent().map(Path::to_path_buf).context("the Hub's cache has no folder for the model")
 }

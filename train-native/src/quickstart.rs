@@ -14,14 +14,14 @@ use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use serde::Serialize;
 
-use crate::data::Example;
+use crate::data::OnBadRow;
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
 use crate::embedding::embed_texts;
 use crate::eval::{bm25_rankings, dense_rankings, ndcg};
-use crate::recipe::Recipe;
-use crate::report::{Page, Series, bar_chart, line_chart};
+use crate::recipe::{Recipe, Stage};
+use crate::report::{Page, bar_chart, curves, line_chart};
 use crate::terminal::Terminal;
-use crate::train::{Plan, Telemetry, new_model, train};
+use crate::train::{Inputs, Observer, Plan, Point, new_model, train};
 use crate::vectors::write_atomically;
 
 /// The recipe that quickstart runs, as it also writes it into its folder.
@@ -122,31 +122,28 @@ pub fn run<B: Backend>(
     for score in &scores {
         terminal.note(format!("nDCG@{DEPTH} {:.4}  {}", score.ndcg_at_10, score.name));
     }
-    let examples: Vec<Vec<Example>> = recipe
-        .stages
-        .iter()
-        .map(|stage| {
-            let named = |file: &String| match file.as_str() {
-                "data/classes.jsonl" => corpus.classes.clone(),
-                "data/pairs.jsonl" => corpus.pairs.clone(),
-                _ => corpus.retrieval.clone(),
-            };
-            stage.data.iter().flat_map(named).collect()
-        })
-        .collect();
+    let inputs = Inputs::open(&recipe, out, OnBadRow::Stop, Terminal { quiet: true, ..terminal })?;
     let plan = Plan {
         recipe: &recipe,
-        examples: &examples,
-        checkpoint: &out.join("checkpoint"),
+        sets: &inputs.sets,
+        measured: &[],
+        output: Some(out),
         checkpoint_every: 500,
+        keep: 1,
         resume: None,
         terminal,
     };
-    let outcome = train::<Autodiff<B>>(embedder, plan, |embedder, stage| {
-        let value = score(embedder, &corpus.test)?;
-        show(format!("after stage {:?}", stage.name), value, &mut scores);
-        Ok(())
-    })?;
+    struct Scores<'a, F>(&'a RetrievalSet, F);
+    impl<B: Backend, F: FnMut(String, f64)> Observer<Autodiff<B>> for Scores<'_, F> {
+        fn after_stage(&mut self, embedder: &Embedder<B>, stage: &Stage) -> Result<()> {
+            let value = score(embedder, self.0)?;
+            (self.1)(format!("after stage {:?}", stage.name), value);
+            Ok(())
+        }
+    }
+    let note = |name: String, value: f64| show(name, value, &mut scores);
+    let outcome =
+        train::<Autodiff<B>>(embedder, plan, &[], &mut Scores(&corpus.test, note))?;
     if outcome.interrupted {
         return Err(kiln_core::Error::Cancelled.into());
     }
@@ -156,7 +153,6 @@ pub fn run<B: Backend>(
 
     let model = out.join("model");
     write_directory(&model, &save(&outcome.embedder)?)?;
-    write_atomically(&out.join("metrics.jsonl"), outcome.telemetry.to_json_lines()?.as_bytes())?;
     let summary = Summary {
         samples: samples(&outcome.embedder, &corpus.test)?,
         scores,
@@ -169,7 +165,7 @@ pub fn run<B: Backend>(
     write_atomically(&out.join("scores.json"), &serde_json::to_vec_pretty(&summary)?)?;
     write_atomically(
         &summary.report,
-        page(&summary, &recipe, &outcome.telemetry)?.to_html().as_bytes(),
+        page(&summary, &recipe, &outcome.points)?.to_html().as_bytes(),
     )?;
     Ok(summary)
 }
@@ -264,7 +260,7 @@ fn samples<B: Backend>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<Ve
     Ok(rankings.into_iter().enumerate().map(sample).collect())
 }
 
-fn page(summary: &Summary, recipe: &Recipe, telemetry: &Telemetry) -> Result<Page> {
+fn page(summary: &Summary, recipe: &Recipe, points: &[Point]) -> Result<Page> {
     let mut page = Page::new("Kiln quickstart");
     page.paragraph(&format!(
         "A model of {} parameters, trained from nothing in {:.0} seconds on made-up facts, and tested on {} questions \
@@ -279,7 +275,8 @@ fn page(summary: &Summary, recipe: &Recipe, telemetry: &Telemetry) -> Result<Pag
         summary.scores.iter().map(|score| (score.name.clone(), score.ndcg_at_10)).collect();
     page.figure(&bar_chart(&bars)?, "nDCG@10 on the test questions; higher is better");
     page.heading("Training");
-    let (loss, lr) = curves(recipe, telemetry);
+    let (loss, lr) =
+        (curves(recipe, points, |point| point.loss), curves(recipe, points, |point| point.lr));
     page.figure(&line_chart("step", "loss", &loss)?, "Contrastive loss of each step (the stages' losses have different negatives, so their levels differ)");
     page.figure(&line_chart("step", "learning rate", &lr)?, "Learning rate of each step");
     page.heading("Sample queries");
@@ -291,21 +288,4 @@ fn page(summary: &Summary, recipe: &Recipe, telemetry: &Telemetry) -> Result<Pag
         page.table(&rows);
     }
     Ok(page)
-}
-
-/// Loss and learning rate by step, one line a stage.
-pub fn curves(recipe: &Recipe, telemetry: &Telemetry) -> (Vec<Series>, Vec<Series>) {
-    let mut before = 0;
-    let (mut losses, mut rates) = (Vec::new(), Vec::new());
-    for (number, stage) in recipe.stages.iter().enumerate() {
-        let points = || telemetry.points.iter().filter(|point| point.stage == number);
-        let series = |value: fn(&crate::train::Point) -> f64| Series {
-            name: stage.name.clone(),
-            points: points().map(|point| ((before + point.step) as f64, value(point))).collect(),
-        };
-        losses.push(series(|point| point.loss));
-        rates.push(series(|point| point.lr));
-        before += stage.steps;
-    }
-    (losses, rates)
 }

@@ -31,6 +31,16 @@ impl Terminal {
         bar
     }
 
+    /// The bar of a training stage, with a line of numbers (its prefix) below.
+    pub fn training(self, total: u64, stage: &str) -> ProgressBar {
+        let bar = self.progress(total, stage);
+        let style = ProgressStyle::with_template(
+            "{msg:>12} {bar:32.cyan/blue} {human_pos}/{human_len} steps  {elapsed} gone  {eta} left\n{prefix:>0}",
+        );
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+        bar
+    }
+
     /// A counter with its rate, for work of unknown length.
     pub fn counter(self, what: &str) -> ProgressBar {
         let bar = self.progress(0, what);

@@ -14,5 +14,5 @@ pub use parameters::{load_backbone, save_backbone};
 pub use peft::{load_adapters, save_adapters};
 pub use safetensors::{TensorInfo, Weights, write_safetensors};
 pub use sentence_transformers::{
-    LoadOptions, SavedModel, load, load_pooling, save, tokenizer_config_file,
+    LoadOptions, SavedModel, load, load_pooling, read_architecture, save, tokenizer_config_file,
 };

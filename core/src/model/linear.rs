@@ -84,6 +84,19 @@ impl<B: Backend> Linear<B> {
         self.parts.iter().map(|(name, _)| name)
     }
 
+    /// Values that the adapters of a configuration would have.
+    pub(super) fn lora_size(&self, lora: &LoraConfig, modules: &[String]) -> usize {
+        let [input, _] = self.weight.shape().dims();
+        let named = |name: &str, module: &str| {
+            lora.targets.iter().any(|target| target == name || names_module(target, module))
+        };
+        let parts = self.parts.iter().zip(modules);
+        parts
+            .filter(|((name, _), module)| named(name, module))
+            .map(|((_, width), _)| lora.rank * (input + width))
+            .sum()
+    }
+
     /// Adds an adapter to each part that a target names; marks the targets that matched.
     /// `modules` are the parts' full names.
     pub(super) fn add_adapters(
@@ -103,7 +116,8 @@ impl<B: Backend> Linear<B> {
                 }
             }
             if hit {
-                adapters.push(Adapter::new([name, module], [input, *width], lora, device));
+                let adapter = Adapter::new([name, module], [input, *width], lora, device);
+                adapters.push(super::initialized(adapter));
             }
         }
         self.adapters = adapters;

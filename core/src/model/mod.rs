@@ -263,7 +263,22 @@ impl<B: Backend> Backbone<B> {
                 lora.targets[at]
             )));
         }
-        Ok((initialized(self), count))
+        Ok((self, count))
+    }
+
+    /// Values that the adapters of a configuration would have, without making them.
+    ///
+    /// # Errors
+    /// A projection without a name in checkpoints, which is a defect.
+    pub fn lora_size(&self, lora: &LoraConfig, config: &ModelConfig) -> Result<usize> {
+        let mut backbone = self.clone();
+        let projections = backbone.projections_mut(config)?;
+        Ok(projections.iter().map(|(modules, linear)| linear.lora_size(lora, modules)).sum())
+    }
+
+    /// Whether there is any LoRA adapter.
+    pub fn has_adapters(&self) -> bool {
+        self.clone().linears_mut().iter().any(|(_, linear)| !linear.adapters.is_empty())
     }
 
     /// Folds all LoRA adapters into their weights, `W + scale * A B`, and drops them.

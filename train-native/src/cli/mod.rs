@@ -3,8 +3,11 @@
 mod bench;
 mod devices;
 mod embed;
+mod granularity;
 mod inspect;
+mod mine;
 mod quickstart;
+mod recipes;
 mod search;
 mod similarity;
 mod train;
@@ -57,6 +60,12 @@ enum Command {
     Quickstart(quickstart::QuickstartArgs),
     /// Train a model by a recipe
     Train(train::TrainArgs),
+    /// List the shipped recipes, or print one
+    Recipes(recipes::RecipesArgs),
+    /// Find hard negatives with a teacher model
+    Mine(mine::MineArgs),
+    /// Check that graded negatives are graded
+    Granularity(granularity::GranularityArgs),
     /// List the devices that are there, and why the rest is not
     Devices,
     /// Turn the texts of a file into vectors
@@ -154,6 +163,9 @@ pub fn main() -> ExitCode {
         match &cli.command {
             Command::Quickstart(args) => quickstart::run(args, global),
             Command::Train(args) => train::run(args, global),
+            Command::Recipes(args) => recipes::run(args, global),
+            Command::Mine(args) => mine::run(args, global),
+            Command::Granularity(args) => granularity::run(args, global),
             Command::Devices => devices::run(global),
             Command::Embed(args) => embed::run(args, global),
             Command::Search(args) => search::run(args, global),

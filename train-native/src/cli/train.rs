@@ -2,121 +2,116 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
-use burn::backend::Autodiff;
-use burn::tensor::backend::Backend;
+use anyhow::{Result, bail};
 use clap::Args;
-use kiln_core::checkpoint::{save, write_directory};
 use serde_json::json;
 
 use super::Global;
-use crate::data::{Example, read_examples};
-use crate::quickstart::curves;
-use crate::recipe::Recipe;
-use crate::report::{Page, line_chart};
-use crate::terminal::{Terminal, thousands};
-use crate::train::{Checkpoint, Outcome, Plan, base_model, new_model, train};
-use crate::vectors::write_atomically;
-use crate::{device, with_backend};
+use crate::data::OnBadRow;
+use crate::device::{DeviceChoice, handles, open};
+use crate::recipe::{Recipe, shipped};
+use crate::terminal::thousands;
+use crate::train::{CHECKPOINTS, Checkpoint, DryRun, Fit, Fitted, Inputs, fit};
+use crate::with_backend;
 
 /// Train a model by a recipe. Ctrl-C saves a checkpoint and exits; --resume goes on from it.
 #[derive(Debug, Args)]
 pub(super) struct TrainArgs {
-    /// Recipe (TOML); its data files are looked for beside it
-    #[arg(long, short, value_name = "FILE")]
-    recipe: PathBuf,
-    /// Folder for the model, the checkpoint, metrics and report
-    #[arg(long, short, value_name = "DIR")]
-    output: PathBuf,
-    /// Go on from the checkpoint in the output folder
+    /// Recipe: a TOML file, or the name of a shipped one (`train-native recipes` lists them)
+    #[arg(long, short, value_name = "FILE|NAME")]
+    recipe: String,
+    /// Change a field of the recipe (stage.1.lr=1e-4); may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Folder for the model, checkpoints, metrics and report
+    #[arg(long, short, value_name = "DIR", required_unless_present = "dry_run")]
+    output: Option<PathBuf>,
+    /// Folder for the recipe's relative paths [default: the recipe's own, or the present one]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Go on from the newest checkpoint in the output folder
     #[arg(long)]
     resume: bool,
+    /// Leave out rows that cannot be read, and count them, rather than stop
+    #[arg(long)]
+    skip_bad_rows: bool,
     /// Steps between checkpoints
     #[arg(long, value_name = "STEPS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: u32,
+    /// Checkpoints to keep
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    keep: u32,
+    /// Train on several devices of one kind together (cuda:0,cuda:1)
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    devices: Vec<DeviceChoice>,
+    /// Print the resolved recipe, parameters, memory and samples, and train nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 pub(super) fn run(args: &TrainArgs, global: &Global) -> Result<()> {
-    let recipe = Recipe::read(&args.recipe)?;
-    let checkpoint = args.output.join("checkpoint");
-    let resume = Checkpoint::find(&checkpoint, &recipe)?;
+    let recipe = Recipe::read(&args.recipe, &args.set)?;
+    let terminal = global.terminal();
+    let folder = match &args.data_dir {
+        Some(folder) => folder.clone(),
+        None if shipped(&args.recipe).is_some() => PathBuf::new(),
+        None => Path::new(&args.recipe).parent().unwrap_or(Path::new("")).to_path_buf(),
+    };
+    let on_bad_row = if args.skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
+    if args.dry_run {
+        let dry = DryRun::new(&recipe, &folder, on_bad_row, terminal)?;
+        return terminal.result(&dry, || dry.to_text());
+    }
+    let Some(output) = &args.output else {
+        bail!("--output is missing");
+    };
+    let resume = Checkpoint::find(&output.join(CHECKPOINTS), &recipe)?;
     match (&resume, args.resume) {
         (Some(_), false) => bail!(
             "{}: holds a checkpoint; add --resume to go on from it, or choose another --output",
-            args.output.display()
+            output.display()
         ),
-        (None, true) => bail!("{}: holds no checkpoint to resume", args.output.display()),
+        (None, true) => bail!("{}: holds no checkpoint to resume", output.display()),
         _ => {}
     }
-    let beside = args.recipe.parent().unwrap_or(Path::new(""));
-    let mut examples = Vec::new();
-    for stage in &recipe.stages {
-        let mut all: Vec<Example> = Vec::new();
-        for file in &stage.data {
-            all.extend(read_examples(&beside.join(file).to_string_lossy())?);
-        }
-        examples.push(all);
-    }
-    std::fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
-    let device = device::open(global.device)?;
-    let terminal = global.terminal();
-    let plan = Plan {
+    let inputs = Inputs::open(&recipe, &folder, on_bad_row, terminal)?;
+    let plan = Fit {
         recipe: &recipe,
-        examples: &examples,
-        checkpoint: &checkpoint,
+        inputs: &inputs,
+        output,
         checkpoint_every: args.checkpoint_every as usize,
+        keep: args.keep as usize,
         resume,
         terminal,
     };
-    with_backend!(&device, B, handle => train_and_save::<B>(plan, args, &handle, terminal))
+    let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };
+    let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
+    let fitted = with_backend!(&devices[0], B, _handle => fit::<B>(&plan, &handles::<B>(&devices)?))?;
+    report(&fitted, global)
 }
 
-fn train_and_save<B: Backend>(
-    plan: Plan<'_>,
-    args: &TrainArgs,
-    device: &B::Device,
-    terminal: Terminal,
-) -> Result<()> {
-    let recipe = plan.recipe;
-    B::seed(device, recipe.seed);
-    let texts = plan.examples.iter().flatten().flat_map(|example| {
-        [&example.query].into_iter().chain(&example.pos).chain(&example.neg).map(String::as_str)
-    });
-    let embedder = match (&recipe.model.base, &recipe.model.new) {
-        (Some(base), _) => base_model::<B>(base, &recipe.model, device, terminal)?,
-        (None, Some(new)) => {
-            new_model::<B>(new, &recipe.model, texts.collect::<Vec<_>>().into_iter(), device)?
-        }
-        (None, None) => bail!("the model needs either base or new"),
-    };
-    let Outcome { embedder, telemetry, interrupted } =
-        train::<Autodiff<B>>(embedder, plan, |_, _| Ok(()))?;
-    write_atomically(&args.output.join("metrics.jsonl"), telemetry.to_json_lines()?.as_bytes())?;
-    if interrupted {
-        terminal.note(format!("stopped; go on with --resume --output {}", args.output.display()));
-        return Err(kiln_core::Error::Cancelled.into());
-    }
-    let model = args.output.join("model");
-    write_directory(&model, &save(&embedder)?)?;
-    let report = args.output.join("report.html");
-    let (loss, lr) = curves(recipe, &telemetry);
-    let mut page = Page::new(&format!("Training: {}", recipe.name));
-    page.figure(&line_chart("step", "loss", &loss)?, "Loss of each step");
-    page.figure(&line_chart("step", "learning rate", &lr)?, "Learning rate of each step");
-    write_atomically(&report, page.to_html().as_bytes())?;
-    let last = telemetry.points.last();
+fn report(fitted: &Fitted, global: &Global) -> Result<()> {
+    let Fitted { model, adapter, best, report, points } = fitted;
+    let last = points.last();
+    let seconds: f64 = points.iter().map(|point| point.seconds).sum();
     let summary = json!({
-        "model": model, "report": report, "steps": telemetry.points.len(),
-        "loss": last.map(|point| point.loss),
-        "seconds": telemetry.points.iter().map(|point| point.seconds).sum::<f64>(),
+        "model": model, "adapter": adapter, "report": report, "steps": points.len(),
+        "loss": last.map(|point| point.loss), "scores": last.map(|point| &point.scores),
+        "best": best.as_ref().map(|(folder, best)| json!({"model": folder, "step": best.step, "score": best.score})),
+        "seconds": seconds,
     });
-    terminal.result(&summary, || {
-        format!(
-            "{} steps, last loss {:.4}; model in {}, report in {}",
-            thousands(telemetry.points.len()),
-            last.map_or(f64::NAN, |point| point.loss),
-            model.display(),
-            report.display()
-        )
+    global.terminal().result(&summary, || {
+        let mut lines = vec![format!(
+            "{} steps in {seconds:.0} s, last loss {:.4}",
+            thousands(points.len()),
+            last.map_or(f64::NAN, |point| point.loss)
+        )];
+        lines.push(format!("model    {}", model.display()));
+        lines.extend(adapter.as_ref().map(|folder| format!("adapter  {}", folder.display())));
+        lines.extend(best.as_ref().map(|(folder, best)| {
+            format!("best     {} (step {}, {:.4})", folder.display(), best.step, best.score)
+        }));
+        lines.push(format!("report   {}", report.display()));
+        lines.join("\n")
     })
 }

@@ -1,8 +1,28 @@
-//! Training data: examples, how they are read, and how batches are drawn.
+//! Training data: file formats, conversions, filters, and how batches are drawn.
+//!
+//! `rows of a file -> format -> convert -> filter -> Store on disk -> Sampler -> Batch`
 
+mod beir;
+mod convert;
 pub mod corpus;
+mod dataset;
 mod example;
+mod format;
+mod leak;
 mod sampler;
+mod store;
 
-pub use example::{Example, read_examples};
-pub use sampler::{Batch, Sampler};
+pub use beir::{BeirFolder, qrels_file};
+pub use convert::Labels;
+pub use dataset::{Counts, DataSet, OnBadRow, Opening};
+pub use example::Example;
+pub use format::{Fields, Row, RowFormat};
+pub use leak::LeakFilter;
+pub(crate) use sampler::mixed;
+pub use sampler::{Batch, Sampler, SamplerState, Text};
+pub use store::{Store, StoreWriter};
+
+/// A number for a text that is the same for the same text, whatever its case and outer space.
+pub fn text_hash(text: &str) -> u128 {
+    xxhash_rust::xxh3::xxh3_128(text.trim().to_lowercase().as_bytes())
+}

@@ -1,101 +1,309 @@
 //! Draws batches: shuffled by seed and epoch, no text twice in a batch, negatives by curriculum.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
-use rand::seq::SliceRandom as _;
+use anyhow::Result;
+use kiln_core::loss::Candidates;
+use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
-use super::Example;
-use crate::recipe::{Curriculum, Stage};
+use super::{DataSet, Example};
+use crate::recipe::{Curriculum, Objective, SamplerKind, Stage};
 
-/// The texts of one batch.
+/// A text with the prompt before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
-    /// The queries.
-    pub queries: Vec<String>,
-    /// Each query's positive, then its hard negatives, query by query.
-    pub documents: Vec<String>,
+pub struct Text {
+    /// The prompt, perhaps empty.
+    pub prompt: Arc<str>,
+    /// The text.
+    pub text: String,
 }
 
-/// An endless, deterministic stream of batches over examples.
-pub struct Sampler<'a> {
-    examples: &'a [Example],
+/// The texts of one batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// The queries.
+    pub queries: Vec<Text>,
+    /// Each query's positive and its hard negatives, query by query.
+    pub documents: Vec<Text>,
+    /// Which document belongs to which query.
+    pub candidates: Candidates,
+    /// Data set and example of each query, to find a batch again.
+    pub ids: Vec<(usize, usize)>,
+}
+
+/// Where a stream of batches is; the same state gives the same batches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SamplerState {
     rng: ChaCha8Rng,
-    /// Examples to come, the next at the front.
-    queue: VecDeque<usize>,
+    cursors: Vec<Cursor>,
+    /// Batches drawn so far.
+    batches: usize,
+}
+
+/// Where a data set is in its epochs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Cursor {
+    epoch: u64,
+    position: usize,
+    /// Examples that could not stand in their batch, the next at the front.
+    waiting: VecDeque<u32>,
+}
+
+/// An endless, deterministic stream of batches over data sets.
+pub struct Sampler<'a> {
+    sets: &'a [DataSet],
+    stage: &'a Stage,
+    seed: u64,
+    state: SamplerState,
+    /// Order of each set in its present epoch, and which epoch that is.
+    orders: Vec<(u64, Vec<u32>)>,
+    prompts: Vec<[Arc<str>; 2]>,
+    shares: Vec<f64>,
 }
 
 impl<'a> Sampler<'a> {
-    /// A stream that is the same for the same examples and seed.
-    pub fn new(examples: &'a [Example], seed: u64) -> Self {
-        Self { examples, rng: ChaCha8Rng::seed_from_u64(seed), queue: VecDeque::new() }
-    }
-
-    /// The next batch of a stage, drawn for one of its steps (from 0).
-    ///
-    /// An example whose query or positive already stands in the batch waits for the next batch.
-    /// A batch is smaller than asked only where the examples have too few distinct texts.
-    pub fn next(&mut self, stage: &Stage, step: usize) -> Batch {
-        let draw = self.rng.random_range(0..usize::MAX);
-        let mut batch = Batch { queries: Vec::new(), documents: Vec::new() };
-        let mut seen: HashSet<&str> = HashSet::new();
-        let mut waiting = Vec::new();
-        let mut refills = 0;
-        while batch.queries.len() < stage.batch_size {
-            let Some(at) = self.queue.pop_front() else {
-                if refills == 1 {
-                    break;
-                }
-                refills += 1;
-                let mut order: Vec<usize> = (0..self.examples.len()).collect();
-                order.shuffle(&mut self.rng);
-                self.queue.extend(order);
-                continue;
-            };
-            let example = &self.examples[at];
-            let positive = &example.pos[self.rng.random_range(0..example.pos.len())];
-            if seen.contains(example.query.as_str()) || seen.contains(positive.as_str()) {
-                waiting.push(at);
-                continue;
-            }
-            seen.extend([example.query.as_str(), positive.as_str()]);
-            batch.queries.push(example.query.clone());
-            batch.documents.push(positive.clone());
-            let negatives = self.negatives(example, stage, step, draw);
-            batch.documents.extend(negatives);
-        }
-        for at in waiting.into_iter().rev() {
-            self.queue.push_front(at);
-        }
-        batch
-    }
-
-    /// As many negatives as the stage asks for. An example with fewer gets other examples'
-    /// positives in their place, so that every row has as many.
-    fn negatives(
-        &mut self,
-        example: &Example,
-        stage: &Stage,
-        step: usize,
-        draw: usize,
-    ) -> Vec<String> {
-        let levels = example.neg.len();
-        let first = first_level(stage, step, levels, draw);
-        let mut chosen: Vec<String> = (0..stage.hard_negatives.min(levels))
-            .map(|at| example.neg[(first + at) % levels].clone())
+    /// A stream that is the same for the same data sets, stage and seed. `prompts` are the model's
+    /// own for queries and documents.
+    pub fn new(sets: &'a [DataSet], stage: &'a Stage, seed: u64, prompts: [&str; 2]) -> Self {
+        let state = SamplerState {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            cursors: vec![Cursor::default(); sets.len()],
+            batches: 0,
+        };
+        let prompts = sets
+            .iter()
+            .map(|set| {
+                let [query, document] = prompts;
+                [(&set.source.query_prompt, query), (&set.source.document_prompt, document)]
+                    .map(|(own, usual)| Arc::from(own.as_deref().unwrap_or(usual)))
+            })
             .collect();
-        let mut tries = 0;
-        while chosen.len() < stage.hard_negatives {
-            let other = &self.examples[self.rng.random_range(0..self.examples.len())];
-            tries += 1;
-            // A lone example has nothing else to offer.
-            if tries > 100 || !example.pos.contains(&other.pos[0]) {
-                chosen.push(other.pos[0].clone());
+        let shares = sets
+            .iter()
+            .map(|set| set.source.weight.unwrap_or_else(|| stage.mixing.share(set.len())))
+            .collect();
+        let orders = vec![(u64::MAX, Vec::new()); sets.len()];
+        Self { sets, stage, seed, state, orders, prompts, shares }
+    }
+
+    /// Where the stream is.
+    pub fn state(&self) -> &SamplerState {
+        &self.state
+    }
+
+    /// Goes to where another stream was.
+    pub fn restore(&mut self, state: SamplerState) {
+        self.state = state;
+    }
+
+    /// The next batch, drawn for one of the stage's steps (from 0).
+    ///
+    /// An example with in-batch negatives one of whose texts already stands in the batch waits for
+    /// the next batch. A batch is smaller than asked only where the sets have too few distinct texts.
+    ///
+    /// # Errors
+    /// The examples cannot be read.
+    pub fn next(&mut self, step: usize) -> Result<Batch> {
+        let draw = self.state.rng.random_range(0..usize::MAX);
+        let homogeneous = self.set_of_batch();
+        self.state.batches += 1;
+        let mut batch = Batch::default();
+        let mut seen: HashSet<String> = HashSet::new();
+        let mut waiting: Vec<(usize, u32)> = Vec::new();
+        let mut fruitless = 0;
+        let most = self.sets.iter().map(DataSet::len).sum::<usize>() + 1;
+        while batch.queries.len() < self.stage.batch_size && fruitless < most {
+            let set = homogeneous.unwrap_or_else(|| self.draw_set());
+            let at = self.next_example(set);
+            let mut example = self.sets[set].get(at as usize)?;
+            let positive = example.pos.swap_remove(self.state.rng.random_range(0..example.pos.len()));
+            let own = self.own_negatives(&example, step, draw);
+            // Queries without in-batch negatives see their own documents only.
+            let alone = !self.in_batch(set);
+            let texts = [&example.query, &positive].into_iter().chain(&own);
+            if !alone && texts.clone().any(|text| seen.contains(text)) {
+                waiting.push((set, at));
+                fruitless += 1;
+                continue;
+            }
+            fruitless = 0;
+            seen.extend(texts.cloned());
+            self.push(&mut batch, set, at as usize, example, positive, own)?;
+        }
+        for (set, at) in waiting.into_iter().rev() {
+            self.state.cursors[set].waiting.push_front(at);
+        }
+        number_texts(&mut batch);
+        Ok(batch)
+    }
+
+    fn push(
+        &mut self,
+        batch: &mut Batch,
+        set: usize,
+        at: usize,
+        example: Example,
+        positive: String,
+        mut negatives: Vec<String>,
+    ) -> Result<()> {
+        let in_batch = self.in_batch(set);
+        // Without in-batch negatives every query needs its own: other examples' positives stand in.
+        if !in_batch && self.stage.objective == Objective::Contrastive {
+            let mut tries = 0;
+            while negatives.len() < self.stage.hard_negatives && tries < 100 {
+                tries += 1;
+                let other = self.state.rng.random_range(0..self.sets[set].len());
+                let other = self.sets[set].get(other)?.pos.swap_remove(0);
+                let known = other == positive || other == example.query;
+                if !known && !example.pos.contains(&other) && !negatives.contains(&other) {
+                    negatives.push(other);
+                }
             }
         }
-        chosen
+        let [query_prompt, document_prompt] = self.prompts[set].clone();
+        let query = batch.queries.len();
+        batch.queries.push(Text { prompt: query_prompt, text: example.query });
+        batch.candidates.positive.push(batch.documents.len());
+        batch.candidates.in_batch.push(in_batch);
+        batch.ids.push((set, at));
+        for text in [positive].into_iter().chain(negatives) {
+            batch.documents.push(Text { prompt: document_prompt.clone(), text });
+            batch.candidates.owner.push(query);
+        }
+        Ok(())
     }
+
+    fn in_batch(&self, set: usize) -> bool {
+        self.sets[set].source.in_batch.unwrap_or(self.stage.loss.in_batch)
+    }
+
+    /// The set of the next batch where batches are homogeneous.
+    fn set_of_batch(&mut self) -> Option<usize> {
+        match self.stage.sampler {
+            SamplerKind::Blended => None,
+            SamplerKind::Homogeneous => Some(self.draw_set()),
+            SamplerKind::Blocks(blocks) => {
+                let total = self.stage.steps * self.stage.accumulation;
+                let schedule = block_schedule(&self.shares, total, blocks, self.seed);
+                Some(schedule[self.state.batches % schedule.len()])
+            }
+            SamplerKind::Mixed => {
+                // The accumulated batches of a step go through the sets in turn, by share: batch n
+                // goes to the set that is furthest behind its share of the first n + 1 batches.
+                let total: f64 = self.shares.iter().sum();
+                let mut given = vec![0usize; self.shares.len()];
+                let mut chosen = 0;
+                for batch in 0..=self.state.batches % 10_000 {
+                    let behind = |set: usize, given: &[usize]| {
+                        self.shares[set] / total * (batch + 1) as f64 - given[set] as f64
+                    };
+                    chosen = (0..given.len())
+                        .max_by(|&a, &b| behind(a, &given).total_cmp(&behind(b, &given)).then(b.cmp(&a)))
+                        .unwrap_or(0);
+                    given[chosen] += 1;
+                }
+                Some(chosen)
+            }
+        }
+    }
+
+    fn draw_set(&mut self) -> usize {
+        if self.sets.len() == 1 {
+            return 0;
+        }
+        let total: f64 = self.shares.iter().sum();
+        let mut left = self.state.rng.random::<f64>() * total;
+        for (set, share) in self.shares.iter().enumerate() {
+            left -= share;
+            if left < 0.0 {
+                return set;
+            }
+        }
+        self.sets.len() - 1
+    }
+
+    /// The next example of a set: one that waits, or the next of the epoch's order.
+    fn next_example(&mut self, set: usize) -> u32 {
+        let cursor = &mut self.state.cursors[set];
+        if let Some(at) = cursor.waiting.pop_front() {
+            return at;
+        }
+        let length = self.sets[set].len();
+        if cursor.position == length {
+            (cursor.epoch, cursor.position) = (cursor.epoch + 1, 0);
+        }
+        let (epoch, order) = &mut self.orders[set];
+        if *epoch != cursor.epoch {
+            *order = (0..length as u32).collect();
+            let seed = mixed(&[self.seed, set as u64, cursor.epoch]);
+            order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+            *epoch = cursor.epoch;
+        }
+        cursor.position += 1;
+        order[cursor.position - 1]
+    }
+
+    /// The example's own negatives for a step, at most as many as the stage asks for.
+    fn own_negatives(&mut self, example: &Example, step: usize, draw: usize) -> Vec<String> {
+        if self.stage.objective == Objective::Reconstruction {
+            return Vec::new();
+        }
+        let levels = example.neg.len();
+        let count = self.stage.hard_negatives.min(levels);
+        if self.stage.curriculum == Curriculum::Sampled {
+            return example.neg.choose_multiple(&mut self.state.rng, count).cloned().collect();
+        }
+        let first = first_level(self.stage, step, levels, draw);
+        (0..count).map(|at| example.neg[(first + at) % levels].clone()).collect()
+    }
+}
+
+/// Equal texts get equal numbers.
+fn number_texts(batch: &mut Batch) {
+    let all: Vec<&Text> = batch.queries.iter().chain(&batch.documents).collect();
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let found: Vec<usize> = all
+        .iter()
+        .map(|text| {
+            let next = seen.len();
+            *seen.entry(text.text.as_str()).or_insert(next)
+        })
+        .collect();
+    let queries = batch.queries.len();
+    batch.candidates.query_text = found[..queries].to_vec();
+    batch.candidates.document_text = found[queries..].to_vec();
+}
+
+/// A seed from several numbers.
+pub(crate) fn mixed(numbers: &[u64]) -> u64 {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    xxhash_rust::xxh3::xxh3_64(&bytes)
+}
+
+/// Set of each batch: `blocks` blocks with the same order of sets, each set as often as its share
+/// says (largest remainders first).
+fn block_schedule(shares: &[f64], batches: usize, blocks: usize, seed: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..shares.len()).collect();
+    order.shuffle(&mut ChaCha8Rng::seed_from_u64(mixed(&[seed, 0xb10c])));
+    let total: f64 = shares.iter().sum();
+    let mut schedule = Vec::with_capacity(batches);
+    for block in 0..blocks {
+        let size = batches * (block + 1) / blocks - batches * block / blocks;
+        let exact: Vec<f64> = shares.iter().map(|share| share / total * size as f64).collect();
+        let mut counts: Vec<usize> = exact.iter().map(|exact| exact.floor() as usize).collect();
+        let mut by_rest = order.clone();
+        by_rest.sort_by(|&a, &b| (exact[b].fract()).total_cmp(&exact[a].fract()));
+        let given: usize = counts.iter().sum();
+        by_rest.iter().take(size - given).for_each(|&set| counts[set] += 1);
+        for &set in &order {
+            schedule.extend(std::iter::repeat_n(set, counts[set]));
+        }
+    }
+    schedule
 }
 
 /// Index of the first negative to take, 0 being the hardest level.
@@ -105,7 +313,7 @@ fn first_level(stage: &Stage, step: usize, levels: usize, draw: usize) -> usize 
     }
     let phase = (step * levels / stage.steps).min(levels - 1);
     match stage.curriculum {
-        Curriculum::Given => 0,
+        Curriculum::Given | Curriculum::Sampled => 0,
         Curriculum::CoarseToFine => levels - 1 - phase,
         Curriculum::FineToCoarse => phase,
         Curriculum::Random => draw % levels,
@@ -116,85 +324,182 @@ fn first_level(stage: &Stage, step: usize, levels: usize, draw: usize) -> usize 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::{OnBadRow, Opening};
+    use crate::recipe::Source;
+    use crate::terminal::Terminal;
 
-    fn stage(batch_size: usize, curriculum: Curriculum) -> Stage {
-        Stage {
-            name: "s".into(),
-            data: vec!["d".into()],
-            steps: 8,
-            batch_size,
-            accumulation: 1,
-            hard_negatives: 1,
-            curriculum,
-            lr: 1e-3,
-            warmup: 0,
-            schedule: Default::default(),
-            weight_decay: 0.0,
-            clip_norm: 0.0,
-            loss: Default::default(),
-        }
+    fn stage(text: &str) -> Stage {
+        let usual = "name = 's'\ndata = ['d']\nlr = 1e-3\nsteps = 8\n";
+        toml::from_str(&format!("{usual}{text}")).unwrap()
     }
 
-    fn examples(count: usize) -> Vec<Example> {
-        let negatives = |n: usize| (1..=4).map(|level| format!("n{n}.{level}")).collect();
-        (0..count).map(|n| Example::new(format!("q{n}"), format!("p{n}"), negatives(n))).collect()
+    /// Sets of the given sizes, with texts `a0`, `b0`, ... and four graded negatives.
+    fn sets(sizes: &[usize]) -> Vec<DataSet> {
+        let folder = tempfile::tempdir().unwrap();
+        let opening = Opening {
+            folder: folder.path(),
+            on_bad_row: OnBadRow::Stop,
+            leaks: None,
+            deduplicate: false,
+            negatives: 1,
+            seed: 1,
+            terminal: Terminal { json: false, quiet: true },
+        };
+        let names = ["a", "b", "c"];
+        sizes
+            .iter()
+            .zip(names)
+            .map(|(size, name)| {
+                let lines: Vec<String> = (0..*size)
+                    .map(|n| {
+                        let neg: Vec<String> = (1..=4).map(|l| format!("n{name}{n}.{l}")).collect();
+                        serde_json::json!({"query": format!("{name}{n}"), "pos": [format!("p{name}{n}")], "neg": neg})
+                            .to_string()
+                    })
+                    .collect();
+                std::fs::write(folder.path().join(format!("{name}.jsonl")), lines.join("\n")).unwrap();
+                DataSet::open(&Source::file(&format!("{name}.jsonl")), &opening).unwrap()
+            })
+            .collect()
+    }
+
+    fn texts(all: &[Text]) -> Vec<&str> {
+        all.iter().map(|text| text.text.as_str()).collect()
     }
 
     #[test]
     fn an_epoch_sees_every_example_once() {
-        let examples = examples(10);
-        let mut sampler = Sampler::new(&examples, 3);
-        let stage = stage(5, Curriculum::Given);
-        let mut seen: Vec<String> =
-            (0..2).flat_map(|step| sampler.next(&stage, step).queries).collect();
+        let sets = sets(&[10]);
+        let stage = stage("batch_size = 5");
+        let mut sampler = Sampler::new(&sets, &stage, 3, ["", ""]);
+        let mut seen: Vec<String> = (0..2)
+            .flat_map(|step| sampler.next(step).unwrap().queries)
+            .map(|text| text.text)
+            .collect();
         seen.sort();
-        let mut all: Vec<String> = examples.iter().map(|example| example.query.clone()).collect();
-        all.sort();
-        assert_eq!(seen, all);
+        assert_eq!(seen, (0..10).map(|n| format!("a{n}")).collect::<Vec<_>>());
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_batches() {
-        let examples = examples(10);
-        let run = |seed| {
-            let mut sampler = Sampler::new(&examples, seed);
-            (0..6).map(|step| sampler.next(&stage(4, Curriculum::Random), step)).collect::<Vec<_>>()
-        };
-        assert_eq!(run(1), run(1));
-        assert_ne!(run(1), run(2));
+    fn a_restored_state_goes_on_with_the_same_batches() {
+        let sets = sets(&[7, 4]);
+        let stage = stage("batch_size = 3\ncurriculum = 'sampled'");
+        let mut sampler = Sampler::new(&sets, &stage, 3, ["q: ", ""]);
+        (0..5).for_each(|step| drop(sampler.next(step).unwrap()));
+        let saved = serde_json::to_string(sampler.state()).unwrap();
+        let rest: Vec<Batch> = (5..9).map(|step| sampler.next(step).unwrap()).collect();
+        let mut other = Sampler::new(&sets, &stage, 3, ["q: ", ""]);
+        other.restore(serde_json::from_str(&saved).unwrap());
+        assert_eq!(rest, (5..9).map(|step| other.next(step).unwrap()).collect::<Vec<_>>());
+        let mut third = Sampler::new(&sets, &stage, 4, ["q: ", ""]);
+        assert_ne!(rest[0], third.next(0).unwrap());
+        assert_eq!(&*rest[0].queries[0].prompt, "q: ");
     }
 
     #[test]
     fn the_curriculum_runs_from_easy_to_hard() {
-        let examples = examples(1);
-        let levels = |curriculum| {
-            let mut sampler = Sampler::new(&examples, 1);
+        let sets = sets(&[1]);
+        let levels = |curriculum: &str| {
+            let stage = stage(&format!("batch_size = 1\ncurriculum = {curriculum}"));
+            let mut sampler = Sampler::new(&sets, &stage, 1, ["", ""]);
             (0..8)
-                .map(|step| sampler.next(&stage(1, curriculum), step).documents[1].clone())
-                .map(|text| text[3..].parse::<usize>().unwrap())
+                .map(|step| sampler.next(step).unwrap().documents[1].text.clone())
+                .map(|text| text[4..].parse::<usize>().unwrap())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(levels(Curriculum::CoarseToFine), [4, 4, 3, 3, 2, 2, 1, 1]);
-        assert_eq!(levels(Curriculum::FineToCoarse), [1, 1, 2, 2, 3, 3, 4, 4]);
-        assert_eq!(levels(Curriculum::Fixed(2)), [2; 8]);
-        assert_eq!(levels(Curriculum::Given), [1; 8]);
+        assert_eq!(levels("'coarse_to_fine'"), [4, 4, 3, 3, 2, 2, 1, 1]);
+        assert_eq!(levels("'fine_to_coarse'"), [1, 1, 2, 2, 3, 3, 4, 4]);
+        assert_eq!(levels("{ fixed = 2 }"), [2; 8]);
+        assert_eq!(levels("'given'"), [1; 8]);
+        assert!(levels("'random'").iter().collect::<HashSet<_>>().len() > 1);
     }
 
     #[test]
     fn no_text_stands_twice_in_a_batch() {
-        let mut examples = examples(6);
-        examples[3].query = "q0".into();
-        examples[4].pos = vec!["p1".into()];
-        let mut sampler = Sampler::new(&examples, 5);
+        let folder = tempfile::tempdir().unwrap();
+        let lines = "{\"query\":\"q0\",\"pos\":[\"p0\"]}\n{\"query\":\"q1\",\"pos\":[\"p1\"]}\n\
+                     {\"query\":\"q0\",\"pos\":[\"p2\"]}\n{\"query\":\"q3\",\"pos\":[\"p1\"]}\n\
+                     {\"query\":\"p0\",\"pos\":[\"q0\"]}\n{\"query\":\"q5\",\"pos\":[\"p5\"]}\n";
+        std::fs::write(folder.path().join("a.jsonl"), lines).unwrap();
+        let opening = Opening {
+            folder: folder.path(),
+            on_bad_row: OnBadRow::Stop,
+            leaks: None,
+            deduplicate: true,
+            negatives: 1,
+            seed: 1,
+            terminal: Terminal { json: false, quiet: true },
+        };
+        let sets = [DataSet::open(&Source::file("a.jsonl"), &opening).unwrap()];
+        let stage = stage("batch_size = 3");
+        let mut sampler = Sampler::new(&sets, &stage, 5, ["", ""]);
+        let mut drawn = HashSet::new();
         for step in 0..40 {
-            let batch = sampler.next(&stage(4, Curriculum::Given), step);
-            let mut texts: Vec<&String> =
-                batch.queries.iter().chain(batch.documents.iter().step_by(2)).collect();
-            let count = texts.len();
-            texts.sort();
-            texts.dedup();
-            assert_eq!(texts.len(), count, "{batch:?}");
-            assert_eq!(batch.queries.len(), 4);
+            let batch = sampler.next(step).unwrap();
+            let mut all = texts(&batch.queries);
+            all.extend(texts(&batch.documents));
+            let distinct: HashSet<&str> = all.iter().copied().collect();
+            assert_eq!(distinct.len(), all.len(), "{batch:?}");
+            assert_eq!(batch.queries.len(), 3);
+            drawn.extend(batch.ids);
+        }
+        assert_eq!(drawn.len(), 6, "those that wait get their turn");
+        // More than there are distinct texts: a smaller batch, and no endless search.
+        let big = self::stage("batch_size = 50");
+        assert_eq!(Sampler::new(&sets, &big, 5, ["", ""]).next(0).unwrap().queries.len(), 3);
+    }
+
+    #[test]
+    fn without_in_batch_negatives_others_stand_in() {
+        let mut sets = sets(&[6]);
+        sets[0].source.in_batch = Some(false);
+        let stage = stage("batch_size = 2\nhard_negatives = 6");
+        let batch = Sampler::new(&sets, &stage, 5, ["", ""]).next(0).unwrap();
+        assert_eq!(batch.documents.len(), 2 * 7);
+        assert_eq!(batch.candidates.in_batch, [false, false]);
+        assert_eq!(batch.candidates.positive, [0, 7]);
+        assert!(batch.documents[5].text.starts_with("pa"), "{batch:?}");
+    }
+
+    #[test]
+    fn mixtures_and_homogeneous_batches() {
+        let sets = sets(&[300, 100]);
+        let share = |text: &str| {
+            let stage = stage(&format!("batch_size = 20\n{text}"));
+            let mut sampler = Sampler::new(&sets, &stage, 5, ["", ""]);
+            let all: Vec<usize> = (0..60)
+                .flat_map(|step| sampler.next(step).unwrap().ids)
+                .map(|(set, _)| set)
+                .collect();
+            all.iter().filter(|set| **set == 0).count() as f64 / all.len() as f64
+        };
+        assert!((share("") - 0.75).abs() < 0.05);
+        assert!((share("mixing = 'uniform'") - 0.5).abs() < 0.05);
+        assert!((share("mixing = { temperature = 2.0 }") - 0.634).abs() < 0.05);
+
+        for kind in ["'homogeneous'", "{ blocks = 2 }", "'mixed'"] {
+            let stage = stage(&format!("batch_size = 5\naccumulation = 4\nsampler = {kind}"));
+            let mut sampler = Sampler::new(&sets, &stage, 5, ["", ""]);
+            let tasks: Vec<usize> = (0..32)
+                .map(|batch| {
+                    let ids = sampler.next(batch / 4).unwrap().ids;
+                    assert!(ids.iter().all(|(set, _)| *set == ids[0].0), "{kind}");
+                    ids[0].0
+                })
+                .collect();
+            let first = tasks.iter().filter(|task| **task == 0).count();
+            match kind {
+                "'homogeneous'" => assert!((16..=31).contains(&first), "{tasks:?}"),
+                // Two blocks of 16 batches, the same order in both, 12 to 4.
+                "{ blocks = 2 }" => {
+                    assert_eq!((first, &tasks[..16]), (24, &tasks[16..]));
+                    assert_eq!(tasks.windows(2).filter(|pair| pair[0] != pair[1]).count(), 3);
+                }
+                // Three to one within every step.
+                _ => tasks.chunks(4).for_each(|step| {
+                    assert_eq!(step.iter().filter(|task| **task == 0).count(), 3, "{tasks:?}");
+                }),
+            }
         }
     }
 }

@@ -1,13 +1,22 @@
 //! A training recipe: typed TOML in which an unknown field is an error.
 
+mod overrides;
+mod shipped;
+mod source;
+mod stage;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use kiln_core::config::AttentionMode;
-use kiln_core::loss::InfoNce;
 use kiln_core::model::LoraConfig;
 use kiln_core::pooling::PoolingConfig;
 use serde::{Deserialize, Serialize};
+
+pub use shipped::{SHIPPED, Shipped, shipped};
+pub use source::{DataRef, Source};
+pub use stage::{Curriculum, Mixing, Objective, Reconstruction, SamplerKind, Schedule, Stage};
 
 /// The whole of a training run, as data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,12 +24,30 @@ use serde::{Deserialize, Serialize};
 pub struct Recipe {
     /// Name for reports.
     pub name: String,
+    /// What it reproduces, in a line.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
     /// Seed of weights, shuffles and dropout.
     #[serde(default)]
     pub seed: u64,
+    /// Names of the stages to run, in this order; all, as they stand, where empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub order: Vec<String>,
     /// What is trained.
     pub model: ModelRecipe,
-    /// The stages, in order; the optimizer starts anew at each.
+    /// Data sets by name, for stages to refer to.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, Source>,
+    /// What is kept out of the training data.
+    #[serde(default)]
+    pub filter: Filter,
+    /// How a batch is computed; changes memory and time, not the method.
+    #[serde(default)]
+    pub compute: Compute,
+    /// Evaluation during training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval: Option<Evaluation>,
+    /// The stages; the optimizer starts anew at each, unless the stage says otherwise.
     #[serde(rename = "stage")]
     pub stages: Vec<Stage>,
 }
@@ -41,9 +68,13 @@ pub struct ModelRecipe {
     pub max_length: Option<usize>,
     /// Adapters; all parameters are trained where absent.
     pub lora: Option<LoraConfig>,
+    /// With adapters: further parameters to train, by a part of their path (`norm`,
+    /// `token_embedding`). The pooling head and projections always train.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub train: Vec<String>,
     /// Prompts that the model is saved with, by name ("query" and "document" are used in training).
     #[serde(default)]
-    pub prompts: std::collections::BTreeMap<String, String>,
+    pub prompts: BTreeMap<String, String>,
 }
 
 /// Shape of a new model: a Llama-shaped decoder.
@@ -64,106 +95,127 @@ pub struct NewModel {
     pub kv_heads: Option<usize>,
 }
 
-/// One stage of training.
+/// What is kept out of the training data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stage {
-    /// Name for reports.
-    pub name: String,
-    /// Files of triplets.
-    pub data: Vec<String>,
-    /// Optimizer steps.
-    pub steps: usize,
-    /// Queries in a batch.
-    pub batch_size: usize,
-    /// Batches whose gradients make one step.
-    #[serde(default = "one")]
-    pub accumulation: usize,
-    /// Hard negatives of each query.
-    #[serde(default = "one")]
-    pub hard_negatives: usize,
-    /// Which of a query's negatives are taken.
-    #[serde(default)]
-    pub curriculum: Curriculum,
-    /// Highest learning rate.
-    pub lr: f64,
-    /// Steps of linear warm-up.
-    #[serde(default)]
-    pub warmup: usize,
-    /// What the learning rate does after the warm-up.
-    #[serde(default)]
-    pub schedule: Schedule,
-    /// AdamW's weight decay; norms, biases and latents are never decayed.
-    #[serde(default)]
-    pub weight_decay: f64,
-    /// Largest norm of the whole gradient; 0 does not clip.
-    #[serde(default = "default_clip")]
-    pub clip_norm: f64,
-    /// The contrastive loss.
-    #[serde(default)]
-    pub loss: InfoNce,
+pub struct Filter {
+    /// Drop examples whose query and positives have been seen before in the source.
+    #[serde(default = "yes")]
+    pub deduplicate: bool,
+    /// Files of evaluation texts; training examples with one of them are dropped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluation_texts: Vec<String>,
+    /// Also drop a text whose BM25 score for an evaluation text is at least this share of the
+    /// score that the evaluation text gives itself; exact matches only where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bm25_share: Option<f32>,
 }
 
-fn one() -> usize {
-    1
-}
-fn default_clip() -> f64 {
-    1.0
-}
-
-/// Order of graded negatives over a stage (MGH, METHODS.md 2); negatives are given hardest first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Curriculum {
-    /// The first ones, as given.
-    #[default]
-    Given,
-    /// From the easiest level to the hardest, each for an equal share of the steps.
-    CoarseToFine,
-    /// From the hardest to the easiest.
-    FineToCoarse,
-    /// A level drawn for each batch.
-    Random,
-    /// Always the same level, 1 being the hardest.
-    Fixed(usize),
-}
-
-/// Learning rate after the warm-up.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Schedule {
-    /// Falls linearly to zero.
-    #[default]
-    Linear,
-    /// Stays.
-    Constant,
-}
-
-impl Stage {
-    /// Learning rate of a step, from 0.
-    pub fn learning_rate(&self, step: usize) -> f64 {
-        if step < self.warmup {
-            return self.lr * (step + 1) as f64 / self.warmup as f64;
-        }
-        match self.schedule {
-            Schedule::Constant => self.lr,
-            Schedule::Linear => {
-                let left = self.steps.saturating_sub(step) as f64;
-                self.lr * left / (self.steps - self.warmup).max(1) as f64
-            }
-        }
+impl Default for Filter {
+    fn default() -> Self {
+        Self { deduplicate: true, evaluation_texts: Vec::new(), bm25_share: None }
     }
 }
 
+/// Number format of the forward and backward pass; weights and optimizer stay f32.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// IEEE half precision, with loss scaling.
+    F16,
+}
+
+/// How a batch is computed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compute {
+    /// Number format.
+    #[serde(default)]
+    pub precision: Precision,
+    /// Texts computed at once; where absent 16 on the CPU, the whole batch on a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<usize>,
+    /// Forget a chunk's activations and compute them again for its gradient (GradCache,
+    /// arXiv:2101.06983): memory for one chunk, whatever the batch.
+    #[serde(default)]
+    pub grad_cache: bool,
+    /// Keep only the blocks' inputs and compute each block again for its gradient (gradient
+    /// checkpointing): memory for one block, whatever the depth. Implies `grad_cache`.
+    #[serde(default)]
+    pub checkpoint_blocks: bool,
+}
+
+/// Evaluation during training.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Evaluation {
+    /// Steps between evaluations; 0: only at the end of each stage.
+    #[serde(default)]
+    pub every: usize,
+    /// Name of the set whose score chooses the best checkpoint; the first where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<String>,
+    /// The sets.
+    #[serde(rename = "set")]
+    pub sets: Vec<EvaluationSet>,
+}
+
+/// One set to evaluate on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvaluationSet {
+    /// Name for reports.
+    pub name: String,
+    /// BEIR folder (`corpus.jsonl`, `queries.jsonl`, `qrels/`), measured by nDCG@10; a file of scored
+    /// pairs, measured by Spearman's correlation of the cosine; or `made-up:test`.
+    pub path: String,
+    /// Which qrels of a BEIR folder.
+    #[serde(default = "dev")]
+    pub split: String,
+    /// Use only the first queries or pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+fn yes() -> bool {
+    true
+}
+fn dev() -> String {
+    "dev".into()
+}
+
 impl Recipe {
-    /// Reads a recipe file.
+    /// Reads a recipe file, or a shipped recipe by name, with `key=value` changes.
     ///
     /// # Errors
-    /// Unreadable, not TOML, an unknown field (with its line), or values that make no sense.
-    pub fn read(path: &Path) -> Result<Self> {
-        let label = path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(|| label.clone())?;
-        Self::parse(&text).with_context(|| label)
+    /// Unreadable, not TOML, an unknown field (with the nearest known name), or values that make
+    /// no sense.
+    pub fn read(file_or_name: &str, changes: &[String]) -> Result<Self> {
+        if let Some(shipped) = shipped(file_or_name) {
+            return Self::parse_with(shipped.text, changes)
+                .with_context(|| format!("recipe {file_or_name}"));
+        }
+        let path = Path::new(file_or_name);
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let known = SHIPPED.iter().map(|recipe| recipe.name);
+                let hint = overrides::nearest(file_or_name, known)
+                    .map(|name| format!("; did you mean the recipe {name}?"))
+                    .unwrap_or_default();
+                bail!(
+                    "{file_or_name}: no such file, nor a recipe of that name{hint} \
+                     (`train-native recipes` lists them)"
+                );
+            }
+            Err(error) => return Err(error).with_context(|| file_or_name.to_string()),
+        };
+        Self::parse_with(&text, changes).with_context(|| file_or_name.to_string())
     }
 
     /// Reads the text of a recipe.
@@ -171,12 +223,66 @@ impl Recipe {
     /// # Errors
     /// As [`Recipe::read`].
     pub fn parse(text: &str) -> Result<Self> {
-        let recipe: Self = toml::from_str(text)?;
-        recipe.check()?;
-        Ok(recipe)
+        Self::parse_with(text, &[])
     }
 
-    fn check(&self) -> Result<()> {
+    /// Reads the text of a recipe and changes fields: `stage.1.lr=1e-4`.
+    ///
+    /// # Errors
+    /// As [`Recipe::read`], and changes that are no `key=value`.
+    pub fn parse_with(text: &str, changes: &[String]) -> Result<Self> {
+        let recipe: Self = if changes.is_empty() {
+            toml::from_str(text).map_err(overrides::explain)?
+        } else {
+            let mut table: toml::Table = toml::from_str(text).map_err(overrides::explain)?;
+            for change in changes {
+                overrides::apply(&mut table, change).with_context(|| format!("--set {change}"))?;
+            }
+            let text = toml::to_string(&table)?;
+            toml::from_str(&text).map_err(overrides::explain).with_context(|| {
+                format!("after --set {}", changes.join(" --set "))
+            })?
+        };
+        recipe.ordered()?.checked()
+    }
+
+    /// The recipe with its stages in the order that it asks for.
+    fn ordered(mut self) -> Result<Self> {
+        if self.order.is_empty() {
+            return Ok(self);
+        }
+        let mut stages = Vec::new();
+        for name in &self.order {
+            let stage = self.stages.iter().find(|stage| stage.name == *name);
+            let known = || self.stages.iter().map(|stage| stage.name.as_str()).collect::<Vec<_>>();
+            stages.push(
+                stage
+                    .with_context(|| {
+                        format!("order names {name:?}; the stages are {}", known().join(", "))
+                    })?
+                    .clone(),
+            );
+        }
+        self.stages = stages;
+        self.order.clear();
+        Ok(self)
+    }
+
+    /// The source that a stage's entry means, with its name.
+    pub fn source(&self, entry: &DataRef) -> Source {
+        match entry {
+            DataRef::Named(name) => match self.sources.get(name) {
+                Some(source) => Source {
+                    name: Some(source.name.clone().unwrap_or_else(|| name.clone())),
+                    ..source.clone()
+                },
+                None => Source::file(name),
+            },
+            DataRef::Inline(source) => (**source).clone(),
+        }
+    }
+
+    fn checked(self) -> Result<Self> {
         match (&self.model.base, &self.model.new) {
             (Some(_), None) => {}
             (None, Some(new)) => {
@@ -186,9 +292,10 @@ impl Recipe {
                         new.vocab_size
                     );
                 }
-                if self.model.lora.is_some() {
+                if self.model.lora.is_some() && !self.stages.first().is_some_and(|stage| stage.full) {
                     bail!(
-                        "model.lora with model.new would leave random weights frozen; remove one"
+                        "model.lora with model.new would leave random weights frozen; \
+                         remove one, or make the first stage full"
                     );
                 }
             }
@@ -197,44 +304,39 @@ impl Recipe {
         if let Some(pooling) = &self.model.pooling {
             pooling.check()?;
         }
-        if self
-            .model
-            .lora
-            .as_ref()
-            .is_some_and(|lora| lora.rank == 0 || !(0.0..1.0).contains(&lora.dropout))
+        if let Some(lora) = &self.model.lora
+            && (lora.rank == 0 || !(0.0..1.0).contains(&lora.dropout))
         {
             bail!("model.lora: rank must be at least 1, and dropout at least 0 and below 1");
+        }
+        if self.compute.chunk == Some(0) {
+            bail!("compute.chunk must be at least 1");
+        }
+        if self.filter.bm25_share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
+            bail!("filter.bm25_share must be above 0 and at most 1");
+        }
+        if let Some(eval) = &self.eval {
+            let names: Vec<&str> = eval.sets.iter().map(|set| set.name.as_str()).collect();
+            if names.is_empty() {
+                bail!("eval has no [[eval.set]]");
+            }
+            if let Some(best) = &eval.best
+                && !names.contains(&best.as_str())
+            {
+                bail!("eval.best is {best:?}; the sets are {}", names.join(", "));
+            }
         }
         if self.stages.is_empty() {
             bail!("the recipe has no [[stage]]");
         }
         for stage in &self.stages {
-            let name = &stage.name;
-            if stage.steps == 0 || stage.batch_size == 0 || stage.accumulation == 0 {
-                bail!("stage {name:?}: steps, batch_size and accumulation must be at least 1");
-            }
-            if stage.data.is_empty() {
-                bail!("stage {name:?}: data names no file");
-            }
-            if !(stage.lr.is_finite() && stage.lr > 0.0) {
-                bail!("stage {name:?}: lr is {}", stage.lr);
-            }
-            if !(stage.loss.temperature.is_finite() && stage.loss.temperature > 0.0) {
-                bail!("stage {name:?}: loss.temperature is {}", stage.loss.temperature);
-            }
-            if stage.hard_negatives == 0 && !stage.loss.in_batch {
-                bail!(
-                    "stage {name:?}: without hard negatives and in-batch negatives there is nothing to learn from"
-                );
-            }
-            if stage.batch_size == 1 && stage.hard_negatives == 0 {
-                bail!("stage {name:?}: a batch of one has no in-batch negatives");
-            }
-            if stage.curriculum == Curriculum::Fixed(0) {
-                bail!("stage {name:?}: curriculum.fixed counts from 1, the hardest");
+            stage.check().with_context(|| format!("stage {:?}", stage.name))?;
+            for entry in &stage.data {
+                let source = self.source(entry);
+                source.check().with_context(|| format!("stage {:?}, data", stage.name))?;
             }
         }
-        Ok(())
+        Ok(self)
     }
 }
 
@@ -246,27 +348,66 @@ mod tests {
         name = "r"
         [model]
         base = "dir"
+        [sources.web]
+        path = "web.jsonl"
         [[stage]]
         name = "one"
-        data = ["a.jsonl"]
+        data = ["a.jsonl", "web", { path = "b.csv", in_batch = false }]
         steps = 10
         batch_size = 4
         lr = 1e-3
         warmup = 2
+        [[stage]]
+        name = "two"
+        data = ["web"]
+        steps = 3
+        batch_size = 4
+        lr = 1e-4
     "#;
 
-    #[test]
-    fn warm_up_and_linear_decay() {
-        let stage = Recipe::parse(RECIPE).unwrap().stages.remove(0);
-        let rates: Vec<f64> = (0..10).map(|step| stage.learning_rate(step)).collect();
-        assert!((rates[0] - 5e-4).abs() < 1e-12 && (rates[1] - 1e-3).abs() < 1e-12);
-        assert!((rates[2] - 1e-3).abs() < 1e-12 && (rates[9] - 1.25e-4).abs() < 1e-12);
+    fn error(text: &str, changes: &[&str]) -> String {
+        let changes: Vec<String> = changes.iter().map(|change| change.to_string()).collect();
+        format!("{:#}", Recipe::parse_with(text, &changes).unwrap_err())
     }
 
     #[test]
-    fn unknown_fields_are_errors_with_their_name() {
-        let error = Recipe::parse(&RECIPE.replace("warmup", "warm_up")).unwrap_err().to_string();
-        assert!(error.contains("warm_up") && error.contains("warmup"), "{error}");
+    fn data_are_files_names_or_tables() {
+        let recipe = Recipe::parse(RECIPE).unwrap();
+        let sources: Vec<Source> =
+            recipe.stages[0].data.iter().map(|entry| recipe.source(entry)).collect();
+        assert_eq!(sources[0].path, "a.jsonl");
+        assert_eq!((sources[1].path.as_str(), sources[1].name.as_deref()), ("web.jsonl", Some("web")));
+        assert_eq!((sources[2].path.as_str(), sources[2].in_batch), ("b.csv", Some(false)));
+    }
+
+    #[test]
+    fn fields_can_be_set() {
+        let set = |changes: &[&str]| {
+            let changes: Vec<String> = changes.iter().map(|change| change.to_string()).collect();
+            Recipe::parse_with(RECIPE, &changes).unwrap()
+        };
+        assert_eq!(set(&["stage.1.lr=5e-5"]).stages[0].lr, 5e-5);
+        assert_eq!(set(&["stage.two.steps=7"]).stages[1].steps, 7);
+        assert_eq!(set(&["model.base=other/dir"]).model.base.as_deref(), Some("other/dir"));
+        assert!(!set(&["stage.1.loss.in_batch=false"]).stages[0].loss.in_batch);
+        assert_eq!(set(&["model.pooling={ mode = 'mean' }"]).model.pooling, Some(PoolingConfig::Mean));
+        let reversed = set(&["order=['two', 'one']"]);
+        assert_eq!(reversed.stages.iter().map(|stage| stage.steps).collect::<Vec<_>>(), [3, 10]);
+    }
+
+    #[test]
+    fn unknown_fields_are_errors_with_the_nearest_name() {
+        let wrong = error(&RECIPE.replace("warmup", "warm_up"), &[]);
+        assert!(wrong.contains("warm_up") && wrong.contains("did you mean `warmup`"), "{wrong}");
+        let wrong = error(RECIPE, &["stage.1.bach_size=3"]);
+        assert!(wrong.contains("did you mean `batch_size`"), "{wrong}");
+        let wrong = error(RECIPE, &["stage.1.curriculum='coarse_to_fin'"]);
+        assert!(wrong.contains("did you mean `coarse_to_fine`"), "{wrong}");
+        let wrong = error(RECIPE, &["stage.9.lr=1"]);
+        assert!(wrong.contains("stage.9"), "{wrong}");
+        assert!(error(RECIPE, &["lr"]).contains("key=value"));
+        let wrong = error(RECIPE, &["stage.1.data=[{ pth = 'x' }]"]);
+        assert!(wrong.contains("did you mean `path`"), "{wrong}");
     }
 
     #[test]
@@ -276,6 +417,7 @@ mod tests {
             ("lr = 1e-3", "lr = nan"),
             ("base = \"dir\"", ""),
             ("lr = 1e-3", "lr = 1e-3\nhard_negatives = 0\nloss = { in_batch = false }"),
+            ("name = \"r\"", "name = \"r\"\norder = [\"three\"]"),
         ] {
             assert!(Recipe::parse(&RECIPE.replace(from, to)).is_err(), "{to}");
         }

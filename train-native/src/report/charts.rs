@@ -40,7 +40,7 @@ fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
 /// What plotters cannot draw.
 pub fn line_chart(x: &str, y: &str, series: &[Series]) -> Result<String> {
     let mut svg = String::new();
-    draw_lines(&mut svg, x, y, series).map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
+    draw_lines(&mut svg, x, y, series, false).map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
     Ok(svg)
 }
 
@@ -49,6 +49,7 @@ fn draw_lines(
     x: &str,
     y: &str,
     series: &[Series],
+    fractions: bool,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let points = || series.iter().flat_map(|series| series.points.iter());
     let (left, right) = span(points().map(|point| point.0));
@@ -70,7 +71,7 @@ fn draw_lines(
         .configure_mesh()
         .x_desc(x)
         .y_desc(y)
-        .x_label_formatter(&|value| format!("{value:.0}"))
+        .x_label_formatter(&|value| if fractions { format!("{value:.2}") } else { format!("{value:.0}") })
         .y_label_formatter(&number)
         .light_line_style(RGBColor(238, 238, 238))
         .bold_line_style(RGBColor(220, 220, 220))
@@ -92,6 +93,34 @@ fn draw_lines(
     drop(chart);
     area.present()?;
     Ok(())
+}
+
+/// Counts of values in equal steps between the smallest and the largest, a line a series.
+///
+/// # Errors
+/// What plotters cannot draw.
+pub fn histogram(x: &str, series: &[(String, Vec<f64>)], steps: usize) -> Result<String> {
+    let (low, high) = span(series.iter().flat_map(|(_, values)| values.iter().copied()));
+    let width = (high - low) / steps as f64;
+    let lines: Vec<Series> = series
+        .iter()
+        .map(|(name, values)| {
+            let mut counts = vec![0usize; steps];
+            for value in values {
+                counts[(((value - low) / width) as usize).min(steps - 1)] += 1;
+            }
+            let total = values.len().max(1) as f64;
+            // Each step as a stair: its count over its whole width.
+            let stairs = counts.iter().enumerate().flat_map(|(at, count)| {
+                let (left, share) = (low + at as f64 * width, *count as f64 / total);
+                [(left, share), (left + width, share)]
+            });
+            Series { name: name.clone(), points: stairs.collect() }
+        })
+        .collect();
+    let mut svg = String::new();
+    draw_lines(&mut svg, x, "share", &lines, true).map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
+    Ok(svg)
 }
 
 /// Horizontal bars between 0 and 1, each with its value.

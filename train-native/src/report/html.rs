@@ -54,6 +54,11 @@ impl Page {
         self.push(format_args!("{html}</table></div>\n"))
     }
 
+    /// Text as it stands, in a fixed-width font.
+    pub fn code(&mut self, text: &str) -> &mut Self {
+        self.push(format_args!("<pre>{}</pre>\n", escape(text)))
+    }
+
     /// The page.
     pub fn to_html(&self) -> String {
         let title = escape(&self.title);
@@ -63,7 +68,7 @@ impl Page {
              <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:820px;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}}\
              h1{{font-size:1.6rem}}h2{{font-size:1.15rem;margin-top:2rem}}figure{{margin:1rem 0}}\
              figure svg{{max-width:100%;height:auto}}figcaption{{color:#555;font-size:.9rem}}\
-             .wide{{overflow-x:auto}}table{{border-collapse:collapse}}\
+             .wide{{overflow-x:auto}}pre{{overflow-x:auto;background:#f6f6f6;padding:.8rem;font-size:.85rem}}table{{border-collapse:collapse}}\
              td,th{{border-bottom:1px solid #ddd;padding:.3rem .8rem .3rem 0;text-align:left;vertical-align:top}}</style></head>\n\
              <body><h1>{title}</h1>\n{}</body></html>\n",
             self.body

@@ -100,6 +100,15 @@ impl Record {
     }
 }
 
+/// One row with all its fields.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Object {
+    /// Line or row number, from 1.
+    pub number: usize,
+    /// Field names and values.
+    pub fields: serde_json::Map<String, serde_json::Value>,
+}
+
 /// A file of texts, or standard input (`-`).
 #[derive(Debug, Clone)]
 pub struct TextFile {
@@ -209,15 +218,75 @@ impl TextFile {
         })
     }
 
-    /// The lines of a JSONL file with their numbers, blank ones left out.
+    /// The rows with all their fields, whatever the format: JSON objects, or CSV and Parquet rows
+    /// as such. A row that cannot be read is an error, and the rows after it still follow.
     ///
     /// # Errors
-    /// Another format; later items may be errors that name the line.
-    pub fn raw_lines(&self) -> Result<Stream<(usize, String)>> {
-        if self.format != Format::JsonLines {
-            bail!("{}: expected JSON lines (.jsonl, also .gz or .zst)", self.label);
+    /// A file of plain lines, or one that cannot be opened.
+    pub fn objects(&self) -> Result<Stream<Object>> {
+        let label = self.label.clone();
+        Ok(match self.format {
+            Format::Lines => bail!(
+                "{label}: plain lines have no fields; use .jsonl, .csv, .tsv or .parquet"
+            ),
+            Format::JsonLines => {
+                let lines = self.numbered(BufReader::new(self.reader()?));
+                Box::new(lines.map(move |line| {
+                    let (number, line) = line?;
+                    let place = || format!("{label}:{number}");
+                    let fields = serde_json::from_str(&line)
+                        .with_context(|| format!("{}: not a JSON object", place()))?;
+                    Ok(Object { number, fields })
+                }))
+            }
+            Format::Csv { separator } => {
+                let mut reader =
+                    csv::ReaderBuilder::new().delimiter(separator).from_reader(self.reader()?);
+                let header = reader.headers().with_context(|| label.clone())?.clone();
+                Box::new(reader.into_records().map(move |row| {
+                    let row = row.map_err(|error| anyhow!("{label}: {error}"))?;
+                    let cells = header.iter().zip(row.iter());
+                    let value = |cell: &str| serde_json::Value::String(cell.to_string());
+                    Ok(Object {
+                        number: row.position().map_or(0, |position| position.line() as usize),
+                        fields: cells.map(|(name, cell)| (name.to_string(), value(cell))).collect(),
+                    })
+                }))
+            }
+            Format::Parquet => self.parquet_objects()?,
+        })
+    }
+
+    fn parquet_objects(&self) -> Result<Stream<Object>> {
+        if self.packing != Packing::Plain {
+            bail!("{}: Parquet is compressed inside; unpack the outer compression", self.label);
         }
-        Ok(self.numbered(BufReader::new(self.reader()?)))
+        let label = self.label.clone();
+        let file = File::open(&self.path).with_context(|| label.clone())?;
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file)
+            .and_then(|builder| builder.build())
+            .map_err(|error| anyhow!("{label}: {error}"))?;
+        let mut number = 0;
+        Ok(Box::new(reader.flat_map(move |batch| {
+            let rows = || -> Result<Vec<serde_json::Map<String, serde_json::Value>>> {
+                let mut writer = arrow::json::LineDelimitedWriter::new(Vec::new());
+                writer.write(&batch?)?;
+                writer.finish()?;
+                let bytes = writer.into_inner();
+                let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+                Ok(lines.map(serde_json::from_slice).collect::<Result<_, _>>()?)
+            };
+            match rows().with_context(|| label.clone()) {
+                Err(error) => vec![Err(error)],
+                Ok(rows) => rows
+                    .into_iter()
+                    .map(|fields| {
+                        number += 1;
+                        Ok(Object { number, fields })
+                    })
+                    .collect(),
+            }
+        })))
     }
 
     /// Lines with their numbers; of JSONL the blank ones left out.

@@ -57,6 +57,25 @@ pub fn train_tokenizer<'a>(
     Ok(tokenizer.to_string(true).map_err(failed)?.into_bytes())
 }
 
+/// The shape of a new model.
+///
+/// # Errors
+/// Sizes that contradict one another.
+pub fn new_config(shape: &NewModel, recipe: &ModelRecipe) -> Result<ModelConfig> {
+    Ok(ModelConfig::from_value(&serde_json::json!({
+        "model_type": Family::Llama.model_type(),
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads.unwrap_or(shape.heads),
+        "max_position_embeddings": recipe.max_length.unwrap_or(MAX_LENGTH),
+        "pad_token_id": 0,
+        "is_causal": recipe.attention == Some(AttentionMode::Causal),
+    }))?)
+}
+
 /// A new Llama-shaped model with random weights, and its tokenizer.
 ///
 /// # Errors
@@ -68,18 +87,7 @@ pub fn new_model<'a, B: Backend>(
     device: &B::Device,
 ) -> Result<Embedder<B>> {
     let max_length = recipe.max_length.unwrap_or(MAX_LENGTH);
-    let config = ModelConfig::from_value(&serde_json::json!({
-        "model_type": Family::Llama.model_type(),
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads.unwrap_or(shape.heads),
-        "max_position_embeddings": max_length,
-        "pad_token_id": 0,
-        "is_causal": recipe.attention == Some(AttentionMode::Causal),
-    }))?;
+    let config = new_config(shape, recipe)?;
     let json = train_tokenizer(texts, shape.vocab_size)?;
     let tokenizer_config = TokenizerConfig {
         max_length,

@@ -1,16 +1,23 @@
 //! A run's state on disk: enough to go on from the same step with the same numbers.
+//!
+//! `checkpoints/00000120/` holds the parameters (only those that can differ from the base model),
+//! the optimizers, and `state.json`: the recipe, the position, where the sampler is, and the loss
+//! scale. Dropout needs no state, because its masks follow from the step's number.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use burn::module::AutodiffModule;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::Optimizer;
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
-use burn::tensor::backend::AutodiffBackend;
-use kiln_core::checkpoint::{Files, write_directory};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Tensor, TensorData};
+use kiln_core::checkpoint::{Directory, Files, Weights, write_directory, write_safetensors};
 use serde::{Deserialize, Serialize};
 
-use super::Telemetry;
+use super::trainee::{Path as ParameterPath, Trainee};
+use crate::data::SamplerState;
 use crate::recipe::Recipe;
 
 /// Where a run is.
@@ -22,6 +29,15 @@ pub struct Position {
     pub step: usize,
 }
 
+/// The best score so far.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Step of the whole run, from 1.
+    pub step: usize,
+    /// Its score on the set that chooses.
+    pub score: f64,
+}
+
 /// What a checkpoint says besides the parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
@@ -29,95 +45,263 @@ pub struct Checkpoint {
     pub recipe: Recipe,
     /// Where the run is.
     pub position: Position,
-    /// Every step so far.
-    pub telemetry: Telemetry,
+    /// Steps of all stages that are done.
+    pub steps: usize,
+    /// The stage whose trained parameters and optimizers these are.
+    pub stage: usize,
+    /// Where the stage's sampler is.
+    pub sampler: Option<SamplerState>,
+    /// Factor of the loss in f16 training, and good steps since it changed.
+    pub loss_scale: (f64, usize),
+    /// The best score so far.
+    pub best: Option<Best>,
+    /// Ids of the saved parameters by their paths.
+    pub parameters: BTreeMap<String, String>,
 }
 
 type Bytes = BinBytesRecorder<FullPrecisionSettings>;
 
 const STATE: &str = "state.json";
-const MODEL: &str = "model.bin";
-const DECAYED: &str = "optimizer-decayed.bin";
-const UNDECAYED: &str = "optimizer-undecayed.bin";
+const PARAMETERS: &str = "parameters";
+const OPTIMIZERS: [&str; 2] = ["optimizer-decayed.bin", "optimizer-undecayed.bin"];
+
+/// Checkpoints of a folder, the oldest first.
+fn all(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.bytes().all(|byte| byte.is_ascii_digit()) && path.join(STATE).is_file()
+        })
+        .collect();
+    found.sort();
+    found
+}
 
 impl Checkpoint {
-    /// Writes the state, the model and both optimizers to a folder, atomically.
-    pub(super) fn save<B, M, O>(&self, folder: &Path, model: &M, optimizers: [&O; 2]) -> Result<()>
+    /// The state before the first step.
+    pub(super) fn new(recipe: &Recipe) -> Self {
+        Self {
+            recipe: recipe.clone(),
+            position: Position::default(),
+            steps: 0,
+            stage: 0,
+            sampler: None,
+            loss_scale: super::scale::START,
+            best: None,
+            parameters: BTreeMap::new(),
+        }
+    }
+
+    /// Writes a new checkpoint, atomically, and removes all but the newest `keep`.
+    pub(super) fn save<B, O>(
+        &mut self,
+        folder: &Path,
+        keep: usize,
+        trainee: &Trainee<B>,
+        optimizers: [&O; 2],
+    ) -> Result<()>
     where
         B: AutodiffBackend,
-        M: AutodiffModule<B>,
-        O: Optimizer<M, B>,
+        O: Optimizer<Trainee<B>, B>,
     {
-        let record = |error| anyhow!("cannot encode the checkpoint: {error}");
-        let bytes = Bytes::default();
+        let everything = holds_all_weights(&self.recipe, self.stage);
+        let mut read = Collect { path: ParameterPath::default(), everything, tensors: Vec::new(), ids: BTreeMap::new(), failure: None };
+        trainee.visit(&mut read);
+        if let Some(failure) = read.failure {
+            bail!("the parameters could not be read back from the device: {failure}");
+        }
+        self.parameters = read.ids;
         let mut files = Files::default();
         files.0.insert(STATE.into(), serde_json::to_vec(self)?);
         files.0.insert(
-            MODEL.into(),
-            <Bytes as Recorder<B>>::record(&bytes, model.clone().into_record(), ())
-                .map_err(record)?,
+            format!("{PARAMETERS}.safetensors"),
+            write_safetensors(&read.tensors, &[("format", "kiln")])?,
         );
-        for (name, optimizer) in [DECAYED, UNDECAYED].into_iter().zip(optimizers) {
+        let bytes = Bytes::default();
+        for (name, optimizer) in OPTIMIZERS.into_iter().zip(optimizers) {
             let encoded = <Bytes as Recorder<B>>::record(&bytes, optimizer.to_record(), ())
-                .map_err(record)?;
+                .map_err(|error| anyhow!("cannot encode the optimizer: {error}"))?;
             files.0.insert(name.into(), encoded);
         }
-        write_directory(folder, &files)?;
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        write_directory(&folder.join(format!("{:08}", self.steps)), &files)
+            .context("the checkpoint could not be written; the one before it is untouched")?;
+        let known = all(folder);
+        for old in &known[..known.len().saturating_sub(keep.max(1))] {
+            std::fs::remove_dir_all(old).with_context(|| old.display().to_string())?;
+        }
         Ok(())
     }
 
-    /// The state of a folder; `None` where there is no checkpoint.
+    /// The newest checkpoint of a folder and its path; `None` where there is none.
     ///
     /// # Errors
     /// A checkpoint of another recipe, or one that cannot be read.
-    pub fn find(folder: &Path, recipe: &Recipe) -> Result<Option<Self>> {
-        let path = folder.join(STATE);
-        let label = || path.display().to_string();
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).with_context(label),
+    pub fn find(folder: &Path, recipe: &Recipe) -> Result<Option<(Self, PathBuf)>> {
+        let Some(newest) = all(folder).pop() else {
+            return Ok(None);
         };
+        let path = newest.join(STATE);
+        let label = || path.display().to_string();
+        let text = std::fs::read(&path).with_context(label)?;
         let found: Self = serde_json::from_slice(&text).with_context(|| {
-            format!("{}: not a checkpoint; remove {}", label(), folder.display())
+            format!("{}: not a checkpoint; remove {}", label(), newest.display())
         })?;
         if found.recipe != *recipe {
             bail!(
                 "{}: was written by another recipe; choose another --output or remove it",
-                folder.display()
+                newest.display()
             );
         }
-        Ok(Some(found))
+        Ok(Some((found, newest)))
     }
 
-    /// Reads the parameters and optimizer states that belong to the state.
-    pub(super) fn load<B, M, O>(
+    /// Puts the saved parameters into a trainee of the same structure.
+    pub(super) fn load<B: AutodiffBackend>(
+        &self,
         folder: &Path,
-        model: M,
+        trainee: Trainee<B>,
+        device: &B::Device,
+    ) -> Result<Trainee<B>> {
+        let weights = Weights::open(&Directory::new(folder)?, PARAMETERS)?;
+        let mut put = Put::<B> {
+            path: ParameterPath::default(),
+            checkpoint: self,
+            weights,
+            device,
+            placed: 0,
+            failure: None,
+        };
+        let trainee = trainee.map(&mut put);
+        if put.failure.is_none() && put.placed != self.parameters.len() {
+            put.failure = Some(anyhow!(
+                "it has {} parameters, of which the model takes {}",
+                self.parameters.len(),
+                put.placed
+            ));
+        }
+        match put.failure {
+            None => Ok(trainee),
+            Some(failure) => Err(failure.context(format!(
+                "{}: a damaged checkpoint; remove it to go on from the one before",
+                folder.display()
+            ))),
+        }
+    }
+
+    /// The saved optimizer states.
+    pub(super) fn load_optimizers<B, O>(
+        folder: &Path,
         optimizers: [O; 2],
         device: &B::Device,
-    ) -> Result<(M, [O; 2])>
+    ) -> Result<[O; 2]>
     where
         B: AutodiffBackend,
-        M: AutodiffModule<B>,
-        O: Optimizer<M, B>,
+        O: Optimizer<Trainee<B>, B>,
     {
         let bytes = Bytes::default();
-        let read = |name: &str| {
+        let mut loaded = Vec::new();
+        for (name, optimizer) in OPTIMIZERS.into_iter().zip(optimizers) {
             let path = folder.join(name);
-            std::fs::read(&path).with_context(|| path.display().to_string())
+            let encoded = std::fs::read(&path).with_context(|| path.display().to_string())?;
+            let record = <Bytes as Recorder<B>>::load(&bytes, encoded, device).map_err(|error| {
+                anyhow!("{}: damaged: {error}; remove {}", path.display(), folder.display())
+            })?;
+            loaded.push(optimizer.load_record(record));
+        }
+        loaded.try_into().map_err(|_| anyhow!("two optimizers"))
+    }
+}
+
+/// Whether weights beyond the trained ones can differ from the base model's.
+fn holds_all_weights(recipe: &Recipe, stage: usize) -> bool {
+    recipe.model.new.is_some()
+        || recipe.model.lora.is_none()
+        || recipe.stages[..=stage.min(recipe.stages.len() - 1)].iter().any(|stage| stage.full)
+}
+
+struct Collect {
+    path: ParameterPath,
+    everything: bool,
+    tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
+    ids: BTreeMap<String, String>,
+    failure: Option<String>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for Collect {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.path.exit(container);
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if !(self.everything || param.is_require_grad()) {
+            return;
+        }
+        let path = self.path.dotted();
+        match param.val().into_data().into_vec::<f32>() {
+            Ok(values) => {
+                self.ids.insert(path.clone(), param.id.serialize());
+                self.tensors.push((path, param.shape().to_vec(), values));
+            }
+            Err(error) => self.failure = Some(format!("{path}: {error:?}")),
+        }
+    }
+}
+
+struct Put<'a, B: AutodiffBackend> {
+    path: ParameterPath,
+    checkpoint: &'a Checkpoint,
+    weights: Weights,
+    device: &'a B::Device,
+    placed: usize,
+    failure: Option<anyhow::Error>,
+}
+
+impl<B: AutodiffBackend> Put<'_, B> {
+    fn read<const D: usize>(&mut self, path: &str, shape: [usize; D]) -> Result<Tensor<B, D>> {
+        let found = self.weights.tensors().get(path).map(|info| info.shape.clone());
+        if found.as_deref() != Some(&shape[..]) {
+            bail!("{path} is {found:?}, expected {shape:?}");
+        }
+        let values = self.weights.read(path)?.with_context(|| path.to_string())?;
+        Ok(Tensor::from_data(TensorData::new(values, shape), self.device))
+    }
+}
+
+impl<B: AutodiffBackend> ModuleMapper<B> for Put<'_, B> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.path.exit(container);
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let path = self.path.dotted();
+        let Some(id) = self.checkpoint.parameters.get(&path) else {
+            return param;
         };
-        let decode = |error| {
-            anyhow!("{}: a damaged checkpoint: {error}; remove it to start anew", folder.display())
-        };
-        let record = <Bytes as Recorder<B>>::load(&bytes, read(MODEL)?, device).map_err(decode)?;
-        let model = model.load_record(record);
-        let [decayed, undecayed] = optimizers;
-        let record =
-            <Bytes as Recorder<B>>::load(&bytes, read(DECAYED)?, device).map_err(decode)?;
-        let decayed = decayed.load_record(record);
-        let record =
-            <Bytes as Recorder<B>>::load(&bytes, read(UNDECAYED)?, device).map_err(decode)?;
-        Ok((model, [decayed, undecayed.load_record(record)]))
+        match self.read(&path, param.shape().dims()) {
+            Ok(tensor) => {
+                self.placed += 1;
+                let trains = param.is_require_grad();
+                let (_, _, mapper) = param.consume();
+                let tensor = tensor.set_require_grad(trains);
+                Param::from_mapped_value(ParamId::deserialize(id), tensor, mapper)
+            }
+            Err(error) => {
+                self.failure.get_or_insert(error);
+                param
+            }
+        }
     }
 }

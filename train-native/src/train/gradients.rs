@@ -1,196 +1,212 @@
-//! Which parameters train, which decay, and the norm of the whole gradient.
+//! Gradients as a whole: sums, norm, scale, and the groups of weight decay.
 
 use std::collections::HashSet;
 
-use burn::module::{AutodiffModule, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{AutodiffModule, Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{ElementConversion as _, Tensor};
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 
-/// Marks the parameters that train. With adapters only these, the pooling head and the
-/// projections do; frozen weights get no gradient and no optimizer state.
-pub(super) fn set_trainable<B: AutodiffBackend, M: Module<B>>(module: M, adapters_only: bool) -> M {
-    module.map(&mut Freeze { path: Vec::new(), adapters_only })
-}
+use super::trainee::parameters;
 
-struct Freeze {
-    path: Vec<String>,
-    adapters_only: bool,
-}
-
-impl<B: Backend> ModuleMapper<B> for Freeze {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let extra =
-            self.path.iter().any(|part| matches!(part.as_str(), "adapters" | "pooling" | "dense"));
-        let trains = !self.adapters_only || extra;
-        param.map(|tensor| tensor.detach().set_require_grad(trains))
-    }
-}
-
-/// Parameters by whether weight decay applies, and how many values each group holds.
+/// Which parameters decay.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
-    /// Norms, biases and latents: never decayed.
+pub(super) struct DecayGroups {
     undecayed: HashSet<ParamId>,
-    /// Trained values.
-    pub trained: usize,
-    /// Frozen values.
-    pub frozen: usize,
 }
 
-impl Groups {
-    pub(super) fn of<B: Backend, M: Module<B>>(module: &M) -> Self {
-        let mut visitor = GroupVisitor { path: Vec::new(), groups: Groups::default() };
-        module.visit(&mut visitor);
-        visitor.groups
+impl DecayGroups {
+    pub(super) fn of<B: AutodiffBackend, M: Module<B>>(module: &M) -> Self {
+        let all = parameters(module).into_iter();
+        Self { undecayed: all.filter(|one| !one.decays).map(|one| one.id).collect() }
     }
 
     /// Splits gradients into decayed and undecayed ones.
     pub(super) fn split<B: AutodiffBackend, M: AutodiffModule<B>>(
         &self,
         module: &M,
-        grads: GradientsParams,
-    ) -> (GradientsParams, GradientsParams) {
-        let mut split = Split {
-            groups: self,
-            from: grads,
-            decayed: GradientsParams::new(),
-            undecayed: GradientsParams::new(),
-        };
-        <M as Module<B>>::visit(module, &mut split);
-        (split.decayed, split.undecayed)
+        mut grads: GradientsParams,
+    ) -> [GradientsParams; 2] {
+        let [mut decayed, mut undecayed] = [GradientsParams::new(), GradientsParams::new()];
+        each::<B, M>(module, &mut grads, &mut SplitInto(self, &mut decayed, &mut undecayed));
+        [decayed, undecayed]
     }
 }
 
-struct GroupVisitor {
-    path: Vec<String>,
-    groups: Groups,
+/// Something to do with each gradient.
+trait Each<B: AutodiffBackend> {
+    /// Takes a gradient out; `Some` puts one back.
+    fn each<const D: usize>(
+        &mut self,
+        id: ParamId,
+        grad: Tensor<B::InnerBackend, D>,
+    ) -> Option<Tensor<B::InnerBackend, D>>;
 }
 
-impl<B: Backend> ModuleVisitor<B> for GroupVisitor {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let count = param.shape().num_elements();
-        if param.is_require_grad() {
-            self.groups.trained += count;
-        } else {
-            self.groups.frozen += count;
-        }
-        let last = self.path.last().map_or("", String::as_str);
-        if matches!(last, "gamma" | "beta" | "bias" | "latents" | "layer_embedding") {
-            self.groups.undecayed.insert(param.id);
+fn each<B: AutodiffBackend, M: AutodiffModule<B>>(
+    module: &M,
+    grads: &mut GradientsParams,
+    work: &mut impl Each<B>,
+) {
+    struct Visit<'a, E>(&'a mut GradientsParams, &'a mut E);
+    impl<B: AutodiffBackend, E: Each<B>> ModuleVisitor<B> for Visit<'_, E> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            if let Some(grad) = self.0.remove::<B::InnerBackend, D>(param.id)
+                && let Some(back) = self.1.each(param.id, grad)
+            {
+                self.0.register::<B::InnerBackend, D>(param.id, back);
+            }
         }
     }
+    <M as Module<B>>::visit(module, &mut Visit(grads, work));
 }
 
-struct Split<'a> {
-    groups: &'a Groups,
-    from: GradientsParams,
-    decayed: GradientsParams,
-    undecayed: GradientsParams,
+struct SplitInto<'a>(&'a DecayGroups, &'a mut GradientsParams, &'a mut GradientsParams);
+
+impl<B: AutodiffBackend> Each<B> for SplitInto<'_> {
+    fn each<const D: usize>(
+        &mut self,
+        id: ParamId,
+        grad: Tensor<B::InnerBackend, D>,
+    ) -> Option<Tensor<B::InnerBackend, D>> {
+        let Self(groups, decayed, undecayed) = self;
+        let group = if groups.undecayed.contains(&id) { undecayed } else { decayed };
+        group.register::<B::InnerBackend, D>(id, grad);
+        None
+    }
 }
 
-impl<B: AutodiffBackend> ModuleVisitor<B> for Split<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if let Some(grad) = self.from.remove::<B::InnerBackend, D>(param.id) {
-            let group = if self.groups.undecayed.contains(&param.id) {
-                &mut self.undecayed
-            } else {
-                &mut self.decayed
+/// Adds `other` to `grads`; in f32, whatever format `other` was computed in, and divided by the
+/// scale that its loss was multiplied with.
+pub(super) fn add<B: AutodiffBackend, M: AutodiffModule<B>>(
+    module: &M,
+    grads: &mut GradientsParams,
+    mut other: GradientsParams,
+    scale: f64,
+) {
+    struct AddTo<'a>(&'a mut GradientsParams, f64);
+    impl<B: AutodiffBackend> Each<B> for AddTo<'_> {
+        fn each<const D: usize>(
+            &mut self,
+            id: ParamId,
+            grad: Tensor<B::InnerBackend, D>,
+        ) -> Option<Tensor<B::InnerBackend, D>> {
+            let mut grad = grad.cast(FloatDType::F32);
+            if self.1 != 1.0 {
+                grad = grad.div_scalar(self.1);
+            }
+            let sum = match self.0.remove::<B::InnerBackend, D>(id) {
+                Some(sum) => sum + grad,
+                None => grad,
             };
-            group.register::<B::InnerBackend, D>(param.id, grad);
+            self.0.register::<B::InnerBackend, D>(id, sum);
+            None
         }
     }
+    each::<B, M>(module, &mut other, &mut AddTo(grads, scale));
 }
 
-/// Scales all gradients so that their joint Euclidean norm is at most `largest` (0: no limit).
-/// Returns the norm before scaling.
+/// Applies a function to every gradient, in the parameters' order.
+pub(super) fn map<B: AutodiffBackend, M: AutodiffModule<B>>(
+    module: &M,
+    grads: &mut GradientsParams,
+    function: impl FnMut(Tensor<B::InnerBackend, 1>) -> Tensor<B::InnerBackend, 1>,
+) {
+    struct Map<F>(F);
+    impl<B: AutodiffBackend, F> Each<B> for Map<F>
+    where
+        F: FnMut(Tensor<B::InnerBackend, 1>) -> Tensor<B::InnerBackend, 1>,
+    {
+        fn each<const D: usize>(
+            &mut self,
+            _: ParamId,
+            grad: Tensor<B::InnerBackend, D>,
+        ) -> Option<Tensor<B::InnerBackend, D>> {
+            let shape = grad.shape();
+            let flat = grad.reshape([shape.num_elements() as i32]);
+            Some((self.0)(flat).reshape(shape))
+        }
+    }
+    each::<B, M>(module, grads, &mut Map(function));
+}
+
+/// Euclidean norm of all gradients together.
+pub(super) fn norm<B: AutodiffBackend, M: AutodiffModule<B>>(
+    module: &M,
+    grads: &mut GradientsParams,
+) -> f64 {
+    let mut total: Option<Tensor<B::InnerBackend, 1>> = None;
+    map::<B, M>(module, grads, |grad| {
+        let squares = grad.clone().powf_scalar(2.0).sum();
+        total = Some(match total.take() {
+            Some(total) => total + squares,
+            None => squares,
+        });
+        grad
+    });
+    total.map_or(0.0, |total| total.into_scalar().elem::<f64>()).sqrt()
+}
+
+/// Scales all gradients so that their joint norm is at most `largest` (0: no limit). Returns the
+/// norm before scaling.
 pub(super) fn clip_norm<B: AutodiffBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
     largest: f64,
 ) -> f64 {
-    let mut sum = SquaredSum::<B> { grads, total: None };
-    <M as Module<B>>::visit(module, &mut sum);
-    let norm = sum.total.map_or(0.0, |total| total.into_scalar().elem::<f64>()).sqrt();
+    let norm = norm::<B, M>(module, grads);
     if largest > 0.0 && norm > largest {
-        <M as Module<B>>::visit(module, &mut Scale { grads, factor: largest / norm });
+        map::<B, M>(module, grads, |grad| grad.mul_scalar(largest / norm));
     }
     norm
-}
-
-struct SquaredSum<'a, B: AutodiffBackend> {
-    grads: &'a GradientsParams,
-    total: Option<Tensor<B::InnerBackend, 1>>,
-}
-
-impl<B: AutodiffBackend> ModuleVisitor<B> for SquaredSum<'_, B> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if let Some(grad) = self.grads.get::<B::InnerBackend, D>(param.id) {
-            let squares = grad.powf_scalar(2.0).sum();
-            self.total = Some(match self.total.take() {
-                Some(total) => total + squares,
-                None => squares,
-            });
-        }
-    }
-}
-
-struct Scale<'a> {
-    grads: &'a mut GradientsParams,
-    factor: f64,
-}
-
-impl<B: AutodiffBackend> ModuleVisitor<B> for Scale<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if let Some(grad) = self.grads.remove::<B::InnerBackend, D>(param.id) {
-            self.grads.register::<B::InnerBackend, D>(param.id, grad.mul_scalar(self.factor));
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use burn::backend::{Autodiff, Flex};
-    use burn::module::Param;
+    use burn::tensor::backend::Backend;
 
     type B = Autodiff<Flex>;
 
-    #[derive(burn::module::Module, Debug)]
+    #[derive(Module, Debug)]
     struct Two<B: Backend> {
         weight: Param<Tensor<B, 1>>,
         bias: Param<Tensor<B, 1>>,
     }
 
-    #[test]
-    fn the_norm_is_joint_and_biases_do_not_decay() {
+    fn two() -> (Two<B>, GradientsParams) {
         let device = Default::default();
         let param =
             |values: [f32; 2]| Param::from_tensor(Tensor::<B, 1>::from_data(values, &device));
         let two = Two { weight: param([1.0, 2.0]), bias: param([3.0, 4.0]) };
         // d/dw of 3 w0 + 4 b1: gradients (3, 0) and (0, 4), joint norm 5.
         let loss = two.weight.val().narrow(0, 0, 1) * 3.0 + two.bias.val().narrow(0, 1, 1) * 4.0;
-        let mut grads = GradientsParams::from_grads(loss.backward(), &two);
+        let grads = GradientsParams::from_grads(loss.backward(), &two);
+        (two, grads)
+    }
+
+    #[test]
+    fn the_norm_is_joint_and_biases_do_not_decay() {
+        let (two, mut grads) = two();
         assert!((clip_norm::<B, _>(&two, &mut grads, 1.0) - 5.0).abs() < 1e-6);
         assert!((clip_norm::<B, _>(&two, &mut grads, 1.0) - 1.0).abs() < 1e-6);
-        let (decayed, undecayed) = Groups::of::<B, _>(&two).split::<B, _>(&two, grads);
+        let [decayed, undecayed] = DecayGroups::of::<B, _>(&two).split::<B, _>(&two, grads);
         assert!(decayed.get::<Flex, 1>(two.weight.id).is_some() && decayed.len() == 1);
         assert!(undecayed.get::<Flex, 1>(two.bias.id).is_some() && undecayed.len() == 1);
+    }
+
+    #[test]
+    fn sums_undo_the_loss_scale() {
+        let (two, mut grads) = two();
+        let (_, other) = self::two();
+        // Other parameters have other ids, so only the same module's gradients add up.
+        add::<B, _>(&two, &mut grads, other, 1.0);
+        assert!((norm::<B, _>(&two, &mut grads) - 5.0).abs() < 1e-6);
+        let mut again = GradientsParams::new();
+        again.register::<Flex, 1>(two.weight.id, Tensor::from_data([6.0, 0.0], &Default::default()));
+        add::<B, _>(&two, &mut grads, again, 2.0);
+        let sum = grads.get::<Flex, 1>(two.weight.id).unwrap().into_data().to_vec::<f32>().unwrap();
+        assert_eq!(sum, [6.0, 0.0]);
     }
 }

@@ -1,39 +1,48 @@
-//! The training loop.
+//! The training loop: whatever the recipe, draw a batch, its loss and gradients, sum, clip, step,
+//! report, evaluate, save.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
-use burn::module::AutodiffModule;
-use burn::optim::adaptor::OptimizerAdaptor;
-use burn::optim::{AdamW, AdamWConfig, GradientsAccumulator, GradientsParams, Optimizer};
+use anyhow::{Context as _, Result, bail};
+use burn::optim::{GradientsParams, Optimizer as _};
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{ElementConversion as _, Tensor};
-use kiln_core::embedder::{Embedder, EmbeddingModel};
-use kiln_core::loss::info_nce;
-use kiln_core::model::ModelInput;
-use kiln_core::pooling::l2_normalize;
+use kiln_core::checkpoint::{Files, save_adapters};
+use kiln_core::embedder::Embedder;
 
-use super::gradients::{Groups, clip_norm, set_trainable};
-use super::{Checkpoint, Point, Position, Telemetry};
-use crate::data::{Batch, Example, Sampler};
+use super::chunks::Passes;
+use super::contrastive::contrastive;
+use super::gradients::{DecayGroups, add, clip_norm};
+use super::peers::{Peers, copied};
+use super::reconstruction::reconstruction;
+use super::scale::LossScale;
+use super::setup::{Tools, enter_stage, optimizers, start};
+use super::telemetry::Live;
+use super::trainee::{Trainee, parameters};
+use super::{Best, Checkpoint, Part, Point, Position, Telemetry, Workplace};
+use crate::data::{Batch, DataSet, Sampler, mixed};
+use crate::eval::Measured;
 use crate::interrupt;
-use crate::recipe::{Recipe, Stage};
+use crate::recipe::{Objective, Precision, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
 
 /// What to train on, and where to keep the state.
+#[derive(Clone)]
 pub struct Plan<'a> {
     /// The recipe.
     pub recipe: &'a Recipe,
-    /// Examples of each stage.
-    pub examples: &'a [Vec<Example>],
-    /// Folder of the checkpoint.
-    pub checkpoint: &'a Path,
+    /// Data sets of each stage.
+    pub sets: &'a [Vec<DataSet>],
+    /// Sets to evaluate on, as the recipe says.
+    pub measured: &'a [Measured],
+    /// Folder for checkpoints and metrics; nothing is written where absent.
+    pub output: Option<&'a Path>,
     /// Steps between checkpoints; one is written at the end of a stage and at Ctrl-C anyway.
     pub checkpoint_every: usize,
+    /// Checkpoints to keep.
+    pub keep: usize,
     /// The state to go on from, as [`Checkpoint::find`] found it.
-    pub resume: Option<Checkpoint>,
+    pub resume: Option<(Checkpoint, PathBuf)>,
     /// What the user sees.
     pub terminal: Terminal,
 }
@@ -42,167 +51,330 @@ pub struct Plan<'a> {
 pub struct Outcome<B: AutodiffBackend> {
     /// The trained model, adapters merged.
     pub embedder: Embedder<B::InnerBackend>,
+    /// The adapters as PEFT keeps them, where the base model's weights stayed as they were.
+    pub adapters: Option<Files>,
     /// Every step.
-    pub telemetry: Telemetry,
+    pub points: Vec<Point>,
+    /// The best score, where there is an evaluation set.
+    pub best: Option<Best>,
     /// True where Ctrl-C ended it early; the checkpoint then holds its state.
     pub interrupted: bool,
 }
 
-type Adam<B> = OptimizerAdaptor<AdamW, EmbeddingModel<B>, B>;
+/// What the caller does between steps.
+pub trait Observer<B: AutodiffBackend> {
+    /// After each stage, with the model as it is then.
+    ///
+    /// # Errors
+    /// The caller's own; training stops.
+    fn after_stage(&mut self, _: &Embedder<B::InnerBackend>, _: &Stage) -> Result<()> {
+        Ok(())
+    }
 
-/// Two optimizers: parameters that decay, and norms, biases and latents, which do not.
-fn optimizers<B: AutodiffBackend>(stage: &Stage) -> [Adam<B>; 2] {
-    let adam = AdamWConfig::new().with_epsilon(1e-8);
-    [
-        adam.clone().with_weight_decay(stage.weight_decay as f32).init(),
-        adam.with_weight_decay(0.0).init(),
-    ]
+    /// After an evaluation that is the best so far.
+    ///
+    /// # Errors
+    /// The caller's own; training stops.
+    fn best(&mut self, _: &Embedder<B::InnerBackend>, _: &Point) -> Result<()> {
+        Ok(())
+    }
 }
 
-/// Trains an embedder through all stages of a recipe; `after_stage` sees the model after each.
+/// An observer that does nothing.
+pub struct Silent;
+impl<B: AutodiffBackend> Observer<B> for Silent {}
+
+/// Trains an embedder through all stages of a recipe, on one device or on several together.
 ///
 /// # Errors
-/// A loss that is not a number, or a checkpoint that cannot be written.
+/// A loss that is not a number, a checkpoint that cannot be written, or the observer's own.
 pub fn train<B: AutodiffBackend>(
     embedder: Embedder<B::InnerBackend>,
-    mut plan: Plan<'_>,
-    mut after_stage: impl FnMut(&Embedder<B::InnerBackend>, &Stage) -> Result<()>,
+    plan: Plan<'_>,
+    devices: &[B::Device],
+    observer: &mut impl Observer<B>,
 ) -> Result<Outcome<B>> {
-    let device = embedder.device.clone();
-    let lora = plan.recipe.model.lora.as_ref();
-    let Embedder { model, tokenizer, prompts, tokenizer_files, .. } = embedder;
-    let mut model: EmbeddingModel<B> = EmbeddingModel::from_inner(model);
-    if let Some(lora) = lora {
-        let (backbone, adapters) = model.backbone.with_lora(lora, &device)?;
-        model.backbone = backbone;
-        plan.terminal.note(format!("{adapters} LoRA adapters of rank {}", lora.rank));
+    let own = [embedder.device.clone()];
+    let devices = if devices.is_empty() { &own } else { devices };
+    let (tools, trainee) = start::<B>(embedder);
+    if devices.len() == 1 {
+        return rank(Peers::single(), tools, trainee, &plan, observer);
     }
-    model = set_trainable::<B, _>(model, lora.is_some());
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..devices.len())
+            .map(|at| {
+                let tools = Tools { device: devices[at].clone(), ..tools.clone() };
+                let trainee = copied::<B, _>(&trainee, &devices[at]);
+                let plan = Plan { terminal: Terminal { json: false, quiet: true }, ..plan.clone() };
+                scope.spawn(move || {
+                    let peers = Peers::join(at, devices.len(), &tools.device)?;
+                    rank::<B>(peers, tools, trainee, &plan, &mut Silent).map(drop)
+                })
+            })
+            .collect();
+        let peers = Peers::join(0, devices.len(), &tools.device)?;
+        let outcome = rank(peers, tools, trainee, &plan, observer);
+        for other in others {
+            match other.join() {
+                Ok(result) if outcome.is_ok() => result.context("on another device")?,
+                Ok(_) => {}
+                Err(_) => bail!("training failed on another device"),
+            }
+        }
+        outcome
+    })
+}
+
+/// The loop of one device.
+fn rank<B: AutodiffBackend>(
+    peers: Peers<B>,
+    tools: Tools<B>,
+    mut trainee: Trainee<B>,
+    plan: &Plan<'_>,
+    observer: &mut impl Observer<B>,
+) -> Result<Outcome<B>> {
+    let recipe = plan.recipe;
+    let device = tools.device.clone();
+    let leads = peers.leads();
+    let output = plan.output.filter(|_| leads);
+    let mut state = Checkpoint::new(recipe);
     let mut restored = None;
-    let mut state = match plan.resume.take() {
-        Some(state) => {
-            let at = state.position.stage.min(plan.recipe.stages.len() - 1);
-            let fresh = optimizers::<B>(&plan.recipe.stages[at]);
-            let (loaded, optimizers) = Checkpoint::load(plan.checkpoint, model, fresh, &device)?;
-            model = set_trainable::<B, _>(loaded, lora.is_some());
-            // The optimizer starts anew with each stage.
-            restored = (state.position.step > 0).then_some(optimizers);
-            state
-        }
-        None => Checkpoint {
-            recipe: plan.recipe.clone(),
-            position: Position::default(),
-            telemetry: Telemetry::default(),
-        },
+    if let Some((found, folder)) = &plan.resume {
+        state = found.clone();
+        trainee = enter_stage(trainee, recipe, state.stage, &device)?;
+        trainee = state.load(folder, trainee, &device)?;
+        trainee = enter_stage(trainee, recipe, state.stage, &device)?;
+        let fresh = optimizers::<B>(&recipe.stages[state.stage]);
+        restored = Some(Checkpoint::load_optimizers(folder, fresh, &device)?);
+    }
+    let mut telemetry = match output {
+        Some(folder) => Telemetry::in_folder(folder, state.steps)?,
+        None => Telemetry::in_memory(),
     };
-    let groups = Groups::of::<B, _>(&model);
-    plan.terminal.note(format!(
-        "{} parameters train, {} are frozen",
-        thousands(groups.trained),
-        thousands(groups.frozen)
-    ));
-    // The model as an embedder for evaluation and saving, adapters merged.
-    let finished = |model: &EmbeddingModel<B>| -> Result<Embedder<B::InnerBackend>> {
-        let mut inner = model.valid();
-        inner.backbone = inner.backbone.merge_lora();
-        let mut embedder = Embedder::new(inner, tokenizer.clone(), &device)?;
-        (embedder.prompts, embedder.tokenizer_files) = (prompts.clone(), tokenizer_files.clone());
-        Ok(embedder)
-    };
-    let query_prompt = prompts.by_name.get("query").map_or("", String::as_str);
-    let document_prompt = prompts.by_name.get("document").map_or("", String::as_str);
-    let encode =
-        |model: &EmbeddingModel<B>, prompt: &str, texts: &[String]| -> Result<Tensor<B, 2>> {
-            let tokens = tokenizer.encode_all(prompt, texts)?;
-            let batch = tokenizer.pad(&tokens.iter().collect::<Vec<_>>());
-            Ok(l2_normalize(model.forward(&ModelInput::new(&batch, &device))?.0))
-        };
+    let mut scale = LossScale::new(recipe.compute.precision == Precision::F16, state.loss_scale);
+    let passes = Passes::of::<B>(&recipe.compute, &device);
 
-    for (number, stage) in plan.recipe.stages.iter().enumerate().skip(state.position.stage) {
-        let mut optimizers = restored.take().unwrap_or_else(|| optimizers::<B>(stage));
-        let mut sampler =
-            Sampler::new(&plan.examples[number], plan.recipe.seed.wrapping_add(number as u64));
+    for number in state.position.stage..recipe.stages.len() {
+        let stage = &recipe.stages[number];
         let first = state.position.step;
-        for step in 0..first {
-            (0..stage.accumulation).for_each(|_| drop(sampler.next(stage, step)));
+        trainee = enter_stage(trainee, recipe, number, &device)?;
+        let kept = restored.take().filter(|_| first > 0 || stage.keep_optimizer);
+        let mut optimizers = kept.unwrap_or_else(|| optimizers::<B>(stage));
+        state.stage = number;
+        let groups = DecayGroups::of::<B, _>(&trainee);
+        let mut sampler = Sampler::new(
+            &plan.sets[number],
+            stage,
+            mixed(&[recipe.seed, number as u64]),
+            tools.prompts(),
+        );
+        if let Some(at) = state.sampler.take().filter(|_| first > 0) {
+            sampler.restore(at);
         }
-        let bar = plan.terminal.progress(stage.steps as u64, &stage.name);
-        bar.set_position(first as u64);
-        for step in first..stage.steps {
-            let start = Instant::now();
-            let (mut loss, mut texts) = (0.0, 0);
-            let mut gradients = GradientsAccumulator::new();
-            for _ in 0..stage.accumulation {
-                let batch = sampler.next(stage, step);
-                let queries = encode(&model, query_prompt, &batch.queries)?;
-                let documents = encode(&model, document_prompt, &batch.documents)?;
-                let part = info_nce(queries, documents, &same_texts(&batch), &stage.loss)
-                    .div_scalar(stage.accumulation as f64);
-                loss += part.clone().into_scalar().elem::<f64>();
-                texts += batch.queries.len() + batch.documents.len();
-                gradients
-                    .accumulate::<B>(&model, GradientsParams::from_grads(part.backward(), &model));
-            }
-            let mut gradients = gradients.grads();
-            let grad_norm = clip_norm::<B, _>(&model, &mut gradients, stage.clip_norm);
-            if !(loss.is_finite() && grad_norm.is_finite()) {
-                bail!(
-                    "stage {:?}, step {}: the loss is {loss} and the gradient's norm {grad_norm}; lower lr or check the data",
-                    stage.name,
-                    step + 1
-                );
-            }
-            let lr = stage.learning_rate(step);
-            let (decayed, undecayed) = groups.split::<B, _>(&model, gradients);
-            model = optimizers[0].step(lr, model, decayed);
-            model = optimizers[1].step(lr, model, undecayed);
+        describe(plan, &trainee, stage);
+        let mut live = Live::new(plan.terminal, &stage.name, stage.steps, first);
 
-            let seconds = start.elapsed().as_secs_f64();
-            state.telemetry.points.push(Point {
-                stage: number,
-                step: step + 1,
-                loss,
-                lr,
-                grad_norm,
-                seconds,
-                texts,
-            });
+        for step in first..stage.steps {
+            let begun = Instant::now();
+            let place = Workplace {
+                tokenizer: &tools.tokenizer,
+                passes,
+                device: &device,
+                peers: &peers,
+                scale: scale.value(),
+            };
+            let mut point = Point { stage: number, step: step + 1, ..Point::default() };
+            let mut gradients = GradientsParams::new();
+            let mut batches = Vec::new();
+            for part in 0..stage.accumulation {
+                let batch = sampler.next(step)?;
+                let seed = mixed(&[recipe.seed, number as u64, step as u64, part as u64]);
+                let found = objective(&trainee, &batch, stage, &place, seed)?;
+                add::<B, _>(&trainee, &mut gradients, found.gradients, stage.accumulation as f64);
+                point.loss += found.loss / stage.accumulation as f64;
+                point.texts += found.texts;
+                point.tokens += found.tokens;
+                batches.push(batch.ids);
+            }
+            let mut gradients = peers.sum_gradients(&trainee, gradients)?;
+            point.grad_norm = clip_norm::<B, _>(&trainee, &mut gradients, stage.clip_norm);
+            point.lr = stage.learning_rate(step);
+            if point.loss.is_finite() && point.grad_norm.is_finite() {
+                let [decayed, undecayed] = groups.split::<B, _>(&trainee, gradients);
+                trainee = optimizers[0].step(point.lr, trainee, decayed);
+                trainee = optimizers[1].step(point.lr, trainee, undecayed);
+                scale.good();
+            } else if !scale.bad() {
+                return Err(not_a_number(&point, stage, plan, &batches, output));
+            }
+            point.seconds = begun.elapsed().as_secs_f64();
+
+            state.steps += 1;
             state.position = Position { stage: number, step: step + 1 };
-            bar.set_prefix(format!("loss {loss:.4}"));
-            bar.inc(1);
             let last = step + 1 == stage.steps;
             if last {
                 state.position = Position { stage: number + 1, step: 0 };
             }
-            let interrupted = interrupt::asked();
-            if last || interrupted || (step + 1) % plan.checkpoint_every == 0 {
-                state.save::<B, _, _>(plan.checkpoint, &model, [&optimizers[0], &optimizers[1]])?;
-            }
-            if interrupted {
-                bar.abandon();
-                return Ok(Outcome {
-                    embedder: finished(&model)?,
-                    telemetry: state.telemetry,
-                    interrupted,
-                });
+            // What only the leading device does, and a failure of which the others must hear.
+            let mut conclude = || -> Result<bool> {
+                let due = |every: usize| every > 0 && (step + 1) % every == 0;
+                let eval = recipe.eval.as_ref();
+                if !plan.measured.is_empty() && (last || due(eval.map_or(0, |eval| eval.every))) {
+                    let embedder = tools.embedder(&trainee)?;
+                    evaluate(plan, &embedder, &mut point, &live)?;
+                    if improved(recipe, &mut state, &point) {
+                        observer.best(&embedder, &point)?;
+                    }
+                }
+                live.step(&point);
+                telemetry.push(point.clone())?;
+                let interrupted = interrupt::asked();
+                if let Some(folder) = output
+                    && (last || interrupted || due(plan.checkpoint_every))
+                {
+                    (state.sampler, state.loss_scale) = (Some(sampler.state().clone()), scale.state());
+                    let folder = folder.join(CHECKPOINTS);
+                    state.save(&folder, plan.keep, &trainee, [&optimizers[0], &optimizers[1]])?;
+                }
+                Ok(interrupted)
+            };
+            let concluded = if leads { conclude() } else { Ok(false) };
+            let stop = f64::from(!matches!(concluded, Ok(false)));
+            if peers.sum_number(stop, &device)? > 0.0 {
+                live.finish();
+                concluded?;
+                return tools.outcome(trainee, plan, telemetry, state.best, true);
             }
         }
-        bar.finish_and_clear();
+        live.finish();
+        if leads {
+            observer.after_stage(&tools.embedder(&trainee)?, stage)?;
+        }
         state.position = Position { stage: number + 1, step: 0 };
-        after_stage(&finished(&model)?, stage)?;
+        restored = Some(optimizers);
     }
-    Ok(Outcome { embedder: finished(&model)?, telemetry: state.telemetry, interrupted: false })
+    tools.outcome(trainee, plan, telemetry, state.best, false)
 }
 
-/// A number for each document; equal texts have equal numbers.
-fn same_texts(batch: &Batch) -> Vec<usize> {
-    let mut numbers: HashMap<&str, usize> = HashMap::new();
-    batch
-        .documents
-        .iter()
-        .map(|text| {
-            let next = numbers.len();
-            *numbers.entry(text).or_insert(next)
-        })
-        .collect()
+/// Where a run keeps its checkpoints inside its folder.
+pub const CHECKPOINTS: &str = "checkpoints";
+
+fn objective<B: AutodiffBackend>(
+    trainee: &Trainee<B>,
+    batch: &Batch,
+    stage: &Stage,
+    place: &Workplace<'_, B>,
+    seed: u64,
+) -> Result<Part> {
+    match stage.objective {
+        Objective::Contrastive => contrastive(trainee, batch, stage, place, seed),
+        Objective::Reconstruction => {
+            let settings = stage.reconstruction.unwrap_or_default();
+            reconstruction(trainee, batch, &settings, place, seed)
+        }
+    }
+}
+
+fn describe<B: AutodiffBackend>(plan: &Plan<'_>, trainee: &Trainee<B>, stage: &Stage) {
+    let all = parameters(trainee);
+    let count = |trains: bool| -> usize {
+        all.iter().filter(|one| one.trains == trains).map(|one| one.size).sum()
+    };
+    plan.terminal.note(format!(
+        "stage {}: {} steps of {} queries; {} parameters train, {} are frozen",
+        stage.name,
+        thousands(stage.steps),
+        thousands(stage.batch_size * stage.accumulation),
+        thousands(count(true)),
+        thousands(count(false)),
+    ));
+}
+
+fn evaluate<B: burn::tensor::backend::Backend>(
+    plan: &Plan<'_>,
+    embedder: &Embedder<B>,
+    point: &mut Point,
+    live: &Live,
+) -> Result<()> {
+    for set in plan.measured {
+        let score = set.score(embedder, plan.terminal)?;
+        live.note(format!("step {}: {} {} {score:.4}", point.step, set.name, set.metric));
+        point.scores.push((set.name.clone(), score));
+    }
+    Ok(())
+}
+
+/// Whether a step's score on the set that chooses is the best so far, which is then noted.
+fn improved(recipe: &Recipe, state: &mut Checkpoint, point: &Point) -> bool {
+    let chooses = recipe.eval.as_ref().and_then(|eval| eval.best.as_ref());
+    let score = match chooses {
+        Some(name) => point.scores.iter().find(|(set, _)| set == name),
+        None => point.scores.first(),
+    };
+    let Some((_, score)) = score else {
+        return false;
+    };
+    let better = state.best.as_ref().is_none_or(|best| *score > best.score);
+    if better {
+        state.best = Some(Best { step: state.steps, score: *score });
+    }
+    better
+}
+
+/// The error of a step that is not a number; which examples it had is kept in a file.
+fn not_a_number(
+    point: &Point,
+    stage: &Stage,
+    plan: &Plan<'_>,
+    batches: &[Vec<(usize, usize)>],
+    output: Option<&Path>,
+) -> anyhow::Error {
+    let mut place = String::new();
+    if let Some(folder) = output {
+        let sets = &plan.sets[point.stage];
+        let examples: Vec<serde_json::Value> = batches
+            .iter()
+            .flatten()
+            .map(|&(set, at)| {
+                let example = sets[set].get(at).ok();
+                serde_json::json!({"source": sets[set].name, "number": at, "example": example})
+            })
+            .collect();
+        let path = folder.join("bad-batch.json");
+        let bytes = serde_json::to_vec_pretty(&examples).unwrap_or_default();
+        if crate::vectors::write_atomically(&path, &bytes).is_ok() {
+            place = format!("; its examples are in {}", path.display());
+        }
+    }
+    anyhow::anyhow!(
+        "stage {:?}, step {}: the loss is {} and the gradient's norm {}; lower lr or check the data{place}",
+        stage.name,
+        point.step,
+        point.loss,
+        point.grad_norm
+    )
+}
+
+impl<B: AutodiffBackend> Tools<B> {
+    fn outcome(
+        &self,
+        trainee: Trainee<B>,
+        plan: &Plan<'_>,
+        mut telemetry: Telemetry,
+        best: Option<Best>,
+        interrupted: bool,
+    ) -> Result<Outcome<B>> {
+        telemetry.finish();
+        let recipe = plan.recipe;
+        let pristine = !recipe.stages.iter().any(|stage| stage.full);
+        let adapters = match (&recipe.model.lora, &recipe.model.base) {
+            (Some(lora), Some(base)) if pristine => {
+                let inner = burn::module::AutodiffModule::valid(&trainee.model);
+                Some(save_adapters(&inner.backbone, &inner.config, lora, base)?)
+            }
+            _ => None,
+        };
+        let embedder = self.embedder(&trainee)?;
+        Ok(Outcome { embedder, adapters, points: telemetry.points, best, interrupted })
+    }
 }

@@ -1,9 +1,19 @@
-//! What a run reports of each step.
+//! What a run reports of each step: JSON lines, TensorBoard, and the terminal.
 
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
+use tensorboard_rs::summary_writer::SummaryWriter;
+
+use crate::terminal::Terminal;
 
 /// One optimizer step.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Stage, from 0.
     pub stage: usize,
@@ -19,20 +29,139 @@ pub struct Point {
     pub seconds: f64,
     /// Texts in the step.
     pub texts: usize,
+    /// Tokens in the step, padding not counted.
+    pub tokens: usize,
+    /// Scores by evaluation set, where the step was followed by an evaluation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scores: Vec<(String, f64)>,
 }
 
-/// All steps so far.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// All steps so far, in memory and in `metrics.jsonl`.
 pub struct Telemetry {
     /// The steps, in order.
     pub points: Vec<Point>,
+    file: Option<File>,
+    board: Option<SummaryWriter>,
 }
 
 impl Telemetry {
-    /// The steps as JSON lines.
-    pub fn to_json_lines(&self) -> serde_json::Result<String> {
-        let lines: Vec<String> =
-            self.points.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        Ok(lines.join("\n") + "\n")
+    /// No step yet, and no file.
+    pub fn in_memory() -> Self {
+        Self { points: Vec::new(), file: None, board: None }
+    }
+
+    /// Writes to `metrics.jsonl` and `tensorboard/` of a folder; keeps the first `steps` lines of
+    /// what a run before wrote.
+    ///
+    /// # Errors
+    /// A folder that cannot be written, or fewer lines than steps.
+    pub fn in_folder(folder: &Path, steps: usize) -> Result<Self> {
+        let path = folder.join("metrics.jsonl");
+        let label = || path.display().to_string();
+        let mut points: Vec<Point> = Vec::new();
+        if steps > 0 {
+            let lines = BufReader::new(File::open(&path).with_context(label)?).lines();
+            for line in lines.take(steps) {
+                points.push(serde_json::from_str(&line?).with_context(label)?);
+            }
+            if points.len() < steps {
+                anyhow::bail!("{}: has {} steps, the checkpoint {steps}", label(), points.len());
+            }
+        }
+        let mut kept = String::new();
+        for point in &points {
+            kept.push_str(&serde_json::to_string(point)?);
+            kept.push('\n');
+        }
+        crate::vectors::write_atomically(&path, kept.as_bytes())?;
+        let file = File::options().append(true).open(&path).with_context(label)?;
+        let board = folder.join("tensorboard");
+        std::fs::create_dir_all(&board).with_context(|| board.display().to_string())?;
+        Ok(Self { points, file: Some(file), board: Some(SummaryWriter::new(&board)) })
+    }
+
+    /// Adds a step.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn push(&mut self, point: Point) -> Result<()> {
+        let step = self.points.len() + 1;
+        if let Some(board) = &mut self.board {
+            let mut scalar = |name: &str, value: f64| board.add_scalar(name, value as f32, step);
+            scalar("train/loss", point.loss);
+            scalar("train/lr", point.lr);
+            scalar("train/grad_norm", point.grad_norm);
+            scalar("train/tokens_per_second", point.tokens as f64 / point.seconds.max(1e-9));
+            for (name, score) in &point.scores {
+                scalar(&format!("eval/{name}"), *score);
+            }
+            if step % 10 == 0 || !point.scores.is_empty() {
+                board.flush();
+            }
+        }
+        if let Some(file) = &mut self.file {
+            let line = serde_json::to_string(&point)? + "\n";
+            file.write_all(line.as_bytes()).context("metrics.jsonl cannot be written")?;
+        }
+        self.points.push(point);
+        Ok(())
+    }
+
+    /// Ends what is being written.
+    pub fn finish(&mut self) {
+        if let Some(board) = &mut self.board {
+            board.flush();
+        }
+    }
+}
+
+/// The stage's progress on the terminal: a bar, and a line of numbers below it; a line now and
+/// then where standard error is a file.
+pub(super) struct Live {
+    bar: ProgressBar,
+    terminal: Terminal,
+    lines: bool,
+    told: Instant,
+    stage: String,
+    steps: usize,
+}
+
+const BETWEEN_LINES: Duration = Duration::from_secs(30);
+
+impl Live {
+    pub(super) fn new(terminal: Terminal, stage: &str, steps: usize, done: usize) -> Self {
+        let bar = terminal.training(steps as u64, stage);
+        bar.set_position(done as u64);
+        bar.reset_eta();
+        let lines = !terminal.quiet && !std::io::stderr().is_terminal();
+        Self { bar, terminal, lines, told: Instant::now(), stage: stage.into(), steps }
+    }
+
+    pub(super) fn step(&mut self, point: &Point) {
+        let memory = memory_stats::memory_stats().map_or(0.0, |now| now.physical_mem as f64 / 1e9);
+        let numbers = format!(
+            "loss {:.4}  lr {:.2e}  grad {:.3}  {:.0} tokens/s  {:.2} s/step  {memory:.1} GB",
+            point.loss,
+            point.lr,
+            point.grad_norm,
+            point.tokens as f64 / point.seconds.max(1e-9),
+            point.seconds,
+        );
+        if self.lines && (self.told.elapsed() > BETWEEN_LINES || point.step == self.steps) {
+            self.told = Instant::now();
+            self.terminal.note(format!("{} {}/{}  {numbers}", self.stage, point.step, self.steps));
+        }
+        self.bar.set_prefix(numbers);
+        self.bar.inc(1);
+    }
+
+    /// Prints a line above the bar.
+    pub(super) fn note(&self, line: String) {
+        let terminal = self.terminal;
+        self.bar.suspend(|| terminal.note(line));
+    }
+
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
     }
 }

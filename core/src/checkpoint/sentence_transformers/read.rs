@@ -97,6 +97,44 @@ fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
         .map(Some)
 }
 
+/// Folder of the transformer, its `config.json`, and the shape that it gives.
+fn read_shape(
+    folder: &dyn Folder,
+    modules: Option<&[ModuleEntry]>,
+) -> Result<(String, Value, ModelConfig)> {
+    let root = modules
+        .and_then(|modules| modules.iter().find(|module| module.kind == "Transformer"))
+        .map_or(String::new(), |module| module.path.clone());
+    let config_path = inside(&root, "config.json");
+    let raw = read_json(folder, &config_path)?.ok_or_else(|| Error::MissingFile {
+        folder: folder.label(),
+        file: config_path.clone(),
+        remedy: "name a folder that holds a saved model".into(),
+    })?;
+    let config = ModelConfig::from_value(&raw).map_err(|error| match error {
+        // The reader knows the file only as config.json.
+        Error::BadFile { cause, remedy, .. } => {
+            Error::BadFile { file: folder.file_label(&config_path), cause, remedy }
+        }
+        other => other,
+    })?;
+    Ok((root, raw, config))
+}
+
+/// Shape and pooling head of a model, from its configuration files alone.
+///
+/// # Errors
+/// Configuration files that are missing or cannot be read.
+pub fn read_architecture(folder: &dyn Folder) -> Result<(ModelConfig, PoolingConfig)> {
+    let modules = read_modules(folder)?;
+    let (_, raw, config) = read_shape(folder, modules.as_deref())?;
+    let mut pooling = nv_embed_block(&raw).map_or(PoolingConfig::Mean, PoolingConfig::LatentAttention);
+    for module in modules.iter().flatten().filter(|module| module.kind == "Pooling") {
+        (pooling, _) = read_pooling(folder, &module.path)?;
+    }
+    Ok((config, pooling))
+}
+
 /// Reads a model folder.
 ///
 /// # Errors
@@ -107,23 +145,7 @@ pub fn load<B: Backend>(
     device: &B::Device,
 ) -> Result<Embedder<B>> {
     let modules = read_modules(folder)?;
-    let root = modules
-        .as_ref()
-        .and_then(|modules| modules.iter().find(|module| module.kind == "Transformer"))
-        .map_or(String::new(), |module| module.path.clone());
-    let config_path = inside(&root, "config.json");
-    let raw = read_json(folder, &config_path)?.ok_or_else(|| Error::MissingFile {
-        folder: folder.label(),
-        file: config_path.clone(),
-        remedy: "name a folder that holds a saved model".into(),
-    })?;
-    let mut config = ModelConfig::from_value(&raw).map_err(|error| match error {
-        // The reader knows the file only as config.json.
-        Error::BadFile { cause, remedy, .. } => {
-            Error::BadFile { file: folder.file_label(&config_path), cause, remedy }
-        }
-        other => other,
-    })?;
+    let (root, raw, mut config) = read_shape(folder, modules.as_deref())?;
     config.attention = options.attention.unwrap_or(config.attention);
     let mut weights = Weights::open(folder, &inside(&root, "model"))?;
     let backbone = load_backbone(&config, &mut weights, device)?;
@@ -139,7 +161,7 @@ pub fn load<B: Backend>(
     if let Some(block) = nv_embed_block(&raw) {
         PoolingConfig::LatentAttention(block.clone())
             .check()
-            .map_err(|e| bad(folder, &config_path, e))?;
+            .map_err(|e| bad(folder, &inside(&root, "config.json"), e))?;
         let head = Pooling::new(&PoolingConfig::LatentAttention(block), &config, device);
         model.pooling = fill(
             head,

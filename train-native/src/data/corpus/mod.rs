@@ -46,7 +46,7 @@ pub struct RetrievalSet {
 }
 
 /// The generated corpus.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Corpus {
     /// Question, passage, and negatives of four levels, hardest first: another fact of the same
     /// entity; the same fact of another entity of its kind; another fact of another entity of

@@ -1,0 +1,87 @@
+//! `train-native granularity`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::mine::open_examples;
+use super::{Global, ModelArgs};
+use crate::mine::{Granularity, granularity};
+use crate::model::load_embedder;
+use crate::report::{Page, histogram};
+use crate::vectors::write_atomically;
+use crate::{device, with_backend};
+
+/// Bars of the histogram.
+const STEPS: usize = 40;
+
+/// Check that graded negatives are graded: mean similarity to the query, level by level.
+#[derive(Debug, Args)]
+pub(super) struct GranularityArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Examples with two negatives or more, hardest first
+    #[arg(long, short, value_name = "FILE")]
+    data: PathBuf,
+    /// HTML page with the histogram
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Leave out rows that cannot be read, and count them, rather than stop
+    #[arg(long)]
+    skip_bad_rows: bool,
+}
+
+pub(super) fn run(args: &GranularityArgs, global: &Global) -> Result<()> {
+    let terminal = global.terminal();
+    let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
+    let device = device::open(global.device)?;
+    let (name, options) = (&args.model.model, args.model.load_options());
+    let found = with_backend!(&device, B, handle => {
+        let embedder = load_embedder::<B>(name, &options, &handle, terminal)?;
+        granularity(&embedder, &set, terminal)
+    })?;
+    if let Some(path) = &args.report {
+        write_atomically(path, page(&found, name)?.to_html().as_bytes())?;
+    }
+    terminal.result(&found, || text(&found))
+}
+
+fn verdict(found: &Granularity) -> String {
+    let verdict = match found.graded {
+        true => "the mean falls from each level to the next easier one",
+        false => "the levels are NOT graded: the mean does not fall from each level to the next easier one",
+    };
+    format!("{verdict}; it does so for {:.1} % of the queries one by one", 100.0 * found.graded_queries)
+}
+
+fn text(found: &Granularity) -> String {
+    let mut lines = vec![format!("{:<10} {:>8} {:>8} {:>9}", "level", "mean", "sd", "texts")];
+    for level in &found.levels {
+        lines.push(format!(
+            "{:<10} {:>8.4} {:>8.4} {:>9}",
+            level.name, level.mean, level.deviation, level.count
+        ));
+    }
+    lines.push(verdict(found));
+    lines.join("\n")
+}
+
+fn page(found: &Granularity, model: &str) -> Result<Page> {
+    let mut page = Page::new("Granularity of negatives");
+    page.paragraph(&format!("Cosine with the query, as {model} sees it. {}.", verdict(found)));
+    let series: Vec<(String, Vec<f64>)> =
+        found.levels.iter().map(|level| (level.name.clone(), level.similarities.clone())).collect();
+    page.figure(&histogram("cosine with the query", &series, STEPS)?, "Share of the texts of each level");
+    let mut rows = vec![["level", "mean", "standard deviation", "texts"].map(String::from).to_vec()];
+    rows.extend(found.levels.iter().map(|level| {
+        vec![
+            level.name.clone(),
+            format!("{:.4}", level.mean),
+            format!("{:.4}", level.deviation),
+            level.count.to_string(),
+        ]
+    }));
+    page.table(&rows);
+    Ok(page)
+}

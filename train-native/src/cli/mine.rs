@@ -1,0 +1,216 @@
+//! `train-native mine`
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use super::{Global, ModelArgs};
+use crate::data::{DataSet, Example, OnBadRow, Opening, Store, StoreWriter, text_hash};
+use crate::mine::{Dropped, Filters, Pick, filter, read_scores, search, write_scores};
+use crate::model::load_embedder;
+use crate::recipe::Source;
+use crate::terminal::{Terminal, thousands};
+use crate::text::{Columns, TextFile};
+use crate::vectors::write_atomically;
+use crate::{device, with_backend};
+
+/// Find hard negatives with a teacher model: nearest texts, less what may be answers.
+#[derive(Debug, Args)]
+pub(super) struct MineArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Examples (queries and positives, any training format)
+    #[arg(long, short, value_name = "FILE")]
+    data: PathBuf,
+    /// Texts to mine from: a file (column `text`, optionally `title`) [default: the examples' own texts]
+    #[arg(long, short, value_name = "FILE")]
+    corpus: Option<String>,
+    /// Where the examples with their negatives go (.jsonl; query, pos, neg, scores)
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// Nearest texts to look at for each query
+    #[arg(long, value_name = "K", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    top_k: u32,
+    /// Negatives of each query
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    negatives: u32,
+    /// Drop queries with fewer negatives
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    least: u32,
+    /// Largest share of the positive's score (NV-Embed's TopK-PercPos; 1 - relative_margin elsewhere); 0 switches it off
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
+    percent_of_positive: f32,
+    /// Least distance below the positive's score
+    #[arg(long, value_name = "MARGIN")]
+    absolute_margin: Option<f32>,
+    /// First rank that counts, from 1 (positives are not counted)
+    #[arg(long, value_name = "RANK", default_value_t = 1)]
+    min_rank: usize,
+    /// Last rank that counts
+    #[arg(long, value_name = "RANK")]
+    max_rank: Option<usize>,
+    /// Largest score
+    #[arg(long, value_name = "SCORE")]
+    max_score: Option<f32>,
+    /// Least score
+    #[arg(long, value_name = "SCORE")]
+    min_score: Option<f32>,
+    /// Drop queries whose best positive is not among the first so many (Linq's refinement: 100)
+    #[arg(long, value_name = "RANK")]
+    max_positive_rank: Option<usize>,
+    /// Which stay when there are more than are asked for
+    #[arg(long, value_enum, default_value_t = Pick::Top)]
+    pick: Pick,
+    /// Seed of --pick random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Keep scores and ranks in this file (.jsonl or .jsonl.zst), to filter again without embedding
+    #[arg(long, value_name = "FILE")]
+    scores: Option<PathBuf>,
+    /// Filter the scores of an earlier run; --model is not loaded
+    #[arg(long, value_name = "FILE", conflicts_with = "scores")]
+    from_scores: Option<String>,
+    /// Leave out rows that cannot be read, and count them, rather than stop
+    #[arg(long)]
+    skip_bad_rows: bool,
+}
+
+pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
+    let terminal = global.terminal();
+    let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
+    let corpus = corpus(args.corpus.as_deref(), &set, terminal)?;
+    let scored = match &args.from_scores {
+        Some(path) => read_scores(path, set.len(), corpus.len())?,
+        None => {
+            let device = device::open(global.device)?;
+            let (name, options) = (&args.model.model, args.model.load_options());
+            with_backend!(&device, B, handle => {
+                let embedder = load_embedder::<B>(name, &options, &handle, terminal)?;
+                search(&embedder, name, &set, &corpus, args.top_k as usize, terminal)
+            })?
+        }
+    };
+    if let Some(path) = &args.scores {
+        write_scores(path, &scored)?;
+    }
+    let filters = Filters {
+        min_rank: args.min_rank,
+        max_rank: args.max_rank.unwrap_or(usize::MAX),
+        percent_of_positive: Some(args.percent_of_positive).filter(|share| *share > 0.0),
+        absolute_margin: args.absolute_margin,
+        max_score: args.max_score,
+        min_score: args.min_score,
+        max_positive_rank: args.max_positive_rank,
+        per_query: args.negatives as usize,
+        least: args.least as usize,
+        pick: args.pick,
+        seed: args.seed,
+    };
+    let mut dropped = Dropped::default();
+    let mut lines = Vec::new();
+    for query in &scored.queries {
+        let Some(negatives) = filter(query, &filters, &mut dropped) else { continue };
+        let example = set.get(query.number)?;
+        let mined = Example {
+            neg: negatives.iter().map(|one| corpus.get(one.row)).collect::<Result<_>>()?,
+            neg_scores: negatives.iter().map(|one| one.score).collect(),
+            pos_scores: query.positive_scores.clone(),
+            ..example
+        };
+        serde_json::to_writer(&mut lines, &mined)?;
+        lines.push(b'\n');
+    }
+    if dropped.queries_kept == 0 {
+        anyhow::bail!(
+            "no query has a negative left: of {} candidates {}; loosen the filters",
+            dropped.candidates,
+            reasons(&dropped).join(", ")
+        );
+    }
+    write_atomically(&args.output, &lines)?;
+    let value = json!({
+        "output": args.output, "teacher": scored.model, "queries": scored.queries.len(),
+        "corpus": scored.corpus, "filters": filters, "counts": dropped,
+    });
+    terminal.result(&value, || {
+        let mut lines = vec![format!(
+            "{} of {} queries kept with {} negatives, {:.1} each, from {} texts: {}",
+            thousands(dropped.queries_kept),
+            thousands(scored.queries.len()),
+            thousands(dropped.kept),
+            dropped.kept as f64 / dropped.queries_kept as f64,
+            thousands(scored.corpus),
+            args.output.display()
+        )];
+        lines.push(format!("of {} candidates dropped:", thousands(dropped.candidates)));
+        lines.extend(reasons(&dropped).into_iter().map(|reason| format!("  {reason}")));
+        lines.join("\n")
+    })
+}
+
+/// Why candidates and queries went.
+fn reasons(dropped: &Dropped) -> Vec<String> {
+    let all = [
+        (dropped.known, "the query's own positives"),
+        (dropped.percent_of_positive, "too near to the positive's score (percent of positive)"),
+        (dropped.absolute_margin, "too near to the positive's score (absolute margin)"),
+        (dropped.rank, "outside the rank window"),
+        (dropped.score, "outside the score limits"),
+        (dropped.surplus, "more than are asked for, or of a dropped query"),
+        (dropped.queries_positive_rank, "queries whose positive ranks too low"),
+        (dropped.queries_too_few, "queries with too few negatives"),
+    ];
+    let some = all.into_iter().filter(|(count, _)| *count > 0);
+    some.map(|(count, what)| format!("{} {what}", thousands(count))).collect()
+}
+
+/// Opens a file of examples as a data set.
+pub(super) fn open_examples(path: &Path, skip_bad_rows: bool, terminal: Terminal) -> Result<DataSet> {
+    let opening = Opening {
+        folder: Path::new(""),
+        on_bad_row: if skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop },
+        leaks: None,
+        deduplicate: true,
+        negatives: 0,
+        seed: 1,
+        terminal,
+    };
+    DataSet::open(&Source::file(&path.to_string_lossy()), &opening)
+}
+
+/// The texts to mine from, each once.
+fn corpus(file: Option<&str>, set: &DataSet, terminal: Terminal) -> Result<Store> {
+    let mut writer = StoreWriter::new()?;
+    let mut seen = HashSet::new();
+    let mut push = |text: &String| -> Result<()> {
+        if !text.trim().is_empty() && seen.insert(text_hash(text)) {
+            writer.push(text)?;
+        }
+        Ok(())
+    };
+    match file {
+        Some(file) => {
+            let columns = Columns { fields: vec!["text".into()], optional: vec!["title".into()] };
+            let file = TextFile::open(file, columns)?;
+            let counter = terminal.counter("corpus");
+            for record in file.records()? {
+                let record = record?;
+                counter.inc(1);
+                // The title first, as BEIR does.
+                let parts: Vec<&str> = record.fields.iter().rev().map(String::as_str).collect();
+                push(&parts.join(" ").trim().to_string())?;
+            }
+            counter.finish_and_clear();
+        }
+        None => {
+            for at in 0..set.len() {
+                let example = set.get(at)?;
+                example.pos.iter().chain(&example.neg).try_for_each(&mut push)?;
+            }
+        }
+    }
+    writer.finish()
+}

@@ -1,0 +1,108 @@
+//! Examples on disk: read at random, never all in memory.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::FileExt as _;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A growing file of records in the system's temporary folder, which goes with the program.
+pub struct StoreWriter {
+    file: BufWriter<File>,
+    offsets: Vec<u64>,
+}
+
+/// Records that can be read in any order; eight bytes of memory each.
+#[derive(Debug)]
+pub struct Store {
+    file: File,
+    offsets: Vec<u64>,
+}
+
+impl StoreWriter {
+    /// An empty store.
+    ///
+    /// # Errors
+    /// No temporary file can be made.
+    pub fn new() -> Result<Self> {
+        let file = tempfile::tempfile().context("cannot make a temporary file for the examples")?;
+        Ok(Self { file: BufWriter::new(file), offsets: vec![0] })
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// The temporary folder is full.
+    pub fn push<T: Serialize>(&mut self, record: &T) -> Result<()> {
+        let bytes = serde_json::to_vec(record)?;
+        self.file.write_all(&bytes).context(
+            "cannot keep the examples in the temporary folder; free space there, or set TMPDIR",
+        )?;
+        self.offsets.push(self.offsets.last().copied().unwrap_or(0) + bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Number of records so far.
+    pub fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The finished store.
+    ///
+    /// # Errors
+    /// The temporary folder is full.
+    pub fn finish(self) -> Result<Store> {
+        let file = self.file.into_inner().map_err(|error| error.into_error()).context(
+            "cannot keep the examples in the temporary folder; free space there, or set TMPDIR",
+        )?;
+        Ok(Store { file, offsets: self.offsets })
+    }
+}
+
+impl Store {
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A record by its number.
+    ///
+    /// # Errors
+    /// The temporary file cannot be read.
+    pub fn get<T: DeserializeOwned>(&self, at: usize) -> Result<T> {
+        let (start, end) = (self.offsets[at], self.offsets[at + 1]);
+        let mut bytes = vec![0; (end - start) as usize];
+        self.file.read_exact_at(&mut bytes, start).context("the temporary file of examples")?;
+        Ok(serde_json::from_slice(&bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_in_any_order() {
+        let mut writer = StoreWriter::new().unwrap();
+        for text in ["", "zwei", "drei ü"] {
+            writer.push(&text).unwrap();
+        }
+        let store = writer.finish().unwrap();
+        assert_eq!(store.len(), 3);
+        assert_eq!(store.get::<String>(2).unwrap(), "drei ü");
+        assert_eq!(store.get::<String>(0).unwrap(), "");
+        assert_eq!(store.get::<String>(1).unwrap(), "zwei");
+    }
+}

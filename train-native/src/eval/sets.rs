@@ -1,0 +1,142 @@
+//! The sets on which a run is measured while it trains.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::backend::Backend;
+use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::index::{TopK, cosine};
+
+use super::{ndcg, spearman};
+use crate::data::corpus::{Corpus, CorpusSize};
+use crate::data::{BeirFolder, Row, RowFormat};
+use crate::embedding::{BLOCK, embed_texts};
+use crate::recipe::EvaluationSet;
+use crate::terminal::Terminal;
+use crate::text::{Columns, TextFile};
+
+/// Rank down to which nDCG counts.
+const DEPTH: usize = 10;
+
+/// A set that is ready to be measured on.
+pub struct Measured {
+    /// Name for reports.
+    pub name: String,
+    /// What is measured, as people call it.
+    pub metric: &'static str,
+    kind: Kind,
+}
+
+enum Kind {
+    Retrieval(BeirFolder),
+    Pairs { texts: Vec<String>, scores: Vec<f64> },
+}
+
+impl Measured {
+    /// Reads a set of a recipe; relative paths are looked for in `folder`.
+    ///
+    /// # Errors
+    /// Files that cannot be read, or that are neither a BEIR folder nor scored pairs.
+    pub fn open(set: &EvaluationSet, folder: &Path, seed: u64) -> Result<Self> {
+        let name = set.name.clone();
+        let retrieval = |folder| Kind::Retrieval(folder);
+        let kind = if set.path == "made-up:test" {
+            retrieval(made_up(seed, set.limit)?)
+        } else {
+            let path = folder.join(&set.path);
+            if path.is_dir() {
+                retrieval(BeirFolder::read(&path, &set.split, set.limit)?)
+            } else {
+                pairs(&path, set.limit).with_context(|| format!("evaluation set {name:?}"))?
+            }
+        };
+        let metric = match kind {
+            Kind::Retrieval(_) => "nDCG@10",
+            Kind::Pairs { .. } => "Spearman",
+        };
+        Ok(Self { name, metric, kind })
+    }
+
+    /// The model's score.
+    ///
+    /// # Errors
+    /// As [`Embedder::embed`].
+    pub fn score<B: Backend>(&self, embedder: &Embedder<B>, terminal: Terminal) -> Result<f64> {
+        let embed = |texts: &[String], prompt: &str| {
+            let known = embedder.prompts.by_name.contains_key(prompt);
+            let options = EmbedOptions {
+                prompt_name: known.then(|| prompt.to_string()),
+                ..EmbedOptions::default()
+            };
+            embed_texts(embedder, texts, &options, |_| {})
+        };
+        match &self.kind {
+            Kind::Pairs { texts, scores } => {
+                let vectors = embed(texts, "query")?;
+                let found: Vec<f64> =
+                    vectors.chunks(2).map(|pair| f64::from(cosine(&pair[0], &pair[1]))).collect();
+                Ok(spearman(&found, scores))
+            }
+            Kind::Retrieval(set) => {
+                let mut search = TopK::new(&embed(&set.queries, "query")?, DEPTH)?;
+                let bar = terminal.progress(set.corpus.len() as u64, &self.name);
+                for block in blocks(set.corpus.len()) {
+                    let texts = block.map(|row| set.corpus.get(row)).collect::<Result<Vec<_>>>()?;
+                    search.push(&embed(&texts, "document")?)?;
+                    bar.inc(texts.len() as u64);
+                }
+                bar.finish_and_clear();
+                let hits = search.finish();
+                let scores = hits.iter().zip(&set.relevant).map(|(hits, grades)| {
+                    let ranking: Vec<usize> = hits.iter().map(|hit| hit.row).collect();
+                    ndcg(&ranking, grades, DEPTH)
+                });
+                Ok(scores.sum::<f64>() / hits.len().max(1) as f64)
+            }
+        }
+    }
+}
+
+/// Ranges of rows that are embedded together.
+fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(rows))
+}
+
+fn made_up(seed: u64, limit: Option<usize>) -> Result<BeirFolder> {
+    let test = Corpus::generate(seed, CorpusSize::default()).test;
+    let mut corpus = crate::data::StoreWriter::new()?;
+    for text in &test.corpus {
+        corpus.push(text)?;
+    }
+    let count = limit.unwrap_or(usize::MAX).min(test.queries.len());
+    let grades = |row: &usize| -> HashMap<usize, f64> { [(*row, 1.0)].into() };
+    Ok(BeirFolder {
+        corpus: corpus.finish()?,
+        corpus_ids: (0..test.corpus.len()).map(|row| format!("d{row}")).collect(),
+        queries: test.queries[..count].to_vec(),
+        relevant: test.relevant[..count].iter().map(grades).collect(),
+    })
+}
+
+fn pairs(path: &Path, limit: Option<usize>) -> Result<Kind> {
+    let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
+    let (mut texts, mut scores) = (Vec::new(), Vec::new());
+    for object in file.objects()?.take(limit.unwrap_or(usize::MAX)) {
+        let object = object?;
+        let place = || format!("{}:{}", file.label, object.number);
+        let format = RowFormat::of(&object.fields).with_context(place)?;
+        match format.read(&object.fields).with_context(place)? {
+            Row::Scored(pair, score) => {
+                texts.extend(pair);
+                scores.push(score);
+            }
+            _ => bail!("{}: holds {}; expected scored pairs or a BEIR folder", place(), format.name()),
+        }
+    }
+    if scores.len() < 2 {
+        bail!("{}: fewer than two pairs", file.label);
+    }
+    Ok(Kind::Pairs { texts, scores })
+}

@@ -1,0 +1,194 @@
+//! A teacher's nearest texts of each query, and how they are kept for another filtering.
+
+use std::collections::HashSet;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::backend::Backend;
+use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::index::{Hit, TopK, dot};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::data::{DataSet, Store, text_hash};
+use crate::embedding::{BLOCK, embed_texts};
+use crate::terminal::Terminal;
+use crate::text::{Columns, TextFile};
+
+/// One of the nearest texts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Row of the corpus.
+    pub row: usize,
+    /// The teacher's score.
+    pub score: f32,
+    /// Whether it is one of the query's positives, or the query itself.
+    pub known: bool,
+}
+
+/// A query's nearest texts, best first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Query {
+    /// Number of the example.
+    pub number: usize,
+    /// The teacher's score of each positive.
+    pub positive_scores: Vec<f32>,
+    /// The nearest texts.
+    pub candidates: Vec<Candidate>,
+}
+
+/// All queries, and what they were scored with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    /// The teacher.
+    pub model: String,
+    /// Texts of the corpus.
+    pub corpus: usize,
+    /// Each example's candidates.
+    pub queries: Vec<Query>,
+}
+
+/// Prompts of a teacher.
+fn options<B: Backend>(embedder: &Embedder<B>, name: &str) -> EmbedOptions {
+    let known = embedder.prompts.by_name.contains_key(name);
+    EmbedOptions { prompt_name: known.then(|| name.to_string()), ..EmbedOptions::default() }
+}
+
+/// The `k` nearest corpus texts of each example's query. Vectors of queries and positives are held
+/// in memory, those of the corpus block by block.
+///
+/// # Errors
+/// Texts that cannot be read or embedded; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+pub fn search<B: Backend>(
+    embedder: &Embedder<B>,
+    model: &str,
+    set: &DataSet,
+    corpus: &Store,
+    k: usize,
+    terminal: Terminal,
+) -> Result<Scored> {
+    let (as_query, as_document) = (options(embedder, "query"), options(embedder, "document"));
+    let mut queries = Vec::new();
+    let mut positive_scores = Vec::new();
+    let mut known: Vec<HashSet<u128>> = Vec::new();
+    let bar = terminal.progress(set.len() as u64, "queries");
+    for start in (0..set.len()).step_by(BLOCK) {
+        let examples: Vec<_> =
+            (start..(start + BLOCK).min(set.len())).map(|at| set.get(at)).collect::<Result<_>>()?;
+        let texts: Vec<&String> = examples.iter().map(|example| &example.query).collect();
+        let vectors = embed_texts(embedder, &texts, &as_query, |_| {})?;
+        let positives: Vec<&String> = examples.iter().flat_map(|example| &example.pos).collect();
+        let mut found = embed_texts(embedder, &positives, &as_document, |_| {})?.into_iter();
+        for (example, vector) in examples.iter().zip(&vectors) {
+            let own = found.by_ref().take(example.pos.len());
+            positive_scores.push(own.map(|positive| dot(vector, &positive)).collect::<Vec<_>>());
+            let texts = example.pos.iter().chain([&example.query]);
+            known.push(texts.map(|text| text_hash(text)).collect());
+        }
+        queries.extend(vectors);
+        bar.inc(examples.len() as u64);
+    }
+    bar.finish_and_clear();
+
+    // Each core searches for some of the queries.
+    let per_core = queries.len().div_ceil(rayon::current_num_threads()).max(1);
+    let mut searches = queries
+        .chunks(per_core)
+        .map(|queries| TopK::new(queries, k))
+        .collect::<kiln_core::Result<Vec<_>>>()?;
+    drop(queries);
+    let mut hashes: Vec<u128> = Vec::with_capacity(corpus.len());
+    let bar = terminal.progress(corpus.len() as u64, "corpus");
+    for start in (0..corpus.len()).step_by(BLOCK) {
+        let texts: Vec<String> = (start..(start + BLOCK).min(corpus.len()))
+            .map(|row| corpus.get(row))
+            .collect::<Result<_>>()?;
+        hashes.extend(texts.iter().map(|text| text_hash(text)));
+        let vectors = embed_texts(embedder, &texts, &as_document, |_| {})?;
+        searches.par_iter_mut().try_for_each(|search| search.push(&vectors))?;
+        bar.inc(texts.len() as u64);
+    }
+    bar.finish_and_clear();
+    let hits: Vec<Vec<Hit>> = searches.into_iter().flat_map(TopK::finish).collect();
+    let queries = hits
+        .into_iter()
+        .zip(positive_scores)
+        .zip(known)
+        .enumerate()
+        .map(|(number, ((hits, positive_scores), known))| Query {
+            number,
+            positive_scores,
+            candidates: hits
+                .into_iter()
+                .map(|Hit { row, score }| Candidate { row, score, known: known.contains(&hashes[row]) })
+                .collect(),
+        })
+        .collect();
+    Ok(Scored { model: model.into(), corpus: corpus.len(), queries })
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    model: String,
+    corpus: usize,
+    queries: usize,
+}
+
+/// Keeps scores and ranks as JSON lines, atomically; zstd where the name ends in `.zst`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_scores(path: &Path, scored: &Scored) -> Result<()> {
+    let mut lines = BufWriter::new(Vec::new());
+    let header = Header {
+        model: scored.model.clone(),
+        corpus: scored.corpus,
+        queries: scored.queries.len(),
+    };
+    writeln!(lines, "{}", serde_json::to_string(&header)?)?;
+    for query in &scored.queries {
+        writeln!(lines, "{}", serde_json::to_string(query)?)?;
+    }
+    let mut bytes = lines.into_inner().map_err(|error| error.into_error())?;
+    if path.extension().is_some_and(|ending| ending == "zst") {
+        bytes = zstd::encode_all(&bytes[..], 3)?;
+    }
+    crate::vectors::write_atomically(path, &bytes)
+}
+
+/// Reads what [`write_scores`] kept, for the same examples and corpus.
+///
+/// # Errors
+/// Unreadable, or kept for other data.
+pub fn read_scores(path: &str, examples: usize, corpus: usize) -> Result<Scored> {
+    let file = TextFile::open(path, Columns::required(&[]))?;
+    let mut objects = file.objects()?;
+    let first = objects.next().with_context(|| format!("{path}: is empty"))??;
+    let header: Header = serde_json::from_value(first.fields.into())
+        .with_context(|| format!("{path}: no file of scores that `mine --scores` wrote"))?;
+    if (header.queries, header.corpus) != (examples, corpus) {
+        bail!(
+            "{path}: was kept for {} queries and {} texts, the data now have {examples} and {corpus}; \
+             run without --from-scores",
+            header.queries,
+            header.corpus
+        );
+    }
+    let queries = objects
+        .map(|object| {
+            let object = object?;
+            let query: Query = serde_json::from_value(object.fields.into())
+                .with_context(|| format!("{path}:{}", object.number))?;
+            let rows = query.candidates.iter().all(|candidate| candidate.row < corpus);
+            if query.number >= examples || !rows {
+                bail!("{path}:{}: names a text that is not there", object.number);
+            }
+            Ok(query)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    if queries.len() != examples {
+        bail!("{path}: is cut short: {} of {examples} queries", queries.len());
+    }
+    Ok(Scored { model: header.model, corpus, queries })
+}

@@ -1,0 +1,107 @@
+//! Whether graded negatives are graded: mean similarity to the query, level by level (METHODS.md 2,
+//! the paper's table 4).
+
+use anyhow::{Result, bail};
+use burn::tensor::backend::Backend;
+use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::index::cosine;
+use serde::Serialize;
+
+use crate::data::{DataSet, Example};
+use crate::embedding::{BLOCK, embed_texts};
+use crate::terminal::Terminal;
+
+/// One level of negatives, or the positives.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Level {
+    /// `positive`, `n1` (hardest), `n2`, ...
+    pub name: String,
+    /// Cosine of each with its query.
+    #[serde(skip)]
+    pub similarities: Vec<f64>,
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation.
+    pub deviation: f64,
+    /// How many there are.
+    pub count: usize,
+}
+
+/// What the levels look like.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Granularity {
+    /// The positives, then the levels, hardest first.
+    pub levels: Vec<Level>,
+    /// Whether the mean falls from each level to the next easier one.
+    pub graded: bool,
+    /// Share of the queries for which it does.
+    pub graded_queries: f64,
+}
+
+/// Similarities by level, as a model sees them.
+///
+/// # Errors
+/// Examples with fewer than two negatives alone, or texts that cannot be embedded.
+pub fn granularity<B: Backend>(
+    embedder: &Embedder<B>,
+    set: &DataSet,
+    terminal: Terminal,
+) -> Result<Granularity> {
+    let embed = |texts: &[&String], prompt: &str| {
+        let known = embedder.prompts.by_name.contains_key(prompt);
+        let options =
+            EmbedOptions { prompt_name: known.then(|| prompt.to_string()), ..Default::default() };
+        embed_texts(embedder, texts, &options, |_| {})
+    };
+    let mut columns: Vec<Vec<f64>> = Vec::new();
+    let (mut graded, mut queries) = (0, 0);
+    let bar = terminal.progress(set.len() as u64, "examples");
+    for start in (0..set.len()).step_by(BLOCK / 4) {
+        let examples: Vec<Example> = (start..(start + BLOCK / 4).min(set.len()))
+            .map(|at| set.get(at))
+            .collect::<Result<_>>()?;
+        bar.inc(examples.len() as u64);
+        let examples: Vec<Example> =
+            examples.into_iter().filter(|example| example.neg.len() > 1).collect();
+        let of_queries = embed(&examples.iter().map(|example| &example.query).collect::<Vec<_>>(), "query")?;
+        let documents: Vec<&String> =
+            examples.iter().flat_map(|example| example.pos.iter().take(1).chain(&example.neg)).collect();
+        let mut of_documents = embed(&documents, "document")?.into_iter();
+        for (example, query) in examples.iter().zip(&of_queries) {
+            let found: Vec<f64> = of_documents
+                .by_ref()
+                .take(1 + example.neg.len())
+                .map(|document| f64::from(cosine(query, &document)))
+                .collect();
+            columns.resize(columns.len().max(found.len()), Vec::new());
+            queries += 1;
+            graded += usize::from(found[1..].is_sorted_by(|harder, easier| harder > easier));
+            found.into_iter().zip(&mut columns).for_each(|(value, column)| column.push(value));
+        }
+    }
+    bar.finish_and_clear();
+    if queries == 0 {
+        bail!("{}: no example has two negatives or more; levels need at least two", set.name);
+    }
+    let levels: Vec<Level> = columns
+        .into_iter()
+        .enumerate()
+        .map(|(at, similarities)| {
+            let count = similarities.len();
+            let mean = similarities.iter().sum::<f64>() / count as f64;
+            let squares = similarities.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+            Level {
+                name: if at == 0 { "positive".into() } else { format!("n{at}") },
+                deviation: (squares / count as f64).sqrt(),
+                similarities,
+                mean,
+                count,
+            }
+        })
+        .collect();
+    Ok(Granularity {
+        graded: levels[1..].is_sorted_by(|harder, easier| harder.mean > easier.mean),
+        graded_queries: f64::from(graded as u32) / f64::from(queries as u32),
+        levels,
+    })
+}

@@ -1,0 +1,80 @@
+//! The recipes that come with the program.
+
+/// A recipe by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shipped {
+    /// Its name, as `train --recipe` takes it.
+    pub name: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        &[$(Shipped { name: $name, text: include_str!(concat!("../../recipes/", $name, ".toml")) }),*]
+    };
+}
+
+/// All shipped recipes.
+pub const SHIPPED: &[Shipped] = shipped![
+    "quickstart",
+    "nv-embed",
+    "nv-embed-small",
+    "mgh-ata",
+    "mgh-ata-small",
+    "anchor",
+    "anchor-small",
+    "pooling-attn-1",
+    "pooling-attn-1-small",
+    "pooling-attn-2",
+    "pooling-attn-2-small",
+    "pooling-attn-3",
+    "pooling-attn-3-small",
+    "pooling-attn-4",
+    "pooling-attn-4-small",
+    "pooling-attn-5",
+    "pooling-attn-5-small",
+    "linq",
+    "linq-small",
+];
+
+/// A shipped recipe by name.
+pub fn shipped(name: &str) -> Option<&'static Shipped> {
+    SHIPPED.iter().find(|recipe| recipe.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Recipe;
+
+    #[test]
+    fn all_are_read_and_bear_their_names() {
+        for one in SHIPPED {
+            let recipe = Recipe::parse(one.text).unwrap_or_else(|error| panic!("{}: {error:#}", one.name));
+            assert_eq!(recipe.name, one.name);
+            assert!(!recipe.description.is_empty(), "{}", one.name);
+            // What is printed as the resolved recipe is a recipe again.
+            let again = Recipe::parse(&toml::to_string(&recipe).unwrap()).unwrap();
+            assert_eq!(again, recipe, "{}", one.name);
+        }
+    }
+
+    #[test]
+    fn the_five_designs_differ_in_pooling_and_mask_alone() {
+        for ending in ["", "-small"] {
+            let designs: Vec<Recipe> = (1..=5)
+                .map(|n| shipped(&format!("pooling-attn-{n}{ending}")).unwrap())
+                .map(|one| Recipe::parse(one.text).unwrap())
+                .collect();
+            for design in &designs[1..] {
+                let mut same = design.clone();
+                same.name.clone_from(&designs[0].name);
+                same.description.clone_from(&designs[0].description);
+                same.model.pooling.clone_from(&designs[0].model.pooling);
+                same.model.attention = designs[0].model.attention;
+                assert_eq!(same, designs[0]);
+            }
+        }
+    }
+}

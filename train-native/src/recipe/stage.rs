@@ -1,0 +1,295 @@
+//! One stage of a recipe.
+
+use anyhow::{Result, bail};
+use kiln_core::loss::{InfoNce, Matryoshka, Reduction};
+use serde::{Deserialize, Serialize};
+
+use super::DataRef;
+
+/// One stage of training.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stage {
+    /// Name for reports.
+    pub name: String,
+    /// The data sets.
+    pub data: Vec<DataRef>,
+    /// Optimizer steps.
+    pub steps: usize,
+    /// Queries in a batch.
+    pub batch_size: usize,
+    /// Batches whose gradients make one step.
+    #[serde(default = "one")]
+    pub accumulation: usize,
+    /// How batches are put together.
+    #[serde(default)]
+    pub sampler: SamplerKind,
+    /// How often each data set is drawn from.
+    #[serde(default)]
+    pub mixing: Mixing,
+    /// Hard negatives of each query.
+    #[serde(default = "one")]
+    pub hard_negatives: usize,
+    /// Which of a query's negatives are taken.
+    #[serde(default)]
+    pub curriculum: Curriculum,
+    /// Highest learning rate.
+    pub lr: f64,
+    /// Steps of linear warm-up.
+    #[serde(default)]
+    pub warmup: usize,
+    /// What the learning rate does after the warm-up.
+    #[serde(default)]
+    pub schedule: Schedule,
+    /// AdamW's weight decay; norms, biases and latents are never decayed.
+    #[serde(default)]
+    pub weight_decay: f64,
+    /// Largest norm of the whole gradient; 0 does not clip.
+    #[serde(default = "default_clip")]
+    pub clip_norm: f64,
+    /// Go on with the last stage's optimizer state, rather than restart it.
+    #[serde(default)]
+    pub keep_optimizer: bool,
+    /// Train all parameters in this stage, though the recipe has adapters (Anchor, stage I).
+    #[serde(default)]
+    pub full: bool,
+    /// What the stage learns.
+    #[serde(default)]
+    pub objective: Objective,
+    /// The contrastive loss.
+    #[serde(default)]
+    pub loss: InfoNce,
+    /// Widths at which the contrastive loss is taken; the full one alone where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matryoshka: Option<Matryoshka>,
+    /// Settings of the reconstruction objective.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reconstruction: Option<Reconstruction>,
+}
+
+fn one() -> usize {
+    1
+}
+fn default_clip() -> f64 {
+    1.0
+}
+
+/// What a stage learns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Objective {
+    /// Queries near their positives, far from negatives.
+    #[default]
+    Contrastive,
+    /// The document from the query's vector, and the query from the document's (METHODS.md 3).
+    Reconstruction,
+}
+
+/// Bidirectional reconstruction (METHODS.md 3, stage I).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reconstruction {
+    /// `L = alpha L_Q2D + (1 - alpha) L_D2Q`; the paper's 0.2.
+    #[serde(default = "default_alpha")]
+    pub alpha: f64,
+    /// The token embeddings are also the language-model head; otherwise it has weights of its own,
+    /// which start as the embeddings and are not saved with the model.
+    #[serde(default = "yes")]
+    pub tied: bool,
+    /// Mean over tokens (the paper's code), or sum over a text's tokens (its formula).
+    #[serde(default)]
+    pub reduction: Reduction,
+    /// The closing EOS is a target too.
+    #[serde(default)]
+    pub predict_eos: bool,
+}
+
+fn default_alpha() -> f64 {
+    0.2
+}
+fn yes() -> bool {
+    true
+}
+
+impl Default for Reconstruction {
+    fn default() -> Self {
+        Self {
+            alpha: default_alpha(),
+            tied: true,
+            reduction: Reduction::default(),
+            predict_eos: false,
+        }
+    }
+}
+
+/// How batches are put together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SamplerKind {
+    /// Each query from a data set drawn by the mixture (NV-Embed's well-blended batches).
+    #[default]
+    Blended,
+    /// Each batch from one data set, drawn by the mixture (Linq: task-homogeneous).
+    Homogeneous,
+    /// Homogeneous batches in as many blocks, each with the same order of data sets (Linq:
+    /// homogeneous task ordering).
+    Blocks(usize),
+    /// Homogeneous batches, the data sets mixed over the accumulated batches of each step (Linq:
+    /// mixed-task fine-tuning).
+    Mixed,
+}
+
+/// How often each data set is drawn from, where sets have no weight of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mixing {
+    /// By size.
+    #[default]
+    Proportional,
+    /// By size to the power `1 / temperature`.
+    Temperature(f64),
+    /// All alike.
+    Uniform,
+}
+
+impl Mixing {
+    /// Share of a data set of the given size, up to a common factor.
+    pub fn share(self, size: usize) -> f64 {
+        match self {
+            Mixing::Proportional => size as f64,
+            Mixing::Temperature(temperature) => (size as f64).powf(1.0 / temperature),
+            Mixing::Uniform => 1.0,
+        }
+    }
+}
+
+/// Order of graded negatives over a stage (MGH, METHODS.md 2); negatives are given hardest first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Curriculum {
+    /// The first ones, as given.
+    #[default]
+    Given,
+    /// Drawn anew each time, as FlagEmbedding does.
+    Sampled,
+    /// From the easiest level to the hardest, each for an equal share of the steps.
+    CoarseToFine,
+    /// From the hardest to the easiest.
+    FineToCoarse,
+    /// A level drawn for each batch.
+    Random,
+    /// Always the same level, 1 being the hardest.
+    Fixed(usize),
+}
+
+/// Learning rate after the warm-up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// Falls linearly to zero.
+    #[default]
+    Linear,
+    /// Falls to zero along half a cosine.
+    Cosine,
+    /// Stays.
+    Constant,
+}
+
+impl Stage {
+    /// Learning rate of a step, from 0.
+    pub fn learning_rate(&self, step: usize) -> f64 {
+        if step < self.warmup {
+            return self.lr * (step + 1) as f64 / self.warmup as f64;
+        }
+        let left = self.steps.saturating_sub(step) as f64
+            / self.steps.saturating_sub(self.warmup).max(1) as f64;
+        match self.schedule {
+            Schedule::Constant => self.lr,
+            Schedule::Linear => self.lr * left,
+            Schedule::Cosine => self.lr * 0.5 * (1.0 + (std::f64::consts::PI * (1.0 - left)).cos()),
+        }
+    }
+
+    /// Queries that the stage sees.
+    pub fn samples(&self) -> usize {
+        self.steps * self.batch_size * self.accumulation
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if self.steps == 0 || self.batch_size == 0 || self.accumulation == 0 {
+            bail!("steps, batch_size and accumulation must be at least 1");
+        }
+        if self.data.is_empty() {
+            bail!("data names no file");
+        }
+        if !(self.lr.is_finite() && self.lr > 0.0) {
+            bail!("lr is {}", self.lr);
+        }
+        if !(self.loss.temperature.is_finite() && self.loss.temperature > 0.0) {
+            bail!("loss.temperature is {}", self.loss.temperature);
+        }
+        if self.objective == Objective::Contrastive {
+            if self.hard_negatives == 0 && !self.loss.in_batch {
+                bail!(
+                    "without hard negatives and in-batch negatives there is nothing to learn from"
+                );
+            }
+            if self.batch_size == 1 && self.hard_negatives == 0 {
+                bail!("a batch of one has no in-batch negatives");
+            }
+        }
+        if self.curriculum == Curriculum::Fixed(0) {
+            bail!("curriculum.fixed counts from 1, the hardest");
+        }
+        if self.sampler == SamplerKind::Blocks(0) {
+            bail!("sampler.blocks must be at least 1");
+        }
+        if let Mixing::Temperature(temperature) = self.mixing
+            && !(temperature.is_finite() && temperature > 0.0)
+        {
+            bail!("mixing.temperature is {temperature}");
+        }
+        if let Some(matryoshka) = &self.matryoshka {
+            if matryoshka.dimensions.is_empty() || matryoshka.dimensions.contains(&0) {
+                bail!("matryoshka.dimensions must be widths above 0");
+            }
+            let weights = matryoshka.weights.len();
+            if weights != 0 && weights != matryoshka.dimensions.len() {
+                bail!("matryoshka.weights must be as many as dimensions");
+            }
+        }
+        let alpha = self.reconstruction.unwrap_or_default().alpha;
+        if !(0.0..=1.0).contains(&alpha) {
+            bail!("reconstruction.alpha is {alpha}, outside 0..=1");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warm_up_then_linear_cosine_or_constant() {
+        let text = "name = 's'\ndata = ['x']\nsteps = 10\nbatch_size = 2\nlr = 1e-3\nwarmup = 2";
+        let mut stage: Stage = toml::from_str(text).unwrap();
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
+        near(stage.learning_rate(0), 5e-4);
+        near(stage.learning_rate(1), 1e-3);
+        near(stage.learning_rate(2), 1e-3);
+        near(stage.learning_rate(9), 1.25e-4);
+        stage.schedule = Schedule::Cosine;
+        near(stage.learning_rate(2), 1e-3);
+        near(stage.learning_rate(6), 5e-4);
+        stage.schedule = Schedule::Constant;
+        near(stage.learning_rate(9), 1e-3);
+    }
+
+    #[test]
+    fn mixtures() {
+        assert_eq!(Mixing::Proportional.share(100), 100.0);
+        assert_eq!(Mixing::Temperature(2.0).share(100), 10.0);
+        assert_eq!(Mixing::Uniform.share(100), 1.0);
+    }
+}

@@ -1,0 +1,116 @@
+//! The model card: `README.md` with the front matter that the Hub reads.
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::recipe::Recipe;
+use crate::train::{Inputs, Point};
+
+/// What a model card is made from.
+pub struct ModelCard<'a> {
+    /// The recipe.
+    pub recipe: &'a Recipe,
+    /// Its data.
+    pub inputs: &'a Inputs,
+    /// The steps so far.
+    pub points: &'a [Point],
+}
+
+impl ModelCard<'_> {
+    /// The card of a model with vectors of a width.
+    ///
+    /// # Errors
+    /// A recipe that TOML cannot express.
+    pub fn to_markdown(&self, dimensions: usize) -> Result<String> {
+        let recipe = self.recipe;
+        let scores: Vec<(&str, &str, f64)> = self
+            .points
+            .iter()
+            .rev()
+            .find(|point| !point.scores.is_empty())
+            .map(|point| {
+                point
+                    .scores
+                    .iter()
+                    .map(|(name, score)| (name.as_str(), self.metric(name), *score))
+                    .collect()
+            })
+            .unwrap_or_default();
+        let mut names: Vec<&str> = Vec::new();
+        for set in self.inputs.sets.iter().flatten() {
+            if !names.contains(&set.name.as_str()) {
+                names.push(&set.name);
+            }
+        }
+        // JSON is YAML, and quotes what YAML would misread.
+        let mut front = vec![
+            "library_name: sentence-transformers".to_string(),
+            "pipeline_tag: sentence-similarity".to_string(),
+            "tags:\n- sentence-transformers\n- sentence-similarity\n- feature-extraction\n- kiln".to_string(),
+        ];
+        if let Some(base) = &recipe.model.base {
+            let name = match std::path::Path::new(base).is_absolute() || base.starts_with('.') {
+                // A folder means nothing to others; its last part may.
+                true => base.trim_end_matches('/').rsplit('/').next().unwrap_or(base),
+                false => base,
+            };
+            front.push(format!("base_model: {}", json!(name)));
+        }
+        if !scores.is_empty() {
+            let results: Vec<_> = scores
+                .iter()
+                .map(|(name, metric, score)| {
+                    let task = if *metric == "nDCG@10" { "information-retrieval" } else { "semantic-similarity" };
+                    json!({
+                        "task": {"type": task, "name": task.replace('-', " ")},
+                        "dataset": {"name": name, "type": name},
+                        "metrics": [{"type": metric.to_lowercase(), "value": score, "name": metric}],
+                    })
+                })
+                .collect();
+            front.push(format!("model-index: {}", json!([{"name": recipe.name, "results": results}])));
+        }
+        let mut text = format!("---\n{}\n---\n\n# {}\n\n", front.join("\n"), recipe.name);
+        if !recipe.description.is_empty() {
+            text.push_str(&format!("{}\n\n", recipe.description));
+        }
+        text.push_str(&format!(
+            "A text-embedding model with vectors of {dimensions} dimensions, trained with Kiln. It loads in \
+             sentence-transformers where its pooling is one that sentence-transformers has, and in Kiln natively \
+             and in the browser.\n\n"
+        ));
+        if !scores.is_empty() {
+            text.push_str("## Scores\n\n| set | metric | score |\n|---|---|---|\n");
+            for (name, metric, score) in &scores {
+                text.push_str(&format!("| {name} | {metric} | {score:.4} |\n"));
+            }
+            text.push('\n');
+        }
+        if !recipe.model.prompts.is_empty() {
+            text.push_str("## Prompts\n\n");
+            for (name, prompt) in &recipe.model.prompts {
+                text.push_str(&format!("- {name}: `{}`\n", prompt.replace('\n', "\\n")));
+            }
+            text.push('\n');
+        }
+        text.push_str("## Training\n\n| stage | steps | queries a step | data | examples |\n|---|---|---|---|---|\n");
+        for (stage, sets) in recipe.stages.iter().zip(&self.inputs.sets) {
+            for set in sets {
+                text.push_str(&format!(
+                    "| {} | {} | {} | {} | {} |\n",
+                    stage.name,
+                    stage.steps,
+                    stage.batch_size * stage.accumulation,
+                    set.name,
+                    set.len()
+                ));
+            }
+        }
+        text.push_str(&format!("\n## Recipe\n\n```toml\n{}```\n", toml::to_string(recipe)?));
+        Ok(text)
+    }
+
+    fn metric(&self, name: &str) -> &'static str {
+        self.inputs.measured.iter().find(|set| set.name == name).map_or("score", |set| set.metric)
+    }
+}

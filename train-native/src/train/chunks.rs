@@ -1,0 +1,336 @@
+//! The forward and backward pass of a batch, chunk by chunk.
+//!
+//! The graph is cut at the texts' vectors. Each chunk of texts is a graph of its own, from the
+//! parameters to its vectors; the loss is a graph from all vectors to one number. The gradient at
+//! the vectors joins them: `d loss / d parameters = sum over chunks of d vectors / d parameters`
+//! applied to `d loss / d vectors`. This gives three things at once:
+//!
+//! * chunks run side by side on the CPU's cores and on several devices;
+//! * GradCache (arXiv:2101.06983): a chunk's graph may be dropped and made again for its backward
+//!   pass, so that a contrastive batch of any size needs the memory of one chunk;
+//! * gradient checkpointing: within a chunk the same cut is made at every block's input.
+
+use burn::module::AutodiffModule;
+use burn::optim::GradientsParams;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{FloatDType, Tensor};
+use kiln_core::embedder::EmbeddingModel;
+use kiln_core::model::{ModelInput, States, seed_dropout};
+use kiln_core::pooling::l2_normalize;
+use kiln_core::tokenizer::{TokenBatch, Tokenizer, Tokens};
+use kiln_core::{Error, Result};
+use rayon::prelude::*;
+
+use super::gradients::add;
+use super::trainee::Trainee;
+use crate::data::Text;
+use crate::recipe::{Compute, Precision};
+
+/// Texts that are computed at once on the CPU where the recipe does not say.
+const CPU_CHUNK: usize = 16;
+
+/// How the passes are run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passes {
+    /// Texts of a chunk.
+    pub chunk: usize,
+    /// Whether graphs are dropped and made again.
+    pub cached: bool,
+    /// Whether blocks are computed again one by one.
+    pub blocks: bool,
+    /// Number format of the passes.
+    pub dtype: FloatDType,
+    /// Whether chunks run side by side.
+    pub parallel: bool,
+}
+
+impl Passes {
+    pub(super) fn of<B: AutodiffBackend>(compute: &Compute, device: &B::Device) -> Self {
+        let parallel = B::name(device).contains("flex");
+        Self {
+            chunk: compute.chunk.unwrap_or(if parallel { CPU_CHUNK } else { usize::MAX }),
+            cached: compute.grad_cache || compute.checkpoint_blocks,
+            blocks: compute.checkpoint_blocks,
+            dtype: match compute.precision {
+                Precision::F32 => FloatDType::F32,
+                Precision::Bf16 => FloatDType::BF16,
+                Precision::F16 => FloatDType::F16,
+            },
+            parallel,
+        }
+    }
+
+    /// The parameters in the format of the passes, cut off from every other graph.
+    pub(super) fn replica<B: AutodiffBackend>(&self, trainee: &Trainee<B>) -> Trainee<B> {
+        let replica = Trainee::<B>::from_inner(trainee.valid());
+        if self.dtype == FloatDType::F32 { replica } else { replica.cast(self.dtype) }
+    }
+
+    /// Runs a function over items, side by side where that helps; results keep the items' order.
+    pub(super) fn each<T: Send + Sync, R: Send>(
+        &self,
+        items: &[T],
+        run: impl Fn(&T) -> Result<R> + Send + Sync,
+    ) -> Result<Vec<R>> {
+        if self.parallel {
+            items.par_iter().with_max_len(1).map(run).collect()
+        } else {
+            items.iter().map(run).collect()
+        }
+    }
+}
+
+/// Texts that are computed at once.
+#[derive(Debug, Clone)]
+pub(super) struct Chunk {
+    /// Which texts of the batch.
+    pub rows: Vec<usize>,
+    /// Their tokens.
+    pub tokens: TokenBatch,
+    /// State of dropout at the start of its passes.
+    pub seed: u64,
+}
+
+/// Tokens of texts with their prompts.
+pub(super) fn encode(tokenizer: &Tokenizer, texts: &[&Text]) -> Result<Vec<Tokens>> {
+    texts.par_iter().map(|text| tokenizer.encode(&text.prompt, &text.text)).collect()
+}
+
+/// Cuts texts into chunks, longest first, so that texts of a chunk are of like length.
+pub(super) fn chunks(tokenizer: &Tokenizer, tokens: &[Tokens], size: usize, seed: u64) -> Vec<Chunk> {
+    let mut order: Vec<usize> = (0..tokens.len()).collect();
+    order.sort_by_key(|&row| std::cmp::Reverse(tokens[row].ids.len()));
+    order
+        .chunks(size.min(tokens.len()).max(1))
+        .enumerate()
+        .map(|(number, rows)| Chunk {
+            rows: rows.to_vec(),
+            tokens: tokenizer.pad(&rows.iter().map(|&row| &tokens[row]).collect::<Vec<_>>()),
+            seed: crate::data::mixed(&[seed, number as u64]),
+        })
+        .collect()
+}
+
+/// A chunk between its two passes.
+pub(super) struct Halfway<B: AutodiffBackend> {
+    /// The vectors `[rows, dim]`, f32, cut off from the graph.
+    pub vectors: Tensor<B::InnerBackend, 2>,
+    /// Vectors and parameters of the graph, where it is kept.
+    graph: Option<(Tensor<B, 2>, Trainee<B>)>,
+}
+
+impl<B: AutodiffBackend> Halfway<B> {
+    /// The graph, where it is kept.
+    pub(super) fn graph(self) -> Option<(Tensor<B, 2>, Trainee<B>)> {
+        self.graph
+    }
+}
+
+impl Passes {
+    /// The first pass of a chunk: its vectors.
+    pub(super) fn forward<B: AutodiffBackend>(
+        &self,
+        trainee: &Trainee<B>,
+        chunk: &Chunk,
+        device: &B::Device,
+    ) -> Result<Halfway<B>> {
+        let replica = self.replica(trainee);
+        if self.cached {
+            let replica = burn::module::Module::no_grad(replica);
+            let vectors = self.vectors(&replica.model, chunk, device)?;
+            return Ok(Halfway { vectors: vectors.inner(), graph: None });
+        }
+        let vectors = self.vectors(&replica.model, chunk, device)?;
+        Ok(Halfway { vectors: vectors.clone().inner(), graph: Some((vectors, replica)) })
+    }
+
+    /// The second pass of a chunk: the gradient of its parameters for the gradient `[rows, dim]` of
+    /// its vectors.
+    pub(super) fn backward<B: AutodiffBackend>(
+        &self,
+        trainee: &Trainee<B>,
+        chunk: &Chunk,
+        graph: Option<(Tensor<B, 2>, Trainee<B>)>,
+        gradient: Tensor<B::InnerBackend, 2>,
+        device: &B::Device,
+    ) -> Result<GradientsParams> {
+        if self.blocks {
+            return self.backward_by_blocks(&self.replica(trainee), chunk, gradient, device);
+        }
+        let (vectors, replica) = match graph {
+            Some(kept) => kept,
+            None => {
+                let replica = self.replica(trainee);
+                (self.vectors(&replica.model, chunk, device)?, replica)
+            }
+        };
+        Ok(GradientsParams::from_grads(joined(vectors, gradient).backward(), &replica))
+    }
+
+    /// Vectors `[rows, dim]` of a chunk in f32, normalised.
+    fn vectors<B: Backend>(
+        &self,
+        model: &EmbeddingModel<B>,
+        chunk: &Chunk,
+        device: &B::Device,
+    ) -> Result<Tensor<B, 2>> {
+        let input = ModelInput::new(&chunk.tokens, device);
+        seed_dropout::<B>(device, chunk.seed);
+        if !self.blocks {
+            return Ok(finished(model.forward(&input)?.0));
+        }
+        // Dropout starts anew in each block, so that a block can be computed again alone.
+        let backbone = &model.backbone;
+        let x = backbone.embed_tokens(&input);
+        let shared = backbone.prepare(&input, model.attention(), x.dtype().into());
+        let mut states = vec![x];
+        for block in 0..backbone.layers().saturating_sub(1) {
+            let x = states[block].clone();
+            seed_dropout::<B>(device, chunk.seed_of(block));
+            states.push(backbone.layer(block, x, &shared, false).0);
+        }
+        head(model, &input, &states, chunk, device)
+    }
+
+    /// As `backward`, with memory for one block's graph.
+    fn backward_by_blocks<B: AutodiffBackend>(
+        &self,
+        replica: &Trainee<B>,
+        chunk: &Chunk,
+        gradient: Tensor<B::InnerBackend, 2>,
+        device: &B::Device,
+    ) -> Result<GradientsParams> {
+        let model = &replica.model;
+        let backbone = &model.backbone;
+        let input = ModelInput::<B>::new(&chunk.tokens, device);
+        // The blocks' inputs, without graphs.
+        let still = burn::module::Module::no_grad(replica.clone());
+        seed_dropout::<B>(device, chunk.seed);
+        let first = still.model.backbone.embed_tokens(&input);
+        let shared = backbone.prepare(&input, model.attention(), first.dtype().into());
+        let mut inputs = vec![first.inner()];
+        for block in 0..backbone.layers().saturating_sub(1) {
+            let x = Tensor::from_inner(inputs[block].clone());
+            seed_dropout::<B>(device, chunk.seed_of(block));
+            inputs.push(still.model.backbone.layer(block, x, &shared, false).0.inner());
+        }
+        drop(still);
+
+        let mut total = GradientsParams::new();
+        let mut take = |grads: &B::Gradients, replica: &Trainee<B>| {
+            // A copy of the handles; the gradients of leaves that are no parameters stay behind.
+            let mut part = GradientsParams::new();
+            collect::<B>(grads, replica, &mut part);
+            add::<B, _>(replica, &mut total, part, 1.0);
+        };
+        // The last block, the final norm and the pooling head, on leaves.
+        let leaves: Vec<Tensor<B, 3>> =
+            inputs.iter().map(|x| Tensor::from_inner(x.clone()).require_grad()).collect();
+        let vectors = head(model, &input, &leaves, chunk, device)?;
+        let grads = joined(vectors, gradient).backward();
+        take(&grads, replica);
+        // What each block's input owes to the head directly (multi-layer pooling) and to the block.
+        let mut owed: Vec<Option<Tensor<B::InnerBackend, 3>>> =
+            leaves.iter().map(|leaf| leaf.grad(&grads)).collect();
+        drop((grads, leaves));
+        for block in (0..backbone.layers().saturating_sub(1)).rev() {
+            let Some(gradient) = owed.pop().flatten() else {
+                return Err(Error::invalid(format!("block {block} got no gradient")));
+            };
+            let leaf = Tensor::<B, 3>::from_inner(inputs[block].clone()).require_grad();
+            seed_dropout::<B>(device, chunk.seed_of(block));
+            let (y, _) = backbone.layer(block, leaf.clone(), &shared, false);
+            let grads = (y * Tensor::from_inner(gradient)).sum().backward();
+            take(&grads, replica);
+            if let (Some(more), Some(last)) = (leaf.grad(&grads), owed.last_mut()) {
+                *last = Some(match last.take() {
+                    Some(known) => known + more,
+                    None => more,
+                });
+            }
+        }
+        if let Some(gradient) = owed.pop().flatten() {
+            seed_dropout::<B>(device, chunk.seed);
+            let x = backbone.embed_tokens(&input);
+            if x.is_require_grad() || replica_trains_embeddings(replica) {
+                take(&(x * Tensor::from_inner(gradient)).sum().backward(), replica);
+            }
+        }
+        Ok(total)
+    }
+}
+
+impl Chunk {
+    fn seed_of(&self, block: usize) -> u64 {
+        crate::data::mixed(&[self.seed, block as u64])
+    }
+}
+
+/// Whether the embedding step has anything to learn.
+fn replica_trains_embeddings<B: AutodiffBackend>(replica: &Trainee<B>) -> bool {
+    super::trainee::parameters(&replica.model.backbone)
+        .iter()
+        .any(|one| one.trains && !one.path.contains("blocks"))
+}
+
+/// Gradients of all parameters, `grads` left as they are.
+fn collect<B: AutodiffBackend>(
+    grads: &B::Gradients,
+    replica: &Trainee<B>,
+    into: &mut GradientsParams,
+) {
+    use burn::module::{Module, ModuleVisitor, Param};
+    struct Collect<'a, B: AutodiffBackend>(&'a B::Gradients, &'a mut GradientsParams);
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_, B> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            if param.is_require_grad()
+                && let Some(grad) = param.val().grad(self.0)
+            {
+                self.1.register::<B::InnerBackend, D>(param.id, grad);
+            }
+        }
+    }
+    replica.visit(&mut Collect::<B>(grads, into));
+}
+
+/// From the inputs of the blocks to vectors: last block, final norm, pooling, projections.
+fn head<B: Backend>(
+    model: &EmbeddingModel<B>,
+    input: &ModelInput<B>,
+    inputs: &[Tensor<B, 3>],
+    chunk: &Chunk,
+    device: &B::Device,
+) -> Result<Tensor<B, 2>> {
+    let backbone = &model.backbone;
+    let mode = model.attention();
+    let want = model.pooling.config().want();
+    let last = backbone.layers().saturating_sub(1);
+    let x = inputs[inputs.len() - 1].clone();
+    let shared = backbone.prepare(input, mode, x.dtype().into());
+    seed_dropout::<B>(device, chunk.seed_of(last));
+    let (x, attention) = backbone.layer(last, x, &shared, want.attention);
+    let x = backbone.finish(x);
+    let mut layers = Vec::new();
+    if want.layers {
+        layers = inputs.to_vec();
+        layers.push(x.clone());
+    }
+    let states = States { last: x, layers, attention };
+    let (mut pooled, _) = model.pooling.forward(&states, input, mode)?;
+    for dense in &model.dense {
+        pooled = dense.forward(pooled);
+    }
+    Ok(finished(pooled))
+}
+
+fn finished<B: Backend>(vectors: Tensor<B, 2>) -> Tensor<B, 2> {
+    l2_normalize(vectors.cast(FloatDType::F32))
+}
+
+/// A number whose gradient with respect to `y` is `gradient`.
+fn joined<B: AutodiffBackend>(
+    y: Tensor<B, 2>,
+    gradient: Tensor<B::InnerBackend, 2>,
+) -> Tensor<B, 1> {
+    (y * Tensor::from_inner(gradient)).sum()
+}

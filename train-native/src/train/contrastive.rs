@@ -1,0 +1,134 @@
+//! The contrastive objective: vectors of all texts, InfoNCE over them, and back.
+
+use anyhow::Result;
+use burn::optim::GradientsParams;
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
+use kiln_core::loss::{info_nce, matryoshka};
+use kiln_core::tokenizer::Tokenizer;
+
+use super::chunks::{Passes, chunks, encode};
+use super::gradients::add;
+use super::peers::Peers;
+use super::trainee::Trainee;
+use super::{Part, Workplace};
+use crate::data::{Batch, Text};
+use crate::recipe::Stage;
+
+/// Loss and gradients of one batch.
+pub(super) fn contrastive<B: AutodiffBackend>(
+    trainee: &Trainee<B>,
+    batch: &Batch,
+    stage: &Stage,
+    place: &Workplace<'_, B>,
+    seed: u64,
+) -> Result<Part> {
+    let &Workplace { tokenizer, ref passes, device, peers, .. } = place;
+    let (chunks, tokens) = cut(tokenizer, batch, passes, seed)?;
+    let mine: Vec<usize> = peers.share(chunks.len());
+    let halves = passes.each(&mine, |&at| passes.forward(trainee, &chunks[at], device))?;
+    let (vectors, graphs): (Vec<_>, Vec<_>) =
+        halves.into_iter().map(|half| (half.vectors.clone(), half.graph())).unzip();
+
+    // All vectors in the order of the chunks, other devices' included; then in the texts' order.
+    let rows = chunks.iter().flat_map(|chunk| &chunk.rows).copied().collect::<Vec<_>>();
+    let gathered = gather::<B>(peers, &chunks, &mine, vectors, trainee.model.dimensions(), device)?;
+    let mut place_of = vec![0i32; rows.len()];
+    for (place, &row) in rows.iter().enumerate() {
+        place_of[row] = place as i32;
+    }
+    let index = |values: Vec<i32>| {
+        let count = values.len();
+        Tensor::<B, 1, Int>::from_data(TensorData::new(values, [count]), device)
+    };
+    let leaf = Tensor::<B, 2>::from_inner(gathered).require_grad();
+    let all = leaf.clone().select(0, index(place_of));
+    let [count, _] = all.dims();
+    let queries = batch.queries.len();
+    let scored = |all: Tensor<B, 2>| {
+        let (queries, documents) =
+            (all.clone().narrow(0, 0, queries), all.narrow(0, queries, count - queries));
+        info_nce(queries, documents, &batch.candidates, &stage.loss)
+    };
+    let loss = match &stage.matryoshka {
+        Some(settings) => matryoshka(all, settings, |cut| Ok(scored(cut)))?,
+        None => scored(all),
+    };
+    let value = loss.clone().into_scalar().elem::<f64>();
+    let scaled = loss.mul_scalar(place.scale());
+    let gradient = leaf.grad(&scaled.backward());
+    let Some(gradient) = gradient else {
+        anyhow::bail!("the loss does not depend on the vectors; check the batch and the masks");
+    };
+
+    // Where each chunk's rows stand among the gathered ones.
+    let starts: Vec<usize> = chunks
+        .iter()
+        .scan(0, |next, chunk| {
+            let start = *next;
+            *next += chunk.rows.len();
+            Some(start)
+        })
+        .collect();
+    let work: Vec<_> = mine.iter().copied().zip(graphs).map(|(at, graph)| (at, Once::new(graph))).collect();
+    let parts = passes.each(&work, |(at, graph)| {
+        let chunk = &chunks[*at];
+        let gradient = gradient.clone().narrow(0, starts[*at], chunk.rows.len());
+        passes.backward(trainee, chunk, graph.take(), gradient, device)
+    })?;
+    let mut gradients = GradientsParams::new();
+    for part in parts {
+        add::<B, _>(trainee, &mut gradients, part, place.scale());
+    }
+    Ok(Part { loss: value, gradients, texts: count, tokens })
+}
+
+/// A value that one of several threads takes.
+struct Once<T>(std::sync::Mutex<Option<T>>);
+
+impl<T> Once<T> {
+    fn new(value: Option<T>) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    fn take(&self) -> Option<T> {
+        self.0.lock().ok()?.take()
+    }
+}
+
+fn cut(
+    tokenizer: &Tokenizer,
+    batch: &Batch,
+    passes: &Passes,
+    seed: u64,
+) -> Result<(Vec<super::chunks::Chunk>, usize)> {
+    let texts: Vec<&Text> = batch.queries.iter().chain(&batch.documents).collect();
+    let tokens = encode(tokenizer, &texts)?;
+    let count = tokens.iter().map(|tokens| tokens.ids.len()).sum();
+    Ok((chunks(tokenizer, &tokens, passes.chunk, seed), count))
+}
+
+/// The vectors of all chunks `[texts, dim]`, in the chunks' order, on every device.
+fn gather<B: AutodiffBackend>(
+    peers: &Peers<B>,
+    chunks: &[super::chunks::Chunk],
+    mine: &[usize],
+    vectors: Vec<Tensor<B::InnerBackend, 2>>,
+    dim: usize,
+    device: &B::Device,
+) -> Result<Tensor<B::InnerBackend, 2>> {
+    if peers.alone() {
+        return Ok(Tensor::cat(vectors, 0));
+    }
+    // Zeros where other devices' vectors go; the sum over the devices is the gathered whole.
+    let mut own = mine.iter().zip(vectors).peekable();
+    let parts = chunks
+        .iter()
+        .enumerate()
+        .map(|(at, chunk)| match own.next_if(|(mine, _)| **mine == at) {
+            Some((_, vectors)) => vectors,
+            None => Tensor::zeros([chunk.rows.len(), dim], device),
+        })
+        .collect();
+    peers.sum(Tensor::cat(parts, 0))
+}

@@ -1,0 +1,203 @@
+//! What a recipe would do: resolved fields, parameters, memory, samples.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use kiln_core::config::ModelConfig;
+use kiln_core::embedder::EmbeddingModel;
+use kiln_core::model::{Backbone, LoraConfig};
+use kiln_core::pooling::{Pooling, PoolingConfig};
+use serde::Serialize;
+
+use super::trainee::{Trainee, parameters};
+use super::{Inputs, new_config};
+use crate::data::{Counts, OnBadRow};
+use crate::device::Cpu;
+use crate::model::architecture;
+use crate::recipe::{Objective, Precision, Recipe, Stage};
+use crate::terminal::{Terminal, thousands};
+
+/// A recipe, looked at without training.
+#[derive(Debug, Clone, Serialize)]
+pub struct DryRun {
+    /// The recipe with every default filled in.
+    pub recipe: Recipe,
+    /// Each stage's numbers.
+    pub stages: Vec<DryStage>,
+    /// Why the data could not be read, where it could not.
+    pub data_error: Option<String>,
+}
+
+/// A stage, looked at without training.
+#[derive(Debug, Clone, Serialize)]
+pub struct DryStage {
+    /// Its name.
+    pub name: String,
+    /// Optimizer steps.
+    pub steps: usize,
+    /// Queries that it sees.
+    pub samples: usize,
+    /// Parameters that train.
+    pub trained: usize,
+    /// Parameters that are frozen.
+    pub frozen: usize,
+    /// Estimated bytes: weights, gradients and optimizer states, activations.
+    pub memory: Memory,
+    /// Each data set and what became of its rows.
+    pub data: Vec<(String, Counts)>,
+}
+
+/// Estimated bytes.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Memory {
+    /// Weights, with the copy that a lower precision computes with.
+    pub weights: usize,
+    /// Gradients and Adam's two moments of the trained parameters, f32.
+    pub training: usize,
+    /// Activations that are kept for the gradient, texts at their longest.
+    pub activations: usize,
+}
+
+type B = burn::backend::Autodiff<Cpu>;
+
+impl DryRun {
+    /// Looks at a recipe. The weights are never drawn or read.
+    ///
+    /// # Errors
+    /// A base model whose config cannot be read, or adapters that fit no projection.
+    pub fn new(
+        recipe: &Recipe,
+        folder: &Path,
+        on_bad_row: OnBadRow,
+        terminal: Terminal,
+    ) -> Result<Self> {
+        let (config, pooling) = match (&recipe.model.base, &recipe.model.new) {
+            (Some(base), _) => {
+                let (config, own) = architecture(base, terminal)?;
+                (config, recipe.model.pooling.clone().unwrap_or(own))
+            }
+            (None, Some(new)) => {
+                let pooling = recipe.model.pooling.clone().unwrap_or(PoolingConfig::Mean);
+                (new_config(new, &recipe.model)?, pooling)
+            }
+            (None, None) => bail!("the model needs either base or new"),
+        };
+        // A recipe can be looked at before its data are there.
+        let (inputs, data_error) = match Inputs::open(recipe, folder, on_bad_row, terminal) {
+            Ok(inputs) => (Some(inputs), None),
+            Err(error) => (None, Some(format!("{error:#}"))),
+        };
+        let stages = recipe
+            .stages
+            .iter()
+            .enumerate()
+            .map(|(number, stage)| {
+                let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
+                let (trained, frozen) = count(&config, &pooling, lora, &recipe.model.train)?;
+                let data = inputs.iter().flat_map(|inputs| &inputs.sets[number]);
+                Ok(DryStage {
+                    name: stage.name.clone(),
+                    steps: stage.steps,
+                    samples: stage.samples(),
+                    trained,
+                    frozen,
+                    memory: memory(recipe, stage, &config, trained, frozen),
+                    data: data.map(|set| (set.name.clone(), set.counts.clone())).collect(),
+                })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { recipe: recipe.clone(), stages, data_error })
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut lines = vec![toml::to_string(&self.recipe).unwrap_or_default()];
+        for stage in &self.stages {
+            let gigabytes = |bytes: usize| format!("{:.2} GB", bytes as f64 / 1e9);
+            let Memory { weights, training, activations } = stage.memory;
+            lines.push(format!(
+                "stage {}: {} steps, {} queries; {} parameters train, {} are frozen",
+                stage.name,
+                thousands(stage.steps),
+                thousands(stage.samples),
+                thousands(stage.trained),
+                thousands(stage.frozen)
+            ));
+            lines.push(format!(
+                "  memory, estimated: weights {}, gradients and optimizer {}, activations at most {}",
+                gigabytes(weights),
+                gigabytes(training),
+                gigabytes(activations)
+            ));
+            for (name, counts) in &stage.data {
+                let epochs = stage.samples as f64 / counts.examples.max(1) as f64;
+                let share = if stage.data.len() == 1 { format!(", {epochs:.2} epochs") } else { String::new() };
+                let left_out = counts.left_out();
+                let left_out = if left_out.is_empty() { left_out } else { format!("; left out {left_out}") };
+                lines.push(format!("  data {name}: {} examples{share}{left_out}", thousands(counts.examples)));
+            }
+        }
+        if let Some(error) = &self.data_error {
+            lines.push(format!("data: {error}"));
+        }
+        lines.join("\n")
+    }
+}
+
+/// Trained and frozen values. Burn draws a parameter at its first use, so counting shapes needs no
+/// memory, whatever the model.
+fn count(
+    config: &ModelConfig,
+    pooling: &PoolingConfig,
+    lora: Option<&LoraConfig>,
+    extras: &[String],
+) -> Result<(usize, usize)> {
+    let device = Default::default();
+    let backbone = Backbone::<B>::zeros(config, &device);
+    let mut trained = match lora {
+        Some(lora) => backbone.lora_size(lora, config)?,
+        None => 0,
+    };
+    let model = EmbeddingModel {
+        pooling: Pooling::new(pooling, config, &device),
+        backbone,
+        dense: Vec::new(),
+        config: config.clone(),
+        normalize: true,
+    };
+    let mut frozen = 0;
+    for one in parameters(&Trainee { model, lm_head: None }) {
+        let trains = lora.is_none()
+            || one.path.contains("pooling")
+            || extras.iter().any(|extra| one.path.contains(extra.as_str()));
+        if trains { trained += one.size } else { frozen += one.size }
+    }
+    Ok((trained, frozen))
+}
+
+/// An estimate; the activations are what autodiff keeps of a block: about 14 hidden widths, three
+/// inner widths and three score matrices a head.
+fn memory(recipe: &Recipe, stage: &Stage, config: &ModelConfig, trained: usize, frozen: usize) -> Memory {
+    let value = if recipe.compute.precision == Precision::F32 { 4 } else { 2 };
+    let copy = if recipe.compute.precision == Precision::F32 { 0 } else { 2 };
+    let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
+    let texts = match stage.objective {
+        Objective::Contrastive => stage.batch_size * (2 + stage.hard_negatives),
+        Objective::Reconstruction => stage.batch_size * 4,
+    };
+    let cached = recipe.compute.grad_cache || recipe.compute.checkpoint_blocks;
+    let at_once = match (cached, recipe.compute.chunk) {
+        (true, Some(chunk)) => chunk.min(texts),
+        _ => texts,
+    };
+    let block = 14 * config.hidden_size + 3 * config.intermediate_size + 3 * config.num_heads * longest;
+    let per_token = match recipe.compute.checkpoint_blocks {
+        true => block + config.num_layers * config.hidden_size,
+        false => block * config.num_layers,
+    };
+    Memory {
+        weights: (trained + frozen) * (4 + copy),
+        training: trained * 12,
+        activations: at_once * longest * per_token * value,
+    }
+}

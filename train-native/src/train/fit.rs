@@ -1,0 +1,134 @@
+//! A whole run: build the model, train it, and write what it leaves behind.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use burn::backend::Autodiff;
+use burn::tensor::backend::Backend;
+use kiln_core::checkpoint::{Files, save, write_directory};
+use kiln_core::embedder::Embedder;
+
+use super::{
+    Best, Checkpoint, Inputs, Observer, Outcome, Plan, Point, base_model, new_model, train,
+};
+use crate::recipe::Recipe;
+use crate::report::{ModelCard, training_page};
+use crate::terminal::Terminal;
+use crate::vectors::write_atomically;
+
+/// A run and where it goes.
+pub struct Fit<'a> {
+    /// The recipe.
+    pub recipe: &'a Recipe,
+    /// What it reads.
+    pub inputs: &'a Inputs,
+    /// Folder for everything that is written.
+    pub output: &'a Path,
+    /// Steps between checkpoints.
+    pub checkpoint_every: usize,
+    /// Checkpoints to keep.
+    pub keep: usize,
+    /// The state to go on from.
+    pub resume: Option<(Checkpoint, PathBuf)>,
+    /// What the user sees.
+    pub terminal: Terminal,
+}
+
+/// What a run left behind.
+#[derive(Debug, Clone)]
+pub struct Fitted {
+    /// Folder of the model.
+    pub model: PathBuf,
+    /// Folder of the adapters, where there are some.
+    pub adapter: Option<PathBuf>,
+    /// Folder of the best model, where there was an evaluation.
+    pub best: Option<(PathBuf, Best)>,
+    /// The report.
+    pub report: PathBuf,
+    /// Every step.
+    pub points: Vec<Point>,
+}
+
+/// The model that a recipe starts from.
+///
+/// # Errors
+/// Whatever is wrong with the base model or the new one's shape.
+pub fn build<B: Backend>(
+    recipe: &Recipe,
+    inputs: &Inputs,
+    device: &B::Device,
+    terminal: Terminal,
+) -> Result<Embedder<B>> {
+    B::seed(device, recipe.seed);
+    match (&recipe.model.base, &recipe.model.new) {
+        (Some(base), _) => base_model::<B>(base, &recipe.model, device, terminal),
+        (None, Some(new)) => {
+            let texts = inputs.texts()?;
+            new_model::<B>(new, &recipe.model, texts.iter().map(String::as_str), device)
+        }
+        (None, None) => bail!("the model needs either base or new"),
+    }
+}
+
+/// Writes the best model as it comes.
+struct Keep<'a> {
+    fit: &'a Fit<'a>,
+}
+
+impl<B: Backend> Observer<Autodiff<B>> for Keep<'_> {
+    fn best(&mut self, embedder: &Embedder<B>, point: &Point) -> Result<()> {
+        let card = ModelCard { recipe: self.fit.recipe, inputs: self.fit.inputs, points: std::slice::from_ref(point) };
+        save_model(&self.fit.output.join("best"), embedder, &card)
+    }
+}
+
+/// Trains, and writes model, adapters, recipe and report.
+///
+/// # Errors
+/// As [`train`]; [`kiln_core::Error::Cancelled`] after Ctrl-C, with the state saved.
+pub fn fit<B: Backend>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
+    let Fit { recipe, inputs, output, terminal, .. } = fit;
+    let first = devices.first().cloned().unwrap_or_default();
+    let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
+    std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
+    write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
+    let plan = Plan {
+        recipe,
+        sets: &inputs.sets,
+        measured: &inputs.measured,
+        output: Some(output),
+        checkpoint_every: fit.checkpoint_every,
+        keep: fit.keep,
+        resume: fit.resume.clone(),
+        terminal: *terminal,
+    };
+    let outcome = train::<Autodiff<B>>(embedder, plan, devices, &mut Keep { fit })?;
+    let Outcome { embedder, adapters, points, best, interrupted } = outcome;
+    if interrupted {
+        terminal.note(format!("stopped; go on with --resume --output {}", output.display()));
+        return Err(kiln_core::Error::Cancelled.into());
+    }
+    let model = output.join("model");
+    let card = ModelCard { recipe, inputs, points: &points };
+    save_model(&model, &embedder, &card)?;
+    let adapter = match adapters {
+        Some(files) => {
+            let folder = output.join("adapter");
+            write_directory(&folder, &files)?;
+            Some(folder)
+        }
+        None => None,
+    };
+    let report = output.join("report.html");
+    let page = training_page(recipe, inputs, &points)?;
+    write_atomically(&report, page.to_html().as_bytes())?;
+    let best = best.map(|best| (output.join("best"), best));
+    Ok(Fitted { model, adapter, best, report, points })
+}
+
+/// Writes a model folder with its card.
+fn save_model<B: Backend>(folder: &Path, embedder: &Embedder<B>, card: &ModelCard<'_>) -> Result<()> {
+    let mut files: Files = save(embedder)?;
+    files.0.insert("README.md".into(), card.to_markdown(embedder.model.dimensions())?.into_bytes());
+    Ok(write_directory(folder, &files)?)
+}

@@ -1,0 +1,328 @@
+//! Gradients: whole batches, chunks, GradCache, recomputed blocks, number formats, devices.
+
+use burn::backend::{Autodiff, Flex};
+use burn::module::{AutodiffModule as _, Module as _, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use kiln_core::embedder::Embedder;
+use kiln_core::loss::{Candidates, info_nce};
+use kiln_core::model::ModelInput;
+use kiln_core::pooling::l2_normalize;
+
+use super::chunks::Passes;
+use super::contrastive::contrastive;
+use super::peers::Peers;
+use super::reconstruction::reconstruction;
+use super::setup::{Tools, enter_stage, start};
+use super::trainee::Trainee;
+use super::{Part, Workplace, new_model};
+use crate::data::{Batch, Text};
+use crate::recipe::{Compute, Precision, Recipe};
+
+type B = Autodiff<Flex>;
+
+const TEXTS: [&str; 8] = [
+    "which river floods the lower streets",
+    "who is a violinist",
+    "what did the ship carry",
+    "colour of the petals",
+    "the river floods the lower streets every spring",
+    "a violinist from a small town wins a prize",
+    "the ship carried tea and timber",
+    "petals of pale blue in wet meadows and on walls of granite",
+];
+
+fn recipe(pooling: &str, rest: &str) -> Recipe {
+    Recipe::parse(&format!(
+        "name = 'tiny'\n[model]\nmax_length = 24\nattention = 'bidirectional'\npooling = {pooling}\n{rest}\n\
+         [model.new]\nvocab_size = 320\nhidden_size = 32\nintermediate_size = 48\nlayers = 3\nheads = 4\nkv_heads = 2\n\
+         [[stage]]\nname = 'full'\nfull = true\ndata = ['x']\nsteps = 1\nbatch_size = 4\nlr = 1e-3\n\
+         [[stage]]\nname = 'lora'\ndata = ['x']\nsteps = 1\nbatch_size = 4\nlr = 1e-3\n"
+    ))
+    .unwrap()
+}
+
+fn trainee(recipe: &Recipe, stage: usize) -> (Tools<B>, Trainee<B>) {
+    let device = Default::default();
+    let new = recipe.model.new.as_ref().unwrap();
+    let embedder: Embedder<Flex> =
+        new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
+    let (tools, trainee) = start::<B>(embedder);
+    let mut trainee = enter_stage(trainee, recipe, stage, &device).unwrap();
+    if stage == 1 {
+        // B is zero at the start, which would leave A without a gradient.
+        trainee = trainee.map(&mut Shake);
+    }
+    (tools, trainee)
+}
+
+/// Adds a fixed pattern to every parameter that trains.
+struct Shake;
+impl burn::module::ModuleMapper<B> for Shake {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let trains = param.is_require_grad();
+        param.map(|tensor| {
+            let shape = tensor.shape();
+            let values: Vec<f32> =
+                (0..shape.num_elements()).map(|at| 0.02 * (at as f32 * 0.7).sin()).collect();
+            let data = burn::tensor::TensorData::new(values, shape);
+            let shaken = tensor.clone().detach() + Tensor::from_data(data, &tensor.device());
+            if trains { shaken.set_require_grad(true) } else { tensor }
+        })
+    }
+}
+
+fn batch() -> Batch {
+    let text = |text: &&str| Text { prompt: "".into(), text: text.to_string() };
+    Batch {
+        queries: TEXTS[..4].iter().map(text).collect(),
+        documents: TEXTS[4..].iter().map(text).collect(),
+        candidates: Candidates::grouped(4, 1, true),
+        ids: (0..4).map(|at| (0, at)).collect(),
+    }
+}
+
+fn part(
+    trainee: &Trainee<B>,
+    tools: &Tools<B>,
+    recipe: &Recipe,
+    compute: &Compute,
+    scale: f64,
+) -> Part {
+    let passes = Passes::of::<B>(compute, &tools.device);
+    let peers = Peers::single();
+    let place =
+        Workplace { tokenizer: &tools.tokenizer, passes, device: &tools.device, peers: &peers, scale };
+    contrastive(trainee, &batch(), &recipe.stages[0], &place, 9).unwrap()
+}
+
+/// All gradients, in the parameters' order.
+fn flat(trainee: &Trainee<B>, grads: &GradientsParams) -> Vec<f32> {
+    struct Flat<'a>(&'a GradientsParams, Vec<f32>);
+    impl ModuleVisitor<B> for Flat<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            let grad = self.0.get::<Flex, D>(param.id);
+            assert_eq!(grad.is_some(), param.is_require_grad());
+            if let Some(grad) = grad {
+                self.1.extend(grad.into_data().to_vec::<f32>().unwrap());
+            }
+        }
+    }
+    let mut found = Flat(grads, Vec::new());
+    trainee.visit(&mut found);
+    found.1
+}
+
+/// Largest difference relative to the largest value.
+fn difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let largest = a.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    assert!(largest > 0.0);
+    a.iter().zip(b).fold(0.0f32, |most, (x, y)| most.max((x - y).abs())) / largest
+}
+
+fn compute(chunk: usize, grad_cache: bool, checkpoint_blocks: bool) -> Compute {
+    Compute { chunk: Some(chunk), grad_cache, checkpoint_blocks, ..Compute::default() }
+}
+
+const POOLINGS: [&str; 5] = [
+    "{ mode = 'mean' }",
+    "{ mode = 'anchor' }",
+    "{ mode = 'latent_attention', latents = 6, heads = 2 }",
+    "{ mode = 'last_layer_trainable', latents = 6, heads = 2 }",
+    "{ mode = 'multi_layer_trainable', latents = 6, heads = 2 }",
+];
+
+/// The gradient of the plain way: one graph over the whole batch.
+fn plain(trainee: &Trainee<B>, tools: &Tools<B>, recipe: &Recipe) -> (f64, Vec<f32>) {
+    let encode = |texts: &[&str]| {
+        let tokens = tools.tokenizer.encode_all("", texts).unwrap();
+        let tokens = tools.tokenizer.pad(&tokens.iter().collect::<Vec<_>>());
+        let input = ModelInput::new(&tokens, &tools.device);
+        l2_normalize(trainee.model.forward(&input).unwrap().0)
+    };
+    let (queries, documents) = (encode(&TEXTS[..4]), encode(&TEXTS[4..]));
+    let candidates = Candidates::grouped(4, 1, true);
+    let loss = info_nce(queries, documents, &candidates, &recipe.stages[0].loss);
+    let value = f64::from(loss.clone().into_scalar());
+    let grads = GradientsParams::from_grads(loss.backward(), trainee);
+    (value, flat(trainee, &grads))
+}
+
+#[test]
+fn chunks_grad_cache_and_recomputed_blocks_give_the_gradient_of_one_graph() {
+    for pooling in POOLINGS {
+        let recipe = recipe(pooling, "");
+        let (tools, trainee) = trainee(&recipe, 0);
+        let (loss, expected) = plain(&trainee, &tools, &recipe);
+        for (chunk, cached, blocks) in
+            [(8, false, false), (3, false, false), (3, true, false), (1, true, false), (3, true, true), (8, true, true)]
+        {
+            let found = part(&trainee, &tools, &recipe, &compute(chunk, cached, blocks), 1.0);
+            let error = difference(&expected, &flat(&trainee, &found.gradients));
+            assert!((found.loss - loss).abs() < 1e-5, "{pooling}: {} {loss}", found.loss);
+            assert!(error < 1e-5, "{pooling}, chunks of {chunk}, cached {cached}, blocks {blocks}: {error}");
+        }
+    }
+}
+
+#[test]
+fn with_dropout_the_second_pass_drops_what_the_first_dropped() {
+    let lora = "lora = { rank = 4, alpha = 8.0, dropout = 0.3 }";
+    for pooling in ["{ mode = 'mean' }", "{ mode = 'multi_layer_trainable', latents = 6, heads = 2 }"] {
+        let recipe = recipe(pooling, lora);
+        let (tools, trainee) = trainee(&recipe, 1);
+        let kept = part(&trainee, &tools, &recipe, &compute(3, false, false), 1.0);
+        let cached = part(&trainee, &tools, &recipe, &compute(3, true, false), 1.0);
+        let expected = flat(&trainee, &kept.gradients);
+        assert_eq!(kept.loss, cached.loss);
+        let error = difference(&expected, &flat(&trainee, &cached.gradients));
+        assert!(error < 1e-5, "{pooling}: {error}");
+        // Another order of draws, so other values, but the two passes agree: the gradient is the
+        // loss's own, which a small step along it shows.
+        let blocks = part(&trainee, &tools, &recipe, &compute(3, true, true), 1.0);
+        let again = part(&trainee, &tools, &recipe, &compute(3, true, true), 1.0);
+        assert_eq!(flat(&trainee, &blocks.gradients), flat(&trainee, &again.gradients));
+        let gradient = flat(&trainee, &blocks.gradients);
+        let squared: f64 = gradient.iter().map(|x| f64::from(*x).powi(2)).sum();
+        let step = 1e-3 / squared.sqrt();
+        let moved = walk(&trainee, &blocks.gradients, step);
+        let after = part(&moved, &tools, &recipe, &compute(3, true, true), 1.0).loss;
+        let expected = squared * step;
+        assert!(((blocks.loss - after) / expected - 1.0).abs() < 0.1, "{} {after} {expected}", blocks.loss);
+    }
+}
+
+/// The parameters a step against the gradient.
+fn walk(trainee: &Trainee<B>, grads: &GradientsParams, step: f64) -> Trainee<B> {
+    struct Walk<'a>(&'a GradientsParams, f64);
+    impl burn::module::ModuleMapper<B> for Walk<'_> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+            let trains = param.is_require_grad();
+            let grad = self.0.get::<Flex, D>(param.id);
+            param.map(|tensor| match grad {
+                Some(grad) => {
+                    let moved = tensor.inner() - grad.mul_scalar(self.1);
+                    Tensor::from_inner(moved).set_require_grad(trains)
+                }
+                None => tensor,
+            })
+        }
+    }
+    trainee.clone().map(&mut Walk(grads, step))
+}
+
+#[test]
+fn bf16_and_f16_follow_f32() {
+    let recipe = recipe("{ mode = 'mean' }", "");
+    let (tools, trainee) = trainee(&recipe, 0);
+    let full = part(&trainee, &tools, &recipe, &Compute::default(), 1.0);
+    let expected = flat(&trainee, &full.gradients);
+    for (precision, scale, most) in [(Precision::Bf16, 1.0, 0.1), (Precision::F16, 1024.0, 0.02)] {
+        let compute = Compute { precision, ..Compute::default() };
+        let found = part(&trainee, &tools, &recipe, &compute, scale);
+        let error = difference(&expected, &flat(&trainee, &found.gradients));
+        assert!((found.loss - full.loss).abs() < 0.05, "{precision:?}: {} {}", found.loss, full.loss);
+        assert!(error < most && error > 0.0, "{precision:?}: {error}");
+    }
+}
+
+#[test]
+fn frozen_weights_get_no_gradient() {
+    let recipe = recipe("{ mode = 'mean' }", "lora = { rank = 4, targets = ['q_proj', 'layers.2.mlp.*'] }");
+    let (tools, trainee) = trainee(&recipe, 1);
+    let found = part(&trainee, &tools, &recipe, &Compute::default(), 1.0);
+    // `flat` checks that exactly the trained parameters have one: 3 q_proj, and 3 of block 2.
+    let count = flat(&trainee, &found.gradients).len();
+    assert_eq!(count, 3 * 4 * (32 + 32) + 2 * 4 * (32 + 48) + 4 * (48 + 32));
+    assert_eq!(found.gradients.len(), 12);
+}
+
+#[test]
+fn reconstruction_equals_its_definition_and_flows_through_the_state() {
+    let mut recipe = recipe("{ mode = 'last_token' }", "");
+    recipe.model.attention = Some(kiln_core::config::AttentionMode::Causal);
+    let (tools, trainee) = trainee(&recipe, 0);
+    let peers = Peers::single();
+    let run = |alpha: f64, chunk: usize| {
+        let compute = Compute { chunk: Some(chunk), ..Compute::default() };
+        let passes = Passes::of::<B>(&compute, &tools.device);
+        let place = Workplace {
+            tokenizer: &tools.tokenizer,
+            passes,
+            device: &tools.device,
+            peers: &peers,
+            scale: 1.0,
+        };
+        let settings = crate::recipe::Reconstruction { alpha, ..Default::default() };
+        reconstruction(&trainee, &batch(), &settings, &place, 4).unwrap()
+    };
+    // A random model is about as unsure as a uniform one.
+    let [forward, back, both] = [1.0, 0.0, 0.2].map(|alpha| run(alpha, 16));
+    assert!((forward.loss - 320f64.ln()).abs() < 0.2, "{}", forward.loss);
+    assert!((both.loss - 0.2 * forward.loss - 0.8 * back.loss).abs() < 1e-5);
+    // Chunks change nothing.
+    let cut = run(0.2, 2);
+    let error = difference(&flat(&trainee, &both.gradients), &flat(&trainee, &cut.gradients));
+    assert!(error < 1e-5 && (cut.loss - both.loss).abs() < 1e-5, "{error}");
+
+    // By hand, text by text: [e_Q ; d_1 .. d_{m-1}] predicts d_1 .. d_m.
+    let inner = trainee.model.valid();
+    let (mut sum, mut count) = (0.0, 0);
+    for (query, document) in TEXTS[..4].iter().zip(&TEXTS[4..]) {
+        use kiln_core::config::AttentionMode::Causal;
+        let read = tools.tokenizer.encode("", query).unwrap();
+        let input = ModelInput::<Flex>::new(&tools.tokenizer.pad(&[&read]), &tools.device);
+        let states = inner.backbone.forward(&input, Causal, Default::default()).last;
+        let state = states.narrow(1, read.ids.len() - 1, 1);
+        let write = tools.tokenizer.encode("", document).unwrap();
+        let target = &write.ids[1..write.ids.len() - 1];
+        let ids = tools.tokenizer.pad_right(&[target]);
+        let embedded = inner.backbone.embed_tokens(&ModelInput::<Flex>::new(&ids, &tools.device));
+        let x = Tensor::cat(vec![state, embedded.narrow(1, 0, target.len() - 1)], 1);
+        let input = ModelInput::<Flex>::new(&ids, &tools.device);
+        let states = inner.backbone.forward_embeddings(x, &input, Causal, Default::default()).last;
+        let logits = states.squeeze_dim::<2>(0).matmul(inner.backbone.token_embedding().transpose());
+        let log = burn::tensor::activation::log_softmax(logits, 1).into_data().to_vec::<f32>().unwrap();
+        for (at, &id) in target.iter().enumerate() {
+            sum -= f64::from(log[at * 320 + id as usize]);
+            count += 1;
+        }
+    }
+    assert!((forward.loss - sum / f64::from(count)).abs() < 1e-4, "{} {}", forward.loss, sum / f64::from(count));
+}
+
+#[test]
+fn two_devices_give_the_gradient_of_one() {
+    let recipe = recipe("{ mode = 'mean' }", "");
+    let (tools, trainee) = trainee(&recipe, 0);
+    let compute = &compute(2, false, false);
+    let one = part(&trainee, &tools, &recipe, compute, 1.0);
+    let expected = flat(&trainee, &one.gradients);
+    let found: Vec<(f64, Vec<f32>)> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2)
+            .map(|rank| {
+                let (tools, trainee, recipe) = (tools.clone(), trainee.clone(), &recipe);
+                scope.spawn(move || {
+                    let peers = Peers::<B>::join(rank, 2, &tools.device).unwrap();
+                    let passes = Passes::of::<B>(compute, &tools.device);
+                    let place = Workplace {
+                        tokenizer: &tools.tokenizer,
+                        passes,
+                        device: &tools.device,
+                        peers: &peers,
+                        scale: 1.0,
+                    };
+                    let part = contrastive(&trainee, &batch(), &recipe.stages[0], &place, 9).unwrap();
+                    let grads = peers.sum_gradients(&trainee, part.gradients).unwrap();
+                    (part.loss, flat(&trainee, &grads))
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for (loss, gradient) in found {
+        assert!((loss - one.loss).abs() < 1e-6);
+        assert!(difference(&expected, &gradient) < 1e-5);
+    }
+}

@@ -1,0 +1,159 @@
+//! What is trained: the embedding model, and a language-model head where a stage needs one.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{FloatDType, Tensor, module::linear};
+use kiln_core::embedder::EmbeddingModel;
+
+/// The parameters of a run.
+#[derive(Module, Debug)]
+pub struct Trainee<B: Backend> {
+    /// The embedding model.
+    pub model: EmbeddingModel<B>,
+    /// Language-model head `[vocab, hidden]` of its own, for reconstruction that is not tied.
+    pub lm_head: Option<Param<Tensor<B, 2>>>,
+}
+
+impl<B: Backend> Trainee<B> {
+    /// Logits `[rows, vocab]` of states `[rows, hidden]`.
+    pub fn logits(&self, states: Tensor<B, 2>) -> Tensor<B, 2> {
+        let table = match &self.lm_head {
+            Some(head) => head.val(),
+            None => self.model.backbone.token_embedding(),
+        };
+        linear(states, table.transpose(), None)
+    }
+
+    /// The same parameters in another number format, for computing.
+    pub fn cast(self, dtype: FloatDType) -> Self {
+        struct Cast(FloatDType);
+        impl<B: Backend> ModuleMapper<B> for Cast {
+            fn map_float<const D: usize>(
+                &mut self,
+                param: Param<Tensor<B, D>>,
+            ) -> Param<Tensor<B, D>> {
+                let trains = param.is_require_grad();
+                let (id, tensor, mapper) = param.consume();
+                let tensor = tensor.cast(self.0).detach().set_require_grad(trains);
+                Param::from_mapped_value(id, tensor, mapper)
+            }
+        }
+        self.map(&mut Cast(dtype))
+    }
+}
+
+/// Which parameters train.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Trains<'a> {
+    /// All.
+    Everything,
+    /// Adapters, the pooling head, the projections, and what is named by a part of its path.
+    Adapters(&'a [String]),
+}
+
+/// Marks the parameters that train; frozen ones get no gradient and no optimizer state.
+pub(super) fn set_trainable<B: AutodiffBackend, M: Module<B>>(module: M, trains: Trains<'_>) -> M {
+    module.map(&mut Freeze { path: Path::default(), trains })
+}
+
+/// Path of the parameter that is being visited.
+#[derive(Debug, Default)]
+pub(super) struct Path(Vec<String>);
+
+impl Path {
+    pub(super) fn enter(&mut self, name: &str, container: &str) {
+        if !container.starts_with("Enum:") {
+            self.0.push(name.to_string());
+        }
+    }
+
+    pub(super) fn exit(&mut self, container: &str) {
+        if !container.starts_with("Enum:") {
+            self.0.pop();
+        }
+    }
+
+    pub(super) fn dotted(&self) -> String {
+        self.0.join(".")
+    }
+
+    fn has(&self, part: &str) -> bool {
+        self.0.iter().any(|segment| segment == part)
+    }
+
+    fn last(&self) -> &str {
+        self.0.last().map_or("", String::as_str)
+    }
+}
+
+struct Freeze<'a> {
+    path: Path,
+    trains: Trains<'a>,
+}
+
+impl<B: Backend> ModuleMapper<B> for Freeze<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.path.exit(container);
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let trains = match self.trains {
+            Trains::Everything => true,
+            Trains::Adapters(extras) => {
+                ["adapters", "pooling", "dense"].iter().any(|part| self.path.has(part))
+                    || extras.iter().any(|extra| self.path.dotted().contains(extra.as_str()))
+            }
+        };
+        param.map(|tensor| tensor.detach().set_require_grad(trains))
+    }
+}
+
+/// One parameter of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParameterInfo {
+    /// Its id, by which gradients know it.
+    pub id: ParamId,
+    /// Path among the modules.
+    pub path: String,
+    /// Number of values.
+    pub size: usize,
+    /// Whether it trains.
+    pub trains: bool,
+    /// Whether weight decay applies: not to norms, biases and latents.
+    pub decays: bool,
+}
+
+/// All parameters, in their order.
+pub fn parameters<B: Backend, M: Module<B>>(module: &M) -> Vec<ParameterInfo> {
+    struct List {
+        path: Path,
+        found: Vec<ParameterInfo>,
+    }
+    impl<B: Backend> ModuleVisitor<B> for List {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.path.enter(name, container);
+        }
+
+        fn exit_module(&mut self, _: &str, container: &str) {
+            self.path.exit(container);
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            let undecayed = ["gamma", "beta", "bias", "latents", "layer_embedding"];
+            self.found.push(ParameterInfo {
+                id: param.id,
+                path: self.path.dotted(),
+                size: param.shape().num_elements(),
+                trains: param.is_require_grad(),
+                decays: !undecayed.contains(&self.path.last()),
+            });
+        }
+    }
+    let mut list = List { path: Path::default(), found: Vec::new() };
+    module.visit(&mut list);
+    list.found
+}

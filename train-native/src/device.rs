@@ -221,7 +221,9 @@ pub fn handles<B: burn::tensor::backend::Backend>(devices: &[Device]) -> Result<
             };
             match handle.downcast::<B::Device>() {
                 Ok(handle) => Ok(*handle),
-                Err(_) => bail!("{device} is of another kind than the first device; name devices of one kind"),
+                Err(_) => bail!(
+                    "{device} is of another kind than the first device; name devices of one kind"
+                ),
             }
         })
         .collect()

@@ -142,8 +142,7 @@ pub fn run<B: Backend>(
         }
     }
     let note = |name: String, value: f64| show(name, value, &mut scores);
-    let outcome =
-        train::<Autodiff<B>>(embedder, plan, &[], &mut Scores(&corpus.test, note))?;
+    let outcome = train::<Autodiff<B>>(embedder, plan, &[], &mut Scores(&corpus.test, note))?;
     if outcome.interrupted {
         return Err(kiln_core::Error::Cancelled.into());
     }

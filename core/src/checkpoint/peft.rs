@@ -117,13 +117,14 @@ pub fn load_adapters<B: Backend>(
     }
     let mut targets = Vec::new();
     for module in &modules {
-        let bare = known(module).into_iter().find(|bare| names.contains(bare)).ok_or_else(|| {
-            Error::bad_file(
-                weights.label(),
-                format!("adapts {module}, which this model has not"),
-                "use the base model that adapter_config.json names",
-            )
-        })?;
+        let bare =
+            known(module).into_iter().find(|bare| names.contains(bare)).ok_or_else(|| {
+                Error::bad_file(
+                    weights.label(),
+                    format!("adapts {module}, which this model has not"),
+                    "use the base model that adapter_config.json names",
+                )
+            })?;
         targets.push((bare, module.clone()));
     }
     let lora = LoraConfig {
@@ -134,7 +135,8 @@ pub fn load_adapters<B: Backend>(
     let (mut backbone, _) = backbone.with_lora(&lora, config, device)?;
     for (_, linear) in backbone.projections_mut(config)? {
         for adapter in &mut linear.adapters {
-            let Some((_, module)) = targets.iter().find(|(bare, _)| bare == adapter.module()) else {
+            let Some((_, module)) = targets.iter().find(|(bare, _)| bare == adapter.module())
+            else {
                 continue;
             };
             for (name, param) in [("lora_A", &mut adapter.a), ("lora_B", &mut adapter.b)] {

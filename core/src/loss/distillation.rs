@@ -36,7 +36,10 @@ mod tests {
     fn values_by_hand() {
         let device = Default::default();
         let tensor = |values: [[f32; 2]; 1]| Tensor::<Flex, 2>::from_data(values, &device);
-        let pairs = [(tensor([[1.0, 2.0]]), tensor([[0.0, 4.0]])), (tensor([[1.0, 1.0]]), tensor([[1.0, 3.0]]))];
+        let pairs = [
+            (tensor([[1.0, 2.0]]), tensor([[0.0, 4.0]])),
+            (tensor([[1.0, 1.0]]), tensor([[1.0, 3.0]])),
+        ];
         assert!((state_distillation(pairs).unwrap().into_scalar() - (2.5 + 2.0)).abs() < 1e-6);
         // p = softmax(ln 3, 0) = (3/4, 1/4) against (1/2, 1/2).
         let kl = score_distillation(tensor([[0.0, 0.0]]), tensor([[3f32.ln(), 0.0]]), 1.0);

@@ -145,9 +145,8 @@ pub fn info_nce<B: Backend>(
     }
     // [n positives, n queries]; the query of each positive stands on the diagonal.
     let back = scores.select(1, positive).transpose();
-    let hidden: Vec<bool> = (0..n)
-        .flat_map(|at| (0..n).map(move |query| candidates.hidden_query(at, query)))
-        .collect();
+    let hidden: Vec<bool> =
+        (0..n).flat_map(|at| (0..n).map(move |query| candidates.hidden_query(at, query))).collect();
     let back = masked(back.div_scalar(settings.temperature), hidden);
     let own = Tensor::<B, 1, Int>::arange(0..n as i64, &device).reshape([n, 1]);
     (loss + log_softmax(back, 1).gather(1, own).mean().neg()).div_scalar(2.0)
@@ -169,13 +168,7 @@ mod tests {
     type B = Flex;
 
     /// The definition, written out over plain numbers.
-    fn reference(
-        q: &[[f64; 2]],
-        d: &[[f64; 2]],
-        group: usize,
-        same: &[usize],
-        s: &InfoNce,
-    ) -> f64 {
+    fn reference(q: &[[f64; 2]], d: &[[f64; 2]], group: usize, same: &[usize], s: &InfoNce) -> f64 {
         let dot = |a: &[f64; 2], b: &[f64; 2]| a[0] * b[0] + a[1] * b[1];
         let (mut forward, mut back) = (0.0, 0.0);
         for (i, query) in q.iter().enumerate() {
@@ -186,7 +179,8 @@ mod tests {
                 let own = j / group == i;
                 let counts = own || (s.in_batch && (s.cross_negatives || j % group == 0));
                 let false_negative = !own
-                    && s.false_negative_margin.is_some_and(|margin| dot(query, document) > best + margin);
+                    && s.false_negative_margin
+                        .is_some_and(|margin| dot(query, document) > best + margin);
                 if j == positive || (counts && !false_negative && same[j] != same[positive]) {
                     sum += (dot(query, document) / s.temperature).exp();
                 }
@@ -236,7 +230,10 @@ mod tests {
                             let ours = info_nce(tensor(&q), tensor(&d), &candidates, &settings);
                             let ours = f64::from(ours.into_scalar());
                             let reference = reference(&q, &d, 2, &same, &settings);
-                            assert!((ours - reference).abs() < 1e-4, "{settings:?} {ours} {reference}");
+                            assert!(
+                                (ours - reference).abs() < 1e-4,
+                                "{settings:?} {ours} {reference}"
+                            );
                             cases += 1;
                         }
                     }

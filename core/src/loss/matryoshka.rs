@@ -48,6 +48,8 @@ mod tests {
         let first = |v: Tensor<Flex, 2>| Ok(v.narrow(1, 0, 1).reshape([1]));
         let sum = matryoshka(x.clone(), &settings, first).unwrap().into_scalar();
         assert!((sum - 7.0).abs() < 1e-5, "{sum}");
-        assert!(matryoshka(x, &Matryoshka { dimensions: vec![4], weights: vec![] }, first).is_err());
+        assert!(
+            matryoshka(x, &Matryoshka { dimensions: vec![4], weights: vec![] }, first).is_err()
+        );
     }
 }

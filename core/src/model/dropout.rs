@@ -93,7 +93,10 @@ mod tests {
             seed_dropout::<B>(&device, seed);
             let dropout = Dropout { probability: 0.1 };
             let first = dropout.forward(ones());
-            (first.into_data().to_vec::<f32>().unwrap(), dropout.forward(ones()).into_data().to_vec::<f32>().unwrap())
+            (
+                first.into_data().to_vec::<f32>().unwrap(),
+                dropout.forward(ones()).into_data().to_vec::<f32>().unwrap(),
+            )
         };
         let (first, second) = draw(7);
         assert_eq!((first.clone(), second.clone()), draw(7));

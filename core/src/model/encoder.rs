@@ -4,10 +4,10 @@ use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
 use burn::tensor::{Bool, Tensor, backend::Backend, module};
 
+use super::ModelInput;
 use super::attention::{Attention, AttentionOptions};
 use super::feed_forward::FeedForward;
 use super::linear::Linear;
-use super::ModelInput;
 use crate::config::{EncoderConfig, ModelConfig};
 
 /// Token, position and type embeddings, then post-norm blocks.

@@ -143,7 +143,15 @@ mod tests {
     #[test]
     fn targets_are_ends_or_patterns() {
         let module = "layers.12.self_attn.q_proj";
-        for target in ["all-linear", "q_proj", "self_attn.q_proj", module, "layers.1*.self_attn.*", "*q_proj", "*.12.*"] {
+        for target in [
+            "all-linear",
+            "q_proj",
+            "self_attn.q_proj",
+            module,
+            "layers.1*.self_attn.*",
+            "*q_proj",
+            "*.12.*",
+        ] {
             assert!(names_module(target, module), "{target}");
         }
         for target in ["proj", "k_proj", "layers.2*", "layers.*.mlp.*", "*k_proj", "attn.q_proj"] {

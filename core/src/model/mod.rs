@@ -18,8 +18,8 @@ use burn::nn::Initializer;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, backend::Backend};
 
 pub use attention::{Attention, scaled_dot_product};
-pub use dropout::{Dropout, seed_dropout};
 pub use decoder::{Decoder, DecoderBlock};
+pub use dropout::{Dropout, seed_dropout};
 pub use encoder::{Encoder, EncoderBlock};
 pub use feed_forward::FeedForward;
 pub use linear::Linear;

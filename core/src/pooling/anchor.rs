@@ -28,12 +28,13 @@ pub fn anchor_weights<B: Backend>(
 ) -> Tensor<B, 2> {
     let [batch, _, seq, _] = attention.dims();
     let valid = input.attention_mask.clone().float();
+    let attention = attention.clone().cast(valid.dtype());
     let score = match score {
         AnchorScore::Log1p => {
             let length = valid.clone().sum_dim(1).reshape([batch, 1, 1, 1]);
-            (attention.clone() * length).log1p()
+            (attention * length).log1p()
         }
-        AnchorScore::Linear => attention.clone(),
+        AnchorScore::Linear => attention,
     };
     let rows = valid.clone().reshape([batch, 1, seq, 1]);
     // [batch, heads, query, key] -> [batch, key]

@@ -65,7 +65,7 @@ impl<B: Backend> Dense<B> {
 
     /// `[batch, in]` to `[batch, out]`.
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        let y = self.linear.forward_rows(x);
+        let y = self.linear.forward_rows(x.cast(self.linear.weight.val().dtype()));
         match self.config.activation {
             DenseActivation::Identity => y,
             DenseActivation::Tanh => y.tanh(),

@@ -268,7 +268,8 @@ impl<B: Backend> PoolingBlock<B> {
         let mean = token::mean(input);
         let (pooled, _) = token::pool(&self.feed_forward.forward(x), mean.clone());
         // Attention that the pooled tokens give each token: [batch, 1, query] x [batch, query, key]
-        let given = mean.unsqueeze_dim::<3>(1).matmul(attention.mean_dim(1).squeeze_dim::<3>(1));
+        let attention = attention.mean_dim(1).squeeze_dim::<3>(1).cast(mean.dtype());
+        let given = mean.unsqueeze_dim::<3>(1).matmul(attention);
         (pooled, Explanation::tokens(given.squeeze_dim(1)))
     }
 
@@ -320,7 +321,8 @@ impl<B: Backend> PoolingBlock<B> {
         let mut states = Tensor::stack::<3>(
             layers.iter().map(|layer| token::pool(layer, weights.clone()).0).collect(),
             1,
-        );
+        )
+        .cast(layers[0].dtype());
         if let Some(embedding) = &self.layer_embedding {
             states = states + embedding.val().unsqueeze::<3>();
         }

@@ -5,13 +5,15 @@ use burn::tensor::{Tensor, backend::Backend};
 use super::Explanation;
 use crate::model::ModelInput;
 
-/// Weighted sum of the states `[batch, seq, hidden]` by weights `[batch, seq]`.
+/// Weighted sum of the states `[batch, seq, hidden]` by weights `[batch, seq]`, in the weights'
+/// number format (states may come in half precision; long sums should not).
 pub(super) fn pool<B: Backend>(
     states: &Tensor<B, 3>,
     weights: Tensor<B, 2>,
 ) -> (Tensor<B, 2>, Explanation<B>) {
+    let states = states.clone().cast(weights.dtype());
     // [batch, 1, seq] x [batch, seq, hidden]
-    let pooled = weights.clone().unsqueeze_dim::<3>(1).matmul(states.clone()).squeeze_dim::<2>(1);
+    let pooled = weights.clone().unsqueeze_dim::<3>(1).matmul(states).squeeze_dim::<2>(1);
     (pooled, Explanation::tokens(weights))
 }
 

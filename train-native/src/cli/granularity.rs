@@ -50,9 +50,14 @@ pub(super) fn run(args: &GranularityArgs, global: &Global) -> Result<()> {
 fn verdict(found: &Granularity) -> String {
     let verdict = match found.graded {
         true => "the mean falls from each level to the next easier one",
-        false => "the levels are NOT graded: the mean does not fall from each level to the next easier one",
+        false => {
+            "the levels are NOT graded: the mean does not fall from each level to the next easier one"
+        }
     };
-    format!("{verdict}; it does so for {:.1} % of the queries one by one", 100.0 * found.graded_queries)
+    format!(
+        "{verdict}; it does so for {:.1} % of the queries one by one",
+        100.0 * found.graded_queries
+    )
 }
 
 fn text(found: &Granularity) -> String {
@@ -72,8 +77,12 @@ fn page(found: &Granularity, model: &str) -> Result<Page> {
     page.paragraph(&format!("Cosine with the query, as {model} sees it. {}.", verdict(found)));
     let series: Vec<(String, Vec<f64>)> =
         found.levels.iter().map(|level| (level.name.clone(), level.similarities.clone())).collect();
-    page.figure(&histogram("cosine with the query", &series, STEPS)?, "Share of the texts of each level");
-    let mut rows = vec![["level", "mean", "standard deviation", "texts"].map(String::from).to_vec()];
+    page.figure(
+        &histogram("cosine with the query", &series, STEPS)?,
+        "Share of the texts of each level",
+    );
+    let mut rows =
+        vec![["level", "mean", "standard deviation", "texts"].map(String::from).to_vec()];
     rows.extend(found.levels.iter().map(|level| {
         vec![
             level.name.clone(),

@@ -168,7 +168,11 @@ fn reasons(dropped: &Dropped) -> Vec<String> {
 }
 
 /// Opens a file of examples as a data set.
-pub(super) fn open_examples(path: &Path, skip_bad_rows: bool, terminal: Terminal) -> Result<DataSet> {
+pub(super) fn open_examples(
+    path: &Path,
+    skip_bad_rows: bool,
+    terminal: Terminal,
+) -> Result<DataSet> {
     let opening = Opening {
         folder: Path::new(""),
         on_bad_row: if skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop },

@@ -86,7 +86,8 @@ pub(super) fn run(args: &TrainArgs, global: &Global) -> Result<()> {
     };
     let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };
     let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-    let fitted = with_backend!(&devices[0], B, _handle => fit::<B>(&plan, &handles::<B>(&devices)?))?;
+    let fitted =
+        with_backend!(&devices[0], B, _handle => fit::<B>(&plan, &handles::<B>(&devices)?))?;
     report(&fitted, global)
 }
 

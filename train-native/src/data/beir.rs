@@ -45,9 +45,7 @@ pub fn qrels_file(folder: &Path, split: &str) -> Result<PathBuf> {
             .into_iter()
             .flatten()
             .flatten()
-            .filter_map(|entry| {
-                Some(entry.file_name().to_str()?.split('.').next()?.to_string())
-            })
+            .filter_map(|entry| Some(entry.file_name().to_str()?.split('.').next()?.to_string()))
             .collect();
         splits.sort();
         match splits.is_empty() {
@@ -63,12 +61,10 @@ impl BeirFolder {
     /// # Errors
     /// Missing files, lines that cannot be read, or a split without judgements.
     pub fn read(folder: &Path, split: &str, limit: Option<usize>) -> Result<Self> {
-        let open = |path: PathBuf, columns: Columns| TextFile::open(&path.to_string_lossy(), columns);
+        let open =
+            |path: PathBuf, columns: Columns| TextFile::open(&path.to_string_lossy(), columns);
         let id = |record: &crate::text::Record, file: &TextFile| {
-            record
-                .id
-                .clone()
-                .with_context(|| format!("{}:{}: no _id", file.label, record.number))
+            record.id.clone().with_context(|| format!("{}:{}: no _id", file.label, record.number))
         };
         let columns = Columns { fields: vec!["text".into()], optional: vec!["title".into()] };
         let corpus_file = open(beside(folder, "corpus.jsonl")?, columns)?;

@@ -7,8 +7,8 @@ use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::store::{Store, StoreWriter};
 use super::Example;
+use super::store::{Store, StoreWriter};
 
 /// How labelled texts become triplets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,7 +175,10 @@ mod tests {
         assert_eq!(all[0].pos, ["class a"]);
         assert_eq!(all[0].neg.len(), 2);
         let (binary, _) = examples(&ROWS[..5], Labels::Examples, 5);
-        assert_eq!((binary[4].pos[0].as_str(), binary[4].neg.as_slice()), ("b", &["class a".to_string()][..]));
+        assert_eq!(
+            (binary[4].pos[0].as_str(), binary[4].neg.as_slice()),
+            ("b", &["class a".to_string()][..])
+        );
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         assert!(labelled(&ROWS[..3]).examples(Labels::Names, 1, &mut rng, |_| Ok(())).is_err());
     }

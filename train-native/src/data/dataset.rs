@@ -122,7 +122,9 @@ impl Intake<'_> {
         let keep: Vec<bool> = example
             .neg
             .iter()
-            .map(|text| *text != example.query && !example.pos.contains(text) && !text.trim().is_empty())
+            .map(|text| {
+                *text != example.query && !example.pos.contains(text) && !text.trim().is_empty()
+            })
             .collect();
         if keep.contains(&false) {
             self.counts.equal_negatives += keep.iter().filter(|keep| !**keep).count();
@@ -171,7 +173,11 @@ impl DataSet {
             Some(part) => made_up(part, opening, &mut intake)?,
             None => {
                 let path = opening.folder.join(&source.path);
-                if path.is_dir() { beir(&path, source, &mut intake)? } else { rows(&path, source, &mut intake)? }
+                if path.is_dir() {
+                    beir(&path, source, &mut intake)?
+                } else {
+                    rows(&path, source, &mut intake)?
+                }
             }
         };
         let Intake { writer, mut counts, .. } = intake;
@@ -292,7 +298,10 @@ fn rows(path: &PathBuf, source: &Source, intake: &mut Intake<'_>) -> Result<Stri
     counter.finish_and_clear();
     if let Some(error) = first_bad {
         let count = intake.counts.bad_rows;
-        intake.opening.terminal.note(format!("{label}: left out {count} bad rows, the first: {error:#}"));
+        intake
+            .opening
+            .terminal
+            .note(format!("{label}: left out {count} bad rows, the first: {error:#}"));
     }
     let Some(format) = format else {
         bail!("{label}: holds no row");
@@ -318,7 +327,12 @@ fn rows(path: &PathBuf, source: &Source, intake: &mut Intake<'_>) -> Result<Stri
 mod tests {
     use super::*;
 
-    fn open(name: &str, text: &str, on_bad_row: OnBadRow, change: fn(&mut Source)) -> Result<DataSet> {
+    fn open(
+        name: &str,
+        text: &str,
+        on_bad_row: OnBadRow,
+        change: fn(&mut Source),
+    ) -> Result<DataSet> {
         let folder = tempfile::tempdir()?;
         std::fs::write(folder.path().join(name), text)?;
         let mut source = Source::file(name);
@@ -358,7 +372,10 @@ mod tests {
         };
         assert_eq!(set.counts, counts);
         let first = set.get(0).unwrap();
-        assert_eq!((first.neg, first.neg_scores), (vec!["n1".to_string(), "n2".into()], vec![1.0, 3.0]));
+        assert_eq!(
+            (first.neg, first.neg_scores),
+            (vec!["n1".to_string(), "n2".into()], vec![1.0, 3.0])
+        );
     }
 
     #[test]
@@ -380,7 +397,8 @@ mod tests {
         assert_eq!(set.get(1).unwrap(), Example::new("b".into(), "a".into(), vec![]));
         let one_way = open("p.csv", pairs, OnBadRow::Stop, |source| source.both_directions = false);
         assert_eq!(one_way.unwrap().len(), 2);
-        let error = open("p.csv", pairs, OnBadRow::Stop, |source| source.threshold = 5.0).unwrap_err();
+        let error =
+            open("p.csv", pairs, OnBadRow::Stop, |source| source.threshold = 5.0).unwrap_err();
         assert!(format!("{error:#}").contains("the highest is 4.5"), "{error:#}");
 
         let classes = "text\tlabel\na1\ta\na2\ta\nb1\tb\nb2\tb\nc1\tc\nc2\tc\n";

@@ -155,7 +155,8 @@ impl RowFormat {
                 let pair = [text(fields, &FIRST)?, text(fields, &SECOND)?];
                 let score = field(fields, &["score", "similarity_score", "label"])
                     .context("no field score or label")?;
-                let score = number(score).with_context(|| format!("the score is {score}, not a number"))?;
+                let score =
+                    number(score).with_context(|| format!("the score is {score}, not a number"))?;
                 if pair.iter().any(|text| text.trim().is_empty()) {
                     bail!("an empty text");
                 }
@@ -187,7 +188,10 @@ impl RowFormat {
 }
 
 fn number(value: &Value) -> Option<f64> {
-    value.as_f64().or_else(|| value.as_str()?.trim().parse().ok()).filter(|number| number.is_finite())
+    value
+        .as_f64()
+        .or_else(|| value.as_str()?.trim().parse().ok())
+        .filter(|number| number.is_finite())
 }
 
 fn text(fields: &Fields, names: &[&str]) -> Result<String> {
@@ -250,10 +254,11 @@ fn levels(value: &Value) -> Result<Vec<String>> {
     let mut graded = Vec::new();
     for (name, value) in levels {
         let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
-        let level: usize = digits
-            .parse()
-            .map_err(|_| anyhow!("negatives has the key {name:?}; expected n1 (hardest), n2, ..."))?;
-        graded.push((level, passage(value).with_context(|| format!("negatives.{name} is no text"))?));
+        let level: usize = digits.parse().map_err(|_| {
+            anyhow!("negatives has the key {name:?}; expected n1 (hardest), n2, ...")
+        })?;
+        graded
+            .push((level, passage(value).with_context(|| format!("negatives.{name} is no text"))?));
     }
     graded.sort_by_key(|(level, _)| *level);
     Ok(graded.into_iter().map(|(_, text)| text).collect())
@@ -271,7 +276,12 @@ mod tests {
 
     fn example(query: &str, pos: &[&str], neg: &[&str]) -> Row {
         let owned = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect();
-        Row::Example(Example { query: query.into(), pos: owned(pos), neg: owned(neg), ..Default::default() })
+        Row::Example(Example {
+            query: query.into(),
+            pos: owned(pos),
+            neg: owned(neg),
+            ..Default::default()
+        })
     }
 
     #[test]
@@ -295,8 +305,14 @@ mod tests {
             read(json!({"sentence1": "a", "sentence2": "b", "score": "4.5"})).unwrap(),
             Row::Scored(["a".into(), "b".into()], 4.5)
         );
-        assert_eq!(read(json!({"text": "a", "label": 3})).unwrap(), Row::Labelled("a".into(), "3".into()));
-        assert_eq!(read(json!({"question": "q", "answer": "p"})).unwrap(), example("q", &["p"], &[]));
+        assert_eq!(
+            read(json!({"text": "a", "label": 3})).unwrap(),
+            Row::Labelled("a".into(), "3".into())
+        );
+        assert_eq!(
+            read(json!({"question": "q", "answer": "p"})).unwrap(),
+            example("q", &["p"], &[])
+        );
     }
 
     #[test]

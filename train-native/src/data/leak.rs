@@ -93,7 +93,9 @@ impl LeakFilter {
                     match value {
                         serde_json::Value::String(text) => texts.push(text),
                         serde_json::Value::Array(all) => {
-                            texts.extend(all.iter().filter_map(|one| Some(one.as_str()?.to_string())));
+                            texts.extend(
+                                all.iter().filter_map(|one| Some(one.as_str()?.to_string())),
+                            );
                         }
                         _ => {}
                     }
@@ -179,7 +181,10 @@ mod tests {
         let texts = || TEXTS.map(String::from);
         let exact = LeakFilter::new(texts(), None).unwrap();
         assert!(exact.leaks(TEXTS[0]).unwrap());
-        assert!(exact.leaks(" how do i reset the password of my account? ").unwrap(), "case and space");
+        assert!(
+            exact.leaks(" how do i reset the password of my account? ").unwrap(),
+            "case and space"
+        );
         assert!(!exact.leaks("the password of my account, how do I reset").unwrap());
 
         let near = LeakFilter::new(texts(), Some(0.8)).unwrap();

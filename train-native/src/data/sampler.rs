@@ -115,12 +115,13 @@ impl<'a> Sampler<'a> {
         let mut seen: HashSet<String> = HashSet::new();
         let mut waiting: Vec<(usize, u32)> = Vec::new();
         let mut fruitless = 0;
-        let most = self.sets.iter().map(DataSet::len).sum::<usize>() + 1;
+        let most = 3 * self.sets.iter().map(DataSet::len).sum::<usize>();
         while batch.queries.len() < self.stage.batch_size && fruitless < most {
             let set = homogeneous.unwrap_or_else(|| self.draw_set());
             let at = self.next_example(set);
             let mut example = self.sets[set].get(at as usize)?;
-            let positive = example.pos.swap_remove(self.state.rng.random_range(0..example.pos.len()));
+            let positive =
+                example.pos.swap_remove(self.state.rng.random_range(0..example.pos.len()));
             let own = self.own_negatives(&example, step, draw);
             // Queries without in-batch negatives see their own documents only.
             let alone = !self.in_batch(set);
@@ -135,7 +136,10 @@ impl<'a> Sampler<'a> {
             self.push(&mut batch, set, at as usize, example, positive, own)?;
         }
         for (set, at) in waiting.into_iter().rev() {
-            self.state.cursors[set].waiting.push_front(at);
+            // Once is enough, or sets with few distinct texts would wait in ever longer queues.
+            let queue = &mut self.state.cursors[set].waiting;
+            queue.retain(|known| *known != at);
+            queue.push_front(at);
         }
         number_texts(&mut batch);
         Ok(batch)
@@ -202,7 +206,9 @@ impl<'a> Sampler<'a> {
                         self.shares[set] / total * (batch + 1) as f64 - given[set] as f64
                     };
                     chosen = (0..given.len())
-                        .max_by(|&a, &b| behind(a, &given).total_cmp(&behind(b, &given)).then(b.cmp(&a)))
+                        .max_by(|&a, &b| {
+                            behind(a, &given).total_cmp(&behind(b, &given)).then(b.cmp(&a))
+                        })
                         .unwrap_or(0);
                     given[chosen] += 1;
                 }

@@ -22,7 +22,8 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     let mut ranks = vec![0.0; values.len()];
     let mut start = 0;
     while start < order.len() {
-        let tied = order[start..].iter().take_while(|&&at| values[at] == values[order[start]]).count();
+        let tied =
+            order[start..].iter().take_while(|&&at| values[at] == values[order[start]]).count();
         let rank = start as f64 + (tied as f64 + 1.0) / 2.0;
         order[start..start + tied].iter().for_each(|&at| ranks[at] = rank);
         start += tied;

@@ -132,7 +132,11 @@ fn pairs(path: &Path, limit: Option<usize>) -> Result<Kind> {
                 texts.extend(pair);
                 scores.push(score);
             }
-            _ => bail!("{}: holds {}; expected scored pairs or a BEIR folder", place(), format.name()),
+            _ => bail!(
+                "{}: holds {}; expected scored pairs or a BEIR folder",
+                place(),
+                format.name()
+            ),
         }
     }
     if scores.len() < 2 {

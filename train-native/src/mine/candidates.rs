@@ -121,7 +121,11 @@ pub fn search<B: Backend>(
             positive_scores,
             candidates: hits
                 .into_iter()
-                .map(|Hit { row, score }| Candidate { row, score, known: known.contains(&hashes[row]) })
+                .map(|Hit { row, score }| Candidate {
+                    row,
+                    score,
+                    known: known.contains(&hashes[row]),
+                })
                 .collect(),
         })
         .collect();

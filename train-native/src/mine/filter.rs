@@ -118,7 +118,9 @@ pub fn filter(query: &Query, filters: &Filters, dropped: &mut Dropped) -> Option
         rank += 1;
         let score = candidate.score;
         // A share of a negative score would turn the comparison round.
-        let share = |percent: f32| positive > 0.0 && score >= percent * positive || positive <= 0.0 && score >= positive;
+        let share = |percent: f32| {
+            positive > 0.0 && score >= percent * positive || positive <= 0.0 && score >= positive
+        };
         let reason = if rank < filters.min_rank || rank > filters.max_rank {
             &mut dropped.rank
         } else if filters.percent_of_positive.is_some_and(share) {
@@ -172,8 +174,15 @@ mod tests {
         }
     }
 
-    const CANDIDATES: [(f32, bool); 7] =
-        [(0.95, false), (0.9, true), (0.8, true), (0.77, false), (0.75, false), (0.6, false), (0.2, false)];
+    const CANDIDATES: [(f32, bool); 7] = [
+        (0.95, false),
+        (0.9, true),
+        (0.8, true),
+        (0.77, false),
+        (0.75, false),
+        (0.6, false),
+        (0.2, false),
+    ];
 
     fn rows(filters: Filters) -> (Vec<usize>, Dropped) {
         let mut dropped = Dropped::default();
@@ -196,14 +205,18 @@ mod tests {
         assert_eq!((found, dropped.absolute_margin), (vec![5, 6], 3));
         let (found, dropped) = rows(Filters { min_rank: 2, max_rank: 3, ..none() });
         assert_eq!((found, dropped.rank), (vec![3, 4], 3));
-        let (found, dropped) = rows(Filters { min_score: Some(0.3), max_score: Some(0.76), ..none() });
+        let (found, dropped) =
+            rows(Filters { min_score: Some(0.3), max_score: Some(0.76), ..none() });
         assert_eq!((found, dropped.score), (vec![4, 5], 3));
         let (found, dropped) = rows(Filters { per_query: 2, ..none() });
         assert_eq!((found, dropped.surplus), (vec![0, 3], 3));
         let (found, dropped) = rows(Filters { least: 6, ..none() });
         assert_eq!((found, dropped.queries_too_few), (vec![], 1));
         assert_eq!(rows(Filters { max_positive_rank: Some(2), ..none() }).1.queries_kept, 1);
-        assert_eq!(rows(Filters { max_positive_rank: Some(1), ..none() }).1.queries_positive_rank, 1);
+        assert_eq!(
+            rows(Filters { max_positive_rank: Some(1), ..none() }).1.queries_positive_rank,
+            1
+        );
     }
 
     #[test]
@@ -212,8 +225,21 @@ mod tests {
         let (found, dropped) = rows(filters.clone());
         assert_eq!(found, rows(filters).0);
         assert_eq!(found.len(), 2);
-        let Dropped { candidates, kept, known, rank, percent_of_positive, absolute_margin, score, surplus, .. } = dropped;
-        assert_eq!(candidates, kept + known + rank + percent_of_positive + absolute_margin + score + surplus);
+        let Dropped {
+            candidates,
+            kept,
+            known,
+            rank,
+            percent_of_positive,
+            absolute_margin,
+            score,
+            surplus,
+            ..
+        } = dropped;
+        assert_eq!(
+            candidates,
+            kept + known + rank + percent_of_positive + absolute_margin + score + surplus
+        );
     }
 
     #[test]

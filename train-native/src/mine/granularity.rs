@@ -63,9 +63,12 @@ pub fn granularity<B: Backend>(
         bar.inc(examples.len() as u64);
         let examples: Vec<Example> =
             examples.into_iter().filter(|example| example.neg.len() > 1).collect();
-        let of_queries = embed(&examples.iter().map(|example| &example.query).collect::<Vec<_>>(), "query")?;
-        let documents: Vec<&String> =
-            examples.iter().flat_map(|example| example.pos.iter().take(1).chain(&example.neg)).collect();
+        let of_queries =
+            embed(&examples.iter().map(|example| &example.query).collect::<Vec<_>>(), "query")?;
+        let documents: Vec<&String> = examples
+            .iter()
+            .flat_map(|example| example.pos.iter().take(1).chain(&example.neg))
+            .collect();
         let mut of_documents = embed(&documents, "document")?.into_iter();
         for (example, query) in examples.iter().zip(&of_queries) {
             let found: Vec<f64> = of_documents

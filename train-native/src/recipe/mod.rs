@@ -239,9 +239,9 @@ impl Recipe {
                 overrides::apply(&mut table, change).with_context(|| format!("--set {change}"))?;
             }
             let text = toml::to_string(&table)?;
-            toml::from_str(&text).map_err(overrides::explain).with_context(|| {
-                format!("after --set {}", changes.join(" --set "))
-            })?
+            toml::from_str(&text)
+                .map_err(overrides::explain)
+                .with_context(|| format!("after --set {}", changes.join(" --set ")))?
         };
         recipe.ordered()?.checked()
     }
@@ -292,7 +292,8 @@ impl Recipe {
                         new.vocab_size
                     );
                 }
-                if self.model.lora.is_some() && !self.stages.first().is_some_and(|stage| stage.full) {
+                if self.model.lora.is_some() && !self.stages.first().is_some_and(|stage| stage.full)
+                {
                     bail!(
                         "model.lora with model.new would leave random weights frozen; \
                          remove one, or make the first stage full"
@@ -376,7 +377,10 @@ mod tests {
         let sources: Vec<Source> =
             recipe.stages[0].data.iter().map(|entry| recipe.source(entry)).collect();
         assert_eq!(sources[0].path, "a.jsonl");
-        assert_eq!((sources[1].path.as_str(), sources[1].name.as_deref()), ("web.jsonl", Some("web")));
+        assert_eq!(
+            (sources[1].path.as_str(), sources[1].name.as_deref()),
+            ("web.jsonl", Some("web"))
+        );
         assert_eq!((sources[2].path.as_str(), sources[2].in_batch), ("b.csv", Some(false)));
     }
 
@@ -390,7 +394,10 @@ mod tests {
         assert_eq!(set(&["stage.two.steps=7"]).stages[1].steps, 7);
         assert_eq!(set(&["model.base=other/dir"]).model.base.as_deref(), Some("other/dir"));
         assert!(!set(&["stage.1.loss.in_batch=false"]).stages[0].loss.in_batch);
-        assert_eq!(set(&["model.pooling={ mode = 'mean' }"]).model.pooling, Some(PoolingConfig::Mean));
+        assert_eq!(
+            set(&["model.pooling={ mode = 'mean' }"]).model.pooling,
+            Some(PoolingConfig::Mean)
+        );
         let reversed = set(&["order=['two', 'one']"]);
         assert_eq!(reversed.stages.iter().map(|stage| stage.steps).collect::<Vec<_>>(), [3, 10]);
     }

@@ -51,7 +51,8 @@ mod tests {
     #[test]
     fn all_are_read_and_bear_their_names() {
         for one in SHIPPED {
-            let recipe = Recipe::parse(one.text).unwrap_or_else(|error| panic!("{}: {error:#}", one.name));
+            let recipe =
+                Recipe::parse(one.text).unwrap_or_else(|error| panic!("{}: {error:#}", one.name));
             assert_eq!(recipe.name, one.name);
             assert!(!recipe.description.is_empty(), "{}", one.name);
             // What is printed as the resolved recipe is a recipe again.

@@ -40,7 +40,8 @@ fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
 /// What plotters cannot draw.
 pub fn line_chart(x: &str, y: &str, series: &[Series]) -> Result<String> {
     let mut svg = String::new();
-    draw_lines(&mut svg, x, y, series, false).map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
+    draw_lines(&mut svg, x, y, series, false)
+        .map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
     Ok(svg)
 }
 
@@ -71,7 +72,9 @@ fn draw_lines(
         .configure_mesh()
         .x_desc(x)
         .y_desc(y)
-        .x_label_formatter(&|value| if fractions { format!("{value:.2}") } else { format!("{value:.0}") })
+        .x_label_formatter(&|value| {
+            if fractions { format!("{value:.2}") } else { format!("{value:.0}") }
+        })
         .y_label_formatter(&number)
         .light_line_style(RGBColor(238, 238, 238))
         .bold_line_style(RGBColor(220, 220, 220))
@@ -119,7 +122,8 @@ pub fn histogram(x: &str, series: &[(String, Vec<f64>)], steps: usize) -> Result
         })
         .collect();
     let mut svg = String::new();
-    draw_lines(&mut svg, x, "share", &lines, true).map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
+    draw_lines(&mut svg, x, "share", &lines, true)
+        .map_err(|error| anyhow!("cannot draw a chart: {error}"))?;
     Ok(svg)
 }
 

@@ -46,7 +46,8 @@ impl ModelCard<'_> {
         let mut front = vec![
             "library_name: sentence-transformers".to_string(),
             "pipeline_tag: sentence-similarity".to_string(),
-            "tags:\n- sentence-transformers\n- sentence-similarity\n- feature-extraction\n- kiln".to_string(),
+            "tags:\n- sentence-transformers\n- sentence-similarity\n- feature-extraction\n- kiln"
+                .to_string(),
         ];
         if let Some(base) = &recipe.model.base {
             let name = match std::path::Path::new(base).is_absolute() || base.starts_with('.') {
@@ -68,7 +69,10 @@ impl ModelCard<'_> {
                     })
                 })
                 .collect();
-            front.push(format!("model-index: {}", json!([{"name": recipe.name, "results": results}])));
+            front.push(format!(
+                "model-index: {}",
+                json!([{"name": recipe.name, "results": results}])
+            ));
         }
         let mut text = format!("---\n{}\n---\n\n# {}\n\n", front.join("\n"), recipe.name);
         if !recipe.description.is_empty() {

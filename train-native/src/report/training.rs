@@ -68,21 +68,27 @@ pub fn training_page(recipe: &Recipe, inputs: &Inputs, points: &[Point]) -> Resu
     let scores = score_lines(recipe, points);
     if !scores.is_empty() {
         page.heading("Scores");
-        page.figure(&line_chart("step", "score", &scores)?, "Score of each evaluation; higher is better");
+        page.figure(
+            &line_chart("step", "score", &scores)?,
+            "Score of each evaluation; higher is better",
+        );
         let mut rows = vec![vec!["step".to_string()]];
         rows[0].extend(scores.iter().map(|line| line.name.clone()));
         for at in 0..scores[0].points.len() {
             let mut row = vec![format!("{}", scores[0].points[at].0)];
-            row.extend(scores.iter().filter_map(|line| Some(format!("{:.4}", line.points.get(at)?.1))));
+            row.extend(
+                scores.iter().filter_map(|line| Some(format!("{:.4}", line.points.get(at)?.1))),
+            );
             rows.push(row);
         }
         page.table(&rows);
     }
     page.heading("Training");
-    let figure = |page: &mut Page, what: &str, caption: &str, value: fn(&Point) -> f64| -> Result<()> {
-        page.figure(&line_chart("step", what, &curves(recipe, points, value))?, caption);
-        Ok(())
-    };
+    let figure =
+        |page: &mut Page, what: &str, caption: &str, value: fn(&Point) -> f64| -> Result<()> {
+            page.figure(&line_chart("step", what, &curves(recipe, points, value))?, caption);
+            Ok(())
+        };
     figure(
         &mut page,
         "loss",
@@ -90,12 +96,16 @@ pub fn training_page(recipe: &Recipe, inputs: &Inputs, points: &[Point]) -> Resu
         |point| point.loss,
     )?;
     figure(&mut page, "learning rate", "Learning rate of each step", |point| point.lr)?;
-    figure(&mut page, "gradient norm", "Norm of the gradient before clipping", |point| point.grad_norm)?;
+    figure(&mut page, "gradient norm", "Norm of the gradient before clipping", |point| {
+        point.grad_norm
+    })?;
     figure(&mut page, "tokens/s", "Tokens a second, padding not counted", |point| {
         point.tokens as f64 / point.seconds.max(1e-9)
     })?;
     page.heading("Data");
-    let mut rows = vec![["stage", "data", "rows are", "rows", "examples", "left out"].map(String::from).to_vec()];
+    let mut rows = vec![
+        ["stage", "data", "rows are", "rows", "examples", "left out"].map(String::from).to_vec(),
+    ];
     for (stage, sets) in recipe.stages.iter().zip(&inputs.sets) {
         rows.extend(sets.iter().map(|set| {
             vec![

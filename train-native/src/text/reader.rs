@@ -226,9 +226,9 @@ impl TextFile {
     pub fn objects(&self) -> Result<Stream<Object>> {
         let label = self.label.clone();
         Ok(match self.format {
-            Format::Lines => bail!(
-                "{label}: plain lines have no fields; use .jsonl, .csv, .tsv or .parquet"
-            ),
+            Format::Lines => {
+                bail!("{label}: plain lines have no fields; use .jsonl, .csv, .tsv or .parquet")
+            }
             Format::JsonLines => {
                 let lines = self.numbered(BufReader::new(self.reader()?));
                 Box::new(lines.map(move |line| {

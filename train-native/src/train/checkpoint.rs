@@ -109,7 +109,13 @@ impl Checkpoint {
         O: Optimizer<Trainee<B>, B>,
     {
         let everything = holds_all_weights(&self.recipe, self.stage);
-        let mut read = Collect { path: ParameterPath::default(), everything, tensors: Vec::new(), ids: BTreeMap::new(), failure: None };
+        let mut read = Collect {
+            path: ParameterPath::default(),
+            everything,
+            tensors: Vec::new(),
+            ids: BTreeMap::new(),
+            failure: None,
+        };
         trainee.visit(&mut read);
         if let Some(failure) = read.failure {
             bail!("the parameters could not be read back from the device: {failure}");
@@ -208,9 +214,10 @@ impl Checkpoint {
         for (name, optimizer) in OPTIMIZERS.into_iter().zip(optimizers) {
             let path = folder.join(name);
             let encoded = std::fs::read(&path).with_context(|| path.display().to_string())?;
-            let record = <Bytes as Recorder<B>>::load(&bytes, encoded, device).map_err(|error| {
-                anyhow!("{}: damaged: {error}; remove {}", path.display(), folder.display())
-            })?;
+            let record =
+                <Bytes as Recorder<B>>::load(&bytes, encoded, device).map_err(|error| {
+                    anyhow!("{}: damaged: {error}; remove {}", path.display(), folder.display())
+                })?;
             loaded.push(optimizer.load_record(record));
         }
         loaded.try_into().map_err(|_| anyhow!("two optimizers"))

@@ -97,7 +97,12 @@ pub(super) fn encode(tokenizer: &Tokenizer, texts: &[&Text]) -> Result<Vec<Token
 }
 
 /// Cuts texts into chunks, longest first, so that texts of a chunk are of like length.
-pub(super) fn chunks(tokenizer: &Tokenizer, tokens: &[Tokens], size: usize, seed: u64) -> Vec<Chunk> {
+pub(super) fn chunks(
+    tokenizer: &Tokenizer,
+    tokens: &[Tokens],
+    size: usize,
+    seed: u64,
+) -> Vec<Chunk> {
     let mut order: Vec<usize> = (0..tokens.len()).collect();
     order.sort_by_key(|&row| std::cmp::Reverse(tokens[row].ids.len()));
     order

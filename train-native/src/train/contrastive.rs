@@ -70,7 +70,8 @@ pub(super) fn contrastive<B: AutodiffBackend>(
             Some(start)
         })
         .collect();
-    let work: Vec<_> = mine.iter().copied().zip(graphs).map(|(at, graph)| (at, Once::new(graph))).collect();
+    let work: Vec<_> =
+        mine.iter().copied().zip(graphs).map(|(at, graph)| (at, Once::new(graph))).collect();
     let parts = passes.each(&work, |(at, graph)| {
         let chunk = &chunks[*at];
         let gradient = gradient.clone().narrow(0, starts[*at], chunk.rows.len());

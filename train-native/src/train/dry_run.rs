@@ -131,10 +131,18 @@ impl DryRun {
             ));
             for (name, counts) in &stage.data {
                 let epochs = stage.samples as f64 / counts.examples.max(1) as f64;
-                let share = if stage.data.len() == 1 { format!(", {epochs:.2} epochs") } else { String::new() };
+                let share = if stage.data.len() == 1 {
+                    format!(", {epochs:.2} epochs")
+                } else {
+                    String::new()
+                };
                 let left_out = counts.left_out();
-                let left_out = if left_out.is_empty() { left_out } else { format!("; left out {left_out}") };
-                lines.push(format!("  data {name}: {} examples{share}{left_out}", thousands(counts.examples)));
+                let left_out =
+                    if left_out.is_empty() { left_out } else { format!("; left out {left_out}") };
+                lines.push(format!(
+                    "  data {name}: {} examples{share}{left_out}",
+                    thousands(counts.examples)
+                ));
             }
         }
         if let Some(error) = &self.data_error {
@@ -177,7 +185,13 @@ fn count(
 
 /// An estimate; the activations are what autodiff keeps of a block: about 14 hidden widths, three
 /// inner widths and three score matrices a head.
-fn memory(recipe: &Recipe, stage: &Stage, config: &ModelConfig, trained: usize, frozen: usize) -> Memory {
+fn memory(
+    recipe: &Recipe,
+    stage: &Stage,
+    config: &ModelConfig,
+    trained: usize,
+    frozen: usize,
+) -> Memory {
     let value = if recipe.compute.precision == Precision::F32 { 4 } else { 2 };
     let copy = if recipe.compute.precision == Precision::F32 { 0 } else { 2 };
     let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
@@ -190,7 +204,8 @@ fn memory(recipe: &Recipe, stage: &Stage, config: &ModelConfig, trained: usize, 
         (true, Some(chunk)) => chunk.min(texts),
         _ => texts,
     };
-    let block = 14 * config.hidden_size + 3 * config.intermediate_size + 3 * config.num_heads * longest;
+    let block =
+        14 * config.hidden_size + 3 * config.intermediate_size + 3 * config.num_heads * longest;
     let per_token = match recipe.compute.checkpoint_blocks {
         true => block + config.num_layers * config.hidden_size,
         false => block * config.num_layers,

@@ -77,7 +77,11 @@ struct Keep<'a> {
 
 impl<B: Backend> Observer<Autodiff<B>> for Keep<'_> {
     fn best(&mut self, embedder: &Embedder<B>, point: &Point) -> Result<()> {
-        let card = ModelCard { recipe: self.fit.recipe, inputs: self.fit.inputs, points: std::slice::from_ref(point) };
+        let card = ModelCard {
+            recipe: self.fit.recipe,
+            inputs: self.fit.inputs,
+            points: std::slice::from_ref(point),
+        };
         save_model(&self.fit.output.join("best"), embedder, &card)
     }
 }
@@ -127,7 +131,11 @@ pub fn fit<B: Backend>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
 }
 
 /// Writes a model folder with its card.
-fn save_model<B: Backend>(folder: &Path, embedder: &Embedder<B>, card: &ModelCard<'_>) -> Result<()> {
+fn save_model<B: Backend>(
+    folder: &Path,
+    embedder: &Embedder<B>,
+    card: &ModelCard<'_>,
+) -> Result<()> {
     let mut files: Files = save(embedder)?;
     files.0.insert("README.md".into(), card.to_markdown(embedder.model.dimensions())?.into_bytes());
     Ok(write_directory(folder, &files)?)

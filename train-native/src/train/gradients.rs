@@ -204,7 +204,8 @@ mod tests {
         add::<B, _>(&two, &mut grads, other, 1.0);
         assert!((norm::<B, _>(&two, &mut grads) - 5.0).abs() < 1e-6);
         let mut again = GradientsParams::new();
-        again.register::<Flex, 1>(two.weight.id, Tensor::from_data([6.0, 0.0], &Default::default()));
+        again
+            .register::<Flex, 1>(two.weight.id, Tensor::from_data([6.0, 0.0], &Default::default()));
         add::<B, _>(&two, &mut grads, again, 2.0);
         let sum = grads.get::<Flex, 1>(two.weight.id).unwrap().into_data().to_vec::<f32>().unwrap();
         assert_eq!(sum, [6.0, 0.0]);

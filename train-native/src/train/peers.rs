@@ -67,12 +67,9 @@ impl<B: AutodiffBackend> Peers<B> {
             return Ok(tensor);
         }
         let tensor = tensor.into_primitive().tensor();
-        let sum = all_reduce::<B::InnerBackend>(
-            PeerId::from(self.rank),
-            tensor,
-            ReduceOperation::Sum,
-        )
-        .map_err(|error| anyhow!("the devices lost one another: {error:?}"))?;
+        let sum =
+            all_reduce::<B::InnerBackend>(PeerId::from(self.rank), tensor, ReduceOperation::Sum)
+                .map_err(|error| anyhow!("the devices lost one another: {error:?}"))?;
         Ok(Tensor::from_primitive(TensorPrimitive::Float(sum)))
     }
 

@@ -54,7 +54,9 @@ pub(super) fn reconstruction<B: AutodiffBackend>(
     let to_query = weight(1.0 - settings.alpha, &query_targets);
 
     let mut order: Vec<usize> = (0..pairs).collect();
-    order.sort_by_key(|&pair| std::cmp::Reverse(queries[pair].ids.len() + documents[pair].ids.len()));
+    order.sort_by_key(|&pair| {
+        std::cmp::Reverse(queries[pair].ids.len() + documents[pair].ids.len())
+    });
     // Two texts a pair.
     let size = (passes.chunk / 2).clamp(1, pairs.max(1));
     let chunks: Vec<(usize, &[usize])> = order.chunks(size).enumerate().collect();

@@ -232,7 +232,8 @@ fn rank<B: AutodiffBackend>(
                 if let Some(folder) = output
                     && (last || interrupted || due(plan.checkpoint_every))
                 {
-                    (state.sampler, state.loss_scale) = (Some(sampler.state().clone()), scale.state());
+                    (state.sampler, state.loss_scale) =
+                        (Some(sampler.state().clone()), scale.state());
                     let folder = folder.join(CHECKPOINTS);
                     state.save(&folder, plan.keep, &trainee, [&optimizers[0], &optimizers[1]])?;
                 }

@@ -66,7 +66,9 @@ impl burn::module::ModuleMapper<B> for Shake {
             let values: Vec<f32> =
                 (0..shape.num_elements()).map(|at| 0.02 * (at as f32 * 0.7).sin()).collect();
             let data = burn::tensor::TensorData::new(values, shape);
-            let shaken = tensor.clone().detach() + Tensor::from_data(data, &tensor.device());
+            let pattern = Tensor::from_data(data, &tensor.device());
+            // Detached after the sum: a tensor keeps its need of a gradient when detached.
+            let shaken = (tensor.clone() + pattern).detach();
             if trains { shaken.set_require_grad(true) } else { tensor }
         })
     }
@@ -91,8 +93,13 @@ fn part(
 ) -> Part {
     let passes = Passes::of::<B>(compute, &tools.device);
     let peers = Peers::single();
-    let place =
-        Workplace { tokenizer: &tools.tokenizer, passes, device: &tools.device, peers: &peers, scale };
+    let place = Workplace {
+        tokenizer: &tools.tokenizer,
+        passes,
+        device: &tools.device,
+        peers: &peers,
+        scale,
+    };
     contrastive(trainee, &batch(), &recipe.stages[0], &place, 9).unwrap()
 }
 
@@ -155,13 +162,21 @@ fn chunks_grad_cache_and_recomputed_blocks_give_the_gradient_of_one_graph() {
         let recipe = recipe(pooling, "");
         let (tools, trainee) = trainee(&recipe, 0);
         let (loss, expected) = plain(&trainee, &tools, &recipe);
-        for (chunk, cached, blocks) in
-            [(8, false, false), (3, false, false), (3, true, false), (1, true, false), (3, true, true), (8, true, true)]
-        {
+        for (chunk, cached, blocks) in [
+            (8, false, false),
+            (3, false, false),
+            (3, true, false),
+            (1, true, false),
+            (3, true, true),
+            (8, true, true),
+        ] {
             let found = part(&trainee, &tools, &recipe, &compute(chunk, cached, blocks), 1.0);
             let error = difference(&expected, &flat(&trainee, &found.gradients));
             assert!((found.loss - loss).abs() < 1e-5, "{pooling}: {} {loss}", found.loss);
-            assert!(error < 1e-5, "{pooling}, chunks of {chunk}, cached {cached}, blocks {blocks}: {error}");
+            assert!(
+                error < 1e-5,
+                "{pooling}, chunks of {chunk}, cached {cached}, blocks {blocks}: {error}"
+            );
         }
     }
 }
@@ -169,7 +184,9 @@ fn chunks_grad_cache_and_recomputed_blocks_give_the_gradient_of_one_graph() {
 #[test]
 fn with_dropout_the_second_pass_drops_what_the_first_dropped() {
     let lora = "lora = { rank = 4, alpha = 8.0, dropout = 0.3 }";
-    for pooling in ["{ mode = 'mean' }", "{ mode = 'multi_layer_trainable', latents = 6, heads = 2 }"] {
+    for pooling in
+        ["{ mode = 'mean' }", "{ mode = 'multi_layer_trainable', latents = 6, heads = 2 }"]
+    {
         let recipe = recipe(pooling, lora);
         let (tools, trainee) = trainee(&recipe, 1);
         let kept = part(&trainee, &tools, &recipe, &compute(3, false, false), 1.0);
@@ -189,7 +206,11 @@ fn with_dropout_the_second_pass_drops_what_the_first_dropped() {
         let moved = walk(&trainee, &blocks.gradients, step);
         let after = part(&moved, &tools, &recipe, &compute(3, true, true), 1.0).loss;
         let expected = squared * step;
-        assert!(((blocks.loss - after) / expected - 1.0).abs() < 0.1, "{} {after} {expected}", blocks.loss);
+        assert!(
+            ((blocks.loss - after) / expected - 1.0).abs() < 0.1,
+            "{} {after} {expected}",
+            blocks.loss
+        );
     }
 }
 
@@ -218,18 +239,24 @@ fn bf16_and_f16_follow_f32() {
     let (tools, trainee) = trainee(&recipe, 0);
     let full = part(&trainee, &tools, &recipe, &Compute::default(), 1.0);
     let expected = flat(&trainee, &full.gradients);
-    for (precision, scale, most) in [(Precision::Bf16, 1.0, 0.1), (Precision::F16, 1024.0, 0.02)] {
+    for (precision, scale, most) in [(Precision::Bf16, 1.0, 0.1), (Precision::F16, 32.0, 0.02)] {
         let compute = Compute { precision, ..Compute::default() };
         let found = part(&trainee, &tools, &recipe, &compute, scale);
         let error = difference(&expected, &flat(&trainee, &found.gradients));
-        assert!((found.loss - full.loss).abs() < 0.05, "{precision:?}: {} {}", found.loss, full.loss);
+        assert!(
+            (found.loss - full.loss).abs() < 0.05,
+            "{precision:?}: {} {}",
+            found.loss,
+            full.loss
+        );
         assert!(error < most && error > 0.0, "{precision:?}: {error}");
     }
 }
 
 #[test]
 fn frozen_weights_get_no_gradient() {
-    let recipe = recipe("{ mode = 'mean' }", "lora = { rank = 4, targets = ['q_proj', 'layers.2.mlp.*'] }");
+    let recipe =
+        recipe("{ mode = 'mean' }", "lora = { rank = 4, targets = ['q_proj', 'layers.2.mlp.*'] }");
     let (tools, trainee) = trainee(&recipe, 1);
     let found = part(&trainee, &tools, &recipe, &Compute::default(), 1.0);
     // `flat` checks that exactly the trained parameters have one: 3 q_proj, and 3 of block 2.
@@ -282,14 +309,21 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
         let x = Tensor::cat(vec![state, embedded.narrow(1, 0, target.len() - 1)], 1);
         let input = ModelInput::<Flex>::new(&ids, &tools.device);
         let states = inner.backbone.forward_embeddings(x, &input, Causal, Default::default()).last;
-        let logits = states.squeeze_dim::<2>(0).matmul(inner.backbone.token_embedding().transpose());
-        let log = burn::tensor::activation::log_softmax(logits, 1).into_data().to_vec::<f32>().unwrap();
+        let logits =
+            states.squeeze_dim::<2>(0).matmul(inner.backbone.token_embedding().transpose());
+        let log =
+            burn::tensor::activation::log_softmax(logits, 1).into_data().to_vec::<f32>().unwrap();
         for (at, &id) in target.iter().enumerate() {
             sum -= f64::from(log[at * 320 + id as usize]);
             count += 1;
         }
     }
-    assert!((forward.loss - sum / f64::from(count)).abs() < 1e-4, "{} {}", forward.loss, sum / f64::from(count));
+    assert!(
+        (forward.loss - sum / f64::from(count)).abs() < 1e-4,
+        "{} {}",
+        forward.loss,
+        sum / f64::from(count)
+    );
 }
 
 #[test]
@@ -313,7 +347,8 @@ fn two_devices_give_the_gradient_of_one() {
                         peers: &peers,
                         scale: 1.0,
                     };
-                    let part = contrastive(&trainee, &batch(), &recipe.stages[0], &place, 9).unwrap();
+                    let part =
+                        contrastive(&trainee, &batch(), &recipe.stages[0], &place, 9).unwrap();
                     let grads = peers.sum_gradients(&trainee, part.gradients).unwrap();
                     (part.loss, flat(&trainee, &grads))
                 })

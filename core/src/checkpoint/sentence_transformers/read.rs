@@ -128,7 +128,8 @@ fn read_shape(
 pub fn read_architecture(folder: &dyn Folder) -> Result<(ModelConfig, PoolingConfig)> {
     let modules = read_modules(folder)?;
     let (_, raw, config) = read_shape(folder, modules.as_deref())?;
-    let mut pooling = nv_embed_block(&raw).map_or(PoolingConfig::Mean, PoolingConfig::LatentAttention);
+    let mut pooling =
+        nv_embed_block(&raw).map_or(PoolingConfig::Mean, PoolingConfig::LatentAttention);
     for module in modules.iter().flatten().filter(|module| module.kind == "Pooling") {
         (pooling, _) = read_pooling(folder, &module.path)?;
     }

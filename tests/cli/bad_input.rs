@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::harness::{Folder, failure, kiln, kiln_on, names};
+use crate::harness::{Disk, Folder, failure, kiln, kiln_on, names};
 
 const MEAN: &str = "{ mode = 'mean' }";
 
@@ -273,32 +273,13 @@ fn recipes_that_make_no_sense() {
     std::fs::remove_file(data).unwrap();
 }
 
-/// A small memory file system, unmounted at the end of the test.
-struct Disk(std::path::PathBuf);
-
-impl Disk {
-    /// `None` where this process may not mount.
-    fn mount(path: std::path::PathBuf) -> Option<Self> {
-        std::fs::create_dir(&path).unwrap();
-        let mut mount = std::process::Command::new("mount");
-        let done = mount.args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(&path).output();
-        done.is_ok_and(|output| output.status.success()).then_some(Self(path))
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk() {
     let folder = Folder::new();
     let model = folder.model(MEAN).display().to_string();
     let texts: Vec<String> = (0..4000).map(|n| format!("text {n} of {}", n * 7919)).collect();
     let texts = folder.write("many.txt", texts.join("\n"));
-    let Some(disk) = Disk::mount(folder.path("disk")) else {
+    let Some(disk) = Disk::mount(folder.path("disk"), "64k") else {
         eprintln!("SKIPPED: mounting a small file system needs root");
         return;
     };

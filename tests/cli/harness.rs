@@ -104,3 +104,23 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// A small memory file system, unmounted at the end of the test.
+pub(crate) struct Disk(pub(crate) PathBuf);
+
+impl Disk {
+    /// `None` where this process may not mount.
+    pub(crate) fn mount(path: PathBuf, size: &str) -> Option<Self> {
+        std::fs::create_dir(&path).unwrap();
+        let mut mount = std::process::Command::new("mount");
+        let options = format!("size={size}");
+        let done = mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&path).output();
+        done.is_ok_and(|output| output.status.success()).then_some(Self(path))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}

@@ -3,9 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod adapters;
 mod bad_input;
 mod commands;
+mod data;
 mod harness;
 mod hub;
+mod mining;
 mod peers;
+mod recipes;
+mod sweep;
 mod training;

@@ -1,15 +1,22 @@
-//! Training: quickstart, recipes, LoRA, Ctrl-C and resume.
+//! Training: quickstart, recipes, LoRA, Ctrl-C, kills and resume, several devices.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::harness::{Folder, failure, kiln, stdout};
 
-const DATA: &str = r#"{"query":"where does the river flood","pos":["the river floods the lower streets"],"neg":["granite walls and a long way up","a portrait hangs in the hall"]}
+pub(crate) const DATA: &str = r#"{"query":"where does the river flood","pos":["the river floods the lower streets"],"neg":["granite walls and a long way up","a portrait hangs in the hall"]}
 {"query":"who came from a small town","pos":["a violinist from a small town"],"neg":["the ship carried tea and timber","the river floods the lower streets"]}
 {"query":"what did the ship carry","pos":["the ship carried tea and timber"],"neg":["a violinist from a small town","petals of pale blue in wet meadows"]}
 {"query":"which colour are the petals","pos":["petals of pale blue in wet meadows"],"neg":["granite walls and a long way up","the ship carried tea and timber"]}
 "#;
+
+const PAIRS: &str = "sentence1,sentence2,score\na river rises,the river floods,4.5\na ship at sea,tea and timber,2\n\
+                     blue petals,petals of pale blue,5\ngranite walls,a small town,0.5\n";
 
 fn recipe(steps: usize) -> String {
     format!(
@@ -22,14 +29,39 @@ fn recipe(steps: usize) -> String {
     )
 }
 
-/// The losses that a run wrote.
-fn losses(folder: &Folder, out: &str) -> Vec<f64> {
-    let text = std::fs::read_to_string(folder.path(out).join("metrics.jsonl")).unwrap();
-    text.lines()
-        .map(|line| {
-            serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap()
-        })
-        .collect()
+/// The lines that a run wrote.
+fn metrics(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Loss, gradient norm and scores of every step, exactly.
+fn numbers(folder: &Path) -> Vec<String> {
+    let exact = |line: &Value| format!("{} {} {}", line["loss"], line["grad_norm"], line["scores"]);
+    metrics(folder).iter().map(exact).collect()
+}
+
+fn losses(folder: &Path) -> Vec<f64> {
+    metrics(folder).iter().map(|line| line["loss"].as_f64().unwrap()).collect()
+}
+
+fn weights(folder: &Path) -> Vec<u8> {
+    std::fs::read(folder.join("model/model.safetensors")).unwrap()
+}
+
+/// A run in the background, once its training has begun.
+fn begin(args: &[&str]) -> Child {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_train-native"))
+        .args(["--device", "cpu", "train"])
+        .args(args)
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    while !lines.next().expect("training begins").unwrap().contains("parameters train") {}
+    std::thread::spawn(move || lines.for_each(drop));
+    child
 }
 
 #[test]
@@ -37,7 +69,7 @@ fn a_small_quickstart_learns() {
     let folder = Folder::new();
     let out = folder.arg("qs");
     let summary = stdout(&mut kiln(&["quickstart", "--json", "--steps", "0.12", "--output", &out]));
-    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    let summary: Value = serde_json::from_str(&summary).unwrap();
     let score = |name: &str| {
         let scores = summary["scores"].as_array().unwrap();
         let found =
@@ -67,7 +99,7 @@ fn a_small_quickstart_learns() {
         "-k",
         "3",
     ]));
-    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!(found[0]["hits"][0]["text"], summary["samples"][0]["answers"][0][1]);
 }
 
@@ -76,45 +108,95 @@ fn ctrl_c_saves_and_resume_gives_the_same_run() {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);
     let recipe = folder.write("r.toml", recipe(400));
-    let whole = folder.arg("whole");
-    kiln(&["train", "--recipe", &recipe, "--output", &whole]).assert().success();
+    let (whole, out) = (folder.path("whole"), folder.path("out"));
+    kiln(&["train", "--recipe", &recipe, "--output", &folder.arg("whole")]).assert().success();
 
-    let out = folder.arg("out");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_train-native"))
-        .args(["--device", "cpu", "train", "--recipe", &recipe, "--output", &out])
-        .stderr(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(lines.next().unwrap().unwrap().contains("parameters train"));
-    std::thread::sleep(std::time::Duration::from_millis(400));
+    let args = ["--recipe", &recipe, "--output", &folder.arg("out")];
+    let mut child = begin(&args);
+    std::thread::sleep(Duration::from_millis(400));
     assert!(
         Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success()
     );
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    let done = losses(&folder, "out").len();
+    let done = losses(&out).len();
     assert!((1..400).contains(&done), "{done} steps before Ctrl-C");
-    assert!(!folder.path("out/model").exists());
+    assert!(!out.join("model").exists());
 
-    let again = failure(&mut kiln(&["train", "--recipe", &recipe, "--output", &out]));
+    let again = failure(kiln(&["train"]).args(args));
     assert!(again.contains("--resume"), "{again}");
-    kiln(&["train", "--recipe", &recipe, "--output", &out, "--resume"]).assert().success();
-    let (resumed, whole) = (losses(&folder, "out"), losses(&folder, "whole"));
-    assert_eq!(resumed.len(), whole.len());
-    for (step, (a, b)) in resumed.iter().zip(&whole).enumerate() {
-        assert!(
-            (a - b).abs() < 1e-3 * b.abs().max(0.1),
-            "step {step}: {a} after resume, {b} without"
-        );
-    }
+    kiln(&["train"]).args(args).arg("--resume").assert().success();
+    assert_eq!(numbers(&out), numbers(&whole));
+    assert_eq!(weights(&out), weights(&whole));
+    let whole = losses(&whole);
     assert!(whole[399] < 0.5 * whole[0], "{} -> {}", whole[0], whole[399]);
-    assert!(folder.path("out/model/model.safetensors").exists());
 
     let other = std::fs::read_to_string(&recipe).unwrap().replace("seed = 3", "seed = 4");
     let other = folder.write("other.toml", other);
+    let out = folder.arg("out");
     let error = failure(&mut kiln(&["train", "--recipe", &other, "--output", &out, "--resume"]));
     assert!(error.contains("another recipe"), "{error}");
+}
+
+#[test]
+fn a_killed_run_goes_on_bit_for_bit() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    folder.write("pairs.csv", PAIRS);
+    // Dropout, adapters, a curriculum drawn at random, an evaluation: all that has a state.
+    let base = folder.model("{ mode = 'mean' }");
+    let text = format!(
+        "name = 'killed'\nseed = 5\n[model]\nbase = '{}'\n\
+         [model.lora]\nrank = 4\nalpha = 8\ndropout = 0.2\ntargets = ['q_proj', 'v_proj']\n\
+         [eval]\nevery = 7\nset = [{{ name = 'pairs', path = 'pairs.csv' }}]\n\
+         [[stage]]\nname = 'first'\ndata = ['data.jsonl']\nsteps = 250\nbatch_size = 3\ncurriculum = 'random'\nlr = 3e-3\n\
+         [[stage]]\nname = 'second'\ndata = ['data.jsonl']\nsteps = 60\nbatch_size = 2\ncurriculum = 'sampled'\nlr = 1e-3\n\
+         keep_optimizer = true\n",
+        base.display()
+    );
+    let recipe = folder.write("r.toml", text);
+    let whole = folder.arg("whole");
+    kiln(&["train", "--recipe", &recipe, "--output", &whole]).assert().success();
+
+    // A checkpoint after every step, so that most kills fall into writing one.
+    let out = folder.arg("out");
+    let args = ["--recipe", &recipe, "--output", &out, "--checkpoint-every", "1"];
+    let mut killed = 0;
+    for pause in [90, 150, 60, 210, 120, 180, 75, 240] {
+        let resume = folder.path("out/checkpoints").is_dir().then_some("--resume");
+        let mut child = begin(&[&args[..], resume.as_slice()].concat());
+        std::thread::sleep(Duration::from_millis(pause));
+        child.kill().unwrap();
+        killed += usize::from(!child.wait().unwrap().success());
+        if folder.path("out/model").exists() {
+            break;
+        }
+    }
+    assert!(killed > 2, "{killed} kills");
+    let before = losses(&folder.path("out")).len();
+    assert!(before > 0);
+    if !folder.path("out/model").exists() {
+        // What a kill in the middle of a write can leave besides.
+        std::fs::create_dir_all(folder.path("out/checkpoints/00099999")).unwrap();
+        std::fs::write(folder.path("out/checkpoints/00099999/parameters.safetensors"), b"half")
+            .unwrap();
+        kiln(&["train"]).args(args).arg("--resume").assert().success();
+    }
+    assert_eq!(numbers(&folder.path("out")), numbers(&folder.path("whole")));
+    assert_eq!(weights(&folder.path("out")), weights(&folder.path("whole")));
+    let adapter = |run: &str| {
+        std::fs::read(folder.path(run).join("adapter/adapter_model.safetensors")).unwrap()
+    };
+    assert_eq!(adapter("out"), adapter("whole"));
+    // The best model is one of those that were measured, and the summary names it.
+    let scores: Vec<f64> = metrics(&folder.path("whole"))
+        .iter()
+        .filter_map(|line| line["scores"][0][1].as_f64())
+        .collect();
+    assert_eq!(scores.len(), 250 / 7 + 60 / 7 + 2);
+    assert!(folder.path("whole/best/model.safetensors").is_file());
+    let card = std::fs::read_to_string(folder.path("whole/best/README.md")).unwrap();
+    let best = scores.iter().copied().fold(f64::MIN, f64::max);
+    assert!(card.contains(&format!("{best:.4}")), "{best} {card}");
 }
 
 #[test]
@@ -135,7 +217,7 @@ fn lora_trains_adapters_and_saves_merged_weights() {
     // Two layers, two targets: rank 4 on 16 x 16 projections has 128 values each.
     assert!(notes.contains("512 parameters train"), "{notes}");
 
-    let tensors = |path: &std::path::Path| {
+    let tensors = |path: &Path| {
         let folder = kiln_core::checkpoint::Directory::new(path).unwrap();
         kiln_core::checkpoint::Weights::open(&folder, "model").unwrap()
     };
@@ -152,4 +234,114 @@ fn lora_trains_adapters_and_saves_merged_weights() {
     let error =
         failure(&mut kiln(&["--quiet", "train", "--recipe", &wrong, "--output", &folder.arg("w")]));
     assert!(error.contains("w_proj") && error.contains("k_proj"), "{error}");
+}
+
+#[test]
+fn two_devices_train_as_one() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let recipe = folder.write("r.toml", recipe(20));
+    let (one, two) = (folder.arg("one"), folder.arg("two"));
+    // Two chunks of texts, one for each device.
+    let common = ["train", "--recipe", &recipe, "--set", "compute.chunk=4", "--output"];
+    kiln(&[&common[..], &[&one]].concat()).assert().success();
+    kiln(&[&common[..], &[&two, "--devices", "cpu,cpu"]].concat()).assert().success();
+    let (one, two) = (losses(&folder.path("one")), losses(&folder.path("two")));
+    assert_eq!(one.len(), two.len());
+    for (step, (a, b)) in one.iter().zip(&two).enumerate() {
+        assert!((a - b).abs() < 1e-4 * a.abs().max(1.0), "step {step}: {a} and {b}");
+    }
+    let mixed = [&["--quiet"], &common[..], &["x", "--devices", "cpu,cuda:0"]].concat();
+    let error = failure(&mut kiln(&mixed)).to_lowercase();
+    assert!(error.contains("cuda"), "{error}");
+}
+
+#[test]
+fn matryoshka_and_other_losses_by_a_field() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let recipe = folder.write("r.toml", recipe(30));
+    let run = |out: &str, set: &[&str]| -> Vec<f64> {
+        let output = folder.arg(out);
+        let mut command = kiln(&["train", "--recipe", &recipe, "--output", &output]);
+        for field in set {
+            command.args(["--set", field]);
+        }
+        command.assert().success();
+        losses(&folder.path(out))
+    };
+    let plain = run("plain", &[]);
+    let nested = run("nested", &["stage.1.matryoshka={dimensions=[8,32]}"]);
+    assert_ne!(plain[0], nested[0]);
+    assert!(nested[29] < nested[0]);
+    let both = run("both", &["stage.1.loss.both_directions=true"]);
+    assert_ne!(plain[0], both[0]);
+    // The second stage is as before until the first one's weights tell.
+    let bf16 = run("bf16", &["compute.precision='bf16'"]);
+    assert!(bf16[0] != plain[0] && (bf16[0] - plain[0]).abs() < 0.05, "{} {}", bf16[0], plain[0]);
+    let f16 = run("f16", &["compute.precision='f16'"]);
+    assert!((f16[0] - plain[0]).abs() < 0.05 && f16[29] < f16[0], "{f16:?}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_the_run_and_keeps_the_batch() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let recipe = folder.write("r.toml", recipe(50));
+    let out = folder.arg("out");
+    let error = failure(&mut kiln(&[
+        "--quiet",
+        "train",
+        "--recipe",
+        &recipe,
+        "--set",
+        "stage.first.lr=1e38",
+        "--set",
+        "stage.first.warmup=0",
+        "--output",
+        &out,
+    ]));
+    assert!(error.contains("step 2") && error.contains("NaN") && error.contains("lr"), "{error}");
+    let examples = std::fs::read(folder.path("out/bad-batch.json")).unwrap();
+    let examples: Vec<Value> = serde_json::from_slice(&examples).unwrap();
+    // Two batches; no text comes twice in one, so that they are not full.
+    assert!((2..=8).contains(&examples.len()), "{}", examples.len());
+    assert!(examples[0]["example"]["query"].is_string(), "{}", examples[0]);
+    assert_eq!(losses(&folder.path("out")).len(), 1);
+    assert!(!folder.path("out/model").exists());
+}
+
+/// TensorBoard itself reads what we write.
+#[test]
+fn tensorboard_reads_the_event_files() {
+    const SCRIPT: &str = r#"
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1]).Reload()
+print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}))
+"#;
+    let Some(python) = std::env::var_os("KILN_PYTHON") else {
+        eprintln!("SKIPPED: KILN_PYTHON is not set; tests/run.sh installs TensorBoard and sets it");
+        return;
+    };
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    folder.write("pairs.csv", PAIRS);
+    let recipe = folder.write("r.toml", recipe(15));
+    let out = folder.arg("out");
+    let eval = "eval={ every = 5, set = [{ name = 'pairs', path = 'pairs.csv' }] }";
+    kiln(&["train", "--recipe", &recipe, "--set", eval, "--output", &out]).assert().success();
+    let board = folder.arg("out/tensorboard");
+    let output = Command::new(python).args(["-c", SCRIPT, &board]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line = String::from_utf8(output.stdout).unwrap();
+    let found: Value = serde_json::from_str(line.lines().last().unwrap()).unwrap();
+    let expected = losses(&folder.path("out"));
+    let curve: Vec<(usize, f64)> = serde_json::from_value(found["train/loss"].clone()).unwrap();
+    assert_eq!(curve.len(), expected.len());
+    for (at, ((step, value), loss)) in curve.iter().zip(&expected).enumerate() {
+        assert_eq!(*step, at + 1);
+        assert!((value - loss).abs() < 1e-5, "{value} {loss}");
+    }
+    assert_eq!(found["eval/pairs"].as_array().unwrap().len(), 3 + 1 + 1);
 }

@@ -10,6 +10,7 @@ pub mod data;
 pub mod device;
 pub mod embedding;
 pub mod eval;
+pub mod hub;
 pub mod interrupt;
 pub mod mine;
 pub mod model;

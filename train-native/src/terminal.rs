@@ -41,6 +41,16 @@ impl Terminal {
         bar
     }
 
+    /// A bar that counts bytes; its length is set when it is known.
+    pub fn bytes(self, what: &str) -> ProgressBar {
+        let bar = self.progress(0, what);
+        let style = ProgressStyle::with_template(
+            "{msg:>24} {bar:32.cyan/blue} {bytes}/{total_bytes} {bytes_per_sec} {eta} left",
+        );
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+        bar
+    }
+
     /// A counter with its rate, for work of unknown length.
     pub fn counter(self, what: &str) -> ProgressBar {
         let bar = self.progress(0, what);

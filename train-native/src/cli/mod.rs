@@ -6,10 +6,12 @@ mod embed;
 mod granularity;
 mod inspect;
 mod mine;
+mod push;
 mod quickstart;
 mod recipes;
 mod search;
 mod similarity;
+mod sweep;
 mod train;
 
 use std::process::ExitCode;
@@ -60,12 +62,16 @@ enum Command {
     Quickstart(quickstart::QuickstartArgs),
     /// Train a model by a recipe
     Train(train::TrainArgs),
+    /// Train variants of a recipe with several seeds, and compare them
+    Sweep(sweep::SweepArgs),
     /// List the shipped recipes, or print one
     Recipes(recipes::RecipesArgs),
     /// Find hard negatives with a teacher model
     Mine(mine::MineArgs),
     /// Check that graded negatives are graded
     Granularity(granularity::GranularityArgs),
+    /// Upload a model to the Hugging Face Hub
+    Push(push::PushArgs),
     /// List the devices that are there, and why the rest is not
     Devices,
     /// Turn the texts of a file into vectors
@@ -155,6 +161,16 @@ pub fn main() -> ExitCode {
         let place = panic.location().map(|place| format!(" ({}:{})", place.file(), place.line()));
         let what =
             panic.payload_as_str().unwrap_or("unknown cause").lines().next().unwrap_or_default();
+        let lower = what.to_lowercase();
+        if ["out of memory", "outofmemory", "out_of_memory"].iter().any(|part| lower.contains(part))
+        {
+            eprintln!(
+                "error: the device is out of memory; in training lower compute.chunk (with \
+                 compute.grad_cache or compute.checkpoint_blocks = true), batch_size or max_length, \
+                 elsewhere --batch-tokens: {what}"
+            );
+            return;
+        }
         eprintln!("error: internal failure: {what}{}; please report it", place.unwrap_or_default());
     }));
     let cli = Cli::parse();
@@ -163,9 +179,11 @@ pub fn main() -> ExitCode {
         match &cli.command {
             Command::Quickstart(args) => quickstart::run(args, global),
             Command::Train(args) => train::run(args, global),
+            Command::Sweep(args) => sweep::run(args, global),
             Command::Recipes(args) => recipes::run(args, global),
             Command::Mine(args) => mine::run(args, global),
             Command::Granularity(args) => granularity::run(args, global),
+            Command::Push(args) => push::run(args, global),
             Command::Devices => devices::run(global),
             Command::Embed(args) => embed::run(args, global),
             Command::Search(args) => search::run(args, global),

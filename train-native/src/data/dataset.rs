@@ -66,6 +66,8 @@ pub struct Counts {
     pub equal_negatives: usize,
     /// Examples without a negative.
     pub without_negatives: usize,
+    /// Most negatives that an example has.
+    pub most_negatives: usize,
     /// Examples to train on.
     pub examples: usize,
 }
@@ -152,6 +154,7 @@ impl Intake<'_> {
             }
         }
         self.counts.without_negatives += usize::from(example.neg.is_empty());
+        self.counts.most_negatives = self.counts.most_negatives.max(example.neg.len());
         self.writer.push(&example)
     }
 }
@@ -367,6 +370,7 @@ mod tests {
             leaks: 1,
             equal_negatives: 1,
             without_negatives: 1,
+            most_negatives: 2,
             examples: 2,
             ..Counts::default()
         };

@@ -4,6 +4,7 @@ mod overrides;
 mod shipped;
 mod source;
 mod stage;
+mod sweep;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,9 +15,10 @@ use kiln_core::model::LoraConfig;
 use kiln_core::pooling::PoolingConfig;
 use serde::{Deserialize, Serialize};
 
-pub use shipped::{SHIPPED, Shipped, shipped};
+pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
 pub use source::{DataRef, Source};
 pub use stage::{Curriculum, Mixing, Objective, Reconstruction, SamplerKind, Schedule, Stage};
+pub use sweep::{Sweep, Variant, slug};
 
 /// The whole of a training run, as data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,22 +1,23 @@
-//! The recipes that come with the program.
+//! The recipes and sweeps that come with the program.
 
-/// A recipe by name.
+/// A recipe or a sweep by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shipped {
-    /// Its name, as `train --recipe` takes it.
+    /// Its name, as `train --recipe` or `sweep` takes it.
     pub name: &'static str,
     /// Its text.
     pub text: &'static str,
 }
 
 macro_rules! shipped {
-    ($($name:literal),* $(,)?) => {
-        &[$(Shipped { name: $name, text: include_str!(concat!("../../recipes/", $name, ".toml")) }),*]
+    ($folder:literal: $($name:literal),* $(,)?) => {
+        &[$(Shipped { name: $name, text: include_str!(concat!($folder, $name, ".toml")) }),*]
     };
 }
 
 /// All shipped recipes.
 pub const SHIPPED: &[Shipped] = shipped![
+    "../../recipes/":
     "quickstart",
     "nv-embed",
     "nv-embed-small",
@@ -36,6 +37,16 @@ pub const SHIPPED: &[Shipped] = shipped![
     "pooling-attn-5-small",
     "linq",
     "linq-small",
+];
+
+/// All shipped sweeps.
+pub const SWEEPS: &[Shipped] = shipped![
+    "../../recipes/sweeps/":
+    "curriculum",
+    "pooling",
+    "stages",
+    "alpha",
+    "ordering",
 ];
 
 /// A shipped recipe by name.

@@ -129,6 +129,7 @@ impl DryRun {
                 gigabytes(training),
                 gigabytes(activations)
             ));
+            lines.extend(stage.memory.warning().map(|line| format!("  {line}")));
             for (name, counts) in &stage.data {
                 let epochs = stage.samples as f64 / counts.examples.max(1) as f64;
                 let share = if stage.data.len() == 1 {
@@ -150,6 +151,45 @@ impl DryRun {
         }
         lines.join("\n")
     }
+}
+
+impl Memory {
+    /// All of it.
+    pub fn total(&self) -> usize {
+        self.weights + self.training + self.activations
+    }
+
+    /// What to lower where this machine has less free (which says nothing about a GPU's own).
+    pub fn warning(&self) -> Option<String> {
+        let mut system = sysinfo::System::new();
+        system.refresh_memory();
+        let free = system.available_memory() as usize;
+        (free > 0 && self.total() > free).then(|| {
+            format!(
+                "may need {:.1} GB, and {:.1} GB of main memory are free: lower compute.chunk (with \
+                 compute.grad_cache or compute.checkpoint_blocks = true), batch_size or max_length",
+                self.total() as f64 / 1e9,
+                free as f64 / 1e9
+            )
+        })
+    }
+}
+
+/// Says which stages may not fit into main memory.
+pub(super) fn warn_of_memory(
+    recipe: &Recipe,
+    config: &ModelConfig,
+    pooling: &PoolingConfig,
+    terminal: Terminal,
+) -> Result<()> {
+    for stage in &recipe.stages {
+        let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
+        let (trained, frozen) = count(config, pooling, lora, &recipe.model.train)?;
+        if let Some(line) = memory(recipe, stage, config, trained, frozen).warning() {
+            terminal.note(format!("stage {}: {line}", stage.name));
+        }
+    }
+    Ok(())
 }
 
 /// Trained and frozen values. Burn draws a parameter at its first use, so counting shapes needs no

@@ -1,5 +1,6 @@
 //! A whole run: build the model, train it, and write what it leaves behind.
 
+use std::any::TypeId;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -8,9 +9,11 @@ use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{Files, save, write_directory};
 use kiln_core::embedder::Embedder;
 
+use super::dry_run::warn_of_memory;
 use super::{
     Best, Checkpoint, Inputs, Observer, Outcome, Plan, Point, base_model, new_model, train,
 };
+use crate::device::Cpu;
 use crate::recipe::Recipe;
 use crate::report::{ModelCard, training_page};
 use crate::terminal::Terminal;
@@ -94,6 +97,10 @@ pub fn fit<B: Backend>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
     let Fit { recipe, inputs, output, terminal, .. } = fit;
     let first = devices.first().cloned().unwrap_or_default();
     let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
+    if TypeId::of::<B>() == TypeId::of::<Cpu>() {
+        let model = &embedder.model;
+        warn_of_memory(recipe, &model.config, model.pooling.config(), *terminal)?;
+    }
     std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
     write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
     let plan = Plan {

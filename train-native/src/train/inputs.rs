@@ -72,6 +72,12 @@ impl Inputs {
                 ));
             }
             fits(stage, &of_stage).with_context(|| format!("stage {:?}", stage.name))?;
+            for set in of_stage.iter().filter(|set| runs_short(stage, set)) {
+                terminal.note(format!(
+                    "stage {}: hard_negatives = {}, but no example of {} has more than {}",
+                    stage.name, stage.hard_negatives, set.name, set.counts.most_negatives
+                ));
+            }
             sets.push(of_stage);
         }
         let measured = recipe
@@ -100,6 +106,12 @@ impl Inputs {
     }
 }
 
+/// Whether a set has hard negatives, but for no example as many as the stage asks for.
+fn runs_short(stage: &Stage, set: &DataSet) -> bool {
+    let most = set.counts.most_negatives;
+    stage.objective == Objective::Contrastive && most > 0 && most < stage.hard_negatives
+}
+
 /// Whether a stage can be trained on its data.
 fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
     if stage.objective == Objective::Reconstruction {
@@ -113,6 +125,17 @@ fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
             "the curriculum goes through graded negatives, and no example has a negative; \
              set curriculum = \"given\", or mine negatives with `train-native mine`"
         );
+    }
+    let levels = sets.iter().map(|set| set.counts.most_negatives).max().unwrap_or(0);
+    if let Curriculum::Fixed(level) = stage.curriculum
+        && level > levels
+    {
+        bail!(
+            "curriculum = {{ fixed = {level} }}, and no example has more than {levels} negatives"
+        );
+    }
+    if with_negatives == 0 && sets.iter().map(DataSet::len).sum::<usize>() < 2 {
+        bail!("one example without negatives has nothing to be told apart from; add examples");
     }
     for set in sets {
         let in_batch = set.source.in_batch.unwrap_or(stage.loss.in_batch);

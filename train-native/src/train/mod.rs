@@ -13,6 +13,7 @@ mod reconstruction;
 mod run;
 mod scale;
 mod setup;
+mod sweep;
 mod telemetry;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub use fit::{Fit, Fitted, build, fit};
 pub use inputs::Inputs;
 pub use peers::Peers;
 pub use run::{CHECKPOINTS, Observer, Outcome, Plan, Silent, train};
+pub use sweep::{SetScores, SweepRun, VariantScores, sweep, sweep_table};
 pub use telemetry::{Point, Telemetry};
 pub use trainee::{ParameterInfo, Trainee, parameters};
 

@@ -1,0 +1,125 @@
+//! LoRA adapters: PEFT loads what we train, and we load what PEFT makes.
+
+use std::process::Command;
+
+use crate::harness::{Folder, TEXTS, kiln, stdout};
+use crate::training::DATA;
+
+/// Mean of the last states over each text, normalised, from a base model with an adapter; makes a
+/// random adapter first where none is there.
+const SCRIPT: &str = r#"
+import json, os, sys
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModel, AutoTokenizer
+base, adapter, texts = sys.argv[1:4]
+torch.manual_seed(7)
+model = AutoModel.from_pretrained(base, dtype=torch.float32)
+if not os.path.exists(adapter):
+    config = LoraConfig(r=3, lora_alpha=5, use_rslora=True, target_modules=["k_proj", "down_proj"],
+                        init_lora_weights=False, task_type="FEATURE_EXTRACTION")
+    get_peft_model(model, config).save_pretrained(adapter)
+    model = AutoModel.from_pretrained(base, dtype=torch.float32)
+plain = model
+model = PeftModel.from_pretrained(model, adapter).eval()
+missing = [name for name, _ in model.named_parameters() if "lora" in name]
+tokenizer = AutoTokenizer.from_pretrained(base)
+rows = []
+for text in json.load(open(texts)):
+    with torch.no_grad():
+        states = model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=16)).last_hidden_state
+    rows.append(torch.nn.functional.normalize(states[0].mean(0), dim=0).tolist())
+print(json.dumps({"vectors": rows, "adapted": len(missing), "r": model.peft_config["default"].r}))
+"#;
+
+fn peft(base: &str, adapter: &str, folder: &Folder) -> Option<(Vec<Vec<f32>>, u64)> {
+    let Some(python) = std::env::var_os("KILN_PYTHON") else {
+        eprintln!("SKIPPED: KILN_PYTHON is not set; tests/run.sh installs peft and sets it");
+        return None;
+    };
+    let texts = folder.write("texts.json", serde_json::to_string(&TEXTS).unwrap());
+    let output = Command::new(python)
+        .args(["-c", SCRIPT, base, adapter, &texts])
+        .env("HF_HUB_OFFLINE", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line = String::from_utf8(output.stdout).unwrap();
+    let found: serde_json::Value = serde_json::from_str(line.lines().last().unwrap()).unwrap();
+    let vectors = serde_json::from_value(found["vectors"].clone()).unwrap();
+    Some((vectors, found["adapted"].as_u64().unwrap()))
+}
+
+fn ours(model: &str, folder: &Folder) -> Vec<Vec<f32>> {
+    let out = folder.arg("ours.jsonl");
+    let texts = folder.texts();
+    kiln(&["embed", "--model", model, "--input", &texts, "--output", &out]).assert().success();
+    std::fs::read_to_string(&out)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            serde_json::from_value(line["embedding"].clone()).unwrap()
+        })
+        .collect()
+}
+
+fn furthest(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    assert_eq!((a.len(), a[0].len()), (b.len(), b[0].len()));
+    let pairs = a.iter().flatten().zip(b.iter().flatten());
+    pairs.map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn peft_loads_what_we_train() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let base = folder.model("{ mode = 'mean' }").display().to_string();
+    let recipe = folder.write(
+        "r.toml",
+        format!(
+            "name = 'lora'\n[model]\nbase = '{base}'\n[model.lora]\nrank = 4\nalpha = 12\n\
+             targets = ['q_proj', 'v_proj', 'layers.1.mlp.*']\n\
+             [[stage]]\nname = 's'\ndata = ['data.jsonl']\nsteps = 15\nbatch_size = 4\nlr = 1e-2\n"
+        ),
+    );
+    let out = folder.arg("out");
+    kiln(&["train", "--recipe", &recipe, "--output", &out]).assert().success();
+    let adapter = folder.arg("out/adapter");
+    let Some((theirs, adapted)) = peft(&base, &adapter, &folder) else { return };
+    // A and B for q and v of two layers, and for gate, up and down of one.
+    assert_eq!(adapted, 2 * (2 * 2 + 3));
+    assert!(furthest(&ours(&base, &folder), &theirs) > 1e-2, "training changed nothing");
+    let merged = furthest(&ours(&folder.arg("out/model"), &folder), &theirs);
+    let loaded = furthest(&ours(&adapter, &folder), &theirs);
+    assert!(merged < 1e-5 && loaded < 1e-5, "merged {merged}, loaded {loaded}");
+    println!("PEFT reads ours: {merged:e}; we read ours again: {loaded:e}");
+}
+
+#[test]
+fn we_load_what_peft_makes() {
+    let folder = Folder::new();
+    let base = folder.model("{ mode = 'mean' }").display().to_string();
+    let adapter = folder.arg("theirs");
+    let Some((theirs, adapted)) = peft(&base, &adapter, &folder) else { return };
+    assert_eq!(adapted, 2 * 2 * 2);
+    let error = furthest(&ours(&adapter, &folder), &theirs);
+    assert!(error < 1e-5, "{error}");
+    assert!(furthest(&ours(&base, &folder), &theirs) > 1e-3);
+    println!("we read PEFT's: {error:e}");
+
+    // An adapter is also a base to train from.
+    folder.write("data.jsonl", DATA);
+    let recipe = folder.write(
+        "r.toml",
+        format!(
+            "name = 'on'\n[model]\nbase = '{adapter}'\n\
+             [[stage]]\nname = 's'\ndata = ['data.jsonl']\nsteps = 1\nbatch_size = 4\nlr = 1e-9\n"
+        ),
+    );
+    let out = folder.arg("out");
+    kiln(&["train", "--recipe", &recipe, "--output", &out]).assert().success();
+    let error = furthest(&ours(&folder.arg("out/model"), &folder), &theirs);
+    assert!(error < 1e-5, "{error}");
+    stdout(&mut kiln(&["train", "--recipe", &recipe, "--dry-run", "--json"]));
+}

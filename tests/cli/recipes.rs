@@ -1,0 +1,178 @@
+//! The shipped recipes: every one resolves, every small one trains, every field can be changed.
+
+use serde_json::Value;
+
+use crate::harness::{Folder, failure, kiln, stdout};
+use crate::training::DATA;
+
+fn names() -> Vec<String> {
+    let listed = stdout(&mut kiln(&["recipes", "--json"]));
+    let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+    listed.iter().map(|one| one["name"].as_str().unwrap().to_string()).collect()
+}
+
+fn dry(args: &[&str]) -> Value {
+    let found = stdout(&mut kiln(&[&["--quiet", "train", "--dry-run", "--json"], args].concat()));
+    serde_json::from_str(&found).unwrap()
+}
+
+#[test]
+fn each_paper_has_its_recipe_and_a_small_twin() {
+    let names = names();
+    for paper in ["nv-embed", "mgh-ata", "anchor", "linq"]
+        .map(String::from)
+        .into_iter()
+        .chain((1..=5).map(|design| format!("pooling-attn-{design}")))
+    {
+        for name in [paper.clone(), format!("{paper}-small")] {
+            assert!(names.contains(&name), "{name} is not in {names:?}");
+        }
+    }
+}
+
+#[test]
+fn paper_size_recipes_resolve() {
+    let folder = Folder::new();
+    let tiny = folder.model("{ mode = 'mean' }").display().to_string();
+    for name in names().iter().filter(|name| !name.ends_with("-small") && *name != "quickstart") {
+        // The shape of another model stands in for the 7B one, which would have to be downloaded.
+        let found = dry(&["--recipe", name, "--set", &format!("model.base={tiny}")]);
+        let stages = found["stages"].as_array().unwrap();
+        for stage in stages {
+            let full = stage["frozen"] == 0;
+            let trained = stage["trained"].as_u64().unwrap();
+            assert!(trained > 0 && stage["samples"].as_u64() > Some(0), "{name}: {stage}");
+            assert_eq!(full, *name == "anchor" && stage["name"] == "reconstruction", "{name}");
+        }
+        assert!(found["data_error"].as_str().unwrap().contains("data/"), "{name}: {found}");
+    }
+}
+
+#[test]
+fn small_recipes_train() {
+    for name in names().iter().filter(|name| name.ends_with("-small")) {
+        let folder = Folder::new();
+        let stages = dry(&["--recipe", name])["stages"].as_array().unwrap().len();
+        let mut command = kiln(&["train", "--json", "--recipe", name]);
+        command.args(["--output", &folder.arg("out"), "--set", "eval.set.1.limit=20"]);
+        for stage in 1..=stages {
+            command.args(["--set", &format!("stage.{stage}.steps=2")]);
+            command.args(["--set", &format!("stage.{stage}.batch_size=6")]);
+        }
+        let summary: Value = serde_json::from_str(&stdout(&mut command)).unwrap();
+        assert_eq!(summary["steps"], 2 * stages, "{name}");
+        assert!(summary["loss"].as_f64().unwrap().is_finite(), "{name}");
+        assert!(summary["best"]["score"].as_f64().is_some(), "{name}: {summary}");
+        let report = std::fs::read_to_string(folder.path("out/report.html")).unwrap();
+        assert!(report.contains("<svg"), "{name}");
+    }
+}
+
+#[test]
+fn fields_change_from_the_command_line() {
+    let small = ["--recipe", "nv-embed-small"];
+    let with = |fields: &[&str]| -> Value {
+        let fields: Vec<&str> = fields.iter().flat_map(|field| ["--set", field]).collect();
+        dry(&[&small[..], &fields].concat())
+    };
+    let plain = with(&[]);
+    assert_eq!(plain["recipe"]["stage"][0]["lr"], 1.5e-3);
+    let changed = with(&[
+        "stage.1.lr=1e-4",
+        "stage.blended.loss.in_batch=true",
+        "seed=9",
+        "order=['blended']",
+        "model.pooling.latents=64",
+    ]);
+    let recipe = &changed["recipe"];
+    assert_eq!(recipe["seed"], 9);
+    // Only the stage that the order names is left.
+    assert_eq!(changed["stages"].as_array().unwrap().len(), 1);
+    assert_eq!(recipe["stage"][0]["name"], "blended");
+    assert_eq!(recipe["stage"][0]["loss"]["in_batch"], true);
+    assert_eq!(changed["stages"][0]["samples"], 60 * 32);
+    let more = changed["stages"][0]["trained"].as_u64().unwrap()
+        - plain["stages"][1]["trained"].as_u64().unwrap();
+    assert_eq!(more, 32 * 128);
+
+    let text = stdout(&mut kiln(&["--quiet", "train", "--dry-run", "--recipe", "linq-small"]));
+    for part in ["stage ordered: 240 steps", "parameters train", "memory, estimated", "examples"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn unknown_fields_name_the_nearest() {
+    let folder = Folder::new();
+    let error = |args: &[&str]| {
+        let output = folder.arg("out");
+        failure(&mut kiln(&[&["--quiet", "train", "--output", &output], args].concat()))
+    };
+    for (field, expected) in [
+        ("stage.1.learning_rat=1", "learning_rat"),
+        ("stage.1.warm_up=1", "did you mean `warmup`"),
+        ("stage.7.lr=1", "stage.7"),
+        ("stage.1.loss.temprature=1", "did you mean `temperature`"),
+        ("model.pooling.mode='men'", "did you mean `mean`"),
+        ("stage.1.curriculum='corse_to_fine'", "did you mean `coarse_to_fine`"),
+        ("stage.1.lr=fast", "lr"),
+        ("order=['retrieval','blend']", "blend"),
+        ("seed", "key=value"),
+    ] {
+        let found = error(&["--recipe", "nv-embed-small", "--set", field]);
+        assert!(found.contains(expected), "{field}: {found}");
+    }
+    let found = error(&["--recipe", "nv-embd-small"]);
+    assert!(found.contains("nv-embed-small"), "{found}");
+}
+
+#[test]
+fn recipes_that_do_not_fit_their_data() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    folder.write(
+        "labels.jsonl",
+        "{\"text\":\"a\",\"label\":\"x\"}\n{\"text\":\"b\",\"label\":\"y\"}\n{\"text\":\"c\",\"label\":\"z\"}\n",
+    );
+    folder.write("scored.csv", "sentence1,sentence2,score\na,b,1\nc,d,2\n");
+    folder.write("pairs.jsonl", "{\"query\":\"a\",\"pos\":[\"b\"]}\n");
+    folder.write("words.txt", "one\ntwo\n");
+    let stage = "name = 'x'\n[model.new]\nvocab_size = 300\nhidden_size = 16\nintermediate_size = 24\nlayers = 1\nheads = 2\n\
+                 [[stage]]\nname = 's'\nsteps = 2\nbatch_size = 4\nlr = 1e-3\n";
+    let error = |extra: &str| {
+        let recipe = folder.write("r.toml", format!("{stage}{extra}"));
+        let output = folder.arg("out");
+        let found =
+            failure(&mut kiln(&["--quiet", "train", "--recipe", &recipe, "--output", &output]));
+        assert!(!folder.path("out/model").exists());
+        found
+    };
+    for (extra, expected) in [
+        ("data = ['none.jsonl']", &["none.jsonl"][..]),
+        // Each label has one example only.
+        ("data = ['labels.jsonl']", &["labels", "3 texts alone in their class"]),
+        // No pair is above the threshold.
+        ("data = ['scored.csv']", &["scored", "threshold"]),
+        ("data = ['data.jsonl']\ncurriculum = { fixed = 4 }", &["fixed = 4", "2 negatives"]),
+        ("data = ['pairs.jsonl']", &["one example"]),
+        ("data = ['pairs.jsonl']\ncurriculum = 'random'", &["graded", "mine"]),
+        (
+            "data = ['data.jsonl']\nhard_negatives = 0\nloss = { in_batch = false }",
+            &["hard negatives"],
+        ),
+        ("data = ['words.txt']", &["words.txt"]),
+        ("data = []", &["data"]),
+    ] {
+        let found = error(extra);
+        for part in expected {
+            assert!(found.contains(part), "{extra}: {part:?} is not in {found}");
+        }
+    }
+    // More negatives than there are is a note, since blends differ in how many they have.
+    let recipe =
+        folder.write("r.toml", format!("{stage}data = ['data.jsonl']\nhard_negatives = 5"));
+    let output = folder.arg("short");
+    let run = kiln(&["train", "--recipe", &recipe, "--output", &output]).assert().success();
+    let notes = String::from_utf8(run.get_output().stderr.clone()).unwrap();
+    assert!(notes.contains("hard_negatives = 5") && notes.contains("more than 2"), "{notes}");
+}

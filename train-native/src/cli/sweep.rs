@@ -1,0 +1,53 @@
+//! `train-native sweep`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+
+use super::Global;
+use crate::device::{DeviceChoice, handles, open};
+use crate::recipe::{SWEEPS, Sweep};
+use crate::train::{sweep, sweep_table};
+use crate::with_backend;
+
+/// Train variants of a recipe with several seeds, and compare their scores. Ctrl-C saves; the same
+/// command goes on, and finished runs are not trained again.
+#[derive(Debug, Args)]
+pub(super) struct SweepArgs {
+    /// Sweep: a TOML file, or the name of a shipped one (curriculum, pooling, stages, alpha, ordering)
+    #[arg(value_name = "FILE|NAME")]
+    sweep: String,
+    /// Folder for the runs, results.json and report.html
+    #[arg(long, short, value_name = "DIR")]
+    output: PathBuf,
+    /// Change a field of every variant's recipe (stage.1.steps=20); may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Seeds to use instead of the sweep's
+    #[arg(long, value_name = "SEEDS", value_delimiter = ',')]
+    seeds: Vec<u64>,
+    /// Train on several devices of one kind together (cuda:0,cuda:1)
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    devices: Vec<DeviceChoice>,
+}
+
+pub(super) fn run(args: &SweepArgs, global: &Global) -> Result<()> {
+    let terminal = global.terminal();
+    let mut plan = Sweep::read(&args.sweep)?;
+    if !args.seeds.is_empty() {
+        plan.seeds.clone_from(&args.seeds);
+    }
+    let folder = match SWEEPS.iter().any(|one| one.name == args.sweep) {
+        true => PathBuf::new(),
+        false => Path::new(&args.sweep).parent().unwrap_or(Path::new("")).to_path_buf(),
+    };
+    let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };
+    let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
+    let found = with_backend!(&devices[0], B, _handle => {
+        sweep::<B>(&plan, &folder, &args.set, &args.output, &handles::<B>(&devices)?, terminal)
+    })?;
+    terminal.result(&found, || {
+        format!("{}\nreport   {}", sweep_table(&found), args.output.join("report.html").display())
+    })
+}

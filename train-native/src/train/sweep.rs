@@ -1,0 +1,258 @@
+//! Trains every variant of a sweep with every seed, and compares their scores.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::backend::Backend;
+use serde::{Deserialize, Serialize};
+
+use super::{CHECKPOINTS, Checkpoint, Fit, Inputs, fit};
+use crate::data::OnBadRow;
+use crate::recipe::{Recipe, Sweep, slug};
+use crate::report::{Page, bar_chart};
+use crate::terminal::Terminal;
+use crate::vectors::write_atomically;
+
+/// One finished run of a sweep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SweepRun {
+    /// The recipe as it was trained.
+    pub recipe: Recipe,
+    /// Scores after the last step by evaluation set.
+    pub scores: Vec<(String, f64)>,
+    /// Loss of the last step.
+    pub loss: f64,
+    /// Seconds of all steps.
+    pub seconds: f64,
+}
+
+/// What came of a variant.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VariantScores {
+    /// Its name.
+    pub variant: String,
+    /// Each evaluation set with the scores of all seeds.
+    pub sets: Vec<SetScores>,
+    /// Mean seconds of a run.
+    pub seconds: f64,
+}
+
+/// Scores of one variant on one set.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SetScores {
+    /// The set.
+    pub set: String,
+    /// One score a seed.
+    pub scores: Vec<f64>,
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation (n - 1); absent with one seed.
+    pub deviation: Option<f64>,
+}
+
+impl SetScores {
+    fn new(set: &str, scores: Vec<f64>) -> Self {
+        let mean = scores.iter().sum::<f64>() / scores.len() as f64;
+        let squares: f64 = scores.iter().map(|score| (score - mean).powi(2)).sum();
+        let deviation = (scores.len() > 1).then(|| (squares / (scores.len() - 1) as f64).sqrt());
+        Self { set: set.into(), scores, mean, deviation }
+    }
+
+    fn text(&self) -> String {
+        match self.deviation {
+            Some(deviation) => format!("{:.4} ± {deviation:.4}", self.mean),
+            None => format!("{:.4}", self.mean),
+        }
+    }
+}
+
+/// Trains what of a sweep is not finished yet, each run in a folder of its own, and compares.
+///
+/// # Errors
+/// As [`fit`]; a recipe without an evaluation set; [`kiln_core::Error::Cancelled`] after Ctrl-C,
+/// with the state saved.
+pub fn sweep<B: Backend>(
+    sweep: &Sweep,
+    folder: &Path,
+    changes: &[String],
+    output: &Path,
+    devices: &[B::Device],
+    terminal: Terminal,
+) -> Result<Vec<VariantScores>> {
+    let mut jobs = Vec::new();
+    for variant in &sweep.variants {
+        for &seed in &sweep.seeds {
+            let recipe = sweep.recipe(variant, seed, folder, changes)?;
+            if recipe.eval.as_ref().is_none_or(|eval| eval.sets.is_empty()) {
+                bail!("variant {:?}: its recipe has no [eval] set to compare by", variant.name);
+            }
+            jobs.push((variant, seed, recipe));
+        }
+    }
+    let mut runs: Vec<Vec<SweepRun>> = vec![Vec::new(); sweep.variants.len()];
+    let bar = terminal.progress(jobs.len() as u64, &sweep.name);
+    for (number, (variant, seed, recipe)) in jobs.iter().enumerate() {
+        let place = output.join(slug(&variant.name)).join(format!("seed-{seed}"));
+        let run = match finished(&place, recipe)? {
+            Some(run) => run,
+            None => bar.suspend(|| one::<B>(recipe, folder, &place, devices, terminal))?,
+        };
+        let said: Vec<String> =
+            run.scores.iter().map(|(set, score)| format!("{set} {score:.4}")).collect();
+        bar.suspend(|| {
+            terminal.note(format!(
+                "{}/{} {}, seed {seed}: {}",
+                number + 1,
+                jobs.len(),
+                variant.name,
+                said.join(", ")
+            ));
+        });
+        bar.inc(1);
+        runs[number / sweep.seeds.len()].push(run);
+    }
+    bar.finish_and_clear();
+    let found: Vec<VariantScores> = sweep
+        .variants
+        .iter()
+        .zip(&runs)
+        .map(|(variant, runs)| compare(&variant.name, runs))
+        .collect();
+    write_atomically(&output.join("results.json"), &serde_json::to_vec_pretty(&found)?)?;
+    let page = page(sweep, &found)?;
+    write_atomically(&output.join("report.html"), page.to_html().as_bytes())?;
+    Ok(found)
+}
+
+const RESULT: &str = "result.json";
+
+/// The result of a run that was finished with the same recipe.
+fn finished(place: &Path, recipe: &Recipe) -> Result<Option<SweepRun>> {
+    let path = place.join(RESULT);
+    let Ok(bytes) = std::fs::read(&path) else {
+        return Ok(None);
+    };
+    let run: SweepRun = serde_json::from_slice(&bytes)
+        .with_context(|| format!("{}: damaged; remove it to train again", path.display()))?;
+    if run.recipe != *recipe {
+        bail!(
+            "{}: was trained with other settings; choose another --output or remove it",
+            place.display()
+        );
+    }
+    Ok(Some(run))
+}
+
+/// Trains one variant with one seed, from where it was stopped if it was.
+fn one<B: Backend>(
+    recipe: &Recipe,
+    folder: &Path,
+    place: &Path,
+    devices: &[B::Device],
+    terminal: Terminal,
+) -> Result<SweepRun> {
+    let quiet = Terminal { quiet: true, ..terminal };
+    let inputs = Inputs::open(recipe, folder, OnBadRow::Stop, quiet)?;
+    let resume = Checkpoint::find(&place.join(CHECKPOINTS), recipe)?;
+    let plan = Fit {
+        recipe,
+        inputs: &inputs,
+        output: place,
+        checkpoint_every: 500,
+        keep: 1,
+        resume,
+        terminal: Terminal {
+            quiet: terminal.quiet || !console::user_attended_stderr(),
+            ..terminal
+        },
+    };
+    let fitted = fit::<B>(&plan, devices)?;
+    let last = fitted.points.last().context("a recipe without steps")?;
+    let run = SweepRun {
+        recipe: recipe.clone(),
+        scores: last.scores.clone(),
+        loss: last.loss,
+        seconds: fitted.points.iter().map(|point| point.seconds).sum(),
+    };
+    write_atomically(&place.join(RESULT), &serde_json::to_vec(&run)?)?;
+    // The state is of no more use; the model stays.
+    std::fs::remove_dir_all(place.join(CHECKPOINTS)).ok();
+    Ok(run)
+}
+
+fn compare(variant: &str, runs: &[SweepRun]) -> VariantScores {
+    let names = runs.first().map(|run| run.scores.iter().map(|(set, _)| set.as_str()));
+    let sets = names
+        .into_iter()
+        .flatten()
+        .map(|set| {
+            let score = |run: &SweepRun| {
+                run.scores
+                    .iter()
+                    .find(|(name, _)| name == set)
+                    .map_or(f64::NAN, |(_, score)| *score)
+            };
+            SetScores::new(set, runs.iter().map(score).collect())
+        })
+        .collect();
+    let seconds = runs.iter().map(|run| run.seconds).sum::<f64>() / runs.len().max(1) as f64;
+    VariantScores { variant: variant.into(), sets, seconds }
+}
+
+/// Header and one row a variant.
+fn rows(found: &[VariantScores]) -> Vec<Vec<String>> {
+    let sets = found.first().map(|one| one.sets.as_slice()).unwrap_or_default();
+    let header = ["variant".to_string()]
+        .into_iter()
+        .chain(sets.iter().map(|set| set.set.clone()))
+        .chain(["seconds".to_string()]);
+    let row = |one: &VariantScores| {
+        [one.variant.clone()]
+            .into_iter()
+            .chain(one.sets.iter().map(SetScores::text))
+            .chain([format!("{:.0}", one.seconds)])
+            .collect::<Vec<_>>()
+    };
+    [header.collect()].into_iter().chain(found.iter().map(row)).collect()
+}
+
+/// The comparison as a Markdown table.
+pub fn sweep_table(found: &[VariantScores]) -> String {
+    let mut rows = rows(found).into_iter().map(|row| format!("| {} |", row.join(" | ")));
+    let header = rows.next().unwrap_or_default();
+    let line = format!("|{}", "---|".repeat(header.matches('|').count().saturating_sub(1)));
+    [header, line].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
+}
+
+fn page(sweep: &Sweep, found: &[VariantScores]) -> Result<Page> {
+    let mut page = Page::new(&format!("Sweep: {}", sweep.name));
+    page.paragraph(&sweep.description);
+    page.paragraph(&format!(
+        "Each variant was trained with {} seeds; the table has the mean score after the last step \
+         and the standard deviation over seeds.",
+        sweep.seeds.len()
+    ));
+    page.table(&rows(found));
+    let sets = found.first().map(|one| one.sets.len()).unwrap_or_default();
+    for at in 0..sets {
+        let bars: Vec<(String, f64)> =
+            found.iter().map(|one| (one.variant.clone(), one.sets[at].mean)).collect();
+        page.figure(&bar_chart(&bars)?, &format!("{}: mean over seeds", found[0].sets[at].set));
+    }
+    page.heading("Sweep").code(&toml::to_string(sweep)?);
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_and_deviations_are_those_of_a_sample() {
+        let scores = SetScores::new("dev", vec![0.2, 0.4, 0.6]);
+        assert!((scores.mean - 0.4).abs() < 1e-12);
+        assert!((scores.deviation.unwrap() - 0.2).abs() < 1e-12);
+        assert_eq!(scores.text(), "0.4000 ± 0.2000");
+        assert_eq!(SetScores::new("dev", vec![0.2]).text(), "0.2000");
+    }
+}

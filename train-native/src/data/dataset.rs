@@ -17,7 +17,7 @@ use super::{BeirFolder, Example, text_hash};
 use crate::interrupt;
 use crate::recipe::Source;
 use crate::terminal::Terminal;
-use crate::text::{Columns, TextFile};
+use crate::text::{Columns, TextFile, Unreadable};
 
 /// What to do with a row that cannot be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -288,7 +288,11 @@ fn rows(path: &PathBuf, source: &Source, intake: &mut Intake<'_>) -> Result<Stri
                 }
             }
             Ok(Row::Labelled(text, class)) => labelled.push(&text, class)?,
-            Err(error) if intake.opening.on_bad_row == OnBadRow::Skip && format.is_some() => {
+            Err(error)
+                if intake.opening.on_bad_row == OnBadRow::Skip
+                    && format.is_some()
+                    && !error.is::<Unreadable>() =>
+            {
                 intake.counts.bad_rows += 1;
                 first_bad.get_or_insert(error);
             }

@@ -2,4 +2,4 @@
 
 mod reader;
 
-pub use reader::{Columns, Format, Object, Record, Stream, TextFile};
+pub use reader::{Columns, Format, Object, Record, Stream, TextFile, Unreadable};

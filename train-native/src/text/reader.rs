@@ -10,6 +10,30 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::DataType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
+/// The error of a file whose rest cannot be read, as against a row that is wrong; no row follows.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {cause}; the file is cut off or damaged")]
+pub struct Unreadable {
+    place: String,
+    cause: String,
+}
+
+impl Unreadable {
+    fn new(place: impl std::fmt::Display, cause: impl std::fmt::Display) -> anyhow::Error {
+        Self { place: place.to_string(), cause: cause.to_string() }.into()
+    }
+}
+
+/// The items up to the first [`Unreadable`] error, which is the last.
+fn until_unreadable<T>(items: impl Iterator<Item = Result<T>>) -> impl Iterator<Item = Result<T>> {
+    let mut over = false;
+    items.take_while(move |item| {
+        let before = over;
+        over |= matches!(item, Err(error) if error.is::<Unreadable>());
+        !before
+    })
+}
+
 /// Items that are read one after another, each of which may fail.
 pub type Stream<T> = Box<dyn Iterator<Item = Result<T>>>;
 
@@ -219,7 +243,8 @@ impl TextFile {
     }
 
     /// The rows with all their fields, whatever the format: JSON objects, or CSV and Parquet rows
-    /// as such. A row that cannot be read is an error, and the rows after it still follow.
+    /// as such. A row that is wrong is an error, and the rows after it still follow; after an
+    /// [`Unreadable`] error nothing follows.
     ///
     /// # Errors
     /// A file of plain lines, or one that cannot be opened.
@@ -243,15 +268,18 @@ impl TextFile {
                 let mut reader =
                     csv::ReaderBuilder::new().delimiter(separator).from_reader(self.reader()?);
                 let header = reader.headers().with_context(|| label.clone())?.clone();
-                Box::new(reader.into_records().map(move |row| {
-                    let row = row.map_err(|error| anyhow!("{label}: {error}"))?;
+                Box::new(until_unreadable(reader.into_records().map(move |row| {
+                    let row = row.map_err(|error| match error.is_io_error() {
+                        true => Unreadable::new(&label, error),
+                        false => anyhow!("{label}: {error}"),
+                    })?;
                     let cells = header.iter().zip(row.iter());
                     let value = |cell: &str| serde_json::Value::String(cell.to_string());
                     Ok(Object {
                         number: row.position().map_or(0, |position| position.line() as usize),
                         fields: cells.map(|(name, cell)| (name.to_string(), value(cell))).collect(),
                     })
-                }))
+                })))
             }
             Format::Parquet => self.parquet_objects()?,
         })
@@ -267,7 +295,7 @@ impl TextFile {
             .and_then(|builder| builder.build())
             .map_err(|error| anyhow!("{label}: {error}"))?;
         let mut number = 0;
-        Ok(Box::new(reader.flat_map(move |batch| {
+        Ok(Box::new(until_unreadable(reader.flat_map(move |batch| {
             let rows = || -> Result<Vec<serde_json::Map<String, serde_json::Value>>> {
                 let mut writer = arrow::json::LineDelimitedWriter::new(Vec::new());
                 writer.write(&batch?)?;
@@ -276,8 +304,8 @@ impl TextFile {
                 let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
                 Ok(lines.map(serde_json::from_slice).collect::<Result<_, _>>()?)
             };
-            match rows().with_context(|| label.clone()) {
-                Err(error) => vec![Err(error)],
+            match rows() {
+                Err(error) => vec![Err(Unreadable::new(&label, format!("{error:#}")))],
                 Ok(rows) => rows
                     .into_iter()
                     .map(|fields| {
@@ -286,7 +314,7 @@ impl TextFile {
                     })
                     .collect(),
             }
-        })))
+        }))))
     }
 
     /// Lines with their numbers; of JSONL the blank ones left out.
@@ -299,7 +327,7 @@ impl TextFile {
                 number += 1;
                 let read = reader
                     .read_until(b'\n', &mut line)
-                    .with_context(|| format!("{label}:{number}"))?;
+                    .map_err(|error| Unreadable::new(format!("{label}:{number}"), error))?;
                 if read == 0 {
                     return Ok(None);
                 }
@@ -319,7 +347,7 @@ impl TextFile {
                 return Ok(Some((number, line)));
             }
         };
-        Box::new(std::iter::from_fn(move || next().transpose()))
+        Box::new(until_unreadable(std::iter::from_fn(move || next().transpose())))
     }
 
     fn lines(&self, reader: impl BufRead + 'static) -> Stream<Record> {

@@ -91,7 +91,7 @@ impl HubModel {
 
     /// A file that the repository may lack, from the cache where it is there.
     fn optional(&self, file: &str) -> Result<Option<PathBuf>> {
-        let bar = Bar::new(self.terminal, file);
+        let bar = Bar::progress(self.terminal, file);
         let found = self
             .repo
             .download_file()
@@ -212,7 +212,7 @@ impl HubModel {
             .folder_path(folder)
             .revision(self.revision.as_str())
             .commit_message(message)
-            .progress(Bar::new(self.terminal, &id))
+            .progress(Bar::progress(self.terminal, &id))
             .send()
             .map_err(explain)
             .with_context(|| format!("{id}: nothing was uploaded"))?;
@@ -239,7 +239,7 @@ struct Bar {
 }
 
 impl Bar {
-    fn new(terminal: Terminal, what: &str) -> Progress {
+    fn progress(terminal: Terminal, what: &str) -> Progress {
         Progress::new(Self { bar: terminal.bytes(what) })
     }
 }

@@ -1,7 +1,7 @@
 //! A data set of a stage, ready to be drawn from: read, converted, filtered, and put on disk.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use rand::SeedableRng as _;
@@ -251,7 +251,7 @@ fn beir(folder: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<Strin
     Ok(format!("BEIR folder, {}", source.split))
 }
 
-fn rows(path: &PathBuf, source: &Source, intake: &mut Intake<'_>) -> Result<String> {
+fn rows(path: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String> {
     let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
     let label = file.label.clone();
     let counter = intake.opening.terminal.counter(&source.label());
@@ -260,7 +260,7 @@ fn rows(path: &PathBuf, source: &Source, intake: &mut Intake<'_>) -> Result<Stri
     let mut first_bad: Option<anyhow::Error> = None;
     let mut highest = f64::NEG_INFINITY;
     for object in file.objects()? {
-        if intake.counts.rows % 1024 == 0 && interrupt::asked() {
+        if intake.counts.rows.is_multiple_of(1024) && interrupt::asked() {
             return Err(kiln_core::Error::Cancelled.into());
         }
         intake.counts.rows += 1;

@@ -19,7 +19,7 @@ pub struct Unreadable {
 }
 
 impl Unreadable {
-    fn new(place: impl std::fmt::Display, cause: impl std::fmt::Display) -> anyhow::Error {
+    fn at(place: impl std::fmt::Display, cause: impl std::fmt::Display) -> anyhow::Error {
         Self { place: place.to_string(), cause: cause.to_string() }.into()
     }
 }
@@ -270,7 +270,7 @@ impl TextFile {
                 let header = reader.headers().with_context(|| label.clone())?.clone();
                 Box::new(until_unreadable(reader.into_records().map(move |row| {
                     let row = row.map_err(|error| match error.is_io_error() {
-                        true => Unreadable::new(&label, error),
+                        true => Unreadable::at(&label, error),
                         false => anyhow!("{label}: {error}"),
                     })?;
                     let cells = header.iter().zip(row.iter());
@@ -305,7 +305,7 @@ impl TextFile {
                 Ok(lines.map(serde_json::from_slice).collect::<Result<_, _>>()?)
             };
             match rows() {
-                Err(error) => vec![Err(Unreadable::new(&label, format!("{error:#}")))],
+                Err(error) => vec![Err(Unreadable::at(&label, format!("{error:#}")))],
                 Ok(rows) => rows
                     .into_iter()
                     .map(|fields| {
@@ -327,7 +327,7 @@ impl TextFile {
                 number += 1;
                 let read = reader
                     .read_until(b'\n', &mut line)
-                    .map_err(|error| Unreadable::new(format!("{label}:{number}"), error))?;
+                    .map_err(|error| Unreadable::at(format!("{label}:{number}"), error))?;
                 if read == 0 {
                     return Ok(None);
                 }

@@ -95,7 +95,7 @@ impl Telemetry {
             for (name, score) in &point.scores {
                 scalar(&format!("eval/{name}"), *score);
             }
-            if step % 10 == 0 || !point.scores.is_empty() {
+            if step.is_multiple_of(10) || !point.scores.is_empty() {
                 board.flush();
             }
         }

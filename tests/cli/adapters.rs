@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::harness::{Folder, TEXTS, kiln, stdout};
+use crate::harness::{Folder, TEXTS, embed, kiln, stdout};
 use crate::training::DATA;
 
 /// Mean of the last states over each text, normalised, from a base model with an adapter; makes a
@@ -50,20 +50,6 @@ fn peft(base: &str, adapter: &str, folder: &Folder) -> Option<(Vec<Vec<f32>>, u6
     Some((vectors, found["adapted"].as_u64().unwrap()))
 }
 
-fn ours(model: &str, folder: &Folder) -> Vec<Vec<f32>> {
-    let out = folder.arg("ours.jsonl");
-    let texts = folder.texts();
-    kiln(&["embed", "--model", model, "--input", &texts, "--output", &out]).assert().success();
-    std::fs::read_to_string(&out)
-        .unwrap()
-        .lines()
-        .map(|line| {
-            let line: serde_json::Value = serde_json::from_str(line).unwrap();
-            serde_json::from_value(line["embedding"].clone()).unwrap()
-        })
-        .collect()
-}
-
 fn furthest(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     assert_eq!((a.len(), a[0].len()), (b.len(), b[0].len()));
     let pairs = a.iter().flatten().zip(b.iter().flatten());
@@ -89,9 +75,9 @@ fn peft_loads_what_we_train() {
     let Some((theirs, adapted)) = peft(&base, &adapter, &folder) else { return };
     // A and B for q and v of two layers, and for gate, up and down of one.
     assert_eq!(adapted, 2 * (2 * 2 + 3));
-    assert!(furthest(&ours(&base, &folder), &theirs) > 1e-2, "training changed nothing");
-    let merged = furthest(&ours(&folder.arg("out/model"), &folder), &theirs);
-    let loaded = furthest(&ours(&adapter, &folder), &theirs);
+    assert!(furthest(&embed(&base, &folder, &[]), &theirs) > 1e-2, "training changed nothing");
+    let merged = furthest(&embed(&folder.arg("out/model"), &folder, &[]), &theirs);
+    let loaded = furthest(&embed(&adapter, &folder, &[]), &theirs);
     assert!(merged < 1e-5 && loaded < 1e-5, "merged {merged}, loaded {loaded}");
     println!("PEFT reads ours: {merged:e}; we read ours again: {loaded:e}");
 }
@@ -103,9 +89,9 @@ fn we_load_what_peft_makes() {
     let adapter = folder.arg("theirs");
     let Some((theirs, adapted)) = peft(&base, &adapter, &folder) else { return };
     assert_eq!(adapted, 2 * 2 * 2);
-    let error = furthest(&ours(&adapter, &folder), &theirs);
+    let error = furthest(&embed(&adapter, &folder, &[]), &theirs);
     assert!(error < 1e-5, "{error}");
-    assert!(furthest(&ours(&base, &folder), &theirs) > 1e-3);
+    assert!(furthest(&embed(&base, &folder, &[]), &theirs) > 1e-3);
     println!("we read PEFT's: {error:e}");
 
     // An adapter is also a base to train from.
@@ -119,7 +105,7 @@ fn we_load_what_peft_makes() {
     );
     let out = folder.arg("out");
     kiln(&["train", "--recipe", &recipe, "--output", &out]).assert().success();
-    let error = furthest(&ours(&folder.arg("out/model"), &folder), &theirs);
+    let error = furthest(&embed(&folder.arg("out/model"), &folder, &[]), &theirs);
     assert!(error < 1e-5, "{error}");
     stdout(&mut kiln(&["train", "--recipe", &recipe, "--dry-run", "--json"]));
 }

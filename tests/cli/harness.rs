@@ -95,6 +95,19 @@ pub(crate) fn failure(command: &mut Command) -> String {
     error
 }
 
+/// Vectors of [`TEXTS`] by a model, as the command writes them.
+pub(crate) fn embed(model: &str, folder: &Folder, more: &[&str]) -> Vec<Vec<f32>> {
+    let (texts, out) = (folder.texts(), folder.arg("vectors.jsonl"));
+    let args = ["embed", "--model", model, "--input", &texts, "--output", &out];
+    kiln(&args).args(more).assert().success();
+    let lines = std::fs::read_to_string(&out).unwrap();
+    let vector = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        serde_json::from_value(line["embedding"].clone()).unwrap()
+    };
+    lines.lines().map(vector).collect()
+}
+
 /// Names in a folder, sorted.
 pub(crate) fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(folder)

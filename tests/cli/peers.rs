@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::harness::{Folder, TEXTS, kiln};
+use crate::harness::{Folder, TEXTS, embed};
 
 const SCRIPT: &str = r#"
 import json, sys
@@ -33,21 +33,6 @@ fn peer(model: &str, folder: &Folder, prompt: &[&str]) -> Option<Vec<Vec<f32>>> 
     Some(serde_json::from_str(line.lines().last().unwrap()).unwrap())
 }
 
-fn ours(model: &str, folder: &Folder, prompt: &[&str]) -> Vec<Vec<f32>> {
-    let out = folder.arg("ours.jsonl");
-    let base =
-        ["embed", "--model", model, "--input", &folder.texts(), "--output", &out].map(String::from);
-    let args: Vec<&str> = base.iter().map(String::as_str).chain(prompt.iter().copied()).collect();
-    kiln(&args).assert().success();
-    let text = std::fs::read_to_string(&out).unwrap();
-    text.lines()
-        .map(|line| {
-            let line: serde_json::Value = serde_json::from_str(line).unwrap();
-            serde_json::from_value(line["embedding"].clone()).unwrap()
-        })
-        .collect()
-}
-
 fn assert_same(a: &[Vec<f32>], b: &[Vec<f32>], what: &str) {
     assert_eq!(a.len(), b.len());
     for (a, b) in a.iter().zip(b) {
@@ -62,11 +47,11 @@ fn it_loads_a_model_that_we_made() {
         let folder = Folder::new();
         let model = folder.model(&format!("{{ mode = '{mode}' }}")).display().to_string();
         let Some(theirs) = peer(&model, &folder, &[]) else { return };
-        assert_same(&ours(&model, &folder, &[]), &theirs, mode);
+        assert_same(&embed(&model, &folder, &[]), &theirs, mode);
         if mode == "mean" {
             // The prompt's tokens are kept out of pooling on both sides.
             let theirs = peer(&model, &folder, &["query"]).unwrap();
-            assert_same(&ours(&model, &folder, &["--prompt-name", "query"]), &theirs, "prompt");
+            assert_same(&embed(&model, &folder, &["--prompt-name", "query"]), &theirs, "prompt");
         }
     }
 }
@@ -98,7 +83,7 @@ SentenceTransformer(modules=[transformer, pooling, dense, Normalize()], device="
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let theirs = peer(&made, &folder, &[]).unwrap();
     assert_eq!(theirs[0].len(), 6);
-    assert_same(&ours(&made, &folder, &[]), &theirs, "dense");
+    assert_same(&embed(&made, &folder, &[]), &theirs, "dense");
 }
 
 #[test]

@@ -89,6 +89,7 @@ fn draw_lines(
     if series.len() > 1 {
         chart
             .configure_series_labels()
+            .position(SeriesLabelPosition::UpperRight)
             .border_style(RGBColor(200, 200, 200))
             .background_style(WHITE)
             .draw()?;

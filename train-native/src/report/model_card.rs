@@ -1,8 +1,11 @@
 //! The model card: `README.md` with the front matter that the Hub reads.
 
+use std::path::Path;
+
 use anyhow::Result;
 use serde_json::json;
 
+use crate::hub::is_id;
 use crate::recipe::Recipe;
 use crate::train::{Inputs, Point};
 
@@ -49,13 +52,10 @@ impl ModelCard<'_> {
             "tags:\n- sentence-transformers\n- sentence-similarity\n- feature-extraction\n- kiln"
                 .to_string(),
         ];
-        if let Some(base) = &recipe.model.base {
-            let name = match std::path::Path::new(base).is_absolute() || base.starts_with('.') {
-                // A folder means nothing to others; its last part may.
-                true => base.trim_end_matches('/').rsplit('/').next().unwrap_or(base),
-                false => base,
-            };
-            front.push(format!("base_model: {}", json!(name)));
+        // A folder means nothing to others, and the Hub refuses what is no id of its own.
+        let base = recipe.model.base.as_ref().and_then(|base| base.split('@').next());
+        if let Some(base) = base.filter(|base| is_id(base) && !Path::new(base).exists()) {
+            front.push(format!("base_model: {}", json!(base)));
         }
         if !scores.is_empty() {
             let results: Vec<_> = scores

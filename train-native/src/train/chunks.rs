@@ -27,7 +27,7 @@ use crate::data::Text;
 use crate::recipe::{Compute, Precision};
 
 /// Texts that are computed at once on the CPU where the recipe does not say.
-const CPU_CHUNK: usize = 16;
+const CPU_CHUNK: usize = 32;
 
 /// How the passes are run.
 #[derive(Debug, Clone, Copy)]

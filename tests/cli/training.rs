@@ -345,3 +345,43 @@ print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag 
     }
     assert_eq!(found["eval/pairs"].as_array().unwrap().len(), 3 + 1 + 1);
 }
+
+/// The first steps on every device that is there, against those on the CPU.
+#[test]
+fn every_device_takes_the_same_steps() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let base = folder.model("{ mode = 'mean' }");
+    let recipe = folder.write(
+        "r.toml",
+        format!(
+            "name = 'steps'\n[model]\nbase = '{}'\n[[stage]]\nname = 's'\ndata = ['data.jsonl']\n\
+             steps = 2\nbatch_size = 4\nlr = 1e-3\nweight_decay = 0.01\n",
+            base.display()
+        ),
+    );
+    let steps = |device: &str| -> Option<Vec<(f64, f64)>> {
+        let out = folder.arg(device);
+        let mut command = crate::harness::kiln_on(device, &["--quiet", "train", "-r", &recipe]);
+        let run = command.args(["--output", &out]).output().unwrap();
+        let error = String::from_utf8(run.stderr).unwrap();
+        if ["no CUDA", "no Vulkan"].iter().any(|none| error.contains(none)) {
+            eprintln!("SKIPPED on {device}: {}", error.lines().last().unwrap_or_default());
+            return None;
+        }
+        assert!(run.status.success(), "{device}: {error}");
+        let number = |line: &Value, name: &str| line[name].as_f64().unwrap();
+        let lines = metrics(&folder.path(device));
+        Some(lines.iter().map(|line| (number(line, "loss"), number(line, "grad_norm"))).collect())
+    };
+    let expected = steps("cpu").unwrap();
+    for device in ["vulkan", "cuda"] {
+        let Some(found) = steps(device) else { continue };
+        let ((loss, norm), (first, first_norm)) = (found[0], expected[0]);
+        assert!((loss - first).abs() < 1e-4 * first.abs(), "{device}: {loss}, CPU {first}");
+        assert!((norm / first_norm - 1.0).abs() < 1e-3, "{device}: {norm}, CPU {first_norm}");
+        let ((loss, _), (second, _)) = (found[1], expected[1]);
+        assert!((loss - second).abs() < 1e-2 * second.abs(), "{device}: {loss}, CPU {second}");
+        println!("{device} and CPU: loss {loss} and {second} after a step");
+    }
+}

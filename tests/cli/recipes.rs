@@ -49,6 +49,19 @@ fn paper_size_recipes_resolve() {
 }
 
 #[test]
+fn examples_resolve() {
+    let folder = Folder::new();
+    let base = format!("model.base={}", folder.model("{ mode = 'mean' }").display());
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/examples");
+    for example in std::fs::read_dir(examples).unwrap() {
+        let path = example.unwrap().path().display().to_string();
+        let found = dry(&["--recipe", &path, "--set", &base, "--data-dir", &folder.arg("")]);
+        assert!(found["stages"][0]["samples"].as_u64() > Some(0), "{path}: {found}");
+        assert!(found["data_error"].as_str().unwrap().contains("data/"), "{path}: {found}");
+    }
+}
+
+#[test]
 fn small_recipes_train() {
     for name in names().iter().filter(|name| name.ends_with("-small")) {
         let folder = Folder::new();

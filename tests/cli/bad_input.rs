@@ -291,3 +291,22 @@ fn a_full_disk() {
         assert!(names(&disk.0).is_empty(), "left on the full disk: {:?}", names(&disk.0));
     }
 }
+
+/// A process that may have less memory than a batch needs.
+#[test]
+#[cfg(target_os = "linux")]
+fn no_memory_left() {
+    let folder = Folder::new();
+    let line = format!(
+        "ulimit -v 2500000; exec {} --device cpu --quiet train --recipe nv-embed-small --output {} \
+         --set order=[\"'retrieval'\"] --set stage.1.batch_size=2048 --set compute.chunk=8192",
+        env!("CARGO_BIN_EXE_train-native"),
+        folder.arg("out"),
+    );
+    let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    has(&error, &["error: out of memory", "compute.chunk", "batch_size"]);
+    assert!(!folder.path("out/model").exists());
+}

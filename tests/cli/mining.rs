@@ -71,7 +71,7 @@ fn mining_keeps_its_scores_and_filters_again() {
     let strict = ["--percent-of-positive", "0.9", "--negatives", "2", "--least", "0"];
     let whole = folder.arg("whole.jsonl");
     let direct = stdout(kiln(&common).args(strict).args(["--output", &whole]));
-    let from = ["mine", "--json", "--model", "not there", "--data", &data, "--corpus", &corpus];
+    let from = ["mine", "--json", "--data", &data, "--corpus", &corpus];
     let filtered =
         stdout(kiln(&from).args(strict).args(["--from-scores", &scores, "--output", &again]));
     let counts = |text: &str| serde_json::from_str::<Value>(text).unwrap()["counts"].clone();
@@ -105,8 +105,6 @@ fn mining_keeps_its_scores_and_filters_again() {
     let mismatch = failure(&mut kiln(&[
         "--quiet",
         "mine",
-        "--model",
-        "x",
         "--data",
         &other,
         "--corpus",

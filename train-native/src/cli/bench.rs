@@ -71,7 +71,7 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
             texts,
             tokens,
             batch: args.batch,
-            max_length: args.model.max_length.unwrap_or(0),
+            max_length: args.model.overrides.max_length.unwrap_or(0),
             runs: args.runs,
             rounds: args.rounds,
             python: args.python.clone(),

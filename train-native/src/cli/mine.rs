@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 
-use super::{Global, ModelArgs};
+use super::{Global, ModelOverrides};
 use crate::data::{DataSet, Example, OnBadRow, Opening, Store, StoreWriter, text_hash};
 use crate::mine::{Dropped, Filters, Pick, filter, read_scores, search, write_scores};
 use crate::model::load_embedder;
@@ -20,8 +20,11 @@ use crate::{device, with_backend};
 /// Find hard negatives with a teacher model: nearest texts, less what may be answers.
 #[derive(Debug, Args)]
 pub(super) struct MineArgs {
+    /// Teacher: model folder, or Hub id (owner/name[@revision])
+    #[arg(long, short, value_name = "DIR|HUB_ID", required_unless_present = "from_scores")]
+    model: Option<String>,
     #[command(flatten)]
-    model: ModelArgs,
+    overrides: ModelOverrides,
     /// Examples (queries and positives, any training format)
     #[arg(long, short, value_name = "FILE")]
     data: PathBuf,
@@ -70,8 +73,8 @@ pub(super) struct MineArgs {
     /// Keep scores and ranks in this file (.jsonl or .jsonl.zst), to filter again without embedding
     #[arg(long, value_name = "FILE")]
     scores: Option<PathBuf>,
-    /// Filter the scores of an earlier run; --model is not loaded
-    #[arg(long, value_name = "FILE", conflicts_with = "scores")]
+    /// Filter the scores of an earlier run, without a model
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scores", "model"])]
     from_scores: Option<String>,
     /// Leave out rows that cannot be read, and count them, rather than stop
     #[arg(long)]
@@ -82,11 +85,12 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
     let corpus = corpus(args.corpus.as_deref(), &set, terminal)?;
-    let scored = match &args.from_scores {
-        Some(path) => read_scores(path, set.len(), corpus.len())?,
-        None => {
+    let scored = match (&args.from_scores, &args.model) {
+        (Some(path), _) => read_scores(path, set.len(), corpus.len())?,
+        (None, None) => bail!("--model is missing"),
+        (None, Some(name)) => {
             let device = device::open(global.device)?;
-            let (name, options) = (&args.model.model, args.model.load_options());
+            let options = args.overrides.load_options();
             with_backend!(&device, B, handle => {
                 let embedder = load_embedder::<B>(name, &options, &handle, terminal)?;
                 search(&embedder, name, &set, &corpus, args.top_k as usize, terminal)
@@ -124,7 +128,7 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
         lines.push(b'\n');
     }
     if dropped.queries_kept == 0 {
-        anyhow::bail!(
+        bail!(
             "no query has a negative left: of {} candidates {}; loosen the filters",
             dropped.candidates,
             reasons(&dropped).join(", ")

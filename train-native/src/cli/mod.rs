@@ -92,6 +92,19 @@ struct ModelArgs {
     /// Model folder, or Hub id (owner/name[@revision]; cache and HF_ENDPOINT as huggingface_hub)
     #[arg(long, short, value_name = "DIR|HUB_ID")]
     model: String,
+    #[command(flatten)]
+    overrides: ModelOverrides,
+}
+
+impl ModelArgs {
+    fn load_options(&self) -> LoadOptions {
+        self.overrides.load_options()
+    }
+}
+
+/// What of a model's settings to override.
+#[derive(Debug, Clone, Args)]
+struct ModelOverrides {
     /// Pooling head to use instead of the model's: cls, last_token, mean, weighted_mean, anchor
     #[arg(long, value_name = "NAME", value_parser = parse_pooling)]
     pooling: Option<PoolingConfig>,
@@ -103,7 +116,7 @@ struct ModelArgs {
     max_length: Option<usize>,
 }
 
-impl ModelArgs {
+impl ModelOverrides {
     fn load_options(&self) -> LoadOptions {
         LoadOptions {
             pooling: self.pooling.clone(),
@@ -155,20 +168,24 @@ fn parse_attention(name: &str) -> Result<AttentionMode, String> {
     }
 }
 
+/// What to do where memory runs out.
+pub const LOWER_MEMORY: &str = "in training lower compute.chunk (with compute.grad_cache or \
+    compute.checkpoint_blocks = true), batch_size or max_length, elsewhere --batch-tokens";
+
+/// Whether a device's failure is that it has no memory left, by the words that drivers use.
+fn is_out_of_memory(failure: &str) -> bool {
+    let failure = failure.to_lowercase();
+    ["out of memory", "outofmemory", "out_of_memory"].iter().any(|part| failure.contains(part))
+}
+
 /// Parses the command line, runs the command, and reports an error in one line.
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(|place| format!(" ({}:{})", place.file(), place.line()));
         let what =
             panic.payload_as_str().unwrap_or("unknown cause").lines().next().unwrap_or_default();
-        let lower = what.to_lowercase();
-        if ["out of memory", "outofmemory", "out_of_memory"].iter().any(|part| lower.contains(part))
-        {
-            eprintln!(
-                "error: the device is out of memory; in training lower compute.chunk (with \
-                 compute.grad_cache or compute.checkpoint_blocks = true), batch_size or max_length, \
-                 elsewhere --batch-tokens: {what}"
-            );
+        if is_out_of_memory(what) {
+            eprintln!("error: the device is out of memory ({what}); {LOWER_MEMORY}");
             return;
         }
         eprintln!("error: internal failure: {what}{}; please report it", place.unwrap_or_default());
@@ -203,5 +220,22 @@ pub fn main() -> ExitCode {
                 _ => ExitCode::FAILURE,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_words_for_no_memory_are_known() {
+        for failure in [
+            "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")",
+            "wgpu error: Out of Memory",
+            "Not enough memory left on device: OutOfMemory",
+        ] {
+            assert!(is_out_of_memory(failure), "{failure}");
+        }
+        assert!(!is_out_of_memory("index out of bounds"));
     }
 }

@@ -1,8 +1,8 @@
 //! Examples on disk: read at random, never all in memory.
 
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::io::{BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub struct StoreWriter {
 /// Records that can be read in any order; eight bytes of memory each.
 #[derive(Debug)]
 pub struct Store {
-    file: File,
+    file: Mutex<File>,
     offsets: Vec<u64>,
 }
 
@@ -62,7 +62,7 @@ impl StoreWriter {
         let file = self.file.into_inner().map_err(|error| error.into_error()).context(
             "cannot keep the examples in the temporary folder; free space there, or set TMPDIR",
         )?;
-        Ok(Store { file, offsets: self.offsets })
+        Ok(Store { file: Mutex::new(file), offsets: self.offsets })
     }
 }
 
@@ -84,7 +84,12 @@ impl Store {
     pub fn get<T: DeserializeOwned>(&self, at: usize) -> Result<T> {
         let (start, end) = (self.offsets[at], self.offsets[at + 1]);
         let mut bytes = vec![0; (end - start) as usize];
-        self.file.read_exact_at(&mut bytes, start).context("the temporary file of examples")?;
+        // Each read says where it begins, so a reader that failed leaves nothing behind.
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(start))
+            .and_then(|_| file.read_exact(&mut bytes))
+            .context("the temporary file of examples")?;
+        drop(file);
         Ok(serde_json::from_slice(&bytes)?)
     }
 }

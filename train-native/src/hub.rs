@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use hf_hub::progress::{DownloadEvent, Progress, ProgressEvent, ProgressHandler, UploadEvent};
-use hf_hub::repository::RepoTypeModel;
+use hf_hub::repository::{RepoTreeEntry, RepoTypeDataset, RepoTypeModel};
 use hf_hub::{HFClientSync, HFError, HFRepositorySync};
 use indicatif::ProgressBar;
 
@@ -217,6 +217,65 @@ impl HubModel {
             .map_err(explain)
             .with_context(|| format!("{id}: nothing was uploaded"))?;
         Ok(commit.commit_url.unwrap_or_else(|| format!("https://huggingface.co/{id}")))
+    }
+}
+
+/// A data set on the Hub: `owner/name` at a revision.
+pub struct HubDataSet {
+    repo: HFRepositorySync<RepoTypeDataset>,
+    revision: String,
+    terminal: Terminal,
+}
+
+impl HubDataSet {
+    /// A data set by its id. Nothing is asked of the network yet.
+    ///
+    /// # Errors
+    /// Not an id, or an endpoint that is no address.
+    pub fn new(id: &str, revision: Option<&str>, terminal: Terminal) -> Result<Self> {
+        let [owner, name, own] = parts(id)
+            .with_context(|| format!("{id}: not a Hub id (owner/name or owner/name@revision)"))?;
+        let client = HFClientSync::new().context("the Hub's settings (HF_ENDPOINT, HF_TOKEN)")?;
+        let revision = revision.unwrap_or(own).to_string();
+        Ok(Self { repo: client.dataset(owner, name), revision, terminal })
+    }
+
+    /// The branch on which the Hub keeps the data set as Parquet.
+    pub fn converted(&self) -> Self {
+        Self {
+            repo: self.repo.clone(),
+            revision: "refs/convert/parquet".into(),
+            terminal: self.terminal,
+        }
+    }
+
+    /// Id and revision, for messages.
+    pub fn label(&self) -> String {
+        format!("{}@{}", self.repo.repo_path(), self.revision)
+    }
+
+    /// Names of all files.
+    ///
+    /// # Errors
+    /// No such data set or revision, or no network.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let entries = self.repo.list_tree().revision(self.revision.as_str()).recursive(true).send();
+        let entries = entries.with_context(|| self.label())?;
+        let name = |entry| match entry {
+            RepoTreeEntry::File { path, .. } => Some(path),
+            RepoTreeEntry::Directory { .. } => None,
+        };
+        Ok(entries.into_iter().filter_map(name).collect())
+    }
+
+    /// A file, from the cache where it is there.
+    ///
+    /// # Errors
+    /// No such file, or no network.
+    pub fn file(&self, name: &str) -> Result<PathBuf> {
+        let bar = Bar::progress(self.terminal, name);
+        let sent = self.repo.download_file().filename(name).revision(self.revision.as_str());
+        sent.progress(bar).send().with_context(|| format!("{}: {name}", self.label()))
     }
 }
 

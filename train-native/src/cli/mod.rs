@@ -1,8 +1,10 @@
 //! The command line: one file a command, each no more than arguments and a call.
 
 mod bench;
+mod compare;
 mod devices;
 mod embed;
+mod eval;
 mod granularity;
 mod inspect;
 mod mine;
@@ -70,6 +72,10 @@ enum Command {
     Mine(mine::MineArgs),
     /// Check that graded negatives are graded
     Granularity(granularity::GranularityArgs),
+    /// Score a model on tasks and suites, as mteb does; or a TREC run
+    Eval(Box<eval::EvalArgs>),
+    /// Compare the results of two models
+    Compare(compare::CompareArgs),
     /// Upload a model to the Hugging Face Hub
     Push(push::PushArgs),
     /// List the devices that are there, and why the rest is not
@@ -200,6 +206,8 @@ pub fn main() -> ExitCode {
             Command::Recipes(args) => recipes::run(args, global),
             Command::Mine(args) => mine::run(args, global),
             Command::Granularity(args) => granularity::run(args, global),
+            Command::Eval(args) => eval::run(args, global),
+            Command::Compare(args) => compare::run(args, global),
             Command::Push(args) => push::run(args, global),
             Command::Devices => devices::run(global),
             Command::Embed(args) => embed::run(args, global),

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use super::store::{Store, StoreWriter};
-use crate::text::{Columns, TextFile};
+use crate::text::{Columns, Object, TextFile};
 
 /// A retrieval set: the corpus stays on disk, queries and judgements are in memory.
 #[derive(Debug)]
@@ -15,10 +16,27 @@ pub struct BeirFolder {
     pub corpus: Store,
     /// Ids of the corpus.
     pub corpus_ids: Vec<String>,
+    /// Ids of the queries.
+    pub query_ids: Vec<String>,
     /// Queries that have a judgement in the split.
     pub queries: Vec<String>,
-    /// Relevant corpus rows of each query with their grades.
+    /// Judged corpus rows of each query with their grades.
     pub relevant: Vec<HashMap<usize, f64>>,
+    /// Corpus rows to rank for each query, where not the whole corpus is.
+    pub candidates: Option<Vec<Vec<usize>>>,
+}
+
+/// The files that a [`BeirFolder`] is read from.
+#[derive(Debug, Clone, Default)]
+pub struct BeirFiles {
+    /// `_id`, `title`, `text`.
+    pub corpus: Vec<TextFile>,
+    /// `_id`, `text`.
+    pub queries: Vec<TextFile>,
+    /// `query-id`, `corpus-id`, `score`.
+    pub qrels: Vec<TextFile>,
+    /// `query-id`, `corpus-ids`: what to rank for each query; none where all of the corpus is.
+    pub top_ranked: Vec<TextFile>,
 }
 
 /// A file of the folder, plain or compressed.
@@ -35,19 +53,25 @@ fn beside(folder: &Path, name: &str) -> Result<PathBuf> {
         })
 }
 
+/// Names of the splits that a folder has judgements for, sorted.
+pub fn qrels_splits(folder: &Path) -> Vec<String> {
+    let mut splits: Vec<String> = std::fs::read_dir(folder.join("qrels"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| Some(entry.file_name().to_str()?.split('.').next()?.to_string()))
+        .collect();
+    splits.sort();
+    splits
+}
+
 /// The judgements of a split.
 ///
 /// # Errors
 /// No such split; the error lists those that are there.
 pub fn qrels_file(folder: &Path, split: &str) -> Result<PathBuf> {
     beside(folder, &format!("qrels/{split}.tsv")).map_err(|error| {
-        let mut splits: Vec<String> = std::fs::read_dir(folder.join("qrels"))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| Some(entry.file_name().to_str()?.split('.').next()?.to_string()))
-            .collect();
-        splits.sort();
+        let splits = qrels_splits(folder);
         match splits.is_empty() {
             true => error,
             false => error.context(format!("no split {split:?}; there are {}", splits.join(", "))),
@@ -55,71 +79,136 @@ pub fn qrels_file(folder: &Path, split: &str) -> Result<PathBuf> {
     })
 }
 
-impl BeirFolder {
-    /// Reads a split.
+/// A value as the text of an id.
+fn id(object: &Object, names: &[&str]) -> Option<String> {
+    match names.iter().find_map(|name| object.fields.get(*name))? {
+        Value::String(id) => Some(id.clone()),
+        Value::Number(id) => Some(id.to_string()),
+        _ => None,
+    }
+}
+
+/// Calls `each` with every row of some files, and names the place where it fails.
+fn rows(files: &[TextFile], mut each: impl FnMut(&Object) -> Result<()>) -> Result<()> {
+    for file in files {
+        for object in file.objects()? {
+            let object = object?;
+            each(&object).with_context(|| format!("{}:{}", file.label, object.number))?;
+        }
+    }
+    Ok(())
+}
+
+fn text<'a>(object: &'a Object, name: &str) -> Result<&'a str> {
+    object.fields.get(name).and_then(Value::as_str).with_context(|| format!("no text {name:?}"))
+}
+
+impl BeirFiles {
+    /// The files of a folder's split.
     ///
     /// # Errors
-    /// Missing files, lines that cannot be read, or a split without judgements.
-    pub fn read(folder: &Path, split: &str, limit: Option<usize>) -> Result<Self> {
-        let open =
-            |path: PathBuf, columns: Columns| TextFile::open(&path.to_string_lossy(), columns);
-        let id = |record: &crate::text::Record, file: &TextFile| {
-            record.id.clone().with_context(|| format!("{}:{}: no _id", file.label, record.number))
+    /// A missing file.
+    pub fn of(folder: &Path, split: &str) -> Result<Self> {
+        let open = |path: PathBuf| -> Result<Vec<TextFile>> {
+            Ok(vec![TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?])
         };
-        let columns = Columns { fields: vec!["text".into()], optional: vec!["title".into()] };
-        let corpus_file = open(beside(folder, "corpus.jsonl")?, columns)?;
+        Ok(Self {
+            corpus: open(beside(folder, "corpus.jsonl")?)?,
+            queries: open(beside(folder, "queries.jsonl")?)?,
+            qrels: open(qrels_file(folder, split)?)?,
+            top_ranked: beside(folder, "top_ranked.jsonl").map_or_else(|_| Ok(Vec::new()), open)?,
+        })
+    }
+
+    /// Reads the set.
+    ///
+    /// # Errors
+    /// Rows that cannot be read, or judgements that name nothing that is there.
+    pub fn read(&self, limit: Option<usize>) -> Result<BeirFolder> {
         let mut corpus = StoreWriter::new()?;
         let mut corpus_ids = Vec::new();
         let mut row_of = HashMap::new();
-        for record in corpus_file.records()? {
-            let record = record?;
-            let id = id(&record, &corpus_file)?;
-            let [text, title] = &record.fields[..] else { continue };
-            let joined = if title.is_empty() { text.clone() } else { format!("{title} {text}") };
-            corpus.push(&joined)?;
+        rows(&self.corpus, |object| {
+            let title = object.fields.get("title").and_then(Value::as_str).unwrap_or_default();
+            let text = text(object, "text")?;
+            match title.is_empty() {
+                true => corpus.push(&text)?,
+                false => corpus.push(&format!("{title} {text}"))?,
+            }
+            let id = id(object, &["_id", "id"]).context("no _id")?;
             row_of.insert(id.clone(), corpus_ids.len());
             corpus_ids.push(id);
-        }
-        let query_file = open(beside(folder, "queries.jsonl")?, Columns::required(&["text"]))?;
+            Ok(())
+        })?;
         let mut texts = HashMap::new();
-        for record in query_file.records()? {
-            let record = record?;
-            texts.insert(id(&record, &query_file)?, record.joined());
-        }
-        let qrels = open(
-            qrels_file(folder, split)?,
-            Columns::required(&["query-id", "corpus-id", "score"]),
-        )?;
+        rows(&self.queries, |object| {
+            let id = id(object, &["_id", "id"]).context("no _id")?;
+            texts.insert(id, text(object, "text")?.to_string());
+            Ok(())
+        })?;
         let (mut queries, mut relevant) = (Vec::new(), Vec::<HashMap<usize, f64>>::new());
+        let mut query_ids = Vec::new();
         let mut query_row: HashMap<String, usize> = HashMap::new();
         let mut absent = 0;
-        for record in qrels.records()? {
-            let record = record?;
-            let place = || format!("{}:{}", qrels.label, record.number);
-            let [query, document, score] = &record.fields[..] else { continue };
-            let score: f64 =
-                score.parse().with_context(|| format!("{}: the score is {score:?}", place()))?;
-            let (Some(text), Some(&row)) = (texts.get(query), row_of.get(document)) else {
+        rows(&self.qrels, |object| {
+            let query = id(object, &["query-id", "query_id"]).context("no query-id")?;
+            let document = id(object, &["corpus-id", "corpus_id"]).context("no corpus-id")?;
+            let score = object.fields.get("score").unwrap_or(&Value::Null);
+            let grade = score.as_f64().or_else(|| score.as_str()?.trim().parse().ok());
+            let grade = grade
+                .filter(|grade: &f64| grade.is_finite())
+                .with_context(|| format!("the score is {score}"))?;
+            let (Some(text), Some(&row)) = (texts.get(&query), row_of.get(&document)) else {
                 absent += 1;
-                continue;
+                return Ok(());
             };
             let at = *query_row.entry(query.clone()).or_insert_with(|| {
+                query_ids.push(query);
                 queries.push(text.clone());
                 relevant.push(HashMap::new());
                 queries.len() - 1
             });
-            relevant[at].insert(row, score);
-        }
+            relevant[at].insert(row, grade);
+            Ok(())
+        })?;
         if queries.is_empty() {
+            let label = self.qrels.first().map_or("qrels", |file| file.label.as_str());
             bail!(
-                "{}: no judgement names a query and a document that are there ({absent} do not)",
-                qrels.label
+                "{label}: no judgement names a query and a document that are there ({absent} do not)"
             );
+        }
+        let mut candidates = None;
+        if !self.top_ranked.is_empty() {
+            let mut ranked = vec![Vec::new(); queries.len()];
+            rows(&self.top_ranked, |object| {
+                let query = id(object, &["query-id", "query_id"]).context("no query-id")?;
+                let documents = object.fields.get("corpus-ids").and_then(Value::as_array);
+                let documents = documents.context("no list corpus-ids")?;
+                if let Some(&at) = query_row.get(&query) {
+                    let row = |id: &Value| row_of.get(id.as_str()?).copied();
+                    ranked[at] = documents.iter().filter_map(row).collect();
+                }
+                Ok(())
+            })?;
+            candidates = Some(ranked);
         }
         if let Some(limit) = limit {
             queries.truncate(limit);
+            query_ids.truncate(limit);
             relevant.truncate(limit);
+            candidates.iter_mut().for_each(|candidates| candidates.truncate(limit));
         }
-        Ok(Self { corpus: corpus.finish()?, corpus_ids, queries, relevant })
+        let corpus = corpus.finish()?;
+        Ok(BeirFolder { corpus, corpus_ids, query_ids, queries, relevant, candidates })
+    }
+}
+
+impl BeirFolder {
+    /// Reads a split of a folder.
+    ///
+    /// # Errors
+    /// Missing files, lines that cannot be read, or a split without judgements.
+    pub fn read(folder: &Path, split: &str, limit: Option<usize>) -> Result<Self> {
+        BeirFiles::of(folder, split)?.read(limit)
     }
 }

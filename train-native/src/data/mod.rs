@@ -12,7 +12,7 @@ mod leak;
 mod sampler;
 mod store;
 
-pub use beir::{BeirFolder, qrels_file};
+pub use beir::{BeirFiles, BeirFolder, qrels_file, qrels_splits};
 pub use convert::Labels;
 pub use dataset::{Counts, DataSet, OnBadRow, Opening};
 pub use example::Example;

@@ -1,11 +1,45 @@
-//! Evaluation: how well vectors, or words, find the right passages.
+//! Evaluation: mteb's tasks and measures, suites of them, TREC runs, comparisons.
+//!
+//! `suite -> Task -> Source (files) -> tasks/ (data, vectors, metrics) -> Outcome -> results`
 
 mod bm25;
-mod correlation;
+mod compare;
+mod encoder;
+mod kmeans;
+mod light;
+mod logistic;
+pub mod metrics;
+mod random;
+mod results;
 mod retrieval;
+mod run;
 mod sets;
+mod source;
+mod suite;
+mod task;
+mod tasks;
+mod top_k;
+mod trec;
+mod weights;
 
 pub use bm25::bm25_rankings;
-pub use correlation::spearman;
+pub use compare::{Comparison, Interval, Wilcoxon, paired_bootstrap, wilcoxon};
+pub use encoder::{Cache, Encoder, ModelEncoder, fingerprint, short_hash};
+pub use kmeans::mini_batch_kmeans;
+pub use light::Light;
+pub use logistic::fit_predict;
+pub use random::{NumpyRandom, PythonRandom};
+pub use results::{
+    Line, ModelResults, Summary, TaskResult, markdown_table, plain_table, read_result,
+    read_results, results_folder, write_meta, write_result, write_tables,
+};
 pub use retrieval::{dense_rankings, ndcg};
+pub use run::{LeftOut, Ran, Run};
 pub use sets::Measured;
+pub use source::{Card, Missing, Source, split_files};
+pub use suite::Suite;
+pub use task::{Outcome, Parts, PromptChoice, Task, TaskKind};
+pub use tasks::{Evaluation, RankedTask, evaluate, ranking_scores};
+pub use top_k::ParallelTopK;
+pub use trec::{Evaluated, Measure};
+pub use weights::WeightBits;

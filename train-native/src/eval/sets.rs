@@ -9,7 +9,8 @@ use burn::tensor::backend::Backend;
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::index::{TopK, cosine};
 
-use super::{ndcg, spearman};
+use super::metrics::spearman;
+use super::ndcg;
 use crate::data::corpus::{Corpus, CorpusSize};
 use crate::data::{BeirFolder, Row, RowFormat};
 use crate::embedding::{BLOCK, embed_texts};
@@ -77,7 +78,9 @@ impl Measured {
                 let vectors = embed(texts, "query")?;
                 let found: Vec<f64> =
                     vectors.chunks(2).map(|pair| f64::from(cosine(&pair[0], &pair[1]))).collect();
-                Ok(spearman(&found, scores))
+                let rho = spearman(&found, scores);
+                // Equal scores everywhere (a model at its start) rank nothing.
+                Ok(if rho.is_nan() { 0.0 } else { rho })
             }
             Kind::Retrieval(set) => {
                 let mut search = TopK::new(&embed(&set.queries, "query")?, DEPTH)?;
@@ -115,8 +118,10 @@ fn made_up(seed: u64, limit: Option<usize>) -> Result<BeirFolder> {
     Ok(BeirFolder {
         corpus: corpus.finish()?,
         corpus_ids: (0..test.corpus.len()).map(|row| format!("d{row}")).collect(),
+        query_ids: (0..count).map(|row| format!("q{row}")).collect(),
         queries: test.queries[..count].to_vec(),
         relevant: test.relevant[..count].iter().map(grades).collect(),
+        candidates: None,
     })
 }
 

@@ -54,6 +54,13 @@ impl Page {
         self.push(format_args!("{html}</table></div>\n"))
     }
 
+    /// A table that opens on a click on its title.
+    pub fn details(&mut self, title: &str, rows: &[Vec<String>]) -> &mut Self {
+        self.push(format_args!("<details><summary>{}</summary>\n", escape(title)));
+        self.table(rows);
+        self.push(format_args!("</details>\n"))
+    }
+
     /// Text as it stands, in a fixed-width font.
     pub fn code(&mut self, text: &str) -> &mut Self {
         self.push(format_args!("<pre>{}</pre>\n", escape(text)))

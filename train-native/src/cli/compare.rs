@@ -1,0 +1,66 @@
+//! `train-native compare`
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::Global;
+use crate::eval::{Comparison, markdown_table, plain_table, read_results};
+use crate::report::Page;
+use crate::vectors::write_atomically;
+
+/// Compare the results of two models: each task with a paired bootstrap over its queries or texts,
+/// each kind of task with Wilcoxon's signed-rank test over its tasks.
+#[derive(Debug, Args)]
+pub(super) struct CompareArgs {
+    /// Folder of the first model's results (`eval --output`)
+    a: PathBuf,
+    /// Folder of the second model's results
+    b: PathBuf,
+    /// Write the tables here: .md or .html
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &CompareArgs, global: &Global) -> Result<()> {
+    let (a, b) = (read_results(&args.a)?, read_results(&args.b)?);
+    let found = Comparison::of(&a, &b);
+    if found.tasks.is_empty() {
+        bail!("{} and {} have no task in common", args.a.display(), args.b.display());
+    }
+    let (tasks, kinds) = (found.task_rows(), found.kind_rows());
+    let note = "Scores in points of 100. Tasks: the difference, the middle 95 % of 2000 paired bootstrap \
+                draws of it, and how often they fall on the other side of zero (p, two-sided). Types: \
+                Wilcoxon's signed-rank test over tasks, * where p < 0.05.";
+    if let Some(output) = &args.output {
+        let title = format!("{} (A) and {} (B)", found.a, found.b);
+        let text = match output.extension().and_then(|ending| ending.to_str()) {
+            Some("html") => {
+                let mut page = Page::new(&title);
+                page.paragraph(note).heading("Types").table(&kinds).heading("Tasks").table(&tasks);
+                page.to_html()
+            }
+            Some("md") => format!(
+                "# {title}\n\n{note}\n\n{}\n{}",
+                markdown_table(&kinds),
+                markdown_table(&tasks)
+            ),
+            _ => bail!("{}: tables are written as .md or .html", output.display()),
+        };
+        write_atomically(output, text.as_bytes())?;
+    }
+    global.terminal().result(&found, || {
+        let mut text = format!(
+            "A: {}\nB: {}\n\n{}\n{}\n{note}\n",
+            found.a,
+            found.b,
+            plain_table(&tasks),
+            plain_table(&kinds)
+        );
+        if !found.left_out.is_empty() {
+            text += &format!("not in both: {}\n", found.left_out.join(", "));
+        }
+        text
+    })
+}

@@ -1,0 +1,436 @@
+//! `train-native eval`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::backend::Backend;
+use clap::{Args, Subcommand};
+use kiln_core::embedder::EmbedOptions;
+use serde_json::{Value, json};
+
+use super::{EmbedFlags, Global, ModelOverrides};
+use crate::eval::{
+    Cache, Encoder, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice,
+    Ran, Run, Suite, Summary, Task, TaskKind, TaskResult, WeightBits, fingerprint, plain_table,
+    read_results, results_folder, short_hash, write_meta, write_tables,
+};
+use crate::model::{load_embedder, resolve};
+use crate::terminal::{Terminal, print};
+use crate::{device, with_backend};
+
+/// Score a model on tasks as mteb defines them: one task on a file of one's own (--task, --data),
+/// or a suite of tasks (--suite). `eval trec` scores a TREC run instead.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(super) struct EvalArgs {
+    #[command(subcommand)]
+    trec: Option<Other>,
+    /// Model folder, or Hub id (owner/name[@revision])
+    #[arg(long, short, value_name = "DIR|HUB_ID", required = true)]
+    model: Option<String>,
+    #[command(flatten)]
+    overrides: ModelOverrides,
+    #[command(flatten)]
+    flags: EmbedFlags,
+    /// Kind of task that --data is
+    #[arg(long, value_name = "KIND", requires = "data", conflicts_with = "suite")]
+    task: Option<TaskKind>,
+    /// Shipped suite (see `eval suites`), or a TOML file
+    #[arg(long, value_name = "NAME|FILE", required_unless_present = "task")]
+    suite: Option<String>,
+    /// With --task its file or folder (.jsonl, .csv, .tsv, .parquet, BEIR), or hub:owner/name; with
+    /// --suite the folder in which the suite's paths begin
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// Split to evaluate on [default: the first there is of test, dev, validation]
+    #[arg(long, value_name = "NAME", requires = "task")]
+    split: Option<String>,
+    /// Part of the data set (a language, usually)
+    #[arg(long, value_name = "NAME", requires = "task", default_value = "default")]
+    subset: String,
+    /// Only these tasks of the suite
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "suite")]
+    only: Vec<String>,
+    /// Whose prompts texts get: model (its own), none, or the instruction tables nv-embed or mgh
+    #[arg(long, value_name = "WHOSE", default_value = "model")]
+    prompts: String,
+    /// Instruction for all tasks, put as "Instruct: ..\nQuery: "
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompts")]
+    instruction: Option<String>,
+    /// Prompt of queries, or of all texts in tasks that have one kind
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompts", "instruction"])]
+    query_prompt: Option<String>,
+    /// Prompt of documents
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompts", "instruction"])]
+    document_prompt: Option<String>,
+    /// Classification: texts of each label in training
+    #[arg(long, value_name = "N", requires = "task", default_value_t = 8)]
+    samples_per_label: usize,
+    /// Round the weights first, and print what that costs: full, int8 or int4 (blocks of 32)
+    #[arg(long, value_name = "BITS", default_value = "full")]
+    weights: WeightBits,
+    /// Evaluate retrieval on the light set that this teacher makes (its top 50 of each query, a
+    /// fifth of the queries), and print the gap to the full set
+    #[arg(long, value_name = "DIR|HUB_ID")]
+    light: Option<String>,
+    /// Folder of results; a run goes on where it was cut short [default with --suite: results]
+    #[arg(long, short, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Evaluate again what the folder of results has
+    #[arg(long)]
+    again: bool,
+    /// Folder of embeddings that were made before
+    #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
+    cache: Option<PathBuf>,
+    /// Keep no embeddings
+    #[arg(long, conflicts_with = "cache")]
+    no_cache: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Other {
+    /// Score a TREC run against TREC judgements, with trec_eval's measures and names
+    Trec(TrecArgs),
+    /// List the shipped suites and their tasks
+    Suites,
+}
+
+/// Files of trec_eval's formats.
+#[derive(Debug, Args)]
+struct TrecArgs {
+    /// Judgements: query, iteration, document, grade
+    qrels: PathBuf,
+    /// Run: query, Q0, document, rank, score, name; - for standard input
+    run: PathBuf,
+    /// Print each query too
+    #[arg(short = 'q', long)]
+    each_query: bool,
+    /// Average over all judged queries; those that the run lacks count as 0
+    #[arg(short, long)]
+    complete: bool,
+    /// Measures by trec_eval's names (map, ndcg_cut.10,20, official), as often as wanted
+    #[arg(short, long, value_name = "NAME")]
+    measure: Vec<String>,
+    /// Smallest grade of a relevant document
+    #[arg(short, long, value_name = "GRADE", default_value_t = 1.0)]
+    level: f64,
+}
+
+pub(super) fn run(args: &EvalArgs, global: &Global) -> Result<()> {
+    match (&args.trec, &args.model) {
+        (Some(Other::Trec(args)), _) => trec(args, global),
+        (Some(Other::Suites), _) => suites(global),
+        (None, Some(model)) => tasks(args, model, global),
+        (None, None) => bail!("name a model with --model"),
+    }
+}
+
+fn trec(args: &TrecArgs, global: &Global) -> Result<()> {
+    let measures = match args.measure.is_empty() {
+        true => Measure::default_set(),
+        false => args
+            .measure
+            .iter()
+            .map(|name| Measure::parse(name))
+            .collect::<Result<Vec<_>>>()?
+            .concat(),
+    };
+    let found = Evaluated::read(&args.qrels, &args.run, args.complete, args.level)?;
+    if global.json {
+        return print(&found.to_json(&measures, args.each_query).to_string());
+    }
+    print(found.to_text(&measures, args.each_query).trim_end_matches('\n'))
+}
+
+fn suites(global: &Global) -> Result<()> {
+    let suites = Suite::shipped()?;
+    let values: Vec<Value> = suites
+        .iter()
+        .map(|suite| json!({ "name": suite.name, "title": suite.title, "tasks": suite.tasks }))
+        .collect();
+    global.terminal().result(&values, || {
+        let mut text = String::new();
+        for suite in &suites {
+            let mut names: Vec<&str> = Vec::new();
+            for task in &suite.tasks {
+                let name = task.group.as_deref().unwrap_or(&task.name);
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            text += &format!("{}  {}\n    {}\n", suite.name, suite.title, names.join(", "));
+        }
+        text
+    })
+}
+
+/// The tasks that were asked for, and the folder in which their paths begin.
+fn wanted(args: &EvalArgs) -> Result<(Vec<Task>, PathBuf)> {
+    if let (Some(kind), Some(data)) = (args.task, &args.data) {
+        let text = data.to_string_lossy();
+        let hub = text.strip_prefix("hub:").map(String::from);
+        let name = Path::new(hub.as_deref().unwrap_or(&text))
+            .file_name()
+            .map_or_else(|| "data".into(), |name| name.to_string_lossy().into_owned());
+        let name = name.split('.').next().unwrap_or("data").to_string();
+        let mut task = Task::new(&name, kind);
+        match hub {
+            Some(hub) => task.hub = Some(hub),
+            None => task.path = Some(std::path::absolute(data)?),
+        }
+        task.split.clone_from(&args.split);
+        task.subset.clone_from(&args.subset);
+        task.samples_per_label = args.samples_per_label;
+        return Ok((vec![task], PathBuf::new()));
+    }
+    let name = args.suite.as_deref().context("give --task with --data, or --suite")?;
+    let mut tasks = Suite::open(name)?.tasks;
+    if !args.only.is_empty() {
+        let is_it =
+            |task: &Task, name: &String| task.name == *name || task.group.as_ref() == Some(name);
+        if let Some(unknown) =
+            args.only.iter().find(|name| !tasks.iter().any(|task| is_it(task, name)))
+        {
+            bail!("the suite {name} has no task {unknown:?}; see `train-native eval suites`");
+        }
+        tasks.retain(|task| args.only.iter().any(|name| is_it(task, name)));
+    }
+    Ok((tasks, args.data.clone().unwrap_or_default()))
+}
+
+/// An encoder on the chosen device, its fingerprint, and the name of its folder.
+struct Opened {
+    encoder: Box<dyn Encoder>,
+    fingerprint: String,
+}
+
+fn open(args: &EvalArgs, model: &str, weights: WeightBits, global: &Global) -> Result<Opened> {
+    let terminal = global.terminal();
+    let folder = resolve(model, terminal)?;
+    let overrides = args.overrides.load_options();
+    let options = args.flags.options(None, None);
+    let settings = format!("{overrides:?} {:?} {}", options.dimensions, weights.name());
+    let fingerprint = fingerprint(&folder, &settings)?;
+    let cache = match (&args.cache, args.no_cache) {
+        (_, true) => None,
+        (Some(folder), _) => Some(folder.clone()),
+        (None, _) => Cache::default_folder(),
+    };
+    let cache = cache.and_then(|folder| Cache::open(&folder, &fingerprint, terminal));
+    let device = device::open(global.device)?;
+    let encoder = with_backend!(&device, B, handle => {
+        encoder::<B>(model, args, weights, options, cache, &handle, terminal)?
+    });
+    Ok(Opened { encoder, fingerprint })
+}
+
+fn encoder<B: Backend>(
+    model: &str,
+    args: &EvalArgs,
+    weights: WeightBits,
+    options: EmbedOptions,
+    cache: Option<Cache>,
+    device: &B::Device,
+    terminal: Terminal,
+) -> Result<Box<dyn Encoder>> {
+    let mut embedder = load_embedder::<B>(model, &args.overrides.load_options(), device, terminal)?;
+    embedder.check(&options)?;
+    embedder.model = weights.round(embedder.model);
+    Ok(Box::new(ModelEncoder::new(embedder, options, cache, terminal)))
+}
+
+fn prompts(args: &EvalArgs) -> Result<PromptChoice> {
+    Ok(match (&args.instruction, &args.query_prompt, &args.document_prompt) {
+        (Some(instruction), ..) => PromptChoice::Instruction(instruction.clone()),
+        (None, None, None) => PromptChoice::from_name(&args.prompts)?,
+        (None, query, document) => PromptChoice::Texts([
+            query.clone().unwrap_or_default(),
+            document.clone().unwrap_or_default(),
+        ]),
+    })
+}
+
+fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
+    let terminal = global.terminal();
+    let (tasks, data) = wanted(args)?;
+    let prompts = prompts(args)?;
+    let ours = open(args, model, args.weights, global)?;
+    let teacher = match &args.light {
+        Some(teacher) => Some(open(args, teacher, WeightBits::Full, global)?),
+        None => None,
+    };
+    // What the results depend on beside the model's files names their folder.
+    let full = &fingerprint(
+        &resolve(model, terminal)?,
+        &format!(
+            "{:?} {:?} {}",
+            args.overrides.load_options(),
+            args.flags.dimensions,
+            WeightBits::Full.name()
+        ),
+    )?[..16];
+    let asked = match &prompts {
+        PromptChoice::Model => String::new(),
+        PromptChoice::None => "-none".into(),
+        PromptChoice::Table(table) => format!("-{table}"),
+        other => format!("-prompts.{}", short_hash(&format!("{other:?}"))),
+    };
+    let base = format!("{full}{asked}");
+    let mut revision = base.clone();
+    if args.weights != WeightBits::Full {
+        revision += &format!("-{}", args.weights.name());
+    }
+    if let Some(teacher) = &teacher {
+        revision += &format!("-light.{}", &teacher.fingerprint[..8]);
+    }
+    let name = model_name(model);
+    let output = match (&args.output, args.task) {
+        (Some(output), _) => Some(output.clone()),
+        (None, None) => Some(PathBuf::from("results")),
+        (None, Some(_)) => None,
+    };
+    let folder = output.as_ref().map(|output| results_folder(output, &name, &revision));
+    let run = Run {
+        encoder: ours.encoder.as_ref(),
+        prompts,
+        data,
+        folder: folder.clone(),
+        again: args.again,
+        light: teacher.as_ref().map(|teacher| Light { teacher: teacher.encoder.as_ref() }),
+        terminal,
+    };
+    if let Some(folder) = &folder {
+        let device = global.device.to_string();
+        write_meta(folder, &name, &revision, json!({ "device": device, "model": model }))?;
+    }
+    let gap_to = output
+        .as_ref()
+        .filter(|_| revision != base)
+        .map(|output| results_folder(output, &name, &base));
+    if let (Some(_), [task]) = (args.task, &tasks[..]) {
+        let (result, _) = run.one(task)?;
+        if result.main_score().is_none() {
+            terminal.note("the score is not defined: the values of one side are all equal");
+        }
+        return terminal.result(&result.to_json(), || one_text(&result));
+    }
+    let ran = run.all(&tasks)?;
+    let gaps = gap_to.map(|folder| gaps(&folder, &ran.results)).unwrap_or_default();
+    report(
+        &ran,
+        &ModelResults { model: name, revision, tasks: ran.results.clone() },
+        folder.as_deref(),
+        &gaps,
+        terminal,
+    )
+}
+
+/// A model's name for folders: the Hub id, or the folder's last part.
+fn model_name(model: &str) -> String {
+    let path = Path::new(model);
+    match path.exists() {
+        true => path
+            .canonicalize()
+            .ok()
+            .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .unwrap_or_else(|| model.into()),
+        false => model.split('@').next().unwrap_or(model).into(),
+    }
+}
+
+fn one_text(result: &TaskResult) -> String {
+    let mut rows = vec![vec!["measure".to_string(), result.task.name.clone()]];
+    rows.extend(result.scores.iter().map(|(name, score)| {
+        vec![name.clone(), score.map_or("not defined".into(), |score| format!("{score:.5}"))]
+    }));
+    let main = result.main_score().map_or("not defined".into(), |score| format!("{score:.5}"));
+    format!("{}main score: {} {main}\n", plain_table(&rows), result.task.main_score())
+}
+
+/// How far results are from the full evaluation's, task by task.
+fn gaps(full: &Path, results: &[TaskResult]) -> Vec<Vec<String>> {
+    let Ok(full) = read_results(full) else {
+        return Vec::new();
+    };
+    let mut rows = vec![["task", "full", "this", "gap"].map(String::from).to_vec()];
+    let mut sum = (0.0, 0.0);
+    for result in results {
+        let same = full.tasks.iter().find(|other| other.task == result.task);
+        if let Some((ours, theirs)) = result.main_score().zip(same.and_then(TaskResult::main_score))
+        {
+            let points = |score: f64| format!("{:.2}", 100.0 * score);
+            let gap = format!("{:+.2}", 100.0 * (ours - theirs));
+            rows.push(vec![result.task.name.clone(), points(theirs), points(ours), gap]);
+            sum = (sum.0 + (ours - theirs).abs(), sum.1 + 1.0);
+        }
+    }
+    if sum.1 > 0.0 {
+        let mean = format!("{:.2}", 100.0 * sum.0 / sum.1);
+        rows.push(vec!["mean size of the gap".into(), String::new(), String::new(), mean]);
+    }
+    rows
+}
+
+fn report(
+    ran: &Ran,
+    results: &ModelResults,
+    folder: Option<&Path>,
+    gaps: &[Vec<String>],
+    terminal: Terminal,
+) -> Result<()> {
+    let mut left_out = vec![vec!["task".to_string(), "why not".into()]];
+    let reasons = |ran: &[LeftOut], what: &str| {
+        let row = |one: &LeftOut| vec![one.task.clone(), format!("{what}: {}", one.reason)];
+        ran.iter().map(row).collect::<Vec<_>>()
+    };
+    left_out.extend(reasons(&ran.skipped, "skipped"));
+    left_out.extend(reasons(&ran.failed, "failed"));
+    if let Some(folder) = folder {
+        write_tables(folder, results, &left_out)?;
+    }
+    let summary = Summary::of(&results.tasks);
+    let value = json!({
+        "model": results.model,
+        "revision": results.revision,
+        "folder": folder,
+        "tasks": results.tasks.iter().map(TaskResult::to_json).collect::<Vec<_>>(),
+        "by_type": summary.by_type,
+        "mean_by_task": summary.mean_by_task,
+        "mean_by_type": summary.mean_by_type,
+        "skipped": ran.skipped,
+        "failed": ran.failed,
+        "gaps": gaps,
+    });
+    terminal.result(&value, || {
+        let mut text = plain_table(&summary.rows());
+        if left_out.len() > 1 {
+            text += &format!("\nnot evaluated:\n{}", plain_table(&left_out));
+        }
+        match gaps.len() {
+            0 if results.revision.contains("-light") || results.revision.contains("-int") => {
+                text += "\nno full evaluation is in the folder of results; run once without --light and --weights to see the gap\n";
+            }
+            0 => {}
+            _ => text += &format!("\ngap to the full evaluation:\n{}", plain_table(gaps)),
+        }
+        if let Some(folder) = folder {
+            text += &format!("\nresults, report.md and report.html: {}\n", folder.display());
+        }
+        text
+    })?;
+    if results.tasks.is_empty() && ran.failed.is_empty() {
+        bail!(
+            "no task's data is there; name its folder with --data, or see `train-native eval suites`"
+        );
+    }
+    match ran.failed.as_slice() {
+        [] => Ok(()),
+        failed => bail!(
+            "{} of {} tasks failed, first {}: {}",
+            failed.len(),
+            failed.len() + ran.results.len() + ran.skipped.len(),
+            failed[0].task,
+            failed[0].reason
+        ),
+    }
+}

@@ -1,0 +1,219 @@
+//! Texts to vectors for the tasks: prompts, a cache on disk, a progress bar.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use burn::tensor::backend::Backend;
+use kiln_core::embedder::{EmbedOptions, Embedder};
+use redb::{Database, ReadableDatabase as _, TableDefinition};
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use crate::embedding::{BLOCK, embed_texts};
+use crate::terminal::Terminal;
+
+/// Turns texts into vectors; what a task needs of a model.
+pub trait Encoder {
+    /// A vector a text, in the texts' order, all divided by their norm where the model does so.
+    ///
+    /// # Errors
+    /// Whatever hinders the model; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+    fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>>;
+
+    /// The model's own prompt for a task: by the first of some names that it has, else its
+    /// default.
+    fn own_prompt(&self, names: &[&str]) -> String;
+}
+
+/// A model, with the vectors that it has made before.
+pub struct ModelEncoder<B: Backend> {
+    embedder: Embedder<B>,
+    options: EmbedOptions,
+    cache: Option<Cache>,
+    terminal: Terminal,
+}
+
+impl<B: Backend> ModelEncoder<B> {
+    /// A model that embeds under some options.
+    pub fn new(
+        embedder: Embedder<B>,
+        options: EmbedOptions,
+        cache: Option<Cache>,
+        terminal: Terminal,
+    ) -> Self {
+        Self { embedder, options, cache, terminal }
+    }
+}
+
+impl<B: Backend> Encoder for ModelEncoder<B> {
+    fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
+        let options = EmbedOptions { prompt: Some(prompt.into()), ..self.options.clone() };
+        let mut vectors: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
+        let keys: Vec<u128> = texts.iter().map(|text| key(prompt, text)).collect();
+        // Each text once, and none that is kept.
+        let mut rows_of: HashMap<u128, Vec<usize>> = HashMap::new();
+        let mut missing = Vec::new();
+        let kept = self.cache.as_ref().map(|cache| cache.get(&keys)).transpose()?;
+        for (row, &key) in keys.iter().enumerate() {
+            if let Some(vector) = kept.as_ref().and_then(|kept| kept[row].clone()) {
+                vectors[row] = vector;
+                continue;
+            }
+            let rows = rows_of.entry(key).or_default();
+            if rows.is_empty() {
+                missing.push(row);
+            }
+            rows.push(row);
+        }
+        if missing.is_empty() {
+            return Ok(vectors);
+        }
+        let bar = self.terminal.progress(missing.len() as u64, "embedding");
+        let mut before = 0;
+        // In blocks, so that what was done is kept when the run is cut short.
+        for block in missing.chunks(BLOCK) {
+            let block_texts: Vec<&str> = block.iter().map(|&row| texts[row].as_str()).collect();
+            let made = embed_texts(&self.embedder, &block_texts, &options, |progress| {
+                bar.set_position((before + progress.texts) as u64);
+            })?;
+            before += block.len();
+            if let Some(cache) = &self.cache {
+                cache.put(block.iter().map(|&row| keys[row]).zip(&made))?;
+            }
+            for (&row, vector) in block.iter().zip(made) {
+                for &same in &rows_of[&keys[row]] {
+                    vectors[same].clone_from(&vector);
+                }
+            }
+        }
+        bar.finish_and_clear();
+        Ok(vectors)
+    }
+
+    fn own_prompt(&self, names: &[&str]) -> String {
+        let prompts = &self.embedder.prompts;
+        let named = names.iter().find_map(|name| prompts.by_name.get(*name));
+        match named {
+            Some(prompt) => prompt.clone(),
+            None => prompts.get(None).unwrap_or_default().to_string(),
+        }
+    }
+}
+
+fn key(prompt: &str, text: &str) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(&(prompt.len() as u64).to_le_bytes());
+    hash.update(prompt.as_bytes());
+    hash.update(text.as_bytes());
+    hash.digest128()
+}
+
+/// Vectors on disk, one file a model.
+pub struct Cache {
+    database: Database,
+    path: PathBuf,
+}
+
+const VECTORS: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("vectors");
+
+impl Cache {
+    /// The folder where vectors are kept if no other is named.
+    pub fn default_folder() -> Option<PathBuf> {
+        Some(dirs::cache_dir()?.join("kiln").join("embeddings"))
+    }
+
+    /// The vectors of a model. `None`, with a note, where another process has them open or the
+    /// file cannot be used: a cache that is not there must not end a run.
+    pub fn open(folder: &Path, model: &str, terminal: Terminal) -> Option<Self> {
+        let path = folder.join(format!("{model}.redb"));
+        let open = || -> Result<Database> {
+            std::fs::create_dir_all(folder)?;
+            let database = Database::create(&path)?;
+            let write = database.begin_write()?;
+            write.open_table(VECTORS)?;
+            write.commit()?;
+            Ok(database)
+        };
+        match open() {
+            Ok(database) => Some(Self { database, path }),
+            Err(error) => {
+                terminal.note(format!(
+                    "no cache of vectors: {}: {error:#}; everything is embedded anew",
+                    path.display()
+                ));
+                None
+            }
+        }
+    }
+
+    fn get(&self, keys: &[u128]) -> Result<Vec<Option<Vec<f32>>>> {
+        let read = || -> Result<_> {
+            let table = self.database.begin_read()?.open_table(VECTORS)?;
+            keys.iter()
+                .map(|key| {
+                    Ok(table.get(key)?.map(|bytes| {
+                        let (values, _) = bytes.value().as_chunks::<4>();
+                        values.iter().map(|value| f32::from_le_bytes(*value)).collect()
+                    }))
+                })
+                .collect()
+        };
+        read().with_context(|| format!("{}: remove this cache, it is damaged", self.path.display()))
+    }
+
+    fn put<'a>(&self, vectors: impl Iterator<Item = (u128, &'a Vec<f32>)>) -> Result<()> {
+        let write = || -> Result<()> {
+            let transaction = self.database.begin_write()?;
+            {
+                let mut table = transaction.open_table(VECTORS)?;
+                for (key, vector) in vectors {
+                    let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+                    table.insert(key, bytes.as_slice())?;
+                }
+            }
+            Ok(transaction.commit()?)
+        };
+        write().with_context(|| {
+            format!("{}: cannot keep vectors; free space, or use --no-cache", self.path.display())
+        })
+    }
+}
+
+/// A number of 32 hexadecimal digits for a model: its files, and what of its settings was changed.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn fingerprint(folder: &Path, settings: &str) -> Result<String> {
+    let mut files = Vec::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(place) = open.pop() {
+        for entry in std::fs::read_dir(&place).with_context(|| place.display().to_string())? {
+            let path = entry?.path();
+            // The Hub's cache holds links to files.
+            let data = std::fs::metadata(&path).with_context(|| path.display().to_string())?;
+            if data.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ending| {
+                ["json", "safetensors", "txt", "model", "bin"].iter().any(|known| ending == *known)
+            }) {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    let mut hash = Xxh3::new();
+    for path in files {
+        let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+        let bytes = std::fs::File::open(&path).with_context(|| path.display().to_string())?;
+        let mut content = Xxh3::new();
+        std::io::copy(&mut { bytes }, &mut content).with_context(|| path.display().to_string())?;
+        hash.update(format!("{name}\0{:032x}\n", content.digest128()).as_bytes());
+    }
+    hash.update(settings.as_bytes());
+    Ok(format!("{:032x}", hash.digest128()))
+}
+
+/// A short number for a text, as part of a name.
+pub fn short_hash(text: &str) -> String {
+    format!("{:08x}", xxh3_128(text.as_bytes()) as u32)
+}

@@ -1,0 +1,299 @@
+//! What a task is, and what comes of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::encoder::Encoder;
+
+/// mteb's seven kinds of tasks.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ValueEnum,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskKind {
+    /// Logistic regression on a few labelled texts.
+    Classification,
+    /// Mini-batch k-means against labels.
+    Clustering,
+    /// Whether two texts belong together, by a threshold on their similarity.
+    #[value(name = "pair", alias = "pair_classification")]
+    #[serde(alias = "pair")]
+    PairClassification,
+    /// Ranking a list that each query brings.
+    Reranking,
+    /// Ranking a corpus.
+    Retrieval,
+    /// Semantic textual similarity: correlation with people's scores.
+    Sts,
+    /// Correlation of summaries' likeness to human ones with people's scores.
+    Summarization,
+}
+
+impl TaskKind {
+    /// mteb's name of the kind.
+    pub fn mteb_name(self) -> &'static str {
+        match self {
+            Self::Classification => "Classification",
+            Self::Clustering => "Clustering",
+            Self::PairClassification => "PairClassification",
+            Self::Reranking => "Reranking",
+            Self::Retrieval => "Retrieval",
+            Self::Sts => "STS",
+            Self::Summarization => "Summarization",
+        }
+    }
+
+    /// The score that mteb reports for the kind.
+    pub fn main_score(self) -> &'static str {
+        match self {
+            Self::Classification => "accuracy",
+            Self::Clustering => "v_measure",
+            Self::PairClassification => "max_ap",
+            Self::Reranking => "map_at_1000",
+            Self::Retrieval => "ndcg_at_10",
+            Self::Sts | Self::Summarization => "cosine_spearman",
+        }
+    }
+
+    /// Whether both sides of the task are texts of one kind, so that both carry the instruction
+    /// (NV-Embed: "symmetric tasks").
+    pub fn symmetric(self) -> bool {
+        !matches!(self, Self::Reranking | Self::Retrieval)
+    }
+}
+
+impl fmt::Display for TaskKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.mteb_name())
+    }
+}
+
+/// A task of a suite.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Task {
+    /// Name, mteb's where it has one.
+    pub name: String,
+    /// Kind.
+    pub kind: TaskKind,
+    /// File or folder, relative to the data folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// Data set of the Hub (`owner/name`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub: Option<String>,
+    /// Its revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Part of the data set, often a language.
+    #[serde(default = "default_subset")]
+    pub subset: String,
+    /// Split; the first of test, dev, validation that is there where it is not named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
+    /// Task of which this is one part, counted as one in averages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The score that counts, where it is not the kind's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub main_score: Option<String>,
+    /// Classification: labelled texts of each label in training.
+    #[serde(default = "default_samples")]
+    pub samples_per_label: usize,
+    /// Classification and clustering: how often it is done.
+    #[serde(default = "default_experiments")]
+    pub experiments: usize,
+    /// Clustering of a flat list: texts that are embedded, drawn by mteb's numbers; all where it
+    /// is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents: Option<usize>,
+    /// Retrieval: a document with the query's own id is left out.
+    #[serde(default)]
+    pub ignore_identical_ids: bool,
+    /// Instructions by the paper whose table they stand in.
+    #[serde(default)]
+    pub instructions: BTreeMap<String, String>,
+}
+
+fn default_subset() -> String {
+    "default".into()
+}
+
+fn default_samples() -> usize {
+    8
+}
+
+fn default_experiments() -> usize {
+    10
+}
+
+impl Task {
+    /// A task of one's own.
+    pub fn new(name: &str, kind: TaskKind) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            path: None,
+            hub: None,
+            revision: None,
+            subset: default_subset(),
+            split: None,
+            group: None,
+            main_score: None,
+            samples_per_label: default_samples(),
+            experiments: default_experiments(),
+            documents: None,
+            ignore_identical_ids: false,
+            instructions: BTreeMap::new(),
+        }
+    }
+
+    /// Name of the score that counts.
+    pub fn main_score(&self) -> &str {
+        self.main_score.as_deref().unwrap_or(self.kind.main_score())
+    }
+}
+
+/// Which instruction or prompt texts get.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum PromptChoice {
+    /// The model's own prompts: by the task's name, its kind, or `query` and `document`.
+    #[default]
+    Model,
+    /// None.
+    None,
+    /// A paper's table, as `Instruct: ..\nQuery: `.
+    Table(String),
+    /// An instruction for all tasks.
+    Instruction(String),
+    /// The prompts themselves, for queries and for documents.
+    Texts([String; 2]),
+}
+
+impl PromptChoice {
+    /// A name on the command line: `model`, `none`, `nv-embed` or `mgh`.
+    ///
+    /// # Errors
+    /// Another name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        Ok(match name {
+            "model" => Self::Model,
+            "none" => Self::None,
+            "nv-embed" | "mgh" => Self::Table(name.into()),
+            _ => bail!("{name:?} is none of model, none, nv-embed, mgh"),
+        })
+    }
+
+    /// Prompts of the task's queries (or only texts) and of its documents.
+    ///
+    /// # Errors
+    /// The table has no instruction for the task.
+    pub fn prompts(&self, task: &Task, encoder: &dyn Encoder) -> Result<[String; 2]> {
+        let instruct = |instruction: &str| {
+            let query = format!("Instruct: {instruction}\nQuery: ");
+            // One-sided, but in symmetric tasks (NV-Embed, section 4).
+            let document = if task.kind.symmetric() { query.clone() } else { String::new() };
+            [query, document]
+        };
+        Ok(match self {
+            Self::None => Default::default(),
+            Self::Texts(prompts) => prompts.clone(),
+            Self::Instruction(instruction) => instruct(instruction),
+            Self::Table(table) => match task.instructions.get(table) {
+                Some(instruction) => instruct(instruction),
+                None => bail!(
+                    "{}: the table {table} has no instruction for it; use --instruction or --prompts model",
+                    task.name
+                ),
+            },
+            Self::Model => {
+                let kind = task.kind.mteb_name();
+                let side = |name: &str, more: &[&str]| {
+                    let long = [format!("{}-{name}", task.name), format!("{kind}-{name}")];
+                    let mut names = vec![long[0].as_str(), &task.name, &long[1], kind];
+                    names.extend(more);
+                    encoder.own_prompt(&names)
+                };
+                match task.kind.symmetric() {
+                    true => [side("query", &[]), side("query", &[])],
+                    false => {
+                        [side("query", &["query"]), side("document", &["document", "passage"])]
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// What a bootstrap draws again: the parts of a task whose scores are one number each, or pairs of
+/// numbers whose relation is the score.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Parts {
+    /// The score is the mean of these.
+    Mean {
+        /// One a query, document, text or experiment.
+        values: Vec<f64>,
+    },
+    /// The score is Spearman's correlation of these.
+    Spearman {
+        /// The model's.
+        found: Vec<f64>,
+        /// People's.
+        gold: Vec<f64>,
+    },
+    /// The score is the best average precision under some similarities.
+    AveragePrecision {
+        /// A list a similarity, larger is more alike.
+        scores: Vec<Vec<f64>>,
+        /// Whether the two texts belong together.
+        positive: Vec<bool>,
+    },
+}
+
+impl Parts {
+    /// How many parts there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Mean { values } => values.len(),
+            Self::Spearman { gold, .. } => gold.len(),
+            Self::AveragePrecision { positive, .. } => positive.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The score of some of the parts, by number, each as often as it is named.
+    pub fn score(&self, rows: &[usize]) -> f64 {
+        use super::metrics::{average_precision, spearman};
+        let pick = |values: &[f64]| rows.iter().map(|&row| values[row]).collect::<Vec<_>>();
+        match self {
+            Self::Mean { values } => pick(values).iter().sum::<f64>() / rows.len() as f64,
+            Self::Spearman { found, gold } => spearman(&pick(found), &pick(gold)),
+            Self::AveragePrecision { scores, positive } => {
+                let positive: Vec<bool> = rows.iter().map(|&row| positive[row]).collect();
+                let each = scores.iter().map(|scores| average_precision(&pick(scores), &positive));
+                each.fold(0.0, f64::max)
+            }
+        }
+    }
+}
+
+/// What a task gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Scores by mteb's names; NaN where a score is not defined for the data.
+    pub scores: BTreeMap<String, f64>,
+    /// What the main score is made of.
+    pub parts: Parts,
+    /// The split that was read.
+    pub split: String,
+}

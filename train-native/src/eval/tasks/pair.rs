@@ -1,0 +1,48 @@
+//! Pair classification.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+
+use super::sts::{FIRST, Likeness, SECOND, both_sides};
+use super::{Evaluation, number, read_rows, split_of, text};
+use crate::eval::metrics::pair_scores;
+use crate::eval::source::Source;
+use crate::eval::task::{Outcome, Parts, Task};
+
+pub(super) fn evaluate(
+    task: &Task,
+    source: &Source,
+    evaluation: &Evaluation<'_>,
+) -> Result<Outcome> {
+    let (split, files) = split_of(task, source)?;
+    let columns = ["sentence1", "sentence2", "sent1", "sent2", "labels", "label"];
+    let rows = read_rows(&files, &columns, |fields| {
+        let pair = (text(fields, &FIRST)?, text(fields, &SECOND)?);
+        match number(fields, &["label", "labels", "score"])? {
+            0.0 => Ok((pair, false)),
+            1.0 => Ok((pair, true)),
+            other => bail!("the label is {other}, neither 0 nor 1"),
+        }
+    })?;
+    let (pairs, positive): (Vec<_>, Vec<bool>) = rows.into_iter().unzip();
+    let [left, right] = both_sides(evaluation, &pairs)?;
+    let Likeness { cosine, dot, euclidean, manhattan } = Likeness::of(&left, &right);
+    let mut scores: BTreeMap<String, f64> = BTreeMap::new();
+    let named = [
+        ("similarity", &cosine),
+        ("cosine", &cosine),
+        ("dot", &dot),
+        ("euclidean", &euclidean),
+        ("manhattan", &manhattan),
+    ];
+    for (name, found) in named {
+        for (metric, value) in pair_scores(found, &positive) {
+            scores.insert(format!("{name}_{metric}"), value);
+            let best = scores.entry(format!("max_{metric}")).or_insert(value);
+            *best = best.max(value);
+        }
+    }
+    let scores_of = vec![cosine, dot, euclidean, manhattan];
+    Ok(Outcome { scores, parts: Parts::AveragePrecision { scores: scores_of, positive }, split })
+}

@@ -1,0 +1,281 @@
+//! Retrieval and reranking: a corpus, or a list that each query brings, ranked by cosine.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::{Context as _, Result, bail};
+use kiln_core::index::dot;
+
+use super::{Evaluation, SPLITS, read_rows, split_of, text, texts};
+use crate::data::{BeirFiles, BeirFolder, StoreWriter, qrels_splits};
+use crate::embedding::BLOCK;
+use crate::eval::metrics::Ranking;
+use crate::eval::source::Source;
+use crate::eval::task::{Outcome, Parts, Task, TaskKind};
+use crate::eval::top_k::ParallelTopK;
+use crate::search::normalize;
+use crate::text::TextFile;
+
+/// Depths at which mteb cuts rankings.
+const DEPTHS: [usize; 7] = [1, 3, 5, 10, 20, 100, 1000];
+
+/// A set to rank: corpus, queries, judgements, and candidates where not all is ranked.
+pub type RankedTask = BeirFolder;
+
+pub(super) fn evaluate(
+    task: &Task,
+    source: &Source,
+    evaluation: &Evaluation<'_>,
+) -> Result<Outcome> {
+    let (split, set) = read(task, source)?;
+    let set = (evaluation.reduce)(set)?;
+    if task.kind == TaskKind::Reranking && set.candidates.is_none() {
+        bail!(
+            "{}: reranking needs rows of query, positive and negative, or top_ranked beside the corpus; this is a retrieval set",
+            source.label()
+        );
+    }
+    let rankings = match &set.candidates {
+        Some(candidates) => rank_candidates(&set, candidates, evaluation)?,
+        None => rank_corpus(&set, task.ignore_identical_ids, evaluation)?,
+    };
+    let mut scores = ranking_scores(&rankings);
+    let main = task.main_score();
+    let values = if let Some(name) = main.strip_prefix("max_over_subqueries_") {
+        let best = best_of_subqueries(&set, &rankings);
+        for (name, value) in ranking_scores(&best) {
+            scores.insert(format!("max_over_subqueries_{name}"), value);
+        }
+        best.iter().map(|ranking| measure(ranking, name)).collect()
+    } else {
+        rankings.iter().map(|one| measure(&one.ranking, main)).collect()
+    };
+    Ok(Outcome { scores, parts: Parts::Mean { values }, split })
+}
+
+/// The data set, and the split that it is.
+fn read(task: &Task, source: &Source) -> Result<(String, RankedTask)> {
+    if let Source::Folder(folder) = source
+        && folder.join("qrels").is_dir()
+    {
+        let there = qrels_splits(folder);
+        let split = match &task.split {
+            Some(split) => split.clone(),
+            None => SPLITS
+                .iter()
+                .map(|split| split.to_string())
+                .chain(there.first().cloned())
+                .find(|split| there.contains(split))
+                .with_context(|| format!("{}: no judgements in qrels/", folder.display()))?,
+        };
+        return Ok((split.clone(), BeirFolder::read(folder, &split, None)?));
+    }
+    if let Source::Hub { .. } = source {
+        let split = task.split.as_deref().unwrap_or("test");
+        // mteb's names of the parts: corpus, queries and default or qrels, after a subset's name.
+        let part = |names: &[&str], splits: &[&str]| -> Result<Vec<TextFile>> {
+            for name in names {
+                let name = match task.subset.as_str() {
+                    "default" => name.to_string(),
+                    subset => format!("{subset}-{name}"),
+                };
+                for split in splits {
+                    let files = source.split(&name, split)?;
+                    if !files.is_empty() {
+                        return Ok(files);
+                    }
+                }
+            }
+            Ok(Vec::new())
+        };
+        let files = BeirFiles {
+            corpus: part(&["corpus"], &[split, "corpus", "train"])?,
+            queries: part(&["queries", "query"], &[split, "queries", "query", "train"])?,
+            qrels: part(&["default", "qrels"], &[split])?,
+            top_ranked: part(&["top_ranked"], &[split, "train"])?,
+        };
+        if !files.corpus.is_empty() && !files.queries.is_empty() && !files.qrels.is_empty() {
+            return Ok((split.into(), files.read(None)?));
+        }
+        if task.kind == TaskKind::Retrieval {
+            bail!(
+                "{}: no files of corpus, queries and judgements for the split {split}",
+                source.label()
+            );
+        }
+    }
+    let (split, files) = split_of(task, source)?;
+    Ok((split.clone(), lists(&files, &split)?))
+}
+
+/// Rows of query, positive and negative as one set, with mteb's ids, by which it breaks ties.
+fn lists(files: &[TextFile], split: &str) -> Result<RankedTask> {
+    let mut corpus = StoreWriter::new()?;
+    let mut set = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (corpus_ids, query_ids, queries, relevant, candidates) =
+        (&mut set.0, &mut set.1, &mut set.2, &mut set.3, &mut set.4);
+    read_rows(files, &[], |fields| {
+        let query = text(fields, &["query"])?;
+        let (positive, negative) = (texts(fields, "positive")?, texts(fields, "negative")?);
+        // Rows with one kind alone cannot be ranked wrong.
+        if positive.is_empty() || negative.is_empty() {
+            return Ok(());
+        }
+        let id = format!("{split}_query{}", queries.len());
+        let (mut grades, mut rows) = (HashMap::new(), Vec::new());
+        for (name, grade, documents) in [("apositive", 1.0, positive), ("negative", 0.0, negative)]
+        {
+            for (at, document) in documents.into_iter().enumerate() {
+                corpus.push(&document)?;
+                let row = corpus_ids.len();
+                corpus_ids.push(format!("{name}_{id}_{at:05}"));
+                grades.insert(row, grade);
+                rows.push(row);
+            }
+        }
+        query_ids.push(id);
+        queries.push(query);
+        relevant.push(grades);
+        candidates.push(rows);
+        Ok(())
+    })?;
+    let (corpus_ids, query_ids, queries, relevant, candidates) = set;
+    if queries.is_empty() {
+        bail!("no row has both positives and negatives");
+    }
+    let corpus = corpus.finish()?;
+    Ok(BeirFolder {
+        corpus,
+        corpus_ids,
+        query_ids,
+        queries,
+        relevant,
+        candidates: Some(candidates),
+    })
+}
+
+/// Scored documents of a query, and the ranking that they make.
+struct Ranked {
+    hits: Vec<(usize, f64)>,
+    ranking: Ranking,
+}
+
+impl std::borrow::Borrow<Ranking> for Ranked {
+    fn borrow(&self) -> &Ranking {
+        &self.ranking
+    }
+}
+
+fn ranking(set: &RankedTask, query: usize, hits: Vec<(usize, f64)>) -> Ranked {
+    let row_of: HashMap<&str, usize> =
+        hits.iter().map(|(row, _)| (set.corpus_ids[*row].as_str(), *row)).collect();
+    let documents =
+        hits.iter().map(|(row, score)| (set.corpus_ids[*row].as_str(), *score)).collect();
+    let grades = &set.relevant[query];
+    let grade = |id: &str| grades.get(&row_of[id]).copied();
+    let made = Ranking::of(documents, grade, grades.values().copied());
+    Ranked { hits, ranking: made }
+}
+
+/// Blocks of the corpus as vectors of length 1.
+fn corpus_blocks(
+    set: &RankedTask,
+    evaluation: &Evaluation<'_>,
+    mut each: impl FnMut(Vec<Vec<f32>>) -> Result<()>,
+) -> Result<()> {
+    for start in (0..set.corpus.len()).step_by(BLOCK) {
+        let rows = start..(start + BLOCK).min(set.corpus.len());
+        let texts = rows.map(|row| set.corpus.get(row)).collect::<Result<Vec<String>>>()?;
+        each(evaluation.unit_vectors(&texts, 1)?)?;
+    }
+    Ok(())
+}
+
+fn rank_corpus(
+    set: &RankedTask,
+    ignore_identical_ids: bool,
+    evaluation: &Evaluation<'_>,
+) -> Result<Vec<Ranked>> {
+    let queries = evaluation.unit_vectors(&set.queries, 0)?;
+    let deepest = DEPTHS[DEPTHS.len() - 1];
+    let mut search = ParallelTopK::new(&queries, deepest)?;
+    corpus_blocks(set, evaluation, |vectors| Ok(search.push(&vectors)?))?;
+    let hits = search.finish().into_iter().enumerate();
+    Ok(hits
+        .map(|(query, hits)| {
+            let own =
+                |row: usize| ignore_identical_ids && set.corpus_ids[row] == set.query_ids[query];
+            let hits = hits.into_iter().filter(|hit| !own(hit.row));
+            ranking(set, query, hits.map(|hit| (hit.row, f64::from(hit.score))).collect())
+        })
+        .collect())
+}
+
+fn rank_candidates(
+    set: &RankedTask,
+    candidates: &[Vec<usize>],
+    evaluation: &Evaluation<'_>,
+) -> Result<Vec<Ranked>> {
+    let mut queries = evaluation.encoder.encode(&set.queries, &evaluation.prompts[0])?;
+    queries.iter_mut().for_each(|vector| normalize(vector));
+    let mut vectors = Vec::with_capacity(set.corpus.len());
+    corpus_blocks(set, evaluation, |block| {
+        vectors.extend(block);
+        Ok(())
+    })?;
+    let of_query = |(query, rows): (usize, &Vec<usize>)| {
+        let hits = rows.iter().map(|&row| (row, f64::from(dot(&queries[query], &vectors[row]))));
+        ranking(set, query, hits.collect())
+    };
+    Ok(candidates.iter().enumerate().map(of_query).collect())
+}
+
+/// Queries whose ids differ in what follows the last `_` as one, each document with its best score
+/// (mteb's way with MIND).
+fn best_of_subqueries(set: &RankedTask, rankings: &[Ranked]) -> Vec<Ranking> {
+    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (query, id) in set.query_ids.iter().enumerate() {
+        let base = id.rsplit_once('_').map_or(id.as_str(), |(base, _)| base);
+        groups.entry(base).or_default().push(query);
+    }
+    let merged = |queries: &Vec<usize>| {
+        let mut best: BTreeMap<usize, f64> = BTreeMap::new();
+        for (row, score) in queries.iter().flat_map(|&query| &rankings[query].hits) {
+            let kept = best.entry(*row).or_insert(*score);
+            *kept = kept.max(*score);
+        }
+        ranking(set, queries[queries.len() - 1], best.into_iter().collect()).ranking
+    };
+    groups.values().map(merged).collect()
+}
+
+/// A measure of one ranking by mteb's name (`ndcg_at_10`).
+fn measure(ranking: &Ranking, name: &str) -> f64 {
+    let (kind, depth) = name.rsplit_once("_at_").unwrap_or((name, "1000"));
+    let depth = depth.parse().unwrap_or(usize::MAX);
+    match kind {
+        "map" => ranking.average_precision(depth),
+        "mrr" => ranking.reciprocal_rank(depth),
+        "recall" => ranking.recall(depth),
+        "precision" => ranking.precision(depth),
+        "hit_rate" => ranking.success(depth),
+        _ => ranking.ndcg(depth),
+    }
+}
+
+/// Means over queries of all of mteb's measures and depths.
+pub fn ranking_scores<R>(rankings: &[R]) -> BTreeMap<String, f64>
+where
+    R: std::borrow::Borrow<Ranking>,
+{
+    let mut scores = BTreeMap::new();
+    for depth in DEPTHS {
+        for kind in ["ndcg", "map", "mrr", "recall", "precision", "hit_rate"] {
+            let name = format!("{kind}_at_{depth}");
+            let sum: f64 = rankings.iter().map(|one| measure(one.borrow(), &name)).sum();
+            scores.insert(name, sum / rankings.len().max(1) as f64);
+        }
+    }
+    // mteb's name for the share of queries whose first hit is right.
+    scores.insert("accuracy".into(), scores["recall_at_1"]);
+    scores
+}

@@ -5,6 +5,7 @@
 mod attention;
 mod checkpoints;
 mod families;
+mod metrics;
 mod minilm;
 mod pooling;
 mod upstream;

@@ -34,11 +34,26 @@ pub fn embed_texts<B: Backend>(
         .par_iter()
         .map(|text| embedder.tokenizer.encode(prompt, text.as_ref()))
         .collect::<kiln_core::Result<_>>()?;
+    embed_tokens(embedder, tokens, options, interrupt::asked, progress)
+}
+
+/// As [`embed_texts`], of texts that are tokens already. Before each batch it asks whether to stop.
+///
+/// # Errors
+/// As [`Embedder::batch_vectors`]; [`kiln_core::Error::Cancelled`] when told to stop.
+pub fn embed_tokens<B: Backend>(
+    embedder: &Embedder<B>,
+    tokens: Vec<Tokens>,
+    options: &EmbedOptions,
+    stop: fn() -> bool,
+    progress: impl FnMut(Progress) + Send,
+) -> kiln_core::Result<Vec<Vec<f32>>> {
+    let mut vectors = vec![Vec::new(); tokens.len()];
+    let done = Progress { texts: 0, total: tokens.len(), tokens: 0 };
     let plan = Plan::new(tokens, options);
-    let done = Progress { texts: 0, total: texts.len(), tokens: 0 };
     let shared = Mutex::new((done, progress));
     let run = |rows: &Vec<usize>| {
-        if interrupt::asked() {
+        if stop() {
             return Err(kiln_core::Error::Cancelled);
         }
         let batch = embedder.tokenizer.pad(&plan.rows(rows));
@@ -56,7 +71,6 @@ pub fn embed_texts<B: Backend>(
     } else {
         plan.batches().iter().map(run).collect::<kiln_core::Result<_>>()?
     };
-    let mut vectors = vec![Vec::new(); texts.len()];
     for (rows, batch) in plan.batches().iter().zip(found) {
         for (&row, vector) in rows.iter().zip(batch) {
             vectors[row] = vector;

@@ -18,6 +18,7 @@ pub mod quickstart;
 pub mod recipe;
 pub mod report;
 pub mod search;
+pub mod serve;
 pub mod terminal;
 pub mod text;
 pub mod train;

@@ -326,7 +326,7 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
 }
 
 /// A model's name for folders: the Hub id, or the folder's last part.
-fn model_name(model: &str) -> String {
+pub(super) fn model_name(model: &str) -> String {
     let path = Path::new(model);
     match path.exists() {
         true => path

@@ -7,11 +7,13 @@ mod embed;
 mod eval;
 mod granularity;
 mod inspect;
+mod load;
 mod mine;
 mod push;
 mod quickstart;
 mod recipes;
 mod search;
+mod serve;
 mod similarity;
 mod sweep;
 mod train;
@@ -76,6 +78,10 @@ enum Command {
     Eval(Box<eval::EvalArgs>),
     /// Compare the results of two models
     Compare(compare::CompareArgs),
+    /// Serve a model over HTTP, as OpenAI and text-embeddings-inference do
+    Serve(serve::ServeArgs),
+    /// Measure a running server under load
+    Load(load::LoadArgs),
     /// Upload a model to the Hugging Face Hub
     Push(push::PushArgs),
     /// List the devices that are there, and why the rest is not
@@ -208,6 +214,8 @@ pub fn main() -> ExitCode {
             Command::Granularity(args) => granularity::run(args, global),
             Command::Eval(args) => eval::run(args, global),
             Command::Compare(args) => compare::run(args, global),
+            Command::Serve(args) => serve::run(args, global),
+            Command::Load(args) => load::run(args, global),
             Command::Push(args) => push::run(args, global),
             Command::Devices => devices::run(global),
             Command::Embed(args) => embed::run(args, global),

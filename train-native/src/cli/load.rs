@@ -1,0 +1,78 @@
+//! `train-native load`
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::Global;
+use crate::eval::plain_table;
+use crate::serve::{Load, LoadLine};
+use crate::text::{Columns, TextFile};
+
+/// Measure a running server (`serve`, or another with OpenAI's /v1/embeddings): response times and
+/// throughput for some numbers of connections and sizes of batches.
+#[derive(Debug, Args)]
+pub(super) struct LoadArgs {
+    /// Address of the server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// Its API key
+    #[arg(long, value_name = "KEY", env = "KILN_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// File of texts to send (formats as `embed --input`) [default: made-up sentences]
+    #[arg(long, short, value_name = "FILE")]
+    input: Option<String>,
+    /// Field or column that holds the text
+    #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
+    field: Vec<String>,
+    /// Texts of a request
+    #[arg(long, value_name = "N", default_value = "1,32", value_delimiter = ',')]
+    batch: Vec<usize>,
+    /// Requests at a time
+    #[arg(long, value_name = "N", default_value = "1,4,16,64", value_delimiter = ',')]
+    connections: Vec<usize>,
+    /// Requests of each measurement
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    requests: usize,
+}
+
+/// Texts that are read at most.
+const TEXTS: usize = 10_000;
+
+pub(super) fn run(args: &LoadArgs, global: &Global) -> Result<()> {
+    let texts = match &args.input {
+        Some(input) => {
+            let columns = Columns { fields: args.field.clone(), optional: Vec::new() };
+            let records = TextFile::open(input, columns)?.records()?.take(TEXTS);
+            records.map(|record| Ok(record?.joined())).collect::<Result<Vec<_>>>()?
+        }
+        None => {
+            use crate::data::corpus::{Corpus, CorpusSize};
+            Corpus::generate(0, CorpusSize::default()).test.corpus
+        }
+    };
+    let load = Load {
+        url: args.url.trim_end_matches('/').into(),
+        key: args.api_key.clone(),
+        texts,
+        batches: args.batch.clone(),
+        connections: args.connections.clone(),
+        requests: args.requests,
+    };
+    let lines = load.run(global.terminal())?;
+    global.terminal().result(&lines, || table(&lines))?;
+    match lines.iter().map(|line| line.lost).sum::<usize>() {
+        0 => Ok(()),
+        lost => bail!("{lost} requests were lost; see the server's output"),
+    }
+}
+
+fn table(lines: &[LoadLine]) -> String {
+    let header = ["connections", "batch", "answered", "refused", "lost", "p50 ms", "p95 ms", "p99 ms", "texts/s"];
+    let mut rows = vec![header.map(String::from).to_vec()];
+    rows.extend(lines.iter().map(|line| {
+        let counts = [line.connections, line.batch, line.answered, line.refused, line.lost];
+        let times = [line.p50_ms, line.p95_ms, line.p99_ms, line.texts_per_second];
+        counts.iter().map(usize::to_string).chain(times.iter().map(|time| format!("{time:.1}"))).collect()
+    }));
+    plain_table(&rows)
+}

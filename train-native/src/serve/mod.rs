@@ -1,0 +1,171 @@
+//! A server of embeddings: OpenAI's `/v1/embeddings`, and the routes of text-embeddings-inference.
+//!
+//! `request -> routes (checks, tokens) -> Batcher (a queue, one thread with the model) -> answer`
+
+mod batcher;
+mod load;
+mod routes;
+mod telemetry;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use burn::tensor::backend::Backend;
+use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::tokenizer::Tokens;
+
+pub use batcher::Batcher;
+pub use load::{Load, LoadLine};
+pub use telemetry::Telemetry;
+
+use crate::embedding::embed_tokens;
+use crate::interrupt;
+use crate::terminal::Terminal;
+
+/// What a server refuses, and how it batches.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Most requests in work or waiting; the next one is answered 429.
+    pub max_requests: usize,
+    /// Most texts of a request.
+    pub max_texts: usize,
+    /// Most bytes of a request's body.
+    pub max_body: usize,
+    /// Most tokens that are embedded together.
+    pub batch_tokens: usize,
+    /// How long a request may take.
+    pub timeout: Duration,
+    /// Whether texts that are too long are cut; else they are refused.
+    pub truncate: bool,
+}
+
+/// A model as the server sees it.
+pub trait Served: Send + Sync + 'static {
+    /// Tokens of a text behind a prompt.
+    ///
+    /// # Errors
+    /// A text that the tokenizer cannot take.
+    fn tokens(&self, prompt: &str, text: &str) -> kiln_core::Result<Tokens>;
+
+    /// Vectors of texts, in their order.
+    ///
+    /// # Errors
+    /// Whatever hinders the model.
+    fn embed(&self, tokens: Vec<Tokens>) -> kiln_core::Result<Vec<Vec<f32>>>;
+
+    /// The prompt of a name; `None` the default.
+    ///
+    /// # Errors
+    /// An unknown name.
+    fn prompt(&self, name: Option<&str>) -> kiln_core::Result<&str>;
+
+    /// What `/info` says.
+    fn facts(&self) -> &Facts;
+}
+
+/// Fixed facts of a served model.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Name under which it answers.
+    pub name: String,
+    /// A number for its files.
+    pub revision: String,
+    /// Width of its vectors.
+    pub dimensions: usize,
+    /// Most tokens of a text.
+    pub max_length: usize,
+    /// Name of the pooling head.
+    pub pooling: &'static str,
+}
+
+/// A model with what it needs to answer.
+pub struct ServedModel<B: Backend> {
+    embedder: Embedder<B>,
+    options: EmbedOptions,
+    facts: Facts,
+}
+
+impl<B: Backend> ServedModel<B> {
+    /// A model under a name.
+    pub fn new(embedder: Embedder<B>, name: &str, revision: &str, options: EmbedOptions) -> Self {
+        let facts = Facts {
+            name: name.into(),
+            revision: revision.into(),
+            dimensions: embedder.dimensions(&options),
+            max_length: embedder.tokenizer.config().max_length,
+            pooling: embedder.model.pooling.config().name(),
+        };
+        Self { embedder, options, facts }
+    }
+}
+
+impl<B: Backend> Served for ServedModel<B> {
+    fn tokens(&self, prompt: &str, text: &str) -> kiln_core::Result<Tokens> {
+        self.embedder.tokenizer.encode(prompt, text)
+    }
+
+    fn embed(&self, tokens: Vec<Tokens>) -> kiln_core::Result<Vec<Vec<f32>>> {
+        // What was accepted is answered, after Ctrl-C too.
+        embed_tokens(&self.embedder, tokens, &self.options, || false, |_| {})
+    }
+
+    fn prompt(&self, name: Option<&str>) -> kiln_core::Result<&str> {
+        self.embedder.prompts.get(name)
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+}
+
+/// Serves until Ctrl-C or a signal to end, then answers what was accepted. `listening` is told the
+/// address, whose port the system chose where 0 was asked for.
+///
+/// # Errors
+/// An address that cannot be listened on.
+pub fn serve(
+    model: Arc<dyn Served>,
+    address: SocketAddr,
+    limits: Limits,
+    key: Option<String>,
+    terminal: Terminal,
+    listening: impl FnOnce(SocketAddr) -> Result<()>,
+) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the server's threads")?;
+    let telemetry = Arc::new(Telemetry::new()?);
+    let batcher = Batcher::start(model.clone(), limits.clone(), telemetry.clone())?;
+    let timeout = limits.timeout;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot listen on {address}; choose another with --host and --port"))?;
+        listening(listener.local_addr()?)?;
+        let routes = routes::routes(model, batcher, limits, key, telemetry);
+        let serving = axum::serve(listener, routes).with_graceful_shutdown(asked_to_end());
+        let late = async {
+            asked_to_end().await;
+            // Connections that stay open must not keep the process.
+            tokio::time::sleep(timeout).await;
+        };
+        tokio::select! {
+            served = serving => served.context("the server"),
+            () = late => {
+                terminal.note("some connections stayed open and are closed");
+                Ok(())
+            }
+        }
+    })?;
+    runtime.shutdown_background();
+    Ok(())
+}
+
+async fn asked_to_end() {
+    while !interrupt::asked() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

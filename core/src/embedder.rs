@@ -143,8 +143,8 @@ pub struct TextExplanation {
     pub offsets: Vec<(usize, usize)>,
     /// Pooling weight of each token.
     pub token_weights: Option<Vec<f32>>,
-    /// Attention of each token to each latent.
-    pub latents: Option<Vec<Vec<f32>>>,
+    /// Attention between each token and each latent, head by head: `[heads][tokens][latents]`.
+    pub latents: Option<Vec<Vec<Vec<f32>>>>,
     /// Weight of each layer.
     pub layers: Option<Vec<f32>>,
 }
@@ -295,9 +295,10 @@ impl<B: Backend> Embedder<B> {
         };
         let latents = match why.latents {
             Some(map) => {
-                let width = map.dims()[2];
-                let all = values(map.flatten(0, 2))?;
-                Some(all.chunks(width).map(<[f32]>::to_vec).collect())
+                let [_, _, seq, latents] = map.dims();
+                let all = values(map.flatten(0, 3))?;
+                let head = |head: &[f32]| head.chunks(latents).map(<[f32]>::to_vec).collect();
+                Some(all.chunks(seq * latents).map(head).collect())
             }
             None => None,
         };

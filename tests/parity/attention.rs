@@ -2,7 +2,7 @@
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Distribution, Tensor};
-use kiln_core::model::scaled_dot_product;
+use kiln_core::model::{scaled_dot_product, weighted_scaled_dot_product};
 use kiln_tests::relative_error;
 
 fn fused_equals_plain<B: Backend>(device: B::Device) {
@@ -16,13 +16,12 @@ fn fused_equals_plain<B: Backend>(device: B::Device) {
         Tensor::<B, 1, burn::tensor::Int>::arange(0..seq as i64, &device).greater_equal_elem(500);
     let padding: Tensor<B, 4, Bool> = padding.reshape([1, 1, 1, seq]).expand([batch, 1, seq, seq]);
     for mask in [None, Some(&padding)] {
-        let run = |weights: bool| {
-            let (out, kept) =
-                scaled_dot_product(query.clone(), key.clone(), value.clone(), mask, weights);
-            assert_eq!(kept.is_some(), weights);
-            out.into_data().to_vec::<f32>().unwrap()
-        };
-        let error = relative_error(&run(false), &run(true), dim, &vec![true; batch * heads * seq]);
+        let (query, key, value) = (query.clone(), key.clone(), value.clone());
+        let fused = scaled_dot_product(query.clone(), key.clone(), value.clone(), mask);
+        let (plain, weights) = weighted_scaled_dot_product(query, key, value, mask);
+        assert_eq!(weights.dims(), [batch, heads, seq, seq]);
+        let [fused, plain] = [fused, plain].map(|x| x.into_data().to_vec::<f32>().unwrap());
+        let error = relative_error(&fused, &plain, dim, &vec![true; batch * heads * seq]);
         assert!(error < 2e-5, "masked {}: {error:e}", mask.is_some());
     }
 }

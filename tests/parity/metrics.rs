@@ -41,8 +41,10 @@ fn correlations_are_scipys() {
 #[test]
 fn classification_scores_are_scikit_learns() {
     for case in fixture()["classifications"].as_array().unwrap() {
-        let ours =
-            classification_scores(&get::<Vec<usize>>(case, "truth"), &get::<Vec<usize>>(case, "found"));
+        let ours = classification_scores(
+            &get::<Vec<usize>>(case, "truth"),
+            &get::<Vec<usize>>(case, "found"),
+        );
         for (name, expected) in case["scores"].as_object().unwrap() {
             same(ours[name], expected, name);
         }
@@ -52,7 +54,8 @@ fn classification_scores_are_scikit_learns() {
 #[test]
 fn pair_scores_are_mtebs() {
     for (at, case) in fixture()["pairs"].as_array().unwrap().iter().enumerate() {
-        let labels: Vec<bool> = get::<Vec<u8>>(case, "labels").iter().map(|&one| one == 1).collect();
+        let labels: Vec<bool> =
+            get::<Vec<u8>>(case, "labels").iter().map(|&one| one == 1).collect();
         let ours = pair_scores(&get::<Vec<f64>>(case, "scores"), &labels);
         for (name, expected) in case["expected"].as_object().unwrap() {
             same(ours[name.as_str()], expected, &format!("{name} of case {at}"));
@@ -63,7 +66,8 @@ fn pair_scores_are_mtebs() {
 #[test]
 fn clustering_scores_are_scikit_learns() {
     for (at, case) in fixture()["clusterings"].as_array().unwrap().iter().enumerate() {
-        let (labels, clusters): (Vec<usize>, Vec<usize>) = (get(case, "labels"), get(case, "clusters"));
+        let (labels, clusters): (Vec<usize>, Vec<usize>) =
+            (get(case, "labels"), get(case, "clusters"));
         same(v_measure(&labels, &clusters), &case["v_measure"], &format!("v-measure {at}"));
         same(adjusted_mutual_information(&labels, &clusters), &case["ami"], &format!("ami {at}"));
     }
@@ -149,7 +153,9 @@ fn ranking_measures_are_trec_evals_and_mtebs() {
 
 #[test]
 fn a_run_is_printed_as_trec_eval_does() {
-    let file = |name: &str| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/eval").join(name);
+    let file = |name: &str| {
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/eval").join(name)
+    };
     let expected = std::fs::read_to_string(file("trec_eval.txt")).unwrap();
     let (arguments, expected) = expected.split_once('\n').unwrap();
     let measures: Vec<Measure> = arguments
@@ -165,10 +171,16 @@ fn a_run_is_printed_as_trec_eval_does() {
         lines
     };
     let ours = found.to_text(&measures, true);
-    let ours: String =
-        ours.lines().filter(|line| !line.starts_with("runid")).map(|line| format!("{line}\n")).collect();
-    let expected: String =
-        expected.lines().filter(|line| !line.starts_with("runid")).map(|line| format!("{line}\n")).collect();
+    let ours: String = ours
+        .lines()
+        .filter(|line| !line.starts_with("runid"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let expected: String = expected
+        .lines()
+        .filter(|line| !line.starts_with("runid"))
+        .map(|line| format!("{line}\n"))
+        .collect();
     assert_eq!(sorted(&ours), sorted(&expected));
 }
 

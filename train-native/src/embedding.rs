@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use anyhow::Result;
 use burn::tensor::backend::Backend;
 use kiln_core::embedder::{EmbedOptions, Embedder, Plan, Progress};
-use kiln_core::tokenizer::Tokens;
+use kiln_core::tokenizer::{TokenBatch, Tokens};
 use rayon::prelude::*;
 
 use crate::interrupt;
@@ -48,7 +48,23 @@ pub fn embed_tokens<B: Backend>(
     stop: fn() -> bool,
     progress: impl FnMut(Progress) + Send,
 ) -> kiln_core::Result<Vec<Vec<f32>>> {
-    let mut vectors = vec![Vec::new(); tokens.len()];
+    let vectors = |batch: &TokenBatch, rows: &[usize]| embedder.batch_vectors(batch, rows, options);
+    each_batch(embedder, tokens, options, stop, progress, vectors)
+}
+
+/// What `of_batch` makes of each text, batch by batch, in the texts' order.
+///
+/// # Errors
+/// Those of `of_batch`; [`kiln_core::Error::Cancelled`] when told to stop.
+pub fn each_batch<B: Backend, T: Send + Clone + Default>(
+    embedder: &Embedder<B>,
+    tokens: Vec<Tokens>,
+    options: &EmbedOptions,
+    stop: fn() -> bool,
+    progress: impl FnMut(Progress) + Send,
+    of_batch: impl Fn(&TokenBatch, &[usize]) -> kiln_core::Result<Vec<T>> + Sync,
+) -> kiln_core::Result<Vec<T>> {
+    let mut made = vec![T::default(); tokens.len()];
     let done = Progress { texts: 0, total: tokens.len(), tokens: 0 };
     let plan = Plan::new(tokens, options);
     let shared = Mutex::new((done, progress));
@@ -57,26 +73,26 @@ pub fn embed_tokens<B: Backend>(
             return Err(kiln_core::Error::Cancelled);
         }
         let batch = embedder.tokenizer.pad(&plan.rows(rows));
-        let vectors = embedder.batch_vectors(&batch, rows, options)?;
+        let found = of_batch(&batch, rows)?;
         // A poisoned lock means that another batch panicked, and the panic is on its way.
         if let Ok(mut shared) = shared.lock() {
             let (done, progress) = &mut *shared;
             done.add(&batch);
             progress(*done);
         }
-        Ok(vectors)
+        Ok(found)
     };
-    let found: Vec<Vec<Vec<f32>>> = if is_cpu::<B>(&embedder.device) {
+    let found: Vec<Vec<T>> = if is_cpu::<B>(&embedder.device) {
         plan.batches().par_iter().with_max_len(1).map(run).collect::<kiln_core::Result<_>>()?
     } else {
         plan.batches().iter().map(run).collect::<kiln_core::Result<_>>()?
     };
     for (rows, batch) in plan.batches().iter().zip(found) {
-        for (&row, vector) in rows.iter().zip(batch) {
-            vectors[row] = vector;
+        for (&row, of_text) in rows.iter().zip(batch) {
+            made[row] = of_text;
         }
     }
-    Ok(vectors)
+    Ok(made)
 }
 
 /// Whether a backend computes on the CPU's own cores.

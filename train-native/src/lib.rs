@@ -4,6 +4,7 @@
 //! tests and other programs can use it: [`device`] chooses the hardware, [`model`] finds a model
 //! in a folder or on the Hub, [`text`] and [`vectors`] read and write files.
 
+pub mod analyze;
 pub mod bench;
 pub mod cli;
 pub mod data;

@@ -96,7 +96,13 @@ impl<B: Backend> Attention<B> {
         }
         let key = repeat_heads(key, heads / kv_heads);
         let value = repeat_heads(value, heads / kv_heads);
-        let (context, weights) = scaled_dot_product(query, key, value, mask, want_weights);
+        let (context, weights) = match want_weights {
+            true => {
+                let (context, weights) = weighted_scaled_dot_product(query, key, value, mask);
+                (context, Some(weights))
+            }
+            false => (scaled_dot_product(query, key, value, mask), None),
+        };
         // [batch, heads, seq, head_dim] -> [batch, seq, heads * head_dim]
         let context = host::merge_heads(context);
         (self.output.forward(context), weights)
@@ -128,28 +134,35 @@ const LONGEST_HELD: usize = 512;
 
 /// `softmax(q k^T / sqrt(dim)) v` over `[batch, heads, seq, dim]` tensors.
 ///
-/// `mask` is `[batch, 1, query, key]`, true where a query must not look. With `want_weights`
-/// the weights `[batch, heads, query, key]` are kept.
+/// `mask` is `[batch, 1, query, key]`, true where a query must not look.
 pub fn scaled_dot_product<B: Backend>(
     query: Tensor<B, 4>,
     key: Tensor<B, 4>,
     value: Tensor<B, 4>,
     mask: Option<&Tensor<B, 4, Bool>>,
-    want_weights: bool,
-) -> (Tensor<B, 4>, Option<Tensor<B, 4>>) {
-    let [batch, heads, queries, dim] = query.dims();
-    let keys = key.dims()[2];
-    let mask = mask.cloned().map(|mask| mask.expand([batch, heads, queries, keys]));
-    if !want_weights && keys > LONGEST_HELD {
-        let options = AttentionModuleOptions::default();
-        return (module::attention(query, key, value, mask, None, options), None);
+) -> Tensor<B, 4> {
+    let ([batch, heads, queries, _], keys) = (query.dims(), key.dims()[2]);
+    if keys > LONGEST_HELD {
+        let mask = mask.cloned().map(|mask| mask.expand([batch, heads, queries, keys]));
+        return module::attention(query, key, value, mask, None, AttentionModuleOptions::default());
     }
+    weighted_scaled_dot_product(query, key, value, mask).0
+}
+
+/// As [`scaled_dot_product`], with the weights `[batch, heads, query, key]`.
+pub fn weighted_scaled_dot_product<B: Backend>(
+    query: Tensor<B, 4>,
+    key: Tensor<B, 4>,
+    value: Tensor<B, 4>,
+    mask: Option<&Tensor<B, 4, Bool>>,
+) -> (Tensor<B, 4>, Tensor<B, 4>) {
+    let ([batch, heads, queries, dim], keys) = (query.dims(), key.dims()[2]);
+    let mask = mask.cloned().map(|mask| mask.expand([batch, heads, queries, keys]));
     let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((dim as f64).powf(-0.5));
     if let Some(mask) = mask {
         // Finite, because some shader compilers assume that infinities do not occur.
         scores = scores.mask_fill(mask, -3e4);
     }
     let weights = softmax(scores, 3);
-    let kept = want_weights.then(|| weights.clone());
-    (weights.matmul(value), kept)
+    (weights.clone().matmul(value), weights)
 }

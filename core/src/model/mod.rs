@@ -17,7 +17,7 @@ use burn::module::{Module, ModuleMapper};
 use burn::nn::Initializer;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, backend::Backend};
 
-pub use attention::{Attention, scaled_dot_product};
+pub use attention::{Attention, scaled_dot_product, weighted_scaled_dot_product};
 pub use decoder::{Decoder, DecoderBlock};
 pub use dropout::{Dropout, seed_dropout};
 pub use encoder::{Encoder, EncoderBlock};

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Explanation, token};
 use crate::config::AttentionMode;
-use crate::model::{Linear, ModelInput, scaled_dot_product};
+use crate::model::{Linear, ModelInput, weighted_scaled_dot_product};
+use crate::{Error, Result};
 
 /// Sizes of an attending head. The defaults are small; the papers' are in the recipes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -178,10 +179,8 @@ impl<B: Backend> CrossAttention<B> {
             .expand([batch, heads, keys, head_dim]);
         let mask = hidden
             .map(|hidden| hidden.reshape([batch, 1, 1, keys]).expand([batch, 1, queries, keys]));
-        let (context, weights) = scaled_dot_product(q, k, v, mask.as_ref(), true);
+        let (context, weights) = weighted_scaled_dot_product(q, k, v, mask.as_ref());
         let context = context.swap_dims(1, 2).reshape([batch, queries, inner]);
-        let weights =
-            weights.unwrap_or_else(|| Tensor::zeros([batch, heads, queries, keys], &x.device()));
         (x + self.to_out.forward(context), weights)
     }
 }
@@ -250,11 +249,13 @@ impl<B: Backend> PoolingBlock<B> {
     }
 
     /// The latents `[1, r, width]`.
-    fn latent_batch(&self, x: &Tensor<B, 3>) -> Tensor<B, 3> {
-        match &self.latents {
-            Some(latents) => latents.val().unsqueeze::<3>(),
-            None => Tensor::zeros([1, 1, x.dims()[2]], &x.device()),
-        }
+    ///
+    /// # Errors
+    /// The head has none.
+    fn latent_batch(&self) -> Result<Tensor<B, 3>> {
+        let latents = self.latents.as_ref();
+        let latents = latents.ok_or_else(|| Error::invalid("the pooling head has no latents"))?;
+        Ok(latents.val().unsqueeze::<3>())
     }
 
     /// Self-attention pooling.
@@ -278,13 +279,13 @@ impl<B: Backend> PoolingBlock<B> {
         &self,
         x: &Tensor<B, 3>,
         input: &ModelInput<B>,
-    ) -> (Tensor<B, 2>, Explanation<B>) {
-        let latents = self.latent_batch(x);
+    ) -> Result<(Tensor<B, 2>, Explanation<B>)> {
+        let latents = self.latent_batch()?;
         let (x, attention) = self.attention.forward(x.clone(), latents, None);
         let (pooled, mut explanation) =
             token::pool(&self.feed_forward.forward(x), token::mean(input));
-        explanation.latents = Some(attention.mean_dim(1).squeeze_dim(1));
-        (pooled, explanation)
+        explanation.latents = Some(attention);
+        Ok((pooled, explanation))
     }
 
     /// Last-layer trainable pooling.
@@ -292,18 +293,13 @@ impl<B: Backend> PoolingBlock<B> {
         &self,
         x: &Tensor<B, 3>,
         input: &ModelInput<B>,
-    ) -> (Tensor<B, 2>, Explanation<B>) {
+    ) -> Result<(Tensor<B, 2>, Explanation<B>)> {
         let hidden = input.pooling_mask.clone().bool_not();
-        let (pooled, attention) = self.pool_latents(x.clone(), Some(hidden));
-        // [batch, heads, latents, tokens] -> [batch, tokens] and [batch, tokens, latents]
-        let by_latent = attention.mean_dim(1).squeeze_dim::<3>(1);
-        let tokens = by_latent.clone().mean_dim(1).squeeze_dim(1);
-        let explanation = Explanation {
-            tokens: Some(tokens),
-            latents: Some(by_latent.swap_dims(1, 2)),
-            layers: None,
-        };
-        (pooled, explanation)
+        let (pooled, attention) = self.pool_latents(x.clone(), Some(hidden))?;
+        // [batch, heads, latents, tokens] -> [batch, tokens]
+        let tokens = attention.clone().mean_dim(1).squeeze_dim::<3>(1).mean_dim(1).squeeze_dim(1);
+        let latents = Some(attention.swap_dims(2, 3));
+        Ok((pooled, Explanation { tokens: Some(tokens), latents, layers: None }))
     }
 
     /// Multi-layer trainable pooling over the states of layers 1 to N.
@@ -312,24 +308,16 @@ impl<B: Backend> PoolingBlock<B> {
         layers: &[Tensor<B, 3>],
         input: &ModelInput<B>,
         state: LayerState,
-    ) -> (Tensor<B, 2>, Explanation<B>) {
-        let weights = match state {
-            LayerState::LastToken => token::last(input),
-            LayerState::Mean => token::mean(input),
-        };
-        // M: one state a layer, [batch, layers, hidden].
-        let mut states = Tensor::stack::<3>(
-            layers.iter().map(|layer| token::pool(layer, weights.clone()).0).collect(),
-            1,
-        )
-        .cast(layers[0].dtype());
+    ) -> Result<(Tensor<B, 2>, Explanation<B>)> {
+        let (states, weights) = layer_states(layers, input, state);
+        let mut states = states.cast(layers[0].dtype());
         if let Some(embedding) = &self.layer_embedding {
             states = states + embedding.val().unsqueeze::<3>();
         }
-        let (pooled, attention) = self.pool_latents(states, None);
+        let (pooled, attention) = self.pool_latents(states, None)?;
         // [batch, heads, latents, layers] -> [batch, layers]
         let by_layer = attention.mean_dim(1).squeeze_dim::<3>(1).mean_dim(1).squeeze_dim(1);
-        (pooled, Explanation { tokens: Some(weights), latents: None, layers: Some(by_layer) })
+        Ok((pooled, Explanation { tokens: Some(weights), latents: None, layers: Some(by_layer) }))
     }
 
     /// Latents attend over a context; the mean over latents `[batch, width]` and the weights.
@@ -337,14 +325,29 @@ impl<B: Backend> PoolingBlock<B> {
         &self,
         context: Tensor<B, 3>,
         hidden: Option<Tensor<B, 2, Bool>>,
-    ) -> (Tensor<B, 2>, Tensor<B, 4>) {
+    ) -> Result<(Tensor<B, 2>, Tensor<B, 4>)> {
         let [batch, _, _] = context.dims();
-        let latents = self.latent_batch(&context);
+        let latents = self.latent_batch()?;
         let [_, count, width] = latents.dims();
         let (x, attention) =
             self.attention.forward(latents.expand([batch, count, width]), context, hidden);
-        (self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1), attention)
+        Ok((self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1), attention))
     }
+}
+
+/// One state a layer, `[batch, layers, hidden]` from tensors `[batch, seq, hidden]`, and the
+/// weights of the tokens in it, `[batch, seq]`.
+pub fn layer_states<B: Backend>(
+    layers: &[Tensor<B, 3>],
+    input: &ModelInput<B>,
+    state: LayerState,
+) -> (Tensor<B, 3>, Tensor<B, 2>) {
+    let weights = match state {
+        LayerState::LastToken => token::last(input),
+        LayerState::Mean => token::mean(input),
+    };
+    let states = layers.iter().map(|layer| token::pool(layer, weights.clone()).0).collect();
+    (Tensor::stack::<3>(states, 1), weights)
 }
 
 fn latents<B: Backend>(count: usize, width: usize, device: &B::Device) -> Param<Tensor<B, 2>> {

@@ -17,6 +17,7 @@ pub use anchor::{AnchorScore, anchor_weights};
 pub use dense::{Dense, DenseActivation, DenseConfig};
 pub use latent::{
     BlockConfig, CrossAttention, FeedForwardKind, LatentFeedForward, LayerState, PoolingBlock,
+    layer_states,
 };
 
 use crate::config::{AttentionMode, ModelConfig};
@@ -133,8 +134,8 @@ pub struct Explanation<B: Backend> {
     /// Weight of each token, summing to 1 a row: `[batch, seq]`; absent where tokens are not
     /// what the head weighs.
     pub tokens: Option<Tensor<B, 2>>,
-    /// Attention of each token to each latent, averaged over heads: `[batch, seq, latents]`.
-    pub latents: Option<Tensor<B, 3>>,
+    /// Attention between each token and each latent: `[batch, heads, seq, latents]`.
+    pub latents: Option<Tensor<B, 4>>,
     /// Weight of each layer, summing to 1 a row: `[batch, layers]`.
     pub layers: Option<Tensor<B, 2>>,
 }
@@ -208,13 +209,13 @@ impl<B: Backend> Pooling<B> {
                 token::pool(&states.last, anchor_weights(attention, input, *score))
             }
             P::SelfAttention(_) => attended()?.over_itself(&states.last, input),
-            P::LatentAttention(_) => attended()?.over_latents(&states.last, input),
-            P::LastLayerTrainable(_) => attended()?.latents_over_tokens(&states.last, input),
+            P::LatentAttention(_) => attended()?.over_latents(&states.last, input)?,
+            P::LastLayerTrainable(_) => attended()?.latents_over_tokens(&states.last, input)?,
             P::MultiLayerTrainable(_) => {
                 if states.layers.len() < 2 {
                     return Err(missing("hidden states of every layer"));
                 }
-                attended()?.latents_over_layers(&states.layers[1..], input, LayerState::of(mode))
+                attended()?.latents_over_layers(&states.layers[1..], input, LayerState::of(mode))?
             }
         })
     }

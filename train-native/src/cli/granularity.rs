@@ -4,15 +4,20 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use kiln_core::embedder::EmbedOptions;
 
 use super::mine::open_examples;
 use super::{Global, ModelArgs};
+use crate::eval::ModelEncoder;
 use crate::mine::{Granularity, granularity};
 use crate::model::load_embedder;
 use crate::report::{Page, histogram};
+use crate::terminal::Terminal;
 use crate::vectors::write_atomically;
 use crate::{device, with_backend};
 
+/// Fewest negatives that can be graded.
+const LEVELS: usize = 2;
 /// Bars of the histogram.
 const STEPS: usize = 40;
 
@@ -39,7 +44,9 @@ pub(super) fn run(args: &GranularityArgs, global: &Global) -> Result<()> {
     let (name, options) = (&args.model.model, args.model.load_options());
     let found = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(name, &options, &handle, terminal)?;
-        granularity(&embedder, &set, terminal)
+        let quiet = Terminal { quiet: true, ..terminal };
+        let encoder = ModelEncoder::new(embedder, EmbedOptions::default(), None, quiet);
+        granularity(&encoder, &set, LEVELS, usize::MAX, terminal)
     })?;
     if let Some(path) = &args.report {
         write_atomically(path, page(&found, name)?.to_html().as_bytes())?;

@@ -67,12 +67,26 @@ pub(super) fn run(args: &LoadArgs, global: &Global) -> Result<()> {
 }
 
 fn table(lines: &[LoadLine]) -> String {
-    let header = ["connections", "batch", "answered", "refused", "lost", "p50 ms", "p95 ms", "p99 ms", "texts/s"];
+    let header = [
+        "connections",
+        "batch",
+        "answered",
+        "refused",
+        "lost",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "texts/s",
+    ];
     let mut rows = vec![header.map(String::from).to_vec()];
     rows.extend(lines.iter().map(|line| {
         let counts = [line.connections, line.batch, line.answered, line.refused, line.lost];
         let times = [line.p50_ms, line.p95_ms, line.p99_ms, line.texts_per_second];
-        counts.iter().map(usize::to_string).chain(times.iter().map(|time| format!("{time:.1}"))).collect()
+        counts
+            .iter()
+            .map(usize::to_string)
+            .chain(times.iter().map(|time| format!("{time:.1}")))
+            .collect()
     }));
     plain_table(&rows)
 }

@@ -1,5 +1,6 @@
 //! The command line: one file a command, each no more than arguments and a call.
 
+mod analyze;
 mod bench;
 mod compare;
 mod devices;
@@ -78,6 +79,8 @@ enum Command {
     Eval(Box<eval::EvalArgs>),
     /// Compare the results of two models
     Compare(compare::CompareArgs),
+    /// Draw what a model's layers hold, where it looks and what its space is like
+    Analyze(Box<analyze::AnalyzeArgs>),
     /// Serve a model over HTTP, as OpenAI and text-embeddings-inference do
     Serve(serve::ServeArgs),
     /// Measure a running server under load
@@ -214,6 +217,7 @@ pub fn main() -> ExitCode {
             Command::Granularity(args) => granularity::run(args, global),
             Command::Eval(args) => eval::run(args, global),
             Command::Compare(args) => compare::run(args, global),
+            Command::Analyze(args) => analyze::run(args, global),
             Command::Serve(args) => serve::run(args, global),
             Command::Load(args) => load::run(args, global),
             Command::Push(args) => push::run(args, global),

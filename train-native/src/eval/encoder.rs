@@ -27,10 +27,10 @@ pub trait Encoder {
 
 /// A model, with the vectors that it has made before.
 pub struct ModelEncoder<B: Backend> {
-    embedder: Embedder<B>,
-    options: EmbedOptions,
+    pub(crate) embedder: Embedder<B>,
+    pub(crate) options: EmbedOptions,
     cache: Option<Cache>,
-    terminal: Terminal,
+    pub(crate) terminal: Terminal,
 }
 
 impl<B: Backend> ModelEncoder<B> {
@@ -100,7 +100,8 @@ impl<B: Backend> Encoder for ModelEncoder<B> {
     }
 }
 
-fn key(prompt: &str, text: &str) -> u128 {
+/// The key of a text behind a prompt.
+pub(crate) fn key(prompt: &str, text: &str) -> u128 {
     let mut hash = Xxh3::new();
     hash.update(&(prompt.len() as u64).to_le_bytes());
     hash.update(prompt.as_bytes());
@@ -146,7 +147,11 @@ impl Cache {
         }
     }
 
-    fn get(&self, keys: &[u128]) -> Result<Vec<Option<Vec<f32>>>> {
+    /// Vectors by key, those that are kept.
+    ///
+    /// # Errors
+    /// A damaged file.
+    pub(crate) fn get(&self, keys: &[u128]) -> Result<Vec<Option<Vec<f32>>>> {
         let read = || -> Result<_> {
             let table = self.database.begin_read()?.open_table(VECTORS)?;
             keys.iter()
@@ -161,7 +166,14 @@ impl Cache {
         read().with_context(|| format!("{}: remove this cache, it is damaged", self.path.display()))
     }
 
-    fn put<'a>(&self, vectors: impl Iterator<Item = (u128, &'a Vec<f32>)>) -> Result<()> {
+    /// Keeps vectors.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn put<'a>(
+        &self,
+        vectors: impl Iterator<Item = (u128, &'a Vec<f32>)>,
+    ) -> Result<()> {
         let write = || -> Result<()> {
             let transaction = self.database.begin_write()?;
             {

@@ -24,6 +24,7 @@ mod weights;
 
 pub use bm25::bm25_rankings;
 pub use compare::{Comparison, Interval, Wilcoxon, paired_bootstrap, wilcoxon};
+pub(crate) use encoder::key;
 pub use encoder::{Cache, Encoder, ModelEncoder, fingerprint, short_hash};
 pub use kmeans::mini_batch_kmeans;
 pub use light::Light;
@@ -39,6 +40,7 @@ pub use sets::Measured;
 pub use source::{Card, Missing, Source, split_files};
 pub use suite::Suite;
 pub use task::{Outcome, Parts, PromptChoice, Task, TaskKind};
+pub(crate) use tasks::labelled_texts;
 pub use tasks::{Evaluation, RankedTask, evaluate, ranking_scores};
 pub use top_k::ParallelTopK;
 pub use trec::{Evaluated, Measure};

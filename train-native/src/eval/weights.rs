@@ -50,7 +50,7 @@ struct Rounding {
 impl<B: Backend> ModuleMapper<B> for Rounding {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let shape = param.val().shape();
-        if D != 2 || shape.num_elements() % BLOCK != 0 {
+        if D != 2 || !shape.num_elements().is_multiple_of(BLOCK) {
             return param;
         }
         param.map(|weights| {

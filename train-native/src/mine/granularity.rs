@@ -2,13 +2,12 @@
 //! the paper's table 4).
 
 use anyhow::{Result, bail};
-use burn::tensor::backend::Backend;
-use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::index::cosine;
 use serde::Serialize;
 
 use crate::data::{DataSet, Example};
-use crate::embedding::{BLOCK, embed_texts};
+use crate::embedding::BLOCK;
+use crate::eval::Encoder;
 use crate::terminal::Terminal;
 
 /// One level of negatives, or the positives.
@@ -38,38 +37,38 @@ pub struct Granularity {
     pub graded_queries: f64,
 }
 
-/// Similarities by level, as a model sees them.
+/// Similarities by level, as a model sees them, of the first `limit` examples that have at least
+/// `least` negatives.
 ///
 /// # Errors
-/// Examples with fewer than two negatives alone, or texts that cannot be embedded.
-pub fn granularity<B: Backend>(
-    embedder: &Embedder<B>,
+/// No such example, or texts that cannot be embedded.
+pub fn granularity(
+    encoder: &dyn Encoder,
     set: &DataSet,
+    least: usize,
+    limit: usize,
     terminal: Terminal,
 ) -> Result<Granularity> {
-    let embed = |texts: &[&String], prompt: &str| {
-        let known = embedder.prompts.by_name.contains_key(prompt);
-        let options =
-            EmbedOptions { prompt_name: known.then(|| prompt.to_string()), ..Default::default() };
-        embed_texts(embedder, texts, &options, |_| {})
-    };
+    let [query_prompt, document_prompt] =
+        ["query", "document"].map(|name| encoder.own_prompt(&[name]));
     let mut columns: Vec<Vec<f64>> = Vec::new();
     let (mut graded, mut queries) = (0, 0);
-    let bar = terminal.progress(set.len() as u64, "examples");
-    for start in (0..set.len()).step_by(BLOCK / 4) {
-        let examples: Vec<Example> = (start..(start + BLOCK / 4).min(set.len()))
+    let bar = terminal.progress(set.len().min(limit) as u64, "examples");
+    for start in (0..set.len().min(limit)).step_by(BLOCK / 4) {
+        let examples: Vec<Example> = (start..(start + BLOCK / 4).min(set.len()).min(limit))
             .map(|at| set.get(at))
             .collect::<Result<_>>()?;
         bar.inc(examples.len() as u64);
         let examples: Vec<Example> =
-            examples.into_iter().filter(|example| example.neg.len() > 1).collect();
-        let of_queries =
-            embed(&examples.iter().map(|example| &example.query).collect::<Vec<_>>(), "query")?;
-        let documents: Vec<&String> = examples
+            examples.into_iter().filter(|example| example.neg.len() >= least).collect();
+        let of_queries: Vec<String> =
+            examples.iter().map(|example| example.query.clone()).collect();
+        let of_queries = encoder.encode(&of_queries, &query_prompt)?;
+        let documents: Vec<String> = examples
             .iter()
-            .flat_map(|example| example.pos.iter().take(1).chain(&example.neg))
+            .flat_map(|example| example.pos.iter().take(1).chain(&example.neg).cloned())
             .collect();
-        let mut of_documents = embed(&documents, "document")?.into_iter();
+        let mut of_documents = encoder.encode(&documents, &document_prompt)?.into_iter();
         for (example, query) in examples.iter().zip(&of_queries) {
             let found: Vec<f64> = of_documents
                 .by_ref()
@@ -84,7 +83,7 @@ pub fn granularity<B: Backend>(
     }
     bar.finish_and_clear();
     if queries == 0 {
-        bail!("{}: no example has two negatives or more; levels need at least two", set.name);
+        bail!("{}: no example has {least} negatives or more", set.name);
     }
     let levels: Vec<Level> = columns
         .into_iter()

@@ -21,7 +21,7 @@ fn colour(at: usize) -> RGBColor {
 }
 
 /// Smallest and largest value with a little room; something drawable for no values too.
-fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
+pub(super) fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = values
         .filter(|value| value.is_finite())
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {

@@ -37,7 +37,11 @@ impl Batcher {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(model: Arc<dyn Served>, limits: Limits, telemetry: Arc<Telemetry>) -> Result<Self> {
+    pub fn start(
+        model: Arc<dyn Served>,
+        limits: Limits,
+        telemetry: Arc<Telemetry>,
+    ) -> Result<Self> {
         let (jobs, queue) = channel();
         let places = Arc::new(Semaphore::new(limits.max_requests));
         let counted = telemetry.clone();

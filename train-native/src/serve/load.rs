@@ -116,9 +116,8 @@ async fn measure(
     bar: &indicatif::ProgressBar,
 ) -> Result<LoadLine> {
     let start = Instant::now();
-    let workers: Vec<_> = (0..connections)
-        .map(|_| tokio::spawn(connection(shared.clone(), bar.clone())))
-        .collect();
+    let workers: Vec<_> =
+        (0..connections).map(|_| tokio::spawn(connection(shared.clone(), bar.clone()))).collect();
     let mut times = Histogram::<u64>::new(3)?;
     for worker in workers {
         times.add(worker.await??)?;
@@ -151,7 +150,9 @@ async fn connection(shared: Arc<Shared>, bar: indicatif::ProgressBar) -> Result<
             return Err(kiln_core::Error::Cancelled.into());
         }
         let texts: Vec<String> = (0..shared.batch)
-            .map(|at| shared.load.texts[(number * shared.batch + at) % shared.load.texts.len()].clone())
+            .map(|at| {
+                shared.load.texts[(number * shared.batch + at) % shared.load.texts.len()].clone()
+            })
             .collect();
         let start = Instant::now();
         loop {
@@ -187,7 +188,8 @@ enum Sent {
 }
 
 async fn send(client: &reqwest::Client, load: &Load, texts: &[String]) -> Result<Sent> {
-    let mut request = client.post(format!("{}/v1/embeddings", load.url)).json(&json!({ "input": texts }));
+    let mut request =
+        client.post(format!("{}/v1/embeddings", load.url)).json(&json!({ "input": texts }));
     if let Some(key) = &load.key {
         request = request.bearer_auth(key);
     }

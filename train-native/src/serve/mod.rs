@@ -141,9 +141,9 @@ pub fn serve(
     let batcher = Batcher::start(model.clone(), limits.clone(), telemetry.clone())?;
     let timeout = limits.timeout;
     runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot listen on {address}; choose another with --host and --port"))?;
+        let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
+            format!("cannot listen on {address}; choose another with --host and --port")
+        })?;
         listening(listener.local_addr()?)?;
         let routes = routes::routes(model, batcher, limits, key, telemetry);
         let serving = axum::serve(listener, routes).with_graceful_shutdown(asked_to_end());

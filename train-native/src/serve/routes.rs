@@ -100,7 +100,9 @@ impl IntoResponse for Refusal {
         };
         let mut response = (self.status, Json(body)).into_response();
         if self.status == StatusCode::TOO_MANY_REQUESTS {
-            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
         }
         response
     }
@@ -108,11 +110,17 @@ impl IntoResponse for Refusal {
 
 /// Compares in a time that does not tell how much is right.
 fn same_secret(a: &[u8], b: &[u8]) -> bool {
-    let differ = a.iter().zip(b).fold(a.len() ^ b.len(), |differ, (x, y)| differ | usize::from(x ^ y));
+    let differ =
+        a.iter().zip(b).fold(a.len() ^ b.len(), |differ, (x, y)| differ | usize::from(x ^ y));
     differ == 0
 }
 
-async fn authorize(State(server): Shared, headers: HeaderMap, request: Request, next: Next) -> Response {
+async fn authorize(
+    State(server): Shared,
+    headers: HeaderMap,
+    request: Request,
+    next: Next,
+) -> Response {
     if let Some(key) = &server.key {
         let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
@@ -145,9 +153,9 @@ impl Input {
         match self {
             Self::One(text) => Ok(vec![text]),
             Self::Many(texts) => Ok(texts),
-            Self::Tokens(_) => {
-                Err(Refusal::invalid("the input is neither a text nor a list of texts; token numbers are not taken"))
-            }
+            Self::Tokens(_) => Err(Refusal::invalid(
+                "the input is neither a text nor a list of texts; token numbers are not taken",
+            )),
         }
     }
 }
@@ -173,7 +181,8 @@ impl Server {
         dimensions: Option<usize>,
     ) -> Result<Embedded, Refusal> {
         let limits = &self.limits;
-        let too_large = |message| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "validation", message);
+        let too_large =
+            |message| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "validation", message);
         if texts.is_empty() {
             return Err(Refusal::invalid("the input is empty"));
         }
@@ -210,13 +219,19 @@ impl Server {
         };
         let model = self.model.clone();
         let encode = move || {
-            texts.iter().map(|text| model.tokens(&prompt, text)).collect::<kiln_core::Result<Vec<_>>>()
+            texts
+                .iter()
+                .map(|text| model.tokens(&prompt, text))
+                .collect::<kiln_core::Result<Vec<_>>>()
         };
-        let failed = |message: String| Refusal::new(StatusCode::FAILED_DEPENDENCY, "backend", message);
+        let failed =
+            |message: String| Refusal::new(StatusCode::FAILED_DEPENDENCY, "backend", message);
         let tokens = tokio::task::spawn_blocking(encode)
             .await
             .map_err(|_| failed("the tokenizer failed".into()))?
-            .map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "tokenizer", error.to_string()))?;
+            .map_err(|error| {
+                Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "tokenizer", error.to_string())
+            })?;
         if !truncate && tokens.iter().any(|text| text.truncated) {
             return Err(too_large(format!(
                 "a text has more than {} tokens; shorten it, or send \"truncate\": true",
@@ -225,7 +240,8 @@ impl Server {
         }
         let count = tokens.iter().map(|text| text.ids.len()).sum();
         let texts = tokens.len();
-        let embedded = tokio::time::timeout(limits.timeout, self.batcher.embed(tokens, place)).await;
+        let embedded =
+            tokio::time::timeout(limits.timeout, self.batcher.embed(tokens, place)).await;
         let mut vectors = match embedded {
             Ok(found) => found.map_err(failed)?,
             Err(_) => {

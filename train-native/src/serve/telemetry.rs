@@ -67,7 +67,11 @@ impl Telemetry {
             tokens: counter("te_embed_tokens", "tokens embedded")?,
             queued,
             request_seconds: histogram("te_request_duration", "seconds of a request", &seconds)?,
-            queue_seconds: histogram("te_request_queue_duration", "seconds in the queue", &seconds)?,
+            queue_seconds: histogram(
+                "te_request_queue_duration",
+                "seconds in the queue",
+                &seconds,
+            )?,
             inference_seconds: histogram(
                 "te_request_inference_duration",
                 "seconds of a batch in the model",

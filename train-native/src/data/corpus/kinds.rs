@@ -6,7 +6,6 @@ use super::names::Naming;
 
 /// A kind of entity.
 pub(super) struct Kind {
-    #[cfg_attr(not(test), expect(dead_code, reason = "names the kind in test failures"))]
     pub noun: &'static str,
     pub naming: Naming,
     pub introductions: &'static [&'static str],

@@ -43,6 +43,8 @@ pub struct RetrievalSet {
     pub queries: Vec<String>,
     /// Row of the passage that answers each query.
     pub relevant: Vec<usize>,
+    /// What each passage is about (`ship`, `town`, ..).
+    pub kinds: Vec<&'static str>,
 }
 
 /// The generated corpus.
@@ -235,6 +237,7 @@ fn retrieval_set(entities: &[Entity], rng: &mut ChaCha8Rng) -> RetrievalSet {
         corpus: facts.iter().map(|fact| fact.passage(rng)).collect(),
         queries: facts.iter().map(|fact| fact.question(rng)).collect(),
         relevant: (0..facts.len()).collect(),
+        kinds: facts.iter().map(|fact| fact.entity.kind.noun).collect(),
     }
 }
 

@@ -25,8 +25,8 @@ const LEAST_GEOMETRIC: f64 = 0.00001;
 impl Ranking {
     /// A ranking of documents `(id, score)` under judgements: larger scores first, of equal ones
     /// the larger id, as trec_eval does.
-    pub fn of<'a>(
-        mut documents: Vec<(&'a str, f64)>,
+    pub fn of(
+        mut documents: Vec<(&str, f64)>,
         grade: impl Fn(&str) -> Option<f64>,
         judged: impl Iterator<Item = f64>,
     ) -> Self {

@@ -24,7 +24,11 @@ struct Experiment {
     test: Vec<usize>,
 }
 
-fn read(files: &[TextFile]) -> Result<Vec<(String, String)>> {
+/// Texts with their labels.
+///
+/// # Errors
+/// Rows that lack either.
+pub(crate) fn read(files: &[TextFile]) -> Result<Vec<(String, String)>> {
     read_rows(files, &[], |fields| {
         let label = text(fields, &["label", "labels", "label_text"])?;
         Ok((text(fields, &["text", "sentence", "sentences"])?, label))

@@ -16,6 +16,7 @@ use super::task::{Outcome, Task, TaskKind};
 use crate::search::normalize;
 use crate::text::TextFile;
 
+pub(crate) use classification::read as labelled_texts;
 pub use ranked::{RankedTask, ranking_scores};
 
 /// Splits in the order in which they are looked for.

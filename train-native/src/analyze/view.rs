@@ -1,0 +1,147 @@
+//! A model as the analyses see it: states of all layers, attention, explanations.
+
+use anyhow::Result;
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use kiln_core::embedder::{EmbedOptions, TextExplanation};
+use kiln_core::model::ModelInput;
+use kiln_core::pooling::{AnchorScore, LayerState, PoolingConfig, anchor_weights, layer_states};
+use kiln_core::tokenizer::{TokenBatch, Tokens};
+use rayon::prelude::*;
+
+use crate::embedding::each_batch;
+use crate::eval::{Encoder, ModelEncoder};
+use crate::interrupt;
+
+/// A state a layer, the embeddings first: `[layers + 1][hidden]`.
+pub type LayerStates = Vec<Vec<f32>>;
+
+/// One text, token by token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextView {
+    /// The tokens, as people read them.
+    pub tokens: Vec<String>,
+    /// True at tokens that pooling uses.
+    pub pooled: Vec<bool>,
+    /// Attention of the last layer: `[heads][query][key]`.
+    pub attention: Vec<Vec<Vec<f32>>>,
+    /// Anchor weights: eq. 3 with the logarithm, and the plain column sum.
+    pub anchors: [Vec<f32>; 2],
+    /// How the model's own head pooled.
+    pub explanation: TextExplanation,
+}
+
+/// A model that can be looked into.
+pub trait View: Encoder {
+    /// Its pooling head.
+    fn pooling(&self) -> &PoolingConfig;
+
+    /// States of all layers of each text.
+    ///
+    /// # Errors
+    /// Texts that cannot be embedded; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+    fn layer_states(
+        &self,
+        texts: &[String],
+        prompt: &str,
+        state: LayerState,
+    ) -> Result<Vec<LayerStates>>;
+
+    /// One text, token by token.
+    ///
+    /// # Errors
+    /// A text that cannot be embedded.
+    fn look(&self, text: &str, prompt: &str) -> Result<TextView>;
+}
+
+fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> kiln_core::Result<Vec<f32>> {
+    let data = tensor.into_data().convert::<f32>().into_vec();
+    data.map_err(|e| kiln_core::Error::invalid(format!("values could not be read back: {e:?}")))
+}
+
+/// `values` in pieces of a length.
+fn pieces(values: &[f32], length: usize) -> Vec<Vec<f32>> {
+    values.chunks(length).map(<[f32]>::to_vec).collect()
+}
+
+/// A token without the signs by which tokenizers mark spaces.
+fn readable(token: &str) -> String {
+    match token.replace(['Ġ', '▁'], "").replace('Ċ', "⏎") {
+        empty if empty.is_empty() => "␣".into(),
+        token => token,
+    }
+}
+
+impl<B: Backend> View for ModelEncoder<B> {
+    fn pooling(&self) -> &PoolingConfig {
+        self.embedder.model.pooling.config()
+    }
+
+    fn layer_states(
+        &self,
+        texts: &[String],
+        prompt: &str,
+        state: LayerState,
+    ) -> Result<Vec<LayerStates>> {
+        let embedder = &self.embedder;
+        let tokens: Vec<Tokens> = texts
+            .par_iter()
+            .map(|text| embedder.tokenizer.encode(prompt, text))
+            .collect::<kiln_core::Result<_>>()?;
+        let of_batch = |batch: &TokenBatch, _: &[usize]| {
+            let input = ModelInput::new(batch, &embedder.device);
+            let states = embedder.model.states(&input);
+            let (states, _) = layer_states(&states.layers, &input, state);
+            let [_, layers, hidden] = states.dims();
+            let texts = pieces(&values(states)?, layers * hidden);
+            Ok(texts.iter().map(|text| pieces(text, hidden)).collect())
+        };
+        let bar = self.terminal.progress(texts.len() as u64, "layers");
+        let found = each_batch(
+            embedder,
+            tokens,
+            &self.options,
+            interrupt::asked,
+            |progress| {
+                bar.set_position(progress.texts as u64);
+            },
+            of_batch,
+        )?;
+        bar.finish_and_clear();
+        Ok(found)
+    }
+
+    fn look(&self, text: &str, prompt: &str) -> Result<TextView> {
+        let embedder = &self.embedder;
+        let tokens = embedder.tokenizer.encode(prompt, text)?;
+        let batch = embedder.tokenizer.pad(&[&tokens]);
+        let input = ModelInput::new(&batch, &embedder.device);
+        let states = embedder.model.states(&input);
+        let attention = states.attention.ok_or_else(|| {
+            kiln_core::Error::invalid("the model gave no attention weights; please report it")
+        })?;
+        let anchors = |score| values(anchor_weights(&attention, &input, score));
+        let anchors = [anchors(AnchorScore::Log1p)?, anchors(AnchorScore::Linear)?];
+        let [_, _, queries, keys] = attention.dims();
+        let heads = pieces(&values(attention)?, queries * keys);
+        let options = EmbedOptions { prompt: Some(prompt.into()), ..self.options.clone() };
+        let explanation = embedder.explain(text, &options)?;
+        Ok(TextView {
+            tokens: explanation.tokens.iter().map(|token| readable(token)).collect(),
+            pooled: tokens.pooling,
+            attention: heads.iter().map(|head| pieces(head, keys)).collect(),
+            anchors,
+            explanation,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_readable() {
+        assert_eq!(["Ġsea", "▁", "##ing"].map(readable), ["sea", "␣", "##ing"]);
+    }
+}

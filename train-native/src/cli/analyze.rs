@@ -1,0 +1,185 @@
+//! `train-native analyze`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use kiln_core::pooling::LayerState;
+use rand::SeedableRng as _;
+use rand::seq::SliceRandom as _;
+use rand_chacha::ChaCha8Rng;
+
+use super::mine::open_examples;
+use super::{EmbedFlags, Global, ModelArgs};
+use crate::analyze::{Analysis, Inputs, LayerTask, View, analyze};
+use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
+use crate::eval::{
+    Cache, ModelEncoder, Source, Task, TaskKind, fingerprint, labelled_texts, plain_table,
+};
+use crate::model::{load_embedder, resolve};
+use crate::terminal::Terminal;
+use crate::text::{Columns, TextFile};
+use crate::{device, with_backend};
+
+/// Draw what a model's layers hold, where it looks and what its space is like: SVG, PNG and JSON
+/// files and one HTML page. Without files of your own it uses made-up texts.
+#[derive(Debug, Args)]
+pub(super) struct AnalyzeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    flags: EmbedFlags,
+    /// Folder of the pictures and the page
+    #[arg(long, short, value_name = "DIR", default_value = "analysis")]
+    output: PathBuf,
+    /// Only these analyses
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<Analysis>,
+    /// Text whose attention and weights are drawn, as often as wanted [default: made-up]
+    #[arg(long, value_name = "TEXT")]
+    text: Vec<String>,
+    /// Labelled texts (fields text and label; .jsonl, .csv, .tsv, .parquet), for layers, latents,
+    /// space and projection [default: made-up]
+    #[arg(long, value_name = "FILE")]
+    labelled: Option<PathBuf>,
+    /// The two labels that the latents are compared for [default: the two most frequent]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1)]
+    groups: Vec<String>,
+    /// Queries with positives and negatives (formats as for training), for similarity and space
+    /// [default: made-up]
+    #[arg(long, value_name = "FILE")]
+    examples: Option<String>,
+    /// Kind of task that the layers are scored on, with --data [default: made-up questions]
+    #[arg(long, value_name = "KIND", requires = "data")]
+    task: Option<TaskKind>,
+    /// Its file or folder
+    #[arg(long, value_name = "PATH", requires = "task")]
+    data: Option<PathBuf>,
+    /// Its split
+    #[arg(long, value_name = "NAME", requires = "task")]
+    split: Option<String>,
+    /// What stands for a layer [default: last_token for causal models, mean for others]
+    #[arg(long, value_name = "STATE")]
+    layer_state: Option<StateChoice>,
+    /// Prompt of the texts [default: the model's default prompt]
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Most labelled texts and examples that are used, drawn at random
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    limit: usize,
+    /// Seed of the draw
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+/// What stands for a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum StateChoice {
+    /// The last token's state
+    LastToken,
+    /// The mean of the tokens' states
+    Mean,
+}
+
+/// Made-up texts that are drawn by default.
+const TEXTS: usize = 2;
+
+pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
+    let terminal = global.terminal();
+    if args.limit == 0 {
+        bail!("--limit must be at least 1");
+    }
+    if !matches!(args.groups.len(), 0 | 2) {
+        bail!("--groups takes two labels (a,b), not {}", args.groups.len());
+    }
+    let (name, overrides) = (&args.model.model, args.model.load_options());
+    let folder = resolve(name, terminal)?;
+    let hash = fingerprint(&folder, &format!("{overrides:?} layers"))?;
+    // Without a place of its own the cache is a file that goes with the run.
+    let own = tempfile::tempdir()?;
+    let cache = Cache::default_folder()
+        .and_then(|folder| Cache::open(&folder, &hash, terminal))
+        .or_else(|| Cache::open(own.path(), &hash, terminal));
+    let Some(cache) = cache else { bail!("{}: no space for vectors", own.path().display()) };
+    let options = args.flags.options(None, None);
+    let device = device::open(global.device)?;
+    let view: (Box<dyn View>, LayerState) = with_backend!(&device, B, handle => {
+        let embedder = load_embedder::<B>(name, &overrides, &handle, terminal)?;
+        embedder.check(&options)?;
+        let state = LayerState::of(embedder.model.attention());
+        (Box::new(ModelEncoder::new(embedder, options, None, terminal)), state)
+    });
+    let inputs = inputs(args, view.0.as_ref(), view.1, terminal)?;
+    let wanted = match args.only.is_empty() {
+        true => Analysis::value_variants(),
+        false => &args.only[..],
+    };
+    let found = analyze(view.0.as_ref(), &inputs, wanted, &cache, terminal)?;
+    found.write(&args.output, &super::eval::model_name(name), terminal)?;
+    terminal.result(&found.to_json(&args.output), || {
+        let mut text = String::new();
+        if let Some(health) = &found.health {
+            text += &plain_table(&health.rows());
+        }
+        let page = args.output.join("index.html");
+        text + &format!("{} pictures; open {}", found.pictures.len(), page.display())
+    })
+}
+
+fn inputs(
+    args: &AnalyzeArgs,
+    view: &dyn View,
+    state: LayerState,
+    terminal: Terminal,
+) -> Result<Inputs> {
+    let made_up = || Corpus::generate(args.seed, CorpusSize::default()).test;
+    let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
+    let mut labelled = match &args.labelled {
+        Some(path) => {
+            let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
+            labelled_texts(&[file])?
+        }
+        None => {
+            let RetrievalSet { corpus, kinds, .. } = made_up();
+            corpus.into_iter().zip(kinds.into_iter().map(String::from)).collect()
+        }
+    };
+    labelled.shuffle(&mut rng);
+    labelled.truncate(args.limit);
+    let task = match (args.task, &args.data) {
+        (Some(kind), Some(path)) => {
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            let mut task = Task::new(&name, kind);
+            task.split.clone_from(&args.split);
+            LayerTask::Task(task, Source::local(path)?)
+        }
+        _ => LayerTask::MadeUp(made_up()),
+    };
+    let texts = match args.text.is_empty() {
+        true => labelled.iter().take(TEXTS).map(|(text, _)| text.clone()).collect(),
+        false => args.text.clone(),
+    };
+    let groups = match &args.groups[..] {
+        [a, b] => Some([a.clone(), b.clone()]),
+        _ => None,
+    };
+    let examples = Path::new(args.examples.as_deref().unwrap_or("made-up:retrieval"));
+    Ok(Inputs {
+        texts,
+        labelled,
+        groups,
+        examples: open_examples(examples, false, terminal)?,
+        limit: args.limit,
+        task,
+        state: match args.layer_state {
+            Some(StateChoice::LastToken) => LayerState::LastToken,
+            Some(StateChoice::Mean) => LayerState::Mean,
+            None => state,
+        },
+        prompt: match &args.prompt {
+            Some(prompt) => prompt.clone(),
+            None => view.own_prompt(&[]),
+        },
+    })
+}

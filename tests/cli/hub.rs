@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use crate::harness::{Folder, failure, kiln, stdout};
 
 /// The server, ended with the test.
-struct Hub {
+pub(crate) struct Hub {
     child: Child,
-    endpoint: String,
+    pub(crate) endpoint: String,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Hub {
-    fn start(folder: &Folder) -> Option<Self> {
+    pub(crate) fn start(folder: &Folder) -> Option<Self> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/reference/hub.py");
         let child = Command::new("python3")
             .args([script, &folder.arg("hub")])

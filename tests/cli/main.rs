@@ -4,13 +4,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod adapters;
+mod analyze;
 mod bad_input;
 mod commands;
 mod data;
+mod eval;
 mod harness;
 mod hub;
 mod mining;
 mod peers;
 mod recipes;
+mod serve;
 mod sweep;
+mod tasks;
 mod training;

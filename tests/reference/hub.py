@@ -1,7 +1,7 @@
-"""Serves model folders the way the Hugging Face Hub does: python3 hub.py FOLDER.
+"""Serves models and data sets the way the Hugging Face Hub does: python3 hub.py FOLDER.
 
 FOLDER/owner/name/file is answered at /owner/name/resolve/REVISION/file, with ranges, ETag and
-x-repo-commit; the token hf_writer may upload. Prints the port on its first line and every request after it.
+x-repo-commit; data sets are in FOLDER/datasets/owner/name, and their files are listed. The token hf_writer may upload. Prints the port on its first line and every request after it.
 """
 
 import base64
@@ -23,7 +23,13 @@ class Hub(BaseHTTPRequestHandler):
         if info and info[2] in REVISIONS and (ROOT / info[1]).is_dir():
             self.answer({"id": info[1]})
             return
-        match = re.fullmatch(r"/([\w.-]+/[\w.-]+)/resolve/([\w.-]+)/(.+)", self.path)
+        tree = re.fullmatch(r"/api/(datasets/[\w.-]+/[\w.-]+)/tree/([\w.-]+)(\?.*)?", self.path)
+        if tree and tree[2] in REVISIONS and (ROOT / tree[1]).is_dir():
+            files = sorted(path for path in (ROOT / tree[1]).rglob("*") if path.is_file())
+            self.answer([{"type": "file", "oid": "0" * 40, "size": path.stat().st_size,
+                          "path": path.relative_to(ROOT / tree[1]).as_posix()} for path in files])
+            return
+        match = re.fullmatch(r"/((?:datasets/)?[\w.-]+/[\w.-]+)/resolve/([\w.-]+)/(.+)", self.path)
         path = ROOT / match[1] / match[3] if match else None
         if path is None or match[2] not in REVISIONS or not path.is_file():
             self.send_error(404)

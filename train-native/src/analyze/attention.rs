@@ -56,10 +56,11 @@ pub(super) fn maps(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> {
             marked: anchors.iter().copied().filter(|&key| key < shown).collect(),
         };
         let maps: Vec<HeatMap> = seen.attention.iter().enumerate().map(map).collect();
+        let most = seen.attention.iter().flatten().flatten().fold(0.0f32, |a, &b| a.max(b));
         let style = HeatStyle {
             across: ACROSS,
             unit: "attention (row: the token that looks)".into(),
-            range: None,
+            range: Some((0.0, f64::from(most))),
             numbers: false,
         };
         let names: Vec<&str> = anchors.iter().map(|&key| seen.tokens[key].as_str()).collect();
@@ -91,7 +92,9 @@ fn weights_picture(at: usize, text: &str, seen: &TextView, own: &str) -> Result<
         ("anchor-token-aware, column sum of A".into(), doubles(&seen.anchors[1])),
         ("mean".into(), mean),
     ];
-    if let Some(weights) = &seen.explanation.token_weights {
+    if let Some(weights) = &seen.explanation.token_weights
+        && own != "mean"
+    {
         lists.push((format!("the model's own head: {own}"), doubles(weights)));
     }
     let shown = seen.tokens.len().min(2 * TOKENS);
@@ -106,7 +109,7 @@ fn weights_picture(at: usize, text: &str, seen: &TextView, own: &str) -> Result<
         title: "Weights of the tokens".into(),
         caption: format!(
             "“{text}” Percent of the vector that comes from each token, under several ways of \
-             pooling; darkest is each way's largest."
+             pooling; four times the mean is darkest."
         ),
         svg: token_weights(&seen.tokens[..shown], &drawn)?,
         data,

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use burn::tensor::backend::Backend;
 use clap::{Args, Subcommand};
 use kiln_core::embedder::EmbedOptions;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{EmbedFlags, Global, ModelOverrides};
@@ -347,27 +348,37 @@ fn one_text(result: &TaskResult) -> String {
     format!("{}main score: {} {main}\n", plain_table(&rows), result.task.main_score())
 }
 
+/// How far a task's score is from the full evaluation's.
+#[derive(Debug, Clone, Serialize)]
+struct Gap {
+    task: String,
+    full: f64,
+    this: f64,
+    gap: f64,
+}
+
 /// How far results are from the full evaluation's, task by task.
-fn gaps(full: &Path, results: &[TaskResult]) -> Vec<Vec<String>> {
+fn gaps(full: &Path, results: &[TaskResult]) -> Vec<Gap> {
     let Ok(full) = read_results(full) else {
         return Vec::new();
     };
+    let gap = |result: &TaskResult| {
+        let same = full.tasks.iter().find(|other| other.task == result.task)?;
+        let (full, this) = same.main_score().zip(result.main_score())?;
+        Some(Gap { task: result.task.name.clone(), full, this, gap: this - full })
+    };
+    results.iter().filter_map(gap).collect()
+}
+
+fn gap_rows(gaps: &[Gap]) -> Vec<Vec<String>> {
+    let points = |score: f64| format!("{:.2}", 100.0 * score);
     let mut rows = vec![["task", "full", "this", "gap"].map(String::from).to_vec()];
-    let mut sum = (0.0, 0.0);
-    for result in results {
-        let same = full.tasks.iter().find(|other| other.task == result.task);
-        if let Some((ours, theirs)) = result.main_score().zip(same.and_then(TaskResult::main_score))
-        {
-            let points = |score: f64| format!("{:.2}", 100.0 * score);
-            let gap = format!("{:+.2}", 100.0 * (ours - theirs));
-            rows.push(vec![result.task.name.clone(), points(theirs), points(ours), gap]);
-            sum = (sum.0 + (ours - theirs).abs(), sum.1 + 1.0);
-        }
-    }
-    if sum.1 > 0.0 {
-        let mean = format!("{:.2}", 100.0 * sum.0 / sum.1);
-        rows.push(vec!["mean size of the gap".into(), String::new(), String::new(), mean]);
-    }
+    rows.extend(gaps.iter().map(|one| {
+        let gap = format!("{:+.2}", 100.0 * one.gap);
+        vec![one.task.clone(), points(one.full), points(one.this), gap]
+    }));
+    let mean = gaps.iter().map(|one| one.gap.abs()).sum::<f64>() / gaps.len().max(1) as f64;
+    rows.push(vec!["mean size of the gap".into(), String::new(), String::new(), points(mean)]);
     rows
 }
 
@@ -375,7 +386,7 @@ fn report(
     ran: &Ran,
     results: &ModelResults,
     folder: Option<&Path>,
-    gaps: &[Vec<String>],
+    gaps: &[Gap],
     terminal: Terminal,
 ) -> Result<()> {
     let mut left_out = vec![vec!["task".to_string(), "why not".into()]];
@@ -411,7 +422,7 @@ fn report(
                 text += "\nno full evaluation is in the folder of results; run once without --light and --weights to see the gap\n";
             }
             0 => {}
-            _ => text += &format!("\ngap to the full evaluation:\n{}", plain_table(gaps)),
+            _ => text += &format!("\ngap to the full evaluation:\n{}", plain_table(&gap_rows(gaps))),
         }
         if let Some(folder) = folder {
             text += &format!("\nresults, report.md and report.html: {}\n", folder.display());

@@ -85,10 +85,18 @@ pub struct Interval {
 }
 
 /// Draws a task's parts again and again, the same for both models, and looks at the difference.
-/// `None` where the two were not evaluated on the same parts.
+/// `None` where the two were not evaluated on the same parts, or where the parts do not make up
+/// the main score (a suite may name another one).
 pub fn paired_bootstrap(a: &TaskResult, b: &TaskResult) -> Option<Interval> {
     let count = a.parts.len();
     if count < 2 || count != b.parts.len() {
+        return None;
+    }
+    let all: Vec<usize> = (0..count).collect();
+    let is_sum_of_parts = |result: &TaskResult| {
+        result.main_score().is_some_and(|score| (result.parts.score(&all) - score).abs() < 1e-6)
+    };
+    if !is_sum_of_parts(a) || !is_sum_of_parts(b) {
         return None;
     }
     let mut differences: Vec<f64> = (0..DRAWS as u32)

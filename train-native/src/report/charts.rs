@@ -13,8 +13,18 @@ pub struct Series {
 }
 
 const SIZE: (u32, u32) = (760, 320);
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(31, 111, 235), RGBColor(210, 90, 30), RGBColor(40, 150, 90), RGBColor(130, 80, 200)];
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(31, 111, 235),
+    RGBColor(210, 90, 30),
+    RGBColor(40, 150, 90),
+    RGBColor(130, 80, 200),
+    RGBColor(200, 160, 20),
+    RGBColor(210, 60, 130),
+    RGBColor(30, 160, 180),
+    RGBColor(110, 110, 110),
+];
+/// Height of the names above lines.
+const LEGEND: u32 = 26;
 
 fn colour(at: usize) -> RGBColor {
     COLOURS[at % COLOURS.len()]
@@ -55,8 +65,9 @@ fn draw_lines(
     let points = || series.iter().flat_map(|series| series.points.iter());
     let (left, right) = span(points().map(|point| point.0));
     let (low, high) = span(points().map(|point| point.1));
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    let mut chart = ChartBuilder::on(&area)
+    let area = SVGBackend::with_string(svg, (SIZE.0, SIZE.1 + LEGEND)).into_drawing_area();
+    let (names, plot) = area.split_vertically(if series.len() > 1 { LEGEND } else { 0 });
+    let mut chart = ChartBuilder::on(&plot)
         .margin(12)
         .x_label_area_size(38)
         .y_label_area_size(64)
@@ -76,23 +87,19 @@ fn draw_lines(
             if fractions { format!("{value:.2}") } else { format!("{value:.0}") }
         })
         .y_label_formatter(&number)
-        .light_line_style(RGBColor(238, 238, 238))
-        .bold_line_style(RGBColor(220, 220, 220))
+        .max_light_lines(0)
+        .bold_line_style(RGBColor(228, 228, 228))
         .draw()?;
+    let mut left = 76;
     for (at, line) in series.iter().enumerate() {
         let style = colour(at).stroke_width(2);
-        chart
-            .draw_series(LineSeries::new(line.points.iter().copied(), style))?
-            .label(&line.name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], style));
-    }
-    if series.len() > 1 {
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .border_style(RGBColor(200, 200, 200))
-            .background_style(WHITE)
-            .draw()?;
+        chart.draw_series(LineSeries::new(line.points.iter().copied(), style))?;
+        if series.len() > 1 {
+            let text = ("sans-serif", 13).into_font().color(&RGBColor(40, 40, 40));
+            names.draw(&PathElement::new(vec![(left, 16), (left + 18, 16)], style))?;
+            names.draw(&Text::new(line.name.clone(), (left + 24, 9), text))?;
+            left += 24 + line.name.chars().count() as i32 * 7 + 22;
+        }
     }
     drop(chart);
     area.present()?;

@@ -102,7 +102,7 @@ impl Layout {
         let (rows, columns) = (most(|map| map.rows.len()), most(|map| map.columns.len()));
         let across = across.clamp(1, maps.len().max(1));
         let left = maps.iter().map(|map| label_width(&map.rows)).max().unwrap_or(0);
-        let bottom = maps.iter().map(|map| label_width(&map.columns)).max().unwrap_or(0) + 8;
+        let bottom = maps.iter().map(|map| label_width(&map.columns)).max().unwrap_or(0);
         let room = (WIDTH - left) / across as i32 - 14;
         let width = (room / columns as i32).clamp(1, 40);
         // Cells of square maps are square; rows of texts stay readable.

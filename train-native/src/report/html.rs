@@ -72,8 +72,8 @@ impl Page {
         format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
-             <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:820px;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}}\
-             h1{{font-size:1.6rem}}h2{{font-size:1.15rem;margin-top:2rem}}figure{{margin:1rem 0}}\
+             <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:1120px;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}}\
+             p,figcaption,li{{max-width:820px}}h1{{font-size:1.6rem}}h2{{font-size:1.15rem;margin-top:2rem}}figure{{margin:1rem 0}}\
              figure svg{{max-width:100%;height:auto}}figcaption{{color:#555;font-size:.9rem}}\
              .wide{{overflow-x:auto}}pre{{overflow-x:auto;background:#f6f6f6;padding:.8rem;font-size:.85rem}}table{{border-collapse:collapse}}\
              td,th{{border-bottom:1px solid #ddd;padding:.3rem .8rem .3rem 0;text-align:left;vertical-align:top}}</style></head>\n\

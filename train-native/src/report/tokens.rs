@@ -7,11 +7,13 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 const WIDTH: i32 = 1000;
 const LETTER: i32 = 8;
 const BOX: i32 = 40;
+/// Times the mean weight.
+const DARKEST: f64 = 4.0;
 const GREY: RGBColor = RGBColor(40, 40, 40);
 const SHADE: RGBColor = RGBColor(31, 111, 235);
 
-/// The tokens once for each named list of weights, each list shaded up to its own largest weight,
-/// with the weight in percent under the token.
+/// The tokens once for each named list of weights, with the weight in percent under the token. A
+/// token of four times the mean weight is as dark as can be.
 ///
 /// # Errors
 /// What plotters cannot draw.
@@ -53,10 +55,10 @@ fn draw(
         let top = at as i32 * block + 6;
         let title = ("sans-serif", 14).into_font().color(&GREY);
         area.draw(&Text::new(name.clone(), (8, top), title))?;
-        let largest = weights.iter().copied().fold(0.0, f64::max);
+        let darkest = DARKEST / tokens.len().max(1) as f64;
         for ((token, &weight), &(x, line, wide)) in tokens.iter().zip(weights).zip(&boxes) {
             let y = top + 22 + line * (BOX + 4);
-            let share = if largest > 0.0 { (weight / largest).clamp(0.0, 1.0) } else { 0.0 };
+            let share = (weight / darkest).clamp(0.0, 1.0);
             let corners = [(x, y), (x + wide, y + BOX)];
             area.draw(&Rectangle::new(corners, SHADE.mix(0.85 * share).filled()))?;
             area.draw(&Rectangle::new(corners, RGBColor(200, 205, 215).stroke_width(1)))?;

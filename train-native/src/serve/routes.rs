@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -77,7 +78,7 @@ impl Refusal {
     /// As OpenAI's clients read it.
     fn openai(mut self) -> Self {
         self.openai = true;
-        if self.kind == "validation" {
+        if self.status == StatusCode::UNPROCESSABLE_ENTITY {
             self.status = StatusCode::BAD_REQUEST;
         }
         self
@@ -160,8 +161,19 @@ impl Input {
     }
 }
 
+/// A body, or why it could not be taken.
+type Body = Result<Bytes, BytesRejection>;
+
 /// Reads a body; what is wrong with it is told.
-fn body<T: serde::de::DeserializeOwned>(bytes: &Bytes) -> Result<T, Refusal> {
+fn body<T: serde::de::DeserializeOwned>(bytes: &Body, limits: &Limits) -> Result<T, Refusal> {
+    let bytes = bytes.as_ref().map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "validation",
+            format!("the body is larger than {} bytes", limits.max_body),
+        ),
+        _ => Refusal::invalid(rejection.body_text()),
+    })?;
     serde_json::from_slice(bytes).map_err(|error| Refusal::invalid(format!("the body: {error}")))
 }
 
@@ -302,9 +314,9 @@ enum Encoding {
     Base64,
 }
 
-async fn openai(State(server): Shared, bytes: Bytes) -> Result<Json<Value>, Refusal> {
+async fn openai(State(server): Shared, bytes: Body) -> Result<Json<Value>, Refusal> {
     let work = async {
-        let request: OpenAiRequest = body(&bytes)?;
+        let request: OpenAiRequest = body(&bytes, &server.limits)?;
         let texts = request.input.texts()?;
         let (name, prompt) = (request.prompt_name.as_deref(), request.prompt.as_deref());
         let truncate = server.limits.truncate;
@@ -350,9 +362,9 @@ struct EmbedRequest {
     dimensions: Option<usize>,
 }
 
-async fn embed(State(server): Shared, bytes: Bytes) -> Result<Json<Vec<Vec<f32>>>, Refusal> {
+async fn embed(State(server): Shared, bytes: Body) -> Result<Json<Vec<Vec<f32>>>, Refusal> {
     let work = async {
-        let request: EmbedRequest = body(&bytes)?;
+        let request: EmbedRequest = body(&bytes, &server.limits)?;
         let truncate = request.truncate.unwrap_or(server.limits.truncate);
         let texts = request.inputs.texts()?;
         let name = request.prompt_name.as_deref();

@@ -1,0 +1,338 @@
+//! `eval`, `compare` and `eval trec` as a user runs them.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
+use serde_json::Value;
+
+use crate::harness::{Folder, failure, kiln, names, stdout};
+use crate::hub::Hub;
+use crate::tasks::{KINDS, write_tasks};
+
+const MEAN: &str = "{ mode = 'mean' }";
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// The binary with vectors kept in the test's own folder.
+fn eval(folder: &Folder, args: &[&str]) -> assert_cmd::Command {
+    let mut command = kiln(&["eval", "--json"]);
+    command.args(args).env("KILN_EMBEDDINGS", folder.path("embeddings"));
+    command
+}
+
+#[test]
+fn each_kind_runs_on_a_file_of_ones_own() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let (data, _) = write_tasks(&folder);
+    for kind in KINDS {
+        let path = format!("{data}/{kind}");
+        let found =
+            json(&stdout(&mut eval(&folder, &["-m", &model, "--task", kind, "--data", &path])));
+        let score = found["main_score"].as_f64().unwrap();
+        assert!((-1.0..=1.0).contains(&score) && score != 0.0, "{kind}: {found}");
+        assert_eq!(found["split"], "test");
+        let name = found["main_score_name"].as_str().unwrap();
+        assert_eq!(found["scores"][name], found["main_score"], "{kind}");
+    }
+    // A file alone is a split too, and prompts change the vectors.
+    let file = format!("{data}/sts/test.jsonl");
+    let of = |more: &[&str]| {
+        let args = [&["-m", &model, "--task", "sts", "--data", &file], more].concat();
+        json(&stdout(&mut eval(&folder, &args)))
+    };
+    let (plain, told) = (of(&[]), of(&["--instruction", "Find what is alike"]));
+    assert_eq!(told["prompts"][0], "Instruct: Find what is alike\nQuery: ");
+    assert_ne!(plain["main_score"], told["main_score"]);
+    assert!(folder.path("embeddings").is_dir());
+}
+
+#[test]
+fn a_score_that_is_not_defined_is_null() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let same = r#"{"sentence1":"a river","sentence2":"a ship","score":3}"#;
+    let data = folder.write("sts.jsonl", format!("{same}\n{same}\n{same}\n"));
+    let mut command = eval(&folder, &["-m", &model, "--task", "sts", "--data", &data]);
+    let output = command.assert().success().get_output().clone();
+    let found = json(&String::from_utf8(output.stdout).unwrap());
+    assert!(found["main_score"].is_null(), "{found}");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("not defined"));
+}
+
+#[test]
+fn a_suite_goes_on_where_it_stopped_and_lists_what_is_missing() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let (data, suite) = write_tasks(&folder);
+    let more = "[[task]]\nname = \"Gone\"\nkind = \"sts\"\npath = \"gone\"\n\
+                [[task]]\nname = \"Broken\"\nkind = \"sts\"\npath = \"broken.jsonl\"\n";
+    let suite = folder.write("more.toml", std::fs::read_to_string(suite).unwrap() + more);
+    folder
+        .write("data/broken.jsonl", "{\"sentence1\":\"a\",\"sentence2\":\"b\",\"score\":\"x\"}\n");
+    let output = folder.arg("results");
+    let args = ["-m", &model, "--suite", &suite, "--data", &data, "--output", &output];
+    let run = |more: &[&str]| {
+        let mut command = eval(&folder, &[&args[..], more].concat());
+        let output = command.output().unwrap();
+        (
+            output.status.success(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    // First one task, then all: the first is not evaluated again.
+    let (success, ..) = run(&["--only", "Own-sts"]);
+    assert!(success);
+    let (success, out, notes) = run(&[]);
+    let found = json(&out);
+    assert!(!success, "a data set that is wrong must show in the exit code");
+    assert_eq!(notes.matches("kept from before").count(), 1, "{notes}");
+    assert_eq!(found["skipped"][0]["task"], "Gone", "{found}");
+    assert!(found["failed"][0]["reason"].as_str().unwrap().contains("broken.jsonl:1"), "{found}");
+    assert_eq!(found["tasks"].as_array().unwrap().len(), 7, "{found}");
+    let (_, again, notes) = run(&[]);
+    assert_eq!(notes.matches("kept from before").count(), 7, "{notes}");
+    assert_eq!(json(&again)["tasks"], found["tasks"]);
+    let (_, _, notes) = run(&["--again"]);
+    assert_eq!(notes.matches("kept from before").count(), 0, "{notes}");
+
+    let revision = names(&folder.path("results/model")).pop().unwrap();
+    let results = folder.path("results/model").join(revision);
+    let files = names(&results);
+    for name in ["Own-sts.json", "model_meta.json", "report.html", "report.md"] {
+        assert!(files.iter().any(|file| file == name), "{files:?}");
+    }
+    let page = std::fs::read_to_string(results.join("report.html")).unwrap();
+    assert!(page.contains("Own-retrieval") && page.contains("Gone"), "skipped tasks are listed");
+
+    // mteb reads the files.
+    let Some(python) = std::env::var_os("KILN_PYTHON") else {
+        eprintln!("SKIPPED: KILN_PYTHON is not set; tests/run.sh installs mteb and sets it");
+        return;
+    };
+    let script = "import sys, pathlib\nfrom mteb.results import TaskResult\n\
+        r = TaskResult.from_disk(pathlib.Path(sys.argv[1]))\n\
+        print(r.task_name, list(r.scores), r.scores['test'][0]['main_score'])";
+    let file = results.join("Own-sts.json");
+    let read = std::process::Command::new(python).args(["-c", script]).arg(&file).output().unwrap();
+    let text = String::from_utf8(read.stdout).unwrap();
+    assert!(
+        text.starts_with("Own-sts ['test'] 0."),
+        "{text}{}",
+        String::from_utf8_lossy(&read.stderr)
+    );
+}
+
+#[test]
+fn rounded_weights_and_the_light_set_print_their_gap() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let (data, suite) = write_tasks(&folder);
+    let output = folder.arg("results");
+    let args = [
+        "-m",
+        &model,
+        "--suite",
+        &suite,
+        "--data",
+        &data,
+        "--output",
+        &output,
+        "--only",
+        "Own-retrieval,Own-sts",
+    ];
+    let full = json(&stdout(&mut eval(&folder, &args)));
+    let score = |found: &Value, at: usize| found["tasks"][at]["main_score"].as_f64().unwrap();
+    for (more, changed) in
+        [(["--weights", "int4"], [true, true]), (["--light", &model], [true, false])]
+    {
+        let found = json(&stdout(eval(&folder, &args).args(more)));
+        let rows = found["gaps"].as_array().unwrap();
+        assert_eq!(rows.len(), 2, "{found}");
+        for at in 0..2 {
+            let gap = score(&found, at) - score(&full, at);
+            assert_eq!(gap != 0.0, changed[at], "{more:?} {found}");
+            assert!((rows[at]["gap"].as_f64().unwrap() - gap).abs() < 1e-12, "{found}");
+        }
+    }
+}
+
+#[test]
+fn a_comparison_tests_types_and_tasks() {
+    let folder = Folder::new();
+    let (data, _) = write_tasks(&folder);
+    // Five tasks: each leaves out other pairs.
+    let all = std::fs::read_to_string(folder.path("data/sts/test.jsonl")).unwrap();
+    let task = |at: usize| {
+        let kept = all.lines().enumerate().filter(|(row, _)| row % 5 != at);
+        let rows: String = kept.map(|(_, line)| format!("{line}\n")).collect();
+        folder.write(&format!("data/s{at}.jsonl"), rows);
+        format!("[[task]]\nname = \"S{at}\"\nkind = \"sts\"\npath = \"s{at}.jsonl\"\n")
+    };
+    let suite = |count: usize| {
+        let tasks: String = (0..count).map(task).collect();
+        folder.write(&format!("s{count}.toml"), format!("title = \"S\"\n{tasks}"))
+    };
+    let (five, four) = (suite(5), suite(4));
+    let pooled = [MEAN, "{ mode = 'cls' }"].map(|pooling| {
+        let from = folder.model(pooling);
+        let name = folder.path(if pooling == MEAN { "a" } else { "b" });
+        std::fs::rename(from, &name).unwrap();
+        name.display().to_string()
+    });
+    let results = |model: &str, suite: &str, to: &str| {
+        let output = folder.arg(to);
+        stdout(&mut eval(
+            &folder,
+            &["-m", model, "--suite", suite, "--data", &data, "--output", &output],
+        ));
+        output
+    };
+    let compare = |suite: &str, name: &str, more: &[&str]| {
+        let a = results(&pooled[0], suite, &format!("{name}-a"));
+        let b = results(&pooled[1], suite, &format!("{name}-b"));
+        json(&stdout(kiln(&["compare", "--json", &a, &b]).args(more)))
+    };
+    let page = folder.arg("compare.html");
+    let found = compare(&five, "five", &["--output", &page]);
+    assert_eq!(found["tasks"].as_array().unwrap().len(), 5, "{found}");
+    assert!(found["tasks"][0]["bootstrap"]["p"].is_number(), "{found}");
+    assert!(found["kinds"][0]["wilcoxon"]["exact"].as_bool().unwrap(), "{found}");
+    assert!(std::fs::read_to_string(page).unwrap().contains("Wilcoxon"));
+    let found = compare(&four, "four", &[]);
+    assert!(found["kinds"][0]["wilcoxon"].is_null(), "four tasks are refused: {found}");
+    // A model beside itself.
+    let a = folder.arg("five-a");
+    let same = json(&stdout(&mut kiln(&["compare", "--json", &a, &a])));
+    assert_eq!(same["tasks"][0]["difference"], 0.0);
+    assert_eq!(same["kinds"][0]["wilcoxon"]["p"], 1.0, "{same}");
+}
+
+#[test]
+fn trec_runs_are_scored_with_trec_evals_names() {
+    let fixture =
+        |name: &str| format!("{}/../tests/fixtures/eval/{name}", env!("CARGO_MANIFEST_DIR"));
+    let (qrels, run) = (fixture("qrels.txt"), fixture("run.txt"));
+    let text = stdout(&mut kiln(&["eval", "trec", &qrels, &run]));
+    let value = |name: &str| {
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.and_then(|line| line.split_whitespace().last()).unwrap_or_default().to_string()
+    };
+    for name in ["map", "recip_rank", "P_10", "ndcg_cut_10", "recall_100"] {
+        assert!(value(name).parse::<f64>().is_ok(), "{name}: {text}");
+    }
+    let each = stdout(&mut kiln(&["eval", "trec", "-q", "-m", "map", &qrels, &run]));
+    assert!(each.lines().count() > 2 && each.lines().all(|line| line.starts_with("map")), "{each}");
+    let all = json(&stdout(&mut kiln(&["eval", "trec", "--json", &qrels, &run])));
+    assert!(all["all"]["map"].is_number(), "{all}");
+    // From standard input.
+    let piped = kiln(&["eval", "trec", &qrels, "-"])
+        .write_stdin(std::fs::read(&run).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(piped.stdout).unwrap(), text);
+
+    let folder = Folder::new();
+    let bad = folder.write("bad.txt", "1 Q0 d1 1 high name\n");
+    let error = failure(&mut kiln(&["eval", "trec", &qrels, &bad]));
+    assert!(error.contains("bad.txt:1") && error.contains("high"), "{error}");
+    let error = failure(&mut kiln(&["eval", "trec", "-m", "mapp", &qrels, &run]));
+    assert!(error.contains("mapp"), "{error}");
+}
+
+#[test]
+fn data_sets_come_from_the_hub_as_parquet() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let (data, _) = write_tasks(&folder);
+    let repo = folder.path("hub/datasets/someone/pairs");
+    std::fs::create_dir_all(repo.join("data")).unwrap();
+    let rows: Vec<Value> = std::fs::read_to_string(format!("{data}/sts/test.jsonl"))
+        .unwrap()
+        .lines()
+        .map(json)
+        .collect();
+    let texts = |name: &str| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row[name].as_str().unwrap())))
+    };
+    let scores: ArrayRef = Arc::new(Float64Array::from_iter_values(
+        rows.iter().map(|row| row["score"].as_f64().unwrap()),
+    ));
+    let batch = RecordBatch::try_from_iter([
+        ("sentence1", texts("sentence1")),
+        ("sentence2", texts("sentence2")),
+        ("score", scores),
+    ])
+    .unwrap();
+    let half = batch.num_rows() / 2;
+    for (at, part) in
+        [batch.slice(0, half), batch.slice(half, batch.num_rows() - half)].iter().enumerate()
+    {
+        let file = std::fs::File::create(repo.join(format!("data/test-0000{at}-of-00002.parquet")))
+            .unwrap();
+        let mut writer = ArrowWriter::try_new(file, part.schema(), None).unwrap();
+        writer.write(part).unwrap();
+        writer.close().unwrap();
+    }
+    let Some(hub) = Hub::start(&folder) else { return };
+    let run = |id: &str, endpoint: &str| {
+        let mut command = eval(&folder, &["-m", &model, "--task", "sts", "--data", id]);
+        command.env("HF_ENDPOINT", endpoint).env("HF_HOME", folder.path("cache"));
+        command
+    };
+    let local = format!("{data}/sts");
+    let expected =
+        json(&stdout(&mut eval(&folder, &["-m", &model, "--task", "sts", "--data", &local])));
+    let found = json(&stdout(&mut run("hub:someone/pairs", &hub.endpoint)));
+    assert_eq!(found["scores"], expected["scores"]);
+    assert_eq!(found["task"], "pairs");
+    let error = failure(run("hub:someone/none", &hub.endpoint).arg("--quiet"));
+    assert!(error.contains("someone/none"), "{error}");
+}
+
+#[test]
+fn bad_input_is_named() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let run =
+        |args: &[&str]| failure(eval(&folder, &[&["-m", &model], args].concat()).arg("--quiet"));
+    let write = |name: &str, text: &str| folder.write(name, text);
+
+    let error = run(&["--task", "sts", "--data", &folder.arg("none")]);
+    assert!(error.contains("none") && error.contains("no such file"), "{error}");
+    let error = run(&["--task", "sts", "--data", &write("empty.jsonl", "")]);
+    assert!(error.contains("empty.jsonl"), "{error}");
+    let error = run(&["--task", "sts", "--data", &write("a.jsonl", "{\"text\":\"x\"}\n")]);
+    assert!(error.contains("a.jsonl:1") && error.contains("sentence1"), "{error}");
+    let error = run(&[
+        "--task",
+        "pair",
+        "--data",
+        &write("p.jsonl", "{\"sentence1\":\"a\",\"sentence2\":\"b\",\"label\":7}\n"),
+    ]);
+    assert!(error.contains("p.jsonl:1") && error.contains('7'), "{error}");
+    let error = run(&[
+        "--task",
+        "reranking",
+        "--data",
+        &write("r.jsonl", "{\"query\":\"a\",\"positive\":[],\"negative\":[\"b\"]}\n"),
+    ]);
+    assert!(error.contains("positives"), "{error}");
+    let one = "{\"text\":\"a\",\"label\":\"x\"}\n{\"text\":\"b\",\"label\":\"x\"}\n";
+    let error = run(&["--task", "classification", "--data", &write("c.jsonl", one)]);
+    assert!(error.contains("label"), "{error}");
+    let error = run(&["--suite", "locl"]);
+    assert!(error.contains("locl") && error.contains("local"), "{error}");
+    let error = run(&["--suite", "local", "--only", "Nope"]);
+    assert!(error.contains("Nope"), "{error}");
+    let suite = write("s.toml", "title = 'x'\n[[task]]\nname = 'a'\nkind = 'sst'\n");
+    let error = run(&["--suite", &suite]);
+    assert!(error.contains("s.toml") && error.contains("sst"), "{error}");
+    let (a, b) = (folder.arg("nothing"), folder.arg("nothing"));
+    let error = failure(&mut kiln(&["compare", &a, &b]));
+    assert!(error.contains("nothing"), "{error}");
+}

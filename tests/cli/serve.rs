@@ -1,0 +1,331 @@
+//! `serve` with real clients: openai's, mteb, and ours under load.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Folder, failure, kiln, stdout};
+use crate::tasks::{KINDS, minilm, mteb, write_tasks};
+
+/// A server, ended with the test.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(model: &str, more: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_train-native"))
+            .args(["--device", "cpu", "--json", "--quiet", "serve", "-m", model, "--port", "0"])
+            .args(more)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let line = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        let started: Value = serde_json::from_str(&line).unwrap();
+        Self { child, url: started["url"].as_str().unwrap().into() }
+    }
+
+    /// Status, and the body as JSON or text.
+    fn ask(&self, path: &str, body: Option<&Value>, key: Option<&str>) -> (u16, Value) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = reqwest::Client::new();
+            let address = format!("{}{path}", self.url);
+            let mut request = match body {
+                Some(body) => client.post(address).json(body),
+                None => client.get(address),
+            };
+            if let Some(key) = key {
+                request = request.bearer_auth(key);
+            }
+            let response = request.send().await.unwrap();
+            let status = response.status().as_u16();
+            let text = response.text().await.unwrap();
+            (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+        })
+    }
+
+    fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        self.ask(path, Some(&body), None)
+    }
+
+    /// Asks the process to end, and waits for it.
+    #[cfg(unix)]
+    fn end(&mut self) -> Option<i32> {
+        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn vectors(body: &Value) -> Vec<Vec<f32>> {
+    let of = |entry: &Value| serde_json::from_value(entry["embedding"].clone()).unwrap();
+    body["data"].as_array().unwrap().iter().map(of).collect()
+}
+
+#[test]
+fn both_protocols_give_the_vectors_of_embed() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let expected = crate::harness::embed(&model, &folder, &[]);
+    let texts = crate::harness::TEXTS;
+    let server = Server::start(&model, &["--name", "tiny"]);
+    let close = |a: &[Vec<f32>], b: &[Vec<f32>]| {
+        assert_eq!(a.len(), b.len());
+        a.iter().flatten().zip(b.iter().flatten()).for_each(|(a, b)| assert!((a - b).abs() < 1e-5));
+    };
+    let (status, body) = server.post("/v1/embeddings", json!({ "model": "x", "input": texts }));
+    assert_eq!(status, 200, "{body}");
+    close(&vectors(&body), &expected);
+    assert_eq!((&body["model"], &body["data"][1]["index"]), (&"tiny".into(), &1.into()));
+    let tokens = body["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(tokens > texts.len() as u64 && body["usage"]["total_tokens"] == tokens, "{body}");
+
+    let (status, body) = server.post("/embed", json!({ "inputs": texts }));
+    assert_eq!(status, 200, "{body}");
+    close(&serde_json::from_value::<Vec<Vec<f32>>>(body).unwrap(), &expected);
+    // A named prompt, fewer dimensions.
+    let told =
+        crate::harness::embed(&model, &folder, &["--prompt-name", "query", "--dimensions", "4"]);
+    let request = json!({ "inputs": texts, "prompt_name": "query", "dimensions": 4 });
+    let (_, body) = server.post("/embed", request);
+    close(&serde_json::from_value::<Vec<Vec<f32>>>(body).unwrap(), &told);
+
+    let (_, models) = server.ask("/v1/models", None, None);
+    assert_eq!(models["data"][0]["id"], "tiny");
+    let (_, info) = server.ask("/info", None, None);
+    assert_eq!(
+        (&info["model_id"], &info["max_input_length"]),
+        (&"tiny".into(), &16.into()),
+        "{info}"
+    );
+    assert_eq!(server.ask("/health", None, None).0, 200);
+    let (_, metrics) = server.ask("/metrics", None, None);
+    let metrics = metrics.as_str().unwrap();
+    assert!(metrics.contains("te_request_count{method=\"embed\"} 2"), "{metrics}");
+    assert!(
+        metrics.contains("te_embed_texts 18") && metrics.contains("te_queue_size 0"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn what_is_wrong_is_refused_and_told() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let server = Server::start(
+        &model,
+        &[
+            "--api-key",
+            "secret",
+            "--max-client-batch-size",
+            "3",
+            "--payload-limit",
+            "2000",
+            "--no-truncate",
+        ],
+    );
+    let ask = |path: &str, body: Value| server.ask(path, Some(&body), Some("secret"));
+    let text = json!({ "input": "a river" });
+    assert_eq!(ask("/v1/embeddings", text.clone()).0, 200);
+    for key in [None, Some("wrong"), Some("secret2")] {
+        let (status, body) = server.ask("/v1/embeddings", Some(&text), key);
+        assert_eq!((status, &body["error"]["type"]), (401, &"authentication_error".into()));
+    }
+    assert_eq!(server.ask("/health", None, None).0, 200);
+    assert_eq!(server.ask("/info", None, None).0, 401);
+
+    let long = "river ".repeat(60);
+    for (path, body, status, word) in [
+        ("/v1/embeddings", json!({ "input": [] }), 400, "empty"),
+        ("/v1/embeddings", json!({ "input": [[1, 2]] }), 400, "token"),
+        ("/v1/embeddings", json!({ "inputs": "x" }), 400, "input"),
+        ("/v1/embeddings", json!({ "input": "x", "dimensions": 99 }), 400, "99"),
+        ("/v1/embeddings", json!({ "input": "x", "encoding_format": "hex" }), 400, "hex"),
+        ("/v1/embeddings", json!({ "input": ["a", "b", "c", "d"] }), 413, "at most 3"),
+        ("/v1/embeddings", json!({ "input": long }), 413, "16 tokens"),
+        ("/v1/embeddings", json!({ "input": "x".repeat(3000) }), 413, "2000 bytes"),
+        ("/embed", json!({ "inputs": "x", "prompt_name": "none" }), 422, "none"),
+        ("/embed", json!({ "inputs": "x".repeat(3000) }), 413, "2000 bytes"),
+    ] {
+        let (found, answer) = ask(path, body);
+        assert_eq!(found, status, "{path}: {answer}");
+        assert!(answer.to_string().contains(word), "{word}: {answer}");
+    }
+    assert_eq!(ask("/embed", json!({ "inputs": long, "truncate": true })).0, 200);
+    assert_eq!(ask("/nothing", json!({})).0, 404);
+
+    let address = server.url.trim_start_matches("http://");
+    let port = address.rsplit(':').next().unwrap();
+    let error = failure(&mut kiln(&["serve", "-m", &model, "--port", port]));
+    assert!(error.contains(port) && error.contains("--port"), "{error}");
+}
+
+#[test]
+fn a_full_queue_refuses_and_nothing_is_lost() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let server =
+        Server::start(&model, &["--max-concurrent-requests", "2", "--max-batch-tokens", "64"]);
+    let texts = folder.texts();
+    let args = [
+        "load",
+        "--json",
+        "--url",
+        &server.url,
+        "--input",
+        &texts,
+        "--batch",
+        "1,8",
+        "--connections",
+        "1,16",
+        "--requests",
+        "120",
+    ];
+    let lines: Value = serde_json::from_str(&stdout(&mut kiln(&args))).unwrap();
+    let lines = lines.as_array().unwrap();
+    assert_eq!(lines.len(), 4);
+    for line in lines {
+        assert_eq!((&line["answered"], &line["lost"]), (&120.into(), &0.into()), "{line}");
+        assert!(line["p50_ms"].as_f64().unwrap() <= line["p99_ms"].as_f64().unwrap());
+        if line["connections"] == 1 {
+            assert_eq!(line["refused"], 0, "{line}");
+        }
+    }
+    assert!(lines.iter().any(|line| line["refused"].as_u64() > Some(0)), "{lines:?}");
+    let error = failure(&mut kiln(&["load", "--quiet", "--url", "http://127.0.0.1:9"]));
+    assert!(error.contains("127.0.0.1:9"), "{error}");
+}
+
+#[test]
+#[cfg(unix)]
+fn what_was_accepted_is_answered_after_the_signal_to_end() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let mut server = Server::start(&model, &[]);
+    let url = server.url.clone();
+    let texts: Vec<String> = (0..2000).map(|at| format!("{at} ships on the river {at}")).collect();
+    let sent = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let request = reqwest::Client::new().post(format!("{url}/embed"));
+            let answer = request.json(&json!({ "inputs": texts })).send().await.unwrap();
+            answer.json::<Vec<Vec<f32>>>().await.unwrap().len()
+        })
+    });
+    // Long enough to be accepted, shorter than 2000 texts take.
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(server.end(), Some(0));
+    assert_eq!(sent.join().unwrap(), 2000);
+}
+
+const CLIENT: &str = r#"
+import base64, json, struct, sys
+import openai
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="secret", max_retries=0)
+texts = json.load(open(sys.argv[2]))
+floats = client.embeddings.create(model="m", input=texts, encoding_format="float")
+default = client.embeddings.create(model="m", input=texts)
+raw = client.embeddings.with_raw_response.create(model="m", input=texts[0], encoding_format="base64")
+packed = base64.b64decode(json.loads(raw.text)["data"][0]["embedding"])
+short = client.embeddings.create(model="m", input=texts[0], dimensions=4, encoding_format="float")
+errors = []
+for call in (lambda: client.embeddings.create(model="m", input=[]),
+             lambda: openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="no").embeddings.create(model="m", input="a")):
+    try:
+        call()
+    except openai.APIStatusError as error:
+        errors.append([type(error).__name__, error.status_code])
+print(json.dumps({
+    "floats": [entry.embedding for entry in floats.data],
+    "default": [entry.embedding for entry in default.data],
+    "packed": list(struct.unpack(f"<{len(packed) // 4}f", packed)),
+    "short": short.data[0].embedding,
+    "tokens": floats.usage.prompt_tokens,
+    "models": [model.id for model in client.models.list()],
+    "errors": errors,
+}))
+"#;
+
+#[test]
+fn the_openai_client_is_answered() {
+    let Some(python) = std::env::var_os("KILN_PYTHON") else {
+        eprintln!("SKIPPED: KILN_PYTHON is not set; tests/run.sh installs openai and sets it");
+        return;
+    };
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let expected = crate::harness::embed(&model, &folder, &[]);
+    let server = Server::start(&model, &["--api-key", "secret"]);
+    let texts = folder.write("texts.json", serde_json::to_string(&crate::harness::TEXTS).unwrap());
+    let output = Command::new(python).args(["-c", CLIENT, &server.url, &texts]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in ["floats", "default"] {
+        let vectors: Vec<Vec<f32>> = serde_json::from_value(found[name].clone()).unwrap();
+        for (a, b) in vectors.iter().flatten().zip(expected.iter().flatten()) {
+            assert!((a - b).abs() < 1e-5, "{name}");
+        }
+        assert_eq!(vectors.len(), expected.len());
+    }
+    let packed: Vec<f32> = serde_json::from_value(found["packed"].clone()).unwrap();
+    assert!(
+        packed.iter().zip(&expected[0]).all(|(a, b)| (a - b).abs() < 1e-5)
+            && packed.len() == expected[0].len()
+    );
+    let short: Vec<f32> = serde_json::from_value(found["short"].clone()).unwrap();
+    assert!(short.len() == 4 && (short.iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-5);
+    assert!(found["tokens"].as_u64().unwrap() > 6);
+    assert_eq!(found["models"][0], "model");
+    assert_eq!(found["errors"], json!([["BadRequestError", 400], ["AuthenticationError", 401]]));
+}
+
+/// The real mteb, through the real openai client, against our server; and our own evaluation.
+#[test]
+fn mteb_over_the_server_agrees_with_eval() {
+    let Some(model) = minilm() else { return };
+    let folder = Folder::new();
+    let (data, suite) = write_tasks(&folder);
+    let server = Server::start(&model, &[]);
+    let Some(theirs) = mteb(&[&suite, &data, "--server", &server.url]) else { return };
+    let output = folder.arg("results");
+    let ours = stdout(&mut kiln(&[
+        "eval",
+        "--json",
+        "--no-cache",
+        "-m",
+        &model,
+        "--suite",
+        &suite,
+        "--data",
+        &data,
+        "--output",
+        &output,
+    ]));
+    let ours: Value = serde_json::from_str(&ours).unwrap();
+    let tasks = ours["tasks"].as_array().unwrap();
+    assert_eq!(tasks.len(), KINDS.len());
+    for task in tasks {
+        let name = task["task"].as_str().unwrap();
+        let mut compared = 0;
+        for (measure, score) in theirs[name].as_object().unwrap() {
+            if let (Some(theirs), Some(ours)) = (score.as_f64(), task["scores"][measure].as_f64()) {
+                assert!((ours - theirs).abs() < 1e-3, "{name} {measure}: {ours}, mteb {theirs}");
+                compared += 1;
+            }
+        }
+        println!("{name}: {} in both, {compared} measures within 1e-3", task["main_score"]);
+        let main =
+            (task["main_score"].as_f64().unwrap(), theirs[name]["main_score"].as_f64().unwrap());
+        assert!((main.0 - main.1).abs() < 1e-3 && compared >= 2, "{name}: {main:?}");
+    }
+}

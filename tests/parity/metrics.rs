@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use train_native::analyze::{health, principal_components};
 use train_native::eval::metrics::{
     Ranking, adjusted_mutual_information, classification_scores, pair_scores, pearson, spearman,
     v_measure,
@@ -156,32 +157,32 @@ fn a_run_is_printed_as_trec_eval_does() {
     let file = |name: &str| {
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/eval").join(name)
     };
-    let expected = std::fs::read_to_string(file("trec_eval.txt")).unwrap();
-    let (arguments, expected) = expected.split_once('\n').unwrap();
-    let measures: Vec<Measure> = arguments
-        .split_whitespace()
-        .filter(|word| !word.starts_with('-') && !word.contains('/'))
-        .flat_map(|name| Measure::parse(name).unwrap())
-        .collect();
-    let found = Evaluated::read(&file("qrels.txt"), &file("run.txt"), false, 1.0).unwrap();
-    // trec_eval prints measures in an order of its own.
-    let sorted = |text: &str| {
-        let mut lines: Vec<String> = text.lines().map(String::from).collect();
-        lines.sort();
-        lines
-    };
-    let ours = found.to_text(&measures, true);
-    let ours: String = ours
-        .lines()
-        .filter(|line| !line.starts_with("runid"))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    let expected: String = expected
-        .lines()
-        .filter(|line| !line.starts_with("runid"))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    assert_eq!(sorted(&ours), sorted(&expected));
+    // Query 6 is judged and not in the run, query 9 the other way. trec_eval 10.0 ends at the first
+    // (9.0 passes over it, as its manual says), so its output is of judgements without that query;
+    // with -c it counts as 0.
+    for (name, complete) in [("trec_eval.txt", false), ("trec_eval_complete.txt", true)] {
+        let expected = std::fs::read_to_string(file(name)).unwrap();
+        let (arguments, expected) = expected.split_once('\n').unwrap();
+        let measures: Vec<Measure> = arguments
+            .split_whitespace()
+            .filter(|word| !word.starts_with('-'))
+            .flat_map(|name| Measure::parse(name).unwrap())
+            .collect();
+        let found = Evaluated::read(&file("qrels.txt"), &file("run.txt"), complete, 1.0).unwrap();
+        // trec_eval prints measures in an order of its own.
+        let sorted = |text: &str| {
+            let lines = text.lines().filter(|line| !line.starts_with("runid"));
+            let mut lines: Vec<String> = lines.map(String::from).collect();
+            lines.sort();
+            lines
+        };
+        let (ours, theirs) = (sorted(&found.to_text(&measures, true)), sorted(expected));
+        assert!(theirs.iter().any(|line| line.contains("\tall\t")), "{name}");
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert_eq!(ours, theirs, "{name}");
+        }
+        assert_eq!(ours.len(), theirs.len(), "{name}");
+    }
 }
 
 #[test]
@@ -199,4 +200,46 @@ fn draws_are_pythons() {
     let mut random = PythonRandom::new(42);
     assert_eq!(random.sample(5000, 40), get::<Vec<usize>>(&fixture["draws"], "sample"));
     assert_eq!(random.choices(777, 20), get::<Vec<usize>>(&fixture["draws"], "choices"));
+}
+
+#[test]
+fn measures_of_the_space_are_numpys() {
+    for (at, case) in fixture()["spaces"].as_array().unwrap().iter().enumerate() {
+        let vectors: Vec<Vec<f32>> = get(case, "vectors");
+        let (health, spectrum) = health(&vectors, None).unwrap();
+        let [ninety, ninety_nine]: [usize; 2] = get(case, "dimensions");
+        assert_eq!((health.dimensions_90, health.dimensions_99), (ninety, ninety_nine));
+        for (ours, name) in [
+            (health.uniformity, "uniformity"),
+            (health.mean_cosine, "mean_cosine"),
+            (health.isotropy, "isotropy"),
+            (health.effective_dimension, "effective_dimension"),
+            (health.rank_me, "rank_me"),
+        ] {
+            let theirs: f64 = get(case, name);
+            assert!(
+                (ours - theirs).abs() < 1e-6 * theirs.abs().max(1.0),
+                "{at} {name}: {ours}, {theirs}"
+            );
+        }
+        for (ours, theirs) in spectrum.iter().zip(get::<Vec<f64>>(case, "spectrum")) {
+            assert!((ours - theirs).abs() < 1e-9, "{ours}, {theirs}");
+        }
+        // Components are the same up to their signs.
+        let (points, shares) = principal_components(&vectors).unwrap();
+        let theirs: Vec<(f64, f64)> = get(case, "pca");
+        let largest = |of: fn(&(f64, f64)) -> f64, points: &[(f64, f64)]| {
+            points.iter().map(|point| of(point).abs()).fold(0.0, f64::max)
+        };
+        for of in [|point: &(f64, f64)| point.0, |point: &(f64, f64)| point.1] {
+            let sign = points.iter().zip(&theirs).map(|(a, b)| of(a) * of(b)).sum::<f64>().signum();
+            let scale = largest(of, &theirs);
+            for (a, b) in points.iter().zip(&theirs) {
+                assert!((sign * of(a) - of(b)).abs() < 1e-4 * scale, "{at}: {a:?}, {b:?}");
+            }
+        }
+        for (ours, theirs) in shares.iter().zip(get::<Vec<f64>>(case, "shares")) {
+            assert!((ours - theirs).abs() < 1e-6, "{at}: {ours}, {theirs}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ from mteb.abstasks.pair_classification import AbsTaskPairClassification
 from scipy.stats import pearsonr, spearmanr, wilcoxon
 from sklearn import metrics
 from sklearn.cluster import MiniBatchKMeans
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 
 warnings.simplefilter("ignore")
@@ -149,5 +150,34 @@ def draws():
     return {"sample": python.sample(range(5000), 40), "choices": python.choices(range(777), k=20)}
 
 
-parts = (correlations, classifications, pairs, clusterings, kmeans, logistic, rankings, signed_ranks, draws)
+def spaces():
+    """Vectors of length 1: a spread space, a narrow cone, and one with a direction that is not used."""
+    found = []
+    for rows, width, shift in ((40, 6, 0.0), (30, 8, 3.0), (12, 20, 0.5)):
+        x = (rng.normal(size=(rows, width)) * np.linspace(1, 0.2, width) + shift / width).round(4)
+        if width == 8:
+            x[:, 3] = 0
+        x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+        wide = x.astype(np.float64)
+        upper = np.triu_indices(rows, 1)
+        cosines = (wide @ wide.T)[upper]
+        # torch.pdist(x).pow(2).mul(-2).exp().mean().log() of Wang and Isola's paper.
+        distances = np.linalg.norm(wide[:, None] - wide[None], axis=-1)[upper]
+        z = np.exp(wide @ np.linalg.eigh(wide.T @ wide)[1]).sum(0)
+        spectrum = np.clip(np.linalg.eigvalsh(np.cov(wide.T))[::-1], 0, None)
+        shares = np.linalg.svd(wide, compute_uv=False)
+        shares = np.pad(shares, (0, width - len(shares))) / shares.sum() + 1e-7
+        pca = PCA(2).fit(wide)
+        found.append({
+            "vectors": x.astype(float).tolist(), "uniformity": float(np.log(np.exp(-2 * distances**2).mean())),
+            "mean_cosine": float(cosines.mean()), "isotropy": float(z.min() / z.max()),
+            "effective_dimension": float(spectrum.sum() ** 2 / (spectrum**2).sum()),
+            "rank_me": float(np.exp(-(shares * np.log(shares)).sum())), "spectrum": spectrum.tolist(),
+            "dimensions": [int(np.searchsorted(np.cumsum(spectrum) / spectrum.sum(), s - 1e-12) + 1) for s in (0.9, 0.99)],
+            "pca": pca.transform(wide).tolist(), "shares": pca.explained_variance_ratio_.tolist(),
+        })  # fmt: skip
+    return found
+
+
+parts = (correlations, classifications, pairs, clusterings, kmeans, logistic, rankings, signed_ranks, draws, spaces)
 print(json.dumps({part.__name__: part() for part in parts}, separators=(",", ":")))

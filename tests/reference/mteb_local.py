@@ -229,7 +229,8 @@ def main():
             continue
         result = mteb.evaluate(model, made, cache=None, encode_kwargs={"batch_size": 32}, show_progress_bar=False)
         found = result.task_results[0].scores[task["split"]][0]
-        scores[task["name"]] = {k: v for k, v in found.items() if isinstance(v, (int, float))}
+        numbers = {k: v for k, v in found.items() if isinstance(v, (int, float))}
+        scores[task["name"]] = {k: v if np.isfinite(v) else None for k, v in numbers.items()}
         print(f"{task['name']}: {found['main_score']:.5f}", file=sys.stderr)
     print(json.dumps(scores))
 

@@ -22,6 +22,7 @@ enum Kind {
     MeanAt(fn(&Ranking, usize) -> f64, usize),
     Recall(f64),
     GeometricMean,
+    RunId,
 }
 
 /// A measure under trec_eval's name.
@@ -90,6 +91,7 @@ impl Measure {
         Ok(match name {
             "official" => {
                 let parts = [
+                    "runid",
                     "num_q",
                     "num_ret",
                     "num_rel",
@@ -104,6 +106,7 @@ impl Measure {
                 ];
                 parts.iter().map(|part| Self::parse(part)).collect::<Result<Vec<_>>>()?.concat()
             }
+            "runid" => one(name, Kind::RunId),
             "num_q" => one(name, Kind::Count(|_| 1.0)),
             "num_ret" => one(name, Kind::Count(|ranking| all(ranking) as f64)),
             "num_rel" => one(name, Kind::Count(|ranking| ranking.relevant() as f64)),
@@ -132,7 +135,7 @@ impl Measure {
             "map_cut" => at(name, Ranking::average_precision, &depths(&DEPTHS)?),
             "success" => at(name, Ranking::success, &depths(&SUCCESS)?),
             _ => bail!(
-                "no measure {text:?}; there are official, num_q, num_ret, num_rel, num_rel_ret, map, gm_map, \
+                "no measure {text:?}; there are official, runid, num_q, num_ret, num_rel, num_rel_ret, map, gm_map, \
                  Rprec, bpref, recip_rank, ndcg, iprec_at_recall, P, recall, ndcg_cut, map_cut, success, \
                  set_P, set_recall, set_F"
             ),
@@ -145,6 +148,8 @@ impl Measure {
             Kind::MeanAt(of, depth) => of(ranking, depth),
             Kind::Recall(share) => ranking.interpolated_precision(share),
             Kind::GeometricMean => ranking.log_average_precision(),
+            // A name, not a number; who prints knows it.
+            Kind::RunId => f64::NAN,
         }
     }
 
@@ -167,7 +172,7 @@ impl Measure {
 
     /// Whether trec_eval prints it for single queries.
     fn of_queries(&self) -> bool {
-        self.name != "num_q" && !matches!(self.kind, Kind::GeometricMean)
+        self.name != "num_q" && !matches!(self.kind, Kind::GeometricMean | Kind::RunId)
     }
 }
 
@@ -269,8 +274,11 @@ impl Evaluated {
                 }
             }
         }
-        let _ = writeln!(text, "{:<22}\tall\t{}", "runid", self.run);
         for measure in measures {
+            if let Kind::RunId = measure.kind {
+                let _ = writeln!(text, "{:<22}\tall\t{}", measure.name, self.run);
+                continue;
+            }
             measure.write(&mut text, "all", measure.over(&self.rankings));
         }
         text
@@ -280,6 +288,7 @@ impl Evaluated {
     pub fn to_json(&self, measures: &[Measure], each_query: bool) -> Value {
         let all: Map<String, Value> = measures
             .iter()
+            .filter(|measure| !matches!(measure.kind, Kind::RunId))
             .map(|measure| (measure.name.clone(), json!(measure.over(&self.rankings))))
             .collect();
         let mut value = json!({ "runid": self.run, "all": all });

@@ -20,7 +20,7 @@ use super::Example;
 /// How large a corpus to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CorpusSize {
-    /// Training entities of each kind.
+    /// Training entities of each kind; two at least are made, so that there are negatives.
     pub train: usize,
     /// Test entities of each kind.
     pub test: usize,
@@ -120,7 +120,7 @@ impl Corpus {
             let kinds = KINDS.iter().flat_map(|kind| std::iter::repeat_n(kind, count));
             kinds.map(|kind| entity(kind, &mut names, rng)).collect()
         };
-        let (train, test) = (entities(size.train, &mut rng), entities(size.test, &mut rng));
+        let (train, test) = (entities(size.train.max(2), &mut rng), entities(size.test, &mut rng));
         Self {
             retrieval: retrieval(&train, size.questions, &mut rng),
             classes: classes(&train, &mut rng),

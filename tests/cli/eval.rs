@@ -292,6 +292,40 @@ fn data_sets_come_from_the_hub_as_parquet() {
     assert_eq!(found["task"], "pairs");
     let error = failure(run("hub:someone/none", &hub.endpoint).arg("--quiet"));
     assert!(error.contains("someone/none"), "{error}");
+
+    // A retrieval set in parts, with a card that says which file is what.
+    let repo = folder.path("hub/datasets/someone/search");
+    std::fs::create_dir_all(&repo).unwrap();
+    for (name, to) in [("corpus.jsonl", "texts.jsonl"), ("queries.jsonl", "questions.jsonl")] {
+        std::fs::copy(format!("{data}/retrieval/{name}"), repo.join(to)).unwrap();
+    }
+    let qrels = std::fs::read_to_string(format!("{data}/retrieval/qrels/test.tsv")).unwrap();
+    let row = |line: &str| {
+        let parts: Vec<&str> = line.split('\t').collect();
+        let score: f64 = parts[2].parse().unwrap();
+        format!(
+            "{}\n",
+            serde_json::json!({ "query-id": parts[0], "corpus-id": parts[1], "score": score })
+        )
+    };
+    std::fs::write(repo.join("judged.jsonl"), qrels.lines().skip(1).map(row).collect::<String>())
+        .unwrap();
+    let part = |config: &str, split: &str, file: &str| {
+        format!("- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {file}\n")
+    };
+    let card = format!(
+        "---\nconfigs:\n{}{}{}---\n# Search\n",
+        part("default", "test", "judged.jsonl"),
+        part("corpus", "corpus", "texts.jsonl"),
+        part("queries", "queries", "questions.jsonl")
+    );
+    std::fs::write(repo.join("README.md"), card).unwrap();
+    let retrieval = |at: &str| {
+        let mut command = eval(&folder, &["-m", &model, "--task", "retrieval", "--data", at]);
+        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.path("cache"));
+        json(&stdout(&mut command))["scores"].clone()
+    };
+    assert_eq!(retrieval("hub:someone/search"), retrieval(&format!("{data}/retrieval")));
 }
 
 #[test]

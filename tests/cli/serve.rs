@@ -228,6 +228,20 @@ fn what_was_accepted_is_answered_after_the_signal_to_end() {
     assert_eq!(sent.join().unwrap(), 2000);
 }
 
+#[test]
+fn a_request_that_takes_too_long_is_given_up() {
+    let Some(model) = minilm() else { return };
+    let server = Server::start(&model, &["--timeout", "1"]);
+    // More than a second's work anywhere.
+    let texts: Vec<String> =
+        (0..1500).map(|at| format!("{at} ships on the river ").repeat(40)).collect();
+    let (status, body) = server.post("/embed", json!({ "inputs": texts }));
+    assert_eq!((status, &body["error_type"]), (503, &"timeout".into()), "{body}");
+    assert_eq!(server.ask("/health", None, None).0, 200);
+    let (_, metrics) = server.ask("/metrics", None, None);
+    assert!(metrics.as_str().unwrap().contains("te_request_failure{err=\"timeout\"} 1"));
+}
+
 const CLIENT: &str = r#"
 import base64, json, struct, sys
 import openai

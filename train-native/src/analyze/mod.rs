@@ -192,7 +192,7 @@ impl Analyzed {
     }
 
     fn page(&self, model: &str) -> Page {
-        let mut page = Page::new(&format!("What {model} looks at"));
+        let mut page = Page::new(&format!("Analysis of {model}"));
         if let Some(health) = &self.health {
             page.heading("Health of the embedding space").table(&health.rows());
         }

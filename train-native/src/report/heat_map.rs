@@ -38,6 +38,8 @@ const LETTER: i32 = 7;
 const FONT: i32 = 12;
 const GREY: RGBColor = RGBColor(60, 60, 60);
 const MARK: RGBColor = RGBColor(214, 84, 20);
+/// Steps of the legend's colours.
+const STEPS: i32 = 60;
 /// Longest label, in letters.
 const LONGEST: usize = 28;
 
@@ -146,7 +148,8 @@ fn draw(
     let line_height = layout.top + layout.panel.1 + 8;
     let width = layout.left + layout.across as i32 * layout.panel.0 + 8;
     let height = lines * line_height + layout.bottom + 44;
-    let size = (width.max(420) as u32, height as u32);
+    let legend_width = STEPS * 3 + 16 + style.unit.chars().count() as i32 * LETTER;
+    let size = (width.max(layout.left + legend_width) as u32, height as u32);
     let area = SVGBackend::with_string(svg, size).into_drawing_area();
     let values = || maps.iter().flat_map(|map| map.values.iter().flatten().copied());
     let (low, high) = style.range.unwrap_or_else(|| {
@@ -227,7 +230,7 @@ fn legend(
     (low, high): (f64, f64),
     unit: &str,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let (map_colours, steps) = (colours(), 60);
+    let (map_colours, steps) = (colours(), STEPS);
     let text = ("sans-serif", FONT).into_font().color(&GREY);
     for step in 0..steps {
         let colour = map_colours.get_color(f64::from(step) / f64::from(steps - 1));

@@ -325,7 +325,18 @@ fn data_sets_come_from_the_hub_as_parquet() {
         command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.path("cache"));
         json(&stdout(&mut command))["scores"].clone()
     };
-    assert_eq!(retrieval("hub:someone/search"), retrieval(&format!("{data}/retrieval")));
+    let found = retrieval("hub:someone/search");
+    assert_eq!(found, retrieval(&format!("{data}/retrieval")));
+
+    // Without the Hub the cache does.
+    let again = json(&stdout(run("hub:someone/pairs", &hub.endpoint).env("HF_HUB_OFFLINE", "1")));
+    assert_eq!(again["scores"], expected["scores"]);
+    let closed = hub.endpoint.clone();
+    drop(hub);
+    let again = json(&stdout(&mut run("hub:someone/pairs", &closed)));
+    assert_eq!(again["scores"], expected["scores"]);
+    let error = failure(run("hub:someone/new", &closed).arg("--quiet"));
+    assert!(error.contains("someone/new") && error.contains("no network"), "{error}");
 }
 
 #[test]

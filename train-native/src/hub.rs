@@ -7,13 +7,14 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use hf_hub::progress::{DownloadEvent, Progress, ProgressEvent, ProgressHandler, UploadEvent};
 use hf_hub::repository::{RepoTreeEntry, RepoTypeDataset, RepoTypeModel};
 use hf_hub::{HFClientSync, HFError, HFRepositorySync};
 use indicatif::ProgressBar;
 
 use crate::terminal::Terminal;
+use crate::text::names_below;
 
 /// Files that a model may have beside its weights; those that are not there are passed over.
 const OPTIONAL_FILES: [&str; 6] = [
@@ -48,6 +49,11 @@ fn parts(id: &str) -> Option<[&str; 3]> {
     (word(owner) && word(name)).then_some([owner, name, revision])
 }
 
+/// Whether the user wants no network.
+fn offline() -> bool {
+    std::env::var("HF_HUB_OFFLINE").is_ok_and(|value| !matches!(value.as_str(), "" | "0"))
+}
+
 /// Whether a name can be a Hub id.
 pub fn is_id(name: &str) -> bool {
     parts(name).is_some()
@@ -61,11 +67,9 @@ impl HubModel {
     pub fn new(id: &str, terminal: Terminal) -> Result<Self> {
         let [owner, name, revision] = parts(id)
             .with_context(|| format!("{id}: not a Hub id (owner/name or owner/name@revision)"))?;
-        let offline =
-            std::env::var("HF_HUB_OFFLINE").is_ok_and(|value| !matches!(value.as_str(), "" | "0"));
         let client = HFClientSync::new().context("the Hub's settings (HF_ENDPOINT, HF_TOKEN)")?;
         let repo = client.model(owner, name);
-        Ok(Self { repo, revision: revision.into(), offline: Cell::new(offline), terminal })
+        Ok(Self { repo, revision: revision.into(), offline: Cell::new(offline()), terminal })
     }
 
     /// Asks the Hub for the model, and goes on with the cache alone where the Hub cannot be
@@ -224,6 +228,7 @@ impl HubModel {
 pub struct HubDataSet {
     repo: HFRepositorySync<RepoTypeDataset>,
     revision: String,
+    offline: Cell<bool>,
     terminal: Terminal,
 }
 
@@ -237,7 +242,8 @@ impl HubDataSet {
             .with_context(|| format!("{id}: not a Hub id (owner/name or owner/name@revision)"))?;
         let client = HFClientSync::new().context("the Hub's settings (HF_ENDPOINT, HF_TOKEN)")?;
         let revision = revision.unwrap_or(own).to_string();
-        Ok(Self { repo: client.dataset(owner, name), revision, terminal })
+        let repo = client.dataset(owner, name);
+        Ok(Self { repo, revision, offline: Cell::new(offline()), terminal })
     }
 
     /// The branch on which the Hub keeps the data set as Parquet.
@@ -245,6 +251,7 @@ impl HubDataSet {
         Self {
             repo: self.repo.clone(),
             revision: "refs/convert/parquet".into(),
+            offline: self.offline.clone(),
             terminal: self.terminal,
         }
     }
@@ -254,18 +261,33 @@ impl HubDataSet {
         format!("{}@{}", self.repo.repo_path(), self.revision)
     }
 
-    /// Names of all files.
+    /// Names of all files; without a network those that the cache has.
     ///
     /// # Errors
-    /// No such data set or revision, or no network.
+    /// No such data set or revision, or no network and nothing in the cache.
     pub fn names(&self) -> Result<Vec<String>> {
-        let entries = self.repo.list_tree().revision(self.revision.as_str()).recursive(true).send();
-        let entries = entries.with_context(|| self.label())?;
-        let name = |entry| match entry {
-            RepoTreeEntry::File { path, .. } => Some(path),
-            RepoTreeEntry::Directory { .. } => None,
-        };
-        Ok(entries.into_iter().filter_map(name).collect())
+        let revision = self.revision.as_str();
+        if !self.offline.get() {
+            match self.repo.list_tree().revision(revision).recursive(true).send() {
+                Ok(entries) => {
+                    let name = |entry| match entry {
+                        RepoTreeEntry::File { path, .. } => Some(path),
+                        RepoTreeEntry::Directory { .. } => None,
+                    };
+                    return Ok(entries.into_iter().filter_map(name).collect());
+                }
+                Err(HFError::Request { .. }) => self.offline.set(true),
+                Err(error) => return Err(error).with_context(|| self.label()),
+            }
+        }
+        let kept = self.repo.snapshot_download().revision(revision).local_files_only(true).send();
+        let kept = kept.map_err(|_| {
+            anyhow!(
+                "{}: there is no network, or HF_HUB_OFFLINE is set, and the cache does not have it",
+                self.label()
+            )
+        })?;
+        names_below(&kept)
     }
 
     /// A file, from the cache where it is there.
@@ -275,7 +297,10 @@ impl HubDataSet {
     pub fn file(&self, name: &str) -> Result<PathBuf> {
         let bar = Bar::progress(self.terminal, name);
         let sent = self.repo.download_file().filename(name).revision(self.revision.as_str());
-        sent.progress(bar).send().with_context(|| format!("{}: {name}", self.label()))
+        sent.local_files_only(self.offline.get())
+            .progress(bar)
+            .send()
+            .with_context(|| format!("{}: {name}", self.label()))
     }
 }
 

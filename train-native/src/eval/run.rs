@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::encoder::Encoder;
@@ -138,7 +138,6 @@ impl Run<'_> {
             }
             (None, None) => bail!("the task {} names neither path nor hub", task.name),
         }
-        .with_context(|| task.name.clone())
     }
 }
 

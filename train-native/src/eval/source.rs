@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use globset::GlobBuilder;
 use serde::Deserialize;
 
 use crate::hub::HubDataSet;
-use crate::text::{Columns, TextFile};
+use crate::text::{Columns, TextFile, names_below};
 
 /// Endings of files that hold rows.
 const ENDINGS: [&str; 6] = ["jsonl", "json", "ndjson", "csv", "tsv", "parquet"];
@@ -137,25 +137,6 @@ pub fn split_files(names: &[String], card: &Card, subset: &str, split: &str) -> 
     let mut found: Vec<String> = names.iter().filter(belongs).cloned().collect();
     found.sort();
     found
-}
-
-/// Names of all files below a folder, with `/` between the parts.
-fn names_below(folder: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    let mut open = vec![PathBuf::new()];
-    while let Some(at) = open.pop() {
-        let place = folder.join(&at);
-        for entry in std::fs::read_dir(&place).with_context(|| place.display().to_string())? {
-            let entry = entry?;
-            let name = at.join(entry.file_name());
-            if entry.file_type()?.is_dir() {
-                open.push(name);
-            } else if let Some(name) = name.to_str() {
-                names.push(name.replace(std::path::MAIN_SEPARATOR, "/"));
-            }
-        }
-    }
-    Ok(names)
 }
 
 impl Source {

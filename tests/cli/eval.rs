@@ -381,3 +381,33 @@ fn bad_input_is_named() {
     let error = failure(&mut kiln(&["compare", &a, &b]));
     assert!(error.contains("nothing"), "{error}");
 }
+
+#[test]
+fn recall_falls_with_what_is_left_out() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let (data, _) = write_tasks(&folder);
+    let path = format!("{data}/retrieval");
+    let run = |args: &[&str]| {
+        let mut command = kiln(&["recall", "--json", "-m", &model]);
+        command.args(args).env("KILN_EMBEDDINGS", folder.path("embeddings"));
+        command
+    };
+    let lines = json(&stdout(&mut run(&["--data", &path, "-k", "5"])));
+    let lines = lines.as_array().unwrap();
+    assert_eq!(lines.len(), 16);
+    assert_eq!((&lines[0]["dimensions"], &lines[0]["bytes"]), (&16.into(), &64.into()));
+    assert_eq!(lines[0]["recall"], 1.0);
+    let recall = |at: usize| lines[at]["recall"].as_f64().unwrap();
+    assert!(recall(1) > recall(2) && recall(0) > recall(12), "{lines:?}");
+    assert!(lines.iter().all(|line| line["ndcg_at_10"].is_number()));
+    // Plain files have no judgements.
+    let (corpus, queries) = (folder.texts(), folder.write("q.txt", "a river\na ship\n"));
+    let args = ["--corpus", &corpus, "--queries", &queries, "--widths", "8", "--precision", "int8"];
+    let lines = json(&stdout(&mut run(&args)));
+    assert!(lines[0]["ndcg_at_10"].is_null() && lines[0]["bytes"] == 12, "{lines}");
+    let error = failure(run(&["--data", &path, "--widths", "17"]).arg("--quiet"));
+    assert!(error.contains("17") && error.contains("16"), "{error}");
+    let error = failure(run(&["--data", &path, "--precision", "int7"]).arg("--quiet"));
+    assert!(error.contains("binary+int8"), "{error}");
+}

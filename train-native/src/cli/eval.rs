@@ -205,13 +205,22 @@ struct Opened {
     fingerprint: String,
 }
 
+/// A number for a model's files and what of its settings was changed.
+fn fingerprint_of(
+    args: &EvalArgs,
+    model: &str,
+    weights: WeightBits,
+    terminal: Terminal,
+) -> Result<String> {
+    let (overrides, dimensions) = (args.overrides.load_options(), args.flags.dimensions);
+    let settings = format!("{overrides:?} {dimensions:?} {}", weights.name());
+    fingerprint(&resolve(model, terminal)?, &settings)
+}
+
 fn open(args: &EvalArgs, model: &str, weights: WeightBits, global: &Global) -> Result<Opened> {
     let terminal = global.terminal();
-    let folder = resolve(model, terminal)?;
-    let overrides = args.overrides.load_options();
     let options = args.flags.options(None, None);
-    let settings = format!("{overrides:?} {:?} {}", options.dimensions, weights.name());
-    let fingerprint = fingerprint(&folder, &settings)?;
+    let fingerprint = fingerprint_of(args, model, weights, terminal)?;
     let cache = match (&args.cache, args.no_cache) {
         (_, true) => None,
         (Some(folder), _) => Some(folder.clone()),
@@ -261,15 +270,7 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         None => None,
     };
     // What the results depend on beside the model's files names their folder.
-    let full = &fingerprint(
-        &resolve(model, terminal)?,
-        &format!(
-            "{:?} {:?} {}",
-            args.overrides.load_options(),
-            args.flags.dimensions,
-            WeightBits::Full.name()
-        ),
-    )?[..16];
+    let full = &fingerprint_of(args, model, WeightBits::Full, terminal)?[..16];
     let asked = match &prompts {
         PromptChoice::Model => String::new(),
         PromptChoice::None => "-none".into(),

@@ -12,6 +12,7 @@ mod load;
 mod mine;
 mod push;
 mod quickstart;
+mod recall;
 mod recipes;
 mod search;
 mod serve;
@@ -81,6 +82,8 @@ enum Command {
     Compare(compare::CompareArgs),
     /// Draw what a model's layers hold, where it looks and what its space is like
     Analyze(Box<analyze::AnalyzeArgs>),
+    /// Measure what is lost when embeddings are kept in fewer bytes
+    Recall(recall::RecallArgs),
     /// Serve a model over HTTP, as OpenAI and text-embeddings-inference do
     Serve(serve::ServeArgs),
     /// Measure a running server under load
@@ -218,6 +221,7 @@ pub fn main() -> ExitCode {
             Command::Eval(args) => eval::run(args, global),
             Command::Compare(args) => compare::run(args, global),
             Command::Analyze(args) => analyze::run(args, global),
+            Command::Recall(args) => recall::run(args, global),
             Command::Serve(args) => serve::run(args, global),
             Command::Load(args) => load::run(args, global),
             Command::Push(args) => push::run(args, global),

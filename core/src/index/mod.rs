@@ -1,9 +1,14 @@
-//! Exact top-k search by inner product.
+//! Exact top-k search by inner product: [`TopK`] over rows that come in blocks, [`CompactIndex`] over
+//! rows that are kept in few bytes.
+
+mod compact;
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use crate::{Error, Result};
+
+pub use compact::{CompactIndex, Precision};
 
 /// One found row.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,0 +1,163 @@
+//! `train-native recall`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use kiln_core::index::Precision;
+
+use super::{EmbedFlags, Global, ModelArgs};
+use crate::data::{BeirFolder, qrels_splits};
+use crate::eval::{Cache, Encoder, ModelEncoder, Recall, RecallLine, fingerprint, plain_table};
+use crate::model::{load_embedder, resolve};
+use crate::search::normalize;
+use crate::text::{Columns, TextFile};
+use crate::{device, with_backend};
+
+/// Measure what is lost when embeddings are kept in fewer bytes: fewer dimensions (Matryoshka),
+/// int8, bits, bits scored again.
+#[derive(Debug, Args)]
+pub(super) struct RecallArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    flags: EmbedFlags,
+    /// BEIR folder: its corpus, its queries and, for nDCG, its judgements
+    #[arg(long, value_name = "DIR", required_unless_present = "corpus")]
+    data: Option<PathBuf>,
+    /// Its split [default: test, else the first there is]
+    #[arg(long, value_name = "NAME", requires = "data")]
+    split: Option<String>,
+    /// File of texts to search (formats as `embed --input`)
+    #[arg(long, value_name = "FILE", requires = "queries", conflicts_with = "data")]
+    corpus: Option<String>,
+    /// File of queries
+    #[arg(long, value_name = "FILE", requires = "corpus")]
+    queries: Option<String>,
+    /// Field or column that holds the text; several (title,text) are joined by a space
+    #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
+    field: Vec<String>,
+    /// Rows that each query looks for
+    #[arg(long, short = 'k', value_name = "K", default_value_t = 10)]
+    top_k: usize,
+    /// Widths to cut vectors to [default: all, a half, a quarter, an eighth]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    widths: Vec<usize>,
+    /// Ways to keep them: f32, int8, binary, binary+int8 [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = precision)]
+    precision: Vec<Precision>,
+    /// Candidates of the binary forms that are scored again, in multiples of K
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    rescore: usize,
+    /// Folder of embeddings that were made before
+    #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
+    cache: Option<PathBuf>,
+}
+
+fn precision(name: &str) -> Result<Precision, String> {
+    Precision::from_name(name).map_err(|error| error.to_string())
+}
+
+/// Corpus, queries and judgements.
+fn read(args: &RecallArgs) -> Result<BeirFolder> {
+    if let Some(folder) = &args.data {
+        let splits = qrels_splits(folder);
+        let split = match &args.split {
+            Some(split) => split.clone(),
+            None => splits
+                .iter()
+                .find(|split| *split == "test")
+                .or_else(|| splits.first())
+                .cloned()
+                .with_context(|| format!("{}: no judgements in qrels/", folder.display()))?,
+        };
+        return BeirFolder::read(folder, &split, None);
+    }
+    let open = |path: &Option<String>| -> Result<TextFile> {
+        let columns = Columns { fields: args.field.clone(), optional: Vec::new() };
+        TextFile::open(path.as_deref().unwrap_or_default(), columns)
+    };
+    let mut corpus = crate::data::StoreWriter::new()?;
+    for record in open(&args.corpus)?.records()? {
+        corpus.push(&record?.joined())?;
+    }
+    let queries: Vec<String> = open(&args.queries)?
+        .records()?
+        .map(|record| Ok(record?.joined()))
+        .collect::<Result<_>>()?;
+    Ok(BeirFolder {
+        corpus: corpus.finish()?,
+        corpus_ids: Vec::new(),
+        query_ids: Vec::new(),
+        queries,
+        relevant: Vec::new(),
+        candidates: None,
+    })
+}
+
+pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
+    if args.top_k == 0 || args.rescore == 0 {
+        bail!("-k and --rescore must be at least 1");
+    }
+    let terminal = global.terminal();
+    let set = read(args)?;
+    let (name, overrides) = (&args.model.model, args.model.load_options());
+    let options = args.flags.options(None, None);
+    let settings = format!("{overrides:?} {:?} full", options.dimensions);
+    let hash = fingerprint(&resolve(name, terminal)?, &settings)?;
+    let folder = args.cache.clone().or_else(Cache::default_folder);
+    let cache = folder.and_then(|folder| Cache::open(&folder, &hash, terminal));
+    let device = device::open(global.device)?;
+    let encoder: Box<dyn Encoder> = with_backend!(&device, B, handle => {
+        let embedder = load_embedder::<B>(name, &overrides, &handle, terminal)?;
+        embedder.check(&options)?;
+        Box::new(ModelEncoder::new(embedder, options, cache, terminal))
+    });
+    let encode = |texts: &[String], names: &[&str]| -> Result<Vec<Vec<f32>>> {
+        let mut vectors = encoder.encode(texts, &encoder.own_prompt(names))?;
+        vectors.iter_mut().for_each(|vector| normalize(vector));
+        Ok(vectors)
+    };
+    let texts = (0..set.corpus.len()).map(|row| set.corpus.get(row)).collect::<Result<Vec<_>>>()?;
+    let (queries, corpus) =
+        (encode(&set.queries, &["query"])?, encode(&texts, &["document", "passage"])?);
+    let width = corpus.first().map_or(0, Vec::len);
+    let measure = Recall {
+        k: args.top_k,
+        dimensions: match args.widths.is_empty() {
+            true => [1, 2, 4, 8].map(|part| width / part).to_vec(),
+            false => args.widths.clone(),
+        },
+        precisions: match args.precision.is_empty() {
+            true => Precision::ALL.to_vec(),
+            false => args.precision.clone(),
+        },
+        rescore: args.rescore,
+    };
+    let relevant = Some(&set.relevant[..]).filter(|relevant| !relevant.is_empty());
+    let lines = measure.run(&queries, &corpus, relevant, terminal)?;
+    terminal.result(&lines, || table(&lines, args.top_k, corpus.len(), args.data.as_deref()))
+}
+
+fn table(lines: &[RecallLine], k: usize, rows: usize, data: Option<&Path>) -> String {
+    let recall = format!("recall@{k}");
+    let mut header = vec!["dimensions", "precision", "bytes", "MB in all", &recall];
+    if data.is_some() {
+        header.push("nDCG@10");
+    }
+    header.push("ms a query");
+    let mut table = vec![header.into_iter().map(String::from).collect::<Vec<_>>()];
+    table.extend(lines.iter().map(|line| {
+        let mut row = vec![
+            line.dimensions.to_string(),
+            line.precision.into(),
+            line.bytes.to_string(),
+            format!("{:.2}", (line.bytes * rows) as f64 / 1e6),
+            format!("{:.4}", line.recall),
+        ];
+        row.extend(line.ndcg_at_10.map(|score| format!("{score:.4}")));
+        row.push(format!("{:.3}", line.ms));
+        row
+    }));
+    plain_table(&table)
+}

@@ -100,8 +100,11 @@ fn a_suite_goes_on_where_it_stopped_and_lists_what_is_missing() {
     let (_, _, notes) = run(&["--again"]);
     assert_eq!(notes.matches("kept from before").count(), 0, "{notes}");
 
-    let revision = names(&folder.path("results/model")).pop().unwrap();
-    let results = folder.path("results/model").join(revision);
+    // Named after the run's folder and the model's.
+    let name = names(&folder.path("results")).pop().unwrap();
+    assert!(name.ends_with("__model"), "{name}");
+    let revision = names(&folder.path("results").join(&name)).pop().unwrap();
+    let results = folder.path("results").join(name).join(revision);
     let files = names(&results);
     for name in ["Own-sts.json", "model_meta.json", "report.html", "report.md"] {
         assert!(files.iter().any(|file| file == name), "{files:?}");

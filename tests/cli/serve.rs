@@ -279,7 +279,7 @@ fn the_openai_client_is_answered() {
     let folder = Folder::new();
     let model = folder.model("{ mode = 'mean' }").display().to_string();
     let expected = crate::harness::embed(&model, &folder, &[]);
-    let server = Server::start(&model, &["--api-key", "secret"]);
+    let server = Server::start(&model, &["--api-key", "secret", "--name", "model"]);
     let texts = folder.write("texts.json", serde_json::to_string(&crate::harness::TEXTS).unwrap());
     let output = Command::new(python).args(["-c", CLIENT, &server.url, &texts]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -265,10 +265,16 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
     let (tasks, data) = wanted(args)?;
     let prompts = prompts(args)?;
     let ours = open(args, model, args.weights, global)?;
-    let teacher = match &args.light {
-        Some(teacher) => Some(open(args, teacher, WeightBits::Full, global)?),
-        None => None,
+    // A model that is its own teacher is loaded once.
+    let other = match &args.light {
+        Some(teacher)
+            if fingerprint_of(args, teacher, WeightBits::Full, terminal)? != ours.fingerprint =>
+        {
+            Some(open(args, teacher, WeightBits::Full, global)?)
+        }
+        _ => None,
     };
+    let teacher = args.light.as_ref().map(|_| other.as_ref().unwrap_or(&ours));
     // What the results depend on beside the model's files names their folder.
     let full = &fingerprint_of(args, model, WeightBits::Full, terminal)?[..16];
     let asked = match &prompts {
@@ -327,16 +333,17 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
     )
 }
 
-/// A model's name for folders: the Hub id, or the folder's last part.
+/// A model's name for folders and tables: the Hub id, or the folder's last part; of the folders
+/// that a training run leaves (`RUN/model`, `RUN/best`) the last two.
 pub(super) fn model_name(model: &str) -> String {
-    let path = Path::new(model);
-    match path.exists() {
-        true => path
-            .canonicalize()
-            .ok()
-            .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-            .unwrap_or_else(|| model.into()),
-        false => model.split('@').next().unwrap_or(model).into(),
+    let Ok(path) = Path::new(model).canonicalize() else {
+        return model.split('@').next().unwrap_or(model).into();
+    };
+    let part = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let last = part(&path).unwrap_or_else(|| model.into());
+    match path.parent().and_then(part) {
+        Some(run) if ["model", "best"].contains(&last.as_str()) => format!("{run}/{last}"),
+        _ => last,
     }
 }
 

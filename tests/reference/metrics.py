@@ -163,7 +163,8 @@ def spaces():
         cosines = (wide @ wide.T)[upper]
         # torch.pdist(x).pow(2).mul(-2).exp().mean().log() of Wang and Isola's paper.
         distances = np.linalg.norm(wide[:, None] - wide[None], axis=-1)[upper]
-        z = np.exp(wide @ np.linalg.eigh(wide.T @ wide)[1]).sum(0)
+        along = wide @ np.linalg.eigh(wide.T @ wide)[1]
+        z = np.concatenate([np.exp(along).sum(0), np.exp(-along).sum(0)])
         spectrum = np.clip(np.linalg.eigvalsh(np.cov(wide.T))[::-1], 0, None)
         shares = np.linalg.svd(wide, compute_uv=False)
         shares = np.pad(shares, (0, width - len(shares))) / shares.sum() + 1e-7

@@ -28,8 +28,8 @@ pub struct Health {
     /// Mean cosine of two vectors (Ethayarajh, arXiv:1909.00512): 0 where no direction is
     /// preferred.
     pub mean_cosine: f64,
-    /// `min Z(c) / max Z(c)` with `Z(c) = sum exp(c x)` over the eigenvectors `c` of `X^T X` (Mu
-    /// and Viswanath, arXiv:1702.01417): 1 is isotropic.
+    /// `min Z(c) / max Z(c)` with `Z(c) = sum exp(c x)` over the eigenvectors `c` of `X^T X`, each with
+    /// both signs (Mu and Viswanath, arXiv:1702.01417): 1 is isotropic.
     pub isotropy: f64,
     /// `(sum l)^2 / sum l^2` of the covariance's eigenvalues `l` (participation ratio).
     pub effective_dimension: f64,
@@ -102,9 +102,13 @@ pub fn health(vectors: &[Vec<f32>], alignment: Option<f64>) -> Result<(Health, V
     let pairs = (count * (count - 1) / 2) as f64;
 
     let (gram, directions) = eigen(x.t().dot(&x))?;
-    let sums = x.dot(&directions).mapv(f64::exp).sum_axis(Axis(0));
-    let (least, most) =
-        sums.iter().fold((f64::INFINITY, 0.0f64), |(a, b), &sum| (a.min(sum), b.max(sum)));
+    // An eigenvector's sign is nobody's choice: both are looked at.
+    let along = x.dot(&directions);
+    let sums = |sign: f64| along.mapv(|value| (sign * value).exp()).sum_axis(Axis(0));
+    let (least, most) = [sums(1.0), sums(-1.0)]
+        .iter()
+        .flatten()
+        .fold((f64::INFINITY, 0.0f64), |(a, b), &sum| (a.min(sum), b.max(sum)));
 
     let centred = &x - &x.sum_axis(Axis(0)).mapv(|sum| sum / count as f64);
     let covariance = centred.t().dot(&centred) / (count - 1) as f64;

@@ -59,7 +59,9 @@ impl Ranking {
     pub fn ndcg(&self, depth: usize) -> f64 {
         let discounted = |gains: &mut dyn Iterator<Item = f64>| -> f64 {
             let gains = gains.take(depth).enumerate();
-            gains.map(|(rank, gain)| gain / (rank as f64 + 2.0).log2()).sum()
+            let sum: f64 = gains.map(|(rank, gain)| gain / (rank as f64 + 2.0).log2()).sum();
+            // The sum of nothing is -0, which would be printed.
+            sum + 0.0
         };
         let mut ideal: Vec<f64> =
             self.judged.iter().copied().filter(|&grade| grade > 0.0).collect();

@@ -130,6 +130,22 @@ fn layers_are_weighed_and_scored_on_a_task_of_ones_own() {
     assert!(folder.path("cache/kiln/embeddings").is_dir());
 }
 
+/// Too few texts, or all alike: what cannot be drawn is left out and said, the rest is drawn.
+#[test]
+fn degenerate_texts_are_no_failure() {
+    for (rows, other) in [(1, "river"), (2, "river"), (12, "river"), (12, "ship")] {
+        let folder = Folder::new();
+        let row = |word: &str| format!("{{\"text\":\"a {word}\",\"label\":\"{word}\"}}\n");
+        let same: String =
+            (0..rows).map(|at| row(if at % 2 == 0 { "river" } else { other })).collect();
+        let labelled = folder.write("same.jsonl", same);
+        let found = run(&folder, "{ mode = 'mean' }", &["--labelled", &labelled]);
+        let pictures = found["pictures"].as_array().unwrap().len();
+        assert!(pictures >= 5, "{found}");
+        assert_eq!(folder.path("out/t-sne.png").exists(), other == "ship", "{found}");
+    }
+}
+
 #[test]
 fn bad_input_is_named() {
     let folder = Folder::new();

@@ -47,6 +47,24 @@ fn each_kind_runs_on_a_file_of_ones_own() {
     let (plain, told) = (of(&[]), of(&["--instruction", "Find what is alike"]));
     assert_eq!(told["prompts"][0], "Instruct: Find what is alike\nQuery: ");
     assert_ne!(plain["main_score"], told["main_score"]);
+    // The papers' tables give the instruction of a suite's task.
+    let suite = "title = 'x'\n[[task]]\nname = 'S'\nkind = 'sts'\npath = 'sts'\n\
+        instructions.nv-embed = 'Find what is alike'\n";
+    let suite = folder.write("told.toml", suite);
+    let run = |prompts: &str| {
+        let output = folder.arg(prompts);
+        let args =
+            ["-m", &model, "--suite", &suite, "--data", &data, "--prompts", prompts, "-o", &output];
+        eval(&folder, &args).output().unwrap()
+    };
+    let found = json(&String::from_utf8(run("nv-embed").stdout).unwrap());
+    assert_eq!(found["tasks"][0]["main_score"], told["main_score"]);
+    assert_eq!(found["tasks"][0]["prompts"], told["prompts"]);
+    let refused = run("mgh");
+    assert!(!refused.status.success());
+    assert!(
+        String::from_utf8(refused.stderr).unwrap().contains("the table mgh has no instruction")
+    );
     assert!(folder.path("embeddings").is_dir());
 }
 
@@ -370,6 +388,26 @@ fn bad_input_is_named() {
         &write("r.jsonl", "{\"query\":\"a\",\"positive\":[],\"negative\":[\"b\"]}\n"),
     ]);
     assert!(error.contains("positives"), "{error}");
+    let beir = folder.path("beir");
+    std::fs::create_dir_all(beir.join("qrels")).unwrap();
+    std::fs::write(beir.join("corpus.jsonl"), "{\"_id\":\"d\",\"text\":\"a\"}\n").unwrap();
+    std::fs::write(beir.join("queries.jsonl"), "{\"_id\":\"q\",\"text\":\"a\"}\n").unwrap();
+    let judged = |line: &str| {
+        let text = format!("query-id\tcorpus-id\tscore\n{line}\n");
+        std::fs::write(beir.join("qrels/test.tsv"), text).unwrap();
+    };
+    let at = beir.display().to_string();
+    judged("q\tother\t1");
+    let error = run(&["--task", "retrieval", "--data", &at]);
+    assert!(error.contains("test.tsv") && error.contains("no judgement"), "{error}");
+    judged("q\td\thigh");
+    let error = run(&["--task", "retrieval", "--data", &at]);
+    assert!(error.contains("test.tsv:") && error.contains("high"), "{error}");
+    judged("q\td\t1");
+    std::fs::write(beir.join("top_ranked.jsonl"), "{\"query-id\":\"q\",\"corpus-ids\":[\"x\"]}\n")
+        .unwrap();
+    let error = run(&["--task", "reranking", "--data", &at]);
+    assert!(error.contains("top_ranked.jsonl:1") && error.contains("\"x\""), "{error}");
     let one = "{\"text\":\"a\",\"label\":\"x\"}\n{\"text\":\"b\",\"label\":\"x\"}\n";
     let error = run(&["--task", "classification", "--data", &write("c.jsonl", one)]);
     assert!(error.contains("label"), "{error}");

@@ -100,6 +100,7 @@ fn both_protocols_give_the_vectors_of_embed() {
     let (_, body) = server.post("/embed", request);
     close(&serde_json::from_value::<Vec<Vec<f32>>>(body).unwrap(), &told);
 
+    assert!(server.url.starts_with("http://127.0.0.1:"), "loopback unless told otherwise");
     let (_, models) = server.ask("/v1/models", None, None);
     assert_eq!(models["data"][0]["id"], "tiny");
     let (_, info) = server.ask("/info", None, None);
@@ -202,6 +203,16 @@ fn a_full_queue_refuses_and_nothing_is_lost() {
         }
     }
     assert!(lines.iter().any(|line| line["refused"].as_u64() > Some(0)), "{lines:?}");
+    // No batch was larger than the limit, but where one request was (8 texts).
+    let (_, metrics) = server.ask("/metrics", None, None);
+    let value = |name: &str| -> f64 {
+        let line = metrics.as_str().unwrap().lines().find(|line| line.starts_with(name)).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let batches = value("te_batch_next_tokens_count");
+    let within = value("te_batch_next_tokens_bucket{le=\"64\"}");
+    assert!(batches - within <= 240.0 && value("te_queue_size") == 0.0, "{within} of {batches}");
+    assert_eq!(value("te_request_success{method=\"openai\"}"), 481.0);
     let error = failure(&mut kiln(&["load", "--quiet", "--url", "http://127.0.0.1:9"]));
     assert!(error.contains("127.0.0.1:9"), "{error}");
 }
@@ -309,6 +320,18 @@ fn mteb_over_the_server_agrees_with_eval() {
     let Some(model) = minilm() else { return };
     let folder = Folder::new();
     let (data, suite) = write_tasks(&folder);
+    // mteb's older clustering, and its cross-validation where there is one split only.
+    let more = [
+        ("Own-sets", "clustering", "sets"),
+        ("Own-folds", "classification", "classification/test.jsonl"),
+    ];
+    let more: String = more
+        .iter()
+        .map(|(name, kind, path)| {
+            format!("[[task]]\nname = \"{name}\"\nkind = \"{kind}\"\npath = \"{path}\"\nsplit = \"test\"\n")
+        })
+        .collect();
+    let suite = folder.write("all.toml", std::fs::read_to_string(suite).unwrap() + &more);
     let server = Server::start(&model, &[]);
     let Some(theirs) = mteb(&[&suite, &data, "--server", &server.url]) else { return };
     let output = folder.arg("results");
@@ -327,7 +350,7 @@ fn mteb_over_the_server_agrees_with_eval() {
     ]));
     let ours: Value = serde_json::from_str(&ours).unwrap();
     let tasks = ours["tasks"].as_array().unwrap();
-    assert_eq!(tasks.len(), KINDS.len());
+    assert_eq!(tasks.len(), KINDS.len() + 2);
     for task in tasks {
         let name = task["task"].as_str().unwrap();
         let mut compared = 0;

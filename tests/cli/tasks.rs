@@ -39,6 +39,10 @@ pub(crate) fn write_tasks(folder: &Folder) -> (String, String) {
     write("classification/train.jsonl", labelled(&other));
     write("classification/test.jsonl", labelled(&set));
     write("clustering/test.jsonl", labelled(&set));
+    // mteb's older form: lists, each clustered by itself; the last one has one label.
+    let list = |rows: std::ops::Range<usize>| json!({ "sentences": set.corpus[rows.clone()], "labels": set.kinds[rows] });
+    let one = json!({ "sentences": ["a", "b"], "labels": ["x", "x"] });
+    write("sets/test.jsonl", lines([list(0..50), list(50..105), one]));
 
     // A question with its passage, with another of the same kind, and with one of another kind.
     let count = set.queries.len();
@@ -93,7 +97,11 @@ pub(crate) fn write_tasks(folder: &Folder) -> (String, String) {
     let judged = (0..count).map(|row| format!("q{row}\td{row}\t2\nq{row}\td{}\t1\n", near(row)));
     write(
         "retrieval/qrels/test.tsv",
-        format!("query-id\tcorpus-id\tscore\n{}", judged.collect::<String>()),
+        // Two answers are judged that the corpus lacks.
+        format!(
+            "query-id\tcorpus-id\tscore\n{}q0\tgone\t1\nq1\tgone too\t2\n",
+            judged.collect::<String>()
+        ),
     );
     write(
         "summarization/test.jsonl",

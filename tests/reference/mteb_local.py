@@ -26,6 +26,7 @@ import numpy as np  # noqa: E402
 from datasets import Dataset, DatasetDict  # noqa: E402
 from mteb.abstasks.classification import AbsTaskClassification  # noqa: E402
 from mteb.abstasks.clustering import AbsTaskClustering  # noqa: E402
+from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy  # noqa: E402
 from mteb.abstasks.pair_classification import AbsTaskPairClassification  # noqa: E402
 from mteb.abstasks.retrieval import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData  # noqa: E402
@@ -92,6 +93,20 @@ def make(task, folder):
                 self.dataset = DatasetDict({split: Dataset.from_list([row(r) for r in rows])})
                 self.data_loaded = True
 
+    elif kind == "classification" and place.is_file():
+        rows = read(place)
+        number = {name: at for at, name in enumerate(sorted({str(row["label"]) for row in rows}))}
+
+        class Local(AbsTaskClassification):
+            metadata = globals()["metadata"](task, "Classification", "accuracy")
+            samples_per_label = task.get("samples_per_label", 8)
+            is_cross_validation, train_split = True, split
+
+            def load_data(self, **_):
+                row = lambda r: {"text": r["text"], "label": number[str(r["label"])]}  # noqa: E731
+                self.dataset = DatasetDict({split: Dataset.from_list([row(r) for r in rows])})
+                self.data_loaded = True
+
     elif kind == "classification":
         parts = {name: find(place, f"{name}.jsonl") for name in ("train", split)}
         # Numbers in the labels' order, so that the binary tasks have a positive label.
@@ -106,6 +121,17 @@ def make(task, folder):
             def load_data(self, **_):
                 row = lambda r: {"text": r["text"], "label": number[str(r["label"])]}  # noqa: E731
                 self.dataset = DatasetDict({k: Dataset.from_list([row(r) for r in rows]) for k, rows in parts.items()})
+                self.data_loaded = True
+
+    elif kind == "clustering" and isinstance(find(place, f"{split}.jsonl")[0].get("sentences"), list):
+        rows = find(place, f"{split}.jsonl")
+
+        class Local(AbsTaskClusteringLegacy):
+            metadata = globals()["metadata"](task, "Clustering", "v_measure")
+
+            def load_data(self, **_):
+                keep = ("sentences", "labels")
+                self.dataset = DatasetDict({split: Dataset.from_list([{k: row[k] for k in keep} for row in rows])})
                 self.data_loaded = True
 
     elif kind == "clustering":

@@ -39,6 +39,17 @@ fn find(
         .with_context(|| format!("{name}: no such folder here, and the Hub did not give it"))
 }
 
+/// The folders that a model is read from: its own and, where that is one of LoRA adapters, that of
+/// the base model.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn folders(name: &str, terminal: Terminal) -> Result<Vec<PathBuf>> {
+    let folder = resolve(name, terminal)?;
+    let base = base_of(&folder)?.map(|base| resolve(&base, terminal)).transpose()?;
+    Ok([folder].into_iter().chain(base).collect())
+}
+
 /// The base model that a folder of LoRA adapters names; `None` where the folder is a model.
 fn base_of(folder: &Path) -> Result<Option<String>> {
     let path = folder.join(ADAPTER);

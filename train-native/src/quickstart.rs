@@ -209,7 +209,7 @@ fn write_data(out: &Path, corpus: &Corpus, recipe: &Recipe) -> Result<()> {
 fn mean_ndcg(rankings: &[Vec<usize>], test: &RetrievalSet) -> f64 {
     let scores = rankings.iter().zip(&test.relevant).map(|(ranking, &right)| {
         let grades: HashMap<usize, f64> = [(right, 1.0)].into();
-        ndcg(ranking, &grades, DEPTH)
+        ndcg(ranking, &grades, &[], DEPTH)
     });
     scores.sum::<f64>() / rankings.len().max(1) as f64
 }

@@ -160,7 +160,7 @@ impl LayerTask {
                 let corpus = encode(&set.corpus, "document")?;
                 let rankings = dense_rankings(&queries, &corpus, DEPTH)?;
                 let of_query = |(ranking, &row): (&Vec<usize>, &usize)| {
-                    ndcg(ranking, &[(row, 1.0)].into(), DEPTH)
+                    ndcg(ranking, &[(row, 1.0)].into(), &[], DEPTH)
                 };
                 let scores = rankings.iter().zip(&set.relevant).map(of_query);
                 Ok(scores.sum::<f64>() / set.queries.len().max(1) as f64)
@@ -176,8 +176,7 @@ pub(super) fn scores(
     terminal: Terminal,
 ) -> Result<Vec<Picture>> {
     let (task, score) = inputs.task.names();
-    let probe = [inputs.labelled.first().map_or_else(|| "text".into(), |(text, _)| text.clone())];
-    let layers = view.layer_states(&probe, &inputs.prompt, inputs.state)?[0].len();
+    let layers = view.states();
     let bar = terminal.progress(layers as u64 + 1, "layers");
     let mut found = Vec::with_capacity(layers);
     let each = |encoder: &dyn Encoder| -> Result<f64> {

@@ -39,12 +39,14 @@ pub fn principal_components(vectors: &[Vec<f32>]) -> Result<(Points, [f64; 2])> 
     let mean = pca.mean();
     let total: f64 =
         data.records().rows().into_iter().map(|row| (&row - mean).mapv(|x| x * x).sum()).sum();
+    // Directions in which nothing varies are left out of what linfa gives.
+    let value = |row: usize, axis: usize| points.get((row, axis)).copied().unwrap_or(0.0);
     let share = |axis: usize| {
-        let squares: f64 = points.column(axis).iter().map(|value| value * value).sum();
+        let squares: f64 = (0..count).map(|row| value(row, axis).powi(2)).sum();
         if total > 0.0 { squares / total } else { 0.0 }
     };
     let shares = [share(0), share(1)];
-    Ok((points.rows().into_iter().map(|row| (row[0], row[1])).collect(), shares))
+    Ok(((0..count).map(|row| (value(row, 0), value(row, 1))).collect(), shares))
 }
 
 /// t-SNE by bhtsne (Barnes-Hut), from the principal components on, so that it is the same each
@@ -118,6 +120,9 @@ pub(super) fn projection(
     }
     let mut vectors = view.encode(&texts, &inputs.prompt)?;
     vectors.iter_mut().for_each(|vector| normalize(vector));
+    if vectors.iter().all(|vector| *vector == vectors[0]) {
+        return not_here("all texts have the same vector");
+    }
     let (components, shares) = principal_components(&vectors)?;
     let bar = terminal.progress(ROUNDS as u64, "t-SNE");
     let spread = t_sne(&vectors, &components, |round| bar.set_position(round as u64))?;

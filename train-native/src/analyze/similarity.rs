@@ -4,7 +4,6 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::{Inputs, Picture, View};
-use crate::eval::Encoder;
 use crate::mine::granularity;
 use crate::report::histogram;
 use crate::terminal::Terminal;
@@ -17,19 +16,7 @@ pub(super) fn similarity(
     inputs: &Inputs,
     terminal: Terminal,
 ) -> Result<Vec<Picture>> {
-    let encoder: &dyn Encoder = view;
-    let found = granularity(encoder, &inputs.examples, 0, inputs.limit, terminal)?;
-    let series: Vec<(String, Vec<f64>)> = found
-        .levels
-        .iter()
-        .map(|level| {
-            let name = match level.name.as_str() {
-                "positive" => "positive".to_string(),
-                name => format!("negative {name}"),
-            };
-            (name, level.similarities.clone())
-        })
-        .collect();
+    let found = granularity(view, &inputs.examples, 0, inputs.limit, terminal)?;
     let means: Vec<String> = found
         .levels
         .iter()
@@ -53,7 +40,7 @@ pub(super) fn similarity(
              hardest), as shares. Means: {}.",
             means.join(", ")
         ),
-        svg: histogram("cosine", &series, STEPS)?,
+        svg: histogram("cosine", &found.series(), STEPS)?,
         data: json!({ "levels": levels }),
     }])
 }

@@ -36,6 +36,9 @@ pub trait View: Encoder {
     /// Its pooling head.
     fn pooling(&self) -> &PoolingConfig;
 
+    /// Number of states that [`View::layer_states`] gives of a text: the layers and the embeddings.
+    fn states(&self) -> usize;
+
     /// States of all layers of each text.
     ///
     /// # Errors
@@ -75,6 +78,10 @@ fn readable(token: &str) -> String {
 impl<B: Backend> View for ModelEncoder<B> {
     fn pooling(&self) -> &PoolingConfig {
         self.embedder.model.pooling.config()
+    }
+
+    fn states(&self) -> usize {
+        self.embedder.model.backbone.layers() + 1
     }
 
     fn layer_states(

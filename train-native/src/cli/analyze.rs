@@ -14,9 +14,10 @@ use super::{EmbedFlags, Global, ModelArgs};
 use crate::analyze::{Analysis, Inputs, LayerTask, View, analyze};
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
 use crate::eval::{
-    Cache, ModelEncoder, Source, Task, TaskKind, fingerprint, labelled_texts, plain_table,
+    Cache, ModelEncoder, Source, Task, TaskKind, WeightBits, fingerprint, labelled_texts,
+    plain_table,
 };
-use crate::model::{load_embedder, resolve};
+use crate::model::{folders, load_embedder};
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
 use crate::{device, with_backend};
@@ -94,21 +95,21 @@ pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
         bail!("--groups takes two labels (a,b), not {}", args.groups.len());
     }
     let (name, overrides) = (&args.model.model, args.model.load_options());
-    let folder = resolve(name, terminal)?;
-    let hash = fingerprint(&folder, &format!("{overrides:?} layers"))?;
+    let options = args.flags.options(None, None);
+    let folders = folders(name, terminal)?;
+    let hash = fingerprint(&folders, &overrides, options.dimensions, WeightBits::Full)?;
     // Without a place of its own the cache is a file that goes with the run.
     let own = tempfile::tempdir()?;
     let cache = Cache::default_folder()
         .and_then(|folder| Cache::open(&folder, &hash, terminal))
         .or_else(|| Cache::open(own.path(), &hash, terminal));
     let Some(cache) = cache else { bail!("{}: no space for vectors", own.path().display()) };
-    let options = args.flags.options(None, None);
     let device = device::open(global.device)?;
     let view: (Box<dyn View>, LayerState) = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(name, &overrides, &handle, terminal)?;
         embedder.check(&options)?;
         let state = LayerState::of(embedder.model.attention());
-        (Box::new(ModelEncoder::new(embedder, options, None, terminal)), state)
+        (Box::new(ModelEncoder::new(embedder, options, Some(cache.clone()), terminal)), state)
     });
     let inputs = inputs(args, view.0.as_ref(), view.1, terminal)?;
     let wanted = match args.only.is_empty() {

@@ -15,7 +15,7 @@ use crate::eval::{
     Ran, Run, Suite, Summary, Task, TaskKind, TaskResult, WeightBits, fingerprint, plain_table,
     read_results, results_folder, short_hash, write_meta, write_tables,
 };
-use crate::model::{load_embedder, resolve};
+use crate::model::{folders, load_embedder};
 use crate::terminal::{Terminal, print};
 use crate::{device, with_backend};
 
@@ -212,9 +212,8 @@ fn fingerprint_of(
     weights: WeightBits,
     terminal: Terminal,
 ) -> Result<String> {
-    let (overrides, dimensions) = (args.overrides.load_options(), args.flags.dimensions);
-    let settings = format!("{overrides:?} {dimensions:?} {}", weights.name());
-    fingerprint(&resolve(model, terminal)?, &settings)
+    let overrides = args.overrides.load_options();
+    fingerprint(&folders(model, terminal)?, &overrides, args.flags.dimensions, weights)
 }
 
 fn open(args: &EvalArgs, model: &str, weights: WeightBits, global: &Global) -> Result<Opened> {

@@ -82,10 +82,8 @@ fn text(found: &Granularity) -> String {
 fn page(found: &Granularity, model: &str) -> Result<Page> {
     let mut page = Page::new("Granularity of negatives");
     page.paragraph(&format!("Cosine with the query, as {model} sees it. {}.", verdict(found)));
-    let series: Vec<(String, Vec<f64>)> =
-        found.levels.iter().map(|level| (level.name.clone(), level.similarities.clone())).collect();
     page.figure(
-        &histogram("cosine with the query", &series, STEPS)?,
+        &histogram("cosine with the query", &found.series(), STEPS)?,
         "Share of the texts of each level",
     );
     let mut rows =

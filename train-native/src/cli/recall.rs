@@ -8,8 +8,10 @@ use kiln_core::index::Precision;
 
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::data::{BeirFolder, qrels_splits};
-use crate::eval::{Cache, Encoder, ModelEncoder, Recall, RecallLine, fingerprint, plain_table};
-use crate::model::{load_embedder, resolve};
+use crate::eval::{
+    Cache, Encoder, ModelEncoder, Recall, RecallLine, WeightBits, fingerprint, plain_table,
+};
+use crate::model::{folders, load_embedder};
 use crate::search::normalize;
 use crate::text::{Columns, TextFile};
 use crate::{device, with_backend};
@@ -91,6 +93,7 @@ fn read(args: &RecallArgs) -> Result<BeirFolder> {
         query_ids: Vec::new(),
         queries,
         relevant: Vec::new(),
+        absent: Vec::new(),
         candidates: None,
     })
 }
@@ -103,8 +106,8 @@ pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
     let set = read(args)?;
     let (name, overrides) = (&args.model.model, args.model.load_options());
     let options = args.flags.options(None, None);
-    let settings = format!("{overrides:?} {:?} full", options.dimensions);
-    let hash = fingerprint(&resolve(name, terminal)?, &settings)?;
+    let folders = folders(name, terminal)?;
+    let hash = fingerprint(&folders, &overrides, options.dimensions, WeightBits::Full)?;
     let folder = args.cache.clone().or_else(Cache::default_folder);
     let cache = folder.and_then(|folder| Cache::open(&folder, &hash, terminal));
     let device = device::open(global.device)?;
@@ -134,8 +137,8 @@ pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
         },
         rescore: args.rescore,
     };
-    let relevant = Some(&set.relevant[..]).filter(|relevant| !relevant.is_empty());
-    let lines = measure.run(&queries, &corpus, relevant, terminal)?;
+    let judged = args.data.as_ref().map(|_| (&set.relevant[..], &set.absent[..]));
+    let lines = measure.run(&queries, &corpus, judged, terminal)?;
     terminal.result(&lines, || table(&lines, args.top_k, corpus.len(), args.data.as_deref()))
 }
 

@@ -10,8 +10,8 @@ use kiln_core::embedder::EmbedOptions;
 use serde_json::json;
 
 use super::{Global, ModelArgs};
-use crate::eval::fingerprint;
-use crate::model::{load_embedder, resolve};
+use crate::eval::{WeightBits, fingerprint};
+use crate::model::{folders, load_embedder};
 use crate::serve::{Limits, Served, ServedModel, serve};
 use crate::terminal::print;
 use crate::{device, with_backend};
@@ -74,9 +74,9 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
         bail!("--api-key is empty");
     }
     let terminal = global.terminal();
-    let folder = resolve(&args.model.model, terminal)?;
+    let folders = folders(&args.model.model, terminal)?;
     let overrides = args.model.load_options();
-    let revision = fingerprint(&folder, &format!("{overrides:?}"))?;
+    let revision = fingerprint(&folders, &overrides, args.dimensions, WeightBits::Full)?;
     let name = args.name.clone().unwrap_or_else(|| super::eval::model_name(&args.model.model));
     let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
     let device = device::open(global.device)?;

@@ -22,6 +22,9 @@ pub struct BeirFolder {
     pub queries: Vec<String>,
     /// Judged corpus rows of each query with their grades.
     pub relevant: Vec<HashMap<usize, f64>>,
+    /// Grades of judged documents that the corpus lacks, query by query. As with trec_eval they are
+    /// relevant and never found; a query may have no others.
+    pub absent: Vec<Vec<f64>>,
     /// Corpus rows to rank for each query, where not the whole corpus is.
     pub candidates: Option<Vec<Vec<usize>>>,
 }
@@ -149,7 +152,7 @@ impl BeirFiles {
         let (mut queries, mut relevant) = (Vec::new(), Vec::<HashMap<usize, f64>>::new());
         let mut query_ids = Vec::new();
         let mut query_row: HashMap<String, usize> = HashMap::new();
-        let mut absent = 0;
+        let mut absent = Vec::<Vec<f64>>::new();
         rows(&self.qrels, |object| {
             let query = id(object, &["query-id", "query_id"]).context("no query-id")?;
             let document = id(object, &["corpus-id", "corpus_id"]).context("no corpus-id")?;
@@ -158,24 +161,24 @@ impl BeirFiles {
             let grade = grade
                 .filter(|grade: &f64| grade.is_finite())
                 .with_context(|| format!("the score is {score}"))?;
-            let (Some(text), Some(&row)) = (texts.get(&query), row_of.get(&document)) else {
-                absent += 1;
-                return Ok(());
-            };
+            // Queries that are not there are not asked.
+            let Some(text) = texts.get(&query) else { return Ok(()) };
             let at = *query_row.entry(query.clone()).or_insert_with(|| {
                 query_ids.push(query);
                 queries.push(text.clone());
                 relevant.push(HashMap::new());
+                absent.push(Vec::new());
                 queries.len() - 1
             });
-            relevant[at].insert(row, grade);
+            match row_of.get(&document) {
+                Some(&row) => _ = relevant[at].insert(row, grade),
+                None => absent[at].push(grade),
+            }
             Ok(())
         })?;
-        if queries.is_empty() {
+        if relevant.iter().all(HashMap::is_empty) {
             let label = self.qrels.first().map_or("qrels", |file| file.label.as_str());
-            bail!(
-                "{label}: no judgement names a query and a document that are there ({absent} do not)"
-            );
+            bail!("{label}: no judgement names a query and a document that are there");
         }
         let mut candidates = None;
         if !self.top_ranked.is_empty() {
@@ -185,8 +188,11 @@ impl BeirFiles {
                 let documents = object.fields.get("corpus-ids").and_then(Value::as_array);
                 let documents = documents.context("no list corpus-ids")?;
                 if let Some(&at) = query_row.get(&query) {
-                    let row = |id: &Value| row_of.get(id.as_str()?).copied();
-                    ranked[at] = documents.iter().filter_map(row).collect();
+                    let row = |id: &Value| {
+                        let row = id.as_str().and_then(|id| row_of.get(id)).copied();
+                        row.with_context(|| format!("the corpus has no document {id}"))
+                    };
+                    ranked[at] = documents.iter().map(row).collect::<Result<_>>()?;
                 }
                 Ok(())
             })?;
@@ -196,10 +202,11 @@ impl BeirFiles {
             queries.truncate(limit);
             query_ids.truncate(limit);
             relevant.truncate(limit);
+            absent.truncate(limit);
             candidates.iter_mut().for_each(|candidates| candidates.truncate(limit));
         }
         let corpus = corpus.finish()?;
-        Ok(BeirFolder { corpus, corpus_ids, query_ids, queries, relevant, candidates })
+        Ok(BeirFolder { corpus, corpus_ids, query_ids, queries, relevant, absent, candidates })
     }
 }
 

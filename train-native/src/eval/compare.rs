@@ -245,7 +245,7 @@ impl Comparison {
                     format!("{:+.2} to {:+.2}", 100.0 * found.low, 100.0 * found.high),
                     format!("{:.3}", found.p),
                 ),
-                None => ("other data".into(), String::new()),
+                None => ("not drawn".into(), String::new()),
             };
             let points = |score: f64| format!("{:.2}", 100.0 * score);
             let kind = task.kind.to_string();

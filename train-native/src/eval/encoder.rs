@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use burn::tensor::backend::Backend;
+use kiln_core::checkpoint::LoadOptions;
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+use super::weights::WeightBits;
 use crate::embedding::{BLOCK, embed_texts};
 use crate::terminal::Terminal;
 
@@ -109,9 +112,10 @@ pub(crate) fn key(prompt: &str, text: &str) -> u128 {
     hash.digest128()
 }
 
-/// Vectors on disk, one file a model.
+/// Vectors on disk, one file a model; clones share it.
+#[derive(Clone)]
 pub struct Cache {
-    database: Database,
+    database: Arc<Database>,
     path: PathBuf,
 }
 
@@ -136,7 +140,7 @@ impl Cache {
             Ok(database)
         };
         match open() {
-            Ok(database) => Some(Self { database, path }),
+            Ok(database) => Some(Self { database: Arc::new(database), path }),
             Err(error) => {
                 terminal.note(format!(
                     "no cache of vectors: {}: {error:#}; everything is embedded anew",
@@ -191,11 +195,27 @@ impl Cache {
     }
 }
 
-/// A number of 32 hexadecimal digits for a model: its files, and what of its settings was changed.
+/// A number of 32 hexadecimal digits for what a model's vectors depend on: the files of its folders,
+/// and what of its settings was changed.
 ///
 /// # Errors
 /// Files that cannot be read.
-pub fn fingerprint(folder: &Path, settings: &str) -> Result<String> {
+pub fn fingerprint(
+    folders: &[PathBuf],
+    overrides: &LoadOptions,
+    dimensions: Option<usize>,
+    weights: WeightBits,
+) -> Result<String> {
+    let mut hash = Xxh3::new();
+    for folder in folders {
+        hash_files(folder, &mut hash)?;
+    }
+    hash.update(format!("{overrides:?} {dimensions:?} {}", weights.name()).as_bytes());
+    Ok(format!("{:032x}", hash.digest128()))
+}
+
+/// Names and contents of a model's files.
+fn hash_files(folder: &Path, hash: &mut Xxh3) -> Result<()> {
     let mut files = Vec::new();
     let mut open = vec![folder.to_path_buf()];
     while let Some(place) = open.pop() {
@@ -213,7 +233,6 @@ pub fn fingerprint(folder: &Path, settings: &str) -> Result<String> {
         }
     }
     files.sort();
-    let mut hash = Xxh3::new();
     for path in files {
         let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
         let bytes = std::fs::File::open(&path).with_context(|| path.display().to_string())?;
@@ -221,8 +240,7 @@ pub fn fingerprint(folder: &Path, settings: &str) -> Result<String> {
         std::io::copy(&mut { bytes }, &mut content).with_context(|| path.display().to_string())?;
         hash.update(format!("{name}\0{:032x}\n", content.digest128()).as_bytes());
     }
-    hash.update(settings.as_bytes());
-    Ok(format!("{:032x}", hash.digest128()))
+    Ok(())
 }
 
 /// A short number for a text, as part of a name.

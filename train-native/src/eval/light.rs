@@ -67,6 +67,7 @@ impl Light<'_> {
             query_ids: kept.iter().map(|&query| set.query_ids[query].clone()).collect(),
             queries: kept.iter().map(|&query| set.queries[query].clone()).collect(),
             relevant: kept.iter().map(|&query| moved(&set.relevant[query])).collect(),
+            absent: kept.iter().map(|&query| set.absent[query].clone()).collect(),
             candidates: None,
         })
     }

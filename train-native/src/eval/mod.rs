@@ -31,7 +31,7 @@ pub use kmeans::mini_batch_kmeans;
 pub use light::Light;
 pub use logistic::fit_predict;
 pub use random::{NumpyRandom, PythonRandom};
-pub use recall::{Recall, RecallLine};
+pub use recall::{Judged, Recall, RecallLine};
 pub use results::{
     Line, ModelResults, Summary, TaskResult, markdown_table, plain_table, read_result,
     read_results, results_folder, write_meta, write_result, write_tables,

@@ -17,6 +17,9 @@ use crate::terminal::Terminal;
 /// Rank down to which nDCG counts.
 const DEPTH: usize = 10;
 
+/// Grades of corpus rows, and of documents that the corpus lacks, query by query.
+pub type Judged<'a> = (&'a [HashMap<usize, f64>], &'a [Vec<f64>]);
+
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Recall {
@@ -71,7 +74,7 @@ impl Recall {
         &self,
         queries: &[Vec<f32>],
         corpus: &[Vec<f32>],
-        relevant: Option<&[HashMap<usize, f64>]>,
+        judged: Option<Judged<'_>>,
         terminal: Terminal,
     ) -> Result<Vec<RecallLine>> {
         let Some(width) = corpus.first().map(Vec::len).filter(|_| !queries.is_empty()) else {
@@ -110,9 +113,11 @@ impl Recall {
                     let same = |hit: &&Hit| truth.iter().any(|other| other.row == hit.row);
                     found.iter().take(self.k).filter(same).count() as f64 / truth.len() as f64
                 });
-                let score = |relevant: &[HashMap<usize, f64>]| {
-                    let each = found.iter().zip(relevant).map(|(hits, grades)| {
-                        ndcg(&hits.iter().map(|hit| hit.row).collect::<Vec<_>>(), grades, DEPTH)
+                let score = |(relevant, absent): Judged<'_>| {
+                    let judged = relevant.iter().zip(absent);
+                    let each = found.iter().zip(judged).map(|(hits, (grades, absent))| {
+                        let rows: Vec<usize> = hits.iter().map(|hit| hit.row).collect();
+                        ndcg(&rows, grades, absent, DEPTH)
                     });
                     each.sum::<f64>() / queries.len() as f64
                 };
@@ -121,7 +126,7 @@ impl Recall {
                     precision: precision.name(),
                     bytes: precision.bytes(dimensions),
                     recall: recall.sum::<f64>() / queries.len() as f64,
-                    ndcg_at_10: relevant.map(score),
+                    ndcg_at_10: judged.map(score),
                     ms,
                 });
                 bar.inc(1);
@@ -150,8 +155,10 @@ mod tests {
             rescore: 4,
         };
         let relevant: Vec<HashMap<usize, f64>> = (0..20).map(|row| [(row, 1.0)].into()).collect();
-        let lines =
-            measure.run(&vectors[..20], &vectors, Some(&relevant), Terminal::default()).unwrap();
+        let absent = vec![Vec::new(); 20];
+        let lines = measure
+            .run(&vectors[..20], &vectors, Some((&relevant, &absent)), Terminal::default())
+            .unwrap();
         assert_eq!(lines.len(), 8);
         assert_eq!((lines[0].recall, lines[0].ndcg_at_10), (1.0, Some(1.0)));
         // int8 loses little, bits more; bits that are scored again by bytes lie between.

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use super::metrics::Ranking;
 use super::top_k::ParallelTopK;
 
-/// nDCG at `k` of a ranking of rows under the grades of some of them.
-pub fn ndcg(ranking: &[usize], grades: &HashMap<usize, f64>, k: usize) -> f64 {
+/// nDCG at `k` of a ranking of rows under the grades of some of them, and of documents that no
+/// ranking can hold.
+pub fn ndcg(ranking: &[usize], grades: &HashMap<usize, f64>, absent: &[f64], k: usize) -> f64 {
     let retrieved = ranking.iter().map(|row| grades.get(row).copied()).collect();
-    let judged = grades.values().copied().collect();
+    let judged = grades.values().chain(absent).copied().collect();
     Ranking { retrieved, judged, ..Ranking::default() }.ndcg(k)
 }
 

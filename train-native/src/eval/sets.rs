@@ -92,9 +92,10 @@ impl Measured {
                 }
                 bar.finish_and_clear();
                 let hits = search.finish();
-                let scores = hits.iter().zip(&set.relevant).map(|(hits, grades)| {
+                let judged = set.relevant.iter().zip(&set.absent);
+                let scores = hits.iter().zip(judged).map(|(hits, (grades, absent))| {
                     let ranking: Vec<usize> = hits.iter().map(|hit| hit.row).collect();
-                    ndcg(&ranking, grades, DEPTH)
+                    ndcg(&ranking, grades, absent, DEPTH)
                 });
                 Ok(scores.sum::<f64>() / hits.len().max(1) as f64)
             }
@@ -121,6 +122,7 @@ fn made_up(seed: u64, limit: Option<usize>) -> Result<BeirFolder> {
         query_ids: (0..count).map(|row| format!("q{row}")).collect(),
         queries: test.queries[..count].to_vec(),
         relevant: test.relevant[..count].iter().map(grades).collect(),
+        absent: vec![Vec::new(); count],
         candidates: None,
     })
 }

@@ -37,6 +37,14 @@ pub struct Granularity {
     pub graded_queries: f64,
 }
 
+impl Granularity {
+    /// The similarities of each level under its name, as histograms take them.
+    pub fn series(&self) -> Vec<(String, Vec<f64>)> {
+        let level = |level: &Level| (level.name.clone(), level.similarities.clone());
+        self.levels.iter().map(level).collect()
+    }
+}
+
 /// Similarities by level, as a model sees them, of the first `limit` examples that have at least
 /// `least` negatives.
 ///

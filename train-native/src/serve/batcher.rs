@@ -96,27 +96,106 @@ fn work(queue: &Receiver<Job>, model: &dyn Served, batch_tokens: usize, telemetr
         jobs.iter().for_each(|job| {
             telemetry.queue_seconds.observe((start - job.queued).as_secs_f64());
         });
-        let counts: Vec<usize> = jobs.iter().map(|job| job.tokens.len()).collect();
-        let texts: Vec<Tokens> =
-            jobs.iter_mut().flat_map(|job| std::mem::take(&mut job.tokens)).collect();
-        telemetry.batch_texts.observe(texts.len() as f64);
+        let mut texts: Vec<Vec<Tokens>> =
+            jobs.iter_mut().map(|job| std::mem::take(&mut job.tokens)).collect();
+        telemetry.batch_texts.observe(texts.iter().map(Vec::len).sum::<usize>() as f64);
         telemetry.batch_tokens.observe(tokens as f64);
-        // A failure inside the model must not end the server.
-        let embedded = catch_unwind(AssertUnwindSafe(|| model.embed(texts)));
-        let found = match embedded {
-            Ok(Ok(vectors)) => Ok(vectors),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the model failed; the server's log says why".to_string()),
-        };
+        let together = if jobs.len() > 1 { texts.concat() } else { std::mem::take(&mut texts[0]) };
+        let together = embed(model, together);
         telemetry.inference_seconds.observe(start.elapsed().as_secs_f64());
-        let mut vectors = found.map(Vec::into_iter);
-        for (job, count) in jobs.into_iter().zip(counts) {
+        let alone = jobs.len() == 1;
+        let mut vectors = together.map(Vec::into_iter);
+        // Who has gone away meanwhile does not want an answer.
+        for (job, texts) in jobs.into_iter().zip(texts) {
             let answer = match &mut vectors {
-                Ok(vectors) => Ok(vectors.by_ref().take(count).collect()),
-                Err(error) => Err(error.clone()),
+                Ok(vectors) if alone => Ok(vectors.collect()),
+                Ok(vectors) => Ok(vectors.by_ref().take(texts.len()).collect()),
+                Err(error) if alone => Err(error.clone()),
+                // One request's text that the model cannot take must not fail the others.
+                Err(_) => embed(model, texts),
             };
-            // Who has gone away meanwhile does not want it.
             let _ = job.answer.send(answer);
         }
+    }
+}
+
+/// Vectors of texts; a failure inside the model must not end the server.
+fn embed(model: &dyn Served, texts: Vec<Tokens>) -> Result<Vec<Vec<f32>>, String> {
+    match catch_unwind(AssertUnwindSafe(|| model.embed(texts))) {
+        Ok(found) => found.map_err(|error| error.to_string()),
+        Err(_) => Err("the model failed; the server's log says why".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Facts;
+    use super::*;
+
+    /// A model that cannot take the token 7, and panics at 8.
+    struct Picky(Facts);
+
+    impl Served for Picky {
+        fn tokens(&self, _: &str, _: &str) -> kiln_core::Result<Tokens> {
+            Ok(tokens(&[1]))
+        }
+
+        fn embed(&self, texts: Vec<Tokens>) -> kiln_core::Result<Vec<Vec<f32>>> {
+            assert!(texts.iter().all(|text| !text.ids.contains(&8)), "the token 8");
+            match texts.iter().any(|text| text.ids.contains(&7)) {
+                true => Err(kiln_core::Error::invalid("the token 7")),
+                false => Ok(texts.iter().map(|text| vec![text.ids[0] as f32]).collect()),
+            }
+        }
+
+        fn prompt(&self, _: Option<&str>) -> kiln_core::Result<&str> {
+            Ok("")
+        }
+
+        fn facts(&self) -> &Facts {
+            &self.0
+        }
+    }
+
+    fn tokens(ids: &[u32]) -> Tokens {
+        Tokens {
+            ids: ids.to_vec(),
+            pooling: vec![true; ids.len()],
+            offsets: vec![(0, 0); ids.len()],
+            content: 0..ids.len(),
+            truncated: false,
+        }
+    }
+
+    #[test]
+    fn one_bad_text_fails_its_own_request_alone() {
+        let facts = Facts {
+            name: "picky".into(),
+            revision: String::new(),
+            dimensions: 1,
+            max_length: 8,
+            pooling: "mean",
+        };
+        let (jobs, queue) = channel();
+        let places = Arc::new(Semaphore::new(9));
+        let mut answers = Vec::new();
+        for ids in [vec![1], vec![7], vec![2], vec![8], vec![3]] {
+            let (answer, answered) = oneshot::channel();
+            let place = places.clone().try_acquire_owned().unwrap();
+            let texts = vec![tokens(&ids), tokens(&ids)];
+            jobs.send(Job { tokens: texts, answer, queued: Instant::now(), _place: place })
+                .unwrap();
+            answers.push(answered);
+        }
+        drop(jobs);
+        work(&queue, &Picky(facts), 100, &Telemetry::new().unwrap());
+        let found: Vec<Result<Vec<Vec<f32>>, String>> =
+            answers.into_iter().map(|answered| answered.blocking_recv().unwrap()).collect();
+        assert_eq!(found[0], Ok(vec![vec![1.0]; 2]));
+        assert_eq!(found[2], Ok(vec![vec![2.0]; 2]));
+        assert_eq!(found[4], Ok(vec![vec![3.0]; 2]));
+        assert!(found[1].as_ref().unwrap_err().contains("the token 7"));
+        assert!(found[3].as_ref().unwrap_err().contains("failed"));
+        assert_eq!(places.available_permits(), 9);
     }
 }

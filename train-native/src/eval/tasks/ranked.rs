@@ -143,14 +143,9 @@ fn lists(files: &[TextFile], split: &str) -> Result<RankedTask> {
         bail!("no row has both positives and negatives");
     }
     let corpus = corpus.finish()?;
-    Ok(BeirFolder {
-        corpus,
-        corpus_ids,
-        query_ids,
-        queries,
-        relevant,
-        candidates: Some(candidates),
-    })
+    let absent = vec![Vec::new(); queries.len()];
+    let candidates = Some(candidates);
+    Ok(BeirFolder { corpus, corpus_ids, query_ids, queries, relevant, absent, candidates })
 }
 
 /// Scored documents of a query, and the ranking that they make.
@@ -172,7 +167,8 @@ fn ranking(set: &RankedTask, query: usize, hits: Vec<(usize, f64)>) -> Ranked {
         hits.iter().map(|(row, score)| (set.corpus_ids[*row].as_str(), *score)).collect();
     let grades = &set.relevant[query];
     let grade = |id: &str| grades.get(&row_of[id]).copied();
-    let made = Ranking::of(documents, grade, grades.values().copied());
+    let judged = grades.values().chain(&set.absent[query]).copied();
+    let made = Ranking::of(documents, grade, judged);
     Ranked { hits, ranking: made }
 }
 

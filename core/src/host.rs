@@ -6,12 +6,14 @@
 //! into SIMD, in a version for each instruction set that is chosen at run time. Everywhere else
 //! they are the plain tensor operations.
 
-use burn::tensor::{DType, Tensor, TensorData, activation, backend::Backend};
+use burn::tensor::{DType, Tensor, TensorData, activation, backend::Backend, module};
 use multiversion::multiversion;
+
+use crate::quant::PackedMatrix;
 
 /// Whether tensors of this backend can be taken apart and put together without a copy. Autodiff
 /// wraps the backend and has another name, so training always takes the plain operations.
-fn is_host<B: Backend, const D: usize>(x: &Tensor<B, D>) -> bool {
+pub(crate) fn is_host<B: Backend, const D: usize>(x: &Tensor<B, D>) -> bool {
     B::name(&x.device()) == "flex" && x.dtype() == DType::F32
 }
 
@@ -28,6 +30,34 @@ pub(crate) fn gelu<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> 
         Err(_) => return activation::gelu(Tensor::from_data(data, &device)),
     }
     Tensor::from_data(data, &device)
+}
+
+/// `[rows, in]` to `[rows, out]` by packed weights.
+pub(crate) fn packed_linear<B: Backend>(
+    x: Tensor<B, 2>,
+    packed: &PackedMatrix,
+    bias: Option<Tensor<B, 1>>,
+) -> Tensor<B, 2> {
+    let device = x.device();
+    let ([rows, _], [_, outputs]) = (x.dims(), packed.shape());
+    let plain = |x: Tensor<B, 2>, bias: Option<Tensor<B, 1>>| {
+        let weight = Tensor::from_data(TensorData::new(packed.weights(), packed.shape()), &device);
+        module::linear(x, weight, bias)
+    };
+    if !is_host(&x) {
+        return plain(x, bias);
+    }
+    let values = bias.clone().map(Tensor::into_data);
+    let values = values.as_ref().map(|values| values.as_slice::<f32>()).transpose();
+    let data = x.into_data();
+    match (data.as_slice::<f32>(), values) {
+        (Ok(x), Ok(bias)) => match packed.product(x, bias) {
+            Ok(y) => Tensor::from_data(TensorData::new(y, [rows, outputs]), &device),
+            // Only widths that do not fit, about which the plain product is clearer.
+            Err(_) => plain(Tensor::from_data(data.clone(), &device), None),
+        },
+        _ => plain(Tensor::from_data(data.clone(), &device), bias),
+    }
 }
 
 /// `[batch, heads, seq, dim]` to `[batch, seq, heads * dim]`.

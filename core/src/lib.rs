@@ -29,6 +29,7 @@ pub mod index;
 pub mod loss;
 pub mod model;
 pub mod pooling;
+pub mod quant;
 pub mod tokenizer;
 
 pub use error::{Error, Result, TensorReport};

@@ -1,10 +1,14 @@
 //! A linear layer that may be several projections side by side, each with its own LoRA adapter.
 
+use std::sync::Arc;
+
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Tensor, backend::Backend, module};
 
 use super::lora::{Adapter, LoraConfig, names_module};
+use crate::quant::{Bits, PackedMatrix};
+use crate::{Error, Result, host};
 
 /// `y = x W + b` with `W` `[in, out]`.
 ///
@@ -23,6 +27,9 @@ pub struct Linear<B: Backend> {
     parts: Vec<(String, usize)>,
     /// Whether the weight holds the adapters' update already.
     merged: bool,
+    /// The weight in few bits, which then is used in its place (inference on the CPU).
+    #[module(skip)]
+    packed: Option<Arc<PackedMatrix>>,
 }
 
 impl<B: Backend> Linear<B> {
@@ -41,7 +48,33 @@ impl<B: Backend> Linear<B> {
             adapters: Vec::new(),
             parts: parts.iter().map(|(name, width)| (name.to_string(), *width)).collect(),
             merged: false,
+            packed: None,
         }
+    }
+
+    /// Rounds the weight to few bits, and uses that from now on.
+    ///
+    /// # Errors
+    /// Adapters that are not merged, a backend whose tensors are not in the host's memory, or a
+    /// weight that cannot be packed.
+    pub(super) fn pack(&mut self, bits: Bits, block: usize) -> Result<()> {
+        if !self.adapters.is_empty() {
+            return Err(Error::invalid("a model with adapters is packed after they are merged"));
+        }
+        let weight = self.weight.val();
+        let device = weight.device();
+        if !host::is_host(&weight) {
+            return Err(Error::invalid(format!(
+                "packed weights work on the CPU in f32 so far, not on {}; use --device cpu",
+                B::name(&device)
+            )));
+        }
+        let shape = weight.dims();
+        let values = weight.into_data().to_vec::<f32>();
+        let values =
+            values.map_err(|e| Error::invalid(format!("a weight cannot be read: {e:?}")))?;
+        self.packed = Some(Arc::new(PackedMatrix::round(&values, shape, bits, block)?));
+        Ok(())
     }
 
     /// `[batch, seq, in]` to `[batch, seq, out]`.
@@ -56,6 +89,9 @@ impl<B: Backend> Linear<B> {
     /// `[rows, in]` to `[rows, out]`.
     pub fn forward_rows(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let bias = self.bias.as_ref().map(Param::val);
+        if let Some(packed) = &self.packed {
+            return host::packed_linear(x, packed, bias);
+        }
         if self.adapters.is_empty() || self.merged {
             return module::linear(x, self.weight.val(), bias);
         }

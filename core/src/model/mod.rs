@@ -28,6 +28,7 @@ pub use mask::attention_mask;
 pub use rotary::{Rotary, inverse_frequencies};
 
 use crate::config::{Architecture, AttentionMode, ModelConfig};
+use crate::quant::Bits;
 use crate::tokenizer::TokenBatch;
 use crate::{Error, Result};
 
@@ -301,6 +302,18 @@ impl<B: Backend> Backbone<B> {
     pub fn unmerged(mut self) -> Self {
         self.linears_mut().into_iter().for_each(|(_, linear)| linear.unmerge());
         self
+    }
+
+    /// Rounds the weights of all projections to few bits, in blocks of inputs that share a scale,
+    /// for inference on the CPU.
+    ///
+    /// # Errors
+    /// Another backend than the CPU's, adapters, or weights that the block does not divide.
+    pub fn packed(mut self, bits: Bits, block: usize) -> Result<Self> {
+        for (path, linear) in self.linears_mut() {
+            linear.pack(bits, block).map_err(|error| Error::invalid(format!("{path}: {error}")))?;
+        }
+        Ok(self)
     }
 
     /// All projections with their paths among our parameters.

@@ -252,6 +252,17 @@ impl ModelConfig {
         Ok(config)
     }
 
+    /// The configuration of a model with only some of its layers, in the order given.
+    pub fn keep_layers(mut self, keep: &[usize]) -> Self {
+        self.num_layers = keep.len();
+        if let Architecture::Decoder(decoder) = &mut self.architecture {
+            let windows = &decoder.windows;
+            let kept = keep.iter().map(|&layer| windows.get(layer).copied().flatten());
+            decoder.windows = kept.collect();
+        }
+        self
+    }
+
     /// The `config.json` that transformers reads for this model.
     pub fn to_value(&self) -> Value {
         families::write_config(self)

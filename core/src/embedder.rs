@@ -7,9 +7,9 @@ use std::ops::ControlFlow;
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
-use crate::checkpoint::Files;
+use crate::checkpoint::{Files, SelfTest};
 use crate::config::{AttentionMode, ModelConfig};
-use crate::model::{Backbone, ModelInput, Want};
+use crate::model::{Backbone, ModelInput, States, Want};
 use crate::pooling::{self, Dense, Explanation, Pooling, PoolingConfig};
 use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use crate::{Error, Result};
@@ -55,8 +55,21 @@ impl<B: Backend> EmbeddingModel<B> {
     /// # Errors
     /// A pooling head without its parameters.
     pub fn forward(&self, input: &ModelInput<B>) -> Result<(Tensor<B, 2>, Explanation<B>)> {
+        let (vectors, explanation, _) = self.forward_wanting(input, Want::default())?;
+        Ok((vectors, explanation))
+    }
+
+    /// As [`EmbeddingModel::forward`], with the states that it passed through.
+    ///
+    /// # Errors
+    /// As [`EmbeddingModel::forward`].
+    pub fn forward_wanting(
+        &self,
+        input: &ModelInput<B>,
+        want: Want,
+    ) -> Result<(Tensor<B, 2>, Explanation<B>, States<B>)> {
         let mode = self.config.attention;
-        let states = self.backbone.forward(input, mode, self.pooling.config().want());
+        let states = self.backbone.forward(input, mode, self.pooling.config().want().or(want));
         let (mut pooled, explanation) = self.pooling.forward(&states, input, mode)?;
         for dense in &self.dense {
             pooled = dense.forward(pooled);
@@ -64,11 +77,11 @@ impl<B: Backend> EmbeddingModel<B> {
         if self.normalize {
             pooled = pooling::l2_normalize(pooled);
         }
-        Ok((pooled, explanation))
+        Ok((pooled, explanation, states))
     }
 
     /// Everything at once: states of all layers and the last attention, for analyses.
-    pub fn states(&self, input: &ModelInput<B>) -> crate::model::States<B> {
+    pub fn states(&self, input: &ModelInput<B>) -> States<B> {
         self.backbone.forward(input, self.config.attention, Want { layers: true, attention: true })
     }
 
@@ -162,6 +175,8 @@ pub struct Embedder<B: Backend> {
     pub device: B::Device,
     /// Tokenizer files of the loaded model that are kept as they are when it is saved.
     pub tokenizer_files: Files,
+    /// The test that an exported model carries; see [`Embedder::verify`].
+    pub self_test: Option<SelfTest>,
 }
 
 impl<B: Backend> Embedder<B> {
@@ -195,7 +210,31 @@ impl<B: Backend> Embedder<B> {
             prompts: Prompts::default(),
             device: device.clone(),
             tokenizer_files: Files::default(),
+            self_test: None,
         })
+    }
+
+    /// Compares the vectors that an exported model carries with those that it gives here; a model
+    /// without such a test passes. To be called once after loading.
+    ///
+    /// # Errors
+    /// A device or a precision at which the model computes wrongly.
+    pub fn verify(&self) -> Result<()> {
+        match &self.self_test {
+            Some(test) => test.judge(test.run(self)?, &B::name(&self.device)),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Embedder::verify`], for devices that cannot be waited for (WebGPU in a page).
+    ///
+    /// # Errors
+    /// As [`Embedder::verify`].
+    pub async fn verify_async(&self) -> Result<()> {
+        match &self.self_test {
+            Some(test) => test.judge(test.run_async(self).await?, &B::name(&self.device)),
+            None => Ok(()),
+        }
     }
 
     /// The prompt text that the options ask for.

@@ -6,10 +6,10 @@
 //! into SIMD, in a version for each instruction set that is chosen at run time. Everywhere else
 //! they are the plain tensor operations.
 
-use burn::tensor::{DType, Tensor, TensorData, activation, backend::Backend, module};
+use burn::tensor::{DType, Int, Tensor, TensorData, activation, backend::Backend, module};
 use multiversion::multiversion;
 
-use crate::quant::PackedMatrix;
+use crate::quant::{PackedMatrix, Quantized};
 
 /// Whether tensors of this backend can be taken apart and put together without a copy. Autodiff
 /// wraps the backend and has another name, so training always takes the plain operations.
@@ -30,6 +30,29 @@ pub(crate) fn gelu<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> 
         Err(_) => return activation::gelu(Tensor::from_data(data, &device)),
     }
     Tensor::from_data(data, &device)
+}
+
+/// Whether weights stay packed on a device; elsewhere they are made into floating-point numbers
+/// when a model is loaded.
+pub(crate) fn keeps_packed<B: Backend>(device: &B::Device) -> bool {
+    B::name(device) == "flex"
+}
+
+/// Rows `[batch, seq, width]` of a packed table.
+pub(crate) fn packed_rows<B: Backend>(
+    ids: Tensor<B, 2, Int>,
+    table: &Quantized,
+    device: &B::Device,
+) -> Tensor<B, 3> {
+    let [batch, seq] = ids.dims();
+    let [rows, width] = table.shape();
+    let mut values = vec![0.0; batch * seq * width];
+    for (id, to) in ids.into_data().iter::<i64>().zip(values.chunks_exact_mut(width.max(1))) {
+        // As the plain lookup: ids are checked against the vocabulary before.
+        assert!((id as usize) < rows, "token id {id} of a table with {rows} rows");
+        table.read_row(id as usize, to);
+    }
+    Tensor::from_data(TensorData::new(values, [batch, seq, width]), device)
 }
 
 /// `[rows, in]` to `[rows, out]` by packed weights.

@@ -7,6 +7,7 @@
 pub mod analyze;
 pub mod bench;
 pub mod cli;
+pub mod compress;
 pub mod data;
 pub mod device;
 pub mod embedding;

@@ -1,10 +1,14 @@
 //! Finds a model: a folder, or a Hub id with its cache.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::tensor::backend::Backend;
-use kiln_core::checkpoint::{Directory, LoadOptions, load, load_adapters, read_architecture};
+use kiln_core::checkpoint::{
+    Directory, Folder, KilnFile, LoadOptions, Weights, load, load_adapters, read_architecture,
+};
 use kiln_core::config::ModelConfig;
 use kiln_core::embedder::Embedder;
 use kiln_core::pooling::PoolingConfig;
@@ -12,7 +16,43 @@ use kiln_core::pooling::PoolingConfig;
 use crate::hub::{ADAPTER, HubModel, is_id};
 use crate::terminal::Terminal;
 
-/// The folder of a model: the path itself where it is one, else a Hub id
+/// Opens what [`resolve`] found: a folder, or a `.kiln` file.
+///
+/// # Errors
+/// Unreadable, or a file that is no model.
+pub fn open_folder(path: &Path) -> Result<Box<dyn Folder>> {
+    if path.is_dir() {
+        return Ok(Box::new(Directory::new(path)?));
+    }
+    let label = path.display().to_string();
+    let file = File::open(path).with_context(|| label.clone())?;
+    let length = file.metadata().with_context(|| label.clone())?.len();
+    let opened = KilnFile::open(&label, Box::new(BufReader::new(file)), length);
+    Ok(Box::new(opened.map_err(|error| match path.extension() {
+        Some(ending) if ending == "kiln" => anyhow!(error),
+        _ => anyhow!("{error} (a model is a folder, a .kiln file, or a Hub id)"),
+    })?))
+}
+
+/// Whether a model's weights are quantized already.
+///
+/// # Errors
+/// Weights that cannot be read.
+pub fn is_quantized(folder: &dyn Folder) -> Result<bool> {
+    let weights = Weights::open(folder, weights_stem(folder)?)?;
+    Ok(weights.tensors().values().any(|tensor| tensor.scheme.is_some()))
+}
+
+/// Where a folder keeps the weights of its backbone, without the ending.
+///
+/// # Errors
+/// An unreadable folder.
+pub fn weights_stem(folder: &dyn Folder) -> Result<&'static str> {
+    let nested = folder.open("0_Transformer/config.json")?.is_some();
+    Ok(if nested { "0_Transformer/model" } else { "model" })
+}
+
+/// The folder (or `.kiln` file) of a model: the path itself where it is one, else a Hub id
 /// (`owner/name` or `owner/name@revision`), downloaded into the Hub's cache.
 ///
 /// # Errors
@@ -53,7 +93,7 @@ pub fn folders(name: &str, terminal: Terminal) -> Result<Vec<PathBuf>> {
 /// The base model that a folder of LoRA adapters names; `None` where the folder is a model.
 fn base_of(folder: &Path) -> Result<Option<String>> {
     let path = folder.join(ADAPTER);
-    if folder.join("config.json").exists() || !path.exists() {
+    if !folder.is_dir() || folder.join("config.json").exists() || !path.exists() {
         return Ok(None);
     }
     let label = || path.display().to_string();
@@ -79,12 +119,16 @@ pub fn load_embedder<B: Backend>(
 ) -> Result<Embedder<B>> {
     let path = resolve(name, terminal)?;
     let Some(base) = base_of(&path)? else {
-        return Ok(load(&Directory::new(path)?, options, device)?);
+        let embedder = load(open_folder(&path)?.as_ref(), options, device)?;
+        embedder.verify().with_context(|| path.display().to_string())?;
+        return Ok(embedder);
     };
     let base = resolve(&base, terminal)
         .with_context(|| format!("the base model of the adapters in {}", path.display()))?;
-    let mut embedder = load(&Directory::new(base)?, options, device)?;
+    let mut embedder = load(open_folder(&base)?.as_ref(), options, device)?;
+    embedder.self_test = None;
     let model = &mut embedder.model;
+    model.backbone = model.backbone.clone().unpacked();
     let folder = Directory::new(path)?;
     let (adapted, _) = load_adapters(model.backbone.clone(), &model.config, &folder, device)?;
     model.backbone = adapted.merge_lora();
@@ -101,5 +145,5 @@ pub fn architecture(name: &str, terminal: Terminal) -> Result<(ModelConfig, Pool
         Some(base) => find(&base, terminal, HubModel::fetch_configuration)?,
         None => folder,
     };
-    Ok(read_architecture(&Directory::new(folder)?)?)
+    Ok(read_architecture(open_folder(&folder)?.as_ref())?)
 }

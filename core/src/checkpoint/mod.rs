@@ -1,6 +1,8 @@
 //! Checkpoints: safetensors, weight names, and the sentence-transformers folder layout.
 
 mod folder;
+mod kiln_file;
+mod manifest;
 pub(crate) mod names;
 mod parameters;
 mod peft;
@@ -10,9 +12,11 @@ mod sentence_transformers;
 #[cfg(not(target_arch = "wasm32"))]
 pub use folder::{Directory, write_directory};
 pub use folder::{Files, Folder, ReadSeek, read_text};
+pub use kiln_file::{KilnFile, write_kiln_file};
+pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest, SelfTest};
 pub use parameters::{load_backbone, save_backbone};
 pub use peft::{load_adapters, save_adapters};
-pub use safetensors::{TensorInfo, Weights, write_safetensors};
+pub use safetensors::{StoredTensor, TensorInfo, Weights, write_safetensors, write_tensors};
 pub use sentence_transformers::{
     LoadOptions, SavedModel, load, load_pooling, read_architecture, save, tokenizer_config_file,
 };

@@ -4,10 +4,11 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
 use super::names::{Names, Source};
-use super::safetensors::Weights;
+use super::safetensors::{TensorInfo, Weights};
 use crate::config::ModelConfig;
 use crate::model::{Backbone, families};
-use crate::{Error, Result};
+use crate::quant::{Number, PackedMatrix, Scheme};
+use crate::{Error, Result, host};
 
 /// `(name, shape, values)` of a tensor to be saved.
 pub(crate) type SavedTensor = (String, Vec<usize>, Vec<f32>);
@@ -24,7 +25,64 @@ pub fn load_backbone<B: Backend>(
     let names = families::names(config);
     let prefix = names.prefix(|name| weights.tensors().contains_key(name));
     check_layers(config, weights)?;
-    fill(Backbone::zeros(config, device), weights, &names, prefix, device)
+    let mut backbone = Backbone::zeros(config, device);
+    if host::keeps_packed::<B>(device) {
+        keep_packed(&mut backbone, weights, &names, prefix)?;
+    }
+    fill(backbone, weights, &names, prefix, device)
+}
+
+/// Takes the weights that the device computes with as they are packed. What does not fit stays for
+/// [`fill`], which says what is wrong.
+fn keep_packed<B: Backend>(
+    backbone: &mut Backbone<B>,
+    weights: &mut Weights,
+    names: &Names,
+    prefix: &str,
+) -> Result<()> {
+    for (path, linear) in backbone.linears_mut() {
+        let [inputs, outputs] = linear.weight.shape().dims();
+        let mut parts: Vec<String> = Vec::new();
+        let mut schemes = Vec::new();
+        let mut rows = 0;
+        for (name, _) in names.source(&format!("{path}.weight"))?.parts {
+            let name = format!("{prefix}{name}");
+            let info = weights.tensors().get(&name);
+            if let Some(info) = info
+                && let (Some(scheme), &[height, width]) = (info.scheme, info.shape.as_slice())
+                && width == inputs
+            {
+                rows += height;
+                schemes.push(scheme);
+                parts.push(name);
+            } else {
+                schemes.clear();
+                break;
+            }
+        }
+        let whole = |scheme: &Scheme| matches!(scheme.number, Number::Int8 | Number::Int4);
+        let alike = schemes.windows(2).all(|pair| pair[0] == pair[1]);
+        if rows == outputs && alike && schemes.first().is_some_and(whole) {
+            let mut read = Vec::with_capacity(parts.len());
+            for name in &parts {
+                read.extend(weights.read_quantized(name)?);
+            }
+            linear.keep_packed(PackedMatrix::new(&read)?);
+        }
+    }
+    for (path, table) in backbone.tables_mut() {
+        let shape: [usize; 2] = table.weight.shape().dims();
+        for (name, _) in names.source(&format!("{path}.weight"))?.parts {
+            let name = format!("{prefix}{name}");
+            let fits = |info: &TensorInfo| info.scheme.is_some() && info.shape == shape;
+            if weights.tensors().get(&name).is_some_and(fits)
+                && let Some(read) = weights.read_quantized(&name)?
+            {
+                table.keep_packed(read);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Before anything is allocated: a config of another model would ask for tables that its
@@ -56,7 +114,7 @@ pub fn save_backbone<B: Backend>(
     config: &ModelConfig,
     backbone: &Backbone<B>,
 ) -> Result<Vec<SavedTensor>> {
-    collect(&backbone.clone().merge_lora(), &families::names(config))
+    collect(&backbone.clone().unpacked().merge_lora(), &families::names(config))
 }
 
 /// Fills all parameters of a module.
@@ -199,7 +257,8 @@ impl<B: Backend> ModuleMapper<B> for Loader<'_, B> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        if self.failure.is_some() || self.path.is_adapter() {
+        // Packed weights have left an empty tensor behind.
+        if self.failure.is_some() || self.path.is_adapter() || param.shape().num_elements() == 0 {
             return param;
         }
         match self.read(param.shape().dims()) {

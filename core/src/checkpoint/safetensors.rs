@@ -12,6 +12,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorView};
 use serde_json::Value;
 
 use super::folder::{Folder, ReadSeek, read_text};
+use crate::quant::{Number, Quantized, Scheme};
 use crate::{Error, Result};
 
 /// Largest header that is read, as in the reference implementation.
@@ -25,10 +26,26 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// Element type as safetensors calls it.
     pub dtype: Dtype,
+    /// How its numbers are kept, where they are quantized; the shape is then that of the numbers.
+    pub scheme: Option<Scheme>,
+    /// Where the scales are, and their type.
+    scales: Option<(Span, Dtype)>,
+    span: Span,
+}
+
+/// Where the bytes of a tensor are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
     file: usize,
     start: u64,
     end: u64,
 }
+
+/// What stands behind the name of a quantized tensor in the name of its scales.
+const SCALES: &str = ".scales";
+/// The entry of a file's metadata that says how its tensors are quantized: a JSON object from
+/// names to schemes.
+const QUANTIZED: &str = "kiln.quantized";
 
 struct File {
     label: String,
@@ -131,6 +148,12 @@ impl Weights {
         reader.read_exact(&mut text).map_err(io)?;
         let metadata: Metadata = serde_json::from_slice(&text)
             .map_err(|e| bad(format!("corrupt safetensors header: {e}")))?;
+        let schemes: BTreeMap<String, Scheme> =
+            match metadata.metadata().as_ref().and_then(|entries| entries.get(QUANTIZED)) {
+                Some(text) => serde_json::from_str(text)
+                    .map_err(|e| bad(format!("its entry {QUANTIZED} cannot be read: {e}")))?,
+                None => BTreeMap::new(),
+            };
         let data = length - 8 - header;
         for (name, info) in metadata.tensors() {
             let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
@@ -153,16 +176,49 @@ impl Weights {
             let tensor = TensorInfo {
                 shape: info.shape.clone(),
                 dtype: info.dtype,
-                file: self.files.len(),
-                start: 8 + header + start,
-                end: 8 + header + end,
+                scheme: None,
+                scales: None,
+                span: Span {
+                    file: self.files.len(),
+                    start: 8 + header + start,
+                    end: 8 + header + end,
+                },
             };
             if self.tensors.insert(name.clone(), tensor).is_some() {
                 return Err(bad(format!("the tensor {name} is in two shards")));
             }
         }
+        for (name, scheme) in schemes {
+            self.mark_quantized(&name, scheme).map_err(bad)?;
+        }
         self.files.push(File { label, reader });
         Ok(true)
+    }
+
+    /// Joins the codes and scales of a quantized tensor under its name.
+    fn mark_quantized(&mut self, name: &str, scheme: Scheme) -> std::result::Result<(), String> {
+        let scales = self.tensors.remove(&format!("{name}{SCALES}"));
+        let (Some(info), Some(scales)) = (self.tensors.get_mut(name), scales) else {
+            return Err(format!("the quantized tensor {name} or its scales are not there"));
+        };
+        let [rows, stored] = info.shape[..] else {
+            return Err(format!("the quantized tensor {name} has the shape {:?}", info.shape));
+        };
+        let columns = stored * 8 / scheme.number.bits();
+        let block = scheme.block_in(columns);
+        let fits = scheme.check(columns).is_ok()
+            && info.dtype == code_type(scheme.number)
+            && scales.shape == [rows, columns / block.max(1)];
+        if !fits {
+            return Err(format!(
+                "the tensor {name} ({:?} {:?}, scales {:?}) is not {scheme}",
+                info.dtype, info.shape, scales.shape
+            ));
+        }
+        info.shape = vec![rows, columns];
+        info.scheme = Some(scheme);
+        info.scales = Some((scales.span, scales.dtype));
+        Ok(())
     }
 
     /// All tensors, by name.
@@ -190,22 +246,68 @@ impl Weights {
     /// # Errors
     /// Unreadable, or not of a floating-point type.
     pub fn read(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
-        let Some(info) = self.tensors.get(name) else {
+        if let Some(quantized) = self.read_quantized(name)? {
+            return Ok(Some(quantized.values()));
+        }
+        let Some(info) = self.tensors.get(name).cloned() else {
             return Ok(None);
         };
         self.used.insert(name.to_string());
-        let file = &mut self.files[info.file];
+        let bytes = self.bytes(info.span)?;
+        self.decoded(name, info.dtype, info.span.file, &bytes).map(Some)
+    }
+
+    /// A quantized tensor as it is; `None` where there is no such tensor, or where it is not
+    /// quantized.
+    ///
+    /// # Errors
+    /// Unreadable, or damaged.
+    pub fn read_quantized(&mut self, name: &str) -> Result<Option<Quantized>> {
+        let Some(TensorInfo { shape, scheme: Some(scheme), scales: Some(scales), span, .. }) =
+            self.tensors.get(name).cloned()
+        else {
+            return Ok(None);
+        };
+        self.used.insert(name.to_string());
+        let codes = self.bytes(span)?;
+        let (place, dtype) = scales;
+        let bytes = self.bytes(place)?;
+        let scales = self.decoded(&format!("{name}{SCALES}"), dtype, place.file, &bytes)?;
+        let quantized = Quantized::from_parts(scheme, [shape[0], shape[1]], codes, scales);
+        quantized.map(Some).map_err(|error| {
+            let label = self.files[span.file].label.clone();
+            Error::bad_file(label, format!("the tensor {name}: {error}"), REMEDY)
+        })
+    }
+
+    fn bytes(&mut self, span: Span) -> Result<Vec<u8>> {
+        let file = &mut self.files[span.file];
         let io = |cause| Error::Io { file: file.label.clone(), cause };
-        file.reader.seek(SeekFrom::Start(info.start)).map_err(io)?;
-        let mut bytes = vec![0; (info.end - info.start) as usize];
+        file.reader.seek(SeekFrom::Start(span.start)).map_err(io)?;
+        let mut bytes = vec![0; (span.end - span.start) as usize];
         file.reader.read_exact(&mut bytes).map_err(io)?;
-        decode(info.dtype, &bytes).map(Some).ok_or_else(|| {
+        Ok(bytes)
+    }
+
+    fn decoded(&self, name: &str, dtype: Dtype, file: usize, bytes: &[u8]) -> Result<Vec<f32>> {
+        decode(dtype, bytes).ok_or_else(|| {
             Error::bad_file(
-                file.label.clone(),
-                format!("the tensor {name} is {:?}", info.dtype),
-                "Kiln reads F32, F16, BF16 and F64 weights",
+                self.files[file].label.clone(),
+                format!("the tensor {name} is {dtype:?}"),
+                "Kiln reads F32, F16, BF16 and F64 weights, and those that it quantized itself",
             )
         })
+    }
+}
+
+/// Type under which codes are kept.
+fn code_type(number: Number) -> Dtype {
+    match number {
+        Number::Int8 => Dtype::I8,
+        // Two a byte.
+        Number::Int4 => Dtype::U8,
+        Number::Fp8E4M3 => Dtype::F8_E4M3,
+        Number::Fp8E5M2 => Dtype::F8_E5M2,
     }
 }
 
@@ -224,6 +326,17 @@ fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
     })
 }
 
+/// A tensor to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StoredTensor {
+    /// Numbers of 32 bits: shape and values.
+    Full(Vec<usize>, Vec<f32>),
+    /// Numbers that are narrowed to 16 bits: shape and values.
+    Half(Vec<usize>, Vec<f32>),
+    /// A quantized matrix.
+    Quantized(Quantized),
+}
+
 /// A safetensors file of f32 tensors: `(name, shape, values)`, with free-form metadata.
 ///
 /// # Errors
@@ -232,15 +345,65 @@ pub fn write_safetensors(
     tensors: &[(String, Vec<usize>, Vec<f32>)],
     metadata: &[(&str, &str)],
 ) -> Result<Vec<u8>> {
-    let bytes: Vec<Vec<u8>> = tensors
+    let narrow = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let tensors = tensors
         .iter()
-        .map(|(_, _, values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
-        .collect();
+        .map(|(name, shape, values)| (name.clone(), Dtype::F32, shape.clone(), narrow(values)));
+    write(tensors.collect(), metadata)
+}
+
+/// A safetensors file of tensors that may be quantized, by name. Codes stand under the tensor's own
+/// name, scales under `{name}.scales`, and the metadata's entry `kiln.quantized` says how to read them.
+///
+/// # Errors
+/// A shape that does not fit its values.
+pub fn write_tensors(
+    tensors: &[(String, StoredTensor)],
+    metadata: &[(&str, &str)],
+) -> Result<Vec<u8>> {
+    let wide = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let half = |values: &[f32]| -> Vec<u8> {
+        values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect()
+    };
+    let mut raw: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    let mut schemes: BTreeMap<&str, Scheme> = BTreeMap::new();
+    for (name, tensor) in tensors {
+        match tensor {
+            StoredTensor::Full(shape, values) => {
+                raw.push((name.clone(), Dtype::F32, shape.clone(), wide(values)));
+            }
+            StoredTensor::Half(shape, values) => {
+                raw.push((name.clone(), Dtype::F16, shape.clone(), half(values)));
+            }
+            StoredTensor::Quantized(matrix) => {
+                let (scheme, [rows, columns]) = (matrix.scheme(), matrix.shape());
+                schemes.insert(name, scheme);
+                let stored = columns * scheme.number.bits() / 8;
+                let code = code_type(scheme.number);
+                raw.push((name.clone(), code, vec![rows, stored], matrix.codes().to_vec()));
+                let (dtype, bytes) = match matrix.has_narrow_scales() {
+                    true => (Dtype::F16, half(matrix.scales())),
+                    false => (Dtype::F32, wide(matrix.scales())),
+                };
+                let shape = vec![rows, columns / scheme.block_in(columns)];
+                raw.push((format!("{name}{SCALES}"), dtype, shape, bytes));
+            }
+        }
+    }
+    let schemes = serde_json::to_string(&schemes).map_err(Error::invalid)?;
+    let metadata: Vec<(&str, &str)> =
+        metadata.iter().copied().chain([(QUANTIZED, schemes.as_str())]).collect();
+    write(raw, &metadata)
+}
+
+fn write(
+    tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)>,
+    metadata: &[(&str, &str)],
+) -> Result<Vec<u8>> {
     let views = tensors
         .iter()
-        .zip(&bytes)
-        .map(|((name, shape, _), bytes)| {
-            Ok((name.clone(), TensorView::new(Dtype::F32, shape.clone(), bytes)?))
+        .map(|(name, dtype, shape, bytes)| {
+            Ok((name.clone(), TensorView::new(*dtype, shape.clone(), bytes)?))
         })
         .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
         .map_err(Error::invalid)?;
@@ -294,6 +457,53 @@ mod tests {
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend(header);
         assert!(Weights::open(&folder(bytes), "model").is_err());
+    }
+
+    #[test]
+    fn quantized_tensors_are_read_back() {
+        let weights: Vec<f32> = (0..256).map(|at| (at as f32 * 0.3).sin()).collect();
+        for scheme in ["int8:32", "int4:64", "int4:channel", "fp8-e4m3", "fp8-e5m2:32"] {
+            let matrix = Quantized::round(&weights, [4, 64], scheme.parse().unwrap()).unwrap();
+            let tensors = [
+                ("w".to_string(), StoredTensor::Quantized(matrix.clone())),
+                ("b".to_string(), StoredTensor::Full(vec![2], vec![1.0, 2.0])),
+                ("h".to_string(), StoredTensor::Half(vec![1], vec![0.5])),
+            ];
+            let bytes = write_tensors(&tensors, &[("format", "pt")]).unwrap();
+            let mut read = Weights::open(&folder(bytes.clone()), "model").unwrap();
+            assert_eq!(read.tensors().keys().collect::<Vec<_>>(), ["b", "h", "w"]);
+            assert_eq!(read.tensors()["w"].shape, [4, 64]);
+            assert_eq!(read.read("w").unwrap().unwrap(), matrix.values());
+            assert_eq!(read.read_quantized("w").unwrap(), Some(matrix));
+            assert_eq!(read.read_quantized("b").unwrap(), None);
+            assert_eq!(read.read("h").unwrap().unwrap(), [0.5]);
+        }
+    }
+
+    #[test]
+    fn schemes_that_do_not_fit_their_tensors_are_refused() {
+        let tensors = || {
+            vec![
+                ("w".to_string(), Dtype::I8, vec![2, 64], vec![1; 128]),
+                ("w.scales".to_string(), Dtype::F16, vec![2, 2], vec![0; 8]),
+            ]
+        };
+        let open = |scheme: &str| {
+            let bytes = write(tensors(), &[(QUANTIZED, scheme)]).unwrap();
+            Weights::open(&folder(bytes), "model").map(drop)
+        };
+        open(r#"{"w":"int8:32"}"#).unwrap();
+        for wrong in [
+            r#"{"w":"int8:64"}"#,
+            r#"{"w":"int4:32"}"#,
+            r#"{"w":"fp8-e4m3:32"}"#,
+            r#"{"w":"int3:32"}"#,
+            r#"{"v":"int8:32"}"#,
+            "no JSON",
+        ] {
+            let error = open(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("model/model.safetensors"), "{error}");
+        }
     }
 
     #[test]

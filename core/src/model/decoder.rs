@@ -1,11 +1,12 @@
 //! The one decoder: RMS norms, rotary positions, grouped queries, gated feed-forward, and the
 //! options that tell Llama, Mistral, Qwen2 and Qwen3 apart.
 
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
-use burn::tensor::{Bool, FloatDType, Tensor, backend::Backend, module};
+use burn::tensor::{Bool, FloatDType, Tensor, backend::Backend};
 
 use super::attention::{Attention, AttentionOptions};
+use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
 use super::linear::Linear;
 use super::mask::attention_mask;
@@ -17,7 +18,7 @@ use crate::config::{AttentionMode, DecoderConfig, ModelConfig};
 #[derive(Module, Debug)]
 pub struct Decoder<B: Backend> {
     /// `[vocab, hidden]`.
-    pub token_embedding: Param<Tensor<B, 2>>,
+    pub token_embedding: Embedding<B>,
     /// The N blocks.
     pub blocks: Vec<DecoderBlock<B>>,
     /// Norm of the last block's output.
@@ -78,7 +79,7 @@ impl<B: Backend> Decoder<B> {
             ),
         };
         Self {
-            token_embedding: init.init([config.vocab_size, hidden], device),
+            token_embedding: Embedding::new([config.vocab_size, hidden], init, device),
             blocks: (0..config.num_layers).map(block).collect(),
             norm: norm(),
             rotary: Rotary::new(&decoder.rope, config.head_dim),
@@ -88,7 +89,13 @@ impl<B: Backend> Decoder<B> {
 
     /// Input embeddings `[batch, seq, hidden]` of token ids.
     pub(super) fn embed_tokens(&self, input: &ModelInput<B>) -> Tensor<B, 3> {
-        module::embedding(self.token_embedding.val(), input.ids.clone())
+        self.token_embedding.forward(input.ids.clone())
+    }
+
+    /// Keeps only some blocks, in the order given.
+    pub(super) fn keep_blocks(&mut self, keep: &[usize]) {
+        self.blocks = keep.iter().map(|&block| self.blocks[block].clone()).collect();
+        self.windows = keep.iter().map(|&block| self.windows[block]).collect();
     }
 
     /// Rotary angles, and one mask a distinct window, not one a layer.

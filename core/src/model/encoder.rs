@@ -2,10 +2,11 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
-use burn::tensor::{Bool, Tensor, backend::Backend, module};
+use burn::tensor::{Bool, Tensor, backend::Backend};
 
 use super::ModelInput;
 use super::attention::{Attention, AttentionOptions};
+use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
 use super::linear::Linear;
 use crate::config::{EncoderConfig, ModelConfig};
@@ -14,9 +15,9 @@ use crate::config::{EncoderConfig, ModelConfig};
 #[derive(Module, Debug)]
 pub struct Encoder<B: Backend> {
     /// `[vocab, hidden]`.
-    pub token_embedding: Param<Tensor<B, 2>>,
+    pub token_embedding: Embedding<B>,
     /// `[position_rows, hidden]`.
-    pub position_embedding: Param<Tensor<B, 2>>,
+    pub position_embedding: Embedding<B>,
     /// `[types, hidden]`; every token is of type 0.
     pub type_embedding: Option<Param<Tensor<B, 2>>>,
     /// Norm of the embedding sum.
@@ -75,8 +76,8 @@ impl<B: Backend> Encoder<B> {
             feed_forward_norm: norm(),
         };
         Self {
-            token_embedding: init.init([config.vocab_size, hidden], device),
-            position_embedding: init.init([encoder.position_rows, hidden], device),
+            token_embedding: Embedding::new([config.vocab_size, hidden], init, device),
+            position_embedding: Embedding::new([encoder.position_rows, hidden], init, device),
             type_embedding: (encoder.type_vocab_size > 0)
                 .then(|| init.init([encoder.type_vocab_size, hidden], device)),
             norm: norm(),
@@ -89,8 +90,8 @@ impl<B: Backend> Encoder<B> {
     /// position counts the tokens before it, so padding on either side changes nothing.
     pub(super) fn embed_tokens(&self, input: &ModelInput<B>) -> Tensor<B, 3> {
         let positions = input.positions.clone().add_scalar(self.position_offset as i64);
-        let mut x = module::embedding(self.token_embedding.val(), input.ids.clone())
-            + module::embedding(self.position_embedding.val(), positions);
+        let mut x = self.token_embedding.forward(input.ids.clone())
+            + self.position_embedding.forward(positions);
         if let Some(types) = &self.type_embedding {
             x = x + types.val().narrow(0, 0, 1).unsqueeze::<3>();
         }

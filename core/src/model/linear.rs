@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::nn::Initializer;
-use burn::tensor::{Tensor, backend::Backend, module};
+use burn::tensor::{Bool, Tensor, TensorData, backend::Backend, module};
 
+use super::gram::Observer;
 use super::lora::{Adapter, LoraConfig, names_module};
-use crate::quant::{Bits, PackedMatrix};
+use crate::quant::PackedMatrix;
 use crate::{Error, Result, host};
 
 /// `y = x W + b` with `W` `[in, out]`.
@@ -30,6 +31,12 @@ pub struct Linear<B: Backend> {
     /// The weight in few bits, which then is used in its place (inference on the CPU).
     #[module(skip)]
     packed: Option<Arc<PackedMatrix>>,
+    /// True where a weight may be other than zero, in a pruned model that stays so; adapters
+    /// included.
+    mask: Option<Param<Tensor<B, 2, Bool>>>,
+    /// Who is told what goes in.
+    #[module(skip)]
+    observer: Option<Observer>,
 }
 
 impl<B: Backend> Linear<B> {
@@ -49,32 +56,64 @@ impl<B: Backend> Linear<B> {
             parts: parts.iter().map(|(name, width)| (name.to_string(), *width)).collect(),
             merged: false,
             packed: None,
+            mask: None,
+            observer: None,
         }
     }
 
-    /// Rounds the weight to few bits, and uses that from now on.
-    ///
-    /// # Errors
-    /// Adapters that are not merged, a backend whose tensors are not in the host's memory, or a
-    /// weight that cannot be packed.
-    pub(super) fn pack(&mut self, bits: Bits, block: usize) -> Result<()> {
-        if !self.adapters.is_empty() {
-            return Err(Error::invalid("a model with adapters is packed after they are merged"));
-        }
+    /// Tells an observer from now on what goes in; nobody where absent.
+    pub(crate) fn observe(&mut self, observer: Option<Observer>) {
+        self.observer = observer;
+    }
+
+    /// Changes the weights part by part, each as `[out, in]`.
+    pub(super) fn change(
+        &mut self,
+        parts: &[(String, Option<usize>)],
+        change: &mut impl FnMut(&str, &mut [f32], [usize; 2]) -> Result<()>,
+    ) -> Result<()> {
         let weight = self.weight.val();
-        let device = weight.device();
-        if !host::is_host(&weight) {
-            return Err(Error::invalid(format!(
-                "packed weights work on the CPU in f32 so far, not on {}; use --device cpu",
-                B::name(&device)
-            )));
+        let ([inputs, outputs], device) = (weight.dims(), weight.device());
+        let data = weight.transpose().into_data().convert::<f32>().into_vec::<f32>();
+        let mut values =
+            data.map_err(|e| Error::invalid(format!("a weight cannot be read back: {e:?}")))?;
+        let mut row = 0;
+        for (name, width) in parts {
+            let width = width.unwrap_or(outputs);
+            let part = &mut values[row * inputs..(row + width) * inputs];
+            change(name, part, [width, inputs])?;
+            row += width;
         }
-        let shape = weight.dims();
-        let values = weight.into_data().to_vec::<f32>();
-        let values =
-            values.map_err(|e| Error::invalid(format!("a weight cannot be read: {e:?}")))?;
-        self.packed = Some(Arc::new(PackedMatrix::round(&values, shape, bits, block)?));
+        let turned = Tensor::<B, 2>::from_data(TensorData::new(values, [outputs, inputs]), &device);
+        self.weight = self.weight.clone().map(|_| turned.transpose());
         Ok(())
+    }
+
+    /// Keeps the weights that are zero now at zero, whatever training does.
+    pub(crate) fn keep_zeros(&mut self) {
+        let mask = self.weight.val().not_equal_elem(0.0);
+        self.mask = Some(Param::initialized(ParamId::new(), mask));
+    }
+
+    /// Uses packed weights from now on, and lets the full ones go.
+    pub(crate) fn keep_packed(&mut self, packed: PackedMatrix) {
+        let device = self.weight.device();
+        self.weight = Param::from_tensor(Tensor::zeros([0, 0], &device));
+        self.packed = Some(Arc::new(packed));
+    }
+
+    /// Makes packed weights into full ones again.
+    pub(crate) fn unpack(&mut self) {
+        if let Some(packed) = self.packed.take() {
+            let device = self.weight.device();
+            let data = TensorData::new(packed.weights(), packed.shape());
+            self.weight = Param::from_data(data, &device);
+        }
+    }
+
+    /// Whether the weights are packed.
+    pub fn is_packed(&self) -> bool {
+        self.packed.is_some()
     }
 
     /// `[batch, seq, in]` to `[batch, seq, out]`.
@@ -89,8 +128,20 @@ impl<B: Backend> Linear<B> {
     /// `[rows, in]` to `[rows, out]`.
     pub fn forward_rows(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let bias = self.bias.as_ref().map(Param::val);
+        if let Some(observer) = &self.observer
+            && let Ok(mut gram) = observer.lock()
+        {
+            gram.add(&x);
+        }
         if let Some(packed) = &self.packed {
             return host::packed_linear(x, packed, bias);
+        }
+        if let Some(mask) = &self.mask {
+            let mut weight = self.weight.val();
+            if !self.adapters.is_empty() && !self.merged {
+                weight = weight + self.delta();
+            }
+            return module::linear(x, weight.mask_fill(mask.val().bool_not(), 0.0), bias);
         }
         if self.adapters.is_empty() || self.merged {
             return module::linear(x, self.weight.val(), bias);
@@ -180,6 +231,17 @@ impl<B: Backend> Linear<B> {
         if self.adapters.is_empty() {
             return;
         }
+        let delta = self.delta().mul_scalar(sign);
+        self.weight = self.weight.clone().map(|weight| (weight + delta).detach());
+        // In a pruned model what the adapters would add to its zeros was never used.
+        if let Some(mask) = self.mask.as_ref().filter(|_| sign > 0.0) {
+            let zero = mask.val().bool_not();
+            self.weight = self.weight.clone().map(|weight| weight.mask_fill(zero, 0.0).detach());
+        }
+    }
+
+    /// The adapters' update `[in, out]`, zero where a part has none.
+    fn delta(&self) -> Tensor<B, 2> {
         let [input, _] = self.weight.dims();
         let device = self.weight.device();
         let mut adapters = self.adapters.iter().peekable();
@@ -191,7 +253,6 @@ impl<B: Backend> Linear<B> {
                 None => Tensor::zeros([input, *width], &device),
             })
             .collect();
-        let delta = Tensor::cat(columns, 1).mul_scalar(sign);
-        self.weight = self.weight.clone().map(|weight| (weight + delta).detach());
+        Tensor::cat(columns, 1)
     }
 }

@@ -5,9 +5,11 @@
 mod attention;
 mod decoder;
 mod dropout;
+mod embedding;
 mod encoder;
 pub(crate) mod families;
 mod feed_forward;
+mod gram;
 mod linear;
 mod lora;
 mod mask;
@@ -20,15 +22,16 @@ use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, backend::Backend};
 pub use attention::{Attention, scaled_dot_product, weighted_scaled_dot_product};
 pub use decoder::{Decoder, DecoderBlock};
 pub use dropout::{Dropout, seed_dropout};
+pub use embedding::Embedding;
 pub use encoder::{Encoder, EncoderBlock};
 pub use feed_forward::FeedForward;
+pub use gram::{Gram, Observer};
 pub use linear::Linear;
 pub use lora::{Adapter, LoraConfig};
 pub use mask::attention_mask;
 pub use rotary::{Rotary, inverse_frequencies};
 
 use crate::config::{Architecture, AttentionMode, ModelConfig};
-use crate::quant::Bits;
 use crate::tokenizer::TokenBatch;
 use crate::{Error, Result};
 
@@ -153,11 +156,34 @@ impl<B: Backend> Backbone<B> {
         }
     }
 
+    /// The backbone with only some of its blocks, in the order given (a student of less depth).
+    ///
+    /// # Errors
+    /// No block at all, or one that the backbone does not have.
+    pub fn keep_blocks(mut self, keep: &[usize]) -> Result<Self> {
+        let layers = self.layers();
+        if keep.is_empty() {
+            return Err(Error::invalid("a model needs at least one block"));
+        }
+        if let Some(block) = keep.iter().find(|&&block| block >= layers) {
+            return Err(Error::invalid(format!(
+                "there is no block {block}: the model has {layers}, counted from 0"
+            )));
+        }
+        match &mut self {
+            Backbone::Encoder(encoder) => {
+                encoder.blocks = keep.iter().map(|&block| encoder.blocks[block].clone()).collect();
+            }
+            Backbone::Decoder(decoder) => decoder.keep_blocks(keep),
+        }
+        Ok(self)
+    }
+
     /// The table of token embeddings `[vocab, hidden]`.
     pub fn token_embedding(&self) -> Tensor<B, 2> {
         match self {
-            Backbone::Encoder(encoder) => encoder.token_embedding.val(),
-            Backbone::Decoder(decoder) => decoder.token_embedding.val(),
+            Backbone::Encoder(encoder) => encoder.token_embedding.table(),
+            Backbone::Decoder(decoder) => decoder.token_embedding.table(),
         }
     }
 
@@ -304,20 +330,90 @@ impl<B: Backend> Backbone<B> {
         self
     }
 
-    /// Rounds the weights of all projections to few bits, in blocks of inputs that share a scale,
-    /// for inference on the CPU.
+    /// The backbone with all packed weights made into full ones, to be trained, adapted or saved.
+    pub fn unpacked(mut self) -> Self {
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.unpack());
+        self.tables_mut().into_iter().for_each(|(_, table)| table.unpack());
+        self
+    }
+
+    /// Whether any weights are packed.
+    pub fn is_packed(&self) -> bool {
+        let mut own = self.clone();
+        own.linears_mut().iter().any(|(_, linear)| linear.is_packed())
+            || own.tables_mut().iter().any(|(_, table)| table.is_packed())
+    }
+
+    /// Observes everything that goes into the projections of one block from now on; by the names of
+    /// each projection's parts in checkpoints (`encoder.layer.0.attention.self.query.weight`).
     ///
     /// # Errors
-    /// Another backend than the CPU's, adapters, or weights that the block does not divide.
-    pub fn packed(mut self, bits: Bits, block: usize) -> Result<Self> {
+    /// A projection without a name in checkpoints, which is a defect.
+    pub fn observe_block(
+        &mut self,
+        block: usize,
+        config: &ModelConfig,
+    ) -> Result<Vec<(Vec<String>, Observer)>> {
+        let inside = format!("blocks.{block}.");
+        let names = families::names(config);
+        let mut observers = Vec::new();
         for (path, linear) in self.linears_mut() {
-            linear.pack(bits, block).map_err(|error| Error::invalid(format!("{path}: {error}")))?;
+            if path.starts_with(&inside) {
+                let parts = names.source(&format!("{path}.weight"))?.parts;
+                let observer = Observer::default();
+                linear.observe(Some(observer.clone()));
+                observers.push((parts.into_iter().map(|(name, _)| name).collect(), observer));
+            }
         }
-        Ok(self)
+        Ok(observers)
+    }
+
+    /// Observes nothing any more.
+    pub fn observe_nothing(&mut self) {
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.observe(None));
+    }
+
+    /// Changes the projections of one block, part by part: each part's name in checkpoints, its
+    /// weights `[out, in]` row by row, and its shape.
+    ///
+    /// # Errors
+    /// Weights that cannot be read back, or what `change` says.
+    pub fn change_block(
+        &mut self,
+        block: usize,
+        config: &ModelConfig,
+        mut change: impl FnMut(&str, &mut [f32], [usize; 2]) -> Result<()>,
+    ) -> Result<()> {
+        let inside = format!("blocks.{block}.");
+        let names = families::names(config);
+        for (path, linear) in self.linears_mut() {
+            if path.starts_with(&inside) {
+                let parts = names.source(&format!("{path}.weight"))?.parts;
+                linear.change(&parts, &mut change)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps all weights of the projections that are zero now at zero, whatever training does.
+    pub fn keep_zeros(mut self) -> Self {
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.keep_zeros());
+        self
+    }
+
+    /// The embedding tables with their paths among our parameters.
+    pub(crate) fn tables_mut(&mut self) -> Vec<(&'static str, &mut Embedding<B>)> {
+        match self {
+            Backbone::Encoder(encoder) => vec![
+                ("token_embedding", &mut encoder.token_embedding),
+                ("position_embedding", &mut encoder.position_embedding),
+            ],
+            Backbone::Decoder(decoder) => vec![("token_embedding", &mut decoder.token_embedding)],
+        }
     }
 
     /// All projections with their paths among our parameters.
-    fn linears_mut(&mut self) -> Vec<(String, &mut Linear<B>)> {
+    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear<B>)> {
         let numbered = |(index, block): (usize, Vec<(&'static str, _)>)| {
             block
                 .into_iter()

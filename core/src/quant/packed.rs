@@ -1,120 +1,92 @@
-//! A weight matrix in int8 or int4, and its product with activations that are quantized on the way.
+//! A weight matrix in int8 or int4 in the order in which the CPU's product reads it.
 //!
-//! Scales are shared by `block` inputs of one output. Values lie in the order in which the product
-//! reads them: for 16 outputs at a time, 4 inputs of each side by side, so that one instruction
-//! (`vpdpbusd`) multiplies 64 pairs.
+//! For 16 outputs at a time, 4 inputs of each lie side by side, so that one instruction
+//! (`vpdpbusd`) multiplies 64 pairs. Weights are kept as unsigned numbers (plus 128 or 8), as that
+//! instruction wants one side; what the offset adds depends on the activations alone.
 
+use super::quantized::Quantized;
+use super::scheme::Number;
 use crate::{Error, Result};
 
 /// Outputs that are computed together.
 pub(super) const LANES: usize = 16;
 /// Inputs of one output that lie side by side.
 pub(super) const STEP: usize = 4;
-/// What makes a signed byte an unsigned one.
-pub(super) const OFFSET: i32 = 128;
-
-/// Bits of a weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Bits {
-    /// -127 to 127.
-    Eight,
-    /// -7 to 7.
-    Four,
-}
-
-impl Bits {
-    /// Largest value.
-    pub fn largest(self) -> f32 {
-        match self {
-            Self::Eight => 127.0,
-            Self::Four => 7.0,
-        }
-    }
-}
 
 /// A matrix `[inputs, outputs]` of packed weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedMatrix {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
-    pub(super) bits: Bits,
+    /// Int8 or int4.
+    pub(super) number: Number,
     pub(super) block: usize,
     /// `[outputs / 16][inputs / 4][16][4]`; two values a byte where they have four bits.
     pub(super) values: Vec<u8>,
     /// `[outputs / 16][inputs / block][16]`.
     pub(super) scales: Vec<f32>,
-    /// -128 times the sum of each block's values, as the scales: what the offset of the
-    /// activations adds.
-    pub(super) corrections: Vec<i32>,
 }
 
 /// Activations in int8, each block of a row with a scale of its own.
 pub(super) struct Activations {
-    /// `[rows][inputs]`, each value plus 128.
-    pub(super) values: Vec<u8>,
+    /// `[rows][inputs]`.
+    pub(super) values: Vec<i8>,
     /// `[rows][inputs / block]`.
-    pub(super) scales: Vec<f32>,
+    pub(super) blocks: Vec<BlockOfActivations>,
+}
+
+/// What a block of a row is worth.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct BlockOfActivations {
+    pub(super) scale: f32,
+    /// Minus the weights' offset times the sum of the block's values.
+    pub(super) correction: i32,
 }
 
 impl PackedMatrix {
-    /// Rounds weights `[inputs, outputs]`, row by row, to the nearest value.
+    /// Puts quantized projections `[outputs, inputs]` side by side, in their order.
     ///
     /// # Errors
-    /// Inputs that the block does not divide, a block that is no multiple of 4, numbers that are
-    /// not finite, or weights of another size.
-    pub fn round(
-        weights: &[f32],
-        [inputs, outputs]: [usize; 2],
-        bits: Bits,
-        block: usize,
-    ) -> Result<Self> {
-        if weights.len() != inputs * outputs {
-            return Err(Error::invalid(format!(
-                "{} weights are not [{inputs}, {outputs}]",
-                weights.len()
-            )));
+    /// No projection, projections of different widths or schemes, or numbers that are not whole
+    /// (FP8), with which the product does not compute.
+    pub fn new(parts: &[Quantized]) -> Result<Self> {
+        let first = parts.first().ok_or_else(|| Error::invalid("no matrix to pack"))?;
+        let (scheme, [_, inputs]) = (first.scheme(), first.shape());
+        if !matches!(scheme.number, Number::Int8 | Number::Int4) {
+            return Err(Error::invalid(format!("{scheme} is not computed with as it is")));
         }
-        if block == 0 || !block.is_multiple_of(STEP) || !inputs.is_multiple_of(block) {
-            return Err(Error::invalid(format!(
-                "blocks of {block} do not fit a matrix with {inputs} inputs; a block is a multiple of 4 that divides the inputs"
-            )));
+        if parts.iter().any(|part| part.scheme() != scheme || part.shape()[1] != inputs) {
+            return Err(Error::invalid("the parts of a projection are kept in different ways"));
         }
-        if let Some(at) = weights.iter().position(|weight| !weight.is_finite()) {
-            return Err(Error::invalid(format!(
-                "the weight at [{}, {}] is {}",
-                at / outputs.max(1),
-                at % outputs.max(1),
-                weights[at]
-            )));
-        }
+        scheme.check(inputs)?;
+        let outputs = parts.iter().map(|part| part.shape()[0]).sum::<usize>();
+        let block = scheme.block_in(inputs);
         let (groups, blocks) = (outputs.div_ceil(LANES), inputs / block);
+        let nought = offset(scheme.number) as u8;
+        let bytes = groups * inputs * LANES;
         let mut packed = Self {
             inputs,
             outputs,
-            bits,
+            number: scheme.number,
             block,
-            values: vec![0; groups * inputs * LANES / if bits == Bits::Four { 2 } else { 1 }],
-            scales: vec![1.0; groups * blocks * LANES],
-            corrections: vec![0; groups * blocks * LANES],
+            // Outputs that only fill up the last group are zeros.
+            values: match scheme.number {
+                Number::Int4 => vec![nought | nought << 4; bytes / 2],
+                _ => vec![nought; bytes],
+            },
+            scales: vec![0.0; groups * blocks * LANES],
         };
-        for output in 0..outputs {
-            let (group, lane) = (output / LANES, output % LANES);
-            for at in 0..blocks {
-                let rows = at * block..(at + 1) * block;
-                let weight = |row: usize| weights[row * outputs + output];
-                let largest = rows.clone().map(|row| weight(row).abs()).fold(0.0, f32::max);
-                let scale = if largest > 0.0 { largest / bits.largest() } else { 1.0 };
-                let place = (group * blocks + at) * LANES + lane;
-                packed.scales[place] = scale;
-                let mut sum = 0;
-                for row in rows {
-                    // A subnormal scale may round the quotient past the largest value.
-                    let value =
-                        (weight(row) / scale).round().clamp(-bits.largest(), bits.largest());
-                    sum += value as i32;
-                    packed.set(group, row, lane, value as i8);
+        let mut output = 0;
+        for part in parts {
+            for row in 0..part.shape()[0] {
+                let (group, lane) = (output / LANES, output % LANES);
+                for (at, scale) in part.scales()[row * blocks..][..blocks].iter().enumerate() {
+                    packed.scales[(group * blocks + at) * LANES + lane] = *scale;
                 }
-                packed.corrections[place] = -OFFSET * sum;
+                for input in 0..inputs {
+                    packed.set(group, input, lane, part.code(row, input));
+                }
+                output += 1;
             }
         }
         Ok(packed)
@@ -125,29 +97,30 @@ impl PackedMatrix {
         ((group * (self.inputs / STEP) + input / STEP) * LANES + lane) * STEP + input % STEP
     }
 
-    fn set(&mut self, group: usize, input: usize, lane: usize, value: i8) {
+    /// Keeps a file's code.
+    fn set(&mut self, group: usize, input: usize, lane: usize, code: u8) {
         let place = self.place(group, input, lane);
-        match self.bits {
-            Bits::Eight => self.values[place] = value as u8,
-            Bits::Four => {
+        match self.number {
+            Number::Int4 => {
                 let (byte, high) = nibble(place);
-                let nibble = (value + 8) as u8;
-                self.values[byte] |= if high { nibble << 4 } else { nibble };
+                let kept = self.values[byte];
+                self.values[byte] = if high { kept & 15 | code << 4 } else { kept & 240 | code };
             }
+            _ => self.values[place] = code ^ 128,
         }
     }
 
     /// A value as it is kept, before its scale.
-    fn get(&self, group: usize, input: usize, lane: usize) -> i8 {
+    fn get(&self, group: usize, input: usize, lane: usize) -> i32 {
         let place = self.place(group, input, lane);
-        match self.bits {
-            Bits::Eight => self.values[place] as i8,
-            Bits::Four => {
+        let unsigned = match self.number {
+            Number::Int4 => {
                 let (byte, high) = nibble(place);
-                let pair = self.values[byte];
-                (if high { pair >> 4 } else { pair & 15 }) as i8 - 8
+                if high { self.values[byte] >> 4 } else { self.values[byte] & 15 }
             }
-        }
+            _ => self.values[place],
+        };
+        i32::from(unsigned) - offset(self.number)
     }
 
     /// The weights `[inputs, outputs]` that the values stand for.
@@ -158,7 +131,7 @@ impl PackedMatrix {
             for (output, weight) in row.iter_mut().enumerate() {
                 let (group, lane) = (output / LANES, output % LANES);
                 let scale = self.scales[(group * blocks + input / self.block) * LANES + lane];
-                *weight = f32::from(self.get(group, input, lane)) * scale;
+                *weight = self.get(group, input, lane) as f32 * scale;
             }
         }
         weights
@@ -171,18 +144,25 @@ impl PackedMatrix {
 
     /// Memory, in bytes.
     pub fn bytes(&self) -> usize {
-        self.values.len() + 4 * (self.scales.len() + self.corrections.len())
+        self.values.len() + 4 * self.scales.len()
     }
 
     /// Activations `[rows, inputs]` in int8.
     pub(super) fn activations(&self, x: &[f32]) -> Activations {
-        let mut values = vec![0u8; x.len()];
-        let mut scales = Vec::with_capacity(x.len() / self.block);
+        let mut values = vec![0i8; x.len()];
+        let mut blocks = Vec::with_capacity(x.len() / self.block);
+        let offset = offset(self.number);
         for (from, to) in x.chunks_exact(self.block).zip(values.chunks_exact_mut(self.block)) {
-            scales.push(super::product::quantize(from, to));
+            let (scale, sum) = super::product::quantize(from, to);
+            blocks.push(BlockOfActivations { scale, correction: -offset * sum });
         }
-        Activations { values, scales }
+        Activations { values, blocks }
     }
+}
+
+/// What makes a weight an unsigned number.
+pub(super) fn offset(number: Number) -> i32 {
+    if number == Number::Int4 { 8 } else { 128 }
 }
 
 /// Byte of a four-bit value, and whether it is the higher half: 64 values that are read together

@@ -67,7 +67,7 @@ pub(super) struct EvalArgs {
     /// Classification: texts of each label in training
     #[arg(long, value_name = "N", requires = "task", default_value_t = 8)]
     samples_per_label: usize,
-    /// Round the weights first, and print what that costs: full, int8 or int4 (blocks of 32)
+    /// Quantize the weights first, as `quantize` does (int8 or int4, blocks of 32), and print what that costs
     #[arg(long, value_name = "BITS", default_value = "full")]
     weights: WeightBits,
     /// Evaluate retrieval on the light set that this teacher makes (its top 50 of each query, a
@@ -242,9 +242,9 @@ fn encoder<B: Backend>(
     device: &B::Device,
     terminal: Terminal,
 ) -> Result<Box<dyn Encoder>> {
-    let mut embedder = load_embedder::<B>(model, &args.overrides.load_options(), device, terminal)?;
+    let embedder = load_embedder::<B>(model, &args.overrides.load_options(), device, terminal)?;
     embedder.check(&options)?;
-    embedder.model = weights.round(embedder.model);
+    let embedder = weights.applied(embedder)?;
     Ok(Box::new(ModelEncoder::new(embedder, options, cache, terminal)))
 }
 

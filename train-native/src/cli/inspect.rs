@@ -3,12 +3,12 @@
 use anyhow::Result;
 use burn::module::Module as _;
 use clap::Args;
-use kiln_core::checkpoint::{Directory, Weights};
+use kiln_core::checkpoint::{Manifest, TensorInfo, Weights};
 use serde_json::json;
 
 use super::{Global, ModelArgs};
 use crate::device::Cpu;
-use crate::model::{load_embedder, resolve};
+use crate::model::{load_embedder, open_folder, resolve, weights_stem};
 use crate::terminal::thousands;
 
 /// Show a model's configuration, parameters, pooling, prompts and tensors.
@@ -28,10 +28,15 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let embedder =
         load_embedder::<Cpu>(&name, &args.model.load_options(), &Default::default(), terminal)?;
     let model = &embedder.model;
-    let stem = if folder.join("0_Transformer").is_dir() { "0_Transformer/model" } else { "model" };
-    let weights = Weights::open(&Directory::new(&folder)?, stem)?;
+    let opened = open_folder(&folder)?;
+    let weights = Weights::open(opened.as_ref(), weights_stem(opened.as_ref())?)?;
+    let manifest = Manifest::read(opened.as_ref())?;
+    let kept = |info: &TensorInfo| match info.scheme {
+        Some(scheme) => scheme.to_string(),
+        None => format!("{:?}", info.dtype),
+    };
     let parts = [
-        ("backbone", model.backbone.num_params()),
+        ("backbone", model.backbone.clone().unpacked().num_params()),
         ("pooling", model.pooling.num_params()),
         ("dense", model.dense.num_params()),
     ];
@@ -40,7 +45,7 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let tensors: Vec<_> = weights
         .tensors()
         .iter()
-        .map(|(name, info)| json!({"name": name, "shape": info.shape, "dtype": format!("{:?}", info.dtype)}))
+        .map(|(name, info)| json!({"name": name, "shape": info.shape, "dtype": kept(info)}))
         .collect();
     let value = json!({
         "model": name, "config": model.config, "parameters": total, "pooling": model.pooling.config(),
@@ -79,9 +84,17 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
             lines.push(format!("prompt       {prompt}{default}: {text:?}"));
         }
         lines.push(format!("tensors      {}", weights.tensors().len()));
+        if let Some(Manifest { format, written_by, weights, files, self_test }) = &manifest {
+            let bytes: u64 = files.values().map(|file| file.bytes).sum();
+            lines.push(format!(
+                "exported     {weights}, format {format}, by {written_by}; {} bytes; its test passed (cosine of at least {:.4})",
+                thousands(bytes as usize),
+                self_test.least_cosine
+            ));
+        }
         if args.tensors {
             for (name, info) in weights.tensors() {
-                lines.push(format!("  {name}  {:?}  {:?}", info.shape, info.dtype));
+                lines.push(format!("  {name}  {:?}  {}", info.shape, kept(info)));
             }
         }
         lines.join("\n")

@@ -4,13 +4,17 @@ mod analyze;
 mod bench;
 mod compare;
 mod devices;
+mod distill;
 mod embed;
 mod eval;
+mod export;
 mod granularity;
 mod inspect;
 mod load;
 mod mine;
+mod prune;
 mod push;
+mod quantize;
 mod quickstart;
 mod recall;
 mod recipes;
@@ -88,6 +92,14 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Measure a running server under load
     Load(load::LoadArgs),
+    /// Distil a smaller model from a teacher, on texts without labels
+    Distill(distill::DistillArgs),
+    /// Set the weights of a model that matter least to zero
+    Prune(Box<prune::PruneArgs>),
+    /// Quantize a model to int8, int4 or FP8
+    Quantize(Box<quantize::QuantizeArgs>),
+    /// Write a model as it is shipped: a folder with sums and a self-test, or one .kiln file
+    Export(export::ExportArgs),
     /// Upload a model to the Hugging Face Hub
     Push(push::PushArgs),
     /// List the devices that are there, and why the rest is not
@@ -107,8 +119,8 @@ enum Command {
 /// Which model, and what of its settings to override.
 #[derive(Debug, Clone, Args)]
 struct ModelArgs {
-    /// Model folder, or Hub id (owner/name[@revision]; cache and HF_ENDPOINT as huggingface_hub)
-    #[arg(long, short, value_name = "DIR|HUB_ID")]
+    /// Model folder or .kiln file, or Hub id (owner/name[@revision]; cache and HF_ENDPOINT as huggingface_hub)
+    #[arg(long, short, value_name = "DIR|FILE|HUB_ID")]
     model: String,
     #[command(flatten)]
     overrides: ModelOverrides,
@@ -224,6 +236,10 @@ pub fn main() -> ExitCode {
             Command::Recall(args) => recall::run(args, global),
             Command::Serve(args) => serve::run(args, global),
             Command::Load(args) => load::run(args, global),
+            Command::Distill(args) => distill::run(args, global),
+            Command::Prune(args) => prune::run(args, global),
+            Command::Quantize(args) => quantize::run(args, global),
+            Command::Export(args) => export::run(args, global),
             Command::Push(args) => push::run(args, global),
             Command::Devices => devices::run(global),
             Command::Embed(args) => embed::run(args, global),

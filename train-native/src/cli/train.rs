@@ -23,12 +23,19 @@ pub(super) struct TrainArgs {
     /// Change a field of the recipe (stage.1.lr=1e-4); may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Folder for the model, checkpoints, metrics and report
-    #[arg(long, short, value_name = "DIR", required_unless_present = "dry_run")]
-    output: Option<PathBuf>,
     /// Folder for the recipe's relative paths [default: the recipe's own, or the present one]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    run: RunFlags,
+}
+
+/// How a run is run, whatever it trains.
+#[derive(Debug, Args)]
+pub(super) struct RunFlags {
+    /// Folder for the model, checkpoints, metrics and report
+    #[arg(long, short, value_name = "DIR", required_unless_present = "dry_run")]
+    output: Option<PathBuf>,
     /// Go on from the newest checkpoint in the output folder
     #[arg(long)]
     resume: bool,
@@ -51,21 +58,31 @@ pub(super) struct TrainArgs {
 
 pub(super) fn run(args: &TrainArgs, global: &Global) -> Result<()> {
     let recipe = Recipe::read(&args.recipe, &args.set)?;
-    let terminal = global.terminal();
     let folder = match &args.data_dir {
         Some(folder) => folder.clone(),
         None if shipped(&args.recipe).is_some() => PathBuf::new(),
         None => Path::new(&args.recipe).parent().unwrap_or(Path::new("")).to_path_buf(),
     };
+    train_recipe(&recipe, &folder, &args.run, global)
+}
+
+/// Trains by a recipe whose relative paths are looked for in a folder.
+pub(super) fn train_recipe(
+    recipe: &Recipe,
+    folder: &Path,
+    args: &RunFlags,
+    global: &Global,
+) -> Result<()> {
+    let terminal = global.terminal();
     let on_bad_row = if args.skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
     if args.dry_run {
-        let dry = DryRun::new(&recipe, &folder, on_bad_row, terminal)?;
+        let dry = DryRun::new(recipe, folder, on_bad_row, terminal)?;
         return terminal.result(&dry, || dry.to_text());
     }
     let Some(output) = &args.output else {
         bail!("--output is missing");
     };
-    let resume = Checkpoint::find(&output.join(CHECKPOINTS), &recipe)?;
+    let resume = Checkpoint::find(&output.join(CHECKPOINTS), recipe)?;
     match (&resume, args.resume) {
         (Some(_), false) => bail!(
             "{}: holds a checkpoint; add --resume to go on from it, or choose another --output",
@@ -74,9 +91,9 @@ pub(super) fn run(args: &TrainArgs, global: &Global) -> Result<()> {
         (None, true) => bail!("{}: holds no checkpoint to resume", output.display()),
         _ => {}
     }
-    let inputs = Inputs::open(&recipe, &folder, on_bad_row, terminal)?;
+    let inputs = Inputs::open(recipe, folder, on_bad_row, terminal)?;
     let plan = Fit {
-        recipe: &recipe,
+        recipe,
         inputs: &inputs,
         output,
         checkpoint_every: args.checkpoint_every as usize,

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::convert::{Labelled, pair_examples};
 use super::corpus::{Corpus, CorpusSize};
-use super::format::{Row, RowFormat};
+use super::format::{Fields, Row, RowFormat};
 use super::leak::LeakFilter;
 use super::store::{Store, StoreWriter};
 use super::{BeirFolder, Example, text_hash};
@@ -58,6 +58,8 @@ pub struct Counts {
     pub below_threshold: usize,
     /// Labelled texts whose label has no other text.
     pub lone_labels: usize,
+    /// Rows without a text in the columns asked for.
+    pub without_text: usize,
     /// Examples seen before.
     pub duplicates: usize,
     /// Examples with an evaluation text.
@@ -79,6 +81,7 @@ impl Counts {
             (self.bad_rows, "bad rows"),
             (self.below_threshold, "pairs below the threshold"),
             (self.lone_labels, "texts alone in their class"),
+            (self.without_text, "rows without text"),
             (self.duplicates, "duplicates"),
             (self.leaks, "evaluation texts"),
             (self.equal_negatives, "negatives equal to a positive"),
@@ -269,13 +272,20 @@ fn rows(path: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String>
             let place = || format!("{label}:{}", object.number);
             let known = match format {
                 Some(known) => known,
+                None if !source.fields.is_empty() => *format.insert(RowFormat::Texts),
                 // What the file holds is not known before a row can be read, so this always stops.
                 None => *format.insert(RowFormat::of(&object.fields).with_context(place)?),
             };
             let expected = || format!("{}: expected {}", place(), known.name());
-            known.read(&object.fields).with_context(expected)
+            if source.fields.is_empty() {
+                return known.read(&object.fields).with_context(expected);
+            }
+            joined_fields(&object.fields, &source.fields).with_context(place)
         });
         match row {
+            Ok(Row::Example(example)) if example.query.is_empty() => {
+                intake.counts.without_text += 1;
+            }
             Ok(Row::Example(example)) => intake.take(example)?,
             Ok(Row::Scored(pair, score)) => {
                 highest = highest.max(score);
@@ -328,6 +338,20 @@ fn rows(path: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String>
         intake.counts.lone_labels = lone;
     }
     Ok(format.name().into())
+}
+
+/// A row as one text of some of its fields; an empty one where it has none of them.
+fn joined_fields(fields: &Fields, names: &[String]) -> Result<Row> {
+    let mut texts = Vec::new();
+    for name in names {
+        match fields.get(name) {
+            None | Some(serde_json::Value::Null) => {}
+            Some(serde_json::Value::String(text)) => texts.push(text.trim()),
+            Some(other) => bail!("the field {name:?} is {other}, not a text"),
+        }
+    }
+    texts.retain(|text| !text.is_empty());
+    Ok(Row::Example(Example { query: texts.join(" "), ..Example::default() }))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! | MGH | `query`, `positive`, `negatives`: a list, hardest first, or `{"n1": .., "n4": ..}` |
 //! | scored pairs | `sentence1`, `sentence2`, `score` (or `label`) |
 //! | labelled texts | `text`, `label` |
+//! | texts (for distillation) | `text`, or plain lines |
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Map, Value};
@@ -32,6 +33,8 @@ pub enum RowFormat {
     ScoredPairs,
     /// A text and its class.
     LabelledTexts,
+    /// Texts alone, for distillation.
+    Texts,
 }
 
 /// A row as one of the things that training data can be.
@@ -74,12 +77,14 @@ impl RowFormat {
             Self::ScoredPairs
         } else if has("text") && (has("label") || has("label_text")) {
             Self::LabelledTexts
+        } else if has("text") {
+            Self::Texts
         } else {
             let found = fields.keys().cloned().collect::<Vec<_>>().join(", ");
             bail!(
                 "rows have the fields {found}; training data are query/pos/neg, anchor/positive/negative, \
                  query/positive_passages/negative_passages, query/positive/negatives, \
-                 sentence1/sentence2/score, or text/label"
+                 sentence1/sentence2/score, text/label, or text alone (for distillation)"
             )
         })
     }
@@ -93,6 +98,7 @@ impl RowFormat {
             Self::Graded => "query/positive/negatives by level (MGH)",
             Self::ScoredPairs => "scored pairs",
             Self::LabelledTexts => "labelled texts",
+            Self::Texts => "texts",
         }
     }
 
@@ -168,6 +174,11 @@ impl RowFormat {
                     bail!("an empty text");
                 }
                 return Ok(Row::Labelled(content, text(fields, &["label_text", "label"])?));
+            }
+            Self::Texts => {
+                // Blank lines are no texts, and are counted as such.
+                let query = text(fields, &["text"])?.trim().to_string();
+                return Ok(Row::Example(Example { query, ..Example::default() }));
             }
         };
         if example.query.trim().is_empty() {

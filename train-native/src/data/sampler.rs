@@ -120,12 +120,15 @@ impl<'a> Sampler<'a> {
             let set = homogeneous.unwrap_or_else(|| self.draw_set());
             let at = self.next_example(set);
             let mut example = self.sets[set].get(at as usize)?;
-            let positive =
-                example.pos.swap_remove(self.state.rng.random_range(0..example.pos.len()));
+            // Texts for distillation stand alone.
+            let positive = match example.pos.len() {
+                0 => None,
+                count => Some(example.pos.swap_remove(self.state.rng.random_range(0..count))),
+            };
             let own = self.own_negatives(&example, step, draw);
             // Queries without in-batch negatives see their own documents only.
             let alone = !self.in_batch(set);
-            let texts = [&example.query, &positive].into_iter().chain(&own);
+            let texts = [&example.query].into_iter().chain(&positive).chain(&own);
             if !alone && texts.clone().any(|text| seen.contains(text)) {
                 waiting.push((set, at));
                 fruitless += 1;
@@ -151,7 +154,7 @@ impl<'a> Sampler<'a> {
         set: usize,
         at: usize,
         example: Example,
-        positive: String,
+        positive: Option<String>,
         mut negatives: Vec<String>,
     ) -> Result<()> {
         let in_batch = self.in_batch(set);
@@ -162,7 +165,7 @@ impl<'a> Sampler<'a> {
                 tries += 1;
                 let other = self.state.rng.random_range(0..self.sets[set].len());
                 let other = self.sets[set].get(other)?.pos.swap_remove(0);
-                let known = other == positive || other == example.query;
+                let known = positive.as_ref() == Some(&other) || other == example.query;
                 if !known && !example.pos.contains(&other) && !negatives.contains(&other) {
                     negatives.push(other);
                 }
@@ -171,10 +174,12 @@ impl<'a> Sampler<'a> {
         let [query_prompt, document_prompt] = self.prompts[set].clone();
         let query = batch.queries.len();
         batch.queries.push(Text { prompt: query_prompt, text: example.query });
-        batch.candidates.positive.push(batch.documents.len());
+        if positive.is_some() {
+            batch.candidates.positive.push(batch.documents.len());
+        }
         batch.candidates.in_batch.push(in_batch);
         batch.ids.push((set, at));
-        for text in [positive].into_iter().chain(negatives) {
+        for text in positive.into_iter().chain(negatives) {
             batch.documents.push(Text { prompt: document_prompt.clone(), text });
             batch.candidates.owner.push(query);
         }
@@ -255,7 +260,7 @@ impl<'a> Sampler<'a> {
 
     /// The example's own negatives for a step, at most as many as the stage asks for.
     fn own_negatives(&mut self, example: &Example, step: usize, draw: usize) -> Vec<String> {
-        if self.stage.objective == Objective::Reconstruction {
+        if self.stage.objective == Objective::Reconstruction || example.neg.is_empty() {
             return Vec::new();
         }
         let levels = example.neg.len();

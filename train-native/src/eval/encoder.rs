@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use burn::tensor::backend::Backend;
-use kiln_core::checkpoint::LoadOptions;
+use kiln_core::checkpoint::{FORMAT_VERSION, LoadOptions};
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
@@ -211,13 +211,20 @@ pub fn fingerprint(
         hash_files(folder, &mut hash)?;
     }
     hash.update(format!("{overrides:?} {dimensions:?} {}", weights.name()).as_bytes());
+    if weights != WeightBits::Full {
+        // Vectors of another way of rounding are other vectors.
+        hash.update(format!(" {FORMAT_VERSION}").as_bytes());
+    }
     Ok(format!("{:032x}", hash.digest128()))
 }
 
 /// Names and contents of a model's files.
 fn hash_files(folder: &Path, hash: &mut Xxh3) -> Result<()> {
     let mut files = Vec::new();
-    let mut open = vec![folder.to_path_buf()];
+    let mut open = Vec::new();
+    // A .kiln file is a model by itself.
+    let single = folder.is_file();
+    if single { &mut files } else { &mut open }.push(folder.to_path_buf());
     while let Some(place) = open.pop() {
         for entry in std::fs::read_dir(&place).with_context(|| place.display().to_string())? {
             let path = entry?.path();

@@ -1,22 +1,25 @@
-//! Evaluation at few bits a weight (Linq-Embed-Mistral, section 7.2): what a model scores once its
-//! weights are rounded, before any packed file of it exists.
+//! Evaluation at lower precision (Linq-Embed-Mistral, section 7.2): what a model scores with the weights
+//! that `quantize` gives it, computed as a quantized model is.
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Tensor, backend::Backend};
+use anyhow::{Context as _, Result};
+use burn::tensor::backend::Backend;
 use clap::ValueEnum;
+use kiln_core::checkpoint::{LoadOptions, load};
+use kiln_core::embedder::Embedder;
+use kiln_core::quant::{Number, Scheme};
 
-/// Weights that share one scale.
-const BLOCK: usize = 32;
+use crate::compress::{Quantization, Storage, StoragePlan, quantize};
+use crate::terminal::Terminal;
 
-/// How weights are rounded.
+/// How weights are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum WeightBits {
-    /// Not at all.
+    /// As they are.
     #[default]
     Full,
-    /// To 8 bits.
+    /// In 8 bits, blocks of 32.
     Int8,
-    /// To 4 bits.
+    /// In 4 bits, blocks of 32.
     Int4,
 }
 
@@ -30,57 +33,27 @@ impl WeightBits {
         }
     }
 
-    /// Rounds every matrix of a module, embedding tables included, to the nearest of the symmetric
-    /// levels of its block of 32 weights, and puts it back as floating point. Vectors (biases,
-    /// norms) and matrices that no blocks of 32 fill stay as they are.
-    pub fn round<B: Backend, M: Module<B>>(self, module: M) -> M {
-        let levels = match self {
-            Self::Full => return module,
-            Self::Int8 => 127.0,
-            Self::Int4 => 7.0,
+    /// The model with its matrices rounded, as if it had been written by `quantize` and read again;
+    /// matrices that no block of 32 divides take smaller ones.
+    ///
+    /// # Errors
+    /// Weights that are not finite.
+    pub fn applied<B: Backend>(self, embedder: Embedder<B>) -> Result<Embedder<B>> {
+        let number = match self {
+            Self::Full => return Ok(embedder),
+            Self::Int8 => Number::Int8,
+            Self::Int4 => Number::Int4,
         };
-        module.map(&mut Rounding { levels })
-    }
-}
-
-struct Rounding {
-    levels: f64,
-}
-
-impl<B: Backend> ModuleMapper<B> for Rounding {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let shape = param.val().shape();
-        if D != 2 || !shape.num_elements().is_multiple_of(BLOCK) {
-            return param;
-        }
-        param.map(|weights| {
-            let blocks = weights.reshape([shape.num_elements() / BLOCK, BLOCK]);
-            let scale = blocks.clone().abs().max_dim(1).div_scalar(self.levels).clamp_min(1e-30);
-            let rounded = (blocks / scale.clone()).round() * scale;
-            rounded.reshape(shape.clone())
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::Cpu;
-    use burn::nn::{Linear, LinearConfig};
-
-    #[test]
-    fn weights_take_few_values_and_keep_their_size() {
-        let linear: Linear<Cpu> = LinearConfig::new(64, 32).init(&Default::default());
-        let before: Vec<f32> = linear.weight.val().into_data().into_vec().unwrap();
-        let int4 = WeightBits::Int4.round(linear);
-        let after: Vec<f32> = int4.weight.val().into_data().into_vec().unwrap();
-        for (before, after) in before.chunks(BLOCK).zip(after.chunks(BLOCK)) {
-            let largest = before.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-            for (x, y) in before.iter().zip(after) {
-                assert!((x - y).abs() <= largest / 14.0 + 1e-6, "{x} {y}");
-                let level = y / (largest / 7.0);
-                assert!((level - level.round()).abs() < 1e-3, "{level}");
-            }
-        }
+        let mut plan = StoragePlan::all(Storage::Quantized(Scheme { number, block: Some(32) }));
+        plan.lenient = true;
+        let how = Quantization { plan: &plan, gptq: None, calibration: None };
+        let (device, prompts) = (embedder.device.clone(), embedder.prompts.clone());
+        let max_length = Some(embedder.tokenizer.config().max_length);
+        let quiet = Terminal { json: false, quiet: true };
+        let files = quantize(embedder, &how, quiet).context("rounding the weights")?.files;
+        let options = LoadOptions { max_length, ..LoadOptions::default() };
+        let mut read = load(&files, &options, &device)?;
+        read.prompts = prompts;
+        Ok(read)
     }
 }

@@ -17,7 +17,10 @@ use serde::{Deserialize, Serialize};
 
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
 pub use source::{DataRef, Source};
-pub use stage::{Curriculum, Mixing, Objective, Reconstruction, SamplerKind, Schedule, Stage};
+pub use stage::{
+    Curriculum, Distillation, LayerMap, Mixing, Objective, Reconstruction, SamplerKind, Schedule,
+    Stage,
+};
 pub use sweep::{Sweep, Variant, slug};
 
 /// The whole of a training run, as data.
@@ -60,6 +63,12 @@ pub struct Recipe {
 pub struct ModelRecipe {
     /// Folder or Hub id to start from.
     pub base: Option<String>,
+    /// Blocks of the base model to keep, counted from 0 (a student of less depth); all where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_blocks: Option<Vec<usize>>,
+    /// Keeps the zeros of a pruned base model, whatever is trained.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_zeros: bool,
     /// Shape of a model to train from nothing, with a tokenizer trained on the run's texts.
     pub new: Option<NewModel>,
     /// Pooling head; the base model's where absent.
@@ -95,6 +104,16 @@ pub struct NewModel {
     pub heads: usize,
     /// Key and value heads; as many as query heads where absent.
     pub kv_heads: Option<usize>,
+    /// Width of the vectors, by a projection after pooling; that of the hidden states where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dimensions: Option<usize>,
+    /// Whether the tokenizer writes everything in lower case first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lower_case: bool,
+    /// Folder of a model whose tokenizer is taken in place of a new one (a narrower student that
+    /// learns from hidden states).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
 }
 
 /// What is kept out of the training data.
@@ -288,7 +307,16 @@ impl Recipe {
         match (&self.model.base, &self.model.new) {
             (Some(_), None) => {}
             (None, Some(new)) => {
-                if new.vocab_size < 300 {
+                if self.model.keep_zeros {
+                    bail!("model.keep_zeros is for a pruned base model; a new one has no zeros");
+                }
+                if self.model.keep_blocks.is_some() {
+                    bail!("model.keep_blocks chooses from a base model's blocks; use model.base");
+                }
+                if new.dimensions == Some(0) {
+                    bail!("model.new.dimensions must be at least 1");
+                }
+                if new.tokenizer.is_none() && new.vocab_size < 300 {
                     bail!(
                         "model.new.vocab_size is {}, below the 256 bytes and special tokens",
                         new.vocab_size
@@ -334,6 +362,13 @@ impl Recipe {
         }
         for stage in &self.stages {
             stage.check().with_context(|| format!("stage {:?}", stage.name))?;
+            let layers = stage.distillation.as_ref().map(|from| &from.layers);
+            if self.compute.checkpoint_blocks && layers.is_some_and(|map| *map != LayerMap::None) {
+                bail!(
+                    "stage {:?}: compute.checkpoint_blocks forgets the hidden states that distillation.layers compares; use compute.grad_cache",
+                    stage.name
+                );
+            }
             for entry in &stage.data {
                 let source = self.source(entry);
                 source.check().with_context(|| format!("stage {:?}, data", stage.name))?;

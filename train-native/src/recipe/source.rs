@@ -42,6 +42,10 @@ pub struct Source {
     /// BEIR folder: which qrels.
     #[serde(default = "train")]
     pub split: String,
+    /// The columns that make a text (joined by a space), where a row is a text for distillation;
+    /// rows that have none of them are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<String>,
     /// Use only the first examples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,

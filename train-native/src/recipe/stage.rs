@@ -65,6 +65,9 @@ pub struct Stage {
     /// Settings of the reconstruction objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconstruction: Option<Reconstruction>,
+    /// What is learned from a teacher, beside the contrastive loss or alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distillation: Option<Distillation>,
 }
 
 fn one() -> usize {
@@ -83,6 +86,81 @@ pub enum Objective {
     Contrastive,
     /// The document from the query's vector, and the query from the document's (METHODS.md 3).
     Reconstruction,
+    /// A teacher's vectors alone; the texts need no positives.
+    Distillation,
+}
+
+/// Learning from a teacher (NV-Embed, appendix A; METHODS.md 1):
+/// `L = [L_contrastive] + alpha (vectors L_vectors + scores L_scores + sum of L_states)`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distillation {
+    /// Folder or Hub id of the teacher.
+    pub teacher: String,
+    /// Weight of everything that comes from the teacher.
+    #[serde(default = "unit")]
+    pub alpha: f64,
+    /// Weight of the mean over texts of `1 - cos` between the student's and the teacher's vector,
+    /// which for normalised vectors is half their squared distance.
+    #[serde(default = "unit")]
+    pub vectors: f64,
+    /// Weight of the mean over texts of the divergence between the teacher's and the student's
+    /// softmax over the cosines to the batch's other texts.
+    #[serde(default)]
+    pub scores: f64,
+    /// Temperature of the scores' softmax.
+    #[serde(default = "default_temperature")]
+    pub temperature: f64,
+    /// Which hidden states shall be alike: mean squared error over the tokens.
+    #[serde(default)]
+    pub layers: LayerMap,
+}
+
+/// Pairs of a student's and a teacher's layers, counted from 1; 0 is the embedding output.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerMap {
+    /// None.
+    #[default]
+    None,
+    /// Every layer of the student with the teacher's at the same share of the depth.
+    Uniform,
+    /// The last ones.
+    Last,
+    /// These.
+    Pairs(Vec<[usize; 2]>),
+}
+
+impl LayerMap {
+    /// The pairs for a student and a teacher of so many layers.
+    ///
+    /// # Errors
+    /// A layer that one of them does not have.
+    pub fn pairs(&self, student: usize, teacher: usize) -> Result<Vec<[usize; 2]>> {
+        Ok(match self {
+            Self::None => Vec::new(),
+            Self::Last => vec![[student, teacher]],
+            Self::Uniform => {
+                let same = |layer: usize| (layer * teacher + student / 2) / student.max(1);
+                (1..=student).map(|layer| [layer, same(layer)]).collect()
+            }
+            Self::Pairs(pairs) => {
+                if let Some([s, t]) = pairs.iter().find(|[s, t]| *s > student || *t > teacher) {
+                    bail!(
+                        "distillation.layers pairs layer {s} with {t}; the student has {student} layers and the teacher {teacher}"
+                    );
+                }
+                pairs.clone()
+            }
+        })
+    }
+}
+
+fn unit() -> f64 {
+    1.0
+}
+fn default_temperature() -> f64 {
+    0.05
 }
 
 /// Bidirectional reconstruction (METHODS.md 3, stage I).
@@ -257,6 +335,26 @@ impl Stage {
             if weights != 0 && weights != matryoshka.dimensions.len() {
                 bail!("matryoshka.weights must be as many as dimensions");
             }
+        }
+        match (&self.distillation, self.objective) {
+            (None, Objective::Distillation) => bail!("distillation names no teacher"),
+            (Some(_), Objective::Reconstruction) => {
+                bail!("distillation goes with the contrastive objective or with its own")
+            }
+            (Some(from), _) => {
+                let weights = [from.alpha, from.vectors, from.scores];
+                if weights.iter().any(|weight| !(weight.is_finite() && *weight >= 0.0)) {
+                    bail!("distillation: alpha, vectors and scores must be at least 0");
+                }
+                if !(from.temperature.is_finite() && from.temperature > 0.0) {
+                    bail!("distillation.temperature is {}", from.temperature);
+                }
+                let nothing = from.vectors == 0.0 && from.scores == 0.0;
+                if nothing && from.layers == LayerMap::None {
+                    bail!("distillation: neither vectors nor scores nor layers are to be learned");
+                }
+            }
+            (None, _) => {}
         }
         let alpha = self.reconstruction.unwrap_or_default().alpha;
         if !(0.0..=1.0).contains(&alpha) {

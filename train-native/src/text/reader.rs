@@ -242,17 +242,22 @@ impl TextFile {
         })
     }
 
-    /// The rows with all their fields, whatever the format: JSON objects, or CSV and Parquet rows
-    /// as such. A row that is wrong is an error, and the rows after it still follow; after an
+    /// The rows with all their fields, whatever the format: JSON objects, CSV and Parquet rows as
+    /// such, plain lines with the one field `text`. A row that is wrong is an error, and the rows after it still follow; after an
     /// [`Unreadable`] error nothing follows.
     ///
     /// # Errors
-    /// A file of plain lines, or one that cannot be opened.
+    /// A file that cannot be opened.
     pub fn objects(&self) -> Result<Stream<Object>> {
         let label = self.label.clone();
         Ok(match self.format {
             Format::Lines => {
-                bail!("{label}: plain lines have no fields; use .jsonl, .csv, .tsv or .parquet")
+                let lines = self.numbered(BufReader::new(self.reader()?));
+                Box::new(lines.map(|line| {
+                    let (number, line) = line?;
+                    let fields = [("text".to_string(), line.into())].into_iter().collect();
+                    Ok(Object { number, fields })
+                }))
             }
             Format::JsonLines => {
                 let lines = self.numbered(BufReader::new(self.reader()?));

@@ -5,11 +5,12 @@ use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{Files, LoadOptions, tokenizer_config_file};
 use kiln_core::config::{AttentionMode, Family, ModelConfig};
 use kiln_core::embedder::{Embedder, EmbeddingModel};
-use kiln_core::pooling::PoolingConfig;
+use kiln_core::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
 use kiln_core::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::normalizers::Lowercase;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 
@@ -29,9 +30,13 @@ const MAX_LENGTH: usize = 128;
 pub fn train_tokenizer<'a>(
     texts: impl Iterator<Item = &'a str> + Send,
     vocab_size: usize,
+    lower_case: bool,
 ) -> Result<Vec<u8>> {
     let failed = |error: tokenizers::Error| anyhow!("cannot train a tokenizer: {error}");
     let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
+    if lower_case {
+        tokenizer.with_normalizer(Some(Lowercase));
+    }
     tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
     tokenizer.with_decoder(Some(ByteLevel::default()));
     let trainer = BpeTrainer::builder()
@@ -88,7 +93,10 @@ pub fn new_model<'a, B: Backend>(
 ) -> Result<Embedder<B>> {
     let max_length = recipe.max_length.unwrap_or(MAX_LENGTH);
     let config = new_config(shape, recipe)?;
-    let json = train_tokenizer(texts, shape.vocab_size)?;
+    if let Some(folder) = &shape.tokenizer {
+        return with_tokenizer_of(folder, shape, recipe, device);
+    }
+    let json = train_tokenizer(texts, shape.vocab_size, shape.lower_case)?;
     let tokenizer_config = TokenizerConfig {
         max_length,
         padding_side: PaddingSide::Right,
@@ -103,13 +111,51 @@ pub fn new_model<'a, B: Backend>(
         [SPECIAL[1], SPECIAL[2], SPECIAL[0]],
     );
     let tokenizer = Tokenizer::new(&json, &serde_json::from_slice(&names)?, tokenizer_config)?;
-    let pooling = recipe.pooling.clone().unwrap_or(PoolingConfig::Mean);
-    let model = EmbeddingModel::random(&config, &pooling, device);
-    let mut embedder = Embedder::new(model, tokenizer, device)?;
-    embedder.prompts.by_name = recipe.prompts.clone();
-    embedder.tokenizer_files = Files(
+    let files = Files(
         [("tokenizer.json".to_string(), json), ("tokenizer_config.json".to_string(), names)].into(),
     );
+    assemble(&config, shape, recipe, (tokenizer, files), device)
+}
+
+/// A new model with the tokenizer of another one.
+fn with_tokenizer_of<B: Backend>(
+    folder: &str,
+    shape: &NewModel,
+    recipe: &ModelRecipe,
+    device: &B::Device,
+) -> Result<Embedder<B>> {
+    let options = LoadOptions { max_length: recipe.max_length, ..LoadOptions::default() };
+    let quiet = Terminal { json: false, quiet: true };
+    let other = load_embedder::<B>(folder, &options, device, quiet)?;
+    let shape = NewModel { vocab_size: other.model.config.vocab_size, ..shape.clone() };
+    let mut config = new_config(&shape, recipe)?;
+    config.pad_token_id = other.model.config.pad_token_id;
+    assemble(&config, &shape, recipe, (other.tokenizer, other.tokenizer_files), device)
+}
+
+fn assemble<B: Backend>(
+    config: &ModelConfig,
+    shape: &NewModel,
+    recipe: &ModelRecipe,
+    (tokenizer, files): (Tokenizer, Files),
+    device: &B::Device,
+) -> Result<Embedder<B>> {
+    let pooling = recipe.pooling.clone().unwrap_or(PoolingConfig::Mean);
+    let mut model = EmbeddingModel::random(config, &pooling, device);
+    if let Some(out_features) = shape.dimensions {
+        model.dense.push(Dense::new(
+            &DenseConfig {
+                in_features: model.pooling.config().output_size(config.hidden_size),
+                out_features,
+                bias: false,
+                activation: DenseActivation::Identity,
+            },
+            device,
+        ));
+    }
+    let mut embedder = Embedder::new(model, tokenizer, device)?;
+    embedder.prompts.by_name = recipe.prompts.clone();
+    embedder.tokenizer_files = files;
     Ok(embedder)
 }
 
@@ -130,6 +176,15 @@ pub fn base_model<B: Backend>(
     };
     let mut embedder = load_embedder::<B>(base, &options, device, terminal)?;
     embedder.model.normalize = true;
+    embedder.self_test = None;
+    embedder.model.backbone = embedder.model.backbone.unpacked();
+    if let Some(keep) = &recipe.keep_blocks {
+        embedder.model.backbone = embedder.model.backbone.keep_blocks(keep)?;
+        embedder.model.config = embedder.model.config.keep_layers(keep);
+    }
+    if recipe.keep_zeros {
+        embedder.model.backbone = embedder.model.backbone.keep_zeros();
+    }
     embedder.prompts.by_name.extend(recipe.prompts.clone());
     Ok(embedder)
 }

@@ -13,14 +13,15 @@
 use burn::module::AutodiffModule;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 use kiln_core::embedder::EmbeddingModel;
-use kiln_core::model::{ModelInput, States, seed_dropout};
+use kiln_core::model::{ModelInput, States, Want, seed_dropout};
 use kiln_core::pooling::l2_normalize;
 use kiln_core::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use kiln_core::{Error, Result};
 use rayon::prelude::*;
 
+use super::distillation::Lesson;
 use super::gradients::add;
 use super::trainee::Trainee;
 use crate::data::Text;
@@ -120,13 +121,27 @@ pub(super) fn chunks(
 pub(super) struct Halfway<B: AutodiffBackend> {
     /// The vectors `[rows, dim]`, f32, cut off from the graph.
     pub vectors: Tensor<B::InnerBackend, 2>,
-    /// Vectors and parameters of the graph, where it is kept.
-    graph: Option<(Tensor<B, 2>, Trainee<B>)>,
+    graph: Option<Graph<B>>,
+}
+
+/// What is kept of a chunk's first pass for its second.
+pub(super) struct Graph<B: AutodiffBackend> {
+    vectors: Tensor<B, 2>,
+    /// The chunk's share of a loss on its hidden states.
+    states: Option<Tensor<B, 1>>,
+    replica: Trainee<B>,
+}
+
+/// What a chunk's second pass gives.
+pub(super) struct Backward {
+    pub gradients: GradientsParams,
+    /// The chunk's share of the loss on hidden states.
+    pub loss: f64,
 }
 
 impl<B: AutodiffBackend> Halfway<B> {
     /// The graph, where it is kept.
-    pub(super) fn graph(self) -> Option<(Tensor<B, 2>, Trainee<B>)> {
+    pub(super) fn graph(self) -> Option<Graph<B>> {
         self.graph
     }
 }
@@ -137,6 +152,7 @@ impl Passes {
         &self,
         trainee: &Trainee<B>,
         chunk: &Chunk,
+        lesson: Option<&Lesson<B>>,
         device: &B::Device,
     ) -> Result<Halfway<B>> {
         let replica = self.replica(trainee);
@@ -145,31 +161,60 @@ impl Passes {
             let vectors = self.vectors(&replica.model, chunk, device)?;
             return Ok(Halfway { vectors: vectors.inner(), graph: None });
         }
-        let vectors = self.vectors(&replica.model, chunk, device)?;
-        Ok(Halfway { vectors: vectors.clone().inner(), graph: Some((vectors, replica)) })
+        let graph = self.graph(replica, chunk, lesson, device)?;
+        Ok(Halfway { vectors: graph.vectors.clone().inner(), graph: Some(graph) })
     }
 
     /// The second pass of a chunk: the gradient of its parameters for the gradient `[rows, dim]` of
-    /// its vectors.
+    /// its vectors, and for the loss on its hidden states, of which it has a `share` and which is
+    /// multiplied with `scale`.
     pub(super) fn backward<B: AutodiffBackend>(
         &self,
         trainee: &Trainee<B>,
         chunk: &Chunk,
-        graph: Option<(Tensor<B, 2>, Trainee<B>)>,
+        graph: Option<Graph<B>>,
         gradient: Tensor<B::InnerBackend, 2>,
+        (lesson, share, scale): (Option<&Lesson<B>>, f64, f64),
         device: &B::Device,
-    ) -> Result<GradientsParams> {
+    ) -> Result<Backward> {
         if self.blocks {
-            return self.backward_by_blocks(&self.replica(trainee), chunk, gradient, device);
+            let replica = self.replica(trainee);
+            let gradients = self.backward_by_blocks(&replica, chunk, gradient, device)?;
+            return Ok(Backward { gradients, loss: 0.0 });
         }
-        let (vectors, replica) = match graph {
+        let Graph { vectors, states, replica } = match graph {
             Some(kept) => kept,
-            None => {
-                let replica = self.replica(trainee);
-                (self.vectors(&replica.model, chunk, device)?, replica)
-            }
+            None => self.graph(self.replica(trainee), chunk, lesson, device)?,
         };
-        Ok(GradientsParams::from_grads(joined(vectors, gradient).backward(), &replica))
+        let mut whole = joined(vectors, gradient);
+        let mut loss = 0.0;
+        if let Some(states) = states {
+            let states = states.mul_scalar(share);
+            loss = states.clone().into_scalar().elem::<f64>();
+            whole = whole + states.mul_scalar(scale);
+        }
+        let gradients = GradientsParams::from_grads(whole.backward(), &replica);
+        Ok(Backward { gradients, loss })
+    }
+
+    /// The graph of a chunk, from the parameters to its vectors and to the loss on its states.
+    fn graph<B: AutodiffBackend>(
+        &self,
+        replica: Trainee<B>,
+        chunk: &Chunk,
+        lesson: Option<&Lesson<B>>,
+        device: &B::Device,
+    ) -> Result<Graph<B>> {
+        let Some(lesson) = lesson.filter(|lesson| lesson.has_layers()) else {
+            let vectors = self.vectors(&replica.model, chunk, device)?;
+            return Ok(Graph { vectors, states: None, replica });
+        };
+        let input = ModelInput::new(&chunk.tokens, device);
+        seed_dropout::<B>(device, chunk.seed);
+        let want = Want { layers: true, attention: false };
+        let (vectors, _, states) = replica.model.forward_wanting(&input, want)?;
+        let states = lesson.states_loss(&replica, &states.layers, &input, chunk, device);
+        Ok(Graph { vectors: finished(vectors), states: Some(states), replica })
     }
 
     /// Vectors `[rows, dim]` of a chunk in f32, normalised.

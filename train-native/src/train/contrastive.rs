@@ -1,4 +1,5 @@
-//! The contrastive objective: vectors of all texts, InfoNCE over them, and back.
+//! The objectives on vectors: vectors of all texts, InfoNCE over them or a teacher's vectors beside
+//! them, and back.
 
 use anyhow::Result;
 use burn::optim::GradientsParams;
@@ -13,9 +14,9 @@ use super::peers::Peers;
 use super::trainee::Trainee;
 use super::{Part, Workplace};
 use crate::data::{Batch, Text};
-use crate::recipe::Stage;
+use crate::recipe::{Objective, Stage};
 
-/// Loss and gradients of one batch.
+/// Loss and gradients of one batch: the contrastive loss, what is learned from a teacher, or both.
 pub(super) fn contrastive<B: AutodiffBackend>(
     trainee: &Trainee<B>,
     batch: &Batch,
@@ -23,10 +24,10 @@ pub(super) fn contrastive<B: AutodiffBackend>(
     place: &Workplace<'_, B>,
     seed: u64,
 ) -> Result<Part> {
-    let &Workplace { tokenizer, ref passes, device, peers, .. } = place;
+    let &Workplace { tokenizer, ref passes, device, peers, lesson, .. } = place;
     let (chunks, tokens) = cut(tokenizer, batch, passes, seed)?;
     let mine: Vec<usize> = peers.share(chunks.len());
-    let halves = passes.each(&mine, |&at| passes.forward(trainee, &chunks[at], device))?;
+    let halves = passes.each(&mine, |&at| passes.forward(trainee, &chunks[at], lesson, device))?;
     let (vectors, graphs): (Vec<_>, Vec<_>) =
         halves.into_iter().map(|half| (half.vectors.clone(), half.graph())).unzip();
 
@@ -50,9 +51,18 @@ pub(super) fn contrastive<B: AutodiffBackend>(
             (all.clone().narrow(0, 0, queries), all.narrow(0, queries, count - queries));
         info_nce(queries, documents, &batch.candidates, &stage.loss)
     };
-    let loss = match &stage.matryoshka {
-        Some(settings) => matryoshka(all, settings, |cut| Ok(scored(cut)))?,
-        None => scored(all),
+    let taught =
+        lesson.map(|lesson| lesson.vectors_loss(all.clone(), batch)).transpose()?.flatten();
+    let own = match (stage.objective, &stage.matryoshka) {
+        (Objective::Distillation, _) => None,
+        (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(scored(cut)))?),
+        (_, None) => Some(scored(all)),
+    };
+    let loss = match (own, taught) {
+        (Some(own), Some(taught)) => own + taught,
+        (Some(one), None) | (None, Some(one)) => one,
+        // Only hidden states are compared: the vectors' graph still has to be there.
+        (None, None) => leaf.clone().sum().mul_scalar(0.0),
     };
     let value = loss.clone().into_scalar().elem::<f64>();
     let scaled = loss.mul_scalar(place.scale());
@@ -75,13 +85,18 @@ pub(super) fn contrastive<B: AutodiffBackend>(
     let parts = passes.each(&work, |(at, graph)| {
         let chunk = &chunks[*at];
         let gradient = gradient.clone().narrow(0, starts[*at], chunk.rows.len());
-        passes.backward(trainee, chunk, graph.take(), gradient, device)
+        let share = chunk.rows.len() as f64 / count as f64;
+        let states = (lesson, share, place.scale());
+        passes.backward(trainee, chunk, graph.take(), gradient, states, device)
     })?;
     let mut gradients = GradientsParams::new();
+    let mut states = 0.0;
     for part in parts {
-        add::<B, _>(trainee, &mut gradients, part, place.scale());
+        states += part.loss;
+        add::<B, _>(trainee, &mut gradients, part.gradients, place.scale());
     }
-    Ok(Part { loss: value, gradients, texts: count, tokens })
+    let loss = value + if lesson.is_some() { peers.sum_number(states, device)? } else { 0.0 };
+    Ok(Part { loss, gradients, texts: count, tokens })
 }
 
 /// A value that one of several threads takes.

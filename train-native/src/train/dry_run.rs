@@ -214,7 +214,7 @@ fn count(
         normalize: true,
     };
     let mut frozen = 0;
-    for one in parameters(&Trainee { model, lm_head: None }) {
+    for one in parameters(&Trainee { model, lm_head: None, projections: Vec::new() }) {
         let trains = lora.is_none()
             || one.path.contains("pooling")
             || extras.iter().any(|extra| one.path.contains(extra.as_str()));
@@ -236,7 +236,9 @@ fn memory(
     let copy = if recipe.compute.precision == Precision::F32 { 0 } else { 2 };
     let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
     let texts = match stage.objective {
-        Objective::Contrastive => stage.batch_size * (2 + stage.hard_negatives),
+        Objective::Contrastive | Objective::Distillation => {
+            stage.batch_size * (2 + stage.hard_negatives)
+        }
         Objective::Reconstruction => stage.batch_size * 4,
     };
     let cached = recipe.compute.grad_cache || recipe.compute.checkpoint_blocks;

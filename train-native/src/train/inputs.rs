@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::data::{DataSet, LeakFilter, OnBadRow, Opening};
+use crate::data::{DataSet, LeakFilter, OnBadRow, Opening, RowFormat};
 use crate::eval::Measured;
 use crate::recipe::{Curriculum, Objective, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
@@ -114,6 +114,15 @@ fn runs_short(stage: &Stage, set: &DataSet) -> bool {
 
 /// Whether a stage can be trained on its data.
 fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
+    if stage.objective == Objective::Distillation {
+        return Ok(());
+    }
+    if let Some(set) = sets.iter().find(|set| set.format == RowFormat::Texts.name()) {
+        bail!(
+            "{} holds texts without positives, from which only objective = \"distillation\" learns",
+            set.name
+        );
+    }
     if stage.objective == Objective::Reconstruction {
         return Ok(());
     }

@@ -4,6 +4,7 @@ mod build;
 mod checkpoint;
 mod chunks;
 mod contrastive;
+mod distillation;
 mod dry_run;
 mod fit;
 mod gradients;
@@ -40,6 +41,8 @@ struct Workplace<'a, B: AutodiffBackend> {
     passes: chunks::Passes,
     device: &'a B::Device,
     peers: &'a Peers<B>,
+    /// What the stage learns from a teacher.
+    lesson: Option<&'a distillation::Lesson<B>>,
     scale: f64,
 }
 

@@ -12,6 +12,7 @@ use kiln_core::embedder::Embedder;
 
 use super::chunks::Passes;
 use super::contrastive::contrastive;
+use super::distillation::Lessons;
 use super::gradients::{DecayGroups, add, clip_norm};
 use super::peers::{Peers, copied};
 use super::reconstruction::reconstruction;
@@ -139,11 +140,13 @@ fn rank<B: AutodiffBackend>(
     let output = plan.output.filter(|_| leads);
     let mut state = Checkpoint::new(recipe);
     let mut restored = None;
+    let mut lessons = Lessons::new(recipe, &tools, plan.terminal);
     if let Some((found, folder)) = &plan.resume {
         state = found.clone();
-        trainee = enter_stage(trainee, recipe, state.stage, &device)?;
+        let lesson = lessons.of(state.stage, trainee.model.backbone.layers())?;
+        trainee = enter_stage(trainee, recipe, state.stage, lesson, &device)?;
         trainee = state.load(folder, trainee, &device)?;
-        trainee = enter_stage(trainee, recipe, state.stage, &device)?;
+        trainee = enter_stage(trainee, recipe, state.stage, lesson, &device)?;
         let fresh = optimizers::<B>(&recipe.stages[state.stage]);
         restored = Some(Checkpoint::load_optimizers(folder, fresh, &device)?);
     }
@@ -157,7 +160,11 @@ fn rank<B: AutodiffBackend>(
     for number in state.position.stage..recipe.stages.len() {
         let stage = &recipe.stages[number];
         let first = state.position.step;
-        trainee = enter_stage(trainee, recipe, number, &device)?;
+        let lesson = lessons.of(number, trainee.model.backbone.layers())?;
+        trainee = enter_stage(trainee, recipe, number, lesson, &device)?;
+        if let Some(lesson) = lesson {
+            lesson.prepare(&trainee.model, &plan.sets[number])?;
+        }
         let kept = restored.take().filter(|_| first > 0 || stage.keep_optimizer);
         let mut optimizers = kept.unwrap_or_else(|| optimizers::<B>(stage));
         state.stage = number;
@@ -181,6 +188,7 @@ fn rank<B: AutodiffBackend>(
                 passes,
                 device: &device,
                 peers: &peers,
+                lesson,
                 scale: scale.value(),
             };
             let mut point = Point { stage: number, step: step + 1, ..Point::default() };
@@ -268,7 +276,9 @@ fn objective<B: AutodiffBackend>(
     seed: u64,
 ) -> Result<Part> {
     match stage.objective {
-        Objective::Contrastive => contrastive(trainee, batch, stage, place, seed),
+        Objective::Contrastive | Objective::Distillation => {
+            contrastive(trainee, batch, stage, place, seed)
+        }
         Objective::Reconstruction => {
             let settings = stage.reconstruction.unwrap_or_default();
             reconstruction(trainee, batch, &settings, place, seed)

@@ -9,6 +9,7 @@ use kiln_core::checkpoint::Files;
 use kiln_core::embedder::{Embedder, EmbeddingModel, Prompts};
 use kiln_core::tokenizer::Tokenizer;
 
+use super::distillation::Lesson;
 use super::trainee::{Trainee, Trains, set_trainable};
 use crate::recipe::{Objective, Recipe, Stage};
 
@@ -36,8 +37,12 @@ pub(super) struct Tools<B: AutodiffBackend> {
 pub(super) fn start<B: AutodiffBackend>(
     embedder: Embedder<B::InnerBackend>,
 ) -> (Tools<B>, Trainee<B>) {
-    let Embedder { model, tokenizer, prompts, device, tokenizer_files } = embedder;
-    let trainee = Trainee { model: EmbeddingModel::from_inner(model), lm_head: None };
+    let Embedder { model, tokenizer, prompts, device, tokenizer_files, .. } = embedder;
+    let trainee = Trainee {
+        model: EmbeddingModel::from_inner(model),
+        lm_head: None,
+        projections: Vec::new(),
+    };
     (Tools { tokenizer, prompts, tokenizer_files, device }, trainee)
 }
 
@@ -64,9 +69,15 @@ pub(super) fn enter_stage<B: AutodiffBackend>(
     mut trainee: Trainee<B>,
     recipe: &Recipe,
     number: usize,
+    lesson: Option<&Lesson<B>>,
     device: &B::Device,
 ) -> Result<Trainee<B>> {
     let stage = &recipe.stages[number];
+    let projections =
+        lesson.map_or(Vec::new(), |lesson| lesson.projections(&trainee.model, device));
+    if projections.len() != trainee.projections.len() {
+        trainee.projections = projections;
+    }
     let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
     trainee.lm_head = match stage.objective {
         Objective::Reconstruction if !stage.reconstruction.unwrap_or_default().tied => {

@@ -48,7 +48,7 @@ fn trainee(recipe: &Recipe, stage: usize) -> (Tools<B>, Trainee<B>) {
     let embedder: Embedder<Flex> =
         new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
     let (tools, trainee) = start::<B>(embedder);
-    let mut trainee = enter_stage(trainee, recipe, stage, &device).unwrap();
+    let mut trainee = enter_stage(trainee, recipe, stage, None, &device).unwrap();
     if stage == 1 {
         // B is zero at the start, which would leave A without a gradient.
         trainee = trainee.map(&mut Shake);
@@ -98,6 +98,7 @@ fn part(
         passes,
         device: &tools.device,
         peers: &peers,
+        lesson: None,
         scale,
     };
     contrastive(trainee, &batch(), &recipe.stages[0], &place, 9).unwrap()

@@ -12,6 +12,9 @@ pub struct Trainee<B: Backend> {
     pub model: EmbeddingModel<B>,
     /// Language-model head `[vocab, hidden]` of its own, for reconstruction that is not tied.
     pub lm_head: Option<Param<Tensor<B, 2>>>,
+    /// `[student width, teacher width]` for each pair of layers that are compared and differ in
+    /// width; trained, and left behind.
+    pub projections: Vec<Param<Tensor<B, 2>>>,
 }
 
 impl<B: Backend> Trainee<B> {
@@ -104,7 +107,9 @@ impl<B: Backend> ModuleMapper<B> for Freeze<'_> {
         let trains = match self.trains {
             Trains::Everything => true,
             Trains::Adapters(extras) => {
-                ["adapters", "pooling", "dense"].iter().any(|part| self.path.has(part))
+                ["adapters", "pooling", "dense", "projections"]
+                    .iter()
+                    .any(|part| self.path.has(part))
                     || extras.iter().any(|extra| self.path.dotted().contains(extra.as_str()))
             }
         };

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{MODES, dense_names, head_names};
 use crate::checkpoint::folder::{Files, Folder, read_text};
+use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::safetensors::Weights;
 use crate::config::{AttentionMode, ModelConfig};
@@ -145,6 +146,10 @@ pub fn load<B: Backend>(
     options: &LoadOptions,
     device: &B::Device,
 ) -> Result<Embedder<B>> {
+    let manifest = Manifest::read(folder)?;
+    if let Some(manifest) = &manifest {
+        manifest.check_files(folder)?;
+    }
     let modules = read_modules(folder)?;
     let (root, raw, mut config) = read_shape(folder, modules.as_deref())?;
     config.attention = options.attention.unwrap_or(config.attention);
@@ -212,6 +217,10 @@ pub fn load<B: Backend>(
     let mut embedder = Embedder::new(model, tokenizer, device)?;
     embedder.tokenizer_files = tokenizer_files;
     embedder.prompts = read_prompts(folder)?;
+    // Another head or mask gives other vectors than those that were kept.
+    let same = options.pooling.is_none() && options.attention.is_none();
+    embedder.self_test =
+        manifest.filter(|_| same && options.max_length.is_none()).map(|kept| kept.self_test);
     Ok(embedder)
 }
 

@@ -82,8 +82,8 @@ pub(super) fn write(config: &ModelConfig) -> Value {
 pub(super) fn names(config: &ModelConfig) -> Names {
     let width = config.hidden_size;
     Names::new(&["", "bert.", "roberta.", "xlm_roberta."], "embeddings.word_embeddings.weight")
-        .tensor("token_embedding", "embeddings.word_embeddings.weight")
-        .tensor("position_embedding", "embeddings.position_embeddings.weight")
+        .tensor("token_embedding.weight", "embeddings.word_embeddings.weight")
+        .tensor("position_embedding.weight", "embeddings.position_embeddings.weight")
         .tensor("type_embedding", "embeddings.token_type_embeddings.weight")
         .norm("norm", "embeddings.LayerNorm")
         .joined(

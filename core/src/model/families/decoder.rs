@@ -166,7 +166,7 @@ pub(super) fn write(config: &ModelConfig, class: &str) -> Value {
 pub(super) fn names(config: &ModelConfig) -> Names {
     let (query, key) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
     Names::new(&["", "model.", "embedding_model.", "base_model.model."], "embed_tokens.weight")
-        .tensor("token_embedding", "embed_tokens.weight")
+        .tensor("token_embedding.weight", "embed_tokens.weight")
         .joined(
             "blocks.{}.attention.qkv",
             &[

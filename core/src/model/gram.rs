@@ -1,0 +1,52 @@
+//! What goes into a projection, summed up: all that calibrated pruning and quantization need.
+
+use std::sync::{Arc, Mutex};
+
+use burn::tensor::{Tensor, backend::Backend};
+
+use crate::{Error, Result};
+
+/// `sum of x^T x` over the rows `x` that went into a projection.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Gram {
+    /// Width of the rows.
+    pub inputs: usize,
+    /// `[inputs, inputs]`, symmetric.
+    pub sum: Vec<f64>,
+    /// How many rows there were.
+    pub rows: usize,
+    failed: bool,
+}
+
+/// A [`Gram`] that a projection adds to whenever it is used.
+pub type Observer = Arc<Mutex<Gram>>;
+
+impl Gram {
+    /// Adds rows `[rows, inputs]`.
+    pub(super) fn add<B: Backend>(&mut self, x: &Tensor<B, 2>) {
+        let [rows, inputs] = x.dims();
+        let product = x.clone().transpose().matmul(x.clone());
+        let Ok(values) = product.into_data().convert::<f32>().into_vec::<f32>() else {
+            self.failed = true;
+            return;
+        };
+        self.inputs = inputs;
+        self.rows += rows;
+        self.sum.resize(inputs * inputs, 0.0);
+        self.sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(value));
+    }
+
+    /// What was seen.
+    ///
+    /// # Errors
+    /// Nothing was, or it could not be read, or it has NaN.
+    pub fn seen(&self) -> Result<&Self> {
+        if self.rows == 0 || self.failed {
+            return Err(Error::invalid("no activations reached a projection"));
+        }
+        match self.sum.iter().all(|value| value.is_finite()) {
+            true => Ok(self),
+            false => Err(Error::invalid("activations have NaN or infinite values")),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! A matrix of few bits, as it is kept in files.
+
+use half::f16;
+
+use super::scheme::{Number, Scheme};
+use crate::{Error, Result};
+
+/// Shares of the largest weight that are tried as a block's range; cutting the largest a little
+/// makes all others finer.
+const RANGES: [f32; 8] = [1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7];
+
+/// A matrix `[rows, columns]` (outputs, inputs) of codes and scales.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Quantized {
+    scheme: Scheme,
+    shape: [usize; 2],
+    /// Row by row; of four-bit codes two a byte, the first in the lower half.
+    codes: Vec<u8>,
+    /// `[rows][columns / block]`.
+    scales: Vec<f32>,
+}
+
+impl Quantized {
+    /// Rounds weights `[rows, columns]` to the nearest numbers. Each block's scale is the one of
+    /// some candidates that gives the least squared error.
+    ///
+    /// # Errors
+    /// Rows that the block does not divide, numbers that are not finite, or another count of them.
+    pub fn round(weights: &[f32], shape: [usize; 2], scheme: Scheme) -> Result<Self> {
+        Self::check(weights, shape, scheme)?;
+        let block = scheme.block_in(shape[1]);
+        let scales: Vec<f32> =
+            weights.chunks_exact(block).map(|block| block_scale(block, scheme.number)).collect();
+        Ok(Self::with_scales(weights, shape, scheme, scales))
+    }
+
+    /// Rounds weights with scales that are given, `[rows][columns / block]`; they are narrowed to
+    /// the format of files first.
+    ///
+    /// # Errors
+    /// As [`Quantized::round`], and another count of scales.
+    pub fn round_with(
+        weights: &[f32],
+        shape: [usize; 2],
+        scheme: Scheme,
+        scales: Vec<f32>,
+    ) -> Result<Self> {
+        Self::check(weights, shape, scheme)?;
+        if scales.len() != weights.len() / scheme.block_in(shape[1]).max(1) {
+            return Err(Error::invalid(format!("{} scales do not fit {shape:?}", scales.len())));
+        }
+        Ok(Self::with_scales(
+            weights,
+            shape,
+            scheme,
+            scales.into_iter().map(signed_narrow).collect(),
+        ))
+    }
+
+    fn check(weights: &[f32], [rows, columns]: [usize; 2], scheme: Scheme) -> Result<()> {
+        if weights.len() != rows * columns || weights.is_empty() {
+            return Err(Error::invalid(format!(
+                "{} weights are not [{rows}, {columns}]",
+                weights.len()
+            )));
+        }
+        scheme.check(columns)?;
+        match weights.iter().position(|weight| !weight.is_finite()) {
+            Some(at) => Err(Error::invalid(format!(
+                "the weight at [{}, {}] is {}",
+                at / columns,
+                at % columns,
+                weights[at]
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn with_scales(weights: &[f32], shape: [usize; 2], scheme: Scheme, scales: Vec<f32>) -> Self {
+        let block = scheme.block_in(shape[1]);
+        let number = scheme.number;
+        let codes = weights.chunks_exact(block).zip(&scales).flat_map(|(block, &scale)| {
+            block.iter().map(move |&weight| number.encode(divided(weight, scale)))
+        });
+        let codes: Vec<u8> = codes.collect();
+        let codes = match number {
+            Number::Int4 => codes.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4).collect(),
+            _ => codes,
+        };
+        Self { scheme, shape, codes, scales }
+    }
+
+    /// A matrix from its parts.
+    ///
+    /// # Errors
+    /// Codes or scales of another count than the shape asks for, or a scale that is not finite.
+    pub fn from_parts(
+        scheme: Scheme,
+        shape: [usize; 2],
+        codes: Vec<u8>,
+        scales: Vec<f32>,
+    ) -> Result<Self> {
+        let [rows, columns] = shape;
+        scheme.check(columns)?;
+        let count = rows.saturating_mul(columns);
+        if codes.len() != count / (8 / scheme.number.bits())
+            || scales.len() != count / scheme.block_in(columns).max(1)
+        {
+            return Err(Error::invalid(format!(
+                "{} bytes of codes and {} scales are not a matrix {shape:?} of {scheme}",
+                codes.len(),
+                scales.len()
+            )));
+        }
+        if let Some(scale) = scales.iter().find(|scale| !scale.is_finite()) {
+            return Err(Error::invalid(format!("a scale is {scale}")));
+        }
+        Ok(Self { scheme, shape, codes, scales })
+    }
+
+    /// The numbers and their blocks.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// `[rows, columns]`: outputs and inputs of a projection, tokens and width of a table.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// The codes, row by row.
+    pub fn codes(&self) -> &[u8] {
+        &self.codes
+    }
+
+    /// The scales, `[rows][columns / block]`.
+    pub fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+
+    /// Whether all scales survive half precision.
+    pub fn has_narrow_scales(&self) -> bool {
+        self.scales.iter().all(|&scale| f16::from_f32(scale).to_f32() == scale)
+    }
+
+    /// Memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.codes.len() + 4 * self.scales.len()
+    }
+
+    /// The code at a place.
+    pub(super) fn code(&self, row: usize, column: usize) -> u8 {
+        let at = row * self.shape[1] + column;
+        match self.scheme.number {
+            Number::Int4 => self.codes[at / 2] >> (4 * (at % 2)) & 15,
+            _ => self.codes[at],
+        }
+    }
+
+    /// Writes the values of a row, as many as there are columns.
+    pub fn read_row(&self, row: usize, to: &mut [f32]) {
+        let columns = self.shape[1];
+        let block = self.scheme.block_in(columns);
+        let scales = &self.scales[row * (columns / block)..][..columns / block];
+        let number = self.scheme.number;
+        let start = row * columns;
+        for ((at, block), &scale) in to.chunks_exact_mut(block).enumerate().zip(scales) {
+            let from = start + at * block.len();
+            match number {
+                Number::Int8 => {
+                    let codes = &self.codes[from..][..block.len()];
+                    for (value, &code) in block.iter_mut().zip(codes) {
+                        *value = f32::from(code as i8) * scale;
+                    }
+                }
+                Number::Int4 => {
+                    let codes = &self.codes[from / 2..][..block.len() / 2];
+                    for (pair, &code) in block.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
+                        let values = [code & 15, code >> 4];
+                        *pair = values.map(|value| (f32::from(value) - 8.0) * scale);
+                    }
+                }
+                _ => {
+                    let codes = &self.codes[from..][..block.len()];
+                    for (value, &code) in block.iter_mut().zip(codes) {
+                        *value = number.decode(code) * scale;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The values that the codes stand for, `[rows, columns]`.
+    pub fn values(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.shape[0] * self.shape[1]];
+        for (row, values) in values.chunks_exact_mut(self.shape[1].max(1)).enumerate() {
+            self.read_row(row, values);
+        }
+        values
+    }
+}
+
+/// `weight / scale`; 0 in a block of zeros.
+fn divided(weight: f32, scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { weight / scale }
+}
+
+/// A scale as files keep it: in half precision where that is fine enough.
+fn narrow(scale: f32) -> f32 {
+    let half = f16::from_f32(scale).to_f32();
+    // Below, half precision has few digits left; above, none.
+    if (1e-5..=65_504.0).contains(&scale) { half } else { scale }
+}
+
+/// The scale of a block of weights with the least squared error, as files keep it.
+pub fn block_scale(block: &[f32], number: Number) -> f32 {
+    let furthest =
+        block.iter().copied().fold(0.0f32, |far, w| if w.abs() > far.abs() { w } else { far });
+    let largest = furthest.abs();
+    if largest == 0.0 {
+        return 0.0;
+    }
+    let mut candidates: Vec<f32> = match number {
+        // Fine enough as they are; and floating point has nothing to gain.
+        Number::Int8 | Number::Fp8E4M3 | Number::Fp8E5M2 => vec![largest / number.largest()],
+        Number::Int4 => RANGES.iter().map(|range| range * largest / 7.0).collect(),
+    };
+    if number == Number::Int4 {
+        // -8 is there and 8 is not: a negative scale turns them round.
+        let sign = if furthest > 0.0 { -1.0 } else { 1.0 };
+        candidates.extend(RANGES.iter().map(|range| sign * range * largest / 8.0));
+    }
+    let error = |scale: f32| -> f64 {
+        let one = |&weight: &f32| {
+            let rounded = number.decode(number.encode(divided(weight, scale))) * scale;
+            f64::from(rounded - weight).powi(2)
+        };
+        block.iter().map(one).sum()
+    };
+    let narrowed = candidates.into_iter().map(signed_narrow).filter(|scale| *scale != 0.0);
+    let scored = narrowed.map(|scale| (error(scale), scale));
+    scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(0.0, |(_, scale)| scale)
+}
+
+fn signed_narrow(scale: f32) -> f32 {
+    narrow(scale.abs()).copysign(scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_weight_is_within_half_a_step() {
+        let weights: Vec<f32> = (0..512).map(|at| (at as f32 * 0.37).sin() * 0.1).collect();
+        for (scheme, step) in [("int8:32", 0.1 / 127.0), ("int4:32", 0.1 / 7.0)] {
+            let packed = Quantized::round(&weights, [4, 128], scheme.parse().unwrap()).unwrap();
+            let error: f32 =
+                packed.values().iter().zip(&weights).map(|(a, b)| (a - b).powi(2)).sum();
+            assert!((error / 512.0).sqrt() < step * 0.36, "{scheme} {error}");
+        }
+        for scheme in ["fp8-e4m3", "fp8-e5m2:64"] {
+            let packed = Quantized::round(&weights, [4, 128], scheme.parse().unwrap()).unwrap();
+            let relative = if scheme.contains("e4m3") { 1.0 / 16.0 } else { 1.0 / 8.0 };
+            for (found, weight) in packed.values().iter().zip(&weights) {
+                assert!(
+                    (found - weight).abs() <= weight.abs() * relative * 1.01 + 1e-5,
+                    "{scheme}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused() {
+        let scheme: Scheme = "int4:32".parse().unwrap();
+        assert!(Quantized::round(&[0.0; 60], [2, 30], scheme).is_err());
+        assert!(Quantized::round(&[0.0; 60], [2, 32], scheme).is_err());
+        let mut weights = [0.5; 64];
+        weights[33] = f32::NAN;
+        let error = Quantized::round(&weights, [2, 32], scheme).unwrap_err().to_string();
+        assert!(error.contains("[1, 1] is NaN"), "{error}");
+        assert!(Quantized::from_parts(scheme, [2, 32], vec![0; 31], vec![1.0; 2]).is_err());
+        assert!(Quantized::from_parts(scheme, [2, 32], vec![0; 32], vec![f32::NAN; 2]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn extreme_weights_keep_their_order_of_magnitude(exponent in -40i32..38, sign in prop::bool::ANY) {
+            let size = 10f32.powi(exponent) * if sign { -1.0 } else { 1.0 };
+            let weights: Vec<f32> = (0..32).map(|at| size * (at as f32 / 31.0)).collect();
+            for scheme in ["int8:32", "int4:32", "fp8-e4m3:32"] {
+                let packed = Quantized::round(&weights, [1, 32], scheme.parse().unwrap()).unwrap();
+                for (found, weight) in packed.values().iter().zip(&weights) {
+                    prop_assert!((found - weight).abs() <= size.abs() * 0.15 + 1e-38, "{} {} {}", scheme, found, weight);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! How numbers are kept: their format, and how many of them share a scale.
+
+use std::fmt;
+use std::str::FromStr;
+
+use float8::{F8E4M3, F8E5M2};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{Error, Result};
+
+/// Format of one number, before its scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Number {
+    /// Whole numbers from -127 to 127.
+    Int8,
+    /// Whole numbers from -8 to 7.
+    Int4,
+    /// Four bits of exponent and three of mantissa, up to 448 (arXiv:2209.05433).
+    Fp8E4M3,
+    /// Five bits of exponent and two of mantissa, up to 57,344 (arXiv:2209.05433).
+    Fp8E5M2,
+}
+
+impl Number {
+    /// All of them.
+    pub const ALL: [Number; 4] = [Self::Int8, Self::Int4, Self::Fp8E4M3, Self::Fp8E5M2];
+
+    /// Name in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+            Self::Fp8E4M3 => "fp8-e4m3",
+            Self::Fp8E5M2 => "fp8-e5m2",
+        }
+    }
+
+    /// Bits of one number.
+    pub fn bits(self) -> usize {
+        if self == Self::Int4 { 4 } else { 8 }
+    }
+
+    /// What the largest weight of a block is divided by to give its scale.
+    pub fn largest(self) -> f32 {
+        match self {
+            Self::Int8 => 127.0,
+            Self::Int4 => 7.0,
+            Self::Fp8E4M3 => 448.0,
+            Self::Fp8E5M2 => 57_344.0,
+        }
+    }
+
+    /// The code of the number that is nearest to a value; int4 codes are offset by 8.
+    pub fn encode(self, value: f32) -> u8 {
+        match self {
+            Self::Int8 => value.round().clamp(-127.0, 127.0) as i8 as u8,
+            Self::Int4 => (value.round().clamp(-8.0, 7.0) as i8 + 8) as u8,
+            Self::Fp8E4M3 => F8E4M3::from_f32(value.clamp(-448.0, 448.0)).to_bits(),
+            Self::Fp8E5M2 => F8E5M2::from_f32(value.clamp(-57_344.0, 57_344.0)).to_bits(),
+        }
+    }
+
+    /// The value of a code.
+    pub fn decode(self, code: u8) -> f32 {
+        match self {
+            Self::Int8 => f32::from(code as i8),
+            Self::Int4 => f32::from(code & 15) - 8.0,
+            Self::Fp8E4M3 => F8E4M3::from_bits(code).to_f32(),
+            Self::Fp8E5M2 => F8E5M2::from_bits(code).to_f32(),
+        }
+    }
+}
+
+/// How the numbers of a matrix `[outputs, inputs]` are kept: symmetric, with one scale for so many
+/// neighbouring inputs of an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Scheme {
+    /// The numbers.
+    pub number: Number,
+    /// Numbers that share a scale; a whole row where absent ("channel").
+    pub block: Option<usize>,
+}
+
+impl Scheme {
+    /// Numbers that share a scale in rows of a length.
+    pub fn block_in(self, inputs: usize) -> usize {
+        self.block.unwrap_or(inputs)
+    }
+
+    /// Whether rows of a length can be kept so.
+    ///
+    /// # Errors
+    /// A block that does not divide them; the error names blocks that do.
+    pub fn check(self, inputs: usize) -> Result<()> {
+        let block = self.block_in(inputs);
+        if block >= 4 && block.is_multiple_of(4) && inputs.is_multiple_of(block) {
+            return Ok(());
+        }
+        let fits: Vec<String> = [128, 64, 32, 16, 8, 4]
+            .iter()
+            .filter(|block| inputs.is_multiple_of(**block))
+            .map(|block| format!("{}:{block}", self.number.name()))
+            .collect();
+        let instead = match fits.is_empty() {
+            true => "leave this tensor in f32".to_string(),
+            false => format!("use one of {}", fits.join(", ")),
+        };
+        Err(Error::invalid(format!(
+            "blocks of {block} do not divide its rows of {inputs}; {instead}"
+        )))
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.block {
+            Some(block) => write!(f, "{}:{block}", self.number.name()),
+            None => write!(f, "{}:channel", self.number.name()),
+        }
+    }
+}
+
+/// `int8`, `int4` (both in blocks of 32), `int8:64`, `int8:channel`, `fp8-e4m3` (by channel).
+impl FromStr for Scheme {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (name, block) = text.split_once(':').map_or((text, None), |(n, b)| (n, Some(b)));
+        let number = Number::ALL.into_iter().find(|number| number.name() == name);
+        let number = number.ok_or_else(|| {
+            let known = Number::ALL.map(Number::name).join(", ");
+            Error::invalid(format!(
+                "unknown scheme {text:?}; there are {known}, each with :32, :64, :128 or :channel"
+            ))
+        })?;
+        let block = match block {
+            Some("channel") => None,
+            None if matches!(number, Number::Fp8E4M3 | Number::Fp8E5M2) => None,
+            None => Some(32),
+            Some(block) => match block.parse::<usize>() {
+                Ok(block) if block >= 4 && block.is_multiple_of(4) => Some(block),
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "{text:?}: a block is a multiple of 4, or \"channel\""
+                    )));
+                }
+            },
+        };
+        Ok(Self { number, block })
+    }
+}
+
+impl Serialize for Scheme {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Scheme {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for text in ["int8:32", "int4:128", "int8:channel", "fp8-e4m3:channel", "fp8-e5m2:64"] {
+            assert_eq!(text.parse::<Scheme>().unwrap().to_string(), text);
+        }
+        assert_eq!("int4".parse::<Scheme>().unwrap().to_string(), "int4:32");
+        for wrong in ["int5", "int8:", "int8:6", "int4:0", "q4_0"] {
+            assert!(wrong.parse::<Scheme>().is_err(), "{wrong}");
+        }
+        let error = "int8:128".parse::<Scheme>().unwrap().check(96).unwrap_err().to_string();
+        assert!(error.contains("int8:32"), "{error}");
+    }
+
+    #[test]
+    fn numbers_round_to_the_nearest() {
+        for number in Number::ALL {
+            let values: Vec<f32> = (0..=255u8)
+                .map(|code| number.decode(code))
+                .filter(|value| value.is_finite())
+                .collect();
+            for at in -3000..3000 {
+                let x = at as f32 * number.largest() / 3000.0;
+                let found = number.decode(number.encode(x));
+                let best = values.iter().fold(f32::INFINITY, |best, v| best.min((v - x).abs()));
+                assert!((found - x).abs() <= best * 1.0001, "{} {x} {found}", number.name());
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `train-native distill`
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::Global;
+use super::train::{RunFlags, train_recipe};
+use crate::recipe::Recipe;
+
+/// Distil a smaller model from a teacher's vectors, on texts without labels. For more (pairs beside the
+/// teacher, several stages) write a recipe: `train-native recipes --show kiln-mini` is one.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  train-native distill --teacher MODEL --texts texts.jsonl --keep-blocks 0,2,4 --steps 2000 -o student
+  train-native distill --teacher MODEL --texts a.jsonl,b.txt --layers 3 --hidden-size 256 -o student")]
+pub(super) struct DistillArgs {
+    /// Folder or Hub id of the teacher
+    #[arg(long, value_name = "DIR|HUB_ID")]
+    teacher: String,
+    /// Files of texts (.txt, .jsonl, .csv, .tsv, .parquet, also .gz or .zst)
+    #[arg(long, value_name = "FILES", value_delimiter = ',', required = true)]
+    texts: Vec<String>,
+    /// Columns of the texts, joined
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', default_value = "text")]
+    column: Vec<String>,
+    /// A student of the teacher's width: which of its blocks to start from, counted from 0
+    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', conflicts_with_all = ["layers", "hidden_size"])]
+    keep_blocks: Vec<usize>,
+    /// A student from nothing: how many layers
+    #[arg(long, value_name = "N", requires = "hidden_size")]
+    layers: Option<usize>,
+    /// A student from nothing: how wide
+    #[arg(long, value_name = "N", requires = "layers")]
+    hidden_size: Option<usize>,
+    /// A student from nothing: heads [default: one for every 64 of the width]
+    #[arg(long, value_name = "N")]
+    heads: Option<usize>,
+    /// A student from nothing: tokens of its vocabulary
+    #[arg(long, value_name = "N", default_value_t = 16_000)]
+    vocab_size: usize,
+    /// Also learn the teacher's hidden states, layer by layer (needs the teacher's tokenizer: --keep-blocks)
+    #[arg(long, requires = "keep_blocks")]
+    states: bool,
+    /// Optimizer steps
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    steps: usize,
+    /// Texts in a batch
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    batch_size: usize,
+    /// Highest learning rate [default: 1e-4 with --keep-blocks, else 1e-3]
+    #[arg(long, value_name = "RATE")]
+    lr: Option<f64>,
+    /// Most tokens of a text
+    #[arg(long, value_name = "TOKENS", default_value_t = 128)]
+    max_length: usize,
+    /// Seed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    run: RunFlags,
+}
+
+pub(super) fn run(args: &DistillArgs, global: &Global) -> Result<()> {
+    train_recipe(&recipe(args, global)?, &PathBuf::new(), &args.run, global)
+}
+
+/// The options as a recipe.
+fn recipe(args: &DistillArgs, global: &Global) -> Result<Recipe> {
+    use toml::{Table, Value};
+    let table = |entries: Vec<(&str, Value)>| -> Table {
+        entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
+    };
+    let whole = |number: usize| Value::Integer(number as i64);
+    let mut model = table(vec![("max_length", whole(args.max_length))]);
+    if let (Some(layers), Some(hidden)) = (args.layers, args.hidden_size) {
+        let heads = args.heads.unwrap_or((hidden / 64).max(1));
+        if heads == 0 || !hidden.is_multiple_of(heads) {
+            bail!("--hidden-size {hidden} is no multiple of --heads {heads}");
+        }
+        let (config, pooling) = crate::model::architecture(&args.teacher, global.terminal())?;
+        let new = table(vec![
+            ("vocab_size", whole(args.vocab_size)),
+            ("lower_case", true.into()),
+            ("hidden_size", whole(hidden)),
+            // Two thirds of four widths, as gated blocks have three matrices, in blocks of 64.
+            ("intermediate_size", whole((hidden * 8 / 3).next_multiple_of(64))),
+            ("layers", whole(layers)),
+            ("heads", whole(heads)),
+            ("dimensions", whole(pooling.output_size(config.hidden_size))),
+        ]);
+        model.insert("attention".into(), "bidirectional".into());
+        model.insert("new".into(), new.into());
+    } else if !args.keep_blocks.is_empty() {
+        model.insert("base".into(), args.teacher.clone().into());
+        let keep: Vec<Value> = args.keep_blocks.iter().map(|&block| whole(block)).collect();
+        model.insert("keep_blocks".into(), keep.into());
+    } else {
+        bail!(
+            "the student is either --keep-blocks 0,2,4 of the teacher, or new: --layers 3 --hidden-size 256"
+        );
+    }
+    let columns: Vec<Value> = args.column.iter().map(|name| name.clone().into()).collect();
+    let data: Vec<Value> = args
+        .texts
+        .iter()
+        .map(|file| {
+            table(vec![("path", file.clone().into()), ("fields", columns.clone().into())]).into()
+        })
+        .collect();
+    let layers = if args.states { "uniform" } else { "none" };
+    let lr = args.lr.unwrap_or(if args.keep_blocks.is_empty() { 1e-3 } else { 1e-4 });
+    let stage = table(vec![
+        ("name", "distill".into()),
+        ("objective", "distillation".into()),
+        ("data", data.into()),
+        ("steps", whole(args.steps)),
+        ("batch_size", whole(args.batch_size)),
+        ("lr", lr.into()),
+        ("warmup", whole(args.steps / 20)),
+        ("schedule", "cosine".into()),
+        ("weight_decay", 0.01.into()),
+        (
+            "distillation",
+            table(vec![
+                ("teacher", args.teacher.clone().into()),
+                ("vectors", 1.0.into()),
+                ("scores", 1.0.into()),
+                ("layers", layers.into()),
+            ])
+            .into(),
+        ),
+    ]);
+    let recipe = table(vec![
+        ("name", "distill".into()),
+        ("seed", Value::Integer(args.seed as i64)),
+        ("model", model.into()),
+        ("stage", vec![Value::Table(stage)].into()),
+    ]);
+    Recipe::parse(&toml::to_string(&recipe)?)
+}

@@ -1,0 +1,190 @@
+//! `train-native quantize`
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use kiln_core::checkpoint::SelfTest;
+use serde_json::json;
+
+use super::{Global, ModelArgs};
+use crate::compress::{
+    Calibration, Gptq, Quantization, Storage, StoragePlan, TensorLine, export, quantize, sealed,
+};
+use crate::device::open;
+use crate::eval::plain_table;
+use crate::model::{is_quantized, load_embedder, open_folder, resolve};
+use crate::terminal::thousands;
+use crate::with_backend;
+
+/// Quantize a model to int8, int4 or FP8, embedding tables included, and write it as it is shipped: a
+/// folder, or one .kiln file. What is written carries the vectors of the full weights for some texts,
+/// and checks itself against them wherever it is loaded.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  train-native quantize -m model --scheme int8 -o model-int8
+  train-native quantize -m model --scheme int4 --method gptq --calibration texts.jsonl -o model.kiln
+  train-native quantize -m model --scheme int4 --tensor '*embeddings*=int8:64' -o model.kiln
+  train-native quantize -m model --scheme int4 --error-budget 0.01 -o model.kiln")]
+pub(super) struct QuantizeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Numbers and their blocks: int8, int4, fp8-e4m3, fp8-e5m2, each with :32, :64, :128 or :channel
+    #[arg(long, short, default_value = "int8", value_name = "SCHEME")]
+    scheme: Storage,
+    /// How weights are rounded
+    #[arg(long, value_enum, default_value_t = Method::Rtn)]
+    method: Method,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
+    /// GPTQ: inputs with the largest activations first
+    #[arg(long)]
+    act_order: bool,
+    /// Keep tensors whose names match another way: '*embeddings*=int8:64', '*.0.*=f16'; the last match counts
+    #[arg(long, value_name = "PATTERN=SCHEME")]
+    tensor: Vec<String>,
+    /// Most that a matrix may lose, as a share of its square (of its output's, with --calibration); one that
+    /// would lose more gets int8:32, or else f16
+    #[arg(long, value_name = "SHARE")]
+    error_budget: Option<f64>,
+    /// Where to write: a folder, or a file that ends in .kiln
+    #[arg(long, short, value_name = "DIR|FILE")]
+    output: PathBuf,
+}
+
+/// How weights are rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Method {
+    /// To the nearest, each block with the scale that fits it best
+    Rtn,
+    /// Calibrated: each rounding's cost is made good by the weights after it (needs --calibration)
+    Gptq,
+}
+
+/// Texts that go through the model.
+#[derive(Debug, Args)]
+pub(super) struct CalibrationArgs {
+    /// Texts like those that the model will see (.txt, .jsonl, .csv, .tsv, .parquet, also .gz or .zst)
+    #[arg(long, value_name = "FILE")]
+    pub(super) calibration: Option<String>,
+    /// Columns of the calibration texts, joined [default: text]
+    #[arg(long, value_name = "COLUMN")]
+    pub(super) calibration_column: Vec<String>,
+    /// Most tokens of calibration texts, which bounds the memory (one state a token)
+    #[arg(long, value_name = "N", default_value_t = 32_768)]
+    pub(super) calibration_tokens: usize,
+    /// Share of the mean that is added to the diagonal of what is inverted
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    pub(super) damping: f64,
+}
+
+/// Calibration texts, at least.
+const LEAST_TEXTS: usize = 8;
+
+impl CalibrationArgs {
+    /// Reads the texts, if there are some.
+    pub(super) fn read<B: burn::tensor::backend::Backend>(
+        &self,
+        embedder: &kiln_core::embedder::Embedder<B>,
+        global: &Global,
+    ) -> Result<Option<Calibration>> {
+        if !(self.damping.is_finite() && self.damping > 0.0) {
+            bail!("--damping must be above 0");
+        }
+        let Some(path) = &self.calibration else {
+            return Ok(None);
+        };
+        // No text has fewer tokens than one.
+        let texts =
+            Calibration::read_texts(path, &self.calibration_column, self.calibration_tokens)?;
+        let found = Calibration::new(embedder, &texts, LEAST_TEXTS, self.calibration_tokens)
+            .map_err(|error| error.context(path.clone()))?;
+        global.terminal().note(format!(
+            "calibrating with {} texts, {} tokens",
+            thousands(found.texts),
+            thousands(found.tokens)
+        ));
+        Ok(Some(found))
+    }
+}
+
+pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
+    let terminal = global.terminal();
+    if args.method == Method::Gptq && args.calibration.calibration.is_none() {
+        bail!("GPTQ needs --calibration: a file of texts like those that the model will see");
+    }
+    if args.act_order && args.method != Method::Gptq {
+        bail!("--act-order belongs to --method gptq");
+    }
+    if args.error_budget.is_some_and(|budget| !(budget.is_finite() && budget > 0.0)) {
+        bail!("--error-budget must be above 0");
+    }
+    let mut plan = StoragePlan::all(args.scheme);
+    plan.budget = args.error_budget;
+    for rule in &args.tensor {
+        plan = plan.with_rule(rule)?;
+    }
+    let folder = resolve(&args.model.model, terminal)?;
+    if folder.join("adapter_config.json").exists() && !folder.join("config.json").exists() {
+        // Adapters are merged into their base when they are loaded.
+    } else if is_quantized(open_folder(&folder)?.as_ref())? {
+        bail!(
+            "{}: is quantized already; quantize the model that it was made from",
+            folder.display()
+        );
+    }
+    let name = folder.display().to_string();
+    let device = open(global.device)?;
+    let (files, lines, reference) = with_backend!(&device, B, handle => {
+        let embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;
+        let reference = SelfTest::of(&embedder, 0.0)?;
+        let calibration = args.calibration.read(&embedder, global)?;
+        let how = Quantization {
+            plan: &plan,
+            gptq: (args.method == Method::Gptq)
+                .then_some(Gptq { damping: args.calibration.damping, act_order: args.act_order }),
+            calibration: calibration.as_ref(),
+        };
+        let model = quantize(embedder, &how, terminal)?;
+        (model.files, model.lines, reference)
+    });
+    let (files, exported) = sealed(files, &plan.usual().to_string(), reference)?;
+    export(&files, &args.output)?;
+    let full: usize = lines.iter().map(|line| 4 * line.shape.iter().product::<usize>()).sum();
+    let kept: usize = lines.iter().map(|line| line.bytes).sum();
+    let value = json!({
+        "output": args.output, "tensors": lines, "matrix_bytes": kept, "matrix_bytes_f32": full, "bytes": exported.bytes,
+        "cosine": exported.cosine, "least_cosine": exported.least_cosine,
+    });
+    terminal.result(&value, || {
+        let mut text = table(&lines);
+        text.push_str(&format!(
+            "matrices     {} bytes, {:.3} of f32\n",
+            thousands(kept),
+            kept as f64 / full.max(1) as f64
+        ));
+        text.push_str(&format!("all files    {} bytes\n", thousands(exported.bytes)));
+        text.push_str(&format!(
+            "self-test    least cosine to the full weights {:.5}; loading asks for {:.5}\n",
+            exported.cosine, exported.least_cosine
+        ));
+        text.push_str(&format!("written to   {}\n", args.output.display()));
+        text
+    })
+}
+
+fn table(lines: &[TensorLine]) -> String {
+    let header =
+        ["tensor", "shape", "kept as", "bytes", "lost", "output lost"].map(String::from).to_vec();
+    let rows = lines.iter().map(|line| {
+        vec![
+            line.tensor.clone(),
+            format!("{:?}", line.shape),
+            line.storage.to_string(),
+            thousands(line.bytes),
+            format!("{:.5}", line.weight_error),
+            line.output_error.map_or("-".into(), |error| format!("{error:.5}")),
+        ]
+    });
+    plain_table(&[header].into_iter().chain(rows).collect::<Vec<_>>())
+}

@@ -1,0 +1,144 @@
+//! Goes through a model block by block with a user's texts.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::backend::Backend;
+use kiln_core::embedder::Embedder;
+use kiln_core::model::{Gram, ModelInput};
+use kiln_core::tokenizer::TokenBatch;
+
+use crate::interrupt;
+use crate::terminal::Terminal;
+
+/// Tokens that are computed at once.
+const BATCH_TOKENS: usize = 4096;
+
+/// The texts, as batches without padding: only texts of one length stand together, so that nothing but
+/// tokens is summed up.
+pub struct Calibration {
+    batches: Vec<TokenBatch>,
+    /// How many texts there are.
+    pub texts: usize,
+    /// How many tokens.
+    pub tokens: usize,
+}
+
+impl Calibration {
+    /// Takes texts until there are `most_tokens` tokens; this bounds the memory, which is one state a
+    /// token.
+    ///
+    /// # Errors
+    /// Fewer than `least` texts that are not empty.
+    pub fn new<B: Backend>(
+        embedder: &Embedder<B>,
+        texts: &[String],
+        least: usize,
+        most_tokens: usize,
+    ) -> Result<Self> {
+        let mut by_length: BTreeMap<usize, Vec<_>> = BTreeMap::new();
+        let (mut count, mut tokens) = (0, 0);
+        for text in texts.iter().filter(|text| !text.trim().is_empty()) {
+            let encoded = embedder.tokenizer.encode("", text)?;
+            if tokens + encoded.ids.len() > most_tokens && count >= least {
+                break;
+            }
+            count += 1;
+            tokens += encoded.ids.len();
+            by_length.entry(encoded.ids.len()).or_default().push(encoded);
+        }
+        if count < least {
+            bail!("{count} calibration texts are not empty, and at least {least} are needed");
+        }
+        let mut batches = Vec::new();
+        for (length, texts) in &by_length {
+            for part in texts.chunks((BATCH_TOKENS / length.max(&1)).max(1)) {
+                batches.push(embedder.tokenizer.pad(&part.iter().collect::<Vec<_>>()));
+            }
+        }
+        Ok(Self { batches, texts: count, tokens })
+    }
+
+    /// Changes every projection of the blocks, the first block first. `change` gets a projection's
+    /// name in checkpoints, its weights `[out, in]`, their shape, and what goes into it once all blocks
+    /// before it are changed.
+    ///
+    /// # Errors
+    /// `change`'s own, with the projection's name; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+    pub fn walk<B: Backend>(
+        &self,
+        embedder: &mut Embedder<B>,
+        terminal: Terminal,
+        mut change: impl FnMut(&str, &mut [f32], [usize; 2], &Gram) -> Result<()>,
+    ) -> Result<()> {
+        let config = embedder.model.config.clone();
+        let (mode, device) = (config.attention, embedder.device.clone());
+        let backbone = &mut embedder.model.backbone;
+        let inputs: Vec<ModelInput<B>> =
+            self.batches.iter().map(|batch| ModelInput::new(batch, &device)).collect();
+        let mut states: Vec<_> = inputs.iter().map(|input| backbone.embed_tokens(input)).collect();
+        let layers = backbone.layers();
+        let bar = terminal.progress((2 * layers * inputs.len()) as u64, "calibrating");
+        for block in 0..layers {
+            let observers = backbone.observe_block(block, &config)?;
+            for (input, state) in inputs.iter().zip(&states) {
+                if interrupt::asked() {
+                    return Err(kiln_core::Error::Cancelled.into());
+                }
+                let shared = backbone.prepare(input, mode, state.dtype().into());
+                backbone.layer(block, state.clone(), &shared, false);
+                bar.inc(1);
+            }
+            backbone.observe_nothing();
+            let mut failure = None;
+            let changed = backbone.change_block(block, &config, |name, weights, shape| {
+                let observer =
+                    observers.iter().find(|(parts, _)| parts.iter().any(|part| part == name));
+                let seen = observer.and_then(|(_, gram)| gram.lock().ok());
+                let result = match seen {
+                    Some(gram) => gram
+                        .seen()
+                        .map_err(anyhow::Error::from)
+                        .and_then(|gram| change(name, weights, shape, gram)),
+                    None => Err(anyhow::anyhow!("nobody saw its inputs")),
+                };
+                result.map_err(|error| {
+                    let said = error.to_string();
+                    failure = Some(error.context(name.to_string()));
+                    kiln_core::Error::invalid(said)
+                })
+            });
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
+            changed?;
+            for (input, state) in inputs.iter().zip(&mut states) {
+                if interrupt::asked() {
+                    return Err(kiln_core::Error::Cancelled.into());
+                }
+                let shared = backbone.prepare(input, mode, state.dtype().into());
+                *state = backbone.layer(block, state.clone(), &shared, false).0;
+                bar.inc(1);
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Reads texts of a file for calibration.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn read_texts(path: &str, columns: &[String], most: usize) -> Result<Vec<String>> {
+        let columns = match columns {
+            [] => crate::text::Columns::required(&["text"]),
+            named => crate::text::Columns { fields: named.to_vec(), optional: Vec::new() },
+        };
+        let file = crate::text::TextFile::open(path, columns)?;
+        let records = file.records()?.take(most);
+        records
+            .map(|record| Ok(record?.joined()))
+            .collect::<Result<_>>()
+            .with_context(|| "calibration texts".to_string())
+    }
+}

@@ -1,0 +1,57 @@
+//! Writes a model as it is shipped: a folder, or one `.kiln` file, with the test that it carries.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use kiln_core::checkpoint::{
+    Files, LoadOptions, Manifest, SelfTest, load, write_directory, write_kiln_file,
+};
+use serde::Serialize;
+
+use crate::device::Cpu;
+use crate::vectors::write_atomically;
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Exported {
+    /// Bytes of all files.
+    pub bytes: usize,
+    /// Least cosine of its vectors to those of the full weights, over the texts of its test.
+    pub cosine: f32,
+    /// What whoever loads it asks for.
+    pub least_cosine: f32,
+}
+
+/// Puts the test and the sums among a model's files. `reference` are the vectors of the full weights;
+/// the model must come near them, and whoever loads it may be a little further away than it is here,
+/// because devices round differently.
+///
+/// # Errors
+/// Files that make no model.
+pub fn sealed(mut files: Files, weights: &str, reference: SelfTest) -> Result<(Files, Exported)> {
+    let open = SelfTest { least_cosine: -1.0, ..reference };
+    Manifest::seal(&mut files, weights, open.clone())?;
+    let embedder = load::<Cpu>(&files, &LoadOptions::default(), &Default::default())?;
+    let cosine = open.run(&embedder)?;
+    let least_cosine = (cosine - (0.5 * (1.0 - cosine)).max(0.003)).max(-1.0);
+    Manifest::seal(&mut files, weights, SelfTest { least_cosine, ..open })?;
+    let bytes = files.0.values().map(Vec::len).sum();
+    Ok((files, Exported { bytes, cosine, least_cosine }))
+}
+
+/// Writes files to a folder, or to one file where the name ends in `.kiln`; under a temporary name
+/// first.
+///
+/// # Errors
+/// Whatever the file system refuses.
+pub fn export(files: &Files, to: &Path) -> Result<()> {
+    if to.extension().is_none_or(|ending| ending != "kiln") {
+        return Ok(write_directory(to, files)?);
+    }
+    let mut bytes = Vec::new();
+    write_kiln_file(files, &mut bytes)?;
+    if let Some(parent) = to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+    }
+    write_atomically(to, &bytes)
+}

@@ -1,0 +1,20 @@
+//! From a trained model to the file that a page downloads: pruning, quantization, export.
+//!
+//! Calibrated methods go through the model block by block ([`Calibration::walk`]): what reaches each
+//! projection is summed up, the projections are changed, and the next block sees what the changed
+//! ones give.
+
+mod calibration;
+mod export;
+mod gptq;
+mod linear_algebra;
+mod plan;
+mod prune;
+mod quantize;
+
+pub use calibration::Calibration;
+pub use export::{Exported, export, sealed};
+pub use gptq::{Gptq, gptq};
+pub use plan::{Storage, StoragePlan};
+pub use prune::{Pattern, PruneMethod, Pruned, prune};
+pub use quantize::{Quantization, QuantizedModel, TensorLine, quantize};

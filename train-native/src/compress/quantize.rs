@@ -1,0 +1,171 @@
+//! Quantizes a whole model: rounding or GPTQ, tensor by tensor, with what each loses.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use burn::tensor::backend::Backend;
+use kiln_core::checkpoint::{Files, StoredTensor, Weights, save, write_tensors};
+use kiln_core::embedder::Embedder;
+use serde::Serialize;
+
+use super::linear_algebra::{output_error, weight_error};
+use super::plan::{stored, values};
+use super::{Calibration, Gptq, Storage, StoragePlan, gptq};
+use crate::terminal::Terminal;
+
+/// How a model is quantized.
+pub struct Quantization<'a> {
+    /// Which tensor is kept how.
+    pub plan: &'a StoragePlan,
+    /// GPTQ, where it is used; else rounding to the nearest.
+    pub gptq: Option<Gptq>,
+    /// Texts, for GPTQ and for the outputs' errors.
+    pub calibration: Option<&'a Calibration>,
+}
+
+/// What became of one tensor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TensorLine {
+    /// Its name.
+    pub tensor: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// How it is kept.
+    pub storage: Storage,
+    /// Bytes that it takes, scales included.
+    pub bytes: usize,
+    /// Share of its square that is lost.
+    pub weight_error: f64,
+    /// Share of its output's square that is lost on the calibration texts.
+    pub output_error: Option<f64>,
+}
+
+/// A quantized model.
+pub struct QuantizedModel {
+    /// Its files.
+    pub files: Files,
+    /// What became of each matrix.
+    pub lines: Vec<TensorLine>,
+}
+
+/// Quantizes a model with full weights.
+///
+/// # Errors
+/// A block that does not divide a matrix, weights that are not finite, a singular Hessian, Ctrl-C.
+pub fn quantize<B: Backend>(
+    mut embedder: Embedder<B>,
+    how: &Quantization<'_>,
+    terminal: Terminal,
+) -> Result<QuantizedModel> {
+    let plan = how.plan;
+    let mut done: BTreeMap<String, (StoredTensor, TensorLine)> = BTreeMap::new();
+    if let Some(calibration) = how.calibration {
+        calibration.walk(&mut embedder, terminal, |name, weights, shape, gram| {
+            let before = weights.to_vec();
+            let mut last = None;
+            for storage in plan.ladder(plan.of(name, &shape)?, shape[1]) {
+                let mut after = before.clone();
+                let tensor = match (storage, how.gptq) {
+                    (Storage::Quantized(scheme), Some(settings)) => {
+                        StoredTensor::Quantized(gptq(&mut after, shape, scheme, gram, settings)?)
+                    }
+                    _ => stored(storage, &shape, &before)?,
+                };
+                after = values(&tensor);
+                let lost = output_error(&before, &after, gram);
+                let line = TensorLine {
+                    output_error: Some(lost),
+                    ..line_of(name, &shape, storage, &tensor, weight_error(&before, &after))
+                };
+                weights.copy_from_slice(&after);
+                last = Some((tensor, line));
+                if plan.budget.is_none_or(|budget| lost <= budget) {
+                    break;
+                }
+            }
+            done.extend(last.map(|found| (name.to_string(), found)));
+            Ok(())
+        })?;
+    }
+    let mut files = save(&embedder)?;
+    let mut lines = Vec::new();
+    let stems: Vec<String> = files
+        .0
+        .keys()
+        .filter_map(|path| path.strip_suffix(".safetensors").map(String::from))
+        .collect();
+    for stem in stems {
+        let mut weights = Weights::open(&files, &stem)?;
+        let names: Vec<(String, Vec<usize>)> = weights
+            .tensors()
+            .iter()
+            .map(|(name, info)| (name.clone(), info.shape.clone()))
+            .collect();
+        let mut tensors = Vec::new();
+        for (name, shape) in names {
+            if let Some((tensor, line)) = done.remove(&name).filter(|_| stem == "model") {
+                lines.push(line);
+                tensors.push((name, tensor));
+                continue;
+            }
+            let read = weights.read(&name)?.unwrap_or_default();
+            let (tensor, line) =
+                rounded(plan, &name, &shape, &read).with_context(|| name.clone())?;
+            if shape.len() > 1 {
+                lines.push(line);
+            }
+            tensors.push((name, tensor));
+        }
+        let bytes = write_tensors(&tensors, &[("format", "pt")])?;
+        files.0.insert(format!("{stem}.safetensors"), bytes);
+    }
+    Ok(QuantizedModel { files, lines })
+}
+
+/// A tensor in the fewest bits that the plan's budget allows.
+fn rounded(
+    plan: &StoragePlan,
+    name: &str,
+    shape: &[usize],
+    before: &[f32],
+) -> Result<(StoredTensor, TensorLine)> {
+    let mut steps =
+        plan.ladder(plan.of(name, shape)?, shape.last().copied().unwrap_or(0)).into_iter();
+    let mut storage = steps.next().unwrap_or(Storage::F32);
+    loop {
+        let tensor = stored(storage, shape, before)?;
+        let lost = weight_error(before, &values(&tensor));
+        match steps.next() {
+            Some(next) if plan.budget.is_some_and(|budget| lost > budget) => storage = next,
+            _ => {
+                let line = line_of(name, shape, storage, &tensor, lost);
+                return Ok((tensor, line));
+            }
+        }
+    }
+}
+
+fn line_of(
+    name: &str,
+    shape: &[usize],
+    storage: Storage,
+    tensor: &StoredTensor,
+    weight_error: f64,
+) -> TensorLine {
+    let bytes = match tensor {
+        StoredTensor::Full(_, values) => 4 * values.len(),
+        StoredTensor::Half(_, values) => 2 * values.len(),
+        StoredTensor::Quantized(matrix) => {
+            let scale = if matrix.has_narrow_scales() { 2 } else { 4 };
+            matrix.codes().len() + scale * matrix.scales().len()
+        }
+    };
+    TensorLine {
+        tensor: name.into(),
+        shape: shape.to_vec(),
+        storage,
+        bytes,
+        weight_error,
+        output_error: None,
+    }
+}

@@ -1,0 +1,234 @@
+//! What a stage learns from a teacher: its vectors, the scores between them, its hidden states
+//! (NV-Embed, appendix A; METHODS.md 1).
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use burn::module::Param;
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{Distribution, FloatDType, Tensor, TensorData};
+use kiln_core::checkpoint::LoadOptions;
+use kiln_core::embedder::{EmbedOptions, EmbeddingModel};
+use kiln_core::loss::score_distillation;
+use kiln_core::model::ModelInput;
+use kiln_core::pooling::l2_normalize;
+use kiln_core::tokenizer::Tokenizer;
+
+use super::chunks::Chunk;
+use super::setup::Tools;
+use super::trainee::Trainee;
+use crate::data::{Batch, DataSet, Text};
+use crate::embedding::BLOCK;
+use crate::eval::{Cache, Encoder, ModelEncoder, WeightBits, fingerprint};
+use crate::model::{folders, load_embedder};
+use crate::recipe::{Distillation, Recipe};
+use crate::terminal::Terminal;
+
+/// The teachers of a run, each loaded when a stage first asks for it.
+pub(super) struct Lessons<'a, B: AutodiffBackend> {
+    recipe: &'a Recipe,
+    tokenizer: Tokenizer,
+    device: B::Device,
+    terminal: Terminal,
+    loaded: HashMap<usize, Lesson<B>>,
+}
+
+impl<'a, B: AutodiffBackend> Lessons<'a, B> {
+    pub(super) fn new(recipe: &'a Recipe, tools: &Tools<B>, terminal: Terminal) -> Self {
+        Self {
+            recipe,
+            tokenizer: tools.tokenizer.clone(),
+            device: tools.device.clone(),
+            terminal,
+            loaded: HashMap::new(),
+        }
+    }
+
+    /// What a stage learns from a teacher, if anything.
+    pub(super) fn of(&mut self, stage: usize, student: usize) -> Result<Option<&Lesson<B>>> {
+        let Some(settings) = &self.recipe.stages[stage].distillation else {
+            return Ok(None);
+        };
+        if !self.loaded.contains_key(&stage) {
+            // One teacher at a time is in memory.
+            self.loaded.clear();
+            let name = &self.recipe.stages[stage].name;
+            let lesson =
+                Lesson::load(settings, &self.tokenizer, student, &self.device, self.terminal)
+                    .with_context(|| format!("stage {name:?}, the teacher"))?;
+            self.loaded.insert(stage, lesson);
+        }
+        Ok(self.loaded.get(&stage))
+    }
+}
+
+/// A teacher, and what is learned from it.
+pub(super) struct Lesson<B: AutodiffBackend> {
+    settings: Distillation,
+    teacher: ModelEncoder<B::InnerBackend>,
+    kept: bool,
+    /// Pairs of a student's and a teacher's layers.
+    pairs: Vec<[usize; 2]>,
+}
+
+impl<B: AutodiffBackend> Lesson<B> {
+    fn load(
+        settings: &Distillation,
+        tokenizer: &Tokenizer,
+        student: usize,
+        device: &B::Device,
+        terminal: Terminal,
+    ) -> Result<Self> {
+        let options = LoadOptions::default();
+        let embedder =
+            load_embedder::<B::InnerBackend>(&settings.teacher, &options, device, terminal)?;
+        let pairs = settings.layers.pairs(student, embedder.model.backbone.layers())?;
+        if !pairs.is_empty() && embedder.tokenizer.to_json()? != tokenizer.to_json()? {
+            bail!(
+                "{} has another tokenizer than the student, so their hidden states are not of the \
+                 same tokens; set distillation.layers = \"none\", or give the student the teacher's tokenizer",
+                settings.teacher
+            );
+        }
+        let files: Vec<PathBuf> = folders(&settings.teacher, terminal)?;
+        let name = fingerprint(&files, &options, None, WeightBits::Full)?;
+        let cache =
+            Cache::default_folder().and_then(|folder| Cache::open(&folder, &name, terminal));
+        let kept = cache.is_some();
+        let teacher = ModelEncoder::new(embedder, EmbedOptions::default(), cache, terminal);
+        Ok(Self { settings: settings.clone(), teacher, kept, pairs })
+    }
+
+    /// Whether hidden states are compared.
+    pub(super) fn has_layers(&self) -> bool {
+        !self.pairs.is_empty()
+    }
+
+    /// New projections from the student's width to the teacher's, where they differ.
+    pub(super) fn projections(
+        &self,
+        student: &EmbeddingModel<B>,
+        device: &B::Device,
+    ) -> Vec<Param<Tensor<B, 2>>> {
+        let (from, to) =
+            (student.config.hidden_size, self.teacher.embedder.model.config.hidden_size);
+        if from == to {
+            return Vec::new();
+        }
+        let spread = Distribution::Normal(0.0, (from as f64).powf(-0.5));
+        let one = |_| Param::from_tensor(Tensor::random([from, to], spread, device));
+        self.pairs.iter().map(one).collect()
+    }
+
+    /// Checks that the student can learn this, and embeds all texts of the stage once.
+    ///
+    /// # Errors
+    /// Vectors of another width than the teacher's; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+    pub(super) fn prepare(&self, student: &EmbeddingModel<B>, sets: &[DataSet]) -> Result<()> {
+        let Distillation { vectors, scores, .. } = self.settings;
+        let (own, theirs) = (student.dimensions(), self.teacher.embedder.model.dimensions());
+        if vectors > 0.0 && own != theirs {
+            bail!(
+                "the student's vectors have {own} dimensions and the teacher's {theirs}; set \
+                 model.new.dimensions = {theirs}, or learn from the scores alone (vectors = 0, scores = 1)"
+            );
+        }
+        if (vectors == 0.0 && scores == 0.0) || !self.kept {
+            return Ok(());
+        }
+        let [query, document] = self.prompts();
+        let mut waiting: [Vec<String>; 2] = Default::default();
+        let encode = |texts: &mut Vec<String>, prompt: &str, least: usize| -> Result<()> {
+            if texts.len() >= least && !texts.is_empty() {
+                self.teacher.encode(texts, prompt)?;
+                texts.clear();
+            }
+            Ok(())
+        };
+        for set in sets {
+            for at in 0..set.len() {
+                let example = set.get(at)?;
+                waiting[0].push(example.query);
+                waiting[1].extend(example.pos.into_iter().chain(example.neg));
+                encode(&mut waiting[0], &query, 8 * BLOCK)?;
+                encode(&mut waiting[1], &document, 8 * BLOCK)?;
+            }
+        }
+        encode(&mut waiting[0], &query, 0)?;
+        encode(&mut waiting[1], &document, 0)
+    }
+
+    /// The teacher's own prompts of queries and documents.
+    fn prompts(&self) -> [String; 2] {
+        ["query", "document"].map(|role| self.teacher.own_prompt(&[role]))
+    }
+
+    /// The teacher's vectors `[texts, dim]` of a batch, queries first, divided by their norm.
+    fn teacher_vectors(&self, batch: &Batch, device: &B::Device) -> Result<Tensor<B, 2>> {
+        let [query, document] = self.prompts();
+        let texts = |texts: &[Text]| texts.iter().map(|one| one.text.clone()).collect::<Vec<_>>();
+        let mut vectors = self.teacher.encode(&texts(&batch.queries), &query)?;
+        vectors.extend(self.teacher.encode(&texts(&batch.documents), &document)?);
+        let (count, dim) = (vectors.len(), vectors.first().map_or(0, Vec::len));
+        let data = TensorData::new(vectors.concat(), [count, dim]);
+        Ok(l2_normalize(Tensor::<B, 2>::from_data(data, device)))
+    }
+
+    /// What the vectors `[texts, dim]` of a batch, queries first, miss of the teacher's; `None`
+    /// where only hidden states are compared.
+    pub(super) fn vectors_loss(
+        &self,
+        student: Tensor<B, 2>,
+        batch: &Batch,
+    ) -> Result<Option<Tensor<B, 1>>> {
+        let Distillation { alpha, vectors, scores, temperature, .. } = self.settings;
+        if vectors == 0.0 && scores == 0.0 {
+            return Ok(None);
+        }
+        let device = student.device();
+        let teacher = self.teacher_vectors(batch, &device)?;
+        let mut loss = Tensor::<B, 1>::zeros([1], &device);
+        if vectors > 0.0 {
+            let cosines = (student.clone() * teacher.clone()).sum_dim(1);
+            loss = loss + (-cosines.mean() + 1.0).mul_scalar(vectors);
+        }
+        if scores > 0.0 {
+            let [count, _] = student.dims();
+            // A text is not compared with itself: far below every cosine.
+            let own = Tensor::<B, 2>::eye(count, &device).mul_scalar(-1e4);
+            let between = |x: Tensor<B, 2>| x.clone().matmul(x.transpose()) + own.clone();
+            let found = score_distillation(between(student), between(teacher), temperature);
+            loss = loss + found.mul_scalar(scores);
+        }
+        Ok(Some(loss.mul_scalar(alpha)))
+    }
+
+    /// Sum over the pairs of layers of the mean squared error between the student's states
+    /// `[batch, seq, hidden]` and the teacher's, over the tokens of a chunk.
+    pub(super) fn states_loss(
+        &self,
+        student: &Trainee<B>,
+        layers: &[Tensor<B, 3>],
+        input: &ModelInput<B>,
+        chunk: &Chunk,
+        device: &B::Device,
+    ) -> Tensor<B, 1> {
+        let inner = ModelInput::<B::InnerBackend>::new(&chunk.tokens, device);
+        let theirs = self.teacher.embedder.model.states(&inner).layers;
+        let mask = input.attention_mask.clone().float();
+        let tokens = mask.clone().sum();
+        let mut loss = Tensor::<B, 1>::zeros([1], device);
+        for (number, &[own, their]) in self.pairs.iter().enumerate() {
+            let mut state = layers[own].clone();
+            if let Some(projection) = student.projections.get(number) {
+                state = state.matmul(projection.val().unsqueeze());
+            }
+            let target = Tensor::<B, 3>::from_inner(theirs[their].clone());
+            let error = (state.cast(FloatDType::F32) - target).powf_scalar(2.0);
+            let error: Tensor<B, 2> = error.mean_dim(2).squeeze_dim(2);
+            loss = loss + (error * mask.clone()).sum() / tokens.clone();
+        }
+        loss.mul_scalar(self.settings.alpha)
+    }
+}

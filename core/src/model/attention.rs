@@ -8,7 +8,7 @@ use burn::tensor::{Bool, Tensor, backend::Backend, module};
 
 use super::linear::Linear;
 use super::rotary::{Angles, Rotary};
-use crate::host;
+use crate::host::{self, Heads};
 
 /// Sizes and options of an [`Attention`] block.
 pub(super) struct AttentionOptions<'a> {
@@ -78,9 +78,17 @@ impl<B: Backend> Attention<B> {
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let [batch, seq, _] = x.dims();
         let Self { heads, kv_heads, head_dim, .. } = *self;
+        let mut qkv = self.qkv.forward(x);
+        if self.query_norm.is_none() && self.key_norm.is_none() && !want_weights {
+            let shape = Heads { queries: heads, keys: kv_heads, width: head_dim };
+            match host::attention(qkv, shape, angles, mask) {
+                Ok(context) => return (self.output.forward(context), None),
+                Err(same) => qkv = same,
+            }
+        }
         // [batch, seq, all heads, head_dim], seen as [batch, all heads, seq, head_dim]: views, no copies.
         let all = heads + 2 * kv_heads;
-        let qkv = self.qkv.forward(x).reshape([batch, seq, all, head_dim]).swap_dims(1, 2);
+        let qkv = qkv.reshape([batch, seq, all, head_dim]).swap_dims(1, 2);
         let mut query = qkv.clone().narrow(1, 0, heads);
         let mut key = qkv.clone().narrow(1, heads, kv_heads);
         let value = qkv.narrow(1, heads + kv_heads, kv_heads);

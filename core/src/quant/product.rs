@@ -12,20 +12,29 @@ use super::packed::{Activations, LANES, PackedMatrix, STEP};
 use super::scheme::Number;
 use crate::{Error, Result};
 
-/// Rounds a block of activations to int8; what one step is worth, and the sum of the values.
+/// Rounds a block of activations to int8; what one step is worth (NaN where a value is NaN or
+/// infinite, so that what comes of it is), and the sum of the values.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub(super) fn quantize(from: &[f32], to: &mut [i8]) -> (f32, i32) {
-    let mut largest = 0.0f32;
+    // Without the sign, the bits of numbers are in the numbers' order.
+    let mut largest = 0u32;
     for value in from {
-        let size = value.abs();
-        // A select that keeps NaN out of the scale; NaN itself becomes 0 below.
-        largest = if size > largest { size } else { largest };
+        largest = largest.max(value.to_bits() & 0x7fff_ffff);
     }
-    let scale = if largest > 0.0 { largest / 127.0 } else { 1.0 };
-    let inverse = 1.0 / scale;
+    let largest = f32::from_bits(largest);
+    if !largest.is_finite() || largest == 0.0 {
+        to.fill(0);
+        return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
+    }
+    // The smallest numbers, whose inverse is none, are made larger first.
+    let lift = if largest < 1e-30 { 2f32.powi(100) } else { 1.0 };
+    let (scale, inverse) = (largest / 127.0, 127.0 / (largest * lift));
     let mut sum = 0i32;
     for (value, byte) in from.iter().zip(to) {
-        let whole = ((value * inverse).round_ties_even() as i32).clamp(-127, 127);
+        // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
+        let shifted = value * lift * inverse + 12_582_912.0;
+        let whole = shifted.to_bits().wrapping_sub(0x4b40_0000) as i32;
+        let whole = whole.clamp(-127, 127);
         sum += whole;
         *byte = whole as i8;
     }
@@ -49,25 +58,22 @@ impl PackedMatrix {
             return Err(Error::invalid("the bias has another width than the outputs"));
         }
         let rows = x.len() / self.inputs;
-        let mut y = match bias {
-            Some(bias) => bias.repeat(rows),
-            None => vec![0.0; rows * self.outputs],
-        };
+        let mut y = vec![0.0; rows * self.outputs];
         let x = self.activations(x);
         #[cfg(target_arch = "x86_64")]
         {
             if avx512::is_here() {
                 // SAFETY: the processor has what the function was compiled for.
-                unsafe { avx512::product(self, &x, &mut y) };
+                unsafe { avx512::product(self, &x, bias, &mut y) };
                 return Ok(y);
             }
             if avx2::is_here() {
                 // SAFETY: the processor has what the function was compiled for.
-                unsafe { avx2::product(self, &x, &mut y) };
+                unsafe { avx2::product(self, &x, bias, &mut y) };
                 return Ok(y);
             }
         }
-        portable(self, &x, &mut y);
+        portable(self, &x, bias, &mut y);
         Ok(y)
     }
 }
@@ -90,13 +96,18 @@ fn step(packed: &PackedMatrix, at: usize) -> [u8; LANES * STEP] {
 
 /// The product in plain Rust, in loops that compilers turn into SIMD.
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-pub(super) fn portable(packed: &PackedMatrix, x: &Activations, y: &mut [f32]) {
+pub(super) fn portable(
+    packed: &PackedMatrix,
+    x: &Activations,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+) {
     let (inputs, outputs, block) = (packed.inputs, packed.outputs, packed.block);
     let (blocks, steps) = (inputs / block, block / STEP);
     let rows = x.values.chunks_exact(inputs).zip(x.blocks.chunks_exact(blocks));
     for ((values, of_blocks), y) in rows.zip(y.chunks_exact_mut(outputs)) {
         for (group, y) in y.chunks_mut(LANES).enumerate() {
-            let mut sums = [0.0f32; LANES];
+            let mut sums = starts(bias, group * LANES, y.len());
             for (at, of_block) in of_blocks.iter().enumerate() {
                 let mut whole = [of_block.correction; LANES];
                 for part in 0..steps {
@@ -113,16 +124,25 @@ pub(super) fn portable(packed: &PackedMatrix, x: &Activations, y: &mut [f32]) {
                     *sum = (whole as f32).mul_add(scale * of_block.scale, *sum);
                 }
             }
-            y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum);
+            y.copy_from_slice(&sums[..y.len()]);
         }
     }
+}
+
+/// What the sums of a group of outputs begin with: the bias, or zero.
+fn starts(bias: Option<&[f32]>, first: usize, width: usize) -> [f32; LANES] {
+    let mut sums = [0.0f32; LANES];
+    if let Some(bias) = bias {
+        sums[..width].copy_from_slice(&bias[first..first + width]);
+    }
+    sums
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use std::arch::x86_64::*;
 
-    use super::{Activations, LANES, Number, PackedMatrix, STEP};
+    use super::{Activations, LANES, Number, PackedMatrix, STEP, starts};
 
     /// Rows of activations that are worked on together.
     const TILE: usize = 6;
@@ -136,7 +156,26 @@ mod avx512 {
 
     /// As [`super::portable`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    pub(super) fn product(packed: &PackedMatrix, x: &Activations, y: &mut [f32]) {
+    pub(super) fn product(
+        packed: &PackedMatrix,
+        x: &Activations,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+    ) {
+        match packed.number {
+            Number::Int4 => groups::<true>(packed, x, bias, y),
+            _ => groups::<false>(packed, x, bias, y),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    fn groups<const FOUR: bool>(
+        packed: &PackedMatrix,
+        x: &Activations,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+    ) {
         let rows = x.values.len() / packed.inputs;
         let groups = packed.outputs.div_ceil(LANES);
         let mut group = 0;
@@ -146,10 +185,10 @@ mod avx512 {
             while row < rows {
                 let tall = row + TILE <= rows;
                 match (tall, pair) {
-                    (true, true) => tile::<TILE, 2>(packed, x, y, group, row),
-                    (true, false) => tile::<TILE, 1>(packed, x, y, group, row),
-                    (false, true) => tile::<1, 2>(packed, x, y, group, row),
-                    (false, false) => tile::<1, 1>(packed, x, y, group, row),
+                    (true, true) => tile::<TILE, 2, FOUR>(packed, x, bias, y, group, row),
+                    (true, false) => tile::<TILE, 1, FOUR>(packed, x, bias, y, group, row),
+                    (false, true) => tile::<1, 2, FOUR>(packed, x, bias, y, group, row),
+                    (false, false) => tile::<1, 1, FOUR>(packed, x, bias, y, group, row),
                 }
                 row += if tall { TILE } else { 1 };
             }
@@ -157,66 +196,77 @@ mod avx512 {
         }
     }
 
-    /// 4 inputs of 16 outputs, unsigned.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    fn weights(packed: &PackedMatrix, at: usize) -> __m512i {
-        match packed.number {
-            Number::Int4 => {
-                let bytes: &[u8] = &packed.values[at * 32..at * 32 + 32];
-                // SAFETY: the slice has 32 bytes, and the load asks for no alignment.
-                let pairs = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
-                let low = _mm256_and_si256(pairs, _mm256_set1_epi8(15));
-                let high = _mm256_and_si256(_mm256_srli_epi16::<4>(pairs), _mm256_set1_epi8(15));
-                _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
-            }
-            _ => {
-                let bytes: &[u8] = &packed.values[at * 64..at * 64 + 64];
-                // SAFETY: the slice has 64 bytes, and the load asks for no alignment.
-                unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-            }
-        }
-    }
-
     /// Some rows by `GROUPS` times 16 outputs: a broadcast activation serves all groups.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    fn tile<const ROWS: usize, const GROUPS: usize>(
+    fn tile<const ROWS: usize, const GROUPS: usize, const FOUR: bool>(
         packed: &PackedMatrix,
         x: &Activations,
+        bias: Option<&[f32]>,
         y: &mut [f32],
         group: usize,
         first: usize,
     ) {
         let (inputs, block) = (packed.inputs, packed.block);
         let (blocks, steps) = (inputs / block, block / STEP);
+        // Bytes of 4 inputs of 16 outputs, and of a whole group.
+        let stride = if FOUR { 32 } else { 64 };
+        let whole_group = inputs / STEP * stride;
+        let weights: &[u8] = &packed.values[group * whole_group..(group + GROUPS) * whole_group];
         let values: &[i8] = &x.values[first * inputs..(first + ROWS) * inputs];
         let of_blocks = &x.blocks[first * blocks..(first + ROWS) * blocks];
+        let scales: &[f32] =
+            &packed.scales[group * blocks * LANES..(group + GROUPS) * blocks * LANES];
+        let width = |side: usize| LANES.min(packed.outputs - (group + side) * LANES);
         let mut sums = [[_mm512_setzero_ps(); ROWS]; GROUPS];
+        for (side, sums) in sums.iter_mut().enumerate() {
+            let start = starts(bias, (group + side) * LANES, width(side));
+            // SAFETY: the array has 16 numbers of 4 bytes, and the load asks for no alignment.
+            *sums = [unsafe { _mm512_loadu_ps(start.as_ptr()) }; ROWS];
+        }
         for at in 0..blocks {
             let mut whole = [[_mm512_setzero_si512(); ROWS]; GROUPS];
             for row in 0..ROWS {
                 let start = _mm512_set1_epi32(of_blocks[row * blocks + at].correction);
                 (0..GROUPS).for_each(|side| whole[side][row] = start);
             }
-            for part in 0..steps {
-                let step = at * steps + part;
+            for step in at * steps..(at + 1) * steps {
                 let mut sides = [_mm512_setzero_si512(); GROUPS];
                 for (side, weight) in sides.iter_mut().enumerate() {
-                    *weight = weights(packed, (group + side) * (inputs / STEP) + step);
+                    // SAFETY: `step` is below `inputs / 4` and `side` below `GROUPS`, so the `stride`
+                    // bytes from here on lie inside `weights`, which has `GROUPS whole_group` bytes; as
+                    // many are read, and the loads ask for no alignment.
+                    *weight = unsafe {
+                        let from = weights.as_ptr().add(side * whole_group + step * stride);
+                        if FOUR {
+                            let pairs = _mm256_loadu_si256(from.cast());
+                            let mask = _mm256_set1_epi8(15);
+                            let low = _mm256_and_si256(pairs, mask);
+                            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(pairs), mask);
+                            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+                        } else {
+                            _mm512_loadu_si512(from.cast())
+                        }
+                    };
                 }
                 for row in 0..ROWS {
-                    let four = &values[row * inputs + step * STEP..][..STEP];
-                    let four = [four[0] as u8, four[1] as u8, four[2] as u8, four[3] as u8];
-                    let four = _mm512_set1_epi32(i32::from_le_bytes(four));
+                    // SAFETY: `row` is below `ROWS` and `4 step + 3` below `inputs`, so the four bytes
+                    // lie inside `values`, which has `ROWS inputs` bytes.
+                    let four = unsafe {
+                        values
+                            .as_ptr()
+                            .add(row * inputs + step * STEP)
+                            .cast::<i32>()
+                            .read_unaligned()
+                    };
+                    let four = _mm512_set1_epi32(four);
                     for side in 0..GROUPS {
                         whole[side][row] = _mm512_dpbusd_epi32(whole[side][row], sides[side], four);
                     }
                 }
             }
             for side in 0..GROUPS {
-                let start = ((group + side) * blocks + at) * LANES;
-                let scale: &[f32] = &packed.scales[start..start + LANES];
+                let scale: &[f32] = &scales[(side * blocks + at) * LANES..][..LANES];
                 // SAFETY: the slice has 16 numbers of 4 bytes, and the load asks for no alignment.
                 let scale = unsafe { _mm512_loadu_ps(scale.as_ptr()) };
                 for row in 0..ROWS {
@@ -229,13 +279,12 @@ mod avx512 {
         }
         for (side, sums) in sums.into_iter().enumerate() {
             let start = (group + side) * LANES;
-            let width = LANES.min(packed.outputs - start);
             for (row, sum) in sums.into_iter().enumerate() {
                 let mut lanes = [0.0f32; LANES];
                 // SAFETY: the array has 16 numbers of 4 bytes, and the store asks for no alignment.
                 unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sum) };
-                let y = &mut y[(first + row) * packed.outputs + start..][..width];
-                y.iter_mut().zip(lanes).for_each(|(y, sum)| *y += sum);
+                let y = &mut y[(first + row) * packed.outputs + start..][..width(side)];
+                y.copy_from_slice(&lanes[..y.len()]);
             }
         }
     }
@@ -245,7 +294,7 @@ mod avx512 {
 mod avx2 {
     use std::arch::x86_64::*;
 
-    use super::{Activations, LANES, Number, PackedMatrix, STEP};
+    use super::{Activations, LANES, Number, PackedMatrix, STEP, starts};
 
     /// Rows of activations that are worked on together.
     const TILE: usize = 3;
@@ -257,17 +306,22 @@ mod avx2 {
 
     /// As [`super::portable`].
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn product(packed: &PackedMatrix, x: &Activations, y: &mut [f32]) {
+    pub(super) fn product(
+        packed: &PackedMatrix,
+        x: &Activations,
+        bias: Option<&[f32]>,
+        y: &mut [f32],
+    ) {
         let rows = x.values.len() / packed.inputs;
         for group in 0..packed.outputs.div_ceil(LANES) {
             let mut row = 0;
             while row < rows {
                 let tall = row + TILE <= rows;
                 match (packed.number, tall) {
-                    (Number::Int4, true) => tile::<TILE, true>(packed, x, y, group, row),
-                    (Number::Int4, false) => tile::<1, true>(packed, x, y, group, row),
-                    (_, true) => tile::<TILE, false>(packed, x, y, group, row),
-                    (_, false) => tile::<1, false>(packed, x, y, group, row),
+                    (Number::Int4, true) => tile::<TILE, true>(packed, x, bias, y, group, row),
+                    (Number::Int4, false) => tile::<1, true>(packed, x, bias, y, group, row),
+                    (_, true) => tile::<TILE, false>(packed, x, bias, y, group, row),
+                    (_, false) => tile::<1, false>(packed, x, bias, y, group, row),
                 }
                 row += if tall { TILE } else { 1 };
             }
@@ -300,6 +354,7 @@ mod avx2 {
     fn tile<const ROWS: usize, const FOUR: bool>(
         packed: &PackedMatrix,
         x: &Activations,
+        bias: Option<&[f32]>,
         y: &mut [f32],
         group: usize,
         first: usize,
@@ -309,7 +364,12 @@ mod avx2 {
         let values: &[i8] = &x.values[first * inputs..(first + ROWS) * inputs];
         let of_blocks = &x.blocks[first * blocks..(first + ROWS) * blocks];
         let ones = _mm256_set1_epi16(1);
-        let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
+        let width = LANES.min(packed.outputs - group * LANES);
+        let start = starts(bias, group * LANES, width);
+        let (low, high) = start.split_at(8);
+        // SAFETY: both halves have 8 numbers of 4 bytes, and the load asks for no alignment.
+        let start = unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] };
+        let mut sums = [start; ROWS];
         for at in 0..blocks {
             let mut whole = [[_mm256_setzero_si256(); 2]; ROWS];
             for (row, whole) in whole.iter_mut().enumerate() {
@@ -353,7 +413,6 @@ mod avx2 {
             }
         }
         let start = group * LANES;
-        let width = LANES.min(packed.outputs - start);
         for (row, sums) in sums.into_iter().enumerate() {
             let mut lanes = [0.0f32; LANES];
             let (low, high) = lanes.split_at_mut(8);
@@ -363,7 +422,7 @@ mod avx2 {
                 _mm256_storeu_ps(high.as_mut_ptr(), sums[1]);
             }
             let y = &mut y[(first + row) * packed.outputs + start..][..width];
-            y.iter_mut().zip(lanes).for_each(|(y, sum)| *y += sum);
+            y.copy_from_slice(&lanes[..width]);
         }
     }
 }
@@ -409,20 +468,22 @@ mod tests {
             let packed = packed(&matrix(outputs, inputs, seed), [outputs, inputs], &scheme);
             let x: Vec<f32> = matrix(rows, inputs, seed + 1).iter().map(|x| x * size).collect();
             let x = packed.activations(&x);
+            let bias = matrix(1, outputs, seed + 2);
+            let bias = (seed % 2 == 0).then_some(bias.as_slice());
             let mut expected = vec![0.0; rows * outputs];
-            portable(&packed, &x, &mut expected);
+            portable(&packed, &x, bias, &mut expected);
             #[cfg(target_arch = "x86_64")]
             {
                 if avx512::is_here() {
                     let mut found = vec![0.0; rows * outputs];
                     // SAFETY: the processor has what the function was compiled for.
-                    unsafe { avx512::product(&packed, &x, &mut found) };
+                    unsafe { avx512::product(&packed, &x, bias, &mut found) };
                     prop_assert_eq!(&found, &expected);
                 }
                 if avx2::is_here() {
                     let mut found = vec![0.0; rows * outputs];
                     // SAFETY: the processor has what the function was compiled for.
-                    unsafe { avx2::product(&packed, &x, &mut found) };
+                    unsafe { avx2::product(&packed, &x, bias, &mut found) };
                     prop_assert_eq!(&found, &expected);
                 }
             }

@@ -9,11 +9,13 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use burn::tensor::backend::Backend;
+use kiln_core::checkpoint::Manifest;
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::index::cosine;
 use serde::{Deserialize, Serialize};
 
 use crate::embedding::embed_texts;
+use crate::model::open_folder;
 use crate::terminal::Terminal;
 use crate::vectors::{Row, VectorWriter, read_blocks};
 
@@ -39,10 +41,13 @@ pub struct Line {
     pub tokens_per_second: f64,
     /// Largest peak memory of its processes in MB.
     pub peak_mb: u64,
-    /// How many times as fast as this engine Kiln is.
+    /// How many times as fast as this engine Kiln is: the full model, or beside an int8 engine the
+    /// first quantized one.
     pub kiln_ratio: f64,
-    /// Smallest cosine between this engine's vectors and Kiln's.
+    /// Smallest cosine between this engine's vectors and Kiln's of the full model.
     pub agreement: f32,
+    /// Mean of these cosines.
+    pub mean_agreement: f32,
 }
 
 /// What to compare on.
@@ -50,6 +55,9 @@ pub struct Line {
 pub struct Bench {
     /// Model folder.
     pub model: PathBuf,
+    /// The same model quantized by Kiln: folders or `.kiln` files. With one, ONNX Runtime is also
+    /// measured with weights and activations in int8 (its dynamic quantization).
+    pub quantized: Vec<PathBuf>,
     /// The texts.
     pub texts: Vec<String>,
     /// Tokens of all texts, as the model cuts them.
@@ -112,29 +120,45 @@ impl Bench {
         let texts = folder.path().join("texts.json");
         std::fs::write(&texts, serde_json::to_vec(&self.texts)?)?;
         let onnx = folder.path().join("model.onnx");
-        let mut engines = vec!["kiln"];
+        let mut engines = vec!["kiln".to_string()];
+        let own: Vec<&PathBuf> = [&self.model].into_iter().chain(&self.quantized).collect();
+        for (number, path) in self.quantized.iter().enumerate() {
+            let manifest = Manifest::read(open_folder(path)?.as_ref())?;
+            let weights = manifest.map_or("quantized".into(), |manifest| manifest.weights);
+            let again = engines.iter().any(|engine| *engine == format!("kiln {weights}"));
+            engines.push(match again {
+                true => format!("kiln {weights} ({})", number + 1),
+                false => format!("kiln {weights}"),
+            });
+        }
         if let Some(python) = &self.python {
             terminal.note("exporting the model to ONNX");
             output(Command::new(python).args(["-c", PEERS, "export"]).arg(&self.model).arg(&onnx))?;
-            engines.extend(["sentence-transformers", "onnxruntime"]);
+            engines.extend(["sentence-transformers", "onnxruntime"].map(String::from));
+            if !self.quantized.is_empty() {
+                engines.push("onnxruntime int8".into());
+            }
         }
         let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); engines.len()];
         let bar = terminal.progress((self.rounds * engines.len()) as u64, "rounds");
         for _ in 0..self.rounds {
             for (at, engine) in engines.iter().enumerate() {
-                bar.set_prefix(engine.to_string());
-                let out = folder.path().join(format!("{engine}.npy"));
-                let printed = match (&self.python, *engine) {
-                    (Some(python), peer) if peer != "kiln" => output(
+                bar.set_prefix(engine.clone());
+                let out = folder.path().join(format!("{at}.npy"));
+                let printed = match (&self.python, own.get(at)) {
+                    (Some(python), None) => output(
                         Command::new(python)
-                            .args(["-c", PEERS, peer])
+                            .args(["-c", PEERS, engine])
                             .arg(&self.model)
                             .arg(&texts)
                             .args([&self.batch, &self.max_length, &self.runs].map(usize::to_string))
                             .arg(&onnx)
                             .arg(&out),
                     )?,
-                    _ => output(&mut self.own_process(&texts, &out)?)?,
+                    (_, model) => {
+                        let model = model.copied().unwrap_or(&self.model);
+                        output(&mut self.own_process(model, &texts, &out)?)?
+                    }
                 };
                 let line = printed.lines().last().unwrap_or_default();
                 measured[at].push(
@@ -145,7 +169,7 @@ impl Bench {
             }
         }
         bar.finish_and_clear();
-        let vectors = |engine: &str| -> Result<Vec<Vec<f32>>> {
+        let vectors = |engine: usize| -> Result<Vec<Vec<f32>>> {
             let blocks = read_blocks(&folder.path().join(format!("{engine}.npy")), 4096)?;
             Ok(blocks
                 .collect::<Result<Vec<_>>>()?
@@ -154,21 +178,22 @@ impl Bench {
                 .map(|row| row.vector)
                 .collect())
         };
-        let own = vectors("kiln")?;
+        let full = vectors(0)?;
         let rate = |all: &[Measured]| {
             self.texts.len() as f64 / median(all.iter().flat_map(|m| &m.seconds))
         };
-        let kiln = rate(&measured[0]);
         engines
             .iter()
             .zip(&measured)
-            .map(|(engine, all)| {
+            .enumerate()
+            .map(|(at, (engine, all))| {
                 let texts_per_second = rate(all);
-                let agreement = own
-                    .iter()
-                    .zip(&vectors(engine)?)
-                    .map(|(a, b)| cosine(a, b))
-                    .fold(1.0, f32::min);
+                let int8 = engine.ends_with("int8") || engine.starts_with("kiln ") && at > 0;
+                let kiln = rate(&measured[usize::from(int8 && !self.quantized.is_empty())]);
+                let theirs = vectors(at)?;
+                let cosines: Vec<f32> =
+                    full.iter().zip(&theirs).map(|(a, b)| cosine(a, b)).collect();
+                let agreement = cosines.iter().copied().fold(1.0, f32::min);
                 Ok(Line {
                     engine: engine.to_string(),
                     texts_per_second,
@@ -177,16 +202,17 @@ impl Bench {
                     peak_mb: all.iter().map(|m| m.peak_mb).max().unwrap_or(0),
                     kiln_ratio: kiln / texts_per_second,
                     agreement,
+                    mean_agreement: cosines.iter().sum::<f32>() / cosines.len().max(1) as f32,
                 })
             })
             .collect()
     }
 
     /// This binary again, measuring itself.
-    fn own_process(&self, texts: &Path, out: &Path) -> Result<Command> {
+    fn own_process(&self, model: &Path, texts: &Path, out: &Path) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe().context("cannot find this binary")?);
         command.args(["--device", &self.device, "bench", "--measure"]).arg(out);
-        command.arg("--model").arg(&self.model).arg("--input").arg(texts);
+        command.arg("--model").arg(model).arg("--input").arg(texts);
         command.args(["--runs", &self.runs.to_string(), "--batch", &self.batch.to_string()]);
         if self.max_length > 0 {
             command.args(["--max-length", &self.max_length.to_string()]);

@@ -1,7 +1,7 @@
 """Embeds texts with a peer and prints one JSON line; run by `train-native bench`.
 
 usage: peers.py export MODEL ONNX
-       peers.py sentence-transformers|onnxruntime MODEL TEXTS.json BATCH MAX_LENGTH RUNS ONNX OUT.npy
+       peers.py sentence-transformers|onnxruntime|"onnxruntime int8" MODEL TEXTS.json BATCH MAX_LENGTH RUNS ONNX OUT.npy
 """
 
 import json
@@ -73,12 +73,21 @@ def onnxruntime(model_path, batch, max_length, onnx_path):
     return encode
 
 
+def onnxruntime_int8(model_path, batch, max_length, onnx_path):
+    """Weights and activations in int8, as ONNX Runtime's dynamic quantization makes them."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    int8 = f"{onnx_path}.int8.onnx"
+    quantize_dynamic(onnx_path, int8, weight_type=QuantType.QInt8)
+    return onnxruntime(model_path, batch, max_length, int8)
+
+
 def main():
     if sys.argv[1] == "export":
         return export(*sys.argv[2:])
     engine, model, texts, batch, max_length, runs, onnx_path, out = sys.argv[1:]
     texts = json.load(open(texts))
-    makers = {"sentence-transformers": sentence_transformers, "onnxruntime": onnxruntime}
+    makers = {"sentence-transformers": sentence_transformers, "onnxruntime": onnxruntime,
+              "onnxruntime int8": onnxruntime_int8}
     encode = makers[engine](model, int(batch), int(max_length), onnx_path)
     encode(texts[:int(batch)])
     seconds = []

@@ -28,6 +28,10 @@ pub(super) struct BenchArgs {
     /// Use only the first texts
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    /// The same model quantized by Kiln (folders or .kiln files), to be measured beside it, and beside ONNX
+    /// Runtime's dynamic int8
+    #[arg(long, value_name = "DIRS|FILES", value_delimiter = ',')]
+    quantized: Vec<PathBuf>,
     /// Texts in a batch
     #[arg(long, value_name = "N", default_value_t = 32)]
     batch: usize,
@@ -68,6 +72,7 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
         drop(embedder);
         let bench = Bench {
             model: folder,
+            quantized: args.quantized.clone(),
             texts,
             tokens,
             batch: args.batch,
@@ -115,19 +120,20 @@ fn table(bench: &Bench, lines: &[Line]) -> String {
             bench.batch
         ),
         format!(
-            "{:<22} {:>8} {:>10} {:>8} {:>11} {:>10}",
-            "engine", "texts/s", "tokens/s", "peak MB", "Kiln ratio", "cosine"
+            "{:<22} {:>8} {:>10} {:>8} {:>11} {:>10} {:>10}",
+            "engine", "texts/s", "tokens/s", "peak MB", "Kiln ratio", "min cosine", "mean"
         ),
     ];
     rows.extend(lines.iter().map(|line| {
         format!(
-            "{:<22} {:>8.1} {:>10.0} {:>8} {:>10.2}x {:>10.6}",
+            "{:<22} {:>8.1} {:>10.0} {:>8} {:>10.2}x {:>10.6} {:>10.6}",
             line.engine,
             line.texts_per_second,
             line.tokens_per_second,
             line.peak_mb,
             line.kiln_ratio,
-            line.agreement
+            line.agreement,
+            line.mean_agreement
         )
     }));
     rows.join("\n")

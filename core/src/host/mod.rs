@@ -6,10 +6,14 @@
 //! into SIMD, in a version for each instruction set that is chosen at run time. Everywhere else
 //! they are the plain tensor operations.
 
+mod attention;
+
 use burn::tensor::{DType, Int, Tensor, TensorData, activation, backend::Backend, module};
 use multiversion::multiversion;
 
 use crate::quant::{PackedMatrix, Quantized};
+
+pub(crate) use attention::{Heads, attention};
 
 /// Whether tensors of this backend can be taken apart and put together without a copy. Autodiff
 /// wraps the backend and has another name, so training always takes the plain operations.

@@ -1,0 +1,317 @@
+//! Attention on the host's own memory: queries, keys and values are read where the projection left
+//! them, a tile of queries at a time, and the context is written where the next projection reads it.
+//! No `[query, key]` matrix of a whole text is kept (FlashAttention's point, arXiv:2205.14135).
+
+#![expect(
+    unsafe_code,
+    reason = "the matrix product of the gemm crate takes pointers; each call with its proof"
+)]
+
+use burn::tensor::{Bool, Tensor, TensorData, backend::Backend};
+use gemm::{Parallelism, gemm};
+use multiversion::multiversion;
+
+use super::is_host;
+
+/// Queries whose scores are held at once.
+const TILE: usize = 64;
+
+/// Widths of an attention block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Heads {
+    /// Heads of the queries.
+    pub(crate) queries: usize,
+    /// Heads of keys and values.
+    pub(crate) keys: usize,
+    /// Width of a head.
+    pub(crate) width: usize,
+}
+
+impl Heads {
+    /// Width of a token's queries, keys and values.
+    fn row(self) -> usize {
+        (self.queries + 2 * self.keys) * self.width
+    }
+}
+
+/// `softmax(q k^T / sqrt(width)) v` of `[batch, seq, (queries + 2 keys) width]`, queries, keys and
+/// values side by side: `[batch, seq, queries width]`. `angles` are cos and sin `[1, 1, seq, width]` by
+/// which queries and keys are rotated first; `mask` is `[batch, 1, query, key]`, true where a query
+/// must not look. Gives the tensor back where it is not the host's own.
+pub(crate) fn attention<B: Backend>(
+    qkv: Tensor<B, 3>,
+    heads: Heads,
+    angles: Option<&(Tensor<B, 4>, Tensor<B, 4>)>,
+    mask: Option<&Tensor<B, 4, Bool>>,
+) -> Result<Tensor<B, 3>, Tensor<B, 3>> {
+    let [batch, seq, row] = qkv.dims();
+    if !is_host(&qkv) || row != heads.row() || row == 0 {
+        return Err(qkv);
+    }
+    let device = qkv.device();
+    let angles = match angles {
+        Some((cos, sin)) => {
+            let table = |x: &Tensor<B, 4>| x.clone().into_data().into_vec::<f32>();
+            match (table(cos), table(sin)) {
+                (Ok(cos), Ok(sin)) => Some((cos, sin)),
+                _ => return Err(qkv),
+            }
+        }
+        None => None,
+    };
+    let mask = match mask.map(|mask| mask.clone().into_data().into_vec::<bool>()) {
+        Some(Ok(mask)) => Some(mask),
+        Some(Err(_)) => return Err(qkv),
+        None => None,
+    };
+    let data = qkv.into_data();
+    if data.as_slice::<f32>().is_err() {
+        return Err(Tensor::from_data(data, &device));
+    }
+    // It is f32, so nothing is lost.
+    let mut values = data.into_vec::<f32>().unwrap_or_default();
+    if let Some((cos, sin)) = &angles {
+        let rotated = (heads.queries + heads.keys) * heads.width;
+        for text in values.chunks_exact_mut(seq * row) {
+            for (at, token) in text.chunks_exact_mut(row).enumerate() {
+                let place = at * heads.width..(at + 1) * heads.width;
+                for head in token[..rotated].chunks_exact_mut(heads.width) {
+                    rotate(head, &cos[place.clone()], &sin[place.clone()]);
+                }
+            }
+        }
+    }
+    let width = heads.queries * heads.width;
+    let mut context = vec![0.0; batch * seq * width];
+    let mut scores = vec![0.0; TILE.min(seq) * seq];
+    for (number, (qkv, context)) in
+        values.chunks_exact(seq * row).zip(context.chunks_exact_mut(seq * width)).enumerate()
+    {
+        let mask = mask.as_ref().map(|mask| &mask[number * seq * seq..][..seq * seq]);
+        for head in 0..heads.queries {
+            for first in (0..seq).step_by(TILE) {
+                tile(qkv, context, &mut scores, mask, heads, seq, head, first);
+            }
+        }
+    }
+    Ok(Tensor::from_data(TensorData::new(context, [batch, seq, width]), &device))
+}
+
+/// Turns the two halves of a head by a position's angles.
+fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let half = head.len() / 2;
+    let (first, second) = head.split_at_mut(half);
+    for at in 0..half {
+        let (a, b) = (first[at], second[at]);
+        first[at] = a * cos[at] - b * sin[at];
+        second[at] = b * cos[half + at] + a * sin[half + at];
+    }
+}
+
+/// The context of some queries of one head of one text.
+fn tile(
+    qkv: &[f32],
+    context: &mut [f32],
+    scores: &mut [f32],
+    mask: Option<&[bool]>,
+    heads: Heads,
+    seq: usize,
+    head: usize,
+    first: usize,
+) {
+    let Heads { queries, keys, width } = heads;
+    let row = heads.row();
+    let rows = TILE.min(seq - first);
+    // Several heads of queries share one of keys.
+    let shared = head / (queries / keys.max(1)).max(1);
+    let query = first * row + head * width;
+    let key = (queries + shared) * width;
+    let value = (queries + keys + shared) * width;
+    let to = first * queries * width + head * width;
+    let scores = &mut scores[..rows * seq];
+    // The furthest elements that the products below touch.
+    assert!(
+        query + (rows - 1) * row + width <= qkv.len()
+            && value + (seq - 1) * row + width <= qkv.len()
+            && to + (rows - 1) * queries * width + width <= context.len(),
+        "queries, keys and values are not of the shape that was said"
+    );
+    let scale = (width as f32).powf(-0.5);
+    // SAFETY: `scores` is `[rows, seq]`, row by row. Query `r` begins at `query + r row` and key `c` at
+    // `key + c row`, `width` numbers each; the last of them ends inside `qkv` (asserted above; keys
+    // stand before values). The destination is another allocation, and is not read.
+    unsafe {
+        gemm(
+            rows,
+            seq,
+            width,
+            scores.as_mut_ptr(),
+            1,
+            seq as isize,
+            false,
+            qkv.as_ptr().add(query),
+            1,
+            row as isize,
+            qkv.as_ptr().add(key),
+            row as isize,
+            1,
+            0.0,
+            scale,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+    for (at, scores) in scores.chunks_exact_mut(seq).enumerate() {
+        if let Some(mask) = mask {
+            let mask = &mask[(first + at) * seq..][..seq];
+            for (score, hidden) in scores.iter_mut().zip(mask) {
+                *score = if *hidden { -3e4 } else { *score };
+            }
+        }
+        softmax(scores);
+    }
+    // SAFETY: `scores` as above. Value `c` begins at `value + c row` and context `r` at
+    // `to + r queries width`, `width` numbers each; the last of them end inside `qkv` and `context`
+    // (asserted above). `context` is another allocation than both, and is not read.
+    unsafe {
+        gemm(
+            rows,
+            width,
+            seq,
+            context.as_mut_ptr().add(to),
+            1,
+            (queries * width) as isize,
+            false,
+            scores.as_ptr(),
+            1,
+            seq as isize,
+            qkv.as_ptr().add(value),
+            1,
+            row as isize,
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+/// Numbers that are worked on side by side.
+const LANES: usize = 16;
+
+/// Softmax of a row, in place.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
+fn softmax(row: &mut [f32]) {
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    let mut tops = [f32::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        for (top, value) in tops.iter_mut().zip(chunk) {
+            *top = if *value > *top { *value } else { *top };
+        }
+    }
+    let top = tops.iter().chain(rest).fold(f32::NEG_INFINITY, |top, value| top.max(*value));
+    let (chunks, rest) = row.as_chunks_mut::<LANES>();
+    let mut sums = [0.0f32; LANES];
+    for chunk in chunks {
+        for (sum, value) in sums.iter_mut().zip(chunk) {
+            *value = exp(*value - top);
+            *sum += *value;
+        }
+    }
+    let mut sum: f32 = sums.iter().sum();
+    for value in rest {
+        *value = exp(*value - top);
+        sum += *value;
+    }
+    let inverse = 1.0 / sum;
+    row.iter_mut().for_each(|value| *value *= inverse);
+}
+
+/// `e^x` for `x` up to 0, to some units of the last place: `2^n` times a polynomial in what is left
+/// (the coefficients are those of the Cephes library). NaN stays NaN.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    // Below, the result is less than every normal number.
+    let x = if x < -87.0 { -87.0 } else { x };
+    // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
+    let magic = 12_582_912.0f32;
+    let shifted = x * std::f32::consts::LOG2_E + magic;
+    let n = shifted - magic;
+    let r = x - n * 0.693_359_4 - n * -2.121_944_4e-4;
+    let mut p = 1.987_569_1e-4f32;
+    p = p * r + 1.398_199_9e-3;
+    p = p * r + 8.333_452e-3;
+    p = p * r + 4.166_579_6e-2;
+    p = p * r + 0.166_666_66;
+    p = p * r + 0.5;
+    p = p * r * r + r + 1.0;
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    p * power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::weighted_scaled_dot_product;
+    use burn::backend::Flex;
+    use burn::tensor::Distribution;
+    use proptest::prelude::*;
+
+    type B = Flex;
+
+    #[test]
+    fn exp_is_exact_to_some_units() {
+        for at in 0..200_000 {
+            let x = -(at as f32) * 4.4e-4;
+            let exact = f64::from(x).exp();
+            assert!((f64::from(exp(x)) - exact).abs() <= 3e-7 * exact, "{x}");
+        }
+        assert!(exp(f32::NAN).is_nan());
+        assert!(exp(-1e30) < 1e-37 && exp(f32::NEG_INFINITY) < 1e-37);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn it_is_the_plain_attention(
+            batch in 1usize..3, seq in 1usize..150, keys in 1usize..3, times in 1usize..3,
+            width in prop_oneof![Just(4usize), Just(16), Just(32)], masked in prop::bool::ANY,
+            size in prop_oneof![Just(1.0f64), Just(30.0)],
+        ) {
+            let device = Default::default();
+            let heads = Heads { queries: keys * times, keys, width };
+            let all = heads.queries + 2 * keys;
+            let qkv = Tensor::<B, 3>::random([batch, seq, all * width], Distribution::Normal(0.0, size), &device);
+            let mask = masked.then(|| {
+                let random = Tensor::<B, 4>::random([batch, 1, seq, seq], Distribution::Default, &device);
+                // Everyone sees the first token.
+                let first = Tensor::<B, 1, burn::tensor::Int>::arange(0..seq as i64, &device)
+                    .equal_elem(0).reshape([1, 1, 1, seq]).expand([batch, 1, seq, seq]);
+                random.greater_elem(0.5).bool_and(first.bool_not())
+            });
+            let split = qkv.clone().reshape([batch, seq, all, width]).swap_dims(1, 2);
+            let part = |from: usize, count: usize, times: usize| {
+                let part = split.clone().narrow(1, from, count);
+                part.reshape([batch, count, 1, seq, width])
+                    .expand([batch, count, times, seq, width])
+                    .reshape([batch, count * times, seq, width])
+            };
+            let (plain, _) = weighted_scaled_dot_product(
+                part(0, heads.queries, 1),
+                part(heads.queries, keys, times),
+                part(heads.queries + keys, keys, times),
+                mask.as_ref(),
+            );
+            let plain = plain.swap_dims(1, 2).reshape([batch, seq, heads.queries * width]);
+            let found = attention(qkv.clone(), heads, None, mask.as_ref()).unwrap();
+            let (plain, found) = (plain.into_data().to_vec::<f32>().unwrap(), found.into_data().to_vec::<f32>().unwrap());
+            for (plain, found) in plain.iter().zip(&found) {
+                prop_assert!((plain - found).abs() <= 2e-5 * size as f32, "{plain} {found}");
+            }
+        }
+    }
+}

@@ -163,7 +163,7 @@ fn folders_and_paths_that_are_not_there() {
     std::fs::create_dir(folder.path("empty")).unwrap();
     has(&embed(&folder.arg("empty"), &texts, &out), &["empty", "config.json", "saved model"]);
     has(&embed(&folder.arg("nowhere"), &texts, &out), &["nowhere", "no such folder"]);
-    has(&embed(&texts, &texts, &out), &["texts.txt", "is a file"]);
+    has(&embed(&texts, &texts, &out), &["texts.txt", "a model is a folder"]);
     has(&embed(&model, &folder.arg("none.txt"), &out), &["none.txt", "No such file"]);
     has(&embed(&model, &folder.arg("empty"), &out), &["empty", "unknown format"]);
     // A path that goes through a file can be read by nobody, not even by root.

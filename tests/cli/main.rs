@@ -7,6 +7,7 @@ mod adapters;
 mod analyze;
 mod bad_input;
 mod commands;
+mod compress;
 mod data;
 mod eval;
 mod harness;

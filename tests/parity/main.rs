@@ -4,6 +4,7 @@
 
 mod attention;
 mod checkpoints;
+mod compression;
 mod families;
 mod metrics;
 mod minilm;

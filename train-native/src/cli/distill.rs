@@ -10,7 +10,7 @@ use super::train::{RunFlags, train_recipe};
 use crate::recipe::Recipe;
 
 /// Distil a smaller model from a teacher's vectors, on texts without labels. For more (pairs beside the
-/// teacher, several stages) write a recipe: `train-native recipes --show kiln-mini` is one.
+/// teacher, several stages) write a recipe; train-native/recipes/examples/kiln-mini.toml is one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   train-native distill --teacher MODEL --texts texts.jsonl --keep-blocks 0,2,4 --steps 2000 -o student

@@ -137,9 +137,7 @@ pub(super) mod tests {
                 row.iter_mut().zip(line).for_each(|(sum, b)| *sum += a * b);
             }
         }
-        let mut gram = Gram::default();
-        (gram.inputs, gram.sum, gram.rows) = (inputs, sum, rows);
-        (gram, lines)
+        (Gram::new(inputs, sum, rows).unwrap(), lines)
     }
 
     #[test]

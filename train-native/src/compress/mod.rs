@@ -16,5 +16,5 @@ pub use calibration::Calibration;
 pub use export::{Exported, export, sealed};
 pub use gptq::{Gptq, gptq};
 pub use plan::{Storage, StoragePlan};
-pub use prune::{Pattern, PruneMethod, Pruned, prune};
+pub use prune::{Pattern, PruneMethod, Pruned, prune, prune_weights};
 pub use quantize::{Quantization, QuantizedModel, TensorLine, quantize};

@@ -103,14 +103,7 @@ pub fn prune<B: Backend>(
             anyhow::bail!("{pattern} does not divide its {} inputs", shape[1]);
         }
         let before = weights.to_vec();
-        match method {
-            PruneMethod::Magnitude => by_score(weights, shape[1], pattern, false, |_| 1.0),
-            PruneMethod::Wanda => {
-                let norm = |input: usize| gram.sum[input * shape[1] + input].sqrt() as f32;
-                by_score(weights, shape[1], pattern, true, norm);
-            }
-            PruneMethod::SparseGpt => sparse_gpt(weights, shape[1], pattern, gram, damping)?,
-        }
+        prune_weights(weights, (method, pattern, damping), gram)?;
         let zeros = weights.iter().filter(|weight| **weight == 0.0).count();
         report.push(Pruned {
             tensor: name.into(),
@@ -120,6 +113,27 @@ pub fn prune<B: Backend>(
         Ok(())
     })?;
     Ok(report)
+}
+
+/// Prunes weights `[out, in]` of one projection in place, by the Gram matrix of what goes in.
+///
+/// # Errors
+/// A Hessian that is singular in spite of the damping (SparseGPT).
+pub fn prune_weights(
+    weights: &mut [f32],
+    (method, pattern, damping): (PruneMethod, Pattern, f64),
+    gram: &Gram,
+) -> Result<()> {
+    let inputs = gram.inputs;
+    match method {
+        PruneMethod::Magnitude => by_score(weights, inputs, pattern, false, |_| 1.0),
+        PruneMethod::Wanda => {
+            let norm = |input: usize| gram.sum[input * inputs + input].sqrt() as f32;
+            by_score(weights, inputs, pattern, true, norm);
+        }
+        PruneMethod::SparseGpt => sparse_gpt(weights, inputs, pattern, gram, damping)?,
+    }
+    Ok(())
 }
 
 /// Indices of the `count` smallest scores.
@@ -245,17 +259,7 @@ mod tests {
             let mut lost = Vec::new();
             for method in [PruneMethod::Magnitude, PruneMethod::Wanda, PruneMethod::SparseGpt] {
                 let mut after = weights();
-                match method {
-                    PruneMethod::Magnitude => by_score(&mut after, 64, pattern, false, |_| 1.0),
-                    PruneMethod::Wanda => {
-                        by_score(&mut after, 64, pattern, true, |at| {
-                            gram.sum[at * 65].sqrt() as f32
-                        });
-                    }
-                    PruneMethod::SparseGpt => {
-                        sparse_gpt(&mut after, 64, pattern, &gram, 0.01).unwrap()
-                    }
-                }
+                prune_weights(&mut after, (method, pattern, 0.01), &gram).unwrap();
                 let zeros = after.iter().filter(|weight| **weight == 0.0).count();
                 assert_eq!(zeros, 512, "{pattern} {method:?}");
                 if let Pattern::Of(n, m) = pattern {

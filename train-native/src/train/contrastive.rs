@@ -85,7 +85,9 @@ pub(super) fn contrastive<B: AutodiffBackend>(
     let parts = passes.each(&work, |(at, graph)| {
         let chunk = &chunks[*at];
         let gradient = gradient.clone().narrow(0, starts[*at], chunk.rows.len());
-        let share = chunk.rows.len() as f64 / count as f64;
+        // By tokens, over which the states' loss is a mean.
+        let own = chunk.tokens.attention.iter().filter(|&&token| token).count();
+        let share = own as f64 / tokens.max(1) as f64;
         let states = (lesson, share, place.scale());
         passes.backward(trainee, chunk, graph.take(), gradient, states, device)
     })?;

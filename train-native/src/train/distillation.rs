@@ -73,7 +73,7 @@ pub(super) struct Lesson<B: AutodiffBackend> {
 }
 
 impl<B: AutodiffBackend> Lesson<B> {
-    fn load(
+    pub(super) fn load(
         settings: &Distillation,
         tokenizer: &Tokenizer,
         student: usize,
@@ -91,10 +91,14 @@ impl<B: AutodiffBackend> Lesson<B> {
                 settings.teacher
             );
         }
-        let files: Vec<PathBuf> = folders(&settings.teacher, terminal)?;
-        let name = fingerprint(&files, &options, None, WeightBits::Full)?;
-        let cache =
-            Cache::default_folder().and_then(|folder| Cache::open(&folder, &name, terminal));
+        // Vectors are made once and kept, for later epochs and later runs.
+        let mut cache = None;
+        if settings.vectors > 0.0 || settings.scores > 0.0 {
+            let files: Vec<PathBuf> = folders(&settings.teacher, terminal)?;
+            let name = fingerprint(&files, &options, None, WeightBits::Full)?;
+            let folder = Cache::default_folder();
+            cache = folder.and_then(|folder| Cache::open(&folder, &name, terminal));
+        }
         let kept = cache.is_some();
         let teacher = ModelEncoder::new(embedder, EmbedOptions::default(), cache, terminal);
         Ok(Self { settings: settings.clone(), teacher, kept, pairs })

@@ -4,6 +4,7 @@ use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule as _, Module as _, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
+use kiln_core::checkpoint::{save, write_directory};
 use kiln_core::embedder::Embedder;
 use kiln_core::loss::{Candidates, info_nce};
 use kiln_core::model::ModelInput;
@@ -11,13 +12,15 @@ use kiln_core::pooling::l2_normalize;
 
 use super::chunks::Passes;
 use super::contrastive::contrastive;
+use super::distillation::Lesson;
 use super::peers::Peers;
 use super::reconstruction::reconstruction;
 use super::setup::{Tools, enter_stage, start};
 use super::trainee::Trainee;
 use super::{Part, Workplace, new_model};
 use crate::data::{Batch, Text};
-use crate::recipe::{Compute, Precision, Recipe};
+use crate::recipe::{Compute, Distillation, LayerMap, Precision, Recipe};
+use crate::terminal::Terminal;
 
 type B = Autodiff<Flex>;
 
@@ -91,6 +94,17 @@ fn part(
     compute: &Compute,
     scale: f64,
 ) -> Part {
+    taught(trainee, tools, recipe, compute, scale, None)
+}
+
+fn taught(
+    trainee: &Trainee<B>,
+    tools: &Tools<B>,
+    recipe: &Recipe,
+    compute: &Compute,
+    scale: f64,
+    lesson: Option<&Lesson<B>>,
+) -> Part {
     let passes = Passes::of::<B>(compute, &tools.device);
     let peers = Peers::single();
     let place = Workplace {
@@ -98,7 +112,7 @@ fn part(
         passes,
         device: &tools.device,
         peers: &peers,
-        lesson: None,
+        lesson,
         scale,
     };
     contrastive(trainee, &batch(), &recipe.stages[0], &place, 9).unwrap()
@@ -140,6 +154,62 @@ const POOLINGS: [&str; 5] = [
     "{ mode = 'last_layer_trainable', latents = 6, heads = 2 }",
     "{ mode = 'multi_layer_trainable', latents = 6, heads = 2 }",
 ];
+
+#[test]
+fn what_a_teacher_teaches_is_the_same_in_chunks() {
+    let recipe = recipe(POOLINGS[0], "");
+    let device = Default::default();
+    let new = recipe.model.new.as_ref().unwrap();
+    let teacher: Embedder<Flex> =
+        new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    write_directory(&folder.path().join("teacher"), &save(&teacher).unwrap()).unwrap();
+    let settings = Distillation {
+        teacher: folder.path().join("teacher").display().to_string(),
+        alpha: 0.7,
+        vectors: 0.0,
+        scores: 0.0,
+        temperature: 0.05,
+        layers: LayerMap::Pairs(vec![[1, 2], [3, 3]]),
+    };
+    let (tools, trainee) = trainee(&recipe, 0);
+    let quiet = Terminal { json: false, quiet: true };
+    let lesson = Lesson::<B>::load(&settings, &tools.tokenizer, 3, &device, quiet).unwrap();
+    let alone = part(&trainee, &tools, &recipe, &compute(8, false, false), 1.0);
+    let whole = taught(&trainee, &tools, &recipe, &compute(8, false, false), 1.0, Some(&lesson));
+    assert!(whole.loss > alone.loss + 0.1, "{} {}", whole.loss, alone.loss);
+    let expected = flat(&trainee, &whole.gradients);
+    assert!(difference(&expected, &flat(&trainee, &alone.gradients)) > 0.01);
+    for (chunk, cached, scale) in [(3, false, 1.0), (3, true, 1.0), (2, false, 64.0)] {
+        let found =
+            taught(&trainee, &tools, &recipe, &compute(chunk, cached, false), scale, Some(&lesson));
+        assert!((found.loss - whole.loss).abs() < 1e-5, "{} {}", found.loss, whole.loss);
+        let far = difference(&expected, &flat(&trainee, &found.gradients));
+        assert!(far < 1e-4, "chunks of {chunk}, {cached}: {far}");
+    }
+    // The teacher itself has nothing left to learn from its own states.
+    let (_, same) = start::<B>(teacher);
+    let same = enter_stage(same, &recipe, 0, None, &device).unwrap();
+    let found = taught(
+        &same,
+        &tools,
+        &recipe,
+        &compute(8, false, false),
+        1.0,
+        Some(
+            &Lesson::<B>::load(
+                &Distillation { layers: LayerMap::Uniform, ..settings },
+                &tools.tokenizer,
+                3,
+                &device,
+                quiet,
+            )
+            .unwrap(),
+        ),
+    );
+    let plain = part(&same, &tools, &recipe, &compute(8, false, false), 1.0);
+    assert!((found.loss - plain.loss).abs() < 1e-5);
+}
 
 /// The gradient of the plain way: one graph over the whole batch.
 fn plain(trainee: &Trainee<B>, tools: &Tools<B>, recipe: &Recipe) -> (f64, Vec<f32>) {
@@ -280,6 +350,7 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
             passes,
             device: &tools.device,
             peers: &peers,
+            lesson: None,
             scale: 1.0,
         };
         let settings = crate::recipe::Reconstruction { alpha, ..Default::default() };
@@ -346,6 +417,7 @@ fn two_devices_give_the_gradient_of_one() {
                         passes,
                         device: &tools.device,
                         peers: &peers,
+                        lesson: None,
                         scale: 1.0,
                     };
                     let part =

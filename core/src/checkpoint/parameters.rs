@@ -41,7 +41,7 @@ fn keep_packed<B: Backend>(
     prefix: &str,
 ) -> Result<()> {
     for (path, linear) in backbone.linears_mut() {
-        let [inputs, outputs] = linear.weight.shape().dims();
+        let [inputs, outputs] = linear.weight.lazy_shape().dims();
         let mut parts: Vec<String> = Vec::new();
         let mut schemes = Vec::new();
         let mut rows = 0;
@@ -71,7 +71,7 @@ fn keep_packed<B: Backend>(
         }
     }
     for (path, table) in backbone.tables_mut() {
-        let shape: [usize; 2] = table.weight.shape().dims();
+        let shape: [usize; 2] = table.weight.lazy_shape().dims();
         for (name, _) in names.source(&format!("{path}.weight"))?.parts {
             let name = format!("{prefix}{name}");
             let fits = |info: &TensorInfo| info.scheme.is_some() && info.shape == shape;
@@ -258,14 +258,17 @@ impl<B: Backend> ModuleMapper<B> for Loader<'_, B> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         // Packed weights have left an empty tensor behind.
-        if self.failure.is_some() || self.path.is_adapter() || param.shape().num_elements() == 0 {
+        if self.failure.is_some()
+            || self.path.is_adapter()
+            || param.lazy_shape().num_elements() == 0
+        {
             return param;
         }
-        match self.read(param.shape().dims()) {
+        match self.read(param.lazy_shape().dims()) {
+            // Without drawing the parameter first, which would take its memory twice.
             Ok(Some(tensor)) => {
-                let (id, old, mapper) = param.consume();
-                let tensor = tensor.set_require_grad(old.is_require_grad());
-                Param::from_mapped_value(id, tensor, mapper)
+                let id = param.id;
+                param.transform_for_load(tensor, id)
             }
             Ok(None) => param,
             Err(failure) => {

@@ -46,7 +46,7 @@ impl<B: Backend> Embedding<B> {
 
     /// Uses a packed table from now on, and lets the full one go.
     pub(crate) fn keep_packed(&mut self, packed: Quantized) {
-        let device = self.weight.device();
+        let device = self.weight.lazy_device();
         self.weight = Param::from_tensor(Tensor::zeros([0, 0], &device));
         self.packed = Some(Arc::new(packed));
     }

@@ -97,7 +97,7 @@ impl<B: Backend> Linear<B> {
 
     /// Uses packed weights from now on, and lets the full ones go.
     pub(crate) fn keep_packed(&mut self, packed: PackedMatrix) {
-        let device = self.weight.device();
+        let device = self.weight.lazy_device();
         self.weight = Param::from_tensor(Tensor::zeros([0, 0], &device));
         self.packed = Some(Arc::new(packed));
     }
@@ -173,7 +173,7 @@ impl<B: Backend> Linear<B> {
 
     /// Values that the adapters of a configuration would have.
     pub(super) fn lora_size(&self, lora: &LoraConfig, modules: &[String]) -> usize {
-        let [input, _] = self.weight.shape().dims();
+        let [input, _] = self.weight.lazy_shape().dims();
         let named = |name: &str, module: &str| {
             lora.targets.iter().any(|target| target == name || names_module(target, module))
         };

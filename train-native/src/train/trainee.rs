@@ -152,7 +152,7 @@ pub fn parameters<B: Backend, M: Module<B>>(module: &M) -> Vec<ParameterInfo> {
             self.found.push(ParameterInfo {
                 id: param.id,
                 path: self.path.dotted(),
-                size: param.shape().num_elements(),
+                size: param.lazy_shape().num_elements(),
                 trains: param.is_require_grad(),
                 decays: !undecayed.contains(&self.path.last()),
             });

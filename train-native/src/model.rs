@@ -34,13 +34,21 @@ pub fn open_folder(path: &Path) -> Result<Box<dyn Folder>> {
     })?))
 }
 
-/// Whether a model's weights are quantized already.
+/// Refuses a model whose weights are quantized already; a folder of adapters is merged into its base
+/// when it is loaded, and passes.
 ///
 /// # Errors
-/// Weights that cannot be read.
-pub fn is_quantized(folder: &dyn Folder) -> Result<bool> {
-    let weights = Weights::open(folder, weights_stem(folder)?)?;
-    Ok(weights.tensors().values().any(|tensor| tensor.scheme.is_some()))
+/// It is quantized, or its weights cannot be read.
+pub fn must_be_full(path: &Path) -> Result<()> {
+    if base_of(path)?.is_some() {
+        return Ok(());
+    }
+    let folder = open_folder(path)?;
+    let weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
+    if weights.tensors().values().any(|tensor| tensor.scheme.is_some()) {
+        bail!("{}: is quantized already; use the model that it was made from", path.display());
+    }
+    Ok(())
 }
 
 /// Where a folder keeps the weights of its backbone, without the ending.

@@ -45,7 +45,7 @@ pub(crate) fn attention<B: Backend>(
     mask: Option<&Tensor<B, 4, Bool>>,
 ) -> Result<Tensor<B, 3>, Tensor<B, 3>> {
     let [batch, seq, row] = qkv.dims();
-    if !is_host(&qkv) || row != heads.row() || row == 0 {
+    if !is_host(&qkv) || row != heads.row() || row == 0 || seq == 0 {
         return Err(qkv);
     }
     let device = qkv.device();

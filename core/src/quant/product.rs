@@ -1,9 +1,12 @@
 //! `x W` with packed weights: int8 activations, integer sums a block, floating-point sums over
 //! blocks. A portable version, one for AVX2, and one for AVX-512 with VNNI; all give the same bits.
 
-#![expect(
-    unsafe_code,
-    reason = "SIMD loads, stores and the calls behind a check, each with its proof"
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        unsafe_code,
+        reason = "SIMD loads, stores and the calls behind a check, each with its proof"
+    )
 )]
 
 use multiversion::multiversion;
@@ -218,17 +221,17 @@ mod avx512 {
         let scales: &[f32] =
             &packed.scales[group * blocks * LANES..(group + GROUPS) * blocks * LANES];
         let width = |side: usize| LANES.min(packed.outputs - (group + side) * LANES);
-        let mut sums = [[_mm512_setzero_ps(); ROWS]; GROUPS];
-        for (side, sums) in sums.iter_mut().enumerate() {
+        let mut sums = [[_mm512_setzero_ps(); GROUPS]; ROWS];
+        for side in 0..GROUPS {
             let start = starts(bias, (group + side) * LANES, width(side));
             // SAFETY: the array has 16 numbers of 4 bytes, and the load asks for no alignment.
-            *sums = [unsafe { _mm512_loadu_ps(start.as_ptr()) }; ROWS];
+            let start = unsafe { _mm512_loadu_ps(start.as_ptr()) };
+            sums.iter_mut().for_each(|sums| sums[side] = start);
         }
         for at in 0..blocks {
-            let mut whole = [[_mm512_setzero_si512(); ROWS]; GROUPS];
-            for row in 0..ROWS {
-                let start = _mm512_set1_epi32(of_blocks[row * blocks + at].correction);
-                (0..GROUPS).for_each(|side| whole[side][row] = start);
+            let mut whole = [[_mm512_setzero_si512(); GROUPS]; ROWS];
+            for (row, whole) in whole.iter_mut().enumerate() {
+                *whole = [_mm512_set1_epi32(of_blocks[row * blocks + at].correction); GROUPS];
             }
             for step in at * steps..(at + 1) * steps {
                 let mut sides = [_mm512_setzero_si512(); GROUPS];
@@ -249,42 +252,40 @@ mod avx512 {
                         }
                     };
                 }
-                for row in 0..ROWS {
+                for (row, whole) in whole.iter_mut().enumerate() {
                     // SAFETY: `row` is below `ROWS` and `4 step + 3` below `inputs`, so the four bytes
                     // lie inside `values`, which has `ROWS inputs` bytes.
                     let four = unsafe {
-                        values
-                            .as_ptr()
-                            .add(row * inputs + step * STEP)
-                            .cast::<i32>()
-                            .read_unaligned()
+                        let from = values.as_ptr().add(row * inputs + step * STEP);
+                        from.cast::<i32>().read_unaligned()
                     };
                     let four = _mm512_set1_epi32(four);
-                    for side in 0..GROUPS {
-                        whole[side][row] = _mm512_dpbusd_epi32(whole[side][row], sides[side], four);
+                    for (whole, side) in whole.iter_mut().zip(sides) {
+                        *whole = _mm512_dpbusd_epi32(*whole, side, four);
                     }
                 }
             }
-            for side in 0..GROUPS {
-                let scale: &[f32] = &scales[(side * blocks + at) * LANES..][..LANES];
+            let mut of_sides = [_mm512_setzero_ps(); GROUPS];
+            for (side, scale) in of_sides.iter_mut().enumerate() {
+                let from: &[f32] = &scales[(side * blocks + at) * LANES..][..LANES];
                 // SAFETY: the slice has 16 numbers of 4 bytes, and the load asks for no alignment.
-                let scale = unsafe { _mm512_loadu_ps(scale.as_ptr()) };
-                for row in 0..ROWS {
-                    let of_block = _mm512_set1_ps(of_blocks[row * blocks + at].scale);
-                    let whole = _mm512_cvtepi32_ps(whole[side][row]);
-                    sums[side][row] =
-                        _mm512_fmadd_ps(whole, _mm512_mul_ps(scale, of_block), sums[side][row]);
+                *scale = unsafe { _mm512_loadu_ps(from.as_ptr()) };
+            }
+            for (row, (whole, sums)) in whole.iter().zip(&mut sums).enumerate() {
+                let of_block = _mm512_set1_ps(of_blocks[row * blocks + at].scale);
+                for ((whole, sum), scale) in whole.iter().zip(sums).zip(of_sides) {
+                    let scale = _mm512_mul_ps(scale, of_block);
+                    *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(*whole), scale, *sum);
                 }
             }
         }
-        for (side, sums) in sums.into_iter().enumerate() {
-            let start = (group + side) * LANES;
-            for (row, sum) in sums.into_iter().enumerate() {
+        for (row, sums) in sums.into_iter().enumerate() {
+            for (side, sum) in sums.into_iter().enumerate() {
                 let mut lanes = [0.0f32; LANES];
                 // SAFETY: the array has 16 numbers of 4 bytes, and the store asks for no alignment.
                 unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sum) };
-                let y = &mut y[(first + row) * packed.outputs + start..][..width(side)];
-                y.copy_from_slice(&lanes[..y.len()]);
+                let start = (first + row) * packed.outputs + (group + side) * LANES;
+                y[start..start + width(side)].copy_from_slice(&lanes[..width(side)]);
             }
         }
     }
@@ -399,16 +400,16 @@ mod avx2 {
                     }
                 }
             }
-            for side in 0..2 {
-                let start = (group * blocks + at) * LANES + side * 8;
-                let scale: &[f32] = &packed.scales[start..start + 8];
-                // SAFETY: the slice has 8 numbers of 4 bytes, and the load asks for no alignment.
-                let scale = unsafe { _mm256_loadu_ps(scale.as_ptr()) };
-                for row in 0..ROWS {
-                    let of_block = _mm256_set1_ps(of_blocks[row * blocks + at].scale);
-                    let whole = _mm256_cvtepi32_ps(whole[row][side]);
-                    sums[row][side] =
-                        _mm256_fmadd_ps(whole, _mm256_mul_ps(scale, of_block), sums[row][side]);
+            let scales: &[f32] = &packed.scales[(group * blocks + at) * LANES..][..LANES];
+            let (low, high) = scales.split_at(8);
+            // SAFETY: both halves have 8 numbers of 4 bytes, and the load asks for no alignment.
+            let of_sides =
+                unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] };
+            for (row, (whole, sums)) in whole.iter().zip(&mut sums).enumerate() {
+                let of_block = _mm256_set1_ps(of_blocks[row * blocks + at].scale);
+                for ((whole, sum), scale) in whole.iter().zip(sums).zip(of_sides) {
+                    let scale = _mm256_mul_ps(scale, of_block);
+                    *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(*whole), scale, *sum);
                 }
             }
         }

@@ -12,7 +12,7 @@ use super::{Global, ModelArgs};
 use crate::compress::{Pattern, PruneMethod, prune};
 use crate::device::open;
 use crate::eval::plain_table;
-use crate::model::{is_quantized, load_embedder, open_folder, resolve};
+use crate::model::{load_embedder, must_be_full, resolve};
 use crate::with_backend;
 
 /// Prune a model's projections: magnitude, Wanda or SparseGPT, at a ratio or n of m. Train it afterwards
@@ -41,9 +41,7 @@ pub(super) struct PruneArgs {
 pub(super) fn run(args: &PruneArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let folder = resolve(&args.model.model, terminal)?;
-    if folder.join("config.json").exists() && is_quantized(open_folder(&folder)?.as_ref())? {
-        bail!("{}: is quantized; prune the model that it was made from", folder.display());
-    }
+    must_be_full(&folder)?;
     let name = folder.display().to_string();
     let device = open(global.device)?;
     let (files, lines) = with_backend!(&device, B, handle => {

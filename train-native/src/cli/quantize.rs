@@ -13,7 +13,7 @@ use crate::compress::{
 };
 use crate::device::open;
 use crate::eval::plain_table;
-use crate::model::{is_quantized, load_embedder, open_folder, resolve};
+use crate::model::{load_embedder, must_be_full, resolve};
 use crate::terminal::thousands;
 use crate::with_backend;
 
@@ -125,14 +125,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
         plan = plan.with_rule(rule)?;
     }
     let folder = resolve(&args.model.model, terminal)?;
-    if folder.join("adapter_config.json").exists() && !folder.join("config.json").exists() {
-        // Adapters are merged into their base when they are loaded.
-    } else if is_quantized(open_folder(&folder)?.as_ref())? {
-        bail!(
-            "{}: is quantized already; quantize the model that it was made from",
-            folder.display()
-        );
-    }
+    must_be_full(&folder)?;
     let name = folder.display().to_string();
     let device = open(global.device)?;
     let (files, lines, reference) = with_backend!(&device, B, handle => {

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::linear_algebra::{output_error, weight_error};
 use super::plan::{stored, values};
 use super::{Calibration, Gptq, Storage, StoragePlan, gptq};
+use crate::interrupt;
 use crate::terminal::Terminal;
 
 /// How a model is quantized.
@@ -94,6 +95,7 @@ pub fn quantize<B: Backend>(
         .keys()
         .filter_map(|path| path.strip_suffix(".safetensors").map(String::from))
         .collect();
+    let bar = terminal.progress(0, "quantizing");
     for stem in stems {
         let mut weights = Weights::open(&files, &stem)?;
         let names: Vec<(String, Vec<usize>)> = weights
@@ -102,7 +104,12 @@ pub fn quantize<B: Backend>(
             .map(|(name, info)| (name.clone(), info.shape.clone()))
             .collect();
         let mut tensors = Vec::new();
+        bar.inc_length(names.len() as u64);
         for (name, shape) in names {
+            if interrupt::asked() {
+                return Err(kiln_core::Error::Cancelled.into());
+            }
+            bar.inc(1);
             if let Some((tensor, line)) = done.remove(&name).filter(|_| stem == "model") {
                 lines.push(line);
                 tensors.push((name, tensor));
@@ -119,6 +126,7 @@ pub fn quantize<B: Backend>(
         let bytes = write_tensors(&tensors, &[("format", "pt")])?;
         files.0.insert(format!("{stem}.safetensors"), bytes);
     }
+    bar.finish_and_clear();
     Ok(QuantizedModel { files, lines })
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use globset::{Glob, GlobMatcher};
 use kiln_core::checkpoint::StoredTensor;
 use kiln_core::quant::{Number, Quantized, Scheme};
@@ -106,8 +106,7 @@ impl StoragePlan {
         match scheme.check(columns) {
             Ok(()) => Ok(storage),
             Err(_) if self.lenient => Ok(smaller(scheme, columns)),
-            Err(error) => Err(error)
-                .with_context(|| format!("{name} (or leave it out with --tensor '{name}=f32')")),
+            Err(error) => bail!("{error}, or leave it out with --tensor '{name}=f32'"),
         }
     }
 

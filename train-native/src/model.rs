@@ -34,19 +34,22 @@ pub fn open_folder(path: &Path) -> Result<Box<dyn Folder>> {
     })?))
 }
 
-/// Refuses a model whose weights are quantized already; a folder of adapters is merged into its base
-/// when it is loaded, and passes.
+/// Refuses a model whose weights, or those of the base that its adapters belong to, are quantized
+/// already.
 ///
 /// # Errors
 /// It is quantized, or its weights cannot be read.
-pub fn must_be_full(path: &Path) -> Result<()> {
-    if base_of(path)?.is_some() {
-        return Ok(());
-    }
-    let folder = open_folder(path)?;
-    let weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
-    if weights.tensors().values().any(|tensor| tensor.scheme.is_some()) {
-        bail!("{}: is quantized already; use the model that it was made from", path.display());
+pub fn must_be_full(name: &str, terminal: Terminal) -> Result<()> {
+    for path in folders(name, terminal)? {
+        // Adapters have no weights of their own.
+        if base_of(&path)?.is_some() {
+            continue;
+        }
+        let folder = open_folder(&path)?;
+        let weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
+        if weights.tensors().values().any(|tensor| tensor.scheme.is_some()) {
+            bail!("{}: is quantized already; use the model that it was made from", path.display());
+        }
     }
     Ok(())
 }

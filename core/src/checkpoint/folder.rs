@@ -24,6 +24,12 @@ pub trait Folder {
     }
 }
 
+/// Whether a path stays inside the folder that it is meant for, on every system.
+pub(super) fn stays_inside(path: &str) -> bool {
+    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    !path.contains(['\\', ':', '\0']) && path.split('/').all(part)
+}
+
 /// Files held in memory, by path.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Files(pub BTreeMap<String, Vec<u8>>);

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::folder::{Files, Folder, ReadSeek, read_text};
+use super::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
 use super::manifest::{MANIFEST, hexadecimal};
 use crate::{Error, Result};
 
@@ -83,7 +83,8 @@ pub fn write_kiln_file(files: &Files, to: &mut dyn Write) -> std::io::Result<()>
     Ok(())
 }
 
-/// A model file, opened; its files are checked against their sums when they are opened.
+/// A model file, opened: its header and its manifest are what was written. The other files are
+/// compared with the manifest when the model is loaded ([`super::Manifest::check_files`]).
 pub struct KilnFile {
     label: String,
     reader: Arc<Mutex<Box<dyn ReadSeek>>>,
@@ -130,6 +131,9 @@ impl KilnFile {
         let header: Header =
             serde_json::from_slice(&text).map_err(|e| bad(format!("damaged header: {e}")))?;
         for Entry { path, offset, bytes, .. } in &header.files {
+            if !stays_inside(path) {
+                return Err(bad(format!("names the file {path:?}, outside the model")));
+            }
             if offset.checked_add(*bytes).is_none_or(|end| end > length) {
                 return Err(bad(format!(
                     "cut short: {path} would end at byte {}, and there are {length}",
@@ -144,17 +148,15 @@ impl KilnFile {
 
     /// The manifest has the sums of all other files; its own is in the header.
     fn check_manifest(&self) -> Result<()> {
+        let bad = |cause: &str| Error::bad_file(self.file_label(MANIFEST), cause, REMEDY);
         let entry = self.header.files.iter().find(|entry| entry.path == MANIFEST);
-        let sum = entry.map(|entry| entry.sha256.as_str());
-        let found = read_text(self, MANIFEST)?.map(|text| hexadecimal(&Sha256::digest(&text)));
-        if found.as_deref() != sum {
-            return Err(Error::bad_file(
-                self.file_label(MANIFEST),
-                "damaged: it is not what was written",
-                REMEDY,
-            ));
+        match (entry, read_text(self, MANIFEST)?) {
+            (Some(entry), Some(text)) if hexadecimal(&Sha256::digest(&text)) == entry.sha256 => {
+                Ok(())
+            }
+            (Some(_), _) => Err(bad("damaged: it is not what was written")),
+            (None, _) => Err(bad("is not in the file, so nothing can be checked")),
         }
-        Ok(())
     }
 
     /// Opens a file in memory.
@@ -236,6 +238,7 @@ mod tests {
                 file("model.safetensors", 1000),
                 file("1_Pooling/config.json", 65),
                 file("empty", 0),
+                file("kiln.json", 30),
             ]
             .into(),
         )
@@ -252,7 +255,7 @@ mod tests {
         let opened = KilnFile::from_bytes("m.kiln", written()).unwrap();
         assert_eq!(
             opened.paths().collect::<Vec<_>>(),
-            ["empty", "config.json", "1_Pooling/config.json", "model.safetensors"]
+            ["empty", "config.json", "kiln.json", "1_Pooling/config.json", "model.safetensors"]
         );
         for (path, bytes) in &files().0 {
             let (mut reader, length) = opened.open(path).unwrap().unwrap();
@@ -269,6 +272,24 @@ mod tests {
         assert!(opened.open("other").unwrap().is_none());
         assert!(opened.header.files.iter().all(|entry| entry.offset % 64 == 0));
         assert_eq!(written(), written());
+    }
+
+    #[test]
+    fn files_outside_the_model_and_a_missing_manifest_are_refused() {
+        for path in ["../evil", "/etc/evil", "a/../../evil", "a\\b", "c:evil", "a//b", ""] {
+            let mut files = files();
+            files.0.insert(path.into(), vec![1]);
+            let mut bytes = Vec::new();
+            write_kiln_file(&files, &mut bytes).unwrap();
+            let error = KilnFile::from_bytes("m.kiln", bytes).err().unwrap().to_string();
+            assert!(error.contains("outside the model"), "{path}: {error}");
+        }
+        let mut files = files();
+        files.0.remove("kiln.json");
+        let mut bytes = Vec::new();
+        write_kiln_file(&files, &mut bytes).unwrap();
+        let error = KilnFile::from_bytes("m.kiln", bytes).err().unwrap().to_string();
+        assert!(error.contains("kiln.json"), "{error}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use burn::tensor::backend::Backend;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::folder::{Files, Folder, read_text};
+use super::folder::{Files, Folder, read_text, stays_inside};
 use crate::embedder::{EmbedOptions, Embedder};
 use crate::index::cosine;
 use crate::{Error, Result};
@@ -106,8 +106,15 @@ impl Manifest {
         let manifest: Self =
             serde_json::from_value(value).map_err(|e| bad(e.to_string(), again))?;
         let SelfTest { texts, vectors, least_cosine } = &manifest.self_test;
-        if texts.len() != vectors.len() || !(-1.0..=1.0).contains(least_cosine) {
+        // A test of nothing would be passed by everything.
+        let sound = !texts.is_empty()
+            && texts.len() == vectors.len()
+            && (-1.0..=1.0).contains(least_cosine);
+        if !sound {
             return Err(bad("its self_test makes no sense".into(), again));
+        }
+        if let Some(path) = manifest.files.keys().find(|path| !stays_inside(path)) {
+            return Err(bad(format!("names the file {path:?}, outside the model"), again));
         }
         Ok(Some(manifest))
     }

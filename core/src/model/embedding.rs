@@ -58,9 +58,4 @@ impl<B: Backend> Embedding<B> {
             self.packed = None;
         }
     }
-
-    /// Whether the table is packed.
-    pub fn is_packed(&self) -> bool {
-        self.packed.is_some()
-    }
 }

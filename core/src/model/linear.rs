@@ -111,11 +111,6 @@ impl<B: Backend> Linear<B> {
         }
     }
 
-    /// Whether the weights are packed.
-    pub fn is_packed(&self) -> bool {
-        self.packed.is_some()
-    }
-
     /// `[batch, seq, in]` to `[batch, seq, out]`.
     pub fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         let [batch, seq, input] = x.dims();

@@ -337,13 +337,6 @@ impl<B: Backend> Backbone<B> {
         self
     }
 
-    /// Whether any weights are packed.
-    pub fn is_packed(&self) -> bool {
-        let mut own = self.clone();
-        own.linears_mut().iter().any(|(_, linear)| linear.is_packed())
-            || own.tables_mut().iter().any(|(_, table)| table.is_packed())
-    }
-
     /// Observes everything that goes into the projections of one block from now on; by the names of
     /// each projection's parts in checkpoints (`encoder.layer.0.attention.self.query.weight`).
     ///

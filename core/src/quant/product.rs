@@ -567,6 +567,18 @@ mod tests {
     }
 
     #[test]
+    fn nan_and_infinity_stay_in_their_row() {
+        let packed = packed(&[0.5; 64], [2, 32], "int8:32");
+        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = [1.0; 96];
+            x[40] = wrong;
+            let y = packed.product(&x, None).unwrap();
+            assert!(y[2..4].iter().all(|y| y.is_nan()), "{y:?}");
+            assert!(y[..2].iter().chain(&y[4..]).all(|y| (y - 16.0).abs() < 0.2), "{y:?}");
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         let packed = packed(&[0.5; 64], [2, 32], "int4:32");
         assert!(packed.product(&[0.0; 33], None).is_err());

@@ -1,10 +1,11 @@
 //! `train-native export`
 
+use std::io::Read as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use kiln_core::checkpoint::{Files, MANIFEST, Manifest, SelfTest, read_text};
+use kiln_core::checkpoint::{Files, Folder, LoadOptions, MANIFEST, Manifest, SelfTest};
 use serde_json::json;
 
 use super::{Global, ModelArgs};
@@ -19,9 +20,9 @@ use crate::terminal::thousands;
 pub(super) struct ExportArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// How matrices are kept: f32, f16, or a scheme as for `quantize`
-    #[arg(long, short, default_value = "f16", value_name = "SCHEME")]
-    weights: Storage,
+    /// How matrices are kept: f32, f16, or a scheme as for `quantize` [default: f16]
+    #[arg(long, short, value_name = "SCHEME")]
+    weights: Option<Storage>,
     /// Where to write: a folder, or a file that ends in .kiln
     #[arg(long, short, value_name = "DIR|FILE")]
     output: PathBuf,
@@ -33,6 +34,14 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
     let folder = open_folder(&path)?;
     let (files, weights, least) = match Manifest::read(folder.as_ref())? {
         Some(manifest) => {
+            if args.weights.is_some() || args.model.load_options() != LoadOptions::default() {
+                bail!(
+                    "{}: is exported already, with {} weights, and is copied as it is; leave the options out, or \
+                     export the model that it was made from",
+                    path.display(),
+                    manifest.weights
+                );
+            }
             manifest.check_files(folder.as_ref())?;
             let mut files = Files::default();
             let names = manifest.files.keys().map(String::as_str).chain([MANIFEST]);
@@ -49,11 +58,12 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
             let embedder =
                 load_embedder::<Cpu>(&name, &args.model.load_options(), &device, terminal)?;
             let reference = SelfTest::of(&embedder, 0.0)?;
-            let plan = StoragePlan::all(args.weights);
+            let weights = args.weights.unwrap_or(Storage::F16);
+            let plan = StoragePlan::all(weights);
             let how = Quantization { plan: &plan, gptq: None, calibration: None };
             let model = quantize(embedder, &how, terminal)?;
-            let (files, exported) = sealed(model.files, &args.weights.to_string(), reference)?;
-            (files, args.weights.to_string(), exported.least_cosine)
+            let (files, exported) = sealed(model.files, &weights.to_string(), reference)?;
+            (files, weights.to_string(), exported.least_cosine)
         }
     };
     export(&files, &args.output)?;
@@ -71,12 +81,10 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
     })
 }
 
-fn read_all(folder: &dyn kiln_core::checkpoint::Folder, name: &str) -> Result<Vec<u8>> {
-    // Small files and large ones alike; the limit of configuration files is not for weights.
-    if let Some((mut reader, length)) = folder.open(name)? {
-        let mut bytes = Vec::with_capacity(length as usize);
-        std::io::Read::read_to_end(&mut reader, &mut bytes)?;
-        return Ok(bytes);
-    }
-    Ok(read_text(folder, name)?.unwrap_or_default())
+/// A file of any length; the limit of configuration files is not for weights.
+fn read_all(folder: &dyn Folder, name: &str) -> Result<Vec<u8>> {
+    let (mut reader, length) = folder.open(name)?.context("is not there")?;
+    let mut bytes = Vec::with_capacity(length as usize);
+    reader.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -87,8 +87,9 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
         if let Some(Manifest { format, written_by, weights, files, self_test }) = &manifest {
             let bytes: u64 = files.values().map(|file| file.bytes).sum();
             lines.push(format!(
-                "exported     {weights}, format {format}, by {written_by}; {} bytes; its test passed (cosine of at least {:.4})",
+                "exported     {weights}, format {format}, by {written_by}; {} bytes; its test {} (cosine of at least {:.4})",
                 thousands(bytes as usize),
+                if embedder.self_test.is_some() { "passed" } else { "was not run, as settings are overridden" },
                 self_test.least_cosine
             ));
         }

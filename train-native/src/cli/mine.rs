@@ -182,6 +182,7 @@ pub(super) fn open_examples(
         on_bad_row: if skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop },
         leaks: None,
         deduplicate: true,
+        texts_alone: false,
         negatives: 0,
         seed: 1,
         terminal,

@@ -41,8 +41,8 @@ pub(super) struct PruneArgs {
 pub(super) fn run(args: &PruneArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let folder = resolve(&args.model.model, terminal)?;
-    must_be_full(&folder)?;
     let name = folder.display().to_string();
+    must_be_full(&name, terminal)?;
     let device = open(global.device)?;
     let (files, lines) = with_backend!(&device, B, handle => {
         let mut embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;

@@ -125,8 +125,8 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
         plan = plan.with_rule(rule)?;
     }
     let folder = resolve(&args.model.model, terminal)?;
-    must_be_full(&folder)?;
     let name = folder.display().to_string();
+    must_be_full(&name, terminal)?;
     let device = open(global.device)?;
     let (files, lines, reference) = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;

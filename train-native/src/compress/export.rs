@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use kiln_core::checkpoint::{
     Files, LoadOptions, Manifest, SelfTest, load, write_directory, write_kiln_file,
 };
@@ -22,17 +22,26 @@ pub struct Exported {
     pub least_cosine: f32,
 }
 
+/// A model whose vectors are further away from its own is not worth shipping.
+const LEAST: f32 = 0.5;
+
 /// Puts the test and the sums among a model's files. `reference` are the vectors of the full weights;
 /// the model must come near them, and whoever loads it may be a little further away than it is here,
 /// because devices round differently.
 ///
 /// # Errors
-/// Files that make no model.
+/// Files that make no model, or one that has lost too much.
 pub fn sealed(mut files: Files, weights: &str, reference: SelfTest) -> Result<(Files, Exported)> {
     let open = SelfTest { least_cosine: -1.0, ..reference };
     Manifest::seal(&mut files, weights, open.clone())?;
     let embedder = load::<Cpu>(&files, &LoadOptions::default(), &Default::default())?;
     let cosine = open.run(&embedder)?;
+    if cosine.is_nan() || cosine < LEAST {
+        bail!(
+            "the vectors of the compressed model have a cosine of {cosine:.3} to those of the full one, \
+             less than {LEAST}: too much is lost; use more bits (int8), --method gptq, or --error-budget"
+        );
+    }
     let least_cosine = (cosine - (0.5 * (1.0 - cosine)).max(0.003)).max(-1.0);
     Manifest::seal(&mut files, weights, SelfTest { least_cosine, ..open })?;
     let bytes = files.0.values().map(Vec::len).sum();

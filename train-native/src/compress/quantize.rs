@@ -76,7 +76,7 @@ pub fn quantize<B: Backend>(
                 let lost = output_error(&before, &after, gram);
                 let line = TensorLine {
                     output_error: Some(lost),
-                    ..line_of(name, &shape, storage, &tensor, weight_error(&before, &after))
+                    ..line_of(name, &shape, &tensor, weight_error(&before, &after))
                 };
                 weights.copy_from_slice(&after);
                 last = Some((tensor, line));
@@ -146,26 +146,22 @@ fn rounded(
         match steps.next() {
             Some(next) if plan.budget.is_some_and(|budget| lost > budget) => storage = next,
             _ => {
-                let line = line_of(name, shape, storage, &tensor, lost);
+                let line = line_of(name, shape, &tensor, lost);
                 return Ok((tensor, line));
             }
         }
     }
 }
 
-fn line_of(
-    name: &str,
-    shape: &[usize],
-    storage: Storage,
-    tensor: &StoredTensor,
-    weight_error: f64,
-) -> TensorLine {
-    let bytes = match tensor {
-        StoredTensor::Full(_, values) => 4 * values.len(),
-        StoredTensor::Half(_, values) => 2 * values.len(),
+fn line_of(name: &str, shape: &[usize], tensor: &StoredTensor, weight_error: f64) -> TensorLine {
+    let (bytes, storage) = match tensor {
+        // What half precision cannot hold stays as it is.
+        StoredTensor::Full(_, values) => (4 * values.len(), Storage::F32),
+        StoredTensor::Half(_, values) => (2 * values.len(), Storage::F16),
         StoredTensor::Quantized(matrix) => {
             let scale = if matrix.has_narrow_scales() { 2 } else { 4 };
-            matrix.codes().len() + scale * matrix.scales().len()
+            let bytes = matrix.codes().len() + scale * matrix.scales().len();
+            (bytes, Storage::Quantized(matrix.scheme()))
         }
     };
     TensorLine {

@@ -39,6 +39,8 @@ pub struct Opening<'a> {
     pub leaks: Option<&'a LeakFilter>,
     /// Drop repeated examples.
     pub deduplicate: bool,
+    /// Whether texts without positives will do, as for distillation.
+    pub texts_alone: bool,
     /// Negatives that labelled texts are given.
     pub negatives: usize,
     /// Seed of conversions and of made-up texts.
@@ -329,6 +331,11 @@ fn rows(path: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String>
             source.threshold
         );
     }
+    if format == RowFormat::Texts && !intake.opening.texts_alone {
+        bail!(
+            "{label}: holds texts without positives, from which only objective = \"distillation\" learns"
+        );
+    }
     if format == RowFormat::LabelledTexts {
         let mut rng = ChaCha8Rng::seed_from_u64(intake.opening.seed);
         let negatives = intake.opening.negatives;
@@ -374,6 +381,7 @@ mod tests {
             on_bad_row,
             leaks: Some(&leaks),
             deduplicate: true,
+            texts_alone: false,
             negatives: 2,
             seed: 1,
             terminal: Terminal { json: false, quiet: true },

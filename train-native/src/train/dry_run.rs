@@ -14,7 +14,7 @@ use super::{Inputs, new_config};
 use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;
 use crate::model::architecture;
-use crate::recipe::{Objective, Precision, Recipe, Stage};
+use crate::recipe::{NewModel, Objective, Precision, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
 
 /// A recipe, looked at without training.
@@ -73,12 +73,19 @@ impl DryRun {
     ) -> Result<Self> {
         let (config, pooling) = match (&recipe.model.base, &recipe.model.new) {
             (Some(base), _) => {
-                let (config, own) = architecture(base, terminal)?;
+                let (mut config, own) = architecture(base, terminal)?;
+                if let Some(keep) = &recipe.model.keep_blocks {
+                    config = config.keep_layers(keep);
+                }
                 (config, recipe.model.pooling.clone().unwrap_or(own))
             }
             (None, Some(new)) => {
                 let pooling = recipe.model.pooling.clone().unwrap_or(PoolingConfig::Mean);
-                (new_config(new, &recipe.model)?, pooling)
+                let vocab_size = match &new.tokenizer {
+                    Some(other) => architecture(other, terminal)?.0.vocab_size,
+                    None => new.vocab_size,
+                };
+                (new_config(&NewModel { vocab_size, ..new.clone() }, &recipe.model)?, pooling)
             }
             (None, None) => bail!("the model needs either base or new"),
         };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::data::{DataSet, LeakFilter, OnBadRow, Opening, RowFormat};
+use crate::data::{DataSet, LeakFilter, OnBadRow, Opening};
 use crate::eval::Measured;
 use crate::recipe::{Curriculum, Objective, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
@@ -48,6 +48,7 @@ impl Inputs {
                 on_bad_row,
                 leaks: leaks.as_ref(),
                 deduplicate: filter.deduplicate,
+                texts_alone: stage.objective == Objective::Distillation,
                 negatives: stage.hard_negatives,
                 seed: recipe.seed,
                 terminal,
@@ -114,16 +115,7 @@ fn runs_short(stage: &Stage, set: &DataSet) -> bool {
 
 /// Whether a stage can be trained on its data.
 fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
-    if stage.objective == Objective::Distillation {
-        return Ok(());
-    }
-    if let Some(set) = sets.iter().find(|set| set.format == RowFormat::Texts.name()) {
-        bail!(
-            "{} holds texts without positives, from which only objective = \"distillation\" learns",
-            set.name
-        );
-    }
-    if stage.objective == Objective::Reconstruction {
+    if matches!(stage.objective, Objective::Distillation | Objective::Reconstruction) {
         return Ok(());
     }
     let graded = !matches!(stage.curriculum, Curriculum::Given | Curriculum::Sampled);

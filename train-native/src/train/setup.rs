@@ -4,6 +4,7 @@ use anyhow::Result;
 use burn::module::{AutodiffModule, Param};
 use burn::optim::adaptor::OptimizerAdaptor;
 use burn::optim::{AdamW, AdamWConfig};
+use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_core::checkpoint::Files;
 use kiln_core::embedder::{Embedder, EmbeddingModel, Prompts};
@@ -75,7 +76,11 @@ pub(super) fn enter_stage<B: AutodiffBackend>(
     let stage = &recipe.stages[number];
     let projections =
         lesson.map_or(Vec::new(), |lesson| lesson.projections(&trainee.model, device));
-    if projections.len() != trainee.projections.len() {
+    let shapes = |all: &[Param<Tensor<B, 2>>]| -> Vec<[usize; 2]> {
+        all.iter().map(|one| one.val().dims()).collect()
+    };
+    // Another teacher may be of another width.
+    if shapes(&projections) != shapes(&trainee.projections) {
         trainee.projections = projections;
     }
     let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);

@@ -217,10 +217,14 @@ pub fn load<B: Backend>(
     let mut embedder = Embedder::new(model, tokenizer, device)?;
     embedder.tokenizer_files = tokenizer_files;
     embedder.prompts = read_prompts(folder)?;
-    // Another head or mask gives other vectors than those that were kept.
-    let same = options.pooling.is_none() && options.attention.is_none();
-    embedder.self_test =
-        manifest.filter(|_| same && options.max_length.is_none()).map(|kept| kept.self_test);
+    // Another head or mask, or a text that is cut, gives other vectors than those that were kept.
+    let mut same = options.pooling.is_none() && options.attention.is_none();
+    if let (Some(kept), Some(limit)) = (&manifest, options.max_length) {
+        for tokens in embedder.tokenizer.encode_all("", &kept.self_test.texts)? {
+            same &= tokens.ids.len() < limit;
+        }
+    }
+    embedder.self_test = manifest.filter(|_| same).map(|kept| kept.self_test);
     Ok(embedder)
 }
 

@@ -4,7 +4,7 @@
 #   tests/setup.sh [vulkan] [wasm] [python] [browser]     (all of them by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
-#   wasm     a Rust that can build for wasm32
+#   wasm     a Rust that can build for wasm32, wasm-bindgen's command, and Node
 #   python   the reference implementations and the all-MiniLM-L6-v2 test model, from PyPI
 #   browser  Chromium and playwright-core
 #
@@ -39,6 +39,17 @@ vulkan() {
 }
 
 wasm() {
+  wasm_rust
+  command -v node >/dev/null || { echo "setup: Node"; debian nodejs; }
+  local version
+  version=$(grep -A1 '^name = "wasm-bindgen"$' "$(dirname "$0")/../Cargo.lock" | sed -n 's/^version = "\(.*\)"/\1/p')
+  if [ ! -x "$cache/wasm-bindgen-$version/bin/wasm-bindgen" ]; then
+    echo "setup: wasm-bindgen $version"
+    cargo install --quiet wasm-bindgen-cli --version "$version" --debug --root "$cache/wasm-bindgen-$version"
+  fi
+}
+
+wasm_rust() {
   rustc --print target-libdir --target wasm32-unknown-unknown 2>/dev/null | xargs -r ls >/dev/null 2>&1 && return
   [ -x /usr/bin/rustc ] && [ -d /usr/lib/rustlib/src/rust/library ] && return
   echo "setup: Rust for wasm32"

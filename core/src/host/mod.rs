@@ -21,6 +21,45 @@ pub(crate) fn is_host<B: Backend, const D: usize>(x: &Tensor<B, D>) -> bool {
     B::name(&x.device()) == "flex" && x.dtype() == DType::F32
 }
 
+/// Whether this is Burn's CPU backend, in training too.
+///
+/// It goes through views and through sums that are broadcast over inner dimensions one value at a
+/// time; what follows are the same operations on whole rows.
+pub(crate) fn is_any_host<B: Backend, const D: usize>(x: &Tensor<B, D>) -> bool {
+    B::name(&x.device()).contains("flex")
+}
+
+/// `[batch, 1, query, key]`, broadcast over the heads.
+pub(crate) fn each_head<B: Backend>(x: Tensor<B, 4>, heads: usize) -> Tensor<B, 4> {
+    match is_any_host(&x) {
+        true => Tensor::cat(vec![x; heads], 1),
+        false => x,
+    }
+}
+
+/// Rotates `[batch, seq, heads, dim]` by tables `[1, seq, 1, dim]` of cosines and sines: each half
+/// of a head's dimensions with the other, in rows of a whole text.
+pub(crate) fn rotate<B: Backend>(
+    x: Tensor<B, 4>,
+    cos: Tensor<B, 4>,
+    sin: Tensor<B, 4>,
+) -> Tensor<B, 4> {
+    let shape @ [batch, seq, heads, dim] = x.dims();
+    let row = seq * heads * dim;
+    // (a, b) to (-b, a) as a product, which is exact: one term of each sum is not zero.
+    let half = dim / 2;
+    let mut turn = vec![0.0f32; dim * dim];
+    for at in 0..half {
+        turn[(half + at) * dim + at] = -1.0;
+        turn[at * dim + half + at] = 1.0;
+    }
+    let turn = TensorData::new(turn, [dim, dim]);
+    let turn = Tensor::<B, 2>::from_data(turn, (&x.device(), x.dtype()));
+    let turned = x.clone().reshape([batch * seq * heads, dim]).matmul(turn).reshape([batch, row]);
+    let table = |angles: Tensor<B, 4>| angles.expand([1, seq, heads, dim]).reshape([1, row]);
+    (x.reshape([batch, row]) * table(cos) + turned * table(sin)).reshape(shape)
+}
+
 /// Exact GELU, `x Phi(x)`.
 pub(crate) fn gelu<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     if !is_host(&x) {

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
 use burn::tensor::activation::softmax;
 use burn::tensor::ops::AttentionModuleOptions;
-use burn::tensor::{Bool, Tensor, backend::Backend, module};
+use burn::tensor::{Bool, FloatDType, Tensor, backend::Backend, module};
 
 use super::linear::Linear;
 use super::rotary::{Angles, Rotary};
@@ -86,12 +86,14 @@ impl<B: Backend> Attention<B> {
                 Err(same) => qkv = same,
             }
         }
-        // [batch, seq, all heads, head_dim], seen as [batch, all heads, seq, head_dim]: views, no copies.
-        let all = heads + 2 * kv_heads;
-        let qkv = qkv.reshape([batch, seq, all, head_dim]).swap_dims(1, 2);
-        let mut query = qkv.clone().narrow(1, 0, heads);
-        let mut key = qkv.clone().narrow(1, heads, kv_heads);
-        let value = qkv.narrow(1, heads + kv_heads, kv_heads);
+        // [batch, seq, heads, head_dim]
+        let part = |from: usize, count: usize| {
+            let part = qkv.clone().narrow(2, from * head_dim, count * head_dim);
+            part.reshape([batch, seq, count, head_dim])
+        };
+        let mut query = part(0, heads);
+        let mut key = part(heads, kv_heads);
+        let value = part(heads + kv_heads, kv_heads).swap_dims(1, 2);
         if let Some(norm) = &self.query_norm {
             query = norm.forward(query);
         }
@@ -102,6 +104,8 @@ impl<B: Backend> Attention<B> {
             query = Rotary::rotate(query, angles);
             key = Rotary::rotate(key, angles);
         }
+        // [batch, heads, seq, head_dim], views.
+        let (query, key) = (query.swap_dims(1, 2), key.swap_dims(1, 2));
         let key = repeat_heads(key, heads / kv_heads);
         let value = repeat_heads(value, heads / kv_heads);
         let (context, weights) = match want_weights {
@@ -164,12 +168,14 @@ pub fn weighted_scaled_dot_product<B: Backend>(
     value: Tensor<B, 4>,
     mask: Option<&Tensor<B, 4, Bool>>,
 ) -> (Tensor<B, 4>, Tensor<B, 4>) {
-    let ([batch, heads, queries, dim], keys) = (query.dims(), key.dims()[2]);
-    let mask = mask.cloned().map(|mask| mask.expand([batch, heads, queries, keys]));
-    let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((dim as f64).powf(-0.5));
+    let [_, heads, _, dim] = query.dims();
+    let mut scores = query.mul_scalar((dim as f64).powf(-0.5)).matmul(key.swap_dims(2, 3));
     if let Some(mask) = mask {
-        // Finite, because some shader compilers assume that infinities do not occur.
-        scores = scores.mask_fill(mask, -3e4);
+        // Added, not filled in, so that there is no pass over it backwards. Finite, because some
+        // shader compilers assume that infinities do not occur.
+        let dtype: FloatDType = scores.dtype().into();
+        let mask = mask.clone().float().cast(dtype).mul_scalar(-3e4);
+        scores = scores + host::each_head(mask, heads);
     }
     let weights = softmax(scores, 3);
     (weights.clone().matmul(value), weights)

@@ -27,14 +27,34 @@ use super::trainee::Trainee;
 use crate::data::Text;
 use crate::recipe::{Compute, Precision};
 
-/// Texts that are computed at once on the CPU where the recipe does not say.
-const CPU_CHUNK: usize = 32;
+/// Tokens, with padding, that are computed at once on the CPU where the recipe does not say: enough
+/// that a chunk's gradient of the embedding table is not most of its work, few enough that long
+/// texts are shared among the cores.
+const CPU_CHUNK_TOKENS: usize = 2048;
+
+/// How much is computed at once.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ChunkSize {
+    Texts(usize),
+    /// Tokens with padding; one text at least.
+    Tokens(usize),
+}
+
+impl ChunkSize {
+    /// Texts of a chunk whose longest text has so many tokens.
+    pub(super) fn texts(self, longest: usize) -> usize {
+        match self {
+            Self::Texts(texts) => texts.max(1),
+            Self::Tokens(tokens) => (tokens / longest.max(1)).max(1),
+        }
+    }
+}
 
 /// How the passes are run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Passes {
-    /// Texts of a chunk.
-    pub chunk: usize,
+    /// How much is computed at once.
+    pub chunk: ChunkSize,
     /// Whether graphs are dropped and made again.
     pub cached: bool,
     /// Whether blocks are computed again one by one.
@@ -49,7 +69,11 @@ impl Passes {
     pub(super) fn of<B: AutodiffBackend>(compute: &Compute, device: &B::Device) -> Self {
         let parallel = B::name(device).contains("flex");
         Self {
-            chunk: compute.chunk.unwrap_or(if parallel { CPU_CHUNK } else { usize::MAX }),
+            chunk: match compute.chunk {
+                Some(texts) => ChunkSize::Texts(texts),
+                None if parallel => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
+                None => ChunkSize::Texts(usize::MAX),
+            },
             cached: compute.grad_cache || compute.checkpoint_blocks,
             blocks: compute.checkpoint_blocks,
             dtype: match compute.precision {
@@ -101,20 +125,24 @@ pub(super) fn encode(tokenizer: &Tokenizer, texts: &[&Text]) -> Result<Vec<Token
 pub(super) fn chunks(
     tokenizer: &Tokenizer,
     tokens: &[Tokens],
-    size: usize,
+    size: ChunkSize,
     seed: u64,
 ) -> Vec<Chunk> {
     let mut order: Vec<usize> = (0..tokens.len()).collect();
     order.sort_by_key(|&row| std::cmp::Reverse(tokens[row].ids.len()));
-    order
-        .chunks(size.min(tokens.len()).max(1))
-        .enumerate()
-        .map(|(number, rows)| Chunk {
+    let mut chunks = Vec::new();
+    let mut rest = order.as_slice();
+    while let [longest, ..] = rest {
+        let texts = size.texts(tokens[*longest].ids.len()).min(rest.len());
+        let (rows, after) = rest.split_at(texts);
+        rest = after;
+        chunks.push(Chunk {
             rows: rows.to_vec(),
             tokens: tokenizer.pad(&rows.iter().map(|&row| &tokens[row]).collect::<Vec<_>>()),
-            seed: crate::data::mixed(&[seed, number as u64]),
-        })
-        .collect()
+            seed: crate::data::mixed(&[seed, chunks.len() as u64]),
+        });
+    }
+    chunks
 }
 
 /// A chunk between its two passes.

@@ -58,7 +58,8 @@ pub(super) fn reconstruction<B: AutodiffBackend>(
         std::cmp::Reverse(queries[pair].ids.len() + documents[pair].ids.len())
     });
     // Two texts a pair.
-    let size = (passes.chunk / 2).clamp(1, pairs.max(1));
+    let longest = queries.iter().chain(&documents).map(|text| text.ids.len()).max().unwrap_or(0);
+    let size = (passes.chunk.texts(longest) / 2).clamp(1, pairs.max(1));
     let chunks: Vec<(usize, &[usize])> = order.chunks(size).enumerate().collect();
     let mine: Vec<(usize, &[usize])> =
         peers.share(chunks.len()).into_iter().map(|at| chunks[at]).collect();

@@ -1,0 +1,340 @@
+//! `x W` with packed weights: int8 activations, integer sums a block, floating-point sums over
+//! blocks. A portable version, one for AVX2, one for AVX-512 with VNNI, and one for WebAssembly's
+//! SIMD; on one kind of machine all give the same bits.
+
+#![cfg_attr(
+    any(target_arch = "x86_64", all(target_arch = "wasm32", target_feature = "simd128")),
+    expect(
+        unsafe_code,
+        reason = "SIMD loads, stores and the calls behind a check, each with its proof"
+    )
+)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod wasm;
+
+use multiversion::multiversion;
+
+use super::packed::{Activations, LANES, PackedMatrix, STEP};
+use super::scheme::Number;
+use crate::{Error, Result};
+
+/// Rounds a block of activations to int8; what one step is worth (NaN where a value is NaN or
+/// infinite, so that what comes of it is), and the sum of the values.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+pub(super) fn quantize(from: &[f32], to: &mut [i8]) -> (f32, i32) {
+    // Without the sign, the bits of numbers are in the numbers' order.
+    let mut largest = 0u32;
+    for value in from {
+        largest = largest.max(value.to_bits() & 0x7fff_ffff);
+    }
+    let largest = f32::from_bits(largest);
+    if !largest.is_finite() || largest == 0.0 {
+        to.fill(0);
+        return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
+    }
+    // The smallest numbers, whose inverse is none, are made larger first.
+    let lift = if largest < 1e-30 { 2f32.powi(100) } else { 1.0 };
+    let (scale, inverse) = (largest / 127.0, 127.0 / (largest * lift));
+    let mut sum = 0i32;
+    for (value, byte) in from.iter().zip(to) {
+        // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
+        let shifted = value * lift * inverse + 12_582_912.0;
+        let whole = shifted.to_bits().wrapping_sub(0x4b40_0000) as i32;
+        let whole = whole.clamp(-127, 127);
+        sum += whole;
+        *byte = whole as i8;
+    }
+    (scale, sum)
+}
+
+impl PackedMatrix {
+    /// `[rows, inputs]` to `[rows, outputs]`, with the bias added.
+    ///
+    /// # Errors
+    /// Activations or a bias of another width.
+    pub fn product(&self, x: &[f32], bias: Option<&[f32]>) -> Result<Vec<f32>> {
+        if self.inputs == 0 || !x.len().is_multiple_of(self.inputs) {
+            return Err(Error::invalid(format!(
+                "{} activations are no rows of {}",
+                x.len(),
+                self.inputs
+            )));
+        }
+        if bias.is_some_and(|bias| bias.len() != self.outputs) {
+            return Err(Error::invalid("the bias has another width than the outputs"));
+        }
+        let rows = x.len() / self.inputs;
+        let mut y = vec![0.0; rows * self.outputs];
+        let x = self.activations(x);
+        #[cfg(target_arch = "x86_64")]
+        {
+            if avx512::is_here() {
+                // SAFETY: the processor has what the function was compiled for.
+                unsafe { avx512::product(self, &x, bias, &mut y) };
+                return Ok(y);
+            }
+            if avx2::is_here() {
+                // SAFETY: the processor has what the function was compiled for.
+                unsafe { avx2::product(self, &x, bias, &mut y) };
+                return Ok(y);
+            }
+        }
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        wasm::product(self, &x, bias, &mut y);
+        #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
+        portable(self, &x, bias, &mut y);
+        Ok(y)
+    }
+}
+
+/// 64 unsigned values: 4 inputs of 16 outputs.
+fn step(packed: &PackedMatrix, at: usize) -> [u8; LANES * STEP] {
+    let mut values = [0u8; LANES * STEP];
+    match packed.number {
+        Number::Int4 => {
+            let (low, high) = values.split_at_mut(32);
+            let bytes = &packed.values[at * 32..][..32];
+            for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+                (*low, *high) = (byte & 15, byte >> 4);
+            }
+        }
+        _ => values.copy_from_slice(&packed.values[at * 64..][..64]),
+    }
+    values
+}
+
+/// The product in plain Rust, in loops that compilers turn into SIMD.
+#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
+#[cfg_attr(all(target_arch = "wasm32", target_feature = "simd128"), allow(dead_code))]
+pub(super) fn portable(
+    packed: &PackedMatrix,
+    x: &Activations,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+) {
+    let (inputs, outputs, block) = (packed.inputs, packed.outputs, packed.block);
+    let (blocks, steps) = (inputs / block, block / STEP);
+    let rows = x.values.chunks_exact(inputs).zip(x.blocks.chunks_exact(blocks));
+    for ((values, of_blocks), y) in rows.zip(y.chunks_exact_mut(outputs)) {
+        for (group, y) in y.chunks_mut(LANES).enumerate() {
+            let mut sums = starts(bias, group * LANES, y.len());
+            for (at, of_block) in of_blocks.iter().enumerate() {
+                let mut whole = [of_block.correction; LANES];
+                for part in 0..steps {
+                    let weights = step(packed, group * (inputs / STEP) + at * steps + part);
+                    let x = &values[at * block + part * STEP..][..STEP];
+                    for (lane, weights) in whole.iter_mut().zip(weights.as_chunks::<STEP>().0) {
+                        for (x, weight) in x.iter().zip(weights) {
+                            *lane += i32::from(*x) * i32::from(*weight);
+                        }
+                    }
+                }
+                let scales = &packed.scales[(group * blocks + at) * LANES..][..LANES];
+                for ((sum, whole), scale) in sums.iter_mut().zip(whole).zip(scales) {
+                    *sum = multiply_add(whole as f32, scale * of_block.scale, *sum);
+                }
+            }
+            y.copy_from_slice(&sums[..y.len()]);
+        }
+    }
+}
+
+/// `a b + c`, rounded once where processors do that in one step. WebAssembly has no such instruction.
+#[inline(always)]
+fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(target_arch = "wasm32") { a * b + c } else { a.mul_add(b, c) }
+}
+
+/// What the sums of a group of outputs begin with: the bias, or zero.
+fn starts(bias: Option<&[f32]>, first: usize, width: usize) -> [f32; LANES] {
+    let mut sums = [0.0f32; LANES];
+    if let Some(bias) = bias {
+        sums[..width].copy_from_slice(&bias[first..first + width]);
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::{Quantized, Scheme};
+    use proptest::prelude::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn matrix(rows: usize, columns: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed | 1;
+        (0..rows * columns)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+            })
+            .collect()
+    }
+
+    fn packed(weights: &[f32], shape: [usize; 2], scheme: &str) -> PackedMatrix {
+        let scheme: Scheme = scheme.parse().unwrap();
+        PackedMatrix::new(&[Quantized::round(weights, shape, scheme).unwrap()]).unwrap()
+    }
+
+    /// `x W` for `W` `[outputs, inputs]`.
+    fn plain(x: &[f32], w: &[f32], inputs: usize) -> Vec<f32> {
+        let dot = |x: &[f32], w: &[f32]| -> f32 { x.iter().zip(w).map(|(x, w)| x * w).sum() };
+        x.chunks_exact(inputs)
+            .flat_map(|x| w.chunks_exact(inputs).map(|w| dot(x, w)).collect::<Vec<_>>())
+            .collect()
+    }
+
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    type Product = fn(&PackedMatrix, &Activations, Option<&[f32]>, &mut [f32]);
+
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    fn wasm_versions() -> Vec<Product> {
+        #[cfg(not(target_feature = "relaxed-simd"))]
+        return vec![wasm::product, wasm::widened];
+        #[cfg(target_feature = "relaxed-simd")]
+        return vec![wasm::product, wasm::widened, |packed, x, bias, y| {
+            wasm::product_of_bytes(packed, x, bias, y, wasm::Bytes::Undefined)
+        }];
+    }
+
+    proptest! {
+        #[test]
+        fn every_version_is_the_portable_one_bit_for_bit(
+            rows in 0usize..15, blocks in 1usize..4, outputs in 1usize..40, seed in 0u32..1000,
+            four in prop::bool::ANY, block in prop_oneof![Just(4usize), Just(32), Just(64)],
+            size in prop_oneof![Just(1f32), Just(1e-30), Just(1e30)],
+        ) {
+            let inputs = blocks * block;
+            let scheme = format!("{}:{block}", if four { "int4" } else { "int8" });
+            let packed = packed(&matrix(outputs, inputs, seed), [outputs, inputs], &scheme);
+            let x: Vec<f32> = matrix(rows, inputs, seed + 1).iter().map(|x| x * size).collect();
+            let x = packed.activations(&x);
+            let bias = matrix(1, outputs, seed + 2);
+            let bias = (seed % 2 == 0).then_some(bias.as_slice());
+            let mut expected = vec![0.0; rows * outputs];
+            portable(&packed, &x, bias, &mut expected);
+            #[cfg(target_arch = "x86_64")]
+            {
+                if avx512::is_here() {
+                    let mut found = vec![0.0; rows * outputs];
+                    // SAFETY: the processor has what the function was compiled for.
+                    unsafe { avx512::product(&packed, &x, bias, &mut found) };
+                    prop_assert_eq!(&found, &expected);
+                }
+                if avx2::is_here() {
+                    let mut found = vec![0.0; rows * outputs];
+                    // SAFETY: the processor has what the function was compiled for.
+                    unsafe { avx2::product(&packed, &x, bias, &mut found) };
+                    prop_assert_eq!(&found, &expected);
+                }
+            }
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            for version in wasm_versions() {
+                let mut found = vec![0.0; rows * outputs];
+                version(&packed, &x, bias, &mut found);
+                prop_assert_eq!(&found, &expected);
+            }
+        }
+
+        #[test]
+        fn products_are_near_the_plain_ones(rows in 1usize..9, outputs in 1usize..40, seed in 0u32..1000) {
+            let shape = [outputs, 64];
+            let (weights, x) = (matrix(outputs, 64, seed), matrix(rows, 64, seed + 7));
+            let bias = matrix(1, outputs, seed + 3);
+            for (scheme, step) in [("int8:32", 1.0 / 127.0), ("int4:32", 1.0 / 7.0)] {
+                let packed = packed(&weights, shape, scheme);
+                let found = packed.product(&x, Some(&bias)).unwrap();
+                let plain = plain(&x, &weights, 64);
+                for (at, (found, plain)) in found.iter().zip(&plain).enumerate() {
+                    // Half a step of each weight (more where a block's range was cut), and half a
+                    // step of each activation.
+                    let row = &x[at / outputs * 64..][..64];
+                    let sum: f32 = row.iter().map(|x| x.abs()).sum();
+                    let worst = sum * step * 2.0 + 64.0 * 1.01 / 127.0 / 2.0 + 1e-4;
+                    let error = (found - plain - bias[at % outputs]).abs();
+                    prop_assert!(error < worst, "{scheme} {error} {worst}");
+                }
+            }
+        }
+
+        #[test]
+        fn the_product_is_that_of_the_rounded_weights(rows in 1usize..9, outputs in 1usize..40, seed in 0u32..1000) {
+            // Activations that int8 holds exactly leave the sums' own rounding only.
+            let x: Vec<f32> = matrix(rows, 64, seed).iter().map(|x| (x * 126.0).round()).collect();
+            let mut x = x;
+            x.chunks_exact_mut(32).for_each(|block| block[0] = 127.0);
+            for scheme in ["int8:32", "int4:32", "int4:64", "int8:channel"] {
+                let packed = packed(&matrix(outputs, 64, seed + 1), [outputs, 64], scheme);
+                let weights = packed.weights();
+                let turned: Vec<f32> =
+                    (0..outputs * 64).map(|at| weights[at % 64 * outputs + at / 64]).collect();
+                for (found, plain) in packed.product(&x, None).unwrap().iter().zip(plain(&x, &turned, 64)) {
+                    prop_assert!((found - plain).abs() <= 1e-2, "{scheme} {found} {plain}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parts_stand_side_by_side() {
+        let scheme: Scheme = "int4:32".parse().unwrap();
+        let round =
+            |rows, seed| Quantized::round(&matrix(rows, 64, seed), [rows, 64], scheme).unwrap();
+        let parts = [round(24, 1), round(8, 2), round(3, 3)];
+        let joined = PackedMatrix::new(&parts).unwrap().weights();
+        let columns: Vec<Vec<f32>> = parts
+            .iter()
+            .flat_map(|part| part.values().chunks(64).map(<[f32]>::to_vec).collect::<Vec<_>>())
+            .collect();
+        for (at, weight) in joined.iter().enumerate() {
+            assert_eq!(*weight, columns[at % 35][at / 35]);
+        }
+        let other =
+            Quantized::round(&matrix(4, 64, 1), [4, 64], "int8:32".parse().unwrap()).unwrap();
+        assert!(PackedMatrix::new(&[parts[0].clone(), other]).is_err());
+        let fp8 =
+            Quantized::round(&matrix(4, 64, 1), [4, 64], "fp8-e4m3".parse().unwrap()).unwrap();
+        assert!(PackedMatrix::new(&[fp8]).is_err());
+    }
+
+    #[test]
+    fn extreme_numbers_stay_finite() {
+        for weight in [1e36, 1e-40, -0.0] {
+            let packed = packed(&[weight; 64], [2, 32], "int8:32");
+            for x in [0.0, 1e-38, 1.0, -1e-40] {
+                let y = packed.product(&[x; 32], None).unwrap();
+                let plain = 32.0 * f64::from(x) * f64::from(weight);
+                assert!(
+                    y.iter().all(|y| (f64::from(*y) - plain).abs() <= plain.abs() * 0.02 + 1e-30),
+                    "{weight} {x} {y:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn nan_and_infinity_stay_in_their_row() {
+        let packed = packed(&[0.5; 64], [2, 32], "int8:32");
+        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = [1.0; 96];
+            x[40] = wrong;
+            let y = packed.product(&x, None).unwrap();
+            assert!(y[2..4].iter().all(|y| y.is_nan()), "{y:?}");
+            assert!(y[..2].iter().chain(&y[4..]).all(|y| (y - 16.0).abs() < 0.2), "{y:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let packed = packed(&[0.5; 64], [2, 32], "int4:32");
+        assert!(packed.product(&[0.0; 33], None).is_err());
+        assert!(packed.product(&[0.0; 32], Some(&[0.0])).is_err());
+        assert!(packed.product(&[], None).unwrap().is_empty());
+    }
+}

@@ -68,14 +68,24 @@ impl<B: Backend> EmbeddingModel<B> {
         input: &ModelInput<B>,
         want: Want,
     ) -> Result<(Tensor<B, 2>, Explanation<B>, States<B>)> {
+        let (mut vectors, explanation, states) = self.projected(input, want)?;
+        if self.normalize {
+            vectors = pooling::l2_normalize(vectors);
+        }
+        Ok((vectors, explanation, states))
+    }
+
+    /// Vectors as the last projection leaves them.
+    fn projected(
+        &self,
+        input: &ModelInput<B>,
+        want: Want,
+    ) -> Result<(Tensor<B, 2>, Explanation<B>, States<B>)> {
         let mode = self.config.attention;
         let states = self.backbone.forward(input, mode, self.pooling.config().want().or(want));
         let (mut pooled, explanation) = self.pooling.forward(&states, input, mode)?;
         for dense in &self.dense {
             pooled = dense.forward(pooled);
-        }
-        if self.normalize {
-            pooled = pooling::l2_normalize(pooled);
         }
         Ok((pooled, explanation, states))
     }
@@ -124,15 +134,23 @@ pub struct EmbedOptions {
     pub prompt_name: Option<String>,
     /// Prompt text, in place of a named one.
     pub prompt: Option<String>,
-    /// Keep only the first dimensions (Matryoshka), normalised again where the model normalises.
+    /// Keep only the first dimensions (Matryoshka), before vectors are divided by their norm.
     pub dimensions: Option<usize>,
+    /// Whether vectors are divided by their norm; `None`: as the model does.
+    pub normalize: Option<bool>,
     /// Most tokens in a batch, padding included.
     pub batch_tokens: usize,
 }
 
 impl Default for EmbedOptions {
     fn default() -> Self {
-        Self { prompt_name: None, prompt: None, dimensions: None, batch_tokens: 4096 }
+        Self {
+            prompt_name: None,
+            prompt: None,
+            dimensions: None,
+            normalize: None,
+            batch_tokens: 4096,
+        }
     }
 }
 
@@ -308,12 +326,13 @@ impl<B: Backend> Embedder<B> {
 
     /// Vectors `[batch, dim]` of a token batch, truncated and normalised as the options say.
     pub fn embed_batch(&self, batch: &TokenBatch, options: &EmbedOptions) -> Result<Tensor<B, 2>> {
-        let (mut vectors, _) = self.model.forward(&ModelInput::new(batch, &self.device))?;
+        let input = ModelInput::new(batch, &self.device);
+        let (mut vectors, ..) = self.model.projected(&input, Want::default())?;
         if let Some(dimensions) = options.dimensions {
             vectors = pooling::truncate(vectors, dimensions)?;
-            if self.model.normalize {
-                vectors = pooling::l2_normalize(vectors);
-            }
+        }
+        if options.normalize.unwrap_or(self.model.normalize) {
+            vectors = pooling::l2_normalize(vectors);
         }
         Ok(vectors)
     }
@@ -354,7 +373,11 @@ impl<B: Backend> Embedder<B> {
         })
     }
 
-    fn plan(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Plan> {
+    /// The batches in which texts are to be computed, for callers that compute them one by one.
+    ///
+    /// # Errors
+    /// What [`Embedder::check`] says.
+    pub fn plan(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Plan> {
         self.check(options)?;
         Ok(Plan::new(self.tokenizer.encode_all(self.prompt(options)?, texts)?, options))
     }

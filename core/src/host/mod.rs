@@ -227,6 +227,27 @@ mod tests {
     }
 
     #[test]
+    fn rotations_in_rows_are_the_plain_ones() {
+        type B = Autodiff<Flex>;
+        let device = Default::default();
+        let normal = Distribution::Normal(0.0, 3.0);
+        let x = Tensor::<B, 4>::random([2, 5, 3, 8], normal, &device).require_grad();
+        let [cos, sin] =
+            [0, 1].map(|_| Tensor::<B, 4>::random([1, 5, 1, 8], Distribution::Default, &device));
+        let (first, second) = (x.clone().narrow(3, 0, 4), x.clone().narrow(3, 4, 4));
+        let turned = Tensor::cat(vec![second.neg(), first], 3);
+        let plain = x.clone() * cos.clone() + turned * sin.clone();
+        let fast = rotate(x.clone(), cos, sin);
+        let values = |x: Tensor<Flex, 4>| x.into_data().to_vec::<f32>().unwrap();
+        assert_eq!(values(plain.clone().inner()), values(fast.clone().inner()));
+        let gradient =
+            |y: Tensor<B, 4>| values(x.grad(&y.powf_scalar(2.0).sum().backward()).unwrap());
+        for (plain, fast) in gradient(plain).iter().zip(gradient(fast)) {
+            assert!((plain - fast).abs() <= 1e-5 * plain.abs().max(1.0), "{plain} {fast}");
+        }
+    }
+
+    #[test]
     fn gradients_flow() {
         let device = Default::default();
         let x = Tensor::<Autodiff<Flex>, 4>::random([1, 2, 3, 4], Distribution::Default, &device)

@@ -62,6 +62,12 @@ impl Precision {
     }
 }
 
+const MAGIC: [u8; 4] = *b"KIDX";
+const INDEX_VERSION: u32 = 1;
+const HEADER: usize = 24;
+/// Dimensions of a vector in a file, at most.
+const LARGEST_WIDTH: u32 = 1 << 20;
+
 /// Rows of one byte a dimension.
 #[derive(Debug, Clone, Default)]
 struct Bytes {
@@ -194,6 +200,107 @@ impl CompactIndex {
         Ok(())
     }
 
+    /// Takes a row out; the last row takes its place.
+    ///
+    /// # Errors
+    /// No such row.
+    pub fn swap_remove(&mut self, row: usize) -> Result<()> {
+        if row >= self.rows {
+            return Err(Error::invalid(format!("no row {row} in an index of {} rows", self.rows)));
+        }
+        fn remove<T: Copy>(values: &mut Vec<T>, row: usize, width: usize) {
+            if let Some(last) = values.len().checked_sub(width) {
+                values.copy_within(last.., row * width);
+                values.truncate(last);
+            }
+        }
+        remove(&mut self.floats, row, self.dim);
+        remove(&mut self.bytes.values, row, self.dim);
+        remove(&mut self.bytes.scales, row, 1);
+        remove(&mut self.bits.words, row, self.dim.div_ceil(64));
+        self.rows -= 1;
+        Ok(())
+    }
+
+    /// The index as bytes, for [`CompactIndex::from_bytes`]: a header of 24 bytes (`KIDX`, version,
+    /// precision, width as u32, rows as u64), then numbers, int8 values, their scales, and words of
+    /// bits, as far as the precision has them; all little-endian.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER + self.bytes());
+        bytes.extend(MAGIC);
+        bytes.extend(INDEX_VERSION.to_le_bytes());
+        bytes.extend((self.precision as u32).to_le_bytes());
+        bytes.extend((self.dim as u32).to_le_bytes());
+        bytes.extend((self.rows as u64).to_le_bytes());
+        bytes.extend(self.floats.iter().flat_map(|value| value.to_le_bytes()));
+        bytes.extend(self.bytes.values.iter().flat_map(|value| value.to_le_bytes()));
+        bytes.extend(self.bytes.scales.iter().flat_map(|value| value.to_le_bytes()));
+        bytes.extend(self.bits.words.iter().flat_map(|value| value.to_le_bytes()));
+        bytes
+    }
+
+    /// Reads what [`CompactIndex::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// Bytes that are no index, of a later version, cut short, or with numbers that no row can have.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let wrong = |what: &str| Error::bad_file("the index", what, "build the index again");
+        let (header, mut rest) =
+            bytes.split_at_checked(HEADER).ok_or_else(|| wrong("is too short for an index"))?;
+        let word = |at: usize| {
+            let mut word = [0; 4];
+            word.copy_from_slice(&header[at..at + 4]);
+            u32::from_le_bytes(word)
+        };
+        if header[..4] != MAGIC {
+            return Err(wrong("does not begin as an index does"));
+        }
+        if word(4) != INDEX_VERSION {
+            return Err(wrong(&format!("has version {}, and {INDEX_VERSION} is known", word(4))));
+        }
+        let precision = [Precision::F32, Precision::Int8, Precision::Binary, Precision::BinaryInt8]
+            .into_iter()
+            .find(|&precision| precision as u32 == word(8))
+            .ok_or_else(|| wrong(&format!("has unknown precision {}", word(8))))?;
+        if word(12) > LARGEST_WIDTH {
+            return Err(wrong(&format!("says that its vectors have {} dimensions", word(12))));
+        }
+        let mut index = Self::new(word(12) as usize, precision)?;
+        let rows = u64::from(word(16)) | u64::from(word(20)) << 32;
+        let whole = usize::try_from(rows)
+            .ok()
+            .and_then(|rows| rows.checked_mul(precision.bytes(index.dim)));
+        if whole != Some(rest.len()) {
+            return Err(wrong(&format!("says {rows} rows and has {} bytes of them", rest.len())));
+        }
+        index.rows = rows as usize;
+        let mut take = |count: usize| {
+            let (taken, after) = rest.split_at(count);
+            rest = after;
+            taken
+        };
+        let floats = |bytes: &[u8]| -> Vec<f32> {
+            bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        };
+        if precision == Precision::F32 {
+            index.floats = floats(take(index.rows * index.dim * 4));
+        }
+        if matches!(precision, Precision::Int8 | Precision::BinaryInt8) {
+            index.bytes.values =
+                take(index.rows * index.dim).iter().map(|&byte| byte as i8).collect();
+            index.bytes.scales = floats(take(index.rows * 4));
+        }
+        if matches!(precision, Precision::Binary | Precision::BinaryInt8) {
+            let words = take(index.rows * index.dim.div_ceil(64) * 8).as_chunks::<8>().0;
+            index.bits.words = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        }
+        let numbers = index.floats.iter().chain(&index.bytes.scales);
+        match numbers.copied().all(f32::is_finite) {
+            true => Ok(index),
+            false => Err(wrong("has numbers that are not finite")),
+        }
+    }
+
     /// The k rows with the largest inner products, best first. `rescore` times k candidates of the
     /// binary forms are scored again: by the query's numbers against the signs (divided by the
     /// root of the width, so that it is near a cosine), or against the int8 rows.
@@ -299,6 +406,33 @@ mod tests {
             let hits = index.search(&query[0], 4, 5).unwrap();
             let most = rows.iter().map(signed).fold(f32::MIN, f32::max);
             prop_assert!((hits[0].score * 70f32.sqrt() - most).abs() < 1e-4);
+        }
+
+        #[test]
+        fn an_index_is_read_as_it_was_written(
+            rows in vectors(7, 70), query in vectors(1, 70), gone in 0usize..7,
+            precision in prop_oneof![
+                Just(Precision::F32), Just(Precision::Int8), Just(Precision::Binary), Just(Precision::BinaryInt8)
+            ],
+        ) {
+            let mut index = index(&rows, precision);
+            index.swap_remove(gone).unwrap();
+            let mut left = rows.clone();
+            left.swap_remove(gone);
+            let expected = self::index(&left, precision).search(&query[0], 6, 6).unwrap();
+            let bytes = index.to_bytes();
+            prop_assert_eq!(bytes.len(), HEADER + index.bytes());
+            let read = CompactIndex::from_bytes(&bytes).unwrap();
+            prop_assert_eq!(&read.search(&query[0], 6, 6).unwrap(), &expected);
+            prop_assert_eq!(index.search(&query[0], 6, 6).unwrap(), expected);
+            for cut in [0, 3, HEADER, bytes.len() - 1] {
+                prop_assert!(CompactIndex::from_bytes(&bytes[..cut]).is_err());
+            }
+            for (at, byte) in [(0, 0), (4, 9), (8, 77), (12, 0), (16, 200), (23, 255)] {
+                let mut damaged = bytes.clone();
+                damaged[at] = byte;
+                prop_assert!(CompactIndex::from_bytes(&damaged).is_err());
+            }
         }
 
         #[test]

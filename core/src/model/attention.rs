@@ -169,12 +169,14 @@ pub fn weighted_scaled_dot_product<B: Backend>(
     mask: Option<&Tensor<B, 4, Bool>>,
 ) -> (Tensor<B, 4>, Tensor<B, 4>) {
     let [_, heads, _, dim] = query.dims();
-    let mut scores = query.mul_scalar((dim as f64).powf(-0.5)).matmul(key.swap_dims(2, 3));
+    let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((dim as f64).powf(-0.5));
     if let Some(mask) = mask {
-        // Added, not filled in, so that there is no pass over it backwards. Finite, because some
-        // shader compilers assume that infinities do not occur.
+        // Added, not filled in, so that there is no pass over it backwards; so large that every
+        // score is lost in it. Finite, because some shader compilers assume that infinities do not
+        // occur.
         let dtype: FloatDType = scores.dtype().into();
-        let mask = mask.clone().float().cast(dtype).mul_scalar(-3e4);
+        let hidden = if dtype == FloatDType::F16 { -3e4 } else { -1e30 };
+        let mask = mask.clone().float().cast(dtype).mul_scalar(hidden);
         scores = scores + host::each_head(mask, heads);
     }
     let weights = softmax(scores, 3);

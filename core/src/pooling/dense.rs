@@ -1,11 +1,12 @@
 //! The dense projection after pooling (sentence-transformers' `2_Dense`).
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Tensor, activation, backend::Backend};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Linear, initialized};
+use crate::{Error, Result};
 
 /// Sizes of a [`Dense`] projection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,6 +62,22 @@ impl<B: Backend> Dense<B> {
     /// The projection's sizes.
     pub fn config(&self) -> &DenseConfig {
         &self.config
+    }
+
+    /// Replaces the weights `[in, out]`.
+    ///
+    /// # Errors
+    /// Weights of another shape.
+    pub fn set_weight(&mut self, weight: Tensor<B, 2>) -> Result<()> {
+        let shape = [self.config.in_features, self.config.out_features];
+        if weight.dims() != shape {
+            return Err(Error::invalid(format!(
+                "weights of shape {:?} for a projection of shape {shape:?}",
+                weight.dims()
+            )));
+        }
+        self.linear.weight = Param::from_tensor(weight);
+        Ok(())
     }
 
     /// `[batch, in]` to `[batch, out]`.

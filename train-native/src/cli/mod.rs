@@ -173,6 +173,7 @@ impl EmbedFlags {
             prompt_name: prompt_name.map(String::from),
             prompt: prompt.map(String::from),
             dimensions: self.dimensions,
+            normalize: None,
             batch_tokens: self.batch_tokens,
         }
     }

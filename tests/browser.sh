@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds kiln-embed and tests it in Chromium: vectors against native ones, downloads and their faults,
+# aborts, indexes. Needs the release build of train-native and KILN_MINILM (see tests/run.sh).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+wasm/build.sh
+cache="${KILN_CACHE:-$HOME/.cache/kiln}"
+native="${CARGO_TARGET_DIR:-target}/release/train-native"
+models=$(mktemp -d)
+trap 'rm -rf "$models"' EXIT
+
+"$native" export --quiet --model "$KILN_MINILM" --weights int8 --output "$models/model.kiln"
+"$native" export --quiet --model "$models/model.kiln" --output "$models/folder"
+node -e 'process.stdout.write(JSON.parse(require("fs").readFileSync("tests/browser/texts.json")).map((text) => JSON.stringify({ text }) + "\n").join(""))' > "$models/texts.jsonl"
+"$native" embed --quiet --model "$models/model.kiln" --device cpu --input "$models/texts.jsonl" --output "$models/native.jsonl"
+
+KILN_PKG="$PWD/wasm/pkg" KILN_MODELS="$models" KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" \
+  "$cache/node-24/node_modules/.bin/node" --test --test-concurrency 1 tests/browser/*.test.mjs

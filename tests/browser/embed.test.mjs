@@ -1,0 +1,292 @@
+// kiln-embed in a real browser, by tests/browser.sh.
+
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, test } from "node:test";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { createRequire } from "node:module";
+import { serve } from "./server.mjs";
+
+const { KILN_PKG, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
+const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
+
+const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
+/** Their vectors, computed natively from the same file. */
+const native = readFileSync(join(KILN_MODELS, "native.jsonl"), "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
+
+const MODEL = "/models/model.kiln";
+const modelFile = join(KILN_MODELS, "model.kiln");
+
+let browser, server, context, page;
+
+before(async () => {
+  browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking"] });
+  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS });
+});
+after(async () => {
+  await browser?.close();
+  server?.close();
+});
+beforeEach(async () => {
+  context = await browser.newContext();
+  page = await context.newPage();
+  page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
+  await page.goto(`${server.url}/page/page.html`);
+  await page.waitForFunction(() => window.kiln);
+});
+afterEach(async () => {
+  server.setDown(false);
+  server.cuts.clear();
+  await context.close();
+});
+
+const cosine = (a, b) => {
+  const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
+  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
+};
+
+/** What a load says that fails. */
+const failure = (source, options = {}) =>
+  page.evaluate(
+    ([source, options]) => window.kiln.Embedder.load(source, options).then(() => "it loaded", (error) => `${error.name}: ${error.message}`),
+    [source, options],
+  );
+
+for (const worker of [true, false]) {
+  test(`vectors are the native ones, ${worker ? "in a worker" : "in this thread"}`, async () => {
+    const { vectors, info } = await page.evaluate(
+      async ([url, texts, worker]) => {
+        const model = await window.kiln.Embedder.load(url, { worker });
+        const vectors = await model.embed(texts, { batchTokens: 256 });
+        return { vectors: vectors.map((vector) => [...vector]), info: model.info };
+      },
+      [MODEL, texts, worker],
+    );
+    assert.equal(info.dimensions, native[0].length);
+    assert.match(info.device, /^cpu \(wasm, relaxed SIMD\)$/);
+    for (const [at, vector] of vectors.entries()) {
+      // The same rounded weights; sums are rounded otherwise, and activations to int8 after them.
+      assert.ok(cosine(vector, native[at]) > 0.999, `${texts[at]}: ${cosine(vector, native[at])}`);
+    }
+  });
+}
+
+test("options: dimensions, normalize, prompts, one text, none", async () => {
+  const found = await page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url);
+    const length = (vector) => Math.hypot(...vector);
+    const whole = await model.embed("a boat", { normalize: false });
+    const short = await model.embed("a boat", { dimensions: 32 });
+    const prompted = await model.embed("a boat", { promptText: "query: " });
+    const failed = (promise) => promise.then(() => "nothing", (error) => error.message);
+    return {
+      whole: length(whole), short: [short.length, length(short)], same: [...short].every((x, at) => Math.abs(x - whole[at] * (short[0] / whole[0])) < 1e-5),
+      differs: window.kiln.cosine(whole, prompted), none: await model.embed([]),
+      prompt: await failed(model.embed("a", { prompt: "nope" })), wide: await failed(model.embed("a", { dimensions: 100000 })),
+      likeness: [await model.similarity("a boat", "a ship"), await model.similarity("a boat", "tax law")],
+      tokens: await model.countTokens("a boat"), why: await model.explain("a boat 🚤 here"),
+    };
+  }, MODEL);
+  assert.ok(Math.abs(found.whole - 1) > 1e-3, `not of length 1: ${found.whole}`);
+  assert.equal(found.short[0], 32);
+  assert.ok(Math.abs(found.short[1] - 1) < 1e-5 && found.same);
+  assert.ok(found.differs < 0.9999);
+  assert.deepEqual(found.none, []);
+  assert.match(found.prompt, /no prompt "nope"/);
+  assert.match(found.wide, /100000 dimensions/);
+  assert.ok(found.likeness[0] > found.likeness[1] + 0.2);
+  assert.equal(found.tokens, 4);
+  const words = found.why.tokens.map(({ start, end }) => "a boat 🚤 here".slice(start, end));
+  assert.ok(words.includes("boat") && words.includes("here"), JSON.stringify(words));
+  assert.equal(found.why.weights.length, found.why.tokens.length);
+});
+
+test("a kept model loads without the network", async () => {
+  await page.evaluate((url) => window.kiln.Embedder.load(url).then((model) => model.dispose()), MODEL);
+  server.setDown(true);
+  const stages = await page.evaluate(async (url) => {
+    const seen = [];
+    const model = await window.kiln.Embedder.load(url, { onProgress: (progress) => seen.push(progress) });
+    await model.embed("offline");
+    return seen;
+  }, MODEL);
+  server.setDown(false);
+  assert.deepEqual(stages.map(({ stage, cached }) => [stage, cached]), [["download", true], ["open", undefined], ["ready", undefined]]);
+  await page.evaluate((url) => window.kiln.clearCache(url), MODEL);
+  const before = server.seen.filter(({ path }) => path === MODEL).length;
+  await page.evaluate((url) => window.kiln.Embedder.load(url), MODEL);
+  assert.equal(server.seen.filter(({ path }) => path === MODEL).length, before + 1, "a cleared model is fetched again");
+});
+
+test("a download that breaks off goes on where it stopped", async () => {
+  server.cuts.set(MODEL, 1_000_000);
+  const from = server.seen.length;
+  const progress = await page.evaluate(async (url) => {
+    const seen = [];
+    const model = await window.kiln.Embedder.load(url, { onProgress: (progress) => seen.push(progress) });
+    await model.embed("a");
+    return seen;
+  }, MODEL);
+  const ranges = server.seen.slice(from).filter(({ path }) => path === MODEL).map(({ range }) => range);
+  assert.equal(ranges.length, 2);
+  assert.match(ranges[1], /^bytes=[1-9]\d+-$/);
+  const loaded = progress.filter(({ stage }) => stage === "download").map(({ loaded }) => loaded);
+  assert.deepEqual(loaded, loaded.toSorted((a, b) => a - b));
+  assert.equal(progress.at(-1).stage, "ready");
+});
+
+test("an aborted download goes on at the next load", async () => {
+  const from = server.seen.length;
+  const said = await page.evaluate(async (url) => {
+    const stop = new AbortController();
+    const onProgress = ({ loaded }) => loaded > 1_000_000 && stop.abort();
+    return window.kiln.Embedder.load(url, { onProgress, signal: stop.signal }).then(() => "it loaded", (error) => error.name);
+  }, MODEL);
+  assert.equal(said, "AbortError");
+  await page.evaluate((url) => window.kiln.Embedder.load(url), MODEL);
+  const ranges = server.seen.slice(from).filter(({ path }) => path === MODEL).map(({ range }) => range);
+  assert.match(ranges.at(-1), /^bytes=[1-9]\d+-$/);
+});
+
+test("what is wrong with a file is said in one line", async () => {
+  const bytes = readFileSync(modelFile);
+  const flipped = Buffer.from(bytes);
+  flipped[flipped.length >> 1] ^= 1;
+  writeFileSync(join(KILN_MODELS, "flipped.kiln"), flipped);
+  writeFileSync(join(KILN_MODELS, "short.kiln"), bytes.subarray(0, bytes.length / 2));
+  writeFileSync(join(KILN_MODELS, "junk.kiln"), Buffer.alloc(5_000_000, 7));
+  for (const [source, expected] of [
+    ["/models/none.kiln", /404/],
+    ["/models/nowhere/", /config\.json.*404/],
+    ["/app/model.kiln", /web page/],
+    ["/models/flipped.kiln", /sum|SHA-256|damaged/],
+    ["/models/short.kiln", /short|cut|ends/],
+    ["/models/junk.kiln", /kiln/],
+  ]) {
+    const said = await failure(source);
+    assert.match(said, expected, source);
+    assert.ok(!said.includes("\n") && !/panicked|unreachable/.test(said), said);
+  }
+  assert.match(await failure("/models/model.kiln", { device: "abacus" }), /"abacus" is unknown; known are/);
+  assert.equal(page.workers().length, 0, "a failed load leaves no worker behind");
+});
+
+test("kept bytes that are damaged are fetched again", async () => {
+  const loaded = await page.evaluate(async (url) => {
+    const cache = await caches.open("kiln-embed-1");
+    await cache.put(new URL(url, location.href).href, new Response(new Uint8Array(1000)));
+    return (await window.kiln.Embedder.load(url)).dimensions;
+  }, MODEL);
+  assert.equal(loaded, native[0].length);
+});
+
+test("files and bytes load too, and stay the caller's", async () => {
+  const found = await page.evaluate(async (url) => {
+    const bytes = await (await fetch(url)).arrayBuffer();
+    const load = async (source) => (await window.kiln.Embedder.load(source)).dimensions;
+    const widths = [await load(new File([bytes], "model.kiln")), await load(bytes), await load(new Uint8Array(bytes)), await load([new File([bytes], "model.kiln")])];
+    return { widths, left: bytes.byteLength };
+  }, MODEL);
+  assert.deepEqual(new Set(found.widths), new Set([native[0].length]));
+  assert.ok(found.left > 0);
+});
+
+test("a model folder is loaded by its address, with its own layout", async () => {
+  const vectors = await page.evaluate(async (texts) => {
+    const model = await window.kiln.Embedder.load("/models/folder");
+    return (await model.embed(texts)).map((vector) => [...vector]);
+  }, texts.slice(0, 4));
+  for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, native[at]) > 0.999);
+});
+
+test("a run stops when told to, the page goes on meanwhile, and the next run works", async () => {
+  const found = await page.evaluate(async ([url, texts]) => {
+    const model = await window.kiln.Embedder.load(url);
+    const many = Array.from({ length: 400 }, (_, at) => `${at} ${texts[at % texts.length]}`);
+    let ticks = 0;
+    const timer = setInterval(() => ticks++, 5);
+    const stop = new AbortController();
+    const progress = [];
+    const options = { batchTokens: 256, signal: stop.signal, onProgress: (now) => { progress.push(now); if (progress.length === 5) stop.abort(); } };
+    const said = await model.embed(many, options).then(() => "it went on", (error) => error.name);
+    const waiting = model.embed(many, { signal: AbortSignal.abort() }).then(() => "it went on", (error) => error.name);
+    const next = await model.embed("after");
+    clearInterval(timer);
+    return { said, waiting: await waiting, ticks, texts: progress.at(-1).texts, next: next.length };
+  }, [MODEL, texts]);
+  assert.deepEqual([found.said, found.waiting], ["AbortError", "AbortError"]);
+  assert.ok(found.texts < 400 && found.next > 0);
+  assert.ok(found.ticks > 3, `the page went on ${found.ticks} times`);
+});
+
+test("dispose ends the worker and what waits", async () => {
+  const said = await page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url);
+    const run = model.embed(Array.from({ length: 200 }, (_, at) => `text ${at}`)).catch((error) => error.message);
+    model.dispose();
+    model.dispose();
+    return [await run, await model.embed("a").catch((error) => error.message)];
+  }, MODEL);
+  assert.deepEqual(said, ["the embedder is disposed", "the embedder is disposed"]);
+  // The batch that was being computed is ended too, when the browser gets to it.
+  for (let waited = 0; page.workers().length > 0 && waited < 100; waited++) await page.waitForTimeout(100);
+  assert.equal(page.workers().length, 0);
+});
+
+test("an index finds what is nearest, and survives a reload", async () => {
+  const found = await page.evaluate(async ([url, texts]) => {
+    const { Embedder, Index, cosine } = window.kiln;
+    const model = await Embedder.load(url);
+    const vectors = await model.embed(texts);
+    const query = await model.embed("boats on the water");
+    const exact = texts.map((text, id) => [id, cosine(query, vectors[id])]).sort((a, b) => b[1] - a[1]);
+    const result = { exact: exact.slice(0, 3).map(([id]) => id), found: {} };
+    for (const precision of ["f32", "int8", "binary", "binary+int8"]) {
+      const index = await Index.create({ dimensions: model.dimensions, precision });
+      await index.add(texts.map((data, id) => ({ id, vector: vectors[id], data })));
+      result.found[precision] = (await index.search(query, { k: 3, rescore: texts.length })).map(({ id }) => id);
+      index.dispose();
+    }
+    const index = await Index.create({ dimensions: model.dimensions });
+    await index.add(texts.map((data, id) => ({ id: `t${id}`, vector: vectors[id], data })));
+    const best = exact[0][0];
+    result.removed = await index.remove([`t${best}`, "not there"]);
+    result.second = (await index.search(query, { k: 1 }))[0];
+    await index.add([{ id: "t5", vector: query, data: "replaced" }]);
+    result.replaced = (await index.search(query, { k: 1 }))[0];
+    result.size = index.size;
+    const failed = (promise) => promise.then(() => "nothing", (error) => error.message);
+    result.wide = await failed(index.add([{ id: "x", vector: [1, 2] }]));
+    result.nan = await failed(index.add([{ id: "x", vector: new Float32Array(model.dimensions).fill(NaN) }]));
+    result.precision = await failed(Index.create({ dimensions: 4, precision: "int7" }));
+    await index.save("test");
+    return result;
+  }, [MODEL, texts]);
+  for (const [precision, ids] of Object.entries(found.found)) {
+    if (precision !== "binary") assert.deepEqual(ids, found.exact, precision);
+  }
+  assert.equal(found.removed, 1);
+  assert.equal(found.second.id, `t${found.exact[1]}`);
+  assert.equal(found.second.data, texts[found.exact[1]]);
+  assert.equal(found.replaced.data, "replaced");
+  assert.equal(found.size, texts.length - 1);
+  assert.match(found.wide, /2 dimensions/);
+  assert.match(found.nan, /not finite/);
+  assert.match(found.precision, /int8, binary/);
+  await page.reload();
+  await page.waitForFunction(() => window.kiln);
+  const after = await page.evaluate(async () => {
+    const { Index } = window.kiln;
+    const index = await Index.load("test");
+    const names = await Index.names();
+    const damaged = { ...(await index.export()), bytes: new Uint8Array(30) };
+    const said = await Index.import(damaged).catch((error) => error.message);
+    await Index.delete("test");
+    return { size: index.size, data: index.get("t5"), names, gone: await Index.load("test"), said };
+  });
+  assert.equal(after.size, texts.length - 1);
+  assert.equal(after.data, "replaced");
+  assert.deepEqual(after.names, ["test"]);
+  assert.equal(after.gone, undefined);
+  assert.match(after.said, /index/);
+});

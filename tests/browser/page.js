@@ -1,0 +1,2 @@
+import * as kiln from "/pkg/index.js";
+window.kiln = kiln;

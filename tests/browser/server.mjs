@@ -1,0 +1,62 @@
+// Serves the package, the models and a page, and the faults that a network has.
+
+import { createServer } from "node:http";
+import { createReadStream, readFileSync, statSync } from "node:fs";
+import { extname, join, normalize } from "node:path";
+
+const TYPES = {
+  ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".json": "application/json",
+};
+
+/** What a page that embeds texts has to allow, and no more. */
+const CSP = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'";
+
+/** `roots` maps the first part of a path to a folder. */
+export async function serve(roots) {
+  const seen = [];
+  let down = false;
+  /** Paths that break off once, and after how many bytes. */
+  const cuts = new Map();
+  const server = createServer((request, response) => {
+    const path = decodeURIComponent(new URL(request.url, "http://x").pathname);
+    seen.push({ path, range: request.headers.range });
+    const [, root, ...rest] = path.split("/");
+    if (down && root === "models") return request.socket.destroy();
+    if (root === "app") {
+      response.writeHead(200, { "content-type": "text/html" });
+      return response.end("<p>a page for every path</p>");
+    }
+    const file = join(roots[root] ?? "/nowhere", normalize(`/${rest.join("/")}`));
+    let size;
+    try {
+      const stat = statSync(file);
+      if (!stat.isFile()) throw new Error();
+      size = stat.size;
+    } catch {
+      response.writeHead(404);
+      return response.end();
+    }
+    const etag = `"${size}"`;
+    const headers = { "content-type": TYPES[extname(file)] ?? "application/octet-stream", etag, "accept-ranges": "bytes" };
+    if (headers["content-type"] === "text/html") headers["content-security-policy"] = CSP;
+    const asked = /^bytes=(\d+)-$/.exec(request.headers.range ?? "");
+    const start = asked && request.headers["if-range"] === etag ? Number(asked[1]) : 0;
+    if (start > 0) headers["content-range"] = `bytes ${start}-${size - 1}/${size}`;
+    response.writeHead(start > 0 ? 206 : 200, { ...headers, "content-length": size - start });
+    const cut = cuts.get(path);
+    if (cut !== undefined) {
+      cuts.delete(path);
+      response.write(readFileSync(file).subarray(start, cut), () => setTimeout(() => request.socket.destroy(), 50));
+      return;
+    }
+    createReadStream(file, { start }).pipe(response);
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return {
+    url: `http://127.0.0.1:${server.address().port}`,
+    seen,
+    cuts,
+    setDown: (value) => (down = value),
+    close: () => server.close(),
+  };
+}

@@ -1,0 +1,181 @@
+/** Text embeddings in the page: see the README for a start. */
+
+/** Where a model comes from: the address of a `.kiln` file or of a model folder, a File, a dropped or chosen folder, or the bytes of a `.kiln` file. */
+export type ModelSource = string | URL | Blob | FileList | File[] | ArrayBuffer | Uint8Array;
+
+/** How far loading is. */
+export type LoadProgress =
+  | {
+      stage: "download";
+      /** Name of the file. */
+      file: string;
+      /** Bytes that have come. */
+      loaded: number;
+      /** Bytes in all, where the server says so. */
+      total?: number;
+      /** Whether the file was kept from the last time. */
+      cached: boolean;
+    }
+  /** The model is read and checked against the vectors that it carries. */
+  | { stage: "open" }
+  | { stage: "ready" };
+
+export interface LoadOptions {
+  /** Where to compute: `auto` takes the fastest that works. Default: `auto`. */
+  device?: "auto" | "cpu";
+  /** Keep downloaded files in Cache Storage, so that the model loads offline the next time. Default: true. */
+  cache?: boolean;
+  /** Compute in a worker, so that the page never waits. `false` computes in this thread, for those who are in a worker of their own. Default: true. */
+  worker?: boolean;
+  onProgress?: (progress: LoadProgress) => void;
+  /** Stops loading; what has come of a file is kept, and the next load goes on from there. */
+  signal?: AbortSignal;
+}
+
+/** How far a run of texts is. */
+export interface EmbedProgress {
+  /** Texts done. */
+  texts: number;
+  /** Texts in all. */
+  total: number;
+  /** Tokens done, padding not counted. */
+  tokens: number;
+  /** Texts per second since the run began. */
+  textsPerSecond: number;
+}
+
+export interface EmbedOptions {
+  /** Name of one of the model's prompts (`info.prompts`). Default: the model's own default, if it has one. */
+  prompt?: string;
+  /** Text to put before each text, in place of a named prompt. */
+  promptText?: string;
+  /** Keep only the first dimensions (Matryoshka), before vectors are divided by their norm. */
+  dimensions?: number;
+  /** Whether vectors are divided by their norm. Default: as the model does (`info.normalized`). */
+  normalize?: boolean;
+  /** Most tokens that are computed at once, padding included. Default: 4096. */
+  batchTokens?: number;
+  onProgress?: (progress: EmbedProgress) => void;
+  /** Stops the run after the batch that is being computed; the promise is rejected with an AbortError. */
+  signal?: AbortSignal;
+}
+
+/** What a model is. */
+export interface ModelInfo {
+  /** Numbers of a vector. */
+  readonly dimensions: number;
+  /** Tokens of a text that are read; what comes after is cut off. */
+  readonly maxLength: number;
+  readonly hiddenSize: number;
+  readonly layers: number;
+  readonly vocabularySize: number;
+  /** Pooling head, as `mean` or `latent_attention`. */
+  readonly pooling: string;
+  /** Whether the model divides vectors by their norm. */
+  readonly normalized: boolean;
+  /** Prompts by name. */
+  readonly prompts: Readonly<Record<string, string>>;
+  readonly defaultPrompt: string | null;
+  /** How matrices are kept, as `int8:32`; null where the model does not say. */
+  readonly weights: string | null;
+  /** Where it computes, for people. */
+  readonly device: string;
+}
+
+/** Why a text gets its vector. */
+export interface Explanation {
+  /** The tokens, special ones included, and their place in the text (empty for special and prompt tokens). */
+  tokens: { token: string; start: number; end: number }[];
+  /** Pooling weight of each token, where pooling weighs tokens. */
+  weights: number[] | null;
+  /** Attention between tokens and latents, `[head][token][latent]`, where pooling has latents. */
+  latents: number[][][] | null;
+  /** Weight of each layer, where pooling weighs layers. */
+  layers: number[] | null;
+}
+
+/** A loaded model. */
+export class Embedder {
+  /**
+   * Loads a model and checks it: sums of its files, and the vectors that it carries against those that it gives
+   * here. Rejects with one line that says what is wrong and where.
+   */
+  static load(source: ModelSource, options?: LoadOptions): Promise<Embedder>;
+  readonly info: ModelInfo;
+  /** Where it computes, for people. */
+  readonly device: string;
+  /** Numbers of a vector. */
+  readonly dimensions: number;
+  /** Vectors of texts, in their order. */
+  embed(texts: readonly string[], options?: EmbedOptions): Promise<Float32Array[]>;
+  /** The vector of one text. */
+  embed(text: string, options?: EmbedOptions): Promise<Float32Array>;
+  /** Cosine of two texts' vectors. */
+  similarity(a: string, b: string, options?: EmbedOptions): Promise<number>;
+  /** What pooling looked at. */
+  explain(text: string, options?: { prompt?: string }): Promise<Explanation>;
+  /** Tokens that the model reads of a text, special ones included. */
+  countTokens(text: string): Promise<number>;
+  /** Frees everything; runs that are under way are rejected. */
+  dispose(): void;
+}
+
+/** How an index keeps vectors: four bytes a number, one byte, one bit, or bits to find candidates and bytes to score them. */
+export type Precision = "f32" | "int8" | "binary" | "binary+int8";
+
+export interface Entry<Data = unknown> {
+  id: string | number;
+  /** A vector of length 1 (as `embed` gives it), so that scores are cosines. */
+  vector: ArrayLike<number>;
+  /** Anything that can be cloned, to have it back with a hit. */
+  data?: Data;
+}
+
+export interface Hit<Data = unknown> {
+  id: string | number;
+  score: number;
+  data?: Data;
+}
+
+/** A saved index: can be cloned, stored, and sent to a worker. */
+export interface SavedIndex {
+  version: 1;
+  settings: { dimensions: number; precision: Precision };
+  entries: [id: string | number, data: unknown][];
+  bytes: Uint8Array;
+}
+
+/** Vectors by name, and exact search for the nearest. */
+export class Index<Data = unknown> {
+  static create<Data = unknown>(options: { dimensions: number; precision?: Precision; worker?: boolean }): Promise<Index<Data>>;
+  /** An index as `export` gave it. */
+  static import<Data = unknown>(saved: SavedIndex, options?: { worker?: boolean }): Promise<Index<Data>>;
+  /** An index as `save` kept it in IndexedDB; undefined where there is none of that name. */
+  static load<Data = unknown>(name: string, options?: { worker?: boolean }): Promise<Index<Data> | undefined>;
+  /** Deletes a saved index. */
+  static delete(name: string): Promise<void>;
+  /** Names of the saved indexes. */
+  static names(): Promise<string[]>;
+  readonly size: number;
+  readonly dimensions: number;
+  readonly precision: Precision;
+  has(id: string | number): boolean;
+  /** What was given with an entry. */
+  get(id: string | number): Data | undefined;
+  /** Adds entries; those whose id is there are replaced. */
+  add(entries: readonly Entry<Data>[]): Promise<void>;
+  /** Takes entries out; gives how many were there. */
+  remove(ids: Iterable<string | number>): Promise<number>;
+  /** The k best entries, best first; `rescore` times k candidates of the binary precisions are scored again. */
+  search(query: ArrayLike<number>, options?: { k?: number; rescore?: number; signal?: AbortSignal }): Promise<Hit<Data>[]>;
+  export(): Promise<SavedIndex>;
+  /** Keeps the index in IndexedDB under a name. */
+  save(name: string): Promise<void>;
+  dispose(): void;
+}
+
+/** Cosine of two vectors. */
+export function cosine(a: ArrayLike<number>, b: ArrayLike<number>): number;
+
+/** Forgets downloaded models: one by its address, or all. */
+export function clearCache(url?: string | URL): Promise<void>;

@@ -1,0 +1,240 @@
+// kiln-embed: text embeddings in the page. The types and their docs are in index.d.ts.
+
+import { LocalCalls, WorkerCalls } from "./calls.js";
+import { clearCache, modelFiles } from "./files.js";
+import * as store from "./store.js";
+
+export { clearCache };
+
+const DEVICES = ["auto", "cpu"];
+
+/** Buffers of bytes that nobody else needs. */
+const buffers = ({ kiln, files }) => (kiln ? [kiln.buffer] : files.map(([, bytes]) => bytes.buffer));
+
+export class Embedder {
+  #calls;
+  #info;
+
+  constructor(calls, info) {
+    this.#calls = calls;
+    this.#info = Object.freeze(info);
+  }
+
+  static async load(source, { device = "auto", cache = true, worker = true, onProgress, signal } = {}) {
+    if (!DEVICES.includes(device)) throw new RangeError(`device ${JSON.stringify(device)} is unknown; known are ${DEVICES.join(", ")}`);
+    const calls = worker ? new WorkerCalls() : new LocalCalls();
+    try {
+      const open = async (fresh) => {
+        const files = await modelFiles(source, { cache, fresh, onProgress, signal });
+        onProgress?.({ stage: "open" });
+        // Bytes of the caller's own stay the caller's.
+        const own = source instanceof ArrayBuffer || ArrayBuffer.isView(source);
+        return calls.call("open", files, { signal, transfer: own ? [] : [...new Set(buffers(files))] });
+      };
+      let info;
+      try {
+        info = await open(false);
+      } catch (error) {
+        // What was kept may be damaged, or of another version than the rest.
+        const fetched = typeof source === "string" || source instanceof URL;
+        if (!fetched || !cache || ["AbortError", "WorkerError"].includes(error.name) || !globalThis.caches) throw error;
+        info = await open(true);
+      }
+      onProgress?.({ stage: "ready" });
+      return new Embedder(calls, info);
+    } catch (error) {
+      calls.end();
+      throw error;
+    }
+  }
+
+  get info() {
+    return this.#info;
+  }
+
+  get device() {
+    return this.#info.device;
+  }
+
+  get dimensions() {
+    return this.#info.dimensions;
+  }
+
+  async embed(texts, { onProgress, signal, ...options } = {}) {
+    const one = typeof texts === "string";
+    const all = one ? [texts] : Array.from(texts, String);
+    if (all.length === 0) return [];
+    const flat = await this.#calls.call("embed", { texts: all, options }, { onProgress, signal });
+    const width = flat.length / all.length;
+    const vectors = all.map((_, at) => flat.subarray(at * width, (at + 1) * width));
+    return one ? vectors[0] : vectors;
+  }
+
+  async similarity(a, b, options = {}) {
+    const vectors = await this.embed([a, b], { ...options, normalize: true });
+    return cosine(vectors[0], vectors[1]);
+  }
+
+  explain(text, { prompt } = {}) {
+    return this.#calls.call("explain", { text: String(text), prompt });
+  }
+
+  countTokens(text) {
+    return this.#calls.call("countTokens", { text: String(text) });
+  }
+
+  dispose() {
+    this.#calls.end(new Error("the embedder is disposed"));
+  }
+}
+
+export function cosine(a, b) {
+  if (a.length !== b.length) throw new RangeError(`vectors of ${a.length} and ${b.length} dimensions have no cosine`);
+  let dot = 0;
+  let aa = 0;
+  let bb = 0;
+  for (let at = 0; at < a.length; at++) {
+    dot += a[at] * b[at];
+    aa += a[at] * a[at];
+    bb += b[at] * b[at];
+  }
+  return aa > 0 && bb > 0 ? dot / Math.sqrt(aa * bb) : 0;
+}
+
+export class Index {
+  #calls;
+  #ids;
+  #rows;
+  #data;
+  #settings;
+
+  constructor(calls, settings, entries) {
+    this.#calls = calls;
+    this.#settings = settings;
+    this.#ids = entries.map(([id]) => id);
+    this.#rows = new Map(entries.map(([id], row) => [id, row]));
+    this.#data = new Map(entries.filter(([, data]) => data !== undefined));
+  }
+
+  static async create({ dimensions, precision = "int8", worker = true }) {
+    const calls = worker ? new WorkerCalls() : new LocalCalls();
+    try {
+      await calls.call("indexNew", { dimensions, precision });
+    } catch (error) {
+      calls.end();
+      throw error;
+    }
+    return new Index(calls, { dimensions, precision }, []);
+  }
+
+  static async import(saved, { worker = true } = {}) {
+    if (saved?.version !== 1) throw new Error("this is no saved index of a version that is known here");
+    const calls = worker ? new WorkerCalls() : new LocalCalls();
+    try {
+      const rows = await calls.call("indexRead", { bytes: saved.bytes });
+      if (rows !== saved.entries.length) throw new Error("the saved index has other rows than names");
+    } catch (error) {
+      calls.end();
+      throw error;
+    }
+    return new Index(calls, saved.settings, saved.entries);
+  }
+
+  static async load(name, options) {
+    const saved = await store.load(name);
+    return saved === undefined ? undefined : Index.import(saved, options);
+  }
+
+  static delete(name) {
+    return store.remove(name);
+  }
+
+  static names() {
+    return store.names();
+  }
+
+  get size() {
+    return this.#ids.length;
+  }
+
+  get dimensions() {
+    return this.#settings.dimensions;
+  }
+
+  get precision() {
+    return this.#settings.precision;
+  }
+
+  has(id) {
+    return this.#rows.has(id);
+  }
+
+  get(id) {
+    return this.#data.get(id);
+  }
+
+  async add(entries) {
+    const { dimensions } = this.#settings;
+    const seen = new Set();
+    for (const { id, vector } of entries) {
+      if (vector.length !== dimensions) throw new RangeError(`the vector of ${JSON.stringify(id)} has ${vector.length} dimensions, the index has ${dimensions}`);
+      if (!vector.every(Number.isFinite)) throw new RangeError(`the vector of ${JSON.stringify(id)} has numbers that are not finite`);
+      if (seen.has(id)) throw new RangeError(`${JSON.stringify(id)} is added twice`);
+      seen.add(id);
+    }
+    await this.remove([...seen].filter((id) => this.#rows.has(id)));
+    const vectors = new Float32Array(entries.length * dimensions);
+    entries.forEach(({ vector }, at) => vectors.set(vector, at * dimensions));
+    // Names first: calls are done in their order, so a search that follows finds them.
+    for (const { id, data } of entries) {
+      this.#rows.set(id, this.#ids.length);
+      this.#ids.push(id);
+      if (data !== undefined) this.#data.set(id, data);
+    }
+    await this.#calls.call("indexAdd", { vectors, dimensions }, { transfer: [vectors.buffer] });
+  }
+
+  async remove(ids) {
+    const rows = [];
+    for (const id of ids) {
+      const row = this.#rows.get(id);
+      if (row === undefined) continue;
+      // As in the core: the last row takes the place.
+      rows.push(row);
+      const last = this.#ids.pop();
+      if (last !== id) {
+        this.#ids[row] = last;
+        this.#rows.set(last, row);
+      }
+      this.#rows.delete(id);
+      this.#data.delete(id);
+    }
+    if (rows.length > 0) await this.#calls.call("indexRemove", { rows });
+    return rows.length;
+  }
+
+  async search(query, { k = 10, rescore = 4, signal } = {}) {
+    const names = this.#ids.slice();
+    const found = await this.#calls.call("indexSearch", { query: Float32Array.from(query), k, rescore }, { signal });
+    const hits = [];
+    for (let at = 0; at < found.length; at += 2) {
+      const id = names[found[at]];
+      hits.push({ id, score: found[at + 1], data: this.#data.get(id) });
+    }
+    return hits;
+  }
+
+  async export() {
+    const entries = this.#ids.map((id) => [id, this.#data.get(id)]);
+    const bytes = await this.#calls.call("indexBytes");
+    return { version: 1, settings: { ...this.#settings }, entries, bytes };
+  }
+
+  async save(name) {
+    await store.save(name, await this.export());
+  }
+
+  dispose() {
+    this.#calls.end(new Error("the index is disposed"));
+  }
+}

@@ -1,0 +1,72 @@
+//! Search among vectors in the page.
+
+use kiln_core::index::{CompactIndex, Precision};
+use wasm_bindgen::prelude::*;
+
+/// Vectors, and exact search among what is kept of them. Rows are numbers; the package's JavaScript
+/// gives them names.
+#[wasm_bindgen]
+pub struct VectorIndex(CompactIndex);
+
+#[wasm_bindgen]
+impl VectorIndex {
+    /// An index without rows; `precision` is `f32`, `int8`, `binary` or `binary+int8`.
+    ///
+    /// # Errors
+    /// No dimensions, or an unknown precision.
+    #[wasm_bindgen(constructor)]
+    pub fn new(dimensions: usize, precision: &str) -> Result<VectorIndex, JsError> {
+        Ok(Self(CompactIndex::new(dimensions, Precision::from_name(precision)?)?))
+    }
+
+    /// Reads what `toBytes` wrote.
+    ///
+    /// # Errors
+    /// Bytes that are no index, or damaged.
+    #[wasm_bindgen(js_name = fromBytes)]
+    pub fn from_bytes(bytes: &[u8]) -> Result<VectorIndex, JsError> {
+        Ok(Self(CompactIndex::from_bytes(bytes)?))
+    }
+
+    /// The index as bytes.
+    #[wasm_bindgen(js_name = toBytes)]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.0.to_bytes()
+    }
+
+    /// Number of rows.
+    #[wasm_bindgen(getter)]
+    pub fn length(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds vectors, one after another.
+    ///
+    /// # Errors
+    /// Numbers that make no whole vectors, or are not finite; the vectors before are kept.
+    pub fn add(&mut self, vectors: &[f32], dimensions: usize) -> Result<(), JsError> {
+        for vector in vectors.chunks(dimensions.max(1)) {
+            self.0.push(vector)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a row out; the last row takes its place.
+    ///
+    /// # Errors
+    /// No such row.
+    #[wasm_bindgen(js_name = swapRemove)]
+    pub fn swap_remove(&mut self, row: usize) -> Result<(), JsError> {
+        Ok(self.0.swap_remove(row)?)
+    }
+
+    /// The `k` best rows and their scores, in turn: row, score, row, score; `rescore` times `k`
+    /// candidates of the binary forms are scored again.
+    ///
+    /// # Errors
+    /// A query of another width, or with numbers that are not finite.
+    pub fn search(&self, query: &[f32], k: usize, rescore: usize) -> Result<Vec<f64>, JsError> {
+        let hits = self.0.search(query, k, rescore)?;
+        Ok(hits.into_iter().flat_map(|hit| [hit.row as f64, f64::from(hit.score)]).collect())
+    }
+}

@@ -12,6 +12,8 @@ trap 'rm -rf "$models"' EXIT
 
 "$native" export --quiet --model "$KILN_MINILM" --weights int8 --output "$models/model.kiln"
 "$native" export --quiet --model "$models/model.kiln" --output "$models/folder"
+cp -r "$models/folder" "$models/plain"
+rm "$models/plain/kiln.json"
 node -e 'process.stdout.write(JSON.parse(require("fs").readFileSync("tests/browser/texts.json")).map((text) => JSON.stringify({ text }) + "\n").join(""))' > "$models/texts.jsonl"
 "$native" embed --quiet --model "$models/model.kiln" --device cpu --input "$models/texts.jsonl" --output "$models/native.jsonl"
 

@@ -71,6 +71,29 @@ for (const worker of [true, false]) {
   });
 }
 
+test("without relaxed SIMD, or where that build does not compile, the other build gives the same", async () => {
+  const load = () => page.evaluate(
+    async ([url, texts]) => {
+      const model = await window.kiln.Embedder.load(url, { worker: false });
+      return { vectors: (await model.embed(texts)).map((vector) => [...vector]), device: model.device };
+    },
+    [MODEL, texts],
+  );
+  const warnings = [];
+  page.on("console", (message) => message.type() === "warning" && warnings.push(message.text()));
+  await page.route("**/relaxed/*.wasm", (route) => route.fulfill({ body: Buffer.from([0, 97, 115, 109, 9, 9, 9, 9]), contentType: "application/wasm" }));
+  const fallen = await load();
+  assert.match(warnings.join(), /the simd build is used instead of relaxed/);
+  await page.reload();
+  await page.waitForFunction(() => window.kiln);
+  await page.evaluate(() => { WebAssembly.validate = () => false; });
+  const plain = await load();
+  for (const { vectors, device } of [fallen, plain]) {
+    assert.equal(device, "cpu (wasm, SIMD)");
+    for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, native[at]) > 0.999, texts[at]);
+  }
+});
+
 test("options: dimensions, normalize, prompts, one text, none", async () => {
   const found = await page.evaluate(async (url) => {
     const model = await window.kiln.Embedder.load(url);
@@ -197,6 +220,18 @@ test("a model folder is loaded by its address, with its own layout", async () =>
     return (await model.embed(texts)).map((vector) => [...vector]);
   }, texts.slice(0, 4));
   for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, native[at]) > 0.999);
+});
+
+test("a plain folder, whose optional files are not all there, loads without the network too", async () => {
+  const load = () => page.evaluate(async (text) => {
+    const model = await window.kiln.Embedder.load("/models/plain/");
+    return { vector: [...(await model.embed(text))], weights: model.info.weights };
+  }, texts[0]);
+  const first = await load();
+  assert.equal(first.weights, null);
+  assert.ok(cosine(first.vector, native[0]) > 0.999);
+  server.setDown(true);
+  assert.deepEqual(await load(), first);
 });
 
 test("a run stops when told to, the page goes on meanwhile, and the next run works", async () => {

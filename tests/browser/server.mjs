@@ -12,8 +12,9 @@ const TYPES = {
 const CSP = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'";
 
 /** `roots` maps the first part of a path to a folder. */
-export async function serve(roots) {
+export async function serve(roots, { csp = true } = {}) {
   const seen = [];
+  let bytes = 0;
   let down = false;
   /** Paths that break off once, and after how many bytes. */
   const cuts = new Map();
@@ -38,7 +39,7 @@ export async function serve(roots) {
     }
     const etag = `"${size}"`;
     const headers = { "content-type": TYPES[extname(file)] ?? "application/octet-stream", etag, "accept-ranges": "bytes" };
-    if (headers["content-type"] === "text/html") headers["content-security-policy"] = CSP;
+    if (csp && headers["content-type"] === "text/html") headers["content-security-policy"] = CSP;
     const asked = /^bytes=(\d+)-$/.exec(request.headers.range ?? "");
     const start = asked && request.headers["if-range"] === etag ? Number(asked[1]) : 0;
     if (start > 0) headers["content-range"] = `bytes ${start}-${size - 1}/${size}`;
@@ -49,13 +50,15 @@ export async function serve(roots) {
       response.write(readFileSync(file).subarray(start, cut), () => setTimeout(() => request.socket.destroy(), 50));
       return;
     }
-    createReadStream(file, { start }).pipe(response);
+    createReadStream(file, { start }).on("data", (chunk) => (bytes += chunk.length)).pipe(response);
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   return {
     url: `http://127.0.0.1:${server.address().port}`,
     seen,
     cuts,
+    /** Bytes of files that were sent. */
+    bytes: () => bytes,
     setDown: (value) => (down = value),
     close: () => server.close(),
   };

@@ -61,18 +61,18 @@ class Session {
   }
 
   /**
-   * Reads a model: `{ kiln: Uint8Array }` or `{ files: [[path, Uint8Array], ..] }`. A build that fails
-   * the model's own test is left for the next one, with a warning.
+   * Reads a model: `{ kiln: Uint8Array }` or `{ files: [[path, Uint8Array], ..] }`. A build that does not
+   * compile here, or fails the model's own test, is left for the next one, with a warning.
    */
   static async open(files, warn = console.warn) {
     const names = builds();
     for (const [at, name] of names.entries()) {
-      const core = await build(name);
       try {
+        const core = await build(name);
         return new Session(read(core, files), `cpu (wasm, ${name === "relaxed" ? "relaxed SIMD" : "SIMD"})`);
       } catch (error) {
-        const last = at + 1 === names.length;
-        if (last || !String(error).includes("fails the test")) throw error;
+        const ofBuild = error instanceof WebAssembly.CompileError || String(error).includes("fails the test");
+        if (!ofBuild || at + 1 === names.length) throw error;
         warn(`kiln-embed: ${error.message}; the ${names[at + 1]} build is used instead of ${name}`);
       }
     }

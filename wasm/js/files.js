@@ -4,6 +4,8 @@ import { aborted } from "./engine.js";
 
 /** Name of the cache; a later layout gets a later number. */
 const CACHE = "kiln-embed-1";
+/** Header of what is kept of a file that is not there. */
+const ABSENT = "x-kiln-absent";
 /** How often a download that breaks off is taken up again. */
 const ATTEMPTS = 4;
 /** Where the bytes of a download that broke off are kept. */
@@ -121,6 +123,7 @@ async function download(url, { cache, fresh, onProgress, signal }, needed = true
   const report = (loaded, total, cached = false) => onProgress?.({ stage: "download", file, loaded, total, cached });
   if (fresh) await cache?.delete(url);
   const kept = fresh ? undefined : await cache?.match(url);
+  if (kept?.headers.has(ABSENT)) return undefined;
   if (kept) {
     const bytes = new Uint8Array(await kept.arrayBuffer());
     if (signal?.aborted) throw aborted();
@@ -132,7 +135,7 @@ async function download(url, { cache, fresh, onProgress, signal }, needed = true
   for (let attempt = 1; ; attempt++) {
     try {
       const bytes = await part.fetch(report, signal, needed);
-      if (bytes) await keep(cache, url, bytes, part.etag);
+      await keep(cache, url, bytes, part.etag);
       await part.forget();
       return bytes;
     } catch (error) {
@@ -228,13 +231,14 @@ function join(chunks, length) {
   return bytes;
 }
 
-/** Keeps bytes for the next time; a full store is no reason to fail. */
+/** Keeps bytes for the next time, or that there are none; a full store is no reason to fail. */
 async function keep(cache, url, bytes, etag) {
   if (!cache) return;
-  const headers = { "content-type": "application/octet-stream", "content-length": String(bytes.length) };
+  const headers = { "content-type": "application/octet-stream" };
   if (etag) headers.etag = etag;
+  if (!bytes) headers[ABSENT] = "1";
   try {
-    await cache.put(url, new Response(bytes, { headers }));
+    await cache.put(url, new Response(bytes ?? null, { headers }));
   } catch (error) {
     console.warn(`kiln-embed: ${url} is not kept for the next time: ${error.message}`);
   }

@@ -100,4 +100,5 @@ def main():
     print(json.dumps({"seconds": seconds, "peak_mb": peak}))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Measures kiln-embed beside transformers.js in Chromium: bytes moved, time to the first vector, texts
+# per second, in f32 and int8, one thread each. Needs wasm/build.sh, the release build of train-native,
+# KILN_PYTHON and KILN_MINILM (see tests/run.sh).
+#
+#   tests/browser/bench.sh TEXTS.json [--json]     texts: a JSON array of strings
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+texts=$1
+shift
+cache="${KILN_CACHE:-$HOME/.cache/kiln}"
+if [ ! -d "$cache/transformers-js/node_modules/@huggingface/transformers" ]; then
+  # Scripts fetch the native runtime, which a browser does not need.
+  npm install --silent --no-fund --no-audit --ignore-scripts --prefix "$cache/transformers-js" @huggingface/transformers
+fi
+native="${CARGO_TARGET_DIR:-target}/release/train-native"
+models="$cache/browser-bench"
+if [ ! -e "$models/.complete" ]; then
+  rm -rf "$models"
+  mkdir -p "$models"
+  "$native" export --quiet --model "$KILN_MINILM" --weights f32 --output "$models/f32.kiln"
+  "$native" export --quiet --model "$KILN_MINILM" --weights int8 --output "$models/int8.kiln"
+  "$KILN_PYTHON" tests/browser/bench/export_onnx.py "$KILN_MINILM" "$models/onnx"
+  touch "$models/.complete"
+fi
+"$cache/node-24/node_modules/.bin/node" tests/browser/bench/bench.mjs --texts "$texts" --models "$models" \
+  --peer "$cache/transformers-js" --pkg "$PWD/wasm/pkg" --playwright "$cache/npm" --chromium "$(command -v chromium)" "$@"

@@ -1,0 +1,63 @@
+// kiln-embed and transformers.js in one browser, one after the other, on the same texts and weights.
+// By tests/browser/bench.sh.
+
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { createRequire } from "node:module";
+import { parseArgs } from "node:util";
+import { serve } from "../server.mjs";
+
+const { values: options } = parseArgs({
+  options: {
+    texts: { type: "string" }, models: { type: "string" }, peer: { type: "string" }, pkg: { type: "string" },
+    playwright: { type: "string" }, chromium: { type: "string" }, batch: { type: "string", default: "16" },
+    seconds: { type: "string", default: "8" }, json: { type: "boolean", default: false },
+  },
+});
+const { chromium } = createRequire(`${options.playwright}/`)("playwright-core");
+const texts = JSON.parse(readFileSync(options.texts));
+const peer = join(options.peer, "node_modules");
+const server = await serve({
+  page: import.meta.dirname, pkg: options.pkg, models: options.models, peer: join(peer, "@huggingface/transformers"), ort: join(peer, "onnxruntime-web/dist"),
+}, { csp: false });
+const browser = await chromium.launch({ executablePath: options.chromium, args: ["--no-sandbox", "--disable-background-networking"] });
+
+const runs = [
+  ["f32", "kiln-embed", "kiln", "/models/f32.kiln"],
+  ["f32", "transformers.js", "peer", "fp32"],
+  ["int8", "kiln-embed", "kiln", "/models/int8.kiln"],
+  ["int8", "transformers.js", "peer", "q8"],
+];
+const rows = [];
+let exact;
+for (const [precision, name, who, what] of runs) {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.goto(`${server.url}/page/page.html`);
+  await page.waitForFunction(() => window.measure);
+  const from = server.bytes();
+  const found = await page.evaluate((args) => window.measure(...args), [who, what, texts, Number(options.batch), Number(options.seconds)]);
+  exact ??= found.vectors;
+  const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
+  const cosines = found.vectors.map((vector, at) => dot(vector, exact[at]) / Math.sqrt(dot(vector, vector) * dot(exact[at], exact[at])));
+  rows.push({
+    precision, name, device: found.device, megabytes: (server.bytes() - from) / 1e6, firstVectorMs: found.cold,
+    textsPerSecond: found.rate, cosine: cosines.reduce((a, b) => a + b) / cosines.length,
+  });
+  await context.close();
+}
+await browser.close();
+server.close();
+
+if (options.json) {
+  console.log(JSON.stringify(rows, undefined, 2));
+} else {
+  console.log("precision | engine          | MB moved | first vector | texts/s | cosine to kiln f32");
+  for (const row of rows) {
+    console.log(`${row.precision.padEnd(9)} | ${row.name.padEnd(15)} | ${row.megabytes.toFixed(1).padStart(8)} | ${row.firstVectorMs.toFixed(0).padStart(9)} ms | ${row.textsPerSecond.toFixed(1).padStart(7)} | ${row.cosine.toFixed(5)}`);
+  }
+  for (const precision of ["f32", "int8"]) {
+    const [ours, theirs] = rows.filter((row) => row.precision === precision);
+    console.log(`${precision}: ${(ours.textsPerSecond / theirs.textsPerSecond).toFixed(2)}x their throughput, ${(ours.megabytes / theirs.megabytes).toFixed(2)}x their bytes, ${(ours.firstVectorMs / theirs.firstVectorMs).toFixed(2)}x their time to the first vector`);
+  }
+}

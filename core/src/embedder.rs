@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use burn::module::Module;
-use burn::tensor::{Tensor, TensorData, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend, read_sync};
 
 use crate::checkpoint::{Files, SelfTest};
 use crate::config::{AttentionMode, ModelConfig};
+use crate::index::cosine;
 use crate::model::{Backbone, ModelInput, States, Want};
 use crate::pooling::{self, Dense, Explanation, Pooling, PoolingConfig};
 use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
@@ -83,11 +84,13 @@ impl<B: Backend> EmbeddingModel<B> {
     ) -> Result<(Tensor<B, 2>, Explanation<B>, States<B>)> {
         let mode = self.config.attention;
         let states = self.backbone.forward(input, mode, self.pooling.config().want().or(want));
-        let (mut pooled, explanation) = self.pooling.forward(&states, input, mode)?;
-        for dense in &self.dense {
-            pooled = dense.forward(pooled);
-        }
-        Ok((pooled, explanation, states))
+        let (pooled, explanation) = self.pooling.forward(&states, input, mode)?;
+        Ok((self.project(pooled), explanation, states))
+    }
+
+    /// Pooled states through the projections.
+    fn project(&self, pooled: Tensor<B, 2>) -> Tensor<B, 2> {
+        self.dense.iter().fold(pooled, |x, dense| dense.forward(x))
     }
 
     /// Everything at once: states of all layers and the last attention, for analyses.
@@ -180,6 +183,35 @@ pub struct TextExplanation {
     pub layers: Option<Vec<f32>>,
 }
 
+/// A text seen through every pooling head that has no parameters, whatever the model's own is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lens {
+    /// The model's own head, and the tokens.
+    pub own: TextExplanation,
+    /// The heads without parameters.
+    pub heads: Vec<HeadView>,
+    /// Cosine between the mean state after each layer, the embeddings first, and after the last.
+    pub layers: Vec<f32>,
+    /// Number of attention heads.
+    pub attention_heads: usize,
+    /// The last layer's attention weights `[heads, query, key]`.
+    pub attention: Vec<f32>,
+    /// The last layer's states `[tokens, hidden]`, each divided by its norm.
+    pub states: Vec<f32>,
+}
+
+/// What one pooling head looks at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadView {
+    /// Name of the head.
+    pub name: &'static str,
+    /// Weight of each token; 0 for those that pooling leaves out.
+    pub weights: Vec<f32>,
+    /// Cosine between the vector that this head gives and the model's own; absent where the
+    /// model's projection takes another width.
+    pub cosine: Option<f32>,
+}
+
 /// A model with its tokenizer and prompts.
 #[derive(Debug, Clone)]
 pub struct Embedder<B: Backend> {
@@ -238,10 +270,7 @@ impl<B: Backend> Embedder<B> {
     /// # Errors
     /// A device or a precision at which the model computes wrongly.
     pub fn verify(&self) -> Result<()> {
-        match &self.self_test {
-            Some(test) => test.judge(test.run(self)?, &B::name(&self.device)),
-            None => Ok(()),
-        }
+        read_sync(self.verify_async())
     }
 
     /// As [`Embedder::verify`], for devices that cannot be waited for (WebGPU in a page).
@@ -250,7 +279,7 @@ impl<B: Backend> Embedder<B> {
     /// As [`Embedder::verify`].
     pub async fn verify_async(&self) -> Result<()> {
         match &self.self_test {
-            Some(test) => test.judge(test.run_async(self).await?, &B::name(&self.device)),
+            Some(test) => test.judge(test.run(self).await?, &B::name(&self.device)),
             None => Ok(()),
         }
     }
@@ -280,16 +309,36 @@ impl<B: Backend> Embedder<B> {
         &self,
         texts: &[impl AsRef<str>],
         options: &EmbedOptions,
+        progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<Vec<f32>>> {
+        read_sync(self.embed_async(texts, options, progress))
+    }
+
+    /// As [`Embedder::embed`], for devices that cannot be waited for (WebGPU in a page).
+    ///
+    /// # Errors
+    /// As [`Embedder::embed`].
+    pub async fn embed_async(
+        &self,
+        texts: &[impl AsRef<str>],
+        options: &EmbedOptions,
         mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<f32>>> {
         let plan = self.plan(texts, options)?;
-        let mut gathered = Gathered::new(texts.len());
+        let mut vectors = vec![Vec::new(); texts.len()];
+        let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
         for rows in plan.batches() {
             let batch = self.tokenizer.pad(&plan.rows(rows));
-            let vectors = self.batch_vectors(&batch, rows, options)?;
-            gathered.put(rows, &batch, vectors, &mut progress)?;
+            let found = self.batch_vectors_async(&batch, rows, options).await?;
+            for (&row, vector) in rows.iter().zip(found) {
+                vectors[row] = vector;
+            }
+            done.add(&batch);
+            if progress(done).is_break() {
+                return Err(Error::Cancelled);
+            }
         }
-        Ok(gathered.vectors)
+        Ok(vectors)
     }
 
     /// Vectors of one batch of a [`Plan`], read back from the device.
@@ -302,26 +351,22 @@ impl<B: Backend> Embedder<B> {
         rows: &[usize],
         options: &EmbedOptions,
     ) -> Result<Vec<Vec<f32>>> {
-        split_vectors(self.embed_batch(batch, options)?.into_data(), rows)
+        read_sync(self.batch_vectors_async(batch, rows, options))
     }
 
-    /// As [`Embedder::embed`], for devices that cannot be waited for (WebGPU in a page).
-    pub async fn embed_async(
+    /// As [`Embedder::batch_vectors`], for devices that cannot be waited for.
+    ///
+    /// # Errors
+    /// As [`Embedder::batch_vectors`].
+    pub async fn batch_vectors_async(
         &self,
-        texts: &[impl AsRef<str>],
+        batch: &TokenBatch,
+        rows: &[usize],
         options: &EmbedOptions,
-        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<f32>>> {
-        let plan = self.plan(texts, options)?;
-        let mut gathered = Gathered::new(texts.len());
-        for rows in plan.batches() {
-            let batch = self.tokenizer.pad(&plan.rows(rows));
-            let data = self.embed_batch(&batch, options)?.into_data_async().await;
-            let data =
-                data.map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?;
-            gathered.put(rows, &batch, split_vectors(data, rows)?, &mut progress)?;
-        }
-        Ok(gathered.vectors)
+        let vectors = self.embed_batch(batch, options)?;
+        let [_, width] = vectors.dims();
+        split_vectors(&read(vectors).await?, width, rows)
     }
 
     /// Vectors `[batch, dim]` of a token batch, truncated and normalised as the options say.
@@ -342,34 +387,101 @@ impl<B: Backend> Embedder<B> {
     /// # Errors
     /// As [`Embedder::embed`].
     pub fn explain(&self, text: &str, options: &EmbedOptions) -> Result<TextExplanation> {
+        read_sync(self.explain_async(text, options))
+    }
+
+    /// As [`Embedder::explain`], for devices that cannot be waited for.
+    ///
+    /// # Errors
+    /// As [`Embedder::embed`].
+    pub async fn explain_async(
+        &self,
+        text: &str,
+        options: &EmbedOptions,
+    ) -> Result<TextExplanation> {
+        let (tokens, input) = self.one(text, options)?;
+        let (_, why) = self.model.forward(&input)?;
+        self.explained(tokens, why).await
+    }
+
+    /// The tokens of one text.
+    fn one(&self, text: &str, options: &EmbedOptions) -> Result<(Tokens, ModelInput<B>)> {
         let tokens = self.tokenizer.encode(self.prompt(options)?, text)?;
-        let batch = self.tokenizer.pad(&[&tokens]);
-        let (_, why) = self.model.forward(&ModelInput::new(&batch, &self.device))?;
-        let values = |x: Tensor<B, 1>| -> Result<Vec<f32>> {
-            x.into_data()
-                .convert::<f32>()
-                .into_vec()
-                .map_err(|e| Error::invalid(format!("weights could not be read back: {e:?}")))
-        };
+        let input = ModelInput::new(&self.tokenizer.pad(&[&tokens]), &self.device);
+        Ok((tokens, input))
+    }
+
+    /// An explanation of one text, read back from the device.
+    async fn explained(&self, tokens: Tokens, why: Explanation<B>) -> Result<TextExplanation> {
         let latents = match why.latents {
             Some(map) => {
                 let [_, _, seq, latents] = map.dims();
-                let all = values(map.flatten(0, 3))?;
+                let all = read(map).await?;
                 let head = |head: &[f32]| head.chunks(latents).map(<[f32]>::to_vec).collect();
                 Some(all.chunks(seq * latents).map(head).collect())
             }
             None => None,
         };
+        let name = |&id: &u32| self.tokenizer.token(id).unwrap_or_default();
         Ok(TextExplanation {
-            tokens: tokens
-                .ids
-                .iter()
-                .map(|&id| self.tokenizer.token(id).unwrap_or_default())
-                .collect(),
+            tokens: tokens.ids.iter().map(name).collect(),
             offsets: tokens.offsets,
-            token_weights: why.tokens.map(|x| values(x.flatten(0, 1))).transpose()?,
+            token_weights: maybe_read(why.tokens).await?,
             latents,
-            layers: why.layers.map(|x| values(x.flatten(0, 1))).transpose()?,
+            layers: maybe_read(why.layers).await?,
+        })
+    }
+
+    /// What the last layer's tokens look like and at, and what each head without parameters would
+    /// make of them.
+    ///
+    /// # Errors
+    /// As [`Embedder::embed`].
+    pub fn lens(&self, text: &str, options: &EmbedOptions) -> Result<Lens> {
+        read_sync(self.lens_async(text, options))
+    }
+
+    /// As [`Embedder::lens`], for devices that cannot be waited for.
+    ///
+    /// # Errors
+    /// As [`Embedder::embed`].
+    pub async fn lens_async(&self, text: &str, options: &EmbedOptions) -> Result<Lens> {
+        let (tokens, input) = self.one(text, options)?;
+        let EmbeddingModel { config, pooling, .. } = &self.model;
+        let want = Want { layers: true, attention: true };
+        let (vector, why, states) = self.model.projected(&input, want)?;
+        let vector = read(vector).await?;
+
+        // Heads whose vectors are as wide as the model's own can be compared with it.
+        let fits = self.model.dense.is_empty()
+            || pooling.config().output_size(config.hidden_size) == config.hidden_size;
+        let mut heads = Vec::new();
+        for head in PoolingConfig::parameter_free() {
+            let head = Pooling::new(&head, config, &self.device);
+            let (pooled, why) = head.forward(&states, &input, config.attention)?;
+            let cosine = match fits {
+                true => Some(cosine(&vector, &read(self.model.project(pooled)).await?)),
+                false => None,
+            };
+            let weights = maybe_read(why.tokens).await?.unwrap_or_default();
+            heads.push(HeadView { name: head.config().name(), weights, cosine });
+        }
+        let middle = |states: &Tensor<B, 3>| read(states.clone().mean_dim(1));
+        let last = middle(&states.last).await?;
+        let mut layers = Vec::new();
+        for layer in &states.layers {
+            layers.push(cosine(&middle(layer).await?, &last));
+        }
+        let [_, seq, hidden] = states.last.dims();
+        let rows = states.last.reshape([seq, hidden]);
+        let attention = states.attention.ok_or_else(|| Error::invalid("no attention weights"))?;
+        Ok(Lens {
+            heads,
+            layers,
+            attention_heads: attention.dims()[1],
+            attention: read(attention).await?,
+            states: read(pooling::l2_normalize(rows)).await?,
+            own: self.explained(tokens, why).await?,
         })
     }
 
@@ -406,30 +518,20 @@ impl Progress {
     }
 }
 
-/// The vectors of a run, put where their texts stand.
-struct Gathered {
-    vectors: Vec<Vec<f32>>,
-    done: Progress,
+/// A tensor's numbers, read back from the device.
+async fn read<B: Backend, const D: usize>(x: Tensor<B, D>) -> Result<Vec<f32>> {
+    let wrong = |error: String| Error::invalid(format!("numbers could not be read back: {error}"));
+    let data = x.into_data_async().await.map_err(|error| wrong(format!("{error:?}")))?;
+    data.convert::<f32>().into_vec().map_err(|error| wrong(format!("{error:?}")))
 }
 
-impl Gathered {
-    fn new(total: usize) -> Self {
-        Self { vectors: vec![Vec::new(); total], done: Progress { texts: 0, total, tokens: 0 } }
-    }
-
-    /// Takes a batch's vectors and reports; [`Error::Cancelled`] where the caller breaks.
-    fn put(
-        &mut self,
-        rows: &[usize],
-        batch: &TokenBatch,
-        vectors: Vec<Vec<f32>>,
-        progress: &mut impl FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<()> {
-        for (&row, vector) in rows.iter().zip(vectors) {
-            self.vectors[row] = vector;
-        }
-        self.done.add(batch);
-        if progress(self.done).is_break() { Err(Error::Cancelled) } else { Ok(()) }
+/// As [`read`], of a tensor that may not be there.
+async fn maybe_read<B: Backend, const D: usize>(
+    x: Option<Tensor<B, D>>,
+) -> Result<Option<Vec<f32>>> {
+    match x {
+        Some(x) => Ok(Some(read(x).await?)),
+        None => Ok(None),
     }
 }
 
@@ -458,13 +560,8 @@ impl Plan {
 }
 
 /// The vectors of a batch `[rows, dim]`, each checked to be finite.
-fn split_vectors(data: TensorData, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
-    let dim = data.shape.last().copied().unwrap_or_default().max(1);
-    let values = data
-        .convert::<f32>()
-        .into_vec::<f32>()
-        .map_err(|e| Error::invalid(format!("vectors could not be read back: {e:?}")))?;
-    let vectors = values.chunks(dim);
+fn split_vectors(values: &[f32], width: usize, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
+    let vectors = values.chunks(width.max(1));
     if let Some((row, _)) =
         rows.iter().zip(vectors.clone()).find(|(_, vector)| !vector.iter().all(|x| x.is_finite()))
     {

@@ -21,7 +21,7 @@ let browser, server, context, page;
 
 before(async () => {
   browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking"] });
-  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS });
+  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, wasm: join(KILN_PKG, "..") });
 });
 after(async () => {
   await browser?.close();
@@ -194,6 +194,23 @@ test("what is wrong with a file is said in one line", async () => {
   assert.equal(page.workers().length, 0, "a failed load leaves no worker behind");
 });
 
+test("a damaged file is downloaded once, not again", async () => {
+  const from = server.seen.length;
+  assert.match(await failure("/models/flipped.kiln"), /sum|SHA-256|damaged/);
+  assert.equal(server.seen.slice(from).filter(({ path }) => path === "/models/flipped.kiln").length, 1);
+});
+
+test("the example page compares two texts", async () => {
+  await page.route("**/examples/bare/model.kiln", (route) => route.fulfill({ path: modelFile, contentType: "application/octet-stream" }));
+  await page.goto(`${server.url}/wasm/examples/bare/index.html`);
+  const output = page.locator("#result");
+  await page.waitForFunction(() => /^0\.\d{3}$/.test(document.querySelector("#result").textContent));
+  const before = await output.textContent();
+  await page.fill("#b", "income tax law");
+  await page.waitForFunction((before) => document.querySelector("#result").textContent !== before, before);
+  assert.ok(Number(before) > Number(await output.textContent()));
+});
+
 test("kept bytes that are damaged are fetched again", async () => {
   const loaded = await page.evaluate(async (url) => {
     const cache = await caches.open("kiln-embed-1");
@@ -268,6 +285,66 @@ test("dispose ends the worker and what waits", async () => {
   assert.equal(page.workers().length, 0);
 });
 
+test("memory stays flat over fifty loads and disposals", async (run) => {
+  // Memory of the browser's page processes, in megabytes.
+  const session = await browser.newBrowserCDPSession();
+  const resident = async () => {
+    const { processInfo } = await session.send("SystemInfo.getProcessInfo");
+    const pages = processInfo.filter(({ type }) => type === "renderer");
+    return pages.map(({ id }) => (Number(readFileSync(`/proc/${id}/statm`, "utf8").split(" ")[1]) * 4096) / 1e6).reduce((sum, one) => sum + one, 0);
+  };
+  try {
+    await resident();
+  } catch (error) {
+    return run.skip(`memory of processes cannot be read here: ${error.message}`);
+  }
+  const again = (times) => page.evaluate(async ([url, times]) => {
+    for (let time = 0; time < times; time++) {
+      const model = await window.kiln.Embedder.load(url);
+      await model.embed("a boat");
+      model.dispose();
+    }
+  }, [MODEL, times]);
+  await again(10);
+  const early = await resident();
+  await again(40);
+  const late = await resident();
+  run.diagnostic(`${early.toFixed(0)} MB after 10 loads, ${late.toFixed(0)} MB after 50`);
+  // A model takes some 100 MB; one in ten that stayed would be 400.
+  assert.ok(late < early + 150, `${early} MB after 10 loads, ${late} MB after 50`);
+});
+
+test("a lens shows every head, the attention and the states", async () => {
+  const { lens, why, vectors } = await page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url);
+    const text = "The old lighthouse 🚤 guides ships";
+    const lens = await model.lens(text);
+    return { lens: { ...lens, attention: [...lens.attention], states: [...lens.states] }, why: await model.explain(text), vectors: model.dimensions };
+  }, MODEL);
+  const count = why.tokens.length;
+  assert.deepEqual(lens.own, why);
+  assert.deepEqual(lens.heads.map(({ name }) => name), ["mean", "cls", "last_token", "weighted_mean", "anchor"]);
+  const near = (a, b) => assert.ok(Math.abs(a - b) < 1e-4, `${a} ${b}`);
+  const sum = (numbers) => numbers.reduce((sum, x) => sum + x, 0);
+  for (const { weights } of lens.heads) {
+    assert.equal(weights.length, count);
+    near(sum(weights), 1);
+  }
+  // The model pools by the mean: that head gives its own vector.
+  lens.heads[0].weights.forEach((weight, at) => near(weight, why.weights[at]));
+  near(lens.heads[0].cosine, 1);
+  assert.ok(lens.heads.slice(1).every(({ cosine }) => cosine > 0 && cosine < 0.9999));
+  assert.equal(lens.heads[1].weights[0], 1);
+  assert.equal(lens.heads[2].weights[count - 1], 1);
+  assert.equal(lens.attention.length, lens.attentionHeads * count * count);
+  for (let row = 0; row < lens.attentionHeads * count; row++) near(sum(lens.attention.slice(row * count, (row + 1) * count)), 1);
+  const width = lens.states.length / count;
+  assert.equal(width, vectors);
+  for (let token = 0; token < count; token++) near(sum(lens.states.slice(token * width, (token + 1) * width).map((x) => x * x)), 1);
+  assert.equal(lens.layers.length, 7);
+  near(lens.layers.at(-1), 1);
+});
+
 test("an index finds what is nearest, and survives a reload", async () => {
   const found = await page.evaluate(async ([url, texts]) => {
     const { Embedder, Index, cosine } = window.kiln;
@@ -284,6 +361,10 @@ test("an index finds what is nearest, and survives a reload", async () => {
     }
     const index = await Index.create({ dimensions: model.dimensions });
     await index.add(texts.map((data, id) => ({ id: `t${id}`, vector: vectors[id], data })));
+    const kept = await index.vectors(["t3", "t0"]);
+    result.kept = [cosine(kept[0], vectors[3]), cosine(kept[1], vectors[0])];
+    result.entries = index.entries();
+    result.unknown = await index.vectors(["t3", "nope"]).catch((error) => error.message);
     const best = exact[0][0];
     result.removed = await index.remove([`t${best}`, "not there"]);
     result.second = (await index.search(query, { k: 1 }))[0];
@@ -300,6 +381,9 @@ test("an index finds what is nearest, and survives a reload", async () => {
   for (const [precision, ids] of Object.entries(found.found)) {
     if (precision !== "binary") assert.deepEqual(ids, found.exact, precision);
   }
+  assert.ok(found.kept.every((cosine) => cosine > 0.9999), `${found.kept}`);
+  assert.deepEqual(found.entries, texts.map((text, at) => [`t${at}`, text]));
+  assert.match(found.unknown, /no "nope"/);
   assert.equal(found.removed, 1);
   assert.equal(found.second.id, `t${found.exact[1]}`);
   assert.equal(found.second.data, texts[found.exact[1]]);

@@ -5,7 +5,7 @@ import { createReadStream, readFileSync, statSync } from "node:fs";
 import { extname, join, normalize } from "node:path";
 
 const TYPES = {
-  ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".json": "application/json",
+  ".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".json": "application/json",
 };
 
 /** What a page that embeds texts has to allow, and no more. */
@@ -39,7 +39,7 @@ export async function serve(roots, { csp = true } = {}) {
     }
     const etag = `"${size}"`;
     const headers = { "content-type": TYPES[extname(file)] ?? "application/octet-stream", etag, "accept-ranges": "bytes" };
-    if (csp && headers["content-type"] === "text/html") headers["content-security-policy"] = CSP;
+    if (csp && root === "page" && headers["content-type"] === "text/html") headers["content-security-policy"] = CSP;
     const asked = /^bytes=(\d+)-$/.exec(request.headers.range ?? "");
     const start = asked && request.headers["if-range"] === etag ? Number(asked[1]) : 0;
     if (start > 0) headers["content-range"] = `bytes ${start}-${size - 1}/${size}`;

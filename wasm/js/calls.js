@@ -65,7 +65,11 @@ export class LocalCalls {
     const run = async () => {
       if (this.#ended) throw this.#ended;
       const isAborted = () => signal?.aborted || this.#ended !== undefined;
-      return (await this.#engine.run(action, argument, onProgress, isAborted))[0];
+      try {
+        return (await this.#engine.run(action, argument, onProgress, isAborted))[0];
+      } catch (error) {
+        throw this.#ended ?? error;
+      }
     };
     const result = this.#last.then(run);
     this.#last = result.catch(() => {});

@@ -7,6 +7,7 @@ const RELAXED = new Uint8Array([
 ]);
 
 const BUILDS = {
+  webgpu: () => import("./webgpu/kiln_wasm.js"),
   relaxed: () => import("./relaxed/kiln_wasm.js"),
   simd: () => import("./simd/kiln_wasm.js"),
 };
@@ -53,29 +54,118 @@ function pause() {
   });
 }
 
+/** Texts whose time decides between devices: two batches' worth of ordinary sentences. */
+const PROBE = Array.from({ length: 8 }, (_, at) => `${at}: a sentence of usual length, as people write them in mails, tickets and notes, again and again. `.repeat(3));
+
+/** An adapter of this browser; undefined where there is none. */
+async function gpuAdapter() {
+  // A browser may know WebGPU and still have no adapter, or refuse.
+  return (await globalThis.navigator?.gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null)) ?? undefined;
+}
+
+const isSoftware = (adapter) => adapter.info?.isFallbackAdapter ?? adapter.isFallbackAdapter ?? false;
+
+/** Opens with `open`; `onLost` is called with an error when the GPU device that this takes is lost later. */
+async function watchingDevice(open, onLost) {
+  const { prototype } = globalThis.GPUAdapter;
+  const original = prototype.requestDevice;
+  prototype.requestDevice = async function (...options) {
+    const device = await original.apply(this, options);
+    device.lost.then(({ reason, message }) => onLost(Object.assign(new Error(`the GPU was lost (${message || reason})`), { name: "DeviceLostError" })));
+    return device;
+  };
+  try {
+    return await open();
+  } finally {
+    prototype.requestDevice = original;
+  }
+}
+
 /** A loaded model. */
 class Session {
+  /** Why the GPU is lost, if it is. */
+  #lost;
+  /** Rejects the run that waits for the GPU. */
+  #reject;
+
   constructor(model, device) {
     this.model = model;
     this.info = { ...JSON.parse(model.info()), device };
   }
 
   /**
-   * Reads a model: `{ kiln: Uint8Array }` or `{ files: [[path, Uint8Array], ..] }`. A build that does not
-   * compile here, or fails the model's own test, is left for the next one, with a warning.
+   * Reads a model: `{ kiln: Uint8Array }` or `{ files: [[path, Uint8Array], ..] }`. `auto` measures where there is
+   * a GPU, and falls back to the CPU, with a warning, where the GPU fails.
    */
-  static async open(files, warn = console.warn) {
+  static async open(files, device, warn = console.warn) {
+    const adapter = device === "cpu" ? undefined : await gpuAdapter();
+    if (device === "webgpu") {
+      if (!adapter) throw new Error("this browser has no WebGPU adapter; use device: \"cpu\"");
+      return Session.#onGpu(files, adapter);
+    }
+    const cpu = await Session.#onCpu(files, warn);
+    if (!adapter || isSoftware(adapter)) return cpu;
+    let gpu;
+    try {
+      gpu = await Session.#onGpu(files, adapter);
+      const times = { cpu: await cpu.#time(), gpu: await gpu.#time() };
+      const [taken, other] = times.gpu < times.cpu ? [gpu, cpu] : [cpu, gpu];
+      other.free();
+      return taken;
+    } catch (error) {
+      warn(`kiln-embed: ${error.message}; the CPU is used`);
+      gpu?.free();
+      return cpu;
+    }
+  }
+
+  /** A build that does not compile here, or fails the model's own test, is left for the next one, with a warning. */
+  static async #onCpu(files, warn) {
     const names = builds();
     for (const [at, name] of names.entries()) {
       try {
-        const core = await build(name);
-        return new Session(read(core, files), `cpu (wasm, ${name === "relaxed" ? "relaxed SIMD" : "SIMD"})`);
+        const model = await read(await build(name), files, "cpu");
+        return new Session(model, `cpu (wasm, ${name === "relaxed" ? "relaxed SIMD" : "SIMD"})`);
       } catch (error) {
         const ofBuild = error instanceof WebAssembly.CompileError || String(error).includes("fails the test");
         if (!ofBuild || at + 1 === names.length) throw error;
         warn(`kiln-embed: ${error.message}; the ${names[at + 1]} build is used instead of ${name}`);
       }
     }
+  }
+
+  static async #onGpu(files, adapter) {
+    const { vendor, architecture, description } = adapter.info ?? {};
+    const name = description || [vendor, architecture].filter(Boolean).join(" ") || "unnamed adapter";
+    try {
+      const core = await build("webgpu");
+      let session;
+      const model = await watchingDevice(
+        () => read(core, files, "webgpu"),
+        (error) => {
+          // A later model needs a new device, and so a new instance.
+          compiled.delete("webgpu");
+          session?.#fail(error);
+        },
+      );
+      session = new Session(model, `webgpu (${name})`);
+      return session;
+    } catch (error) {
+      if (!(error instanceof WebAssembly.RuntimeError)) throw error;
+      // What has panicked is of no further use.
+      compiled.delete("webgpu");
+      const limit = Math.floor(adapter.limits.maxStorageBufferBindingSize / 2 ** 20);
+      throw new Error(`the model cannot be run on ${name}, which takes tensors of ${limit} MB at most; use device: "cpu"`, { cause: error });
+    }
+  }
+
+  /** Milliseconds for some texts, after a run for what only the first one does. */
+  async #time() {
+    const run = () => this.embed(PROBE, {}, undefined, () => false);
+    await run();
+    const start = performance.now();
+    await run();
+    return performance.now() - start;
   }
 
   /** Vectors of texts, one after another. */
@@ -85,7 +175,7 @@ class Session {
     try {
       const start = performance.now();
       for (let more = texts.length > 0; more; ) {
-        more = job.step();
+        more = await this.#unlessLost(() => job.step());
         onProgress?.({
           texts: job.texts,
           total: texts.length,
@@ -96,14 +186,38 @@ class Session {
         if (isAborted()) throw aborted();
       }
     } catch (error) {
-      job.free();
+      // A step that waits for a lost GPU still holds the job.
+      if (error.name !== "DeviceLostError") job.free();
       throw error;
     }
     return job.finish();
   }
 
-  explain(text, prompt) {
-    return JSON.parse(this.model.explain(text, prompt));
+  #fail(error) {
+    this.#lost = error;
+    this.#reject?.(error);
+  }
+
+  /** What a run gives, or that the device was lost in the midst of it: then it may never end by itself. */
+  #unlessLost(run) {
+    return new Promise((resolve, reject) => {
+      if (this.#lost) return reject(this.#lost);
+      this.#reject = reject;
+      run().then(resolve, (error) => reject(this.#lost ?? error));
+    });
+  }
+
+  async explain(text, prompt) {
+    return JSON.parse(await this.#unlessLost(() => this.model.explain(text, prompt)));
+  }
+
+  async lens(text, prompt) {
+    const lens = await this.#unlessLost(() => this.model.lens(text, prompt));
+    try {
+      return { ...JSON.parse(lens.summary()), attention: lens.attention(), states: lens.states() };
+    } finally {
+      lens.free();
+    }
   }
 
   countTokens(text) {
@@ -115,11 +229,11 @@ class Session {
   }
 }
 
-function read(core, { kiln, files }) {
-  if (kiln) return core.Model.fromKiln(kiln);
+function read(core, { kiln, files }, device) {
+  if (kiln) return core.Model.fromKiln(kiln, device);
   const folder = new core.ModelFiles();
   for (const [path, bytes] of files) folder.add(path, bytes);
-  return core.Model.fromFiles(folder);
+  return core.Model.fromFiles(folder, device);
 }
 
 /** A model and an index, and what can be asked of them. */
@@ -140,17 +254,21 @@ export class Engine {
   }
 
   #actions = {
-    open: async (files) => {
+    open: async ({ device, ...files }) => {
       this.#session?.free();
       this.#session = undefined;
-      this.#session = await Session.open(files);
+      this.#session = await Session.open(files, device);
       return [this.#session.info];
     },
     embed: async ({ texts, options }, onProgress, isAborted) => {
       const vectors = await this.#session.embed(texts, options, onProgress, isAborted);
       return [vectors, [vectors.buffer]];
     },
-    explain: ({ text, prompt }) => [this.#session.explain(text, prompt)],
+    explain: async ({ text, prompt }) => [await this.#session.explain(text, prompt)],
+    lens: async ({ text, prompt }) => {
+      const lens = await this.#session.lens(text, prompt);
+      return [lens, [lens.attention.buffer, lens.states.buffer]];
+    },
     countTokens: ({ text }) => [this.#session.countTokens(text)],
     indexNew: async ({ dimensions, precision }) => {
       this.#index = new (await core()).VectorIndex(dimensions, precision);
@@ -167,6 +285,10 @@ export class Engine {
     indexRemove: ({ rows }) => {
       for (const row of rows) this.#index.swapRemove(row);
       return [this.#index.length];
+    },
+    indexVectors: ({ rows }) => {
+      const vectors = this.#index.vectors(Uint32Array.from(rows));
+      return [vectors, [vectors.buffer]];
     },
     indexSearch: ({ query, k, rescore }) => [this.#index.search(query, k, rescore)],
     indexBytes: () => {

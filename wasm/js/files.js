@@ -28,11 +28,19 @@ export async function clearCache(url) {
 
 const folder = (url) => (url.endsWith("/") ? url : `${url}/`);
 
+/** A path that stays inside the folder that it is meant for. */
+function checked(path, where) {
+  const inside = typeof path === "string" && path.split("/").every((part) => part !== "" && part !== "." && part !== "..");
+  if (!inside || /[:\\?#]/.test(path)) throw new Error(`${where} names ${JSON.stringify(path)}, which is no path inside the model`);
+  return path;
+}
+
 /**
- * The files of a model as the engine reads them. `fresh` leaves what the cache has aside.
+ * The files of a model as the engine reads them. `fresh` leaves what the cache has aside; `onKept` is called
+ * where something was taken from it.
  */
-export async function modelFiles(source, { cache = true, fresh = false, onProgress, signal } = {}) {
-  const options = { cache: cache ? await openCache() : undefined, fresh, onProgress, signal };
+export async function modelFiles(source, { cache = true, fresh = false, onProgress, onKept, signal } = {}) {
+  const options = { cache: cache ? await openCache() : undefined, fresh, onProgress, onKept, signal };
   if (source instanceof ArrayBuffer) return { kiln: new Uint8Array(source) };
   if (ArrayBuffer.isView(source)) return { kiln: new Uint8Array(source.buffer, source.byteOffset, source.byteLength) };
   if (globalThis.Blob && source instanceof Blob) return { kiln: await blobBytes(source, options) };
@@ -66,7 +74,9 @@ async function droppedFolder(files, options) {
     throw new Error("these files are no model: choose a .kiln file, or a folder with config.json, tokenizer.json and model.safetensors");
   }
   const root = config.slice(0, -"config.json".length);
-  const inside = files.map((file, at) => [paths[at], file]).filter(([path]) => path.startsWith(root));
+  // Not the same weights once more in other formats.
+  const isRead = (path) => path.startsWith(root) && /\.(json|safetensors|txt)$/.test(path);
+  const inside = files.map((file, at) => [paths[at], file]).filter(([path]) => isRead(path));
   const read = async ([path, file]) => [path.slice(root.length), await blobBytes(file, options)];
   return { files: await Promise.all(inside.map(read)) };
 }
@@ -89,11 +99,7 @@ async function downloadFolder(root, options) {
   };
   const manifest = await get("kiln.json", false);
   if (manifest) {
-    for (const path of Object.keys(json(manifest, "kiln.json").files ?? {})) {
-      const inside = path.split("/").every((part) => part !== "" && part !== "." && part !== "..");
-      if (!inside || /[:\\?#]/.test(path)) throw new Error(`${root}kiln.json names ${JSON.stringify(path)}, which is no path inside the model`);
-      await get(path, true);
-    }
+    for (const path of Object.keys(json(manifest, "kiln.json").files ?? {})) await get(checked(path, `${root}kiln.json`), true);
     return [...files];
   }
   await get("config.json", true);
@@ -104,13 +110,15 @@ async function downloadFolder(root, options) {
   const shards = (await get("model.safetensors", false)) ? undefined : await get("model.safetensors.index.json", false);
   if (shards) {
     const index = json(shards, "model.safetensors.index.json");
-    for (const path of new Set(Object.values(index.weight_map ?? {}))) await get(path, true);
+    const where = `${root}model.safetensors.index.json`;
+    for (const path of new Set(Object.values(index.weight_map ?? {}))) await get(checked(path, where), true);
   } else {
     await get("model.safetensors", true);
   }
   const modules = await get("modules.json", false);
   for (const { path } of modules ? json(modules, "modules.json") : []) {
     if (!path) continue;
+    checked(path, `${root}modules.json`);
     await get(`${path}/config.json`, false);
     if (!path.endsWith("_Normalize") && !path.endsWith("_Pooling")) await get(`${path}/model.safetensors`, false);
   }
@@ -118,11 +126,12 @@ async function downloadFolder(root, options) {
 }
 
 /** The bytes at an address; undefined for one that is not there and not `needed`. */
-async function download(url, { cache, fresh, onProgress, signal }, needed = true) {
+async function download(url, { cache, fresh, onProgress, onKept, signal }, needed = true) {
   const file = decodeURIComponent(url.slice(url.lastIndexOf("/") + 1).split("?")[0]);
   const report = (loaded, total, cached = false) => onProgress?.({ stage: "download", file, loaded, total, cached });
   if (fresh) await cache?.delete(url);
   const kept = fresh ? undefined : await cache?.match(url);
+  if (kept) onKept?.();
   if (kept?.headers.has(ABSENT)) return undefined;
   if (kept) {
     const bytes = new Uint8Array(await kept.arrayBuffer());

@@ -21,8 +21,11 @@ export type LoadProgress =
   | { stage: "ready" };
 
 export interface LoadOptions {
-  /** Where to compute: `auto` takes the fastest that works. Default: `auto`. */
-  device?: "auto" | "cpu";
+  /**
+   * Where to compute. `auto` (the default) measures the CPU and WebGPU where there is a GPU, and takes the faster
+   * one. A GPU that computes wrongly or is lost later is left for the CPU, with a warning.
+   */
+  device?: "auto" | "cpu" | "webgpu";
   /** Keep downloaded files in Cache Storage, so that the model loads offline the next time. Default: true. */
   cache?: boolean;
   /** Compute in a worker, so that the page never waits. `false` computes in this thread, for those who are in a worker of their own. Default: true. */
@@ -94,6 +97,27 @@ export interface Explanation {
   layers: number[] | null;
 }
 
+/** A text seen through every pooling head that has no parameters, whatever the model's own is. */
+export interface Lens {
+  /** The model's own head. */
+  own: Explanation;
+  /** Mean, first token, last token, mean weighted by position, and by the attention that tokens draw. */
+  heads: {
+    name: string;
+    /** Weight of each token. */
+    weights: number[];
+    /** Cosine between this head's vector and the model's own; null where they cannot be compared. */
+    cosine: number | null;
+  }[];
+  /** Cosine between the mean state after each layer, the embeddings first, and after the last. */
+  layers: number[];
+  attentionHeads: number;
+  /** Attention weights of the last layer, `[head][query][key]` one after another. */
+  attention: Float32Array;
+  /** States of the last layer, `[token][hidden]` one after another, each divided by its norm: their products are cosines. */
+  states: Float32Array;
+}
+
 /** A loaded model. */
 export class Embedder {
   /**
@@ -114,6 +138,8 @@ export class Embedder {
   similarity(a: string, b: string, options?: EmbedOptions): Promise<number>;
   /** What pooling looked at. */
   explain(text: string, options?: { prompt?: string }): Promise<Explanation>;
+  /** The text through every pooling head that has no parameters, with the last layer's attention and states. */
+  lens(text: string, options?: { prompt?: string }): Promise<Lens>;
   /** Tokens that the model reads of a text, special ones included. */
   countTokens(text: string): Promise<number>;
   /** Frees everything; runs that are under way are rejected. */
@@ -162,6 +188,10 @@ export class Index<Data = unknown> {
   has(id: string | number): boolean;
   /** What was given with an entry. */
   get(id: string | number): Data | undefined;
+  /** All ids with what was given with them. */
+  entries(): [id: string | number, data: Data | undefined][];
+  /** Vectors of entries, as exact as the precision keeps them. */
+  vectors(ids: Iterable<string | number>): Promise<Float32Array[]>;
   /** Adds entries; those whose id is there are replaced. */
   add(entries: readonly Entry<Data>[]): Promise<void>;
   /** Takes entries out; gives how many were there. */

@@ -6,7 +6,7 @@ import * as store from "./store.js";
 
 export { clearCache };
 
-const DEVICES = ["auto", "cpu"];
+const DEVICES = ["auto", "cpu", "webgpu"];
 
 /** Buffers of bytes that nobody else needs. */
 const buffers = ({ kiln, files }) => (kiln ? [kiln.buffer] : files.map(([, bytes]) => bytes.buffer));
@@ -14,38 +14,46 @@ const buffers = ({ kiln, files }) => (kiln ? [kiln.buffer] : files.map(([, bytes
 export class Embedder {
   #calls;
   #info;
+  /** Loads the model once more, on another device. */
+  #again;
 
-  constructor(calls, info) {
+  constructor(calls, info, again) {
     this.#calls = calls;
     this.#info = Object.freeze(info);
+    this.#again = again;
   }
 
   static async load(source, { device = "auto", cache = true, worker = true, onProgress, signal } = {}) {
     if (!DEVICES.includes(device)) throw new RangeError(`device ${JSON.stringify(device)} is unknown; known are ${DEVICES.join(", ")}`);
-    const calls = worker ? new WorkerCalls() : new LocalCalls();
+    const on = (device, options) => opened(source, { device, cache, worker, ...options });
+    const [calls, info] = await on(device, { onProgress, signal });
+    onProgress?.({ stage: "ready" });
+    return new Embedder(calls, info, info.device.startsWith("cpu") ? undefined : () => on("cpu"));
+  }
+
+  /** A call; where the GPU is lost in the midst of it the model goes on on the CPU, with a warning. */
+  async #call(action, argument, options) {
+    const calls = this.#calls;
     try {
-      const open = async (fresh) => {
-        const files = await modelFiles(source, { cache, fresh, onProgress, signal });
-        onProgress?.({ stage: "open" });
-        // Bytes of the caller's own stay the caller's.
-        const own = source instanceof ArrayBuffer || ArrayBuffer.isView(source);
-        return calls.call("open", files, { signal, transfer: own ? [] : [...new Set(buffers(files))] });
-      };
-      let info;
-      try {
-        info = await open(false);
-      } catch (error) {
-        // What was kept may be damaged, or of another version than the rest.
-        const fetched = typeof source === "string" || source instanceof URL;
-        if (!fetched || !cache || ["AbortError", "WorkerError"].includes(error.name) || !globalThis.caches) throw error;
-        info = await open(true);
-      }
-      onProgress?.({ stage: "ready" });
-      return new Embedder(calls, info);
+      return await calls.call(action, argument, options);
     } catch (error) {
-      calls.end();
-      throw error;
+      if (error.name !== "DeviceLostError" || !this.#again) throw error;
+      // Several calls may find out; one of them loads.
+      if (this.#calls === calls) await (this.#moving ??= this.#move(error));
+      else await this.#moving;
+      return this.#calls.call(action, argument, options);
     }
+  }
+
+  #moving;
+  async #move(error) {
+    console.warn(`kiln-embed: ${error.message}; the model goes on on the CPU`);
+    const former = this.#calls;
+    const [calls, info] = await this.#again();
+    this.#again = undefined;
+    this.#calls = calls;
+    this.#info = Object.freeze(info);
+    former.end();
   }
 
   get info() {
@@ -64,7 +72,7 @@ export class Embedder {
     const one = typeof texts === "string";
     const all = one ? [texts] : Array.from(texts, String);
     if (all.length === 0) return [];
-    const flat = await this.#calls.call("embed", { texts: all, options }, { onProgress, signal });
+    const flat = await this.#call("embed", { texts: all, options }, { onProgress, signal });
     const width = flat.length / all.length;
     const vectors = all.map((_, at) => flat.subarray(at * width, (at + 1) * width));
     return one ? vectors[0] : vectors;
@@ -76,15 +84,46 @@ export class Embedder {
   }
 
   explain(text, { prompt } = {}) {
-    return this.#calls.call("explain", { text: String(text), prompt });
+    return this.#call("explain", { text: String(text), prompt });
+  }
+
+  lens(text, { prompt } = {}) {
+    return this.#call("lens", { text: String(text), prompt });
   }
 
   countTokens(text) {
-    return this.#calls.call("countTokens", { text: String(text) });
+    return this.#call("countTokens", { text: String(text) });
   }
 
   dispose() {
     this.#calls.end(new Error("the embedder is disposed"));
+  }
+}
+
+/** Where a model's calls go, and what it is. */
+async function opened(source, { device, cache, worker, onProgress, signal }) {
+  const calls = worker ? new WorkerCalls() : new LocalCalls();
+  try {
+    let kept = false;
+    const open = async (fresh) => {
+      const files = await modelFiles(source, { cache, fresh, onProgress, onKept: () => (kept = true), signal });
+      onProgress?.({ stage: "open" });
+      // Bytes of the caller's own stay the caller's.
+      const own = source instanceof ArrayBuffer || ArrayBuffer.isView(source);
+      return calls.call("open", { ...files, device }, { signal, transfer: own ? [] : [...new Set(buffers(files))] });
+    };
+    let info;
+    try {
+      info = await open(false);
+    } catch (error) {
+      // What was kept may be damaged, or of another version than the rest.
+      if (!kept || ["AbortError", "WorkerError"].includes(error.name)) throw error;
+      info = await open(true);
+    }
+    return [calls, info];
+  } catch (error) {
+    calls.end();
+    throw error;
   }
 }
 
@@ -128,7 +167,7 @@ export class Index {
   }
 
   static async import(saved, { worker = true } = {}) {
-    if (saved?.version !== 1) throw new Error("this is no saved index of a version that is known here");
+    if (saved?.version !== 1 || !Array.isArray(saved.entries)) throw new Error("this is no saved index of a version that is known here");
     const calls = worker ? new WorkerCalls() : new LocalCalls();
     try {
       const rows = await calls.call("indexRead", { bytes: saved.bytes });
@@ -173,12 +212,27 @@ export class Index {
     return this.#data.get(id);
   }
 
+  entries() {
+    return this.#ids.map((id) => [id, this.#data.get(id)]);
+  }
+
+  async vectors(ids) {
+    const rows = Array.from(ids, (id) => {
+      const row = this.#rows.get(id);
+      if (row === undefined) throw new RangeError(`the index has no ${JSON.stringify(id)}`);
+      return row;
+    });
+    const { dimensions } = this.#settings;
+    const flat = await this.#calls.call("indexVectors", { rows });
+    return rows.map((_, at) => flat.subarray(at * dimensions, (at + 1) * dimensions));
+  }
+
   async add(entries) {
     const { dimensions } = this.#settings;
     const seen = new Set();
     for (const { id, vector } of entries) {
       if (vector.length !== dimensions) throw new RangeError(`the vector of ${JSON.stringify(id)} has ${vector.length} dimensions, the index has ${dimensions}`);
-      if (!vector.every(Number.isFinite)) throw new RangeError(`the vector of ${JSON.stringify(id)} has numbers that are not finite`);
+      if (!Array.prototype.every.call(vector, Number.isFinite)) throw new RangeError(`the vector of ${JSON.stringify(id)} has numbers that are not finite`);
       if (seen.has(id)) throw new RangeError(`${JSON.stringify(id)} is added twice`);
       seen.add(id);
     }
@@ -225,7 +279,7 @@ export class Index {
   }
 
   async export() {
-    const entries = this.#ids.map((id) => [id, this.#data.get(id)]);
+    const entries = this.entries();
     const bytes = await this.#calls.call("indexBytes");
     return { version: 1, settings: { ...this.#settings }, entries, bytes };
   }

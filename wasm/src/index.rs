@@ -60,6 +60,15 @@ impl VectorIndex {
         Ok(self.0.swap_remove(row)?)
     }
 
+    /// The vectors of rows, one after another, as exact as they are kept.
+    ///
+    /// # Errors
+    /// No such row.
+    pub fn vectors(&self, rows: &[usize]) -> Result<Vec<f32>, JsError> {
+        let vectors: Result<Vec<_>, _> = rows.iter().map(|&row| self.0.vector(row)).collect();
+        Ok(vectors?.concat())
+    }
+
     /// The `k` best rows and their scores, in turn: row, score, row, score; `rescore` times `k`
     /// candidates of the binary forms are scored again.
     ///

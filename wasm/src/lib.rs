@@ -1,13 +1,14 @@
-//! Kiln in the page: the very models that are trained natively, on the CPU backend.
+//! Kiln in the page: the very models that are trained natively, on the CPU or on WebGPU.
 //!
 //! What is exported here is called from the package's own JavaScript (`wasm/js`), which puts it
 //! behind a worker; its types are the ones that users see.
 
+mod device;
 mod index;
 mod model;
 
 pub use index::VectorIndex;
-pub use model::{Job, Model, ModelFiles};
+pub use model::{Job, Model, ModelFiles, TextLens};
 
 use wasm_bindgen::prelude::*;
 

@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use burn::backend::Flex;
-use kiln_core::checkpoint::{Files, Folder, KilnFile, LoadOptions, Manifest, load};
-use kiln_core::embedder::{EmbedOptions, Embedder, Plan, Progress};
+use kiln_core::checkpoint::{Files, Folder, KilnFile, Manifest};
+use kiln_core::embedder::{EmbedOptions, Plan, Progress, TextExplanation};
 use serde_json::json;
 use wasm_bindgen::prelude::*;
+
+use crate::device::{Loaded, on_either};
 
 /// The files of a model, added one by one as they arrive.
 #[wasm_bindgen]
@@ -30,53 +31,51 @@ impl ModelFiles {
 /// A loaded model.
 #[wasm_bindgen]
 pub struct Model {
-    embedder: Rc<Embedder<Flex>>,
+    loaded: Rc<Loaded>,
     /// How its matrices are kept, where its manifest says so.
     weights: Option<String>,
 }
 
 #[wasm_bindgen]
 impl Model {
-    /// Reads a model from its files, and checks itself against the vectors that it carries.
+    /// Reads a model from its files, and checks itself against the vectors that it carries;
+    /// `device` is `cpu` or, in builds that have it, `webgpu`.
     ///
     /// # Errors
-    /// What is wrong with the files, in one line.
+    /// What is wrong with the files, or with the device, in one line.
     #[wasm_bindgen(js_name = fromFiles)]
-    pub fn from_files(files: ModelFiles) -> Result<Model, JsError> {
-        Self::open(&files.0)
+    pub async fn from_files(files: ModelFiles, device: String) -> Result<Model, JsError> {
+        Self::open(&files.0, &device).await
     }
 
     /// Reads a model from the bytes of a `.kiln` file, as [`Model::from_files`].
     ///
     /// # Errors
-    /// What is wrong with the file, in one line.
+    /// What is wrong with the file, or with the device, in one line.
     #[wasm_bindgen(js_name = fromKiln)]
-    pub fn from_kiln(bytes: Vec<u8>) -> Result<Model, JsError> {
-        Self::open(&KilnFile::from_bytes("model.kiln", bytes)?)
+    pub async fn from_kiln(bytes: Vec<u8>, device: String) -> Result<Model, JsError> {
+        Self::open(&KilnFile::from_bytes("model.kiln", bytes)?, &device).await
     }
 
-    fn open(folder: &dyn Folder) -> Result<Model, JsError> {
-        let embedder = load(folder, &LoadOptions::default(), &Default::default())?;
-        embedder.verify()?;
+    async fn open(folder: &dyn Folder, device: &str) -> Result<Model, JsError> {
         let weights = Manifest::read(folder)?.map(|manifest| manifest.weights);
-        Ok(Self { embedder: Rc::new(embedder), weights })
+        Ok(Self { loaded: Rc::new(Loaded::open(folder, device).await?), weights })
     }
 
     /// What the model is, as JSON: see `ModelInfo` in index.d.ts.
     pub fn info(&self) -> String {
-        let Embedder { model, tokenizer, prompts, .. } = self.embedder.as_ref();
-        json!({
-            "dimensions": model.dimensions(),
-            "maxLength": tokenizer.config().max_length,
-            "hiddenSize": model.config.hidden_size,
-            "layers": model.config.num_layers,
-            "vocabularySize": model.config.vocab_size,
-            "pooling": model.pooling.config().name(),
-            "normalized": model.normalize,
-            "prompts": prompts.by_name,
-            "defaultPrompt": prompts.default,
+        on_either!(self.loaded.as_ref(), embedder => json!({
+            "dimensions": embedder.model.dimensions(),
+            "maxLength": embedder.tokenizer.config().max_length,
+            "hiddenSize": embedder.model.config.hidden_size,
+            "layers": embedder.model.config.num_layers,
+            "vocabularySize": embedder.model.config.vocab_size,
+            "pooling": embedder.model.pooling.config().name(),
+            "normalized": embedder.model.normalize,
+            "prompts": embedder.prompts.by_name,
+            "defaultPrompt": embedder.prompts.default,
             "weights": self.weights,
-        })
+        }))
         .to_string()
     }
 
@@ -101,10 +100,11 @@ impl Model {
             normalize,
             batch_tokens: batch_tokens.unwrap_or(usual.batch_tokens),
         };
-        let plan = self.embedder.plan(&texts, &options)?;
-        let width = self.embedder.dimensions(&options);
+        let (plan, width) = on_either!(self.loaded.as_ref(), embedder => {
+            (embedder.plan(&texts, &options)?, embedder.dimensions(&options))
+        });
         Ok(Job {
-            embedder: self.embedder.clone(),
+            loaded: self.loaded.clone(),
             vectors: vec![0.0; texts.len() * width],
             done: Progress { texts: 0, total: texts.len(), tokens: 0 },
             next: 0,
@@ -119,22 +119,41 @@ impl Model {
     ///
     /// # Errors
     /// An unknown prompt.
-    pub fn explain(&self, text: &str, prompt: Option<String>) -> Result<String, JsError> {
+    pub async fn explain(&self, text: String, prompt: Option<String>) -> Result<String, JsError> {
         let options = EmbedOptions { prompt_name: prompt, ..Default::default() };
-        let why = self.embedder.explain(text, &options)?;
-        let unit = |byte: usize| text[..byte].encode_utf16().count();
-        let tokens: Vec<_> = why
-            .tokens
-            .iter()
-            .zip(&why.offsets)
-            .map(|(token, &(start, end))| {
-                json!({ "token": token, "start": unit(start), "end": unit(end) })
-            })
-            .collect();
-        let value = json!({
-            "tokens": tokens, "weights": why.token_weights, "latents": why.latents, "layers": why.layers,
+        let loaded = self.loaded.clone();
+        let why = on_either!(loaded.as_ref(), embedder => {
+            embedder.explain_async(&text, &options).await?
         });
-        Ok(value.to_string())
+        Ok(explanation(&text, &why).to_string())
+    }
+
+    /// A text through every pooling head that has no parameters: see `Lens` in index.d.ts.
+    ///
+    /// # Errors
+    /// An unknown prompt.
+    pub async fn lens(&self, text: String, prompt: Option<String>) -> Result<TextLens, JsError> {
+        let options = EmbedOptions { prompt_name: prompt, ..Default::default() };
+        let loaded = self.loaded.clone();
+        let lens = on_either!(loaded.as_ref(), embedder => {
+            embedder.lens_async(&text, &options).await?
+        });
+        let heads: Vec<_> = lens
+            .heads
+            .iter()
+            .map(
+                |head| json!({ "name": head.name, "weights": head.weights, "cosine": head.cosine }),
+            )
+            .collect();
+        let summary = json!({
+            "own": explanation(&text, &lens.own), "heads": heads, "layers": lens.layers,
+            "attentionHeads": lens.attention_heads,
+        });
+        Ok(TextLens {
+            summary: summary.to_string(),
+            attention: lens.attention,
+            states: lens.states,
+        })
     }
 
     /// Number of tokens that the model reads of a text, special ones included.
@@ -143,14 +162,57 @@ impl Model {
     /// A text that the tokenizer cannot read.
     #[wasm_bindgen(js_name = countTokens)]
     pub fn count_tokens(&self, text: &str) -> Result<usize, JsError> {
-        Ok(self.embedder.tokenizer.encode("", text)?.ids.len())
+        let tokens = on_either!(self.loaded.as_ref(), embedder => {
+            embedder.tokenizer.encode("", text)?
+        });
+        Ok(tokens.ids.len())
+    }
+}
+
+/// Why a text gets its vector, as `Explanation` in index.d.ts.
+fn explanation(text: &str, why: &TextExplanation) -> serde_json::Value {
+    let unit = |byte: usize| text[..byte].encode_utf16().count();
+    let tokens: Vec<_> = why
+        .tokens
+        .iter()
+        .zip(&why.offsets)
+        .map(|(token, &(start, end))| {
+            json!({ "token": token, "start": unit(start), "end": unit(end) })
+        })
+        .collect();
+    json!({ "tokens": tokens, "weights": why.token_weights, "latents": why.latents, "layers": why.layers })
+}
+
+/// What a lens shows.
+#[wasm_bindgen]
+pub struct TextLens {
+    summary: String,
+    attention: Vec<f32>,
+    states: Vec<f32>,
+}
+
+#[wasm_bindgen]
+impl TextLens {
+    /// Everything but the large tables, as JSON.
+    pub fn summary(&self) -> String {
+        self.summary.clone()
+    }
+
+    /// Attention weights of the last layer, `[head][query][key]` one after another.
+    pub fn attention(&self) -> Vec<f32> {
+        self.attention.clone()
+    }
+
+    /// States of the last layer, token by token, each divided by its norm.
+    pub fn states(&self) -> Vec<f32> {
+        self.states.clone()
     }
 }
 
 /// A run of texts through a model, batch by batch, so that a worker can listen in between.
 #[wasm_bindgen]
 pub struct Job {
-    embedder: Rc<Embedder<Flex>>,
+    loaded: Rc<Loaded>,
     plan: Plan,
     options: EmbedOptions,
     /// Batches done.
@@ -166,12 +228,15 @@ impl Job {
     ///
     /// # Errors
     /// Vectors with NaN.
-    pub fn step(&mut self) -> Result<bool, JsError> {
+    pub async fn step(&mut self) -> Result<bool, JsError> {
         let Some(rows) = self.plan.batches().get(self.next) else {
             return Ok(false);
         };
-        let batch = self.embedder.tokenizer.pad(&self.plan.rows(rows));
-        let vectors = self.embedder.batch_vectors(&batch, rows, &self.options)?;
+        let (batch, vectors) = on_either!(self.loaded.as_ref(), embedder => {
+            let batch = embedder.tokenizer.pad(&self.plan.rows(rows));
+            let vectors = embedder.batch_vectors_async(&batch, rows, &self.options).await?;
+            (batch, vectors)
+        });
         for (&row, vector) in rows.iter().zip(vectors) {
             self.vectors[row * self.width..][..self.width].copy_from_slice(&vector);
         }

@@ -193,19 +193,8 @@ impl SelfTest {
     /// The least cosine between the kept vectors and those that a model gives.
     ///
     /// # Errors
-    /// As [`Embedder::embed`].
-    pub fn run<B: Backend>(&self, embedder: &Embedder<B>) -> Result<f32> {
-        let options = Self::options();
-        let found =
-            embedder.embed(&self.texts, &options, |_| std::ops::ControlFlow::Continue(()))?;
-        Ok(self.least(&found))
-    }
-
-    /// As [`SelfTest::run`], for devices that cannot be waited for.
-    ///
-    /// # Errors
     /// As [`Embedder::embed_async`].
-    pub async fn run_async<B: Backend>(&self, embedder: &Embedder<B>) -> Result<f32> {
+    pub async fn run<B: Backend>(&self, embedder: &Embedder<B>) -> Result<f32> {
         let go_on = |_| std::ops::ControlFlow::Continue(());
         let found = embedder.embed_async(&self.texts, &Self::options(), go_on).await?;
         Ok(self.least(&found))

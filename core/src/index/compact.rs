@@ -222,6 +222,31 @@ impl CompactIndex {
         Ok(())
     }
 
+    /// The vector of a row, as exact as it is kept; of the binary form its signs, divided by the
+    /// root of the width so that its length is 1.
+    ///
+    /// # Errors
+    /// No such row.
+    pub fn vector(&self, row: usize) -> Result<Vec<f32>> {
+        if row >= self.rows {
+            return Err(Error::invalid(format!("no row {row} in an index of {} rows", self.rows)));
+        }
+        let numbers = row * self.dim..(row + 1) * self.dim;
+        Ok(match self.precision {
+            Precision::F32 => self.floats[numbers].to_vec(),
+            Precision::Int8 | Precision::BinaryInt8 => {
+                let scale = self.bytes.scales[row];
+                self.bytes.values[numbers].iter().map(|&value| f32::from(value) * scale).collect()
+            }
+            Precision::Binary => {
+                let words = &self.bits.words[row * self.dim.div_ceil(64)..];
+                let one = 1.0 / (self.dim as f32).sqrt();
+                let bit = |at: usize| if words[at / 64] >> (at % 64) & 1 == 1 { one } else { -one };
+                (0..self.dim).map(bit).collect()
+            }
+        })
+    }
+
     /// The index as bytes, for [`CompactIndex::from_bytes`]: a header of 24 bytes (`KIDX`, version,
     /// precision, width as u32, rows as u64), then numbers, int8 values, their scales, and words of
     /// bits, as far as the precision has them; all little-endian.
@@ -425,6 +450,14 @@ mod tests {
             let read = CompactIndex::from_bytes(&bytes).unwrap();
             prop_assert_eq!(&read.search(&query[0], 6, 6).unwrap(), &expected);
             prop_assert_eq!(index.search(&query[0], 6, 6).unwrap(), expected);
+            for (row, vector) in left.iter().enumerate() {
+                // The score of a row is what its kept vector gives, but that int8 rounds the query.
+                let kept = index.vector(row).unwrap();
+                let score = expected.iter().find(|hit| hit.row == row).unwrap().score;
+                prop_assert!((dot(&kept, &query[0]) - score).abs() < 70.0 / 254.0 + 1e-3);
+                prop_assert_eq!(kept.len(), vector.len());
+            }
+            prop_assert!(index.vector(6).is_err());
             for cut in [0, 3, HEADER, bytes.len() - 1] {
                 prop_assert!(CompactIndex::from_bytes(&bytes[..cut]).is_err());
             }

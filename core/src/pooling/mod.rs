@@ -63,6 +63,12 @@ impl PoolingConfig {
         })
     }
 
+    /// The heads without parameters, which any model's states can be seen through.
+    pub fn parameter_free() -> [Self; 5] {
+        let anchor = Self::Anchor { score: AnchorScore::default() };
+        [Self::Mean, Self::Cls, Self::LastToken, Self::WeightedMean, anchor]
+    }
+
     /// Name of the head.
     pub fn name(&self) -> &'static str {
         match self {

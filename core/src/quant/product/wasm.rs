@@ -16,8 +16,11 @@ trait Way {
     const UNSIGNED: bool;
     /// Sixteen kept weights as they are multiplied.
     fn weights(kept: v128) -> [v128; 2];
-    /// Four activations, repeated.
-    fn activations(four: v128) -> v128;
+    /// Four activations, repeated, as they are multiplied.
+    #[inline(always)]
+    fn activations(four: v128) -> v128 {
+        four
+    }
     /// Adds the products of four outputs.
     fn add(sums: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2];
     /// The four outputs' sums.
@@ -91,52 +94,21 @@ mod relaxed {
         }
     }
 
-    /// By products of bytes that the processor computes exactly.
-    pub(super) struct Whole;
+    /// By products of bytes that the processor computes exactly, of weights with their sign or
+    /// without.
+    pub(super) struct Whole<const SIGNED: bool>;
 
-    impl Way for Whole {
-        const UNSIGNED: bool = true;
+    impl<const SIGNED: bool> Way for Whole<SIGNED> {
+        const UNSIGNED: bool = !SIGNED;
 
         #[inline(always)]
         fn weights(kept: v128) -> [v128; 2] {
-            [kept; 2]
-        }
-
-        #[inline(always)]
-        fn activations(four: v128) -> v128 {
-            four
+            [if SIGNED { v128_xor(kept, u8x16_splat(128)) } else { kept }; 2]
         }
 
         #[inline(always)]
         fn add([sum, rest]: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2] {
             [i32x4_relaxed_dot_i8x16_i7x16_add(activations, weights[0], sum), rest]
-        }
-
-        #[inline(always)]
-        fn total(sums: [v128; 2]) -> v128 {
-            sums[0]
-        }
-    }
-
-    /// As [`Whole`], of weights with their sign.
-    pub(super) struct Signed;
-
-    impl Way for Signed {
-        const UNSIGNED: bool = false;
-
-        #[inline(always)]
-        fn weights(kept: v128) -> [v128; 2] {
-            [v128_xor(kept, u8x16_splat(128)); 2]
-        }
-
-        #[inline(always)]
-        fn activations(four: v128) -> v128 {
-            four
-        }
-
-        #[inline(always)]
-        fn add(sums: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2] {
-            Whole::add(sums, weights, activations)
         }
 
         #[inline(always)]
@@ -154,11 +126,6 @@ mod relaxed {
         #[inline(always)]
         fn weights(kept: v128) -> [v128; 2] {
             [v128_and(kept, u8x16_splat(15)), u8x16_shr(kept, 4)]
-        }
-
-        #[inline(always)]
-        fn activations(four: v128) -> v128 {
-            four
         }
 
         #[inline(always)]
@@ -198,9 +165,9 @@ pub(super) fn product_of_bytes(
 ) {
     match (packed.number, bytes) {
         // Four-bit weights are below 128, for which the product is defined.
-        (Number::Int4, _) => groups::<relaxed::Whole, true>(packed, x, bias, y),
-        (_, Bytes::Unsigned) => groups::<relaxed::Whole, false>(packed, x, bias, y),
-        (_, Bytes::Signed) => groups::<relaxed::Signed, false>(packed, x, bias, y),
+        (Number::Int4, _) => groups::<relaxed::Whole<false>, true>(packed, x, bias, y),
+        (_, Bytes::Unsigned) => groups::<relaxed::Whole<false>, false>(packed, x, bias, y),
+        (_, Bytes::Signed) => groups::<relaxed::Whole<true>, false>(packed, x, bias, y),
         (_, Bytes::Undefined) => groups::<relaxed::Halves, false>(packed, x, bias, y),
     }
 }

@@ -1,0 +1,295 @@
+// The demo as its reader uses it, in a real browser, by tests/browser.sh. Screenshots go to KILN_SHOTS.
+
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, test } from "node:test";
+import { mkdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { createRequire } from "node:module";
+import { serve } from "./server.mjs";
+
+const { KILN_DEMO, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM, KILN_SHOTS } = process.env;
+const require = createRequire(KILN_PLAYWRIGHT + "/");
+const { chromium } = require("playwright-core");
+const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+
+const PASSAGES = readFileSync(join(import.meta.dirname, "../../web-demo/collection.md"), "utf8").split("\n## ").length - 1;
+
+let browser, server, context, page, problems;
+
+before(async () => {
+  mkdirSync(KILN_SHOTS, { recursive: true });
+  browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking"] });
+  server = await serve({ demo: KILN_DEMO, models: KILN_MODELS });
+});
+after(async () => {
+  await browser?.close();
+  server?.close();
+});
+beforeEach(async () => {
+  context = await browser.newContext({ viewport: { width: 1200, height: 900 }, acceptDownloads: true });
+  page = await context.newPage();
+  problems = [];
+  page.on("pageerror", (error) => problems.push(`thrown: ${error}`));
+  page.on("console", (message) => ["error", "warning"].includes(message.type()) && problems.push(message.text()));
+});
+afterEach(async () => {
+  await context.close();
+  server.setDown(false);
+  server.cuts.clear();
+});
+
+const shot = (name) => page.screenshot({ path: join(KILN_SHOTS, `${name}.png`) });
+const open = async (hash = "") => {
+  await page.goto(`${server.url}/demo/index.html${hash}`);
+  await page.getByText(/on cpu \(wasm/).waitFor();
+};
+const count = (number) => page.getByText(`${number} passages, kept in this browser`).waitFor({ timeout: 120_000 });
+/** The page with the built-in collection indexed. */
+const ready = async (hash) => {
+  await open(hash);
+  await page.locator(".notice").getByText(`${PASSAGES} passages indexed`).waitFor({ timeout: 120_000 });
+};
+const byMeaning = () => page.locator("section[aria-labelledby=by-meaning] h3");
+const found = async (text) => {
+  await page.getByLabel("Search the collection").fill(text);
+  await page.locator(`.columns[data-asked=${JSON.stringify(text)}][aria-busy=false]`).waitFor();
+  return byMeaning().allTextContents();
+};
+const file = (name, text) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(text) });
+
+test("search: index, find, more like this, reload, without a network", async () => {
+  await ready();
+  const hits = await found("why do leaves change colour in October");
+  assert.equal(hits[0], "Autumn leaves");
+  await page.locator("section[aria-labelledby=by-meaning] .hit:first-child mark").waitFor();
+  await shot("search");
+  // No word in common.
+  assert.ok((await found("vessels without a crew")).slice(0, 3).includes("Ghost ships"));
+  await page.getByLabel("Search the collection").fill("sourdough");
+  await page.locator("section[aria-labelledby=by-words] mark").getByText(/sourdough/i).first().waitFor();
+
+  await found("flour and yeast");
+  const first = (await byMeaning().allTextContents())[0];
+  await page.locator("section[aria-labelledby=by-meaning]").getByText("More like this").first().click();
+  await page.getByText(`More like “${first}”`).waitFor();
+  await page.locator(`.columns[data-asked^=${JSON.stringify(first)}]`).waitFor();
+  assert.ok(!(await byMeaning().allTextContents()).includes(first));
+
+  const fetched = () => server.seen.filter(({ path }) => path.endsWith(".kiln")).length;
+  const before = fetched();
+  await open();
+  await count(PASSAGES);
+  assert.equal(fetched(), before, "the model is kept");
+  assert.equal((await found("why do leaves change colour in October"))[0], "Autumn leaves");
+
+  // The page kept itself at its second visit.
+  await page.evaluate(() => navigator.serviceWorker.ready);
+  await open();
+  await context.setOffline(true);
+  await open();
+  await count(PASSAGES);
+  assert.equal((await found("how to keep bread from going stale"))[0], "Keeping bread fresh");
+  assert.deepEqual(problems, []);
+});
+
+test("the reader's own texts: pasted, added, exported, imported, stopped, emptied", async () => {
+  await ready();
+  await page.getByRole("button", { name: "Empty" }).click();
+  await count(0);
+  await page.getByText("There is nothing to search in yet").waitFor();
+  await shot("empty");
+
+  await page.getByRole("button", { name: "Paste text" }).click();
+  await page.getByLabel("Text to search in").fill("<script>window.hacked = 1</script> <img src=x onerror='window.hacked = 1'> The harbour was closed because of the storm.");
+  await page.getByRole("button", { name: "Add it" }).click();
+  await page.getByText("1 passage, kept in this browser").waitFor();
+  await page.locator("#files").setInputFiles([
+    file("notes.md", "# The garden\n\nTomatoes want sun. <b onclick=x>Bold</b>\n\n# The cellar\n\nWine is kept dark and cool."),
+    file("rows.csv", 'title,text,year\nBicycles,"Two wheels, and a chain",1885\nKites,They hang on the wind,1700\n'),
+    file("list.json", '[{"title": "Bread", "body": "Flour, water, salt"}, "A plain line about owls"]'),
+    file("lines.jsonl", '{"name": "Snow", "text": "It falls in winter"}\n'),
+    file("page.html", "<title>Cats</title><script>window.hacked = 1</script><style>p{}</style><p>Cats purr <b>when content</b>.</p><img src=x onerror='window.hacked = 1'>"),
+  ]);
+  await count(9);
+  await page.getByLabel("Search the collection").fill("an animal that hums");
+  await page.locator(".hit").getByText("Cats purr when content.").first().waitFor();
+  await page.getByLabel("Search the collection").fill("script img onerror harbour");
+  // Shown as it was typed, and never run.
+  await page.locator(".hit").getByText("<script>window.hacked = 1</script> <img src=x").first().waitFor();
+  assert.equal(await page.evaluate(() => window.hacked), undefined);
+
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export" }).click()]);
+  const saved = readFileSync(await download.path());
+  await page.getByRole("button", { name: "Empty" }).click();
+  await count(0);
+  await page.locator("#import").setInputFiles({ name: "passages.kilnindex", mimeType: "application/octet-stream", buffer: saved });
+  await count(9);
+  await page.locator("#import").setInputFiles({ name: "x.kilnindex", mimeType: "application/octet-stream", buffer: saved.subarray(0, 300) });
+  await page.getByText("this is no saved index: it is cut short").waitFor();
+  await count(9);
+
+  await page.getByRole("button", { name: "Add the built-in collection" }).click();
+  await page.getByRole("button", { name: "Stop" }).click();
+  await page.locator(".notice").getByText(/^stopped: \d+ of \d+ passages are indexed/).waitFor();
+  const [, done] = /stopped: (\d+) of/.exec(await page.locator(".notice").textContent());
+  assert.ok(Number(done) < PASSAGES);
+  await count(9 + Number(done));
+  await page.reload();
+  await count(9 + Number(done));
+  // The page's policy would not have let the dropped page's own styles and handlers be, had they been live.
+  assert.deepEqual(problems.filter((problem) => !/Content Security Policy directive '(style|script)-src/.test(problem)), []);
+});
+
+test("what is no text is refused, and said in one line", async () => {
+  await ready();
+  const noise = Buffer.alloc(5_000_000);
+  for (let at = 0; at < noise.length; at++) noise[at] = (at * 2654435761) >>> 24;
+  const cases = [
+    [{ name: "photo.txt", mimeType: "text/plain", buffer: noise }, /photo\.txt is no text: byte \d+ is/],
+    [file("empty.txt", "  \n "), /empty\.txt has no text to search in/],
+    [file("broken.json", '{"a": '), /broken\.json: no JSON: .*line 1/],
+    [file("uneven.csv", "a,b\n1,2,3\n"), /uneven\.csv: .*unequal lengths|uneven\.csv: .*fields/],
+  ];
+  for (const [wrong, expected] of cases) {
+    await page.locator("#files").setInputFiles(wrong);
+    await page.locator(".notice.error").getByText(expected).waitFor();
+    await count(PASSAGES);
+  }
+  assert.deepEqual(problems, []);
+});
+
+test("the lens: heads, two sentences, layers, attention", async () => {
+  await ready("#lens");
+  const heads = page.locator(".head");
+  await heads.first().waitFor();
+  assert.deepEqual(await heads.locator("h3").allTextContents().then((all) => all.map((text) => text.split("  ")[0].replace(/ (this model|cosine).*/, ""))),
+    ["Mean", "First token", "Last token", "Weighted mean", "Attention drawn (ATA)"]);
+  assert.match(await heads.first().textContent(), /this model's own/);
+  const tokens = await heads.first().locator(".token").count();
+  assert.ok(tokens >= 8, `${tokens} tokens`);
+  await page.getByText(/cosine of their vectors 0\.\d+/).waitFor();
+  // The pointer reads a cell of the table.
+  const map = page.locator("section[aria-labelledby=pair] canvas");
+  await map.hover({ position: { x: 20, y: 20 } });
+  await page.locator("section[aria-labelledby=pair] .readout").getByText(/→ .*: -?\d\.\d+/).waitFor();
+  await map.focus();
+  await page.keyboard.press("ArrowRight");
+  assert.ok((await page.locator("section[aria-labelledby=attention] canvas").count()) >= 4);
+  await shot("lens");
+  await page.getByLabel("Colours").selectOption("dark");
+  await page.screenshot({ path: join(KILN_SHOTS, "lens-dark.png"), fullPage: true });
+  await page.getByLabel("A sentence", { exact: true }).fill("ok");
+  await page.waitForFunction((before) => document.querySelectorAll(".head:first-child .token").length < before, tokens);
+  await page.getByLabel("A sentence", { exact: true }).fill("");
+  await page.getByText("Nothing to look at yet").waitFor();
+  assert.deepEqual(problems, []);
+});
+
+test("the map: points, keys, zoom, from a point to its like", async () => {
+  await ready("#map");
+  await page.locator("circle").first().waitFor({ timeout: 60_000 });
+  assert.equal(await page.locator("circle").count(), PASSAGES);
+  assert.ok((await page.locator(".legend li").count()) >= 5);
+  const places = await page.locator("circle").evaluateAll((circles) => new Set(circles.map((circle) => circle.getAttribute("cx"))).size);
+  assert.ok(places > PASSAGES / 2, "points lie apart");
+  await page.locator(".map svg").focus();
+  const box = () => page.locator(".map svg").getAttribute("viewBox");
+  const whole = await box();
+  await page.keyboard.press("+");
+  assert.notEqual(await box(), whole);
+  await page.keyboard.press("0");
+  assert.equal(await box(), whole);
+  await page.keyboard.press("ArrowRight");
+  const title = await page.locator(".chosen-passage h2").textContent();
+  await shot("map");
+  await page.keyboard.press("Enter");
+  await page.getByText(`More like “${title}”`).waitFor();
+  await byMeaning().first().waitFor();
+  assert.deepEqual(problems, []);
+});
+
+test("models: what is loaded, speed, precisions, another model, and wrong ones", async () => {
+  await ready("#models");
+  await page.getByRole("button", { name: "Measure" }).click();
+  await page.locator("section[aria-labelledby=speed] tbody tr").nth(2).waitFor({ timeout: 60_000 });
+  await page.getByRole("button", { name: "Compare" }).click();
+  const rows = page.locator("section[aria-labelledby=precision] tbody tr");
+  await rows.nth(3).waitFor({ timeout: 60_000 });
+  const shares = (await rows.locator("td:nth-child(3)").allTextContents()).map(Number.parseFloat);
+  assert.equal(shares[0], 100);
+  assert.ok(shares[1] > 95 && shares[2] > 40 && shares[3] > 70, `${shares}`);
+  await shot("models");
+  await page.getByLabel("Used for the search").selectOption("binary");
+  await page.locator(".notice").getByText(`${PASSAGES} passages indexed`).waitFor({ timeout: 60_000 });
+
+  await page.getByLabel("Address").fill("../models/nowhere.kiln");
+  await page.getByRole("button", { name: "Load", exact: true }).click();
+  await page.getByRole("alert").getByText(/nowhere\.kiln is not loaded: .*404/).waitFor();
+  const damaged = readFileSync(join(KILN_DEMO, "kiln-mini.kiln"));
+  damaged[damaged.length - 1000] ^= 4;
+  await page.locator("#model-file").setInputFiles({ name: "damaged.kiln", mimeType: "application/octet-stream", buffer: damaged });
+  await page.getByRole("alert").getByText(/damaged\.kiln is not loaded: .*SHA-256/).waitFor();
+  problems.length = 0;
+
+  await page.getByLabel("Address").fill("../models/model.kiln");
+  await page.getByRole("button", { name: "Load", exact: true }).click();
+  await page.getByRole("cell", { name: "6 of width 384" }).waitFor({ timeout: 60_000 });
+  await page.getByRole("link", { name: "Search" }).click();
+  await page.locator(".notice").getByText(`${PASSAGES} passages indexed`).waitFor({ timeout: 120_000 });
+  assert.equal((await found("why do leaves change colour in October"))[0], "Autumn leaves");
+  assert.deepEqual(problems, []);
+});
+
+test("a model that cannot be loaded is said, and can be tried again", async () => {
+  await page.route("**/kiln-mini.kiln*", (route) => route.fulfill({ status: 404 }));
+  await page.goto(`${server.url}/demo/index.html`);
+  await page.getByText("no model: see “Models”").waitFor();
+  await page.getByRole("link", { name: "Models" }).click();
+  await page.getByRole("alert").waitFor();
+  await page.unroute("**/kiln-mini.kiln*");
+  await page.getByRole("button", { name: "Load kiln-mini" }).click();
+  await page.getByText(/kiln-mini on cpu \(wasm/).waitFor();
+});
+
+for (const scheme of ["light", "dark"]) {
+  test(`no serious accessibility finding (${scheme})`, async () => {
+    await page.emulateMedia({ colorScheme: scheme });
+    await ready();
+    await found("storms at sea");
+    const check = async (name) => {
+      // Outside the page's own policy, as a browser extension would be.
+      const session = await context.newCDPSession(page);
+      const { frameTree } = await session.send("Page.getFrameTree");
+      const { executionContextId: contextId } = await session.send("Page.createIsolatedWorld", { frameId: frameTree.frame.id });
+      await session.send("Runtime.evaluate", { expression: axe, contextId });
+      const expression = "axe.run().then(({ violations }) => violations.filter(({ impact }) => ['serious', 'critical'].includes(impact)).map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).slice(0, 3).join(' ')}`))";
+      const { result } = await session.send("Runtime.evaluate", { expression, contextId, awaitPromise: true, returnByValue: true });
+      assert.deepEqual(result.value, [], name);
+    };
+    await check("search");
+    await page.getByRole("link", { name: "Pooling lens" }).click();
+    await page.locator("canvas").first().waitFor();
+    await check("lens");
+    await page.getByRole("link", { name: "Map" }).click();
+    await page.locator("circle").first().waitFor({ timeout: 60_000 });
+    await page.locator("circle").first().click({ force: true });
+    await check("map");
+    await page.getByRole("link", { name: "Models" }).click();
+    await check("models");
+  });
+}
+
+test("on a small screen nothing is cut off", async () => {
+  await page.setViewportSize({ width: 360, height: 740 });
+  await ready();
+  await found("how to sleep well");
+  for (const name of ["Search", "Pooling lens", "Map", "Models"]) {
+    await page.getByRole("link", { name }).click();
+    if (name === "Map") await page.locator("circle").first().waitFor({ timeout: 60_000 });
+    const over = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+    assert.ok(over <= 0, `${name} is ${over} pixels too wide`);
+  }
+  await page.getByRole("link", { name: "Search" }).click();
+  await page.getByLabel("Search the collection").waitFor();
+  await shot("small");
+});

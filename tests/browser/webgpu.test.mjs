@@ -1,0 +1,164 @@
+// kiln-embed on WebGPU in a real browser, on a software adapter, by tests/browser.sh.
+
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, test } from "node:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { createRequire } from "node:module";
+import { serve } from "./server.mjs";
+
+const { KILN_PKG, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
+const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
+
+const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
+const native = (name) => readFileSync(join(KILN_MODELS, name), "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
+const MINI = "/models/mini.kiln";
+/** A GPU that is emulated takes seconds a batch. */
+const FEW = 4;
+
+let browser, server, context, page, warnings;
+
+before(async () => {
+  browser = await chromium.launch({
+    executablePath: KILN_CHROMIUM,
+    args: ["--no-sandbox", "--disable-background-networking", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"],
+  });
+  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS });
+});
+after(async () => {
+  await browser?.close();
+  server?.close();
+});
+beforeEach(async () => {
+  context = await browser.newContext();
+  page = await context.newPage();
+  warnings = [];
+  page.on("console", (message) => message.type() === "warning" && warnings.push(message.text()));
+  await page.goto(`${server.url}/page/page.html`);
+  await page.waitForFunction(() => window.kiln);
+});
+afterEach(() => context.close());
+
+const cosine = (a, b) => {
+  const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
+  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
+};
+/** Vectors of some texts on WebGPU. */
+const onGpu = (url, texts) => page.evaluate(
+  async ([url, texts]) => {
+    const model = await window.kiln.Embedder.load(url, { device: "webgpu" });
+    const vectors = await model.embed(texts);
+    const result = { vectors: vectors.map((vector) => [...vector]), device: model.device };
+    model.dispose();
+    return result;
+  },
+  [url, texts],
+);
+
+for (const [name, url, file, least] of [
+  ["all-MiniLM-L6-v2 in f32", "/models/f32.kiln", "native-f32.jsonl", 0.9999],
+  ["kiln-mini in int4", MINI, "native-mini.jsonl", 0.999],
+  ["all-MiniLM-L6-v2 in int8", "/models/model.kiln", "native.jsonl", 0.999],
+]) {
+  test(`vectors on WebGPU are the native ones: ${name}`, { timeout: 240_000 }, async (run) => {
+    const { vectors, device } = await onGpu(url, texts.slice(0, FEW));
+    assert.match(device, /^webgpu \(.*swiftshader/i);
+    const expected = native(file);
+    const found = vectors.map((vector, at) => cosine(vector, expected[at]));
+    run.diagnostic(`least cosine ${Math.min(...found)}`);
+    for (const [at, cosine] of found.entries()) assert.ok(cosine > least, `${texts[at]}: ${cosine}`);
+    assert.deepEqual(warnings, []);
+  });
+}
+
+test("explain, lens, aborts and progress on WebGPU", { timeout: 120_000 }, async () => {
+  const found = await page.evaluate(async (url) => {
+    const [gpu, cpu] = [await window.kiln.Embedder.load(url, { device: "webgpu" }), await window.kiln.Embedder.load(url, { device: "cpu" })];
+    const text = "a boat on the river";
+    const lenses = [await gpu.lens(text), await cpu.lens(text)];
+    const seen = [];
+    const vectors = await gpu.embed(["one", "two", "three"], { batchTokens: 4, onProgress: ({ texts }) => seen.push(texts) });
+    const abort = new AbortController();
+    const run = gpu.embed(Array.from({ length: 50 }, (_, at) => `text ${at}`), { batchTokens: 4, signal: abort.signal, onProgress: () => abort.abort() });
+    return {
+      heads: lenses.map(({ heads }) => heads.map(({ name, cosine }) => [name, cosine])),
+      attention: Math.max(...lenses[0].attention.map((x, at) => Math.abs(x - lenses[1].attention[at]))),
+      why: (await gpu.explain(text)).weights, seen, count: vectors.length, aborted: await run.catch((error) => error.name), after: (await gpu.embed("again")).length,
+    };
+  }, MINI);
+  for (const [at, [name, cosine]] of found.heads[0].entries()) {
+    assert.equal(name, found.heads[1][at][0]);
+    assert.ok(Math.abs(cosine - found.heads[1][at][1]) < 0.02, `${name}: ${cosine} ${found.heads[1][at][1]}`);
+  }
+  assert.ok(found.attention < 0.05, `${found.attention}`);
+  assert.deepEqual(found.seen, [1, 2, 3]);
+  assert.deepEqual([found.count, found.aborted, found.after], [3, "AbortError", 384]);
+});
+
+test("auto leaves a software adapter aside", async () => {
+  const device = await page.evaluate((url) => window.kiln.Embedder.load(url).then((model) => model.device), MINI);
+  assert.match(device, /^cpu/);
+  assert.deepEqual(warnings, []);
+});
+
+test("auto takes the faster device, and the CPU where the GPU computes wrongly", { timeout: 240_000 }, async () => {
+  // The adapter passes for a real one; in this thread, where the page can be changed.
+  const load = () => page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url, { worker: false });
+    return { device: model.device, length: (await model.embed("a boat")).length };
+  }, MINI);
+  await page.evaluate(() => Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { get: () => false }));
+  const measured = await load();
+  // An emulated GPU is never the faster one.
+  assert.match(measured.device, /^cpu/);
+  assert.ok(server.seen.some(({ path }) => path.endsWith("/webgpu/kiln_wasm_bg.wasm")), "the GPU was tried");
+  assert.deepEqual(warnings, []);
+
+  await page.reload();
+  await page.waitForFunction(() => window.kiln);
+  await page.evaluate(() => {
+    Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { get: () => false });
+    // A driver that loses what it is given.
+    const { prototype } = GPUQueue;
+    const write = prototype.writeBuffer;
+    prototype.writeBuffer = function (buffer, at, data, ...rest) {
+      const bytes = ArrayBuffer.isView(data) ? new Uint8Array(data.buffer.slice(data.byteOffset, data.byteOffset + data.byteLength)) : new Uint8Array(data.slice(0));
+      if (bytes.length > 100_000) bytes.fill(0, 0, bytes.length >> 1);
+      return write.call(this, buffer, at, bytes, ...rest);
+    };
+  });
+  const fallen = await load();
+  assert.match(fallen.device, /^cpu/);
+  assert.match(warnings.join(), /fails the test that it carries.*the CPU is used/);
+});
+
+test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120_000 }, async () => {
+  const found = await page.evaluate(async (url) => {
+    const devices = [];
+    const { prototype } = GPUAdapter;
+    const request = prototype.requestDevice;
+    prototype.requestDevice = async function (...options) {
+      const device = await request.apply(this, options);
+      devices.push(device);
+      return device;
+    };
+    const model = await window.kiln.Embedder.load(url, { device: "webgpu", worker: false });
+    const before = await model.embed("a boat");
+    const runs = [
+      model.embed(["a boat", "a longer text about a house", "three words more"], { batchTokens: 4, onProgress: () => devices.forEach((device) => device.destroy()) }),
+      model.embed("a boat"),
+    ];
+    const [first, second] = await Promise.all(runs);
+    return { on: model.device, same: [window.kiln.cosine(before, first[0]), window.kiln.cosine(before, second)], count: first.length };
+  }, MINI);
+  assert.match(found.on, /^cpu/);
+  assert.equal(found.count, 3);
+  assert.ok(found.same.every((cosine) => cosine > 0.999), `${found.same}`);
+  assert.match(warnings.join(), /the GPU was lost.*goes on on the CPU/);
+});
+
+test("without WebGPU that is said", async () => {
+  await page.evaluate(() => Object.defineProperty(navigator, "gpu", { value: undefined }));
+  const said = await page.evaluate((url) => window.kiln.Embedder.load(url, { device: "webgpu", worker: false }).catch((error) => error.message), MINI);
+  assert.equal(said, 'this browser has no WebGPU adapter; use device: "cpu"');
+});

@@ -1,0 +1,7 @@
+import { defineConfig } from "vite";
+
+export default defineConfig({
+  // The development server's bundling in advance would move the worker away from its files.
+  optimizeDeps: { exclude: ["kiln-embed"] },
+  worker: { format: "es" },
+});

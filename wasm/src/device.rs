@@ -1,0 +1,52 @@
+//! Where a model computes: the only place that names Burn's backends.
+
+use burn::backend::Flex;
+use kiln_core::checkpoint::{Folder, LoadOptions, load};
+use kiln_core::embedder::Embedder;
+use wasm_bindgen::JsError;
+
+/// A model on its device.
+pub(crate) enum Loaded {
+    Cpu(Embedder<Flex>),
+    #[cfg(feature = "webgpu")]
+    WebGpu(Embedder<burn::backend::Wgpu>),
+}
+
+/// The same for a model on either device.
+macro_rules! on_either {
+    ($loaded:expr, $embedder:ident => $body:expr) => {
+        match $loaded {
+            $crate::device::Loaded::Cpu($embedder) => $body,
+            #[cfg(feature = "webgpu")]
+            $crate::device::Loaded::WebGpu($embedder) => $body,
+        }
+    };
+}
+pub(crate) use on_either;
+
+impl Loaded {
+    /// Reads a model, and checks it against the vectors that it carries.
+    pub(crate) async fn open(folder: &dyn Folder, device: &str) -> Result<Self, JsError> {
+        let loaded = match device {
+            "cpu" => Self::Cpu(load(folder, &LoadOptions::default(), &Default::default())?),
+            #[cfg(feature = "webgpu")]
+            "webgpu" => Self::WebGpu(load(folder, &LoadOptions::default(), &web_gpu().await)?),
+            other => return Err(JsError::new(&format!("this build computes nothing on {other}"))),
+        };
+        on_either!(&loaded, embedder => embedder.verify_async().await)?;
+        Ok(loaded)
+    }
+}
+
+/// The page's WebGPU device; there has to be an adapter.
+#[cfg(feature = "webgpu")]
+async fn web_gpu() -> burn::backend::wgpu::WgpuDevice {
+    use burn::backend::wgpu::{WgpuDevice, graphics::WebGpu, init_setup_async};
+    use std::cell::Cell;
+    thread_local!(static READY: Cell<bool> = const { Cell::new(false) });
+    let device = WgpuDevice::DefaultDevice;
+    if !READY.replace(true) {
+        init_setup_async::<WebGpu>(&device, Default::default()).await;
+    }
+    device
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds the demo into web-demo/dist: the page, kiln-embed, and the bundled model. With --serve it is
+# then served at http://localhost:8080 (or the port that is named after it).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+wasm/build.sh
+. tests/wasm-env.sh
+wasm_rustflags +simd128
+# The folder of wasm/build.sh, for what both need.
+CARGO_TARGET_DIR="$wasm_target/simd" "${wasm_cargo[@]}" build --profile page "${wasm_flags[@]}" -p kiln-web-demo
+
+out=web-demo/dist
+rm -rf "$out.new"
+mkdir -p "$out.new"
+"$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-name demo --out-dir "$out.new" \
+  "$wasm_target/simd/$wasm_triple/page/kiln-web-demo.wasm"
+"$cache/binaryen/node_modules/.bin/wasm-opt" -Os --enable-simd --enable-bulk-memory --enable-sign-ext \
+  --enable-nontrapping-float-to-int --enable-mutable-globals --enable-reference-types --enable-multivalue \
+  "$out.new/demo_bg.wasm" -o "$out.new/small.wasm"
+mv "$out.new/small.wasm" "$out.new/demo_bg.wasm"
+cp web-demo/static/* web-demo/kiln-mini.kiln "$out.new/"
+cp -r wasm/pkg "$out.new/kiln-embed"
+rm -rf "$out"
+mv "$out.new" "$out"
+du -sh "$out" | sed 's/\t/ in /'
+
+if [ "${1:-}" = --serve ]; then
+  exec python3 -m http.server --directory "$out" --bind 127.0.0.1 "${2:-8080}"
+fi

@@ -1,0 +1,501 @@
+//! Search: by meaning beside by words, over passages that the reader brings.
+
+use std::ops::Range;
+
+use gloo::file::{Blob, futures::read_as_bytes};
+use gloo::timers::future::TimeoutFuture;
+use js_sys::{Array, Uint8Array};
+use leptos::prelude::*;
+use leptos::task::spawn_local;
+use wasm_bindgen::JsCast as _;
+use web_sys::{FileList, HtmlAnchorElement, HtmlInputElement, Url};
+
+use crate::kiln::{Hit, Passage, Result};
+use crate::parts::{Marked, duration};
+use crate::reading;
+use crate::state::{Model, State, embedded, now};
+
+/// Hits shown of each kind.
+const SHOWN: usize = 8;
+/// Milliseconds without a keystroke after which the search begins.
+const PAUSE: u32 = 120;
+
+const EXAMPLES: [&str; 5] = [
+    "why do leaves change colour",
+    "how to keep bread from going stale",
+    "ships that sail without a crew",
+    "sleeping badly before an exam",
+    "money that loses its worth",
+];
+
+/// What is searched for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Query {
+    Text(String),
+    /// Passages like this one.
+    Like(u32),
+}
+
+/// A passage that was found.
+#[derive(Debug, Clone, PartialEq)]
+struct Found {
+    id: u32,
+    passage: Passage,
+    score: f32,
+    marks: Vec<Range<usize>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Results {
+    /// The text that was searched for.
+    asked: String,
+    /// Whether the best sentences are marked.
+    is_marked: bool,
+    by_meaning: Vec<Found>,
+    by_words: Vec<Found>,
+    milliseconds: f64,
+}
+
+/// The search page.
+#[component]
+pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
+    let state = expect_context::<State>();
+    let results = RwSignal::new(None::<Results>);
+    let turn = StoredValue::new(0u32);
+    // Passages that are added while a query stands are found by it, but not one by one.
+    let settled = Memo::new(move |_| match state.job.with(Option::is_some) {
+        true => 0,
+        false => state.passages.with(|passages| passages.len()),
+    });
+    Effect::new(move |_| {
+        let asked = query.get();
+        settled.track();
+        let ready = state.model.with(|model| model.info().is_some());
+        let own = turn.try_update_value(|turn| {
+            *turn += 1;
+            *turn
+        });
+        let is_latest = move || Some(turn.get_value()) == own;
+        if !ready || asked == Query::Text(String::new()) {
+            results.set(None);
+            return;
+        }
+        spawn_local(async move {
+            TimeoutFuture::new(PAUSE).await;
+            if !is_latest() {
+                return;
+            }
+            match search(state, &asked).await {
+                Ok(found) if is_latest() => {
+                    results.set(Some(found.clone()));
+                    if let Query::Text(text) = &asked
+                        && let Ok(marked) = mark_sentences(state, text, found).await
+                        && is_latest()
+                    {
+                        results.set(Some(marked));
+                    }
+                }
+                Err(failure) if is_latest() && !failure.aborted => state.fail(failure.message),
+                _ => {}
+            }
+        });
+    });
+    let text = move || match query.get() {
+        Query::Text(text) => text,
+        Query::Like(_) => String::new(),
+    };
+    let like = move || match query.get() {
+        Query::Like(id) => state.passage(id).map(|passage| passage.title),
+        Query::Text(_) => None,
+    };
+    view! {
+        <div class="ask">
+            <label for="query">"Search the collection"</label>
+            <input
+                id="query"
+                type="search"
+                autocomplete="off"
+                placeholder="Ask in your own words"
+                prop:value=text
+                on:input=move |event| query.set(Query::Text(event_target_value(&event)))
+            />
+            {move || {
+                like()
+                    .map(|title| {
+                        view! {
+                            <p class="chip-line">
+                                <span class="chip">
+                                    "More like “"{title}"”"
+                                    <button
+                                        class="plain"
+                                        aria-label="Stop searching for passages like this"
+                                        on:click=move |_| query.set(Query::Text(String::new()))
+                                    >
+                                        "×"
+                                    </button>
+                                </span>
+                            </p>
+                        }
+                    })
+            }}
+        </div>
+        <Collection />
+        {move || match results.get() {
+            Some(results) => view! { <Columns results query /> }.into_any(),
+            None => view! { <Start query /> }.into_any(),
+        }}
+    }
+}
+
+/// What to see before anything is asked.
+#[component]
+fn Start(query: RwSignal<Query>) -> impl IntoView {
+    let state = expect_context::<State>();
+    let is_empty = move || state.passages.with(|passages| passages.is_empty());
+    view! {
+        <div class="start">
+            {move || match state.model.get() {
+                Model::Ready { .. } if is_empty() && !state.is_busy() => {
+                    view! { <p>"There is nothing to search in yet: open the built-in collection, paste text, or drop files anywhere on this page."</p> }
+                        .into_any()
+                }
+                Model::Ready { .. } => {
+                    view! {
+                        <p>"Try one of these, or ask what you like:"</p>
+                        <ul class="examples">
+                            {EXAMPLES
+                                .map(|example| {
+                                    view! {
+                                        <li>
+                                            <button on:click=move |_| {
+                                                query.set(Query::Text(example.into()))
+                                            }>{example}</button>
+                                        </li>
+                                    }
+                                })
+                                .collect_view()}
+                        </ul>
+                    }
+                        .into_any()
+                }
+                Model::Loading { .. } => view! { <p>"The model is being loaded."</p> }.into_any(),
+                Model::Failed { .. } => {
+                    view! { <p>"Without a model only words can be compared; see “Models”."</p> }.into_any()
+                }
+            }}
+        </div>
+    }
+}
+
+#[component]
+fn Columns(results: Results, query: RwSignal<Query>) -> impl IntoView {
+    let note = format!("{} ms", results.milliseconds.round());
+    view! {
+        <div class="columns" data-asked=results.asked aria-busy=(!results.is_marked).to_string()>
+            <section aria-labelledby="by-meaning">
+                <h2 id="by-meaning">"By meaning " <small>{note}</small></h2>
+                <Hits found=results.by_meaning query is_cosine=true />
+            </section>
+            <section aria-labelledby="by-words">
+                <h2 id="by-words">"By words " <small>"BM25"</small></h2>
+                <Hits found=results.by_words query is_cosine=false />
+            </section>
+        </div>
+    }
+}
+
+#[component]
+fn Hits(found: Vec<Found>, query: RwSignal<Query>, is_cosine: bool) -> impl IntoView {
+    if found.is_empty() {
+        let text = if is_cosine { "No passages." } else { "No passage has any of these words." };
+        return view! { <p class="none">{text}</p> }.into_any();
+    }
+    let largest = if is_cosine { 1.0 } else { found[0].score.max(1e-6) };
+    let hits = found
+        .into_iter()
+        .map(|Found { id, passage, score, marks }| {
+            let share = format!("{:.0}%", (score / largest).clamp(0.0, 1.0) * 100.0);
+            view! {
+                <li class="hit">
+                    <h3>{passage.title}</h3>
+                    <p class="from">
+                        {passage.source}
+                        <span class="score" title="score">
+                            <span class="bar" aria-hidden="true">
+                                <span style:width=share></span>
+                            </span>
+                            {format!("{score:.2}")}
+                        </span>
+                    </p>
+                    <p class="text">
+                        <Marked text=passage.text ranges=marks />
+                    </p>
+                    <button class="plain" on:click=move |_| query.set(Query::Like(id))>
+                        "More like this"
+                    </button>
+                </li>
+            }
+        })
+        .collect_view();
+    view! { <ol class="hits">{hits}</ol> }.into_any()
+}
+
+async fn search(state: State, query: &Query) -> Result<Results> {
+    let start = now();
+    let (hits, like) = match query {
+        Query::Text(text) => (state.nearest(&state.query(text).await?, SHOWN).await?, None),
+        Query::Like(id) => {
+            let Some(index) = state.index() else { return Ok(Results::default()) };
+            let vectors = index.vectors(&[*id]).await?;
+            let mut hits = state.nearest(&vectors[0], SHOWN + 1).await?;
+            hits.retain(|hit| hit.id != *id);
+            hits.truncate(SHOWN);
+            (hits, Some(*id))
+        }
+    };
+    let milliseconds = (now() - start) * 1000.0;
+    let found = |hits: Vec<Hit>, marks: &dyn Fn(&str) -> Vec<Range<usize>>| {
+        let one = |hit: Hit| {
+            let passage = state.passage(hit.id)?;
+            let marks = marks(&passage.text);
+            Some(Found { id: hit.id, passage, score: hit.score, marks })
+        };
+        hits.into_iter().filter_map(one).collect()
+    };
+    let by_meaning = found(hits, &|_| Vec::new());
+    let asked = match query {
+        Query::Text(text) => text.clone(),
+        Query::Like(id) => state.passage(*id).map_or(String::new(), |passage| embedded(&passage)),
+    };
+    let by_words = match state.words() {
+        Some(words) => {
+            let mut hits = words.search(&asked, SHOWN + 1);
+            hits.retain(|hit| Some(hit.id) != like);
+            hits.truncate(SHOWN);
+            found(hits, &|text| words.matches(&asked, text))
+        }
+        None => Vec::new(),
+    };
+    Ok(Results { asked, is_marked: like.is_some(), by_meaning, by_words, milliseconds })
+}
+
+/// Marks the sentence of each passage that is nearest to the query.
+async fn mark_sentences(state: State, query: &str, mut results: Results) -> Result<Results> {
+    let Some(embedder) = state.embedder() else { return Ok(results) };
+    let ranges: Vec<Vec<Range<usize>>> =
+        results.by_meaning.iter().map(|found| reading::sentences(&found.passage.text)).collect();
+    let mut texts = vec![query];
+    for (found, ranges) in results.by_meaning.iter().zip(&ranges) {
+        texts.extend(ranges.iter().map(|range| &found.passage.text[range.clone()]));
+    }
+    let mut vectors = embedder.embed(&texts, None).await?.into_iter();
+    let Some(asked) = vectors.next() else { return Ok(results) };
+    for (found, ranges) in results.by_meaning.iter_mut().zip(ranges) {
+        // A passage of one sentence needs no mark.
+        let scored: Vec<f32> =
+            vectors.by_ref().take(ranges.len()).map(|vector| vector.dot(&asked)).collect();
+        if ranges.len() > 1 {
+            let best = (0..ranges.len()).max_by(|&a, &b| scored[a].total_cmp(&scored[b]));
+            found.marks = best.map(|at| ranges[at].clone()).into_iter().collect();
+        }
+    }
+    results.is_marked = true;
+    Ok(results)
+}
+
+/// What is searched in, and how it changes.
+#[component]
+fn Collection() -> impl IntoView {
+    let state = expect_context::<State>();
+    let pasting = RwSignal::new(false);
+    let pasted = RwSignal::new(String::new());
+    let count = move || state.passages.with(|passages| passages.len());
+    let is_ready = move || state.model.with(|model| model.info().is_some());
+    let is_idle = move || is_ready() && !state.is_busy();
+    let add_pasted = move |_| match reading::passages("pasted text", pasted.get().as_bytes()) {
+        Ok(passages) => {
+            state.add(passages, "the pasted text");
+            pasted.set(String::new());
+            pasting.set(false);
+        }
+        Err(error) => state.fail(error),
+    };
+    view! {
+        <div class="collection">
+            {move || match state.job.get() {
+                Some(job) => {
+                    let left = (job.total - job.done) as f64 / job.per_second.max(1e-6);
+                    let rate = match job.done {
+                        0 => String::new(),
+                        _ => format!(", {:.0} passages/s, {} left", job.per_second, duration(left)),
+                    };
+                    view! {
+                        <div class="job">
+                            <label for="job">{format!("Indexing {}", job.what)}</label>
+                            <progress id="job" max=job.total.to_string() prop:value=job.done as f64></progress>
+                            <span>{format!("{} of {}{rate}", job.done, job.total)}</span>
+                            <button on:click=move |_| state.stop()>"Stop"</button>
+                        </div>
+                    }
+                        .into_any()
+                }
+                None => {
+                    let count = count();
+                    let passages = if count == 1 { "passage" } else { "passages" };
+                    view! { <p class="count">{format!("{count} {passages}, kept in this browser")}</p> }
+                        .into_any()
+                }
+            }}
+            <div class="buttons">
+                <button
+                    disabled=move || !is_idle()
+                    on:click=move |_| {
+                        state.add(reading::collection(), "the built-in collection")
+                    }
+                >
+                    "Add the built-in collection"
+                </button>
+                <button
+                    disabled=move || !is_idle()
+                    aria-expanded=move || pasting.get().to_string()
+                    on:click=move |_| pasting.update(|pasting| *pasting = !*pasting)
+                >
+                    "Paste text"
+                </button>
+                <FileButton
+                    id="files"
+                    text="Add files"
+                    accept=reading::ACCEPTED
+                    take=move |files| add_files(state, files)
+                />
+                <FileButton id="import" text="Import" accept=".kilnindex" take=move |files| import(state, files) />
+                <button disabled=move || !is_idle() || count() == 0 on:click=move |_| export(state)>
+                    "Export"
+                </button>
+                <button disabled=move || !is_idle() || count() == 0 on:click=move |_| state.clear()>
+                    "Empty"
+                </button>
+            </div>
+            <Show when=move || pasting.get()>
+                <div class="paste">
+                    <label for="pasted">"Text to search in"</label>
+                    <textarea
+                        id="pasted"
+                        rows="6"
+                        prop:value=move || pasted.get()
+                        on:input=move |event| pasted.set(event_target_value(&event))
+                    ></textarea>
+                    <button disabled=move || !is_idle() || pasted.with(|text| text.trim().is_empty()) on:click=add_pasted>
+                        "Add it"
+                    </button>
+                </div>
+            </Show>
+        </div>
+    }
+}
+
+/// A button that asks for files.
+#[component]
+pub(crate) fn FileButton(
+    id: &'static str,
+    text: &'static str,
+    accept: &'static str,
+    #[prop(optional)] folder: bool,
+    take: impl Fn(FileList) + 'static,
+) -> impl IntoView {
+    let input = NodeRef::<leptos::html::Input>::new();
+    Effect::new(move |_| {
+        if let Some(input) = input.get() {
+            input.set_webkitdirectory(folder);
+        }
+    });
+    let open = move |_| {
+        if let Some(input) = input.get() {
+            input.click();
+        }
+    };
+    let chosen = move |event: leptos::ev::Event| {
+        let input: HtmlInputElement = event_target(&event);
+        if let Some(files) = input.files().filter(|files| files.length() > 0) {
+            take(files);
+        }
+        // The same file may be chosen again.
+        input.set_value("");
+    };
+    view! {
+        <button on:click=open>{text}</button>
+        <input
+            node_ref=input
+            id=id
+            type="file"
+            multiple=accept != ".kilnindex"
+            accept=accept
+            hidden
+            aria-hidden="true"
+            tabindex="-1"
+            on:change=chosen
+        />
+    }
+}
+
+async fn bytes(file: web_sys::File) -> std::result::Result<Vec<u8>, String> {
+    let name = file.name();
+    let blob = Blob::from(web_sys::Blob::from(file));
+    read_as_bytes(&blob).await.map_err(|error| format!("{name} cannot be read: {error}"))
+}
+
+/// Adds the passages of files that were chosen or dropped.
+pub(crate) fn add_files(state: State, files: FileList) {
+    let files: Vec<web_sys::File> = (0..files.length()).filter_map(|at| files.get(at)).collect();
+    spawn_local(async move {
+        let mut passages = Vec::new();
+        let mut errors = Vec::new();
+        let count = files.len();
+        for file in files {
+            let name = file.name();
+            let read = async { reading::passages(&name, &bytes(file).await?) };
+            match read.await {
+                Ok(found) => passages.extend(found),
+                Err(error) => errors.push(error),
+            }
+        }
+        if !passages.is_empty() {
+            let what = if count == 1 { "the file".into() } else { format!("{count} files") };
+            state.add(passages, &what);
+        }
+        if !errors.is_empty() {
+            state.fail(errors.join("; "));
+        }
+    });
+}
+
+fn import(state: State, files: FileList) {
+    let Some(file) = files.get(0) else { return };
+    spawn_local(async move {
+        match bytes(file).await {
+            Ok(file) => state.import(file),
+            Err(error) => state.fail(error),
+        }
+    });
+}
+
+/// Hands the index to the browser as a download.
+fn export(state: State) {
+    spawn_local(async move {
+        let offered = async {
+            let file = state.to_file().await?;
+            let parts = Array::of1(&Uint8Array::from(file.as_slice()));
+            let blob = web_sys::Blob::new_with_u8_array_sequence(&parts)?;
+            let address = Url::create_object_url_with_blob(&blob)?;
+            let link: HtmlAnchorElement = document().create_element("a")?.unchecked_into();
+            link.set_href(&address);
+            link.set_download("passages.kilnindex");
+            link.click();
+            Url::revoke_object_url(&address)?;
+            Ok::<_, crate::kiln::Failure>(())
+        };
+        if let Err(failure) = offered.await {
+            state.fail(failure.message);
+        }
+    });
+}

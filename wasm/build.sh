@@ -15,12 +15,17 @@ for build in simd relaxed webgpu; do
     --enable-mutable-globals --enable-reference-types --enable-multivalue)
   wasm_features=+simd128
   cargo_features=()
+  level=-O3
   case "$build" in
     relaxed)
       features+=(--enable-relaxed-simd)
       wasm_features+=,+relaxed-simd
       ;;
-    webgpu) cargo_features=(--features webgpu) ;;
+    webgpu)
+      cargo_features=(--features webgpu)
+      # What has to be fast there is computed by shaders.
+      level=-Os
+      ;;
   esac
   wasm_rustflags "$wasm_features"
   # One folder for each set of flags, so that neither undoes the other's.
@@ -30,7 +35,7 @@ for build in simd relaxed webgpu; do
   "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$out.new/$build" \
     "$wasm_target/$folder/$wasm_triple/release/kiln_wasm.wasm"
   file="$out.new/$build/kiln_wasm_bg.wasm"
-  "$cache/binaryen/node_modules/.bin/wasm-opt" -O3 "${features[@]}" "$file" -o "$file.small"
+  "$cache/binaryen/node_modules/.bin/wasm-opt" "$level" "${features[@]}" "$file" -o "$file.small"
   mv "$file.small" "$file"
   node -e '
     const { readFileSync } = require("fs"), zlib = require("zlib");

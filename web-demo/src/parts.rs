@@ -64,7 +64,7 @@ pub(crate) fn HeatMap(
             let context = canvas.get_context("2d").ok()??;
             let context: CanvasRenderingContext2d = context.dyn_into().ok()?;
             // Transparency over the page's own background, so that light and dark both work.
-            let mut pixels: Vec<u8> = shades
+            let pixels: Vec<u8> = shades
                 .iter()
                 .flat_map(|value| {
                     let share =
@@ -73,7 +73,7 @@ pub(crate) fn HeatMap(
                 })
                 .collect();
             let image =
-                ImageData::new_with_u8_clamped_array(Clamped(&mut pixels), width as u32).ok()?;
+                ImageData::new_with_u8_clamped_array(Clamped(&pixels), width as u32).ok()?;
             context.put_image_data(&image, 0.0, 0.0).ok()
         };
         let _ = paint();

@@ -78,6 +78,6 @@ mod tests {
         assert_eq!(ids("boating", 1), [3]);
         assert_eq!(ids("baking the bread", 5), [5]);
         assert!(ids("the of and", 5).is_empty() && ids("", 5).is_empty());
-        assert_eq!(words.matches("baking", "The baker bakes"), [10..15]);
+        assert_eq!(words.matches("baking", "The baker bakes"), vec![10..15]);
     }
 }

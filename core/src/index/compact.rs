@@ -449,7 +449,7 @@ mod tests {
             prop_assert_eq!(bytes.len(), HEADER + index.bytes());
             let read = CompactIndex::from_bytes(&bytes).unwrap();
             prop_assert_eq!(&read.search(&query[0], 6, 6).unwrap(), &expected);
-            prop_assert_eq!(index.search(&query[0], 6, 6).unwrap(), expected);
+            prop_assert_eq!(index.search(&query[0], 6, 6).unwrap(), expected.clone());
             for (row, vector) in left.iter().enumerate() {
                 // The score of a row is what its kept vector gives, but that int8 rounds the query.
                 let kept = index.vector(row).unwrap();

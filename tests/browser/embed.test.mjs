@@ -16,6 +16,7 @@ const native = readFileSync(join(KILN_MODELS, "native.jsonl"), "utf8").trim().sp
 
 const MODEL = "/models/model.kiln";
 const modelFile = join(KILN_MODELS, "model.kiln");
+const miniFile = join(KILN_MODELS, "mini.kiln");
 
 let browser, server, context, page;
 
@@ -70,6 +71,15 @@ for (const worker of [true, false]) {
     }
   });
 }
+
+test("kiln-mini, in int4, gives its native vectors", async () => {
+  const vectors = await page.evaluate(async (texts) => {
+    const model = await window.kiln.Embedder.load("/models/mini.kiln");
+    return (await model.embed(texts)).map((vector) => [...vector]);
+  }, texts);
+  const expected = readFileSync(join(KILN_MODELS, "native-mini.jsonl"), "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
+  for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, expected[at]) > 0.999, `${texts[at]}: ${cosine(vector, expected[at])}`);
+});
 
 test("without relaxed SIMD, or where that build does not compile, the other build gives the same", async () => {
   const load = () => page.evaluate(
@@ -139,6 +149,38 @@ test("a kept model loads without the network", async () => {
   const before = server.seen.filter(({ path }) => path === MODEL).length;
   await page.evaluate((url) => window.kiln.Embedder.load(url), MODEL);
   assert.equal(server.seen.filter(({ path }) => path === MODEL).length, before + 1, "a cleared model is fetched again");
+});
+
+test("a file that has changed on the server is fetched the next time", async () => {
+  const path = join(KILN_MODELS, "changing.kiln");
+  const width = () => page.evaluate(async () => {
+    const model = await window.kiln.Embedder.load("/models/changing.kiln");
+    const { hiddenSize } = model.info;
+    model.dispose();
+    return hiddenSize;
+  });
+  writeFileSync(path, readFileSync(miniFile));
+  assert.equal(await width(), 256);
+  writeFileSync(path, readFileSync(modelFile));
+  assert.equal(await width(), 256, "what is kept is used at once");
+  await page.waitForFunction(async () => !(await (await caches.open("kiln-embed-1")).match("/models/changing.kiln")));
+  assert.equal(await width(), 384);
+});
+
+test("a full store is a warning, and no failure", async () => {
+  const warnings = [];
+  page.on("console", (message) => message.type() === "warning" && warnings.push(message.text()));
+  const found = await page.evaluate(async (url) => {
+    Cache.prototype.put = () => Promise.reject(new DOMException("no room", "QuotaExceededError"));
+    IDBObjectStore.prototype.put = () => { throw new DOMException("no room", "QuotaExceededError"); };
+    const model = await window.kiln.Embedder.load(url);
+    const index = await window.kiln.Index.create({ dimensions: model.dimensions });
+    await index.add([{ id: 1, vector: await model.embed("a boat") }]);
+    return { said: await index.save("full").catch((error) => error.message), size: index.size };
+  }, "/models/mini.kiln");
+  assert.match(warnings.join(), /mini\.kiln is not kept for the next time: no room/);
+  assert.equal(found.size, 1);
+  assert.match(found.said, /storage for this site is full; delete saved indexes/);
 });
 
 test("a download that breaks off goes on where it stopped", async () => {

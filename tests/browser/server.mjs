@@ -20,7 +20,8 @@ export async function serve(roots, { csp = true } = {}) {
   const cuts = new Map();
   const server = createServer((request, response) => {
     const path = decodeURIComponent(new URL(request.url, "http://x").pathname);
-    seen.push({ path, range: request.headers.range });
+    const isQuestion = request.method === "HEAD";
+    if (!isQuestion) seen.push({ path, range: request.headers.range });
     const [, root, ...rest] = path.split("/");
     if (down && root === "models") return request.socket.destroy();
     if (root === "app") {
@@ -44,6 +45,7 @@ export async function serve(roots, { csp = true } = {}) {
     const start = asked && request.headers["if-range"] === etag ? Number(asked[1]) : 0;
     if (start > 0) headers["content-range"] = `bytes ${start}-${size - 1}/${size}`;
     response.writeHead(start > 0 ? 206 : 200, { ...headers, "content-length": size - start });
+    if (isQuestion) return response.end();
     const cut = cuts.get(path);
     if (cut !== undefined) {
       cuts.delete(path);

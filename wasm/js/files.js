@@ -6,6 +6,8 @@ import { aborted } from "./engine.js";
 const CACHE = "kiln-embed-1";
 /** Header of what is kept of a file that is not there. */
 const ABSENT = "x-kiln-absent";
+/** Header of what is kept: the server's name for this version of the file. */
+const VERSION = "x-kiln-version";
 /** How often a download that breaks off is taken up again. */
 const ATTEMPTS = 4;
 /** Where the bytes of a download that broke off are kept. */
@@ -137,6 +139,7 @@ async function download(url, { cache, fresh, onProgress, onKept, signal }, neede
     const bytes = new Uint8Array(await kept.arrayBuffer());
     if (signal?.aborted) throw aborted();
     report(bytes.length, bytes.length, true);
+    forgetIfChanged(cache, url, kept.headers.get(VERSION));
     return bytes;
   }
   const part = new Part(url, cache);
@@ -144,7 +147,7 @@ async function download(url, { cache, fresh, onProgress, onKept, signal }, neede
   for (let attempt = 1; ; attempt++) {
     try {
       const bytes = await part.fetch(report, signal, needed);
-      await keep(cache, url, bytes, part.etag);
+      await keep(cache, url, bytes, part.etag, part.version);
       await part.forget();
       return bytes;
     } catch (error) {
@@ -159,11 +162,24 @@ async function download(url, { cache, fresh, onProgress, onKept, signal }, neede
   }
 }
 
+/** What the server calls this version of a file; null where it does not say. */
+const versionOf = ({ headers }) => headers.get("etag") ?? headers.get("last-modified");
+
+/** Asks, while the kept file is in use, whether the server has another by now: then the next load fetches it. */
+async function forgetIfChanged(cache, url, version) {
+  if (!version || globalThis.navigator?.onLine === false) return;
+  const response = await fetch(url, { method: "HEAD", cache: "no-cache" }).catch(() => undefined);
+  const now = response?.ok ? versionOf(response) : null;
+  if (now && now !== version) await cache.delete(url);
+}
+
 /** What has come of a file. */
 class Part {
   chunks = [];
   loaded = 0;
+  /** Names the bytes exactly, so that the rest may be asked for. */
   etag = null;
+  version = null;
 
   constructor(url, cache) {
     this.url = url;
@@ -215,6 +231,7 @@ class Part {
     const length = response.headers.get("content-encoding") ? NaN : Number(response.headers.get("content-length") ?? NaN);
     const total = Number.isNaN(length) ? undefined : this.loaded + length;
     const etag = response.headers.get("etag");
+    this.version = versionOf(response);
     this.etag = etag?.startsWith("W/") ? null : etag;
     const reader = response.body.getReader();
     for (;;) {
@@ -241,10 +258,11 @@ function join(chunks, length) {
 }
 
 /** Keeps bytes for the next time, or that there are none; a full store is no reason to fail. */
-async function keep(cache, url, bytes, etag) {
+async function keep(cache, url, bytes, etag, version) {
   if (!cache) return;
   const headers = { "content-type": "application/octet-stream" };
   if (etag) headers.etag = etag;
+  if (version) headers[VERSION] = version;
   if (!bytes) headers[ABSENT] = "1";
   try {
     await cache.put(url, new Response(bytes ?? null, { headers }));

@@ -3,7 +3,8 @@
 # per second, in f32 and int8, one thread each. Needs wasm/build.sh, the release build of train-native,
 # KILN_PYTHON and KILN_MINILM (see tests/run.sh).
 #
-#   tests/browser/bench.sh TEXTS.json [--json]     texts: a JSON array of strings
+#   tests/browser/bench.sh TEXTS.json [--json]              texts: a JSON array of strings
+#   tests/browser/bench.sh TEXTS.json --webgpu [--json]     on WebGPU's software adapter: take few texts
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -240,6 +240,16 @@ test("models: what is loaded, speed, precisions, another model, and wrong ones",
   assert.deepEqual(problems, []);
 });
 
+test("a device that is not there is said, and the other one taken again", async () => {
+  await ready("#models");
+  // Chromium without a GPU knows WebGPU and has no adapter.
+  await page.getByLabel("Compute on").selectOption("webgpu");
+  await page.getByRole("alert").getByText(/no WebGPU adapter; use device: "cpu"/).waitFor();
+  await page.getByRole("button", { name: "Load kiln-mini" }).click();
+  await page.getByText(/kiln-mini on cpu \(wasm/).waitFor();
+  assert.equal(await page.getByLabel("Compute on").inputValue(), "auto");
+});
+
 test("a model that cannot be loaded is said, and can be tried again", async () => {
   await page.route("**/kiln-mini.kiln*", (route) => route.fulfill({ status: 404 }));
   await page.goto(`${server.url}/demo/index.html`);

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { createRequire } from "node:module";
 import { serve } from "./server.mjs";
 
-const { KILN_PKG, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
+const { KILN_PKG, KILN_DEMO, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
 const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
 
 const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
@@ -23,7 +23,7 @@ before(async () => {
     executablePath: KILN_CHROMIUM,
     args: ["--no-sandbox", "--disable-background-networking", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"],
   });
-  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS });
+  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, demo: KILN_DEMO });
 });
 after(async () => {
   await browser?.close();
@@ -161,4 +161,22 @@ test("without WebGPU that is said", async () => {
   await page.evaluate(() => Object.defineProperty(navigator, "gpu", { value: undefined }));
   const said = await page.evaluate((url) => window.kiln.Embedder.load(url, { device: "webgpu", worker: false }).catch((error) => error.message), MINI);
   assert.equal(said, 'this browser has no WebGPU adapter; use device: "cpu"');
+});
+
+test("the demo computes on WebGPU where it is told to", { timeout: 180_000 }, async () => {
+  await page.goto(`${server.url}/demo/index.html`);
+  await page.locator(".notice").getByText(/passages indexed/).waitFor({ timeout: 60_000 });
+  await page.getByRole("button", { name: "Empty" }).click();
+  await page.getByText("0 passages, kept in this browser").waitFor();
+  await page.getByRole("link", { name: "Models" }).click();
+  await page.getByLabel("Compute on").selectOption("webgpu");
+  await page.getByText(/kiln-mini on webgpu \(/).waitFor({ timeout: 120_000 });
+  await page.getByRole("link", { name: "Search" }).click();
+  await page.getByRole("button", { name: "Paste text" }).click();
+  await page.getByLabel("Text to search in").fill("The harbour was closed because of the storm.");
+  await page.getByRole("button", { name: "Add it" }).click();
+  await page.getByText("1 passage, kept in this browser").waitFor({ timeout: 60_000 });
+  await page.getByLabel("Search the collection").fill("no ships could leave");
+  await page.locator(".hit .text").getByText("The harbour was closed").waitFor({ timeout: 60_000 });
+  assert.deepEqual(warnings, []);
 });

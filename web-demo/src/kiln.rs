@@ -168,9 +168,10 @@ pub(crate) struct Lens {
 pub(crate) struct Embedder(JsEmbedder);
 
 impl Embedder {
-    /// Loads a model from an address, a file or a list of files.
+    /// Loads a model from an address, a file or a list of files, on `auto`, `cpu` or `webgpu`.
     pub(crate) async fn load(
         source: &JsValue,
+        device: &str,
         signal: &AbortSignal,
         mut on_progress: impl FnMut(LoadProgress) + 'static,
     ) -> Result<Self> {
@@ -182,6 +183,7 @@ impl Embedder {
         let options = Object::new();
         set(&options, "onProgress", report.as_ref());
         set(&options, "signal", signal);
+        set(&options, "device", &device.into());
         let loaded = JsEmbedder::load(source, &options).await?;
         Ok(Self(loaded.unchecked_into()))
     }
@@ -342,6 +344,12 @@ impl Index {
 }
 
 const FILE_MAGIC: [u8; 8] = *b"KILNDEMO";
+
+/// Whether this browser knows WebGPU at all.
+pub(crate) fn knows_webgpu() -> bool {
+    let navigator = leptos::prelude::window().navigator();
+    Reflect::get(&navigator, &"gpu".into()).is_ok_and(|gpu| gpu.is_truthy())
+}
 
 /// Forgets all downloaded models.
 pub(crate) async fn clear_cache() -> Result<()> {

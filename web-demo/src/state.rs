@@ -87,6 +87,8 @@ pub(crate) struct State {
     pub(crate) notice: RwSignal<Option<Notice>>,
     /// How the index keeps vectors.
     pub(crate) precision: RwSignal<String>,
+    /// Where models are computed: `auto`, `cpu` or `webgpu`.
+    pub(crate) device: RwSignal<String>,
     parts: StoredValue<Rc<RefCell<Parts>>, LocalStorage>,
 }
 
@@ -98,6 +100,8 @@ struct Parts {
     words: Option<Rc<Words>>,
     loading: Option<AbortController>,
     indexing: Option<AbortController>,
+    /// Where the model was loaded from.
+    source: Option<Source>,
     /// Passages whose turn is still to come; another model takes them over.
     waiting: Vec<(u32, Passage)>,
 }
@@ -116,6 +120,7 @@ impl State {
             job: RwSignal::new(None),
             notice: RwSignal::new(None),
             precision: RwSignal::new(Browser::get("precision").unwrap_or("int8".into())),
+            device: RwSignal::new(Browser::get("device").unwrap_or("auto".into())),
             parts: StoredValue::new_local(Rc::default()),
         }
     }
@@ -174,6 +179,7 @@ impl State {
                     former.abort();
                 }
                 parts.loading = Some(stop.clone());
+                parts.source = Some(source.clone());
             }
             let name = source.name.clone();
             self.model.set(Model::Loading { name: name.clone(), progress: None });
@@ -183,7 +189,8 @@ impl State {
             let loading = name.clone();
             let signal = stop.signal();
             let listening = stop.signal();
-            let loaded = Embedder::load(&source.value, &signal, move |progress| {
+            let device = self.device.get_untracked();
+            let loaded = Embedder::load(&source.value, &device, &signal, move |progress| {
                 if listening.aborted() {
                     return;
                 }
@@ -213,6 +220,15 @@ impl State {
                 Err(failure) => self.model.set(Model::Failed { name, message: failure.message }),
             }
         });
+    }
+
+    /// Computes the same model elsewhere from now on.
+    pub(crate) fn change_device(self, device: String) {
+        // Kept for the next visit, where the browser keeps anything.
+        let _ = Browser::set("device", &device);
+        self.device.set(device);
+        let source = self.parts().borrow().source.clone();
+        self.load_model(source.unwrap_or_else(|| Source::address(BUNDLED)));
     }
 
     /// The index that was saved for this model; else the passages that are here, or the built-in

@@ -11,7 +11,7 @@ const { values: options } = parseArgs({
   options: {
     texts: { type: "string" }, models: { type: "string" }, peer: { type: "string" }, pkg: { type: "string" },
     playwright: { type: "string" }, chromium: { type: "string" }, batch: { type: "string", default: "16" },
-    seconds: { type: "string", default: "8" }, json: { type: "boolean", default: false },
+    seconds: { type: "string", default: "8" }, webgpu: { type: "boolean", default: false }, json: { type: "boolean", default: false },
   },
 });
 const { chromium } = createRequire(`${options.playwright}/`)("playwright-core");
@@ -20,29 +20,49 @@ const peer = join(options.peer, "node_modules");
 const server = await serve({
   page: import.meta.dirname, pkg: options.pkg, models: options.models, peer: join(peer, "@huggingface/transformers"), ort: join(peer, "onnxruntime-web/dist"),
 }, { csp: false });
-const browser = await chromium.launch({ executablePath: options.chromium, args: ["--no-sandbox", "--disable-background-networking"] });
+// Without a GPU, WebGPU is a software adapter: only the ratio of two such runs says something.
+const gpu = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
+const browser = await chromium.launch({
+  executablePath: options.chromium, args: ["--no-sandbox", "--disable-background-networking", ...(options.webgpu ? gpu : [])],
+});
 
-const runs = [
-  ["f32", "kiln-embed", "kiln", "/models/f32.kiln"],
-  ["f32", "transformers.js", "peer", "fp32"],
-  ["int8", "kiln-embed", "kiln", "/models/int8.kiln"],
-  ["int8", "transformers.js", "peer", "q8"],
-];
+/** Memory of the browser's processes that have pages, in megabytes; NaN where it cannot be read. */
+async function resident() {
+  try {
+    const { processInfo } = await (await browser.newBrowserCDPSession()).send("SystemInfo.getProcessInfo");
+    const pages = processInfo.filter(({ type }) => type === "renderer");
+    return pages.reduce((sum, { id }) => sum + (Number(readFileSync(`/proc/${id}/statm`, "utf8").split(" ")[1]) * 4096) / 1e6, 0);
+  } catch {
+    return NaN;
+  }
+}
+
+const runs = options.webgpu
+  ? [
+      ["f32", "kiln-embed", "kiln", "/models/f32.kiln", "webgpu"],
+      ["f32", "transformers.js", "peer", "fp32", "webgpu"],
+    ]
+  : [
+      ["f32", "kiln-embed", "kiln", "/models/f32.kiln", "cpu"],
+      ["f32", "transformers.js", "peer", "fp32", "wasm"],
+      ["int8", "kiln-embed", "kiln", "/models/int8.kiln", "cpu"],
+      ["int8", "transformers.js", "peer", "q8", "wasm"],
+    ];
 const rows = [];
 let exact;
-for (const [precision, name, who, what] of runs) {
+for (const [precision, name, who, what, device] of runs) {
   const context = await browser.newContext();
   const page = await context.newPage();
   await page.goto(`${server.url}/page/page.html`);
   await page.waitForFunction(() => window.measure);
   const from = server.bytes();
-  const found = await page.evaluate((args) => window.measure(...args), [who, what, texts, Number(options.batch), Number(options.seconds)]);
+  const found = await page.evaluate((args) => window.measure(...args), [who, what, device, texts, Number(options.batch), Number(options.seconds)]);
   exact ??= found.vectors;
   const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
   const cosines = found.vectors.map((vector, at) => dot(vector, exact[at]) / Math.sqrt(dot(vector, vector) * dot(exact[at], exact[at])));
   rows.push({
     precision, name, device: found.device, megabytes: (server.bytes() - from) / 1e6, firstVectorMs: found.cold,
-    textsPerSecond: found.rate, cosine: cosines.reduce((a, b) => a + b) / cosines.length,
+    textsPerSecond: found.rate, memory: await resident(), cosine: cosines.reduce((a, b) => a + b) / cosines.length,
   });
   await context.close();
 }
@@ -52,12 +72,12 @@ server.close();
 if (options.json) {
   console.log(JSON.stringify(rows, undefined, 2));
 } else {
-  console.log("precision | engine          | MB moved | first vector | texts/s | cosine to kiln f32");
+  console.log("precision | engine          | on                             | MB moved | first vector | texts/s | memory MB | cosine to kiln f32");
   for (const row of rows) {
-    console.log(`${row.precision.padEnd(9)} | ${row.name.padEnd(15)} | ${row.megabytes.toFixed(1).padStart(8)} | ${row.firstVectorMs.toFixed(0).padStart(9)} ms | ${row.textsPerSecond.toFixed(1).padStart(7)} | ${row.cosine.toFixed(5)}`);
+    console.log(`${row.precision.padEnd(9)} | ${row.name.padEnd(15)} | ${row.device.padEnd(30)} | ${row.megabytes.toFixed(1).padStart(8)} | ${row.firstVectorMs.toFixed(0).padStart(9)} ms | ${row.textsPerSecond.toFixed(2).padStart(7)} | ${row.memory.toFixed(0).padStart(9)} | ${row.cosine.toFixed(5)}`);
   }
-  for (const precision of ["f32", "int8"]) {
+  for (const precision of new Set(rows.map((row) => row.precision))) {
     const [ours, theirs] = rows.filter((row) => row.precision === precision);
-    console.log(`${precision}: ${(ours.textsPerSecond / theirs.textsPerSecond).toFixed(2)}x their throughput, ${(ours.megabytes / theirs.megabytes).toFixed(2)}x their bytes, ${(ours.firstVectorMs / theirs.firstVectorMs).toFixed(2)}x their time to the first vector`);
+    console.log(`${precision}: ${(ours.textsPerSecond / theirs.textsPerSecond).toFixed(2)}x their throughput, ${(ours.megabytes / theirs.megabytes).toFixed(2)}x their bytes, ${(ours.firstVectorMs / theirs.firstVectorMs).toFixed(2)}x their time to the first vector, ${(ours.memory / theirs.memory).toFixed(2)}x their memory`);
   }
 }

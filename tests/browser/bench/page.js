@@ -2,16 +2,16 @@
 
 const length = (vector) => Math.hypot(...vector);
 
-async function kiln(model) {
+async function kiln(model, device) {
   const { Embedder } = await import("/pkg/index.js");
-  const embedder = await Embedder.load(model, { cache: false });
+  const embedder = await Embedder.load(model, { cache: false, device });
   return {
     device: embedder.device,
     embed: async (texts) => (await embedder.embed(texts)).map((vector) => Array.from(vector)),
   };
 }
 
-async function transformersJs(dtype) {
+async function transformersJs(dtype, device) {
   const { pipeline, env } = await import("/peer/dist/transformers.min.js");
   env.allowRemoteModels = false;
   env.allowLocalModels = true;
@@ -19,17 +19,17 @@ async function transformersJs(dtype) {
   env.backends.onnx.wasm.wasmPaths = "/ort/";
   env.backends.onnx.wasm.numThreads = 1;
   env.useBrowserCache = false;
-  const extract = await pipeline("feature-extraction", "onnx", { dtype, device: "wasm" });
+  const extract = await pipeline("feature-extraction", "onnx", { dtype, device });
   return {
-    device: "wasm",
+    device,
     embed: async (texts) => (await extract(texts, { pooling: "mean", normalize: true })).tolist(),
   };
 }
 
 /** Time to the first vector, then texts per second over rounds of all texts. */
-window.measure = async (who, what, texts, batch, seconds) => {
+window.measure = async (who, what, device, texts, batch, seconds) => {
   const start = performance.now();
-  const model = await (who === "kiln" ? kiln(what) : transformersJs(what));
+  const model = await (who === "kiln" ? kiln(what, device) : transformersJs(what, device));
   const first = (await model.embed([texts[0]]))[0];
   const cold = performance.now() - start;
   const vectors = [];

@@ -5,7 +5,7 @@ use leptos::prelude::*;
 use leptos::task::spawn_local;
 use web_sys::FileList;
 
-use crate::kiln::{Failure, Hit, Index, Result, Vector, clear_cache};
+use crate::kiln::{Failure, Hit, Index, Result, Vector, clear_cache, knows_webgpu};
 use crate::pages::search::FileButton;
 use crate::parts::{duration, megabytes};
 use crate::state::{BUNDLED, Model, Source, State, embedded, now};
@@ -65,9 +65,10 @@ fn Loaded() -> impl IntoView {
                 Model::Failed { name, message } => {
                     view! {
                         <p class="error" role="alert">{format!("{name} is not loaded: {message}")}</p>
-                        <button on:click=move |_| state.load_model(Source::address(BUNDLED))>
-                            "Load kiln-mini"
-                        </button>
+                        <button on:click=move |_| {
+                            state.device.set("auto".into());
+                            state.load_model(Source::address(BUNDLED));
+                        }>"Load kiln-mini"</button>
                     }
                         .into_any()
                 }
@@ -97,6 +98,26 @@ fn Loaded() -> impl IntoView {
                         .into_any()
                 }
             }}
+            <div class="buttons">
+                <label for="device">"Compute on"</label>
+                <select id="device" on:change=move |event| state.change_device(event_target_value(&event))>
+                    {[("auto", "the faster one"), ("cpu", "CPU"), ("webgpu", "WebGPU")]
+                        .map(|(one, name)| {
+                            view! {
+                                <option
+                                    value=one
+                                    selected=move || state.device.get() == one
+                                    disabled=one == "webgpu" && !knows_webgpu()
+                                >
+                                    {name}
+                                </option>
+                            }
+                        })
+                        .collect_view()}
+                </select>
+                {(!knows_webgpu())
+                    .then(|| view! { <span class="what">"This browser has no WebGPU; the CPU does it all."</span> })}
+            </div>
         </section>
     }
 }
@@ -190,7 +211,7 @@ fn Speed() -> impl IntoView {
     view! {
         <section aria-labelledby="speed">
             <h2 id="speed">"Speed here"</h2>
-            <p class="what">"One thread of this browser, in a worker; each line is measured for a second and a half."</p>
+            <p class="what">"Where the model is computed now, from a worker; each line is measured for a second and a half."</p>
             <button disabled=move || running.get() || state.is_busy() on:click=run>
                 {move || if running.get() { "Measuring…" } else { "Measure" }}
             </button>

@@ -89,6 +89,20 @@ fn search_finds_the_text_itself_in_every_index() {
 }
 
 #[test]
+fn the_bundled_model_knows_what_texts_are_about() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../web-demo/kiln-mini.kiln");
+    let size = std::fs::metadata(model).unwrap().len();
+    assert!(size <= 8_000_000, "{size} bytes");
+    let cosine = |a: &str, b: &str| {
+        let args = ["similarity", "--json", "--quiet", "--model", model, a, b];
+        json(&stdout(&mut kiln(&args)))[0]["cosine"].as_f64().unwrap()
+    };
+    let near = cosine("a ship on the high seas", "sailing boats and the ocean");
+    let far = cosine("a ship on the high seas", "income tax is due in May");
+    assert!(near > 0.4 && near > far + 0.3, "{near} {far}");
+}
+
+#[test]
 fn similarity_of_a_text_with_itself_is_one() {
     let folder = Folder::new();
     let model = folder.model("{ mode = 'anchor' }").display().to_string();

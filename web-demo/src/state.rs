@@ -200,6 +200,9 @@ impl State {
             });
             let loaded = loaded.await.and_then(|embedder| Ok((embedder.info()?, embedder)));
             if signal.aborted() {
+                if let Ok((_, embedder)) = loaded {
+                    embedder.dispose();
+                }
                 return;
             }
             match loaded {
@@ -239,8 +242,14 @@ impl State {
         if !here.is_empty() {
             return self.rebuild(here).await;
         }
-        match self.saved().await {
-            Ok(Some((index, passages))) => self.show(index, passages),
+        let saved = async {
+            match Index::load(&self.save_name()).await? {
+                Some(index) => self.read(index).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        match saved.await {
+            Ok(Some(read)) => self.open(read).await,
             Ok(None) => self.add_now(reading::collection(), "the built-in collection").await,
             Err(failure) => {
                 self.fail(format!("{}; the built-in collection is opened", failure.message));
@@ -249,12 +258,20 @@ impl State {
         }
     }
 
-    async fn saved(&self) -> Result<Option<(Index, Passages)>> {
-        let Some(index) = Index::load(&self.save_name()).await? else { return Ok(None) };
+    /// What an index has, and whether its vectors are this model's.
+    async fn read(&self, index: Index) -> Result<(Index, Passages, bool)> {
         let passages = index.passages()?;
-        match self.is_of_this_model(&index, &passages).await? {
-            true => Ok(Some((index, Arc::new(passages)))),
-            false => Err(Failure::from("the saved index is of another model".to_string())),
+        let fits = self.is_of_this_model(&index, &passages).await?;
+        Ok((index, Arc::new(passages), fits))
+    }
+
+    /// Takes an index in the place of the present one; passages of another model are indexed again.
+    async fn open(self, (index, passages, fits): (Index, Passages, bool)) {
+        if fits {
+            self.show(index, passages);
+        } else {
+            index.dispose();
+            self.rebuild(passages).await;
         }
     }
 
@@ -447,24 +464,17 @@ impl State {
             return;
         }
         spawn_local(async move {
-            let read = async {
-                let index = Index::from_file(&file).await?;
-                let passages = index.passages()?;
-                let fits = self.is_of_this_model(&index, &passages).await?;
-                Ok((index, Arc::new(passages), fits))
-            };
+            let read = async { self.read(Index::from_file(&file).await?).await };
             match read.await {
-                Ok((index, passages, true)) => {
-                    let count = passages.len();
-                    self.show(index, passages);
-                    self.say(format!("{count} passages read"));
+                Ok(read) => {
+                    let count = read.1.len();
+                    self.say(match read.2 {
+                        true => format!("{count} passages read"),
+                        false => "the file's vectors are of another model: its passages are indexed again".into(),
+                    });
+                    self.open(read).await;
+                    // Kept for the next visit.
                     self.add_entries(Vec::new(), "").await;
-                }
-                Ok((_, passages, false)) => {
-                    self.say(
-                        "the file's vectors are of another model: its passages are indexed again",
-                    );
-                    self.rebuild(passages).await;
                 }
                 Err(failure) => self.tell(&failure),
             }

@@ -15,6 +15,9 @@ trap 'rm -rf "$models"' EXIT
 cp -r "$models/folder" "$models/plain"
 rm "$models/plain/kiln.json"
 node -e 'process.stdout.write(JSON.parse(require("fs").readFileSync("tests/browser/texts.json")).map((text) => JSON.stringify({ text }) + "\n").join(""))' > "$models/texts.jsonl"
+# A model with latents, hardly trained.
+"$native" quickstart --quiet --steps 0.004 --output "$models/quickstart" > /dev/null
+"$native" export --quiet --model "$models/quickstart/model" --output "$models/latent.kiln"
 "$native" export --quiet --model "$KILN_MINILM" --weights f32 --output "$models/f32.kiln"
 cp web-demo/kiln-mini.kiln "$models/mini.kiln"
 vectors() { "$native" embed --quiet --model "$models/$1" --device cpu --input "$models/texts.jsonl" --output "$models/$2"; }

@@ -185,6 +185,22 @@ test("the lens: heads, two sentences, layers, attention", async () => {
   assert.deepEqual(problems, []);
 });
 
+test("the lens shows latents where the model has some", async () => {
+  await ready("#models");
+  await page.getByLabel("Address").fill("../models/latent.kiln");
+  await page.getByRole("button", { name: "Load", exact: true }).click();
+  await page.getByRole("cell", { name: "latent attention" }).waitFor();
+  await page.getByRole("link", { name: "Pooling lens" }).click();
+  const maps = page.locator("section[aria-labelledby=latents] canvas");
+  await maps.first().waitFor({ timeout: 60_000 });
+  const [rows, columns] = await maps.first().evaluate((map) => [map.height, map.width]);
+  assert.equal(rows, await page.locator(".head").first().locator(".token").count());
+  assert.ok(columns > 1, `${columns} latents`);
+  assert.deepEqual(await page.locator(".head.own").count(), (await page.locator(".head h3").getByText("this model's own").count()));
+  await page.screenshot({ path: join(KILN_SHOTS, "latents.png"), fullPage: true });
+  assert.deepEqual(problems, []);
+});
+
 test("the map: points, keys, zoom, from a point to its like", async () => {
   await ready("#map");
   await page.locator("circle").first().waitFor({ timeout: 60_000 });

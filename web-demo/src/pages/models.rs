@@ -186,6 +186,31 @@ fn Load() -> impl IntoView {
     }
 }
 
+/// Lines of figures under the names of their columns; nothing where there are none.
+#[component]
+fn Figures(
+    columns: &'static [&'static str],
+    #[prop(into)] rows: Signal<Vec<Vec<String>>>,
+) -> impl IntoView {
+    let line = |cells: Vec<String>| {
+        let mut cells = cells.into_iter();
+        let name = cells.next();
+        view! { <tr><th scope="row">{name}</th>{cells.map(|cell| view! { <td>{cell}</td> }).collect_view()}</tr> }
+    };
+    view! {
+        <Show when=move || rows.with(|rows| !rows.is_empty())>
+            <table aria-live="polite">
+                <thead>
+                    <tr>
+                        {columns.iter().map(|name| view! { <th scope="col">{*name}</th> }).collect_view()}
+                    </tr>
+                </thead>
+                <tbody>{move || rows.get().into_iter().map(line).collect_view()}</tbody>
+            </table>
+        </Show>
+    }
+}
+
 /// Texts a second at some lengths.
 #[component]
 fn Speed() -> impl IntoView {
@@ -215,34 +240,15 @@ fn Speed() -> impl IntoView {
             <button disabled=move || running.get() || state.is_busy() on:click=run>
                 {move || if running.get() { "Measuring…" } else { "Measure" }}
             </button>
-            <Show when=move || measured.with(|all| !all.is_empty())>
-                <table aria-live="polite">
-                    <thead>
-                        <tr>
-                            <th scope="col">"Words a text"</th>
-                            <th scope="col">"Texts a second"</th>
-                            <th scope="col">"One text alone"</th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        {move || {
-                            measured
-                                .get()
-                                .into_iter()
-                                .map(|(words, rate, one)| {
-                                    view! {
-                                        <tr>
-                                            <th scope="row">{words}</th>
-                                            <td>{format!("{rate:.1}")}</td>
-                                            <td>{format!("{:.1} ms", one * 1000.0)}</td>
-                                        </tr>
-                                    }
-                                })
-                                .collect_view()
-                        }}
-                    </tbody>
-                </table>
-            </Show>
+            <Figures
+                columns=&["Words a text", "Texts a second", "One text alone"]
+                rows=Signal::derive(move || {
+                    let line = |(words, rate, one): (usize, f64, f64)| {
+                        vec![words.to_string(), format!("{rate:.1}"), format!("{:.1} ms", one * 1000.0)]
+                    };
+                    measured.get().into_iter().map(line).collect()
+                })
+            />
         </section>
     }
 }
@@ -330,38 +336,27 @@ fn Precisions() -> impl IntoView {
                         .collect_view()}
                 </select>
             </div>
-            <Show when=move || compared.with(|all| !all.is_empty())>
-                <table aria-live="polite">
-                    <thead>
-                        <tr>
-                            <th scope="col">"Precision"</th>
-                            <th scope="col">"Bytes a vector"</th>
-                            <th scope="col">"Of f32's ten best"</th>
-                            <th scope="col">"Scores differ by"</th>
-                            <th scope="col">"A search takes"</th>
-                        </tr>
-                    </thead>
-                    <tbody>
-                        {move || {
-                            compared
-                                .get()
-                                .into_iter()
-                                .map(|one| {
-                                    view! {
-                                        <tr>
-                                            <th scope="row">{one.precision}</th>
-                                            <td>{format!("{:.0}", one.bytes)}</td>
-                                            <td>{format!("{:.1} %", one.found * 100.0)}</td>
-                                            <td>{format!("{:.4}", one.off)}</td>
-                                            <td>{format!("{:.2} ms", one.milliseconds)}</td>
-                                        </tr>
-                                    }
-                                })
-                                .collect_view()
-                        }}
-                    </tbody>
-                </table>
-            </Show>
+            <Figures
+                columns=&[
+                    "Precision",
+                    "Bytes a vector",
+                    "Of f32's ten best",
+                    "Scores differ by",
+                    "A search takes",
+                ]
+                rows=Signal::derive(move || {
+                    let line = |one: Compared| {
+                        vec![
+                            one.precision.to_string(),
+                            format!("{:.0}", one.bytes),
+                            format!("{:.1} %", one.found * 100.0),
+                            format!("{:.4}", one.off),
+                            format!("{:.2} ms", one.milliseconds),
+                        ]
+                    };
+                    compared.get().into_iter().map(line).collect()
+                })
+            />
         </section>
     }
 }

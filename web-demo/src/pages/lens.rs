@@ -194,11 +194,15 @@ fn Heads(seen: Looked) -> impl IntoView {
                 let count = map.first().map_or(0, Vec::len);
                 let columns = (0..count).map(|latent| format!("latent {latent}")).collect();
                 let values = map.into_iter().take(DRAWN).flatten().collect();
-                let label = format!("Head {head}: attention between {} tokens and {count} latents", names.len());
+                let label = format!(
+                    "Head {}: attention between {} tokens and {count} latents",
+                    head + 1,
+                    names.len()
+                );
                 view! {
                     <figure>
                         <HeatMap rows=names.clone() columns values label />
-                        <figcaption>{format!("head {head}")}</figcaption>
+                        <figcaption>{format!("head {}", head + 1)}</figcaption>
                     </figure>
                 }
             })

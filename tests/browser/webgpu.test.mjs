@@ -149,9 +149,15 @@ test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120
       model.embed("a boat"),
     ];
     const [first, second] = await Promise.all(runs);
-    return { on: model.device, same: [window.kiln.cosine(before, first[0]), window.kiln.cosine(before, second)], count: first.length };
+    const again = (device) => window.kiln.Embedder.load(url, { device, worker: false }).then((model) => model.device, (error) => error.message);
+    return {
+      again: [await again("webgpu"), await again("auto")], worker: (await window.kiln.Embedder.load(url, { device: "webgpu" })).device, on: model.device, same: [window.kiln.cosine(before, first[0]), window.kiln.cosine(before, second)], count: first.length };
   }, MINI);
   assert.match(found.on, /^cpu/);
+  // The thread's own GPU is gone, a worker has another.
+  assert.match(found.again[0], /the GPU was lost.*reload the page to use it again/);
+  assert.match(found.again[1], /^cpu/);
+  assert.match(found.worker, /^webgpu/);
   assert.equal(found.count, 3);
   assert.ok(found.same.every((cosine) => cosine > 0.999), `${found.same}`);
   assert.match(warnings.join(), /the GPU was lost.*goes on on the CPU/);

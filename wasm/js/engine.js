@@ -65,13 +65,23 @@ async function gpuAdapter() {
 
 const isSoftware = (adapter) => adapter.info?.isFallbackAdapter ?? adapter.isFallbackAdapter ?? false;
 
-/** Opens with `open`; `onLost` is called with an error when the GPU device that this takes is lost later. */
-async function watchingDevice(open, onLost) {
+/** Why this thread's GPU is of no more use, if so; the module that drives it lives as long as the thread. */
+let gpuFailure;
+/** Models on the GPU. */
+const gpuSessions = new Set();
+
+function gpuFailed(error) {
+  gpuFailure ??= error;
+  for (const session of gpuSessions) session.fail(error);
+}
+
+/** Opens with `open`, and hears when the GPU device that this takes is lost later. */
+async function watchingDevice(open) {
   const { prototype } = globalThis.GPUAdapter;
   const original = prototype.requestDevice;
   prototype.requestDevice = async function (...options) {
     const device = await original.apply(this, options);
-    device.lost.then(({ reason, message }) => onLost(Object.assign(new Error(`the GPU was lost (${message || reason})`), { name: "DeviceLostError" })));
+    device.lost.then(({ reason, message }) => gpuFailed(Object.assign(new Error(`the GPU was lost (${message || reason})`), { name: "DeviceLostError" })));
     return device;
   };
   try {
@@ -137,25 +147,18 @@ class Session {
   static async #onGpu(files, adapter) {
     const { vendor, architecture, description } = adapter.info ?? {};
     const name = description || [vendor, architecture].filter(Boolean).join(" ") || "unnamed adapter";
+    if (gpuFailure) throw new Error(`${gpuFailure.message}; reload the page to use it again, or use device: "cpu"`);
     try {
       const core = await build("webgpu");
-      let session;
-      const model = await watchingDevice(
-        () => read(core, files, "webgpu"),
-        (error) => {
-          // A later model needs a new device, and so a new instance.
-          compiled.delete("webgpu");
-          session?.#fail(error);
-        },
-      );
-      session = new Session(model, `webgpu (${name})`);
+      const session = new Session(await watchingDevice(() => read(core, files, "webgpu")), `webgpu (${name})`);
+      gpuSessions.add(session);
       return session;
     } catch (error) {
       if (!(error instanceof WebAssembly.RuntimeError)) throw error;
-      // What has panicked is of no further use.
-      compiled.delete("webgpu");
       const limit = Math.floor(adapter.limits.maxStorageBufferBindingSize / 2 ** 20);
-      throw new Error(`the model cannot be run on ${name}, which takes tensors of ${limit} MB at most; use device: "cpu"`, { cause: error });
+      const why = new Error(`the model cannot be run on ${name}, which takes tensors of ${limit} MB at most`, { cause: error });
+      gpuFailed(why);
+      throw new Error(`${why.message}; use device: "cpu"`, { cause: error });
     }
   }
 
@@ -193,7 +196,8 @@ class Session {
     return job.finish();
   }
 
-  #fail(error) {
+  /** The GPU is lost: ends the run that waits for it, and all later ones. */
+  fail(error) {
     this.#lost = error;
     this.#reject?.(error);
   }
@@ -225,7 +229,9 @@ class Session {
   }
 
   free() {
-    this.model.free();
+    gpuSessions.delete(this);
+    // A step that waits for a lost GPU still holds the model.
+    if (!this.#lost) this.model.free();
   }
 }
 

@@ -253,14 +253,18 @@ impl ModelConfig {
     }
 
     /// The configuration of a model with only some of its layers, in the order given.
-    pub fn keep_layers(mut self, keep: &[usize]) -> Self {
+    ///
+    /// # Errors
+    /// No layer, or one that the model lacks.
+    pub fn keep_layers(mut self, keep: &[usize]) -> Result<Self> {
+        check_kept(keep, self.num_layers)?;
         self.num_layers = keep.len();
         if let Architecture::Decoder(decoder) = &mut self.architecture {
             let windows = &decoder.windows;
             let kept = keep.iter().map(|&layer| windows.get(layer).copied().flatten());
             decoder.windows = kept.collect();
         }
-        self
+        Ok(self)
     }
 
     /// The `config.json` that transformers reads for this model.
@@ -413,6 +417,19 @@ impl<'a> Keys<'a> {
 
     pub(crate) fn bad(&self, cause: impl std::fmt::Display) -> Error {
         bad(cause)
+    }
+}
+
+/// Whether some of a model's blocks can be kept.
+pub(crate) fn check_kept(keep: &[usize], layers: usize) -> Result<()> {
+    if keep.is_empty() {
+        return Err(Error::invalid("a model needs at least one block"));
+    }
+    match keep.iter().find(|&&block| block >= layers) {
+        Some(block) => Err(Error::invalid(format!(
+            "there is no block {block}: the model has {layers}, counted from 0"
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -61,7 +61,21 @@ fn examples_resolve() {
         let found = dry(&[&["--recipe", &path, "--data-dir", &data][..], more].concat());
         assert!(found["stages"][0]["samples"].as_u64() > Some(0), "{path}: {found}");
         assert!(found["data_error"].as_str().unwrap().contains("data/"), "{path}: {found}");
+        if path.ends_with("kiln-mini.toml") {
+            // The projection to the teacher's width is counted.
+            assert_eq!(found["stages"][0]["trained"], 6_604_544);
+        }
     }
+}
+
+#[test]
+fn blocks_that_are_not_there_are_said_before_training() {
+    let folder = Folder::new();
+    let base = format!("model.base={}", folder.model("{ mode = 'mean' }").display());
+    let keep = "model.keep_blocks=[0, 99]";
+    let args = ["train", "--dry-run", "--recipe", "nv-embed", "--set", &base, "--set", keep];
+    let said = failure(&mut kiln(&args));
+    assert!(said.contains("there is no block 99: the model has"), "{said}");
 }
 
 #[test]

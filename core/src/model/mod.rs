@@ -31,7 +31,7 @@ pub use lora::{Adapter, LoraConfig};
 pub use mask::attention_mask;
 pub use rotary::{Rotary, inverse_frequencies};
 
-use crate::config::{Architecture, AttentionMode, ModelConfig};
+use crate::config::{Architecture, AttentionMode, ModelConfig, check_kept};
 use crate::tokenizer::TokenBatch;
 use crate::{Error, Result};
 
@@ -161,15 +161,7 @@ impl<B: Backend> Backbone<B> {
     /// # Errors
     /// No block at all, or one that the backbone does not have.
     pub fn keep_blocks(mut self, keep: &[usize]) -> Result<Self> {
-        let layers = self.layers();
-        if keep.is_empty() {
-            return Err(Error::invalid("a model needs at least one block"));
-        }
-        if let Some(block) = keep.iter().find(|&&block| block >= layers) {
-            return Err(Error::invalid(format!(
-                "there is no block {block}: the model has {layers}, counted from 0"
-            )));
-        }
+        check_kept(keep, self.layers())?;
         match &mut self {
             Backbone::Encoder(encoder) => {
                 encoder.blocks = keep.iter().map(|&block| encoder.blocks[block].clone()).collect();

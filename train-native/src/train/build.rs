@@ -133,6 +133,20 @@ fn with_tokenizer_of<B: Backend>(
     assemble(&config, &shape, recipe, (other.tokenizer, other.tokenizer_files), device)
 }
 
+/// The projection to a new model's dimensions, where the recipe names some.
+pub(super) fn projection(
+    shape: &NewModel,
+    config: &ModelConfig,
+    pooling: &PoolingConfig,
+) -> Option<DenseConfig> {
+    shape.dimensions.map(|out_features| DenseConfig {
+        in_features: pooling.output_size(config.hidden_size),
+        out_features,
+        bias: false,
+        activation: DenseActivation::Identity,
+    })
+}
+
 fn assemble<B: Backend>(
     config: &ModelConfig,
     shape: &NewModel,
@@ -142,16 +156,8 @@ fn assemble<B: Backend>(
 ) -> Result<Embedder<B>> {
     let pooling = recipe.pooling.clone().unwrap_or(PoolingConfig::Mean);
     let mut model = EmbeddingModel::random(config, &pooling, device);
-    if let Some(out_features) = shape.dimensions {
-        model.dense.push(Dense::new(
-            &DenseConfig {
-                in_features: model.pooling.config().output_size(config.hidden_size),
-                out_features,
-                bias: false,
-                activation: DenseActivation::Identity,
-            },
-            device,
-        ));
+    if let Some(projection) = projection(shape, config, &pooling) {
+        model.dense.push(Dense::new(&projection, device));
     }
     let mut embedder = Embedder::new(model, tokenizer, device)?;
     embedder.prompts.by_name = recipe.prompts.clone();
@@ -180,7 +186,7 @@ pub fn base_model<B: Backend>(
     embedder.model.backbone = embedder.model.backbone.unpacked();
     if let Some(keep) = &recipe.keep_blocks {
         embedder.model.backbone = embedder.model.backbone.keep_blocks(keep)?;
-        embedder.model.config = embedder.model.config.keep_layers(keep);
+        embedder.model.config = embedder.model.config.keep_layers(keep)?;
     }
     if recipe.keep_zeros {
         embedder.model.backbone = embedder.model.backbone.keep_zeros();

@@ -6,15 +6,16 @@ use anyhow::{Result, bail};
 use kiln_core::config::ModelConfig;
 use kiln_core::embedder::EmbeddingModel;
 use kiln_core::model::{Backbone, LoraConfig};
-use kiln_core::pooling::{Pooling, PoolingConfig};
+use kiln_core::pooling::{Dense, Pooling, PoolingConfig};
 use serde::Serialize;
 
+use super::build::projection;
 use super::trainee::{Trainee, parameters};
 use super::{Inputs, new_config};
 use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;
 use crate::model::architecture;
-use crate::recipe::{NewModel, Objective, Precision, Recipe, Stage};
+use crate::recipe::{ModelRecipe, NewModel, Objective, Precision, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
 
 /// A recipe, looked at without training.
@@ -75,7 +76,7 @@ impl DryRun {
             (Some(base), _) => {
                 let (mut config, own) = architecture(base, terminal)?;
                 if let Some(keep) = &recipe.model.keep_blocks {
-                    config = config.keep_layers(keep);
+                    config = config.keep_layers(keep)?;
                 }
                 (config, recipe.model.pooling.clone().unwrap_or(own))
             }
@@ -100,7 +101,7 @@ impl DryRun {
             .enumerate()
             .map(|(number, stage)| {
                 let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
-                let (trained, frozen) = count(&config, &pooling, lora, &recipe.model.train)?;
+                let (trained, frozen) = count(&recipe.model, &config, &pooling, lora)?;
                 let data = inputs.iter().flat_map(|inputs| &inputs.sets[number]);
                 Ok(DryStage {
                     name: stage.name.clone(),
@@ -191,7 +192,7 @@ pub(super) fn warn_of_memory(
 ) -> Result<()> {
     for stage in &recipe.stages {
         let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
-        let (trained, frozen) = count(config, pooling, lora, &recipe.model.train)?;
+        let (trained, frozen) = count(&recipe.model, config, pooling, lora)?;
         if let Some(line) = memory(recipe, stage, config, trained, frozen).warning() {
             terminal.note(format!("stage {}: {line}", stage.name));
         }
@@ -202,10 +203,10 @@ pub(super) fn warn_of_memory(
 /// Trained and frozen values. Burn draws a parameter at its first use, so counting shapes needs no
 /// memory, whatever the model.
 fn count(
+    recipe: &ModelRecipe,
     config: &ModelConfig,
     pooling: &PoolingConfig,
     lora: Option<&LoraConfig>,
-    extras: &[String],
 ) -> Result<(usize, usize)> {
     let device = Default::default();
     let backbone = Backbone::<B>::zeros(config, &device);
@@ -216,7 +217,12 @@ fn count(
     let model = EmbeddingModel {
         pooling: Pooling::new(pooling, config, &device),
         backbone,
-        dense: Vec::new(),
+        dense: recipe
+            .new
+            .iter()
+            .filter_map(|shape| projection(shape, config, pooling))
+            .map(|projection| Dense::new(&projection, &device))
+            .collect(),
         config: config.clone(),
         normalize: true,
     };
@@ -224,7 +230,7 @@ fn count(
     for one in parameters(&Trainee { model, lm_head: None, projections: Vec::new() }) {
         let trains = lora.is_none()
             || one.path.contains("pooling")
-            || extras.iter().any(|extra| one.path.contains(extra.as_str()));
+            || recipe.train.iter().any(|extra| one.path.contains(extra.as_str()));
         if trains { trained += one.size } else { frozen += one.size }
     }
     Ok((trained, frozen))

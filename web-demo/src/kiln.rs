@@ -320,6 +320,12 @@ impl Index {
         Ok(file)
     }
 
+    /// The vectors as they are kept, behind a header of some bytes.
+    pub(crate) async fn to_bytes(&self) -> Result<Vec<u8>> {
+        let saved = self.0.export().await?;
+        Ok(Reflect::get(&saved, &"bytes".into())?.unchecked_into::<Uint8Array>().to_vec())
+    }
+
     /// Reads what [`Index::to_file`] wrote.
     pub(crate) async fn from_file(file: &[u8]) -> Result<Self> {
         let wrong = |what: &str| Failure::from(format!("this is no saved index: {what}"));

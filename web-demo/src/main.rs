@@ -5,6 +5,7 @@
 
 mod kiln;
 mod layout;
+mod library;
 mod pages;
 mod parts;
 mod reading;
@@ -15,10 +16,11 @@ use gloo::storage::{LocalStorage, Storage as _};
 use leptos::prelude::*;
 use wasm_bindgen::JsCast as _;
 
+use pages::collection::add_files;
 use pages::lens::LensPage;
 use pages::map::Map;
 use pages::models::Models;
-use pages::search::{Query, Search, add_files};
+use pages::search::{Query, Search};
 use parts::megabytes;
 use state::{BUNDLED, Model, Source, State};
 

@@ -2,7 +2,7 @@
 
 use leptos::prelude::*;
 use wasm_bindgen::{Clamped, JsCast as _};
-use web_sys::{CanvasRenderingContext2d, ImageData};
+use web_sys::{CanvasRenderingContext2d, FileList, HtmlInputElement, ImageData};
 
 /// Text with some byte ranges marked.
 #[component]
@@ -19,6 +19,50 @@ pub(crate) fn Marked(text: String, ranges: Vec<std::ops::Range<usize>>) -> impl 
     }
     parts.push(view! { {text[at..].to_string()} }.into_any());
     parts
+}
+
+/// A button that asks for files.
+#[component]
+pub(crate) fn FileButton(
+    id: &'static str,
+    text: &'static str,
+    accept: &'static str,
+    #[prop(optional)] folder: bool,
+    take: impl Fn(FileList) + 'static,
+) -> impl IntoView {
+    let input = NodeRef::<leptos::html::Input>::new();
+    Effect::new(move |_| {
+        if let Some(input) = input.get() {
+            input.set_webkitdirectory(folder);
+        }
+    });
+    let open = move |_| {
+        if let Some(input) = input.get() {
+            input.click();
+        }
+    };
+    let chosen = move |event: leptos::ev::Event| {
+        let input: HtmlInputElement = event_target(&event);
+        if let Some(files) = input.files().filter(|files| files.length() > 0) {
+            take(files);
+        }
+        // The same file may be chosen again.
+        input.set_value("");
+    };
+    view! {
+        <button on:click=open>{text}</button>
+        <input
+            node_ref=input
+            id=id
+            type="file"
+            multiple=accept != ".kilnindex"
+            accept=accept
+            hidden
+            aria-hidden="true"
+            tabindex="-1"
+            on:change=chosen
+        />
+    }
 }
 
 /// A time for people: `12 s`, `3 min`.

@@ -10,14 +10,11 @@ use leptos::task::spawn_local;
 use wasm_bindgen::JsValue;
 use web_sys::AbortController;
 
-use crate::kiln::{Embedder, Failure, Hit, Index, Info, LoadProgress, Passage, Result, Vector};
-use crate::reading;
+use crate::kiln::{Embedder, Failure, Index, Info, LoadProgress, Passage};
 use crate::words::Words;
 
 /// The bundled model's address, beside the page.
 pub(crate) const BUNDLED: &str = "kiln-mini.kiln";
-/// Passages that are embedded at once: few, so that a search need not wait long for its turn.
-const AT_ONCE: usize = 8;
 
 /// How the model is.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,16 +91,33 @@ pub(crate) struct State {
 
 /// What lives on the JavaScript side, and what stops its runs.
 #[derive(Default)]
-struct Parts {
-    embedder: Option<Rc<Embedder>>,
-    index: Option<Rc<Index>>,
-    words: Option<Rc<Words>>,
+pub(crate) struct Parts {
+    pub(crate) embedder: Option<Rc<Embedder>>,
+    pub(crate) index: Option<Rc<Index>>,
+    pub(crate) words: Option<Rc<Words>>,
     loading: Option<AbortController>,
-    indexing: Option<AbortController>,
+    pub(crate) indexing: Option<AbortController>,
     /// Where the model was loaded from.
     source: Option<Source>,
-    /// Passages whose turn is still to come; another model takes them over.
-    waiting: Vec<(u32, Passage)>,
+    /// Passages that are being added, and how many of them are done; another model takes over the rest.
+    pub(crate) adding: (Rc<Vec<(u32, Passage)>>, usize),
+}
+
+/// Tells the latest of several runs from those before it.
+#[derive(Clone, Copy)]
+pub(crate) struct Turns(StoredValue<u32>);
+
+impl Turns {
+    pub(crate) fn new() -> Self {
+        Self(StoredValue::new(0))
+    }
+
+    /// Begins a run; what it gives says whether no later one has begun.
+    pub(crate) fn next(self) -> impl Fn() -> bool + Copy + 'static {
+        self.0.update_value(|turn| *turn = turn.wrapping_add(1));
+        let own = self.0.get_value();
+        move || self.0.try_get_value() == Some(own)
+    }
 }
 
 /// Seconds on a clock that only goes forward.
@@ -125,7 +139,7 @@ impl State {
         }
     }
 
-    fn parts(&self) -> Rc<RefCell<Parts>> {
+    pub(crate) fn parts(&self) -> Rc<RefCell<Parts>> {
         self.parts.get_value()
     }
 
@@ -138,7 +152,7 @@ impl State {
     }
 
     /// Tells of a failure, unless the reader stopped the run.
-    fn tell(&self, failure: &Failure) {
+    pub(crate) fn tell(&self, failure: &Failure) {
         if !failure.aborted {
             self.fail(failure.message.clone());
         }
@@ -232,276 +246,5 @@ impl State {
         self.device.set(device);
         let source = self.parts().borrow().source.clone();
         self.load_model(source.unwrap_or_else(|| Source::address(BUNDLED)));
-    }
-
-    /// The index that was saved for this model; else the passages that are here, or the built-in
-    /// ones, are indexed.
-    async fn open_passages(self) {
-        let mut here = self.passages.get_untracked();
-        Arc::make_mut(&mut here).append(&mut self.parts().borrow_mut().waiting);
-        if !here.is_empty() {
-            return self.rebuild(here).await;
-        }
-        let saved = async {
-            match Index::load(&self.save_name()).await? {
-                Some(index) => self.read(index).await.map(Some),
-                None => Ok(None),
-            }
-        };
-        match saved.await {
-            Ok(Some(read)) => self.open(read).await,
-            Ok(None) => self.add_now(reading::collection(), "the built-in collection").await,
-            Err(failure) => {
-                self.fail(format!("{}; the built-in collection is opened", failure.message));
-                self.add_now(reading::collection(), "the built-in collection").await;
-            }
-        }
-    }
-
-    /// What an index has, and whether its vectors are this model's.
-    async fn read(&self, index: Index) -> Result<(Index, Passages, bool)> {
-        let passages = index.passages()?;
-        let fits = self.is_of_this_model(&index, &passages).await?;
-        Ok((index, Arc::new(passages), fits))
-    }
-
-    /// Takes an index in the place of the present one; passages of another model are indexed again.
-    async fn open(self, (index, passages, fits): (Index, Passages, bool)) {
-        if fits {
-            self.show(index, passages);
-        } else {
-            index.dispose();
-            self.rebuild(passages).await;
-        }
-    }
-
-    /// Whether an index has the vectors that this model gives: a few are computed again.
-    async fn is_of_this_model(&self, index: &Index, passages: &[(u32, Passage)]) -> Result<bool> {
-        let Some(embedder) = self.embedder() else { return Ok(false) };
-        if index.dimensions() != embedder.info()?.dimensions {
-            return Ok(false);
-        }
-        let some = &passages[..passages.len().min(3)];
-        let ids: Vec<u32> = some.iter().map(|(id, _)| *id).collect();
-        let kept = index.vectors(&ids).await?;
-        let texts: Vec<String> = some.iter().map(|(_, passage)| embedded(passage)).collect();
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let ours = if some.is_empty() { Vec::new() } else { embedder.embed(&texts, None).await? };
-        // Signs alone keep about 0.8 of a vector's direction.
-        let enough = if index.precision() == "binary" { 0.6 } else { 0.98 };
-        Ok(kept.iter().zip(&ours).all(|(kept, ours)| kept.dot(ours) > enough))
-    }
-
-    fn save_name(&self) -> String {
-        self.model.with_untracked(|model| format!("web-demo {}", model.name()))
-    }
-
-    fn show(&self, index: Index, passages: Passages) {
-        self.precision.set(index.precision());
-        let parts = self.parts();
-        let former = {
-            let mut parts = parts.borrow_mut();
-            parts.words = Some(Rc::new(Words::new(&passages)));
-            parts.index.replace(Rc::new(index))
-        };
-        if let Some(former) = former {
-            former.dispose();
-        }
-        self.passages.set(passages);
-    }
-
-    /// Indexes passages anew, with the present model and precision.
-    async fn rebuild(self, passages: Passages) {
-        let Some(embedder) = self.embedder() else { return };
-        let created = async {
-            Index::create(embedder.info()?.dimensions, &self.precision.get_untracked()).await
-        };
-        match created.await {
-            Ok(index) => {
-                self.show(index, Arc::default());
-                self.add_entries(passages.to_vec(), "the passages").await;
-            }
-            Err(failure) => self.tell(&failure),
-        }
-    }
-
-    /// Keeps vectors in another precision from now on.
-    pub(crate) fn change_precision(self, precision: String) {
-        if self.refuse_while_busy() {
-            return;
-        }
-        // Kept for the next visit, where the browser keeps anything.
-        let _ = Browser::set("precision", &precision);
-        self.precision.set(precision);
-        spawn_local(async move { self.rebuild(self.passages.get_untracked()).await });
-    }
-
-    /// Whether passages are being added, which is then said.
-    fn refuse_while_busy(&self) -> bool {
-        let busy = self.job.with_untracked(Option::is_some);
-        if busy {
-            self.say("passages are being indexed; wait for them, or stop that first");
-        }
-        busy
-    }
-
-    /// Adds passages to those that are there.
-    pub(crate) fn add(self, passages: Vec<Passage>, what: &str) {
-        if self.refuse_while_busy() {
-            return;
-        }
-        let what = what.to_string();
-        spawn_local(async move { self.add_now(passages, &what).await });
-    }
-
-    async fn add_now(self, passages: Vec<Passage>, what: &str) {
-        if self.index().is_none() {
-            self.rebuild(Arc::default()).await;
-        }
-        let next =
-            self.passages.with_untracked(|passages| passages.last().map_or(0, |(id, _)| id + 1));
-        self.add_entries((next..).zip(passages).collect(), what).await;
-    }
-
-    async fn add_entries(self, entries: Vec<(u32, Passage)>, what: &str) {
-        let (Some(embedder), Some(index), Ok(stop)) =
-            (self.embedder(), self.index(), AbortController::new())
-        else {
-            return;
-        };
-        self.parts().borrow_mut().indexing = Some(stop.clone());
-        let (total, start) = (entries.len(), now());
-        let job = |done: usize| Job {
-            what: what.into(),
-            done,
-            total,
-            per_second: done as f64 / (now() - start).max(1e-6),
-        };
-        let mut done = 0;
-        let mut result = Ok(());
-        for some in entries.chunks(AT_ONCE) {
-            self.job.set(Some(job(done)));
-            self.parts().borrow_mut().waiting = entries[done..].to_vec();
-            result = self.add_some(&embedder, &index, some, &stop).await;
-            if result.is_err() {
-                break;
-            }
-            done += some.len();
-        }
-        self.job.set(None);
-        if !self.embedder().is_some_and(|now| Rc::ptr_eq(&now, &embedder)) {
-            // Another model has taken over.
-            return;
-        }
-        self.parts().borrow_mut().waiting.clear();
-        if total > 0 {
-            let passages = self.passages.get_untracked();
-            self.parts().borrow_mut().words = Some(Rc::new(Words::new(&passages)));
-            self.passages.notify();
-        }
-        match result {
-            Err(failure) if !failure.aborted => return self.tell(&failure),
-            Err(_) => self.say(format!("stopped: {done} of {total} passages are indexed")),
-            Ok(()) if total > 0 => {
-                self.say(format!("{total} passages indexed in {:.1} s", now() - start));
-            }
-            Ok(()) => {}
-        }
-        if let Err(failure) = index.save(&self.save_name()).await {
-            self.fail(format!("the index is not kept for the next visit: {}", failure.message));
-        }
-    }
-
-    async fn add_some(
-        &self,
-        embedder: &Embedder,
-        index: &Index,
-        entries: &[(u32, Passage)],
-        stop: &AbortController,
-    ) -> Result<()> {
-        let texts: Vec<String> = entries.iter().map(|(_, passage)| embedded(passage)).collect();
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let vectors = embedder.embed(&texts, Some(&stop.signal())).await?;
-        let rows: Vec<(u32, &Passage, Vector)> = entries
-            .iter()
-            .zip(vectors)
-            .map(|((id, passage), vector)| (*id, passage, vector))
-            .collect();
-        index.add(&rows).await?;
-        self.passages.update(|passages| Arc::make_mut(passages).extend_from_slice(entries));
-        Ok(())
-    }
-
-    /// Stops the job that is under way; what is done stays.
-    pub(crate) fn stop(&self) {
-        if let Some(stop) = &self.parts().borrow().indexing {
-            stop.abort();
-        }
-    }
-
-    /// Takes all passages out.
-    pub(crate) fn clear(self) {
-        if self.refuse_while_busy() {
-            return;
-        }
-        spawn_local(async move {
-            self.rebuild(Arc::default()).await;
-            self.say("the collection is empty");
-        });
-    }
-
-    /// The index as a file.
-    pub(crate) async fn to_file(self) -> Result<Vec<u8>> {
-        match self.index() {
-            Some(index) => index.to_file().await,
-            None => Err(Failure::from("there is no index yet".to_string())),
-        }
-    }
-
-    /// Takes a saved index in the place of the present one.
-    pub(crate) fn import(self, file: Vec<u8>) {
-        if self.refuse_while_busy() {
-            return;
-        }
-        spawn_local(async move {
-            let read = async { self.read(Index::from_file(&file).await?).await };
-            match read.await {
-                Ok(read) => {
-                    let count = read.1.len();
-                    self.say(match read.2 {
-                        true => format!("{count} passages read"),
-                        false => "the file's vectors are of another model: its passages are indexed again".into(),
-                    });
-                    self.open(read).await;
-                    // Kept for the next visit.
-                    self.add_entries(Vec::new(), "").await;
-                }
-                Err(failure) => self.tell(&failure),
-            }
-        });
-    }
-
-    /// The vector of a query.
-    pub(crate) async fn query(&self, text: &str) -> Result<Vector> {
-        let missing = || Failure::from("no model is loaded".to_string());
-        let embedder = self.embedder().ok_or_else(missing)?;
-        let vectors = embedder.embed(&[text], None).await?;
-        vectors.into_iter().next().ok_or_else(missing)
-    }
-
-    /// The k nearest passages.
-    pub(crate) async fn nearest(&self, vector: &Vector, k: usize) -> Result<Vec<Hit>> {
-        match self.index() {
-            Some(index) => index.search(vector, k).await,
-            None => Ok(Vec::new()),
-        }
-    }
-}
-
-/// What is embedded of a passage.
-pub(crate) fn embedded(passage: &Passage) -> String {
-    match passage.text.starts_with(passage.title.trim_end_matches('…')) {
-        true => passage.text.clone(),
-        false => format!("{}\n{}", passage.title, passage.text),
     }
 }

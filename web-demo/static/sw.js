@@ -7,8 +7,9 @@ self.addEventListener("install", () => self.skipWaiting());
 self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
 self.addEventListener("fetch", (event) => {
   const { request } = event;
-  const own = request.method === "GET" && new URL(request.url).origin === self.location.origin;
-  if (!own || request.url.endsWith(".kiln") || request.headers.has("range")) return;
+  const { origin, pathname } = new URL(request.url);
+  const isPage = origin === self.location.origin && /(\/|\.(html|css|js|svg|wasm))$/.test(pathname);
+  if (request.method !== "GET" || !isPage) return;
   const answer = async () => {
     const cache = await caches.open(KEPT);
     try {

@@ -6,7 +6,7 @@ use leptos::task::spawn_local;
 
 use crate::kiln::{Failure, HeadView, Lens, Token};
 use crate::parts::HeatMap;
-use crate::state::State;
+use crate::state::{State, Turns};
 
 /// Tokens of which heat maps are drawn, at most.
 const DRAWN: usize = 96;
@@ -102,15 +102,11 @@ struct Looked {
 /// The lens over a text, anew where text or model change.
 fn looked_at(state: State, text: RwSignal<String>) -> RwSignal<Option<Looked>> {
     let seen = RwSignal::new(None);
-    let turn = StoredValue::new(0u32);
+    let turns = Turns::new();
     Effect::new(move |_| {
         let text = text.get();
         let pooling = state.model.with(|model| model.info().map(|info| info.pooling.clone()));
-        let own = turn.try_update_value(|turn| {
-            *turn += 1;
-            *turn
-        });
-        let is_latest = move || Some(turn.get_value()) == own;
+        let is_latest = turns.next();
         let Some(pooling) = pooling.filter(|_| !text.trim().is_empty()) else {
             seen.set(None);
             return;

@@ -8,7 +8,7 @@ use wasm_bindgen::prelude::*;
 use web_sys::{MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use crate::kiln::{Failure, Result};
-use crate::state::State;
+use crate::state::{State, Turns};
 
 /// Passages on the map at most: more would take minutes to lay out.
 const LARGEST: usize = 3000;
@@ -65,7 +65,7 @@ pub(crate) fn Map(
 ) -> impl IntoView {
     let state = expect_context::<State>();
     let drawn = RwSignal::new(Drawn::Nothing);
-    let turn = StoredValue::new(0u32);
+    let turns = Turns::new();
     let worker = StoredValue::new_local(None::<Worker>);
     let chosen = RwSignal::new(None::<u32>);
     // Laid out when the page is looked at and the passages are complete.
@@ -81,10 +81,7 @@ pub(crate) fn Map(
     Effect::new(move |_| {
         let ids = ids.get();
         model.track();
-        let own = turn.try_update_value(|turn| {
-            *turn += 1;
-            *turn
-        });
+        let is_latest = turns.next();
         chosen.set(None);
         drawn.set(Drawn::Nothing);
         if ids.len() < 8 {
@@ -93,7 +90,7 @@ pub(crate) fn Map(
         drawn.set(Drawn::Working(0.0));
         spawn_local(async move {
             let made = lay_out(state, &ids, worker, drawn).await;
-            if Some(turn.get_value()) != own {
+            if !is_latest() {
                 return;
             }
             match made {

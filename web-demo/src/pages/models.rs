@@ -6,9 +6,9 @@ use leptos::task::spawn_local;
 use web_sys::FileList;
 
 use crate::kiln::{Failure, Hit, Index, Result, Vector, clear_cache, knows_webgpu};
-use crate::pages::search::FileButton;
-use crate::parts::{duration, megabytes};
-use crate::state::{BUNDLED, Model, Source, State, embedded, now};
+use crate::library::embedded;
+use crate::parts::{FileButton, duration, megabytes};
+use crate::state::{BUNDLED, Model, Source, State, now};
 
 /// Words of the texts whose speed is measured.
 const LENGTHS: [usize; 3] = [10, 50, 150];
@@ -413,14 +413,7 @@ async fn compare(state: State, at: RwSignal<Option<String>>) -> Result<Vec<Compa
                 }
             }
         }
-        let dimensions = index.dimensions() as f64;
-        let bits = 8.0 * (dimensions / 64.0).ceil();
-        let bytes = match precision {
-            "f32" => 4.0 * dimensions,
-            "int8" => dimensions + 4.0,
-            "binary" => bits,
-            _ => bits + dimensions + 4.0,
-        };
+        let bytes = index.to_bytes().await?.len() as f64 / passages.len() as f64;
         let expected: usize = exact.iter().map(Vec::len).sum();
         all.push(Compared {
             precision,

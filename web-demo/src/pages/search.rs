@@ -2,18 +2,16 @@
 
 use std::ops::Range;
 
-use gloo::file::{Blob, futures::read_as_bytes};
 use gloo::timers::future::TimeoutFuture;
-use js_sys::{Array, Uint8Array};
 use leptos::prelude::*;
 use leptos::task::spawn_local;
-use wasm_bindgen::JsCast as _;
-use web_sys::{FileList, HtmlAnchorElement, HtmlInputElement, Url};
 
 use crate::kiln::{Hit, Passage, Result};
-use crate::parts::{Marked, duration};
+use crate::library::embedded;
+use crate::pages::collection::Collection;
+use crate::parts::Marked;
 use crate::reading;
-use crate::state::{Model, State, embedded, now};
+use crate::state::{Model, State, Turns, now};
 
 /// Hits shown of each kind.
 const SHOWN: usize = 8;
@@ -61,7 +59,7 @@ struct Results {
 pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
     let state = expect_context::<State>();
     let results = RwSignal::new(None::<Results>);
-    let turn = StoredValue::new(0u32);
+    let turns = Turns::new();
     // Passages that are added while a query stands are found by it, but not one by one.
     let settled = Memo::new(move |_| match state.job.with(Option::is_some) {
         true => 0,
@@ -71,11 +69,7 @@ pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
         let asked = query.get();
         settled.track();
         let ready = state.model.with(|model| model.info().is_some());
-        let own = turn.try_update_value(|turn| {
-            *turn += 1;
-            *turn
-        });
-        let is_latest = move || Some(turn.get_value()) == own;
+        let is_latest = turns.next();
         if !ready || asked == Query::Text(String::new()) {
             results.set(None);
             return;
@@ -245,7 +239,9 @@ async fn search(state: State, query: &Query) -> Result<Results> {
     let (hits, like) = match query {
         Query::Text(text) => (state.nearest(&state.query(text).await?, SHOWN).await?, None),
         Query::Like(id) => {
-            let Some(index) = state.index() else { return Ok(Results::default()) };
+            let Some(index) = state.index().filter(|_| state.passage(*id).is_some()) else {
+                return Ok(Results::default());
+            };
             let vectors = index.vectors(&[*id]).await?;
             let mut hits = state.nearest(&vectors[0], SHOWN + 1).await?;
             hits.retain(|hit| hit.id != *id);
@@ -301,201 +297,4 @@ async fn mark_sentences(state: State, query: &str, mut results: Results) -> Resu
     }
     results.is_marked = true;
     Ok(results)
-}
-
-/// What is searched in, and how it changes.
-#[component]
-fn Collection() -> impl IntoView {
-    let state = expect_context::<State>();
-    let pasting = RwSignal::new(false);
-    let pasted = RwSignal::new(String::new());
-    let count = move || state.passages.with(|passages| passages.len());
-    let is_ready = move || state.model.with(|model| model.info().is_some());
-    let is_idle = move || is_ready() && !state.is_busy();
-    let add_pasted = move |_| match reading::passages("pasted text", pasted.get().as_bytes()) {
-        Ok(passages) => {
-            state.add(passages, "the pasted text");
-            pasted.set(String::new());
-            pasting.set(false);
-        }
-        Err(error) => state.fail(error),
-    };
-    view! {
-        <div class="collection">
-            {move || match state.job.get() {
-                Some(job) => {
-                    let left = (job.total - job.done) as f64 / job.per_second.max(1e-6);
-                    let rate = match job.done {
-                        0 => String::new(),
-                        _ => format!(", {:.0} passages/s, {} left", job.per_second, duration(left)),
-                    };
-                    view! {
-                        <div class="job">
-                            <label for="job">{format!("Indexing {}", job.what)}</label>
-                            <progress id="job" max=job.total.to_string() prop:value=job.done as f64></progress>
-                            <span>{format!("{} of {}{rate}", job.done, job.total)}</span>
-                            <button on:click=move |_| state.stop()>"Stop"</button>
-                        </div>
-                    }
-                        .into_any()
-                }
-                None => {
-                    let count = count();
-                    let passages = if count == 1 { "passage" } else { "passages" };
-                    view! { <p class="count">{format!("{count} {passages}, kept in this browser")}</p> }
-                        .into_any()
-                }
-            }}
-            <div class="buttons">
-                <button
-                    disabled=move || !is_idle()
-                    on:click=move |_| {
-                        state.add(reading::collection(), "the built-in collection")
-                    }
-                >
-                    "Add the built-in collection"
-                </button>
-                <button
-                    disabled=move || !is_idle()
-                    aria-expanded=move || pasting.get().to_string()
-                    on:click=move |_| pasting.update(|pasting| *pasting = !*pasting)
-                >
-                    "Paste text"
-                </button>
-                <FileButton
-                    id="files"
-                    text="Add files"
-                    accept=reading::ACCEPTED
-                    take=move |files| add_files(state, files)
-                />
-                <FileButton id="import" text="Import" accept=".kilnindex" take=move |files| import(state, files) />
-                <button disabled=move || !is_idle() || count() == 0 on:click=move |_| export(state)>
-                    "Export"
-                </button>
-                <button disabled=move || !is_idle() || count() == 0 on:click=move |_| state.clear()>
-                    "Empty"
-                </button>
-            </div>
-            <Show when=move || pasting.get()>
-                <div class="paste">
-                    <label for="pasted">"Text to search in"</label>
-                    <textarea
-                        id="pasted"
-                        rows="6"
-                        prop:value=move || pasted.get()
-                        on:input=move |event| pasted.set(event_target_value(&event))
-                    ></textarea>
-                    <button disabled=move || !is_idle() || pasted.with(|text| text.trim().is_empty()) on:click=add_pasted>
-                        "Add it"
-                    </button>
-                </div>
-            </Show>
-        </div>
-    }
-}
-
-/// A button that asks for files.
-#[component]
-pub(crate) fn FileButton(
-    id: &'static str,
-    text: &'static str,
-    accept: &'static str,
-    #[prop(optional)] folder: bool,
-    take: impl Fn(FileList) + 'static,
-) -> impl IntoView {
-    let input = NodeRef::<leptos::html::Input>::new();
-    Effect::new(move |_| {
-        if let Some(input) = input.get() {
-            input.set_webkitdirectory(folder);
-        }
-    });
-    let open = move |_| {
-        if let Some(input) = input.get() {
-            input.click();
-        }
-    };
-    let chosen = move |event: leptos::ev::Event| {
-        let input: HtmlInputElement = event_target(&event);
-        if let Some(files) = input.files().filter(|files| files.length() > 0) {
-            take(files);
-        }
-        // The same file may be chosen again.
-        input.set_value("");
-    };
-    view! {
-        <button on:click=open>{text}</button>
-        <input
-            node_ref=input
-            id=id
-            type="file"
-            multiple=accept != ".kilnindex"
-            accept=accept
-            hidden
-            aria-hidden="true"
-            tabindex="-1"
-            on:change=chosen
-        />
-    }
-}
-
-async fn bytes(file: web_sys::File) -> std::result::Result<Vec<u8>, String> {
-    let name = file.name();
-    let blob = Blob::from(web_sys::Blob::from(file));
-    read_as_bytes(&blob).await.map_err(|error| format!("{name} cannot be read: {error}"))
-}
-
-/// Adds the passages of files that were chosen or dropped.
-pub(crate) fn add_files(state: State, files: FileList) {
-    let files: Vec<web_sys::File> = (0..files.length()).filter_map(|at| files.get(at)).collect();
-    spawn_local(async move {
-        let mut passages = Vec::new();
-        let mut errors = Vec::new();
-        let count = files.len();
-        for file in files {
-            let name = file.name();
-            let read = async { reading::passages(&name, &bytes(file).await?) };
-            match read.await {
-                Ok(found) => passages.extend(found),
-                Err(error) => errors.push(error),
-            }
-        }
-        if !passages.is_empty() {
-            let what = if count == 1 { "the file".into() } else { format!("{count} files") };
-            state.add(passages, &what);
-        }
-        if !errors.is_empty() {
-            state.fail(errors.join("; "));
-        }
-    });
-}
-
-fn import(state: State, files: FileList) {
-    let Some(file) = files.get(0) else { return };
-    spawn_local(async move {
-        match bytes(file).await {
-            Ok(file) => state.import(file),
-            Err(error) => state.fail(error),
-        }
-    });
-}
-
-/// Hands the index to the browser as a download.
-fn export(state: State) {
-    spawn_local(async move {
-        let offered = async {
-            let file = state.to_file().await?;
-            let parts = Array::of1(&Uint8Array::from(file.as_slice()));
-            let blob = web_sys::Blob::new_with_u8_array_sequence(&parts)?;
-            let address = Url::create_object_url_with_blob(&blob)?;
-            let link: HtmlAnchorElement = document().create_element("a")?.unchecked_into();
-            link.set_href(&address);
-            link.set_download("passages.kilnindex");
-            link.click();
-            Url::revoke_object_url(&address)?;
-            Ok::<_, crate::kiln::Failure>(())
-        };
-        if let Err(failure) = offered.await {
-            state.fail(failure.message);
-        }
-    });
 }

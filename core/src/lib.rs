@@ -10,11 +10,13 @@
 //!
 //! * [`config`] reads Hugging Face `config.json` into a [`config::ModelConfig`];
 //! * [`tokenizer`] turns texts (with a prompt) into token batches;
+//! * [`kernels`] is what the models compute beyond Burn's own operations, for each kind of device;
 //! * [`model`] holds the post-norm encoder and the one configurable decoder;
 //! * [`pooling`] turns token states into one vector a text, and explains how;
 //! * [`loss`] holds the training losses;
 //! * [`checkpoint`] reads and writes safetensors and the sentence-transformers layout;
 //! * [`embedder`] is the whole line in one object: texts in, vectors out;
+//! * [`explanation`] says why a text got its vector, and what other pooling heads look at;
 //! * [`index`] is exact top-k search over vectors.
 //!
 //! The crate performs no I/O beyond the readers it is handed, starts no threads, reads no
@@ -24,8 +26,9 @@ pub mod checkpoint;
 pub mod config;
 pub mod embedder;
 mod error;
-mod host;
+pub mod explanation;
 pub mod index;
+pub mod kernels;
 pub mod loss;
 pub mod model;
 pub mod pooling;

@@ -17,13 +17,14 @@ if [ ! -d "$cache/transformers-js/node_modules/@huggingface/transformers" ]; the
 fi
 native="${CARGO_TARGET_DIR:-target}/release/train-native"
 models="$cache/browser-bench"
-if [ ! -e "$models/.complete" ]; then
+if [ ! -e "$models/.complete-2" ]; then
   rm -rf "$models"
   mkdir -p "$models"
   "$native" export --quiet --model "$KILN_MINILM" --weights f32 --output "$models/f32.kiln"
   "$native" export --quiet --model "$KILN_MINILM" --weights int8 --output "$models/int8.kiln"
+  "$native" export --quiet --model "$KILN_MINILM" --weights int4 --output "$models/int4.kiln"
   "$KILN_PYTHON" tests/browser/bench/export_onnx.py "$KILN_MINILM" "$models/onnx"
-  touch "$models/.complete"
+  touch "$models/.complete-2"
 fi
 "$cache/node-24/node_modules/.bin/node" tests/browser/bench/bench.mjs --texts "$texts" --models "$models" \
   --peer "$cache/transformers-js" --pkg "$PWD/wasm/pkg" --playwright "$cache/npm" --chromium "$(command -v chromium)" "$@"

@@ -6,13 +6,14 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { createRequire } from "node:module";
 import { serve } from "./server.mjs";
+import { cosine, native } from "./vectors.mjs";
 
 const { KILN_PKG, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
 const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
 
 const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
 /** Their vectors, computed natively from the same file. */
-const native = readFileSync(join(KILN_MODELS, "native.jsonl"), "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
+const expected = native("native.jsonl");
 
 const MODEL = "/models/model.kiln";
 const modelFile = join(KILN_MODELS, "model.kiln");
@@ -41,11 +42,6 @@ afterEach(async () => {
   await context.close();
 });
 
-const cosine = (a, b) => {
-  const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
-  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
-};
-
 /** What a load says that fails. */
 const failure = (source, options = {}) =>
   page.evaluate(
@@ -63,11 +59,11 @@ for (const worker of [true, false]) {
       },
       [MODEL, texts, worker],
     );
-    assert.equal(info.dimensions, native[0].length);
+    assert.equal(info.dimensions, expected[0].length);
     assert.match(info.device, /^cpu \(wasm, relaxed SIMD\)$/);
     for (const [at, vector] of vectors.entries()) {
       // The same rounded weights; sums are rounded otherwise, and activations to int8 after them.
-      assert.ok(cosine(vector, native[at]) > 0.999, `${texts[at]}: ${cosine(vector, native[at])}`);
+      assert.ok(cosine(vector, expected[at]) > 0.999, `${texts[at]}: ${cosine(vector, expected[at])}`);
     }
   });
 }
@@ -77,7 +73,7 @@ test("kiln-mini, in int4, gives its native vectors", async () => {
     const model = await window.kiln.Embedder.load("/models/mini.kiln");
     return (await model.embed(texts)).map((vector) => [...vector]);
   }, texts);
-  const expected = readFileSync(join(KILN_MODELS, "native-mini.jsonl"), "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
+  const expected = native("native-mini.jsonl");
   for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, expected[at]) > 0.999, `${texts[at]}: ${cosine(vector, expected[at])}`);
 });
 
@@ -100,7 +96,7 @@ test("without relaxed SIMD, or where that build does not compile, the other buil
   const plain = await load();
   for (const { vectors, device } of [fallen, plain]) {
     assert.equal(device, "cpu (wasm, SIMD)");
-    for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, native[at]) > 0.999, texts[at]);
+    for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, expected[at]) > 0.999, texts[at]);
   }
 });
 
@@ -259,7 +255,7 @@ test("kept bytes that are damaged are fetched again", async () => {
     await cache.put(new URL(url, location.href).href, new Response(new Uint8Array(1000)));
     return (await window.kiln.Embedder.load(url)).dimensions;
   }, MODEL);
-  assert.equal(loaded, native[0].length);
+  assert.equal(loaded, expected[0].length);
 });
 
 test("files and bytes load too, and stay the caller's", async () => {
@@ -269,7 +265,7 @@ test("files and bytes load too, and stay the caller's", async () => {
     const widths = [await load(new File([bytes], "model.kiln")), await load(bytes), await load(new Uint8Array(bytes)), await load([new File([bytes], "model.kiln")])];
     return { widths, left: bytes.byteLength };
   }, MODEL);
-  assert.deepEqual(new Set(found.widths), new Set([native[0].length]));
+  assert.deepEqual(new Set(found.widths), new Set([expected[0].length]));
   assert.ok(found.left > 0);
 });
 
@@ -278,7 +274,7 @@ test("a model folder is loaded by its address, with its own layout", async () =>
     const model = await window.kiln.Embedder.load("/models/folder");
     return (await model.embed(texts)).map((vector) => [...vector]);
   }, texts.slice(0, 4));
-  for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, native[at]) > 0.999);
+  for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, expected[at]) > 0.999);
 });
 
 test("a plain folder, whose optional files are not all there, loads without the network too", async () => {
@@ -288,7 +284,7 @@ test("a plain folder, whose optional files are not all there, loads without the 
   }, texts[0]);
   const first = await load();
   assert.equal(first.weights, null);
-  assert.ok(cosine(first.vector, native[0]) > 0.999);
+  assert.ok(cosine(first.vector, expected[0]) > 0.999);
   server.setDown(true);
   assert.deepEqual(await load(), first);
 });

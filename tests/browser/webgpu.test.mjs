@@ -6,12 +6,12 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { createRequire } from "node:module";
 import { serve } from "./server.mjs";
+import { cosine, native } from "./vectors.mjs";
 
 const { KILN_PKG, KILN_DEMO, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
 const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
 
 const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
-const native = (name) => readFileSync(join(KILN_MODELS, name), "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
 const MINI = "/models/mini.kiln";
 /** A GPU that is emulated takes seconds a batch. */
 const FEW = 4;
@@ -39,10 +39,6 @@ beforeEach(async () => {
 });
 afterEach(() => context.close());
 
-const cosine = (a, b) => {
-  const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
-  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
-};
 /** Vectors of some texts on WebGPU. */
 const onGpu = (url, texts) => page.evaluate(
   async ([url, texts]) => {

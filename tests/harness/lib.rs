@@ -85,7 +85,7 @@ pub fn minilm_or_skip() -> Option<PathBuf> {
     }
 }
 
-/// Instantiates test bodies `fn name<B: Backend>(device: B::Device)` for each device kind.
+/// Instantiates test bodies `fn name<B: Kernels>(device: B::Device)` for each device kind.
 #[macro_export]
 macro_rules! on_every_device {
     ($($name:ident),* $(,)?) => {

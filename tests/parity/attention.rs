@@ -1,11 +1,11 @@
 //! Texts longer than what is held at once take the backend's fused attention: same result.
 
-use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Distribution, Tensor};
-use kiln_core::model::{scaled_dot_product, weighted_scaled_dot_product};
+use kiln_core::kernels::Kernels;
+use kiln_core::kernels::{scaled_dot_product, weighted_scaled_dot_product};
 use kiln_tests::relative_error;
 
-fn fused_equals_plain<B: Backend>(device: B::Device) {
+fn fused_equals_plain<B: Kernels>(device: B::Device) {
     let (batch, heads, seq, dim) = (2, 2, 530, 8);
     let random = || {
         Tensor::<B, 4>::random([batch, heads, seq, dim], Distribution::Normal(0.0, 1.0), &device)

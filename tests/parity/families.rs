@@ -1,9 +1,9 @@
 //! Hidden states of every layer and the last attention of tiny random models against
 //! transformers: causal and bidirectional, padding on the right and on the left.
 
-use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{Directory, Weights, load_backbone};
 use kiln_core::config::{AttentionMode, ModelConfig};
+use kiln_core::kernels::Kernels;
 use kiln_core::model::{ModelInput, Want};
 use kiln_core::tokenizer::TokenBatch;
 use kiln_tests::{Tensors, fixture, relative_error};
@@ -11,7 +11,7 @@ use kiln_tests::{Tensors, fixture, relative_error};
 /// Largest error allowed, relative to the tensor's largest value.
 const TOLERANCE: f32 = 2e-5;
 
-fn family<B: Backend>(name: &str, device: &B::Device) {
+fn family<B: Kernels>(name: &str, device: &B::Device) {
     let folder = format!("families/{name}");
     let directory = Directory::new(fixture(&folder)).unwrap();
     let config = std::fs::read(fixture(&folder).join("config.json")).unwrap();
@@ -77,7 +77,7 @@ fn family<B: Backend>(name: &str, device: &B::Device) {
 
 macro_rules! families {
     ($($test:ident: $name:literal),* $(,)?) => {
-        $(fn $test<B: Backend>(device: B::Device) {
+        $(fn $test<B: Kernels>(device: B::Device) {
             family::<B>($name, &device);
         })*
         kiln_tests::on_every_device!($($test),*);

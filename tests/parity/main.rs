@@ -6,6 +6,7 @@ mod attention;
 mod checkpoints;
 mod compression;
 mod families;
+mod kernels;
 mod metrics;
 mod minilm;
 mod pooling;

@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{Directory, LoadOptions, load};
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::index::cosine;
+use kiln_core::kernels::Kernels;
 use kiln_tests::{Tensors, fixture, minilm_or_skip};
 
-fn compare<B: Backend>(device: &B::Device, most_words: usize) {
+fn compare<B: Kernels>(device: &B::Device, most_words: usize) {
     let Some(path) = minilm_or_skip() else { return };
     let folder = Directory::new(path).unwrap();
     let embedder: Embedder<B> = load(&folder, &LoadOptions::default(), device).unwrap();
@@ -41,7 +41,7 @@ fn compare<B: Backend>(device: &B::Device, most_words: usize) {
 }
 
 /// All texts on the CPU and on real GPUs.
-fn mixed_texts<B: Backend>(device: B::Device) {
+fn mixed_texts<B: Kernels>(device: B::Device) {
     compare::<B>(&device, usize::MAX);
 }
 

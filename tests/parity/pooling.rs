@@ -1,9 +1,9 @@
 //! Every pooling head against sentence-transformers or an independent PyTorch version.
 
-use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
 use kiln_core::checkpoint::{Directory, Weights, load_pooling};
 use kiln_core::config::{AttentionMode, ModelConfig};
+use kiln_core::kernels::Kernels;
 use kiln_core::model::{ModelInput, States};
 use kiln_core::pooling::{AnchorScore, BlockConfig, FeedForwardKind, Pooling, PoolingConfig};
 use kiln_core::tokenizer::TokenBatch;
@@ -20,7 +20,7 @@ fn model() -> ModelConfig {
 }
 
 /// A head, with its weights where the fixture has some.
-fn head<B: Backend>(
+fn head<B: Kernels>(
     config: &PoolingConfig,
     folder: Option<&str>,
     device: &B::Device,
@@ -35,7 +35,7 @@ fn head<B: Backend>(
     }
 }
 
-fn compare<B: Backend>(
+fn compare<B: Kernels>(
     config: &PoolingConfig,
     name: &str,
     folder: Option<&str>,
@@ -78,7 +78,7 @@ fn compare<B: Backend>(
     }
 }
 
-fn without_parameters<B: Backend>(device: B::Device) {
+fn without_parameters<B: Kernels>(device: B::Device) {
     let mode = AttentionMode::Causal;
     let heads = [
         PoolingConfig::Cls,
@@ -96,7 +96,7 @@ fn without_parameters<B: Backend>(device: B::Device) {
     }
 }
 
-fn attending<B: Backend>(device: B::Device) {
+fn attending<B: Kernels>(device: B::Device) {
     use AttentionMode::{Bidirectional, Causal};
     for (feed_forward, kind) in [(FeedForwardKind::Geglu, "geglu"), (FeedForwardKind::Gelu, "gelu")]
     {

@@ -1,11 +1,11 @@
 //! Shapes that were wrong in some Burn release, on every device.
 
-use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
+use kiln_core::kernels::Kernels;
 use kiln_tests::relative_error;
 
 /// `[N, K] x [K, 1]` with fused element-wise work around it (burn 5122): the shape of a score.
-fn a_column_product<B: Backend>(device: B::Device) {
+fn a_column_product<B: Kernels>(device: B::Device) {
     let (n, k) = (37, 24);
     let value = |at: usize| ((at * 7919) % 101) as f32 / 50.0 - 1.0;
     let a: Vec<f32> = (0..n * k).map(value).collect();

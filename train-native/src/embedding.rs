@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::Result;
-use burn::tensor::backend::Backend;
 use kiln_core::embedder::{EmbedOptions, Embedder, Plan, Progress};
+use kiln_core::kernels::Kernels;
 use kiln_core::tokenizer::{TokenBatch, Tokens};
 use rayon::prelude::*;
 
@@ -22,7 +22,7 @@ pub const BLOCK: usize = 4096;
 ///
 /// # Errors
 /// As [`Embedder::embed`]; [`kiln_core::Error::Cancelled`] after Ctrl-C.
-pub fn embed_texts<B: Backend>(
+pub fn embed_texts<B: Kernels>(
     embedder: &Embedder<B>,
     texts: &[impl AsRef<str> + Sync],
     options: &EmbedOptions,
@@ -41,7 +41,7 @@ pub fn embed_texts<B: Backend>(
 ///
 /// # Errors
 /// As [`Embedder::batch_vectors`]; [`kiln_core::Error::Cancelled`] when told to stop.
-pub fn embed_tokens<B: Backend>(
+pub fn embed_tokens<B: Kernels>(
     embedder: &Embedder<B>,
     tokens: Vec<Tokens>,
     options: &EmbedOptions,
@@ -56,7 +56,7 @@ pub fn embed_tokens<B: Backend>(
 ///
 /// # Errors
 /// Those of `of_batch`; [`kiln_core::Error::Cancelled`] when told to stop.
-pub fn each_batch<B: Backend, T: Send + Clone + Default>(
+pub fn each_batch<B: Kernels, T: Send + Clone + Default>(
     embedder: &Embedder<B>,
     tokens: Vec<Tokens>,
     options: &EmbedOptions,
@@ -82,7 +82,7 @@ pub fn each_batch<B: Backend, T: Send + Clone + Default>(
         }
         Ok(found)
     };
-    let found: Vec<Vec<T>> = if is_cpu::<B>(&embedder.device) {
+    let found: Vec<Vec<T>> = if B::HOST {
         plan.batches().par_iter().with_max_len(1).map(run).collect::<kiln_core::Result<_>>()?
     } else {
         plan.batches().iter().map(run).collect::<kiln_core::Result<_>>()?
@@ -95,16 +95,11 @@ pub fn each_batch<B: Backend, T: Send + Clone + Default>(
     Ok(made)
 }
 
-/// Whether a backend computes on the CPU's own cores.
-fn is_cpu<B: Backend>(device: &B::Device) -> bool {
-    B::name(device).contains("flex")
-}
-
 /// Calls `each` with the rows of every block of a file, in the file's order.
 ///
 /// # Errors
 /// A text that cannot be read, [`kiln_core::Error::Cancelled`] after Ctrl-C, or `each`'s own.
-pub fn embed_blocks<B: Backend>(
+pub fn embed_blocks<B: Kernels>(
     embedder: &Embedder<B>,
     file: &TextFile,
     total: usize,
@@ -139,7 +134,7 @@ pub fn embed_blocks<B: Backend>(
 ///
 /// # Errors
 /// As [`embed_blocks`], and a target that cannot be written.
-pub fn embed_file<B: Backend>(
+pub fn embed_file<B: Kernels>(
     embedder: &Embedder<B>,
     texts: &TextFile,
     total: usize,

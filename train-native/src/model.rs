@@ -5,12 +5,12 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{
     Directory, Folder, KilnFile, LoadOptions, Weights, load, load_adapters, read_architecture,
 };
 use kiln_core::config::ModelConfig;
 use kiln_core::embedder::Embedder;
+use kiln_core::kernels::Kernels;
 use kiln_core::pooling::PoolingConfig;
 
 use crate::hub::{ADAPTER, HubModel, is_id};
@@ -122,7 +122,7 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
 ///
 /// # Errors
 /// As [`resolve`], and whatever is wrong with the model's files.
-pub fn load_embedder<B: Backend>(
+pub fn load_embedder<B: Kernels>(
     name: &str,
     options: &LoadOptions,
     device: &B::Device,

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use burn::backend::Autodiff;
-use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{save, write_directory};
 use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::kernels::Kernels;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use serde::Serialize;
@@ -86,7 +86,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// A folder that cannot be written, or [`kiln_core::Error::Cancelled`] after Ctrl-C.
-pub fn run<B: Backend>(
+pub fn run<B: Kernels>(
     options: &Quickstart,
     device: &B::Device,
     terminal: Terminal,
@@ -134,7 +134,7 @@ pub fn run<B: Backend>(
         terminal,
     };
     struct Scores<'a, F>(&'a RetrievalSet, F);
-    impl<B: Backend, F: FnMut(String, f64)> Observer<Autodiff<B>> for Scores<'_, F> {
+    impl<B: Kernels, F: FnMut(String, f64)> Observer<Autodiff<B>> for Scores<'_, F> {
         fn after_stage(&mut self, embedder: &Embedder<B>, stage: &Stage) -> Result<()> {
             let value = score(embedder, self.0)?;
             (self.1)(format!("after stage {:?}", stage.name), value);
@@ -225,7 +225,7 @@ fn random_score(test: &RetrievalSet, seed: u64) -> f64 {
     mean_ndcg(&rankings, test)
 }
 
-fn embed<B: Backend>(
+fn embed<B: Kernels>(
     embedder: &Embedder<B>,
     texts: &[String],
     prompt: &str,
@@ -234,14 +234,14 @@ fn embed<B: Backend>(
     Ok(embed_texts(embedder, texts, &options, |_| {})?)
 }
 
-fn score<B: Backend>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<f64> {
+fn score<B: Kernels>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<f64> {
     let corpus = embed(embedder, &test.corpus, "document")?;
     let queries = embed(embedder, &test.queries, "query")?;
     Ok(mean_ndcg(&dense_rankings(&queries, &corpus, DEPTH)?, test))
 }
 
 /// The first three test queries and what the model finds.
-fn samples<B: Backend>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<Vec<Sample>> {
+fn samples<B: Kernels>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<Vec<Sample>> {
     let corpus = embed(embedder, &test.corpus, "document")?;
     let chosen = &test.queries[..3.min(test.queries.len())];
     let queries = embed(embedder, chosen, "query")?;

@@ -14,8 +14,12 @@ const buffers = ({ kiln, files }) => (kiln ? [kiln.buffer] : files.map(([, bytes
 export class Embedder {
   #calls;
   #info;
-  /** Loads the model once more, on another device. */
+  /** Loads the model once more, on the CPU. */
   #again;
+  /** The load that is under way after a GPU was lost. */
+  #moving;
+  /** What calls are told after the end. */
+  #disposed;
 
   constructor(calls, info, again) {
     this.#calls = calls;
@@ -28,7 +32,7 @@ export class Embedder {
     const on = (device, options) => opened(source, { device, cache, worker, ...options });
     const [calls, info] = await on(device, { onProgress, signal });
     onProgress?.({ stage: "ready" });
-    return new Embedder(calls, info, info.device.startsWith("cpu") ? undefined : () => on("cpu"));
+    return new Embedder(calls, info, () => on("cpu"));
   }
 
   /** A call; where the GPU is lost in the midst of it the model goes on on the CPU, with a warning. */
@@ -37,23 +41,28 @@ export class Embedder {
     try {
       return await calls.call(action, argument, options);
     } catch (error) {
-      if (error.name !== "DeviceLostError" || !this.#again) throw error;
-      // Several calls may find out; one of them loads.
+      if (error.name !== "DeviceLostError") throw error;
+      // Several calls may find out, also when the model has moved already; the first of them moves it.
       if (this.#calls === calls) await (this.#moving ??= this.#move(error));
-      else await this.#moving;
       return this.#calls.call(action, argument, options);
     }
   }
 
-  #moving;
-  async #move(error) {
-    console.warn(`kiln-embed: ${error.message}; the model goes on on the CPU`);
-    const former = this.#calls;
-    const [calls, info] = await this.#again();
-    this.#again = undefined;
-    this.#calls = calls;
-    this.#info = Object.freeze(info);
-    former.end();
+  async #move(lost) {
+    console.warn(`kiln-embed: ${lost.message}; the model goes on on the CPU`);
+    try {
+      const [calls, info] = await this.#again();
+      if (this.#disposed) {
+        calls.end(this.#disposed);
+        throw this.#disposed;
+      }
+      // Calls that still wait find out, and come again.
+      this.#calls.end(lost);
+      this.#calls = calls;
+      this.#info = Object.freeze(info);
+    } finally {
+      this.#moving = undefined;
+    }
   }
 
   get info() {
@@ -96,7 +105,8 @@ export class Embedder {
   }
 
   dispose() {
-    this.#calls.end(new Error("the embedder is disposed"));
+    this.#disposed = new Error("the embedder is disposed");
+    this.#calls.end(this.#disposed);
   }
 }
 

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use kiln_core::checkpoint::{Files, Folder, KilnFile, Manifest};
-use kiln_core::embedder::{EmbedOptions, Plan, Progress, TextExplanation};
+use kiln_core::embedder::{EmbedOptions, Plan, Progress};
+use kiln_core::explanation::TextExplanation;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 

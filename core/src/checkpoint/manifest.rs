@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 
-use burn::tensor::backend::Backend;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::folder::{Files, Folder, read_text, stays_inside};
 use crate::embedder::{EmbedOptions, Embedder};
 use crate::index::cosine;
+use crate::kernels::Kernels;
 use crate::{Error, Result};
 
 /// Name of the file.
@@ -179,7 +179,7 @@ impl SelfTest {
     ///
     /// # Errors
     /// As [`Embedder::embed`].
-    pub fn of<B: Backend>(embedder: &Embedder<B>, least_cosine: f32) -> Result<Self> {
+    pub fn of<B: Kernels>(embedder: &Embedder<B>, least_cosine: f32) -> Result<Self> {
         let texts: Vec<String> = SELF_TEST_TEXTS.iter().map(|text| text.to_string()).collect();
         let vectors =
             embedder.embed(&texts, &Self::options(), |_| std::ops::ControlFlow::Continue(()))?;
@@ -194,7 +194,7 @@ impl SelfTest {
     ///
     /// # Errors
     /// As [`Embedder::embed_async`].
-    pub async fn run<B: Backend>(&self, embedder: &Embedder<B>) -> Result<f32> {
+    pub async fn run<B: Kernels>(&self, embedder: &Embedder<B>) -> Result<f32> {
         let go_on = |_| std::ops::ControlFlow::Continue(());
         let found = embedder.embed_async(&self.texts, &Self::options(), go_on).await?;
         Ok(self.least(&found))

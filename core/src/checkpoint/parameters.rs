@@ -6,9 +6,10 @@ use burn::tensor::{Tensor, TensorData, backend::Backend};
 use super::names::{Names, Source};
 use super::safetensors::{TensorInfo, Weights};
 use crate::config::ModelConfig;
+use crate::kernels::{Kernels, Packing};
 use crate::model::{Backbone, families};
-use crate::quant::{Number, PackedMatrix, Scheme};
-use crate::{Error, Result, host};
+use crate::quant::{Number, Scheme};
+use crate::{Error, Result};
 
 /// `(name, shape, values)` of a tensor to be saved.
 pub(crate) type SavedTensor = (String, Vec<usize>, Vec<f32>);
@@ -17,7 +18,7 @@ pub(crate) type SavedTensor = (String, Vec<usize>, Vec<f32>);
 ///
 /// # Errors
 /// One error that lists every missing, unknown, mis-shaped or non-finite tensor.
-pub fn load_backbone<B: Backend>(
+pub fn load_backbone<B: Kernels>(
     config: &ModelConfig,
     weights: &mut Weights,
     device: &B::Device,
@@ -26,7 +27,7 @@ pub fn load_backbone<B: Backend>(
     let prefix = names.prefix(|name| weights.tensors().contains_key(name));
     check_layers(config, weights)?;
     let mut backbone = Backbone::zeros(config, device);
-    if host::keeps_packed::<B>(device) {
+    if B::PACKING != Packing::Never {
         keep_packed(&mut backbone, weights, &names, prefix)?;
     }
     fill(backbone, weights, &names, prefix, device)
@@ -34,7 +35,7 @@ pub fn load_backbone<B: Backend>(
 
 /// Takes the weights that the device computes with as they are packed. What does not fit stays for
 /// [`fill`], which says what is wrong.
-fn keep_packed<B: Backend>(
+fn keep_packed<B: Kernels>(
     backbone: &mut Backbone<B>,
     weights: &mut Weights,
     names: &Names,
@@ -67,7 +68,7 @@ fn keep_packed<B: Backend>(
             for name in &parts {
                 read.extend(weights.read_quantized(name)?);
             }
-            linear.keep_packed(PackedMatrix::new(&read)?);
+            linear.keep_packed(&read)?;
         }
     }
     for (path, table) in backbone.tables_mut() {
@@ -78,7 +79,7 @@ fn keep_packed<B: Backend>(
             if weights.tensors().get(&name).is_some_and(fits)
                 && let Some(read) = weights.read_quantized(&name)?
             {
-                table.keep_packed(read);
+                table.keep_packed(read)?;
             }
         }
     }
@@ -110,7 +111,7 @@ fn check_layers(config: &ModelConfig, weights: &Weights) -> Result<()> {
 }
 
 /// The tensors of a backbone under the names of its family.
-pub fn save_backbone<B: Backend>(
+pub fn save_backbone<B: Kernels>(
     config: &ModelConfig,
     backbone: &Backbone<B>,
 ) -> Result<Vec<SavedTensor>> {
@@ -118,7 +119,7 @@ pub fn save_backbone<B: Backend>(
 }
 
 /// Fills all parameters of a module.
-pub(crate) fn fill<B: Backend, M: Module<B>>(
+pub(crate) fn fill<B: Kernels, M: Module<B>>(
     module: M,
     weights: &mut Weights,
     names: &Names,
@@ -146,7 +147,7 @@ pub(crate) fn fill<B: Backend, M: Module<B>>(
 }
 
 /// The parameters of a module as tensors under the checkpoint's names.
-pub(crate) fn collect<B: Backend, M: Module<B>>(
+pub(crate) fn collect<B: Kernels, M: Module<B>>(
     module: &M,
     names: &Names,
 ) -> Result<Vec<SavedTensor>> {
@@ -175,9 +176,10 @@ impl Path {
         }
     }
 
-    /// LoRA adapters are saved on their own, not with the weights that they adapt.
-    fn is_adapter(&self) -> bool {
-        self.0.iter().any(|segment| segment == "adapters")
+    /// LoRA adapters are saved on their own, not with the weights that they adapt; packed weights
+    /// are not written here, and read before.
+    fn is_apart(&self) -> bool {
+        self.0.iter().any(|segment| segment == "adapters" || segment == "packed")
     }
 
     fn dotted(&self) -> String {
@@ -195,7 +197,7 @@ struct Loader<'a, B: Backend> {
     weights: &'a mut Weights,
 }
 
-impl<B: Backend> Loader<'_, B> {
+impl<B: Kernels> Loader<'_, B> {
     /// The parameter's values, or `None` after noting what is wrong with them.
     fn read<const D: usize>(&mut self, shape: [usize; D]) -> Result<Option<Tensor<B, D>>> {
         let Source { parts, transposed } = self.names.source(&self.path.dotted())?;
@@ -247,7 +249,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 }
 
-impl<B: Backend> ModuleMapper<B> for Loader<'_, B> {
+impl<B: Kernels> ModuleMapper<B> for Loader<'_, B> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -258,9 +260,7 @@ impl<B: Backend> ModuleMapper<B> for Loader<'_, B> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         // Packed weights have left an empty tensor behind.
-        if self.failure.is_some()
-            || self.path.is_adapter()
-            || param.lazy_shape().num_elements() == 0
+        if self.failure.is_some() || self.path.is_apart() || param.lazy_shape().num_elements() == 0
         {
             return param;
         }
@@ -287,7 +287,7 @@ struct Saver<'a> {
 }
 
 impl Saver<'_> {
-    fn save<B: Backend, const D: usize>(&mut self, tensor: Tensor<B, D>) -> Result<()> {
+    fn save<B: Kernels, const D: usize>(&mut self, tensor: Tensor<B, D>) -> Result<()> {
         let Source { parts, transposed } = self.names.source(&self.path.dotted())?;
         let total = tensor.dims()[D - 1];
         let mut column = 0;
@@ -306,7 +306,7 @@ impl Saver<'_> {
     }
 }
 
-impl<B: Backend> ModuleVisitor<B> for Saver<'_> {
+impl<B: Kernels> ModuleVisitor<B> for Saver<'_> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -316,7 +316,7 @@ impl<B: Backend> ModuleVisitor<B> for Saver<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if self.failure.is_none() && !self.path.is_adapter() {
+        if self.failure.is_none() && !self.path.is_apart() {
             self.failure = self.save(param.val()).err();
         }
     }

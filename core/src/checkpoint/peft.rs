@@ -2,12 +2,13 @@
 //! `adapter_model.safetensors`.
 
 use burn::module::Param;
-use burn::tensor::{Tensor, TensorData, backend::Backend};
+use burn::tensor::{Tensor, TensorData};
 use serde_json::{Value, json};
 
 use super::folder::{Files, Folder, read_text};
 use super::safetensors::{Weights, write_safetensors};
 use crate::config::ModelConfig;
+use crate::kernels::Kernels;
 use crate::model::{Backbone, LoraConfig};
 use crate::{Error, Result};
 
@@ -20,7 +21,7 @@ const PREFIX: &str = "base_model.model.";
 ///
 /// # Errors
 /// A backbone without adapters, or values that cannot be read back from the device.
-pub fn save_adapters<B: Backend>(
+pub fn save_adapters<B: Kernels>(
     backbone: &Backbone<B>,
     config: &ModelConfig,
     lora: &LoraConfig,
@@ -76,7 +77,7 @@ pub fn save_adapters<B: Backend>(
 ///
 /// # Errors
 /// Another kind of adapter than plain LoRA, or tensors that do not fit the backbone; each is named.
-pub fn load_adapters<B: Backend>(
+pub fn load_adapters<B: Kernels>(
     backbone: Backbone<B>,
     config: &ModelConfig,
     folder: &dyn Folder,

@@ -10,9 +10,10 @@ use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
 use super::linear::Linear;
 use super::mask::attention_mask;
-use super::rotary::{Angles, Rotary};
+use super::rotary::Rotary;
 use super::{ModelInput, Shared};
 use crate::config::{AttentionMode, DecoderConfig, ModelConfig};
+use crate::kernels::{Angles, Kernels};
 
 /// Token embeddings, pre-norm blocks, final norm.
 #[derive(Module, Debug)]
@@ -43,7 +44,7 @@ pub struct DecoderBlock<B: Backend> {
     pub feed_forward: FeedForward<B>,
 }
 
-impl<B: Backend> Decoder<B> {
+impl<B: Kernels> Decoder<B> {
     pub(super) fn new(
         config: &ModelConfig,
         decoder: &DecoderConfig,
@@ -125,7 +126,7 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-impl<B: Backend> DecoderBlock<B> {
+impl<B: Kernels> DecoderBlock<B> {
     pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,

@@ -6,8 +6,9 @@
 
 use std::cell::Cell;
 
+use crate::kernels::Kernels;
 use burn::module::Module;
-use burn::tensor::{Distribution, Tensor, TensorData, backend::Backend};
+use burn::tensor::{Distribution, Tensor, TensorData};
 
 thread_local! {
     static STATE: Cell<u64> = const { Cell::new(0) };
@@ -17,15 +18,11 @@ thread_local! {
 ///
 /// Burn's CPU backend has one generator for all threads, whose draws would depend on which thread
 /// comes first; there the masks come from a generator of this thread's own.
-pub fn seed_dropout<B: Backend>(device: &B::Device, seed: u64) {
+pub fn seed_dropout<B: Kernels>(device: &B::Device, seed: u64) {
     STATE.set(seed);
-    if !is_host::<B>(device) {
+    if !B::HOST {
         B::seed(device, seed);
     }
-}
-
-fn is_host<B: Backend>(device: &B::Device) -> bool {
-    B::name(device).contains("flex")
 }
 
 /// Zeroes values at random in training and scales the others by `1 / (1 - probability)`.
@@ -37,13 +34,13 @@ pub struct Dropout {
 
 impl Dropout {
     /// Any shape to the same; unchanged outside training (a backend without autodiff).
-    pub fn forward<B: Backend, const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+    pub fn forward<B: Kernels, const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
         let device = x.device();
         if !B::ad_enabled(&device) || self.probability == 0.0 {
             return x;
         }
         let kept = 1.0 - self.probability;
-        let mask = if is_host::<B>(&device) {
+        let mask = if B::HOST {
             let shape = x.shape();
             let threshold = (kept * u32::MAX as f64) as u32;
             let scale = (1.0 / kept) as f32;

@@ -6,56 +6,72 @@ use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend, module};
 
-use crate::host;
-use crate::quant::Quantized;
+use crate::Result;
+use crate::kernels::{Kernels, Packing};
+use crate::quant::{PackedTable, Quantized};
 
 /// One row a token, position or type.
 #[derive(Module, Debug)]
 pub struct Embedding<B: Backend> {
     /// `[rows, width]`.
     pub weight: Param<Tensor<B, 2>>,
-    /// The table in few bits, which then is used in its place (inference on the CPU).
+    /// The table in few bits in the host's memory, which then is used in its place.
     #[module(skip)]
-    packed: Option<Arc<Quantized>>,
+    packed_on_host: Option<Arc<Quantized>>,
+    /// The same in the device's memory.
+    packed: Option<PackedTable<B>>,
 }
 
-impl<B: Backend> Embedding<B> {
+impl<B: Kernels> Embedding<B> {
     /// A table of a size.
     pub fn new([rows, width]: [usize; 2], init: &Initializer, device: &B::Device) -> Self {
-        Self { weight: init.init([rows, width], device), packed: None }
+        Self { weight: init.init([rows, width], device), packed_on_host: None, packed: None }
     }
 
     /// Rows of ids `[batch, seq]`: `[batch, seq, width]`.
     pub fn forward(&self, ids: Tensor<B, 2, Int>) -> Tensor<B, 3> {
-        match &self.packed {
-            Some(packed) => host::packed_rows(ids, packed, &self.weight.device()),
-            None => module::embedding(self.weight.val(), ids),
+        match (&self.packed_on_host, &self.packed) {
+            (Some(packed), _) => B::host_rows(ids, packed, &self.weight.device()),
+            (_, Some(packed)) => packed.rows(ids),
+            _ => module::embedding(self.weight.val(), ids),
         }
     }
 
     /// The whole table `[rows, width]`.
     pub fn table(&self) -> Tensor<B, 2> {
-        match &self.packed {
-            Some(packed) => {
+        match (&self.packed_on_host, &self.packed) {
+            (Some(packed), _) => {
                 let data = TensorData::new(packed.values(), packed.shape());
                 Tensor::from_data(data, &self.weight.device())
             }
-            None => self.weight.val(),
+            (_, Some(packed)) => packed.table(),
+            _ => self.weight.val(),
         }
     }
 
-    /// Uses a packed table from now on, and lets the full one go.
-    pub(crate) fn keep_packed(&mut self, packed: Quantized) {
+    /// Uses a quantized table from now on, as the backend keeps it, and lets the full one go; what
+    /// the backend does not keep so is left alone.
+    ///
+    /// # Errors
+    /// A table that cannot be packed, which is a defect.
+    pub(crate) fn keep_packed(&mut self, table: Quantized) -> Result<()> {
         let device = self.weight.lazy_device();
+        match B::PACKING {
+            Packing::Host => self.packed_on_host = Some(Arc::new(table)),
+            Packing::Device if PackedTable::<B>::takes(&table) => {
+                self.packed = Some(PackedTable::new(&table, &device)?);
+            }
+            Packing::Never | Packing::Device => return Ok(()),
+        }
         self.weight = Param::from_tensor(Tensor::zeros([0, 0], &device));
-        self.packed = Some(Arc::new(packed));
+        Ok(())
     }
 
     /// Makes a packed table into a full one again.
     pub(crate) fn unpack(&mut self) {
-        if self.packed.is_some() {
+        if self.packed_on_host.is_some() || self.packed.is_some() {
             self.weight = Param::from_tensor(self.table());
-            self.packed = None;
+            (self.packed_on_host, self.packed) = (None, None);
         }
     }
 }

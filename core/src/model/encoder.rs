@@ -10,6 +10,7 @@ use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
 use super::linear::Linear;
 use crate::config::{EncoderConfig, ModelConfig};
+use crate::kernels::Kernels;
 
 /// Token, position and type embeddings, then post-norm blocks.
 #[derive(Module, Debug)]
@@ -38,9 +39,11 @@ pub struct EncoderBlock<B: Backend> {
     pub feed_forward: FeedForward<B>,
     /// Norm after the feed-forward's residual sum.
     pub feed_forward_norm: LayerNorm<B>,
+    /// Of both norms.
+    epsilon: f64,
 }
 
-impl<B: Backend> Encoder<B> {
+impl<B: Kernels> Encoder<B> {
     pub(super) fn new(
         config: &ModelConfig,
         encoder: &EncoderConfig,
@@ -74,6 +77,7 @@ impl<B: Backend> Encoder<B> {
                 device,
             ),
             feed_forward_norm: norm(),
+            epsilon: config.norm_eps,
         };
         Self {
             token_embedding: Embedding::new([config.vocab_size, hidden], init, device),
@@ -99,7 +103,7 @@ impl<B: Backend> Encoder<B> {
     }
 }
 
-impl<B: Backend> EncoderBlock<B> {
+impl<B: Kernels> EncoderBlock<B> {
     pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
@@ -107,8 +111,13 @@ impl<B: Backend> EncoderBlock<B> {
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let (attended, weights) = self.attention.forward(x.clone(), mask, None, want_weights);
-        let x = self.attention_norm.forward(x + attended);
-        let x = self.feed_forward_norm.forward(x.clone() + self.feed_forward.forward(x));
+        let x = B::add_and_norm(x, attended, &self.attention_norm, self.epsilon);
+        let x = B::add_and_norm(
+            x.clone(),
+            self.feed_forward.forward(x),
+            &self.feed_forward_norm,
+            self.epsilon,
+        );
         (x, weights)
     }
 

@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, activation, backend::Backend};
 
 use super::linear::Linear;
 use crate::config::Activation;
-use crate::host;
+use crate::kernels::Kernels;
 
 /// `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` with a gate.
 #[derive(Module, Debug)]
@@ -21,7 +21,7 @@ pub struct FeedForward<B: Backend> {
     activation: Activation,
 }
 
-impl<B: Backend> FeedForward<B> {
+impl<B: Kernels> FeedForward<B> {
     /// `names` are what the family calls gate (unless there is none), up and down.
     pub(super) fn new(
         [hidden, intermediate]: [usize; 2],
@@ -56,9 +56,9 @@ impl<B: Backend> FeedForward<B> {
     }
 }
 
-fn activate<B: Backend>(x: Tensor<B, 3>, activation: Activation) -> Tensor<B, 3> {
+fn activate<B: Kernels>(x: Tensor<B, 3>, activation: Activation) -> Tensor<B, 3> {
     match activation {
-        Activation::Gelu => host::gelu(x),
+        Activation::Gelu => B::exact_gelu(x),
         Activation::GeluTanh => activation::gelu_approximate(x),
         Activation::Silu => activation::silu(x),
         Activation::Relu => activation::relu(x),

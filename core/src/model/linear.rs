@@ -8,8 +8,9 @@ use burn::tensor::{Bool, Tensor, TensorData, backend::Backend, module};
 
 use super::gram::Observer;
 use super::lora::{Adapter, LoraConfig, names_module};
-use crate::quant::PackedMatrix;
-use crate::{Error, Result, host};
+use crate::kernels::{Kernels, Packing};
+use crate::quant::{PackedMatrix, PackedWeight, Quantized};
+use crate::{Error, Result};
 
 /// `y = x W + b` with `W` `[in, out]`.
 ///
@@ -28,9 +29,11 @@ pub struct Linear<B: Backend> {
     parts: Vec<(String, usize)>,
     /// Whether the weight holds the adapters' update already.
     merged: bool,
-    /// The weight in few bits, which then is used in its place (inference on the CPU).
+    /// The weight in few bits in the host's memory, which then is used in its place.
     #[module(skip)]
-    packed: Option<Arc<PackedMatrix>>,
+    packed_on_host: Option<Arc<PackedMatrix>>,
+    /// The same in the device's memory.
+    packed: Option<PackedWeight<B>>,
     /// True where a weight may be other than zero, in a pruned model that stays so; adapters
     /// included.
     mask: Option<Param<Tensor<B, 2, Bool>>>,
@@ -39,7 +42,7 @@ pub struct Linear<B: Backend> {
     observer: Option<Observer>,
 }
 
-impl<B: Backend> Linear<B> {
+impl<B: Kernels> Linear<B> {
     /// A layer of the given parts; `name` and width each.
     pub fn new(
         input: usize,
@@ -55,6 +58,7 @@ impl<B: Backend> Linear<B> {
             adapters: Vec::new(),
             parts: parts.iter().map(|(name, width)| (name.to_string(), *width)).collect(),
             merged: false,
+            packed_on_host: None,
             packed: None,
             mask: None,
             observer: None,
@@ -95,19 +99,31 @@ impl<B: Backend> Linear<B> {
         self.mask = Some(Param::initialized(ParamId::new(), mask));
     }
 
-    /// Uses packed weights from now on, and lets the full ones go.
-    pub(crate) fn keep_packed(&mut self, packed: PackedMatrix) {
+    /// Uses quantized projections side by side from now on, as the backend keeps them, and lets the
+    /// full weights go.
+    ///
+    /// # Errors
+    /// Projections that cannot be packed together.
+    pub(crate) fn keep_packed(&mut self, parts: &[Quantized]) -> Result<()> {
         let device = self.weight.lazy_device();
+        match B::PACKING {
+            Packing::Never => return Ok(()),
+            Packing::Host => self.packed_on_host = Some(Arc::new(PackedMatrix::new(parts)?)),
+            Packing::Device => self.packed = Some(PackedWeight::new(parts, &device)?),
+        }
         self.weight = Param::from_tensor(Tensor::zeros([0, 0], &device));
-        self.packed = Some(Arc::new(packed));
+        Ok(())
     }
 
     /// Makes packed weights into full ones again.
     pub(crate) fn unpack(&mut self) {
-        if let Some(packed) = self.packed.take() {
+        if let Some(packed) = self.packed_on_host.take() {
             let device = self.weight.device();
             let data = TensorData::new(packed.weights(), packed.shape());
             self.weight = Param::from_data(data, &device);
+        }
+        if let Some(packed) = self.packed.take() {
+            self.weight = Param::from_tensor(packed.weights());
         }
     }
 
@@ -128,8 +144,11 @@ impl<B: Backend> Linear<B> {
         {
             gram.add(&x);
         }
+        if let Some(packed) = &self.packed_on_host {
+            return B::host_linear(x, packed, bias);
+        }
         if let Some(packed) = &self.packed {
-            return host::packed_linear(x, packed, bias);
+            return packed.linear(x, bias);
         }
         if let Some(mask) = &self.mask {
             let mut weight = self.weight.val();
@@ -139,9 +158,9 @@ impl<B: Backend> Linear<B> {
             return module::linear(x, weight.mask_fill(mask.val().bool_not(), 0.0), bias);
         }
         if self.adapters.is_empty() || self.merged {
-            return module::linear(x, self.weight.val(), bias);
+            return B::dense_linear(x, self.weight.val(), bias);
         }
-        let y = module::linear(x.clone(), self.weight.val(), bias);
+        let y = B::dense_linear(x.clone(), self.weight.val(), bias);
         y + self.adapted(x)
     }
 

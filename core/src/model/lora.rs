@@ -6,6 +6,7 @@ use burn::tensor::{Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
 
 use super::Dropout;
+use crate::kernels::Kernels;
 
 /// Which projections get an adapter, and of what size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,7 +67,7 @@ pub struct Adapter<B: Backend> {
     module: String,
 }
 
-impl<B: Backend> Adapter<B> {
+impl<B: Kernels> Adapter<B> {
     pub(super) fn new(
         [part, module]: [&str; 2],
         [input, output]: [usize; 2],

@@ -19,7 +19,7 @@ use burn::module::{Module, ModuleMapper};
 use burn::nn::Initializer;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, backend::Backend};
 
-pub use attention::{Attention, scaled_dot_product, weighted_scaled_dot_product};
+pub use attention::Attention;
 pub use decoder::{Decoder, DecoderBlock};
 pub use dropout::{Dropout, seed_dropout};
 pub use embedding::Embedding;
@@ -32,6 +32,7 @@ pub use mask::attention_mask;
 pub use rotary::{Rotary, inverse_frequencies};
 
 use crate::config::{Architecture, AttentionMode, ModelConfig, check_kept};
+use crate::kernels::{Angles, Kernels};
 use crate::tokenizer::TokenBatch;
 use crate::{Error, Result};
 
@@ -66,7 +67,7 @@ pub struct States<B: Backend> {
 /// What all blocks of one forward pass share: rotary angles and attention masks.
 #[derive(Debug, Clone)]
 pub struct Shared<B: Backend> {
-    angles: Option<rotary::Angles<B>>,
+    angles: Option<Angles<B>>,
     /// Distinct masks `[batch, 1, query, key]`, true where a query must not look.
     masks: Vec<Option<Tensor<B, 4, Bool>>>,
     mask_of_layer: Vec<usize>,
@@ -87,7 +88,7 @@ pub struct ModelInput<B: Backend> {
     pub padded: bool,
 }
 
-impl<B: Backend> ModelInput<B> {
+impl<B: Kernels> ModelInput<B> {
     /// Copies a token batch to a device.
     pub fn new(tokens: &TokenBatch, device: &B::Device) -> Self {
         let shape = [tokens.batch, tokens.seq];
@@ -109,9 +110,9 @@ impl<B: Backend> ModelInput<B> {
 ///
 /// Burn draws a parameter at its first use, and a clone made before that would draw another
 /// value; so a random module is only handed out once it is drawn.
-pub(crate) fn initialized<B: Backend, M: Module<B>>(module: M) -> M {
+pub(crate) fn initialized<B: Kernels, M: Module<B>>(module: M) -> M {
     struct Draw;
-    impl<B: Backend> ModuleMapper<B> for Draw {}
+    impl<B: Kernels> ModuleMapper<B> for Draw {}
     module.map(&mut Draw)
 }
 
@@ -125,7 +126,7 @@ pub enum Backbone<B: Backend> {
     Decoder(Decoder<B>),
 }
 
-impl<B: Backend> Backbone<B> {
+impl<B: Kernels> Backbone<B> {
     /// A backbone with random weights: N(0, 0.02), biases zero, norms one.
     pub fn random(config: &ModelConfig, device: &B::Device) -> Self {
         let init = Initializer::Normal { mean: 0.0, std: 0.02 };

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
 use crate::config::{Rope, RopeScaling};
-use crate::host;
+use crate::kernels::Angles;
 
 /// Rotates the heads of queries and keys by angles that grow with the position.
 #[derive(Module, Clone, Debug, Default)]
@@ -18,9 +18,6 @@ pub struct Rotary {
     #[module(skip)]
     scale: f32,
 }
-
-/// cos and sin tables `[1, 1, seq, head_dim]`.
-pub(super) type Angles<B> = (Tensor<B, 4>, Tensor<B, 4>);
 
 impl Rotary {
     /// Frequencies for heads of the given width.
@@ -50,19 +47,6 @@ impl Rotary {
             Tensor::from_data(TensorData::new(values, [1, 1, seq, half * 2]), device)
         };
         (table(f32::cos), table(f32::sin))
-    }
-
-    /// Rotates `[batch, seq, heads, head_dim]`.
-    pub(super) fn rotate<B: Backend>(x: Tensor<B, 4>, (cos, sin): &Angles<B>) -> Tensor<B, 4> {
-        let [_, seq, _, width] = x.dims();
-        let table = |angles: &Tensor<B, 4>| angles.clone().reshape([1, seq, 1, width]);
-        let (cos, sin) = (table(cos), table(sin));
-        if host::is_any_host(&x) {
-            return host::rotate(x, cos, sin);
-        }
-        let first = x.clone().narrow(3, 0, width / 2);
-        let second = x.clone().narrow(3, width / 2, width / 2);
-        x * cos + Tensor::cat(vec![second.neg(), first], 3) * sin
     }
 }
 

@@ -5,6 +5,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Tensor, activation, backend::Backend};
 use serde::{Deserialize, Serialize};
 
+use crate::kernels::Kernels;
 use crate::model::{Linear, initialized};
 use crate::{Error, Result};
 
@@ -50,7 +51,7 @@ pub struct Dense<B: Backend> {
     config: DenseConfig,
 }
 
-impl<B: Backend> Dense<B> {
+impl<B: Kernels> Dense<B> {
     /// A projection, randomly initialised.
     pub fn new(config: &DenseConfig, device: &B::Device) -> Self {
         let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };

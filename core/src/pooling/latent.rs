@@ -9,12 +9,13 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
-use burn::tensor::{Bool, Distribution, Tensor, activation, backend::Backend};
+use burn::tensor::{Bool, Distribution, Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
 
 use super::{Explanation, token};
 use crate::config::AttentionMode;
-use crate::model::{Linear, ModelInput, weighted_scaled_dot_product};
+use crate::kernels::{Kernels, weighted_scaled_dot_product};
+use crate::model::{Linear, ModelInput};
 use crate::{Error, Result};
 
 /// Sizes of an attending head. The defaults are small; the papers' are in the recipes.
@@ -125,17 +126,17 @@ pub struct LatentFeedForward<B: Backend> {
 /// LayerNorm epsilon, as PyTorch's default in the released code.
 const EPSILON: f64 = 1e-5;
 
-fn norm<B: Backend>(size: usize, device: &B::Device) -> LayerNorm<B> {
+fn norm<B: Kernels>(size: usize, device: &B::Device) -> LayerNorm<B> {
     LayerNormConfig::new(size).with_epsilon(EPSILON).init(device)
 }
 
 /// PyTorch's default for `nn.Linear`: uniform within `1/sqrt(in)`.
-fn linear<B: Backend>(input: usize, output: usize, bias: bool, device: &B::Device) -> Linear<B> {
+fn linear<B: Kernels>(input: usize, output: usize, bias: bool, device: &B::Device) -> Linear<B> {
     let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
     Linear::new(input, &[("", output)], bias, &init, device)
 }
 
-impl<B: Backend> CrossAttention<B> {
+impl<B: Kernels> CrossAttention<B> {
     fn new(
         config: &BlockConfig,
         query: usize,
@@ -185,7 +186,7 @@ impl<B: Backend> CrossAttention<B> {
     }
 }
 
-impl<B: Backend> LatentFeedForward<B> {
+impl<B: Kernels> LatentFeedForward<B> {
     fn new(kind: FeedForwardKind, size: usize, device: &B::Device) -> Self {
         let up = match kind {
             FeedForwardKind::Geglu => 8 * size,
@@ -202,17 +203,17 @@ impl<B: Backend> LatentFeedForward<B> {
     fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         let up = self.up.forward(self.norm.forward(x.clone()));
         let inner = match self.kind {
-            FeedForwardKind::Gelu => activation::gelu(up),
+            FeedForwardKind::Gelu => B::exact_gelu(up),
             FeedForwardKind::Geglu => {
                 let half = up.dims()[2] / 2;
-                up.clone().narrow(2, 0, half) * activation::gelu(up.narrow(2, half, half))
+                up.clone().narrow(2, 0, half) * B::exact_gelu(up.narrow(2, half, half))
             }
         };
         x + self.down.forward(inner)
     }
 }
 
-impl<B: Backend> PoolingBlock<B> {
+impl<B: Kernels> PoolingBlock<B> {
     pub(super) fn self_attention(config: &BlockConfig, hidden: usize, device: &B::Device) -> Self {
         Self {
             latents: None,
@@ -337,7 +338,7 @@ impl<B: Backend> PoolingBlock<B> {
 
 /// One state a layer, `[batch, layers, hidden]` from tensors `[batch, seq, hidden]`, and the
 /// weights of the tokens in it, `[batch, seq]`.
-pub fn layer_states<B: Backend>(
+pub fn layer_states<B: Kernels>(
     layers: &[Tensor<B, 3>],
     input: &ModelInput<B>,
     state: LayerState,
@@ -350,6 +351,6 @@ pub fn layer_states<B: Backend>(
     (Tensor::stack::<3>(states, 1), weights)
 }
 
-fn latents<B: Backend>(count: usize, width: usize, device: &B::Device) -> Param<Tensor<B, 2>> {
+fn latents<B: Kernels>(count: usize, width: usize, device: &B::Device) -> Param<Tensor<B, 2>> {
     Param::from_tensor(Tensor::random([count, width], Distribution::Normal(0.0, 1.0), device))
 }

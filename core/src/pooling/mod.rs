@@ -21,6 +21,7 @@ pub use latent::{
 };
 
 use crate::config::{AttentionMode, ModelConfig};
+use crate::kernels::Kernels;
 use crate::model::{ModelInput, States, Want, initialized};
 use crate::{Error, Result};
 
@@ -161,7 +162,7 @@ pub struct Pooling<B: Backend> {
     config: PoolingConfig,
 }
 
-impl<B: Backend> Pooling<B> {
+impl<B: Kernels> Pooling<B> {
     /// A head for a model, freshly initialised.
     pub fn new(config: &PoolingConfig, model: &ModelConfig, device: &B::Device) -> Self {
         use PoolingConfig as P;

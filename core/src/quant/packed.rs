@@ -5,7 +5,7 @@
 //! instruction wants one side; what the offset adds depends on the activations alone.
 
 use super::quantized::Quantized;
-use super::scheme::Number;
+use super::scheme::{Number, Scheme};
 use crate::{Error, Result};
 
 /// Outputs that are computed together.
@@ -50,16 +50,7 @@ impl PackedMatrix {
     /// No projection, projections of different widths or schemes, or numbers that are not whole
     /// (FP8), with which the product does not compute.
     pub fn new(parts: &[Quantized]) -> Result<Self> {
-        let first = parts.first().ok_or_else(|| Error::invalid("no matrix to pack"))?;
-        let (scheme, [_, inputs]) = (first.scheme(), first.shape());
-        if !matches!(scheme.number, Number::Int8 | Number::Int4) {
-            return Err(Error::invalid(format!("{scheme} is not computed with as it is")));
-        }
-        if parts.iter().any(|part| part.scheme() != scheme || part.shape()[1] != inputs) {
-            return Err(Error::invalid("the parts of a projection are kept in different ways"));
-        }
-        scheme.check(inputs)?;
-        let outputs = parts.iter().map(|part| part.shape()[0]).sum::<usize>();
+        let (scheme, inputs, outputs) = side_by_side(parts)?;
         let block = scheme.block_in(inputs);
         let (groups, blocks) = (outputs.div_ceil(LANES), inputs / block);
         let nought = offset(scheme.number) as u8;
@@ -158,6 +149,23 @@ impl PackedMatrix {
         }
         Activations { values, blocks }
     }
+}
+
+/// Scheme, inputs and outputs of projections `[outputs, inputs]` that are to lie side by side.
+///
+/// # Errors
+/// As [`PackedMatrix::new`].
+pub(super) fn side_by_side(parts: &[Quantized]) -> Result<(Scheme, usize, usize)> {
+    let first = parts.first().ok_or_else(|| Error::invalid("no matrix to pack"))?;
+    let (scheme, [_, inputs]) = (first.scheme(), first.shape());
+    if !matches!(scheme.number, Number::Int8 | Number::Int4) {
+        return Err(Error::invalid(format!("{scheme} is not computed with as it is")));
+    }
+    if parts.iter().any(|part| part.scheme() != scheme || part.shape()[1] != inputs) {
+        return Err(Error::invalid("the parts of a projection are kept in different ways"));
+    }
+    scheme.check(inputs)?;
+    Ok((scheme, inputs, parts.iter().map(|part| part.shape()[0]).sum()))
 }
 
 /// What makes a weight an unsigned number.

@@ -41,6 +41,9 @@ const runs = options.webgpu
   ? [
       ["f32", "kiln-embed", "kiln", "/models/f32.kiln", "webgpu"],
       ["f32", "transformers.js", "peer", "fp32", "webgpu"],
+      // Weights that stay packed in the GPU's memory; the peer has none for whole models.
+      ["int8", "kiln-embed", "kiln", "/models/int8.kiln", "webgpu"],
+      ["int4", "kiln-embed", "kiln", "/models/int4.kiln", "webgpu"],
     ]
   : [
       ["f32", "kiln-embed", "kiln", "/models/f32.kiln", "cpu"],
@@ -78,6 +81,10 @@ if (options.json) {
   }
   for (const precision of new Set(rows.map((row) => row.precision))) {
     const [ours, theirs] = rows.filter((row) => row.precision === precision);
+    if (!theirs) {
+      console.log(`${precision}: ${(ours.textsPerSecond / rows[0].textsPerSecond).toFixed(2)}x our own f32`);
+      continue;
+    }
     console.log(`${precision}: ${(ours.textsPerSecond / theirs.textsPerSecond).toFixed(2)}x their throughput, ${(ours.megabytes / theirs.megabytes).toFixed(2)}x their bytes, ${(ours.firstVectorMs / theirs.firstVectorMs).toFixed(2)}x their time to the first vector, ${(ours.memory / theirs.memory).toFixed(2)}x their memory`);
   }
 }

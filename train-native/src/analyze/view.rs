@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
-use burn::tensor::backend::Backend;
-use kiln_core::embedder::{EmbedOptions, TextExplanation};
+use kiln_core::embedder::EmbedOptions;
+use kiln_core::explanation::TextExplanation;
+use kiln_core::kernels::Kernels;
 use kiln_core::model::ModelInput;
 use kiln_core::pooling::{AnchorScore, LayerState, PoolingConfig, anchor_weights, layer_states};
 use kiln_core::tokenizer::{TokenBatch, Tokens};
@@ -57,7 +58,7 @@ pub trait View: Encoder {
     fn look(&self, text: &str, prompt: &str) -> Result<TextView>;
 }
 
-fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> kiln_core::Result<Vec<f32>> {
+fn values<B: Kernels, const D: usize>(tensor: Tensor<B, D>) -> kiln_core::Result<Vec<f32>> {
     let data = tensor.into_data().convert::<f32>().into_vec();
     data.map_err(|e| kiln_core::Error::invalid(format!("values could not be read back: {e:?}")))
 }
@@ -75,7 +76,7 @@ fn readable(token: &str) -> String {
     }
 }
 
-impl<B: Backend> View for ModelEncoder<B> {
+impl<B: Kernels> View for ModelEncoder<B> {
     fn pooling(&self) -> &PoolingConfig {
         self.embedder.model.pooling.config()
     }

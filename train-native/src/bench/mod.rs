@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::Manifest;
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::index::cosine;
+use kiln_core::kernels::Kernels;
 use serde::{Deserialize, Serialize};
 
 use crate::embedding::embed_texts;
@@ -80,7 +80,7 @@ pub struct Bench {
 ///
 /// # Errors
 /// As embedding.
-pub fn measure<B: Backend>(
+pub fn measure<B: Kernels>(
     embedder: &Embedder<B>,
     texts: &[String],
     options: &EmbedOptions,

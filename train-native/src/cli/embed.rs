@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use burn::tensor::backend::Backend;
 use clap::Args;
 use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::kernels::Kernels;
 use serde_json::json;
 
 use super::{EmbedFlags, Global, ModelArgs};
@@ -56,7 +56,7 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     })
 }
 
-fn embed<B: Backend>(
+fn embed<B: Kernels>(
     embedder: &Embedder<B>,
     texts: &TextFile,
     args: &EmbedArgs,

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use burn::tensor::backend::Backend;
 use clap::{Args, Subcommand};
 use kiln_core::embedder::EmbedOptions;
+use kiln_core::kernels::Kernels;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -233,7 +233,7 @@ fn open(args: &EvalArgs, model: &str, weights: WeightBits, global: &Global) -> R
     Ok(Opened { encoder, fingerprint })
 }
 
-fn encoder<B: Backend>(
+fn encoder<B: Kernels>(
     model: &str,
     args: &EvalArgs,
     weights: WeightBits,

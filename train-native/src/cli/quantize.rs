@@ -83,7 +83,7 @@ const LEAST_TEXTS: usize = 8;
 
 impl CalibrationArgs {
     /// Reads the texts, if there are some.
-    pub(super) fn read<B: burn::tensor::backend::Backend>(
+    pub(super) fn read<B: kiln_core::kernels::Kernels>(
         &self,
         embedder: &kiln_core::embedder::Embedder<B>,
         global: &Global,

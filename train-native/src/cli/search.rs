@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use burn::tensor::backend::Backend;
 use clap::Args;
 use kiln_core::embedder::Embedder;
+use kiln_core::kernels::Kernels;
 use serde::Serialize;
 
 use super::{EmbedFlags, Global, ModelArgs};
@@ -83,7 +83,7 @@ pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
     })
 }
 
-fn search<B: Backend>(
+fn search<B: Kernels>(
     embedder: &Embedder<B>,
     queries: &[String],
     corpus: Option<&TextFile>,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
-use burn::tensor::backend::Backend;
 use kiln_core::embedder::Embedder;
+use kiln_core::kernels::Kernels;
 use kiln_core::model::{Gram, ModelInput};
 use kiln_core::tokenizer::TokenBatch;
 
@@ -30,7 +30,7 @@ impl Calibration {
     ///
     /// # Errors
     /// Fewer than `least` texts that are not empty.
-    pub fn new<B: Backend>(
+    pub fn new<B: Kernels>(
         embedder: &Embedder<B>,
         texts: &[String],
         least: usize,
@@ -65,7 +65,7 @@ impl Calibration {
     ///
     /// # Errors
     /// `change`'s own, with the projection's name; [`kiln_core::Error::Cancelled`] after Ctrl-C.
-    pub fn walk<B: Backend>(
+    pub fn walk<B: Kernels>(
         &self,
         embedder: &mut Embedder<B>,
         terminal: Terminal,

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use kiln_core::model::Gram;
 use linfa_linalg::cholesky::CholeskyInplace as _;
 use linfa_linalg::triangular::{SolveTriangularInplace as _, UPLO};
-use ndarray::Array2;
+use ndarray::{Array2, s};
 use rayon::prelude::*;
 
 /// The upper Cholesky factor `U` of the inverse of a Hessian `H = 2 X^T X / rows`, dampened:
@@ -48,13 +48,9 @@ impl InverseFactor {
                     turned[(place, place)] += 1.0;
                 }
             }
-            let Ok(lower) = turned.cholesky_into() else {
+            let Some(inverse) = inverse_factor(turned) else {
                 continue;
             };
-            let mut inverse = Array2::<f64>::eye(inputs);
-            if lower.solve_triangular_inplace(&mut inverse, UPLO::Lower).is_err() {
-                continue;
-            }
             let mut upper = vec![0.0; inputs * inputs];
             for row in 0..inputs {
                 for column in row..inputs {
@@ -76,6 +72,37 @@ impl InverseFactor {
     pub(super) fn row(&self, row: usize) -> &[f64] {
         &self.upper[row * self.inputs + row..(row + 1) * self.inputs]
     }
+}
+
+/// Rows below which the library factors a matrix as it is.
+const LEAF: usize = 64;
+
+/// `L^-1` of a symmetric matrix `L L^T`; absent where it has none. By halves, so that nearly all of
+/// the work is in products of matrices:
+///
+/// ```text
+/// A = | A1  .  |   L = | L1  0  |   L^-1 = | L1^-1               0     |
+///     | B   A2 |       | M   L2 |          | -L2^-1 M L1^-1      L2^-1 |
+/// M = B L1^-T   L2 L2^T = A2 - M M^T
+/// ```
+fn inverse_factor(mut matrix: Array2<f64>) -> Option<Array2<f64>> {
+    let rows = matrix.nrows();
+    if rows <= LEAF {
+        let lower = matrix.cholesky_into().ok()?;
+        let mut inverse = Array2::eye(rows);
+        lower.solve_triangular_inplace(&mut inverse, UPLO::Lower).ok()?;
+        return Some(inverse);
+    }
+    let half = rows / 2;
+    let first = inverse_factor(matrix.slice(s![..half, ..half]).to_owned())?;
+    let between = matrix.slice(s![half.., ..half]).dot(&first.t());
+    let rest = &matrix.slice(s![half.., half..]) - &between.dot(&between.t());
+    let second = inverse_factor(rest)?;
+    matrix.fill(0.0);
+    matrix.slice_mut(s![half.., ..half]).assign(&-second.dot(&between).dot(&first));
+    matrix.slice_mut(s![..half, ..half]).assign(&first);
+    matrix.slice_mut(s![half.., half..]).assign(&second);
+    Some(matrix)
 }
 
 /// `|(W - V) X|^2 / |W X|^2` for weights `[out, in]` before and after, by the inputs' Gram matrix: how
@@ -142,17 +169,32 @@ pub(super) mod tests {
 
     #[test]
     fn the_factor_is_that_of_the_inverse() {
-        let (gram, _) = gram(12, 40, 3);
-        let order: Vec<usize> = (0..12).rev().collect();
-        let factor = InverseFactor::new(&gram, &order, 0.01).unwrap();
-        let u = Array2::from_shape_vec((12, 12), factor.upper).unwrap();
-        let mean = (0..12).map(|at| 2.0 * gram.sum[at * 13] / 40.0).sum::<f64>() / 12.0;
-        let h = Array2::from_shape_fn((12, 12), |(a, b)| {
-            2.0 * gram.sum[order[a] * 12 + order[b]] / 40.0 + if a == b { 0.01 * mean } else { 0.0 }
-        });
-        let identity = u.t().dot(&u).dot(&h);
-        for ((a, b), value) in identity.indexed_iter() {
-            assert!((value - f64::from(u8::from(a == b))).abs() < 1e-8, "{a} {b} {value}");
+        // The last ones are factored by halves, and by halves of these.
+        for inputs in [12, LEAF, LEAF + 1, 3 * LEAF - 5] {
+            let rows = 4 * inputs;
+            let (gram, _) = gram(inputs, rows, 3);
+            let order: Vec<usize> = (0..inputs).rev().collect();
+            let factor = InverseFactor::new(&gram, &order, 0.01).unwrap();
+            let u = Array2::from_shape_vec((inputs, inputs), factor.upper).unwrap();
+            let twice = 2.0 / rows as f64;
+            let trace: f64 = (0..inputs).map(|at| twice * gram.sum[at * (inputs + 1)]).sum();
+            let h = Array2::from_shape_fn((inputs, inputs), |(a, b)| {
+                let damping = if a == b { 0.01 * trace / inputs as f64 } else { 0.0 };
+                twice * gram.sum[order[a] * inputs + order[b]] + damping
+            });
+            let identity = u.t().dot(&u).dot(&h);
+            for ((a, b), value) in identity.indexed_iter() {
+                assert!((value - f64::from(u8::from(a == b))).abs() < 1e-8, "{a} {b} {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_positive_has_no_factor() {
+        for rows in [3, 2 * LEAF] {
+            let mut matrix = Array2::<f64>::eye(rows);
+            matrix[(rows - 1, rows - 1)] = -1.0;
+            assert!(inverse_factor(matrix).is_none());
         }
     }
 

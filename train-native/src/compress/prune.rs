@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::Result;
-use burn::tensor::backend::Backend;
 use clap::ValueEnum;
 use kiln_core::embedder::Embedder;
+use kiln_core::kernels::Kernels;
 use kiln_core::model::Gram;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -89,7 +89,7 @@ const GROUP: usize = 128;
 ///
 /// # Errors
 /// Rows that the pattern does not divide, a singular Hessian, or Ctrl-C.
-pub fn prune<B: Backend>(
+pub fn prune<B: Kernels>(
     embedder: &mut Embedder<B>,
     calibration: &Calibration,
     (method, pattern, damping): (PruneMethod, Pattern, f64),

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{Files, StoredTensor, Weights, save, write_tensors};
 use kiln_core::embedder::Embedder;
+use kiln_core::kernels::Kernels;
 use serde::Serialize;
 
 use super::linear_algebra::{output_error, weight_error};
@@ -53,7 +53,7 @@ pub struct QuantizedModel {
 ///
 /// # Errors
 /// A block that does not divide a matrix, weights that are not finite, a singular Hessian, Ctrl-C.
-pub fn quantize<B: Backend>(
+pub fn quantize<B: Kernels>(
     mut embedder: Embedder<B>,
     how: &Quantization<'_>,
     terminal: Terminal,

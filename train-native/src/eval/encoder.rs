@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{FORMAT_VERSION, LoadOptions};
 use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::kernels::Kernels;
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
@@ -36,7 +37,7 @@ pub struct ModelEncoder<B: Backend> {
     pub(crate) terminal: Terminal,
 }
 
-impl<B: Backend> ModelEncoder<B> {
+impl<B: Kernels> ModelEncoder<B> {
     /// A model that embeds under some options.
     pub fn new(
         embedder: Embedder<B>,
@@ -48,7 +49,7 @@ impl<B: Backend> ModelEncoder<B> {
     }
 }
 
-impl<B: Backend> Encoder for ModelEncoder<B> {
+impl<B: Kernels> Encoder for ModelEncoder<B> {
     fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
         let options = EmbedOptions { prompt: Some(prompt.into()), ..self.options.clone() };
         let mut vectors: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use burn::tensor::backend::Backend;
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::index::{TopK, cosine};
+use kiln_core::kernels::Kernels;
 
 use super::metrics::spearman;
 use super::ndcg;
@@ -64,7 +64,7 @@ impl Measured {
     ///
     /// # Errors
     /// As [`Embedder::embed`].
-    pub fn score<B: Backend>(&self, embedder: &Embedder<B>, terminal: Terminal) -> Result<f64> {
+    pub fn score<B: Kernels>(&self, embedder: &Embedder<B>, terminal: Terminal) -> Result<f64> {
         let embed = |texts: &[String], prompt: &str| {
             let known = embedder.prompts.by_name.contains_key(prompt);
             let options = EmbedOptions {

@@ -2,10 +2,10 @@
 //! that `quantize` gives it, computed as a quantized model is.
 
 use anyhow::{Context as _, Result};
-use burn::tensor::backend::Backend;
 use clap::ValueEnum;
 use kiln_core::checkpoint::{LoadOptions, load};
 use kiln_core::embedder::Embedder;
+use kiln_core::kernels::Kernels;
 use kiln_core::quant::{Number, Scheme};
 
 use crate::compress::{Quantization, Storage, StoragePlan, quantize};
@@ -38,7 +38,7 @@ impl WeightBits {
     ///
     /// # Errors
     /// Weights that are not finite.
-    pub fn applied<B: Backend>(self, embedder: Embedder<B>) -> Result<Embedder<B>> {
+    pub fn applied<B: Kernels>(self, embedder: Embedder<B>) -> Result<Embedder<B>> {
         let number = match self {
             Self::Full => return Ok(embedder),
             Self::Int8 => Number::Int8,

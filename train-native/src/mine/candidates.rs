@@ -5,9 +5,9 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use burn::tensor::backend::Backend;
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::index::{Hit, TopK, dot};
+use kiln_core::kernels::Kernels;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,7 @@ pub struct Scored {
 }
 
 /// Prompts of a teacher.
-fn options<B: Backend>(embedder: &Embedder<B>, name: &str) -> EmbedOptions {
+fn options<B: Kernels>(embedder: &Embedder<B>, name: &str) -> EmbedOptions {
     let known = embedder.prompts.by_name.contains_key(name);
     EmbedOptions { prompt_name: known.then(|| name.to_string()), ..EmbedOptions::default() }
 }
@@ -60,7 +60,7 @@ fn options<B: Backend>(embedder: &Embedder<B>, name: &str) -> EmbedOptions {
 ///
 /// # Errors
 /// Texts that cannot be read or embedded; [`kiln_core::Error::Cancelled`] after Ctrl-C.
-pub fn search<B: Backend>(
+pub fn search<B: Kernels>(
     embedder: &Embedder<B>,
     model: &str,
     set: &DataSet,

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use burn::tensor::backend::Backend;
 use kiln_core::embedder::{EmbedOptions, Embedder};
+use kiln_core::kernels::Kernels;
 use kiln_core::tokenizer::Tokens;
 
 pub use batcher::Batcher;
@@ -87,7 +88,7 @@ pub struct ServedModel<B: Backend> {
     facts: Facts,
 }
 
-impl<B: Backend> ServedModel<B> {
+impl<B: Kernels> ServedModel<B> {
     /// A model under a name.
     pub fn new(embedder: Embedder<B>, name: &str, revision: &str, options: EmbedOptions) -> Self {
         let facts = Facts {
@@ -101,7 +102,7 @@ impl<B: Backend> ServedModel<B> {
     }
 }
 
-impl<B: Backend> Served for ServedModel<B> {
+impl<B: Kernels> Served for ServedModel<B> {
     fn tokens(&self, prompt: &str, text: &str) -> kiln_core::Result<Tokens> {
         self.embedder.tokenizer.encode(prompt, text)
     }

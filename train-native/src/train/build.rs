@@ -1,10 +1,10 @@
 //! The model that a recipe starts from: an existing one, or a new one with its tokenizer.
 
 use anyhow::{Context as _, Result, anyhow};
-use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{Files, LoadOptions, tokenizer_config_file};
 use kiln_core::config::{AttentionMode, Family, ModelConfig};
 use kiln_core::embedder::{Embedder, EmbeddingModel};
+use kiln_core::kernels::Kernels;
 use kiln_core::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
 use kiln_core::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use tokenizers::AddedToken;
@@ -85,7 +85,7 @@ pub fn new_config(shape: &NewModel, recipe: &ModelRecipe) -> Result<ModelConfig>
 ///
 /// # Errors
 /// Sizes that contradict one another.
-pub fn new_model<'a, B: Backend>(
+pub fn new_model<'a, B: Kernels>(
     shape: &NewModel,
     recipe: &ModelRecipe,
     texts: impl Iterator<Item = &'a str> + Send,
@@ -118,7 +118,7 @@ pub fn new_model<'a, B: Backend>(
 }
 
 /// A new model with the tokenizer of another one.
-fn with_tokenizer_of<B: Backend>(
+fn with_tokenizer_of<B: Kernels>(
     folder: &str,
     shape: &NewModel,
     recipe: &ModelRecipe,
@@ -147,7 +147,7 @@ pub(super) fn projection(
     })
 }
 
-fn assemble<B: Backend>(
+fn assemble<B: Kernels>(
     config: &ModelConfig,
     shape: &NewModel,
     recipe: &ModelRecipe,
@@ -169,7 +169,7 @@ fn assemble<B: Backend>(
 ///
 /// # Errors
 /// Whatever is wrong with the model's files.
-pub fn base_model<B: Backend>(
+pub fn base_model<B: Kernels>(
     base: &str,
     recipe: &ModelRecipe,
     device: &B::Device,

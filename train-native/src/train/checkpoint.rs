@@ -11,9 +11,10 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::Optimizer;
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
-use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, TensorData};
 use kiln_core::checkpoint::{Directory, Files, Weights, write_directory, write_safetensors};
+use kiln_core::kernels::{Kernels, TrainingBackend};
 use serde::{Deserialize, Serialize};
 
 use super::trainee::{Path as ParameterPath, Trainee};
@@ -105,7 +106,7 @@ impl Checkpoint {
         optimizers: [&O; 2],
     ) -> Result<()>
     where
-        B: AutodiffBackend,
+        B: TrainingBackend,
         O: Optimizer<Trainee<B>, B>,
     {
         let everything = holds_all_weights(&self.recipe, self.stage);
@@ -167,7 +168,7 @@ impl Checkpoint {
     }
 
     /// Puts the saved parameters into a trainee of the same structure.
-    pub(super) fn load<B: AutodiffBackend>(
+    pub(super) fn load<B: TrainingBackend>(
         &self,
         folder: &Path,
         trainee: Trainee<B>,
@@ -206,7 +207,7 @@ impl Checkpoint {
         device: &B::Device,
     ) -> Result<[O; 2]>
     where
-        B: AutodiffBackend,
+        B: TrainingBackend,
         O: Optimizer<Trainee<B>, B>,
     {
         let bytes = Bytes::default();
@@ -239,7 +240,7 @@ struct Collect {
     failure: Option<String>,
 }
 
-impl<B: Backend> ModuleVisitor<B> for Collect {
+impl<B: Kernels> ModuleVisitor<B> for Collect {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -272,7 +273,7 @@ struct Put<'a, B: AutodiffBackend> {
     failure: Option<anyhow::Error>,
 }
 
-impl<B: AutodiffBackend> Put<'_, B> {
+impl<B: TrainingBackend> Put<'_, B> {
     fn read<const D: usize>(&mut self, path: &str, shape: [usize; D]) -> Result<Tensor<B, D>> {
         let found = self.weights.tensors().get(path).map(|info| info.shape.clone());
         if found.as_deref() != Some(&shape[..]) {
@@ -283,7 +284,7 @@ impl<B: AutodiffBackend> Put<'_, B> {
     }
 }
 
-impl<B: AutodiffBackend> ModuleMapper<B> for Put<'_, B> {
+impl<B: TrainingBackend> ModuleMapper<B> for Put<'_, B> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }

@@ -12,9 +12,10 @@
 
 use burn::module::AutodiffModule;
 use burn::optim::GradientsParams;
-use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 use kiln_core::embedder::EmbeddingModel;
+use kiln_core::kernels::{Kernels, TrainingBackend};
 use kiln_core::model::{ModelInput, States, Want, seed_dropout};
 use kiln_core::pooling::l2_normalize;
 use kiln_core::tokenizer::{TokenBatch, Tokenizer, Tokens};
@@ -66,7 +67,7 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    pub(super) fn of<B: AutodiffBackend>(compute: &Compute, device: &B::Device) -> Self {
+    pub(super) fn of<B: TrainingBackend>(compute: &Compute, device: &B::Device) -> Self {
         let parallel = B::name(device).contains("flex");
         Self {
             chunk: match compute.chunk {
@@ -86,7 +87,7 @@ impl Passes {
     }
 
     /// The parameters in the format of the passes, cut off from every other graph.
-    pub(super) fn replica<B: AutodiffBackend>(&self, trainee: &Trainee<B>) -> Trainee<B> {
+    pub(super) fn replica<B: TrainingBackend>(&self, trainee: &Trainee<B>) -> Trainee<B> {
         let replica = Trainee::<B>::from_inner(trainee.valid());
         if self.dtype == FloatDType::F32 { replica } else { replica.cast(self.dtype) }
     }
@@ -167,7 +168,7 @@ pub(super) struct Backward {
     pub loss: f64,
 }
 
-impl<B: AutodiffBackend> Halfway<B> {
+impl<B: TrainingBackend> Halfway<B> {
     /// The graph, where it is kept.
     pub(super) fn graph(self) -> Option<Graph<B>> {
         self.graph
@@ -176,7 +177,7 @@ impl<B: AutodiffBackend> Halfway<B> {
 
 impl Passes {
     /// The first pass of a chunk: its vectors.
-    pub(super) fn forward<B: AutodiffBackend>(
+    pub(super) fn forward<B: TrainingBackend>(
         &self,
         trainee: &Trainee<B>,
         chunk: &Chunk,
@@ -196,7 +197,7 @@ impl Passes {
     /// The second pass of a chunk: the gradient of its parameters for the gradient `[rows, dim]` of
     /// its vectors, and for the loss on its hidden states, of which it has a `share` and which is
     /// multiplied with `scale`.
-    pub(super) fn backward<B: AutodiffBackend>(
+    pub(super) fn backward<B: TrainingBackend>(
         &self,
         trainee: &Trainee<B>,
         chunk: &Chunk,
@@ -226,7 +227,7 @@ impl Passes {
     }
 
     /// The graph of a chunk, from the parameters to its vectors and to the loss on its states.
-    fn graph<B: AutodiffBackend>(
+    fn graph<B: TrainingBackend>(
         &self,
         replica: Trainee<B>,
         chunk: &Chunk,
@@ -246,7 +247,7 @@ impl Passes {
     }
 
     /// Vectors `[rows, dim]` of a chunk in f32, normalised.
-    fn vectors<B: Backend>(
+    fn vectors<B: Kernels>(
         &self,
         model: &EmbeddingModel<B>,
         chunk: &Chunk,
@@ -271,7 +272,7 @@ impl Passes {
     }
 
     /// As `backward`, with memory for one block's graph.
-    fn backward_by_blocks<B: AutodiffBackend>(
+    fn backward_by_blocks<B: TrainingBackend>(
         &self,
         replica: &Trainee<B>,
         chunk: &Chunk,
@@ -345,21 +346,21 @@ impl Chunk {
 }
 
 /// Whether the embedding step has anything to learn.
-fn replica_trains_embeddings<B: AutodiffBackend>(replica: &Trainee<B>) -> bool {
+fn replica_trains_embeddings<B: TrainingBackend>(replica: &Trainee<B>) -> bool {
     super::trainee::parameters(&replica.model.backbone)
         .iter()
         .any(|one| one.trains && !one.path.contains("blocks"))
 }
 
 /// Gradients of all parameters, `grads` left as they are.
-fn collect<B: AutodiffBackend>(
+fn collect<B: TrainingBackend>(
     grads: &B::Gradients,
     replica: &Trainee<B>,
     into: &mut GradientsParams,
 ) {
     use burn::module::{Module, ModuleVisitor, Param};
     struct Collect<'a, B: AutodiffBackend>(&'a B::Gradients, &'a mut GradientsParams);
-    impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_, B> {
+    impl<B: TrainingBackend> ModuleVisitor<B> for Collect<'_, B> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
             if param.is_require_grad()
                 && let Some(grad) = param.val().grad(self.0)
@@ -372,7 +373,7 @@ fn collect<B: AutodiffBackend>(
 }
 
 /// From the inputs of the blocks to vectors: last block, final norm, pooling, projections.
-fn head<B: Backend>(
+fn head<B: Kernels>(
     model: &EmbeddingModel<B>,
     input: &ModelInput<B>,
     inputs: &[Tensor<B, 3>],
@@ -401,12 +402,12 @@ fn head<B: Backend>(
     Ok(finished(pooled))
 }
 
-fn finished<B: Backend>(vectors: Tensor<B, 2>) -> Tensor<B, 2> {
+fn finished<B: Kernels>(vectors: Tensor<B, 2>) -> Tensor<B, 2> {
     l2_normalize(vectors.cast(FloatDType::F32))
 }
 
 /// A number whose gradient with respect to `y` is `gradient`.
-fn joined<B: AutodiffBackend>(
+fn joined<B: TrainingBackend>(
     y: Tensor<B, 2>,
     gradient: Tensor<B::InnerBackend, 2>,
 ) -> Tensor<B, 1> {

@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 use burn::optim::GradientsParams;
-use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
+use kiln_core::kernels::TrainingBackend;
 use kiln_core::loss::{info_nce, matryoshka};
 use kiln_core::tokenizer::Tokenizer;
 
@@ -17,7 +17,7 @@ use crate::data::{Batch, Text};
 use crate::recipe::{Objective, Stage};
 
 /// Loss and gradients of one batch: the contrastive loss, what is learned from a teacher, or both.
-pub(super) fn contrastive<B: AutodiffBackend>(
+pub(super) fn contrastive<B: TrainingBackend>(
     trainee: &Trainee<B>,
     batch: &Batch,
     stage: &Stage,
@@ -127,7 +127,7 @@ fn cut(
 }
 
 /// The vectors of all chunks `[texts, dim]`, in the chunks' order, on every device.
-fn gather<B: AutodiffBackend>(
+fn gather<B: TrainingBackend>(
     peers: &Peers<B>,
     chunks: &[super::chunks::Chunk],
     mine: &[usize],

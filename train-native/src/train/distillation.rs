@@ -10,6 +10,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, FloatDType, Tensor, TensorData};
 use kiln_core::checkpoint::LoadOptions;
 use kiln_core::embedder::{EmbedOptions, EmbeddingModel};
+use kiln_core::kernels::TrainingBackend;
 use kiln_core::loss::score_distillation;
 use kiln_core::model::ModelInput;
 use kiln_core::pooling::l2_normalize;
@@ -34,7 +35,7 @@ pub(super) struct Lessons<'a, B: AutodiffBackend> {
     loaded: HashMap<usize, Lesson<B>>,
 }
 
-impl<'a, B: AutodiffBackend> Lessons<'a, B> {
+impl<'a, B: TrainingBackend> Lessons<'a, B> {
     pub(super) fn new(recipe: &'a Recipe, tools: &Tools<B>, terminal: Terminal) -> Self {
         Self {
             recipe,
@@ -72,7 +73,7 @@ pub(super) struct Lesson<B: AutodiffBackend> {
     pairs: Vec<[usize; 2]>,
 }
 
-impl<B: AutodiffBackend> Lesson<B> {
+impl<B: TrainingBackend> Lesson<B> {
     pub(super) fn load(
         settings: &Distillation,
         tokenizer: &Tokenizer,

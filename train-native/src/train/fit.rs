@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use burn::backend::Autodiff;
-use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{Files, save, write_directory};
 use kiln_core::embedder::Embedder;
+use kiln_core::kernels::Kernels;
 
 use super::dry_run::warn_of_memory;
 use super::word_vectors::start_from_words;
@@ -57,7 +57,7 @@ pub struct Fitted {
 ///
 /// # Errors
 /// Whatever is wrong with the base model or the new one's shape.
-pub fn build<B: Backend>(
+pub fn build<B: Kernels>(
     recipe: &Recipe,
     inputs: &Inputs,
     device: &B::Device,
@@ -84,7 +84,7 @@ struct Keep<'a> {
     fit: &'a Fit<'a>,
 }
 
-impl<B: Backend> Observer<Autodiff<B>> for Keep<'_> {
+impl<B: Kernels> Observer<Autodiff<B>> for Keep<'_> {
     fn best(&mut self, embedder: &Embedder<B>, point: &Point) -> Result<()> {
         let card = ModelCard {
             recipe: self.fit.recipe,
@@ -99,7 +99,7 @@ impl<B: Backend> Observer<Autodiff<B>> for Keep<'_> {
 ///
 /// # Errors
 /// As [`train`]; [`kiln_core::Error::Cancelled`] after Ctrl-C, with the state saved.
-pub fn fit<B: Backend>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
+pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
     let Fit { recipe, inputs, output, terminal, .. } = fit;
     let first = devices.first().cloned().unwrap_or_default();
     let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
@@ -144,7 +144,7 @@ pub fn fit<B: Backend>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
 }
 
 /// Writes a model folder with its card.
-fn save_model<B: Backend>(
+fn save_model<B: Kernels>(
     folder: &Path,
     embedder: &Embedder<B>,
     card: &ModelCard<'_>,

@@ -8,6 +8,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 
 use super::trainee::parameters;
+use kiln_core::kernels::TrainingBackend;
 
 /// Which parameters decay.
 #[derive(Debug, Default)]
@@ -16,13 +17,13 @@ pub(super) struct DecayGroups {
 }
 
 impl DecayGroups {
-    pub(super) fn of<B: AutodiffBackend, M: Module<B>>(module: &M) -> Self {
+    pub(super) fn of<B: TrainingBackend, M: Module<B>>(module: &M) -> Self {
         let all = parameters(module).into_iter();
         Self { undecayed: all.filter(|one| !one.decays).map(|one| one.id).collect() }
     }
 
     /// Splits gradients into decayed and undecayed ones.
-    pub(super) fn split<B: AutodiffBackend, M: AutodiffModule<B>>(
+    pub(super) fn split<B: TrainingBackend, M: AutodiffModule<B>>(
         &self,
         module: &M,
         mut grads: GradientsParams,
@@ -43,13 +44,13 @@ trait Each<B: AutodiffBackend> {
     ) -> Option<Tensor<B::InnerBackend, D>>;
 }
 
-fn each<B: AutodiffBackend, M: AutodiffModule<B>>(
+fn each<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
     work: &mut impl Each<B>,
 ) {
     struct Visit<'a, E>(&'a mut GradientsParams, &'a mut E);
-    impl<B: AutodiffBackend, E: Each<B>> ModuleVisitor<B> for Visit<'_, E> {
+    impl<B: TrainingBackend, E: Each<B>> ModuleVisitor<B> for Visit<'_, E> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
             if let Some(grad) = self.0.remove::<B::InnerBackend, D>(param.id)
                 && let Some(back) = self.1.each(param.id, grad)
@@ -63,7 +64,7 @@ fn each<B: AutodiffBackend, M: AutodiffModule<B>>(
 
 struct SplitInto<'a>(&'a DecayGroups, &'a mut GradientsParams, &'a mut GradientsParams);
 
-impl<B: AutodiffBackend> Each<B> for SplitInto<'_> {
+impl<B: TrainingBackend> Each<B> for SplitInto<'_> {
     fn each<const D: usize>(
         &mut self,
         id: ParamId,
@@ -78,14 +79,14 @@ impl<B: AutodiffBackend> Each<B> for SplitInto<'_> {
 
 /// Adds `other` to `grads`; in f32, whatever format `other` was computed in, and divided by the
 /// scale that its loss was multiplied with.
-pub(super) fn add<B: AutodiffBackend, M: AutodiffModule<B>>(
+pub(super) fn add<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
     mut other: GradientsParams,
     scale: f64,
 ) {
     struct AddTo<'a>(&'a mut GradientsParams, f64);
-    impl<B: AutodiffBackend> Each<B> for AddTo<'_> {
+    impl<B: TrainingBackend> Each<B> for AddTo<'_> {
         fn each<const D: usize>(
             &mut self,
             id: ParamId,
@@ -107,13 +108,13 @@ pub(super) fn add<B: AutodiffBackend, M: AutodiffModule<B>>(
 }
 
 /// Applies a function to every gradient, in the parameters' order.
-pub(super) fn map<B: AutodiffBackend, M: AutodiffModule<B>>(
+pub(super) fn map<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
     function: impl FnMut(Tensor<B::InnerBackend, 1>) -> Tensor<B::InnerBackend, 1>,
 ) {
     struct Map<F>(F);
-    impl<B: AutodiffBackend, F> Each<B> for Map<F>
+    impl<B: TrainingBackend, F> Each<B> for Map<F>
     where
         F: FnMut(Tensor<B::InnerBackend, 1>) -> Tensor<B::InnerBackend, 1>,
     {
@@ -131,7 +132,7 @@ pub(super) fn map<B: AutodiffBackend, M: AutodiffModule<B>>(
 }
 
 /// Euclidean norm of all gradients together.
-pub(super) fn norm<B: AutodiffBackend, M: AutodiffModule<B>>(
+pub(super) fn norm<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
 ) -> f64 {
@@ -149,7 +150,7 @@ pub(super) fn norm<B: AutodiffBackend, M: AutodiffModule<B>>(
 
 /// Scales all gradients so that their joint norm is at most `largest` (0: no limit). Returns the
 /// norm before scaling.
-pub(super) fn clip_norm<B: AutodiffBackend, M: AutodiffModule<B>>(
+pub(super) fn clip_norm<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
     largest: f64,

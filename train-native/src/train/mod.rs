@@ -23,6 +23,7 @@ mod word_vectors;
 
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
+use kiln_core::kernels::TrainingBackend;
 use kiln_core::tokenizer::Tokenizer;
 
 pub use build::{base_model, new_config, new_model, train_tokenizer};
@@ -47,7 +48,7 @@ struct Workplace<'a, B: AutodiffBackend> {
     scale: f64,
 }
 
-impl<B: AutodiffBackend> Workplace<'_, B> {
+impl<B: TrainingBackend> Workplace<'_, B> {
     /// Factor of the loss; gradients are divided by it again.
     fn scale(&self) -> f64 {
         self.scale

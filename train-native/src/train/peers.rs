@@ -12,6 +12,7 @@ use burn::tensor::{ElementConversion as _, Tensor, TensorPrimitive};
 use burn_collective::{
     CollectiveConfig, PeerId, ReduceOperation, all_reduce, finish_collective, register,
 };
+use kiln_core::kernels::TrainingBackend;
 
 /// This device among those that train together.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub struct Peers<B: AutodiffBackend> {
     backend: std::marker::PhantomData<B>,
 }
 
-impl<B: AutodiffBackend> Peers<B> {
+impl<B: TrainingBackend> Peers<B> {
     /// One device alone.
     pub fn single() -> Self {
         Self { rank: 0, world: 1, backend: std::marker::PhantomData }
@@ -101,7 +102,7 @@ impl<B: AutodiffBackend> Peers<B> {
             &'a mut GradientsParams,
             Vec<Tensor<B::InnerBackend, 1>>,
         );
-        impl<B: AutodiffBackend> ModuleVisitor<B> for Flatten<'_, B> {
+        impl<B: TrainingBackend> ModuleVisitor<B> for Flatten<'_, B> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
                 if !param.is_require_grad() {
                     return;
@@ -121,7 +122,7 @@ impl<B: AutodiffBackend> Peers<B> {
             sum: Tensor<B::InnerBackend, 1>,
             at: usize,
         }
-        impl<B: AutodiffBackend> ModuleVisitor<B> for Unflatten<'_, B> {
+        impl<B: TrainingBackend> ModuleVisitor<B> for Unflatten<'_, B> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
                 if param.is_require_grad() {
                     let shape = param.shape();
@@ -151,9 +152,9 @@ impl<B: AutodiffBackend> Drop for Peers<B> {
 }
 
 /// A copy of a module on another device, with the same parameter ids.
-pub(super) fn copied<B: AutodiffBackend, M: Module<B>>(module: &M, device: &B::Device) -> M {
+pub(super) fn copied<B: TrainingBackend, M: Module<B>>(module: &M, device: &B::Device) -> M {
     struct Copy<'a, B: AutodiffBackend>(&'a B::Device);
-    impl<B: AutodiffBackend> ModuleMapper<B> for Copy<'_, B> {
+    impl<B: TrainingBackend> ModuleMapper<B> for Copy<'_, B> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
             let trains = param.is_require_grad();
             let (id, tensor, mapper) = param.consume();

@@ -3,9 +3,9 @@
 
 use anyhow::{Result, bail};
 use burn::optim::GradientsParams;
-use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Bool, ElementConversion as _, FloatDType, Int, Tensor, TensorData};
 use kiln_core::config::AttentionMode;
+use kiln_core::kernels::{Kernels, TrainingBackend};
 use kiln_core::loss::{Reduction, token_cross_entropy};
 use kiln_core::model::{Backbone, ModelInput, Want, seed_dropout};
 use kiln_core::tokenizer::{Tokenizer, Tokens};
@@ -26,7 +26,7 @@ struct Direction<'a> {
 }
 
 /// Loss and gradients of one batch of pairs.
-pub(super) fn reconstruction<B: AutodiffBackend>(
+pub(super) fn reconstruction<B: TrainingBackend>(
     trainee: &Trainee<B>,
     batch: &Batch,
     settings: &Reconstruction,
@@ -106,7 +106,7 @@ fn written(text: &Tokens, tokenizer: &Tokenizer, eos: bool) -> Vec<u32> {
 }
 
 /// Weighted sum of the token losses of one direction.
-fn rewrite<B: Backend>(
+fn rewrite<B: Kernels>(
     trainee: &Trainee<B>,
     tokenizer: &Tokenizer,
     direction: &Direction<'_>,
@@ -142,7 +142,7 @@ fn rewrite<B: Backend>(
 }
 
 /// States `[batch, 1, hidden]` of each row's last token.
-fn last_tokens<B: Backend>(states: Tensor<B, 3>, input: &ModelInput<B>) -> Tensor<B, 3> {
+fn last_tokens<B: Kernels>(states: Tensor<B, 3>, input: &ModelInput<B>) -> Tensor<B, 3> {
     let [batch, _, hidden] = states.dims();
     // Positions count from 0 and padding is 0, so the greatest position is the last token's; with
     // left padding it stands in the last column, which argmax finds too.

@@ -9,6 +9,7 @@ use burn::optim::{GradientsParams, Optimizer as _};
 use burn::tensor::backend::AutodiffBackend;
 use kiln_core::checkpoint::{Files, save_adapters};
 use kiln_core::embedder::Embedder;
+use kiln_core::kernels::TrainingBackend;
 
 use super::chunks::Passes;
 use super::contrastive::contrastive;
@@ -83,13 +84,13 @@ pub trait Observer<B: AutodiffBackend> {
 
 /// An observer that does nothing.
 pub struct Silent;
-impl<B: AutodiffBackend> Observer<B> for Silent {}
+impl<B: TrainingBackend> Observer<B> for Silent {}
 
 /// Trains an embedder through all stages of a recipe, on one device or on several together.
 ///
 /// # Errors
 /// A loss that is not a number, a checkpoint that cannot be written, or the observer's own.
-pub fn train<B: AutodiffBackend>(
+pub fn train<B: TrainingBackend>(
     embedder: Embedder<B::InnerBackend>,
     plan: Plan<'_>,
     devices: &[B::Device],
@@ -127,7 +128,7 @@ pub fn train<B: AutodiffBackend>(
 }
 
 /// The loop of one device.
-fn rank<B: AutodiffBackend>(
+fn rank<B: TrainingBackend>(
     peers: Peers<B>,
     tools: Tools<B>,
     mut trainee: Trainee<B>,
@@ -268,7 +269,7 @@ fn rank<B: AutodiffBackend>(
 /// Where a run keeps its checkpoints inside its folder.
 pub const CHECKPOINTS: &str = "checkpoints";
 
-fn objective<B: AutodiffBackend>(
+fn objective<B: TrainingBackend>(
     trainee: &Trainee<B>,
     batch: &Batch,
     stage: &Stage,
@@ -286,7 +287,7 @@ fn objective<B: AutodiffBackend>(
     }
 }
 
-fn describe<B: AutodiffBackend>(plan: &Plan<'_>, trainee: &Trainee<B>, stage: &Stage) {
+fn describe<B: TrainingBackend>(plan: &Plan<'_>, trainee: &Trainee<B>, stage: &Stage) {
     let all = parameters(trainee);
     let count = |trains: bool| -> usize {
         all.iter().filter(|one| one.trains == trains).map(|one| one.size).sum()
@@ -301,7 +302,7 @@ fn describe<B: AutodiffBackend>(plan: &Plan<'_>, trainee: &Trainee<B>, stage: &S
     ));
 }
 
-fn evaluate<B: burn::tensor::backend::Backend>(
+fn evaluate<B: kiln_core::kernels::Kernels>(
     plan: &Plan<'_>,
     embedder: &Embedder<B>,
     point: &mut Point,
@@ -366,7 +367,7 @@ fn not_a_number(
     )
 }
 
-impl<B: AutodiffBackend> Tools<B> {
+impl<B: TrainingBackend> Tools<B> {
     fn outcome(
         &self,
         trainee: Trainee<B>,

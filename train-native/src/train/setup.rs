@@ -8,6 +8,7 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_core::checkpoint::Files;
 use kiln_core::embedder::{Embedder, EmbeddingModel, Prompts};
+use kiln_core::kernels::TrainingBackend;
 use kiln_core::tokenizer::Tokenizer;
 
 use super::distillation::Lesson;
@@ -17,7 +18,7 @@ use crate::recipe::{Objective, Recipe, Stage};
 pub(super) type Adam<B> = OptimizerAdaptor<AdamW, Trainee<B>, B>;
 
 /// Two optimizers: parameters that decay, and norms, biases and latents, which do not.
-pub(super) fn optimizers<B: AutodiffBackend>(stage: &Stage) -> [Adam<B>; 2] {
+pub(super) fn optimizers<B: TrainingBackend>(stage: &Stage) -> [Adam<B>; 2] {
     let adam = AdamWConfig::new().with_epsilon(1e-8);
     [
         adam.clone().with_weight_decay(stage.weight_decay as f32).init(),
@@ -35,7 +36,7 @@ pub(super) struct Tools<B: AutodiffBackend> {
 }
 
 /// Takes an embedder apart.
-pub(super) fn start<B: AutodiffBackend>(
+pub(super) fn start<B: TrainingBackend>(
     embedder: Embedder<B::InnerBackend>,
 ) -> (Tools<B>, Trainee<B>) {
     let Embedder { model, tokenizer, prompts, device, tokenizer_files, .. } = embedder;
@@ -47,7 +48,7 @@ pub(super) fn start<B: AutodiffBackend>(
     (Tools { tokenizer, prompts, tokenizer_files, device }, trainee)
 }
 
-impl<B: AutodiffBackend> Tools<B> {
+impl<B: TrainingBackend> Tools<B> {
     /// The model as it is, adapters merged, to evaluate and to save.
     pub(super) fn embedder(&self, trainee: &Trainee<B>) -> Result<Embedder<B::InnerBackend>> {
         let mut inner = trainee.model.valid();
@@ -66,7 +67,7 @@ impl<B: AutodiffBackend> Tools<B> {
 
 /// The parameters as a stage trains them: with adapters or in full, with a language-model head or
 /// without.
-pub(super) fn enter_stage<B: AutodiffBackend>(
+pub(super) fn enter_stage<B: TrainingBackend>(
     mut trainee: Trainee<B>,
     recipe: &Recipe,
     number: usize,

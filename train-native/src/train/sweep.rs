@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use burn::tensor::backend::Backend;
 use serde::{Deserialize, Serialize};
 
 use super::{CHECKPOINTS, Checkpoint, Fit, Inputs, fit};
@@ -12,6 +11,7 @@ use crate::recipe::{Recipe, Sweep, slug};
 use crate::report::{Page, bar_chart};
 use crate::terminal::Terminal;
 use crate::vectors::write_atomically;
+use kiln_core::kernels::Kernels;
 
 /// One finished run of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ impl SetScores {
 /// # Errors
 /// As [`fit`]; a recipe without an evaluation set; [`kiln_core::Error::Cancelled`] after Ctrl-C,
 /// with the state saved.
-pub fn sweep<B: Backend>(
+pub fn sweep<B: Kernels>(
     sweep: &Sweep,
     folder: &Path,
     changes: &[String],
@@ -144,7 +144,7 @@ fn finished(place: &Path, recipe: &Recipe) -> Result<Option<SweepRun>> {
 }
 
 /// Trains one variant with one seed, from where it was stopped if it was.
-fn one<B: Backend>(
+fn one<B: Kernels>(
     recipe: &Recipe,
     folder: &Path,
     place: &Path,

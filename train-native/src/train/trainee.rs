@@ -1,9 +1,10 @@
 //! What is trained: the embedding model, and a language-model head where a stage needs one.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor, module::linear};
 use kiln_core::embedder::EmbeddingModel;
+use kiln_core::kernels::{Kernels, TrainingBackend};
 
 /// The parameters of a run.
 #[derive(Module, Debug)]
@@ -17,7 +18,7 @@ pub struct Trainee<B: Backend> {
     pub projections: Vec<Param<Tensor<B, 2>>>,
 }
 
-impl<B: Backend> Trainee<B> {
+impl<B: Kernels> Trainee<B> {
     /// Logits `[rows, vocab]` of states `[rows, hidden]`.
     pub fn logits(&self, states: Tensor<B, 2>) -> Tensor<B, 2> {
         let table = match &self.lm_head {
@@ -30,7 +31,7 @@ impl<B: Backend> Trainee<B> {
     /// The same parameters in another number format, for computing.
     pub fn cast(self, dtype: FloatDType) -> Self {
         struct Cast(FloatDType);
-        impl<B: Backend> ModuleMapper<B> for Cast {
+        impl<B: Kernels> ModuleMapper<B> for Cast {
             fn map_float<const D: usize>(
                 &mut self,
                 param: Param<Tensor<B, D>>,
@@ -55,7 +56,7 @@ pub(super) enum Trains<'a> {
 }
 
 /// Marks the parameters that train; frozen ones get no gradient and no optimizer state.
-pub(super) fn set_trainable<B: AutodiffBackend, M: Module<B>>(module: M, trains: Trains<'_>) -> M {
+pub(super) fn set_trainable<B: TrainingBackend, M: Module<B>>(module: M, trains: Trains<'_>) -> M {
     module.map(&mut Freeze { path: Path::default(), trains })
 }
 
@@ -94,7 +95,7 @@ struct Freeze<'a> {
     trains: Trains<'a>,
 }
 
-impl<B: Backend> ModuleMapper<B> for Freeze<'_> {
+impl<B: Kernels> ModuleMapper<B> for Freeze<'_> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -133,12 +134,12 @@ pub struct ParameterInfo {
 }
 
 /// All parameters, in their order.
-pub fn parameters<B: Backend, M: Module<B>>(module: &M) -> Vec<ParameterInfo> {
+pub fn parameters<B: Kernels, M: Module<B>>(module: &M) -> Vec<ParameterInfo> {
     struct List {
         path: Path,
         found: Vec<ParameterInfo>,
     }
-    impl<B: Backend> ModuleVisitor<B> for List {
+    impl<B: Kernels> ModuleVisitor<B> for List {
         fn enter_module(&mut self, name: &str, container: &str) {
             self.path.enter(name, container);
         }

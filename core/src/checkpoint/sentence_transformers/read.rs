@@ -1,6 +1,5 @@
 //! Reads a sentence-transformers, plain Hugging Face or NV-Embed folder.
 
-use burn::tensor::backend::Backend;
 use serde_json::{Value, json};
 
 use super::{MODES, dense_names, head_names};
@@ -10,6 +9,7 @@ use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::safetensors::Weights;
 use crate::config::{AttentionMode, ModelConfig};
 use crate::embedder::{Embedder, EmbeddingModel, Prompts};
+use crate::kernels::Kernels;
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
 };
@@ -141,7 +141,7 @@ pub fn read_architecture(folder: &dyn Folder) -> Result<(ModelConfig, PoolingCon
 ///
 /// # Errors
 /// Any file that is missing, unreadable, corrupt or does not fit the others.
-pub fn load<B: Backend>(
+pub fn load<B: Kernels>(
     folder: &dyn Folder,
     options: &LoadOptions,
     device: &B::Device,
@@ -229,7 +229,7 @@ pub fn load<B: Backend>(
 }
 
 /// Each projection must take what the step before it gives.
-fn check_widths<B: Backend>(folder: &dyn Folder, model: &EmbeddingModel<B>) -> Result<()> {
+fn check_widths<B: Kernels>(folder: &dyn Folder, model: &EmbeddingModel<B>) -> Result<()> {
     let mut width = model.pooling.config().output_size(model.config.hidden_size);
     for dense in &model.dense {
         if dense.config().in_features != width {
@@ -288,7 +288,7 @@ fn released_head(backbone: &mut Weights, folder: &dyn Folder) -> Result<Weights>
 ///
 /// # Errors
 /// One error that lists every tensor that does not fit.
-pub fn load_pooling<B: Backend>(
+pub fn load_pooling<B: Kernels>(
     pooling: &PoolingConfig,
     model: &ModelConfig,
     weights: &mut Weights,
@@ -338,7 +338,7 @@ fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)
     }
 }
 
-fn read_dense<B: Backend>(folder: &dyn Folder, path: &str, device: &B::Device) -> Result<Dense<B>> {
+fn read_dense<B: Kernels>(folder: &dyn Folder, path: &str, device: &B::Device) -> Result<Dense<B>> {
     let file = inside(path, "config.json");
     let value = read_json(folder, &file)?.ok_or_else(|| bad(folder, &file, "is missing"))?;
     let size = |key: &str| {

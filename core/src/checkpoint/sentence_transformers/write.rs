@@ -1,6 +1,5 @@
 //! Writes a sentence-transformers folder.
 
-use burn::tensor::backend::Backend;
 use serde_json::{Value, json};
 
 use super::{MODES, SavedModel, dense_names, head_names};
@@ -10,6 +9,7 @@ use crate::checkpoint::parameters::{SavedTensor, collect, save_backbone};
 use crate::checkpoint::safetensors::write_safetensors;
 use crate::config::Family;
 use crate::embedder::Embedder;
+use crate::kernels::Kernels;
 use crate::pooling::{DenseActivation, DenseConfig};
 use crate::tokenizer::{InstructionSpan, TokenizerConfig};
 
@@ -17,7 +17,7 @@ use crate::tokenizer::{InstructionSpan, TokenizerConfig};
 ///
 /// # Errors
 /// Parameters that cannot be read back from the device.
-pub fn save<B: Backend>(embedder: &Embedder<B>) -> Result<SavedModel> {
+pub fn save<B: Kernels>(embedder: &Embedder<B>) -> Result<SavedModel> {
     let model = &embedder.model;
     let mut files = Files::default();
     let mut json_file = |path: &str, value: Value| {
@@ -76,7 +76,7 @@ pub fn save<B: Backend>(embedder: &Embedder<B>) -> Result<SavedModel> {
     Ok(files)
 }
 
-fn pooling_value<B: Backend>(embedder: &Embedder<B>, own: bool) -> Value {
+fn pooling_value<B: Kernels>(embedder: &Embedder<B>, own: bool) -> Value {
     let model = &embedder.model;
     let mut value = json!({
         "word_embedding_dimension": model.config.hidden_size,

@@ -7,66 +7,47 @@
     reason = "the matrix product of the gemm crate takes pointers; each call with its proof"
 )]
 
-use burn::tensor::{Bool, Tensor, TensorData, backend::Backend};
+use burn::backend::Flex;
+use burn::tensor::{Bool, DType, Tensor, TensorData};
 use gemm::{Parallelism, gemm};
 use multiversion::multiversion;
 
-use super::is_host;
+use crate::kernels::{Angles, Heads, plain};
 
 /// Queries whose scores are held at once.
 const TILE: usize = 64;
 
-/// Widths of an attention block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Heads {
-    /// Heads of the queries.
-    pub(crate) queries: usize,
-    /// Heads of keys and values.
-    pub(crate) keys: usize,
-    /// Width of a head.
-    pub(crate) width: usize,
-}
-
-impl Heads {
-    /// Width of a token's queries, keys and values.
-    fn row(self) -> usize {
-        (self.queries + 2 * self.keys) * self.width
-    }
-}
-
-/// `softmax(q k^T / sqrt(width)) v` of `[batch, seq, (queries + 2 keys) width]`, queries, keys and
-/// values side by side: `[batch, seq, queries width]`. `angles` are cos and sin `[1, 1, seq, width]` by
-/// which queries and keys are rotated first; `mask` is `[batch, 1, query, key]`, true where a query
-/// must not look. Gives the tensor back where it is not the host's own.
-pub(crate) fn attention<B: Backend>(
-    qkv: Tensor<B, 3>,
+/// See [`Kernels::self_attention`](super::Kernels::self_attention). The plain version where tensors are not f32.
+pub(super) fn attention(
+    qkv: Tensor<Flex, 3>,
     heads: Heads,
-    angles: Option<&(Tensor<B, 4>, Tensor<B, 4>)>,
-    mask: Option<&Tensor<B, 4, Bool>>,
-) -> Result<Tensor<B, 3>, Tensor<B, 3>> {
+    angles: Option<&Angles<Flex>>,
+    mask: Option<&Tensor<Flex, 4, Bool>>,
+) -> Tensor<Flex, 3> {
+    let plain = |qkv| plain::attention(qkv, heads, angles, mask);
     let [batch, seq, row] = qkv.dims();
-    if !is_host(&qkv) || row != heads.row() || row == 0 || seq == 0 {
-        return Err(qkv);
+    if qkv.dtype() != DType::F32 || row != heads.row() || row == 0 || seq == 0 {
+        return plain(qkv);
     }
     let device = qkv.device();
     let angles = match angles {
         Some((cos, sin)) => {
-            let table = |x: &Tensor<B, 4>| x.clone().into_data().into_vec::<f32>();
+            let table = |x: &Tensor<Flex, 4>| x.clone().into_data().into_vec::<f32>();
             match (table(cos), table(sin)) {
                 (Ok(cos), Ok(sin)) => Some((cos, sin)),
-                _ => return Err(qkv),
+                _ => return plain(qkv),
             }
         }
         None => None,
     };
     let mask = match mask.map(|mask| mask.clone().into_data().into_vec::<bool>()) {
         Some(Ok(mask)) => Some(mask),
-        Some(Err(_)) => return Err(qkv),
+        Some(Err(_)) => return plain(qkv),
         None => None,
     };
     let data = qkv.into_data();
     if data.as_slice::<f32>().is_err() {
-        return Err(Tensor::from_data(data, &device));
+        return plain(Tensor::from_data(data, &device));
     }
     // It is f32, so nothing is lost.
     let mut values = data.into_vec::<f32>().unwrap_or_default();
@@ -94,7 +75,7 @@ pub(crate) fn attention<B: Backend>(
             }
         }
     }
-    Ok(Tensor::from_data(TensorData::new(context, [batch, seq, width]), &device))
+    Tensor::from_data(TensorData::new(context, [batch, seq, width]), &device)
 }
 
 /// Turns the two halves of a head by a position's angles.
@@ -256,7 +237,7 @@ fn exp(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::weighted_scaled_dot_product;
+    use crate::kernels::weighted_scaled_dot_product;
     use burn::backend::Flex;
     use burn::tensor::Distribution;
     use proptest::prelude::*;
@@ -307,7 +288,7 @@ mod tests {
                 mask.as_ref(),
             );
             let plain = plain.swap_dims(1, 2).reshape([batch, seq, heads.queries * width]);
-            let found = attention(qkv.clone(), heads, None, mask.as_ref()).unwrap();
+            let found = attention(qkv.clone(), heads, None, mask.as_ref());
             let (plain, found) = (plain.into_data().to_vec::<f32>().unwrap(), found.into_data().to_vec::<f32>().unwrap());
             for (plain, found) in plain.iter().zip(&found) {
                 prop_assert!((plain - found).abs() <= 2e-5 * size as f32, "{plain} {found}");

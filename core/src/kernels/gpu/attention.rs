@@ -1,0 +1,142 @@
+//! Attention in one dispatch, without a `[query, key]` matrix: keys and values pass through shared
+//! memory a tile at a time, and the softmax is kept up to date (FlashAttention, arXiv:2205.14135,
+//! algorithm 1).
+
+use burn_cubecl::{CubeRuntime, kernel::into_contiguous, tensor::CubeTensor};
+use cubecl::prelude::*;
+
+use super::{LANES, new_tensor};
+use crate::kernels::Heads;
+
+/// Invocations of a workgroup, each with a query.
+const UNITS: usize = 32;
+/// Widest head whose tiles fit into 16 KiB.
+pub(super) const WIDEST: usize = 128;
+
+/// One workgroup for 32 queries of one head of one text. `width` counts vectors.
+#[cube(launch)]
+fn flash<M: Int, V: Size>(
+    qkv: &Array<Vector<f32, V>>,
+    mask: &ComptimeOption<Array<M>>,
+    context: &mut Array<Vector<f32, V>>,
+    seq: usize,
+    scale: f32,
+    #[comptime] queries: usize,
+    #[comptime] keys: usize,
+    #[comptime] width: usize,
+    #[comptime] tile: usize,
+    #[define(M)] _dtype: StorageType,
+) {
+    let row = comptime!((queries + 2 * keys) * width);
+    let unit = UNIT_POS as usize;
+    let query = CUBE_POS_X as usize * UNITS + unit;
+    let head = CUBE_POS_Y as usize;
+    let text = CUBE_POS_Z as usize;
+    let first = text * seq * row;
+    let shared_head = head / comptime!(queries / keys);
+    let key_at = (queries + shared_head) * width;
+    let value_at = comptime!((queries + keys) * width) + shared_head * width;
+
+    let mut key_tile = SharedMemory::<Vector<f32, V>>::new(comptime!(tile * width));
+    let mut value_tile = SharedMemory::<Vector<f32, V>>::new(comptime!(tile * width));
+    let mut scores = SharedMemory::<f32>::new(comptime!(tile * UNITS));
+    let mut asked = Array::<Vector<f32, V>>::new(width);
+    let mut sums = Array::<Vector<f32, V>>::new(width);
+    let zero = Vector::<f32, V>::new(0.0f32);
+    #[unroll]
+    for at in 0..width {
+        let value = qkv[first + query * row + head * width + at];
+        asked[at] = select(query < seq, value, zero) * Vector::new(scale);
+        sums[at] = Vector::new(0.0f32);
+    }
+    // Less than any score; finite, because some shader compilers assume that infinities do not occur.
+    let lowest = f32::new(comptime!(-3.0e38));
+    let mut top = lowest;
+    let mut total = 0.0f32;
+
+    for begin in range_stepped(0, seq, tile) {
+        #[unroll]
+        for at in 0..comptime!((tile * width).div_ceil(UNITS)) {
+            let place = unit + comptime!(at * UNITS);
+            if place < comptime!(tile * width) {
+                let key = begin + place / width;
+                let token = first + key * row + place % width;
+                key_tile[place] = select(key < seq, qkv[token + key_at], zero);
+                value_tile[place] = select(key < seq, qkv[token + value_at], zero);
+            }
+        }
+        sync_cube();
+        let mut highest = top;
+        for at in 0..tile {
+            let mut products = Vector::<f32, V>::new(0.0f32);
+            #[unroll]
+            for vector in 0..width {
+                products += asked[vector] * key_tile[at * width + vector];
+            }
+            let mut score = products[0] + products[1] + products[2] + products[3];
+            let key = begin + at;
+            #[comptime]
+            if let ComptimeOption::Some(mask) = mask {
+                let hidden = mask[(text * seq + query) * seq + key] != M::from_int(0);
+                score = select(hidden, f32::new(comptime!(-1.0e30)), score);
+            }
+            score = select(key < seq, score, lowest);
+            scores[at * UNITS + unit] = score;
+            highest = select(score > highest, score, highest);
+        }
+        let faded = (top - highest).exp();
+        top = highest;
+        total *= faded;
+        #[unroll]
+        for vector in 0..width {
+            sums[vector] *= Vector::new(faded);
+        }
+        for at in 0..tile {
+            let weight = (scores[at * UNITS + unit] - top).exp();
+            total += weight;
+            #[unroll]
+            for vector in 0..width {
+                sums[vector] += Vector::new(weight) * value_tile[at * width + vector];
+            }
+        }
+        sync_cube();
+    }
+    if query < seq {
+        let to = (text * seq + query) * comptime!(queries * width) + head * width;
+        #[unroll]
+        for at in 0..width {
+            context[to + at] = sums[at] / Vector::new(total);
+        }
+    }
+}
+
+/// See [`Kernels::self_attention`](super::Kernels::self_attention); heads of whole vectors, up to [`WIDEST`].
+pub(super) fn attention<R: CubeRuntime>(
+    qkv: CubeTensor<R>,
+    heads: Heads,
+    mask: Option<CubeTensor<R>>,
+) -> CubeTensor<R> {
+    let qkv = into_contiguous(qkv);
+    let (batch, seq) = (qkv.meta.shape()[0], qkv.meta.shape()[1]);
+    let context = new_tensor(&qkv, [batch, seq, heads.queries * heads.width]);
+    let client = qkv.client.clone();
+    let mask = mask.map(into_contiguous);
+    let dtype = mask.as_ref().map_or(burn::tensor::DType::U32, |mask| mask.dtype);
+    flash::launch::<R>(
+        &client,
+        CubeCount::Static(seq.div_ceil(UNITS) as u32, heads.queries as u32, batch as u32),
+        CubeDim::new_1d(UNITS as u32),
+        LANES,
+        qkv.into_array_arg(),
+        mask.map(CubeTensor::into_array_arg).into(),
+        context.clone().into_array_arg(),
+        seq,
+        (heads.width as f32).powf(-0.5),
+        heads.queries,
+        heads.keys,
+        heads.width / LANES,
+        if heads.width > 64 { 8 } else { 16 },
+        dtype.into(),
+    );
+    context
+}

@@ -1,0 +1,150 @@
+//! Burn's cubecl backends: shaders that keep within WebGPU's default limits (256 invocations and
+//! 16 KiB of shared memory a workgroup), and ask for neither subgroups nor half precision.
+//!
+//! They are launched with cubecl's checks: what lies outside a buffer reads as zero and is not
+//! written.
+
+mod attention;
+#[cfg(feature = "fusion")]
+mod fusion;
+mod gelu;
+mod norm;
+mod product;
+mod rows;
+
+use burn::nn::LayerNorm;
+use burn::tensor::{Bool, DType, Int, Shape, Tensor, TensorPrimitive, activation, module};
+use burn_cubecl::ops::numeric::empty_device_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
+
+use super::{Angles, Heads, Kernels, Packing, plain};
+use crate::quant::PackedLayout;
+
+/// Numbers that an invocation reads at once.
+const LANES: usize = 4;
+
+impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
+where
+    R: CubeRuntime,
+    F: FloatElement,
+    I: IntElement,
+    BT: BoolElement,
+{
+    const PACKING: Packing = Packing::Device;
+
+    fn exact_gelu<const D: usize>(x: Tensor<Self, D>) -> Tensor<Self, D> {
+        if x.dtype() != DType::F32 || !x.shape().num_elements().is_multiple_of(LANES) {
+            return activation::gelu(x);
+        }
+        float(gelu::gelu(primitive(x)))
+    }
+
+    fn add_and_norm(
+        x: Tensor<Self, 3>,
+        residual: Tensor<Self, 3>,
+        norm: &LayerNorm<Self>,
+        epsilon: f64,
+    ) -> Tensor<Self, 3> {
+        match &norm.beta {
+            Some(beta) if x.dtype() == DType::F32 && x.dims()[2].is_multiple_of(LANES) => {
+                let [gamma, beta] = [norm.gamma.val(), beta.val()].map(primitive);
+                float(norm::norm(primitive(x), primitive(residual), gamma, beta, epsilon))
+            }
+            _ => norm.forward(x + residual),
+        }
+    }
+
+    fn self_attention(
+        qkv: Tensor<Self, 3>,
+        heads: Heads,
+        angles: Option<&Angles<Self>>,
+        mask: Option<&Tensor<Self, 4, Bool>>,
+    ) -> Tensor<Self, 3> {
+        let fits = heads.width.is_multiple_of(LANES) && heads.width <= attention::WIDEST;
+        if angles.is_some() || qkv.dtype() != DType::F32 || !fits {
+            return plain::attention(qkv, heads, angles, mask);
+        }
+        let mask = mask.map(|mask| mask.clone().into_primitive());
+        float(attention::attention(primitive(qkv), heads, mask))
+    }
+
+    fn dense_linear(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 2>,
+        bias: Option<Tensor<Self, 1>>,
+    ) -> Tensor<Self, 2> {
+        let whole = weight.dims().iter().all(|width| width.is_multiple_of(LANES));
+        if !whole || [x.dtype(), weight.dtype()] != [DType::F32; 2] {
+            return module::linear(x, weight, bias);
+        }
+        float(product::full(primitive(x), primitive(weight), bias.map(primitive)))
+    }
+
+    fn packed_linear(
+        x: Tensor<Self, 2>,
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+        bias: Option<Tensor<Self, 1>>,
+    ) -> Tensor<Self, 2> {
+        if x.dtype() != DType::F32 {
+            return plain::packed_linear(x, codes, scales, layout, bias);
+        }
+        let [_, width] = codes.dims();
+        // The bias is added where the outputs lie, which may be fewer than the shader writes.
+        let (inside, after) = match width == layout.outputs {
+            true => (bias, None),
+            false => (None, bias),
+        };
+        let y = product::packed(
+            primitive(x),
+            codes.into_primitive(),
+            primitive(scales),
+            layout,
+            inside.map(primitive),
+        );
+        let y = float::<_, _, _, _, 2>(y);
+        let y = if width == layout.outputs { y } else { y.narrow(1, 0, layout.outputs) };
+        match after {
+            Some(bias) => y + bias.unsqueeze(),
+            None => y,
+        }
+    }
+
+    fn packed_rows(
+        ids: Tensor<Self, 2, Int>,
+        codes: Tensor<Self, 2, Int>,
+        scales: Tensor<Self, 2>,
+        layout: PackedLayout,
+    ) -> Tensor<Self, 3> {
+        float(rows::rows(ids.into_primitive(), codes.into_primitive(), primitive(scales), layout))
+    }
+}
+
+/// A tensor as cubecl has it.
+fn primitive<R, F, I, BT, const D: usize>(x: Tensor<CubeBackend<R, F, I, BT>, D>) -> CubeTensor<R>
+where
+    R: CubeRuntime,
+    F: FloatElement,
+    I: IntElement,
+    BT: BoolElement,
+{
+    x.into_primitive().tensor()
+}
+
+fn float<R, F, I, BT, const D: usize>(x: CubeTensor<R>) -> Tensor<CubeBackend<R, F, I, BT>, D>
+where
+    R: CubeRuntime,
+    F: FloatElement,
+    I: IntElement,
+    BT: BoolElement,
+{
+    Tensor::from_primitive(TensorPrimitive::Float(x))
+}
+
+/// A tensor of the kind and on the device of another, not yet written.
+fn new_tensor<R: CubeRuntime>(like: &CubeTensor<R>, shape: impl Into<Shape>) -> CubeTensor<R> {
+    let (client, device) = (like.client.clone(), like.device.clone());
+    empty_device_dtype(client, device, shape.into(), like.dtype)
+}

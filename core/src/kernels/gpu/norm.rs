@@ -1,0 +1,90 @@
+//! A residual sum and its norm in one dispatch.
+
+use burn_cubecl::{CubeRuntime, kernel::into_contiguous, tensor::CubeTensor};
+use cubecl::prelude::*;
+
+use super::{LANES, new_tensor};
+
+/// Invocations that share a row.
+const UNITS: usize = 32;
+/// Most workgroups in a row of them, below WebGPU's 65,535.
+const COUNT: usize = 32_768;
+
+/// One workgroup a row: mean, then variance around it, as PyTorch's CPU kernel.
+#[cube(launch)]
+fn add_and_norm<V: Size>(
+    x: &Array<Vector<f32, V>>,
+    residual: &Array<Vector<f32, V>>,
+    gamma: &Array<Vector<f32, V>>,
+    beta: &Array<Vector<f32, V>>,
+    y: &mut Array<Vector<f32, V>>,
+    rows: usize,
+    width: usize,
+    epsilon: f32,
+) {
+    let row = CUBE_POS_Y as usize * COUNT + CUBE_POS_X as usize;
+    let unit = UNIT_POS as usize;
+    let mut parts = SharedMemory::<f32>::new(UNITS);
+    let mut squares = SharedMemory::<f32>::new(UNITS);
+    // The same for all invocations of a workgroup.
+    if row < rows {
+        let values = f32::cast_from(width * LANES);
+        let mut sums = Vector::<f32, V>::new(0.0f32);
+        for at in range_stepped(unit, width, UNITS) {
+            sums += x[row * width + at] + residual[row * width + at];
+        }
+        parts[unit] = sums[0] + sums[1] + sums[2] + sums[3];
+        sync_cube();
+        let mut mean = 0.0f32;
+        for at in 0..UNITS {
+            mean += parts[at];
+        }
+        mean /= values;
+        let mut sums = Vector::<f32, V>::new(0.0f32);
+        for at in range_stepped(unit, width, UNITS) {
+            let value = x[row * width + at] + residual[row * width + at] - Vector::new(mean);
+            sums += value * value;
+        }
+        squares[unit] = sums[0] + sums[1] + sums[2] + sums[3];
+        sync_cube();
+        let mut variance = 0.0f32;
+        for at in 0..UNITS {
+            variance += squares[at];
+        }
+        let scale = 1.0f32 / (variance / values + epsilon).sqrt();
+        for at in range_stepped(unit, width, UNITS) {
+            let value = x[row * width + at] + residual[row * width + at] - Vector::new(mean);
+            y[row * width + at] = value * Vector::new(scale) * gamma[at] + beta[at];
+        }
+    }
+}
+
+/// See [`Kernels::add_and_norm`](super::Kernels::add_and_norm); a width of whole vectors.
+pub(super) fn norm<R: CubeRuntime>(
+    x: CubeTensor<R>,
+    residual: CubeTensor<R>,
+    gamma: CubeTensor<R>,
+    beta: CubeTensor<R>,
+    epsilon: f64,
+) -> CubeTensor<R> {
+    let x = into_contiguous(x);
+    let shape = x.meta.shape();
+    let (batch, seq, width) = (shape[0], shape[1], shape[2]);
+    let y = new_tensor(&x, [batch, seq, width]);
+    let (client, rows) = (x.client.clone(), batch * seq);
+    add_and_norm::launch::<R>(
+        &client,
+        CubeCount::Static(rows.min(COUNT) as u32, rows.div_ceil(COUNT) as u32, 1),
+        CubeDim::new_1d(UNITS as u32),
+        LANES,
+        x.into_array_arg(),
+        into_contiguous(residual).into_array_arg(),
+        into_contiguous(gamma).into_array_arg(),
+        into_contiguous(beta).into_array_arg(),
+        y.clone().into_array_arg(),
+        rows,
+        width / LANES,
+        epsilon as f32,
+    );
+    y
+}

@@ -1,0 +1,273 @@
+//! Products with weights, a tile at a time in shared memory. Packed ones are made into numbers there,
+//! in the dispatch that multiplies them.
+
+use burn_cubecl::{CubeRuntime, kernel::into_contiguous, tensor::CubeTensor};
+use cubecl::prelude::*;
+
+use super::{LANES, new_tensor};
+use crate::quant::PackedLayout;
+
+/// Invocations of a workgroup along rows and along outputs.
+const SIDE: usize = 8;
+/// Outputs of a tile, in vectors.
+const OUTPUTS: usize = SIDE;
+/// Inputs of a tile.
+const INPUTS: usize = 32;
+/// The same in vectors.
+const STEP: usize = INPUTS / LANES;
+
+/// What the products share: an invocation has `each_row` rows and four outputs, a workgroup
+/// `8 each_row` rows and 32 outputs. Its tiles of inputs and weights take at most 12 KiB.
+#[derive(CubeType)]
+struct Tiles<V: Size> {
+    /// `[8 each_row][STEP]`.
+    inputs: SharedMemory<Vector<f32, V>>,
+    /// `[INPUTS][OUTPUTS]`.
+    weights: SharedMemory<Vector<f32, V>>,
+    /// `[each_row]`.
+    sums: Array<Vector<f32, V>>,
+    first_row: usize,
+    first_output: usize,
+}
+
+#[cube]
+impl<V: Size> Tiles<V> {
+    fn new(#[comptime] each_row: usize) -> Self {
+        let mut sums = Array::<Vector<f32, V>>::new(each_row);
+        #[unroll]
+        for at in 0..each_row {
+            sums[at] = Vector::new(0.0f32);
+        }
+        Tiles::<V> {
+            inputs: SharedMemory::new(comptime!(SIDE * each_row * STEP)),
+            weights: SharedMemory::new(comptime!(INPUTS * OUTPUTS)),
+            sums,
+            first_row: CUBE_POS_Y as usize * comptime!(SIDE * each_row),
+            first_output: CUBE_POS_X as usize * OUTPUTS,
+        }
+    }
+
+    /// Reads a step of the inputs; zeros beyond the last row and the last input.
+    fn read_inputs(
+        &mut self,
+        x: &Array<Vector<f32, V>>,
+        step: usize,
+        rows: usize,
+        row_of_x: usize,
+        #[comptime] each_row: usize,
+    ) {
+        #[unroll]
+        for at in 0..each_row {
+            let place = UNIT_POS as usize + comptime!(at * SIDE * SIDE);
+            let row = self.first_row + place / STEP;
+            let input = step * STEP + place % STEP;
+            let inside = row < rows && input < row_of_x;
+            self.inputs[place] = select(inside, x[row * row_of_x + input], Vector::new(0.0f32));
+        }
+    }
+
+    /// Adds a step's products to the sums.
+    fn multiply(&mut self, #[comptime] each_row: usize) {
+        let (across, down) = (UNIT_POS_X as usize, UNIT_POS_Y as usize);
+        #[unroll]
+        for at in 0..STEP {
+            let place = comptime!(at * LANES * OUTPUTS) + across;
+            let w0 = self.weights[place];
+            let w1 = self.weights[place + OUTPUTS];
+            let w2 = self.weights[place + comptime!(2 * OUTPUTS)];
+            let w3 = self.weights[place + comptime!(3 * OUTPUTS)];
+            #[unroll]
+            for row in 0..each_row {
+                let value = self.inputs[(down * each_row + row) * STEP + at];
+                self.sums[row] += Vector::new(value[0]) * w0
+                    + Vector::new(value[1]) * w1
+                    + Vector::new(value[2]) * w2
+                    + Vector::new(value[3]) * w3;
+            }
+        }
+    }
+
+    /// Writes the sums, with the bias added.
+    fn write(
+        &self,
+        bias: &ComptimeOption<Array<Vector<f32, V>>>,
+        y: &mut Array<Vector<f32, V>>,
+        rows: usize,
+        row_of_y: usize,
+        #[comptime] each_row: usize,
+    ) {
+        let column = self.first_output + UNIT_POS_X as usize;
+        if column < row_of_y {
+            #[unroll]
+            for at in 0..each_row {
+                let row = self.first_row + UNIT_POS_Y as usize * each_row + at;
+                if row < rows {
+                    let mut sum = self.sums[at];
+                    #[comptime]
+                    if let ComptimeOption::Some(bias) = bias {
+                        sum += bias[column];
+                    }
+                    y[row * row_of_y + column] = sum;
+                }
+            }
+        }
+    }
+}
+
+/// `x [rows, inputs]` by packed weights, plus a bias.
+#[cube(launch)]
+fn packed_product<V: Size>(
+    x: &Array<Vector<f32, V>>,
+    codes: &Array<Vector<u32, V>>,
+    scales: &Array<Vector<f32, V>>,
+    bias: &ComptimeOption<Array<Vector<f32, V>>>,
+    y: &mut Array<Vector<f32, V>>,
+    rows: usize,
+    row_of_x: usize,
+    row_of_y: usize,
+    #[comptime] each_row: usize,
+    #[comptime] bits: usize,
+    #[comptime] block: usize,
+) {
+    let each = comptime!(32 / bits);
+    let words = comptime!(INPUTS / each);
+    let mask = comptime!((1u32 << bits) - 1);
+    let offset = comptime!((1i64 << (bits - 1)) as f32);
+    let mut tiles = Tiles::<V>::new(each_row);
+    for step in 0..row_of_x.div_ceil(STEP) {
+        tiles.read_inputs(x, step, rows, row_of_x, each_row);
+        // What lies beyond the last input is multiplied by the zeros of `x`; beyond the last output,
+        // it is not written.
+        #[unroll]
+        for at in 0..comptime!((words * OUTPUTS).div_ceil(SIDE * SIDE)) {
+            let place = UNIT_POS as usize + comptime!(at * SIDE * SIDE);
+            if place < comptime!(words * OUTPUTS) {
+                let output = place % OUTPUTS;
+                let column = tiles.first_output + output;
+                let first = place / OUTPUTS * each;
+                let word = codes[(step * words + place / OUTPUTS) * row_of_y + column];
+                let input = step * INPUTS + first;
+                let mut scale = scales[input / block * row_of_y + column];
+                #[unroll]
+                for number in 0..each {
+                    if comptime!(number > 0 && !block.is_multiple_of(each)) {
+                        scale = scales[(input + number) / block * row_of_y + column];
+                    }
+                    let shift = Vector::new(comptime!((number * bits) as u32));
+                    let code = (word >> shift) & Vector::new(mask);
+                    let value = Vector::<f32, V>::cast_from(code) - Vector::new(offset);
+                    tiles.weights[(first + number) * OUTPUTS + output] = value * scale;
+                }
+            }
+        }
+        sync_cube();
+        tiles.multiply(each_row);
+        sync_cube();
+    }
+    tiles.write(bias, y, rows, row_of_y, each_row);
+}
+
+/// `x [rows, inputs]` by full weights `[inputs, outputs]`, plus a bias.
+#[cube(launch)]
+fn full_product<V: Size>(
+    x: &Array<Vector<f32, V>>,
+    weights: &Array<Vector<f32, V>>,
+    bias: &ComptimeOption<Array<Vector<f32, V>>>,
+    y: &mut Array<Vector<f32, V>>,
+    rows: usize,
+    row_of_x: usize,
+    row_of_y: usize,
+    #[comptime] each_row: usize,
+) {
+    let mut tiles = Tiles::<V>::new(each_row);
+    for step in 0..row_of_x.div_ceil(STEP) {
+        tiles.read_inputs(x, step, rows, row_of_x, each_row);
+        #[unroll]
+        for at in 0..comptime!(INPUTS * OUTPUTS / (SIDE * SIDE)) {
+            let place = UNIT_POS as usize + comptime!(at * SIDE * SIDE);
+            let column = tiles.first_output + place % OUTPUTS;
+            let input = step * INPUTS + place / OUTPUTS;
+            tiles.weights[place] = weights[input * row_of_y + column];
+        }
+        sync_cube();
+        tiles.multiply(each_row);
+        sync_cube();
+    }
+    tiles.write(bias, y, rows, row_of_y, each_row);
+}
+
+/// Rows of an invocation: as few as fill the tiles of short texts.
+fn rows_each(rows: usize) -> usize {
+    match rows {
+        0..=8 => 1,
+        9..=16 => 2,
+        17..=256 => 4,
+        _ => 8,
+    }
+}
+
+/// Workgroups for so many rows, and vectors of outputs.
+fn workgroups(rows: usize, row_of_y: usize) -> CubeCount {
+    let along_rows = rows.div_ceil(SIDE * rows_each(rows));
+    CubeCount::Static(row_of_y.div_ceil(OUTPUTS) as u32, along_rows as u32, 1)
+}
+
+/// See [`Kernels::dense_linear`](super::Kernels::dense_linear); inputs and outputs of whole vectors.
+pub(super) fn full<R: CubeRuntime>(
+    x: CubeTensor<R>,
+    weights: CubeTensor<R>,
+    bias: Option<CubeTensor<R>>,
+) -> CubeTensor<R> {
+    let x = into_contiguous(x);
+    let (rows, inputs, outputs) = (x.meta.shape()[0], x.meta.shape()[1], weights.meta.shape()[1]);
+    let y = new_tensor(&x, [rows, outputs]);
+    let client = x.client.clone();
+    full_product::launch::<R>(
+        &client,
+        workgroups(rows, outputs / LANES),
+        CubeDim::new_2d(SIDE as u32, SIDE as u32),
+        LANES,
+        x.into_array_arg(),
+        into_contiguous(weights).into_array_arg(),
+        bias.map(|bias| into_contiguous(bias).into_array_arg()).into(),
+        y.clone().into_array_arg(),
+        rows,
+        inputs / LANES,
+        outputs / LANES,
+        rows_each(rows),
+    );
+    y
+}
+
+/// See [`Kernels::packed_linear`](super::Kernels::packed_linear); outputs filled up to whole vectors.
+pub(super) fn packed<R: CubeRuntime>(
+    x: CubeTensor<R>,
+    codes: CubeTensor<R>,
+    scales: CubeTensor<R>,
+    layout: PackedLayout,
+    bias: Option<CubeTensor<R>>,
+) -> CubeTensor<R> {
+    let x = into_contiguous(x);
+    let (rows, width) = (x.meta.shape()[0], codes.meta.shape()[1]);
+    let y = new_tensor(&x, [rows, width]);
+    let (row_of_x, row_of_y) = (layout.inputs / LANES, width / LANES);
+    let client = x.client.clone();
+    packed_product::launch::<R>(
+        &client,
+        workgroups(rows, row_of_y),
+        CubeDim::new_2d(SIDE as u32, SIDE as u32),
+        LANES,
+        x.into_array_arg(),
+        into_contiguous(codes).into_array_arg(),
+        into_contiguous(scales).into_array_arg(),
+        bias.map(|bias| into_contiguous(bias).into_array_arg()).into(),
+        y.clone().into_array_arg(),
+        rows,
+        row_of_x,
+        row_of_y,
+        rows_each(rows),
+        layout.bits,
+        layout.block,
+    );
+    y
+}

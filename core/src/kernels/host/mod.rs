@@ -1,0 +1,188 @@
+//! Burn's CPU backend, outside training: on the tensors' own memory.
+//!
+//! Burn 0.21's CPU backend computes GELU one value at a time and permutes four dimensions
+//! element by element; together they cost as much as the matrix products of a small encoder. The
+//! functions here do the same work on the tensor's own memory, in loops that the compiler turns
+//! into SIMD, in a version for each instruction set that is chosen at run time.
+
+mod attention;
+
+use burn::backend::Flex;
+use burn::tensor::{Bool, DType, Tensor, TensorData, activation};
+use multiversion::multiversion;
+
+use super::{Angles, Heads, Kernels, Packing, plain};
+use crate::quant::PackedMatrix;
+
+impl Kernels for Flex {
+    const HOST: bool = true;
+    const PACKING: Packing = Packing::Host;
+
+    fn exact_gelu<const D: usize>(x: Tensor<Self, D>) -> Tensor<Self, D> {
+        let device = x.device();
+        let mut data = x.into_data();
+        match data.as_mut_slice::<f32>() {
+            Ok(values) => gelu_slice(values),
+            // Not f32: the plain operation.
+            Err(_) => return activation::gelu(Tensor::from_data(data, &device)),
+        }
+        Tensor::from_data(data, &device)
+    }
+
+    fn self_attention(
+        qkv: Tensor<Self, 3>,
+        heads: Heads,
+        angles: Option<&Angles<Self>>,
+        mask: Option<&Tensor<Self, 4, Bool>>,
+    ) -> Tensor<Self, 3> {
+        attention::attention(qkv, heads, angles, mask)
+    }
+
+    fn merge_heads(x: Tensor<Self, 4>) -> Tensor<Self, 3> {
+        if x.dtype() != DType::F32 {
+            return plain::merge_heads(x);
+        }
+        let ([batch, heads, seq, width], device) = (x.dims(), x.device());
+        let data = x.into_data();
+        let Ok(values) = data.as_slice::<f32>() else {
+            return plain::merge_heads(Tensor::from_data(data, &device));
+        };
+        let mut merged = Vec::with_capacity(values.len());
+        for text in values.chunks_exact((heads * seq * width).max(1)) {
+            for at in 0..seq {
+                for head in 0..heads {
+                    merged.extend_from_slice(&text[(head * seq + at) * width..][..width]);
+                }
+            }
+        }
+        Tensor::from_data(TensorData::new(merged, [batch, seq, heads * width]), &device)
+    }
+
+    fn host_linear(
+        x: Tensor<Self, 2>,
+        weight: &PackedMatrix,
+        bias: Option<Tensor<Self, 1>>,
+    ) -> Tensor<Self, 2> {
+        let ([rows, _], [_, outputs], device) = (x.dims(), weight.shape(), x.device());
+        let values = bias.clone().map(Tensor::into_data);
+        let values = values.as_ref().map(|values| values.as_slice::<f32>()).transpose();
+        let data = x.into_data();
+        let product = match (data.as_slice::<f32>(), values) {
+            // It fails on widths that do not fit only, about which the plain product is clearer.
+            (Ok(x), Ok(bias)) => weight.product(x, bias).ok(),
+            _ => None,
+        };
+        match product {
+            Some(y) => Tensor::from_data(TensorData::new(y, [rows, outputs]), &device),
+            None => plain::host_linear(Tensor::from_data(data, &device), weight, bias),
+        }
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+fn gelu_slice(values: &mut [f32]) {
+    for value in values {
+        *value = 0.5 * *value * (1.0 + erf(*value * std::f32::consts::FRAC_1_SQRT_2));
+    }
+}
+
+/// The error function as a rational function of x^2 times x, which is exact to some units of the
+/// last place in f32; beyond 3.8325 it rounds to 1 (the coefficients are those of Eigen and XLA).
+#[inline(always)]
+fn erf(x: f32) -> f32 {
+    let x2 = x * x;
+    let mut p = -2.726_142_3e-10f32;
+    p = p * x2 + 2.770_681_4e-8;
+    p = p * x2 + -2.101_024e-6;
+    p = p * x2 + -5.692_506_4e-5;
+    p = p * x2 + -7.349_906_3e-4;
+    p = p * x2 + -2.954_6e-3;
+    p = p * x2 + -1.609_603_3e-2;
+    let mut q = -1.456_607_2e-5f32;
+    q = q * x2 + -2.133_740_6e-4;
+    q = q * x2 + -1.682_827e-3;
+    q = q * x2 + -7.373_329_2e-3;
+    q = q * x2 + -1.426_474e-2;
+    // A select, not a branch, so that the loop stays SIMD.
+    if x.abs() >= 3.832_5 { 1f32.copysign(x) } else { x * p / q }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::backend::{Autodiff, Flex};
+    use burn::tensor::Distribution;
+
+    #[test]
+    fn gelu_is_burns_gelu() {
+        let device = Default::default();
+        let steps: Vec<f32> = (-9000..=9000)
+            .map(|n| n as f32 / 1000.0)
+            .chain([0.0, 1e-30, -1e-38, 1e30, -1e30])
+            .collect();
+        let x = Tensor::<Flex, 1>::from_floats(steps.as_slice(), &device);
+        let plain: Vec<f32> = activation::gelu(x.clone()).into_data().to_vec().unwrap();
+        let fast: Vec<f32> = Flex::exact_gelu(x).into_data().to_vec().unwrap();
+        for ((x, plain), fast) in steps.iter().zip(&plain).zip(&fast) {
+            assert!(
+                (plain - fast).abs() <= 3e-7 * x.abs().max(1.0),
+                "gelu({x}) = {plain}, not {fast}"
+            );
+        }
+    }
+
+    #[test]
+    fn views_and_shared_tensors_are_left_alone() {
+        let device = Default::default();
+        let x = Tensor::<Flex, 2>::random([7, 12], Distribution::Normal(0.0, 2.0), &device);
+        let view = x.clone().narrow(1, 3, 5);
+        let before: Vec<f32> = x.clone().into_data().to_vec().unwrap();
+        let fast: Vec<f32> = Flex::exact_gelu(view.clone()).into_data().to_vec().unwrap();
+        let plain: Vec<f32> = activation::gelu(view).into_data().to_vec().unwrap();
+        assert!(plain.iter().zip(&fast).all(|(a, b)| (a - b).abs() < 1e-6));
+        assert_eq!(x.into_data().to_vec::<f32>().unwrap(), before);
+    }
+
+    #[test]
+    fn merging_heads_is_a_permutation() {
+        let device = Default::default();
+        let x = Tensor::<Flex, 4>::random([2, 3, 5, 4], Distribution::Default, &device);
+        let plain: Vec<f32> =
+            x.clone().swap_dims(1, 2).reshape([2, 5, 12]).into_data().to_vec().unwrap();
+        // A permuted view must be read through its strides.
+        let view = x.clone().swap_dims(1, 2).swap_dims(1, 2);
+        for x in [x, view] {
+            assert_eq!(Flex::merge_heads(x).into_data().to_vec::<f32>().unwrap(), plain);
+        }
+    }
+
+    #[test]
+    fn rotations_in_rows_are_the_plain_ones() {
+        type B = Autodiff<Flex>;
+        let device = Default::default();
+        let normal = Distribution::Normal(0.0, 3.0);
+        let x = Tensor::<B, 4>::random([2, 5, 3, 8], normal, &device).require_grad();
+        let [cos, sin] =
+            [0, 1].map(|_| Tensor::<B, 4>::random([1, 5, 1, 8], Distribution::Default, &device));
+        let (first, second) = (x.clone().narrow(3, 0, 4), x.clone().narrow(3, 4, 4));
+        let turned = Tensor::cat(vec![second.neg(), first], 3);
+        let plain = x.clone() * cos.clone() + turned * sin.clone();
+        let fast = B::rotate(x.clone(), cos, sin);
+        let values = |x: Tensor<Flex, 4>| x.into_data().to_vec::<f32>().unwrap();
+        assert_eq!(values(plain.clone().inner()), values(fast.clone().inner()));
+        let gradient =
+            |y: Tensor<B, 4>| values(x.grad(&y.powf_scalar(2.0).sum().backward()).unwrap());
+        for (plain, fast) in gradient(plain).iter().zip(gradient(fast)) {
+            assert!((plain - fast).abs() <= 1e-5 * plain.abs().max(1.0), "{plain} {fast}");
+        }
+    }
+
+    #[test]
+    fn gradients_flow() {
+        let device = Default::default();
+        type B = Autodiff<Flex>;
+        let x = Tensor::<B, 4>::random([1, 2, 3, 4], Distribution::Default, &device).require_grad();
+        let loss = B::exact_gelu(B::merge_heads(x.clone())).sum();
+        assert_eq!(x.grad(&loss.backward()).unwrap().dims(), [1, 2, 3, 4]);
+    }
+}

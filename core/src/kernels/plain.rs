@@ -1,0 +1,190 @@
+//! The versions that are made of Burn's tensor operations alone.
+
+use burn::tensor::activation::softmax;
+use burn::tensor::ops::AttentionModuleOptions;
+use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, module};
+
+use super::{Angles, Heads, Kernels};
+use crate::quant::{PackedLayout, PackedMatrix, Quantized};
+
+/// See [`Kernels::self_attention`].
+pub(super) fn attention<B: Kernels>(
+    qkv: Tensor<B, 3>,
+    heads: Heads,
+    angles: Option<&Angles<B>>,
+    mask: Option<&Tensor<B, 4, Bool>>,
+) -> Tensor<B, 3> {
+    let Heads { queries, keys, width } = heads;
+    let [batch, seq, _] = qkv.dims();
+    // [batch, seq, heads, width]
+    let part = |from: usize, count: usize| {
+        qkv.clone().narrow(2, from * width, count * width).reshape([batch, seq, count, width])
+    };
+    let (query, key, value) = (part(0, queries), part(queries, keys), part(queries + keys, keys));
+    let [query, key] = match angles {
+        Some(angles) => [query, key].map(|x| rotated(x, angles)),
+        None => [query, key],
+    };
+    let [query, key, value] = by_head(query, key, value);
+    B::merge_heads(scaled_dot_product(query, key, value, mask))
+}
+
+/// `[batch, seq, heads, width]`, rotated by its positions' angles.
+pub(crate) fn rotated<B: Kernels>(x: Tensor<B, 4>, (cos, sin): &Angles<B>) -> Tensor<B, 4> {
+    let [_, seq, _, width] = x.dims();
+    let table = |angles: &Tensor<B, 4>| angles.clone().reshape([1, seq, 1, width]);
+    B::rotate(x, table(cos), table(sin))
+}
+
+/// `[batch, seq, heads, width]` to `[batch, heads, seq, width]`, as many heads of keys and values as
+/// of queries.
+pub(crate) fn by_head<B: Kernels>(
+    query: Tensor<B, 4>,
+    key: Tensor<B, 4>,
+    value: Tensor<B, 4>,
+) -> [Tensor<B, 4>; 3] {
+    let times = query.dims()[2] / key.dims()[2];
+    let [query, key, value] = [query, key, value].map(|x| x.swap_dims(1, 2));
+    [query, repeat_heads(key, times), repeat_heads(value, times)]
+}
+
+/// `[batch, heads, seq, width]` to `[batch, heads * times, seq, width]`, each head repeated.
+fn repeat_heads<B: Kernels>(x: Tensor<B, 4>, times: usize) -> Tensor<B, 4> {
+    if times == 1 {
+        return x;
+    }
+    let [batch, heads, seq, width] = x.dims();
+    x.reshape([batch, heads, 1, seq, width]).expand([batch, heads, times, seq, width]).reshape([
+        batch,
+        heads * times,
+        seq,
+        width,
+    ])
+}
+
+/// Longest text whose `[query, key]` scores are held at once; beyond it the backend's fused
+/// product is used, which needs less memory and more time.
+const LONGEST_HELD: usize = 512;
+
+/// `softmax(q k^T / sqrt(width)) v` over `[batch, heads, seq, width]` tensors.
+///
+/// `mask` is `[batch, 1, query, key]`, true where a query must not look.
+pub fn scaled_dot_product<B: Kernels>(
+    query: Tensor<B, 4>,
+    key: Tensor<B, 4>,
+    value: Tensor<B, 4>,
+    mask: Option<&Tensor<B, 4, Bool>>,
+) -> Tensor<B, 4> {
+    let ([batch, heads, queries, _], keys) = (query.dims(), key.dims()[2]);
+    if keys > LONGEST_HELD {
+        let mask = mask.cloned().map(|mask| mask.expand([batch, heads, queries, keys]));
+        return module::attention(query, key, value, mask, None, AttentionModuleOptions::default());
+    }
+    weighted_scaled_dot_product(query, key, value, mask).0
+}
+
+/// As [`scaled_dot_product`], with the weights `[batch, heads, query, key]`.
+pub fn weighted_scaled_dot_product<B: Kernels>(
+    query: Tensor<B, 4>,
+    key: Tensor<B, 4>,
+    value: Tensor<B, 4>,
+    mask: Option<&Tensor<B, 4, Bool>>,
+) -> (Tensor<B, 4>, Tensor<B, 4>) {
+    let [_, heads, _, width] = query.dims();
+    let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((width as f64).powf(-0.5));
+    if let Some(mask) = mask {
+        // Added, not filled in, so that there is no pass over it backwards; so large that every
+        // score is lost in it. Finite, because some shader compilers assume that infinities do not
+        // occur.
+        let dtype: FloatDType = scores.dtype().into();
+        let hidden = if dtype == FloatDType::F16 { -3e4 } else { -1e30 };
+        let mut mask = mask.clone().float().cast(dtype).mul_scalar(hidden);
+        if B::HOST {
+            // Burn's CPU backend broadcasts over inner dimensions one value at a time.
+            mask = Tensor::cat(vec![mask; heads], 1);
+        }
+        scores = scores + mask;
+    }
+    let weights = softmax(scores, 3);
+    (weights.clone().matmul(value), weights)
+}
+
+/// See [`Kernels::rotate`].
+pub(super) fn rotate<B: Kernels>(
+    x: Tensor<B, 4>,
+    cos: Tensor<B, 4>,
+    sin: Tensor<B, 4>,
+) -> Tensor<B, 4> {
+    let half = x.dims()[3] / 2;
+    let (first, second) = (x.clone().narrow(3, 0, half), x.clone().narrow(3, half, half));
+    x * cos + Tensor::cat(vec![second.neg(), first], 3) * sin
+}
+
+/// As [`rotate`], in rows of a whole text: Burn's CPU backend goes through views and through sums
+/// that are broadcast over inner dimensions one value at a time.
+pub(super) fn rotate_rows<B: Kernels>(
+    x: Tensor<B, 4>,
+    cos: Tensor<B, 4>,
+    sin: Tensor<B, 4>,
+) -> Tensor<B, 4> {
+    let shape @ [batch, seq, heads, width] = x.dims();
+    let row = seq * heads * width;
+    // (a, b) to (-b, a) as a product, which is exact: one term of each sum is not zero.
+    let half = width / 2;
+    let mut turn = vec![0.0f32; width * width];
+    for at in 0..half {
+        turn[(half + at) * width + at] = -1.0;
+        turn[at * width + half + at] = 1.0;
+    }
+    let turn = TensorData::new(turn, [width, width]);
+    let turn = Tensor::<B, 2>::from_data(turn, (&x.device(), x.dtype()));
+    let turned = x.clone().reshape([batch * seq * heads, width]).matmul(turn).reshape([batch, row]);
+    let table = |angles: Tensor<B, 4>| angles.expand([1, seq, heads, width]).reshape([1, row]);
+    (x.reshape([batch, row]) * table(cos) + turned * table(sin)).reshape(shape)
+}
+
+/// See [`Kernels::merge_heads`].
+pub(super) fn merge_heads<B: Kernels>(x: Tensor<B, 4>) -> Tensor<B, 3> {
+    let [batch, heads, seq, width] = x.dims();
+    x.swap_dims(1, 2).reshape([batch, seq, heads * width])
+}
+
+/// See [`Kernels::host_linear`].
+pub(super) fn host_linear<B: Kernels>(
+    x: Tensor<B, 2>,
+    weight: &PackedMatrix,
+    bias: Option<Tensor<B, 1>>,
+) -> Tensor<B, 2> {
+    let weights = TensorData::new(weight.weights(), weight.shape());
+    let weights = Tensor::from_data(weights, &x.device());
+    module::linear(x, weights, bias)
+}
+
+/// See [`Kernels::packed_linear`].
+pub(super) fn packed_linear<B: Kernels>(
+    x: Tensor<B, 2>,
+    codes: Tensor<B, 2, Int>,
+    scales: Tensor<B, 2>,
+    layout: PackedLayout,
+    bias: Option<Tensor<B, 1>>,
+) -> Tensor<B, 2> {
+    let weights = layout.weights(codes, scales).cast(x.dtype());
+    module::linear(x, weights, bias)
+}
+
+/// See [`Kernels::host_rows`].
+pub(super) fn host_rows<B: Kernels>(
+    ids: Tensor<B, 2, Int>,
+    table: &Quantized,
+    device: &B::Device,
+) -> Tensor<B, 3> {
+    let [batch, seq] = ids.dims();
+    let [rows, width] = table.shape();
+    let mut values = vec![0.0; batch * seq * width];
+    for (id, to) in ids.into_data().iter::<i64>().zip(values.chunks_exact_mut(width.max(1))) {
+        // As the plain lookup: ids are checked against the vocabulary before.
+        assert!((id as usize) < rows, "token id {id} of a table with {rows} rows");
+        table.read_row(id as usize, to);
+    }
+    Tensor::from_data(TensorData::new(values, [batch, seq, width]), device)
+}

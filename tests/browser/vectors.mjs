@@ -1,0 +1,12 @@
+// Vectors that the tests compare, by tests/browser.sh.
+
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+
+/** The vectors of texts.json as a file of `train-native embed` has them. */
+export const native = (name) => readFileSync(join(process.env.KILN_MODELS, name), "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
+
+export const cosine = (a, b) => {
+  const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
+  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
+};

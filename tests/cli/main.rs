@@ -10,6 +10,7 @@ mod commands;
 mod compress;
 mod data;
 mod eval;
+mod gguf;
 mod harness;
 mod hub;
 mod mining;

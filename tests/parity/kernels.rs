@@ -1,6 +1,6 @@
 //! What devices compute in their own way, against the same in plain loops of double precision.
 
-use burn::nn::LayerNormConfig;
+use burn::nn::{LayerNormConfig, RmsNormConfig};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use kiln_core::kernels::{Heads, Kernels, Packing};
 use kiln_core::quant::{Number, PackedTable, PackedWeight, Quantized, Scheme};
@@ -149,13 +149,13 @@ fn packed_tables<B: Kernels>(device: B::Device) {
 
 fn attention<B: Kernels>(device: B::Device) {
     let cases = [
-        (2, 1, 2, 2, 32),
-        (1, 45, 3, 1, 16),
-        (2, 70, 4, 2, 64),
-        (1, 33, 2, 2, 128),
-        (2, 9, 1, 1, 12),
+        (2, 1, 2, 2, 32, true),
+        (1, 45, 3, 1, 16, true),
+        (2, 70, 4, 2, 64, false),
+        (1, 33, 2, 2, 128, true),
+        (2, 9, 1, 1, 12, true),
     ];
-    for (batch, seq, queries, keys, width) in cases {
+    for (batch, seq, queries, keys, width, rotary) in cases {
         let heads = Heads { queries, keys, width };
         let row = heads.row();
         let qkv: Vec<f32> = drawn(batch * seq * row, 11).iter().map(|value| value * 3.0).collect();
@@ -163,18 +163,40 @@ fn attention<B: Kernels>(device: B::Device) {
         let hidden: Vec<bool> = (0..batch * seq * seq)
             .map(|at| (at / seq % seq) != at % seq && at * 7919 % 5 < 2)
             .collect();
+        let angles: Vec<f32> = drawn(seq * width, 13).iter().map(|value| value * 3.0).collect();
         for masked in [false, true] {
+            let turned = masked == rotary;
             let mask = masked.then(|| {
                 let data = TensorData::new(hidden.clone(), [batch, 1, seq, seq]);
                 Tensor::<B, 4, Bool>::from_data(data, &device)
             });
+            let tables = turned.then(|| {
+                let table = |f: fn(f32) -> f32| {
+                    let values: Vec<f32> = angles.iter().copied().map(f).collect();
+                    floats::<B, 4>(&values, [1, 1, seq, width], &device)
+                };
+                (table(f32::cos), table(f32::sin))
+            });
             let tensor = floats::<B, 3>(&qkv, [batch, seq, row], &device);
-            let found = read(B::self_attention(tensor, heads, None, mask.as_ref()));
+            let found = read(B::self_attention(tensor, heads, tables.as_ref(), mask.as_ref()));
             assert_eq!(found.len(), batch * seq * queries * width);
             for text in 0..batch {
                 for head in 0..queries {
                     let number = |token: usize, part: usize, at: usize| {
                         f64::from(qkv[(text * seq + token) * row + part * width + at])
+                    };
+                    let rotated = |token: usize, part: usize, at: usize| {
+                        if !turned {
+                            return number(token, part, at);
+                        }
+                        let half = width / 2;
+                        let other = match at < half {
+                            true => -number(token, part, at + half),
+                            false => number(token, part, at - half),
+                        };
+                        let angle = angles[token * width + at];
+                        number(token, part, at) * f64::from(angle.cos())
+                            + other * f64::from(angle.sin())
                     };
                     let of_keys = queries + head / (queries / keys);
                     for query in 0..seq {
@@ -184,7 +206,7 @@ fn attention<B: Kernels>(device: B::Device) {
                                     return 0.0;
                                 }
                                 let product: f64 = (0..width)
-                                    .map(|at| number(query, head, at) * number(key, of_keys, at))
+                                    .map(|at| rotated(query, head, at) * rotated(key, of_keys, at))
                                     .sum();
                                 (product / (width as f64).sqrt()).exp()
                             })
@@ -197,7 +219,7 @@ fn attention<B: Kernels>(device: B::Device) {
                             let place = ((text * seq + query) * queries + head) * width + at;
                             close(found[place], exact, 10.0, || {
                                 format!(
-                                    "{heads:?} seq {seq} masked {masked}: query {query} head {head}"
+                                    "{heads:?} seq {seq} masked {masked} rotary {turned}: query {query} head {head}"
                                 )
                             });
                         }
@@ -208,7 +230,7 @@ fn attention<B: Kernels>(device: B::Device) {
     }
 }
 
-fn norms_and_gelu<B: Kernels>(device: B::Device) {
+fn norms_and_activations<B: Kernels>(device: B::Device) {
     for (batch, seq, width) in [(1, 1, 8), (2, 5, 384), (3, 7, 10), (1, 3, 1024)] {
         let shape = [batch, seq, width];
         let count = batch * seq * width;
@@ -220,7 +242,7 @@ fn norms_and_gelu<B: Kernels>(device: B::Device) {
         norm.beta = Some(burn::module::Param::from_tensor(floats(&beta, [width], &device)));
         let tensors = [&x, &residual].map(|values| floats::<B, 3>(values, shape, &device));
         let [left, right] = tensors;
-        let found = read(B::add_and_norm(left.clone(), right, &norm, 1e-5));
+        let found = read(B::add_and_norm(left.clone(), right.clone(), &norm, 1e-5));
         for row in 0..batch * seq {
             let sum =
                 |at: usize| f64::from(x[row * width + at]) + f64::from(residual[row * width + at]);
@@ -232,6 +254,23 @@ fn norms_and_gelu<B: Kernels>(device: B::Device) {
                 let exact = normed * f64::from(gamma[at]) + f64::from(beta[at]);
                 close(found[row * width + at], exact, 3.0, || format!("{shape:?} [{row}, {at}]"));
             }
+        }
+        let mut norm = RmsNormConfig::new(width).with_epsilon(1e-5).init::<B>(&device);
+        norm.gamma = burn::module::Param::from_tensor(floats(&gamma, [width], &device));
+        let found = read(B::rms_norm(left.clone(), &norm));
+        for (row, x) in x.chunks(width).enumerate() {
+            let mean = x.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / width as f64;
+            for (at, value) in x.iter().enumerate() {
+                let exact = f64::from(*value) / (mean + 1e-5).sqrt() * f64::from(gamma[at]);
+                close(found[row * width + at], exact, 1.0, || {
+                    format!("rms {shape:?} [{row}, {at}]")
+                });
+            }
+        }
+        let found = read(B::silu_product(left.clone(), right));
+        for ((gate, up), found) in x.iter().zip(&residual).zip(found) {
+            let (gate, up) = (f64::from(*gate), f64::from(*up));
+            close(found, gate / (1.0 + (-gate).exp()) * up, 5.0, || format!("silu({gate}) {up}"));
         }
         for (x, found) in x.iter().zip(read(B::exact_gelu(left))) {
             let exact = f64::from(*x) * normal_below(f64::from(*x));
@@ -254,7 +293,7 @@ kiln_tests::on_every_device!(
     packed_tables,
     nan_stays_in_its_row,
     attention,
-    norms_and_gelu
+    norms_and_activations
 );
 
 /// Gradients reach what goes into packed weights, by the plain version.
@@ -295,6 +334,6 @@ fn without_fusion() {
         packed_tables::<B>(device.clone());
         nan_stays_in_its_row::<B>(device.clone());
         attention::<B>(device.clone());
-        norms_and_gelu::<B>(device);
+        norms_and_activations::<B>(device);
     }
 }

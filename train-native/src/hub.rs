@@ -131,15 +131,7 @@ impl HubModel {
             self.required("adapter_model.safetensors")?;
             return folder_of(&adapter);
         };
-        self.required("tokenizer.json")?;
-        for file in OPTIONAL_FILES {
-            self.optional(file)?;
-        }
-        for path in self.module_paths()? {
-            for file in ["config.json", "model.safetensors"] {
-                self.optional(&format!("{path}/{file}"))?;
-            }
-        }
+        self.fetch_all_but_weights()?;
         match self.optional("model.safetensors.index.json")? {
             Some(index) => {
                 for shard in shards(&index)? {
@@ -151,6 +143,30 @@ impl HubModel {
             }
         }
         folder_of(&config)
+    }
+
+    /// Downloads all but the backbone's weights.
+    ///
+    /// # Errors
+    /// As [`HubModel::fetch`].
+    pub fn fetch_without_weights(&self) -> Result<PathBuf> {
+        self.greet()?;
+        let config = self.required("config.json")?;
+        self.fetch_all_but_weights()?;
+        folder_of(&config)
+    }
+
+    fn fetch_all_but_weights(&self) -> Result<()> {
+        self.required("tokenizer.json")?;
+        for file in OPTIONAL_FILES {
+            self.optional(file)?;
+        }
+        for path in self.module_paths()? {
+            for file in ["config.json", "model.safetensors"] {
+                self.optional(&format!("{path}/{file}"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Downloads the configuration files alone, without the weights.

@@ -72,6 +72,14 @@ pub fn resolve(name: &str, terminal: Terminal) -> Result<PathBuf> {
     find(name, terminal, HubModel::fetch)
 }
 
+/// As [`resolve`], without the weights where the model is on the Hub.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_without_weights(name: &str, terminal: Terminal) -> Result<PathBuf> {
+    find(name, terminal, HubModel::fetch_without_weights)
+}
+
 fn find(
     name: &str,
     terminal: Terminal,

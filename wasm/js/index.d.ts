@@ -30,6 +30,12 @@ export interface LoadOptions {
   cache?: boolean;
   /** Compute in a worker, so that the page never waits. `false` computes in this thread, for those who are in a worker of their own. Default: true. */
   worker?: boolean;
+  /**
+   * How many workers compute on the CPU, each with the model in its memory. They are started when a call has more
+   * than a hundred texts, and share these. `auto` (the default) takes one for each core, at most 4, and a single one
+   * for models over 64 MB or without `cache`.
+   */
+  workers?: "auto" | number;
   onProgress?: (progress: LoadProgress) => void;
   /** Stops loading; what has come of a file is kept, and the next load goes on from there. */
   signal?: AbortSignal;

@@ -2,14 +2,15 @@
 
 import { LocalCalls, WorkerCalls } from "./calls.js";
 import { clearCache, modelFiles } from "./files.js";
+import { Helpers, workersFor } from "./helpers.js";
 import * as store from "./store.js";
 
 export { clearCache };
 
 const DEVICES = ["auto", "cpu", "webgpu"];
 
-/** Buffers of bytes that nobody else needs. */
-const buffers = ({ kiln, files }) => (kiln ? [kiln.buffer] : files.map(([, bytes]) => bytes.buffer));
+/** All bytes of a model. */
+const parts = ({ kiln, files }) => (kiln ? [kiln] : files.map(([, bytes]) => bytes));
 
 export class Embedder {
   #calls;
@@ -18,21 +19,29 @@ export class Embedder {
   #again;
   /** The load that is under way after a GPU was lost. */
   #moving;
+  /** Other workers, where the CPU computes. */
+  #helpers;
   /** What calls are told after the end. */
   #disposed;
 
-  constructor(calls, info, again) {
+  constructor(calls, info, again, helpers) {
     this.#calls = calls;
     this.#info = Object.freeze(info);
     this.#again = again;
+    this.#helpers = helpers;
   }
 
-  static async load(source, { device = "auto", cache = true, worker = true, onProgress, signal } = {}) {
+  static async load(source, { device = "auto", cache = true, worker = true, workers = "auto", onProgress, signal } = {}) {
     if (!DEVICES.includes(device)) throw new RangeError(`device ${JSON.stringify(device)} is unknown; known are ${DEVICES.join(", ")}`);
+    if (workers !== "auto" && !(Number.isInteger(workers) && workers > 0)) throw new RangeError(`workers is ${JSON.stringify(workers)}, neither "auto" nor a whole number above 0`);
     const on = (device, options) => opened(source, { device, cache, worker, ...options });
-    const [calls, info] = await on(device, { onProgress, signal });
+    const { calls, info, bytes } = await on(device, { onProgress, signal });
     onProgress?.({ stage: "ready" });
-    return new Embedder(calls, info, () => on("cpu"));
+    // What is not kept would be downloaded once more for each of them.
+    const many = worker && (cache || workers !== "auto");
+    const most = many ? workersFor(workers, bytes) - 1 : 0;
+    const helpers = info.device.startsWith("cpu") ? new Helpers(async () => (await on("cpu")).calls, most) : undefined;
+    return new Embedder(calls, info, () => on("cpu"), helpers);
   }
 
   /** A call; where the GPU is lost in the midst of it the model goes on on the CPU, with a warning. */
@@ -51,7 +60,7 @@ export class Embedder {
   async #move(lost) {
     console.warn(`kiln-embed: ${lost.message}; the model goes on on the CPU`);
     try {
-      const [calls, info] = await this.#again();
+      const { calls, info } = await this.#again();
       if (this.#disposed) {
         calls.end(this.#disposed);
         throw this.#disposed;
@@ -81,7 +90,10 @@ export class Embedder {
     const one = typeof texts === "string";
     const all = one ? [texts] : Array.from(texts, String);
     if (all.length === 0) return [];
-    const flat = await this.#call("embed", { texts: all, options }, { onProgress, signal });
+    const watched = { onProgress, signal };
+    const flat = this.#helpers?.areWorth(all)
+      ? await this.#helpers.embed(all, options, (...call) => this.#call(...call), watched)
+      : await this.#call("embed", { texts: all, options }, watched);
     const width = flat.length / all.length;
     const vectors = all.map((_, at) => flat.subarray(at * width, (at + 1) * width));
     return one ? vectors[0] : vectors;
@@ -107,20 +119,24 @@ export class Embedder {
   dispose() {
     this.#disposed = new Error("the embedder is disposed");
     this.#calls.end(this.#disposed);
+    this.#helpers?.end(this.#disposed);
   }
 }
 
-/** Where a model's calls go, and what it is. */
+/** Where a model's calls go, what it is, and how many bytes it has. */
 async function opened(source, { device, cache, worker, onProgress, signal }) {
   const calls = worker ? new WorkerCalls() : new LocalCalls();
   try {
     let kept = false;
+    let bytes = 0;
     const open = async (fresh) => {
       const files = await modelFiles(source, { cache, fresh, onProgress, onKept: () => (kept = true), signal });
       onProgress?.({ stage: "open" });
+      bytes = parts(files).reduce((sum, part) => sum + part.byteLength, 0);
       // Bytes of the caller's own stay the caller's.
       const own = source instanceof ArrayBuffer || ArrayBuffer.isView(source);
-      return calls.call("open", { ...files, device }, { signal, transfer: own ? [] : [...new Set(buffers(files))] });
+      const transfer = own ? [] : [...new Set(parts(files).map((part) => part.buffer))];
+      return calls.call("open", { ...files, device }, { signal, transfer });
     };
     let info;
     try {
@@ -130,7 +146,7 @@ async function opened(source, { device, cache, worker, onProgress, signal }) {
       if (!kept || ["AbortError", "WorkerError"].includes(error.name)) throw error;
       info = await open(true);
     }
-    return [calls, info];
+    return { calls, info, bytes };
   } catch (error) {
     calls.end();
     throw error;

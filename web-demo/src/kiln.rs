@@ -164,6 +164,11 @@ pub(crate) struct Lens {
     pub(crate) states: Vec<f32>,
 }
 
+#[derive(Deserialize)]
+struct EmbedProgress {
+    texts: usize,
+}
+
 /// A loaded model.
 pub(crate) struct Embedder(JsEmbedder);
 
@@ -193,16 +198,30 @@ impl Embedder {
     }
 
     /// Vectors of texts, in their order.
-    pub(crate) async fn embed(
+    pub(crate) async fn embed(&self, texts: &[&str]) -> Result<Vec<Vector>> {
+        self.embed_with(texts, &Object::new()).await
+    }
+
+    /// As [`Embedder::embed`] for many texts: it can be stopped, and tells how many are done.
+    pub(crate) async fn embed_many(
         &self,
         texts: &[&str],
-        signal: Option<&AbortSignal>,
+        signal: &AbortSignal,
+        mut on_progress: impl FnMut(usize) + 'static,
     ) -> Result<Vec<Vector>> {
+        let report = Closure::<dyn FnMut(JsValue)>::new(move |value| {
+            if let Ok(EmbedProgress { texts }) = from_js(value) {
+                on_progress(texts);
+            }
+        });
         let options = Object::new();
-        if let Some(signal) = signal {
-            set(&options, "signal", signal);
-        }
-        let vectors: Array = self.0.embed(&to_js(texts)?, &options).await?.unchecked_into();
+        set(&options, "onProgress", report.as_ref());
+        set(&options, "signal", signal);
+        self.embed_with(texts, &options).await
+    }
+
+    async fn embed_with(&self, texts: &[&str], options: &Object) -> Result<Vec<Vector>> {
+        let vectors: Array = self.0.embed(&to_js(texts)?, options).await?.unchecked_into();
         Ok(vectors.iter().map(|vector| Vector(vector.unchecked_into())).collect())
     }
 

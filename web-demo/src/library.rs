@@ -13,7 +13,10 @@ use crate::reading;
 use crate::state::{Job, Passages, State, now};
 use crate::words::Words;
 
-/// Passages that are embedded at once: few, so that a search need not wait long for its turn.
+/// Passages that are embedded in one call on the CPU: enough for several workers, who do them in
+/// smaller shares, so that a search need not wait long for its turn.
+const SHARED: usize = 64;
+/// And on a GPU.
 const AT_ONCE: usize = 8;
 
 impl State {
@@ -72,7 +75,7 @@ impl State {
         let kept = index.vectors(&ids).await?;
         let texts: Vec<String> = some.iter().map(|(_, passage)| embedded(passage)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let ours = if some.is_empty() { Vec::new() } else { embedder.embed(&texts, None).await? };
+        let ours = if some.is_empty() { Vec::new() } else { embedder.embed(&texts).await? };
         // Signs alone keep about 0.8 of a vector's direction.
         let enough = if index.precision() == "binary" { 0.6 } else { 0.98 };
         Ok(kept.iter().zip(&ours).all(|(kept, ours)| kept.dot(ours) > enough))
@@ -158,7 +161,8 @@ impl State {
         let entries = Rc::new(entries);
         self.parts().borrow_mut().indexing = Some(stop.clone());
         let (total, start) = (entries.len(), now());
-        let job = |done: usize| Job {
+        let what: Rc<str> = what.into();
+        let job = move |what: &str, done: usize| Job {
             what: what.into(),
             done,
             total,
@@ -166,10 +170,13 @@ impl State {
         };
         let mut done = 0;
         let mut result = Ok(());
-        for some in entries.chunks(AT_ONCE) {
-            self.job.set(Some(job(done)));
+        let on_cpu = embedder.info().is_ok_and(|info| info.device.starts_with("cpu"));
+        for some in entries.chunks(if on_cpu { SHARED } else { AT_ONCE }) {
+            self.job.set(Some(job(&what, done)));
             self.parts().borrow_mut().adding = (entries.clone(), done);
-            result = self.add_some(&embedder, &index, some, &stop).await;
+            let named = what.clone();
+            let at_work = move |now| self.job.set(Some(job(&named, done + now)));
+            result = self.add_some(&embedder, &index, some, &stop, at_work).await;
             if result.is_err() {
                 break;
             }
@@ -205,10 +212,11 @@ impl State {
         index: &Index,
         entries: &[(u32, Passage)],
         stop: &AbortController,
+        on_progress: impl FnMut(usize) + 'static,
     ) -> Result<()> {
         let texts: Vec<String> = entries.iter().map(|(_, passage)| embedded(passage)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let vectors = embedder.embed(&texts, Some(&stop.signal())).await?;
+        let vectors = embedder.embed_many(&texts, &stop.signal(), on_progress).await?;
         let rows: Vec<(u32, &Passage, Vector)> = entries
             .iter()
             .zip(vectors)
@@ -272,7 +280,7 @@ impl State {
     pub(crate) async fn query(&self, text: &str) -> Result<Vector> {
         let missing = || Failure::from("no model is loaded".to_string());
         let embedder = self.embedder().ok_or_else(missing)?;
-        let vectors = embedder.embed(&[text], None).await?;
+        let vectors = embedder.embed(&[text]).await?;
         vectors.into_iter().next().ok_or_else(missing)
     }
 

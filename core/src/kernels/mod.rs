@@ -18,7 +18,7 @@ mod plain;
 pub(crate) use plain::{by_head, rotated};
 pub use plain::{scaled_dot_product, weighted_scaled_dot_product};
 
-use burn::nn::LayerNorm;
+use burn::nn::{LayerNorm, RmsNorm};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Bool, Int, Tensor, activation, module};
 
@@ -79,6 +79,16 @@ pub trait Kernels: Backend {
         _epsilon: f64,
     ) -> Tensor<Self, 3> {
         norm.forward(x + residual)
+    }
+
+    /// RMS normalization over the last dimension (arXiv:1910.07467).
+    fn rms_norm<const D: usize>(x: Tensor<Self, D>, norm: &RmsNorm<Self>) -> Tensor<Self, D> {
+        norm.forward(x)
+    }
+
+    /// `silu(gate) * up`, the inside of a gated feed-forward block (SwiGLU, arXiv:2002.05202).
+    fn silu_product(gate: Tensor<Self, 3>, up: Tensor<Self, 3>) -> Tensor<Self, 3> {
+        activation::silu(gate) * up
     }
 
     /// `softmax(q k^T / sqrt(width)) v` of `[batch, seq, (queries + 2 keys) width]`, queries, keys and

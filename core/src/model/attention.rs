@@ -5,9 +5,7 @@ use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
 use burn::tensor::{Bool, Tensor, backend::Backend};
 
 use super::linear::Linear;
-use crate::kernels::{
-    Angles, Heads, Kernels, by_head, rotated, scaled_dot_product, weighted_scaled_dot_product,
-};
+use crate::kernels::{Angles, Heads, Kernels, by_head, rotated, weighted_scaled_dot_product};
 
 /// Sizes and options of an [`Attention`] block.
 pub(super) struct AttentionOptions<'a> {
@@ -77,9 +75,9 @@ impl<B: Kernels> Attention<B> {
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let [batch, seq, _] = x.dims();
         let Self { heads, kv_heads, head_dim, .. } = *self;
-        let qkv = self.qkv.forward(x);
-        if self.query_norm.is_none() && self.key_norm.is_none() && !want_weights {
-            let shape = Heads { queries: heads, keys: kv_heads, width: head_dim };
+        let qkv = self.normed(self.qkv.forward(x));
+        let shape = Heads { queries: heads, keys: kv_heads, width: head_dim };
+        if !want_weights {
             return (self.output.forward(B::self_attention(qkv, shape, angles, mask)), None);
         }
         // [batch, seq, heads, head_dim]
@@ -88,25 +86,33 @@ impl<B: Kernels> Attention<B> {
             part.reshape([batch, seq, count, head_dim])
         };
         let (mut query, mut key) = (part(0, heads), part(heads, kv_heads));
-        if let Some(norm) = &self.query_norm {
-            query = norm.forward(query);
-        }
-        if let Some(norm) = &self.key_norm {
-            key = norm.forward(key);
-        }
         if let Some(angles) = angles {
             query = rotated(query, angles);
             key = rotated(key, angles);
         }
         let [query, key, value] = by_head(query, key, part(heads + kv_heads, kv_heads));
-        let (context, weights) = match want_weights {
-            true => {
-                let (context, weights) = weighted_scaled_dot_product(query, key, value, mask);
-                (context, Some(weights))
-            }
-            false => (scaled_dot_product(query, key, value, mask), None),
+        let (context, weights) = weighted_scaled_dot_product(query, key, value, mask);
+        (self.output.forward(B::merge_heads(context)), Some(weights))
+    }
+
+    /// Queries, keys and values side by side, with queries' and keys' heads normed where the
+    /// family does so (Qwen3).
+    fn normed(&self, qkv: Tensor<B, 3>) -> Tensor<B, 3> {
+        let (Some(query_norm), Some(key_norm)) = (&self.query_norm, &self.key_norm) else {
+            return qkv;
         };
-        (self.output.forward(B::merge_heads(context)), weights)
+        let [batch, seq, _] = qkv.dims();
+        let part = |from: usize, count: usize| {
+            qkv.clone().narrow(2, from * self.head_dim, count * self.head_dim)
+        };
+        let by_head = |from: usize, count: usize, norm| {
+            let heads = part(from, count).reshape([batch, seq, count, self.head_dim]);
+            B::rms_norm(heads, norm).reshape([batch, seq, count * self.head_dim])
+        };
+        let (queries, keys) = (self.heads, self.kv_heads);
+        let query = by_head(0, queries, query_norm);
+        let key = by_head(queries, keys, key_norm);
+        Tensor::cat(vec![query, key, part(queries + keys, keys)], 2)
     }
 
     /// The projections with their paths inside the block.

@@ -134,10 +134,11 @@ impl<B: Kernels> DecoderBlock<B> {
         angles: Option<&Angles<B>>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
-        let normed = self.attention_norm.forward(x.clone());
+        let normed = B::rms_norm(x.clone(), &self.attention_norm);
         let (attended, weights) = self.attention.forward(normed, mask, angles, want_weights);
         let x = x + attended;
-        let x = x.clone() + self.feed_forward.forward(self.feed_forward_norm.forward(x));
+        let normed = B::rms_norm(x.clone(), &self.feed_forward_norm);
+        let x = x + self.feed_forward.forward(normed);
         (x, weights)
     }
 

@@ -42,7 +42,13 @@ impl<B: Kernels> FeedForward<B> {
     /// `[batch, seq, hidden]` to the same.
     pub fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         let inner = match &self.gate {
-            Some(gate) => activate(gate.forward(x.clone()), self.activation) * self.up.forward(x),
+            Some(gate) => {
+                let (gate, up) = (gate.forward(x.clone()), self.up.forward(x));
+                match self.activation {
+                    Activation::Silu => B::silu_product(gate, up),
+                    other => activate(gate, other) * up,
+                }
+            }
             None => activate(self.up.forward(x), self.activation),
         };
         self.down.forward(inner)

@@ -257,7 +257,7 @@ impl<B: Kernels> Backbone<B> {
     pub fn finish(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         match self {
             Backbone::Encoder(_) => x,
-            Backbone::Decoder(decoder) => decoder.norm.forward(x),
+            Backbone::Decoder(decoder) => B::rms_norm(x, &decoder.norm),
         }
     }
 

@@ -11,7 +11,7 @@ const { values: options } = parseArgs({
   options: {
     texts: { type: "string" }, models: { type: "string" }, peer: { type: "string" }, pkg: { type: "string" },
     playwright: { type: "string" }, chromium: { type: "string" }, batch: { type: "string", default: "16" },
-    seconds: { type: "string", default: "8" }, webgpu: { type: "boolean", default: false }, json: { type: "boolean", default: false },
+    seconds: { type: "string", default: "8" }, cores: { type: "string", default: "1" }, webgpu: { type: "boolean", default: false }, json: { type: "boolean", default: false },
   },
 });
 const { chromium } = createRequire(`${options.playwright}/`)("playwright-core");
@@ -19,7 +19,7 @@ const texts = JSON.parse(readFileSync(options.texts));
 const peer = join(options.peer, "node_modules");
 const server = await serve({
   page: import.meta.dirname, pkg: options.pkg, models: options.models, peer: join(peer, "@huggingface/transformers"), ort: join(peer, "onnxruntime-web/dist"),
-}, { csp: false });
+}, { csp: false, isolated: true });
 // Without a GPU, WebGPU is a software adapter: only the ratio of two such runs says something.
 const gpu = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
 const browser = await chromium.launch({
@@ -59,7 +59,7 @@ for (const [precision, name, who, what, device] of runs) {
   await page.goto(`${server.url}/page/page.html`);
   await page.waitForFunction(() => window.measure);
   const from = server.bytes();
-  const found = await page.evaluate((args) => window.measure(...args), [who, what, device, texts, Number(options.batch), Number(options.seconds)]);
+  const found = await page.evaluate((args) => window.measure(...args), [who, what, device, texts, Number(options.batch), Number(options.seconds), Number(options.cores)]);
   exact ??= found.vectors;
   const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
   const cosines = found.vectors.map((vector, at) => dot(vector, exact[at]) / Math.sqrt(dot(vector, vector) * dot(exact[at], exact[at])));

@@ -9,6 +9,7 @@ mod embed;
 mod eval;
 mod export;
 mod granularity;
+mod import;
 mod inspect;
 mod load;
 mod mine;
@@ -100,6 +101,8 @@ enum Command {
     Quantize(Box<quantize::QuantizeArgs>),
     /// Write a model as it is shipped: a folder with sums and a self-test, or one .kiln file
     Export(export::ExportArgs),
+    /// Make a model of the weights of a GGUF file
+    Import(import::ImportArgs),
     /// Upload a model to the Hugging Face Hub
     Push(push::PushArgs),
     /// List the devices that are there, and why the rest is not
@@ -241,6 +244,7 @@ pub fn main() -> ExitCode {
             Command::Prune(args) => prune::run(args, global),
             Command::Quantize(args) => quantize::run(args, global),
             Command::Export(args) => export::run(args, global),
+            Command::Import(args) => import::run(args, global),
             Command::Push(args) => push::run(args, global),
             Command::Devices => devices::run(global),
             Command::Embed(args) => embed::run(args, global),

@@ -6,6 +6,7 @@
 
 mod calibration;
 mod export;
+mod gguf;
 mod gptq;
 mod linear_algebra;
 mod plan;
@@ -14,6 +15,7 @@ mod quantize;
 
 pub use calibration::Calibration;
 pub use export::{Exported, export, sealed};
+pub use gguf::{ImportLine, ImportedModel, import_gguf};
 pub use gptq::{Gptq, gptq};
 pub use plan::{Storage, StoragePlan};
 pub use prune::{Pattern, PruneMethod, Pruned, prune, prune_weights};

@@ -265,13 +265,13 @@ async fn speed(state: State, words: usize) -> Result<(f64, f64)> {
     let texts: Vec<String> = all.chunks_exact(words).take(8).map(|words| words.join(" ")).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     // Once for what only the first run does.
-    embedder.embed(&texts[..1], None).await?;
+    embedder.embed(&texts[..1]).await?;
     let start = now();
-    embedder.embed(&texts[..1], None).await?;
+    embedder.embed(&texts[..1]).await?;
     let one = now() - start;
     let (start, mut done) = (now(), 0);
     while done == 0 || now() - start < MEASURED {
-        embedder.embed(&texts, None).await?;
+        embedder.embed(&texts).await?;
         done += texts.len();
     }
     Ok((done as f64 / (now() - start), one))
@@ -376,13 +376,13 @@ async fn compare(state: State, at: RwSignal<Option<String>>) -> Result<Vec<Compa
         at.set(Some(format!("{} of {}{left}", vectors.len(), passages.len())));
         let texts: Vec<String> = some.iter().map(|(_, passage)| embedded(passage)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        vectors.extend(embedder.embed(&texts, None).await?);
+        vectors.extend(embedder.embed(&texts).await?);
     }
     // Titles from all over the collection.
     let step = passages.len().div_ceil(ASKED).max(1);
     let titles: Vec<&str> =
         passages.iter().step_by(step).map(|(_, passage)| passage.title.as_str()).collect();
-    let queries = embedder.embed(&titles, None).await?;
+    let queries = embedder.embed(&titles).await?;
     let mut exact: Vec<Vec<Hit>> = Vec::new();
     let mut all = Vec::new();
     for precision in PRECISIONS {

@@ -284,7 +284,7 @@ async fn mark_sentences(state: State, query: &str, mut results: Results) -> Resu
     for (found, ranges) in results.by_meaning.iter().zip(&ranges) {
         texts.extend(ranges.iter().map(|range| &found.passage.text[range.clone()]));
     }
-    let mut vectors = embedder.embed(&texts, None).await?.into_iter();
+    let mut vectors = embedder.embed(&texts).await?.into_iter();
     let Some(asked) = vectors.next() else { return Ok(results) };
     for (found, ranges) in results.by_meaning.iter_mut().zip(ranges) {
         // A passage of one sentence needs no mark.

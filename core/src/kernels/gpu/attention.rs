@@ -13,10 +13,31 @@ const UNITS: usize = 32;
 /// Widest head whose tiles fit into 16 KiB.
 pub(super) const WIDEST: usize = 128;
 
+/// Turns a vector of a head by its position's angles, with the one of the head's other half
+/// (RoFormer, arXiv:2104.09864). `width` counts vectors.
+#[cube]
+fn rotated<V: Size>(
+    qkv: &Array<Vector<f32, V>>,
+    head: usize,
+    at: usize,
+    position: usize,
+    cos: &Array<Vector<f32, V>>,
+    sin: &Array<Vector<f32, V>>,
+    #[comptime] width: usize,
+) -> Vector<f32, V> {
+    let half = comptime!(width / 2);
+    let other = qkv[head + (at + half) % width];
+    let sign = select(at < half, f32::new(comptime!(-1.0)), f32::new(1.0));
+    let angle = position * width + at;
+    qkv[head + at] * cos[angle] + other * Vector::new(sign) * sin[angle]
+}
+
 /// One workgroup for 32 queries of one head of one text. `width` counts vectors.
 #[cube(launch)]
 fn flash<M: Int, V: Size>(
     qkv: &Array<Vector<f32, V>>,
+    cos: &ComptimeOption<Array<Vector<f32, V>>>,
+    sin: &ComptimeOption<Array<Vector<f32, V>>>,
     mask: &ComptimeOption<Array<M>>,
     context: &mut Array<Vector<f32, V>>,
     seq: usize,
@@ -45,7 +66,15 @@ fn flash<M: Int, V: Size>(
     let zero = Vector::<f32, V>::new(0.0f32);
     #[unroll]
     for at in 0..width {
-        let value = qkv[first + query * row + head * width + at];
+        let of_head = first + query * row + head * width;
+        let mut value = qkv[of_head + at];
+        #[comptime]
+        if let ComptimeOption::Some(cos) = cos {
+            #[comptime]
+            if let ComptimeOption::Some(sin) = sin {
+                value = rotated(qkv, of_head, at, query, cos, sin, width);
+            }
+        }
         asked[at] = select(query < seq, value, zero) * Vector::new(scale);
         sums[at] = Vector::new(0.0f32);
     }
@@ -61,7 +90,16 @@ fn flash<M: Int, V: Size>(
             if place < comptime!(tile * width) {
                 let key = begin + place / width;
                 let token = first + key * row + place % width;
-                key_tile[place] = select(key < seq, qkv[token + key_at], zero);
+                let mut turned = qkv[token + key_at];
+                #[comptime]
+                if let ComptimeOption::Some(cos) = cos {
+                    #[comptime]
+                    if let ComptimeOption::Some(sin) = sin {
+                        let of_head = first + key * row + key_at;
+                        turned = rotated(qkv, of_head, place % width, key, cos, sin, width);
+                    }
+                }
+                key_tile[place] = select(key < seq, turned, zero);
                 value_tile[place] = select(key < seq, qkv[token + value_at], zero);
             }
         }
@@ -110,16 +148,22 @@ fn flash<M: Int, V: Size>(
     }
 }
 
-/// See [`Kernels::self_attention`](super::Kernels::self_attention); heads of whole vectors, up to [`WIDEST`].
+/// See [`Kernels::self_attention`](super::Kernels::self_attention); heads of whole vectors, up to
+/// [`WIDEST`], whose halves are whole vectors too where they are rotated.
 pub(super) fn attention<R: CubeRuntime>(
     qkv: CubeTensor<R>,
     heads: Heads,
+    angles: Option<[CubeTensor<R>; 2]>,
     mask: Option<CubeTensor<R>>,
 ) -> CubeTensor<R> {
     let qkv = into_contiguous(qkv);
     let (batch, seq) = (qkv.meta.shape()[0], qkv.meta.shape()[1]);
     let context = new_tensor(&qkv, [batch, seq, heads.queries * heads.width]);
     let client = qkv.client.clone();
+    let [cos, sin] = match angles {
+        Some(tables) => tables.map(|table| Some(into_contiguous(table))),
+        None => [None, None],
+    };
     let mask = mask.map(into_contiguous);
     let dtype = mask.as_ref().map_or(burn::tensor::DType::U32, |mask| mask.dtype);
     flash::launch::<R>(
@@ -128,6 +172,8 @@ pub(super) fn attention<R: CubeRuntime>(
         CubeDim::new_1d(UNITS as u32),
         LANES,
         qkv.into_array_arg(),
+        cos.map(CubeTensor::into_array_arg).into(),
+        sin.map(CubeTensor::into_array_arg).into(),
         mask.map(CubeTensor::into_array_arg).into(),
         context.clone().into_array_arg(),
         seq,

@@ -4,16 +4,16 @@
 //! They are launched with cubecl's checks: what lies outside a buffer reads as zero and is not
 //! written.
 
+mod activation;
 mod attention;
 #[cfg(feature = "fusion")]
 mod fusion;
-mod gelu;
 mod norm;
 mod product;
 mod rows;
 
-use burn::nn::LayerNorm;
-use burn::tensor::{Bool, DType, Int, Shape, Tensor, TensorPrimitive, activation, module};
+use burn::nn::{LayerNorm, RmsNorm};
+use burn::tensor::{Bool, DType, Int, Shape, Tensor, TensorPrimitive, module};
 use burn_cubecl::ops::numeric::empty_device_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
@@ -35,9 +35,9 @@ where
 
     fn exact_gelu<const D: usize>(x: Tensor<Self, D>) -> Tensor<Self, D> {
         if x.dtype() != DType::F32 || !x.shape().num_elements().is_multiple_of(LANES) {
-            return activation::gelu(x);
+            return burn::tensor::activation::gelu(x);
         }
-        float(gelu::gelu(primitive(x)))
+        float(activation::gelu(primitive(x)))
     }
 
     fn add_and_norm(
@@ -55,6 +55,22 @@ where
         }
     }
 
+    fn rms_norm<const D: usize>(x: Tensor<Self, D>, norm: &RmsNorm<Self>) -> Tensor<Self, D> {
+        let gamma = norm.gamma.val();
+        if [x.dtype(), gamma.dtype()] != [DType::F32; 2] || !gamma.dims()[0].is_multiple_of(LANES) {
+            return norm.forward(x);
+        }
+        float(norm::rms(primitive(x), primitive(gamma), norm.epsilon))
+    }
+
+    fn silu_product(gate: Tensor<Self, 3>, up: Tensor<Self, 3>) -> Tensor<Self, 3> {
+        let whole = gate.shape().num_elements().is_multiple_of(LANES);
+        if [gate.dtype(), up.dtype()] != [DType::F32; 2] || !whole {
+            return burn::tensor::activation::silu(gate) * up;
+        }
+        float(activation::silu_product(primitive(gate), primitive(up)))
+    }
+
     fn self_attention(
         qkv: Tensor<Self, 3>,
         heads: Heads,
@@ -62,11 +78,14 @@ where
         mask: Option<&Tensor<Self, 4, Bool>>,
     ) -> Tensor<Self, 3> {
         let fits = heads.width.is_multiple_of(LANES) && heads.width <= attention::WIDEST;
-        if angles.is_some() || qkv.dtype() != DType::F32 || !fits {
+        // Halves of a head turn with each other.
+        let turns = angles.is_none() || heads.width.is_multiple_of(2 * LANES);
+        if qkv.dtype() != DType::F32 || !fits || !turns {
             return plain::attention(qkv, heads, angles, mask);
         }
         let mask = mask.map(|mask| mask.clone().into_primitive());
-        float(attention::attention(primitive(qkv), heads, mask))
+        let angles = angles.map(|(cos, sin)| [cos, sin].map(|table| primitive(table.clone())));
+        float(attention::attention(primitive(qkv), heads, angles, mask))
     }
 
     fn dense_linear(

@@ -1,4 +1,4 @@
-//! A residual sum and its norm in one dispatch.
+//! Norms in one dispatch, the residual sum before them included.
 
 use burn_cubecl::{CubeRuntime, kernel::into_contiguous, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -81,6 +81,65 @@ pub(super) fn norm<R: CubeRuntime>(
         into_contiguous(residual).into_array_arg(),
         into_contiguous(gamma).into_array_arg(),
         into_contiguous(beta).into_array_arg(),
+        y.clone().into_array_arg(),
+        rows,
+        width / LANES,
+        epsilon as f32,
+    );
+    y
+}
+
+/// One workgroup a row.
+#[cube(launch)]
+fn rms_norm<V: Size>(
+    x: &Array<Vector<f32, V>>,
+    gamma: &Array<Vector<f32, V>>,
+    y: &mut Array<Vector<f32, V>>,
+    rows: usize,
+    width: usize,
+    epsilon: f32,
+) {
+    let row = CUBE_POS_Y as usize * COUNT + CUBE_POS_X as usize;
+    let unit = UNIT_POS as usize;
+    let mut parts = SharedMemory::<f32>::new(UNITS);
+    // The same for all invocations of a workgroup.
+    if row < rows {
+        let mut sums = Vector::<f32, V>::new(0.0f32);
+        for at in range_stepped(unit, width, UNITS) {
+            let value = x[row * width + at];
+            sums += value * value;
+        }
+        parts[unit] = sums[0] + sums[1] + sums[2] + sums[3];
+        sync_cube();
+        let mut squares = 0.0f32;
+        for at in 0..UNITS {
+            squares += parts[at];
+        }
+        let scale = 1.0f32 / (squares / f32::cast_from(width * LANES) + epsilon).sqrt();
+        for at in range_stepped(unit, width, UNITS) {
+            y[row * width + at] = x[row * width + at] * Vector::new(scale) * gamma[at];
+        }
+    }
+}
+
+/// See [`Kernels::rms_norm`](super::Kernels::rms_norm); a width of whole vectors.
+pub(super) fn rms<R: CubeRuntime>(
+    x: CubeTensor<R>,
+    gamma: CubeTensor<R>,
+    epsilon: f64,
+) -> CubeTensor<R> {
+    let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
+    let width = gamma.meta.shape()[0];
+    let rows = x.meta.shape().num_elements() / width;
+    let y = new_tensor(&x, x.meta.shape().clone());
+    let client = x.client.clone();
+    rms_norm::launch::<R>(
+        &client,
+        CubeCount::Static(rows.min(COUNT) as u32, rows.div_ceil(COUNT) as u32, 1),
+        CubeDim::new_1d(UNITS as u32),
+        LANES,
+        x.into_array_arg(),
+        gamma.into_array_arg(),
         y.clone().into_array_arg(),
         rows,
         width / LANES,

@@ -12,6 +12,7 @@ use burn::tensor::{Bool, DType, Tensor, TensorData};
 use gemm::{Parallelism, gemm};
 use multiversion::multiversion;
 
+use super::elementwise::exp;
 use crate::kernels::{Angles, Heads, plain};
 
 /// Queries whose scores are held at once.
@@ -212,28 +213,6 @@ fn softmax(row: &mut [f32]) {
     row.iter_mut().for_each(|value| *value *= inverse);
 }
 
-/// `e^x` for `x` up to 0, to some units of the last place: `2^n` times a polynomial in what is left
-/// (the coefficients are those of the Cephes library). NaN stays NaN.
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    // Below, the result is less than every normal number.
-    let x = if x < -87.0 { -87.0 } else { x };
-    // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
-    let magic = 12_582_912.0f32;
-    let shifted = x * std::f32::consts::LOG2_E + magic;
-    let n = shifted - magic;
-    let r = x - n * 0.693_359_4 - n * -2.121_944_4e-4;
-    let mut p = 1.987_569_1e-4f32;
-    p = p * r + 1.398_199_9e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 0.166_666_66;
-    p = p * r + 0.5;
-    p = p * r * r + r + 1.0;
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
-    p * power
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,17 +222,6 @@ mod tests {
     use proptest::prelude::*;
 
     type B = Flex;
-
-    #[test]
-    fn exp_is_exact_to_some_units() {
-        for at in 0..197_000 {
-            let x = -(at as f32) * 4.4e-4;
-            let exact = f64::from(x).exp();
-            assert!((f64::from(exp(x)) - exact).abs() <= 3e-7 * exact, "{x}");
-        }
-        assert!(exp(f32::NAN).is_nan());
-        assert!(exp(-1e30) < 1e-37 && exp(f32::NEG_INFINITY) < 1e-37);
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]

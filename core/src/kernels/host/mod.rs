@@ -6,10 +6,12 @@
 //! into SIMD, in a version for each instruction set that is chosen at run time.
 
 mod attention;
+mod elementwise;
+mod norm;
 
 use burn::backend::Flex;
+use burn::nn::RmsNorm;
 use burn::tensor::{Bool, DType, Tensor, TensorData, activation};
-use multiversion::multiversion;
 
 use super::{Angles, Heads, Kernels, Packing, plain};
 use crate::quant::PackedMatrix;
@@ -22,11 +24,34 @@ impl Kernels for Flex {
         let device = x.device();
         let mut data = x.into_data();
         match data.as_mut_slice::<f32>() {
-            Ok(values) => gelu_slice(values),
+            Ok(values) => elementwise::gelu(values),
             // Not f32: the plain operation.
             Err(_) => return activation::gelu(Tensor::from_data(data, &device)),
         }
         Tensor::from_data(data, &device)
+    }
+
+    fn rms_norm<const D: usize>(x: Tensor<Self, D>, norm: &RmsNorm<Self>) -> Tensor<Self, D> {
+        let device = x.device();
+        let (mut data, gamma) = (x.into_data(), norm.gamma.val().into_data());
+        match (data.as_mut_slice::<f32>(), gamma.as_slice::<f32>()) {
+            (Ok(values), Ok(gamma)) => norm::rms(values, gamma, norm.epsilon as f32),
+            _ => return norm.forward(Tensor::from_data(data, &device)),
+        }
+        Tensor::from_data(data, &device)
+    }
+
+    fn silu_product(gate: Tensor<Self, 3>, up: Tensor<Self, 3>) -> Tensor<Self, 3> {
+        let device = gate.device();
+        let (mut gate, up) = (gate.into_data(), up.into_data());
+        match (gate.as_mut_slice::<f32>(), up.as_slice::<f32>()) {
+            (Ok(gate), Ok(up)) => elementwise::silu_product(gate, up),
+            _ => {
+                let [gate, up] = [gate, up].map(|data| Tensor::from_data(data, &device));
+                return activation::silu(gate) * up;
+            }
+        }
+        Tensor::from_data(gate, &device)
     }
 
     fn self_attention(
@@ -77,34 +102,6 @@ impl Kernels for Flex {
             None => plain::host_linear(Tensor::from_data(data, &device), weight, bias),
         }
     }
-}
-
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn gelu_slice(values: &mut [f32]) {
-    for value in values {
-        *value = 0.5 * *value * (1.0 + erf(*value * std::f32::consts::FRAC_1_SQRT_2));
-    }
-}
-
-/// The error function as a rational function of x^2 times x, which is exact to some units of the
-/// last place in f32; beyond 3.8325 it rounds to 1 (the coefficients are those of Eigen and XLA).
-#[inline(always)]
-fn erf(x: f32) -> f32 {
-    let x2 = x * x;
-    let mut p = -2.726_142_3e-10f32;
-    p = p * x2 + 2.770_681_4e-8;
-    p = p * x2 + -2.101_024e-6;
-    p = p * x2 + -5.692_506_4e-5;
-    p = p * x2 + -7.349_906_3e-4;
-    p = p * x2 + -2.954_6e-3;
-    p = p * x2 + -1.609_603_3e-2;
-    let mut q = -1.456_607_2e-5f32;
-    q = q * x2 + -2.133_740_6e-4;
-    q = q * x2 + -1.682_827e-3;
-    q = q * x2 + -7.373_329_2e-3;
-    q = q * x2 + -1.426_474e-2;
-    // A select, not a branch, so that the loop stays SIMD.
-    if x.abs() >= 3.832_5 { 1f32.copysign(x) } else { x * p / q }
 }
 
 #[cfg(test)]

@@ -1,0 +1,75 @@
+//! `train-native import`
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::json;
+
+use super::Global;
+use crate::compress::{ImportLine, Storage, StoragePlan, export, import_gguf, sealed};
+use crate::eval::plain_table;
+use crate::model::{open_folder, resolve_without_weights, weights_stem};
+use crate::terminal::thousands;
+
+/// Make a model of the weights of a GGUF file (llama.cpp, Ollama). Q8_0 becomes int8:32 and Q4_0 int4:32, number by
+/// number; other formats are rounded again. Tokenizer, prompts and pooling head are those of the model that
+/// the file was made from.
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    /// The GGUF file: an embedding model of the architecture bert, llama (Mistral too), qwen2 or qwen3
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The model that it was made from: folder or Hub id; its weights are neither read nor downloaded
+    #[arg(long, value_name = "DIR|HUB_ID")]
+    like: String,
+    /// How matrices are kept that are neither Q8_0 nor Q4_0 nor F32 in the file: f32, f16, or a scheme as for
+    /// `quantize`
+    #[arg(long, short, value_name = "SCHEME", default_value = "int8:32")]
+    weights: Storage,
+    /// Where to write: a folder, or a file that ends in .kiln
+    #[arg(long, short, value_name = "DIR|FILE")]
+    output: PathBuf,
+}
+
+pub(super) fn run(args: &ImportArgs, global: &Global) -> Result<()> {
+    let terminal = global.terminal();
+    let path = resolve_without_weights(&args.like, terminal)?;
+    let base = open_folder(&path)?;
+    let stem = weights_stem(base.as_ref()).with_context(|| path.display().to_string())?;
+    let mut plan = StoragePlan::all(args.weights);
+    plan.lenient = true;
+    let model = import_gguf(&args.file, base.as_ref(), stem, &plan, terminal)?;
+    let usual = model.lines.iter().max_by_key(|line| line.numbers);
+    let usual = usual.map_or_else(|| args.weights.to_string(), |line| line.storage.clone());
+    let (files, exported) = sealed(model.files, &usual, model.reference)?;
+    export(&files, &args.output)?;
+    let value = json!({
+        "output": args.output, "tensors": model.lines, "bytes": exported.bytes, "cosine": exported.cosine,
+        "least_cosine": exported.least_cosine,
+    });
+    terminal.result(&value, || {
+        let mut text = table(&model.lines);
+        text.push_str(&format!("all files    {} bytes\n", thousands(exported.bytes)));
+        text.push_str(&format!(
+            "self-test    least cosine to the file's own numbers {:.5}; loading asks for {:.5}\n",
+            exported.cosine, exported.least_cosine
+        ));
+        text.push_str(&format!("written to   {}\n", args.output.display()));
+        text
+    })
+}
+
+fn table(lines: &[ImportLine]) -> String {
+    let header = ["in the file", "kept as", "tensors", "numbers", "lost"].map(String::from);
+    let rows = lines.iter().map(|line| {
+        vec![
+            line.gguf.clone(),
+            line.storage.clone(),
+            thousands(line.tensors),
+            thousands(line.numbers),
+            format!("{:.6}", line.lost),
+        ]
+    });
+    plain_table(&[header.to_vec()].into_iter().chain(rows).collect::<Vec<_>>())
+}

@@ -67,7 +67,7 @@ fn shards_and_half_precision_give_the_same_model() {
     let config = std::fs::read(fixture("families/qwen2/config.json")).unwrap();
     let config = ModelConfig::from_json(&config).unwrap();
     let tensors = read(&folder, "model");
-    let single = |bytes: Vec<u8>| Files([("model.safetensors".to_string(), bytes)].into());
+    let single = |bytes: Vec<u8>| Files([("model.safetensors".to_string(), bytes.into())].into());
     let whole = last_states(&single(encode(&tensors, Dtype::F32)), &config);
 
     let half = tensors.len() / 2;
@@ -80,10 +80,10 @@ fn shards_and_half_precision_give_the_same_model() {
     let map: BTreeMap<&String, &str> =
         tensors.keys().enumerate().map(|(at, name)| (name, shard(at))).collect();
     let index = serde_json::json!({"metadata": {}, "weight_map": map}).to_string();
-    let mut files: BTreeMap<String, Vec<u8>> = names
+    let mut files: BTreeMap<String, _> = names
         .iter()
         .zip(&parts)
-        .map(|(name, part)| (name.to_string(), encode(part, Dtype::F32)))
+        .map(|(name, part)| (name.to_string(), encode(part, Dtype::F32).into()))
         .collect();
     files.insert("model.safetensors.index.json".into(), index.into());
     assert_eq!(last_states(&Files(files.clone()), &config), whole);
@@ -137,7 +137,7 @@ fn nv_embeds_release_layout_is_read() {
             .collect(),
     );
     files.0.insert("config.json".into(), config.to_string().into());
-    files.0.insert("model.safetensors".into(), encode(&tensors, Dtype::F32));
+    files.0.insert("model.safetensors".into(), encode(&tensors, Dtype::F32).into());
     let released: Embedder<Cpu> =
         load(&files, &LoadOptions::default(), &Default::default()).unwrap();
     assert_eq!(released.model.pooling.config().name(), "latent_attention");
@@ -151,7 +151,7 @@ fn nv_embeds_release_layout_is_read() {
     }
     // A head that is missing is one error that names what is missing.
     tensors.remove("latent_attention_model.latents");
-    files.0.insert("model.safetensors".into(), encode(&tensors, Dtype::F32));
+    files.0.insert("model.safetensors".into(), encode(&tensors, Dtype::F32).into());
     let error =
         load::<Cpu>(&files, &LoadOptions::default(), &Default::default()).unwrap_err().to_string();
     assert!(

@@ -25,7 +25,7 @@ impl ModelFiles {
 
     /// Adds a file by its path inside the model folder, as `1_Pooling/config.json`.
     pub fn add(&mut self, path: String, bytes: Vec<u8>) {
-        self.0.0.insert(path, bytes);
+        self.0.0.insert(path, bytes.into());
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read, Seek};
 
+use bytes::Bytes;
+
 use crate::{Error, Result};
 
 /// A reader that can seek.
@@ -30,9 +32,9 @@ pub(super) fn stays_inside(path: &str) -> bool {
     !path.contains(['\\', ':', '\0']) && path.split('/').all(part)
 }
 
-/// Files held in memory, by path.
+/// Files held in memory, by path; their copies share the bytes.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Files(pub BTreeMap<String, Vec<u8>>);
+pub struct Files(pub BTreeMap<String, Bytes>);
 
 impl Folder for Files {
     fn label(&self) -> String {

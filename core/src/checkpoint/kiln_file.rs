@@ -15,6 +15,7 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -48,12 +49,12 @@ struct Header {
 /// # Errors
 /// The writer's own.
 pub fn write_kiln_file(files: &Files, to: &mut dyn Write) -> std::io::Result<()> {
-    let mut order: Vec<(&String, &Vec<u8>)> = files.0.iter().collect();
+    let mut order: Vec<(&String, &Bytes)> = files.0.iter().collect();
     order.sort_by_key(|(path, bytes)| (bytes.len(), path.as_str()));
     let aligned = |at: u64| at.next_multiple_of(ALIGNMENT);
     // The header's length depends on the offsets in it, and they on its length: room for the
     // longest offsets, and spaces behind what is shorter.
-    let entry = |(path, bytes): &(&String, &Vec<u8>), offset: u64| Entry {
+    let entry = |(path, bytes): &(&String, &Bytes), offset: u64| Entry {
         path: path.to_string(),
         offset,
         bytes: bytes.len() as u64,
@@ -230,7 +231,7 @@ mod tests {
 
     fn files() -> Files {
         let file = |path: &str, length: usize| {
-            (path.to_string(), (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>())
+            (path.to_string(), (0..length).map(|at| (at * 7) as u8).collect::<Bytes>())
         };
         Files(
             [
@@ -261,7 +262,7 @@ mod tests {
             let (mut reader, length) = opened.open(path).unwrap().unwrap();
             let mut read = Vec::new();
             reader.read_to_end(&mut read).unwrap();
-            assert_eq!((&read, length), (bytes, bytes.len() as u64));
+            assert_eq!((&read[..], length), (&bytes[..], bytes.len() as u64));
             if bytes.len() > 20 {
                 reader.seek(SeekFrom::End(-3)).unwrap();
                 let mut end = Vec::new();
@@ -278,7 +279,7 @@ mod tests {
     fn files_outside_the_model_and_a_missing_manifest_are_refused() {
         for path in ["../evil", "/etc/evil", "a/../../evil", "a\\b", "c:evil", "a//b", ""] {
             let mut files = files();
-            files.0.insert(path.into(), vec![1]);
+            files.0.insert(path.into(), vec![1].into());
             let mut bytes = Vec::new();
             write_kiln_file(&files, &mut bytes).unwrap();
             let error = KilnFile::from_bytes("m.kiln", bytes).err().unwrap().to_string();

@@ -169,7 +169,7 @@ impl Manifest {
             self_test,
         };
         let text = serde_json::to_vec(&manifest).map_err(Error::invalid)?;
-        files.0.insert(MANIFEST.into(), text);
+        files.0.insert(MANIFEST.into(), text.into());
         Ok(())
     }
 }

@@ -65,10 +65,10 @@ pub fn save_adapters<B: Kernels>(
         "inference_mode": true,
     });
     let mut files = Files::default();
-    files.0.insert(CONFIG.into(), format!("{value:#}\n").into_bytes());
+    files.0.insert(CONFIG.into(), format!("{value:#}\n").into());
     files.0.insert(
         format!("{WEIGHTS}.safetensors"),
-        write_safetensors(&tensors, &[("format", "pt")])?,
+        write_safetensors(&tensors, &[("format", "pt")])?.into(),
     );
     Ok(files)
 }

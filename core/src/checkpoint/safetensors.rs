@@ -4,11 +4,12 @@
 //! no size in the file is believed before it is compared with the file's real length, and that
 //! one tensor at a time is in memory.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, SeekFrom};
 
 use half::{bf16, f16};
-use safetensors::tensor::{Dtype, Metadata, TensorView};
+use safetensors::tensor::{Dtype, Metadata, View};
 use serde_json::Value;
 
 use super::folder::{Folder, ReadSeek, read_text};
@@ -345,11 +346,13 @@ pub fn write_safetensors(
     tensors: &[(String, Vec<usize>, Vec<f32>)],
     metadata: &[(&str, &str)],
 ) -> Result<Vec<u8>> {
-    let narrow = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let tensors = tensors
         .iter()
-        .map(|(name, shape, values)| (name.clone(), Dtype::F32, shape.clone(), narrow(values)));
-    write(tensors.collect(), metadata)
+        .map(|(name, shape, values)| {
+            Ok((name.clone(), Writable::new(Numbers::Wide(values), shape.clone())?))
+        })
+        .collect::<Result<_>>()?;
+    write(tensors, metadata)
 }
 
 /// A safetensors file of tensors that may be quantized, by name. Codes stand under the tensor's own
@@ -361,55 +364,98 @@ pub fn write_tensors(
     tensors: &[(String, StoredTensor)],
     metadata: &[(&str, &str)],
 ) -> Result<Vec<u8>> {
-    let wide = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let half = |values: &[f32]| -> Vec<u8> {
-        values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect()
-    };
-    let mut raw: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    let mut all: Vec<(String, Writable<'_>)> = Vec::new();
     let mut schemes: BTreeMap<&str, Scheme> = BTreeMap::new();
     for (name, tensor) in tensors {
+        let mut add = |name: String, numbers, shape: &[usize]| {
+            Writable::new(numbers, shape.to_vec()).map(|tensor| all.push((name, tensor)))
+        };
         match tensor {
-            StoredTensor::Full(shape, values) => {
-                raw.push((name.clone(), Dtype::F32, shape.clone(), wide(values)));
-            }
-            StoredTensor::Half(shape, values) => {
-                raw.push((name.clone(), Dtype::F16, shape.clone(), half(values)));
-            }
+            StoredTensor::Full(shape, values) => add(name.clone(), Numbers::Wide(values), shape)?,
+            StoredTensor::Half(shape, values) => add(name.clone(), Numbers::Half(values), shape)?,
             StoredTensor::Quantized(matrix) => {
                 let (scheme, [rows, columns]) = (matrix.scheme(), matrix.shape());
                 schemes.insert(name, scheme);
                 let stored = columns * scheme.number.bits() / 8;
-                let code = code_type(scheme.number);
-                raw.push((name.clone(), code, vec![rows, stored], matrix.codes().to_vec()));
-                let (dtype, bytes) = match matrix.has_narrow_scales() {
-                    true => (Dtype::F16, half(matrix.scales())),
-                    false => (Dtype::F32, wide(matrix.scales())),
+                let codes = Numbers::Codes(code_type(scheme.number), matrix.codes());
+                add(name.clone(), codes, &[rows, stored])?;
+                let scales = match matrix.has_narrow_scales() {
+                    true => Numbers::Half(matrix.scales()),
+                    false => Numbers::Wide(matrix.scales()),
                 };
-                let shape = vec![rows, columns / scheme.block_in(columns)];
-                raw.push((format!("{name}{SCALES}"), dtype, shape, bytes));
+                let shape = [rows, columns / scheme.block_in(columns)];
+                add(format!("{name}{SCALES}"), scales, &shape)?;
             }
         }
     }
     let schemes = serde_json::to_string(&schemes).map_err(Error::invalid)?;
     let metadata: Vec<(&str, &str)> =
         metadata.iter().copied().chain([(QUANTIZED, schemes.as_str())]).collect();
-    write(raw, &metadata)
+    write(all, &metadata)
 }
 
-fn write(
-    tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)>,
-    metadata: &[(&str, &str)],
-) -> Result<Vec<u8>> {
-    let views = tensors
-        .iter()
-        .map(|(name, dtype, shape, bytes)| {
-            Ok((name.clone(), TensorView::new(*dtype, shape.clone(), bytes)?))
-        })
-        .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
-        .map_err(Error::invalid)?;
+/// Numbers as a file is to have them.
+enum Numbers<'a> {
+    Wide(&'a [f32]),
+    Half(&'a [f32]),
+    Codes(Dtype, &'a [u8]),
+}
+
+/// A tensor whose bytes are made when they are written, so that one tensor at a time is there twice.
+struct Writable<'a> {
+    numbers: Numbers<'a>,
+    shape: Vec<usize>,
+}
+
+impl<'a> Writable<'a> {
+    fn new(numbers: Numbers<'a>, shape: Vec<usize>) -> Result<Self> {
+        let count = match numbers {
+            Numbers::Wide(values) | Numbers::Half(values) => values.len(),
+            Numbers::Codes(_, codes) => codes.len(),
+        };
+        if count != shape.iter().product::<usize>() {
+            return Err(Error::invalid(format!("{count} numbers are no tensor {shape:?}")));
+        }
+        Ok(Self { numbers, shape })
+    }
+}
+
+impl View for Writable<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.numbers {
+            Numbers::Wide(_) => Dtype::F32,
+            Numbers::Half(_) => Dtype::F16,
+            Numbers::Codes(dtype, _) => dtype,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self.numbers {
+            Numbers::Wide(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Numbers::Half(values) => {
+                values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect()
+            }
+            Numbers::Codes(_, codes) => Cow::Borrowed(codes),
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        match self.numbers {
+            Numbers::Wide(values) => 4 * values.len(),
+            Numbers::Half(values) => 2 * values.len(),
+            Numbers::Codes(_, codes) => codes.len(),
+        }
+    }
+}
+
+fn write(tensors: Vec<(String, Writable<'_>)>, metadata: &[(&str, &str)]) -> Result<Vec<u8>> {
     let metadata =
         metadata.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-    safetensors::serialize(views, Some(metadata)).map_err(Error::invalid)
+    safetensors::serialize(tensors, Some(metadata)).map_err(Error::invalid)
 }
 
 #[cfg(test)]
@@ -419,7 +465,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn folder(bytes: Vec<u8>) -> Files {
-        Files([("model.safetensors".to_string(), bytes)].into())
+        Files([("model.safetensors".to_string(), bytes.into())].into())
     }
 
     fn sample() -> Vec<u8> {
@@ -483,10 +529,9 @@ mod tests {
     #[test]
     fn schemes_that_do_not_fit_their_tensors_are_refused() {
         let tensors = || {
-            vec![
-                ("w".to_string(), Dtype::I8, vec![2, 64], vec![1; 128]),
-                ("w.scales".to_string(), Dtype::F16, vec![2, 2], vec![0; 8]),
-            ]
+            let codes = Writable::new(Numbers::Codes(Dtype::I8, &[1; 128]), vec![2, 64]).unwrap();
+            let scales = Writable::new(Numbers::Half(&[0.0; 4]), vec![2, 2]).unwrap();
+            vec![("w".to_string(), codes), ("w.scales".to_string(), scales)]
         };
         let open = |scheme: &str| {
             let bytes = write(tensors(), &[(QUANTIZED, scheme)]).unwrap();
@@ -518,7 +563,7 @@ mod tests {
     #[test]
     fn shards_stay_in_their_folder() {
         let index = br#"{"weight_map":{"w":"../../etc/passwd"}}"#.to_vec();
-        let files = Files([("model.safetensors.index.json".to_string(), index)].into());
+        let files = Files([("model.safetensors.index.json".to_string(), index.into())].into());
         assert!(
             Weights::open(&files, "model")
                 .err()
@@ -552,7 +597,7 @@ mod tests {
 
         #[test]
         fn any_index_never_panics(index in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let files = Files([("model.safetensors.index.json".to_string(), index)].into());
+            let files = Files([("model.safetensors.index.json".to_string(), index.into())].into());
             prop_assert!(Weights::open(&files, "model").is_err());
         }
     }

@@ -4,6 +4,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
 use clap::Args;
 use kiln_core::checkpoint::{Files, Folder, LoadOptions, MANIFEST, Manifest, SelfTest};
 use serde_json::json;
@@ -48,7 +49,7 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
             for name in names {
                 let bytes =
                     read_all(folder.as_ref(), name).with_context(|| folder.file_label(name))?;
-                files.0.insert(name.into(), bytes);
+                files.0.insert(name.into(), bytes.into());
             }
             (files, manifest.weights, manifest.self_test.least_cosine)
         }
@@ -67,7 +68,7 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
         }
     };
     export(&files, &args.output)?;
-    let bytes: usize = files.0.values().map(Vec::len).sum();
+    let bytes: usize = files.0.values().map(Bytes::len).sum();
     let value = json!({
         "output": args.output, "weights": weights, "bytes": bytes, "files": files.0.len(), "least_cosine": least,
     });

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
 use kiln_core::checkpoint::{
     Files, LoadOptions, Manifest, SelfTest, load, write_directory, write_kiln_file,
 };
@@ -44,7 +45,7 @@ pub fn sealed(mut files: Files, weights: &str, reference: SelfTest) -> Result<(F
     }
     let least_cosine = (cosine - (0.5 * (1.0 - cosine)).max(0.003)).max(-1.0);
     Manifest::seal(&mut files, weights, SelfTest { least_cosine, ..open })?;
-    let bytes = files.0.values().map(Vec::len).sum();
+    let bytes = files.0.values().map(Bytes::len).sum();
     Ok((files, Exported { bytes, cosine, least_cosine }))
 }
 

@@ -11,6 +11,7 @@ use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
 use candle_core::Device;
 use candle_core::quantized::gguf_file::{Content, TensorInfo};
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -127,7 +128,7 @@ pub fn import_gguf(
     // The model with all that the file says, and then its files with the tensors as they are kept.
     let weights = write_tensors(&full, &[("format", "pt")])?;
     drop(full);
-    let overlay = Overlay { base, stem, weights };
+    let overlay = Overlay { base, stem, weights: weights.into() };
     let embedder = load::<Cpu>(&overlay, &LoadOptions::default(), &Default::default())
         .with_context(|| format!("{label}, in the place of the weights of {}", base.label()))?;
     let reference = SelfTest::of(&embedder, 0.0)?;
@@ -137,7 +138,8 @@ pub fn import_gguf(
     pooling_agrees(&content, &architecture, embedder.model.pooling.config().name(), terminal);
     let mut files = save(&embedder)?;
     let tensors: Vec<(String, StoredTensor)> = tensors.into_iter().collect();
-    files.0.insert("model.safetensors".into(), write_tensors(&tensors, &[("format", "pt")])?);
+    let weights = write_tensors(&tensors, &[("format", "pt")])?;
+    files.0.insert("model.safetensors".into(), weights.into());
     Ok(ImportedModel { files, reference, lines: lines.into_values().collect() })
 }
 
@@ -221,7 +223,7 @@ fn number(reader: &mut BufReader<File>, bytes: usize) -> std::io::Result<u64> {
 struct Overlay<'a> {
     base: &'a dyn Folder,
     stem: &'a str,
-    weights: Vec<u8>,
+    weights: Bytes,
 }
 
 impl Folder for Overlay<'_> {
@@ -262,14 +264,16 @@ fn fits(architecture: &str, family: Family) -> bool {
 /// Tensors of heads for other tasks, and of tables that we compute.
 const OF_OTHER_TASKS: [&str; 3] = ["output.weight", "rope_freqs", "cls"];
 
-/// llama.cpp's names outside the blocks, and ours.
-const ENCODER: [(&str, &str); 4] = [
+/// llama.cpp's names and ours.
+type Names = [(&'static str, &'static str)];
+
+const ENCODER: &Names = &[
     ("token_embd", "embeddings.word_embeddings"),
     ("position_embd", "embeddings.position_embeddings"),
     ("token_types", "embeddings.token_type_embeddings"),
     ("token_embd_norm", "embeddings.LayerNorm"),
 ];
-const ENCODER_BLOCK: [(&str, &str); 8] = [
+const ENCODER_BLOCK: &Names = &[
     ("attn_q", "attention.self.query"),
     ("attn_k", "attention.self.key"),
     ("attn_v", "attention.self.value"),
@@ -279,8 +283,8 @@ const ENCODER_BLOCK: [(&str, &str); 8] = [
     ("ffn_down", "output.dense"),
     ("layer_output_norm", "output.LayerNorm"),
 ];
-const DECODER: [(&str, &str); 2] = [("token_embd", "embed_tokens"), ("output_norm", "norm")];
-const DECODER_BLOCK: [(&str, &str); 11] = [
+const DECODER: &Names = &[("token_embd", "embed_tokens"), ("output_norm", "norm")];
+const DECODER_BLOCK: &Names = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -297,11 +301,11 @@ const DECODER_BLOCK: [(&str, &str); 11] = [
 /// transformers' name of one of llama.cpp's tensors.
 fn our_name(theirs: &str, decoder: bool) -> Option<String> {
     let (stem, kind) = theirs.rsplit_once('.')?;
-    let (outside, blocks, layers): (&[(&str, &str)], &[(&str, &str)], _) = match decoder {
-        false => (&ENCODER, &ENCODER_BLOCK, "encoder.layer"),
-        true => (&DECODER, &DECODER_BLOCK, "layers"),
+    let (outside, blocks, layers) = match decoder {
+        false => (ENCODER, ENCODER_BLOCK, "encoder.layer"),
+        true => (DECODER, DECODER_BLOCK, "layers"),
     };
-    let find = |table: &[(&str, &'static str)], stem: &str| {
+    let find = |table: &Names, stem: &str| {
         table.iter().find(|(theirs, _)| *theirs == stem).map(|(_, ours)| *ours)
     };
     match stem.strip_prefix("blk.") {

@@ -89,6 +89,7 @@ pub fn quantize<B: Kernels>(
         })?;
     }
     let mut files = save(&embedder)?;
+    drop(embedder);
     let mut lines = Vec::new();
     let stems: Vec<String> = files
         .0
@@ -124,7 +125,7 @@ pub fn quantize<B: Kernels>(
             tensors.push((name, tensor));
         }
         let bytes = write_tensors(&tensors, &[("format", "pt")])?;
-        files.0.insert(format!("{stem}.safetensors"), bytes);
+        files.0.insert(format!("{stem}.safetensors"), bytes.into());
     }
     bar.finish_and_clear();
     Ok(QuantizedModel { files, lines })

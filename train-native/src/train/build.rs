@@ -112,7 +112,8 @@ pub fn new_model<'a, B: Kernels>(
     );
     let tokenizer = Tokenizer::new(&json, &serde_json::from_slice(&names)?, tokenizer_config)?;
     let files = Files(
-        [("tokenizer.json".to_string(), json), ("tokenizer_config.json".to_string(), names)].into(),
+        [("tokenizer.json".into(), json.into()), ("tokenizer_config.json".into(), names.into())]
+            .into(),
     );
     assemble(&config, shape, recipe, (tokenizer, files), device)
 }

@@ -123,16 +123,16 @@ impl Checkpoint {
         }
         self.parameters = read.ids;
         let mut files = Files::default();
-        files.0.insert(STATE.into(), serde_json::to_vec(self)?);
+        files.0.insert(STATE.into(), serde_json::to_vec(self)?.into());
         files.0.insert(
             format!("{PARAMETERS}.safetensors"),
-            write_safetensors(&read.tensors, &[("format", "kiln")])?,
+            write_safetensors(&read.tensors, &[("format", "kiln")])?.into(),
         );
         let bytes = Bytes::default();
         for (name, optimizer) in OPTIMIZERS.into_iter().zip(optimizers) {
             let encoded = <Bytes as Recorder<B>>::record(&bytes, optimizer.to_record(), ())
                 .map_err(|error| anyhow!("cannot encode the optimizer: {error}"))?;
-            files.0.insert(name.into(), encoded);
+            files.0.insert(name.into(), encoded.into());
         }
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         write_directory(&folder.join(format!("{:08}", self.steps)), &files)

@@ -150,6 +150,6 @@ fn save_model<B: Kernels>(
     card: &ModelCard<'_>,
 ) -> Result<()> {
     let mut files: Files = save(embedder)?;
-    files.0.insert("README.md".into(), card.to_markdown(embedder.model.dimensions())?.into_bytes());
+    files.0.insert("README.md".into(), card.to_markdown(embedder.model.dimensions())?.into());
     Ok(write_directory(folder, &files)?)
 }

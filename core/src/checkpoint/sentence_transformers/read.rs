@@ -385,7 +385,7 @@ fn read_tokenizer(
             None => read_text(folder, name)?,
         };
         if let Some(bytes) = bytes {
-            files.0.insert(name.into(), bytes);
+            files.0.insert(name.into(), bytes.into());
         }
     }
     let json = files.0.get("tokenizer.json").ok_or_else(|| Error::MissingFile {

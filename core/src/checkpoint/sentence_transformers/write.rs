@@ -21,7 +21,7 @@ pub fn save<B: Kernels>(embedder: &Embedder<B>) -> Result<SavedModel> {
     let model = &embedder.model;
     let mut files = Files::default();
     let mut json_file = |path: &str, value: Value| {
-        files.0.insert(path.into(), format!("{value:#}\n").into_bytes());
+        files.0.insert(path.into(), format!("{value:#}\n").into());
     };
     let own = !MODES.iter().any(|(_, _, pooling)| pooling == model.pooling.config());
     let library = "sentence_transformers.models";
@@ -68,10 +68,10 @@ pub fn save<B: Kernels>(embedder: &Embedder<B>) -> Result<SavedModel> {
     );
     files.0.extend(embedder.tokenizer_files.0.clone());
     if !files.0.contains_key("tokenizer.json") {
-        files.0.insert("tokenizer.json".into(), embedder.tokenizer.to_json()?);
+        files.0.insert("tokenizer.json".into(), embedder.tokenizer.to_json()?.into());
     }
     for (path, tensors) in weights {
-        files.0.insert(path, write_safetensors(&tensors, &[("format", "pt")])?);
+        files.0.insert(path, write_safetensors(&tensors, &[("format", "pt")])?.into());
     }
     Ok(files)
 }

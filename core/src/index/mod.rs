@@ -148,8 +148,9 @@ mod tests {
             for block in rows.chunks(block) {
                 search.push(block).unwrap();
             }
-            let mut all: Vec<(usize, f32)> =
-                rows.iter().map(|row| row.iter().zip(&query).map(|(x, y)| x * y).sum()).enumerate().collect();
+            // Rust's empty sum is -0, which is below 0 in the order of all floats.
+            let product = |row: &Vec<f32>| row.iter().zip(&query).map(|(x, y)| x * y).sum::<f32>() + 0.0;
+            let mut all: Vec<(usize, f32)> = rows.iter().map(product).enumerate().collect();
             all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             all.truncate(k);
             let found: Vec<(usize, f32)> =

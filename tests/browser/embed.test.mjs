@@ -82,8 +82,12 @@ test("many texts are shared by several workers, and are the vectors of one", asy
     };
     const [one, three] = [await embed(1), await embed(3)];
     const stop = new AbortController();
-    const run = three.model.embed(texts, { signal: stop.signal, onProgress: () => stop.abort() });
+    let over = false;
+    let late = 0;
+    const onProgress = () => (over ? late++ : stop.abort());
+    const run = three.model.embed(texts, { signal: stop.signal, onProgress });
     const aborted = await run.then(() => "it ended", (error) => error.name);
+    over = true;
     const after = (await three.model.embed(texts)).length;
     const wrong = await three.model.embed(texts, { prompt: "none such" }).catch((error) => error.message);
     const furthest = (a, b) => Math.max(...a.map((vector, at) => Math.max(...vector.map((x, i) => Math.abs(x - b[at][i])))));
@@ -94,6 +98,7 @@ test("many texts are shared by several workers, and are the vectors of one", asy
       progress: three.progress,
       aborted,
       after,
+      late,
       wrong,
     };
   }, MODEL);
@@ -101,7 +106,7 @@ test("many texts are shared by several workers, and are the vectors of one", asy
   assert.ok(found.error < 1e-3 && found.again < 1e-3, JSON.stringify(found));
   assert.ok(found.progress.every((texts, at) => at === 0 || texts >= found.progress[at - 1]));
   assert.equal(found.progress.at(-1), 300);
-  assert.deepEqual([found.aborted, found.after], ["AbortError", 300]);
+  assert.deepEqual([found.aborted, found.after, found.late], ["AbortError", 300, 0]);
   assert.match(found.wrong, /none such/);
   assert.equal(page.workers().length, 1 + 3);
   await page.evaluate(() => window.models.forEach((model) => model.dispose()));
@@ -123,7 +128,8 @@ test("a worker that cannot be had is done without", async () => {
   await load({ workers: 3, cache: false });
   server.setDown(true);
   assert.ok(await embed());
-  await page.waitForFunction(() => true);
+  // Downloads are tried several times before they are given up.
+  while (warnings.length < 2) await page.waitForEvent("console", { timeout: 60_000 });
   server.setDown(false);
   assert.ok(await embed());
   assert.ok(warnings.some((text) => text.includes("one worker fewer")), JSON.stringify(warnings));

@@ -63,7 +63,10 @@ export class Helpers {
     if (signal?.aborted) abort();
 
     const start = performance.now();
+    let over = false;
     const report = () => {
+      // Those who hear of an abort late still report.
+      if (over) return;
       const sum = (what) => shares.reduce((sum, share) => sum + share[what], 0);
       const done = sum("texts");
       const textsPerSecond = done / Math.max(1e-6, (performance.now() - start) / 1000);
@@ -123,6 +126,7 @@ export class Helpers {
       stop.abort();
       throw error;
     } finally {
+      over = true;
       signal?.removeEventListener("abort", abort);
     }
   }

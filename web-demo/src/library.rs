@@ -159,6 +159,8 @@ impl State {
             return;
         };
         let entries = Rc::new(entries);
+        // What was said of the last run is no longer so.
+        self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.is_error));
         self.parts().borrow_mut().indexing = Some(stop.clone());
         let (total, start) = (entries.len(), now());
         let what: Rc<str> = what.into();

@@ -272,6 +272,13 @@ fn norms_and_activations<B: Kernels>(device: B::Device) {
             let (gate, up) = (f64::from(*gate), f64::from(*up));
             close(found, gate / (1.0 + (-gate).exp()) * up, 5.0, || format!("silu({gate}) {up}"));
         }
+        let far: Vec<f32> = (0..count).map(|at| (at as f32 - count as f32 / 2.0) * 7.0).collect();
+        let ones = floats::<B, 3>(&vec![1.0; count], shape, &device);
+        let found = read(B::silu_product(floats(&far, shape, &device), ones));
+        for (gate, found) in far.iter().zip(found) {
+            let exact = f64::from(*gate) / (1.0 + (-f64::from(*gate)).exp());
+            close(found, exact, f64::from(gate.abs()).max(1e-20), || format!("silu({gate})"));
+        }
         for (x, found) in x.iter().zip(read(B::exact_gelu(left))) {
             let exact = f64::from(*x) * normal_below(f64::from(*x));
             close(found, exact, 5.0, || format!("gelu({x})"));

@@ -456,7 +456,8 @@ fn halves_apart(
     let turned = name.contains(".q_proj.") || name.contains(".k_proj.");
     let rows = *shape.first()?;
     let width = config.head_dim;
-    if architecture != "llama" || !turned || width == 0 || !rows.is_multiple_of(width) {
+    let has_halves = width > 0 && width.is_multiple_of(2) && rows.is_multiple_of(width);
+    if architecture != "llama" || !turned || !has_halves {
         return None;
     }
     let row = |at: usize| {

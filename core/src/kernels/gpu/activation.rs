@@ -35,7 +35,10 @@ fn silu_product_vectors<V: Size>(
     if ABSOLUTE_POS < y.len() {
         let value = gate[ABSOLUTE_POS];
         let one = Vector::<f32, V>::new(1.0f32);
-        let share = one / (one + Vector::exp(-value));
+        // Bounded, because some shader compilers assume that infinities do not occur; below, nothing
+        // is left.
+        let bounded = value.max(Vector::new(comptime!(-80.0f32)));
+        let share = one / (one + Vector::exp(-bounded));
         y[ABSOLUTE_POS] = value * share * up[ABSOLUTE_POS];
     }
 }

@@ -231,6 +231,20 @@ mod tests {
 
     type B = Flex;
 
+    #[test]
+    fn lost_weights_are_zero_and_none_is_below_the_normal_numbers() {
+        let mut row: Vec<f32> = (0..70).map(|at| -(at as f32) * 1.7).chain([-3e4]).collect();
+        softmax(&mut row);
+        assert!(row.iter().all(|&weight| weight == 0.0 || weight > 1e-27), "{row:?}");
+        assert!(row[20] > 0.0 && row[70] == 0.0);
+        let mut hidden = [-3e4; 20];
+        softmax(&mut hidden);
+        assert!(hidden.iter().all(|weight| (weight - 0.05).abs() < 1e-7), "{hidden:?}");
+        let mut odd = [0.0, f32::NAN, -3.0];
+        softmax(&mut odd);
+        assert!(odd.iter().all(|weight| weight.is_nan()));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]

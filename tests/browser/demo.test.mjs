@@ -206,6 +206,9 @@ test("the map: points, keys, zoom, from a point to its like", async () => {
   await page.locator("circle").first().waitFor({ timeout: 60_000 });
   assert.equal(await page.locator("circle").count(), PASSAGES);
   assert.ok((await page.locator(".legend li").count()) >= 5);
+  // Three words each, and no word names two clusters.
+  const named = (await page.locator(".legend li").allTextContents()).flatMap((name) => name.trim().replace(/ \(\d+\)$/, "").split(", "));
+  assert.ok(named.length >= 15 && new Set(named).size > named.length * 0.8, `${named}`);
   const places = await page.locator("circle").evaluateAll((circles) => new Set(circles.map((circle) => circle.getAttribute("cx"))).size);
   assert.ok(places > PASSAGES / 2, "points lie apart");
   await page.locator(".map svg").focus();
@@ -228,7 +231,15 @@ test("models: what is loaded, speed, precisions, another model, and wrong ones",
   await ready("#models");
   await page.getByRole("button", { name: "Measure" }).click();
   await page.locator("section[aria-labelledby=speed] tbody tr").nth(2).waitFor({ timeout: 60_000 });
-  await page.getByRole("button", { name: "Compare" }).click();
+  await page.locator("section[aria-labelledby=weight-precision] button").click();
+  const weights = page.locator("section[aria-labelledby=weight-precision] tbody tr");
+  await weights.nth(3).waitFor({ timeout: 60_000 });
+  const column = async (number) => (await weights.locator(`td:nth-child(${number})`).allTextContents()).map(Number.parseFloat);
+  const [cosines, best] = [await column(2), await column(4)];
+  // The file's own weights computed in f32, then with int8 activations; int8 keeps what has fewer bits; int4 rounds the rest.
+  assert.ok(cosines[0] === 1 && cosines[1] > 0.99 && cosines[2] > 0.99 && cosines[3] > 0.9, `${cosines}`);
+  assert.ok(best[0] === 100 && best[1] > 80 && best[3] > 60, `${best}`);
+  await page.locator("section[aria-labelledby=precision] button").click();
   const rows = page.locator("section[aria-labelledby=precision] tbody tr");
   await rows.nth(3).waitFor({ timeout: 60_000 });
   const shares = (await rows.locator("td:nth-child(3)").allTextContents()).map(Number.parseFloat);
@@ -250,6 +261,12 @@ test("models: what is loaded, speed, precisions, another model, and wrong ones",
   await page.getByLabel("Address").fill("../models/model.kiln");
   await page.getByRole("button", { name: "Load", exact: true }).click();
   await page.getByRole("cell", { name: "6 of width 384" }).waitFor({ timeout: 60_000 });
+  await page.getByRole("link", { name: "Search" }).click();
+  await page.locator(".notice").getByText(`${PASSAGES} passages indexed`).waitFor({ timeout: 120_000 });
+  assert.equal((await found("why do leaves change colour in October"))[0], "Autumn leaves");
+  await page.getByRole("link", { name: "Models" }).click();
+  await page.getByLabel("with weights").selectOption("int4");
+  await page.getByRole("cell", { name: "int4:32" }).waitFor({ timeout: 60_000 });
   await page.getByRole("link", { name: "Search" }).click();
   await page.locator(".notice").getByText(`${PASSAGES} passages indexed`).waitFor({ timeout: 120_000 });
   assert.equal((await found("why do leaves change colour in October"))[0], "Autumn leaves");

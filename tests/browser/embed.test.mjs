@@ -68,6 +68,35 @@ for (const worker of [true, false]) {
   });
 }
 
+test("weights are rounded as they are loaded, or computed in floating point", async () => {
+  const full = native("native-f32.jsonl");
+  const run = (url, weights) =>
+    page.evaluate(
+      async ([url, weights, texts]) => {
+        const model = await window.kiln.Embedder.load(url, { weights, device: "cpu" });
+        const vectors = (await model.embed(texts)).map((vector) => [...vector]);
+        model.dispose();
+        return { vectors, weights: model.info.weights };
+      },
+      [url, weights, texts],
+    );
+  const least = ({ vectors }, to) => Math.min(...vectors.map((vector, at) => cosine(vector, to[at])));
+  const [kept, int8, int4] = [await run("/models/f32.kiln", "kept"), await run("/models/f32.kiln", "int8"), await run("/models/f32.kiln", "int4")];
+  assert.deepEqual([kept.weights, int8.weights, int4.weights], ["f32", "int8:32", "int4:32"]);
+  const cosines = [kept, int8, int4].map((found) => least(found, full));
+  assert.ok(cosines[0] > 0.999999 && cosines[1] > 0.998 && cosines[2] > 0.93, `${cosines}`);
+  assert.ok(cosines[0] > cosines[1] && cosines[1] > cosines[2], `${cosines}`);
+  // What was rounded to int8 before is what a file of int8 is.
+  assert.ok(least(int8, expected) > 0.9999, `${least(int8, expected)}`);
+  // A file of int8 without the rounding of activations.
+  const floating = await run(MODEL, "f32");
+  assert.equal(floating.weights, "f32");
+  assert.ok(least(floating, expected) > 0.999 && least(floating, full) > cosines[1], `${least(floating, full)}`);
+  // Fewer bits stay as they are.
+  assert.match((await run("/models/mini.kiln", "int8")).weights, /^int4/);
+  assert.match(await failure(MODEL, { weights: "int3" }), /int3.*int8/);
+});
+
 test("many texts are shared by several workers, and are the vectors of one", async () => {
   const found = await page.evaluate(async (url) => {
     const texts = Array.from({ length: 300 }, (_, at) => `${at} ${"boats and ships ".repeat(at % 7)}in the harbour`);

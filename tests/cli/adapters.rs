@@ -76,6 +76,9 @@ fn peft_loads_what_we_train() {
     // A and B for q and v of two layers, and for gate, up and down of one.
     assert_eq!(adapted, 2 * (2 * 2 + 3));
     assert!(furthest(&embed(&base, &folder, &[]), &theirs) > 1e-2, "training changed nothing");
+    // Rounded once they are in.
+    let rounded = furthest(&embed(&adapter, &folder, &["--weights", "int8:8"]), &theirs);
+    assert!(rounded > 1e-6 && rounded < 1e-2, "{rounded}");
     let merged = furthest(&embed(&folder.arg("out/model"), &folder, &[]), &theirs);
     let loaded = furthest(&embed(&adapter, &folder, &[]), &theirs);
     assert!(merged < 1e-5 && loaded < 1e-5, "merged {merged}, loaded {loaded}");

@@ -32,6 +32,40 @@ fn calibration(folder: &Folder) -> String {
 }
 
 #[test]
+fn weights_that_are_no_numbers_are_refused() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let (texts, out) = (folder.texts(), folder.arg("v.jsonl"));
+    let with = |weights: &str| {
+        kiln(&["embed", "-m", &model, "-i", &texts, "-o", &out, "--weights", weights])
+    };
+    for wrong in ["int3", "q8", "int8:6", ""] {
+        let error = failure(&mut with(wrong));
+        assert!(error.contains("int8") && error.contains("f32"), "{error}");
+    }
+    // Rows of 16 and 24 take smaller blocks than they are asked for.
+    with("int8:128").assert().success();
+}
+
+/// Two runs write the same bytes.
+#[test]
+fn quantizing_twice_gives_the_same_files() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let outs = ["a", "b"].map(|name| folder.arg(name));
+    for out in &outs {
+        kiln(&["quantize", "-m", &model, "-s", "int4:8", "-o", out]).assert().success();
+    }
+    for name in names(Path::new(&outs[0])) {
+        if !name.starts_with("1_") {
+            let [a, b] =
+                outs.each_ref().map(|out| std::fs::read(Path::new(out).join(&name)).unwrap());
+            assert_eq!(a, b, "{name}");
+        }
+    }
+}
+
+#[test]
 fn every_scheme_gives_nearly_the_same_vectors() {
     let folder = Folder::new();
     let model = folder.model(MEAN).display().to_string();
@@ -53,6 +87,14 @@ fn every_scheme_gives_nearly_the_same_vectors() {
         let vectors = embed(&out, &folder, &[]);
         let found = least_cosine(&full, &vectors);
         assert!(found > least, "{scheme}: {found}");
+        if scheme != "f16" && more.is_empty() {
+            // Rounded as they are loaded, weights are those of the file.
+            let loaded = embed(&model, &folder, &["--weights", scheme]);
+            assert_eq!(loaded, vectors, "{scheme}");
+        }
+        // Without the rounding of activations they are no further from the full ones.
+        let floating = embed(&out, &folder, &["--weights", "f32"]);
+        assert!(least_cosine(&full, &floating) > least, "{scheme}");
         // What the command says of itself is about other texts, and near.
         assert!(said["cosine"].as_f64().unwrap() > f64::from(least) - 0.01, "{said}");
         let kept =

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_core::checkpoint::{
-    Directory, Folder, KilnFile, LoadOptions, Weights, load, load_adapters, read_architecture,
+    Directory, Folder, KilnFile, LoadOptions, Weights, load, load_adapters, read_architecture, save,
 };
 use kiln_core::config::ModelConfig;
 use kiln_core::embedder::Embedder;
 use kiln_core::kernels::Kernels;
 use kiln_core::pooling::PoolingConfig;
+use kiln_core::quant::Precision;
 
 use crate::hub::{ADAPTER, HubModel, is_id};
 use crate::terminal::Terminal;
@@ -144,14 +145,18 @@ pub fn load_embedder<B: Kernels>(
     };
     let base = resolve(&base, terminal)
         .with_context(|| format!("the base model of the adapters in {}", path.display()))?;
-    let mut embedder = load(open_folder(&base)?.as_ref(), options, device)?;
+    let full = LoadOptions { precision: Precision::Full, ..options.clone() };
+    let mut embedder = load(open_folder(&base)?.as_ref(), &full, device)?;
     embedder.self_test = None;
     let model = &mut embedder.model;
-    model.backbone = model.backbone.clone().unpacked();
     let folder = Directory::new(path)?;
     let (adapted, _) = load_adapters(model.backbone.clone(), &model.config, &folder, device)?;
     model.backbone = adapted.merge_lora();
-    Ok(embedder)
+    match options.precision {
+        // Rounded once the adapters are in.
+        Precision::Rounded(_) => Ok(load(&save(&embedder)?, options, device)?),
+        Precision::Kept | Precision::Full => Ok(embedder),
+    }
 }
 
 /// Shape and pooling head of a model, from its configuration files alone.

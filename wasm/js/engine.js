@@ -1,5 +1,7 @@
 // The compiled core, and a model in it. Runs in the worker, or in the page's thread where asked.
 
+import { cosine } from "./cosine.js";
+
 /** A module with one instruction of relaxed SIMD: whether it is valid says which build to take. */
 const RELAXED = new Uint8Array([
   0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 15, 1, 13, 0, 65, 1, 253, 15, 65, 2, 253, 15,
@@ -57,6 +59,14 @@ function pause() {
 /** Texts whose time decides between devices: two batches' worth of ordinary sentences. */
 const PROBE = Array.from({ length: 8 }, (_, at) => `${at}: a sentence of usual length, as people write them in mails, tickets and notes, again and again. `.repeat(3));
 
+/** The least cosine between so many vectors and others, which stand one after another. */
+function leastCosine(ours, others, count) {
+  const width = ours.length / count;
+  const row = (vectors, at) => vectors.subarray(at * width, (at + 1) * width);
+  const cosines = Array.from({ length: count }, (_, at) => cosine(row(ours, at), row(others, at)));
+  return ours.length === others.length ? Math.min(...cosines) : NaN;
+}
+
 /** An adapter of this browser; undefined where there is none. */
 async function gpuAdapter() {
   // A browser may know WebGPU and still have no adapter, or refuse.
@@ -104,8 +114,8 @@ class Session {
   }
 
   /**
-   * Reads a model: `{ kiln: Uint8Array }` or `{ files: [[path, Uint8Array], ..] }`. `auto` measures where there is
-   * a GPU, and falls back to the CPU, with a warning, where the GPU fails.
+   * Reads a model: `{ kiln: Uint8Array, weights }` or `{ files: [[path, Uint8Array], ..], weights }`. `auto` measures
+   * where there is a GPU, and falls back to the CPU, with a warning, where the GPU fails.
    */
   static async open(files, device, warn = console.warn) {
     const adapter = device === "cpu" ? undefined : await gpuAdapter();
@@ -118,8 +128,11 @@ class Session {
     let gpu;
     try {
       gpu = await Session.#onGpu(files, adapter);
-      const times = { cpu: await cpu.#time(), gpu: await gpu.#time() };
-      const [taken, other] = times.gpu < times.cpu ? [gpu, cpu] : [cpu, gpu];
+      const found = { cpu: await cpu.#probe(), gpu: await gpu.#probe() };
+      // Also where a model carries no vectors of its own to check itself against.
+      const alike = leastCosine(found.cpu.vectors, found.gpu.vectors, PROBE.length);
+      if (!(alike > 0.95)) throw new Error(`the GPU gives other vectors than the CPU (cosine ${alike.toFixed(3)})`);
+      const [taken, other] = found.gpu.time < found.cpu.time ? [gpu, cpu] : [cpu, gpu];
       other.free();
       return taken;
     } catch (error) {
@@ -162,13 +175,13 @@ class Session {
     }
   }
 
-  /** Milliseconds for some texts, after a run for what only the first one does. */
-  async #time() {
+  /** Vectors of some texts, and the milliseconds that they take after a run for what only the first one does. */
+  async #probe() {
     const run = () => this.embed(PROBE, {}, undefined, () => false);
     await run();
     const start = performance.now();
-    await run();
-    return performance.now() - start;
+    const vectors = await run();
+    return { vectors, time: performance.now() - start };
   }
 
   /** Vectors of texts, one after another. */
@@ -235,11 +248,11 @@ class Session {
   }
 }
 
-function read(core, { kiln, files }, device) {
-  if (kiln) return core.Model.fromKiln(kiln, device);
+function read(core, { kiln, files, weights }, device) {
+  if (kiln) return core.Model.fromKiln(kiln, device, weights);
   const folder = new core.ModelFiles();
   for (const [path, bytes] of files) folder.add(path, bytes);
-  return core.Model.fromFiles(folder, device);
+  return core.Model.fromFiles(folder, device, weights);
 }
 
 /** A model and an index, and what can be asked of them. */

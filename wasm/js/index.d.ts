@@ -36,6 +36,12 @@ export interface LoadOptions {
    * for models over 64 MB or without `cache`.
    */
   workers?: "auto" | number;
+  /**
+   * What the weights are computed with: `kept` (the default) as in the model's file; `int8` or `int4` rounds larger
+   * ones as they are loaded, which takes less memory and is faster (`int8:64` and the like name the numbers that share
+   * a scale); `f32` computes weights of few bits in floating point.
+   */
+  weights?: "kept" | "f32" | "int8" | "int4" | `${"int8" | "int4"}:${number | "channel"}`;
   onProgress?: (progress: LoadProgress) => void;
   /** Stops loading; what has come of a file is kept, and the next load goes on from there. */
   signal?: AbortSignal;
@@ -85,7 +91,7 @@ export interface ModelInfo {
   /** Prompts by name. */
   readonly prompts: Readonly<Record<string, string>>;
   readonly defaultPrompt: string | null;
-  /** How matrices are kept, as `int8:32`; null where the model does not say. */
+  /** What matrices are computed with where `load` was told, or kept in, as `int8:32`; null where the model does not say. */
   readonly weights: string | null;
   /** Where it computes, for people. */
   readonly device: string;

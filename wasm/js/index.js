@@ -1,11 +1,12 @@
 // kiln-embed: text embeddings in the page. The types and their docs are in index.d.ts.
 
 import { LocalCalls, WorkerCalls } from "./calls.js";
+import { cosine } from "./cosine.js";
 import { clearCache, modelFiles } from "./files.js";
 import { Helpers, workersFor } from "./helpers.js";
 import * as store from "./store.js";
 
-export { clearCache };
+export { clearCache, cosine };
 
 const DEVICES = ["auto", "cpu", "webgpu"];
 
@@ -31,10 +32,10 @@ export class Embedder {
     this.#helpers = helpers;
   }
 
-  static async load(source, { device = "auto", cache = true, worker = true, workers = "auto", onProgress, signal } = {}) {
+  static async load(source, { device = "auto", cache = true, worker = true, workers = "auto", weights = "kept", onProgress, signal } = {}) {
     if (!DEVICES.includes(device)) throw new RangeError(`device ${JSON.stringify(device)} is unknown; known are ${DEVICES.join(", ")}`);
     if (workers !== "auto" && !(Number.isInteger(workers) && workers > 0)) throw new RangeError(`workers is ${JSON.stringify(workers)}, neither "auto" nor a whole number above 0`);
-    const on = (device, options) => opened(source, { device, cache, worker, ...options });
+    const on = (device, options) => opened(source, { device, cache, worker, weights, ...options });
     const { calls, info, bytes } = await on(device, { onProgress, signal });
     onProgress?.({ stage: "ready" });
     // What is not kept would be downloaded once more for each of them.
@@ -124,7 +125,7 @@ export class Embedder {
 }
 
 /** Where a model's calls go, what it is, and how many bytes it has. */
-async function opened(source, { device, cache, worker, onProgress, signal }) {
+async function opened(source, { device, cache, worker, weights, onProgress, signal }) {
   const calls = worker ? new WorkerCalls() : new LocalCalls();
   try {
     let kept = false;
@@ -136,7 +137,7 @@ async function opened(source, { device, cache, worker, onProgress, signal }) {
       // Bytes of the caller's own stay the caller's.
       const own = source instanceof ArrayBuffer || ArrayBuffer.isView(source);
       const transfer = own ? [] : [...new Set(parts(files).map((part) => part.buffer))];
-      return calls.call("open", { ...files, device }, { signal, transfer });
+      return calls.call("open", { ...files, device, weights: String(weights) }, { signal, transfer });
     };
     let info;
     try {
@@ -151,19 +152,6 @@ async function opened(source, { device, cache, worker, onProgress, signal }) {
     calls.end();
     throw error;
   }
-}
-
-export function cosine(a, b) {
-  if (a.length !== b.length) throw new RangeError(`vectors of ${a.length} and ${b.length} dimensions have no cosine`);
-  let dot = 0;
-  let aa = 0;
-  let bb = 0;
-  for (let at = 0; at < a.length; at++) {
-    dot += a[at] * b[at];
-    aa += a[at] * a[at];
-    bb += b[at] * b[at];
-  }
-  return aa > 0 && bb > 0 ? dot / Math.sqrt(aa * bb) : 0;
 }
 
 export class Index {

@@ -3,6 +3,7 @@
 use burn::backend::Flex;
 use kiln_core::checkpoint::{Folder, LoadOptions, load};
 use kiln_core::embedder::Embedder;
+use kiln_core::quant::Precision;
 use wasm_bindgen::JsError;
 
 /// A model on its device.
@@ -26,11 +27,16 @@ pub(crate) use on_either;
 
 impl Loaded {
     /// Reads a model, and checks it against the vectors that it carries.
-    pub(crate) async fn open(folder: &dyn Folder, device: &str) -> Result<Self, JsError> {
+    pub(crate) async fn open(
+        folder: &dyn Folder,
+        device: &str,
+        precision: Precision,
+    ) -> Result<Self, JsError> {
+        let options = LoadOptions { precision, ..LoadOptions::default() };
         let loaded = match device {
-            "cpu" => Self::Cpu(load(folder, &LoadOptions::default(), &Default::default())?),
+            "cpu" => Self::Cpu(load(folder, &options, &Default::default())?),
             #[cfg(feature = "webgpu")]
-            "webgpu" => Self::WebGpu(load(folder, &LoadOptions::default(), &web_gpu().await)?),
+            "webgpu" => Self::WebGpu(load(folder, &options, &web_gpu().await)?),
             other => return Err(JsError::new(&format!("this build computes nothing on {other}"))),
         };
         on_either!(&loaded, embedder => embedder.verify_async().await)?;

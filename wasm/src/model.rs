@@ -5,6 +5,7 @@ use std::rc::Rc;
 use kiln_core::checkpoint::{Files, Folder, KilnFile, Manifest};
 use kiln_core::embedder::{EmbedOptions, Plan, Progress};
 use kiln_core::explanation::TextExplanation;
+use kiln_core::quant::{Precision, Scheme};
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 
@@ -33,20 +34,25 @@ impl ModelFiles {
 #[wasm_bindgen]
 pub struct Model {
     loaded: Rc<Loaded>,
-    /// How its matrices are kept, where its manifest says so.
+    /// What its matrices are computed with, or kept in where the manifest says so.
     weights: Option<String>,
 }
 
 #[wasm_bindgen]
 impl Model {
     /// Reads a model from its files, and checks itself against the vectors that it carries;
-    /// `device` is `cpu` or, in builds that have it, `webgpu`.
+    /// `device` is `cpu` or, in builds that have it, `webgpu`; `weights` is what matrices are computed with: `kept`
+    /// (as in the files), `f32`, or a scheme as `int8`.
     ///
     /// # Errors
     /// What is wrong with the files, or with the device, in one line.
     #[wasm_bindgen(js_name = fromFiles)]
-    pub async fn from_files(files: ModelFiles, device: String) -> Result<Model, JsError> {
-        Self::open(&files.0, &device).await
+    pub async fn from_files(
+        files: ModelFiles,
+        device: String,
+        weights: String,
+    ) -> Result<Model, JsError> {
+        Self::open(&files.0, &device, &weights).await
     }
 
     /// Reads a model from the bytes of a `.kiln` file, as [`Model::from_files`].
@@ -54,13 +60,25 @@ impl Model {
     /// # Errors
     /// What is wrong with the file, or with the device, in one line.
     #[wasm_bindgen(js_name = fromKiln)]
-    pub async fn from_kiln(bytes: Vec<u8>, device: String) -> Result<Model, JsError> {
-        Self::open(&KilnFile::from_bytes("model.kiln", bytes)?, &device).await
+    pub async fn from_kiln(
+        bytes: Vec<u8>,
+        device: String,
+        weights: String,
+    ) -> Result<Model, JsError> {
+        Self::open(&KilnFile::from_bytes("model.kiln", bytes)?, &device, &weights).await
     }
 
-    async fn open(folder: &dyn Folder, device: &str) -> Result<Model, JsError> {
-        let weights = Manifest::read(folder)?.map(|manifest| manifest.weights);
-        Ok(Self { loaded: Rc::new(Loaded::open(folder, device).await?), weights })
+    async fn open(folder: &dyn Folder, device: &str, weights: &str) -> Result<Model, JsError> {
+        let precision: Precision = weights.parse()?;
+        let kept = Manifest::read(folder)?.map(|manifest| manifest.weights);
+        let weights = match (precision, kept.as_ref().and_then(|kept| kept.parse::<Scheme>().ok()))
+        {
+            (Precision::Kept, _) => kept,
+            // It stays as it is.
+            (Precision::Rounded(asked), Some(had)) if asked.gains_nothing_on(had) => kept,
+            (asked, _) => Some(asked.to_string()),
+        };
+        Ok(Self { loaded: Rc::new(Loaded::open(folder, device, precision).await?), weights })
     }
 
     /// What the model is, as JSON: see `ModelInfo` in index.d.ts.

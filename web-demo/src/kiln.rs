@@ -173,10 +173,12 @@ struct EmbedProgress {
 pub(crate) struct Embedder(JsEmbedder);
 
 impl Embedder {
-    /// Loads a model from an address, a file or a list of files, on `auto`, `cpu` or `webgpu`.
+    /// Loads a model from an address, a file or a list of files, on `auto`, `cpu` or `webgpu`, with its
+    /// weights as they are `kept` or in another precision.
     pub(crate) async fn load(
         source: &JsValue,
         device: &str,
+        weights: &str,
         signal: &AbortSignal,
         mut on_progress: impl FnMut(LoadProgress) + 'static,
     ) -> Result<Self> {
@@ -189,6 +191,7 @@ impl Embedder {
         set(&options, "onProgress", report.as_ref());
         set(&options, "signal", signal);
         set(&options, "device", &device.into());
+        set(&options, "weights", &weights.into());
         let loaded = JsEmbedder::load(source, &options).await?;
         Ok(Self(loaded.unchecked_into()))
     }
@@ -246,6 +249,12 @@ impl Vector {
     /// Inner product; of vectors of length 1 their cosine.
     pub(crate) fn dot(&self, other: &Vector) -> f32 {
         self.to_vec().iter().zip(other.to_vec()).map(|(a, b)| a * b).sum()
+    }
+
+    /// Cosine of the angle between them; 0 where one of them is zero.
+    pub(crate) fn cosine(&self, other: &Vector) -> f32 {
+        let lengths = (self.dot(self) * other.dot(other)).sqrt();
+        if lengths > 0.0 { self.dot(other) / lengths } else { 0.0 }
     }
 }
 

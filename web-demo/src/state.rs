@@ -86,6 +86,8 @@ pub(crate) struct State {
     pub(crate) precision: RwSignal<String>,
     /// Where models are computed: `auto`, `cpu` or `webgpu`.
     pub(crate) device: RwSignal<String>,
+    /// What their weights are computed with: as they are `kept`, `f32`, `int8` or `int4`.
+    pub(crate) weights: RwSignal<String>,
     parts: StoredValue<Rc<RefCell<Parts>>, LocalStorage>,
 }
 
@@ -135,6 +137,7 @@ impl State {
             notice: RwSignal::new(None),
             precision: RwSignal::new(Browser::get("precision").unwrap_or("int8".into())),
             device: RwSignal::new(Browser::get("device").unwrap_or("auto".into())),
+            weights: RwSignal::new(Browser::get("weights").unwrap_or("kept".into())),
             parts: StoredValue::new_local(Rc::default()),
         }
     }
@@ -204,14 +207,16 @@ impl State {
             let signal = stop.signal();
             let listening = stop.signal();
             let device = self.device.get_untracked();
-            let loaded = Embedder::load(&source.value, &device, &signal, move |progress| {
-                if listening.aborted() {
-                    return;
-                }
-                seen.borrow_mut().insert(progress.file.clone(), progress.loaded);
-                let progress = Some(progress);
-                self.model.set(Model::Loading { name: loading.clone(), progress });
-            });
+            let weights = self.weights.get_untracked();
+            let loaded =
+                Embedder::load(&source.value, &device, &weights, &signal, move |progress| {
+                    if listening.aborted() {
+                        return;
+                    }
+                    seen.borrow_mut().insert(progress.file.clone(), progress.loaded);
+                    let progress = Some(progress);
+                    self.model.set(Model::Loading { name: loading.clone(), progress });
+                });
             let loaded = loaded.await.and_then(|embedder| Ok((embedder.info()?, embedder)));
             if signal.aborted() {
                 if let Ok((_, embedder)) = loaded {
@@ -244,7 +249,19 @@ impl State {
         // Kept for the next visit, where the browser keeps anything.
         let _ = Browser::set("device", &device);
         self.device.set(device);
+        self.load_model(self.source());
+    }
+
+    /// Computes the same model with its weights in other numbers from now on.
+    pub(crate) fn change_weights(self, weights: String) {
+        let _ = Browser::set("weights", &weights);
+        self.weights.set(weights);
+        self.load_model(self.source());
+    }
+
+    /// Where the model was loaded from, to load it again.
+    pub(crate) fn source(&self) -> Source {
         let source = self.parts().borrow().source.clone();
-        self.load_model(source.unwrap_or_else(|| Source::address(BUNDLED)));
+        source.unwrap_or_else(|| Source::address(BUNDLED))
     }
 }

@@ -1,5 +1,6 @@
 //! Search by words (BM25), for comparison: the `bm25` crate with English stems and stop words.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use bm25::{
@@ -54,9 +55,77 @@ impl Words {
     }
 }
 
+/// Passages of a group that its words are counted in.
+const COUNTED: usize = 100;
+
+/// The words that set each group of texts apart from the others, the best first: class-based TF-IDF
+/// (BERTopic, arXiv:2203.05794, equation 2), a word counted once a text, stems taken together and named by
+/// their most frequent form.
+pub(crate) fn distinctive(groups: &[Vec<String>], count: usize) -> Vec<Vec<String>> {
+    let tokenizer = DefaultTokenizer::new(Language::English);
+    // Texts with a stem, and how often each of its forms stands in them.
+    type Stems = HashMap<String, (usize, HashMap<String, usize>)>;
+    let stems_of = |group: &Vec<String>| {
+        let mut stems = Stems::new();
+        // From all over the group, where there are many.
+        for text in group.iter().step_by(group.len().div_ceil(COUNTED).max(1)) {
+            let mut seen = HashSet::new();
+            for word in text.unicode_words().filter(|word| word.chars().all(char::is_alphabetic)) {
+                let word = word.to_lowercase();
+                let Some(stem) = tokenizer.tokenize(&word).into_iter().next() else { continue };
+                let (texts, forms) = stems.entry(stem.clone()).or_default();
+                *forms.entry(word).or_default() += 1;
+                *texts += usize::from(seen.insert(stem));
+            }
+        }
+        stems
+    };
+    let groups: Vec<Stems> = groups.iter().map(stems_of).collect();
+    let words_of = |stems: &Stems| stems.values().map(|(texts, _)| texts).sum::<usize>() as f64;
+    let mean = groups.iter().map(words_of).sum::<f64>() / groups.len().max(1) as f64;
+    let mut everywhere: HashMap<&str, usize> = HashMap::new();
+    for (stem, (texts, _)) in groups.iter().flatten() {
+        *everywhere.entry(stem).or_default() += texts;
+    }
+    let best = |stems: &Stems| {
+        let words = words_of(stems).max(1.0);
+        let mut scored: Vec<(f64, &str)> = stems
+            .iter()
+            .filter_map(|(stem, (texts, forms))| {
+                let rarity = (1.0 + mean / everywhere[stem.as_str()] as f64).ln();
+                let form = forms.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)))?;
+                Some((*texts as f64 / words * rarity, form.0.as_str()))
+            })
+            .collect();
+        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+        scored.into_iter().take(count).map(|(_, word)| word.to_string()).collect()
+    };
+    groups.iter().map(best).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_named_by_their_own_words() {
+        let group = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect();
+        let groups = [
+            group(&[
+                "The volcano erupts lava",
+                "Lava of volcanoes cools",
+                "A volcano sleeps in 1902",
+            ]),
+            group(&["The baker kneads bread", "Bread rises", "Fresh bread, the baker says"]),
+            Vec::new(),
+        ];
+        let names = distinctive(&groups, 2);
+        assert_eq!(names, [vec!["volcano", "lava"], vec!["bread", "baker"], vec![]]);
+        // Words of all groups say nothing of one.
+        let groups = [group(&["boats and bread", "bread"]), group(&["bread and wine", "bread"])];
+        assert!(distinctive(&groups, 1).iter().all(|names| names[0] == "bread"));
+        assert_eq!(distinctive(&groups, 2)[0][1], "boats");
+    }
 
     #[test]
     fn words_are_found_by_their_stems_and_marked() {

@@ -48,9 +48,8 @@ fn keep_packed<B: Kernels>(
         let mut rows = 0;
         for (name, _) in names.source(&format!("{path}.weight"))?.parts {
             let name = format!("{prefix}{name}");
-            let info = weights.tensors().get(&name);
-            if let Some(info) = info
-                && let (Some(scheme), &[height, width]) = (info.scheme, info.shape.as_slice())
+            let shape = weights.tensors().get(&name).map(|info| info.shape.as_slice());
+            if let (Some(scheme), Some(&[height, width])) = (weights.scheme(&name), shape)
                 && width == inputs
             {
                 rows += height;
@@ -75,7 +74,7 @@ fn keep_packed<B: Kernels>(
         let shape: [usize; 2] = table.weight.lazy_shape().dims();
         for (name, _) in names.source(&format!("{path}.weight"))?.parts {
             let name = format!("{prefix}{name}");
-            let fits = |info: &TensorInfo| info.scheme.is_some() && info.shape == shape;
+            let fits = |info: &TensorInfo| info.shape == shape;
             if weights.tensors().get(&name).is_some_and(fits)
                 && let Some(read) = weights.read_quantized(&name)?
             {
@@ -198,11 +197,28 @@ struct Loader<'a, B: Backend> {
 }
 
 impl<B: Kernels> Loader<'_, B> {
+    /// Whether the device has room for a parameter of so many bytes in one tensor.
+    fn check_size(&self, bytes: u64) -> Result<()> {
+        let largest = B::largest_tensor(self.device);
+        if bytes <= largest {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{} takes {} MB in f32, and {} takes tensors of {} MB at most; load the model with its weights \
+             in int8 or int4, or use the CPU",
+            self.path.dotted(),
+            bytes >> 20,
+            B::name(self.device),
+            largest >> 20
+        )))
+    }
+
     /// The parameter's values, or `None` after noting what is wrong with them.
     fn read<const D: usize>(&mut self, shape: [usize; D]) -> Result<Option<Tensor<B, D>>> {
         let Source { parts, transposed } = self.names.source(&self.path.dotted())?;
         let total = shape[D - 1];
         let rows = shape[..D - 1].iter().product::<usize>();
+        self.check_size(4 * (rows * total) as u64)?;
         // Assembled on the host in our orientation, so that nothing is read back from a device.
         let mut joined = vec![0.0; rows * total];
         let mut column = 0;

@@ -65,6 +65,11 @@ pub trait Kernels: Backend {
     /// What becomes of weights of few bits.
     const PACKING: Packing = Packing::Never;
 
+    /// Most bytes that a tensor may have on a device.
+    fn largest_tensor(_device: &Self::Device) -> u64 {
+        u64::MAX
+    }
+
     /// Exact GELU, `x Phi(x)`.
     fn exact_gelu<const D: usize>(x: Tensor<Self, D>) -> Tensor<Self, D> {
         activation::gelu(x)

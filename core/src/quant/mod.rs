@@ -11,4 +11,4 @@ mod scheme;
 pub use on_device::{PackedLayout, PackedTable, PackedWeight};
 pub use packed::PackedMatrix;
 pub use quantized::{Quantized, block_scale};
-pub use scheme::{Number, Scheme};
+pub use scheme::{Number, Precision, Scheme};

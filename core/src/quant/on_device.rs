@@ -122,9 +122,16 @@ impl<B: Kernels> PackedWeight<B> {
     }
 }
 
-/// A table `[rows, width]` of packed embeddings in a device's memory.
+/// A table `[rows, width]` of packed embeddings in a device's memory; in parts where a single tensor
+/// would be larger than the device takes.
 #[derive(Module, Debug)]
 pub struct PackedTable<B: Backend> {
+    parts: Vec<TablePart<B>>,
+}
+
+/// Some rows of a table.
+#[derive(Module, Debug)]
+struct TablePart<B: Backend> {
     codes: Param<Tensor<B, 2, Int>>,
     scales: Param<Tensor<B, 2>>,
     #[module(skip)]
@@ -142,36 +149,71 @@ impl<B: Kernels> PackedTable<B> {
     /// Puts a table on a device.
     ///
     /// # Errors
-    /// A table that [`PackedTable::takes`] does not take.
+    /// A table that [`PackedTable::takes`] does not take, or a device on which not even one row has
+    /// room in a tensor.
     pub fn new(table: &Quantized, device: &B::Device) -> Result<Self> {
-        let ([outputs, inputs], scheme) = (table.shape(), table.scheme());
-        if !Self::takes(table) {
+        Self::in_parts(table, device, B::largest_tensor(device))
+    }
+
+    /// As [`PackedTable::new`], in tensors of so many bytes at most.
+    fn in_parts(table: &Quantized, device: &B::Device, largest: u64) -> Result<Self> {
+        let ([_, inputs], scheme) = (table.shape(), table.scheme());
+        let (number, block) = (scheme.number, scheme.block_in(inputs));
+        let (row, blocks) = (inputs * number.bits() / 8, inputs / block.max(1));
+        let rows = (largest / row.max(4 * blocks).max(1) as u64) as usize;
+        if !Self::takes(table) || rows == 0 {
             return Err(Error::invalid(format!(
                 "a table in {scheme} with rows of {inputs} is not kept packed on a device"
             )));
         }
-        let number = scheme.number;
-        let block = scheme.block_in(inputs);
-        let layout = PackedLayout { inputs, outputs, block, bits: number.bits() };
-        let bytes: Vec<u8> = match number {
-            // Two unsigned values a byte already.
-            Number::Int4 => table.codes().to_vec(),
-            _ => table.codes().iter().map(|code| unsigned(number, *code)).collect(),
-        };
-        let codes = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        let codes = words_param(codes, [outputs, inputs / layout.each()], device);
-        let scales = scales_param(table.scales().to_vec(), [outputs, inputs / block], device);
-        Ok(Self { codes, scales, layout })
+        let codes = table.codes().chunks(rows.saturating_mul(row));
+        let scales = table.scales().chunks(rows.saturating_mul(blocks));
+        let parts = codes.zip(scales).map(|(codes, scales)| {
+            let bytes: Vec<u8> = match number {
+                // Two unsigned values a byte already.
+                Number::Int4 => codes.to_vec(),
+                _ => codes.iter().map(|code| unsigned(number, *code)).collect(),
+            };
+            let words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+            let outputs = codes.len() / row;
+            let layout = PackedLayout { inputs, outputs, block, bits: number.bits() };
+            TablePart {
+                codes: words_param(words.collect(), [outputs, inputs / layout.each()], device),
+                scales: scales_param(scales.to_vec(), [outputs, blocks], device),
+                layout,
+            }
+        });
+        Ok(Self { parts: parts.collect() })
     }
 
     /// Rows of ids `[batch, seq]`: `[batch, seq, width]`.
     pub fn rows(&self, ids: Tensor<B, 2, Int>) -> Tensor<B, 3> {
-        B::packed_rows(ids, self.codes.val(), self.scales.val(), self.layout)
+        let [batch, seq] = ids.dims();
+        let mut first = 0;
+        let mut found = self.parts.iter().map(|part| {
+            let TablePart { codes, scales, layout } = part;
+            let rows = |ids| B::packed_rows(ids, codes.val(), scales.val(), *layout);
+            if self.parts.len() == 1 {
+                return rows(ids.clone());
+            }
+            // Each part looks up its own ids, and some row for the others, which counts nothing.
+            let (start, end) = (first, first + layout.outputs as i64);
+            first = end;
+            let last = layout.outputs as i64 - 1;
+            let own = ids.clone().greater_equal_elem(start).bool_and(ids.clone().lower_elem(end));
+            let found = rows(ids.clone().sub_scalar(start).clamp(0, last));
+            found * own.float().reshape([batch, seq, 1])
+        });
+        let one = found.next();
+        // A table has a part at least, so that nothing is drawn here.
+        let one = one.unwrap_or_else(|| Tensor::zeros([batch, seq, 0], &ids.device()));
+        found.fold(one, |sum, rows| sum + rows)
     }
 
     /// The table `[rows, width]` that the values stand for.
     pub fn table(&self) -> Tensor<B, 2> {
-        self.layout.table(self.codes.val(), self.scales.val())
+        let table = |part: &TablePart<B>| part.layout.table(part.codes.val(), part.scales.val());
+        Tensor::cat(self.parts.iter().map(table).collect(), 0)
     }
 }
 
@@ -199,4 +241,34 @@ fn scales_param<B: Backend>(
     // Whatever numbers the backend takes else: shaders read these.
     let scales = Tensor::from_data(TensorData::new(scales, shape), (device, DType::F32));
     Param::initialized(ParamId::new(), scales)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::backend::Flex;
+
+    #[test]
+    fn a_table_in_parts_is_the_table() {
+        let device = Default::default();
+        let values: Vec<f32> = (0..23 * 32).map(|at| (at as f32 * 0.37).sin()).collect();
+        let ids: Vec<i64> = (0..24).map(|at| at * 7 % 23).collect();
+        let ids = Tensor::<Flex, 2, Int>::from_data(TensorData::new(ids, [2, 12]), &device);
+        let read = |found: Tensor<Flex, 3>| found.into_data().to_vec::<f32>().unwrap();
+        for scheme in ["int8:32", "int4:16", "int8:4"] {
+            let table = Quantized::round(&values, [23, 32], scheme.parse().unwrap()).unwrap();
+            let whole = PackedTable::<Flex>::new(&table, &device).unwrap();
+            assert_eq!(whole.parts.len(), 1);
+            for largest in [32, 33, 100, 160, 700] {
+                let parts = PackedTable::<Flex>::in_parts(&table, &device, largest).unwrap();
+                assert!(parts.parts.len() > 1, "{largest}");
+                let bytes = |part: &TablePart<Flex>| 4 * part.codes.val().shape().num_elements();
+                assert!(parts.parts.iter().all(|part| bytes(part) as u64 <= largest));
+                assert_eq!(read(parts.rows(ids.clone())), read(whole.rows(ids.clone())));
+                let tables = [&parts, &whole].map(|table| table.table().into_data());
+                assert_eq!(tables[0], tables[1]);
+            }
+            assert!(PackedTable::<Flex>::in_parts(&table, &device, 8).is_err());
+        }
+    }
 }

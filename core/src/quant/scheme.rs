@@ -54,8 +54,8 @@ impl Number {
     /// The code of the number that is nearest to a value; int4 codes are offset by 8.
     pub fn encode(self, value: f32) -> u8 {
         match self {
-            Self::Int8 => value.round().clamp(-127.0, 127.0) as i8 as u8,
-            Self::Int4 => (value.round().clamp(-8.0, 7.0) as i8 + 8) as u8,
+            Self::Int8 => value.round_ties_even().clamp(-127.0, 127.0) as i8 as u8,
+            Self::Int4 => (value.round_ties_even().clamp(-8.0, 7.0) as i8 + 8) as u8,
             Self::Fp8E4M3 => F8E4M3::from_f32(value.clamp(-448.0, 448.0)).to_bits(),
             Self::Fp8E5M2 => F8E5M2::from_f32(value.clamp(-57_344.0, 57_344.0)).to_bits(),
         }
@@ -86,6 +86,11 @@ impl Scheme {
     /// Numbers that share a scale in rows of a length.
     pub fn block_in(self, inputs: usize) -> usize {
         self.block.unwrap_or(inputs)
+    }
+
+    /// Whether a matrix that is kept in another scheme has as few bits already.
+    pub fn gains_nothing_on(self, kept: Scheme) -> bool {
+        kept.number == self.number || kept.number.bits() < self.number.bits()
     }
 
     /// Whether rows of a length can be kept so.
@@ -163,6 +168,68 @@ impl<'de> Deserialize<'de> for Scheme {
     }
 }
 
+/// In what numbers the matrices of a model (projections and tables) are computed with, whatever its file
+/// keeps them in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    /// As the file keeps them.
+    #[default]
+    Kept,
+    /// In floating point, activations too.
+    Full,
+    /// Rounded when they are loaded, with smaller blocks where a row asks for these; projections are then
+    /// computed with int8 activations where the device keeps such weights packed.
+    Rounded(Scheme),
+}
+
+impl Precision {
+    /// How a matrix with rows of a length is given, that a file keeps in a scheme or in full.
+    pub fn of(self, kept: Option<Scheme>, inputs: usize) -> Option<Scheme> {
+        let Self::Rounded(scheme) = self else {
+            return kept.filter(|_| self == Self::Kept);
+        };
+        let smaller = [32, 16, 8, 4].map(|block| Scheme { block: Some(block), ..scheme });
+        let mut fits = std::iter::once(scheme).chain(smaller);
+        let enough = kept.filter(|kept| scheme.gains_nothing_on(*kept));
+        enough.or_else(|| fits.find(|scheme| scheme.check(inputs).is_ok())).or(kept)
+    }
+
+    /// Name as part of a file's name.
+    pub fn name(self) -> String {
+        match self {
+            Self::Kept => "kept".into(),
+            Self::Full => "f32".into(),
+            Self::Rounded(Scheme { number, block: Some(32) }) => number.name().into(),
+            Self::Rounded(scheme) => scheme.to_string().replace(':', "-"),
+        }
+    }
+}
+
+/// `kept`, `f32`, or a scheme.
+impl FromStr for Precision {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "kept" => Ok(Self::Kept),
+            "f32" => Ok(Self::Full),
+            _ => text.parse().map(Self::Rounded).map_err(|error| {
+                Error::invalid(format!("{error}; f32 and kept (as in its file) are possible too"))
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kept => f.write_str("kept"),
+            Self::Full => f.write_str("f32"),
+            Self::Rounded(scheme) => scheme.fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +245,29 @@ mod tests {
         }
         let error = "int8:128".parse::<Scheme>().unwrap().check(96).unwrap_err().to_string();
         assert!(error.contains("int8:32"), "{error}");
+    }
+
+    #[test]
+    fn precisions_take_blocks_that_fit() {
+        let scheme = |text: &str| text.parse::<Scheme>().unwrap();
+        let of = |text: &str, kept: Option<&str>, inputs| {
+            text.parse::<Precision>().unwrap().of(kept.map(scheme), inputs)
+        };
+        assert_eq!(of("kept", Some("int4:64"), 64), Some(scheme("int4:64")));
+        assert_eq!(of("kept", None, 64), None);
+        assert_eq!(of("f32", Some("int4:64"), 64), None);
+        assert_eq!(of("int8", None, 64), Some(scheme("int8:32")));
+        assert_eq!(of("int8:128", None, 48), Some(scheme("int8:16")));
+        assert_eq!(of("int8", None, 7), None);
+        // Kept in fewer bits already.
+        assert_eq!(of("int8", Some("int4:64"), 64), Some(scheme("int4:64")));
+        assert_eq!(of("int8", Some("int8:64"), 64), Some(scheme("int8:64")));
+        assert_eq!(of("int8", Some("fp8-e4m3"), 64), Some(scheme("int8:32")));
+        assert_eq!(of("int4", Some("int8:64"), 64), Some(scheme("int4:32")));
+        let error = "int3".parse::<Precision>().unwrap_err().to_string();
+        assert!(error.contains("int3") && error.contains("f32"), "{error}");
+        assert_eq!("int8:64".parse::<Precision>().unwrap().name(), "int8-64");
+        assert_eq!("int4".parse::<Precision>().unwrap().name(), "int4");
     }
 
     #[test]

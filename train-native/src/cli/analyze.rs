@@ -14,8 +14,7 @@ use super::{EmbedFlags, Global, ModelArgs};
 use crate::analyze::{Analysis, Inputs, LayerTask, View, analyze};
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
 use crate::eval::{
-    Cache, ModelEncoder, Source, Task, TaskKind, WeightBits, fingerprint, labelled_texts,
-    plain_table,
+    Cache, ModelEncoder, Source, Task, TaskKind, fingerprint, labelled_texts, plain_table,
 };
 use crate::model::{folders, load_embedder};
 use crate::terminal::Terminal;
@@ -94,10 +93,11 @@ pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
     if !matches!(args.groups.len(), 0 | 2) {
         bail!("--groups takes two labels (a,b), not {}", args.groups.len());
     }
-    let (name, overrides) = (&args.model.model, args.model.load_options());
+    let name = &args.model.model;
+    let overrides = args.flags.load_options(args.model.load_options());
     let options = args.flags.options(None, None);
     let folders = folders(name, terminal)?;
-    let hash = fingerprint(&folders, &overrides, options.dimensions, WeightBits::Full)?;
+    let hash = fingerprint(&folders, &overrides, options.dimensions)?;
     // Without a place of its own the cache is a file that goes with the run.
     let own = tempfile::tempdir()?;
     let cache = Cache::default_folder()

@@ -4,16 +4,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
+use kiln_core::checkpoint::LoadOptions;
 use kiln_core::embedder::EmbedOptions;
 use kiln_core::kernels::Kernels;
+use kiln_core::quant::Precision;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{EmbedFlags, Global, ModelOverrides};
 use crate::eval::{
     Cache, Encoder, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice,
-    Ran, Run, Suite, Summary, Task, TaskKind, TaskResult, WeightBits, fingerprint, plain_table,
-    read_results, results_folder, short_hash, write_meta, write_tables,
+    Ran, Run, Suite, Summary, Task, TaskKind, TaskResult, fingerprint, plain_table, read_results,
+    results_folder, short_hash, write_meta, write_tables,
 };
 use crate::model::{folders, load_embedder};
 use crate::terminal::{Terminal, print};
@@ -67,9 +69,6 @@ pub(super) struct EvalArgs {
     /// Classification: texts of each label in training
     #[arg(long, value_name = "N", requires = "task", default_value_t = 8)]
     samples_per_label: usize,
-    /// Quantize the weights first, as `quantize` does (int8 or int4, blocks of 32), and print what that costs
-    #[arg(long, value_name = "BITS", default_value = "full")]
-    weights: WeightBits,
     /// Evaluate retrieval on the light set that this teacher makes (its top 50 of each query, a
     /// fifth of the queries), and print the gap to the full set
     #[arg(long, value_name = "DIR|HUB_ID")]
@@ -209,17 +208,17 @@ struct Opened {
 fn fingerprint_of(
     args: &EvalArgs,
     model: &str,
-    weights: WeightBits,
+    precision: Precision,
     terminal: Terminal,
 ) -> Result<String> {
-    let overrides = args.overrides.load_options();
-    fingerprint(&folders(model, terminal)?, &overrides, args.flags.dimensions, weights)
+    let overrides = LoadOptions { precision, ..args.overrides.load_options() };
+    fingerprint(&folders(model, terminal)?, &overrides, args.flags.dimensions)
 }
 
-fn open(args: &EvalArgs, model: &str, weights: WeightBits, global: &Global) -> Result<Opened> {
+fn open(args: &EvalArgs, model: &str, precision: Precision, global: &Global) -> Result<Opened> {
     let terminal = global.terminal();
     let options = args.flags.options(None, None);
-    let fingerprint = fingerprint_of(args, model, weights, terminal)?;
+    let fingerprint = fingerprint_of(args, model, precision, terminal)?;
     let cache = match (&args.cache, args.no_cache) {
         (_, true) => None,
         (Some(folder), _) => Some(folder.clone()),
@@ -228,7 +227,7 @@ fn open(args: &EvalArgs, model: &str, weights: WeightBits, global: &Global) -> R
     let cache = cache.and_then(|folder| Cache::open(&folder, &fingerprint, terminal));
     let device = device::open(global.device)?;
     let encoder = with_backend!(&device, B, handle => {
-        encoder::<B>(model, args, weights, options, cache, &handle, terminal)?
+        encoder::<B>(model, args, precision, options, cache, &handle, terminal)?
     });
     Ok(Opened { encoder, fingerprint })
 }
@@ -236,15 +235,15 @@ fn open(args: &EvalArgs, model: &str, weights: WeightBits, global: &Global) -> R
 fn encoder<B: Kernels>(
     model: &str,
     args: &EvalArgs,
-    weights: WeightBits,
+    precision: Precision,
     options: EmbedOptions,
     cache: Option<Cache>,
     device: &B::Device,
     terminal: Terminal,
 ) -> Result<Box<dyn Encoder>> {
-    let embedder = load_embedder::<B>(model, &args.overrides.load_options(), device, terminal)?;
+    let overrides = LoadOptions { precision, ..args.overrides.load_options() };
+    let embedder = load_embedder::<B>(model, &overrides, device, terminal)?;
     embedder.check(&options)?;
-    let embedder = weights.applied(embedder)?;
     Ok(Box::new(ModelEncoder::new(embedder, options, cache, terminal)))
 }
 
@@ -263,19 +262,19 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let (tasks, data) = wanted(args)?;
     let prompts = prompts(args)?;
-    let ours = open(args, model, args.weights, global)?;
+    let ours = open(args, model, args.flags.weights, global)?;
     // A model that is its own teacher is loaded once.
     let other = match &args.light {
         Some(teacher)
-            if fingerprint_of(args, teacher, WeightBits::Full, terminal)? != ours.fingerprint =>
+            if fingerprint_of(args, teacher, Precision::Kept, terminal)? != ours.fingerprint =>
         {
-            Some(open(args, teacher, WeightBits::Full, global)?)
+            Some(open(args, teacher, Precision::Kept, global)?)
         }
         _ => None,
     };
     let teacher = args.light.as_ref().map(|_| other.as_ref().unwrap_or(&ours));
     // What the results depend on beside the model's files names their folder.
-    let full = &fingerprint_of(args, model, WeightBits::Full, terminal)?[..16];
+    let full = &fingerprint_of(args, model, Precision::Kept, terminal)?[..16];
     let asked = match &prompts {
         PromptChoice::Model => String::new(),
         PromptChoice::None => "-none".into(),
@@ -284,8 +283,8 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
     };
     let base = format!("{full}{asked}");
     let mut revision = base.clone();
-    if args.weights != WeightBits::Full {
-        revision += &format!("-{}", args.weights.name());
+    if args.flags.weights != Precision::Kept {
+        revision += &format!("-{}", args.flags.weights.name());
     }
     if let Some(teacher) = &teacher {
         revision += &format!("-light.{}", &teacher.fingerprint[..8]);

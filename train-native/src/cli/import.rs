@@ -50,12 +50,7 @@ pub(super) fn run(args: &ImportArgs, global: &Global) -> Result<()> {
     });
     terminal.result(&value, || {
         let mut text = table(&model.lines);
-        text.push_str(&format!("all files    {} bytes\n", thousands(exported.bytes)));
-        text.push_str(&format!(
-            "self-test    least cosine to the file's own numbers {:.5}; loading asks for {:.5}\n",
-            exported.cosine, exported.least_cosine
-        ));
-        text.push_str(&format!("written to   {}\n", args.output.display()));
+        text.push_str(&exported.summary("the file's own numbers", &args.output));
         text
     })
 }

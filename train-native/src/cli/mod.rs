@@ -32,6 +32,7 @@ use kiln_core::checkpoint::LoadOptions;
 use kiln_core::config::AttentionMode;
 use kiln_core::embedder::EmbedOptions;
 use kiln_core::pooling::PoolingConfig;
+use kiln_core::quant::Precision;
 
 use crate::device::DeviceChoice;
 use crate::interrupt;
@@ -155,6 +156,7 @@ impl ModelOverrides {
             pooling: self.pooling.clone(),
             attention: self.attention,
             max_length: self.max_length,
+            precision: Precision::Kept,
         }
     }
 }
@@ -168,9 +170,18 @@ struct EmbedFlags {
     /// Most tokens in a batch, padding included
     #[arg(long, value_name = "TOKENS", default_value_t = EmbedOptions::default().batch_tokens)]
     batch_tokens: usize,
+    /// Compute with the weights in int8, int4, fp8-e4m3, fp8-e5m2 (rounded as they are loaded; with :32, :64,
+    /// :128 or :channel for the block), f32, or kept as in the model's file
+    #[arg(long, value_name = "NUMBERS", default_value_t = Precision::Kept)]
+    weights: Precision,
 }
 
 impl EmbedFlags {
+    /// How to load what is to be embedded with.
+    fn load_options(&self, overrides: LoadOptions) -> LoadOptions {
+        LoadOptions { precision: self.weights, ..overrides }
+    }
+
     fn options(&self, prompt_name: Option<&str>, prompt: Option<&str>) -> EmbedOptions {
         EmbedOptions {
             prompt_name: prompt_name.map(String::from),

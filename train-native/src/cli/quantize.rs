@@ -156,12 +156,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
             thousands(kept),
             kept as f64 / full.max(1) as f64
         ));
-        text.push_str(&format!("all files    {} bytes\n", thousands(exported.bytes)));
-        text.push_str(&format!(
-            "self-test    least cosine to the full weights {:.5}; loading asks for {:.5}\n",
-            exported.cosine, exported.least_cosine
-        ));
-        text.push_str(&format!("written to   {}\n", args.output.display()));
+        text.push_str(&exported.summary("the full weights", &args.output));
         text
     })
 }

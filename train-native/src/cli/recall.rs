@@ -8,9 +8,7 @@ use kiln_core::index::Precision;
 
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::data::{BeirFolder, qrels_splits};
-use crate::eval::{
-    Cache, Encoder, ModelEncoder, Recall, RecallLine, WeightBits, fingerprint, plain_table,
-};
+use crate::eval::{Cache, Encoder, ModelEncoder, Recall, RecallLine, fingerprint, plain_table};
 use crate::model::{folders, load_embedder};
 use crate::search::normalize;
 use crate::text::{Columns, TextFile};
@@ -104,10 +102,11 @@ pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
     }
     let terminal = global.terminal();
     let set = read(args)?;
-    let (name, overrides) = (&args.model.model, args.model.load_options());
+    let name = &args.model.model;
+    let overrides = args.flags.load_options(args.model.load_options());
     let options = args.flags.options(None, None);
     let folders = folders(name, terminal)?;
-    let hash = fingerprint(&folders, &overrides, options.dimensions, WeightBits::Full)?;
+    let hash = fingerprint(&folders, &overrides, options.dimensions)?;
     let folder = args.cache.clone().or_else(Cache::default_folder);
     let cache = folder.and_then(|folder| Cache::open(&folder, &hash, terminal));
     let device = device::open(global.device)?;

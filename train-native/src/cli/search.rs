@@ -78,7 +78,7 @@ pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
     let device = device::open(global.device)?;
     let terminal = global.terminal();
     with_backend!(&device, B, handle => {
-        let embedder = load_embedder::<B>(&args.model.model, &args.model.load_options(), &handle, terminal)?;
+        let embedder = load_embedder::<B>(&args.model.model, &args.flags.load_options(args.model.load_options()), &handle, terminal)?;
         search(&embedder, &queries, corpus.as_ref(), args, terminal)
     })
 }

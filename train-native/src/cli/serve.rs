@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use kiln_core::checkpoint::LoadOptions;
 use kiln_core::embedder::EmbedOptions;
+use kiln_core::quant::Precision;
 use serde_json::json;
 
 use super::{Global, ModelArgs};
-use crate::eval::{WeightBits, fingerprint};
+use crate::eval::fingerprint;
 use crate::model::{folders, load_embedder};
 use crate::serve::{Limits, Served, ServedModel, serve};
 use crate::terminal::print;
@@ -58,6 +60,9 @@ pub(super) struct ServeArgs {
     /// Keep only the first dimensions (Matryoshka)
     #[arg(long, value_name = "N")]
     dimensions: Option<usize>,
+    /// Compute with the weights in int8, int4 (rounded as they are loaded), f32, or kept as in the model's file
+    #[arg(long, value_name = "NUMBERS", default_value_t = Precision::Kept)]
+    weights: Precision,
 }
 
 pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
@@ -75,8 +80,8 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     }
     let terminal = global.terminal();
     let folders = folders(&args.model.model, terminal)?;
-    let overrides = args.model.load_options();
-    let revision = fingerprint(&folders, &overrides, args.dimensions, WeightBits::Full)?;
+    let overrides = LoadOptions { precision: args.weights, ..args.model.load_options() };
+    let revision = fingerprint(&folders, &overrides, args.dimensions)?;
     let name = args.name.clone().unwrap_or_else(|| super::eval::model_name(&args.model.model));
     let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
     let device = device::open(global.device)?;

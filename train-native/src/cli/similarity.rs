@@ -75,7 +75,7 @@ pub(super) fn run(args: &SimilarityArgs, global: &Global) -> Result<()> {
     let options = args.flags.options(args.prompt_name.as_deref(), None);
     let texts: Vec<&String> = left.iter().chain(&right).collect();
     let vectors = with_backend!(&device, B, handle => {
-        let embedder = load_embedder::<B>(&args.model.model, &args.model.load_options(), &handle, terminal)?;
+        let embedder = load_embedder::<B>(&args.model.model, &args.flags.load_options(args.model.load_options()), &handle, terminal)?;
         let bar = terminal.progress(texts.len() as u64, "embedding");
         let vectors = embed_texts(&embedder, &texts, &options, |progress| bar.set_position(progress.texts as u64));
         bar.finish_and_clear();

@@ -10,6 +10,7 @@ use kiln_core::checkpoint::{
 use serde::Serialize;
 
 use crate::device::Cpu;
+use crate::terminal::thousands;
 use crate::vectors::write_atomically;
 
 /// What was written.
@@ -21,6 +22,20 @@ pub struct Exported {
     pub cosine: f32,
     /// What whoever loads it asks for.
     pub least_cosine: f32,
+}
+
+impl Exported {
+    /// Lines for people; `compared_with` is what the cosine is to.
+    pub fn summary(&self, compared_with: &str, output: &Path) -> String {
+        format!(
+            "all files    {} bytes\nself-test    least cosine to {compared_with} {:.5}; loading asks for {:.5}\n\
+             written to   {}\n",
+            thousands(self.bytes),
+            self.cosine,
+            self.least_cosine,
+            output.display()
+        )
+    }
 }
 
 /// A model whose vectors are further away from its own is not worth shipping.

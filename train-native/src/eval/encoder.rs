@@ -9,10 +9,10 @@ use burn::tensor::backend::Backend;
 use kiln_core::checkpoint::{FORMAT_VERSION, LoadOptions};
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::kernels::Kernels;
+use kiln_core::quant::Precision;
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::weights::WeightBits;
 use crate::embedding::{BLOCK, embed_texts};
 use crate::terminal::Terminal;
 
@@ -205,14 +205,13 @@ pub fn fingerprint(
     folders: &[PathBuf],
     overrides: &LoadOptions,
     dimensions: Option<usize>,
-    weights: WeightBits,
 ) -> Result<String> {
     let mut hash = Xxh3::new();
     for folder in folders {
         hash_files(folder, &mut hash)?;
     }
-    hash.update(format!("{overrides:?} {dimensions:?} {}", weights.name()).as_bytes());
-    if weights != WeightBits::Full {
+    hash.update(format!("{overrides:?} {dimensions:?}").as_bytes());
+    if overrides.precision != Precision::Kept {
         // Vectors of another way of rounding are other vectors.
         hash.update(format!(" {FORMAT_VERSION}").as_bytes());
     }

@@ -21,7 +21,6 @@ mod task;
 mod tasks;
 mod top_k;
 mod trec;
-mod weights;
 
 pub use bm25::bm25_rankings;
 pub use compare::{Comparison, Interval, Wilcoxon, paired_bootstrap, wilcoxon};
@@ -46,4 +45,3 @@ pub(crate) use tasks::labelled_texts;
 pub use tasks::{Evaluation, RankedTask, evaluate, ranking_scores};
 pub use top_k::ParallelTopK;
 pub use trec::{Evaluated, Measure};
-pub use weights::WeightBits;

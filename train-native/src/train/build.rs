@@ -6,6 +6,7 @@ use kiln_core::config::{AttentionMode, Family, ModelConfig};
 use kiln_core::embedder::{Embedder, EmbeddingModel};
 use kiln_core::kernels::Kernels;
 use kiln_core::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
+use kiln_core::quant::Precision;
 use kiln_core::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
@@ -180,11 +181,12 @@ pub fn base_model<B: Kernels>(
         pooling: recipe.pooling.clone(),
         attention: recipe.attention,
         max_length: recipe.max_length,
+        // Training is in floating point.
+        precision: Precision::Full,
     };
     let mut embedder = load_embedder::<B>(base, &options, device, terminal)?;
     embedder.model.normalize = true;
     embedder.self_test = None;
-    embedder.model.backbone = embedder.model.backbone.unpacked();
     if let Some(keep) = &recipe.keep_blocks {
         embedder.model.backbone = embedder.model.backbone.keep_blocks(keep)?;
         embedder.model.config = embedder.model.config.keep_layers(keep)?;

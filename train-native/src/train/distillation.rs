@@ -21,7 +21,7 @@ use super::setup::Tools;
 use super::trainee::Trainee;
 use crate::data::{Batch, DataSet, Text};
 use crate::embedding::BLOCK;
-use crate::eval::{Cache, Encoder, ModelEncoder, WeightBits, fingerprint};
+use crate::eval::{Cache, Encoder, ModelEncoder, fingerprint};
 use crate::model::{folders, load_embedder};
 use crate::recipe::{Distillation, Recipe};
 use crate::terminal::Terminal;
@@ -96,7 +96,7 @@ impl<B: TrainingBackend> Lesson<B> {
         let mut cache = None;
         if settings.vectors > 0.0 || settings.scores > 0.0 {
             let files: Vec<PathBuf> = folders(&settings.teacher, terminal)?;
-            let name = fingerprint(&files, &options, None, WeightBits::Full)?;
+            let name = fingerprint(&files, &options, None)?;
             let folder = Cache::default_folder();
             cache = folder.and_then(|folder| Cache::open(&folder, &name, terminal));
         }

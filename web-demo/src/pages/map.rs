@@ -8,10 +8,14 @@ use wasm_bindgen::prelude::*;
 use web_sys::{MessageEvent, Worker, WorkerOptions, WorkerType};
 
 use crate::kiln::{Failure, Result};
+use crate::library::embedded;
 use crate::state::{State, Turns};
+use crate::words::distinctive;
 
 /// Passages on the map at most: more would take minutes to lay out.
 const LARGEST: usize = 3000;
+/// Words that a cluster is named by.
+const NAMED_BY: usize = 3;
 
 /// A passage on the map.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,7 +204,7 @@ fn Plane(
         let Window { x, y, size } = seen.get();
         format!("{} {} {size} {size}", x - size / 2.0, y - size / 2.0)
     };
-    let names = cluster_names(&points);
+    let names = cluster_names(state, &points);
     let circles = points
         .iter()
         .cloned()
@@ -295,22 +299,20 @@ fn Plane(
     }
 }
 
-/// Each cluster by the passage in its middle.
-fn cluster_names(points: &[Point]) -> Vec<(usize, String, usize)> {
+/// Clusters with the words that set them apart, and how many passages they have.
+fn cluster_names(state: State, points: &[Point]) -> Vec<(usize, String, usize)> {
     let clusters = points.iter().map(|point| point.cluster + 1).max().unwrap_or(0);
-    (0..clusters)
-        .filter_map(|cluster| {
-            let members: Vec<&Point> =
-                points.iter().filter(|point| point.cluster == cluster).collect();
-            let middle = |of: fn(&Point) -> f32| {
-                members.iter().map(|point| of(point)).sum::<f32>() / members.len().max(1) as f32
-            };
-            let (x, y) = (middle(|point| point.x), middle(|point| point.y));
-            let far = |point: &&&Point| (point.x - x).powi(2) + (point.y - y).powi(2);
-            let name = members.iter().min_by(|a, b| far(a).total_cmp(&far(b)))?;
-            Some((cluster, format!("around “{}”", name.title), members.len()))
-        })
-        .collect()
+    let mut texts = vec![Vec::new(); clusters];
+    for point in points {
+        let passage = state.passage(point.id);
+        texts[point.cluster].extend(passage.map(|passage| embedded(&passage)));
+    }
+    let names = distinctive(&texts, NAMED_BY).into_iter().map(|words| words.join(", "));
+    let named = names.zip(texts).enumerate().map(|(cluster, (name, texts))| {
+        let name = if name.is_empty() { format!("cluster {}", cluster + 1) } else { name };
+        (cluster, name, texts.len())
+    });
+    named.filter(|(_, _, size)| *size > 0).collect()
 }
 
 /// Has a worker lay the passages' vectors out; a former worker is ended.

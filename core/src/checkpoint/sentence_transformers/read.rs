@@ -13,6 +13,7 @@ use crate::kernels::Kernels;
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
 };
+use crate::quant::{Number, Precision};
 use crate::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use crate::{Error, Result};
 
@@ -25,6 +26,8 @@ pub struct LoadOptions {
     pub attention: Option<AttentionMode>,
     /// Another length limit in tokens.
     pub max_length: Option<usize>,
+    /// In what numbers the backbone's matrices are computed with.
+    pub precision: Precision,
 }
 
 /// Files of a tokenizer that are copied through unchanged; `tokenizer.json` is among them so
@@ -154,6 +157,7 @@ pub fn load<B: Kernels>(
     let (root, raw, mut config) = read_shape(folder, modules.as_deref())?;
     config.attention = options.attention.unwrap_or(config.attention);
     let mut weights = Weights::open(folder, &inside(&root, "model"))?;
+    weights.give_in(options.precision);
     let backbone = load_backbone(&config, &mut weights, device)?;
 
     let mut model = EmbeddingModel {
@@ -225,7 +229,20 @@ pub fn load<B: Kernels>(
         }
     }
     embedder.self_test = manifest.filter(|_| same).map(|kept| kept.self_test);
+    if let (Some(test), Some(least)) = (&mut embedder.self_test, least_cosine(options.precision)) {
+        test.least_cosine = test.least_cosine.min(least);
+    }
     Ok(embedder)
+}
+
+/// What weights that are rounded when they are loaded may cost a text's vector beside what its file says.
+fn least_cosine(precision: Precision) -> Option<f32> {
+    let Precision::Rounded(scheme) = precision else { return None };
+    Some(match scheme.number {
+        Number::Int8 => 0.99,
+        Number::Fp8E4M3 | Number::Fp8E5M2 => 0.95,
+        Number::Int4 => 0.85,
+    })
 }
 
 /// Each projection must take what the step before it gives.

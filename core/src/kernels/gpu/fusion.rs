@@ -19,6 +19,10 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
     const HOST: bool = B::HOST;
     const PACKING: Packing = B::PACKING;
 
+    fn largest_tensor(device: &Self::Device) -> u64 {
+        B::largest_tensor(device)
+    }
+
     fn packed_linear(
         x: Tensor<Self, 2>,
         codes: Tensor<Self, 2, Int>,

@@ -33,6 +33,10 @@ where
 {
     const PACKING: Packing = Packing::Device;
 
+    fn largest_tensor(device: &Self::Device) -> u64 {
+        R::client(device).properties().memory.max_page_size
+    }
+
     fn exact_gelu<const D: usize>(x: Tensor<Self, D>) -> Tensor<Self, D> {
         if x.dtype() != DType::F32 || !x.shape().num_elements().is_multiple_of(LANES) {
             return burn::tensor::activation::gelu(x);

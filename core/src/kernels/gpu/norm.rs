@@ -10,6 +10,11 @@ const UNITS: usize = 32;
 /// Most workgroups in a row of them, below WebGPU's 65,535.
 const COUNT: usize = 32_768;
 
+/// A workgroup a row.
+fn workgroups(rows: usize) -> CubeCount {
+    CubeCount::Static(rows.min(COUNT) as u32, rows.div_ceil(COUNT) as u32, 1)
+}
+
 /// One workgroup a row: mean, then variance around it, as PyTorch's CPU kernel.
 #[cube(launch)]
 fn add_and_norm<V: Size>(
@@ -74,7 +79,7 @@ pub(super) fn norm<R: CubeRuntime>(
     let (client, rows) = (x.client.clone(), batch * seq);
     add_and_norm::launch::<R>(
         &client,
-        CubeCount::Static(rows.min(COUNT) as u32, rows.div_ceil(COUNT) as u32, 1),
+        workgroups(rows),
         CubeDim::new_1d(UNITS as u32),
         LANES,
         x.into_array_arg(),
@@ -135,7 +140,7 @@ pub(super) fn rms<R: CubeRuntime>(
     let client = x.client.clone();
     rms_norm::launch::<R>(
         &client,
-        CubeCount::Static(rows.min(COUNT) as u32, rows.div_ceil(COUNT) as u32, 1),
+        workgroups(rows),
         CubeDim::new_1d(UNITS as u32),
         LANES,
         x.into_array_arg(),

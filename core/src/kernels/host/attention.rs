@@ -2,17 +2,12 @@
 //! them, a tile of queries at a time, and the context is written where the next projection reads it.
 //! No `[query, key]` matrix of a whole text is kept (FlashAttention's point, arXiv:2205.14135).
 
-#![expect(
-    unsafe_code,
-    reason = "the matrix product of the gemm crate takes pointers; each call with its proof"
-)]
-
 use burn::backend::Flex;
 use burn::tensor::{Bool, DType, Tensor, TensorData};
-use gemm::{Parallelism, gemm};
 use multiversion::multiversion;
 
 use super::elementwise::exp;
+use super::product::{Strided, product};
 use crate::kernels::{Angles, Heads, plain};
 
 /// Queries whose scores are held at once.
@@ -111,40 +106,11 @@ fn tile(
     let value = (queries + keys + shared) * width;
     let to = first * queries * width + head * width;
     let scores = &mut scores[..rows * seq];
-    // The furthest elements that the products below touch.
-    assert!(
-        query + (rows - 1) * row + width <= qkv.len()
-            && value + (seq - 1) * row + width <= qkv.len()
-            && to + (rows - 1) * queries * width + width <= context.len(),
-        "queries, keys and values are not of the shape that was said"
-    );
+    let part =
+        |from: usize, row: usize, column: usize| Strided { values: &qkv[from..], row, column };
     let scale = (width as f32).powf(-0.5);
-    // SAFETY: `scores` is `[rows, seq]`, row by row. Query `r` begins at `query + r row` and key `c` at
-    // `key + c row`, `width` numbers each; the last of them ends inside `qkv` (asserted above; keys
-    // stand before values). The destination is another allocation, and is not read.
-    unsafe {
-        gemm(
-            rows,
-            seq,
-            width,
-            scores.as_mut_ptr(),
-            1,
-            seq as isize,
-            false,
-            qkv.as_ptr().add(query),
-            1,
-            row as isize,
-            qkv.as_ptr().add(key),
-            row as isize,
-            1,
-            0.0,
-            scale,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
+    let (queries_of, keys_of) = (part(query, row, 1), part(key, 1, row));
+    product(queries_of, keys_of, [rows, width, seq], scale, None, scores, seq);
     for (at, scores) in scores.chunks_exact_mut(seq).enumerate() {
         if let Some(mask) = mask {
             let mask = &mask[(first + at) * seq..][..seq];
@@ -154,32 +120,9 @@ fn tile(
         }
         softmax(scores);
     }
-    // SAFETY: `scores` as above. Value `c` begins at `value + c row` and context `r` at
-    // `to + r queries width`, `width` numbers each; the last of them end inside `qkv` and `context`
-    // (asserted above). `context` is another allocation than both, and is not read.
-    unsafe {
-        gemm(
-            rows,
-            width,
-            seq,
-            context.as_mut_ptr().add(to),
-            1,
-            (queries * width) as isize,
-            false,
-            scores.as_ptr(),
-            1,
-            seq as isize,
-            qkv.as_ptr().add(value),
-            1,
-            row as isize,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
+    let weights = Strided::rows(scores, seq);
+    let to = &mut context[to..];
+    product(weights, part(value, row, 1), [rows, seq, width], 1.0, None, to, queries * width);
 }
 
 /// Numbers that are worked on side by side.

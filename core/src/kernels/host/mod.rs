@@ -8,10 +8,13 @@
 mod attention;
 mod elementwise;
 mod norm;
+mod product;
 
 use burn::backend::Flex;
 use burn::nn::RmsNorm;
 use burn::tensor::{Bool, DType, Tensor, TensorData, activation};
+#[cfg(target_arch = "wasm32")]
+use burn::tensor::{TensorPrimitive, module};
 
 use super::{Angles, Heads, Kernels, Packing, plain};
 use crate::quant::PackedMatrix;
@@ -81,6 +84,32 @@ impl Kernels for Flex {
             }
         }
         Tensor::from_data(TensorData::new(merged, [batch, seq, heads * width]), &device)
+    }
+
+    // Natively Burn's own product is the gemm crate's, on all cores.
+    #[cfg(target_arch = "wasm32")]
+    fn dense_linear(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 2>,
+        bias: Option<Tensor<Self, 1>>,
+    ) -> Tensor<Self, 2> {
+        use product::{Strided, product};
+        let ([rows, inner], [_, columns], device) = (x.dims(), weight.dims(), x.device());
+        // Read where they are; data that others share would be copied first.
+        let [x, weight] = [x, weight].map(|x| x.into_primitive().tensor());
+        let bias = bias.map(|bias| bias.into_primitive().tensor());
+        let values = bias.as_ref().map(|bias| bias.as_slice::<f32>());
+        if let (Some(x), Some(weight), None | Some(Some(_))) =
+            (x.as_slice::<f32>(), weight.as_slice::<f32>(), values)
+        {
+            let (x, weight) = (Strided::rows(x, inner), Strided::rows(weight, columns));
+            let mut y = vec![0.0; rows * columns];
+            product(x, weight, [rows, inner, columns], 1.0, values.flatten(), &mut y, columns);
+            return Tensor::from_data(TensorData::new(y, [rows, columns]), &device);
+        }
+        let [x, weight] = [x, weight].map(|x| Tensor::from_primitive(TensorPrimitive::Float(x)));
+        let bias = bias.map(|bias| Tensor::from_primitive(TensorPrimitive::Float(bias)));
+        module::linear(x, weight, bias)
     }
 
     fn host_linear(

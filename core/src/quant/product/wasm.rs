@@ -5,10 +5,12 @@ use std::arch::wasm32::*;
 
 use super::{Activations, LANES, Number, PackedMatrix, STEP, starts};
 
-/// Rows of activations that are worked on together.
-const TILE: usize = 3;
 /// Outputs that are worked on together: half a group, whose sums fit the registers.
 const SIDE: usize = 8;
+
+/// Steps of four inputs whose products are added before the sums are totalled: as many as 16 bits hold
+/// where half bytes are multiplied.
+const STEPS: usize = 8;
 
 /// How 4 inputs of 4 outputs are multiplied with 4 activations.
 trait Way {
@@ -117,7 +119,8 @@ mod relaxed {
         }
     }
 
-    /// By products of half bytes, which are defined everywhere.
+    /// By products of half bytes, which are defined everywhere. Sums of two of them are at most
+    /// 2 * 127 * 15, so that eight of these sums fit 16 bits.
     pub(super) struct Halves;
 
     impl Way for Halves {
@@ -129,16 +132,40 @@ mod relaxed {
         }
 
         #[inline(always)]
-        fn add([low, high]: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2] {
-            [
-                i32x4_relaxed_dot_i8x16_i7x16_add(activations, weights[0], low),
-                i32x4_relaxed_dot_i8x16_i7x16_add(activations, weights[1], high),
-            ]
+        fn add(sums: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2] {
+            let add = |at: usize| {
+                let products = i16x8_relaxed_dot_i8x16_i7x16(activations, weights[at]);
+                i16x8_add(sums[at], products)
+            };
+            [add(0), add(1)]
         }
 
         #[inline(always)]
         fn total([low, high]: [v128; 2]) -> v128 {
+            let [low, high] = [low, high].map(|sums| i32x4_extadd_pairwise_i16x8(sums));
             i32x4_add(low, i32x4_shl(high, 4))
+        }
+    }
+
+    /// By products of half bytes where weights are no more than these.
+    pub(super) struct Half;
+
+    impl Way for Half {
+        const UNSIGNED: bool = true;
+
+        #[inline(always)]
+        fn weights(kept: v128) -> [v128; 2] {
+            [kept; 2]
+        }
+
+        #[inline(always)]
+        fn add([sum, rest]: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2] {
+            [i16x8_add(sum, i16x8_relaxed_dot_i8x16_i7x16(activations, weights[0])), rest]
+        }
+
+        #[inline(always)]
+        fn total([sum, _]: [v128; 2]) -> v128 {
+            i32x4_extadd_pairwise_i16x8(sum)
         }
     }
 }
@@ -147,8 +174,8 @@ mod relaxed {
 pub(super) fn product(packed: &PackedMatrix, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
     #[cfg(not(target_feature = "relaxed-simd"))]
     match packed.number {
-        Number::Int4 => groups::<Widened, true>(packed, x, bias, y),
-        _ => groups::<Widened, false>(packed, x, bias, y),
+        Number::Int4 => groups::<Widened, true, 2>(packed, x, bias, y),
+        _ => groups::<Widened, false, 2>(packed, x, bias, y),
     }
     #[cfg(target_feature = "relaxed-simd")]
     product_of_bytes(packed, x, bias, y, Bytes::here());
@@ -165,10 +192,11 @@ pub(super) fn product_of_bytes(
 ) {
     match (packed.number, bytes) {
         // Four-bit weights are below 128, for which the product is defined.
-        (Number::Int4, _) => groups::<relaxed::Whole<false>, true>(packed, x, bias, y),
-        (_, Bytes::Unsigned) => groups::<relaxed::Whole<false>, false>(packed, x, bias, y),
-        (_, Bytes::Signed) => groups::<relaxed::Whole<true>, false>(packed, x, bias, y),
-        (_, Bytes::Undefined) => groups::<relaxed::Halves, false>(packed, x, bias, y),
+        (Number::Int4, Bytes::Undefined) => groups::<relaxed::Half, true, 4>(packed, x, bias, y),
+        (Number::Int4, _) => groups::<relaxed::Whole<false>, true, 3>(packed, x, bias, y),
+        (_, Bytes::Unsigned) => groups::<relaxed::Whole<false>, false, 3>(packed, x, bias, y),
+        (_, Bytes::Signed) => groups::<relaxed::Whole<true>, false, 3>(packed, x, bias, y),
+        (_, Bytes::Undefined) => groups::<relaxed::Halves, false, 2>(packed, x, bias, y),
     }
 }
 
@@ -176,12 +204,12 @@ pub(super) fn product_of_bytes(
 #[cfg(test)]
 pub(super) fn widened(packed: &PackedMatrix, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
     match packed.number {
-        Number::Int4 => groups::<Widened, true>(packed, x, bias, y),
-        _ => groups::<Widened, false>(packed, x, bias, y),
+        Number::Int4 => groups::<Widened, true, 2>(packed, x, bias, y),
+        _ => groups::<Widened, false, 2>(packed, x, bias, y),
     }
 }
 
-fn groups<W: Way, const FOUR: bool>(
+fn groups<W: Way, const FOUR: bool, const TILE: usize>(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
@@ -192,18 +220,60 @@ fn groups<W: Way, const FOUR: bool>(
         let mut row = 0;
         while row < rows {
             let tall = row + TILE <= rows;
-            match tall {
-                true => tile::<W, TILE, FOUR>(packed, x, bias, y, side, row),
-                false => tile::<W, 1, FOUR>(packed, x, bias, y, side, row),
+            match (tall, side % 2 == 1) {
+                (true, false) => tile::<W, TILE, FOUR, false>(packed, x, bias, y, side, row),
+                (true, true) => tile::<W, TILE, FOUR, true>(packed, x, bias, y, side, row),
+                (false, false) => tile::<W, 1, FOUR, false>(packed, x, bias, y, side, row),
+                (false, true) => tile::<W, 1, FOUR, true>(packed, x, bias, y, side, row),
             }
             row += if tall { TILE } else { 1 };
         }
     }
 }
 
-/// Some rows by 8 outputs.
+/// Products of some steps of rows by 8 outputs, the lower or upper half of a group; weights and the first
+/// row's activations begin at the first step, and rows are `inputs` apart.
 #[inline(always)]
-fn tile<W: Way, const ROWS: usize, const FOUR: bool>(
+fn products<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
+    weights: &[u8],
+    values: &[i8],
+    inputs: usize,
+    steps: usize,
+) -> [[v128; 2]; ROWS] {
+    let stride = if FOUR { 32 } else { 64 };
+    assert!(weights.len() >= steps * stride && values.len() >= (ROWS - 1) * inputs + steps * STEP);
+    let mut sums = [[[i32x4_splat(0); 2]; 2]; ROWS];
+    for step in 0..steps {
+        let mut quarters = [[i32x4_splat(0); 2]; 2];
+        for (number, quarter) in quarters.iter_mut().enumerate() {
+            let from = if FOUR { 16 * number } else { 16 * (2 * usize::from(UPPER) + number) };
+            // SAFETY: `step` is below `steps` and `from + 16` at most `stride`, so the 16 bytes lie
+            // inside `weights` (asserted above); the load asks for no alignment.
+            let kept = unsafe { v128_load(weights.as_ptr().add(step * stride + from).cast()) };
+            *quarter = W::weights(match (FOUR, UPPER) {
+                (true, false) => v128_and(kept, u8x16_splat(15)),
+                (true, true) => u8x16_shr(kept, 4),
+                (false, _) => kept,
+            });
+        }
+        for (row, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: `row` is below `ROWS` and `step` below `steps`, so the four bytes lie inside
+            // `values` (asserted above); the load asks for no alignment.
+            let four = unsafe {
+                v128_load32_splat(values.as_ptr().add(row * inputs + step * STEP).cast())
+            };
+            let four = W::activations(four);
+            for (sums, weights) in sums.iter_mut().zip(quarters) {
+                *sums = W::add(*sums, weights, four);
+            }
+        }
+    }
+    sums.map(|sums| sums.map(W::total))
+}
+
+/// Some rows by 8 outputs, the lower or upper half of a group.
+#[inline(always)]
+fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
@@ -213,7 +283,7 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool>(
 ) {
     let (inputs, block) = (packed.inputs, packed.block);
     let (blocks, steps) = (inputs / block, block / STEP);
-    let (group, upper) = (side * SIDE / LANES, side % (LANES / SIDE));
+    let (group, upper) = (side / 2, usize::from(UPPER));
     // Bytes of 4 inputs of 16 outputs.
     let stride = if FOUR { 32 } else { 64 };
     let whole_group = inputs / STEP * stride;
@@ -224,30 +294,14 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool>(
     let start = starts(bias, side * SIDE, width);
     let mut sums = [[load4(&start[..4]), load4(&start[4..8])]; ROWS];
     for at in 0..blocks {
-        let mut whole = [[[i32x4_splat(0); 2]; 2]; ROWS];
-        for step in at * steps..(at + 1) * steps {
-            let mut quarters = [[i32x4_splat(0); 2]; 2];
-            for (number, quarter) in quarters.iter_mut().enumerate() {
-                let from = if FOUR { 16 * number } else { 16 * (2 * upper + number) };
-                // SAFETY: `step` is below `inputs / 4` and `from + 16` at most `stride`, so the 16
-                // bytes lie inside `weights`; the load asks for no alignment.
-                let kept = unsafe { v128_load(weights.as_ptr().add(step * stride + from).cast()) };
-                *quarter = W::weights(match (FOUR, upper) {
-                    (true, 0) => v128_and(kept, u8x16_splat(15)),
-                    (true, _) => u8x16_shr(kept, 4),
-                    _ => kept,
-                });
-            }
-            for (row, whole) in whole.iter_mut().enumerate() {
-                // SAFETY: `row` is below `ROWS` and `4 step + 3` below `inputs`, so the four bytes
-                // lie inside `values`; the load asks for no alignment.
-                let four = unsafe {
-                    v128_load32_splat(values.as_ptr().add(row * inputs + step * STEP).cast())
-                };
-                let four = W::activations(four);
-                for (whole, weights) in whole.iter_mut().zip(quarters) {
-                    *whole = W::add(*whole, weights, four);
-                }
+        let mut whole = [[i32x4_splat(0); 2]; ROWS];
+        for first in (0..steps).step_by(STEPS) {
+            let weights = &weights[(at * steps + first) * stride..];
+            let values = &values[at * block + first * STEP..];
+            let steps = STEPS.min(steps - first);
+            let products = products::<W, ROWS, FOUR, UPPER>(weights, values, inputs, steps);
+            for (whole, products) in whole.iter_mut().flatten().zip(products.as_flattened()) {
+                *whole = i32x4_add(*whole, *products);
             }
         }
         let scales = &packed.scales[(group * blocks + at) * LANES + upper * SIDE..][..SIDE];
@@ -257,7 +311,7 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool>(
             let correction = i32x4_splat(if W::UNSIGNED { of_block.correction } else { 0 });
             let of_block = f32x4_splat(of_block.scale);
             for ((whole, sum), scale) in whole.into_iter().zip(sums).zip(scales) {
-                let whole = i32x4_add(W::total(whole), correction);
+                let whole = i32x4_add(whole, correction);
                 let whole = f32x4_convert_i32x4(whole);
                 *sum = f32x4_add(f32x4_mul(whole, f32x4_mul(scale, of_block)), *sum);
             }
@@ -280,5 +334,7 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool>(
 /// Four numbers.
 #[inline(always)]
 fn load4(from: &[f32]) -> v128 {
-    f32x4(from[0], from[1], from[2], from[3])
+    let four: &[f32; 4] = from.first_chunk().unwrap_or(&[0.0; 4]);
+    // SAFETY: a vector is as large as four numbers; the load asks for no alignment.
+    unsafe { v128_load(four.as_ptr().cast()) }
 }

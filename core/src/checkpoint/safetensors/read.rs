@@ -1,19 +1,15 @@
-//! Safetensors files, single or sharded, read tensor by tensor.
-//!
-//! The header is parsed and validated by the `safetensors` crate; what is added here is that
-//! no size in the file is believed before it is compared with the file's real length, and that
-//! one tensor at a time is in memory.
+//! Reads tensors by name.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, SeekFrom};
 
 use half::{bf16, f16};
-use safetensors::tensor::{Dtype, Metadata, View};
+use safetensors::tensor::{Dtype, Metadata};
 use serde_json::Value;
 
-use super::folder::{Folder, ReadSeek, read_text};
-use crate::quant::{Number, Quantized, Scheme};
+use super::{QUANTIZED, SCALES, code_type};
+use crate::checkpoint::folder::{Folder, ReadSeek, read_text};
+use crate::quant::{Precision, Quantized, Scheme};
 use crate::{Error, Result};
 
 /// Largest header that is read, as in the reference implementation.
@@ -42,12 +38,6 @@ struct Span {
     end: u64,
 }
 
-/// What stands behind the name of a quantized tensor in the name of its scales.
-const SCALES: &str = ".scales";
-/// The entry of a file's metadata that says how its tensors are quantized: a JSON object from
-/// names to schemes.
-const QUANTIZED: &str = "kiln.quantized";
-
 struct File {
     label: String,
     reader: Box<dyn ReadSeek>,
@@ -58,6 +48,7 @@ pub struct Weights {
     files: Vec<File>,
     tensors: BTreeMap<String, TensorInfo>,
     used: BTreeSet<String>,
+    precision: Precision,
 }
 
 impl Weights {
@@ -66,8 +57,12 @@ impl Weights {
     /// # Errors
     /// Neither is there, or a file is truncated or corrupt.
     pub fn open(folder: &dyn Folder, stem: &str) -> Result<Self> {
-        let mut weights =
-            Self { files: Vec::new(), tensors: BTreeMap::new(), used: BTreeSet::new() };
+        let mut weights = Self {
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            used: BTreeSet::new(),
+            precision: Precision::Kept,
+        };
         let index = format!("{stem}.safetensors.index.json");
         if let Some(text) = read_text(folder, &index)? {
             weights.open_shards(folder, stem, &index, &text)?;
@@ -242,12 +237,50 @@ impl Weights {
         self.files.first().map_or(String::new(), |file| file.label.clone())
     }
 
+    /// Gives matrices in another precision than the file's from now on.
+    pub fn give_in(&mut self, precision: Precision) {
+        self.precision = precision;
+    }
+
+    /// How [`Weights::read_quantized`] gives a matrix; `None` where it does not.
+    pub fn scheme(&self, name: &str) -> Option<Scheme> {
+        let info = self.tensors.get(name)?;
+        let [_, inputs] = *info.shape.as_slice() else { return None };
+        self.precision.of(info.scheme, inputs)
+    }
+
     /// Values of a tensor as f32, row-major; `None` where there is no such tensor.
     ///
     /// # Errors
     /// Unreadable, or not of a floating-point type.
     pub fn read(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
-        if let Some(quantized) = self.read_quantized(name)? {
+        match self.read_quantized(name)? {
+            Some(quantized) => Ok(Some(quantized.values())),
+            None => self.values(name),
+        }
+    }
+
+    /// A quantized tensor, as it is or as [`Weights::give_in`] asks for it; `None` where there is no such
+    /// tensor, or where [`Weights::scheme`] says that it is not quantized.
+    ///
+    /// # Errors
+    /// Unreadable, damaged, or with numbers that are not finite.
+    pub fn read_quantized(&mut self, name: &str) -> Result<Option<Quantized>> {
+        let (Some(scheme), Some(info)) = (self.scheme(name), self.tensors.get(name)) else {
+            return Ok(None);
+        };
+        if info.scheme == Some(scheme) {
+            return self.kept(name);
+        }
+        let (shape, file) = (info.shape.clone(), info.span.file);
+        let Some(values) = self.values(name)? else { return Ok(None) };
+        let rounded = Quantized::round(&values, [shape[0], shape[1]], scheme);
+        rounded.map(Some).map_err(|error| self.bad_tensor(name, file, &error))
+    }
+
+    /// The values that the file keeps.
+    fn values(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+        if let Some(quantized) = self.kept(name)? {
             return Ok(Some(quantized.values()));
         }
         let Some(info) = self.tensors.get(name).cloned() else {
@@ -258,12 +291,8 @@ impl Weights {
         self.decoded(name, info.dtype, info.span.file, &bytes).map(Some)
     }
 
-    /// A quantized tensor as it is; `None` where there is no such tensor, or where it is not
-    /// quantized.
-    ///
-    /// # Errors
-    /// Unreadable, or damaged.
-    pub fn read_quantized(&mut self, name: &str) -> Result<Option<Quantized>> {
+    /// A quantized tensor as the file keeps it; `None` where the file keeps it in full.
+    fn kept(&mut self, name: &str) -> Result<Option<Quantized>> {
         let Some(TensorInfo { shape, scheme: Some(scheme), scales: Some(scales), span, .. }) =
             self.tensors.get(name).cloned()
         else {
@@ -275,10 +304,12 @@ impl Weights {
         let bytes = self.bytes(place)?;
         let scales = self.decoded(&format!("{name}{SCALES}"), dtype, place.file, &bytes)?;
         let quantized = Quantized::from_parts(scheme, [shape[0], shape[1]], codes, scales);
-        quantized.map(Some).map_err(|error| {
-            let label = self.files[span.file].label.clone();
-            Error::bad_file(label, format!("the tensor {name}: {error}"), REMEDY)
-        })
+        quantized.map(Some).map_err(|error| self.bad_tensor(name, span.file, &error))
+    }
+
+    fn bad_tensor(&self, name: &str, file: usize, error: &Error) -> Error {
+        let label = self.files[file].label.clone();
+        Error::bad_file(label, format!("the tensor {name}: {error}"), REMEDY)
     }
 
     fn bytes(&mut self, span: Span) -> Result<Vec<u8>> {
@@ -301,17 +332,6 @@ impl Weights {
     }
 }
 
-/// Type under which codes are kept.
-fn code_type(number: Number) -> Dtype {
-    match number {
-        Number::Int8 => Dtype::I8,
-        // Two a byte.
-        Number::Int4 => Dtype::U8,
-        Number::Fp8E4M3 => Dtype::F8_E4M3,
-        Number::Fp8E5M2 => Dtype::F8_E5M2,
-    }
-}
-
 /// Little-endian numbers as f32; of the integers those that fixtures use.
 fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
     fn all<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f32) -> Vec<f32> {
@@ -327,159 +347,9 @@ fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
     })
 }
 
-/// A tensor to be written.
-#[derive(Debug, Clone, PartialEq)]
-pub enum StoredTensor {
-    /// Numbers of 32 bits: shape and values.
-    Full(Vec<usize>, Vec<f32>),
-    /// Numbers that are narrowed to 16 bits: shape and values.
-    Half(Vec<usize>, Vec<f32>),
-    /// A quantized matrix.
-    Quantized(Quantized),
-}
-
-/// A safetensors file of f32 tensors: `(name, shape, values)`, with free-form metadata.
-///
-/// # Errors
-/// A shape that does not fit its values.
-pub fn write_safetensors(
-    tensors: &[(String, Vec<usize>, Vec<f32>)],
-    metadata: &[(&str, &str)],
-) -> Result<Vec<u8>> {
-    let tensors = tensors
-        .iter()
-        .map(|(name, shape, values)| {
-            Ok((name.clone(), Writable::new(Numbers::Wide(values), shape.clone())?))
-        })
-        .collect::<Result<_>>()?;
-    write(tensors, metadata)
-}
-
-/// A safetensors file of tensors that may be quantized, by name. Codes stand under the tensor's own
-/// name, scales under `{name}.scales`, and the metadata's entry `kiln.quantized` says how to read them.
-///
-/// # Errors
-/// A shape that does not fit its values.
-pub fn write_tensors(
-    tensors: &[(String, StoredTensor)],
-    metadata: &[(&str, &str)],
-) -> Result<Vec<u8>> {
-    let mut all: Vec<(String, Writable<'_>)> = Vec::new();
-    let mut schemes: BTreeMap<&str, Scheme> = BTreeMap::new();
-    for (name, tensor) in tensors {
-        let mut add = |name: String, numbers, shape: &[usize]| {
-            Writable::new(numbers, shape.to_vec()).map(|tensor| all.push((name, tensor)))
-        };
-        match tensor {
-            StoredTensor::Full(shape, values) => add(name.clone(), Numbers::Wide(values), shape)?,
-            StoredTensor::Half(shape, values) => add(name.clone(), Numbers::Half(values), shape)?,
-            StoredTensor::Quantized(matrix) => {
-                let (scheme, [rows, columns]) = (matrix.scheme(), matrix.shape());
-                schemes.insert(name, scheme);
-                let stored = columns * scheme.number.bits() / 8;
-                let codes = Numbers::Codes(code_type(scheme.number), matrix.codes());
-                add(name.clone(), codes, &[rows, stored])?;
-                let scales = match matrix.has_narrow_scales() {
-                    true => Numbers::Half(matrix.scales()),
-                    false => Numbers::Wide(matrix.scales()),
-                };
-                let shape = [rows, columns / scheme.block_in(columns)];
-                add(format!("{name}{SCALES}"), scales, &shape)?;
-            }
-        }
-    }
-    let schemes = serde_json::to_string(&schemes).map_err(Error::invalid)?;
-    let metadata: Vec<(&str, &str)> =
-        metadata.iter().copied().chain([(QUANTIZED, schemes.as_str())]).collect();
-    write(all, &metadata)
-}
-
-/// Numbers as a file is to have them.
-enum Numbers<'a> {
-    Wide(&'a [f32]),
-    Half(&'a [f32]),
-    Codes(Dtype, &'a [u8]),
-}
-
-/// A tensor whose bytes are made when they are written, so that one tensor at a time is there twice.
-struct Writable<'a> {
-    numbers: Numbers<'a>,
-    shape: Vec<usize>,
-}
-
-impl<'a> Writable<'a> {
-    fn new(numbers: Numbers<'a>, shape: Vec<usize>) -> Result<Self> {
-        let count = match numbers {
-            Numbers::Wide(values) | Numbers::Half(values) => values.len(),
-            Numbers::Codes(_, codes) => codes.len(),
-        };
-        if count != shape.iter().product::<usize>() {
-            return Err(Error::invalid(format!("{count} numbers are no tensor {shape:?}")));
-        }
-        Ok(Self { numbers, shape })
-    }
-}
-
-impl View for Writable<'_> {
-    fn dtype(&self) -> Dtype {
-        match self.numbers {
-            Numbers::Wide(_) => Dtype::F32,
-            Numbers::Half(_) => Dtype::F16,
-            Numbers::Codes(dtype, _) => dtype,
-        }
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        match self.numbers {
-            Numbers::Wide(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            Numbers::Half(values) => {
-                values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect()
-            }
-            Numbers::Codes(_, codes) => Cow::Borrowed(codes),
-        }
-    }
-
-    fn data_len(&self) -> usize {
-        match self.numbers {
-            Numbers::Wide(values) => 4 * values.len(),
-            Numbers::Half(values) => 2 * values.len(),
-            Numbers::Codes(_, codes) => codes.len(),
-        }
-    }
-}
-
-fn write(tensors: Vec<(String, Writable<'_>)>, metadata: &[(&str, &str)]) -> Result<Vec<u8>> {
-    let metadata =
-        metadata.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-    safetensors::serialize(tensors, Some(metadata)).map_err(Error::invalid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Files;
-    use proptest::prelude::*;
-
-    fn folder(bytes: Vec<u8>) -> Files {
-        Files([("model.safetensors".to_string(), bytes.into())].into())
-    }
-
-    fn sample() -> Vec<u8> {
-        let tensor = ("w".to_string(), vec![2, 2], vec![1.0, -2.0, 3.5, 0.0]);
-        write_safetensors(&[tensor], &[("format", "pt")]).unwrap()
-    }
-
-    #[test]
-    fn reads_what_it_wrote() {
-        let mut weights = Weights::open(&folder(sample()), "model").unwrap();
-        assert_eq!(weights.tensors()["w"].shape, [2, 2]);
-        assert_eq!(weights.read("w").unwrap().unwrap(), [1.0, -2.0, 3.5, 0.0]);
-        assert_eq!(weights.read("v").unwrap(), None);
-    }
 
     #[test]
     fn half_precision_is_widened() {
@@ -489,116 +359,5 @@ mod tests {
         let bytes: Vec<u8> =
             numbers.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
         assert_eq!(decode(Dtype::BF16, &bytes).unwrap()[..2], numbers[..2]);
-    }
-
-    #[test]
-    fn a_promised_terabyte_is_refused_before_it_is_allocated() {
-        let mut bytes = 1_000_000_000_000u64.to_le_bytes().to_vec();
-        bytes.extend(b"{}");
-        let error = Weights::open(&folder(bytes), "model").err().unwrap().to_string();
-        assert!(error.contains("1000000000000"), "{error}");
-
-        let header =
-            br#"{"w":{"dtype":"F32","shape":[1000000,1000000],"data_offsets":[0,4000000000000]}}"#;
-        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-        bytes.extend(header);
-        assert!(Weights::open(&folder(bytes), "model").is_err());
-    }
-
-    #[test]
-    fn quantized_tensors_are_read_back() {
-        let weights: Vec<f32> = (0..256).map(|at| (at as f32 * 0.3).sin()).collect();
-        for scheme in ["int8:32", "int4:64", "int4:channel", "fp8-e4m3", "fp8-e5m2:32"] {
-            let matrix = Quantized::round(&weights, [4, 64], scheme.parse().unwrap()).unwrap();
-            let tensors = [
-                ("w".to_string(), StoredTensor::Quantized(matrix.clone())),
-                ("b".to_string(), StoredTensor::Full(vec![2], vec![1.0, 2.0])),
-                ("h".to_string(), StoredTensor::Half(vec![1], vec![0.5])),
-            ];
-            let bytes = write_tensors(&tensors, &[("format", "pt")]).unwrap();
-            let mut read = Weights::open(&folder(bytes.clone()), "model").unwrap();
-            assert_eq!(read.tensors().keys().collect::<Vec<_>>(), ["b", "h", "w"]);
-            assert_eq!(read.tensors()["w"].shape, [4, 64]);
-            assert_eq!(read.read("w").unwrap().unwrap(), matrix.values());
-            assert_eq!(read.read_quantized("w").unwrap(), Some(matrix));
-            assert_eq!(read.read_quantized("b").unwrap(), None);
-            assert_eq!(read.read("h").unwrap().unwrap(), [0.5]);
-        }
-    }
-
-    #[test]
-    fn schemes_that_do_not_fit_their_tensors_are_refused() {
-        let tensors = || {
-            let codes = Writable::new(Numbers::Codes(Dtype::I8, &[1; 128]), vec![2, 64]).unwrap();
-            let scales = Writable::new(Numbers::Half(&[0.0; 4]), vec![2, 2]).unwrap();
-            vec![("w".to_string(), codes), ("w.scales".to_string(), scales)]
-        };
-        let open = |scheme: &str| {
-            let bytes = write(tensors(), &[(QUANTIZED, scheme)]).unwrap();
-            Weights::open(&folder(bytes), "model").map(drop)
-        };
-        open(r#"{"w":"int8:32"}"#).unwrap();
-        for wrong in [
-            r#"{"w":"int8:64"}"#,
-            r#"{"w":"int4:32"}"#,
-            r#"{"w":"fp8-e4m3:32"}"#,
-            r#"{"w":"int3:32"}"#,
-            r#"{"v":"int8:32"}"#,
-            "no JSON",
-        ] {
-            let error = open(wrong).unwrap_err().to_string();
-            assert!(error.starts_with("model/model.safetensors"), "{error}");
-        }
-    }
-
-    #[test]
-    fn every_truncation_is_an_error() {
-        let whole = sample();
-        for length in 0..whole.len() {
-            let result = Weights::open(&folder(whole[..length].to_vec()), "model");
-            assert!(result.is_err(), "{length} of {} bytes were accepted", whole.len());
-        }
-    }
-
-    #[test]
-    fn shards_stay_in_their_folder() {
-        let index = br#"{"weight_map":{"w":"../../etc/passwd"}}"#.to_vec();
-        let files = Files([("model.safetensors.index.json".to_string(), index.into())].into());
-        assert!(
-            Weights::open(&files, "model")
-                .err()
-                .unwrap()
-                .to_string()
-                .contains("outside the folder")
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn flipped_bytes_never_panic(at in 0usize..100, to in any::<u8>()) {
-            let mut bytes = sample();
-            let at = at % bytes.len();
-            bytes[at] = to;
-            if let Ok(mut weights) = Weights::open(&folder(bytes), "model") {
-                let names: Vec<String> = weights.tensors().keys().cloned().collect();
-                for name in names {
-                    let _ = weights.read(&name);
-                }
-            }
-        }
-
-        #[test]
-        fn any_header_never_panics(header in "\\PC{0,80}", data in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-            bytes.extend(header.as_bytes());
-            bytes.extend(data);
-            let _ = Weights::open(&folder(bytes), "model");
-        }
-
-        #[test]
-        fn any_index_never_panics(index in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let files = Files([("model.safetensors.index.json".to_string(), index.into())].into());
-            prop_assert!(Weights::open(&files, "model").is_err());
-        }
     }
 }

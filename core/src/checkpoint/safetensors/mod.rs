@@ -1,0 +1,204 @@
+//! Safetensors files, single or sharded, read tensor by tensor.
+//!
+//! The header is parsed and validated by the `safetensors` crate; what is added here is that
+//! no size in the file is believed before it is compared with the file's real length, and that
+//! one tensor at a time is in memory.
+
+mod read;
+mod write;
+
+pub use read::{TensorInfo, Weights};
+pub use write::{StoredTensor, write_safetensors, write_tensors};
+
+use safetensors::tensor::Dtype;
+
+use crate::quant::Number;
+
+/// What stands behind the name of a quantized tensor in the name of its scales.
+const SCALES: &str = ".scales";
+/// The entry of a file's metadata that says how its tensors are quantized: a JSON object from
+/// names to schemes.
+const QUANTIZED: &str = "kiln.quantized";
+
+/// Type under which codes are kept.
+fn code_type(number: Number) -> Dtype {
+    match number {
+        Number::Int8 => Dtype::I8,
+        // Two a byte.
+        Number::Int4 => Dtype::U8,
+        Number::Fp8E4M3 => Dtype::F8_E4M3,
+        Number::Fp8E5M2 => Dtype::F8_E5M2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::write::{Numbers, Writable, write};
+    use super::*;
+    use crate::checkpoint::Files;
+    use crate::quant::{Precision, Quantized};
+    use proptest::prelude::*;
+
+    fn folder(bytes: Vec<u8>) -> Files {
+        Files([("model.safetensors".to_string(), bytes.into())].into())
+    }
+
+    fn sample() -> Vec<u8> {
+        let tensor = ("w".to_string(), vec![2, 2], vec![1.0, -2.0, 3.5, 0.0]);
+        write_safetensors(&[tensor], &[("format", "pt")]).unwrap()
+    }
+
+    #[test]
+    fn reads_what_it_wrote() {
+        let mut weights = Weights::open(&folder(sample()), "model").unwrap();
+        assert_eq!(weights.tensors()["w"].shape, [2, 2]);
+        assert_eq!(weights.read("w").unwrap().unwrap(), [1.0, -2.0, 3.5, 0.0]);
+        assert_eq!(weights.read("v").unwrap(), None);
+    }
+
+    #[test]
+    fn a_promised_terabyte_is_refused_before_it_is_allocated() {
+        let mut bytes = 1_000_000_000_000u64.to_le_bytes().to_vec();
+        bytes.extend(b"{}");
+        let error = Weights::open(&folder(bytes), "model").err().unwrap().to_string();
+        assert!(error.contains("1000000000000"), "{error}");
+
+        let header =
+            br#"{"w":{"dtype":"F32","shape":[1000000,1000000],"data_offsets":[0,4000000000000]}}"#;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        assert!(Weights::open(&folder(bytes), "model").is_err());
+    }
+
+    #[test]
+    fn quantized_tensors_are_read_back() {
+        let weights: Vec<f32> = (0..256).map(|at| (at as f32 * 0.3).sin()).collect();
+        for scheme in ["int8:32", "int4:64", "int4:channel", "fp8-e4m3", "fp8-e5m2:32"] {
+            let matrix = Quantized::round(&weights, [4, 64], scheme.parse().unwrap()).unwrap();
+            let tensors = [
+                ("w".to_string(), StoredTensor::Quantized(matrix.clone())),
+                ("b".to_string(), StoredTensor::Full(vec![2], vec![1.0, 2.0])),
+                ("h".to_string(), StoredTensor::Half(vec![1], vec![0.5])),
+            ];
+            let bytes = write_tensors(&tensors, &[("format", "pt")]).unwrap();
+            let mut read = Weights::open(&folder(bytes.clone()), "model").unwrap();
+            assert_eq!(read.tensors().keys().collect::<Vec<_>>(), ["b", "h", "w"]);
+            assert_eq!(read.tensors()["w"].shape, [4, 64]);
+            assert_eq!(read.read("w").unwrap().unwrap(), matrix.values());
+            assert_eq!(read.read_quantized("w").unwrap(), Some(matrix));
+            assert_eq!(read.read_quantized("b").unwrap(), None);
+            assert_eq!(read.read("h").unwrap().unwrap(), [0.5]);
+        }
+    }
+
+    #[test]
+    fn matrices_are_given_in_another_precision() {
+        let values: Vec<f32> = (0..256).map(|at| (at as f32 * 0.3).sin()).collect();
+        let int8 = Quantized::round(&values, [4, 64], "int8:64".parse().unwrap()).unwrap();
+        let tensors = [
+            ("w".to_string(), StoredTensor::Full(vec![4, 64], values.clone())),
+            ("q".to_string(), StoredTensor::Quantized(int8.clone())),
+            ("b".to_string(), StoredTensor::Full(vec![64], values[..64].to_vec())),
+        ];
+        let bytes = write_tensors(&tensors, &[]).unwrap();
+        let mut weights = Weights::open(&folder(bytes), "model").unwrap();
+        assert_eq!(weights.read_quantized("w").unwrap(), None);
+        weights.give_in("int4".parse().unwrap());
+        let scheme = weights.scheme("w").unwrap();
+        let rounded = Quantized::round(&values, [4, 64], scheme).unwrap();
+        assert_eq!(weights.read_quantized("w").unwrap().unwrap(), rounded);
+        let again = Quantized::round(&int8.values(), [4, 64], scheme).unwrap();
+        assert_eq!(weights.read_quantized("q").unwrap().unwrap(), again);
+        assert_eq!(weights.read_quantized("b").unwrap(), None);
+        weights.give_in(Precision::Full);
+        assert_eq!(weights.read_quantized("q").unwrap(), None);
+        assert_eq!(weights.read("q").unwrap().unwrap(), int8.values());
+    }
+
+    #[test]
+    fn the_same_tensors_give_the_same_file() {
+        let tensor = ("w".to_string(), StoredTensor::Full(vec![1], vec![1.0]));
+        let metadata = [("format", "pt"), ("a", "1"), ("b", "\"2\""), ("c", "3"), ("d", "4")];
+        let write = || write_tensors(std::slice::from_ref(&tensor), &metadata).unwrap();
+        let first = write();
+        assert!((0..20).all(|_| write() == first));
+        let mut read = Weights::open(&folder(first), "model").unwrap();
+        assert_eq!(read.read("w").unwrap().unwrap(), [1.0]);
+    }
+
+    #[test]
+    fn schemes_that_do_not_fit_their_tensors_are_refused() {
+        let tensors = || {
+            let codes = Writable::new(Numbers::Codes(Dtype::I8, &[1; 128]), vec![2, 64]).unwrap();
+            let scales = Writable::new(Numbers::Half(&[0.0; 4]), vec![2, 2]).unwrap();
+            vec![("w".to_string(), codes), ("w.scales".to_string(), scales)]
+        };
+        let open = |scheme: &str| {
+            let bytes = write(tensors(), &[(QUANTIZED, scheme)]).unwrap();
+            Weights::open(&folder(bytes), "model").map(drop)
+        };
+        open(r#"{"w":"int8:32"}"#).unwrap();
+        for wrong in [
+            r#"{"w":"int8:64"}"#,
+            r#"{"w":"int4:32"}"#,
+            r#"{"w":"fp8-e4m3:32"}"#,
+            r#"{"w":"int3:32"}"#,
+            r#"{"v":"int8:32"}"#,
+            "no JSON",
+        ] {
+            let error = open(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("model/model.safetensors"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_an_error() {
+        let whole = sample();
+        for length in 0..whole.len() {
+            let result = Weights::open(&folder(whole[..length].to_vec()), "model");
+            assert!(result.is_err(), "{length} of {} bytes were accepted", whole.len());
+        }
+    }
+
+    #[test]
+    fn shards_stay_in_their_folder() {
+        let index = br#"{"weight_map":{"w":"../../etc/passwd"}}"#.to_vec();
+        let files = Files([("model.safetensors.index.json".to_string(), index.into())].into());
+        assert!(
+            Weights::open(&files, "model")
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("outside the folder")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn flipped_bytes_never_panic(at in 0usize..100, to in any::<u8>()) {
+            let mut bytes = sample();
+            let at = at % bytes.len();
+            bytes[at] = to;
+            if let Ok(mut weights) = Weights::open(&folder(bytes), "model") {
+                let names: Vec<String> = weights.tensors().keys().cloned().collect();
+                for name in names {
+                    let _ = weights.read(&name);
+                }
+            }
+        }
+
+        #[test]
+        fn any_header_never_panics(header in "\\PC{0,80}", data in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+            bytes.extend(header.as_bytes());
+            bytes.extend(data);
+            let _ = Weights::open(&folder(bytes), "model");
+        }
+
+        #[test]
+        fn any_index_never_panics(index in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let files = Files([("model.safetensors.index.json".to_string(), index.into())].into());
+            prop_assert!(Weights::open(&files, "model").is_err());
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Models in GGUF, llama.cpp's format: their weights, under our names and in our numbers.
+//!
+//! Q8_0 is int8 in blocks of 32 and Q4_0 is int4 in blocks of 32, each with scales in half precision:
+//! they are taken over number by number. What has no such twin (Q4_K, Q6_K and the like) is unpacked
+//! and rounded again. Tokenizer, prompts and pooling head are read from the folder that the model was
+//! made from: GGUF keeps the first in a form of its own and the last as a number, if at all.
+
+mod header;
+mod names;
+mod numbers;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use candle_core::Device;
+use candle_core::quantized::QTensor;
+use candle_core::quantized::gguf_file::{Content, TensorInfo};
+use kiln_core::checkpoint::{
+    Files, Folder, LoadOptions, ReadSeek, SelfTest, StoredTensor, load, read_architecture, save,
+    write_tensors,
+};
+use serde::Serialize;
+
+use self::header::check_header;
+use self::names::{OF_OTHER_TASKS, fits, our_name};
+use self::numbers::convert;
+use super::StoragePlan;
+use crate::device::Cpu;
+use crate::interrupt;
+use crate::terminal::Terminal;
+
+/// What became of the tensors that were kept in one format.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ImportLine {
+    /// The format in the GGUF file.
+    pub gguf: String,
+    /// How they are kept now.
+    pub storage: String,
+    /// How many there are.
+    pub tensors: usize,
+    /// Numbers in them.
+    pub numbers: usize,
+    /// Largest share of a tensor's square that was lost on the way.
+    pub lost: f64,
+}
+
+/// A model that was read from GGUF.
+pub struct ImportedModel {
+    /// Its files.
+    pub files: Files,
+    /// The vectors that the unpacked weights give.
+    pub reference: SelfTest,
+    /// What became of the tensors.
+    pub lines: Vec<ImportLine>,
+}
+
+/// Reads the weights of a GGUF file into the model of a folder, whose own weights are not looked at.
+/// `plan` says how matrices are kept that are neither Q8_0 nor Q4_0.
+///
+/// # Errors
+/// A file that is no GGUF, cut short, of another architecture than the folder, or with tensors that
+/// do not fit it.
+pub fn import_gguf(
+    file: &Path,
+    base: &dyn Folder,
+    stem: &str,
+    plan: &StoragePlan,
+    terminal: Terminal,
+) -> Result<ImportedModel> {
+    let label = file.display().to_string();
+    let (config, _) = read_architecture(base)?;
+    let mut reader = BufReader::new(File::open(file).with_context(|| label.clone())?);
+    let length = reader.get_ref().metadata().with_context(|| label.clone())?.len();
+    check_header(&mut reader, length).with_context(|| label.clone())?;
+    let content = Content::read(&mut reader)
+        .map_err(|error| anyhow::anyhow!("{label}: not GGUF, or cut short: {}", plain(&error)))?;
+    let architecture = text(&content, "general.architecture").unwrap_or_default();
+    if !fits(&architecture, config.family) {
+        bail!(
+            "{label}: holds a model of the architecture {architecture:?}, and {} one of {:?}; name the folder that \
+             the GGUF was made from (bert, llama, qwen2 and qwen3 can be read)",
+            base.label(),
+            config.family.model_type()
+        );
+    }
+
+    let mut tensors: BTreeMap<String, StoredTensor> = BTreeMap::new();
+    let mut full: Vec<(String, StoredTensor)> = Vec::new();
+    let mut lines: BTreeMap<(String, String), ImportLine> = BTreeMap::new();
+    let mut infos: Vec<(&String, &TensorInfo)> = content.tensor_infos.iter().collect();
+    infos.sort_by_key(|(_, info)| info.offset);
+    let bar = terminal.progress(infos.len() as u64, "tensors");
+    for (theirs, info) in infos {
+        if interrupt::asked() {
+            return Err(kiln_core::Error::Cancelled.into());
+        }
+        bar.inc(1);
+        let Some(name) = our_name(theirs, config.family.is_decoder()) else {
+            if OF_OTHER_TASKS.iter().any(|other| theirs.starts_with(other)) {
+                continue;
+            }
+            bail!("{label}: has a tensor {theirs}, which no {architecture} of Kiln's has");
+        };
+        let read = read_tensor(&content, info, &mut reader, length);
+        let packed = read.with_context(|| format!("{label}: {theirs}"))?;
+        let found = convert(&packed, &name, &architecture, &config, plan)
+            .with_context(|| format!("{label}: {theirs}"))?;
+        let kind = format!("{:?}", packed.dtype());
+        let line = lines.entry((kind.clone(), found.storage.clone())).or_insert(ImportLine {
+            gguf: kind,
+            storage: found.storage,
+            tensors: 0,
+            numbers: 0,
+            lost: 0.0,
+        });
+        line.tensors += 1;
+        line.numbers += packed.shape().elem_count();
+        line.lost = line.lost.max(found.lost);
+        full.push((name.clone(), found.full));
+        tensors.insert(name, found.kept);
+    }
+    bar.finish_and_clear();
+
+    // The model with all that the file says, and then its files with the tensors as they are kept.
+    let weights = write_tensors(&full, &[("format", "pt")])?;
+    drop(full);
+    let overlay = Overlay { base, stem, weights: weights.into() };
+    let embedder = load::<Cpu>(&overlay, &LoadOptions::default(), &Default::default())
+        .with_context(|| format!("{label}, in the place of the weights of {}", base.label()))?;
+    let reference = SelfTest::of(&embedder, 0.0)?;
+    if reference.vectors.iter().flatten().any(|value| !value.is_finite()) {
+        bail!("{label}: its weights give vectors that are not finite; download it again");
+    }
+    pooling_agrees(&content, &architecture, embedder.model.pooling.config().name(), terminal);
+    let mut files = save(&embedder)?;
+    let tensors: Vec<(String, StoredTensor)> = tensors.into_iter().collect();
+    let weights = write_tensors(&tensors, &[("format", "pt")])?;
+    files.0.insert("model.safetensors".into(), weights.into());
+    Ok(ImportedModel { files, reference, lines: lines.into_values().collect() })
+}
+
+/// The files of a folder with other weights.
+struct Overlay<'a> {
+    base: &'a dyn Folder,
+    stem: &'a str,
+    weights: Bytes,
+}
+
+impl Folder for Overlay<'_> {
+    fn label(&self) -> String {
+        self.base.label()
+    }
+
+    fn open(&self, path: &str) -> std::io::Result<Option<(Box<dyn ReadSeek>, u64)>> {
+        if path == format!("{}.safetensors", self.stem) {
+            let length = self.weights.len() as u64;
+            return Ok(Some((Box::new(std::io::Cursor::new(self.weights.clone())), length)));
+        }
+        // An index and a manifest speak of the weights that are not looked at.
+        let hidden = path == kiln_core::checkpoint::MANIFEST || path.ends_with(".index.json");
+        if hidden { Ok(None) } else { self.base.open(path) }
+    }
+}
+
+/// Candle's error without the backtrace that it may carry.
+fn plain(error: &candle_core::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_string()
+}
+
+fn text(content: &Content, key: &str) -> Option<String> {
+    content.metadata.get(key).and_then(|value| value.to_string().ok()).cloned()
+}
+
+/// Reads a tensor that lies inside the file.
+fn read_tensor(
+    content: &Content,
+    info: &TensorInfo,
+    reader: &mut BufReader<File>,
+    length: u64,
+) -> Result<QTensor> {
+    let dims = info.shape.dims();
+    let numbers = dims.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
+    let bytes = numbers.map(|numbers| {
+        (numbers / info.ggml_dtype.block_size()) as u128 * info.ggml_dtype.type_size() as u128
+    });
+    let start = u128::from(content.tensor_data_offset) + u128::from(info.offset);
+    match bytes {
+        Some(bytes) if start + bytes <= u128::from(length) => {}
+        _ => bail!("cut short: it would end behind the file's {length} bytes; download it again"),
+    }
+    info.read(reader, content.tensor_data_offset, &Device::Cpu)
+        .map_err(|error| anyhow::anyhow!("{}", plain(&error)))
+}
+
+/// Says so where the file names another pooling head than the folder.
+fn pooling_agrees(content: &Content, architecture: &str, pooling: &str, terminal: Terminal) {
+    let key = format!("{architecture}.pooling_type");
+    let said = content.metadata.get(&key).and_then(|value| value.to_u32().ok());
+    let named = match said {
+        Some(1) => "mean",
+        Some(2) => "cls",
+        Some(3) => "last_token",
+        _ => return,
+    };
+    if named != pooling {
+        terminal.note(format!(
+            "the GGUF file says {named} pooling and the folder {pooling}; the folder's is used"
+        ));
+    }
+}

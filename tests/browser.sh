@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds kiln-embed and the demo and tests them in Chromium: vectors against native ones, downloads and
-# their faults, aborts, indexes; the pages of the demo, whose screenshots go to target/screenshots. Needs the release build of train-native and KILN_MINILM (see tests/run.sh).
+# their faults, aborts, indexes; the pages of the demo, whose screenshots go to target/screenshots. Needs
+# KILN_MINILM (see tests/run.sh) and train-native (KILN_NATIVE, or the release build).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 web-demo/build.sh
 cache="${KILN_CACHE:-$HOME/.cache/kiln}"
-native="${CARGO_TARGET_DIR:-target}/release/train-native"
+native="${KILN_NATIVE:-${CARGO_TARGET_DIR:-target}/release/train-native}"
 models=$(mktemp -d)
 trap 'rm -rf "$models"' EXIT
 

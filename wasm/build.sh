@@ -13,27 +13,22 @@ for build in simd relaxed webgpu; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int
     --enable-mutable-globals --enable-reference-types --enable-multivalue)
-  wasm_features=+simd128
-  cargo_features=()
+  compile=("${wasm_cargo[@]}" build --release "${wasm_flags[@]}" -p kiln-wasm)
   level=-O3
   case "$build" in
     relaxed)
       features+=(--enable-relaxed-simd)
-      wasm_features+=,+relaxed-simd
+      compile=(with_relaxed_simd "${compile[@]}")
       ;;
     webgpu)
-      cargo_features=(--features webgpu)
+      compile+=(--features webgpu)
       # What has to be fast there is computed by shaders.
       level=-Os
       ;;
   esac
-  wasm_rustflags "$wasm_features"
-  # One folder for each set of flags, so that neither undoes the other's.
-  folder=simd
-  if [ "$build" = relaxed ]; then folder=relaxed; fi
-  CARGO_TARGET_DIR="$wasm_target/$folder" "${wasm_cargo[@]}" build --release "${wasm_flags[@]}" -p kiln-wasm "${cargo_features[@]}"
+  "${compile[@]}"
   "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$out.new/$build" \
-    "$wasm_target/$folder/$wasm_triple/release/kiln_wasm.wasm"
+    "$wasm_built/release/kiln_wasm.wasm"
   file="$out.new/$build/kiln_wasm_bg.wasm"
   "$cache/binaryen/node_modules/.bin/wasm-opt" "$level" "${features[@]}" "$file" -o "$file.small"
   mv "$file.small" "$file"

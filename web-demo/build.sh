@@ -6,15 +6,18 @@ cd "$(dirname "$0")/.."
 
 wasm/build.sh
 . tests/wasm-env.sh
-wasm_rustflags +simd128
-# The folder of wasm/build.sh, for what both need.
-CARGO_TARGET_DIR="$wasm_target/simd" "${wasm_cargo[@]}" build --profile page "${wasm_flags[@]}" -p kiln-web-demo
+# The page is made small, as it is downloaded. Not a profile of its own: a release's macros are there.
+page=()
+for setting in 'opt-level="s"' 'lto=true' 'codegen-units=1' 'panic="abort"'; do
+  page+=(--config "profile.release.$setting")
+done
+"${wasm_cargo[@]}" build --release "${page[@]}" "${wasm_flags[@]}" -p kiln-web-demo
 
 out=web-demo/dist
 rm -rf "$out.new"
 mkdir -p "$out.new"
 "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-name demo --out-dir "$out.new" \
-  "$wasm_target/simd/$wasm_triple/page/kiln-web-demo.wasm"
+  "$wasm_built/release/kiln-web-demo.wasm"
 "$cache/binaryen/node_modules/.bin/wasm-opt" -Os --enable-simd --enable-bulk-memory --enable-sign-ext \
   --enable-nontrapping-float-to-int --enable-mutable-globals --enable-reference-types --enable-multivalue \
   "$out.new/demo_bg.wasm" -o "$out.new/small.wasm"

@@ -75,7 +75,7 @@ impl SplitMix {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "autodiff"))]
 mod tests {
     use super::*;
     use burn::backend::{Autodiff, Flex};

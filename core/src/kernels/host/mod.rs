@@ -133,7 +133,7 @@ impl Kernels for Flex {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "autodiff"))]
 mod tests {
     use super::*;
     use burn::backend::{Autodiff, Flex};

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Cargo's RUSTC_WORKSPACE_WRAPPER where relaxed SIMD is built for: only our own crates use it, so the
+# crates that they need are built once for both.
+rustc=$1
+shift
+if [[ " $* " == *" wasm32-unknown-unknown "* ]]; then set -- "$@" -C target-feature=+relaxed-simd; fi
+exec "$rustc" "$@"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the npm package kiln-embed into wasm/pkg: three builds of the core (with relaxed SIMD, without for
-# browsers that lack it, and for WebGPU), made small by wasm-opt, and the package's JavaScript.
+# browsers that lack it, and for WebGPU), made small by wasm-opt, and the package's JavaScript. wasm-opt takes
+# minutes; KILN_WASM_OPT=-O1 sets another level where only the tests need the package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/wasm-env.sh
@@ -30,7 +31,7 @@ for build in simd relaxed webgpu; do
   "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$out.new/$build" \
     "$wasm_built/release/kiln_wasm.wasm"
   file="$out.new/$build/kiln_wasm_bg.wasm"
-  "$cache/binaryen/node_modules/.bin/wasm-opt" "$level" "${features[@]}" "$file" -o "$file.small"
+  "$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:-$level}" "${features[@]}" "$file" -o "$file.small"
   mv "$file.small" "$file"
   node -e '
     const { readFileSync } = require("fs"), zlib = require("zlib");

@@ -18,7 +18,7 @@ rm -rf "$out.new"
 mkdir -p "$out.new"
 "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-name demo --out-dir "$out.new" \
   "$wasm_built/release/kiln-web-demo.wasm"
-"$cache/binaryen/node_modules/.bin/wasm-opt" -Os --enable-simd --enable-bulk-memory --enable-sign-ext \
+"$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:--Os}" --enable-simd --enable-bulk-memory --enable-sign-ext \
   --enable-nontrapping-float-to-int --enable-mutable-globals --enable-reference-types --enable-multivalue \
   "$out.new/demo_bg.wasm" -o "$out.new/small.wasm"
 mv "$out.new/small.wasm" "$out.new/demo_bg.wasm"

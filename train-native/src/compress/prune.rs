@@ -108,7 +108,7 @@ pub fn prune<B: Kernels>(
         report.push(Pruned {
             tensor: name.into(),
             sparsity: zeros as f64 / weights.len() as f64,
-            output_error: output_error(&before, weights, gram),
+            output_error: output_error(&before, weights, gram)?,
         });
         Ok(())
     })?;
@@ -267,7 +267,7 @@ mod tests {
                         assert_eq!(part.iter().filter(|weight| **weight == 0.0).count(), n);
                     }
                 }
-                lost.push(output_error(&weights(), &after, &gram));
+                lost.push(output_error(&weights(), &after, &gram).unwrap());
             }
             assert!(lost[2] < 0.6 * lost[1] && lost[1] < lost[0], "{pattern} {lost:?}");
         }

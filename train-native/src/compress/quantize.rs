@@ -73,7 +73,7 @@ pub fn quantize<B: Kernels>(
                     _ => stored(storage, &shape, &before)?,
                 };
                 after = values(&tensor);
-                let lost = output_error(&before, &after, gram);
+                let lost = output_error(&before, &after, gram)?;
                 let line = TensorLine {
                     output_error: Some(lost),
                     ..line_of(name, &shape, &tensor, weight_error(&before, &after))

@@ -31,6 +31,7 @@ pub mod index;
 pub mod kernels;
 pub mod loss;
 pub mod model;
+mod parallel;
 pub mod pooling;
 pub mod quant;
 pub mod tokenizer;

@@ -82,7 +82,8 @@ pub fn each_batch<B: Kernels, T: Send + Clone + Default>(
         }
         Ok(found)
     };
-    let found: Vec<Vec<T>> = if B::HOST {
+    // Fewer batches than cores are worked on one after another, each by all cores.
+    let found: Vec<Vec<T>> = if B::HOST && plan.batches().len() >= rayon::current_num_threads() {
         plan.batches().par_iter().with_max_len(1).map(run).collect::<kiln_core::Result<_>>()?
     } else {
         plan.batches().iter().map(run).collect::<kiln_core::Result<_>>()?

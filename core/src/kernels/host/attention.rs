@@ -9,6 +9,7 @@ use multiversion::multiversion;
 use super::elementwise::exp;
 use super::product::{Strided, product};
 use crate::kernels::{Angles, Heads, plain};
+use crate::parallel::each_part;
 
 /// Queries whose scores are held at once.
 const TILE: usize = 64;
@@ -60,17 +61,17 @@ pub(super) fn attention(
     }
     let width = heads.queries * heads.width;
     let mut context = vec![0.0; batch * seq * width];
-    let mut scores = vec![0.0; TILE.min(seq) * seq];
-    for (number, (qkv, context)) in
-        values.chunks_exact(seq * row).zip(context.chunks_exact_mut(seq * width)).enumerate()
-    {
+    // Text by text, or a single one by its tiles.
+    each_part(&mut context, seq * width, |number, context| {
+        let qkv = &values[number * seq * row..][..seq * row];
         let mask = mask.as_ref().map(|mask| &mask[number * seq * seq..][..seq * seq]);
-        for head in 0..heads.queries {
-            for first in (0..seq).step_by(TILE) {
-                tile(qkv, context, &mut scores, mask, heads, seq, head, first);
+        each_part(context, TILE * width, |number, context| {
+            let mut scores = vec![0.0; TILE.min(seq) * seq];
+            for head in 0..heads.queries {
+                tile(qkv, context, &mut scores, mask, heads, seq, head, number * TILE);
             }
-        }
-    }
+        });
+    });
     Tensor::from_data(TensorData::new(context, [batch, seq, width]), &device)
 }
 
@@ -85,7 +86,7 @@ fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// The context of some queries of one head of one text.
+/// The context, which begins with them, of some queries of one head of one text.
 fn tile(
     qkv: &[f32],
     context: &mut [f32],
@@ -104,7 +105,6 @@ fn tile(
     let query = first * row + head * width;
     let key = (queries + shared) * width;
     let value = (queries + keys + shared) * width;
-    let to = first * queries * width + head * width;
     let scores = &mut scores[..rows * seq];
     let part =
         |from: usize, row: usize, column: usize| Strided { values: &qkv[from..], row, column };
@@ -121,7 +121,7 @@ fn tile(
         softmax(scores);
     }
     let weights = Strided::rows(scores, seq);
-    let to = &mut context[to..];
+    let to = &mut context[head * width..];
     product(weights, part(value, row, 1), [rows, seq, width], 1.0, None, to, queries * width);
 }
 

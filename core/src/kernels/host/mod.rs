@@ -17,7 +17,11 @@ use burn::tensor::{Bool, DType, Tensor, TensorData, activation};
 use burn::tensor::{TensorPrimitive, module};
 
 use super::{Angles, Heads, Kernels, Packing, plain};
+use crate::parallel::each_part;
 use crate::quant::PackedMatrix;
+
+/// Values that are worth another core.
+const PART: usize = 1 << 14;
 
 impl Kernels for Flex {
     const HOST: bool = true;
@@ -27,7 +31,7 @@ impl Kernels for Flex {
         let device = x.device();
         let mut data = x.into_data();
         match data.as_mut_slice::<f32>() {
-            Ok(values) => elementwise::gelu(values),
+            Ok(values) => each_part(values, PART, |_, values| elementwise::gelu(values)),
             // Not f32: the plain operation.
             Err(_) => return activation::gelu(Tensor::from_data(data, &device)),
         }
@@ -48,7 +52,9 @@ impl Kernels for Flex {
         let device = gate.device();
         let (mut gate, up) = (gate.into_data(), up.into_data());
         match (gate.as_mut_slice::<f32>(), up.as_slice::<f32>()) {
-            (Ok(gate), Ok(up)) => elementwise::silu_product(gate, up),
+            (Ok(gate), Ok(up)) => each_part(gate, PART, |number, gate| {
+                elementwise::silu_product(gate, &up[number * PART..][..gate.len()]);
+            }),
             _ => {
                 let [gate, up] = [gate, up].map(|data| Tensor::from_data(data, &device));
                 return activation::silu(gate) * up;

@@ -1,11 +1,22 @@
 //! The product by AVX2.
+//!
+//! Its only product of bytes (`vpmaddubsw`) cuts sums of two off at 16 bits. Four-bit weights stay far
+//! below that, so that several such sums are added before they are widened. Weights of eight bits are
+//! widened first and multiplied as numbers of 16 bits: with no more instructions than it takes to keep
+//! products of bytes from being cut off, and fewer that multiply.
 
 use std::arch::x86_64::*;
 
-use super::{Activations, LANES, Number, PackedMatrix, STEP, starts};
+use super::super::packed::BlockOfActivations;
+use super::{Activations, LANES, Number, PackedMatrix, STEP, starts, widened};
 
-/// Rows of activations that are worked on together.
-const TILE: usize = 3;
+/// Rows of activations that are worked on together: as many as have their sums in registers.
+const TILE: usize = 6;
+/// As [`TILE`], where weights take more registers.
+const WIDE_TILE: usize = 4;
+
+/// Steps of four inputs whose sums of two products fit 16 bits: 2 * 15 * 127 * 8 = 30,480.
+const STEPS: usize = 8;
 
 /// Whether the processor has the instructions.
 pub(super) fn is_here() -> bool {
@@ -15,115 +26,192 @@ pub(super) fn is_here() -> bool {
 /// As [`super::portable`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn product(packed: &PackedMatrix, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
+    let wide = match packed.number {
+        Number::Int4 => Vec::new(),
+        _ => widened(&x.values),
+    };
     let rows = x.values.len() / packed.inputs;
     for group in 0..packed.outputs.div_ceil(LANES) {
         let mut row = 0;
         while row < rows {
-            let tall = row + TILE <= rows;
-            match (packed.number, tall) {
-                (Number::Int4, true) => tile::<TILE, true>(packed, x, bias, y, group, row),
-                (Number::Int4, false) => tile::<1, true>(packed, x, bias, y, group, row),
-                (_, true) => tile::<TILE, false>(packed, x, bias, y, group, row),
-                (_, false) => tile::<1, false>(packed, x, bias, y, group, row),
-            }
-            row += if tall { TILE } else { 1 };
+            let at = [group, row];
+            row += match (packed.number, rows - row) {
+                (Number::Int4, TILE..) => four_bits::<TILE>(packed, x, bias, y, at),
+                (Number::Int4, _) => four_bits::<1>(packed, x, bias, y, at),
+                (_, WIDE_TILE..) => eight_bits::<WIDE_TILE>(packed, x, &wide, bias, y, at),
+                (_, _) => eight_bits::<1>(packed, x, &wide, bias, y, at),
+            };
         }
     }
 }
 
-/// 4 inputs of outputs 0 to 7 and of 8 to 15, unsigned.
+/// Some rows, from one on, by the 16 outputs of a group, and how many rows.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn weights<const FOUR: bool>(packed: &PackedMatrix, at: usize) -> [__m256i; 2] {
-    if FOUR {
-        let bytes: &[u8] = &packed.values[at * 32..at * 32 + 32];
-        // SAFETY: the slice has 32 bytes, and the load asks for no alignment.
-        let pairs = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
-        let low = _mm256_and_si256(pairs, _mm256_set1_epi8(15));
-        [low, _mm256_and_si256(_mm256_srli_epi16::<4>(pairs), _mm256_set1_epi8(15))]
-    } else {
-        let bytes: &[u8] = &packed.values[at * 64..at * 64 + 64];
-        let (low, high) = bytes.split_at(32);
-        // SAFETY: both slices have 32 bytes, and the load asks for no alignment.
-        unsafe {
-            [_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast())]
-        }
-    }
-}
-
-/// Some rows by 16 outputs.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn tile<const ROWS: usize, const FOUR: bool>(
+fn four_bits<const ROWS: usize>(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
     y: &mut [f32],
-    group: usize,
-    first: usize,
-) {
+    [group, first]: [usize; 2],
+) -> usize {
     let (inputs, block) = (packed.inputs, packed.block);
     let (blocks, steps) = (inputs / block, block / STEP);
+    // Bytes of 4 inputs of 16 outputs.
+    let stride = LANES * STEP / 2;
+    let kept = &packed.values[group * (inputs / STEP) * stride..][..inputs / STEP * stride];
     let values: &[i8] = &x.values[first * inputs..(first + ROWS) * inputs];
-    let of_blocks = &x.blocks[first * blocks..(first + ROWS) * blocks];
-    let ones = _mm256_set1_epi16(1);
-    let width = LANES.min(packed.outputs - group * LANES);
-    let start = starts(bias, group * LANES, width);
-    let (low, high) = start.split_at(8);
-    // SAFETY: both halves have 8 numbers of 4 bytes, and the load asks for no alignment.
-    let start = unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] };
-    let mut sums = [start; ROWS];
+    let mut sums = begin::<ROWS>(packed, bias, group);
     for at in 0..blocks {
         let mut whole = [[_mm256_setzero_si256(); 2]; ROWS];
-        for (row, whole) in whole.iter_mut().enumerate() {
-            // Four-bit weights stay unsigned and need the correction; the others are made
-            // signed below.
-            let correction = if FOUR { of_blocks[row * blocks + at].correction } else { 0 };
-            *whole = [_mm256_set1_epi32(correction); 2];
-        }
-        for part in 0..steps {
-            let step = at * steps + part;
-            let sides = weights::<FOUR>(packed, group * (inputs / STEP) + step);
-            for (row, whole) in whole.iter_mut().enumerate() {
-                let four = &values[row * inputs + step * STEP..][..STEP];
-                let four = [four[0] as u8, four[1] as u8, four[2] as u8, four[3] as u8];
-                let four = _mm256_set1_epi32(i32::from_le_bytes(four));
-                for (whole, side) in whole.iter_mut().zip(sides) {
-                    // Sums of two products: at most 2 * 15 * 127, or 2 * 127 * 127 = 32,258
-                    // (activations are never -128), so nothing saturates.
-                    let pairs = if FOUR {
-                        _mm256_maddubs_epi16(side, four)
-                    } else {
-                        let signed = _mm256_xor_si256(side, _mm256_set1_epi8(-128));
-                        let size = _mm256_abs_epi8(signed);
-                        _mm256_maddubs_epi16(size, _mm256_sign_epi8(four, signed))
+        for from in (at * steps..(at + 1) * steps).step_by(STEPS) {
+            let mut pairs = [[_mm256_setzero_si256(); 2]; ROWS];
+            for step in from..(from + STEPS).min((at + 1) * steps) {
+                // SAFETY: `step` is below `inputs / 4`, so the 32 bytes lie inside `kept`, which has
+                // `inputs / 4` times as many; the load asks for no alignment.
+                let both = unsafe { _mm256_loadu_si256(kept.as_ptr().add(step * stride).cast()) };
+                let low = _mm256_set1_epi8(15);
+                let weights = [
+                    _mm256_and_si256(both, low),
+                    _mm256_and_si256(_mm256_srli_epi16::<4>(both), low),
+                ];
+                for (row, pairs) in pairs.iter_mut().enumerate() {
+                    // SAFETY: `row` is below `ROWS` and `4 step + 3` below `inputs`, so the four bytes
+                    // lie inside `values`, which has `ROWS inputs` bytes.
+                    let four = unsafe {
+                        let from = values.as_ptr().add(row * inputs + step * STEP);
+                        _mm256_set1_epi32(from.cast::<i32>().read_unaligned())
                     };
-                    *whole = _mm256_add_epi32(*whole, _mm256_madd_epi16(pairs, ones));
+                    for (pairs, weights) in pairs.iter_mut().zip(weights) {
+                        *pairs = _mm256_add_epi16(*pairs, _mm256_maddubs_epi16(weights, four));
+                    }
+                }
+            }
+            let ones = _mm256_set1_epi16(1);
+            for (whole, pairs) in whole.as_flattened_mut().iter_mut().zip(pairs.as_flattened()) {
+                *whole = _mm256_add_epi32(*whole, _mm256_madd_epi16(*pairs, ones));
+            }
+        }
+        let scales: &[f32] = &packed.scales[(group * blocks + at) * LANES..][..LANES];
+        add(&mut sums, whole, scales, &x.blocks[first * blocks + at..], blocks);
+    }
+    write::<ROWS>(sums, y, packed.outputs, [group, first]);
+    ROWS
+}
+
+/// Some rows, from one on, by the 16 outputs of a group, and how many rows; the activations' values come
+/// as [`super::widened`] gives them.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn eight_bits<const ROWS: usize>(
+    packed: &PackedMatrix,
+    x: &Activations,
+    wide: &[[[i16; 2]; 2]],
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+    [group, first]: [usize; 2],
+) -> usize {
+    let (inputs, block) = (packed.inputs, packed.block);
+    let (blocks, steps) = (inputs / block, block / STEP);
+    // Bytes of 4 inputs of 16 outputs.
+    let stride = LANES * STEP;
+    let kept = &packed.values[group * (inputs / STEP) * stride..][..inputs / STEP * stride];
+    let apart = inputs / STEP;
+    let values = &wide[first * apart..(first + ROWS) * apart];
+    let mut sums = begin::<ROWS>(packed, bias, group);
+    for at in 0..blocks {
+        let mut whole = [[_mm256_setzero_si256(); 2]; ROWS];
+        for step in at * steps..(at + 1) * steps {
+            let weights = [0, 1].map(|side| {
+                // SAFETY: `step` is below `inputs / 4` and `side` below 2, so the 32 bytes lie inside
+                // `kept`, which has `64 inputs / 4`; the load asks for no alignment.
+                let four = unsafe {
+                    _mm256_loadu_si256(kept.as_ptr().add(step * stride + side * 32).cast())
+                };
+                // Inputs 0 and 2 of eight outputs, and 1 and 3.
+                [_mm256_and_si256(four, _mm256_set1_epi16(255)), _mm256_srli_epi16::<8>(four)]
+            });
+            for (row, whole) in whole.iter_mut().enumerate() {
+                // SAFETY: `row` is below `ROWS` and `step` below `apart`, so the step lies inside
+                // `values`, which has `ROWS apart` of them.
+                let step = unsafe { values.get_unchecked(row * apart + step) };
+                for (half, two) in step.iter().enumerate() {
+                    let [low, high] = two.map(|value| u32::from(value as u16));
+                    let two = _mm256_set1_epi32((low | high << 16) as i32);
+                    for (whole, weights) in whole.iter_mut().zip(weights) {
+                        *whole = _mm256_add_epi32(*whole, _mm256_madd_epi16(weights[half], two));
+                    }
                 }
             }
         }
         let scales: &[f32] = &packed.scales[(group * blocks + at) * LANES..][..LANES];
-        let (low, high) = scales.split_at(8);
-        // SAFETY: both halves have 8 numbers of 4 bytes, and the load asks for no alignment.
-        let of_sides = unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] };
-        for (row, (whole, sums)) in whole.iter().zip(&mut sums).enumerate() {
-            let of_block = _mm256_set1_ps(of_blocks[row * blocks + at].scale);
-            for ((whole, sum), scale) in whole.iter().zip(sums).zip(of_sides) {
-                let scale = _mm256_mul_ps(scale, of_block);
-                *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(*whole), scale, *sum);
-            }
+        add(&mut sums, whole, scales, &x.blocks[first * blocks + at..], blocks);
+    }
+    write::<ROWS>(sums, y, packed.outputs, [group, first]);
+    ROWS
+}
+
+/// What the sums of some rows begin with.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn begin<const ROWS: usize>(
+    packed: &PackedMatrix,
+    bias: Option<&[f32]>,
+    group: usize,
+) -> [[__m256; 2]; ROWS] {
+    let width = LANES.min(packed.outputs - group * LANES);
+    let start = starts(bias, group * LANES, width);
+    [[load(&start[..8]), load(&start[8..])]; ROWS]
+}
+
+/// Adds what a block's whole sums of unsigned weights are worth. The block's activations of the rows are
+/// `apart` from each other in `of_blocks`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn add<const ROWS: usize>(
+    sums: &mut [[__m256; 2]; ROWS],
+    whole: [[__m256i; 2]; ROWS],
+    scales: &[f32],
+    of_blocks: &[BlockOfActivations],
+    apart: usize,
+) {
+    let scales = [load(&scales[..8]), load(&scales[8..])];
+    for (row, (whole, sums)) in whole.into_iter().zip(sums).enumerate() {
+        let BlockOfActivations { scale: of_block, correction } = of_blocks[row * apart];
+        for ((whole, sum), scale) in whole.into_iter().zip(sums).zip(scales) {
+            let whole = _mm256_add_epi32(whole, _mm256_set1_epi32(correction));
+            let scale = _mm256_mul_ps(scale, _mm256_set1_ps(of_block));
+            *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), scale, *sum);
         }
     }
+}
+
+/// Eight numbers.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn load(from: &[f32]) -> __m256 {
+    let eight: &[f32; 8] = from.first_chunk().unwrap_or(&[0.0; 8]);
+    // SAFETY: a vector is as large as eight numbers, and the load asks for no alignment.
+    unsafe { _mm256_loadu_ps(eight.as_ptr()) }
+}
+
+/// Keeps the sums of some rows, from one on, of a group's outputs, as many as there are.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn write<const ROWS: usize>(
+    sums: [[__m256; 2]; ROWS],
+    y: &mut [f32],
+    outputs: usize,
+    [group, first]: [usize; 2],
+) {
     let start = group * LANES;
+    let width = LANES.min(outputs - start);
     for (row, sums) in sums.into_iter().enumerate() {
         let mut lanes = [0.0f32; LANES];
-        let (low, high) = lanes.split_at_mut(8);
-        // SAFETY: both halves have 8 numbers of 4 bytes, and the store asks for no alignment.
-        unsafe {
-            _mm256_storeu_ps(low.as_mut_ptr(), sums[0]);
-            _mm256_storeu_ps(high.as_mut_ptr(), sums[1]);
+        for (to, sum) in lanes.as_chunks_mut::<8>().0.iter_mut().zip(sums) {
+            // SAFETY: a vector is as large as eight numbers, and the store asks for no alignment.
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), sum) };
         }
-        let y = &mut y[(first + row) * packed.outputs + start..][..width];
-        y.copy_from_slice(&lanes[..width]);
+        y[(first + row) * outputs + start..][..width].copy_from_slice(&lanes[..width]);
     }
 }

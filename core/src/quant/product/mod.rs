@@ -1,9 +1,13 @@
 //! `x W` with packed weights: int8 activations, integer sums a block, floating-point sums over
-//! blocks. A portable version, one for AVX2, one for AVX-512 with VNNI, and one for WebAssembly's
-//! SIMD; on one kind of machine all give the same bits.
+//! blocks. A portable version, one for AVX2, one for AVX-512 with VNNI, one for NEON, and one for
+//! WebAssembly's SIMD; on one kind of machine all give the same bits.
 
 #![cfg_attr(
-    any(target_arch = "x86_64", all(target_arch = "wasm32", target_feature = "simd128")),
+    any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        all(target_arch = "wasm32", target_feature = "simd128")
+    ),
     expect(
         unsafe_code,
         reason = "SIMD loads, stores and the calls behind a check, each with its proof"
@@ -14,6 +18,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod wasm;
 
@@ -21,6 +27,7 @@ use multiversion::multiversion;
 
 use super::packed::{Activations, LANES, PackedMatrix, STEP};
 use super::scheme::Number;
+use crate::parallel::{cores, each_part};
 use crate::{Error, Result};
 
 /// Rounds a block of activations to int8; what one step is worth (NaN where a value is NaN or
@@ -52,6 +59,12 @@ pub(super) fn quantize(from: &[f32], to: &mut [i8]) -> (f32, i32) {
     (scale, sum)
 }
 
+/// Activations, in bytes, that are multiplied with all weights before the next ones are: the second
+/// cache holds them. Every 16 outputs go through all of them.
+const HELD: usize = 1 << 17;
+/// Rows that tiles of every version divide.
+const TILES: usize = 12;
+
 impl PackedMatrix {
     /// `[rows, inputs]` to `[rows, outputs]`, with the bias added.
     ///
@@ -70,25 +83,38 @@ impl PackedMatrix {
         }
         let rows = x.len() / self.inputs;
         let mut y = vec![0.0; rows * self.outputs];
-        let x = self.activations(x);
+        let held = HELD / self.inputs / TILES * TILES;
+        let part = rows.div_ceil(cores()).next_multiple_of(TILES).min(held).max(TILES);
+        each_part(&mut y, (part * self.outputs).max(1), |number, y| {
+            let rows = y.len() / self.outputs;
+            let x = &x[number * part * self.inputs..][..rows * self.inputs];
+            self.product_of_rows(&self.activations(x), bias, y);
+        });
+        Ok(y)
+    }
+
+    /// The product by what this processor has.
+    fn product_of_rows(&self, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         {
             if avx512::is_here() {
                 // SAFETY: the processor has what the function was compiled for.
-                unsafe { avx512::product(self, &x, bias, &mut y) };
-                return Ok(y);
+                return unsafe { avx512::product(self, x, bias, y) };
             }
             if avx2::is_here() {
                 // SAFETY: the processor has what the function was compiled for.
-                unsafe { avx2::product(self, &x, bias, &mut y) };
-                return Ok(y);
+                return unsafe { avx2::product(self, x, bias, y) };
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        neon::product(self, x, bias, y);
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        wasm::product(self, &x, bias, &mut y);
-        #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
-        portable(self, &x, bias, &mut y);
-        Ok(y)
+        wasm::product(self, x, bias, y);
+        #[cfg(not(any(
+            target_arch = "aarch64",
+            all(target_arch = "wasm32", target_feature = "simd128")
+        )))]
+        portable(self, x, bias, y);
     }
 }
 
@@ -109,8 +135,11 @@ fn step(packed: &PackedMatrix, at: usize) -> [u8; LANES * STEP] {
 }
 
 /// The product in plain Rust, in loops that compilers turn into SIMD.
-#[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
-#[cfg_attr(all(target_arch = "wasm32", target_feature = "simd128"), allow(dead_code))]
+#[multiversion(targets("x86_64+avx2+fma"))]
+#[cfg_attr(
+    any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")),
+    allow(dead_code)
+)]
 pub(super) fn portable(
     packed: &PackedMatrix,
     x: &Activations,
@@ -148,6 +177,19 @@ pub(super) fn portable(
 #[inline(always)]
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(target_arch = "wasm32") { a * b + c } else { a.mul_add(b, c) }
+}
+
+/// Activations as numbers of 16 bits, of each step the first and the third, then the second and the
+/// fourth: unsigned weights are widened in that order by a mask and a shift.
+#[cfg(any(target_arch = "x86_64", all(target_arch = "wasm32", target_feature = "simd128")))]
+fn widened(values: &[i8]) -> Vec<[[i16; 2]; 2]> {
+    let steps = values.as_chunks::<STEP>().0.iter();
+    steps
+        .map(|step| {
+            let [first, second, third, fourth] = step.map(i16::from);
+            [[first, third], [second, fourth]]
+        })
+        .collect()
 }
 
 /// What the sums of a group of outputs begin with: the bias, or zero.
@@ -196,9 +238,9 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     fn wasm_versions() -> Vec<Product> {
         #[cfg(not(target_feature = "relaxed-simd"))]
-        return vec![wasm::product, wasm::widened];
+        return vec![wasm::product, wasm::product_of_words];
         #[cfg(target_feature = "relaxed-simd")]
-        return vec![wasm::product, wasm::widened, |packed, x, bias, y| {
+        return vec![wasm::product, wasm::product_of_words, |packed, x, bias, y| {
             wasm::product_of_bytes(packed, x, bias, y, wasm::Bytes::Undefined)
         }];
     }
@@ -233,6 +275,18 @@ mod tests {
                     unsafe { avx2::product(&packed, &x, bias, &mut found) };
                     prop_assert_eq!(&found, &expected);
                 }
+            }
+            #[cfg(target_arch = "aarch64")]
+            {
+                let mut found = vec![0.0; rows * outputs];
+                if neon::has_dot_products() {
+                    // SAFETY: the processor has what the function was compiled for.
+                    unsafe { neon::with_dot_products(&packed, &x, bias, &mut found) };
+                    prop_assert_eq!(&found, &expected);
+                    found.fill(7.0);
+                }
+                neon::without_dot_products(&packed, &x, bias, &mut found);
+                prop_assert_eq!(&found, &expected);
             }
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
             for version in wasm_versions() {

@@ -2,8 +2,10 @@
 //! is built for it.
 
 use std::arch::wasm32::*;
+use std::borrow::Cow;
 
-use super::{Activations, LANES, Number, PackedMatrix, STEP, starts};
+use super::super::packed::BlockOfActivations;
+use super::{Activations, LANES, Number, PackedMatrix, STEP, starts, widened};
 
 /// Outputs that are worked on together: half a group, whose sums fit the registers.
 const SIDE: usize = 8;
@@ -12,51 +14,74 @@ const SIDE: usize = 8;
 /// where half bytes are multiplied.
 const STEPS: usize = 8;
 
+/// Four activations of a row.
+trait Step: Copy {
+    /// All activations, step by step.
+    fn all(values: &[i8]) -> Cow<'_, [Self]>;
+    /// The activations, repeated, as they are multiplied.
+    fn splat(&self) -> [v128; 2];
+}
+
+/// As they are kept.
+#[cfg(target_feature = "relaxed-simd")]
+impl Step for [i8; STEP] {
+    fn all(values: &[i8]) -> Cow<'_, [Self]> {
+        Cow::Borrowed(values.as_chunks().0)
+    }
+
+    #[inline(always)]
+    fn splat(&self) -> [v128; 2] {
+        // SAFETY: it reads the four bytes that it is given.
+        [unsafe { v128_load32_splat(self.as_ptr().cast()) }; 2]
+    }
+}
+
+/// As numbers of 16 bits: the first and the third, then the second and the fourth.
+impl Step for [[i16; 2]; 2] {
+    fn all(values: &[i8]) -> Cow<'_, [Self]> {
+        Cow::Owned(widened(values))
+    }
+
+    #[inline(always)]
+    fn splat(&self) -> [v128; 2] {
+        // SAFETY: each load reads the two numbers that it is given.
+        [0, 1].map(|half| unsafe { v128_load32_splat(self[half].as_ptr().cast()) })
+    }
+}
+
 /// How 4 inputs of 4 outputs are multiplied with 4 activations.
 trait Way {
     /// Whether weights are multiplied unsigned, as they are kept, so that sums need the correction.
     const UNSIGNED: bool;
+    /// Activations as they are multiplied.
+    type Step: Step;
     /// Sixteen kept weights as they are multiplied.
     fn weights(kept: v128) -> [v128; 2];
-    /// Four activations, repeated, as they are multiplied.
-    #[inline(always)]
-    fn activations(four: v128) -> v128 {
-        four
-    }
     /// Adds the products of four outputs.
-    fn add(sums: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2];
+    fn add(sum: v128, weights: [v128; 2], activations: [v128; 2]) -> v128;
     /// The four outputs' sums.
-    fn total(sums: [v128; 2]) -> v128;
+    #[inline(always)]
+    fn total(sum: v128) -> v128 {
+        sum
+    }
 }
 
 /// By products of 16-bit numbers.
-#[cfg(any(test, not(target_feature = "relaxed-simd")))]
 struct Widened;
 
-#[cfg(any(test, not(target_feature = "relaxed-simd")))]
 impl Way for Widened {
     const UNSIGNED: bool = true;
+    type Step = [[i16; 2]; 2];
 
     #[inline(always)]
     fn weights(kept: v128) -> [v128; 2] {
-        [u16x8_extend_low_u8x16(kept), u16x8_extend_high_u8x16(kept)]
+        [v128_and(kept, u16x8_splat(255)), u16x8_shr(kept, 8)]
     }
 
     #[inline(always)]
-    fn activations(four: v128) -> v128 {
-        i16x8_extend_low_i8x16(four)
-    }
-
-    #[inline(always)]
-    fn add(sums: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2] {
-        // Each sum holds two halves of two outputs.
-        let add = |at: usize| i32x4_add(sums[at], i32x4_dot_i16x8(weights[at], activations));
-        [add(0), add(1)]
-    }
-
-    #[inline(always)]
-    fn total([low, high]: [v128; 2]) -> v128 {
-        i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(low, high), i32x4_shuffle::<1, 3, 5, 7>(low, high))
+    fn add(sum: v128, weights: [v128; 2], activations: [v128; 2]) -> v128 {
+        let sum = i32x4_add(sum, i32x4_dot_i16x8(weights[0], activations[0]));
+        i32x4_add(sum, i32x4_dot_i16x8(weights[1], activations[1]))
     }
 }
 
@@ -102,6 +127,7 @@ mod relaxed {
 
     impl<const SIGNED: bool> Way for Whole<SIGNED> {
         const UNSIGNED: bool = !SIGNED;
+        type Step = [i8; STEP];
 
         #[inline(always)]
         fn weights(kept: v128) -> [v128; 2] {
@@ -109,49 +135,18 @@ mod relaxed {
         }
 
         #[inline(always)]
-        fn add([sum, rest]: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2] {
-            [i32x4_relaxed_dot_i8x16_i7x16_add(activations, weights[0], sum), rest]
-        }
-
-        #[inline(always)]
-        fn total(sums: [v128; 2]) -> v128 {
-            sums[0]
+        fn add(sum: v128, weights: [v128; 2], activations: [v128; 2]) -> v128 {
+            i32x4_relaxed_dot_i8x16_i7x16_add(activations[0], weights[0], sum)
         }
     }
 
-    /// By products of half bytes, which are defined everywhere. Sums of two of them are at most
-    /// 2 * 127 * 15, so that eight of these sums fit 16 bits.
-    pub(super) struct Halves;
-
-    impl Way for Halves {
-        const UNSIGNED: bool = true;
-
-        #[inline(always)]
-        fn weights(kept: v128) -> [v128; 2] {
-            [v128_and(kept, u8x16_splat(15)), u8x16_shr(kept, 4)]
-        }
-
-        #[inline(always)]
-        fn add(sums: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2] {
-            let add = |at: usize| {
-                let products = i16x8_relaxed_dot_i8x16_i7x16(activations, weights[at]);
-                i16x8_add(sums[at], products)
-            };
-            [add(0), add(1)]
-        }
-
-        #[inline(always)]
-        fn total([low, high]: [v128; 2]) -> v128 {
-            let [low, high] = [low, high].map(|sums| i32x4_extadd_pairwise_i16x8(sums));
-            i32x4_add(low, i32x4_shl(high, 4))
-        }
-    }
-
-    /// By products of half bytes where weights are no more than these.
+    /// By products of half bytes, which are defined everywhere, where weights are no more than these.
+    /// Sums of two of them are at most 2 * 127 * 15, so that eight of these sums fit 16 bits.
     pub(super) struct Half;
 
     impl Way for Half {
         const UNSIGNED: bool = true;
+        type Step = [i8; STEP];
 
         #[inline(always)]
         fn weights(kept: v128) -> [v128; 2] {
@@ -159,12 +154,12 @@ mod relaxed {
         }
 
         #[inline(always)]
-        fn add([sum, rest]: [v128; 2], weights: [v128; 2], activations: v128) -> [v128; 2] {
-            [i16x8_add(sum, i16x8_relaxed_dot_i8x16_i7x16(activations, weights[0])), rest]
+        fn add(sum: v128, weights: [v128; 2], activations: [v128; 2]) -> v128 {
+            i16x8_add(sum, i16x8_relaxed_dot_i8x16_i7x16(activations[0], weights[0]))
         }
 
         #[inline(always)]
-        fn total([sum, _]: [v128; 2]) -> v128 {
+        fn total(sum: v128) -> v128 {
             i32x4_extadd_pairwise_i16x8(sum)
         }
     }
@@ -173,10 +168,7 @@ mod relaxed {
 /// As [`super::portable`].
 pub(super) fn product(packed: &PackedMatrix, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
     #[cfg(not(target_feature = "relaxed-simd"))]
-    match packed.number {
-        Number::Int4 => groups::<Widened, true, 2>(packed, x, bias, y),
-        _ => groups::<Widened, false, 2>(packed, x, bias, y),
-    }
+    product_of_words(packed, x, bias, y);
     #[cfg(target_feature = "relaxed-simd")]
     product_of_bytes(packed, x, bias, y, Bytes::here());
 }
@@ -196,16 +188,21 @@ pub(super) fn product_of_bytes(
         (Number::Int4, _) => groups::<relaxed::Whole<false>, true, 3>(packed, x, bias, y),
         (_, Bytes::Unsigned) => groups::<relaxed::Whole<false>, false, 3>(packed, x, bias, y),
         (_, Bytes::Signed) => groups::<relaxed::Whole<true>, false, 3>(packed, x, bias, y),
-        (_, Bytes::Undefined) => groups::<relaxed::Halves, false, 2>(packed, x, bias, y),
+        (_, Bytes::Undefined) => groups::<Widened, false, 4>(packed, x, bias, y),
     }
 }
 
 /// As [`product`] without relaxed SIMD.
-#[cfg(test)]
-pub(super) fn widened(packed: &PackedMatrix, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
+#[cfg(any(test, not(target_feature = "relaxed-simd")))]
+pub(super) fn product_of_words(
+    packed: &PackedMatrix,
+    x: &Activations,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+) {
     match packed.number {
-        Number::Int4 => groups::<Widened, true, 2>(packed, x, bias, y),
-        _ => groups::<Widened, false, 2>(packed, x, bias, y),
+        Number::Int4 => groups::<Widened, true, 4>(packed, x, bias, y),
+        _ => groups::<Widened, false, 4>(packed, x, bias, y),
     }
 }
 
@@ -216,6 +213,8 @@ fn groups<W: Way, const FOUR: bool, const TILE: usize>(
     y: &mut [f32],
 ) {
     let rows = x.values.len() / packed.inputs;
+    let values = W::Step::all(&x.values);
+    let x = (values.as_ref(), x.blocks.as_slice());
     for side in 0..packed.outputs.div_ceil(SIDE) {
         let mut row = 0;
         while row < rows {
@@ -232,17 +231,17 @@ fn groups<W: Way, const FOUR: bool, const TILE: usize>(
 }
 
 /// Products of some steps of rows by 8 outputs, the lower or upper half of a group; weights and the first
-/// row's activations begin at the first step, and rows are `inputs` apart.
+/// row's activations begin at the first step, and rows are `apart` steps apart.
 #[inline(always)]
 fn products<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     weights: &[u8],
-    values: &[i8],
-    inputs: usize,
+    values: &[W::Step],
+    apart: usize,
     steps: usize,
 ) -> [[v128; 2]; ROWS] {
     let stride = if FOUR { 32 } else { 64 };
-    assert!(weights.len() >= steps * stride && values.len() >= (ROWS - 1) * inputs + steps * STEP);
-    let mut sums = [[[i32x4_splat(0); 2]; 2]; ROWS];
+    assert!(weights.len() >= steps * stride && values.len() >= (ROWS - 1) * apart + steps);
+    let mut sums = [[i32x4_splat(0); 2]; ROWS];
     for step in 0..steps {
         let mut quarters = [[i32x4_splat(0); 2]; 2];
         for (number, quarter) in quarters.iter_mut().enumerate() {
@@ -257,39 +256,37 @@ fn products<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
             });
         }
         for (row, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: `row` is below `ROWS` and `step` below `steps`, so the four bytes lie inside
-            // `values` (asserted above); the load asks for no alignment.
-            let four = unsafe {
-                v128_load32_splat(values.as_ptr().add(row * inputs + step * STEP).cast())
-            };
-            let four = W::activations(four);
-            for (sums, weights) in sums.iter_mut().zip(quarters) {
-                *sums = W::add(*sums, weights, four);
+            // SAFETY: `row` is below `ROWS` and `step` below `steps`, so the step lies inside `values`
+            // (asserted above).
+            let activations = unsafe { values.get_unchecked(row * apart + step) }.splat();
+            for (sum, weights) in sums.iter_mut().zip(quarters) {
+                *sum = W::add(*sum, weights, activations);
             }
         }
     }
     sums.map(|sums| sums.map(W::total))
 }
 
-/// Some rows by 8 outputs, the lower or upper half of a group.
+/// Some rows by 8 outputs, the lower or upper half of a group. Activations are steps, and what blocks of
+/// them are worth.
 #[inline(always)]
 fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     packed: &PackedMatrix,
-    x: &Activations,
+    (values, of_blocks): (&[W::Step], &[BlockOfActivations]),
     bias: Option<&[f32]>,
     y: &mut [f32],
     side: usize,
     first: usize,
 ) {
     let (inputs, block) = (packed.inputs, packed.block);
-    let (blocks, steps) = (inputs / block, block / STEP);
+    let (blocks, steps, apart) = (inputs / block, block / STEP, inputs / STEP);
     let (group, upper) = (side / 2, usize::from(UPPER));
     // Bytes of 4 inputs of 16 outputs.
     let stride = if FOUR { 32 } else { 64 };
-    let whole_group = inputs / STEP * stride;
+    let whole_group = apart * stride;
     let weights: &[u8] = &packed.values[group * whole_group..(group + 1) * whole_group];
-    let values: &[i8] = &x.values[first * inputs..(first + ROWS) * inputs];
-    let of_blocks = &x.blocks[first * blocks..(first + ROWS) * blocks];
+    let values = &values[first * apart..(first + ROWS) * apart];
+    let of_blocks = &of_blocks[first * blocks..(first + ROWS) * blocks];
     let width = SIDE.min(packed.outputs - side * SIDE);
     let start = starts(bias, side * SIDE, width);
     let mut sums = [[load4(&start[..4]), load4(&start[4..8])]; ROWS];
@@ -297,9 +294,9 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
         let mut whole = [[i32x4_splat(0); 2]; ROWS];
         for first in (0..steps).step_by(STEPS) {
             let weights = &weights[(at * steps + first) * stride..];
-            let values = &values[at * block + first * STEP..];
+            let values = &values[at * steps + first..];
             let steps = STEPS.min(steps - first);
-            let products = products::<W, ROWS, FOUR, UPPER>(weights, values, inputs, steps);
+            let products = products::<W, ROWS, FOUR, UPPER>(weights, values, apart, steps);
             for (whole, products) in whole.iter_mut().flatten().zip(products.as_flattened()) {
                 *whole = i32x4_add(*whole, *products);
             }

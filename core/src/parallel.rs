@@ -1,0 +1,56 @@
+//! Work on all cores, by a caller who is not one of many workers already: whoever runs batches side by
+//! side keeps one core for each.
+
+/// On how many cores [`each_part`] works here.
+pub(crate) fn cores() -> usize {
+    #[cfg(not(target_arch = "wasm32"))]
+    if rayon::current_thread_index().is_none() {
+        return rayon::current_num_threads();
+    }
+    1
+}
+
+/// Works on the parts of a slice, all but the last of one size, and tells each its number.
+///
+/// # Panics
+/// With parts of size 0.
+pub(crate) fn each_part<T: Send>(
+    values: &mut [T],
+    size: usize,
+    work: impl Fn(usize, &mut [T]) + Send + Sync,
+) {
+    #[cfg(not(target_arch = "wasm32"))]
+    if values.len() > size && cores() > 1 {
+        use rayon::prelude::*;
+        return values
+            .par_chunks_mut(size)
+            .enumerate()
+            .for_each(|(number, part)| work(number, part));
+    }
+    values.chunks_mut(size).enumerate().for_each(|(number, part)| work(number, part));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn parts_are_counted_from_the_front() {
+        for length in [0, 1, 7, 8, 9] {
+            let mut values = vec![0; length];
+            each_part(&mut values, 4, |number, part| part.fill(number + 1));
+            let expected: Vec<usize> = (0..length).map(|at| at / 4 + 1).collect();
+            assert_eq!(values, expected);
+        }
+    }
+
+    #[test]
+    #[cfg(not(target_arch = "wasm32"))]
+    fn one_of_many_workers_works_alone() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        assert_eq!(pool.install(cores), 1);
+        assert!(cores() >= 1);
+    }
+}

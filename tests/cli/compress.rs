@@ -309,6 +309,17 @@ fn zeros_of_a_pruned_model_stay() {
     }
 }
 
+/// Of all files in a folder.
+fn bytes_in(folder: impl AsRef<Path>) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| match entry.metadata().unwrap() {
+            found if found.is_dir() => bytes_in(entry.path()),
+            found => found.len(),
+        })
+        .sum()
+}
+
 #[test]
 fn students_learn_from_a_teacher() {
     let folder = Folder::new();
@@ -365,6 +376,23 @@ fn students_learn_from_a_teacher() {
         let vectors = embed(&format!("{out}/model"), &folder, &[]);
         assert_eq!(vectors[0].len(), 16);
     }
+    // Few steps embed the texts whose turn comes alone, and learn the same.
+    let lines: Vec<String> = (0..12_000).map(|at| format!("{at} {}", TEXTS[at % 6])).collect();
+    let many = folder.write("many.txt", lines.join("\n"));
+    let learn = |cache: &str, out: &str, steps: &str, batch: &str| {
+        let out = folder.arg(out);
+        kiln(&["distill", "--teacher", &teacher, "--texts", &many, "--keep-blocks", "1"])
+            .env("XDG_CACHE_HOME", cache)
+            .args(["--steps", steps, "--batch-size", batch, "--max-length", "16", "-o", &out])
+            .assert()
+            .success();
+        losses(&out)
+    };
+    let (few, all) = (folder.arg("few"), folder.arg("all"));
+    let alone = learn(&few, "few-alone", "2", "4");
+    learn(&all, "many", "10", "600");
+    assert_eq!(alone, learn(&all, "few-kept", "2", "4"));
+    assert!(2 * bytes_in(&few) < bytes_in(&all), "{} {}", bytes_in(&few), bytes_in(&all));
     let error = failure(kiln(&["distill", "-o", &folder.arg("x")]).args(common));
     assert!(error.contains("--keep-blocks"), "{error}");
     let fails = |changes: &str| {

@@ -23,7 +23,7 @@ use crate::data::{Batch, DataSet, Text};
 use crate::embedding::BLOCK;
 use crate::eval::{Cache, Encoder, ModelEncoder, fingerprint};
 use crate::model::{folders, load_embedder};
-use crate::recipe::{Distillation, Recipe};
+use crate::recipe::{Distillation, Recipe, Stage};
 use crate::terminal::Terminal;
 
 /// The teachers of a run, each loaded when a stage first asks for it.
@@ -126,11 +126,17 @@ impl<B: TrainingBackend> Lesson<B> {
         self.pairs.iter().map(one).collect()
     }
 
-    /// Checks that the student can learn this, and embeds all texts of the stage once.
+    /// Checks that the student can learn this, and embeds all texts of the stage once, where it will
+    /// see most of them; few of many are embedded when their turn comes.
     ///
     /// # Errors
     /// Vectors of another width than the teacher's; [`kiln_core::Error::Cancelled`] after Ctrl-C.
-    pub(super) fn prepare(&self, student: &EmbeddingModel<B>, sets: &[DataSet]) -> Result<()> {
+    pub(super) fn prepare(
+        &self,
+        student: &EmbeddingModel<B>,
+        sets: &[DataSet],
+        stage: &Stage,
+    ) -> Result<()> {
         let Distillation { vectors, scores, .. } = self.settings;
         let (own, theirs) = (student.dimensions(), self.teacher.embedder.model.dimensions());
         if vectors > 0.0 && own != theirs {
@@ -139,7 +145,9 @@ impl<B: TrainingBackend> Lesson<B> {
                  model.new.dimensions = {theirs}, or learn from the scores alone (vectors = 0, scores = 1)"
             );
         }
-        if (vectors == 0.0 && scores == 0.0) || !self.kept {
+        let examples: usize = sets.iter().map(DataSet::len).sum();
+        let drawn = stage.steps.saturating_mul(stage.batch_size * stage.accumulation);
+        if (vectors == 0.0 && scores == 0.0) || !self.kept || drawn < examples / 2 {
             return Ok(());
         }
         let [query, document] = self.prompts();

@@ -164,7 +164,7 @@ fn rank<B: TrainingBackend>(
         let lesson = lessons.of(number, trainee.model.backbone.layers())?;
         trainee = enter_stage(trainee, recipe, number, lesson, &device)?;
         if let Some(lesson) = lesson {
-            lesson.prepare(&trainee.model, &plan.sets[number])?;
+            lesson.prepare(&trainee.model, &plan.sets[number], stage)?;
         }
         let kept = restored.take().filter(|_| first > 0 || stage.keep_optimizer);
         let mut optimizers = kept.unwrap_or_else(|| optimizers::<B>(stage));

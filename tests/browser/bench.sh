@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures kiln-embed beside transformers.js in Chromium: bytes moved, time to the first vector, texts
-# per second, in f32 and int8, one thread each unless told otherwise. Needs wasm/build.sh, the release build of train-native,
-# KILN_PYTHON and KILN_MINILM (see tests/run.sh).
+# per second, in f32 and int8, one thread each unless told otherwise. Needs wasm/build.sh,
+# train-native (KILN_NATIVE, or the release build), KILN_PYTHON and KILN_MINILM (see tests/run.sh).
 #
 #   tests/browser/bench.sh TEXTS.json [--json]              texts: a JSON array of strings
 #   tests/browser/bench.sh TEXTS.json --cores 2 [--json]    our workers and the peer's threads: take a hundred texts
@@ -16,7 +16,7 @@ if [ ! -d "$cache/transformers-js/node_modules/@huggingface/transformers" ]; the
   # Scripts fetch the native runtime, which a browser does not need.
   npm install --silent --no-fund --no-audit --ignore-scripts --prefix "$cache/transformers-js" @huggingface/transformers
 fi
-native="${CARGO_TARGET_DIR:-target}/release/train-native"
+native="${KILN_NATIVE:-${CARGO_TARGET_DIR:-target}/release/train-native}"
 models="$cache/browser-bench"
 if [ ! -e "$models/.complete-2" ]; then
   rm -rf "$models"

@@ -42,6 +42,12 @@ afterEach(async () => {
   await context.close();
 });
 
+/** All workers end, and what they compute, when the browser gets to it. */
+const workersEnd = async () => {
+  for (let waited = 0; page.workers().length > 0 && waited < 100; waited++) await page.waitForTimeout(100);
+  assert.equal(page.workers().length, 0);
+};
+
 /** What a load says that fails. */
 const failure = (source, options = {}) =>
   page.evaluate(
@@ -139,8 +145,7 @@ test("many texts are shared by several workers, and are the vectors of one", asy
   assert.match(found.wrong, /none such/);
   assert.equal(page.workers().length, 1 + 3);
   await page.evaluate(() => window.models.forEach((model) => model.dispose()));
-  await page.waitForTimeout(200);
-  assert.equal(page.workers().length, 0);
+  await workersEnd();
 });
 
 test("a worker that cannot be had is done without", async () => {
@@ -326,7 +331,7 @@ test("what is wrong with a file is said in one line", async () => {
     assert.ok(!said.includes("\n") && !/panicked|unreachable/.test(said), said);
   }
   assert.match(await failure("/models/model.kiln", { device: "abacus" }), /"abacus" is unknown; known are/);
-  assert.equal(page.workers().length, 0, "a failed load leaves no worker behind");
+  await workersEnd();
 });
 
 test("a damaged file is downloaded once, not again", async () => {
@@ -415,9 +420,7 @@ test("dispose ends the worker and what waits", async () => {
     return [await run, await model.embed("a").catch((error) => error.message)];
   }, MODEL);
   assert.deepEqual(said, ["the embedder is disposed", "the embedder is disposed"]);
-  // The batch that was being computed is ended too, when the browser gets to it.
-  for (let waited = 0; page.workers().length > 0 && waited < 100; waited++) await page.waitForTimeout(100);
-  assert.equal(page.workers().length, 0);
+  await workersEnd();
 });
 
 test("memory stays flat over fifty loads and disposals", async (run) => {

@@ -159,8 +159,7 @@ impl State {
             return;
         };
         let entries = Rc::new(entries);
-        // What was said of the last run is no longer so.
-        self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.is_error));
+        self.forget_notice();
         self.parts().borrow_mut().indexing = Some(stop.clone());
         let (total, start) = (entries.len(), now());
         let what: Rc<str> = what.into();

@@ -154,6 +154,11 @@ impl State {
         self.notice.set(Some(Notice { text: text.into(), is_error: true }));
     }
 
+    /// What was said of an earlier run is no longer so; failures stay.
+    pub(crate) fn forget_notice(&self) {
+        self.notice.update(|notice| *notice = notice.take().filter(|notice| notice.is_error));
+    }
+
     /// Tells of a failure, unless the reader stopped the run.
     pub(crate) fn tell(&self, failure: &Failure) {
         if !failure.aborted {
@@ -229,11 +234,16 @@ impl State {
                     let former = {
                         let parts = self.parts();
                         let mut parts = parts.borrow_mut();
-                        parts.embedder.replace(Rc::new(embedder))
+                        (parts.embedder.replace(Rc::new(embedder)), parts.index.take())
                     };
-                    if let Some(former) = former {
-                        former.dispose();
+                    if let Some(embedder) = former.0 {
+                        embedder.dispose();
                     }
+                    // Its vectors are not this model's.
+                    if let Some(index) = former.1 {
+                        index.dispose();
+                    }
+                    self.forget_notice();
                     let seconds = now() - start;
                     let bytes = bytes.borrow().values().sum();
                     self.model.set(Model::Ready { name, info, seconds, bytes });

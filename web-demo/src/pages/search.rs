@@ -47,8 +47,6 @@ struct Found {
 struct Results {
     /// The text that was searched for.
     asked: String,
-    /// Whether the best sentences are marked.
-    is_marked: bool,
     by_meaning: Vec<Found>,
     by_words: Vec<Found>,
     milliseconds: f64,
@@ -59,6 +57,8 @@ struct Results {
 pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
     let state = expect_context::<State>();
     let results = RwSignal::new(None::<Results>);
+    // Whether what is shown is still to be replaced.
+    let busy = RwSignal::new(false);
     let turns = Turns::new();
     // Passages that are added while a query stands are found by it, but not one by one.
     let settled = Memo::new(move |_| match state.job.with(Option::is_some) {
@@ -70,7 +70,9 @@ pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
         settled.track();
         let ready = state.model.with(|model| model.info().is_some());
         let is_latest = turns.next();
-        if !ready || asked == Query::Text(String::new()) {
+        let asks = ready && asked != Query::Text(String::new());
+        busy.set(asks);
+        if !asks {
             results.set(None);
             return;
         }
@@ -79,18 +81,22 @@ pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
             if !is_latest() {
                 return;
             }
-            match search(state, &asked).await {
-                Ok(found) if is_latest() => {
-                    results.set(Some(found.clone()));
-                    if let Query::Text(text) = &asked
-                        && let Ok(marked) = mark_sentences(state, text, found).await
-                        && is_latest()
-                    {
-                        results.set(Some(marked));
-                    }
+            let show = |found| is_latest().then(|| results.set(Some(found)));
+            let searched = async {
+                let found = search(state, &asked).await?;
+                if show(found.clone()).is_some()
+                    && let Query::Text(text) = &asked
+                {
+                    show(mark_sentences(state, text, found).await?);
                 }
-                Err(failure) if is_latest() && !failure.aborted => state.fail(failure.message),
-                _ => {}
+                Ok(())
+            };
+            let searched: Result<()> = searched.await;
+            if is_latest() {
+                busy.set(false);
+                if let Err(failure) = searched {
+                    state.tell(&failure);
+                }
             }
         });
     });
@@ -135,7 +141,7 @@ pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
         </div>
         <Collection />
         {move || match results.get() {
-            Some(results) => view! { <Columns results query /> }.into_any(),
+            Some(results) => view! { <Columns results query busy /> }.into_any(),
             None => view! { <Start query /> }.into_any(),
         }}
     }
@@ -182,10 +188,10 @@ fn Start(query: RwSignal<Query>) -> impl IntoView {
 }
 
 #[component]
-fn Columns(results: Results, query: RwSignal<Query>) -> impl IntoView {
+fn Columns(results: Results, query: RwSignal<Query>, busy: RwSignal<bool>) -> impl IntoView {
     let note = format!("{} ms", results.milliseconds.round());
     view! {
-        <div class="columns" data-asked=results.asked aria-busy=(!results.is_marked).to_string()>
+        <div class="columns" data-asked=results.asked aria-busy=move || busy.get().to_string()>
             <section aria-labelledby="by-meaning">
                 <h2 id="by-meaning">"By meaning " <small>{note}</small></h2>
                 <Hits found=results.by_meaning query is_cosine=true />
@@ -272,7 +278,7 @@ async fn search(state: State, query: &Query) -> Result<Results> {
         }
         None => Vec::new(),
     };
-    Ok(Results { asked, is_marked: like.is_some(), by_meaning, by_words, milliseconds })
+    Ok(Results { asked, by_meaning, by_words, milliseconds })
 }
 
 /// Marks the sentence of each passage that is nearest to the query.
@@ -295,6 +301,5 @@ async fn mark_sentences(state: State, query: &str, mut results: Results) -> Resu
             found.marks = best.map(|at| ranges[at].clone()).into_iter().collect();
         }
     }
-    results.is_marked = true;
     Ok(results)
 }

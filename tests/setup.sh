@@ -59,11 +59,14 @@ wasm() {
 }
 
 wasm_rust() {
-  rustc --print target-libdir --target wasm32-unknown-unknown 2>/dev/null | xargs -r ls >/dev/null 2>&1 && return
+  local parts
+  parts=$(rustc --print sysroot)/lib/rustlib
+  [ -d "$parts/wasm32-unknown-unknown/lib" ] && [ -d "$parts/src/rust/library" ] && return
   [ -x /usr/bin/rustc ] && [ -d /usr/lib/rustlib/src/rust/library ] && return
   echo "setup: Rust for wasm32"
-  if command -v rustup >/dev/null && rustup target add wasm32-unknown-unknown >/dev/null 2>&1; then return; fi
-  # Where no target can be downloaded: Debian's Rust with the sources of the standard library.
+  if command -v rustup >/dev/null && rustup target add wasm32-unknown-unknown >/dev/null 2>&1 &&
+    rustup component add rust-src >/dev/null 2>&1; then return; fi
+  # Where that cannot be downloaded: Debian's Rust with the sources of the standard library.
   debian rustc-web cargo-web rust-web-src
 }
 

@@ -1,7 +1,8 @@
 # How to build for wasm32, for tests/wasm.sh and wasm/build.sh, which source it from the project's
-# root: the rustup target where there is one, else Debian's Rust, which builds the standard library
-# from its sources. Sets wasm_cargo, wasm_flags, wasm_triple, wasm_built, wasm_bindgen and cache; what is
+# root: rustup's Rust where it has the target and the standard library's sources (for with_threads), else
+# Debian's, which builds that library each time. Sets wasm_cargo, wasm_flags, wasm_triple, wasm_built, wasm_bindgen and cache; what is
 # built with it shares a target folder of its own, and with it the crates from the registry.
+# with_relaxed_simd and with_threads run a command whose builds have those.
 
 cache="${KILN_CACHE:-$HOME/.cache/kiln}"
 wasm_triple=wasm32-unknown-unknown
@@ -11,16 +12,14 @@ wasm_bindgen="$cache/wasm-bindgen-$(grep -A1 '^name = "wasm-bindgen"$' Cargo.loc
 export PATH="$cache/node-24/node_modules/.bin:$PATH"
 
 export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS='--cfg getrandom_backend="wasm_js" -C target-feature=+simd128'
-# Runs a command whose builds have relaxed SIMD too.
 with_relaxed_simd() { RUSTC_WORKSPACE_WRAPPER="$PWD/tests/wasm-relaxed.sh" "$@"; }
 
 wasm_flags=(--target "$wasm_triple")
-libdir=$(rustc --print target-libdir --target "$wasm_triple" 2>/dev/null || true)
-if [ -n "$libdir" ] && [ -d "$libdir" ]; then
+sysroot=$(rustc --print sysroot)
+if [ -d "$sysroot/lib/rustlib/$wasm_triple/lib" ] && [ -d "$sysroot/lib/rustlib/src/rust/library" ]; then
   wasm_cargo=(cargo)
 else
   # The linker comes from the ordinary toolchain.
-  sysroot=$(rustc --print sysroot)
   host=$(rustc -vV | sed -n 's/^host: //p')
   export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER="$sysroot/lib/rustlib/$host/bin/rust-lld"
   export RUSTC_BOOTSTRAP=1 PATH="/usr/bin:$PATH"
@@ -28,3 +27,14 @@ else
   wasm_flags+=(-Z build-std=std,panic_abort)
   export PATH="$cache/node-24/node_modules/.bin:$PATH"
 fi
+
+# All crates, and the standard library, have to be built anew for a memory that threads share. The target
+# folder is another one, since what lets cargo do that is seen by build scripts, who would run each time.
+with_threads() {
+  local flags="$CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS,+atomics,+bulk-memory,+mutable-globals" argument
+  for argument in shared-memory import-memory max-memory=4294967296 export=__wasm_init_tls export=__tls_size export=__tls_align export=__tls_base; do
+    flags+=" -C link-arg=--$argument"
+  done
+  RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$CARGO_TARGET_DIR-threads" CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="$flags" \
+    "$@" -Z build-std=std,panic_abort
+}

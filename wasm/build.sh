@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the npm package kiln-embed into wasm/pkg: three builds of the core (with relaxed SIMD, without for
-# browsers that lack it, and for WebGPU), made small by wasm-opt, and the package's JavaScript. wasm-opt takes
-# minutes; KILN_WASM_OPT=-O1 sets another level where only the tests need the package.
+# Builds the npm package kiln-embed into wasm/pkg: four builds of the core (with relaxed SIMD, without for
+# browsers that lack it, with threads too, and for WebGPU), made small by wasm-opt, and the package's JavaScript.
+# wasm-opt takes minutes; KILN_WASM_OPT=-O1 sets another level where only the tests need the package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/wasm-env.sh
@@ -10,16 +10,22 @@ out=wasm/pkg
 rm -rf "$out.new"
 mkdir -p "$out.new"
 cp wasm/js/* wasm/package.json wasm/README.md "$out.new/"
-for build in simd relaxed webgpu; do
+for build in simd relaxed threads webgpu; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int
     --enable-mutable-globals --enable-reference-types --enable-multivalue)
   compile=("${wasm_cargo[@]}" build --release "${wasm_flags[@]}" -p kiln-wasm)
   level=-O3
+  built="$wasm_built"
   case "$build" in
     relaxed)
       features+=(--enable-relaxed-simd)
       compile=(with_relaxed_simd "${compile[@]}")
+      ;;
+    threads)
+      features+=(--enable-relaxed-simd --enable-threads)
+      compile=(with_threads with_relaxed_simd "${compile[@]}" --no-default-features --features threads)
+      built="${CARGO_TARGET_DIR}-threads/$wasm_triple"
       ;;
     webgpu)
       compile+=(--features webgpu)
@@ -29,7 +35,7 @@ for build in simd relaxed webgpu; do
   esac
   "${compile[@]}"
   "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$out.new/$build" \
-    "$wasm_built/release/kiln_wasm.wasm"
+    "$built/release/kiln_wasm.wasm"
   file="$out.new/$build/kiln_wasm_bg.wasm"
   "$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:-$level}" "${features[@]}" "$file" -o "$file.small"
   mv "$file.small" "$file"

@@ -1,13 +1,17 @@
 //! Work on all cores, by a caller who is not one of many workers already: whoever runs batches side by
 //! side keeps one core for each.
 
+use rayon::prelude::*;
+
+/// Whether there can be threads: in WebAssembly only in the build whose memory they share.
+const THREADS: bool = cfg!(any(not(target_arch = "wasm32"), target_feature = "atomics"));
+
 /// On how many cores [`each_part`] works here.
 pub(crate) fn cores() -> usize {
-    #[cfg(not(target_arch = "wasm32"))]
-    if rayon::current_thread_index().is_none() {
-        return rayon::current_num_threads();
+    if !THREADS || rayon::current_thread_index().is_some() {
+        return 1;
     }
-    1
+    rayon::current_num_threads()
 }
 
 /// Works on the parts of a slice, all but the last of one size, and tells each its number.
@@ -19,9 +23,7 @@ pub(crate) fn each_part<T: Send>(
     size: usize,
     work: impl Fn(usize, &mut [T]) + Send + Sync,
 ) {
-    #[cfg(not(target_arch = "wasm32"))]
     if values.len() > size && cores() > 1 {
-        use rayon::prelude::*;
         return values
             .par_chunks_mut(size)
             .enumerate()

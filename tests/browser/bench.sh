@@ -4,7 +4,8 @@
 # train-native (KILN_NATIVE, or the release build), KILN_PYTHON and KILN_MINILM (see tests/run.sh).
 #
 #   tests/browser/bench.sh TEXTS.json [--json]              texts: a JSON array of strings
-#   tests/browser/bench.sh TEXTS.json --cores 2 [--json]    our workers and the peer's threads: take a hundred texts
+#   tests/browser/bench.sh TEXTS.json --cores 2 [--json]    two threads each
+#   tests/browser/bench.sh TEXTS.json --cores 2 --workers   our workers and the peer's threads: take a hundred texts
 #   tests/browser/bench.sh TEXTS.json --webgpu [--json]     on WebGPU's software adapter: take few texts
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -85,6 +85,11 @@ test("search: index, find, more like this, reload, without a network", async () 
   // The page kept itself at its second visit.
   await page.evaluate(() => navigator.serviceWorker.ready);
   await open();
+  assert.ok(await page.evaluate(() => crossOriginIsolated));
+  await page.getByRole("link", { name: "Models" }).click();
+  const cores = await page.evaluate(() => navigator.hardwareConcurrency);
+  if (cores > 1) await page.getByRole("cell", { name: `${Math.min(cores, 8)} threads` }).waitFor();
+  await page.getByRole("link", { name: "Search" }).click();
   await context.setOffline(true);
   await open();
   await count(PASSAGES);

@@ -5,6 +5,7 @@ import { after, afterEach, before, beforeEach, test } from "node:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { createRequire } from "node:module";
+import { pageMemory } from "./memory.mjs";
 import { serve } from "./server.mjs";
 import { cosine, native } from "./vectors.mjs";
 
@@ -424,18 +425,8 @@ test("dispose ends the worker and what waits", async () => {
 });
 
 test("memory stays flat over fifty loads and disposals", async (run) => {
-  // Memory of the browser's page processes, in megabytes.
-  const session = await browser.newBrowserCDPSession();
-  const resident = async () => {
-    const { processInfo } = await session.send("SystemInfo.getProcessInfo");
-    const pages = processInfo.filter(({ type }) => type === "renderer");
-    return pages.map(({ id }) => (Number(readFileSync(`/proc/${id}/statm`, "utf8").split(" ")[1]) * 4096) / 1e6).reduce((sum, one) => sum + one, 0);
-  };
-  try {
-    await resident();
-  } catch (error) {
-    return run.skip(`memory of processes cannot be read here: ${error.message}`);
-  }
+  const resident = await pageMemory(browser);
+  if (typeof resident === "string") return run.skip(resident);
   const again = (times) => page.evaluate(async ([url, times]) => {
     for (let time = 0; time < times; time++) {
       const model = await window.kiln.Embedder.load(url);

@@ -18,6 +18,8 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
   let down = false;
   /** Paths that break off once, and after how many bytes. */
   const cuts = new Map();
+  /** Paths that are not there. */
+  const missing = new Set();
   const server = createServer((request, response) => {
     const path = decodeURIComponent(new URL(request.url, "http://x").pathname);
     const isQuestion = request.method === "HEAD";
@@ -32,7 +34,7 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
     let size;
     try {
       const stat = statSync(file);
-      if (!stat.isFile()) throw new Error();
+      if (!stat.isFile() || missing.has(path)) throw new Error();
       size = stat.size;
     } catch {
       response.writeHead(404);
@@ -60,6 +62,7 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
     url: `http://127.0.0.1:${server.address().port}`,
     seen,
     cuts,
+    missing,
     /** Bytes of files that were sent. */
     bytes: () => bytes,
     setDown: (value) => (down = value),

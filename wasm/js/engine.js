@@ -8,36 +8,74 @@ const RELAXED = new Uint8Array([
   253, 128, 2, 11,
 ]);
 
+/** Makes the core's memory that of `count` more workers, and has them compute. */
+async function startThreads(core, count) {
+  const workers = Array.from({ length: count }, () => new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: "kiln-embed thread" }));
+  try {
+    const shared = core.shared();
+    await Promise.all(
+      workers.map(
+        (worker) =>
+          new Promise((resolve, reject) => {
+            worker.onmessage = ({ data: failure }) => (failure === undefined ? resolve() : reject(new Error(failure)));
+            worker.onerror = (event) => reject(new Error(event.message || "a thread's files could not be loaded"));
+            worker.postMessage(shared);
+          }),
+      ),
+    );
+    core.startThreads(count);
+  } catch (error) {
+    for (const worker of workers) worker.terminate();
+    throw error;
+  }
+}
+
 const BUILDS = {
   webgpu: () => import("./webgpu/kiln_wasm.js"),
+  threads: () => import("./threads/kiln_wasm.js"),
   relaxed: () => import("./relaxed/kiln_wasm.js"),
   simd: () => import("./simd/kiln_wasm.js"),
 };
 
-/** Compiles a build once. */
+/** Compiles a build once; `threads` is with how many the one computes that has some. */
 const compiled = new Map();
-function build(name) {
+function build(name, threads) {
   if (!compiled.has(name)) {
     compiled.set(
       name,
       BUILDS[name]().then(async (core) => {
-        await core.default();
-        return core;
+        if (name !== "threads") {
+          await core.default();
+          return core;
+        }
+        try {
+          await core.default();
+          await startThreads(core, threads);
+          return core;
+        } catch (error) {
+          throw Object.assign(new Error(`threads cannot be had: ${error.message}`, { cause: error }), { name: "ThreadsError" });
+        }
       }),
     );
   }
   return compiled.get(name);
 }
 
+/** Whether this thread may wait for others, and share a memory with them. */
+const canShare = () => globalThis.crossOriginIsolated === true && typeof WorkerGlobalScope === "function" && typeof Worker === "function";
+
 /** The builds that this browser can run, the fastest first. */
-function builds() {
-  return WebAssembly.validate(RELAXED) ? ["relaxed", "simd"] : ["simd"];
+function builds(threads) {
+  if (!WebAssembly.validate(RELAXED)) return ["simd"];
+  return threads > 1 && canShare() ? ["threads", "relaxed", "simd"] : ["relaxed", "simd"];
 }
 
-/** The fastest build. */
+/** The fastest build for one thread. */
 async function core() {
-  return build(builds()[0]);
+  return build(builds(1)[0]);
 }
+
+const NAMES = { simd: "SIMD", relaxed: "relaxed SIMD", threads: "relaxed SIMD" };
 
 /** An AbortError, as fetch throws it. */
 export function aborted() {
@@ -108,22 +146,22 @@ class Session {
   /** Rejects the run that waits for the GPU. */
   #reject;
 
-  constructor(model, device) {
+  constructor(model, device, threads = 1) {
     this.model = model;
-    this.info = { ...JSON.parse(model.info()), device };
+    this.info = { ...JSON.parse(model.info()), device, threads };
   }
 
   /**
    * Reads a model: `{ kiln: Uint8Array, weights }` or `{ files: [[path, Uint8Array], ..], weights }`. `auto` measures
    * where there is a GPU, and falls back to the CPU, with a warning, where the GPU fails.
    */
-  static async open(files, device, warn = console.warn) {
+  static async open(files, device, threads, warn = console.warn) {
     const adapter = device === "cpu" ? undefined : await gpuAdapter();
     if (device === "webgpu") {
       if (!adapter) throw new Error("this browser has no WebGPU adapter; use device: \"cpu\"");
       return Session.#onGpu(files, adapter);
     }
-    const cpu = await Session.#onCpu(files, warn);
+    const cpu = await Session.#onCpu(files, threads, warn);
     if (!adapter || isSoftware(adapter)) return cpu;
     let gpu;
     try {
@@ -143,14 +181,15 @@ class Session {
   }
 
   /** A build that does not compile here, or fails the model's own test, is left for the next one, with a warning. */
-  static async #onCpu(files, warn) {
-    const names = builds();
+  static async #onCpu(files, threads, warn) {
+    const names = builds(threads);
     for (const [at, name] of names.entries()) {
       try {
-        const model = await read(await build(name), files, "cpu");
-        return new Session(model, `cpu (wasm, ${name === "relaxed" ? "relaxed SIMD" : "SIMD"})`);
+        const model = await read(await build(name, threads), files, "cpu");
+        const used = name === "threads" ? threads : 1;
+        return new Session(model, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
       } catch (error) {
-        const ofBuild = error instanceof WebAssembly.CompileError || String(error).includes("fails the test");
+        const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError" || String(error).includes("fails the test");
         if (!ofBuild || at + 1 === names.length) throw error;
         warn(`kiln-embed: ${error.message}; the ${names[at + 1]} build is used instead of ${name}`);
       }
@@ -273,10 +312,10 @@ export class Engine {
   }
 
   #actions = {
-    open: async ({ device, ...files }) => {
+    open: async ({ device, threads, ...files }) => {
       this.#session?.free();
       this.#session = undefined;
-      this.#session = await Session.open(files, device);
+      this.#session = await Session.open(files, device, threads);
       return [this.#session.info];
     },
     embed: async ({ texts, options }, onProgress, isAborted) => {

@@ -8,11 +8,21 @@ const WORTH = 4 * SHARE;
 const LARGE = 64 * 2 ** 20;
 /** Most workers unless asked. */
 const USUAL = 4;
+/** Most threads unless asked; the matrices of small models are no work for more. */
+const THREADS = 8;
 
-/** How many workers compute: as asked, or one for each core as long as the model is small. */
-export function workersFor(asked, bytes) {
+const cores = () => globalThis.navigator?.hardwareConcurrency ?? 1;
+
+/** With how many threads a worker computes where it may: as asked, or one for each core, which several workers have already. */
+export function threadsFor(asked, workers) {
   if (asked !== "auto") return asked;
-  return bytes > LARGE ? 1 : Math.min(USUAL, globalThis.navigator?.hardwareConcurrency ?? 1);
+  return workers === "auto" ? Math.min(THREADS, cores()) : 1;
+}
+
+/** How many workers compute: as asked, or one for each core as long as the model is small and has no threads. */
+export function workersFor(asked, bytes, threads) {
+  if (asked !== "auto") return asked;
+  return bytes > LARGE || threads > 1 ? 1 : Math.min(USUAL, cores());
 }
 
 export class Helpers {

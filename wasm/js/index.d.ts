@@ -31,9 +31,15 @@ export interface LoadOptions {
   /** Compute in a worker, so that the page never waits. `false` computes in this thread, for those who are in a worker of their own. Default: true. */
   worker?: boolean;
   /**
-   * How many workers compute on the CPU, each with the model in its memory. They are started when a call has more
-   * than a hundred texts, and share these. `auto` (the default) takes one for each core, at most 4, and a single one
-   * for models over 64 MB or without `cache`.
+   * How many threads compute on the CPU, with one model in one memory: each text is done sooner. They need a page that
+   * is isolated (`crossOriginIsolated`), a worker, and relaxed SIMD; elsewhere there is one. `auto` (the default) takes
+   * one for each core, at most 8, or a single one where `workers` is a number.
+   */
+  threads?: "auto" | number;
+  /**
+   * How many workers compute on the CPU, each with the model in its memory. They are started when a call has 64 texts
+   * or more, and share these. `auto` (the default) takes one for each core, at most 4, and a single one
+   * for models over 64 MB, without `cache`, or where there are threads.
    */
   workers?: "auto" | number;
   /**
@@ -95,6 +101,8 @@ export interface ModelInfo {
   readonly weights: string | null;
   /** Where it computes, for people. */
   readonly device: string;
+  /** Threads that compute in one memory. */
+  readonly threads: number;
 }
 
 /** Why a text gets its vector. */

@@ -3,7 +3,7 @@
 import { LocalCalls, WorkerCalls } from "./calls.js";
 import { cosine } from "./cosine.js";
 import { clearCache, modelFiles } from "./files.js";
-import { Helpers, workersFor } from "./helpers.js";
+import { Helpers, threadsFor, workersFor } from "./helpers.js";
 import * as store from "./store.js";
 
 export { clearCache, cosine };
@@ -32,15 +32,17 @@ export class Embedder {
     this.#helpers = helpers;
   }
 
-  static async load(source, { device = "auto", cache = true, worker = true, workers = "auto", weights = "kept", onProgress, signal } = {}) {
+  static async load(source, { device = "auto", cache = true, worker = true, workers = "auto", threads = "auto", weights = "kept", onProgress, signal } = {}) {
     if (!DEVICES.includes(device)) throw new RangeError(`device ${JSON.stringify(device)} is unknown; known are ${DEVICES.join(", ")}`);
-    if (workers !== "auto" && !(Number.isInteger(workers) && workers > 0)) throw new RangeError(`workers is ${JSON.stringify(workers)}, neither "auto" nor a whole number above 0`);
-    const on = (device, options) => opened(source, { device, cache, worker, weights, ...options });
+    for (const [name, count] of Object.entries({ workers, threads })) {
+      if (count !== "auto" && !(Number.isInteger(count) && count > 0)) throw new RangeError(`${name} is ${JSON.stringify(count)}, neither "auto" nor a whole number above 0`);
+    }
+    const on = (device, options) => opened(source, { device, cache, worker, weights, threads: threadsFor(threads, workers), ...options });
     const { calls, info, bytes } = await on(device, { onProgress, signal });
     onProgress?.({ stage: "ready" });
     // What is not kept would be downloaded once more for each of them.
     const many = worker && (cache || workers !== "auto");
-    const most = many ? workersFor(workers, bytes) - 1 : 0;
+    const most = many ? workersFor(workers, bytes, info.threads) - 1 : 0;
     const helpers = info.device.startsWith("cpu") ? new Helpers(async () => (await on("cpu")).calls, most) : undefined;
     return new Embedder(calls, info, () => on("cpu"), helpers);
   }
@@ -125,7 +127,7 @@ export class Embedder {
 }
 
 /** Where a model's calls go, what it is, and how many bytes it has. */
-async function opened(source, { device, cache, worker, weights, onProgress, signal }) {
+async function opened(source, { device, cache, worker, weights, threads, onProgress, signal }) {
   const calls = worker ? new WorkerCalls() : new LocalCalls();
   try {
     let kept = false;
@@ -137,7 +139,7 @@ async function opened(source, { device, cache, worker, weights, onProgress, sign
       // Bytes of the caller's own stay the caller's.
       const own = source instanceof ArrayBuffer || ArrayBuffer.isView(source);
       const transfer = own ? [] : [...new Set(parts(files).map((part) => part.buffer))];
-      return calls.call("open", { ...files, device, weights: String(weights) }, { signal, transfer });
+      return calls.call("open", { ...files, device, threads, weights: String(weights) }, { signal, transfer });
     };
     let info;
     try {

@@ -6,6 +6,8 @@
 mod device;
 mod index;
 mod model;
+#[cfg(feature = "threads")]
+mod threads;
 
 pub use index::VectorIndex;
 pub use model::{Job, Model, ModelFiles, TextLens};

@@ -5,13 +5,14 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { createRequire } from "node:module";
 import { parseArgs } from "node:util";
+import { pageMemory } from "../memory.mjs";
 import { serve } from "../server.mjs";
 
 const { values: options } = parseArgs({
   options: {
     texts: { type: "string" }, models: { type: "string" }, peer: { type: "string" }, pkg: { type: "string" },
     playwright: { type: "string" }, chromium: { type: "string" }, batch: { type: "string", default: "16" },
-    seconds: { type: "string", default: "8" }, cores: { type: "string", default: "1" }, webgpu: { type: "boolean", default: false }, json: { type: "boolean", default: false },
+    seconds: { type: "string", default: "8" }, cores: { type: "string", default: "1" }, workers: { type: "boolean", default: false }, webgpu: { type: "boolean", default: false }, json: { type: "boolean", default: false },
   },
 });
 const { chromium } = createRequire(`${options.playwright}/`)("playwright-core");
@@ -26,16 +27,9 @@ const browser = await chromium.launch({
   executablePath: options.chromium, args: ["--no-sandbox", "--disable-background-networking", ...(options.webgpu ? gpu : [])],
 });
 
-/** Memory of the browser's processes that have pages, in megabytes; NaN where it cannot be read. */
-async function resident() {
-  try {
-    const { processInfo } = await (await browser.newBrowserCDPSession()).send("SystemInfo.getProcessInfo");
-    const pages = processInfo.filter(({ type }) => type === "renderer");
-    return pages.reduce((sum, { id }) => sum + (Number(readFileSync(`/proc/${id}/statm`, "utf8").split(" ")[1]) * 4096) / 1e6, 0);
-  } catch {
-    return NaN;
-  }
-}
+const memory = await pageMemory(browser);
+/** In megabytes; NaN where it cannot be read. */
+const resident = typeof memory === "string" ? () => NaN : memory;
 
 const runs = options.webgpu
   ? [
@@ -51,6 +45,7 @@ const runs = options.webgpu
       ["int8", "kiln-embed", "kiln", "/models/int8.kiln", "cpu"],
       ["int8", "transformers.js", "peer", "q8", "wasm"],
     ];
+const cores = Number(options.cores);
 const rows = [];
 let exact;
 for (const [precision, name, who, what, device] of runs) {
@@ -59,7 +54,7 @@ for (const [precision, name, who, what, device] of runs) {
   await page.goto(`${server.url}/page/page.html`);
   await page.waitForFunction(() => window.measure);
   const from = server.bytes();
-  const found = await page.evaluate((args) => window.measure(...args), [who, what, device, texts, Number(options.batch), Number(options.seconds), Number(options.cores)]);
+  const found = await page.evaluate((args) => window.measure(...args), [who, what, device, texts, Number(options.batch), Number(options.seconds), ...(who === "kiln" && options.workers ? [1, cores] : [cores, 1])]);
   exact ??= found.vectors;
   const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
   const cosines = found.vectors.map((vector, at) => dot(vector, exact[at]) / Math.sqrt(dot(vector, vector) * dot(exact[at], exact[at])));

@@ -2,22 +2,22 @@
 
 const length = (vector) => Math.hypot(...vector);
 
-async function kiln(model, device, cores) {
+async function kiln(model, device, threads, workers) {
   const { Embedder } = await import("/pkg/index.js");
-  const embedder = await Embedder.load(model, { cache: false, device, workers: cores });
+  const embedder = await Embedder.load(model, { cache: false, device, threads, workers });
   return {
     device: embedder.device,
     embed: async (texts) => (await embedder.embed(texts)).map((vector) => Array.from(vector)),
   };
 }
 
-async function transformersJs(dtype, device, cores) {
+async function transformersJs(dtype, device, threads) {
   const { pipeline, env } = await import("/peer/dist/transformers.min.js");
   env.allowRemoteModels = false;
   env.allowLocalModels = true;
   env.localModelPath = "/models/";
   env.backends.onnx.wasm.wasmPaths = "/ort/";
-  env.backends.onnx.wasm.numThreads = cores;
+  env.backends.onnx.wasm.numThreads = threads;
   env.useBrowserCache = false;
   const extract = await pipeline("feature-extraction", "onnx", { dtype, device });
   return {
@@ -27,12 +27,12 @@ async function transformersJs(dtype, device, cores) {
 }
 
 /** Time to the first vector, then texts per second over rounds of all texts. */
-window.measure = async (who, what, device, texts, batch, seconds, cores) => {
-  if (cores > 1 && !crossOriginIsolated) throw new Error("the peer's threads need a page that is isolated");
+window.measure = async (who, what, device, texts, batch, seconds, threads, workers) => {
+  if (threads > 1 && !crossOriginIsolated) throw new Error("threads need a page that is isolated");
   const start = performance.now();
-  const model = await (who === "kiln" ? kiln : transformersJs)(what, device, cores);
+  const model = await (who === "kiln" ? kiln : transformersJs)(what, device, threads, workers);
   // Our workers share the texts of a call.
-  if (who === "kiln" && cores > 1) batch = texts.length;
+  if (who === "kiln" && workers > 1) batch = texts.length;
   const first = (await model.embed([texts[0]]))[0];
   const cold = performance.now() - start;
   const vectors = [];

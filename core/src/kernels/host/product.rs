@@ -1,4 +1,4 @@
-//! Products of f32 matrices on one core: natively the gemm crate's, in WebAssembly ones of our own.
+//! Products of f32 matrices: natively the gemm crate's, on one core, in WebAssembly ones of our own.
 //! There, that crate's tiles take more registers than engines have, and know nothing of relaxed SIMD's
 //! multiply-and-add; ours are 1.2 and 1.6 times as fast without it and with it.
 
@@ -94,6 +94,7 @@ mod tiles {
     };
 
     use super::Strided;
+    use crate::parallel::{cores, each_part};
 
     /// Rows of a tile. Two by sixteen is what x86-64's registers hold: eight sums, four numbers of `y`
     /// and one of `x`.
@@ -103,6 +104,8 @@ mod tiles {
     const WIDE: usize = 4 * VECTORS;
     /// Numbers of `x` in strips at once; they stay in the second cache.
     const HELD: usize = 1 << 16;
+    /// Products of numbers that are worth another core.
+    const WORTH: usize = 1 << 20;
 
     pub(super) fn product(
         x: Strided<'_>,
@@ -116,29 +119,37 @@ mod tiles {
         if rows == 0 || columns == 0 {
             return;
         }
+        let cores = if rows * inner * columns < WORTH { 1 } else { cores() };
         let mut wide = vec![[0.0f32; WIDE]; columns.div_ceil(WIDE) * inner];
-        for (number, strip) in wide.chunks_exact_mut(inner.max(1)).enumerate() {
-            let first = number * WIDE;
-            let width = WIDE.min(columns - first);
-            for (k, strip) in strip.iter_mut().enumerate() {
-                let from = &y.values[k * y.row + first * y.column..];
-                match y.column {
-                    1 => strip[..width].copy_from_slice(&from[..width]),
-                    apart => {
-                        for (to, from) in strip[..width].iter_mut().zip(from.iter().step_by(apart))
-                        {
-                            *to = *from;
+        let part = (columns.div_ceil(WIDE).div_ceil(cores) * inner).max(1);
+        each_part(&mut wide, part, |number, wide| {
+            let first = number * part / inner.max(1) * WIDE;
+            for (number, strip) in wide.chunks_exact_mut(inner.max(1)).enumerate() {
+                let first = first + number * WIDE;
+                let width = WIDE.min(columns - first);
+                for (k, strip) in strip.iter_mut().enumerate() {
+                    let from = &y.values[k * y.row + first * y.column..];
+                    match y.column {
+                        1 => strip[..width].copy_from_slice(&from[..width]),
+                        apart => {
+                            let from = from.iter().step_by(apart);
+                            for (to, from) in strip[..width].iter_mut().zip(from) {
+                                *to = *from;
+                            }
                         }
                     }
                 }
             }
-        }
-        let held = (HELD / inner.max(1) / HIGH).clamp(1, rows.div_ceil(HIGH));
-        let mut high = vec![[0.0f32; HIGH]; held * inner];
-        for first in (0..rows).step_by(held * HIGH) {
-            let rows = (held * HIGH).min(rows - first);
+        });
+        let most = (HELD / inner.max(1) / HIGH).max(1) * HIGH;
+        let part = rows.div_ceil(cores).next_multiple_of(HIGH).min(most);
+        let end = (rows * stride).min(to.len());
+        each_part(&mut to[..end], part * stride, |number, to| {
+            let first = number * part;
+            let rows = part.min(rows - first);
+            let mut high = vec![[0.0f32; HIGH]; rows.div_ceil(HIGH) * inner];
             for (number, strip) in high.chunks_exact_mut(inner.max(1)).enumerate() {
-                for at in 0..HIGH.min(rows.saturating_sub(number * HIGH)) {
+                for at in 0..HIGH.min(rows - number * HIGH) {
                     let from = &x.values[(first + number * HIGH + at) * x.row..];
                     for (strip, from) in strip.iter_mut().zip(from.iter().step_by(x.column)) {
                         strip[at] = *from;
@@ -150,8 +161,8 @@ mod tiles {
                 let width = WIDE.min(columns - left);
                 for number in 0..rows.div_ceil(HIGH) {
                     let sums = tile(&high[number * inner..][..inner], wide, scale);
-                    let top = first + number * HIGH;
-                    for (at, sums) in sums.iter().enumerate().take(rows - number * HIGH) {
+                    let top = number * HIGH;
+                    for (at, sums) in sums.iter().enumerate().take(rows - top) {
                         let to = &mut to[(top + at) * stride + left..][..width];
                         to.copy_from_slice(&sums[..width]);
                         if let Some(bias) = bias {
@@ -160,7 +171,7 @@ mod tiles {
                     }
                 }
             }
-        }
+        });
     }
 
     /// Two rows by sixteen columns.

@@ -1,0 +1,123 @@
+// kiln-embed with threads, in pages that are isolated, by tests/browser.sh.
+
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, test } from "node:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { createRequire } from "node:module";
+import { pageMemory } from "./memory.mjs";
+import { serve } from "./server.mjs";
+import { cosine, native } from "./vectors.mjs";
+
+const { KILN_PKG, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
+const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
+const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
+const MODEL = "/models/model.kiln";
+
+let browser, server, context, page, warnings;
+
+before(async () => {
+  browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking"] });
+  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS }, { isolated: true });
+});
+after(async () => {
+  await browser?.close();
+  server?.close();
+});
+beforeEach(async () => {
+  context = await browser.newContext();
+  page = await context.newPage();
+  warnings = [];
+  page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
+  page.on("console", (message) => message.type() === "warning" && warnings.push(message.text()));
+  await page.goto(`${server.url}/page/page.html`);
+  await page.waitForFunction(() => window.kiln);
+});
+afterEach(async () => {
+  server.missing.clear();
+  await context.close();
+});
+
+const embed = (source, options, given = texts) =>
+  page.evaluate(
+    async ([source, options, texts]) => {
+      const model = await window.kiln.Embedder.load(source, { device: "cpu", ...options });
+      const vectors = (await model.embed(texts, { batchTokens: 1024 })).map((vector) => [...vector]);
+      model.dispose();
+      return { info: model.info, vectors };
+    },
+    [source, options, given],
+  );
+const least = (vectors, to) => Math.min(...vectors.map((vector, at) => cosine(vector, to[at])));
+
+for (const [file, known] of [["model", "native"], ["f32", "native-f32"], ["mini", "native-mini"]]) {
+  test(`vectors of several threads are the native ones: ${file}`, async () => {
+    const { info, vectors } = await embed(`/models/${file}.kiln`, { threads: 3 });
+    assert.equal(info.device, "cpu (wasm, relaxed SIMD, 3 threads)");
+    assert.equal(info.threads, 3);
+    assert.ok(least(vectors, native(`${known}.jsonl`)) > 0.999, `${least(vectors, native(`${known}.jsonl`))}`);
+    // In whatever order parts are computed, each is computed alike.
+    const again = await embed(`/models/${file}.kiln`, { threads: 2 });
+    assert.deepEqual(again.vectors, vectors);
+    assert.deepEqual(warnings, []);
+  });
+}
+
+test("as many threads as cores, unless told otherwise or several workers compute", async () => {
+  const cores = await page.evaluate(() => navigator.hardwareConcurrency);
+  assert.equal((await embed(MODEL, {})).info.threads, Math.min(cores, 8));
+  assert.equal((await embed(MODEL, { workers: 2 })).info.device, "cpu (wasm, relaxed SIMD)");
+  assert.equal((await embed(MODEL, { worker: false })).info.threads, 1);
+  assert.equal((await embed(MODEL, { threads: 1 })).info.threads, 1);
+  await assert.rejects(embed(MODEL, { threads: 0.5 }), /threads is 0\.5, neither/);
+});
+
+test("long texts, aborts, an index and a lens, while threads compute", async () => {
+  const found = await page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url, { threads: 2, device: "cpu" });
+    const one = await window.kiln.Embedder.load(url, { threads: 1, device: "cpu" });
+    const long = Array.from({ length: 40 }, (_, at) => `${at} ${"the harbour is closed because of the storm ".repeat(1 + (at % 40))}`);
+    const [many, few] = [await model.embed(long), await one.embed(long)];
+    const furthest = Math.max(...many.map((vector, at) => Math.max(...vector.map((x, i) => Math.abs(x - few[at][i])))));
+    const stop = new AbortController();
+    const onProgress = () => stop.abort();
+    const aborted = await model.embed([...long, ...long], { signal: stop.signal, onProgress }).then(() => "it ended", (error) => error.name);
+    const index = await window.kiln.Index.create({ dimensions: model.dimensions });
+    await index.add(many.map((vector, id) => ({ id, vector })));
+    const [hit] = await index.search(few[7], { k: 1 });
+    const lens = await model.lens("The old lighthouse");
+    index.dispose();
+    return { furthest, aborted, hit: hit.id, heads: lens.heads.length };
+  }, MODEL);
+  // Both builds compute alike.
+  assert.equal(found.furthest, 0);
+  assert.deepEqual([found.aborted, found.hit], ["AbortError", 7]);
+  assert.ok(found.heads > 3);
+});
+
+test("where threads cannot be had one computes, and that is said", async () => {
+  server.missing.add("/pkg/thread.js");
+  const { info, vectors } = await embed(MODEL, { threads: 2 });
+  assert.equal(info.device, "cpu (wasm, relaxed SIMD)");
+  assert.ok(least(vectors, native("native.jsonl")) > 0.999);
+  assert.match(warnings.join("\n"), /threads cannot be had: .*relaxed build is used/);
+});
+
+test("threads end with their model", async (run) => {
+  const resident = await pageMemory(browser);
+  if (typeof resident === "string") return run.skip(resident);
+  const again = async (times) => {
+    for (let time = 0; time < times; time++) await embed(MODEL, { threads: 2 }, ["a boat"]);
+  };
+  await again(5);
+  const early = await resident();
+  await again(20);
+  let late = await resident();
+  // The memory that ended workers shared is given back some seconds later.
+  for (let waited = 0; late > early && waited < 20; waited++) {
+    await page.waitForTimeout(1000);
+    late = await resident();
+  }
+  run.diagnostic(`${early.toFixed(0)} MB after 5 loads, ${late.toFixed(0)} MB after 25`);
+  assert.ok(late < early + 150, `${early} MB after 5 loads, ${late} MB after 25`);
+});

@@ -129,9 +129,11 @@ mod tiles {
                 let width = WIDE.min(columns - first);
                 for (k, strip) in strip.iter_mut().enumerate() {
                     let from = &y.values[k * y.row + first * y.column..];
-                    match y.column {
-                        1 => strip[..width].copy_from_slice(&from[..width]),
-                        apart => {
+                    match (y.column, from.first_chunk()) {
+                        // Copies of a size that is not known are calls.
+                        (1, Some(from)) if width == WIDE => *strip = *from,
+                        (1, _) => strip[..width].copy_from_slice(&from[..width]),
+                        (apart, _) => {
                             let from = from.iter().step_by(apart);
                             for (to, from) in strip[..width].iter_mut().zip(from) {
                                 *to = *from;
@@ -164,7 +166,10 @@ mod tiles {
                     let top = number * HIGH;
                     for (at, sums) in sums.iter().enumerate().take(rows - top) {
                         let to = &mut to[(top + at) * stride + left..][..width];
-                        to.copy_from_slice(&sums[..width]);
+                        match <&mut [f32; WIDE]>::try_from(&mut *to) {
+                            Ok(to) => *to = *sums,
+                            Err(_) => to.copy_from_slice(&sums[..width]),
+                        }
                         if let Some(bias) = bias {
                             to.iter_mut().zip(&bias[left..]).for_each(|(to, bias)| *to += bias);
                         }

@@ -10,9 +10,8 @@ use super::{Activations, LANES, Number, PackedMatrix, STEP, starts, widened};
 /// Outputs that are worked on together: half a group, whose sums fit the registers.
 const SIDE: usize = 8;
 
-/// Steps of four inputs whose products are added before the sums are totalled: as many as 16 bits hold
-/// where half bytes are multiplied.
-const STEPS: usize = 8;
+/// Steps of four inputs whose products sums of 16 bits hold, where half bytes are multiplied.
+const NARROW: usize = 8;
 
 /// Four activations of a row.
 trait Step: Copy {
@@ -59,11 +58,8 @@ trait Way {
     fn weights(kept: v128) -> [v128; 2];
     /// Adds the products of four outputs.
     fn add(sum: v128, weights: [v128; 2], activations: [v128; 2]) -> v128;
-    /// The four outputs' sums.
-    #[inline(always)]
-    fn total(sum: v128) -> v128 {
-        sum
-    }
+    /// The four outputs' sums of 32 bits, where products are added to narrower ones first.
+    const TOTAL: Option<fn(v128) -> v128> = None;
 }
 
 /// By products of 16-bit numbers.
@@ -158,10 +154,7 @@ mod relaxed {
             i16x8_add(sum, i16x8_relaxed_dot_i8x16_i7x16(activations[0], weights[0]))
         }
 
-        #[inline(always)]
-        fn total(sum: v128) -> v128 {
-            i32x4_extadd_pairwise_i16x8(sum)
-        }
+        const TOTAL: Option<fn(v128) -> v128> = Some(i32x4_extadd_pairwise_i16x8);
     }
 }
 
@@ -230,41 +223,34 @@ fn groups<W: Way, const FOUR: bool, const TILE: usize>(
     }
 }
 
-/// Products of some steps of rows by 8 outputs, the lower or upper half of a group; weights and the first
-/// row's activations begin at the first step, and rows are `apart` steps apart.
+/// Adds the products of one step of rows by 8 outputs, the lower or upper half of a group, to their sums.
+///
+/// # Safety
+/// `weights` points to the step's weights, 32 bytes where they have four bits and 64 else, and each of
+/// `values` to the step of a row.
 #[inline(always)]
-fn products<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
-    weights: &[u8],
-    values: &[W::Step],
-    apart: usize,
-    steps: usize,
-) -> [[v128; 2]; ROWS] {
-    let stride = if FOUR { 32 } else { 64 };
-    assert!(weights.len() >= steps * stride && values.len() >= (ROWS - 1) * apart + steps);
-    let mut sums = [[i32x4_splat(0); 2]; ROWS];
-    for step in 0..steps {
-        let mut quarters = [[i32x4_splat(0); 2]; 2];
-        for (number, quarter) in quarters.iter_mut().enumerate() {
-            let from = if FOUR { 16 * number } else { 16 * (2 * usize::from(UPPER) + number) };
-            // SAFETY: `step` is below `steps` and `from + 16` at most `stride`, so the 16 bytes lie
-            // inside `weights` (asserted above); the load asks for no alignment.
-            let kept = unsafe { v128_load(weights.as_ptr().add(step * stride + from).cast()) };
-            *quarter = W::weights(match (FOUR, UPPER) {
-                (true, false) => v128_and(kept, u8x16_splat(15)),
-                (true, true) => u8x16_shr(kept, 4),
-                (false, _) => kept,
-            });
-        }
-        for (row, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: `row` is below `ROWS` and `step` below `steps`, so the step lies inside `values`
-            // (asserted above).
-            let activations = unsafe { values.get_unchecked(row * apart + step) }.splat();
-            for (sum, weights) in sums.iter_mut().zip(quarters) {
-                *sum = W::add(*sum, weights, activations);
-            }
+unsafe fn add_step<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
+    sums: &mut [[v128; 2]; ROWS],
+    weights: *const u8,
+    values: [*const W::Step; ROWS],
+) {
+    let weights: [[v128; 2]; 2] = std::array::from_fn(|number| {
+        let from = if FOUR { 16 * number } else { 16 * (2 * usize::from(UPPER) + number) };
+        // SAFETY: the 16 bytes lie among the step's; the load asks for no alignment.
+        let kept = unsafe { v128_load(weights.add(from).cast()) };
+        W::weights(match (FOUR, UPPER) {
+            (true, false) => v128_and(kept, u8x16_splat(15)),
+            (true, true) => u8x16_shr(kept, 4),
+            (false, _) => kept,
+        })
+    });
+    for (values, sums) in values.into_iter().zip(sums) {
+        // SAFETY: it points to a step.
+        let activations = unsafe { &*values }.splat();
+        for (sum, weights) in sums.iter_mut().zip(weights) {
+            *sum = W::add(*sum, weights, activations);
         }
     }
-    sums.map(|sums| sums.map(W::total))
 }
 
 /// Some rows by 8 outputs, the lower or upper half of a group. Activations are steps, and what blocks of
@@ -289,26 +275,56 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     let of_blocks = &of_blocks[first * blocks..(first + ROWS) * blocks];
     let width = SIDE.min(packed.outputs - side * SIDE);
     let start = starts(bias, side * SIDE, width);
+    let scales = &packed.scales[group * blocks * LANES..(group + 1) * blocks * LANES];
+    assert!(
+        steps * blocks == apart
+            && weights.len() == apart * stride
+            && values.len() == ROWS * apart
+            && of_blocks.len() == ROWS * blocks
+            && scales.len() == blocks * LANES
+    );
     let mut sums = [[load4(&start[..4]), load4(&start[4..8])]; ROWS];
     for at in 0..blocks {
-        let mut whole = [[i32x4_splat(0); 2]; ROWS];
-        for first in (0..steps).step_by(STEPS) {
-            let weights = &weights[(at * steps + first) * stride..];
-            let values = &values[at * steps + first..];
-            let steps = STEPS.min(steps - first);
-            let products = products::<W, ROWS, FOUR, UPPER>(weights, values, apart, steps);
-            for (whole, products) in whole.iter_mut().flatten().zip(products.as_flattened()) {
-                *whole = i32x4_add(*whole, *products);
+        // SAFETY: `at` is below `blocks` and `row` below `ROWS`, so it lies inside (asserted above).
+        let of_blocks: [&BlockOfActivations; ROWS] =
+            std::array::from_fn(|row| unsafe { of_blocks.get_unchecked(row * blocks + at) });
+        let mut whole =
+            of_blocks.map(|block| [i32x4_splat(if W::UNSIGNED { block.correction } else { 0 }); 2]);
+        let add = |sums: &mut [[v128; 2]; ROWS], mut step: usize, end: usize| {
+            // Not by a number of steps that is known: without branches in between, compilers load all that
+            // is multiplied first, and run out of registers.
+            while step < end {
+                // SAFETY: `step` is below `(at + 1) * steps`, so that it lies inside the weights and each
+                // row's activations (asserted above).
+                unsafe {
+                    let values = std::array::from_fn(|row| values.as_ptr().add(row * apart + step));
+                    let weights = weights.as_ptr().add(step * stride);
+                    add_step::<W, ROWS, FOUR, UPPER>(sums, weights, values);
+                }
+                step += 1;
+            }
+        };
+        let end = (at + 1) * steps;
+        match W::TOTAL {
+            None => add(&mut whole, at * steps, end),
+            Some(total) => {
+                for first in (at * steps..end).step_by(NARROW) {
+                    let mut sums = [[i32x4_splat(0); 2]; ROWS];
+                    add(&mut sums, first, end.min(first + NARROW));
+                    for (to, sum) in whole.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+                        *to = i32x4_add(*to, total(*sum));
+                    }
+                }
             }
         }
-        let scales = &packed.scales[(group * blocks + at) * LANES + upper * SIDE..][..SIDE];
-        let scales = [load4(&scales[..4]), load4(&scales[4..])];
+        let scales: [v128; 2] = std::array::from_fn(|quarter| {
+            let from = at * LANES + upper * SIDE + 4 * quarter;
+            // SAFETY: four numbers from there on lie inside the block's 16 (asserted above).
+            unsafe { v128_load(scales.as_ptr().add(from).cast()) }
+        });
         for (row, (whole, sums)) in whole.into_iter().zip(&mut sums).enumerate() {
-            let of_block = of_blocks[row * blocks + at];
-            let correction = i32x4_splat(if W::UNSIGNED { of_block.correction } else { 0 });
-            let of_block = f32x4_splat(of_block.scale);
+            let of_block = f32x4_splat(of_blocks[row].scale);
             for ((whole, sum), scale) in whole.into_iter().zip(sums).zip(scales) {
-                let whole = i32x4_add(whole, correction);
                 let whole = f32x4_convert_i32x4(whole);
                 *sum = f32x4_add(f32x4_mul(whole, f32x4_mul(scale, of_block)), *sum);
             }
@@ -317,6 +333,11 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     for (row, sums) in sums.into_iter().enumerate() {
         let y = &mut y[(first + row) * packed.outputs + side * SIDE..][..width];
         for (to, sum) in y.chunks_mut(4).zip(sums) {
+            if let Ok(to) = <&mut [f32; 4]>::try_from(&mut *to) {
+                // SAFETY: a vector is as large as four numbers; the store asks for no alignment.
+                unsafe { v128_store(to.as_mut_ptr().cast(), sum) };
+                continue;
+            }
             let lanes = [
                 f32x4_extract_lane::<0>(sum),
                 f32x4_extract_lane::<1>(sum),

@@ -1,7 +1,5 @@
 //! Finds a model: a folder, or a Hub id with its cache.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -25,11 +23,7 @@ pub fn open_folder(path: &Path) -> Result<Box<dyn Folder>> {
     if path.is_dir() {
         return Ok(Box::new(Directory::new(path)?));
     }
-    let label = path.display().to_string();
-    let file = File::open(path).with_context(|| label.clone())?;
-    let length = file.metadata().with_context(|| label.clone())?.len();
-    let opened = KilnFile::open(&label, Box::new(BufReader::new(file)), length);
-    Ok(Box::new(opened.map_err(|error| match path.extension() {
+    Ok(Box::new(KilnFile::on_disk(path).map_err(|error| match path.extension() {
         Some(ending) if ending == "kiln" => anyhow!(error),
         _ => anyhow!("{error} (a model is a folder, a .kiln file, or a Hub id)"),
     })?))

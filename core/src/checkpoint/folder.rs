@@ -20,6 +20,12 @@ pub trait Folder {
     /// where there is no such file.
     fn open(&self, path: &str) -> std::io::Result<Option<(Box<dyn ReadSeek>, u64)>>;
 
+    /// The bytes of a file, mapped from disk, so that they cost memory only where they are used; `None` where
+    /// they cannot be.
+    fn map(&self, _path: &str) -> Option<Bytes> {
+        None
+    }
+
     /// The file's name for error messages.
     fn file_label(&self, path: &str) -> String {
         format!("{}/{path}", self.label())
@@ -75,6 +81,8 @@ pub fn read_text(folder: &dyn Folder, path: &str) -> Result<Option<Vec<u8>>> {
 }
 
 #[cfg(not(target_arch = "wasm32"))]
+pub(super) use directory::map_file;
+#[cfg(not(target_arch = "wasm32"))]
 pub use directory::{Directory, write_directory};
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -82,6 +90,9 @@ mod directory {
     use std::fs;
     use std::io::ErrorKind;
     use std::path::{Path, PathBuf};
+
+    use bytes::Bytes;
+    use memmap2::Mmap;
 
     use super::{Files, Folder, ReadSeek};
     use crate::{Error, Result};
@@ -123,6 +134,25 @@ mod directory {
                 Err(error) => Err(error),
             }
         }
+
+        fn map(&self, path: &str) -> Option<Bytes> {
+            fs::File::open(self.0.join(path)).and_then(|file| map_file(&file)).ok()
+        }
+    }
+
+    /// The bytes of a file, mapped into memory: pages are read from disk when they are used, and may be
+    /// given back at any time. Who writes the file anew has to put another one in its place, as Kiln does
+    /// ([`write_directory`]): what is overwritten changes here too, and what is cut off ends the process.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(in crate::checkpoint) fn map_file(file: &fs::File) -> std::io::Result<Bytes> {
+        // SAFETY: the mapping lives as long as the bytes, is never written, and holds plain bytes, for which
+        // all values are valid. That nobody else changes the file in place is asked of the caller above, as
+        // everyone who maps files asks it; no operating system can be made to promise it.
+        #[expect(unsafe_code, reason = "files are mapped by a call that is unsafe")]
+        let map = unsafe { Mmap::map(file) }?;
+        Ok(Bytes::from_owner(map))
     }
 
     /// Writes all files to a new directory beside `path`, then puts it in `path`'s place, so

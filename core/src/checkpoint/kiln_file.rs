@@ -90,9 +90,26 @@ pub struct KilnFile {
     label: String,
     reader: Arc<Mutex<Box<dyn ReadSeek>>>,
     header: Header,
+    /// The whole file, where it is mapped.
+    mapped: Option<Bytes>,
 }
 
 impl KilnFile {
+    /// Opens a file on disk, and maps it.
+    ///
+    /// # Errors
+    /// As [`KilnFile::open`], and the file system's.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn on_disk(path: &std::path::Path) -> Result<Self> {
+        let label = path.display().to_string();
+        let io = |cause| Error::Io { file: label.clone(), cause };
+        let file = std::fs::File::open(path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        let mapped = super::folder::map_file(&file).ok();
+        let opened = Self::open(&label, Box::new(std::io::BufReader::new(file)), length)?;
+        Ok(Self { mapped, ..opened })
+    }
+
     /// Opens a file of a length; `label` is its name for messages.
     ///
     /// # Errors
@@ -142,7 +159,12 @@ impl KilnFile {
                 )));
             }
         }
-        let file = Self { label: label.into(), reader: Arc::new(Mutex::new(reader)), header };
+        let file = Self {
+            label: label.into(),
+            reader: Arc::new(Mutex::new(reader)),
+            header,
+            mapped: None,
+        };
         file.check_manifest()?;
         Ok(file)
     }
@@ -187,6 +209,13 @@ impl Folder for KilnFile {
         let part =
             Part { reader: self.reader.clone(), start: entry.offset, length: entry.bytes, at: 0 };
         Ok(Some((Box::new(part), entry.bytes)))
+    }
+
+    fn map(&self, path: &str) -> Option<Bytes> {
+        let entry = self.header.files.iter().find(|entry| entry.path == path)?;
+        let whole = self.mapped.as_ref()?;
+        let end = (entry.offset + entry.bytes) as usize;
+        (end <= whole.len()).then(|| whole.slice(entry.offset as usize..end))
     }
 }
 

@@ -76,7 +76,7 @@ fn keep_packed<B: Kernels>(
             let name = format!("{prefix}{name}");
             let fits = |info: &TensorInfo| info.shape == shape;
             if weights.tensors().get(&name).is_some_and(fits)
-                && let Some(read) = weights.read_quantized(&name)?
+                && let Some(read) = weights.map_quantized(&name)?
             {
                 table.keep_packed(read)?;
             }

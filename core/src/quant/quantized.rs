@@ -1,5 +1,6 @@
 //! A matrix of few bits, as it is kept in files.
 
+use bytes::Bytes;
 use half::f16;
 use multiversion::multiversion;
 
@@ -15,8 +16,8 @@ const RANGES: [f32; 8] = [1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7];
 pub struct Quantized {
     scheme: Scheme,
     shape: [usize; 2],
-    /// Row by row; of four-bit codes two a byte, the first in the lower half.
-    codes: Vec<u8>,
+    /// Row by row; of four-bit codes two a byte, the first in the lower half. They may be a mapped file's.
+    codes: Bytes,
     /// `[rows][columns / block]`.
     scales: Vec<f32>,
 }
@@ -88,7 +89,7 @@ impl Quantized {
             Number::Int4 => codes.chunks_exact(2).map(|pair| pair[0] | pair[1] << 4).collect(),
             _ => codes,
         };
-        Self { scheme, shape, codes, scales }
+        Self { scheme, shape, codes: codes.into(), scales }
     }
 
     /// A matrix from its parts.
@@ -98,9 +99,10 @@ impl Quantized {
     pub fn from_parts(
         scheme: Scheme,
         shape: [usize; 2],
-        codes: Vec<u8>,
+        codes: impl Into<Bytes>,
         scales: Vec<f32>,
     ) -> Result<Self> {
+        let codes = codes.into();
         let [rows, columns] = shape;
         scheme.check(columns)?;
         let count = rows.saturating_mul(columns);

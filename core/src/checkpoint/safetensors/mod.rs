@@ -92,6 +92,41 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(target_arch = "wasm32"))]
+    fn tables_stay_in_mapped_files() {
+        use crate::checkpoint::{Directory, Folder, KilnFile, write_directory, write_kiln_file};
+        let values: Vec<f32> = (0..4096).map(|at| (at as f32 * 0.3).sin()).collect();
+        for scheme in ["int8:32", "int4:64", "fp8-e4m3"] {
+            let table = Quantized::round(&values, [64, 64], scheme.parse().unwrap()).unwrap();
+            let tensors = [("w".to_string(), StoredTensor::Quantized(table.clone()))];
+            let mut files = folder(write_tensors(&tensors, &[]).unwrap());
+            files.0.insert("kiln.json".into(), "{}".into());
+            let place = tempfile::tempdir().unwrap();
+            let (directory, file) = (place.path().join("model"), place.path().join("model.kiln"));
+            write_directory(&directory, &files).unwrap();
+            write_kiln_file(&files, &mut std::fs::File::create(&file).unwrap()).unwrap();
+
+            let kiln = KilnFile::on_disk(&file).unwrap();
+            let mut weights = Weights::open(&kiln, "model").unwrap();
+            let mapped = weights.map_quantized("w").unwrap().unwrap();
+            assert_eq!(mapped, table);
+            let within = kiln.map("model.safetensors").unwrap();
+            assert!(within.as_ptr_range().contains(&mapped.codes().as_ptr()));
+            let copied = weights.read_quantized("w").unwrap().unwrap();
+            assert!(!within.as_ptr_range().contains(&copied.codes().as_ptr()));
+            drop((within, weights, kiln));
+            assert_eq!(mapped, table);
+
+            let open = Directory::new(&directory).unwrap();
+            let mut weights = Weights::open(&open, "model").unwrap();
+            let mapped = weights.map_quantized("w").unwrap().unwrap();
+            // Another model takes the place; this one stays as it was.
+            write_directory(&directory, &folder(sample())).unwrap();
+            assert_eq!(mapped, table);
+        }
+    }
+
+    #[test]
     fn matrices_are_given_in_another_precision() {
         let values: Vec<f32> = (0..256).map(|at| (at as f32 * 0.3).sin()).collect();
         let int8 = Quantized::round(&values, [4, 64], "int8:64".parse().unwrap()).unwrap();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, SeekFrom};
 
+use bytes::Bytes;
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata};
 use serde_json::Value;
@@ -41,6 +42,8 @@ struct Span {
 struct File {
     label: String,
     reader: Box<dyn ReadSeek>,
+    /// The same bytes, where they are mapped.
+    mapped: Option<Bytes>,
 }
 
 /// The tensors of a checkpoint, by name.
@@ -184,10 +187,11 @@ impl Weights {
                 return Err(bad(format!("the tensor {name} is in two shards")));
             }
         }
+        let mapped = if schemes.is_empty() { None } else { folder.map(path) };
         for (name, scheme) in schemes {
             self.mark_quantized(&name, scheme).map_err(bad)?;
         }
-        self.files.push(File { label, reader });
+        self.files.push(File { label, reader, mapped });
         Ok(true)
     }
 
@@ -266,11 +270,24 @@ impl Weights {
     /// # Errors
     /// Unreadable, damaged, or with numbers that are not finite.
     pub fn read_quantized(&mut self, name: &str) -> Result<Option<Quantized>> {
+        self.quantized(name, false)
+    }
+
+    /// As [`Weights::read_quantized`], for a table that stays as it is, so that its codes may stay in the
+    /// mapped file, where there is one.
+    ///
+    /// # Errors
+    /// As [`Weights::read_quantized`].
+    pub fn map_quantized(&mut self, name: &str) -> Result<Option<Quantized>> {
+        self.quantized(name, true)
+    }
+
+    fn quantized(&mut self, name: &str, mapped: bool) -> Result<Option<Quantized>> {
         let (Some(scheme), Some(info)) = (self.scheme(name), self.tensors.get(name)) else {
             return Ok(None);
         };
         if info.scheme == Some(scheme) {
-            return self.kept(name);
+            return self.kept(name, mapped);
         }
         let (shape, file) = (info.shape.clone(), info.span.file);
         let Some(values) = self.values(name)? else { return Ok(None) };
@@ -280,7 +297,7 @@ impl Weights {
 
     /// The values that the file keeps.
     fn values(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
-        if let Some(quantized) = self.kept(name)? {
+        if let Some(quantized) = self.kept(name, false)? {
             return Ok(Some(quantized.values()));
         }
         let Some(info) = self.tensors.get(name).cloned() else {
@@ -292,14 +309,18 @@ impl Weights {
     }
 
     /// A quantized tensor as the file keeps it; `None` where the file keeps it in full.
-    fn kept(&mut self, name: &str) -> Result<Option<Quantized>> {
+    fn kept(&mut self, name: &str, mapped: bool) -> Result<Option<Quantized>> {
         let Some(TensorInfo { shape, scheme: Some(scheme), scales: Some(scales), span, .. }) =
             self.tensors.get(name).cloned()
         else {
             return Ok(None);
         };
         self.used.insert(name.to_string());
-        let codes = self.bytes(span)?;
+        let range = span.start as usize..span.end as usize;
+        let codes: Bytes = match &self.files[span.file].mapped {
+            Some(file) if mapped && range.end <= file.len() => file.slice(range),
+            _ => self.bytes(span)?.into(),
+        };
         let (place, dtype) = scales;
         let bytes = self.bytes(place)?;
         let scales = self.decoded(&format!("{name}{SCALES}"), dtype, place.file, &bytes)?;

@@ -10,7 +10,7 @@ const RELAXED = new Uint8Array([
 
 /** Makes the core's memory that of `count` more workers, and has them compute. */
 async function startThreads(core, count) {
-  const workers = Array.from({ length: count }, () => new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: "kiln-embed thread" }));
+  const workers = Array.from({ length: count }, () => new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: "kiln-embed-thread" }));
   try {
     const shared = core.shared();
     await Promise.all(

@@ -406,6 +406,7 @@ fn students_learn_from_a_teacher() {
         failure(&mut kiln(&["--quiet", "train", "--recipe", &recipe, "-o", &folder.arg("x")]))
     };
     assert!(fails("").contains("names no teacher"));
+    assert!(fails("distillation = { teacher = '' }").contains("teacher is empty"));
     let pairs =
         format!("distillation = {{ teacher = '{teacher}', layers = {{ pairs = [[3, 1]] }} }}");
     assert!(fails(&pairs).contains("the student has 2 layers"));

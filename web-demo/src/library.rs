@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gloo::storage::{LocalStorage as Browser, Storage as _};
+use gloo::timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use web_sys::AbortController;
@@ -88,15 +89,22 @@ impl State {
     fn show(&self, index: Index, passages: Passages) {
         self.precision.set(index.precision());
         let parts = self.parts();
-        let former = {
-            let mut parts = parts.borrow_mut();
-            parts.words = Some(Rc::new(Words::new(&passages)));
-            parts.index.replace(Rc::new(index))
-        };
+        let former = parts.borrow_mut().index.replace(Rc::new(index));
         if let Some(former) = former {
             former.dispose();
         }
+        self.words.set(None);
         self.passages.set(passages);
+        spawn_local(self.index_words());
+    }
+
+    /// Makes the passages found by their words; those who change them meanwhile do it again.
+    async fn index_words(self) {
+        let passages = self.passages.get_untracked();
+        let words = Words::new(&passages, async || TimeoutFuture::new(0).await).await;
+        if Arc::ptr_eq(&passages, &self.passages.get_untracked()) {
+            self.words.set(Some(Rc::new(words)));
+        }
     }
 
     /// Indexes passages anew, with the present model and precision.
@@ -190,9 +198,7 @@ impl State {
         }
         self.parts().borrow_mut().adding = Default::default();
         if total > 0 {
-            let passages = self.passages.get_untracked();
-            self.parts().borrow_mut().words = Some(Rc::new(Words::new(&passages)));
-            self.passages.notify();
+            spawn_local(self.index_words());
         }
         match result {
             Err(failure) if !failure.aborted => self.tell(&failure),

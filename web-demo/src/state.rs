@@ -80,6 +80,8 @@ pub(crate) type Passages = Arc<Vec<(u32, Passage)>>;
 pub(crate) struct State {
     pub(crate) model: RwSignal<Model>,
     pub(crate) passages: RwSignal<Passages>,
+    /// The passages by their words, once these are taken up.
+    pub(crate) words: RwSignal<Option<Rc<Words>>, LocalStorage>,
     pub(crate) job: RwSignal<Option<Job>>,
     pub(crate) notice: RwSignal<Option<Notice>>,
     /// How the index keeps vectors.
@@ -96,7 +98,6 @@ pub(crate) struct State {
 pub(crate) struct Parts {
     pub(crate) embedder: Option<Rc<Embedder>>,
     pub(crate) index: Option<Rc<Index>>,
-    pub(crate) words: Option<Rc<Words>>,
     loading: Option<AbortController>,
     pub(crate) indexing: Option<AbortController>,
     /// Where the model was loaded from.
@@ -133,6 +134,7 @@ impl State {
         Self {
             model: RwSignal::new(model),
             passages: RwSignal::default(),
+            words: RwSignal::new_local(None),
             job: RwSignal::new(None),
             notice: RwSignal::new(None),
             precision: RwSignal::new(Browser::get("precision").unwrap_or("int8".into())),
@@ -172,10 +174,6 @@ impl State {
 
     pub(crate) fn index(&self) -> Option<Rc<Index>> {
         self.parts().borrow().index.clone()
-    }
-
-    pub(crate) fn words(&self) -> Option<Rc<Words>> {
-        self.parts().borrow().words.clone()
     }
 
     /// Whether passages are being added just now.

@@ -10,6 +10,9 @@ use unicode_segmentation::UnicodeSegmentation as _;
 
 use crate::kiln::{Hit, Passage};
 
+/// Passages whose words are taken up without a pause: some milliseconds.
+const AT_ONCE: usize = 64;
+
 /// Passages by their words.
 pub(crate) struct Words {
     engine: SearchEngine<u32>,
@@ -17,17 +20,32 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// As Lucene's settings for short texts: k1 0.9, b 0.4.
-    pub(crate) fn new(passages: &[(u32, Passage)]) -> Self {
-        let documents = passages.iter().map(|(id, passage)| Document {
-            id: *id,
-            contents: format!("{} {}", passage.title, passage.text),
-        });
-        let engine = SearchEngineBuilder::with_documents(Language::English, documents)
+    /// As Lucene's settings for short texts: k1 0.9, b 0.4. `pause` is called now and then, and lets the
+    /// page go on meanwhile.
+    pub(crate) async fn new(passages: &[(u32, Passage)], pause: impl AsyncFn()) -> Self {
+        let tokenizer = DefaultTokenizer::new(Language::English);
+        let contents = |passage: &Passage| format!("{} {}", passage.title, passage.text);
+        let mut length = 0;
+        for some in passages.chunks(AT_ONCE) {
+            length += some
+                .iter()
+                .map(|(_, passage)| tokenizer.tokenize(&contents(passage)).len())
+                .sum::<usize>();
+            pause().await;
+        }
+        let mean = length as f32 / passages.len().max(1) as f32;
+        let mut engine = SearchEngineBuilder::with_avgdl(mean)
+            .language_mode(Language::English)
             .k1(0.9)
             .b(0.4)
             .build();
-        Self { engine, tokenizer: DefaultTokenizer::new(Language::English) }
+        for some in passages.chunks(AT_ONCE) {
+            for (id, passage) in some {
+                engine.upsert(Document { id: *id, contents: contents(passage) });
+            }
+            pause().await;
+        }
+        Self { engine, tokenizer }
     }
 
     /// The k best passages with a word of the query; of equal scores the earlier one comes first.
@@ -138,7 +156,7 @@ mod tests {
             (5, passage("Bread", "The baker bakes")),
             (9, passage("Boats", "A boat and the sea")),
         ];
-        let words = Words::new(&all);
+        let words = pollster::block_on(Words::new(&all, async || {}));
         let ids = |query: &str, k| -> Vec<u32> {
             words.search(query, k).iter().map(|hit| hit.id).collect()
         };

@@ -341,6 +341,9 @@ impl Stage {
             (Some(_), Objective::Reconstruction) => {
                 bail!("distillation goes with the contrastive objective or with its own")
             }
+            (Some(from), _) if from.teacher.trim().is_empty() => {
+                bail!("distillation.teacher is empty")
+            }
             (Some(from), _) => {
                 let weights = [from.alpha, from.vectors, from.scores];
                 if weights.iter().any(|weight| !(weight.is_finite() && *weight >= 0.0)) {

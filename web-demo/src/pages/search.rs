@@ -68,6 +68,7 @@ pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
     Effect::new(move |_| {
         let asked = query.get();
         settled.track();
+        state.words.track();
         let ready = state.model.with(|model| model.info().is_some());
         let is_latest = turns.next();
         let asks = ready && asked != Query::Text(String::new());
@@ -269,7 +270,7 @@ async fn search(state: State, query: &Query) -> Result<Results> {
         Query::Text(text) => text.clone(),
         Query::Like(id) => state.passage(*id).map_or(String::new(), |passage| embedded(&passage)),
     };
-    let by_words = match state.words() {
+    let by_words = match state.words.get_untracked() {
         Some(words) => {
             let mut hits = words.search(&asked, SHOWN + 1);
             hits.retain(|hit| Some(hit.id) != like);

@@ -15,6 +15,9 @@ export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS='--cfg getrandom_backend="w
 with_relaxed_simd() { RUSTC_WORKSPACE_WRAPPER="$PWD/tests/wasm-relaxed.sh" "$@"; }
 
 wasm_flags=(--target "$wasm_triple")
+# Asked for by with_threads; set for all, since build scripts that see it change would run again.
+export RUSTC_BOOTSTRAP=1
+
 sysroot=$(rustc --print sysroot)
 if [ -d "$sysroot/lib/rustlib/$wasm_triple/lib" ] && [ -d "$sysroot/lib/rustlib/src/rust/library" ]; then
   wasm_cargo=(cargo)
@@ -22,19 +25,17 @@ else
   # The linker comes from the ordinary toolchain.
   host=$(rustc -vV | sed -n 's/^host: //p')
   export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER="$sysroot/lib/rustlib/$host/bin/rust-lld"
-  export RUSTC_BOOTSTRAP=1 PATH="/usr/bin:$PATH"
+  export PATH="/usr/bin:$PATH"
   wasm_cargo=(/usr/bin/cargo)
   wasm_flags+=(-Z build-std=std,panic_abort)
   export PATH="$cache/node-24/node_modules/.bin:$PATH"
 fi
 
-# All crates, and the standard library, have to be built anew for a memory that threads share. The target
-# folder is another one, since what lets cargo do that is seen by build scripts, who would run each time.
+# All crates, and the standard library, are built anew for a memory that threads share.
 with_threads() {
   local flags="$CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS,+atomics,+bulk-memory,+mutable-globals" argument
   for argument in shared-memory import-memory max-memory=4294967296 export=__wasm_init_tls export=__tls_size export=__tls_align export=__tls_base; do
     flags+=" -C link-arg=--$argument"
   done
-  RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$CARGO_TARGET_DIR-threads" CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="$flags" \
-    "$@" -Z build-std=std,panic_abort
+  CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="$flags" "$@" -Z build-std=std,panic_abort
 }

@@ -16,7 +16,6 @@ for build in simd relaxed threads webgpu; do
     --enable-mutable-globals --enable-reference-types --enable-multivalue)
   compile=("${wasm_cargo[@]}" build --release "${wasm_flags[@]}" -p kiln-wasm)
   level=-O3
-  built="$wasm_built"
   case "$build" in
     relaxed)
       features+=(--enable-relaxed-simd)
@@ -25,7 +24,6 @@ for build in simd relaxed threads webgpu; do
     threads)
       features+=(--enable-relaxed-simd --enable-threads)
       compile=(with_threads with_relaxed_simd "${compile[@]}" --no-default-features --features threads)
-      built="${CARGO_TARGET_DIR}-threads/$wasm_triple"
       ;;
     webgpu)
       compile+=(--features webgpu)
@@ -35,7 +33,7 @@ for build in simd relaxed threads webgpu; do
   esac
   "${compile[@]}"
   "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$out.new/$build" \
-    "$built/release/kiln_wasm.wasm"
+    "$wasm_built/release/kiln_wasm.wasm"
   file="$out.new/$build/kiln_wasm_bg.wasm"
   "$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:-$level}" "${features[@]}" "$file" -o "$file.small"
   mv "$file.small" "$file"

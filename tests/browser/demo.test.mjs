@@ -1,41 +1,26 @@
 // The demo as its reader uses it, in a real browser, by tests/browser.sh. Screenshots go to KILN_SHOTS.
 
 import assert from "node:assert/strict";
-import { after, afterEach, before, beforeEach, test } from "node:test";
+import { test } from "node:test";
 import { mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { createRequire } from "node:module";
-import { serve } from "./server.mjs";
+import { withPage } from "./browser.mjs";
 
-const { KILN_DEMO, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM, KILN_SHOTS } = process.env;
-const require = createRequire(KILN_PLAYWRIGHT + "/");
-const { chromium } = require("playwright-core");
-const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+const { KILN_DEMO, KILN_MODELS, KILN_PLAYWRIGHT, KILN_SHOTS } = process.env;
+const axe = readFileSync(createRequire(KILN_PLAYWRIGHT + "/").resolve("axe-core/axe.min.js"), "utf8");
+mkdirSync(KILN_SHOTS, { recursive: true });
 
 const PASSAGES = readFileSync(join(import.meta.dirname, "../../web-demo/collection.md"), "utf8").split("\n## ").length - 1;
 
-let browser, server, context, page, problems;
+let server, context, page, problems;
 
-before(async () => {
-  mkdirSync(KILN_SHOTS, { recursive: true });
-  browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking"] });
-  server = await serve({ demo: KILN_DEMO, models: KILN_MODELS });
-});
-after(async () => {
-  await browser?.close();
-  server?.close();
-});
-beforeEach(async () => {
-  context = await browser.newContext({ viewport: { width: 1200, height: 900 }, acceptDownloads: true });
-  page = await context.newPage();
+const viewport = { width: 1200, height: 900 };
+withPage({ roots: { demo: KILN_DEMO, models: KILN_MODELS }, context: { viewport, acceptDownloads: true } }, (begun) => {
+  ({ server, context, page } = begun);
   problems = [];
   page.on("pageerror", (error) => problems.push(`thrown: ${error}`));
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && problems.push(message.text()));
-});
-afterEach(async () => {
-  await context.close();
-  server.setDown(false);
-  server.cuts.clear();
 });
 
 const shot = (name) => page.screenshot({ path: join(KILN_SHOTS, `${name}.png`) });

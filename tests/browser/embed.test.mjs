@@ -1,46 +1,28 @@
 // kiln-embed in a real browser, by tests/browser.sh.
 
 import assert from "node:assert/strict";
-import { after, afterEach, before, beforeEach, test } from "node:test";
+import { test } from "node:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { createRequire } from "node:module";
+import { openKiln, withPage } from "./browser.mjs";
 import { pageMemory } from "./memory.mjs";
-import { serve } from "./server.mjs";
-import { cosine, native } from "./vectors.mjs";
+import { cosine, native, texts } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
-const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
+const { KILN_PKG, KILN_MODELS } = process.env;
 
-const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
-/** Their vectors, computed natively from the same file. */
+/** The texts' vectors, computed natively from the same file. */
 const expected = native("native.jsonl");
 
 const MODEL = "/models/model.kiln";
 const modelFile = join(KILN_MODELS, "model.kiln");
 const miniFile = join(KILN_MODELS, "mini.kiln");
 
-let browser, server, context, page;
+let browser, server, page;
 
-before(async () => {
-  browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking"] });
-  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, wasm: join(KILN_PKG, "..") });
-});
-after(async () => {
-  await browser?.close();
-  server?.close();
-});
-beforeEach(async () => {
-  context = await browser.newContext();
-  page = await context.newPage();
+withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, wasm: join(KILN_PKG, "..") } }, async (begun) => {
+  ({ browser, server, page } = begun);
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
-  await page.goto(`${server.url}/page/page.html`);
-  await page.waitForFunction(() => window.kiln);
-});
-afterEach(async () => {
-  server.setDown(false);
-  server.cuts.clear();
-  await context.close();
+  await openKiln(page, server);
 });
 
 /** All workers end, and what they compute, when the browser gets to it. */
@@ -282,22 +264,25 @@ test("a full store is a warning, and no failure", async () => {
   assert.match(found.said, /storage for this site is full; delete saved indexes/);
 });
 
-test("a download that breaks off goes on where it stopped", async () => {
-  server.cuts.set(MODEL, 1_000_000);
-  const from = server.seen.length;
-  const progress = await page.evaluate(async (url) => {
-    const seen = [];
-    const model = await window.kiln.Embedder.load(url, { onProgress: (progress) => seen.push(progress) });
-    await model.embed("a");
-    return seen;
-  }, MODEL);
-  const ranges = server.seen.slice(from).filter(({ path }) => path === MODEL).map(({ range }) => range);
-  assert.equal(ranges.length, 2);
-  assert.match(ranges[1], /^bytes=[1-9]\d+-$/);
-  const loaded = progress.filter(({ stage }) => stage === "download").map(({ loaded }) => loaded);
-  assert.deepEqual(loaded, loaded.toSorted((a, b) => a - b));
-  assert.equal(progress.at(-1).stage, "ready");
-});
+for (const named of ["a tag", "a date"]) {
+  test(`a download that breaks off goes on where it stopped, its version named by ${named}`, async () => {
+    if (named === "a date") server.dated.add(MODEL);
+    server.cuts.set(MODEL, 1_000_000);
+    const from = server.seen.length;
+    const progress = await page.evaluate(async (url) => {
+      const seen = [];
+      const model = await window.kiln.Embedder.load(url, { onProgress: (progress) => seen.push(progress) });
+      await model.embed("a");
+      return seen;
+    }, MODEL);
+    const ranges = server.seen.slice(from).filter(({ path }) => path === MODEL).map(({ range }) => range);
+    assert.equal(ranges.length, 2);
+    assert.match(ranges[1], /^bytes=[1-9]\d+-$/);
+    const loaded = progress.filter(({ stage }) => stage === "download").map(({ loaded }) => loaded);
+    assert.deepEqual(loaded, loaded.toSorted((a, b) => a - b));
+    assert.equal(progress.at(-1).stage, "ready");
+  });
+}
 
 test("an aborted download goes on at the next load", async () => {
   const from = server.seen.length;
@@ -310,6 +295,25 @@ test("an aborted download goes on at the next load", async () => {
   await page.evaluate((url) => window.kiln.Embedder.load(url), MODEL);
   const ranges = server.seen.slice(from).filter(({ path }) => path === MODEL).map(({ range }) => range);
   assert.match(ranges.at(-1), /^bytes=[1-9]\d+-$/);
+});
+
+test("what was kept of another version is fetched again", async () => {
+  const from = server.seen.length;
+  await page.evaluate(async (url) => {
+    const stop = new AbortController();
+    const onProgress = ({ loaded }) => loaded > 1_000_000 && stop.abort();
+    await window.kiln.Embedder.load(url, { onProgress, signal: stop.signal }).catch(() => {});
+    const [name] = await caches.keys();
+    const cache = await caches.open(name);
+    const [request] = (await cache.keys()).filter(({ url }) => url.includes("kiln-embed-part"));
+    const part = await cache.match(request);
+    const bytes = new Uint8Array(await part.arrayBuffer());
+    bytes[bytes.length - 1] ^= 1;
+    await cache.put(request, new Response(bytes, { headers: part.headers }));
+    await window.kiln.Embedder.load(url);
+  }, MODEL);
+  const ranges = server.seen.slice(from).filter(({ path }) => path === MODEL).map(({ range }) => range !== undefined);
+  assert.deepEqual(ranges, [false, true, false]);
 });
 
 test("what is wrong with a file is said in one line", async () => {

@@ -18,6 +18,8 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
   let down = false;
   /** Paths that break off once, and after how many bytes. */
   const cuts = new Map();
+  /** Paths whose version only a date names exactly. */
+  const dated = new Set();
   /** Paths that are not there. */
   const missing = new Set();
   const server = createServer((request, response) => {
@@ -31,21 +33,22 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
       return response.end("<p>a page for every path</p>");
     }
     const file = join(roots[root] ?? "/nowhere", normalize(`/${rest.join("/")}`));
-    let size;
+    let size, date;
     try {
       const stat = statSync(file);
       if (!stat.isFile() || missing.has(path)) throw new Error();
       size = stat.size;
+      date = stat.mtime.toUTCString();
     } catch {
       response.writeHead(404);
       return response.end();
     }
-    const etag = `"${size}"`;
-    const headers = { "content-type": TYPES[extname(file)] ?? "application/octet-stream", etag, "accept-ranges": "bytes" };
+    const [etag, version] = dated.has(path) ? [`W/"${size}"`, date] : [`"${size}"`, `"${size}"`];
+    const headers = { "content-type": TYPES[extname(file)] ?? "application/octet-stream", etag, "last-modified": date, "accept-ranges": "bytes" };
     if (csp && root === "page" && headers["content-type"] === "text/html") headers["content-security-policy"] = CSP;
     if (isolated) Object.assign(headers, { "cross-origin-opener-policy": "same-origin", "cross-origin-embedder-policy": "require-corp" });
     const asked = /^bytes=(\d+)-$/.exec(request.headers.range ?? "");
-    const start = asked && request.headers["if-range"] === etag ? Number(asked[1]) : 0;
+    const start = asked && request.headers["if-range"] === version ? Number(asked[1]) : 0;
     if (start > 0) headers["content-range"] = `bytes ${start}-${size - 1}/${size}`;
     response.writeHead(start > 0 ? 206 : 200, { ...headers, "content-length": size - start });
     if (isQuestion) return response.end();
@@ -62,10 +65,16 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
     url: `http://127.0.0.1:${server.address().port}`,
     seen,
     cuts,
+    dated,
     missing,
     /** Bytes of files that were sent. */
     bytes: () => bytes,
     setDown: (value) => (down = value),
+    /** Ends all faults. */
+    mend() {
+      down = false;
+      for (const faults of [cuts, dated, missing]) faults.clear();
+    },
     close: () => server.close(),
   };
 }

@@ -1,41 +1,22 @@
 // kiln-embed with threads, in pages that are isolated, by tests/browser.sh.
 
 import assert from "node:assert/strict";
-import { after, afterEach, before, beforeEach, test } from "node:test";
-import { readFileSync } from "node:fs";
-import { join } from "node:path";
-import { createRequire } from "node:module";
+import { test } from "node:test";
+import { openKiln, withPage } from "./browser.mjs";
 import { pageMemory } from "./memory.mjs";
-import { serve } from "./server.mjs";
-import { cosine, native } from "./vectors.mjs";
+import { cosine, native, texts } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
-const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
-const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
+const { KILN_PKG, KILN_MODELS } = process.env;
 const MODEL = "/models/model.kiln";
 
-let browser, server, context, page, warnings;
+let browser, server, page, warnings;
 
-before(async () => {
-  browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking"] });
-  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS }, { isolated: true });
-});
-after(async () => {
-  await browser?.close();
-  server?.close();
-});
-beforeEach(async () => {
-  context = await browser.newContext();
-  page = await context.newPage();
+withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS }, isolated: true }, async (begun) => {
+  ({ browser, server, page } = begun);
   warnings = [];
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
   page.on("console", (message) => message.type() === "warning" && warnings.push(message.text()));
-  await page.goto(`${server.url}/page/page.html`);
-  await page.waitForFunction(() => window.kiln);
-});
-afterEach(async () => {
-  server.missing.clear();
-  await context.close();
+  await openKiln(page, server);
 });
 
 const embed = (source, options, given = texts) =>

@@ -1,43 +1,25 @@
 // kiln-embed on WebGPU in a real browser, on a software adapter, by tests/browser.sh.
 
 import assert from "node:assert/strict";
-import { after, afterEach, before, beforeEach, test } from "node:test";
-import { readFileSync } from "node:fs";
-import { join } from "node:path";
-import { createRequire } from "node:module";
-import { serve } from "./server.mjs";
-import { cosine, native } from "./vectors.mjs";
+import { test } from "node:test";
+import { openKiln, withPage } from "./browser.mjs";
+import { cosine, native, texts } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_DEMO, KILN_MODELS, KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
-const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
+const { KILN_PKG, KILN_DEMO, KILN_MODELS } = process.env;
 
-const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
 const MINI = "/models/mini.kiln";
 /** A GPU that is emulated takes seconds a batch. */
 const FEW = 4;
 
-let browser, server, context, page, warnings;
+let server, page, warnings;
 
-before(async () => {
-  browser = await chromium.launch({
-    executablePath: KILN_CHROMIUM,
-    args: ["--no-sandbox", "--disable-background-networking", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"],
-  });
-  server = await serve({ page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, demo: KILN_DEMO });
-});
-after(async () => {
-  await browser?.close();
-  server?.close();
-});
-beforeEach(async () => {
-  context = await browser.newContext();
-  page = await context.newPage();
+const roots = { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, demo: KILN_DEMO };
+withPage({ roots, args: ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"] }, async (begun) => {
+  ({ server, page } = begun);
   warnings = [];
   page.on("console", (message) => message.type() === "warning" && warnings.push(message.text()));
-  await page.goto(`${server.url}/page/page.html`);
-  await page.waitForFunction(() => window.kiln);
+  await openKiln(page, server);
 });
-afterEach(() => context.close());
 
 /** Vectors of some texts on WebGPU. */
 const onGpu = (url, texts) => page.evaluate(
@@ -157,6 +139,23 @@ test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120
   assert.equal(found.count, 3);
   assert.ok(found.same.every((cosine) => cosine > 0.999), `${found.same}`);
   assert.match(warnings.join(), /the GPU was lost.*goes on on the CPU/);
+});
+
+test("a model with too large a matrix for the adapter is refused, or left to the CPU", { timeout: 120_000 }, async () => {
+  const found = await page.evaluate(async (url) => {
+    for (const limit of ["maxBufferSize", "maxStorageBufferBindingSize"]) {
+      Object.defineProperty(GPUSupportedLimits.prototype, limit, { get: () => 1 << 20 });
+    }
+    Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { get: () => false });
+    const load = (device) => window.kiln.Embedder.load(url, { device, worker: false });
+    const said = await load("webgpu").catch((error) => error.message);
+    const model = await load("auto");
+    return { said, device: model.device, length: (await model.embed("a boat")).length };
+  }, "/models/f32.kiln");
+  assert.match(found.said, /^token_embedding\.weight takes 44 MB in f32, and this GPU takes tensors of 1 MB at most; .*int8 or int4.*CPU$/);
+  assert.match(found.device, /^cpu/);
+  assert.equal(found.length, 384);
+  assert.match(warnings.join(), /takes tensors of 1 MB at most/);
 });
 
 test("without WebGPU that is said", async () => {

@@ -142,12 +142,13 @@ async function download(url, { cache, fresh, onProgress, onKept, signal }, neede
     forgetIfChanged(cache, url, kept.headers.get(VERSION));
     return bytes;
   }
-  const part = new Part(url, cache);
-  await part.restore();
+  const part = new Part(url, cache, fresh);
+  // Another version of it would join wrongly where the server does not compare the two.
+  if (await part.restore()) onKept?.();
   for (let attempt = 1; ; attempt++) {
     try {
       const bytes = await part.fetch(report, signal, needed);
-      await keep(cache, url, bytes, part.etag, part.version);
+      await keep(cache, url, bytes, part.version);
       await part.forget();
       return bytes;
     } catch (error) {
@@ -162,8 +163,16 @@ async function download(url, { cache, fresh, onProgress, onKept, signal }, neede
   }
 }
 
-/** What the server calls this version of a file; null where it does not say. */
-const versionOf = ({ headers }) => headers.get("etag") ?? headers.get("last-modified");
+const isWeak = (version) => version.startsWith("W/");
+
+/**
+ * What the server calls this version of a file, with its exact bytes if it can: a strong tag, else the date, which
+ * other sites' pages may read too, else a weak tag; null where it does not say.
+ */
+function versionOf({ headers }) {
+  const [tag, date] = [headers.get("etag"), headers.get("last-modified")];
+  return tag && !isWeak(tag) ? tag : date ?? tag;
+}
 
 /** Asks, while the kept file is in use, whether the server has another by now: then the next load fetches it. */
 async function forgetIfChanged(cache, url, version) {
@@ -177,25 +186,31 @@ async function forgetIfChanged(cache, url, version) {
 class Part {
   chunks = [];
   loaded = 0;
-  /** Names the bytes exactly, so that the rest may be asked for. */
-  etag = null;
   version = null;
 
-  constructor(url, cache) {
+  constructor(url, cache, fresh) {
     this.url = url;
     this.cache = cache;
+    this.fresh = fresh;
   }
 
+  /** Whether the rest may be asked for. */
+  get resumes() {
+    return this.loaded > 0 && this.version !== null && !isWeak(this.version);
+  }
+
+  /** Takes what an earlier load left, if it left something. */
   async restore() {
     const kept = await this.cache?.match(partOf(this.url));
-    if (!kept) return;
-    this.etag = kept.headers.get("etag");
+    if (!kept) return false;
+    this.version = kept.headers.get(VERSION);
     this.chunks = [new Uint8Array(await kept.arrayBuffer())];
     this.loaded = this.chunks[0].length;
+    return true;
   }
 
   async keep() {
-    if (this.cache && this.loaded > 0 && this.etag) await keep(this.cache, partOf(this.url), join(this.chunks, this.loaded), this.etag);
+    if (this.cache && this.resumes) await keep(this.cache, partOf(this.url), join(this.chunks, this.loaded), this.version);
   }
 
   async forget() {
@@ -205,13 +220,12 @@ class Part {
   drop() {
     this.chunks = [];
     this.loaded = 0;
-    this.etag = null;
   }
 
   async fetch(report, signal, needed) {
-    const headers = this.loaded > 0 && this.etag ? { Range: `bytes=${this.loaded}-`, "If-Range": this.etag } : {};
+    const headers = this.resumes ? { Range: `bytes=${this.loaded}-`, "If-Range": this.version } : {};
     if (!headers.Range) this.drop();
-    const response = await fetch(this.url, { headers, signal });
+    const response = await fetch(this.url, { headers, signal, cache: this.fresh ? "reload" : "default" });
     if (response.status === 416) {
       this.drop();
       throw new Error("the file has changed");
@@ -230,9 +244,7 @@ class Part {
     // A length is that of the file only where it is not compressed on the way.
     const length = response.headers.get("content-encoding") ? NaN : Number(response.headers.get("content-length") ?? NaN);
     const total = Number.isNaN(length) ? undefined : this.loaded + length;
-    const etag = response.headers.get("etag");
     this.version = versionOf(response);
-    this.etag = etag?.startsWith("W/") ? null : etag;
     const reader = response.body.getReader();
     for (;;) {
       const { done, value } = await reader.read();
@@ -258,10 +270,9 @@ function join(chunks, length) {
 }
 
 /** Keeps bytes for the next time, or that there are none; a full store is no reason to fail. */
-async function keep(cache, url, bytes, etag, version) {
+async function keep(cache, url, bytes, version) {
   if (!cache) return;
   const headers = { "content-type": "application/octet-stream" };
-  if (etag) headers.etag = etag;
   if (version) headers[VERSION] = version;
   if (!bytes) headers[ABSENT] = "1";
   try {

@@ -204,11 +204,10 @@ impl<B: Kernels> Loader<'_, B> {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{} takes {} MB in f32, and {} takes tensors of {} MB at most; load the model with its weights \
-             in int8 or int4, or use the CPU",
+            "{} takes {} MB in f32, and this GPU takes tensors of {} MB at most; load the model with its \
+             weights in int8 or int4, or use the CPU",
             self.path.dotted(),
             bytes >> 20,
-            B::name(self.device),
             largest >> 20
         )))
     }

@@ -1,0 +1,38 @@
+// Chromium with a server, and a page of its own for each test.
+
+import { after, afterEach, before, beforeEach } from "node:test";
+import { createRequire } from "node:module";
+import { serve } from "./server.mjs";
+
+const { KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
+const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
+
+/**
+ * Calls `begin` with `{ browser, server, context, page }` before each of a file's tests. `roots` and what else `serve` takes, more
+ * `args` for Chromium, and options for the page's `context`.
+ */
+export function withPage({ roots, isolated, args = [], context: options = {} }, begin) {
+  let browser, server, context;
+  before(async () => {
+    browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking", ...args] });
+    server = await serve(roots, { isolated });
+  });
+  after(async () => {
+    await browser?.close();
+    server?.close();
+  });
+  beforeEach(async () => {
+    context = await browser.newContext(options);
+    await begin({ browser, server, context, page: await context.newPage() });
+  });
+  afterEach(async () => {
+    server.mend();
+    await context.close();
+  });
+}
+
+/** Opens the page that has kiln-embed as `window.kiln`. */
+export async function openKiln(page, server) {
+  await page.goto(`${server.url}/page/page.html`);
+  await page.waitForFunction(() => window.kiln);
+}

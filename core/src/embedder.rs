@@ -234,8 +234,9 @@ impl<B: Kernels> Embedder<B> {
     /// # Errors
     /// As [`Embedder::verify`].
     pub async fn verify_async(&self) -> Result<()> {
+        let place = if B::HOST { "the CPU" } else { "this GPU" };
         match &self.self_test {
-            Some(test) => test.judge(test.run(self).await?, &B::name(&self.device)),
+            Some(test) => test.judge(test.run(self).await?, place),
             None => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
+use burn::tensor::backend::Backend as _;
 use kiln_core::checkpoint::{save, write_directory};
 use kiln_core::embedder::Embedder;
 use train_native::device::Cpu;
@@ -62,8 +63,10 @@ impl Folder {
         );
         let recipe = Recipe::parse(&recipe).unwrap();
         let new = recipe.model.new.as_ref().unwrap();
+        let device = Default::default();
+        Cpu::seed(&device, 1);
         let embedder: Embedder<Cpu> =
-            new_model(new, &recipe.model, TEXTS.into_iter(), &Default::default()).unwrap();
+            new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
         let path = self.path("model");
         write_directory(&path, &save(&embedder).unwrap()).unwrap();
         path

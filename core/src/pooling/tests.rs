@@ -1,4 +1,5 @@
 use burn::backend::Flex;
+use burn::tensor::backend::Backend as _;
 use burn::tensor::{Distribution, Tensor, TensorData};
 
 use super::*;
@@ -24,6 +25,7 @@ fn batch(left: bool) -> TokenBatch {
 }
 
 fn states(device: &burn::tensor::Device<B>) -> States<B> {
+    B::seed(device, 6);
     let random = || Tensor::random([2, 5, 16], Distribution::Normal(0.0, 1.0), device);
     let last: Tensor<B, 3> = random();
     States { layers: vec![random(), random(), random(), last.clone()], last, attention: None }

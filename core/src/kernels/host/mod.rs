@@ -144,6 +144,7 @@ mod tests {
     use super::*;
     use burn::backend::{Autodiff, Flex};
     use burn::tensor::Distribution;
+    use burn::tensor::backend::Backend as _;
 
     #[test]
     fn gelu_is_burns_gelu() {
@@ -192,6 +193,7 @@ mod tests {
     fn rotations_in_rows_are_the_plain_ones() {
         type B = Autodiff<Flex>;
         let device = Default::default();
+        B::seed(&device, 4);
         let normal = Distribution::Normal(0.0, 3.0);
         let x = Tensor::<B, 4>::random([2, 5, 3, 8], normal, &device).require_grad();
         let [cos, sin] =

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// Result of every fallible function of this crate.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong between a model folder and a vector.
 #[derive(Debug, thiserror::Error)]

@@ -14,9 +14,10 @@ pub use folder::{Directory, write_directory};
 pub use folder::{Files, Folder, ReadSeek, read_text};
 pub use kiln_file::{KilnFile, write_kiln_file};
 pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest, SelfTest};
-pub use parameters::{load_backbone, save_backbone};
+pub use parameters::load_backbone;
 pub use peft::{load_adapters, save_adapters};
 pub use safetensors::{StoredTensor, TensorInfo, Weights, write_safetensors, write_tensors};
 pub use sentence_transformers::{
-    LoadOptions, SavedModel, load, load_pooling, read_architecture, save, tokenizer_config_file,
+    LoadOptions, SavedModel, load, load_pooling, read_architecture, save, save_as,
+    tokenizer_config_file,
 };

@@ -11,8 +11,8 @@ use crate::model::{Backbone, families};
 use crate::quant::{Number, Scheme};
 use crate::{Error, Result};
 
-/// `(name, shape, values)` of a tensor to be saved.
-pub(crate) type SavedTensor = (String, Vec<usize>, Vec<f32>);
+/// Takes the name, the shape and the values of a tensor to be saved.
+pub(crate) type Keep<'a, E> = dyn FnMut(String, Vec<usize>, Vec<f32>) -> Result<(), E> + 'a;
 
 /// A backbone with the weights of a checkpoint.
 ///
@@ -109,12 +109,13 @@ fn check_layers(config: &ModelConfig, weights: &Weights) -> Result<()> {
     Ok(())
 }
 
-/// The tensors of a backbone under the names of its family.
-pub fn save_backbone<B: Kernels>(
+/// The tensors of a backbone, one after another, under the names of its family.
+pub(crate) fn save_backbone<B: Kernels, E: From<Error>>(
     config: &ModelConfig,
     backbone: &Backbone<B>,
-) -> Result<Vec<SavedTensor>> {
-    collect(&backbone.clone().unpacked().merge_lora(), &families::names(config))
+    keep: &mut Keep<'_, E>,
+) -> Result<(), E> {
+    each_tensor(&backbone.clone().unpacked().merge_lora(), &families::names(config), keep)
 }
 
 /// Fills all parameters of a module.
@@ -145,17 +146,15 @@ pub(crate) fn fill<B: Kernels, M: Module<B>>(
     if report.is_empty() { Ok(module) } else { Err(Error::Tensors(report)) }
 }
 
-/// The parameters of a module as tensors under the checkpoint's names.
-pub(crate) fn collect<B: Kernels, M: Module<B>>(
+/// The parameters of a module, one after another, as tensors under the checkpoint's names.
+pub(crate) fn each_tensor<B: Kernels, M: Module<B>, E: From<Error>>(
     module: &M,
     names: &Names,
-) -> Result<Vec<SavedTensor>> {
-    let mut saver = Saver { path: Path::default(), names, tensors: Vec::new(), failure: None };
+    keep: &mut Keep<'_, E>,
+) -> Result<(), E> {
+    let mut saver = Saver { path: Path::default(), names, keep, failure: None };
     module.visit(&mut saver);
-    match saver.failure {
-        Some(failure) => Err(failure),
-        None => Ok(saver.tensors),
-    }
+    saver.failure.map_or(Ok(()), Err)
 }
 
 /// Path of the parameter that is being visited, enum variants left out.
@@ -294,15 +293,15 @@ impl<B: Kernels> ModuleMapper<B> for Loader<'_, B> {
     }
 }
 
-struct Saver<'a> {
+struct Saver<'a, 'k, E> {
     path: Path,
     names: &'a Names,
-    tensors: Vec<SavedTensor>,
-    failure: Option<Error>,
+    keep: &'a mut Keep<'k, E>,
+    failure: Option<E>,
 }
 
-impl Saver<'_> {
-    fn save<B: Kernels, const D: usize>(&mut self, tensor: Tensor<B, D>) -> Result<()> {
+impl<E: From<Error>> Saver<'_, '_, E> {
+    fn save<B: Kernels, const D: usize>(&mut self, tensor: Tensor<B, D>) -> Result<(), E> {
         let Source { parts, transposed } = self.names.source(&self.path.dotted())?;
         let total = tensor.dims()[D - 1];
         let mut column = 0;
@@ -315,13 +314,13 @@ impl Saver<'_> {
             let values = piece.into_data().convert::<f32>().into_vec().map_err(|e| {
                 Error::invalid(format!("{name}: could not be read back from the device: {e:?}"))
             })?;
-            self.tensors.push((name, shape, values));
+            (self.keep)(name, shape, values)?;
         }
         Ok(())
     }
 }
 
-impl<B: Kernels> ModuleVisitor<B> for Saver<'_> {
+impl<B: Kernels, E: From<Error>> ModuleVisitor<B> for Saver<'_, '_, E> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }

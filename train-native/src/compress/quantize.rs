@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use kiln_core::checkpoint::{Files, StoredTensor, Weights, save, write_tensors};
+use burn::module::Module as _;
+use kiln_core::checkpoint::{Files, StoredTensor, save_as};
 use kiln_core::embedder::Embedder;
 use kiln_core::kernels::Kernels;
 use serde::Serialize;
@@ -88,45 +89,25 @@ pub fn quantize<B: Kernels>(
             Ok(())
         })?;
     }
-    let mut files = save(&embedder)?;
-    drop(embedder);
     let mut lines = Vec::new();
-    let stems: Vec<String> = files
-        .0
-        .keys()
-        .filter_map(|path| path.strip_suffix(".safetensors").map(String::from))
-        .collect();
-    let bar = terminal.progress(0, "quantizing");
-    for stem in stems {
-        let mut weights = Weights::open(&files, &stem)?;
-        let names: Vec<(String, Vec<usize>)> = weights
-            .tensors()
-            .iter()
-            .map(|(name, info)| (name.clone(), info.shape.clone()))
-            .collect();
-        let mut tensors = Vec::new();
-        bar.inc_length(names.len() as u64);
-        for (name, shape) in names {
-            if interrupt::asked() {
-                return Err(kiln_core::Error::Cancelled.into());
-            }
-            bar.inc(1);
-            if let Some((tensor, line)) = done.remove(&name).filter(|_| stem == "model") {
-                lines.push(line);
-                tensors.push((name, tensor));
-                continue;
-            }
-            let read = weights.read(&name)?.unwrap_or_default();
-            let (tensor, line) =
-                rounded(plan, &name, &shape, &read).with_context(|| name.clone())?;
-            if shape.len() > 1 {
-                lines.push(line);
-            }
-            tensors.push((name, tensor));
+    let bar = terminal.progress(embedder.model.num_params() as u64, "quantizing");
+    let files = save_as(&embedder, |file, name, shape, values| {
+        if interrupt::asked() {
+            return Err(kiln_core::Error::Cancelled.into());
         }
-        let bytes = write_tensors(&tensors, &[("format", "pt")])?;
-        files.0.insert(format!("{stem}.safetensors"), bytes.into());
-    }
+        bar.inc(values.len() as u64);
+        let calibrated = if file == "model.safetensors" { done.remove(name) } else { None };
+        if let Some((tensor, line)) = calibrated {
+            lines.push(line);
+            return Ok(tensor);
+        }
+        let (tensor, line) =
+            rounded(plan, name, &shape, &values).with_context(|| name.to_string())?;
+        if shape.len() > 1 {
+            lines.push(line);
+        }
+        anyhow::Ok(tensor)
+    })?;
     bar.finish_and_clear();
     Ok(QuantizedModel { files, lines })
 }

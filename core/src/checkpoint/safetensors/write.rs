@@ -71,9 +71,9 @@ pub fn write_tensors(
             }
         }
     }
-    let schemes = serde_json::to_string(&schemes).map_err(Error::invalid)?;
-    let metadata: Vec<(&str, &str)> =
-        metadata.iter().copied().chain([(QUANTIZED, schemes.as_str())]).collect();
+    let json = serde_json::to_string(&schemes).map_err(Error::invalid)?;
+    let quantized = (!schemes.is_empty()).then_some((QUANTIZED, json.as_str()));
+    let metadata: Vec<(&str, &str)> = metadata.iter().copied().chain(quantized).collect();
     write(all, &metadata)
 }
 

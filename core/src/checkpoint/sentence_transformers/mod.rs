@@ -13,7 +13,7 @@ use crate::checkpoint::Files;
 use crate::pooling::PoolingConfig;
 
 pub use read::{LoadOptions, load, load_pooling, read_architecture};
-pub use write::{save, tokenizer_config_file};
+pub use write::{save, save_as, tokenizer_config_file};
 
 /// A model as files, ready to be written.
 pub type SavedModel = Files;

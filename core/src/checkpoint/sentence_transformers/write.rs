@@ -1,24 +1,54 @@
 //! Writes a sentence-transformers folder.
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{MODES, SavedModel, dense_names, head_names};
-use crate::Result;
 use crate::checkpoint::folder::Files;
-use crate::checkpoint::parameters::{SavedTensor, collect, save_backbone};
-use crate::checkpoint::safetensors::write_safetensors;
+use crate::checkpoint::parameters::{Keep, each_tensor, save_backbone};
+use crate::checkpoint::safetensors::{StoredTensor, write_tensors};
 use crate::config::Family;
 use crate::embedder::Embedder;
 use crate::kernels::Kernels;
 use crate::pooling::{DenseActivation, DenseConfig};
 use crate::tokenizer::{InstructionSpan, TokenizerConfig};
+use crate::{Error, Result};
 
 /// A model as the files of a sentence-transformers folder; LoRA adapters are merged.
 ///
 /// # Errors
 /// Parameters that cannot be read back from the device.
 pub fn save<B: Kernels>(embedder: &Embedder<B>) -> Result<SavedModel> {
+    save_as(embedder, |_, _, shape, values| Ok(StoredTensor::Full(shape, values)))
+}
+
+/// As [`save`], with each tensor as `store` gives it for its file, name, shape and values. One tensor's
+/// values are in memory at a time, beside the model and what was made of the others.
+///
+/// # Errors
+/// As [`save`], and `store`'s own.
+pub fn save_as<B: Kernels, E: From<Error>>(
+    embedder: &Embedder<B>,
+    mut store: impl FnMut(&str, &str, Vec<usize>, Vec<f32>) -> Result<StoredTensor, E>,
+) -> Result<SavedModel, E> {
     let model = &embedder.model;
+    let mut weights: Vec<(String, Bytes)> = Vec::new();
+    let mut tensors_file = |path: &str, module: &dyn Fn(&mut Keep<'_, E>) -> Result<(), E>| {
+        let mut tensors = Vec::new();
+        module(&mut |name, shape, values| {
+            let tensor = store(path, &name, shape, values)?;
+            tensors.push((name, tensor));
+            Ok(())
+        })?;
+        weights.push((path.into(), write_tensors(&tensors, &[("format", "pt")])?.into()));
+        Ok::<_, E>(())
+    };
+    tensors_file("model.safetensors", &|keep| save_backbone(&model.config, &model.backbone, keep))?;
+    if model.pooling.block.is_some() {
+        tensors_file("1_Pooling/model.safetensors", &|keep| {
+            each_tensor(&model.pooling, &head_names(), keep)
+        })?;
+    }
     let mut files = Files::default();
     let mut json_file = |path: &str, value: Value| {
         files.0.insert(path.into(), format!("{value:#}\n").into());
@@ -30,18 +60,14 @@ pub fn save<B: Kernels>(embedder: &Embedder<B>) -> Result<SavedModel> {
         json!({"idx": 0, "name": "0", "path": "", "type": format!("{library}.Transformer")}),
         json!({"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling_class}),
     ];
-    let mut weights: Vec<(String, Vec<SavedTensor>)> =
-        vec![("model.safetensors".into(), save_backbone(&model.config, &model.backbone)?)];
-    if model.pooling.block.is_some() {
-        weights
-            .push(("1_Pooling/model.safetensors".into(), collect(&model.pooling, &head_names())?));
-    }
     json_file("config.json", model.config.to_value());
     json_file("1_Pooling/config.json", pooling_value(embedder, own));
     for dense in &model.dense {
         let path = format!("{}_Dense", modules.len());
         json_file(&format!("{path}/config.json"), dense_value(dense.config()));
-        weights.push((format!("{path}/model.safetensors"), collect(dense, &dense_names())?));
+        tensors_file(&format!("{path}/model.safetensors"), &|keep| {
+            each_tensor(dense, &dense_names(), keep)
+        })?;
         let at = modules.len();
         modules.push(json!({"idx": at, "name": at.to_string(), "path": path, "type": format!("{library}.Dense")}));
     }
@@ -70,9 +96,7 @@ pub fn save<B: Kernels>(embedder: &Embedder<B>) -> Result<SavedModel> {
     if !files.0.contains_key("tokenizer.json") {
         files.0.insert("tokenizer.json".into(), embedder.tokenizer.to_json()?.into());
     }
-    for (path, tensors) in weights {
-        files.0.insert(path, write_safetensors(&tensors, &[("format", "pt")])?.into());
-    }
+    files.0.extend(weights);
     Ok(files)
 }
 

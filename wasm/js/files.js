@@ -143,11 +143,12 @@ async function download(url, { cache, fresh, onProgress, onKept, signal }, neede
     return bytes;
   }
   const part = new Part(url, cache, fresh);
-  // Another version of it would join wrongly where the server does not compare the two.
-  if (await part.restore()) onKept?.();
+  const resumed = !fresh && (await part.restore());
   for (let attempt = 1; ; attempt++) {
     try {
       const bytes = await part.fetch(report, signal, needed);
+      // Where a server does not compare versions, the parts of two may have been joined.
+      if (resumed) onKept?.();
       await keep(cache, url, bytes, part.version);
       await part.forget();
       return bytes;

@@ -4,6 +4,8 @@
 //! (`vpdpbusd`) multiplies 64 pairs. Weights are kept as unsigned numbers (plus 128 or 8), as that
 //! instruction wants one side; what the offset adds depends on the activations alone.
 
+use aligned_vec::{AVec, ConstAlign, avec};
+
 use super::quantized::Quantized;
 use super::scheme::{Number, Scheme};
 use crate::{Error, Result};
@@ -12,6 +14,12 @@ use crate::{Error, Result};
 pub(super) const LANES: usize = 16;
 /// Inputs of one output that lie side by side.
 pub(super) const STEP: usize = 4;
+/// Rows of activations that a processor may read at once (a tile).
+pub(super) const ROWS_TOGETHER: usize = if cfg!(target_arch = "x86_64") { 16 } else { 1 };
+
+/// Numbers that begin where a line of the cache does: loads of whole lines, which SIMD and tiles make, take
+/// twice as long where they touch two.
+pub(super) type Lines<T> = AVec<T, ConstAlign<64>>;
 
 /// A matrix `[inputs, outputs]` of packed weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,15 +30,16 @@ pub struct PackedMatrix {
     pub(super) number: Number,
     pub(super) block: usize,
     /// `[outputs / 16][inputs / 4][16][4]`; two values a byte where they have four bits.
-    pub(super) values: Vec<u8>,
+    pub(super) values: Lines<u8>,
     /// `[outputs / 16][inputs / block][16]`.
     pub(super) scales: Vec<f32>,
 }
 
 /// Activations in int8, each block of a row with a scale of its own.
 pub(super) struct Activations {
-    /// `[rows][inputs]`.
-    pub(super) values: Vec<i8>,
+    pub(super) rows: usize,
+    /// `[rows][inputs]`, and rows of zeros up to a multiple of [`ROWS_TOGETHER`].
+    pub(super) values: Lines<i8>,
     /// `[rows][inputs / block]`.
     pub(super) blocks: Vec<BlockOfActivations>,
 }
@@ -62,8 +71,8 @@ impl PackedMatrix {
             block,
             // Outputs that only fill up the last group are zeros.
             values: match scheme.number {
-                Number::Int4 => vec![nought | nought << 4; bytes / 2],
-                _ => vec![nought; bytes],
+                Number::Int4 => avec!([64] | nought | nought << 4; bytes / 2),
+                _ => avec!([64] | nought; bytes),
             },
             scales: vec![0.0; groups * blocks * LANES],
         };
@@ -140,14 +149,16 @@ impl PackedMatrix {
 
     /// Activations `[rows, inputs]` in int8.
     pub(super) fn activations(&self, x: &[f32]) -> Activations {
-        let mut values = vec![0i8; x.len()];
+        let rows = x.len() / self.inputs;
+        let mut values: Lines<i8> =
+            avec!([64] | 0; rows.next_multiple_of(ROWS_TOGETHER) * self.inputs);
         let mut blocks = Vec::with_capacity(x.len() / self.block);
         let offset = offset(self.number);
         for (from, to) in x.chunks_exact(self.block).zip(values.chunks_exact_mut(self.block)) {
             let (scale, sum) = super::product::quantize(from, to);
             blocks.push(BlockOfActivations { scale, correction: -offset * sum });
         }
-        Activations { values, blocks }
+        Activations { rows, values, blocks }
     }
 }
 

@@ -124,17 +124,18 @@ impl Kernels for Flex {
         bias: Option<Tensor<Self, 1>>,
     ) -> Tensor<Self, 2> {
         let ([rows, _], [_, outputs], device) = (x.dims(), weight.shape(), x.device());
-        let values = bias.clone().map(Tensor::into_data);
-        let values = values.as_ref().map(|values| values.as_slice::<f32>()).transpose();
-        let data = x.into_data();
-        let product = match (data.as_slice::<f32>(), values) {
+        // Read where they are; data that others share would be copied first.
+        let values = x.clone().into_primitive().tensor().to_contiguous();
+        let of_bias = bias.clone().map(|bias| bias.into_primitive().tensor());
+        let of_bias = of_bias.as_ref().map(|bias| bias.as_slice::<f32>());
+        let product = match (values.as_slice::<f32>(), of_bias) {
             // It fails on widths that do not fit only, about which the plain product is clearer.
-            (Ok(x), Ok(bias)) => weight.product(x, bias).ok(),
+            (Some(x), None | Some(Some(_))) => weight.product(x, of_bias.flatten()).ok(),
             _ => None,
         };
         match product {
             Some(y) => Tensor::from_data(TensorData::new(y, [rows, outputs]), &device),
-            None => plain::host_linear(Tensor::from_data(data, &device), weight, bias),
+            None => plain::host_linear(x, weight, bias),
         }
     }
 }

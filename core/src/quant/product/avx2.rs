@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::super::packed::BlockOfActivations;
-use super::{Activations, LANES, Number, PackedMatrix, STEP, starts, widened};
+use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, widened};
 
 /// Rows of activations that are worked on together: as many as have their sums in registers.
 const TILE: usize = 6;
@@ -25,12 +25,17 @@ pub(super) fn is_here() -> bool {
 
 /// As [`super::portable`].
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn product(packed: &PackedMatrix, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
+pub(super) fn product(
+    packed: &PackedMatrix,
+    x: &Activations,
+    bias: Option<&[f32]>,
+    y: &mut [Unset],
+) {
     let wide = match packed.number {
         Number::Int4 => Vec::new(),
-        _ => widened(&x.values),
+        _ => widened(&x.values[..x.rows * packed.inputs]),
     };
-    let rows = x.values.len() / packed.inputs;
+    let rows = x.rows;
     for group in 0..packed.outputs.div_ceil(LANES) {
         let mut row = 0;
         while row < rows {
@@ -52,7 +57,7 @@ fn four_bits<const ROWS: usize>(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
     [group, first]: [usize; 2],
 ) -> usize {
     let (inputs, block) = (packed.inputs, packed.block);
@@ -108,7 +113,7 @@ fn eight_bits<const ROWS: usize>(
     x: &Activations,
     wide: &[[[i16; 2]; 2]],
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
     [group, first]: [usize; 2],
 ) -> usize {
     let (inputs, block) = (packed.inputs, packed.block);
@@ -200,7 +205,7 @@ fn load(from: &[f32]) -> __m256 {
 #[target_feature(enable = "avx2,fma")]
 fn write<const ROWS: usize>(
     sums: [[__m256; 2]; ROWS],
-    y: &mut [f32],
+    y: &mut [Unset],
     outputs: usize,
     [group, first]: [usize; 2],
 ) {
@@ -212,6 +217,6 @@ fn write<const ROWS: usize>(
             // SAFETY: a vector is as large as eight numbers, and the store asks for no alignment.
             unsafe { _mm256_storeu_ps(to.as_mut_ptr(), sum) };
         }
-        y[(first + row) * outputs + start..][..width].copy_from_slice(&lanes[..width]);
+        super::write(&mut y[(first + row) * outputs + start..][..width], &lanes);
     }
 }

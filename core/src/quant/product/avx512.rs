@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Activations, LANES, Number, PackedMatrix, STEP, starts};
+use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
 
 /// Rows of activations that are worked on together.
 const TILE: usize = 6;
@@ -16,7 +16,12 @@ pub(super) fn is_here() -> bool {
 
 /// As [`super::portable`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub(super) fn product(packed: &PackedMatrix, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
+pub(super) fn product(
+    packed: &PackedMatrix,
+    x: &Activations,
+    bias: Option<&[f32]>,
+    y: &mut [Unset],
+) {
     match packed.number {
         Number::Int4 => groups::<true>(packed, x, bias, y),
         _ => groups::<false>(packed, x, bias, y),
@@ -29,9 +34,9 @@ fn groups<const FOUR: bool>(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
 ) {
-    let rows = x.values.len() / packed.inputs;
+    let rows = x.rows;
     let groups = packed.outputs.div_ceil(LANES);
     let mut group = 0;
     while group < groups {
@@ -58,7 +63,7 @@ fn tile<const ROWS: usize, const GROUPS: usize, const FOUR: bool>(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
     group: usize,
     first: usize,
 ) {
@@ -136,7 +141,7 @@ fn tile<const ROWS: usize, const GROUPS: usize, const FOUR: bool>(
             // SAFETY: the array has 16 numbers of 4 bytes, and the store asks for no alignment.
             unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sum) };
             let start = (first + row) * packed.outputs + (group + side) * LANES;
-            y[start..start + width(side)].copy_from_slice(&lanes[..width(side)]);
+            write(&mut y[start..start + width(side)], &lanes);
         }
     }
 }

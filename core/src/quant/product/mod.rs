@@ -1,19 +1,14 @@
 //! `x W` with packed weights: int8 activations, integer sums a block, floating-point sums over
-//! blocks. A portable version, one for AVX2, one for AVX-512 with VNNI, one for NEON, and one for
-//! WebAssembly's SIMD; on one kind of machine all give the same bits.
+//! blocks. A portable version, one for AVX2, one for AVX-512 with VNNI, one for AMX, one for NEON, and one
+//! for WebAssembly's SIMD; on one kind of machine all give the same bits.
 
-#![cfg_attr(
-    any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        all(target_arch = "wasm32", target_feature = "simd128")
-    ),
-    expect(
-        unsafe_code,
-        reason = "SIMD loads, stores and the calls behind a check, each with its proof"
-    )
+#![expect(
+    unsafe_code,
+    reason = "SIMD loads, stores and the calls behind a check, and memory that is written once; each with its proof"
 )]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -22,6 +17,8 @@ mod avx512;
 mod neon;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod wasm;
+
+use std::mem::MaybeUninit;
 
 use multiversion::multiversion;
 
@@ -59,11 +56,43 @@ pub(super) fn quantize(from: &[f32], to: &mut [i8]) -> (f32, i32) {
     (scale, sum)
 }
 
-/// Activations, in bytes, that are multiplied with all weights before the next ones are: the second
-/// cache holds them. Every 16 outputs go through all of them.
-const HELD: usize = 1 << 17;
-/// Rows that tiles of every version divide.
-const TILES: usize = 12;
+/// Activations or outputs of which at most so many are worked on before the next ones are: the second cache
+/// holds them. Every 16 outputs go through all of their rows.
+const HELD: usize = 96 * 1536;
+
+/// Rows that a version's tiles divide.
+fn tiles() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if amx::is_here() {
+        return amx::STRIP;
+    }
+    12
+}
+
+/// An output that may not have been written yet.
+type Unset = MaybeUninit<f32>;
+
+/// So many numbers in memory that is not made zero first.
+///
+/// # Safety
+/// `write` writes all of them.
+unsafe fn written(count: usize, write: impl FnOnce(&mut [Unset])) -> Vec<f32> {
+    let mut numbers = Vec::with_capacity(count);
+    write(&mut numbers.spare_capacity_mut()[..count]);
+    // SAFETY: the capacity is as large, and all have been written, as the caller sees to.
+    unsafe { numbers.set_len(count) };
+    numbers
+}
+
+/// Writes the first numbers of some, as many as there is room for.
+#[inline(always)]
+fn write<const N: usize>(to: &mut [Unset], from: &[f32; N]) {
+    // Copies of a size that is not known are calls.
+    match <&mut [Unset; N]>::try_from(&mut *to) {
+        Ok(to) => *to = from.map(MaybeUninit::new),
+        Err(_) => to.iter_mut().zip(from).for_each(|(to, from)| *to = MaybeUninit::new(*from)),
+    }
+}
 
 impl PackedMatrix {
     /// `[rows, inputs]` to `[rows, outputs]`, with the bias added.
@@ -82,21 +111,27 @@ impl PackedMatrix {
             return Err(Error::invalid("the bias has another width than the outputs"));
         }
         let rows = x.len() / self.inputs;
-        let mut y = vec![0.0; rows * self.outputs];
-        let held = HELD / self.inputs / TILES * TILES;
-        let part = rows.div_ceil(cores()).next_multiple_of(TILES).min(held).max(TILES);
-        each_part(&mut y, (part * self.outputs).max(1), |number, y| {
-            let rows = y.len() / self.outputs;
-            let x = &x[number * part * self.inputs..][..rows * self.inputs];
-            self.product_of_rows(&self.activations(x), bias, y);
-        });
-        Ok(y)
+        let parts = (rows * self.inputs.max(self.outputs)).div_ceil(HELD).max(cores());
+        let part = rows.div_ceil(parts).next_multiple_of(tiles());
+        let multiply = |y: &mut [Unset]| {
+            each_part(y, (part * self.outputs).max(1), |number, y| {
+                let rows = y.len() / self.outputs;
+                let x = &x[number * part * self.inputs..][..rows * self.inputs];
+                self.product_of_rows(&self.activations(x), bias, y);
+            });
+        };
+        // SAFETY: the parts are all of `y`, and the product of a part writes every output of its rows.
+        Ok(unsafe { written(rows * self.outputs, multiply) })
     }
 
     /// The product by what this processor has.
-    fn product_of_rows(&self, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
+    fn product_of_rows(&self, x: &Activations, bias: Option<&[f32]>, y: &mut [Unset]) {
         #[cfg(target_arch = "x86_64")]
         {
+            if amx::is_here() && amx::is_worth(self, y.len() / self.outputs) {
+                // SAFETY: both were asked.
+                return unsafe { amx::product(self, x, bias, y) };
+            }
             if avx512::is_here() {
                 // SAFETY: the processor has what the function was compiled for.
                 return unsafe { avx512::product(self, x, bias, y) };
@@ -144,7 +179,7 @@ pub(super) fn portable(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
 ) {
     let (inputs, outputs, block) = (packed.inputs, packed.outputs, packed.block);
     let (blocks, steps) = (inputs / block, block / STEP);
@@ -168,7 +203,7 @@ pub(super) fn portable(
                     *sum = multiply_add(whole as f32, scale * of_block.scale, *sum);
                 }
             }
-            y.copy_from_slice(&sums[..y.len()]);
+            write(y, &sums);
         }
     }
 }
@@ -224,6 +259,14 @@ mod tests {
         PackedMatrix::new(&[Quantized::round(weights, shape, scheme).unwrap()]).unwrap()
     }
 
+    /// What a version makes; NaN where it writes nothing.
+    fn made(count: usize, product: impl FnOnce(&mut [Unset])) -> Vec<f32> {
+        let mut y = vec![MaybeUninit::new(f32::NAN); count];
+        product(&mut y);
+        // SAFETY: all were written here, before the product wrote some of them again.
+        y.into_iter().map(|y| unsafe { y.assume_init() }).collect()
+    }
+
     /// `x W` for `W` `[outputs, inputs]`.
     fn plain(x: &[f32], w: &[f32], inputs: usize) -> Vec<f32> {
         let dot = |x: &[f32], w: &[f32]| -> f32 { x.iter().zip(w).map(|(x, w)| x * w).sum() };
@@ -233,7 +276,7 @@ mod tests {
     }
 
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-    type Product = fn(&PackedMatrix, &Activations, Option<&[f32]>, &mut [f32]);
+    type Product = fn(&PackedMatrix, &Activations, Option<&[f32]>, &mut [Unset]);
 
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     fn wasm_versions() -> Vec<Product> {
@@ -248,8 +291,9 @@ mod tests {
     proptest! {
         #[test]
         fn every_version_is_the_portable_one_bit_for_bit(
-            rows in 0usize..15, blocks in 1usize..4, outputs in 1usize..40, seed in 0u32..1000,
-            four in prop::bool::ANY, block in prop_oneof![Just(4usize), Just(32), Just(64)],
+            rows in prop_oneof![0usize..15, 0usize..80], blocks in 1usize..4, outputs in 1usize..40,
+            seed in 0u32..1000, four in prop::bool::ANY,
+            block in prop_oneof![Just(4usize), Just(32), Just(64), Just(100), Just(160)],
             size in prop_oneof![Just(1f32), Just(1e-30), Just(1e30)],
         ) {
             let inputs = blocks * block;
@@ -259,40 +303,36 @@ mod tests {
             let x = packed.activations(&x);
             let bias = matrix(1, outputs, seed + 2);
             let bias = (seed % 2 == 0).then_some(bias.as_slice());
-            let mut expected = vec![0.0; rows * outputs];
-            portable(&packed, &x, bias, &mut expected);
+            let expected = made(rows * outputs, |y| portable(&packed, &x, bias, y));
             #[cfg(target_arch = "x86_64")]
             {
+                let made = |product: unsafe fn(&PackedMatrix, &Activations, Option<&[f32]>, &mut [Unset])| {
+                    // SAFETY: it is asked first whether the processor has what a version needs.
+                    made(rows * outputs, |y| unsafe { product(&packed, &x, bias, y) })
+                };
+                if amx::is_here() {
+                    prop_assert_eq!(&made(amx::product), &expected);
+                }
                 if avx512::is_here() {
-                    let mut found = vec![0.0; rows * outputs];
-                    // SAFETY: the processor has what the function was compiled for.
-                    unsafe { avx512::product(&packed, &x, bias, &mut found) };
-                    prop_assert_eq!(&found, &expected);
+                    prop_assert_eq!(&made(avx512::product), &expected);
                 }
                 if avx2::is_here() {
-                    let mut found = vec![0.0; rows * outputs];
-                    // SAFETY: the processor has what the function was compiled for.
-                    unsafe { avx2::product(&packed, &x, bias, &mut found) };
-                    prop_assert_eq!(&found, &expected);
+                    prop_assert_eq!(&made(avx2::product), &expected);
                 }
             }
             #[cfg(target_arch = "aarch64")]
             {
-                let mut found = vec![0.0; rows * outputs];
                 if neon::has_dot_products() {
                     // SAFETY: the processor has what the function was compiled for.
-                    unsafe { neon::with_dot_products(&packed, &x, bias, &mut found) };
-                    prop_assert_eq!(&found, &expected);
-                    found.fill(7.0);
+                    let product = |y: &mut [Unset]| unsafe { neon::with_dot_products(&packed, &x, bias, y) };
+                    prop_assert_eq!(&made(rows * outputs, product), &expected);
                 }
-                neon::without_dot_products(&packed, &x, bias, &mut found);
+                let found = made(rows * outputs, |y| neon::without_dot_products(&packed, &x, bias, y));
                 prop_assert_eq!(&found, &expected);
             }
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
             for version in wasm_versions() {
-                let mut found = vec![0.0; rows * outputs];
-                version(&packed, &x, bias, &mut found);
-                prop_assert_eq!(&found, &expected);
+                prop_assert_eq!(&made(rows * outputs, |y| version(&packed, &x, bias, y)), &expected);
             }
         }
 

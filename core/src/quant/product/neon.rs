@@ -4,7 +4,7 @@
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
-use super::{Activations, LANES, Number, PackedMatrix, STEP, starts};
+use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
 
 /// Rows of activations that are worked on together: their sums take half of the 32 registers.
 const TILE: usize = 4;
@@ -17,7 +17,12 @@ pub(super) fn has_dot_products() -> bool {
 }
 
 /// As [`super::portable`]. Every AArch64 processor that Rust's standard library runs on has NEON.
-pub(super) fn product(packed: &PackedMatrix, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
+pub(super) fn product(
+    packed: &PackedMatrix,
+    x: &Activations,
+    bias: Option<&[f32]>,
+    y: &mut [Unset],
+) {
     if has_dot_products() {
         // SAFETY: the processor has what the function was compiled for.
         unsafe { with_dot_products(packed, x, bias, y) };
@@ -32,7 +37,7 @@ pub(super) fn with_dot_products(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
 ) {
     groups(packed, x, bias, y, |sums, weights, four| dot(sums, weights, four));
 }
@@ -42,7 +47,7 @@ pub(super) fn without_dot_products(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
 ) {
     groups(packed, x, bias, y, |sums, weights, four| {
         // SAFETY: NEON is part of every AArch64 target of the standard library, and the instructions
@@ -80,10 +85,10 @@ fn groups(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
     add: impl Fn(int32x4_t, int8x16_t, int8x16_t) -> int32x4_t + Copy,
 ) {
-    let rows = x.values.len() / packed.inputs;
+    let rows = x.rows;
     for group in 0..packed.outputs.div_ceil(LANES) {
         let mut row = 0;
         while row < rows {
@@ -131,7 +136,7 @@ fn tile<const ROWS: usize, const FOUR: bool>(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
     [group, first]: [usize; 2],
     add: impl Fn(int32x4_t, int8x16_t, int8x16_t) -> int32x4_t,
 ) {
@@ -184,7 +189,6 @@ fn tile<const ROWS: usize, const FOUR: bool>(
             // SAFETY: a vector is as large as the four numbers; the store asks for no alignment.
             unsafe { vst1q_f32(to.as_mut_ptr(), sum) };
         }
-        let y = &mut y[(first + row) * packed.outputs + group * LANES..][..width];
-        y.copy_from_slice(&lanes[..width]);
+        write(&mut y[(first + row) * packed.outputs + group * LANES..][..width], &lanes);
     }
 }

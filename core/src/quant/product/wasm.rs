@@ -5,7 +5,7 @@ use std::arch::wasm32::*;
 use std::borrow::Cow;
 
 use super::super::packed::BlockOfActivations;
-use super::{Activations, LANES, Number, PackedMatrix, STEP, starts, widened};
+use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, widened, write};
 
 /// Outputs that are worked on together: half a group, whose sums fit the registers.
 const SIDE: usize = 8;
@@ -159,7 +159,12 @@ mod relaxed {
 }
 
 /// As [`super::portable`].
-pub(super) fn product(packed: &PackedMatrix, x: &Activations, bias: Option<&[f32]>, y: &mut [f32]) {
+pub(super) fn product(
+    packed: &PackedMatrix,
+    x: &Activations,
+    bias: Option<&[f32]>,
+    y: &mut [Unset],
+) {
     #[cfg(not(target_feature = "relaxed-simd"))]
     product_of_words(packed, x, bias, y);
     #[cfg(target_feature = "relaxed-simd")]
@@ -172,7 +177,7 @@ pub(super) fn product_of_bytes(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
     bytes: Bytes,
 ) {
     match (packed.number, bytes) {
@@ -191,7 +196,7 @@ pub(super) fn product_of_words(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
 ) {
     match packed.number {
         Number::Int4 => groups::<Widened, true, 4>(packed, x, bias, y),
@@ -203,9 +208,9 @@ fn groups<W: Way, const FOUR: bool, const TILE: usize>(
     packed: &PackedMatrix,
     x: &Activations,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
 ) {
-    let rows = x.values.len() / packed.inputs;
+    let rows = x.rows;
     let values = W::Step::all(&x.values);
     let x = (values.as_ref(), x.blocks.as_slice());
     for side in 0..packed.outputs.div_ceil(SIDE) {
@@ -260,7 +265,7 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     packed: &PackedMatrix,
     (values, of_blocks): (&[W::Step], &[BlockOfActivations]),
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: &mut [Unset],
     side: usize,
     first: usize,
 ) {
@@ -333,7 +338,7 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     for (row, sums) in sums.into_iter().enumerate() {
         let y = &mut y[(first + row) * packed.outputs + side * SIDE..][..width];
         for (to, sum) in y.chunks_mut(4).zip(sums) {
-            if let Ok(to) = <&mut [f32; 4]>::try_from(&mut *to) {
+            if let Ok(to) = <&mut [Unset; 4]>::try_from(&mut *to) {
                 // SAFETY: a vector is as large as four numbers; the store asks for no alignment.
                 unsafe { v128_store(to.as_mut_ptr().cast(), sum) };
                 continue;
@@ -344,7 +349,7 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
                 f32x4_extract_lane::<2>(sum),
                 f32x4_extract_lane::<3>(sum),
             ];
-            to.copy_from_slice(&lanes[..to.len()]);
+            write(to, &lanes);
         }
     }
 }

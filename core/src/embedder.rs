@@ -11,6 +11,7 @@ use crate::checkpoint::{Files, SelfTest};
 use crate::config::{AttentionMode, ModelConfig};
 use crate::kernels::Kernels;
 use crate::model::{Backbone, ModelInput, States, Want};
+use crate::parallel::cores;
 use crate::pooling::{self, Dense, Explanation, Pooling, PoolingConfig};
 use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use crate::{Error, Result};
@@ -131,7 +132,7 @@ impl Prompts {
 }
 
 /// What to embed with: prompt, size of the vectors and of the batches.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct EmbedOptions {
     /// Prompt by name; `None`: the model's default prompt, if it has one.
     pub prompt_name: Option<String>,
@@ -141,19 +142,15 @@ pub struct EmbedOptions {
     pub dimensions: Option<usize>,
     /// Whether vectors are divided by their norm; `None`: as the model does.
     pub normalize: Option<bool>,
-    /// Most tokens in a batch, padding included.
-    pub batch_tokens: usize,
+    /// Most tokens in a batch, padding included; `None`: what suits the device.
+    pub batch_tokens: Option<usize>,
 }
 
-impl Default for EmbedOptions {
-    fn default() -> Self {
-        Self {
-            prompt_name: None,
-            prompt: None,
-            dimensions: None,
-            normalize: None,
-            batch_tokens: 4096,
-        }
+impl EmbedOptions {
+    /// Most tokens in a batch on a backend, on the CPU one that so many cores work on together. What a layer
+    /// makes of it is to stay in their caches; a GPU wants to be filled.
+    pub fn batch_tokens<B: Kernels>(&self, cores: usize) -> usize {
+        self.batch_tokens.unwrap_or(if B::HOST { 256 * cores } else { 4096 })
     }
 }
 
@@ -345,7 +342,8 @@ impl<B: Kernels> Embedder<B> {
     /// What [`Embedder::check`] says.
     pub fn plan(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Plan> {
         self.check(options)?;
-        Ok(Plan::new(self.tokenizer.encode_all(self.prompt(options)?, texts)?, options))
+        let tokens = self.tokenizer.encode_all(self.prompt(options)?, texts)?;
+        Ok(Plan::new(tokens, options.batch_tokens::<B>(cores())))
     }
 
     /// Whether the model can do what the options ask for.
@@ -387,9 +385,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Sorts texts by length, longest first, and cuts them into batches of the options' budget.
-    pub fn new(tokens: Vec<Tokens>, options: &EmbedOptions) -> Self {
-        Self { batches: batches(&tokens, options.batch_tokens), tokens }
+    /// Sorts texts by length, longest first, and cuts them into batches of at most so many tokens.
+    pub fn new(tokens: Vec<Tokens>, batch_tokens: usize) -> Self {
+        Self { batches: batches(&tokens, batch_tokens), tokens }
     }
 
     /// Rows of each batch.

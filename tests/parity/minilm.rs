@@ -80,7 +80,7 @@ fn a_run_can_be_cancelled() {
     let embedder: Embedder<train_native::device::Cpu> =
         load(&folder, &LoadOptions::default(), &Default::default()).unwrap();
     let texts = vec!["a few words to embed"; 64];
-    let options = EmbedOptions { batch_tokens: 32, ..Default::default() };
+    let options = EmbedOptions { batch_tokens: Some(32), ..Default::default() };
     let mut calls = 0;
     let result = embedder.embed(&texts, &options, |_| {
         calls += 1;

@@ -66,7 +66,7 @@ pub fn each_batch<B: Kernels, T: Send + Clone + Default>(
 ) -> kiln_core::Result<Vec<T>> {
     let mut made = vec![T::default(); tokens.len()];
     let done = Progress { texts: 0, total: tokens.len(), tokens: 0 };
-    let plan = Plan::new(tokens, options);
+    let plan = Plan::new(tokens, options.batch_tokens::<B>(1));
     let shared = Mutex::new((done, progress));
     let run = |rows: &Vec<usize>| {
         if stop() {

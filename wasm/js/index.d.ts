@@ -74,7 +74,7 @@ export interface EmbedOptions {
   dimensions?: number;
   /** Whether vectors are divided by their norm. Default: as the model does (`info.normalized`). */
   normalize?: boolean;
-  /** Most tokens that are computed at once, padding included. Default: 4096. */
+  /** Most tokens that are computed at once, padding included. Default: 256 for each thread, on WebGPU 4096. */
   batchTokens?: number;
   onProgress?: (progress: EmbedProgress) => void;
   /** Stops the run after the batch that is being computed; the promise is rejected with an AbortError. */

@@ -111,13 +111,12 @@ impl Model {
         normalize: Option<bool>,
         batch_tokens: Option<usize>,
     ) -> Result<Job, JsError> {
-        let usual = EmbedOptions::default();
         let options = EmbedOptions {
             prompt_name: prompt,
             prompt: prompt_text,
             dimensions,
             normalize,
-            batch_tokens: batch_tokens.unwrap_or(usual.batch_tokens),
+            batch_tokens,
         };
         let (plan, width) = on_either!(self.loaded.as_ref(), embedder => {
             (embedder.plan(&texts, &options)?, embedder.dimensions(&options))

@@ -32,7 +32,7 @@ pub(super) struct BenchArgs {
     /// Runtime's dynamic int8
     #[arg(long, value_name = "DIRS|FILES", value_delimiter = ',')]
     quantized: Vec<PathBuf>,
-    /// Texts in a batch
+    /// Texts in a batch; on the CPU Kiln cuts its own where they would have more than 256 tokens
     #[arg(long, value_name = "N", default_value_t = 32)]
     batch: usize,
     /// Passes over the texts in each process
@@ -62,7 +62,9 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
     with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;
         let longest = embedder.tokenizer.config().max_length;
-        let options = EmbedOptions { batch_tokens: args.batch * longest.min(128), ..Default::default() };
+        let most = args.batch * longest.min(128);
+        let usual = EmbedOptions::default().batch_tokens::<B>(1);
+        let options = EmbedOptions { batch_tokens: Some(most.min(usual)), ..Default::default() };
         if let Some(out) = &args.measure {
             let measured = measure(&embedder, &texts, &options, args.runs, out)?;
             return print(&serde_json::to_string(&measured)?);

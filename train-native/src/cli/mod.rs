@@ -167,9 +167,10 @@ struct EmbedFlags {
     /// Keep only the first dimensions (Matryoshka)
     #[arg(long, value_name = "N")]
     dimensions: Option<usize>,
-    /// Most tokens in a batch, padding included
-    #[arg(long, value_name = "TOKENS", default_value_t = EmbedOptions::default().batch_tokens)]
-    batch_tokens: usize,
+    /// Most tokens in a batch, padding included [default: 256 on the CPU, whose caches hold so many, 4096 on
+    /// GPUs]
+    #[arg(long, value_name = "TOKENS")]
+    batch_tokens: Option<usize>,
     /// Compute with the weights in int8, int4, fp8-e4m3, fp8-e5m2 (rounded as they are loaded; with :32, :64,
     /// :128 or :channel for the block), f32, or kept as in the model's file
     #[arg(long, value_name = "NUMBERS", default_value_t = Precision::Kept)]

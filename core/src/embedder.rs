@@ -12,9 +12,28 @@ use crate::config::{AttentionMode, ModelConfig};
 use crate::kernels::Kernels;
 use crate::model::{Backbone, ModelInput, States, Want};
 use crate::parallel::cores;
-use crate::pooling::{self, Dense, Explanation, Pooling, PoolingConfig};
+use crate::pooling::{self, Dense, DenseConfig, Explanation, Pooling, PoolingConfig};
 use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use crate::{Error, Result};
+
+/// Shape of an [`EmbeddingModel`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Architecture {
+    /// The transformer's.
+    pub config: ModelConfig,
+    /// The pooling head's.
+    pub pooling: PoolingConfig,
+    /// The projections', in order.
+    pub dense: Vec<DenseConfig>,
+}
+
+impl Architecture {
+    /// Width of the vectors.
+    pub fn dimensions(&self) -> usize {
+        let pooled = self.pooling.output_size(self.config.hidden_size);
+        self.dense.last().map_or(pooled, |dense| dense.out_features)
+    }
+}
 
 /// Backbone, pooling head and projections: everything that has parameters.
 #[derive(Module, Debug)]
@@ -44,12 +63,18 @@ impl<B: Kernels> EmbeddingModel<B> {
         }
     }
 
+    /// Its shape.
+    pub fn architecture(&self) -> Architecture {
+        Architecture {
+            config: self.config.clone(),
+            pooling: self.pooling.config().clone(),
+            dense: self.dense.iter().map(|dense| dense.config().clone()).collect(),
+        }
+    }
+
     /// Width of the vectors.
     pub fn dimensions(&self) -> usize {
-        match self.dense.last() {
-            Some(dense) => dense.config().out_features,
-            None => self.pooling.config().output_size(self.config.hidden_size),
-        }
+        self.architecture().dimensions()
     }
 
     /// One forward pass: vectors `[batch, dim]` and how pooling made them.

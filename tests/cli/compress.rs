@@ -420,6 +420,29 @@ fn students_learn_from_a_teacher() {
 }
 
 #[test]
+fn a_student_with_a_projection_teaches_in_turn() {
+    let folder = Folder::new();
+    let texts = calibration(&folder);
+    let distill = |teacher: &str, more: &[&str]| {
+        let common = ["distill", "--teacher", teacher, "--texts", &texts, "--steps", "1"];
+        stdout(kiln(&common).args(["--batch-size", "2"]).args(more))
+    };
+    let narrow = ["--layers", "1", "--hidden-size", "8", "--heads", "2", "--vocab-size", "320"];
+    let mut teacher = folder.model(MEAN).display().to_string();
+    for name in ["first", "second"] {
+        distill(&teacher, &[&narrow[..], &["-o", &folder.arg(name)]].concat());
+        teacher = folder.arg(&format!("{name}/model"));
+        assert_eq!(embed(&teacher, &folder, &[])[0].len(), 16, "{name}");
+    }
+    // The projection trains, and is counted.
+    let dry = distill(&teacher, &["--keep-blocks", "0", "--dry-run", "--json"]);
+    let dry: Value = serde_json::from_str(&dry).unwrap();
+    let shape = stdout(&mut kiln(&["inspect", "--json", "-m", &teacher]));
+    let shape: Value = serde_json::from_str(&shape).unwrap();
+    assert_eq!(dry["stages"][0]["trained"], shape["parameters"]);
+}
+
+#[test]
 fn a_quantized_model_is_the_same_on_vulkan() {
     let folder = Folder::new();
     let listed = stdout(kiln_on("auto", &["--json", "devices"]).arg("--quiet"));

@@ -6,10 +6,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_core::checkpoint::{
     Directory, Folder, KilnFile, LoadOptions, Weights, load, load_adapters, read_architecture, save,
 };
-use kiln_core::config::ModelConfig;
-use kiln_core::embedder::Embedder;
+use kiln_core::embedder::{Architecture, Embedder};
 use kiln_core::kernels::Kernels;
-use kiln_core::pooling::PoolingConfig;
 use kiln_core::quant::Precision;
 
 use crate::hub::{ADAPTER, HubModel, is_id};
@@ -153,11 +151,11 @@ pub fn load_embedder<B: Kernels>(
     }
 }
 
-/// Shape and pooling head of a model, from its configuration files alone.
+/// Shape of a model, from its configuration files alone.
 ///
 /// # Errors
 /// As [`resolve`], and configuration files that cannot be read.
-pub fn architecture(name: &str, terminal: Terminal) -> Result<(ModelConfig, PoolingConfig)> {
+pub fn architecture(name: &str, terminal: Terminal) -> Result<Architecture> {
     let folder = find(name, terminal, HubModel::fetch_configuration)?;
     let folder = match base_of(&folder)? {
         Some(base) => find(&base, terminal, HubModel::fetch_configuration)?,

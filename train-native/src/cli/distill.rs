@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::Global;
 use super::train::{RunFlags, train_recipe};
+use crate::model::architecture;
 use crate::recipe::Recipe;
 
 /// Distil a smaller model from a teacher's vectors, on texts without labels. For more (pairs beside the
@@ -79,7 +80,7 @@ fn recipe(args: &DistillArgs, global: &Global) -> Result<Recipe> {
         if heads == 0 || !hidden.is_multiple_of(heads) {
             bail!("--hidden-size {hidden} is no multiple of --heads {heads}");
         }
-        let (config, pooling) = crate::model::architecture(&args.teacher, global.terminal())?;
+        let teacher = architecture(&args.teacher, global.terminal())?;
         let new = table(vec![
             ("vocab_size", whole(args.vocab_size)),
             ("lower_case", true.into()),
@@ -88,7 +89,7 @@ fn recipe(args: &DistillArgs, global: &Global) -> Result<Recipe> {
             ("intermediate_size", whole((hidden * 8 / 3).next_multiple_of(64))),
             ("layers", whole(layers)),
             ("heads", whole(heads)),
-            ("dimensions", whole(pooling.output_size(config.hidden_size))),
+            ("dimensions", whole(teacher.dimensions())),
         ]);
         model.insert("attention".into(), "bidirectional".into());
         model.insert("new".into(), new.into());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use kiln_core::config::ModelConfig;
-use kiln_core::embedder::EmbeddingModel;
+use kiln_core::embedder::{Architecture, EmbeddingModel};
 use kiln_core::model::{Backbone, LoraConfig};
 use kiln_core::pooling::{Dense, Pooling, PoolingConfig};
 use serde::Serialize;
@@ -72,21 +72,25 @@ impl DryRun {
         on_bad_row: OnBadRow,
         terminal: Terminal,
     ) -> Result<Self> {
-        let (config, pooling) = match (&recipe.model.base, &recipe.model.new) {
+        let shape = match (&recipe.model.base, &recipe.model.new) {
             (Some(base), _) => {
-                let (mut config, own) = architecture(base, terminal)?;
-                if let Some(keep) = &recipe.model.keep_blocks {
-                    config = config.keep_layers(keep)?;
-                }
-                (config, recipe.model.pooling.clone().unwrap_or(own))
+                let own = architecture(base, terminal)?;
+                let config = match &recipe.model.keep_blocks {
+                    Some(keep) => own.config.keep_layers(keep)?,
+                    None => own.config,
+                };
+                let pooling = recipe.model.pooling.clone().unwrap_or(own.pooling);
+                Architecture { config, pooling, dense: own.dense }
             }
             (None, Some(new)) => {
                 let pooling = recipe.model.pooling.clone().unwrap_or(PoolingConfig::Mean);
                 let vocab_size = match &new.tokenizer {
-                    Some(other) => architecture(other, terminal)?.0.vocab_size,
+                    Some(other) => architecture(other, terminal)?.config.vocab_size,
                     None => new.vocab_size,
                 };
-                (new_config(&NewModel { vocab_size, ..new.clone() }, &recipe.model)?, pooling)
+                let config = new_config(&NewModel { vocab_size, ..new.clone() }, &recipe.model)?;
+                let dense = projection(new, &config, &pooling).into_iter().collect();
+                Architecture { config, pooling, dense }
             }
             (None, None) => bail!("the model needs either base or new"),
         };
@@ -101,7 +105,7 @@ impl DryRun {
             .enumerate()
             .map(|(number, stage)| {
                 let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
-                let (trained, frozen) = count(&recipe.model, &config, &pooling, lora)?;
+                let (trained, frozen) = count(&recipe.model, &shape, lora)?;
                 let data = inputs.iter().flat_map(|inputs| &inputs.sets[number]);
                 Ok(DryStage {
                     name: stage.name.clone(),
@@ -109,7 +113,7 @@ impl DryRun {
                     samples: stage.samples(),
                     trained,
                     frozen,
-                    memory: memory(recipe, stage, &config, trained, frozen),
+                    memory: memory(recipe, stage, &shape.config, trained, frozen),
                     data: data.map(|set| (set.name.clone(), set.counts.clone())).collect(),
                 })
             })
@@ -186,14 +190,13 @@ impl Memory {
 /// Says which stages may not fit into main memory.
 pub(super) fn warn_of_memory(
     recipe: &Recipe,
-    config: &ModelConfig,
-    pooling: &PoolingConfig,
+    shape: &Architecture,
     terminal: Terminal,
 ) -> Result<()> {
     for stage in &recipe.stages {
         let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
-        let (trained, frozen) = count(&recipe.model, config, pooling, lora)?;
-        if let Some(line) = memory(recipe, stage, config, trained, frozen).warning() {
+        let (trained, frozen) = count(&recipe.model, shape, lora)?;
+        if let Some(line) = memory(recipe, stage, &shape.config, trained, frozen).warning() {
             terminal.note(format!("stage {}: {line}", stage.name));
         }
     }
@@ -204,11 +207,11 @@ pub(super) fn warn_of_memory(
 /// memory, whatever the model.
 fn count(
     recipe: &ModelRecipe,
-    config: &ModelConfig,
-    pooling: &PoolingConfig,
+    shape: &Architecture,
     lora: Option<&LoraConfig>,
 ) -> Result<(usize, usize)> {
     let device = Default::default();
+    let Architecture { config, pooling, dense } = shape;
     let backbone = Backbone::<B>::zeros(config, &device);
     let mut trained = match lora {
         Some(lora) => backbone.lora_size(lora, config)?,
@@ -217,12 +220,7 @@ fn count(
     let model = EmbeddingModel {
         pooling: Pooling::new(pooling, config, &device),
         backbone,
-        dense: recipe
-            .new
-            .iter()
-            .filter_map(|shape| projection(shape, config, pooling))
-            .map(|projection| Dense::new(&projection, &device))
-            .collect(),
+        dense: dense.iter().map(|projection| Dense::new(projection, &device)).collect(),
         config: config.clone(),
         normalize: true,
     };

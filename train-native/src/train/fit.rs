@@ -104,8 +104,7 @@ pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
     let first = devices.first().cloned().unwrap_or_default();
     let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
     if TypeId::of::<B>() == TypeId::of::<Cpu>() {
-        let model = &embedder.model;
-        warn_of_memory(recipe, &model.config, model.pooling.config(), *terminal)?;
+        warn_of_memory(recipe, &embedder.model.architecture(), *terminal)?;
     }
     std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
     write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;

@@ -8,7 +8,7 @@ use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::safetensors::Weights;
 use crate::config::{AttentionMode, ModelConfig};
-use crate::embedder::{Embedder, EmbeddingModel, Prompts};
+use crate::embedder::{Architecture, Embedder, EmbeddingModel, Prompts};
 use crate::kernels::Kernels;
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
@@ -125,19 +125,26 @@ fn read_shape(
     Ok((root, raw, config))
 }
 
-/// Shape and pooling head of a model, from its configuration files alone.
+/// Shape of a model, from its configuration files alone.
 ///
 /// # Errors
-/// Configuration files that are missing or cannot be read.
-pub fn read_architecture(folder: &dyn Folder) -> Result<(ModelConfig, PoolingConfig)> {
+/// Configuration files that are missing, cannot be read or do not fit each other.
+pub fn read_architecture(folder: &dyn Folder) -> Result<Architecture> {
     let modules = read_modules(folder)?;
     let (_, raw, config) = read_shape(folder, modules.as_deref())?;
     let mut pooling =
         nv_embed_block(&raw).map_or(PoolingConfig::Mean, PoolingConfig::LatentAttention);
-    for module in modules.iter().flatten().filter(|module| module.kind == "Pooling") {
-        (pooling, _) = read_pooling(folder, &module.path)?;
+    let mut dense = Vec::new();
+    for module in modules.iter().flatten() {
+        match module.kind.as_str() {
+            "Pooling" => (pooling, _) = read_pooling(folder, &module.path)?,
+            "Dense" => dense.push(read_dense(folder, &module.path)?),
+            _ => {}
+        }
     }
-    Ok((config, pooling))
+    let architecture = Architecture { config, pooling, dense };
+    check_widths(folder, &architecture)?;
+    Ok(architecture)
 }
 
 /// Reads a model folder.
@@ -199,7 +206,11 @@ pub fn load<B: Kernels>(
                     head
                 };
             }
-            "Dense" => model.dense.push(read_dense(folder, &module.path, device)?),
+            "Dense" => {
+                let dense = Dense::new(&read_dense(folder, &module.path)?, device);
+                let mut weights = Weights::open(folder, &inside(&module.path, "model"))?;
+                model.dense.push(fill(dense, &mut weights, &dense_names(), "", device)?);
+            }
             "Normalize" => model.normalize = true,
             other => {
                 return Err(bad(
@@ -215,7 +226,7 @@ pub fn load<B: Kernels>(
     if let Some(pooling) = &options.pooling {
         model.pooling = Pooling::new(pooling, &config, device);
     }
-    check_widths(folder, &model)?;
+    check_widths(folder, &model.architecture())?;
     let (tokenizer, tokenizer_files) =
         read_tokenizer(folder, &root, &config, instruction, options)?;
     let mut embedder = Embedder::new(model, tokenizer, device)?;
@@ -246,20 +257,15 @@ fn least_cosine(precision: Precision) -> Option<f32> {
 }
 
 /// Each projection must take what the step before it gives.
-fn check_widths<B: Kernels>(folder: &dyn Folder, model: &EmbeddingModel<B>) -> Result<()> {
-    let mut width = model.pooling.config().output_size(model.config.hidden_size);
+fn check_widths(folder: &dyn Folder, model: &Architecture) -> Result<()> {
+    let mut width = model.pooling.output_size(model.config.hidden_size);
     for dense in &model.dense {
-        if dense.config().in_features != width {
-            return Err(bad(
-                folder,
-                "modules.json",
-                format!(
-                    "a Dense module takes {} features, but gets {width}",
-                    dense.config().in_features
-                ),
-            ));
+        if dense.in_features != width {
+            let cause =
+                format!("a Dense module takes {} features, but gets {width}", dense.in_features);
+            return Err(bad(folder, "modules.json", cause));
         }
-        width = dense.config().out_features;
+        width = dense.out_features;
     }
     Ok(())
 }
@@ -355,7 +361,8 @@ fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)
     }
 }
 
-fn read_dense<B: Kernels>(folder: &dyn Folder, path: &str, device: &B::Device) -> Result<Dense<B>> {
+/// The sizes of a projection's module.
+fn read_dense(folder: &dyn Folder, path: &str) -> Result<DenseConfig> {
     let file = inside(path, "config.json");
     let value = read_json(folder, &file)?.ok_or_else(|| bad(folder, &file, "is missing"))?;
     let size = |key: &str| {
@@ -365,7 +372,7 @@ fn read_dense<B: Kernels>(folder: &dyn Folder, path: &str, device: &B::Device) -
             .ok_or_else(|| bad(folder, &file, format!("{key} is missing or no size")))
     };
     let class = value.get("activation_function").and_then(Value::as_str).unwrap_or("Tanh");
-    let config = DenseConfig {
+    Ok(DenseConfig {
         in_features: size("in_features")?,
         out_features: size("out_features")?,
         bias: value.get("bias").and_then(Value::as_bool).unwrap_or(true),
@@ -382,9 +389,7 @@ fn read_dense<B: Kernels>(folder: &dyn Folder, path: &str, device: &B::Device) -
                 ));
             }
         },
-    };
-    let mut weights = Weights::open(folder, &inside(path, "model"))?;
-    fill(Dense::new(&config, device), &mut weights, &dense_names(), "", device)
+    })
 }
 
 fn read_tokenizer(

@@ -72,7 +72,7 @@ pub fn import_gguf(
     terminal: Terminal,
 ) -> Result<ImportedModel> {
     let label = file.display().to_string();
-    let (config, _) = read_architecture(base)?;
+    let config = read_architecture(base)?.config;
     let mut reader = BufReader::new(File::open(file).with_context(|| label.clone())?);
     let length = reader.get_ref().metadata().with_context(|| label.clone())?.len();
     check_header(&mut reader, length).with_context(|| label.clone())?;

@@ -10,7 +10,8 @@ fn json(text: &str) -> serde_json::Value {
 fn devices_lists_the_cpu_and_says_why_not_the_rest() {
     let found = json(&stdout(&mut kiln(&["devices", "--json"])));
     let devices = found["devices"].as_array().unwrap();
-    assert!(devices.iter().any(|listed| listed["device"] == "cpu"));
+    let cpu = devices.iter().find(|listed| listed["device"] == "cpu").unwrap();
+    assert!(cpu["name"].as_str().unwrap().contains("int8 and int4 by"), "{cpu}");
     for kind in ["cuda", "vulkan"] {
         let there =
             devices.iter().any(|listed| listed["device"].as_str().unwrap().starts_with(kind));

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
+use kiln_core::quant::packed_instructions;
+use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
 /// What `--device` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,13 +102,23 @@ pub fn inventory() -> Inventory {
         }
         Err(reason) => found.absent.push(("vulkan".into(), reason)),
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    found.devices.push(Listed {
-        device: "cpu".into(),
-        name: format!("{threads} threads, {}", simd()),
-        software: false,
-    });
+    found.devices.push(Listed { device: "cpu".into(), name: processor(), software: false });
     found
+}
+
+/// The CPU: its name, threads and vector instructions.
+pub fn processor() -> String {
+    let kind = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
+    let system = System::new_with_specifics(kind);
+    let brand = system.cpus().first().map_or("", |cpu| cpu.brand().trim());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let parts = [
+        brand.to_string(),
+        format!("{threads} threads"),
+        simd().to_string(),
+        format!("int8 and int4 by {}", packed_instructions()),
+    ];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether the system shows a graphics device at all, so that `auto` need not start every Vulkan

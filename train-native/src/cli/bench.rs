@@ -8,10 +8,11 @@ use kiln_core::embedder::EmbedOptions;
 
 use super::{Global, ModelArgs};
 use crate::bench::{Bench, Line, measure};
+use crate::device::{self, Device, processor};
 use crate::model::{load_embedder, resolve};
 use crate::terminal::{print, thousands};
 use crate::text::{Columns, Record, TextFile};
-use crate::{device, with_backend};
+use crate::with_backend;
 
 /// Compare our speed with sentence-transformers and ONNX Runtime: the same texts on the same
 /// cores in one run, each engine in processes of its own.
@@ -85,7 +86,11 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
             device: global.device.to_string(),
         };
         let lines = bench.run(terminal)?;
-        terminal.result(&lines, || table(&bench, &lines))
+        let device = match &device {
+            Device::Cpu => processor(),
+            other => other.to_string(),
+        };
+        terminal.result(&lines, || table(&bench, &device, &lines))
     })
 }
 
@@ -113,10 +118,10 @@ fn read_texts(args: &BenchArgs) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-fn table(bench: &Bench, lines: &[Line]) -> String {
+fn table(bench: &Bench, device: &str, lines: &[Line]) -> String {
     let mut rows = vec![
         format!(
-            "{} texts, {} tokens, batches of {}",
+            "{} texts, {} tokens, batches of {}, on {device}",
             thousands(bench.texts.len()),
             thousands(bench.tokens),
             bench.batch

@@ -69,6 +69,30 @@ fn tiles() -> usize {
     12
 }
 
+/// By what this processor multiplies packed weights.
+pub fn packed_instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if amx::is_here() {
+            return "AMX";
+        }
+        if avx512::is_here() {
+            return "AVX-512 VNNI";
+        }
+        if avx2::is_here() {
+            return "AVX2";
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    return if neon::has_dot_products() { "NEON's products of bytes" } else { "NEON" };
+    #[cfg(not(target_arch = "aarch64"))]
+    if cfg!(all(target_arch = "wasm32", target_feature = "simd128")) {
+        "SIMD"
+    } else {
+        "plain loops"
+    }
+}
+
 /// An output that may not have been written yet.
 type Unset = MaybeUninit<f32>;
 

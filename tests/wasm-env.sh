@@ -2,7 +2,8 @@
 # root: rustup's Rust where it has the target and the standard library's sources (for with_threads), else
 # Debian's, which builds that library each time. Sets wasm_cargo, wasm_flags, wasm_triple, wasm_built, wasm_bindgen and cache; what is
 # built with it shares a target folder of its own, and with it the crates from the registry.
-# with_relaxed_simd and with_threads run a command whose builds have those.
+# with_relaxed_simd and with_threads run a command whose builds have those. KILN_LINT: clippy looks at our crates
+# first (lint.sh), where it is of the Rust that builds them.
 
 cache="${KILN_CACHE:-$HOME/.cache/kiln}"
 wasm_triple=wasm32-unknown-unknown
@@ -21,7 +22,9 @@ export RUSTC_BOOTSTRAP=1
 sysroot=$(rustc --print sysroot)
 if [ -d "$sysroot/lib/rustlib/$wasm_triple/lib" ] && [ -d "$sysroot/lib/rustlib/src/rust/library" ]; then
   wasm_cargo=(cargo)
+  if [ -n "${KILN_LINT:-}" ]; then export KILN_LINT="$PWD/tests/lint.sh" RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh"; fi
 else
+  unset KILN_LINT
   # The linker comes from the ordinary toolchain.
   host=$(rustc -vV | sed -n 's/^host: //p')
   export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER="$sysroot/lib/rustlib/$host/bin/rust-lld"

@@ -7,6 +7,7 @@ use kiln_core::quant::Precision;
 use wasm_bindgen::JsError;
 
 /// A model on its device.
+#[allow(clippy::large_enum_variant, reason = "models are few, and large beside this")]
 pub(crate) enum Loaded {
     Cpu(Embedder<Flex>),
     #[cfg(feature = "webgpu")]

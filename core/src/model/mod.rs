@@ -118,7 +118,7 @@ pub(crate) fn initialized<B: Kernels, M: Module<B>>(module: M) -> M {
 
 /// Either architecture.
 #[derive(Module, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one backbone in a model")]
+#[allow(clippy::large_enum_variant, reason = "there is one backbone in a model")]
 pub enum Backbone<B: Backend> {
     /// Post-norm BERT blocks.
     Encoder(Encoder<B>),

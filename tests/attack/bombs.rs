@@ -1,0 +1,1 @@
+//! Small files that would become large, and numbers that make no sense.

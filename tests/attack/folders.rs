@@ -1,0 +1,1 @@
+//! Folders of the user: what Kiln did not write it does not remove.

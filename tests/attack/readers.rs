@@ -1,0 +1,1 @@
+//! Files of texts, vectors and models that would give wrong numbers in silence.

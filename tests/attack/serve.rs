@@ -1,0 +1,1 @@
+//! Hostile clients of a server.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+pub mod hostile;
+
 use std::path::{Path, PathBuf};
 
 use kiln_core::checkpoint::{Directory, Weights};

@@ -5,6 +5,8 @@
 mod attention;
 mod checkpoints;
 mod compression;
+#[path = "../fuzz/replay.rs"]
+mod corpus;
 mod families;
 mod kernels;
 mod metrics;

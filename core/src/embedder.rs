@@ -2,7 +2,7 @@
 //! (the model with its tokenizer and prompts).
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use burn::module::Module;
 use burn::tensor::{Tensor, backend::Backend, read_sync};
@@ -112,6 +112,24 @@ impl<B: Kernels> EmbeddingModel<B> {
         let states = self.backbone.forward(input, mode, self.pooling.config().want().or(want));
         let (pooled, explanation) = self.pooling.forward(&states, input, mode)?;
         Ok((self.project(pooled), explanation, states))
+    }
+
+    /// As [`EmbeddingModel::projected`], text by text `[1, dim]`: what follows the backbone sees each text
+    /// alone and unpadded, so its numbers are the same bits whatever the batch.
+    fn projected_apart(&self, input: &ModelInput<B>) -> Result<Vec<Tensor<B, 2>>> {
+        let (mode, want) = (self.config.attention, self.pooling.config().want());
+        // Attention weights are made of whole batches, padding included.
+        let together = (!want.attention).then(|| self.backbone.forward(input, mode, want));
+        let vector = |(row, extent): (usize, &Range<usize>)| {
+            let alone = input.row(row);
+            let states = match &together {
+                Some(states) => states.row(row, extent),
+                None => self.backbone.forward(&alone, mode, want),
+            };
+            let (pooled, _) = self.pooling.forward(&states, &alone, mode)?;
+            Ok(self.project(pooled))
+        };
+        input.rows.iter().enumerate().map(vector).collect()
     }
 
     /// Pooled states through the projections.
@@ -349,16 +367,27 @@ impl<B: Kernels> Embedder<B> {
     }
 
     /// Vectors `[batch, dim]` of a token batch, truncated and normalised as the options say.
+    ///
+    /// On the CPU, a model in int8 or int4 gives a text the same bits whatever stands beside it in the
+    /// batch, on whichever side that is padded, and on however many cores.
     pub fn embed_batch(&self, batch: &TokenBatch, options: &EmbedOptions) -> Result<Tensor<B, 2>> {
         let input = ModelInput::new(batch, &self.device);
-        let (mut vectors, ..) = self.model.projected(&input, Want::default())?;
-        if let Some(dimensions) = options.dimensions {
-            vectors = pooling::truncate(vectors, dimensions)?;
+        let finish = |mut vectors: Tensor<B, 2>| {
+            if let Some(dimensions) = options.dimensions {
+                vectors = pooling::truncate(vectors, dimensions)?;
+            }
+            if options.normalize.unwrap_or(self.model.normalize) {
+                vectors = pooling::l2_normalize(vectors);
+            }
+            Ok(vectors)
+        };
+        if !B::TEXTS_APART {
+            let (vectors, ..) = self.model.projected(&input, Want::default())?;
+            return finish(vectors);
         }
-        if options.normalize.unwrap_or(self.model.normalize) {
-            vectors = pooling::l2_normalize(vectors);
-        }
-        Ok(vectors)
+        let vectors = self.model.projected_apart(&input)?;
+        let vectors: Vec<_> = vectors.into_iter().map(finish).collect::<Result<_>>()?;
+        Ok(Tensor::cat(vectors, 0))
     }
 
     /// The batches in which texts are to be computed, for callers that compute them one by one.

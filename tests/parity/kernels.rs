@@ -2,7 +2,7 @@
 
 use burn::nn::{LayerNormConfig, RmsNormConfig};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
-use kiln_core::kernels::{Heads, Kernels, Packing};
+use kiln_core::kernels::{Heads, Kernels, Packing, Seen};
 use kiln_core::quant::{Number, PackedTable, PackedWeight, Quantized, Scheme};
 
 /// Numbers in -1..1 that look drawn, and are the same everywhere.
@@ -178,7 +178,9 @@ fn attention<B: Kernels>(device: B::Device) {
                 (table(f32::cos), table(f32::sin))
             });
             let tensor = floats::<B, 3>(&qkv, [batch, seq, row], &device);
-            let found = read(B::self_attention(tensor, heads, tables.as_ref(), mask.as_ref()));
+            let rows = vec![0..seq; batch];
+            let seen = Seen { rows: &rows, angles: tables.as_ref(), mask: mask.as_ref() };
+            let found = read(B::self_attention(tensor, heads, seen));
             assert_eq!(found.len(), batch * seq * queries * width);
             for text in 0..batch {
                 for head in 0..queries {

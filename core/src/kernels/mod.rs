@@ -18,6 +18,8 @@ mod plain;
 pub(crate) use plain::{by_head, rotated};
 pub use plain::{scaled_dot_product, weighted_scaled_dot_product};
 
+use std::ops::Range;
+
 use burn::nn::{LayerNorm, RmsNorm};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Bool, Int, Tensor, activation, module};
@@ -45,6 +47,25 @@ impl Heads {
     }
 }
 
+/// What a pass's attention looks at, besides queries, keys and values.
+#[derive(Debug)]
+pub struct Seen<'a, B: Backend> {
+    /// Where each row's tokens stand; what stands elsewhere is padding.
+    pub rows: &'a [Range<usize>],
+    /// By what queries and keys are rotated, if they are.
+    pub angles: Option<&'a Angles<B>>,
+    /// `[batch, 1, query, key]`, true where a query must not look; it hides padding from tokens.
+    pub mask: Option<&'a Tensor<B, 4, Bool>>,
+}
+
+impl<B: Backend> Clone for Seen<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for Seen<'_, B> {}
+
 /// What weights of few bits (int8, int4) become when a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
@@ -64,6 +85,10 @@ pub trait Kernels: Backend {
 
     /// What becomes of weights of few bits.
     const PACKING: Packing = Packing::Never;
+
+    /// Whether attention computes each text as if it stood alone and unpadded, so that its numbers
+    /// are the same bits whatever stands beside it.
+    const TEXTS_APART: bool = false;
 
     /// Most bytes that a tensor may have on a device.
     fn largest_tensor(_device: &Self::Device) -> u64 {
@@ -97,15 +122,10 @@ pub trait Kernels: Backend {
     }
 
     /// `softmax(q k^T / sqrt(width)) v` of `[batch, seq, (queries + 2 keys) width]`, queries, keys and
-    /// values side by side: `[batch, seq, queries width]`. Queries and keys are rotated by `angles`
-    /// first; `mask` is `[batch, 1, query, key]`, true where a query must not look.
-    fn self_attention(
-        qkv: Tensor<Self, 3>,
-        heads: Heads,
-        angles: Option<&Angles<Self>>,
-        mask: Option<&Tensor<Self, 4, Bool>>,
-    ) -> Tensor<Self, 3> {
-        plain::attention(qkv, heads, angles, mask)
+    /// values side by side: `[batch, seq, queries width]`. Queries and keys are rotated first. What
+    /// comes of padding is finite and means nothing.
+    fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
+        plain::attention(qkv, heads, seen)
     }
 
     /// Rotates `[batch, seq, heads, width]` by tables `[1, seq, 1, width]` of cosines and sines: each

@@ -4,15 +4,14 @@ use burn::tensor::activation::softmax;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, module};
 
-use super::{Angles, Heads, Kernels};
+use super::{Angles, Heads, Kernels, Seen};
 use crate::quant::{PackedLayout, PackedMatrix, Quantized};
 
 /// See [`Kernels::self_attention`].
 pub(super) fn attention<B: Kernels>(
     qkv: Tensor<B, 3>,
     heads: Heads,
-    angles: Option<&Angles<B>>,
-    mask: Option<&Tensor<B, 4, Bool>>,
+    seen: Seen<'_, B>,
 ) -> Tensor<B, 3> {
     let Heads { queries, keys, width } = heads;
     let [batch, seq, _] = qkv.dims();
@@ -21,12 +20,12 @@ pub(super) fn attention<B: Kernels>(
         qkv.clone().narrow(2, from * width, count * width).reshape([batch, seq, count, width])
     };
     let (query, key, value) = (part(0, queries), part(queries, keys), part(queries + keys, keys));
-    let [query, key] = match angles {
+    let [query, key] = match seen.angles {
         Some(angles) => [query, key].map(|x| rotated(x, angles)),
         None => [query, key],
     };
     let [query, key, value] = by_head(query, key, value);
-    B::merge_heads(scaled_dot_product(query, key, value, mask))
+    B::merge_heads(scaled_dot_product(query, key, value, seen.mask))
 }
 
 /// `[batch, seq, heads, width]`, rotated by its positions' angles.

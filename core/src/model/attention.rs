@@ -2,10 +2,10 @@
 
 use burn::module::Module;
 use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
-use burn::tensor::{Bool, Tensor, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend};
 
 use super::linear::Linear;
-use crate::kernels::{Angles, Heads, Kernels, by_head, rotated, weighted_scaled_dot_product};
+use crate::kernels::{Heads, Kernels, Seen, by_head, rotated, weighted_scaled_dot_product};
 
 /// Sizes and options of an [`Attention`] block.
 pub(super) struct AttentionOptions<'a> {
@@ -69,8 +69,7 @@ impl<B: Kernels> Attention<B> {
     pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
-        mask: Option<&Tensor<B, 4, Bool>>,
-        angles: Option<&Angles<B>>,
+        seen: Seen<'_, B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let [batch, seq, _] = x.dims();
@@ -78,7 +77,7 @@ impl<B: Kernels> Attention<B> {
         let qkv = self.normed(self.qkv.forward(x));
         let shape = Heads { queries: heads, keys: kv_heads, width: head_dim };
         if !want_weights {
-            return (self.output.forward(B::self_attention(qkv, shape, angles, mask)), None);
+            return (self.output.forward(B::self_attention(qkv, shape, seen)), None);
         }
         // [batch, seq, heads, head_dim]
         let part = |from: usize, count: usize| {
@@ -86,12 +85,12 @@ impl<B: Kernels> Attention<B> {
             part.reshape([batch, seq, count, head_dim])
         };
         let (mut query, mut key) = (part(0, heads), part(heads, kv_heads));
-        if let Some(angles) = angles {
+        if let Some(angles) = seen.angles {
             query = rotated(query, angles);
             key = rotated(key, angles);
         }
         let [query, key, value] = by_head(query, key, part(heads + kv_heads, kv_heads));
-        let (context, weights) = weighted_scaled_dot_product(query, key, value, mask);
+        let (context, weights) = weighted_scaled_dot_product(query, key, value, seen.mask);
         (self.output.forward(B::merge_heads(context)), Some(weights))
     }
 

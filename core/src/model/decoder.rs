@@ -3,7 +3,7 @@
 
 use burn::module::Module;
 use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
-use burn::tensor::{Bool, FloatDType, Tensor, backend::Backend};
+use burn::tensor::{FloatDType, Tensor, backend::Backend};
 
 use super::attention::{Attention, AttentionOptions};
 use super::embedding::Embedding;
@@ -13,7 +13,7 @@ use super::mask::attention_mask;
 use super::rotary::Rotary;
 use super::{ModelInput, Shared};
 use crate::config::{AttentionMode, DecoderConfig, ModelConfig};
-use crate::kernels::{Angles, Kernels};
+use crate::kernels::{Kernels, Seen};
 
 /// Token embeddings, pre-norm blocks, final norm.
 #[derive(Module, Debug)]
@@ -109,6 +109,7 @@ impl<B: Kernels> Decoder<B> {
         let [_, seq] = input.attention_mask.dims();
         let (cos, sin) = self.rotary.angles(seq, &input.attention_mask.device());
         let mut shared = Shared {
+            rows: input.rows.clone(),
             angles: Some((cos.cast(dtype), sin.cast(dtype))),
             masks: Vec::new(),
             mask_of_layer: Vec::new(),
@@ -130,12 +131,11 @@ impl<B: Kernels> DecoderBlock<B> {
     pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
-        mask: Option<&Tensor<B, 4, Bool>>,
-        angles: Option<&Angles<B>>,
+        seen: Seen<'_, B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let normed = B::rms_norm(x.clone(), &self.attention_norm);
-        let (attended, weights) = self.attention.forward(normed, mask, angles, want_weights);
+        let (attended, weights) = self.attention.forward(normed, seen, want_weights);
         let x = x + attended;
         let normed = B::rms_norm(x.clone(), &self.feed_forward_norm);
         let x = x + self.feed_forward.forward(normed);

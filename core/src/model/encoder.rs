@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
-use burn::tensor::{Bool, Tensor, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend};
 
 use super::ModelInput;
 use super::attention::{Attention, AttentionOptions};
@@ -10,7 +10,7 @@ use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
 use super::linear::Linear;
 use crate::config::{EncoderConfig, ModelConfig};
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, Seen};
 
 /// Token, position and type embeddings, then post-norm blocks.
 #[derive(Module, Debug)]
@@ -107,10 +107,10 @@ impl<B: Kernels> EncoderBlock<B> {
     pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
-        mask: Option<&Tensor<B, 4, Bool>>,
+        seen: Seen<'_, B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
-        let (attended, weights) = self.attention.forward(x.clone(), mask, None, want_weights);
+        let (attended, weights) = self.attention.forward(x.clone(), seen, want_weights);
         let x = B::add_and_norm(x, attended, &self.attention_norm, self.epsilon);
         let x = B::add_and_norm(
             x.clone(),

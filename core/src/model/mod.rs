@@ -15,9 +15,12 @@ mod lora;
 mod mask;
 mod rotary;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use burn::module::{Module, ModuleMapper};
 use burn::nn::Initializer;
-use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{BasicOps, Bool, FloatDType, Int, Tensor, TensorData, backend::Backend};
 
 pub use attention::Attention;
 pub use decoder::{Decoder, DecoderBlock};
@@ -32,7 +35,7 @@ pub use mask::attention_mask;
 pub use rotary::{Rotary, inverse_frequencies};
 
 use crate::config::{Architecture, AttentionMode, ModelConfig, check_kept};
-use crate::kernels::{Angles, Kernels};
+use crate::kernels::{Angles, Kernels, Seen};
 use crate::tokenizer::TokenBatch;
 use crate::{Error, Result};
 
@@ -64,9 +67,24 @@ pub struct States<B: Backend> {
     pub attention: Option<Tensor<B, 4>>,
 }
 
-/// What all blocks of one forward pass share: rotary angles and attention masks.
+impl<B: Backend> States<B> {
+    /// Those of one row's tokens, but for the attention weights.
+    pub(crate) fn row(&self, row: usize, extent: &Range<usize>) -> Self {
+        let part = |states: &Tensor<B, 3>| {
+            states.clone().narrow(0, row, 1).narrow(1, extent.start, extent.len())
+        };
+        Self {
+            last: part(&self.last),
+            layers: self.layers.iter().map(part).collect(),
+            attention: None,
+        }
+    }
+}
+
+/// What all blocks of one forward pass share: where tokens stand, rotary angles and attention masks.
 #[derive(Debug, Clone)]
 pub struct Shared<B: Backend> {
+    rows: Arc<[Range<usize>]>,
     angles: Option<Angles<B>>,
     /// Distinct masks `[batch, 1, query, key]`, true where a query must not look.
     masks: Vec<Option<Tensor<B, 4, Bool>>>,
@@ -86,6 +104,8 @@ pub struct ModelInput<B: Backend> {
     pub positions: Tensor<B, 2, Int>,
     /// Whether any position of the batch is padding.
     pub padded: bool,
+    /// Where the tokens of each row stand.
+    pub rows: Arc<[Range<usize>]>,
 }
 
 impl<B: Kernels> ModelInput<B> {
@@ -93,6 +113,10 @@ impl<B: Kernels> ModelInput<B> {
     pub fn new(tokens: &TokenBatch, device: &B::Device) -> Self {
         let shape = [tokens.batch, tokens.seq];
         let ids: Vec<i32> = tokens.ids.iter().map(|&id| id as i32).collect();
+        let extent = |row: &[bool]| {
+            let first = row.iter().position(|&token| token).unwrap_or(0);
+            first..row.iter().rposition(|&token| token).map_or(first, |last| last + 1)
+        };
         Self {
             ids: Tensor::from_data(TensorData::new(ids, shape), device),
             attention_mask: Tensor::from_data(
@@ -102,6 +126,27 @@ impl<B: Kernels> ModelInput<B> {
             pooling_mask: Tensor::from_data(TensorData::new(tokens.pooling.clone(), shape), device),
             positions: Tensor::from_data(TensorData::new(tokens.positions(), shape), device),
             padded: tokens.attention.iter().any(|&token| !token),
+            rows: tokens.attention.chunks(tokens.seq.max(1)).map(extent).collect(),
+        }
+    }
+
+    /// One row by itself, without its padding.
+    pub(crate) fn row(&self, row: usize) -> Self {
+        let extent = self.rows[row].clone();
+        fn part<B: Backend, K: BasicOps<B>>(
+            of: &Tensor<B, 2, K>,
+            row: usize,
+            extent: &Range<usize>,
+        ) -> Tensor<B, 2, K> {
+            of.clone().narrow(0, row, 1).narrow(1, extent.start, extent.len())
+        }
+        Self {
+            ids: part(&self.ids, row, &extent),
+            attention_mask: part(&self.attention_mask, row, &extent),
+            pooling_mask: part(&self.pooling_mask, row, &extent),
+            positions: part(&self.positions, row, &extent),
+            padded: false,
+            rows: std::iter::once(0..extent.len()).collect(),
         }
     }
 }
@@ -228,6 +273,7 @@ impl<B: Kernels> Backbone<B> {
     ) -> Shared<B> {
         match self {
             Backbone::Encoder(encoder) => Shared {
+                rows: input.rows.clone(),
                 angles: None,
                 masks: vec![attention_mask(input, mode, None)],
                 mask_of_layer: vec![0; encoder.blocks.len()],
@@ -244,12 +290,14 @@ impl<B: Kernels> Backbone<B> {
         shared: &Shared<B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
-        let mask = shared.masks[shared.mask_of_layer[index]].as_ref();
+        let seen = Seen {
+            rows: &shared.rows,
+            angles: shared.angles.as_ref(),
+            mask: shared.masks[shared.mask_of_layer[index]].as_ref(),
+        };
         match self {
-            Backbone::Encoder(encoder) => encoder.blocks[index].forward(x, mask, want_weights),
-            Backbone::Decoder(decoder) => {
-                decoder.blocks[index].forward(x, mask, shared.angles.as_ref(), want_weights)
-            }
+            Backbone::Encoder(encoder) => encoder.blocks[index].forward(x, seen, want_weights),
+            Backbone::Decoder(decoder) => decoder.blocks[index].forward(x, seen, want_weights),
         }
     }
 

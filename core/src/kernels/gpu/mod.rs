@@ -13,12 +13,12 @@ mod product;
 mod rows;
 
 use burn::nn::{LayerNorm, RmsNorm};
-use burn::tensor::{Bool, DType, Int, Shape, Tensor, TensorPrimitive, module};
+use burn::tensor::{DType, Int, Shape, Tensor, TensorPrimitive, module};
 use burn_cubecl::ops::numeric::empty_device_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
-use super::{Angles, Heads, Kernels, Packing, plain};
+use super::{Heads, Kernels, Packing, Seen, plain};
 use crate::quant::PackedLayout;
 
 /// Numbers that an invocation reads at once.
@@ -75,17 +75,13 @@ where
         float(activation::silu_product(primitive(gate), primitive(up)))
     }
 
-    fn self_attention(
-        qkv: Tensor<Self, 3>,
-        heads: Heads,
-        angles: Option<&Angles<Self>>,
-        mask: Option<&Tensor<Self, 4, Bool>>,
-    ) -> Tensor<Self, 3> {
+    fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
+        let Seen { angles, mask, .. } = seen;
         let fits = heads.width.is_multiple_of(LANES) && heads.width <= attention::WIDEST;
         // Halves of a head turn with each other.
         let turns = angles.is_none() || heads.width.is_multiple_of(2 * LANES);
         if qkv.dtype() != DType::F32 || !fits || !turns {
-            return plain::attention(qkv, heads, angles, mask);
+            return plain::attention(qkv, heads, seen);
         }
         let mask = mask.map(|mask| mask.clone().into_primitive());
         let angles = angles.map(|(cos, sin)| [cos, sin].map(|table| primitive(table.clone())));

@@ -1,14 +1,15 @@
 //! Attention on the host's own memory: queries, keys and values are read where the projection left
 //! them, a tile of queries at a time, and the context is written where the next projection reads it.
-//! No `[query, key]` matrix of a whole text is kept (FlashAttention's point, arXiv:2205.14135).
+//! No `[query, key]` matrix of a whole text is kept (FlashAttention's point, arXiv:2205.14135), and
+//! padding is not looked at: a text's numbers are the same bits whatever stands beside it.
 
 use burn::backend::Flex;
-use burn::tensor::{Bool, DType, Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 use multiversion::multiversion;
 
 use super::elementwise::exp;
 use super::product::{Strided, product};
-use crate::kernels::{Angles, Heads, plain};
+use crate::kernels::{Heads, Seen, plain};
 use crate::parallel::each_part;
 
 /// Queries whose scores are held at once.
@@ -18,16 +19,16 @@ const TILE: usize = 64;
 pub(super) fn attention(
     qkv: Tensor<Flex, 3>,
     heads: Heads,
-    angles: Option<&Angles<Flex>>,
-    mask: Option<&Tensor<Flex, 4, Bool>>,
+    seen: Seen<'_, Flex>,
 ) -> Tensor<Flex, 3> {
-    let plain = |qkv| plain::attention(qkv, heads, angles, mask);
+    let plain = |qkv| plain::attention(qkv, heads, seen);
     let [batch, seq, row] = qkv.dims();
-    if qkv.dtype() != DType::F32 || row != heads.row() || row == 0 || seq == 0 {
+    let inside = seen.rows.len() == batch && seen.rows.iter().all(|extent| extent.end <= seq);
+    if qkv.dtype() != DType::F32 || row != heads.row() || row == 0 || seq == 0 || !inside {
         return plain(qkv);
     }
     let device = qkv.device();
-    let angles = match angles {
+    let angles = match seen.angles {
         Some((cos, sin)) => {
             let table = |x: &Tensor<Flex, 4>| x.clone().into_data().into_vec::<f32>();
             match (table(cos), table(sin)) {
@@ -37,7 +38,7 @@ pub(super) fn attention(
         }
         None => None,
     };
-    let mask = match mask.map(|mask| mask.clone().into_data().into_vec::<bool>()) {
+    let mask = match seen.mask.map(|mask| mask.clone().into_data().into_vec::<bool>()) {
         Some(Ok(mask)) => Some(mask),
         Some(Err(_)) => return plain(qkv),
         None => None,
@@ -50,7 +51,9 @@ pub(super) fn attention(
     let mut values = data.into_vec::<f32>().unwrap_or_default();
     if let Some((cos, sin)) = &angles {
         let rotated = (heads.queries + heads.keys) * heads.width;
-        for text in values.chunks_exact_mut(seq * row) {
+        for (text, extent) in values.chunks_exact_mut(seq * row).zip(seen.rows) {
+            // Positions are counted from the text's first token, on whichever side its padding is.
+            let text = &mut text[extent.start * row..extent.end * row];
             for (at, token) in text.chunks_exact_mut(row).enumerate() {
                 let place = at * heads.width..(at + 1) * heads.width;
                 for head in token[..rotated].chunks_exact_mut(heads.width) {
@@ -63,12 +66,20 @@ pub(super) fn attention(
     let mut context = vec![0.0; batch * seq * width];
     // Text by text, or a single one by its tiles.
     each_part(&mut context, seq * width, |number, context| {
-        let qkv = &values[number * seq * row..][..seq * row];
-        let mask = mask.as_ref().map(|mask| &mask[number * seq * seq..][..seq * seq]);
+        let extent = seen.rows[number].clone();
+        let text = Text {
+            qkv: &values[(number * seq + extent.start) * row..][..extent.len() * row],
+            mask: mask
+                .as_ref()
+                .map(|mask| &mask[(number * seq + extent.start) * seq + extent.start..]),
+            tokens: extent.len(),
+            of_mask: seq,
+        };
+        let context = &mut context[extent.start * width..extent.end * width];
         each_part(context, TILE * width, |number, context| {
-            let mut scores = vec![0.0; TILE.min(seq) * seq];
+            let mut scores = vec![0.0; TILE.min(text.tokens) * text.tokens];
             for head in 0..heads.queries {
-                tile(qkv, context, &mut scores, mask, heads, seq, head, number * TILE);
+                tile(text, context, &mut scores, heads, head, number * TILE);
             }
         });
     });
@@ -86,18 +97,29 @@ fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
+/// The tokens of one text, without its padding.
+#[derive(Clone, Copy)]
+struct Text<'a> {
+    /// Queries, keys and values of each token.
+    qkv: &'a [f32],
+    /// True where a query must not look, from the first token's own place on.
+    mask: Option<&'a [bool]>,
+    tokens: usize,
+    /// Keys of a row of the mask, padding included.
+    of_mask: usize,
+}
+
 /// The context, which begins with them, of some queries of one head of one text.
 fn tile(
-    qkv: &[f32],
+    text: Text<'_>,
     context: &mut [f32],
     scores: &mut [f32],
-    mask: Option<&[bool]>,
     heads: Heads,
-    seq: usize,
     head: usize,
     first: usize,
 ) {
     let Heads { queries, keys, width } = heads;
+    let (qkv, seq) = (text.qkv, text.tokens);
     let row = heads.row();
     let rows = TILE.min(seq - first);
     // Several heads of queries share one of keys.
@@ -112,8 +134,8 @@ fn tile(
     let (queries_of, keys_of) = (part(query, row, 1), part(key, 1, row));
     product(queries_of, keys_of, [rows, width, seq], scale, None, scores, seq);
     for (at, scores) in scores.chunks_exact_mut(seq).enumerate() {
-        if let Some(mask) = mask {
-            let mask = &mask[(first + at) * seq..][..seq];
+        if let Some(mask) = text.mask {
+            let mask = &mask[(first + at) * text.of_mask..][..seq];
             for (score, hidden) in scores.iter_mut().zip(mask) {
                 *score = if *hidden { -3e4 } else { *score };
             }
@@ -223,7 +245,9 @@ mod tests {
                 mask.as_ref(),
             );
             let plain = plain.swap_dims(1, 2).reshape([batch, seq, heads.queries * width]);
-            let found = attention(qkv.clone(), heads, None, mask.as_ref());
+            let rows = vec![0..seq; batch];
+            let seen = Seen { rows: &rows, angles: None, mask: mask.as_ref() };
+            let found = attention(qkv.clone(), heads, seen);
             let (plain, found) = (plain.into_data().to_vec::<f32>().unwrap(), found.into_data().to_vec::<f32>().unwrap());
             for (plain, found) in plain.iter().zip(&found) {
                 prop_assert!((plain - found).abs() <= 2e-5 * size as f32, "{plain} {found}");

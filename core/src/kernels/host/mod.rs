@@ -12,11 +12,11 @@ mod product;
 
 use burn::backend::Flex;
 use burn::nn::RmsNorm;
-use burn::tensor::{Bool, DType, Tensor, TensorData, activation};
+use burn::tensor::{DType, Tensor, TensorData, activation};
 #[cfg(target_arch = "wasm32")]
 use burn::tensor::{TensorPrimitive, module};
 
-use super::{Angles, Heads, Kernels, Packing, plain};
+use super::{Heads, Kernels, Packing, Seen, plain};
 use crate::parallel::each_part;
 use crate::quant::PackedMatrix;
 
@@ -26,6 +26,7 @@ const PART: usize = 1 << 14;
 impl Kernels for Flex {
     const HOST: bool = true;
     const PACKING: Packing = Packing::Host;
+    const TEXTS_APART: bool = true;
 
     fn exact_gelu<const D: usize>(x: Tensor<Self, D>) -> Tensor<Self, D> {
         let device = x.device();
@@ -63,13 +64,8 @@ impl Kernels for Flex {
         Tensor::from_data(gate, &device)
     }
 
-    fn self_attention(
-        qkv: Tensor<Self, 3>,
-        heads: Heads,
-        angles: Option<&Angles<Self>>,
-        mask: Option<&Tensor<Self, 4, Bool>>,
-    ) -> Tensor<Self, 3> {
-        attention::attention(qkv, heads, angles, mask)
+    fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
+        attention::attention(qkv, heads, seen)
     }
 
     fn merge_heads(x: Tensor<Self, 4>) -> Tensor<Self, 3> {

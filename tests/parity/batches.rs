@@ -1,0 +1,149 @@
+//! A text's vector by an int8 or int4 model is the same bits whatever stands beside it: other texts,
+//! padding on either side, batches of any size, threads of any number. Rounded activations turn a
+//! difference in the last bit of one of them into one that users see.
+
+use std::ops::ControlFlow;
+
+use burn::tensor::backend::Backend as _;
+use kiln_core::checkpoint::{Directory, LoadOptions, load, save};
+use kiln_core::config::ModelConfig;
+use kiln_core::embedder::{EmbedOptions, Embedder, EmbeddingModel};
+use kiln_core::pooling::{BlockConfig, PoolingConfig};
+use kiln_core::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
+use kiln_tests::{fixture, minilm_or_skip};
+use serde_json::{Value, json};
+use train_native::device::Cpu;
+use train_native::embedding::embed_texts;
+
+const WORDS: usize = 40;
+
+fn tokenizer(padding_side: PaddingSide) -> Tokenizer {
+    let words = ["<pad>", "<s>", "</s>", "?"].map(String::from).into_iter();
+    let words = words.chain((0..WORDS).map(|word| format!("w{word}")));
+    let vocab: serde_json::Map<_, _> =
+        words.enumerate().map(|(id, word)| (word, id.into())).collect();
+    let file = json!({
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "?"}
+    });
+    let names = json!({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"});
+    let config = TokenizerConfig {
+        max_length: 128,
+        padding_side,
+        add_bos: true,
+        add_eos: true,
+        lower_case: false,
+        instruction: InstructionSpan::Pooled,
+    };
+    Tokenizer::new(file.to_string().as_bytes(), &names, config).unwrap()
+}
+
+/// Texts of 0 to 120 words.
+fn texts() -> Vec<String> {
+    let lengths = [3, 1, 9, 120, 17, 0, 33, 64, 2, 5, 31, 70, 9, 15, 16, 47];
+    let words = |(text, length): (usize, usize)| {
+        let word = |at: usize| format!("w{}", (at * at + 7 * at + 13 * text) % WORDS);
+        (0..length).map(word).collect::<Vec<_>>().join(" ")
+    };
+    lengths.into_iter().enumerate().map(words).collect()
+}
+
+fn model(config: Value, pooling: &PoolingConfig, side: PaddingSide, scheme: &str) -> Embedder<Cpu> {
+    let device = Default::default();
+    Cpu::seed(&device, 5);
+    let mut config = config;
+    for (key, value) in [
+        ("vocab_size", WORDS + 4),
+        ("hidden_size", 64),
+        ("num_hidden_layers", 3),
+        ("num_attention_heads", 4),
+        ("intermediate_size", 96),
+        ("max_position_embeddings", 160),
+    ] {
+        config[key] = value.into();
+    }
+    let config = ModelConfig::from_value(&config).unwrap();
+    let model = EmbeddingModel::<Cpu>::random(&config, pooling, &device);
+    let embedder = Embedder::new(model, tokenizer(side), &device).unwrap();
+    let options = LoadOptions { precision: scheme.parse().unwrap(), ..Default::default() };
+    load(&save(&embedder).unwrap(), &options, &device).unwrap()
+}
+
+/// Vectors as their bits.
+fn bits(vectors: Vec<Vec<f32>>) -> Vec<Vec<u32>> {
+    vectors.into_iter().map(|vector| vector.into_iter().map(f32::to_bits).collect()).collect()
+}
+
+fn embed(embedder: &Embedder<Cpu>, texts: &[String], tokens: usize) -> Vec<Vec<u32>> {
+    let options = EmbedOptions { batch_tokens: Some(tokens), ..Default::default() };
+    bits(embedder.embed(texts, &options, |_| ControlFlow::Continue(())).unwrap())
+}
+
+fn same_bits_always(embedder: &Embedder<Cpu>, texts: &[String], label: &str) {
+    let alone: Vec<Vec<u32>> =
+        texts.iter().map(|text| embed(embedder, std::slice::from_ref(text), 1).remove(0)).collect();
+    for tokens in [1, 100, 256, 700, 1 << 20] {
+        assert_eq!(embed(embedder, texts, tokens), alone, "{label}, {tokens} tokens a batch");
+    }
+    let some: Vec<String> = texts.iter().rev().step_by(3).cloned().collect();
+    let of_some: Vec<Vec<u32>> = alone.iter().rev().step_by(3).cloned().collect();
+    for threads in [1, 2, 3] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let options = EmbedOptions { batch_tokens: Some(300), ..Default::default() };
+        let found = pool.install(|| embed_texts(embedder, &some, &options, |_| {}).unwrap());
+        assert_eq!(bits(found), of_some, "{label}, {threads} threads");
+    }
+}
+
+#[test]
+fn every_head_and_family_gives_a_text_the_same_bits() {
+    let block = BlockConfig { latents: 6, heads: 2, ..Default::default() };
+    let every_head = [
+        PoolingConfig::Cls,
+        PoolingConfig::LastToken,
+        PoolingConfig::Mean,
+        PoolingConfig::WeightedMean,
+        PoolingConfig::Anchor { score: Default::default() },
+        PoolingConfig::SelfAttention(block.clone()),
+        PoolingConfig::LatentAttention(block.clone()),
+        PoolingConfig::LastLayerTrainable(block.clone()),
+        PoolingConfig::MultiLayerTrainable(BlockConfig { latent_size: Some(24), ..block }),
+    ];
+    let texts = texts();
+    let bert = json!({"model_type": "bert", "hidden_act": "gelu"});
+    for pooling in &every_head {
+        for side in [PaddingSide::Right, PaddingSide::Left] {
+            let embedder = model(bert.clone(), pooling, side, "int8:32");
+            same_bits_always(&embedder, &texts, &format!("bert, {}, {side:?}", pooling.name()));
+        }
+    }
+    let families = [
+        json!({"model_type": "llama", "num_key_value_heads": 2}),
+        json!({"model_type": "llama", "hidden_act": "gelu_pytorch_tanh", "is_causal": false}),
+        json!({"model_type": "mistral", "sliding_window": 20, "is_causal": false}),
+        json!({"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 24}),
+        json!({"model_type": "roberta", "hidden_act": "relu", "pad_token_id": 1}),
+    ];
+    for family in families {
+        for (side, scheme, pooling) in [
+            (PaddingSide::Left, "int8:channel", PoolingConfig::LastToken),
+            (PaddingSide::Right, "int4:32", PoolingConfig::Mean),
+        ] {
+            let embedder = model(family.clone(), &pooling, side, scheme);
+            same_bits_always(&embedder, &texts, &format!("{family}, {scheme}, {side:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_real_model_gives_a_text_the_same_bits() {
+    let Some(path) = minilm_or_skip() else { return };
+    let texts = std::fs::read(fixture("minilm/texts.json")).unwrap();
+    let texts: Vec<String> = serde_json::from_slice(&texts).unwrap();
+    for scheme in ["int8:128", "int4:32"] {
+        let options = LoadOptions { precision: scheme.parse().unwrap(), ..Default::default() };
+        let folder = Directory::new(&path).unwrap();
+        let embedder: Embedder<Cpu> = load(&folder, &options, &Default::default()).unwrap();
+        same_bits_always(&embedder, &texts[..40], scheme);
+    }
+}

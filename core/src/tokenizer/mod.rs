@@ -9,10 +9,14 @@
 //!
 //! The prefix and the suffix are never truncated away.
 
+mod limits;
+mod window;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{Error, Result};
+use window::Window;
 
 /// Side on which shorter rows of a batch are padded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +119,7 @@ impl TokenBatch {
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    window: Window,
     config: TokenizerConfig,
     prefix: Vec<u32>,
     suffix: Vec<u32>,
@@ -126,7 +131,8 @@ impl Tokenizer {
     /// (`{}` where there is none).
     ///
     /// # Errors
-    /// Not a tokenizer, or a special token that the vocabulary lacks.
+    /// Not a tokenizer, one that asks for more than any real one does, or a special token that the
+    /// vocabulary lacks.
     pub fn new(json: &[u8], names: &Value, config: TokenizerConfig) -> Result<Self> {
         let bad = |cause: String| {
             Error::bad_file(
@@ -135,7 +141,9 @@ impl Tokenizer {
                 "use the tokenizer.json that was saved with the model",
             )
         };
+        let outline = limits::check(json).map_err(bad)?;
         let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| bad(e.to_string()))?;
+        let window = Window::of(&outline, &inner);
         let pad = inner.get_padding().map(|padding| padding.pad_id);
         // Length and padding are this type's business, not the file's.
         inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
@@ -179,7 +187,7 @@ impl Tokenizer {
                 prefix.len() + suffix.len()
             )));
         }
-        Ok(Self { inner, config, prefix, suffix, pad })
+        Ok(Self { inner, window, config, prefix, suffix, pad })
     }
 
     /// The settings.
@@ -198,9 +206,11 @@ impl Tokenizer {
         Ok(self)
     }
 
-    /// One more than the largest token id.
+    /// One more than the largest token id that can come out, of those around a text too.
     pub fn id_bound(&self) -> usize {
-        let largest = self.inner.get_vocab(true).into_values().max();
+        let vocabulary = self.inner.get_vocab(true).into_values();
+        let around = self.prefix.iter().chain(&self.suffix).copied();
+        let largest = vocabulary.chain(around).chain([self.pad]).max();
         largest.map_or(0, |id| id as usize + 1)
     }
 
@@ -231,21 +241,48 @@ impl Tokenizer {
         self.inner.to_string(false).map(String::into_bytes).map_err(Error::invalid)
     }
 
+    /// As many tokens of a text behind an instruction as there is room for, or some more, and whether
+    /// that is all of it. Of a long text only a part is tokenized.
+    fn encode_part(&self, instruction: &str, text: &str) -> Result<(tokenizers::Encoding, bool)> {
+        let room = self.room();
+        let (mut bytes, most) = (self.window.first(room), Window::most(room));
+        loop {
+            let of_instruction = window::cut(instruction, bytes);
+            let of_text = window::cut(text, bytes - of_instruction.len());
+            let is_all = of_instruction.len() + of_text.len() == instruction.len() + text.len();
+            let part = match self.config.lower_case {
+                true => [of_instruction, &of_text.to_lowercase()].concat(),
+                false => [of_instruction, of_text].concat(),
+            };
+            let encoding = self.inner.encode(part, false);
+            let encoding = encoding.map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
+            if is_all || self.window.settled(&encoding) > room {
+                return Ok((encoding, is_all));
+            }
+            if bytes >= most {
+                return Err(Error::invalid(format!(
+                    "the {room} tokens that are kept of a text cannot be told from its first {most} bytes, which \
+                     is where reading ends; break it up, or remove what stands there without a space"
+                )));
+            }
+            bytes = (bytes * 4).min(most);
+        }
+    }
+
+    /// Most tokens that are kept of instruction and text.
+    fn room(&self) -> usize {
+        self.config.max_length - self.prefix.len() - self.suffix.len()
+    }
+
     /// Tokens of a text behind an instruction, which may be empty.
+    ///
+    /// # Errors
+    /// A text whose first tokens cannot be told from its first 256 KiB (16 bytes for each token that is
+    /// kept, where those are more): one that begins with as long a word, or any as long a text of a
+    /// tokenizer that this crate does not know to split texts by what stands near.
     pub fn encode(&self, instruction: &str, text: &str) -> Result<Tokens> {
-        let cased;
-        let text = if self.config.lower_case {
-            cased = text.to_lowercase();
-            &cased
-        } else {
-            text
-        };
-        let joined = format!("{instruction}{text}");
-        let encoding = self
-            .inner
-            .encode(joined, false)
-            .map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
-        let room = self.config.max_length - self.prefix.len() - self.suffix.len();
+        let (encoding, is_all) = self.encode_part(instruction, text)?;
+        let room = self.room();
         let kept = encoding.len().min(room);
         let offsets = &encoding.get_offsets()[..kept];
         let border = instruction.len();
@@ -257,7 +294,7 @@ impl Tokenizer {
             pooling: Vec::new(),
             offsets: vec![(0, 0); self.prefix.len()],
             content: self.prefix.len() + instructed..self.prefix.len() + kept,
-            truncated: encoding.len() > kept,
+            truncated: !is_all || encoding.len() > kept,
         };
         tokens.offsets.extend(offsets.iter().map(|&span| {
             if is_instruction(&span) {

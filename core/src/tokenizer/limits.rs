@@ -1,0 +1,214 @@
+//! What a `tokenizer.json` may ask for. Whoever made the file decides how much work each text is: an
+//! expression can backtrack for ever, a rule can make a page of a letter. What no real tokenizer needs
+//! is refused before anything is built of it.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Tokens beside the vocabulary; those that are published have some 7,000 at most.
+const MOST_ADDED: usize = 1 << 15;
+/// Steps of a normalizer or a pre-tokenizer, inner ones included.
+const MOST_STEPS: usize = 64;
+/// Bytes of an expression, or of a text that a step puts in.
+const MOST_BYTES: usize = 4096;
+/// By how much all replacements together may lengthen a text.
+const MOST_GROWTH: usize = 64;
+/// Letters of a word that is looked up piece by piece, in time that grows with their cube.
+const LONGEST_WORD: u64 = 512;
+
+/// What is looked at of the file.
+#[derive(Deserialize)]
+pub(super) struct Outline {
+    #[serde(default)]
+    added_tokens: Option<Vec<AddedToken>>,
+    #[serde(default)]
+    pub(super) normalizer: Value,
+    #[serde(default)]
+    pub(super) pre_tokenizer: Value,
+    #[serde(default)]
+    pub(super) model: Model,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    #[serde(default)]
+    content: String,
+}
+
+/// How words become tokens.
+#[derive(Deserialize, Default)]
+pub(super) struct Model {
+    #[serde(default, rename = "type")]
+    pub(super) kind: Option<String>,
+    #[serde(default)]
+    max_input_chars_per_word: Option<u64>,
+}
+
+/// The outline of a file, or what is wrong with it.
+pub(super) fn check(json: &[u8]) -> Result<Outline, String> {
+    let outline: Outline = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    let added = outline.added_tokens.as_deref().unwrap_or_default();
+    if added.len() > MOST_ADDED {
+        return Err(format!(
+            "has {} added tokens, more than the {MOST_ADDED} that are allowed",
+            added.len()
+        ));
+    }
+    if added.iter().any(|token| token.content.len() > MOST_BYTES) {
+        return Err(format!("has an added token of more than {MOST_BYTES} bytes"));
+    }
+    let longest = outline.model.max_input_chars_per_word.unwrap_or(0);
+    if longest > LONGEST_WORD {
+        return Err(format!(
+            "looks up words of {longest} letters (max_input_chars_per_word), more than {LONGEST_WORD}"
+        ));
+    }
+    let mut found = Found { steps: 0, growth: 1 };
+    found.look_at(&outline.normalizer)?;
+    found.look_at(&outline.pre_tokenizer)?;
+    Ok(outline)
+}
+
+/// What steps ask for together.
+struct Found {
+    steps: usize,
+    growth: usize,
+}
+
+impl Found {
+    fn look_at(&mut self, value: &Value) -> Result<(), String> {
+        match value {
+            Value::Array(all) => all.iter().try_for_each(|one| self.look_at(one)),
+            Value::Object(object) => {
+                if let Some(kind) = object.get("type").and_then(Value::as_str) {
+                    self.steps += 1;
+                    if self.steps > MOST_STEPS {
+                        return Err(format!("has more than {MOST_STEPS} steps before its model"));
+                    }
+                    if kind == "Replace" {
+                        let content = object.get("content").and_then(Value::as_str);
+                        let pattern =
+                            object.get("pattern").and_then(|pattern| pattern.get("String"));
+                        let replaced = pattern.and_then(Value::as_str).map_or(1, str::len).max(1);
+                        let growth = content.map_or(0, str::len).div_ceil(replaced).max(1);
+                        self.growth = self.growth.saturating_mul(growth);
+                        if self.growth > MOST_GROWTH {
+                            return Err(format!(
+                                "replaces so that a text may become {} times as long, more than {MOST_GROWTH}",
+                                self.growth
+                            ));
+                        }
+                    }
+                }
+                for (key, value) in object {
+                    let text = value.as_str();
+                    // SentencePiece's table of replacements is long.
+                    if key != "precompiled_charsmap"
+                        && text.is_some_and(|text| text.len() > MOST_BYTES)
+                    {
+                        return Err(format!("has a {key} of more than {MOST_BYTES} bytes"));
+                    }
+                    match text {
+                        Some(expression) if key == "Regex" => check_expression(expression)?,
+                        _ => self.look_at(value)?,
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The one kind of look-around that published tokenizers have: white space, but the last of it before
+/// a word.
+const LOOKS_AHEAD: &str = r"\s+(?!\S)";
+
+/// Expressions are matched in time that grows with the text, or by backtracking where they look around.
+/// Too much backtracking would end the splitting of a text in the middle without a word.
+fn check_expression(expression: &str) -> Result<(), String> {
+    let plain = |part: &str| regex_syntax::parse(part).is_ok();
+    match alternatives(expression).all(|part| part == LOOKS_AHEAD || plain(part)) {
+        true => Ok(()),
+        false => Err(format!(
+            "splits by the expression {expression:?}, whose look-around or references this Kiln does not run"
+        )),
+    }
+}
+
+/// The parts of an expression between the bars that stand outside of groups and classes.
+fn alternatives(expression: &str) -> impl Iterator<Item = &str> {
+    let (mut depth, mut class, mut escaped, mut start) = (0i32, false, false, 0);
+    let mut parts = Vec::new();
+    for (at, letter) in expression.char_indices() {
+        if escaped {
+            escaped = false;
+            continue;
+        }
+        match letter {
+            '\\' => escaped = true,
+            '[' => class = true,
+            ']' => class = false,
+            '(' if !class => depth += 1,
+            ')' if !class => depth -= 1,
+            '|' if !class && depth == 0 => {
+                parts.push(&expression[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&expression[start..]);
+    parts.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::window::SPLITS;
+    use super::*;
+    use serde_json::json;
+
+    fn refused(file: Value) -> String {
+        check(file.to_string().as_bytes()).err().unwrap()
+    }
+
+    #[test]
+    fn published_expressions_are_taken() {
+        for expression in SPLITS {
+            check_expression(expression).unwrap();
+        }
+        check_expression(" ?[^(\\s|[.,!?…。，、।۔،])]+").unwrap();
+    }
+
+    #[test]
+    fn what_backtracks_is_refused() {
+        for expression in ["(a+)+(?!b)", r"(\s+(?!\S))+x", r"(a)\1", "(?<=a)b", r"\s+(?!\S)+"] {
+            let error = check_expression(expression).unwrap_err();
+            assert!(error.contains("look-around"), "{expression}: {error}");
+        }
+        let split = json!({"type": "Split", "pattern": {"Regex": "(a*)*(?=c)"}});
+        let inside = json!({"type": "Sequence", "pretokenizers": [split]});
+        assert!(refused(json!({"pre_tokenizer": inside})).contains("look-around"));
+    }
+
+    #[test]
+    fn what_grows_is_refused() {
+        let replace =
+            json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"});
+        let steps =
+            |count: usize| json!({"type": "Sequence", "normalizers": vec![replace.clone(); count]});
+        assert!(check(json!({"normalizer": steps(1)}).to_string().as_bytes()).is_ok());
+        assert!(refused(json!({"normalizer": steps(9)})).contains("times as long"));
+        let strips = vec![json!({"type": "Lowercase"}); 100];
+        assert!(
+            refused(json!({"normalizer": {"type": "Sequence", "normalizers": strips}}))
+                .contains("steps")
+        );
+        let added = vec![json!({"id": 1, "content": "<x>"}); 40_000];
+        assert!(refused(json!({"added_tokens": added})).contains("added tokens"));
+        let prepend = json!({"type": "Prepend", "prepend": "x".repeat(10_000)});
+        assert!(refused(json!({"normalizer": prepend})).contains("prepend"));
+        let model = json!({"type": "WordPiece", "max_input_chars_per_word": 1_000_000});
+        assert!(refused(json!({"model": model})).contains("letters"));
+    }
+}

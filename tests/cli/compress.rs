@@ -82,8 +82,10 @@ fn every_scheme_gives_nearly_the_same_vectors() {
         ("f16", &[][..], 0.999999),
     ] {
         let out = folder.arg("quantized");
-        let said =
-            json(kiln(&["--json", "quantize", "-m", &model, "-s", scheme, "-o", &out]).args(more));
+        let said = json(
+            kiln(&["--json", "quantize", "-m", &model, "-s", scheme, "-o", &out, "--overwrite"])
+                .args(more),
+        );
         let vectors = embed(&out, &folder, &[]);
         let found = least_cosine(&full, &vectors);
         assert!(found > least, "{scheme}: {found}");
@@ -107,9 +109,9 @@ fn every_scheme_gives_nearly_the_same_vectors() {
         assert!(kept <= most, "{scheme}: {kept}");
         // One file is the same model, and makes the same folder again.
         let (file, again) = (folder.arg("m.kiln"), folder.arg("again"));
-        kiln(&["export", "-m", &out, "-o", &file]).assert().success();
+        kiln(&["export", "-m", &out, "-o", &file, "--overwrite"]).assert().success();
         assert_eq!(embed(&file, &folder, &[]), vectors, "{scheme}");
-        kiln(&["export", "-m", &file, "-o", &again]).assert().success();
+        kiln(&["export", "-m", &file, "-o", &again, "--overwrite"]).assert().success();
         for name in names(Path::new(&out)) {
             if !name.starts_with("1_") {
                 let read = |folder: &str| std::fs::read(Path::new(folder).join(&name)).unwrap();
@@ -126,7 +128,8 @@ fn tensors_are_kept_as_rules_and_budgets_say() {
     let out = folder.arg("q.kiln");
     let stored = |args: &[&str]| -> Vec<(String, String)> {
         let said = json(
-            kiln(&["--json", "quantize", "-m", &model, "-s", "int4:8", "-o", &out]).args(args),
+            kiln(&["--json", "quantize", "-m", &model, "-s", "int4:8", "-o", &out, "--overwrite"])
+                .args(args),
         );
         let lines = said["tensors"].as_array().unwrap();
         let text = |line: &Value, key: &str| line[key].as_str().unwrap().to_string();
@@ -145,9 +148,20 @@ fn tensors_are_kept_as_rules_and_budgets_say() {
     // A budget that nothing meets asks for 16 bits everywhere; blocks of 32 do not fit.
     assert!(stored(&["--error-budget", "1e-9"]).iter().all(|(_, storage)| storage == "f16"));
     // Mixed bits inside one block are computed with all the same.
-    kiln(&["quantize", "-m", &model, "-s", "int4:8", "--tensor", "*q_proj*=int8:8", "-o", &out])
-        .assert()
-        .success();
+    kiln(&[
+        "quantize",
+        "-m",
+        &model,
+        "-s",
+        "int4:8",
+        "--tensor",
+        "*q_proj*=int8:8",
+        "-o",
+        &out,
+        "--overwrite",
+    ])
+    .assert()
+    .success();
     assert!(least_cosine(&embed(&model, &folder, &[]), &embed(&out, &folder, &[])) > 0.99);
 }
 
@@ -270,7 +284,7 @@ fn zeros_of_a_pruned_model_stay() {
     let (texts, pruned) = (calibration(&folder), folder.arg("pruned"));
     for method in ["magnitude", "wanda", "sparsegpt"] {
         let args = ["--json", "prune", "-m", &model, "--method", method, "--pattern", "2:4"];
-        let said = json(kiln(&args).args(["--calibration", &texts, "-o", &pruned]));
+        let said = json(kiln(&args).args(["--calibration", &texts, "-o", &pruned, "--overwrite"]));
         assert_eq!(said["sparsity"].as_f64(), Some(0.5), "{said}");
         assert!(said["output_error"].as_f64().unwrap() < 0.6, "{said}");
     }
@@ -453,7 +467,9 @@ fn a_quantized_model_is_the_same_on_vulkan() {
     let model = folder.model(MEAN).display().to_string();
     for scheme in ["int8:8", "int4:8", "fp8-e4m3"] {
         let out = folder.arg("q.kiln");
-        kiln(&["quantize", "-m", &model, "-s", scheme, "-o", &out]).assert().success();
+        kiln(&["quantize", "-m", &model, "-s", scheme, "-o", &out, "--overwrite"])
+            .assert()
+            .success();
         let cpu = embed(&out, &folder, &[]);
         let texts = folder.texts();
         let vectors = folder.arg("vulkan.jsonl");

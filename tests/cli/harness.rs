@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
 use burn::tensor::backend::Backend as _;
-use kiln_core::checkpoint::{save, write_directory};
+use kiln_core::checkpoint::{Existing, save, write_directory};
 use kiln_core::embedder::Embedder;
 use train_native::device::Cpu;
 use train_native::recipe::Recipe;
@@ -68,7 +68,7 @@ impl Folder {
         let embedder: Embedder<Cpu> =
             new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
         let path = self.path("model");
-        write_directory(&path, &save(&embedder).unwrap()).unwrap();
+        write_directory(&path, &save(&embedder).unwrap(), Existing::ReplaceOurs).unwrap();
         path
     }
 

@@ -94,7 +94,7 @@ fn it_loads_the_real_model_saved_again() {
         eprintln!("SKIPPED: KILN_MINILM or KILN_PYTHON is not set; tests/run.sh sets them");
         return;
     };
-    use kiln_core::checkpoint::{Directory, LoadOptions, load, save, write_directory};
+    use kiln_core::checkpoint::{Directory, Existing, LoadOptions, load, save, write_directory};
     let folder = Folder::new();
     let embedder = load::<train_native::device::Cpu>(
         &Directory::new(&minilm).unwrap(),
@@ -103,7 +103,7 @@ fn it_loads_the_real_model_saved_again() {
     )
     .unwrap();
     let saved = folder.path("minilm");
-    write_directory(&saved, &save(&embedder).unwrap()).unwrap();
+    write_directory(&saved, &save(&embedder).unwrap(), Existing::Refuse).unwrap();
     let original = peer(&minilm.to_string_lossy(), &folder, &[]).unwrap();
     let again = peer(&saved.display().to_string(), &folder, &[]).unwrap();
     assert_same(&again, &original, "saved again");

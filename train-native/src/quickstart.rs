@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use burn::backend::Autodiff;
-use kiln_core::checkpoint::{save, write_directory};
+use kiln_core::checkpoint::{Existing, check_target, save, write_directory};
 use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::kernels::Kernels;
 use rand::SeedableRng as _;
@@ -18,10 +18,11 @@ use crate::data::OnBadRow;
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
 use crate::embedding::embed_texts;
 use crate::eval::{bm25_rankings, dense_rankings, ndcg};
+use crate::output::claim;
 use crate::recipe::{Recipe, Stage};
 use crate::report::{Page, bar_chart, curves, line_chart};
 use crate::terminal::Terminal;
-use crate::train::{Inputs, Observer, Plan, Point, new_model, train};
+use crate::train::{Inputs, Observer, Plan, Point, RUN_FILES, new_model, train};
 use crate::vectors::write_atomically;
 
 /// The recipe that quickstart runs, as it also writes it into its folder.
@@ -100,6 +101,8 @@ pub fn run<B: Kernels>(
     B::seed(device, recipe.seed);
     let corpus = Corpus::generate(recipe.seed, options.size);
     let out = &options.output;
+    check_target(&out.join("model"), Existing::ReplaceOurs)?;
+    claim(out, &[RUN_FILES.as_slice(), &["data", "scores.json"]].concat())?;
     write_data(out, &corpus, &recipe)?;
     terminal.note(format!(
         "made {} training examples and {} test queries on unseen entities in {}",
@@ -151,7 +154,7 @@ pub fn run<B: Kernels>(
     show("BM25 on the same test".into(), bm25, &mut scores);
 
     let model = out.join("model");
-    write_directory(&model, &save(&outcome.embedder)?)?;
+    write_directory(&model, &save(&outcome.embedder)?, Existing::ReplaceOurs)?;
     let summary = Summary {
         samples: samples(&outcome.embedder, &corpus.test)?,
         scores,

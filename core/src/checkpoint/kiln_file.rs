@@ -23,7 +23,9 @@ use super::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
 use super::manifest::{MANIFEST, hexadecimal};
 use crate::{Error, Result};
 
-const MAGIC: &[u8; 4] = b"KILN";
+const MAGIC: &[u8; 4] = &KILN_MAGIC;
+/// How a `.kiln` file begins.
+pub const KILN_MAGIC: [u8; 4] = *b"KILN";
 const VERSION: u32 = 1;
 const PRELUDE: u64 = 48;
 const ALIGNMENT: u64 = 64;

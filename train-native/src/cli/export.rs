@@ -9,8 +9,8 @@ use clap::Args;
 use kiln_core::checkpoint::{Files, Folder, LoadOptions, MANIFEST, Manifest, SelfTest};
 use serde_json::json;
 
-use super::{Global, ModelArgs};
-use crate::compress::{Quantization, Storage, StoragePlan, export, quantize, sealed};
+use super::{Global, ModelArgs, Overwrite};
+use crate::compress::{Quantization, Storage, StoragePlan, check_export, export, quantize, sealed};
 use crate::device::Cpu;
 use crate::model::{load_embedder, open_folder, resolve};
 use crate::terminal::thousands;
@@ -27,10 +27,13 @@ pub(super) struct ExportArgs {
     /// Where to write: a folder, or a file that ends in .kiln
     #[arg(long, short, value_name = "DIR|FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    existing: Overwrite,
 }
 
 pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
+    check_export(&args.output, args.existing.rule())?;
     let path = resolve(&args.model.model, terminal)?;
     let folder = open_folder(&path)?;
     let (files, weights, least) = match Manifest::read(folder.as_ref())? {
@@ -67,7 +70,7 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
             (files, weights.to_string(), exported.least_cosine)
         }
     };
-    export(&files, &args.output)?;
+    export(&files, &args.output, args.existing.rule())?;
     let bytes: usize = files.0.values().map(Bytes::len).sum();
     let value = json!({
         "output": args.output, "weights": weights, "bytes": bytes, "files": files.0.len(), "least_cosine": least,

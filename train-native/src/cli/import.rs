@@ -6,8 +6,10 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::json;
 
-use super::Global;
-use crate::compress::{ImportLine, Storage, StoragePlan, export, import_gguf, sealed};
+use super::{Global, Overwrite};
+use crate::compress::{
+    ImportLine, Storage, StoragePlan, check_export, export, import_gguf, sealed,
+};
 use crate::eval::plain_table;
 use crate::model::{open_folder, resolve_without_weights, weights_stem};
 use crate::terminal::thousands;
@@ -30,10 +32,13 @@ pub(super) struct ImportArgs {
     /// Where to write: a folder, or a file that ends in .kiln
     #[arg(long, short, value_name = "DIR|FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    existing: Overwrite,
 }
 
 pub(super) fn run(args: &ImportArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
+    check_export(&args.output, args.existing.rule())?;
     let path = resolve_without_weights(&args.like, terminal)?;
     let base = open_folder(&path)?;
     let stem = weights_stem(base.as_ref()).with_context(|| path.display().to_string())?;
@@ -43,7 +48,7 @@ pub(super) fn run(args: &ImportArgs, global: &Global) -> Result<()> {
     let usual = model.lines.iter().max_by_key(|line| line.numbers);
     let usual = usual.map_or_else(|| args.weights.to_string(), |line| line.storage.clone());
     let (files, exported) = sealed(model.files, &usual, model.reference)?;
-    export(&files, &args.output)?;
+    export(&files, &args.output, args.existing.rule())?;
     let value = json!({
         "output": args.output, "tensors": model.lines, "bytes": exported.bytes, "cosine": exported.cosine,
         "least_cosine": exported.least_cosine,

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_core::checkpoint::{save, write_directory};
+use kiln_core::checkpoint::{check_target, save, write_directory};
 use serde_json::json;
 
 use super::quantize::CalibrationArgs;
-use super::{Global, ModelArgs};
+use super::{Global, ModelArgs, Overwrite};
 use crate::compress::{Pattern, PruneMethod, prune};
 use crate::device::open;
 use crate::eval::plain_table;
@@ -36,10 +36,13 @@ pub(super) struct PruneArgs {
     /// Folder for the pruned model
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
+    #[command(flatten)]
+    existing: Overwrite,
 }
 
 pub(super) fn run(args: &PruneArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
+    check_target(&args.output, args.existing.rule())?;
     let folder = resolve(&args.model.model, terminal)?;
     let name = folder.display().to_string();
     must_be_full(&name, terminal)?;
@@ -53,7 +56,7 @@ pub(super) fn run(args: &PruneArgs, global: &Global) -> Result<()> {
         let lines = prune(&mut embedder, &calibration, how, terminal)?;
         (save(&embedder)?, lines)
     });
-    write_directory(&args.output, &files)?;
+    write_directory(&args.output, &files, args.existing.rule())?;
     let mean = |of: fn(&crate::compress::Pruned) -> f64| {
         lines.iter().map(of).sum::<f64>() / lines.len().max(1) as f64
     };

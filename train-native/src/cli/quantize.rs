@@ -7,9 +7,11 @@ use clap::{Args, ValueEnum};
 use kiln_core::checkpoint::SelfTest;
 use serde_json::json;
 
-use super::{Global, ModelArgs};
+use super::ranges::{ROWS, number, whole};
+use super::{Global, ModelArgs, Overwrite};
 use crate::compress::{
-    Calibration, Gptq, Quantization, Storage, StoragePlan, TensorLine, export, quantize, sealed,
+    Calibration, Gptq, Quantization, Storage, StoragePlan, TensorLine, check_export, export,
+    quantize, sealed,
 };
 use crate::device::open;
 use crate::eval::plain_table;
@@ -45,11 +47,13 @@ pub(super) struct QuantizeArgs {
     tensor: Vec<String>,
     /// Most that a matrix may lose, as a share of its square (of its output's, with --calibration); one that
     /// would lose more gets int8:32, or else f16
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = number(0.0, 1e3))]
     error_budget: Option<f64>,
     /// Where to write: a folder, or a file that ends in .kiln
     #[arg(long, short, value_name = "DIR|FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    existing: Overwrite,
 }
 
 /// How weights are rounded.
@@ -71,10 +75,10 @@ pub(super) struct CalibrationArgs {
     #[arg(long, value_name = "COLUMN")]
     pub(super) calibration_column: Vec<String>,
     /// Most tokens of calibration texts, which bounds the memory (one state a token)
-    #[arg(long, value_name = "N", default_value_t = 32_768)]
+    #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = whole(1, ROWS))]
     pub(super) calibration_tokens: usize,
     /// Share of the mean that is added to the diagonal of what is inverted
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = number(0.0, 1e3))]
     pub(super) damping: f64,
 }
 
@@ -88,7 +92,7 @@ impl CalibrationArgs {
         embedder: &kiln_core::embedder::Embedder<B>,
         global: &Global,
     ) -> Result<Option<Calibration>> {
-        if !(self.damping.is_finite() && self.damping > 0.0) {
+        if self.damping <= 0.0 {
             bail!("--damping must be above 0");
         }
         let Some(path) = &self.calibration else {
@@ -116,7 +120,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
     if args.act_order && args.method != Method::Gptq {
         bail!("--act-order belongs to --method gptq");
     }
-    if args.error_budget.is_some_and(|budget| !(budget.is_finite() && budget > 0.0)) {
+    if args.error_budget.is_some_and(|budget| budget <= 0.0) {
         bail!("--error-budget must be above 0");
     }
     let mut plan = StoragePlan::all(args.scheme);
@@ -124,6 +128,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
     for rule in &args.tensor {
         plan = plan.with_rule(rule)?;
     }
+    check_export(&args.output, args.existing.rule())?;
     let folder = resolve(&args.model.model, terminal)?;
     let name = folder.display().to_string();
     must_be_full(&name, terminal)?;
@@ -142,7 +147,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
         (model.files, model.lines, reference)
     });
     let (files, exported) = sealed(files, &plan.usual().to_string(), reference)?;
-    export(&files, &args.output)?;
+    export(&files, &args.output, args.existing.rule())?;
     let full: usize = lines.iter().map(|line| 4 * line.shape.iter().product::<usize>()).sum();
     let kept: usize = lines.iter().map(|line| line.bytes).sum();
     let value = json!({

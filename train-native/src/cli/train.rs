@@ -39,6 +39,9 @@ pub(super) struct RunFlags {
     /// Go on from the newest checkpoint in the output folder
     #[arg(long)]
     resume: bool,
+    /// Replace the models that another run has left in the output folder
+    #[arg(long)]
+    overwrite: bool,
     /// Leave out rows that cannot be read, and count them, rather than stop
     #[arg(long)]
     skip_bad_rows: bool,
@@ -82,7 +85,7 @@ pub(super) fn train_recipe(
     let Some(output) = &args.output else {
         bail!("--output is missing");
     };
-    let resume = Checkpoint::find(&output.join(CHECKPOINTS), recipe)?;
+    let resume = Checkpoint::find(&output.join(CHECKPOINTS), recipe, terminal)?;
     match (&resume, args.resume) {
         (Some(_), false) => bail!(
             "{}: holds a checkpoint; add --resume to go on from it, or choose another --output",
@@ -99,6 +102,7 @@ pub(super) fn train_recipe(
         checkpoint_every: args.checkpoint_every as usize,
         keep: args.keep as usize,
         resume,
+        overwrite: args.overwrite,
         terminal,
     };
     let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };

@@ -1,11 +1,13 @@
 //! Writes a model as it is shipped: a folder, or one `.kiln` file, with the test that it carries.
 
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use kiln_core::checkpoint::{
-    Files, LoadOptions, Manifest, SelfTest, load, write_directory, write_kiln_file,
+    Existing, Files, KILN_MAGIC, LoadOptions, Manifest, SelfTest, check_target, load,
+    write_directory, write_kiln_file,
 };
 use serde::Serialize;
 
@@ -64,14 +66,48 @@ pub fn sealed(mut files: Files, weights: &str, reference: SelfTest) -> Result<(F
     Ok((files, Exported { bytes, cosine, least_cosine }))
 }
 
+/// Whether a model is to be one file.
+fn is_one_file(to: &Path) -> bool {
+    to.extension().is_some_and(|ending| ending == "kiln")
+}
+
+/// Whether [`export`] may write there; to be asked before what takes long.
+///
+/// # Errors
+/// Something is there that may not be replaced.
+pub fn check_export(to: &Path, existing: Existing) -> Result<()> {
+    if !is_one_file(to) {
+        return Ok(check_target(to, existing)?);
+    }
+    match std::fs::metadata(to) {
+        Err(_) => Ok(()),
+        Ok(data) if !data.is_file() => bail!("{}: is no file; choose another name", to.display()),
+        Ok(_) if existing == Existing::Refuse => {
+            bail!("{}: is there already; add --overwrite to replace it", to.display())
+        }
+        Ok(_) => {
+            let mut start = [0; 4];
+            let read = std::fs::File::open(to).and_then(|mut file| file.read_exact(&mut start));
+            match read.is_ok() && start == KILN_MAGIC {
+                true => Ok(()),
+                false => bail!(
+                    "{}: is no .kiln file, so Kiln did not write it; choose another name",
+                    to.display()
+                ),
+            }
+        }
+    }
+}
+
 /// Writes files to a folder, or to one file where the name ends in `.kiln`; under a temporary name
 /// first.
 ///
 /// # Errors
-/// Whatever the file system refuses.
-pub fn export(files: &Files, to: &Path) -> Result<()> {
-    if to.extension().is_none_or(|ending| ending != "kiln") {
-        return Ok(write_directory(to, files)?);
+/// As [`check_export`], and whatever the file system refuses.
+pub fn export(files: &Files, to: &Path, existing: Existing) -> Result<()> {
+    check_export(to, existing)?;
+    if !is_one_file(to) {
+        return Ok(write_directory(to, files, existing)?);
     }
     let mut bytes = Vec::new();
     write_kiln_file(files, &mut bytes)?;

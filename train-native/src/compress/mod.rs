@@ -14,7 +14,7 @@ mod prune;
 mod quantize;
 
 pub use calibration::Calibration;
-pub use export::{Exported, export, sealed};
+pub use export::{Exported, check_export, export, sealed};
 pub use gguf::{ImportLine, ImportedModel, import_gguf};
 pub use gptq::{Gptq, gptq};
 pub use plan::{Storage, StoragePlan};

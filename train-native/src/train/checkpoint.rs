@@ -13,13 +13,16 @@ use burn::optim::Optimizer;
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, TensorData};
-use kiln_core::checkpoint::{Directory, Files, Weights, write_directory, write_safetensors};
+use kiln_core::checkpoint::{
+    Directory, Existing, Files, SUMS, Sums, Weights, write_directory, write_safetensors,
+};
 use kiln_core::kernels::{Kernels, TrainingBackend};
 use serde::{Deserialize, Serialize};
 
 use super::trainee::{Path as ParameterPath, Trainee};
 use crate::data::SamplerState;
 use crate::recipe::Recipe;
+use crate::terminal::Terminal;
 
 /// Where a run is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +68,9 @@ type Bytes = BinBytesRecorder<FullPrecisionSettings>;
 const STATE: &str = "state.json";
 const PARAMETERS: &str = "parameters";
 const OPTIMIZERS: [&str; 2] = ["optimizer-decayed.bin", "optimizer-undecayed.bin"];
+
+/// What stands behind the name of a checkpoint that was found damaged.
+const DAMAGED: &str = "damaged";
 
 /// Checkpoints of a folder, the oldest first.
 fn all(folder: &Path) -> Vec<PathBuf> {
@@ -135,7 +141,8 @@ impl Checkpoint {
             files.0.insert(name.into(), encoded.into());
         }
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-        write_directory(&folder.join(format!("{:08}", self.steps)), &files)
+        let place = folder.join(format!("{:08}", self.steps));
+        write_directory(&place, &files, Existing::ReplaceOurs)
             .context("the checkpoint could not be written; the one before it is untouched")?;
         let known = all(folder);
         for old in &known[..known.len().saturating_sub(keep.max(1))] {
@@ -144,27 +151,65 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The newest checkpoint of a folder and its path; `None` where there is none.
+    /// Removes the checkpoints of a folder, and the folder where nothing else is in it.
     ///
     /// # Errors
-    /// A checkpoint of another recipe, or one that cannot be read.
-    pub fn find(folder: &Path, recipe: &Recipe) -> Result<Option<(Self, PathBuf)>> {
-        let Some(newest) = all(folder).pop() else {
-            return Ok(None);
-        };
-        let path = newest.join(STATE);
+    /// The file system's.
+    pub fn remove_all(folder: &Path) -> std::io::Result<()> {
+        all(folder).into_iter().try_for_each(std::fs::remove_dir_all)?;
+        std::fs::remove_dir(folder)
+    }
+
+    /// The newest checkpoint of a folder that is as it was written, and its path; `None` where there is
+    /// none. Damaged ones are put aside, with a note.
+    ///
+    /// # Errors
+    /// A checkpoint of another recipe, or none but damaged ones.
+    pub fn find(
+        folder: &Path,
+        recipe: &Recipe,
+        terminal: Terminal,
+    ) -> Result<Option<(Self, PathBuf)>> {
+        let mut damaged = None;
+        for newest in all(folder).into_iter().rev() {
+            match Self::read(&newest) {
+                Ok(found) if found.recipe == *recipe => return Ok(Some((found, newest))),
+                Ok(_) => bail!(
+                    "{}: was written by another recipe; choose another --output or remove it",
+                    newest.display()
+                ),
+                Err(error) => {
+                    let aside = newest.with_extension(DAMAGED);
+                    terminal.note(format!(
+                        "{error:#}: the checkpoint is damaged, and is kept as {}; trying the one before",
+                        aside.display()
+                    ));
+                    std::fs::rename(&newest, &aside)
+                        .with_context(|| newest.display().to_string())?;
+                    damaged = Some(error);
+                }
+            }
+        }
+        match damaged {
+            None => Ok(None),
+            Some(error) => Err(error.context(format!(
+                "{}: holds no checkpoint that is whole; start anew in another --output",
+                folder.display()
+            ))),
+        }
+    }
+
+    /// Reads a checkpoint's state, after a look at whether all of its files are as they were written.
+    fn read(folder: &Path) -> Result<Self> {
+        let place = Directory::new(folder)?;
+        match Sums::read(&place)? {
+            Some(sums) => sums.check(&place, SUMS, "it cannot be gone on from")?,
+            None => bail!("{}: has no list of sums ({SUMS})", folder.display()),
+        }
+        let path = folder.join(STATE);
         let label = || path.display().to_string();
         let text = std::fs::read(&path).with_context(label)?;
-        let found: Self = serde_json::from_slice(&text).with_context(|| {
-            format!("{}: not a checkpoint; remove {}", label(), newest.display())
-        })?;
-        if found.recipe != *recipe {
-            bail!(
-                "{}: was written by another recipe; choose another --output or remove it",
-                newest.display()
-            );
-        }
-        Ok(Some((found, newest)))
+        serde_json::from_slice(&text).with_context(|| format!("{}: not a state", label()))
     }
 
     /// Puts the saved parameters into a trainee of the same structure.

@@ -3,9 +3,9 @@
 use std::any::TypeId;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use burn::backend::Autodiff;
-use kiln_core::checkpoint::{Files, save, write_directory};
+use kiln_core::checkpoint::{Existing, Files, check_target, save, write_directory};
 use kiln_core::embedder::Embedder;
 use kiln_core::kernels::Kernels;
 
@@ -15,6 +15,7 @@ use super::{
     Best, Checkpoint, Inputs, Observer, Outcome, Plan, Point, base_model, new_model, train,
 };
 use crate::device::Cpu;
+use crate::output::claim;
 use crate::recipe::Recipe;
 use crate::report::{ModelCard, training_page};
 use crate::terminal::Terminal;
@@ -34,6 +35,8 @@ pub struct Fit<'a> {
     pub keep: usize,
     /// The state to go on from.
     pub resume: Option<(Checkpoint, PathBuf)>,
+    /// Whether models that another run has left in the folder are replaced.
+    pub overwrite: bool,
     /// What the user sees.
     pub terminal: Terminal,
 }
@@ -95,18 +98,34 @@ impl<B: Kernels> Observer<Autodiff<B>> for Keep<'_> {
     }
 }
 
+/// Files that a run writes into its folder.
+pub(crate) const RUN_FILES: [&str; 4] =
+    ["recipe.toml", "metrics.jsonl", "tensorboard", "report.html"];
+
+/// Whether everything can be written at the end, so that nothing is trained in vain.
+fn prepare(fit: &Fit<'_>) -> Result<()> {
+    let existing = match fit.overwrite || fit.resume.is_some() {
+        true => Existing::ReplaceOurs,
+        false => Existing::Refuse,
+    };
+    for name in ["model", "best", "adapter"] {
+        check_target(&fit.output.join(name), existing)?;
+    }
+    claim(fit.output, if fit.resume.is_some() { &[] } else { &RUN_FILES })
+}
+
 /// Trains, and writes model, adapters, recipe and report.
 ///
 /// # Errors
 /// As [`train`]; [`kiln_core::Error::Cancelled`] after Ctrl-C, with the state saved.
 pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
     let Fit { recipe, inputs, output, terminal, .. } = fit;
+    prepare(fit)?;
     let first = devices.first().cloned().unwrap_or_default();
     let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
     if TypeId::of::<B>() == TypeId::of::<Cpu>() {
         warn_of_memory(recipe, &embedder.model.architecture(), *terminal)?;
     }
-    std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
     write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
     let plan = Plan {
         recipe,
@@ -130,7 +149,7 @@ pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
     let adapter = match adapters {
         Some(files) => {
             let folder = output.join("adapter");
-            write_directory(&folder, &files)?;
+            write_directory(&folder, &files, Existing::ReplaceOurs)?;
             Some(folder)
         }
         None => None,
@@ -150,5 +169,5 @@ fn save_model<B: Kernels>(
 ) -> Result<()> {
     let mut files: Files = save(embedder)?;
     files.0.insert("README.md".into(), card.to_markdown(embedder.model.dimensions())?.into());
-    Ok(write_directory(folder, &files)?)
+    Ok(write_directory(folder, &files, Existing::ReplaceOurs)?)
 }

@@ -372,11 +372,10 @@ impl<B: TrainingBackend> Tools<B> {
         &self,
         trainee: Trainee<B>,
         plan: &Plan<'_>,
-        mut telemetry: Telemetry,
+        telemetry: Telemetry,
         best: Option<Best>,
         interrupted: bool,
     ) -> Result<Outcome<B>> {
-        telemetry.finish();
         let recipe = plan.recipe;
         let pristine = !recipe.stages.iter().any(|stage| stage.full);
         let adapters = match (&recipe.model.lora, &recipe.model.base) {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CHECKPOINTS, Checkpoint, Fit, Inputs, fit};
 use crate::data::OnBadRow;
+use crate::output::claim;
 use crate::recipe::{Recipe, Sweep, slug};
 use crate::report::{Page, bar_chart};
 use crate::terminal::Terminal;
@@ -89,6 +90,7 @@ pub fn sweep<B: Kernels>(
             jobs.push((variant, seed, recipe));
         }
     }
+    claim(output, &["results.json", "report.html"])?;
     let mut runs: Vec<Vec<SweepRun>> = vec![Vec::new(); sweep.variants.len()];
     let bar = terminal.progress(jobs.len() as u64, &sweep.name);
     for (number, (variant, seed, recipe)) in jobs.iter().enumerate() {
@@ -153,7 +155,7 @@ fn one<B: Kernels>(
 ) -> Result<SweepRun> {
     let quiet = Terminal { quiet: true, ..terminal };
     let inputs = Inputs::open(recipe, folder, OnBadRow::Stop, quiet)?;
-    let resume = Checkpoint::find(&place.join(CHECKPOINTS), recipe)?;
+    let resume = Checkpoint::find(&place.join(CHECKPOINTS), recipe, terminal)?;
     let plan = Fit {
         recipe,
         inputs: &inputs,
@@ -161,6 +163,7 @@ fn one<B: Kernels>(
         checkpoint_every: 500,
         keep: 1,
         resume,
+        overwrite: true,
         terminal: Terminal {
             quiet: terminal.quiet || !console::user_attended_stderr(),
             ..terminal
@@ -176,7 +179,7 @@ fn one<B: Kernels>(
     };
     write_atomically(&place.join(RESULT), &serde_json::to_vec(&run)?)?;
     // The state is of no more use; the model stays.
-    std::fs::remove_dir_all(place.join(CHECKPOINTS)).ok();
+    Checkpoint::remove_all(&place.join(CHECKPOINTS)).ok();
     Ok(run)
 }
 

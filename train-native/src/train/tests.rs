@@ -5,7 +5,7 @@ use burn::module::{AutodiffModule as _, Module as _, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend as _;
-use kiln_core::checkpoint::{save, write_directory};
+use kiln_core::checkpoint::{Existing, save, write_directory};
 use kiln_core::embedder::Embedder;
 use kiln_core::loss::{Candidates, info_nce};
 use kiln_core::model::ModelInput;
@@ -166,7 +166,8 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     let teacher: Embedder<Flex> =
         new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    write_directory(&folder.path().join("teacher"), &save(&teacher).unwrap()).unwrap();
+    write_directory(&folder.path().join("teacher"), &save(&teacher).unwrap(), Existing::Refuse)
+        .unwrap();
     let settings = Distillation {
         teacher: folder.path().join("teacher").display().to_string(),
         alpha: 0.7,

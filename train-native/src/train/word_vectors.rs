@@ -163,7 +163,7 @@ mod tests {
     use crate::train::build::new_model;
     use burn::backend::Flex;
     use burn::tensor::backend::Backend as _;
-    use kiln_core::checkpoint::{save, write_directory};
+    use kiln_core::checkpoint::{Existing, save, write_directory};
     use kiln_core::index::cosine;
 
     const QUIET: Terminal = Terminal { json: false, quiet: true };
@@ -192,7 +192,7 @@ mod tests {
         Flex::seed(&Default::default(), 5);
         let folder = tempfile::tempdir().unwrap();
         let teacher = tiny(16, 12);
-        write_directory(folder.path(), &save(&teacher).unwrap()).unwrap();
+        write_directory(folder.path(), &save(&teacher).unwrap(), Existing::Refuse).unwrap();
         let mut student = tiny(32, 12);
         let name = folder.path().display().to_string();
         start_from_words(&mut student, &name, &texts(), QUIET).unwrap();

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_core::checkpoint::{
-    Directory, Folder, KilnFile, LoadOptions, Weights, load, load_adapters, read_architecture, save,
+    Directory, Folder, KilnFile, LoadOptions, ReadSeek, Weights, load, load_adapters,
+    read_architecture, save,
 };
 use kiln_core::embedder::{Architecture, Embedder};
 use kiln_core::kernels::Kernels;
 use kiln_core::quant::Precision;
 
-use crate::hub::{ADAPTER, HubModel, is_id};
+use crate::hub::{ADAPTER, HubModel, is_id, is_snapshot};
 use crate::terminal::Terminal;
 
 /// Opens what [`resolve`] found: a folder, or a `.kiln` file.
@@ -115,11 +116,22 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
     let base = base.ok_or_else(|| {
         anyhow!("{}: names no base model; set base_model_name_or_path", path.display())
     })?;
+    // A stranger's adapters must not have this machine's files opened.
+    if is_snapshot(folder) && (!is_id(base) || Path::new(base).exists()) {
+        bail!(
+            "{}: names the base model {base:?}, which is no Hub id (owner/name) or is a folder here; \
+             copy the adapters, and set base_model_name_or_path yourself",
+            path.display()
+        );
+    }
     Ok(Some(base.to_string()))
 }
 
 /// Loads a model by folder or Hub id. A folder of LoRA adapters, as PEFT writes them, is its base
 /// model with the adapters merged.
+///
+/// Quantized tables may stay in the model's file, which is mapped: whoever cuts that file short while it is
+/// used ends the process. What runs for long uses [`load_into_memory`].
 ///
 /// # Errors
 /// As [`resolve`], and whatever is wrong with the model's files.
@@ -129,16 +141,56 @@ pub fn load_embedder<B: Kernels>(
     device: &B::Device,
     terminal: Terminal,
 ) -> Result<Embedder<B>> {
+    load_from(name, options, device, terminal, open_folder)
+}
+
+/// As [`load_embedder`], all of it read into memory: its files may be changed or removed afterwards.
+///
+/// # Errors
+/// As [`load_embedder`].
+pub fn load_into_memory<B: Kernels>(
+    name: &str,
+    options: &LoadOptions,
+    device: &B::Device,
+    terminal: Terminal,
+) -> Result<Embedder<B>> {
+    load_from(name, options, device, terminal, |path| Ok(Box::new(ToRead(open_folder(path)?))))
+}
+
+/// A folder whose files are read, never mapped.
+struct ToRead(Box<dyn Folder>);
+
+impl Folder for ToRead {
+    fn label(&self) -> String {
+        self.0.label()
+    }
+
+    fn open(&self, path: &str) -> std::io::Result<Option<(Box<dyn ReadSeek>, u64)>> {
+        self.0.open(path)
+    }
+
+    fn file_label(&self, path: &str) -> String {
+        self.0.file_label(path)
+    }
+}
+
+fn load_from<B: Kernels>(
+    name: &str,
+    options: &LoadOptions,
+    device: &B::Device,
+    terminal: Terminal,
+    open: impl Fn(&Path) -> Result<Box<dyn Folder>>,
+) -> Result<Embedder<B>> {
     let path = resolve(name, terminal)?;
     let Some(base) = base_of(&path)? else {
-        let embedder = load(open_folder(&path)?.as_ref(), options, device)?;
+        let embedder = load(open(&path)?.as_ref(), options, device)?;
         embedder.verify().with_context(|| path.display().to_string())?;
         return Ok(embedder);
     };
     let base = resolve(&base, terminal)
         .with_context(|| format!("the base model of the adapters in {}", path.display()))?;
     let full = LoadOptions { precision: Precision::Full, ..options.clone() };
-    let mut embedder = load(open_folder(&base)?.as_ref(), &full, device)?;
+    let mut embedder = load(open(&base)?.as_ref(), &full, device)?;
     embedder.self_test = None;
     let model = &mut embedder.model;
     let folder = Directory::new(path)?;

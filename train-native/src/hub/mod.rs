@@ -1,0 +1,258 @@
+//! The Hugging Face Hub: models and data sets come from it into its cache, and models go to it.
+//!
+//! `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN`, `HF_HUB_OFFLINE`, `HF_HUB_ETAG_TIMEOUT` and
+//! `HF_HUB_DOWNLOAD_TIMEOUT` mean what they mean to `huggingface_hub`, and the cache is the same.
+//!
+//! A repository is a stranger's, and so may be the server. Whatever they name is checked before it
+//! is asked for or becomes a path (`names`, `cache`); the token goes to the Hub's own address
+//! alone, and every answer has a limit (`client`); what is downloaded is compared with the sum
+//! that the Hub announced (`download`).
+
+mod cache;
+mod client;
+mod download;
+mod names;
+mod repo;
+mod settings;
+mod upload;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use self::repo::{Kind, Repo};
+use crate::terminal::Terminal;
+
+/// Files that a model may have beside its weights; those that are not there are passed over.
+const OPTIONAL_FILES: [&str; 6] = [
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "README.md",
+];
+
+/// What a folder of LoRA adapters has instead of `config.json`.
+pub const ADAPTER: &str = "adapter_config.json";
+
+/// Whether a name can be a Hub id.
+pub fn is_id(name: &str) -> bool {
+    names::parts(name).is_some()
+}
+
+/// Whether a folder is one that the Hub's cache keeps a repository's files in.
+pub fn is_snapshot(folder: &Path) -> bool {
+    let part = |path: Option<&Path>| {
+        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+    };
+    names::Commit::parse(&part(Some(folder))).is_some()
+        && part(folder.parent()) == "snapshots"
+        && part(folder.parent().and_then(Path::parent)).starts_with("models--")
+}
+
+/// A model on the Hub: `owner/name` or `owner/name@revision`.
+pub struct HubModel {
+    repo: Repo,
+}
+
+impl HubModel {
+    /// A model by its id. Nothing is asked of the network yet.
+    ///
+    /// # Errors
+    /// Not an id, or an endpoint that is no address.
+    pub fn new(id: &str, terminal: Terminal) -> Result<Self> {
+        Ok(Self { repo: Repo::new(Kind::Model, id, None, terminal)? })
+    }
+
+    /// A file that the repository may lack, from the cache where it is there.
+    fn optional(&self, file: &str) -> Result<Option<PathBuf>> {
+        self.repo.get(file)
+    }
+
+    /// As [`HubModel::optional`], of a file that says something where it is there.
+    fn unless_empty(&self, file: &str) -> Result<Option<PathBuf>> {
+        let found = self.optional(file)?;
+        if let Some(path) = &found {
+            let data = std::fs::metadata(path).with_context(|| path.display().to_string())?;
+            if data.len() == 0 {
+                bail!(
+                    "{}: is empty; remove it, and run the command again with a network",
+                    path.display()
+                );
+            }
+        }
+        Ok(found)
+    }
+
+    fn required(&self, file: &str) -> Result<PathBuf> {
+        self.unless_empty(file)?.with_context(|| match self.repo.is_offline() {
+            true => format!("there is no network, or HF_HUB_OFFLINE is set, and the cache does not have its {file}"),
+            false => format!("there is no {file} at revision {:?}", self.repo.revision),
+        })
+    }
+
+    /// Downloads what the cache does not have yet, and says in which folder it all is.
+    ///
+    /// # Errors
+    /// No such model, no network and no cached copy, or a file that is missing.
+    pub fn fetch(&self) -> Result<PathBuf> {
+        self.repo.greet()?;
+        let Some(config) = self.unless_empty("config.json")? else {
+            let Some(adapter) = self.unless_empty(ADAPTER)? else {
+                return self.required("config.json");
+            };
+            self.required("adapter_model.safetensors")?;
+            return folder_of(&adapter);
+        };
+        self.fetch_all_but_weights()?;
+        match self.unless_empty("model.safetensors.index.json")? {
+            Some(index) => {
+                for shard in shards(&index)? {
+                    self.required(&shard)?;
+                }
+            }
+            None => {
+                self.required("model.safetensors")?;
+            }
+        }
+        folder_of(&config)
+    }
+
+    /// Downloads all but the backbone's weights.
+    ///
+    /// # Errors
+    /// As [`HubModel::fetch`].
+    pub fn fetch_without_weights(&self) -> Result<PathBuf> {
+        self.repo.greet()?;
+        let config = self.required("config.json")?;
+        self.fetch_all_but_weights()?;
+        folder_of(&config)
+    }
+
+    fn fetch_all_but_weights(&self) -> Result<()> {
+        self.required("tokenizer.json")?;
+        for file in OPTIONAL_FILES {
+            self.optional(file)?;
+        }
+        for path in self.module_paths()? {
+            for file in ["config.json", "model.safetensors"] {
+                self.optional(&format!("{path}/{file}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Downloads the configuration files alone, without the weights.
+    ///
+    /// # Errors
+    /// As [`HubModel::fetch`].
+    pub fn fetch_configuration(&self) -> Result<PathBuf> {
+        self.repo.greet()?;
+        let config = match self.unless_empty("config.json")? {
+            Some(config) => config,
+            None => self.unless_empty(ADAPTER)?.map_or_else(|| self.required("config.json"), Ok)?,
+        };
+        for path in self.module_paths()? {
+            self.optional(&format!("{path}/config.json"))?;
+        }
+        folder_of(&config)
+    }
+
+    /// Folders of the sentence-transformers modules that have one.
+    fn module_paths(&self) -> Result<Vec<String>> {
+        let Some(file) = self.optional("modules.json")? else {
+            return Ok(Vec::new());
+        };
+        let label = || format!("{}: not a list of modules", file.display());
+        let modules: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&file)?).with_context(label)?;
+        let modules = modules.as_array().with_context(label)?;
+        let paths = modules.iter().filter_map(|module| module["path"].as_str());
+        let paths = paths.filter(|path| !path.is_empty()).map(|path| {
+            names::check(path).with_context(|| file.display().to_string())?;
+            Ok(path.to_string())
+        });
+        paths.collect()
+    }
+
+    /// Makes the repository where it is not there, and uploads a folder in one commit. Returns
+    /// the commit's address.
+    ///
+    /// # Errors
+    /// No token, a token without the right to write, or no network.
+    pub fn push(&self, folder: &Path, message: &str, private: bool) -> Result<String> {
+        if self.repo.is_offline() {
+            bail!("HF_HUB_OFFLINE is set; unset it to upload");
+        }
+        upload::push(&self.repo, folder, message, private)
+    }
+}
+
+/// A data set on the Hub: `owner/name` at a revision.
+pub struct HubDataSet {
+    repo: Repo,
+}
+
+impl HubDataSet {
+    /// A data set by its id. Nothing is asked of the network yet.
+    ///
+    /// # Errors
+    /// Not an id, or an endpoint that is no address.
+    pub fn new(id: &str, revision: Option<&str>, terminal: Terminal) -> Result<Self> {
+        Ok(Self { repo: Repo::new(Kind::DataSet, id, revision, terminal)? })
+    }
+
+    /// The branch on which the Hub keeps the data set as Parquet.
+    pub fn converted(&self) -> Self {
+        Self { repo: self.repo.at("refs/convert/parquet") }
+    }
+
+    /// Id and revision, for messages.
+    pub fn label(&self) -> String {
+        self.repo.label()
+    }
+
+    /// Names of all files; without a network those that the cache has.
+    ///
+    /// # Errors
+    /// No such data set or revision, or no network and nothing in the cache.
+    pub fn names(&self) -> Result<Vec<String>> {
+        self.repo.names()
+    }
+
+    /// A file, from the cache where it is there.
+    ///
+    /// # Errors
+    /// No such file, or no network.
+    pub fn file(&self, name: &str) -> Result<PathBuf> {
+        let found = self.repo.get(name).with_context(|| self.label())?;
+        found.with_context(|| match self.repo.is_offline() {
+            true => format!(
+                "{}: there is no network, or HF_HUB_OFFLINE is set, and the cache does not have {name}",
+                self.label()
+            ),
+            false => format!("{}: there is no file {name}", self.label()),
+        })
+    }
+}
+
+fn folder_of(file: &Path) -> Result<PathBuf> {
+    file.parent().map(Path::to_path_buf).context("the Hub's cache has no folder for the model")
+}
+
+/// Weight files that an index names.
+fn shards(index: &Path) -> Result<BTreeSet<String>> {
+    let label = || format!("{}: not an index of weights", index.display());
+    let value: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(index)?).with_context(label)?;
+    let map = value["weight_map"].as_object().with_context(label)?;
+    let shards: BTreeSet<String> =
+        map.values().filter_map(|shard| shard.as_str().map(String::from)).collect();
+    // All of them before the first is asked for.
+    for shard in &shards {
+        names::check(shard).with_context(|| index.display().to_string())?;
+    }
+    Ok(shards)
+}

@@ -17,6 +17,7 @@ mod mining;
 mod peers;
 mod recipes;
 mod serve;
+mod server;
 mod sweep;
 mod tasks;
 mod training;

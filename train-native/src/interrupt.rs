@@ -10,17 +10,57 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 /// Exit code of a process that Ctrl-C ended, by the shells' convention.
 pub const EXIT_CODE: u8 = 130;
 
-/// Starts to listen for Ctrl-C and for the signals that ask a process to end.
+/// Starts to listen for Ctrl-C and for the signals that ask a process to end. A process that was told to
+/// outlive its terminal (`nohup`) does.
 ///
 /// # Errors
 /// The system refuses a handler.
 pub fn listen() -> Result<()> {
+    let outlives = hangup::is_ignored();
     ctrlc::set_handler(|| {
         if ASKED.swap(true, Ordering::SeqCst) {
             std::process::exit(i32::from(EXIT_CODE));
         }
     })
-    .context("cannot listen for Ctrl-C")
+    .context("cannot listen for Ctrl-C")?;
+    if outlives {
+        hangup::ignore();
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+mod hangup {
+    //! SIGHUP, for which `ctrlc` sets its handler whatever there was before.
+
+    #![expect(unsafe_code, reason = "what a signal does is set by a call that is unsafe")]
+
+    use nix::sys::signal::{SigHandler, Signal, signal};
+
+    /// Whether the signal is ignored. To be called before it is listened for: it is ignored afterwards.
+    pub(super) fn is_ignored() -> bool {
+        let before = set(SigHandler::SigIgn);
+        matches!(before, Some(SigHandler::SigIgn))
+    }
+
+    pub(super) fn ignore() {
+        set(SigHandler::SigIgn);
+    }
+
+    fn set(to: SigHandler) -> Option<SigHandler> {
+        // SAFETY: the call is unsafe because a handler runs in the midst of other code; `SigIgn`, the only
+        // one that is given here, runs none.
+        unsafe { signal(Signal::SIGHUP, to) }.ok()
+    }
+}
+
+#[cfg(not(unix))]
+mod hangup {
+    pub(super) fn is_ignored() -> bool {
+        false
+    }
+
+    pub(super) fn ignore() {}
 }
 
 /// Whether Ctrl-C was pressed.

@@ -4,8 +4,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use super::Global;
+use super::serve::up_to;
 use crate::eval::plain_table;
-use crate::serve::{Load, LoadLine};
+use crate::serve::{Load, LoadLine, check_key};
 use crate::text::{Columns, TextFile};
 
 /// Measure a running server (`serve`, or another with OpenAI's /v1/embeddings): response times and
@@ -25,13 +26,13 @@ pub(super) struct LoadArgs {
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
     /// Texts of a request
-    #[arg(long, value_name = "N", default_value = "1,32", value_delimiter = ',')]
+    #[arg(long, value_name = "N", default_value = "1,32", value_delimiter = ',', value_parser = up_to(65_536))]
     batch: Vec<usize>,
     /// Requests at a time
-    #[arg(long, value_name = "N", default_value = "1,4,16,64", value_delimiter = ',')]
+    #[arg(long, value_name = "N", default_value = "1,4,16,64", value_delimiter = ',', value_parser = up_to(65_536))]
     connections: Vec<usize>,
     /// Requests of each measurement
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = up_to(1 << 32))]
     requests: usize,
 }
 
@@ -39,6 +40,7 @@ pub(super) struct LoadArgs {
 const TEXTS: usize = 10_000;
 
 pub(super) fn run(args: &LoadArgs, global: &Global) -> Result<()> {
+    args.api_key.as_deref().map(check_key).transpose()?;
     let texts = match &args.input {
         Some(input) => {
             let columns = Columns { fields: args.field.clone(), optional: Vec::new() };

@@ -1,10 +1,12 @@
-//! Requests wait in a queue; one thread takes as many as fit its token budget and embeds them
-//! together.
+//! Requests wait in a queue; one thread embeds some of their texts together, turn by turn. Who has had least
+//! is first, so that a small request does not wait for the end of a large one.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use kiln_core::tokenizer::Tokens;
@@ -13,22 +15,37 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::telemetry::Telemetry;
 use super::{Limits, Served};
 
-/// One request's texts, and where its vectors go.
+/// How long a turn should take at most: what comes meanwhile waits for its end.
+const TURN: Duration = Duration::from_millis(500);
+/// Tokens of the first turn, before it is known how long one takes, and the fewest of a later one.
+const FIRST: usize = 1024;
+const FEWEST: usize = 256;
+/// Requests that have had as much, in steps of so many tokens, take turns in the order in which they came.
+const STEP: usize = 512;
+
+/// Some texts of one request, and where their vectors go.
 struct Job {
-    tokens: Vec<Tokens>,
+    texts: VecDeque<Tokens>,
+    vectors: Vec<Vec<f32>>,
+    /// Tokens that the request has had.
+    had: usize,
     answer: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
-    queued: Instant,
-    _place: OwnedSemaphorePermit,
+    /// Since when, until its first turn.
+    queued: Option<Instant>,
+    _place: Place,
 }
 
-/// A place in the queue; a request has it until it is answered.
-pub struct Place(OwnedSemaphorePermit);
+/// A place in the queue; a request has it until all of its work has ended.
+#[derive(Clone)]
+pub struct Place(#[allow(dead_code)] Arc<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)>);
 
 /// The queue before the model.
 #[derive(Clone)]
 pub struct Batcher {
     jobs: Sender<Job>,
     places: Arc<Semaphore>,
+    /// Of these, how many may be large requests'.
+    large: Arc<Semaphore>,
     telemetry: Arc<Telemetry>,
 }
 
@@ -39,84 +56,178 @@ impl Batcher {
     /// The system gives no thread.
     pub fn start(
         model: Arc<dyn Served>,
-        limits: Limits,
+        limits: &Limits,
         telemetry: Arc<Telemetry>,
     ) -> Result<Self> {
         let (jobs, queue) = channel();
         let places = Arc::new(Semaphore::new(limits.max_requests));
-        let counted = telemetry.clone();
+        let large = Arc::new(Semaphore::new((limits.max_requests * 3).div_ceil(4)));
+        let (counted, most) = (telemetry.clone(), limits.batch_tokens);
         std::thread::Builder::new()
             .name("embedding".into())
-            .spawn(move || work(&queue, model.as_ref(), limits.batch_tokens, &counted))
+            .spawn(move || work(&queue, model.as_ref(), most, &counted))
             .context("cannot start the thread that embeds")?;
-        Ok(Self { jobs, places, telemetry })
+        Ok(Self { jobs, places, large, telemetry })
     }
 
-    /// A place for a request; `None` where all are taken.
-    pub fn place(&self) -> Option<Place> {
-        self.places.clone().try_acquire_owned().ok().map(Place)
+    /// A place for a request; `None` where all are taken. Large requests, which have theirs for long, leave
+    /// some to the others.
+    pub fn place(&self, large: bool) -> Option<Place> {
+        let of_large = match large {
+            true => Some(self.large.clone().try_acquire_owned().ok()?),
+            false => None,
+        };
+        let place = self.places.clone().try_acquire_owned().ok()?;
+        Some(Place(Arc::new((place, of_large))))
     }
 
-    /// Vectors of texts, when their turn has come.
+    /// Vectors of some texts of a request that has had so many tokens already. Who drops this is not
+    /// embedded for any longer than the present turn.
     ///
     /// # Errors
     /// What the model says, or that it is gone.
-    pub async fn embed(&self, tokens: Vec<Tokens>, place: Place) -> Result<Vec<Vec<f32>>, String> {
+    pub async fn embed(
+        &self,
+        texts: Vec<Tokens>,
+        had: usize,
+        place: Place,
+    ) -> Result<Vec<Vec<f32>>, String> {
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
         let (answer, answered) = oneshot::channel();
         let gone = || "the model's thread has ended; restart the server".to_string();
         self.telemetry.queued.inc();
-        let job = Job { tokens, answer, queued: Instant::now(), _place: place.0 };
-        self.jobs.send(job).map_err(|_| gone())?;
+        self.jobs.send(Job::new(texts, had, answer, place)).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 }
 
-fn work(queue: &Receiver<Job>, model: &dyn Served, batch_tokens: usize, telemetry: &Telemetry) {
-    let mut left: Option<Job> = None;
-    while let Some(first) = left.take().or_else(|| queue.recv().ok()) {
-        let mut jobs = vec![first];
-        let size = |job: &Job| job.tokens.iter().map(|one| one.ids.len()).sum::<usize>();
-        let mut tokens = size(&jobs[0]);
-        // What has come meanwhile joins, as far as the budget goes.
-        while let Ok(next) = queue.try_recv() {
-            if tokens + size(&next) > batch_tokens {
-                left = Some(next);
-                break;
-            }
-            tokens += size(&next);
-            jobs.push(next);
-        }
-        telemetry.queued.sub(jobs.len() as i64);
-        // Nobody waits any more for those that were given up.
-        jobs.retain(|job| !job.answer.is_closed());
+impl Job {
+    fn new(
+        texts: Vec<Tokens>,
+        had: usize,
+        answer: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
+        place: Place,
+    ) -> Self {
+        let vectors = Vec::with_capacity(texts.len());
+        let queued = Some(Instant::now());
+        Self { texts: texts.into(), vectors, had, answer, queued, _place: place }
+    }
+
+    /// The wait is over, by a turn or because nobody waits any more.
+    fn leave_queue(&mut self, telemetry: &Telemetry) -> Option<Duration> {
+        let waited = self.queued.take()?.elapsed();
+        telemetry.queued.dec();
+        Some(waited)
+    }
+}
+
+fn work(queue: &Receiver<Job>, model: &dyn Served, most: usize, telemetry: &Telemetry) {
+    let mut jobs: Vec<Job> = Vec::new();
+    let mut budget = most.min(FIRST);
+    loop {
         if jobs.is_empty() {
+            let Ok(job) = queue.recv() else { return };
+            jobs.push(job);
+        }
+        jobs.extend(queue.try_iter());
+        jobs.retain_mut(|job| {
+            let wanted = !job.answer.is_closed();
+            if !wanted {
+                job.leave_queue(telemetry);
+            }
+            wanted
+        });
+        let parts = take(&mut jobs, budget);
+        let tokens: usize = parts.iter().flatten().map(|text| text.ids.len()).sum();
+        if tokens == 0 {
             continue;
         }
-        let start = Instant::now();
-        jobs.iter().for_each(|job| {
-            telemetry.queue_seconds.observe((start - job.queued).as_secs_f64());
-        });
-        let mut texts: Vec<Vec<Tokens>> =
-            jobs.iter_mut().map(|job| std::mem::take(&mut job.tokens)).collect();
-        telemetry.batch_texts.observe(texts.iter().map(Vec::len).sum::<usize>() as f64);
+        for (job, part) in jobs.iter_mut().zip(&parts) {
+            if !part.is_empty()
+                && let Some(waited) = job.leave_queue(telemetry)
+            {
+                telemetry.queue_seconds.observe(waited.as_secs_f64());
+            }
+        }
+        telemetry.batch_texts.observe(parts.iter().map(Vec::len).sum::<usize>() as f64);
         telemetry.batch_tokens.observe(tokens as f64);
-        let together = if jobs.len() > 1 { texts.concat() } else { std::mem::take(&mut texts[0]) };
-        let together = embed(model, together);
-        telemetry.inference_seconds.observe(start.elapsed().as_secs_f64());
-        let alone = jobs.len() == 1;
-        let mut vectors = together.map(Vec::into_iter);
-        // Who has gone away meanwhile does not want an answer.
-        for (job, texts) in jobs.into_iter().zip(texts) {
-            let answer = match &mut vectors {
-                Ok(vectors) if alone => Ok(vectors.collect()),
-                Ok(vectors) => Ok(vectors.by_ref().take(texts.len()).collect()),
-                Err(error) if alone => Err(error.clone()),
-                // One request's text that the model cannot take must not fail the others.
-                Err(_) => embed(model, texts),
-            };
-            let _ = job.answer.send(answer);
+        let start = Instant::now();
+        let found = embed_parts(model, parts);
+        let took = start.elapsed();
+        telemetry.inference_seconds.observe(took.as_secs_f64());
+        budget = next_budget(budget, most, took);
+
+        let mut left = Vec::with_capacity(jobs.len());
+        for (mut job, found) in jobs.into_iter().zip(found) {
+            match found {
+                Ok(vectors) => job.vectors.extend(vectors),
+                Err(error) => {
+                    // Who has gone away meanwhile does not want an answer; so below.
+                    let _ = job.answer.send(Err(error));
+                    continue;
+                }
+            }
+            if job.texts.is_empty() {
+                let _ = job.answer.send(Ok(job.vectors));
+            } else {
+                left.push(job);
+            }
+        }
+        jobs = left;
+    }
+}
+
+/// Takes the texts of a turn, for each job its own: those whose requests have had least first, of a length
+/// of `budget` tokens together or one text.
+fn take(jobs: &mut [Job], budget: usize) -> Vec<Vec<Tokens>> {
+    let mut parts: Vec<Vec<Tokens>> = jobs.iter().map(|_| Vec::new()).collect();
+    let mut order: BinaryHeap<Reverse<(usize, usize)>> =
+        jobs.iter().enumerate().map(|(at, job)| Reverse((job.had / STEP, at))).collect();
+    let mut taken = 0;
+    while let Some(Reverse((_, at))) = order.pop() {
+        let job = &mut jobs[at];
+        let Some(text) = job.texts.pop_front() else { continue };
+        let tokens = text.ids.len();
+        if taken > 0 && taken + tokens > budget {
+            job.texts.push_front(text);
+            break;
+        }
+        taken += tokens;
+        job.had += tokens;
+        parts[at].push(text);
+        order.push(Reverse((job.had / STEP, at)));
+    }
+    parts
+}
+
+/// Tokens of the next turn, by how long one took: half as many where that was too long, twice as many where
+/// there is room.
+fn next_budget(budget: usize, most: usize, took: Duration) -> usize {
+    let next = match took {
+        took if took > TURN => budget / 2,
+        took if took < TURN / 3 => budget.saturating_mul(2),
+        _ => budget,
+    };
+    next.clamp(FEWEST.min(most), most)
+}
+
+/// Vectors of the parts of some jobs, each part's own.
+fn embed_parts(model: &dyn Served, parts: Vec<Vec<Tokens>>) -> Vec<Result<Vec<Vec<f32>>, String>> {
+    let nothing = |part: &Vec<Tokens>| part.is_empty();
+    if parts.iter().filter(|part| !nothing(part)).count() > 1 {
+        let sizes: Vec<usize> = parts.iter().map(Vec::len).collect();
+        if let Ok(together) = embed(model, parts.concat()) {
+            let mut together = together.into_iter();
+            return sizes.iter().map(|&size| Ok(together.by_ref().take(size).collect())).collect();
         }
     }
+    // One request's text that the model cannot take must not fail the others.
+    parts
+        .into_iter()
+        .map(|part| if nothing(&part) { Ok(Vec::new()) } else { embed(model, part) })
+        .collect()
 }
 
 /// Vectors of texts; a failure inside the model must not end the server.
@@ -167,6 +278,14 @@ mod tests {
         }
     }
 
+    type Answered = oneshot::Receiver<Result<Vec<Vec<f32>>, String>>;
+
+    fn job(places: &Arc<Semaphore>, texts: Vec<Tokens>, had: usize) -> (Job, Answered) {
+        let (answer, answered) = oneshot::channel();
+        let place = Place(Arc::new((places.clone().try_acquire_owned().unwrap(), None)));
+        (Job::new(texts, had, answer, place), answered)
+    }
+
     #[test]
     fn one_bad_text_fails_its_own_request_alone() {
         let facts = Facts {
@@ -180,11 +299,8 @@ mod tests {
         let places = Arc::new(Semaphore::new(9));
         let mut answers = Vec::new();
         for ids in [vec![1], vec![7], vec![2], vec![8], vec![3]] {
-            let (answer, answered) = oneshot::channel();
-            let place = places.clone().try_acquire_owned().unwrap();
-            let texts = vec![tokens(&ids), tokens(&ids)];
-            jobs.send(Job { tokens: texts, answer, queued: Instant::now(), _place: place })
-                .unwrap();
+            let (job, answered) = job(&places, vec![tokens(&ids), tokens(&ids)], 0);
+            jobs.send(job).unwrap();
             answers.push(answered);
         }
         drop(jobs);
@@ -197,5 +313,31 @@ mod tests {
         assert!(found[1].as_ref().unwrap_err().contains("the token 7"));
         assert!(found[3].as_ref().unwrap_err().contains("failed"));
         assert_eq!(places.available_permits(), 9);
+    }
+
+    #[test]
+    fn who_has_had_least_is_first_and_no_turn_is_larger_than_its_budget() {
+        let places = Arc::new(Semaphore::new(9));
+        let text = || tokens(&[1; 100]);
+        let (large, _a) = job(&places, (0..50).map(|_| text()).collect(), 5 * STEP);
+        let (other, _b) = job(&places, (0..50).map(|_| text()).collect(), 0);
+        let (small, _c) = job(&places, vec![text(), text()], 0);
+        let mut jobs = [large, other, small];
+        let sizes = |parts: Vec<Vec<Tokens>>| parts.iter().map(Vec::len).collect::<Vec<_>>();
+        // The other until it has had a step, then the small one, then the other again.
+        assert_eq!(sizes(take(&mut jobs, 1000)), [0, 8, 2]);
+        // Both wait at the same level now and then; the first that came is served first.
+        assert_eq!(sizes(take(&mut jobs, 2000)), [2, 18, 0]);
+        assert_eq!(sizes(take(&mut jobs, 10)), [1, 0, 0], "one text at least");
+        assert_eq!(jobs.iter().map(|job| job.texts.len()).sum::<usize>(), 71);
+    }
+
+    #[test]
+    fn turns_become_as_long_as_they_may_take() {
+        let slow = (0..9).fold(FIRST, |budget, _| next_budget(budget, 16_384, TURN * 2));
+        let fast = (0..9).fold(FIRST, |budget, _| next_budget(budget, 16_384, TURN / 9));
+        assert_eq!((slow, fast), (FEWEST, 16_384));
+        assert_eq!((next_budget(64, 64, TURN * 2), next_budget(64, 64, TURN / 9)), (64, 64));
+        assert_eq!(next_budget(FIRST, 16_384, TURN / 2), FIRST);
     }
 }

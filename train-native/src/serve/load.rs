@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 use crate::interrupt;
 use crate::terminal::Terminal;
 
+/// Most bytes of an answer that are read for each text: vectors of 40,000 numbers.
+const LONGEST_ANSWER: usize = 1 << 20;
+
 /// What is asked of the server.
 #[derive(Debug, Clone)]
 pub struct Load {
@@ -69,15 +72,12 @@ impl Load {
     /// # Errors
     /// No server there, or Ctrl-C.
     pub fn run(&self, terminal: Terminal) -> Result<Vec<LoadLine>> {
-        if self.texts.is_empty() || self.requests == 0 {
-            bail!("nothing to send: no texts, or --requests is 0");
-        }
-        if self.batches.contains(&0) || self.connections.contains(&0) {
-            bail!("--batch and --connections must be at least 1");
+        if self.texts.is_empty() {
+            bail!("nothing to send: no texts");
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
-            let client = reqwest::Client::builder().timeout(Duration::from_secs(300)).build()?;
+            let client = crate::http::client().timeout(Duration::from_secs(300)).build()?;
             let info = client.get(format!("{}/health", self.url)).send().await;
             info.with_context(|| format!("{}: no server answers", self.url))?;
             // The first request also says how wide vectors are.
@@ -87,8 +87,9 @@ impl Load {
                 Sent::Refused => bail!("{}: refuses the first request", self.url),
                 Sent::Failed(reason) => bail!("{}: {reason}", self.url),
             };
-            let total = self.batches.len() * self.connections.len() * self.requests;
-            let bar = terminal.progress(total as u64, "requests");
+            let measurements = (self.batches.len() * self.connections.len()) as u64;
+            let total = measurements.saturating_mul(self.requests as u64);
+            let bar = terminal.progress(total, "requests");
             let mut lines = Vec::new();
             for &batch in &self.batches {
                 for &connections in &self.connections {
@@ -193,12 +194,21 @@ async fn send(client: &reqwest::Client, load: &Load, texts: &[String]) -> Result
     if let Some(key) = &load.key {
         request = request.bearer_auth(key);
     }
-    let response = request.send().await?;
+    let mut response = request.send().await?;
     let status = response.status();
     if status == reqwest::StatusCode::TOO_MANY_REQUESTS {
         return Ok(Sent::Refused);
     }
-    let body: Value = response.json().await?;
+    let most = LONGEST_ANSWER * (1 + texts.len());
+    let mut body = Vec::new();
+    while let Some(part) = response.chunk().await? {
+        if body.len() + part.len() > most {
+            bail!("an answer of more than {most} bytes to {} texts", texts.len());
+        }
+        body.extend_from_slice(&part);
+    }
+    let body: Value = serde_json::from_slice(&body)
+        .with_context(|| format!("{status}: the answer is not JSON"))?;
     if !status.is_success() {
         return Ok(Sent::Failed(format!("{status}: {}", body["error"]["message"])));
     }

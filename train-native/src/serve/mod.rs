@@ -1,9 +1,20 @@
 //! A server of embeddings: OpenAI's `/v1/embeddings`, and the routes of text-embeddings-inference.
 //!
-//! `request -> routes (checks, tokens) -> Batcher (a queue, one thread with the model) -> answer`
+//! `connections (how many, how long) -> access (who may ask) -> routes (body, request, tokens) ->
+//! Batcher (turns, one thread with the model) -> answer`
+//!
+//! What a stranger can make the server hold or do is bounded by [`Limits`]; SERVING.md lists them.
 
+mod access;
+mod answer;
 mod batcher;
+mod body;
+mod connections;
+mod limits;
 mod load;
+mod memory;
+mod refusal;
+mod request;
 mod routes;
 mod telemetry;
 
@@ -17,30 +28,17 @@ use kiln_core::embedder::{EmbedOptions, Embedder};
 use kiln_core::kernels::Kernels;
 use kiln_core::tokenizer::Tokens;
 
-pub use batcher::Batcher;
+pub use access::{Access, check_key};
+pub use batcher::{Batcher, Place};
+pub use limits::{Limits, MOST_TEXTS, SMALL_BODY, SMALL_WORK, SPARE_CONNECTIONS};
 pub use load::{Load, LoadLine};
+pub use refusal::Refusal;
+pub use request::{EmbeddingRequest, Protocol, parse_request};
 pub use telemetry::Telemetry;
 
 use crate::embedding::embed_tokens;
 use crate::interrupt;
 use crate::terminal::Terminal;
-
-/// What a server refuses, and how it batches.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// Most requests in work or waiting; the next one is answered 429.
-    pub max_requests: usize,
-    /// Most texts of a request.
-    pub max_texts: usize,
-    /// Most bytes of a request's body.
-    pub max_body: usize,
-    /// Most tokens that are embedded together.
-    pub batch_tokens: usize,
-    /// How long a request may take.
-    pub timeout: Duration,
-    /// Whether texts that are too long are cut; else they are refused.
-    pub truncate: bool,
-}
 
 /// A model as the server sees it.
 pub trait Served: Send + Sync + 'static {
@@ -130,7 +128,7 @@ pub fn serve(
     model: Arc<dyn Served>,
     address: SocketAddr,
     limits: Limits,
-    key: Option<String>,
+    access: Access,
     terminal: Terminal,
     listening: impl FnOnce(SocketAddr) -> Result<()>,
 ) -> Result<()> {
@@ -139,27 +137,17 @@ pub fn serve(
         .build()
         .context("cannot start the server's threads")?;
     let telemetry = Arc::new(Telemetry::new()?);
-    let batcher = Batcher::start(model.clone(), limits.clone(), telemetry.clone())?;
-    let timeout = limits.timeout;
+    let batcher = Batcher::start(model.clone(), &limits, telemetry.clone())?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
             format!("cannot listen on {address}; choose another with --host and --port")
         })?;
         listening(listener.local_addr()?)?;
-        let routes = routes::routes(model, batcher, limits, key, telemetry);
-        let serving = axum::serve(listener, routes).with_graceful_shutdown(asked_to_end());
-        let late = async {
-            asked_to_end().await;
-            // Connections that stay open must not keep the process.
-            tokio::time::sleep(timeout).await;
-        };
-        tokio::select! {
-            served = serving => served.context("the server"),
-            () = late => {
-                terminal.note("some connections stayed open and are closed");
-                Ok(())
-            }
+        let routes = routes::routes(model, batcher, limits.clone(), access, telemetry);
+        if !connections::serve(listener, routes, limits, asked_to_end()).await {
+            terminal.note("some connections stayed open and are closed");
         }
+        anyhow::Ok(())
     })?;
     runtime.shutdown_background();
     Ok(())

@@ -1,33 +1,58 @@
 //! The routes: what a request must be, and what it gets.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
+use axum::{Extension, Json, Router};
+use kiln_core::tokenizer::Tokens;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use super::batcher::Batcher;
+use super::access::{Access, authorize, guard};
+use super::answer::{self, Answer, NUMBER};
+use super::batcher::{Batcher, Place};
+use super::body;
+use super::connections::Client;
+use super::limits::{SMALL_BODY, SMALL_WORK};
+use super::memory::{Held, Memory};
+use super::refusal::Refusal;
+use super::request::{EmbeddingRequest, Protocol, expanded_bytes, parse_request};
 use super::telemetry::Telemetry;
 use super::{Limits, Served};
 use crate::search::normalize;
+
+/// Tokens that a request has ready for the model, about, and as many again that it gets ready meanwhile.
+const PIECE: usize = 4096;
+/// Bytes of texts after which a piece ends in any case.
+const PIECE_BYTES: usize = 65_536;
+/// Bytes of a token: its number, and whether it is pooled.
+const TOKEN: usize = 5;
+/// Bytes that a byte of a text takes while it becomes tokens, and the most of a text that does at a time.
+const TOKENIZING: usize = 450;
+const WINDOW: usize = 1 << 18;
+/// Texts up to so many bytes, and what else is as quick, are worked on where the request is read.
+const QUICK: usize = 4096;
 
 /// What every route knows.
 struct Server {
     model: Arc<dyn Served>,
     batcher: Batcher,
     limits: Limits,
-    key: Option<String>,
     telemetry: Arc<Telemetry>,
+    /// What bodies may hold, what texts that become tokens may, and what vectors and answers may.
+    bodies: Memory,
+    windows: Memory,
+    answers: Memory,
+    /// Turns of work that takes a core, one for each.
+    cores: Arc<Semaphore>,
 }
 
 type Shared = State<Arc<Server>>;
@@ -37,344 +62,305 @@ pub(super) fn routes(
     model: Arc<dyn Served>,
     batcher: Batcher,
     limits: Limits,
-    key: Option<String>,
+    access: Access,
     telemetry: Arc<Telemetry>,
 ) -> Router {
-    let max_body = limits.max_body;
-    let server = Arc::new(Server { model, batcher, limits, key, telemetry });
+    let third = limits.memory / 3;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let server = Arc::new(Server {
+        model,
+        batcher,
+        limits,
+        telemetry: telemetry.clone(),
+        bodies: Memory::new(third),
+        windows: Memory::new(third),
+        answers: Memory::new(third),
+        cores: Arc::new(Semaphore::new(cores)),
+    });
+    let access = (Arc::new(access), telemetry);
     let guarded = Router::new()
         .route("/v1/embeddings", post(openai))
         .route("/v1/models", get(models))
         .route("/embed", post(embed))
         .route("/info", get(info))
-        .route_layer(from_fn_with_state(server.clone(), authorize));
-    Router::new()
+        .route_layer(from_fn_with_state(access.clone(), authorize));
+    let mut routes = Router::new()
         .route("/health", get(|| async { StatusCode::OK }))
         .route("/metrics", get(metrics))
         .merge(guarded)
-        .layer(DefaultBodyLimit::max(max_body))
-        .with_state(server)
+        .with_state(server);
+    if let Some(cors) = access.0.cors() {
+        routes = routes.layer(cors);
+    }
+    routes.layer(from_fn_with_state(access, guard))
 }
 
-/// A refusal, with the status and the kind of each of the two protocols.
-#[derive(Debug)]
-struct Refusal {
-    status: StatusCode,
-    kind: &'static str,
-    message: String,
-    /// OpenAI's form of an error, else text-embeddings-inference's.
-    openai: bool,
+/// A request's texts while they become tokens.
+struct Texts {
+    request: EmbeddingRequest,
+    prompt: String,
+    /// Whether small enough to be worked on at once.
+    quick: bool,
+    /// Bytes of the longest.
+    longest: usize,
+    given_up: AtomicBool,
+    place: Place,
+    _held: Held,
 }
 
-impl Refusal {
-    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), openai: false }
-    }
+/// Gives a request's texts up when it is dropped: at its end, or with the request.
+struct Wanted(Arc<Texts>);
 
-    fn invalid(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "validation", message)
-    }
-
-    /// As OpenAI's clients read it.
-    fn openai(mut self) -> Self {
-        self.openai = true;
-        if self.status == StatusCode::UNPROCESSABLE_ENTITY {
-            self.status = StatusCode::BAD_REQUEST;
-        }
-        self
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.given_up.store(true, Ordering::Relaxed);
     }
 }
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let body = match self.openai {
-            true => {
-                let kind = match self.kind {
-                    "validation" => "invalid_request_error",
-                    "overloaded" => "rate_limit_error",
-                    "unauthorized" => "authentication_error",
-                    _ => "server_error",
-                };
-                json!({ "error": { "message": self.message, "type": kind, "param": null, "code": null } })
-            }
-            false => json!({ "error": self.message, "error_type": self.kind }),
-        };
-        let mut response = (self.status, Json(body)).into_response();
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
-        }
-        response
-    }
+/// Some texts as tokens.
+struct Piece {
+    tokens: Vec<Tokens>,
+    count: usize,
+    /// Where the next piece begins.
+    end: usize,
 }
 
-/// Compares in a time that does not tell how much is right.
-fn same_secret(a: &[u8], b: &[u8]) -> bool {
-    let differ =
-        a.iter().zip(b).fold(a.len() ^ b.len(), |differ, (x, y)| differ | usize::from(x ^ y));
-    differ == 0
-}
-
-async fn authorize(
-    State(server): Shared,
-    headers: HeaderMap,
-    request: Request,
-    next: Next,
-) -> Response {
-    if let Some(key) = &server.key {
-        let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-        if !same_secret(sent.as_bytes(), key.as_bytes()) {
-            server.telemetry.failures.with_label_values(&["unauthorized"]).inc();
-            let refusal = Refusal::new(
-                StatusCode::UNAUTHORIZED,
-                "unauthorized",
-                "the API key is missing or wrong; send it as Authorization: Bearer KEY",
-            );
-            let openai = request.uri().path().starts_with("/v1/");
-            return if openai { refusal.openai() } else { refusal }.into_response();
-        }
-    }
-    next.run(request).await
-}
-
-/// A text, or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Input {
-    One(String),
-    Many(Vec<String>),
-    /// Token numbers, which mean something to another tokenizer alone.
-    Tokens(#[allow(dead_code)] Value),
-}
-
-impl Input {
-    fn texts(self) -> Result<Vec<String>, Refusal> {
-        match self {
-            Self::One(text) => Ok(vec![text]),
-            Self::Many(texts) => Ok(texts),
-            Self::Tokens(_) => Err(Refusal::invalid(
-                "the input is neither a text nor a list of texts; token numbers are not taken",
-            )),
-        }
-    }
-}
-
-/// A body, or why it could not be taken.
-type Body = Result<Bytes, BytesRejection>;
-
-/// Reads a body; what is wrong with it is told.
-fn body<T: serde::de::DeserializeOwned>(bytes: &Body, limits: &Limits) -> Result<T, Refusal> {
-    let bytes = bytes.as_ref().map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Refusal::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "validation",
-            format!("the body is larger than {} bytes", limits.max_body),
-        ),
-        _ => Refusal::invalid(rejection.body_text()),
-    })?;
-    serde_json::from_slice(bytes).map_err(|error| Refusal::invalid(format!("the body: {error}")))
-}
-
-/// Vectors of texts, and the number of their tokens.
-struct Embedded {
-    vectors: Vec<Vec<f32>>,
-    tokens: usize,
+fn failed(message: impl AsRef<str>) -> Refusal {
+    Refusal::new(StatusCode::FAILED_DEPENDENCY, "backend", message)
 }
 
 impl Server {
-    async fn embed(
-        self: &Arc<Self>,
-        texts: Vec<String>,
-        prompt_name: Option<&str>,
-        prompt: Option<&str>,
-        truncate: bool,
-        dimensions: Option<usize>,
-    ) -> Result<Embedded, Refusal> {
-        let limits = &self.limits;
-        let too_large =
-            |message| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "validation", message);
-        if texts.is_empty() {
-            return Err(Refusal::invalid("the input is empty"));
-        }
-        if texts.len() > limits.max_texts {
-            return Err(too_large(format!(
-                "{} texts in one request; at most {} are taken",
-                texts.len(),
-                limits.max_texts
-            )));
-        }
-        let facts = self.model.facts();
-        if let Some(wanted) = dimensions
-            && (wanted == 0 || wanted > facts.dimensions)
-        {
-            return Err(Refusal::invalid(format!(
-                "{wanted} dimensions asked of a model that gives {}",
-                facts.dimensions
-            )));
-        }
-        let Some(place) = self.batcher.place() else {
-            return Err(Refusal::new(
-                StatusCode::TOO_MANY_REQUESTS,
-                "overloaded",
-                format!("{} requests are in work already; try again later", limits.max_requests),
-            ));
-        };
-        let prompt = match prompt {
-            Some(prompt) => prompt.to_string(),
-            None => self
-                .model
-                .prompt(prompt_name)
-                .map_err(|error| Refusal::invalid(error.to_string()))?
-                .to_string(),
-        };
-        let model = self.model.clone();
-        let encode = move || {
-            texts
-                .iter()
-                .map(|text| model.tokens(&prompt, text))
-                .collect::<kiln_core::Result<Vec<_>>>()
-        };
-        let failed =
-            |message: String| Refusal::new(StatusCode::FAILED_DEPENDENCY, "backend", message);
-        let tokens = tokio::task::spawn_blocking(encode)
-            .await
-            .map_err(|_| failed("the tokenizer failed".into()))?
-            .map_err(|error| {
-                Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "tokenizer", error.to_string())
-            })?;
-        if !truncate && tokens.iter().any(|text| text.truncated) {
-            return Err(too_large(format!(
-                "a text has more than {} tokens; shorten it, or send \"truncate\": true",
-                facts.max_length
-            )));
-        }
-        let count = tokens.iter().map(|text| text.ids.len()).sum();
-        let texts = tokens.len();
-        let embedded =
-            tokio::time::timeout(limits.timeout, self.batcher.embed(tokens, place)).await;
-        let mut vectors = match embedded {
-            Ok(found) => found.map_err(failed)?,
-            Err(_) => {
-                return Err(Refusal::new(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "timeout",
-                    format!("not done within {} s", limits.timeout.as_secs()),
-                ));
-            }
-        };
-        if let Some(dimensions) = dimensions {
-            for vector in &mut vectors {
-                vector.truncate(dimensions);
-                normalize(vector);
-            }
-        }
-        self.telemetry.texts.inc_by(texts as u64);
-        self.telemetry.tokens.inc_by(count as u64);
-        Ok(Embedded { vectors, tokens: count })
-    }
-
-    /// Counts a request and its end.
-    async fn counted<T>(
+    /// Answers a request, unless it takes too long or its client goes away.
+    async fn answer(
         &self,
+        protocol: Protocol,
         method: &str,
-        work: impl Future<Output = Result<T, Refusal>>,
-    ) -> Result<T, Refusal> {
+        client: &Client,
+        request: Request,
+    ) -> Result<Response, Refusal> {
         let start = Instant::now();
         self.telemetry.requests.with_label_values(&[method]).inc();
-        let found = work.await;
+        let timeout = self.limits.timeout;
+        let found = tokio::select! {
+            found = tokio::time::timeout(timeout, self.vectors(protocol, client, request)) => {
+                found.unwrap_or_else(|_| Err(Refusal::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "timeout",
+                    format!("not done within {} s", timeout.as_secs()),
+                )))
+            }
+            () = client.gone() => Err(Refusal::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "gone",
+                "the client closed the connection before the answer was ready",
+            )),
+        };
         self.telemetry.request_seconds.observe(start.elapsed().as_secs_f64());
         match &found {
             Ok(_) => self.telemetry.successes.with_label_values(&[method]).inc(),
-            Err(refusal) => self.telemetry.failures.with_label_values(&[refusal.kind]).inc(),
+            Err(refusal) => self.telemetry.failures.with_label_values(&[refusal.kind()]).inc(),
         }
-        found
+        found.map_err(|refusal| refusal.in_protocol(protocol))
+    }
+
+    async fn vectors(
+        &self,
+        protocol: Protocol,
+        client: &Client,
+        request: Request,
+    ) -> Result<Response, Refusal> {
+        let limits = &self.limits;
+        let (head, body) = request.into_parts();
+        let (body, held) = body::read(&head.headers, body, limits, &self.bodies, client).await?;
+        let (quick, known) = (body.len() <= SMALL_BODY, limits.clone());
+        let request = self.work(quick, move || parse_request(protocol, &body, &known)).await??;
+
+        let prompt = match &request.prompt {
+            Some(prompt) => prompt.as_str(),
+            None => {
+                let named = self.model.prompt(request.prompt_name.as_deref());
+                named.map_err(|error| Refusal::invalid(error.to_string()))?
+            }
+        };
+        let expanded = expanded_bytes(&request.texts, prompt);
+        if expanded > limits.max_expanded {
+            return Err(Refusal::too_large(format!(
+                "the texts have {expanded} bytes, each with its prompt; at most {} are taken",
+                limits.max_expanded
+            )));
+        }
+        let facts = self.model.facts();
+        let width = request.dimensions.unwrap_or(facts.dimensions);
+        if width == 0 || width > facts.dimensions {
+            return Err(Refusal::invalid(format!(
+                "{width} dimensions asked of a model that gives {}",
+                facts.dimensions
+            )));
+        }
+        let count = request.texts.len();
+        let numbers = count.saturating_mul(4 * facts.dimensions + NUMBER * width);
+        let tokens = (expanded + 8 * count).min(2 * PIECE) * TOKEN;
+        let size = numbers.saturating_add(tokens);
+        let small = size <= SMALL_WORK && expanded <= SMALL_BODY;
+        let Some(place) = self.batcher.place(!small) else {
+            return Err(Refusal::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "overloaded",
+                format!(
+                    "{} requests are in work already, or large ones have their share; try again later",
+                    limits.max_requests
+                ),
+            ));
+        };
+        let answer_held =
+            if size > SMALL_WORK { self.answers.get(size).await } else { Held::default() };
+
+        let texts = Arc::new(Texts {
+            prompt: prompt.to_string(),
+            quick: expanded <= QUICK,
+            longest: request.texts.iter().map(String::len).max().unwrap_or(0) + prompt.len(),
+            request,
+            given_up: AtomicBool::new(false),
+            place,
+            _held: held,
+        });
+        let wanted = Wanted(texts.clone());
+        let (vectors, tokens) = self.embed(&texts, width).await?;
+        drop(wanted);
+        self.telemetry.texts.inc_by(count as u64);
+        self.telemetry.tokens.inc_by(tokens as u64);
+
+        let (base64, model) = (texts.request.base64, self.model.clone());
+        drop(texts);
+        let bytes = self
+            .work(size <= SMALL_WORK, move || {
+                answer::write(protocol, &model.facts().name, &vectors, base64, tokens)
+            })
+            .await?
+            .map_err(|error| failed(error.to_string()))?;
+        let body = Bytes::from_owner(Answer { bytes, _held: answer_held });
+        Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+    }
+
+    /// Vectors of texts and the number of their tokens, piece by piece: while the model has one, the next
+    /// becomes tokens.
+    async fn embed(
+        &self,
+        texts: &Arc<Texts>,
+        width: usize,
+    ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+        let request = &texts.request;
+        let cut = width < self.model.facts().dimensions;
+        let (mut vectors, mut tokens) = (Vec::with_capacity(request.texts.len()), 0);
+        let mut ready = self.tokenize(texts, 0).await?;
+        loop {
+            let (end, had) = (ready.end, tokens);
+            tokens += ready.count;
+            let embedding = async {
+                self.batcher.embed(ready.tokens, had, texts.place.clone()).await.map_err(failed)
+            };
+            let (found, next) = tokio::try_join!(embedding, self.tokenize(texts, end))?;
+            vectors.extend(found.into_iter().map(|mut vector| {
+                if cut {
+                    vector.truncate(width);
+                    vector.shrink_to_fit();
+                }
+                if cut || request.normalize {
+                    normalize(&mut vector);
+                }
+                vector
+            }));
+            if end == request.texts.len() {
+                return Ok((vectors, tokens));
+            }
+            ready = next;
+        }
+    }
+
+    /// The next piece of some texts; empty at their end. Who drops this stops it before the next text.
+    async fn tokenize(&self, texts: &Arc<Texts>, start: usize) -> Result<Piece, Refusal> {
+        if start == texts.request.texts.len() {
+            return Ok(Piece { tokens: Vec::new(), count: 0, end: start });
+        }
+        let window = match texts.quick {
+            true => Held::default(),
+            false => self.windows.get(texts.longest.min(WINDOW) * TOKENIZING).await,
+        };
+        let (model, shared) = (self.model.clone(), texts.clone());
+        let piece = move || {
+            let _window = window;
+            piece(model.as_ref(), &shared, start)
+        };
+        self.work(texts.quick, piece).await?
+    }
+
+    /// Does what takes a core: at once where it is quick, else in turn, so that waiting connections are
+    /// never kept.
+    async fn work<T: Send + 'static>(
+        &self,
+        quick: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let broken = "the request could not be worked on; the server's log says why";
+        if quick {
+            return catch_unwind(AssertUnwindSafe(work)).map_err(|_| failed(broken));
+        }
+        // The semaphore is never closed. The turn lasts as long as the work, whoever still waits for it.
+        let turn = self.cores.clone().acquire_owned().await;
+        let worked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        worked.await.map_err(|_| failed(broken))
     }
 }
 
-/// OpenAI's request; fields of theirs that change nothing here are taken and passed over.
-#[derive(Debug, Deserialize)]
-struct OpenAiRequest {
-    input: Input,
-    #[serde(default)]
-    encoding_format: Encoding,
-    dimensions: Option<usize>,
-    /// Ours: a prompt of the model by name.
-    prompt_name: Option<String>,
-    /// Ours: a prompt's text.
-    prompt: Option<String>,
+fn piece(model: &dyn Served, texts: &Texts, start: usize) -> Result<Piece, Refusal> {
+    let mut piece = Piece { tokens: Vec::new(), count: 0, end: start };
+    let mut bytes = 0;
+    for text in &texts.request.texts[start..] {
+        if piece.count >= PIECE || bytes >= PIECE_BYTES || texts.given_up.load(Ordering::Relaxed) {
+            break;
+        }
+        let mut tokens = model.tokens(&texts.prompt, text).map_err(|error| {
+            Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "tokenizer", error.to_string())
+        })?;
+        if tokens.truncated && !texts.request.truncate {
+            return Err(Refusal::too_large(format!(
+                "a text has more than {} tokens; shorten it, or send \"truncate\": true",
+                model.facts().max_length
+            )));
+        }
+        piece.count += tokens.ids.len();
+        bytes += texts.prompt.len() + text.len();
+        // Where they were in the text, which no vector needs, takes most of their memory.
+        tokens.offsets = Vec::new();
+        piece.tokens.push(tokens);
+        piece.end += 1;
+    }
+    Ok(piece)
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Encoding {
-    #[default]
-    Float,
-    Base64,
+async fn openai(
+    State(server): Shared,
+    Extension(client): Extension<Arc<Client>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    server.answer(Protocol::OpenAi, "openai", &client, request).await
 }
 
-async fn openai(State(server): Shared, bytes: Body) -> Result<Json<Value>, Refusal> {
-    let work = async {
-        let request: OpenAiRequest = body(&bytes, &server.limits)?;
-        let texts = request.input.texts()?;
-        let (name, prompt) = (request.prompt_name.as_deref(), request.prompt.as_deref());
-        let truncate = server.limits.truncate;
-        let found = server.embed(texts, name, prompt, truncate, request.dimensions).await?;
-        let data: Vec<Value> = found
-            .vectors
-            .iter()
-            .enumerate()
-            .map(|(index, vector)| {
-                let embedding = match request.encoding_format {
-                    Encoding::Float => json!(vector),
-                    Encoding::Base64 => {
-                        let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                        STANDARD.encode(bytes).into()
-                    }
-                };
-                json!({ "object": "embedding", "index": index, "embedding": embedding })
-            })
-            .collect();
-        Ok(Json(json!({
-            "object": "list",
-            "data": data,
-            "model": server.model.facts().name,
-            "usage": { "prompt_tokens": found.tokens, "total_tokens": found.tokens },
-        })))
-    };
-    server.counted("openai", work).await.map_err(Refusal::openai)
+async fn embed(
+    State(server): Shared,
+    Extension(client): Extension<Arc<Client>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    server.answer(Protocol::Tei, "embed", &client, request).await
 }
 
 async fn models(State(server): Shared) -> Json<Value> {
     let facts = server.model.facts();
     let model = json!({ "id": facts.name, "object": "model", "created": 0, "owned_by": "kiln" });
     Json(json!({ "object": "list", "data": [model] }))
-}
-
-/// The request of text-embeddings-inference.
-#[derive(Debug, Deserialize)]
-struct EmbedRequest {
-    inputs: Input,
-    truncate: Option<bool>,
-    normalize: Option<bool>,
-    prompt_name: Option<String>,
-    dimensions: Option<usize>,
-}
-
-async fn embed(State(server): Shared, bytes: Body) -> Result<Json<Vec<Vec<f32>>>, Refusal> {
-    let work = async {
-        let request: EmbedRequest = body(&bytes, &server.limits)?;
-        let truncate = request.truncate.unwrap_or(server.limits.truncate);
-        let texts = request.inputs.texts()?;
-        let name = request.prompt_name.as_deref();
-        let mut found = server.embed(texts, name, None, truncate, request.dimensions).await?;
-        if request.normalize.unwrap_or(true) {
-            found.vectors.iter_mut().for_each(|vector| normalize(vector));
-        }
-        Ok(Json(found.vectors))
-    };
-    server.counted("embed", work).await
 }
 
 async fn info(State(server): Shared) -> Json<Value> {

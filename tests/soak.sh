@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Serves kiln-mini under attack for half an hour, in 1 GB of memory, while others are to be served well:
+#
+#   tests/soak.sh [SECONDS]      (1800)
+#
+# Not part of the test command. It takes the release's binary where there is one, else the tests' (or the one
+# that KILN_NATIVE names). Prints one JSON object; fails where a good request was lost or answered wrongly, or
+# the server grew beyond its memory or ended. The limit is a control group's where one can be made, else it is
+# only watched: `ulimit -v` counts what an allocator reserves and never uses.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${1:-1800}
+binary=${KILN_NATIVE:-}
+for built in target/release/train-native target/quick/train-native; do
+  if [ -z "$binary" ] && [ -x "$built" ]; then binary=$built; fi
+done
+if [ -z "$binary" ]; then
+  echo "error: no binary; cargo build --release first, or name one by KILN_NATIVE" >&2
+  exit 1
+fi
+exec python3 tests/reference/soak.py "$binary" web-demo/kiln-mini.kiln "$seconds"

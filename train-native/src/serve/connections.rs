@@ -1,0 +1,325 @@
+//! Connections: how many there are, how long each may keep the server waiting, and which one goes when
+//! another comes.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::net::Shutdown;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::time::{Sleep, sleep, timeout};
+
+use super::limits::{HALF_CLOSED, HEAD_BYTES, Limits};
+
+/// How often a client is looked after while its request is in work.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long, and for how many bytes, a connection is still listened to after its last answer, so that a
+/// client that is sending reads the answer before it is cut off.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 1 << 24;
+/// How long nothing is accepted after the system had no room for a connection.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What a connection is about. Where room is needed, the first of these go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// The client has not sent a request yet, or not all of its head.
+    Head,
+    /// .. not all of a body.
+    Body,
+    /// .. not read all of the answer.
+    Answer,
+    /// The server has something to do; such a connection is never closed for another one.
+    Work,
+}
+
+/// A client, as long as its connection lasts.
+pub(super) struct Client {
+    stream: TcpStream,
+    /// What the connection is about, and since when.
+    phase: Mutex<(Phase, Instant)>,
+}
+
+impl Client {
+    fn new(stream: TcpStream) -> Self {
+        Self { stream, phase: Mutex::new((Phase::Head, Instant::now())) }
+    }
+
+    fn phase(&self) -> (Phase, Instant) {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn enter(&self, phase: Phase) {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = (phase, Instant::now());
+    }
+
+    /// Comes back once nobody waits for the answer any more. A connection that is broken says so at once.
+    /// From one that the client has closed on its own side nobody can tell whether it is still read, so it
+    /// counts as gone after [`HALF_CLOSED`].
+    pub(super) async fn gone(&self) {
+        let mut closed = None;
+        loop {
+            sleep(LOOK).await;
+            let ready = self.stream.ready(Interest::READABLE | Interest::WRITABLE);
+            // What is known already: an answer that is due may be waiting for room.
+            match timeout(Duration::ZERO, ready).await {
+                Ok(Err(_)) => return,
+                Ok(Ok(ready)) if ready.is_write_closed() || ready.is_error() => return,
+                Ok(Ok(ready)) if ready.is_read_closed() => {
+                    if closed.get_or_insert_with(Instant::now).elapsed() >= HALF_CLOSED {
+                        return;
+                    }
+                }
+                Ok(Ok(_)) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Tells the client that no more comes, and reads on for a while.
+    async fn linger(&self) {
+        let _ = SockRef::from(&self.stream).shutdown(Shutdown::Write);
+        let mut left = LINGER_BYTES;
+        let mut block = [0; 8192];
+        let drain = async {
+            while left > 0 && self.stream.readable().await.is_ok() {
+                match self.stream.try_read(&mut block) {
+                    Ok(0) => return,
+                    Ok(read) => left = left.saturating_sub(read),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        let _ = timeout(LINGER, drain).await;
+    }
+}
+
+type Deadline = Pin<Box<Sleep>>;
+
+/// The stream as HTTP reads and writes it. A client that does not read what it is answered ends the
+/// connection: hyper has a limit for heads only.
+struct Stream {
+    client: Arc<Client>,
+    stall: Duration,
+    whole: Duration,
+    /// While the client does not take what there is for it: when it has to have taken some, and when all.
+    blocked: Option<(Deadline, Deadline)>,
+}
+
+impl Stream {
+    fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let stream = &self.client.stream;
+        while stream.poll_write_ready(cx)?.is_ready() {
+            match write(stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => {
+                    if let Some((some, _)) = &mut self.blocked {
+                        some.as_mut().reset(tokio::time::Instant::now() + self.stall);
+                    }
+                    return Poll::Ready(written);
+                }
+            }
+        }
+        let (some, all) = self
+            .blocked
+            .get_or_insert_with(|| (Box::pin(sleep(self.stall)), Box::pin(sleep(self.whole))));
+        if some.as_mut().poll(cx).is_ready() || all.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Poll::Pending
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.client.stream.poll_read_ready(cx))?;
+            match self.client.stream.try_read(to.initialize_unfilled()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(read) => {
+                    to.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.write(cx, |stream| stream.try_write(bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.write(cx, |stream| stream.try_write_vectored(parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// HTTP flushes when it has written all that it had.
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.blocked = None;
+        if self.client.phase().0 == Phase::Answer {
+            self.client.enter(Phase::Head);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(SockRef::from(&self.client.stream).shutdown(Shutdown::Write))
+    }
+}
+
+/// Accepts connections until `end`, then lets those that have a request in work finish it. False where some
+/// had to be closed before.
+pub(super) async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    limits: Limits,
+    end: impl Future<Output = ()>,
+) -> bool {
+    let (ask_to_end, asked_to_end) = watch::channel(());
+    let mut connections = Connections { tasks: JoinSet::new(), open: HashMap::new() };
+    let mut end = pin!(end);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut end => break,
+            Some(ended) = connections.tasks.join_next_with_id() => {
+                let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                connections.open.remove(&id);
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                if connections.open.len() >= limits.max_connections {
+                    connections.close_one();
+                }
+                let _ = stream.set_nodelay(true);
+                let client = Arc::new(Client::new(stream));
+                let task =
+                    converse(client.clone(), routes.clone(), limits.clone(), asked_to_end.clone());
+                let task = connections.tasks.spawn(task);
+                connections.open.insert(task.id(), (task, client));
+            }
+            Err(error) if is_the_clients(&error) => {}
+            // The process or the system has no room for another one.
+            Err(_) => {
+                connections.close_one();
+                sleep(PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    drop(asked_to_end);
+    // Nobody may be left to hear it.
+    let _ = ask_to_end.send(());
+    let finished = async { while connections.tasks.join_next().await.is_some() {} };
+    timeout(limits.timeout, finished).await.is_ok()
+}
+
+/// Whether accepting failed because the client is gone already.
+fn is_the_clients(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// All connections.
+struct Connections {
+    tasks: JoinSet<()>,
+    open: HashMap<Id, (AbortHandle, Arc<Client>)>,
+}
+
+impl Connections {
+    /// Closes the connection that has waited longest for its client.
+    fn close_one(&mut self) {
+        let waiting = |(&id, (_, client)): (&Id, &(AbortHandle, Arc<Client>))| {
+            let (phase, since) = client.phase();
+            (phase != Phase::Work).then_some((phase, since, id))
+        };
+        let first =
+            self.open.iter().filter_map(waiting).min_by_key(|&(phase, since, _)| (phase, since));
+        if let Some((task, _)) = first.and_then(|(.., id)| self.open.remove(&id)) {
+            task.abort();
+        }
+    }
+}
+
+/// One connection from its beginning to its end.
+async fn converse(
+    client: Arc<Client>,
+    routes: Router,
+    limits: Limits,
+    mut asked_to_end: watch::Receiver<()>,
+) {
+    let routes = TowerToHyperService::new(routes);
+    let answer = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
+        client.enter(Phase::Work);
+        request.extensions_mut().insert(client.clone());
+        let answer = routes.call(request);
+        let client = client.clone();
+        async move {
+            let answer = answer.await;
+            client.enter(Phase::Answer);
+            answer
+        }
+    });
+    let stream = Stream {
+        client: client.clone(),
+        stall: limits.stall_timeout,
+        whole: limits.timeout,
+        blocked: None,
+    };
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.head_timeout)
+            .max_buf_size(HEAD_BYTES)
+            .half_close(true)
+            .serve_connection(TokioIo::new(stream), answer)
+    );
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        _ = asked_to_end.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    // Where the end is an error, there is no answer to read.
+    if ended.is_ok() {
+        client.enter(Phase::Head);
+        client.linger().await;
+    }
+}

@@ -1,0 +1,263 @@
+//! Reads a request's body as the two protocols write it. What it allocates is bounded by the body's size.
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+
+use super::limits::{Limits, MOST_TEXTS};
+use super::refusal::Refusal;
+
+/// The protocols that are spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// OpenAI's `/v1/embeddings`.
+    OpenAi,
+    /// The `/embed` of text-embeddings-inference.
+    Tei,
+}
+
+impl Protocol {
+    /// The protocol of a path.
+    pub(super) fn of(path: &str) -> Self {
+        if path.starts_with("/v1/") { Self::OpenAi } else { Self::Tei }
+    }
+}
+
+/// What is asked for, in either protocol.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbeddingRequest {
+    /// The texts, one at least.
+    pub texts: Vec<String>,
+    /// A prompt of the model by name.
+    pub prompt_name: Option<String>,
+    /// A prompt's text.
+    pub prompt: Option<String>,
+    /// Whether texts that are too long are cut.
+    pub truncate: bool,
+    /// Whether vectors are divided by their norm even where the model does not.
+    pub normalize: bool,
+    /// How many of the vectors' first numbers.
+    pub dimensions: Option<usize>,
+    /// Vectors as little-endian f32 in base64 instead of numbers.
+    pub base64: bool,
+}
+
+/// Reads a body.
+///
+/// # Errors
+/// Anything that is not a request of the protocol within the limits.
+pub fn parse_request(
+    protocol: Protocol,
+    body: &[u8],
+    limits: &Limits,
+) -> Result<EmbeddingRequest, Refusal> {
+    let (texts, request) = match protocol {
+        Protocol::OpenAi => {
+            let OpenAiBody { input, encoding_format, dimensions, prompt_name, prompt } =
+                json(body)?;
+            let request = EmbeddingRequest {
+                texts: Vec::new(),
+                prompt_name,
+                prompt,
+                truncate: limits.truncate,
+                normalize: false,
+                dimensions,
+                base64: encoding_format == Some(Encoding::Base64),
+            };
+            (input, request)
+        }
+        Protocol::Tei => {
+            let TeiBody { inputs, truncate, normalize, prompt_name, dimensions } = json(body)?;
+            let request = EmbeddingRequest {
+                texts: Vec::new(),
+                prompt_name,
+                prompt: None,
+                truncate: truncate.unwrap_or(limits.truncate),
+                normalize: normalize.unwrap_or(true),
+                dimensions,
+                base64: false,
+            };
+            (inputs, request)
+        }
+    };
+    match texts.count {
+        0 => Err(Refusal::invalid("the input is empty")),
+        count if count > limits.max_texts => Err(Refusal::too_large(format!(
+            "{count} texts in one request; at most {} are taken",
+            limits.max_texts
+        ))),
+        _ => Ok(EmbeddingRequest { texts: texts.list, ..request }),
+    }
+}
+
+/// Bytes of texts, each with its prompt before it.
+pub(super) fn expanded_bytes(texts: &[String], prompt: &str) -> usize {
+    texts
+        .iter()
+        .fold(0usize, |total, text| total.saturating_add(text.len()).saturating_add(prompt.len()))
+}
+
+fn json<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    // A list would be taken for the fields in their order.
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Refusal::invalid("the body is not a JSON object"));
+    }
+    serde_json::from_slice(body).map_err(|error| Refusal::invalid(format!("the body: {error}")))
+}
+
+/// OpenAI's request; fields of theirs that change nothing here are taken and passed over.
+#[derive(Deserialize)]
+struct OpenAiBody {
+    input: Texts,
+    encoding_format: Option<Encoding>,
+    dimensions: Option<usize>,
+    /// Ours: a prompt of the model by name.
+    prompt_name: Option<String>,
+    /// Ours: a prompt's text.
+    prompt: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Encoding {
+    Float,
+    Base64,
+}
+
+/// The request of text-embeddings-inference.
+#[derive(Deserialize)]
+struct TeiBody {
+    inputs: Texts,
+    truncate: Option<bool>,
+    normalize: Option<bool>,
+    prompt_name: Option<String>,
+    dimensions: Option<usize>,
+}
+
+/// A text, or several. Beyond [`MOST_TEXTS`] they are only counted.
+struct Texts {
+    list: Vec<String>,
+    count: usize,
+}
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct OneOrMany;
+
+        impl<'de> Visitor<'de> for OneOrMany {
+            type Value = Texts;
+
+            fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.write_str("a text or a list of texts; token numbers are not taken")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Texts, E> {
+                Ok(Texts { list: vec![text.into()], count: 1 })
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Texts, A::Error> {
+                let mut list = Vec::new();
+                while list.len() < MOST_TEXTS {
+                    match from.next_element::<Text>()? {
+                        Some(Text(text)) => list.push(text),
+                        None => return Ok(Texts { count: list.len(), list }),
+                    }
+                }
+                let mut count = list.len();
+                while from.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Texts { list, count })
+            }
+        }
+
+        from.deserialize_any(OneOrMany)
+    }
+}
+
+/// One of several texts.
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct One;
+
+        impl Visitor<'_> for One {
+            type Value = Text;
+
+            fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.write_str("a text; token numbers are not taken")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+                Ok(Text(text.into()))
+            }
+        }
+
+        from.deserialize_any(One)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn openai(body: &str) -> Result<EmbeddingRequest, Refusal> {
+        parse_request(Protocol::OpenAi, body.as_bytes(), &Limits::default())
+    }
+
+    #[test]
+    fn both_protocols_are_read() {
+        let found = openai(
+            r#"{"model": "m", "input": ["a", "b\u0000"], "dimensions": 3, "encoding_format": "base64", "user": {"x": []}}"#,
+        )
+        .unwrap();
+        assert_eq!(found.texts, ["a", "b\0"]);
+        assert!(found.base64 && found.dimensions == Some(3) && !found.normalize && found.truncate);
+        let body = br#"{"inputs": "a", "truncate": false, "prompt_name": "query"}"#;
+        let found = parse_request(Protocol::Tei, body, &Limits::default()).unwrap();
+        assert_eq!(found.texts, ["a"]);
+        assert!(
+            found.normalize && !found.truncate && found.prompt_name.as_deref() == Some("query")
+        );
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_in_one_short_line() {
+        let deep = format!(r#"{{"input": {}"a"}}"#, "[".repeat(100_000));
+        let aside = format!(r#"{{"input": "a", "x": {}}}"#, "[".repeat(100_000));
+        let many = format!(r#"{{"input": [{}"a"]}}"#, r#""a","#.repeat(70_000));
+        let word = format!(r#"{{"input": "a", "encoding_format": "{}"}}"#, "x".repeat(1_000_000));
+        for (body, status, part) in [
+            ("", 422, "object"),
+            ("[\"a\"]", 422, "object"),
+            ("{", 422, "EOF"),
+            (r#"{"input": []}"#, 422, "empty"),
+            (r#"{"input": [1, 2]}"#, 422, "token numbers"),
+            (r#"{"input": [["a"]]}"#, 422, "token numbers"),
+            (r#"{"input": null}"#, 422, "token numbers"),
+            (r#"{"input": {"a": 1}}"#, 422, "token numbers"),
+            (r#"{"input": "a", "input": "b"}"#, 422, "duplicate"),
+            (r#"{"input": "\ud800"}"#, 422, "hex escape"),
+            (r#"{"input": "a", "dimensions": -1}"#, 422, "-1"),
+            (r#"{"input": "a", "dimensions": 1e400}"#, 422, "out of range"),
+            (r#"{"input": "a", "dimensions": 18446744073709551616}"#, 422, "dimensions"),
+            (r#"{"input": "a", "encoding_format": 7}"#, 422, "encoding_format"),
+            (r#"{"input": "a"} x"#, 422, "trailing"),
+            (&deep, 422, "token numbers"),
+            (&aside, 422, ""),
+            (&many, 413, "70001 texts"),
+            (&word, 422, "unknown variant"),
+        ] {
+            let shown = &body[..body.len().min(80)];
+            let refusal = openai(body).expect_err(shown);
+            assert_eq!(refusal.status(), status, "{shown}: {refusal:?}");
+            // Not all of serde's messages name the field.
+            if !["dimensions", "encoding_format"].contains(&part) {
+                assert!(refusal.message().contains(part), "{shown}: {refusal:?}");
+            }
+            assert!(refusal.message().len() < 400, "{shown}: {refusal:?}");
+        }
+        let invalid = parse_request(Protocol::OpenAi, b"{\"input\": \"\xff\"}", &Limits::default());
+        assert_eq!(invalid.unwrap_err().status(), 422);
+    }
+}

@@ -175,7 +175,7 @@ fn a_run_is_printed_as_trec_eval_does() {
             lines.sort();
             lines
         };
-        let (ours, theirs) = (sorted(&found.to_text(&measures, true)), sorted(expected));
+        let (ours, theirs) = (sorted(&found.to_text(&measures, true).unwrap()), sorted(expected));
         assert!(theirs.iter().any(|line| line.contains("\tall\t")), "{name}");
         for (ours, theirs) in ours.iter().zip(&theirs) {
             assert_eq!(ours, theirs, "{name}");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kiln_core::embedder::{EmbedOptions, Embedder, Plan, Progress};
 use kiln_core::kernels::Kernels;
 use kiln_core::tokenizer::{TokenBatch, Tokens};
@@ -11,10 +11,11 @@ use rayon::prelude::*;
 
 use crate::interrupt;
 use crate::terminal::Terminal;
-use crate::text::{Record, TextFile};
+use crate::text::{Record, TextFile, most_bytes};
 use crate::vectors::{Row, VectorWriter};
 
-/// Texts that are sorted by length together and held in memory at once.
+/// Texts that are sorted by length together and held in memory at once, as long as they are not
+/// longer than [`most_bytes`] in all.
 pub const BLOCK: usize = 4096;
 
 /// As [`Embedder::embed`], with tokenisation on all cores; on the CPU, where most of a layer's
@@ -112,11 +113,23 @@ pub fn embed_blocks<B: Kernels>(
     let mut done = Progress { texts: 0, total, tokens: 0 };
     let mut records = file.records()?;
     loop {
-        let block: Vec<Record> = records.by_ref().take(BLOCK).collect::<Result<_>>()?;
+        let (mut block, mut texts, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while block.len() < BLOCK && bytes < most_bytes() {
+            let Some(record) = records.next() else { break };
+            let record = record?;
+            texts.push(record.joined());
+            bytes += texts.last().map_or(0, String::len);
+            block.push(Record { fields: Vec::new(), ..record });
+        }
         if block.is_empty() {
             break;
         }
-        let texts: Vec<String> = block.iter().map(Record::joined).collect();
+        if done.texts + block.len() > total {
+            bail!(
+                "{}: has more than the {total} texts that it had; it is being written to",
+                file.label
+            );
+        }
         let mut tokens = 0;
         let vectors = embed_texts(embedder, &texts, options, |progress| {
             bar.set_position((done.texts + progress.texts) as u64);

@@ -1,5 +1,9 @@
 //! What the user sees: progress bars and notes on standard error, results on standard output.
+//!
+//! Texts of files end up here too, so all that is meant for people goes through [`plain`] or
+//! [`field`]: no text moves the cursor, colours the screen or turns a line around.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -26,7 +30,7 @@ impl Terminal {
             "{msg:>12} {bar:32.cyan/blue} {human_pos}/{human_len} {per_sec} {eta} left {prefix}",
         );
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-        bar.set_message(what.to_string());
+        bar.set_message(field(what).into_owned());
         bar.enable_steady_tick(Duration::from_millis(250));
         bar
     }
@@ -64,7 +68,7 @@ impl Terminal {
     /// A line on standard error, unless quiet.
     pub fn note(self, line: impl std::fmt::Display) {
         if !self.quiet {
-            eprintln!("{line}");
+            eprintln!("{}", plain(&line.to_string()));
         }
     }
 
@@ -73,22 +77,101 @@ impl Terminal {
     /// # Errors
     /// Standard output cannot be written.
     pub fn result(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
-        if self.json { print(&serde_json::to_string(value)?) } else { print(text().trim_end()) }
+        if self.json { print_json(value) } else { print(text().trim_end()) }
     }
 }
 
-/// Prints a line; a reader that has gone away (`| head`) ends the process quietly.
+/// Prints text for people, which may have several lines.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn print(line: &str) -> Result<()> {
+pub fn print(text: &str) -> Result<()> {
+    write_line(&plain(text))
+}
+
+/// Prints a value for programs, on one line.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    write_line(&serde_json::to_string(value)?)
+}
+
+/// Writes a line; a reader that has gone away (`| head`) ends the process quietly.
+fn write_line(line: &str) -> Result<()> {
     match writeln!(io::stdout().lock(), "{line}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.context("cannot write to standard output"),
     }
 }
 
+/// Whether a terminal obeys the character rather than show it: controls, and what changes the
+/// direction of the text that follows.
+fn commands(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escaped(text: &str, obeyed: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&obeyed) {
+        return text.into();
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        match obeyed(character) {
+            true => safe.extend(character.escape_default()),
+            false => safe.push(character),
+        }
+    }
+    safe.into()
+}
+
+/// Text for people with what a terminal would obey written out (`\u{1b}`), line ends and tabs left.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    escaped(text, |character| commands(character) && !matches!(character, '\n' | '\t'))
+}
+
+/// As [`plain`], of a part of a line: an id, a name, a query.
+pub fn field(text: &str) -> Cow<'_, str> {
+    escaped(text, commands)
+}
+
+/// An error as the one line that the user gets, whatever line breaks its causes have.
+pub fn error_line(error: &anyhow::Error) -> String {
+    /// Letters of a line; what quotes a whole row says no more than its start.
+    const MOST: usize = 2000;
+    let mut line = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(MOST) {
+        line.truncate(end);
+        line.push_str("...");
+    }
+    field(&line).into_owned()
+}
+
 /// A number with thousands separators.
 pub fn thousands(number: usize) -> String {
     indicatif::HumanCount(number as u64).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_written_out() {
+        let text = "a\u{1b}[2Jb\u{7f}\u{9b}31m\u{202e}c\u{2066}\rd\0\te\nf";
+        let safe = plain(text);
+        assert_eq!(safe, "a\\u{1b}[2Jb\\u{7f}\\u{9b}31m\\u{202e}c\\u{2066}\\rd\\u{0}\te\nf");
+        assert_eq!(field("a\tb\nc"), "a\\tb\\nc");
+        let harmless = "Größe 蜂蜜 \u{200f}עברית 🚢 \"'\\";
+        assert!(matches!(plain(harmless), Cow::Borrowed(same) if same == harmless));
+    }
+
+    #[test]
+    fn an_error_is_one_line_of_bounded_length() {
+        let error = anyhow::anyhow!("first\nline \u{1b}[31m").context("x".repeat(5000));
+        let line = error_line(&error);
+        assert!(line.len() < 2100 && line.ends_with("..."), "{line}");
+        let error = anyhow::anyhow!("first\nline \u{1b}[31m").context("file");
+        assert_eq!(error_line(&error), "file: first line \\u{1b}[31m");
+    }
 }

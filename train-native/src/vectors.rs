@@ -1,22 +1,22 @@
 //! Vectors in files: npy, JSONL, Parquet and safetensors, written row by row and read in blocks.
 
+mod read;
+
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListBuilder, Float32Builder, RecordBatch, StringArray,
-};
-use arrow::datatypes::{DataType, Field, Float32Type, Schema};
-use kiln_core::checkpoint::{Directory, Weights, write_safetensors};
+use anyhow::{Context as _, Result, bail};
+use arrow::array::{ArrayRef, FixedSizeListBuilder, Float32Builder, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
+use kiln_core::checkpoint::write_safetensors;
 use npyz::WriterBuilder as _;
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use tempfile::NamedTempFile;
 
-use crate::text::Stream;
+pub use read::{Block, read_blocks};
 
 /// Name of the vectors' column, field or tensor.
 pub const EMBEDDING: &str = "embedding";
@@ -45,6 +45,10 @@ impl VectorFormat {
             "jsonl" => Ok(Self::JsonLines),
             "parquet" => Ok(Self::Parquet),
             "safetensors" => Ok(Self::Safetensors),
+            "npz" => bail!(
+                "{}: holds several arrays; save the one of the vectors by itself (numpy.save, .npy)",
+                path.display()
+            ),
             _ => bail!(
                 "{}: unknown format; vectors are .npy, .jsonl, .parquet or .safetensors",
                 path.display()
@@ -80,11 +84,70 @@ enum Sink {
     Safetensors(Vec<f32>),
 }
 
+/// The file that a target names, links followed, if it may be written.
+///
+/// # Errors
+/// A folder or a device, whose place no file can take.
+fn writable(target: &Path) -> Result<PathBuf> {
+    match std::fs::metadata(target) {
+        Ok(data) if data.is_dir() => bail!("{}: is a folder; name a file", target.display()),
+        Ok(data) if !data.is_file() => {
+            bail!("{}: is no regular file; name one to write", target.display())
+        }
+        // A link stays a link, and what it names is replaced.
+        Ok(_) => std::fs::canonicalize(target).with_context(|| target.display().to_string()),
+        Err(_) => Ok(target.to_path_buf()),
+    }
+}
+
+fn folder_of(target: &Path) -> &Path {
+    target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// A temporary file in the folder of `target`, so that renaming it is atomic.
 fn beside(target: &Path) -> Result<NamedTempFile> {
-    let folder =
-        target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    NamedTempFile::with_prefix_in(".kiln-", folder).with_context(|| target.display().to_string())
+    let target = writable(target)?;
+    sweep(folder_of(&target));
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(TEMPORARY);
+    // Temporary files are private; a result is as readable as any other new file.
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    let made = builder.tempfile_in(folder_of(&target));
+    let made = made.with_context(|| target.display().to_string())?;
+    // Says that it belongs to a living process. Where a file system has no locks, nothing is swept either.
+    let _ = made.as_file().try_lock();
+    Ok(made)
+}
+
+/// Beginning of the names of temporary files.
+const TEMPORARY: &str = ".kiln-";
+/// Letters that follow it.
+const LETTERS: usize = 6;
+/// A younger file may be another process's that has not locked it yet.
+const YOUNG: Duration = Duration::from_secs(600);
+
+/// Removes the temporary files that killed processes have left in a folder.
+fn sweep(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let letters = name.to_str().and_then(|name| name.strip_prefix(TEMPORARY));
+        let is_ours = letters.is_some_and(|letters| {
+            letters.len() == LETTERS && letters.bytes().all(|letter| letter.is_ascii_alphanumeric())
+        });
+        let is_old = |data: std::fs::Metadata| {
+            let age = data.modified().ok().and_then(|at| at.elapsed().ok());
+            data.is_file() && age.is_some_and(|age| age > YOUNG)
+        };
+        if is_ours && entry.metadata().is_ok_and(is_old) {
+            // One that cannot be removed is untidy only.
+            let free = File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+            let _ = free.then(|| std::fs::remove_file(entry.path()));
+        }
+    }
 }
 
 /// Writes a whole small file at once, atomically.
@@ -97,18 +160,14 @@ pub fn write_atomically(target: &Path, bytes: &[u8]) -> Result<()> {
     persist(file, target)
 }
 
+/// Puts a written file in the target's place, so that a loss of power leaves the old or the new.
 fn persist(file: NamedTempFile, target: &Path) -> Result<()> {
     let label = || target.display().to_string();
+    let target = writable(target)?;
     file.as_file().sync_all().with_context(label)?;
-    // Temporary files are private; a result is as readable as any other new file.
+    file.persist(&target).with_context(label)?;
     #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        file.as_file()
-            .set_permissions(std::fs::Permissions::from_mode(0o644))
-            .with_context(label)?;
-    }
-    file.persist(target).with_context(label)?;
+    File::open(folder_of(&target)).and_then(|folder| folder.sync_all()).with_context(label)?;
     Ok(())
 }
 
@@ -142,7 +201,10 @@ impl VectorWriter {
                     .with_context(label)?;
                 Sink::Parquet { schema, writer: Box::new(writer) }
             }
-            VectorFormat::Safetensors => Sink::Safetensors(Vec::with_capacity(rows * dim)),
+            VectorFormat::Safetensors => {
+                writable(target)?;
+                Sink::Safetensors(Vec::new())
+            }
         };
         Ok(Self { target: target.to_path_buf(), dim, rows, written: 0, sink })
     }
@@ -150,10 +212,13 @@ impl VectorWriter {
     /// Writes the next rows.
     ///
     /// # Errors
-    /// A vector of another width, or a disk that is full.
+    /// A vector of another width or with NaN, or a disk that is full.
     pub fn write(&mut self, rows: &[Row]) -> Result<()> {
         if let Some(row) = rows.iter().find(|row| row.vector.len() != self.dim) {
             bail!("a vector has {} dimensions, expected {}", row.vector.len(), self.dim);
+        }
+        for (at, row) in rows.iter().enumerate() {
+            finite(&row.vector).with_context(|| format!("row {}", self.written + at + 1))?;
         }
         self.written += rows.len();
         let written = match &mut self.sink {
@@ -180,7 +245,10 @@ impl VectorWriter {
         let Self { target, dim, rows, written, sink } = self;
         let label = || target.display().to_string();
         if written != rows {
-            bail!("{}: {written} of {rows} rows were written", target.display());
+            bail!(
+                "{}: {written} of {rows} rows were written; was what they come from changed meanwhile?",
+                target.display()
+            );
         }
         match sink {
             Sink::Npy { file, writer } => {
@@ -231,126 +299,12 @@ fn parquet_batch(schema: &Arc<Schema>, rows: &[Row], dim: usize) -> Result<Recor
     Ok(RecordBatch::try_new(schema.clone(), vec![ids, texts, Arc::new(vectors.finish())])?)
 }
 
-/// A block of rows read from a file.
-pub type Block = Vec<Row>;
-
-/// Reads the rows of a vector file in blocks, so that the file may be larger than memory.
-///
-/// # Errors
-/// The file cannot be opened or is none; later items may be errors.
-pub fn read_blocks(path: &Path, size: usize) -> Result<Stream<Block>> {
-    let label = path.display().to_string();
-    let format = VectorFormat::of(path)?;
-    let file = File::open(path).with_context(|| label.clone())?;
-    let rows: Stream<Row> = match format {
-        VectorFormat::Npy => npy_rows(file, &label)?,
-        VectorFormat::JsonLines => json_rows(BufReader::new(file), label),
-        VectorFormat::Parquet => parquet_rows(file, label)?,
-        VectorFormat::Safetensors => safetensors_rows(path)?,
-    };
-    let mut rows = rows;
-    Ok(Box::new(std::iter::from_fn(move || {
-        let block: Result<Block> = rows.by_ref().take(size).collect();
-        match block {
-            Ok(block) if block.is_empty() => None,
-            other => Some(other),
-        }
-    })))
-}
-
-fn bare(vector: Vec<f32>) -> Row {
-    Row { id: None, text: String::new(), vector }
-}
-
-fn npy_rows(file: File, label: &str) -> Result<Stream<Row>> {
-    let npy = npyz::NpyFile::new(BufReader::new(file))
-        .map_err(|e| anyhow!("{label}: not an npy file: {e}"))?;
-    let &[_, dim] = npy.shape() else {
-        bail!("{label}: has shape {:?}, expected [rows, dim]", npy.shape());
-    };
-    if npy.order() != npyz::Order::C || dim == 0 {
-        bail!("{label}: expected row-major vectors that are not empty");
+/// Refuses a vector that no cosine can be computed with.
+fn finite(vector: &[f32]) -> Result<()> {
+    match vector.iter().position(|value| !value.is_finite()) {
+        Some(at) => bail!("value {} of the vector is {}", at + 1, vector[at]),
+        None => Ok(()),
     }
-    let label = label.to_string();
-    let mut values = npy.data::<f32>().map_err(|e| anyhow!("{label}: expected f32: {e}"))?;
-    Ok(Box::new(std::iter::from_fn(move || {
-        let row: std::io::Result<Vec<f32>> = values.by_ref().take(dim as usize).collect();
-        match row {
-            Ok(row) if row.is_empty() => None,
-            Ok(row) => Some(Ok(bare(row))),
-            Err(error) => Some(Err(anyhow!("{label}: truncated: {error}"))),
-        }
-    })))
-}
-
-fn json_rows(reader: impl BufRead + 'static, label: String) -> Stream<Row> {
-    #[derive(serde::Deserialize)]
-    struct Line {
-        #[serde(alias = "_id")]
-        id: Option<String>,
-        #[serde(default)]
-        text: String,
-        embedding: Vec<f32>,
-    }
-    Box::new(reader.lines().enumerate().map(move |(number, line)| {
-        let number = number + 1;
-        let line = line.map_err(|e| anyhow!("{label}:{number}: {e}"))?;
-        let line: Line =
-            serde_json::from_str(&line).map_err(|e| anyhow!("{label}:{number}: {e}"))?;
-        Ok(Row { id: line.id, text: line.text, vector: line.embedding })
-    }))
-}
-
-fn parquet_rows(file: File, label: String) -> Result<Stream<Row>> {
-    let builder =
-        ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| anyhow!("{label}: {e}"))?;
-    if builder.schema().index_of(EMBEDDING).is_err() {
-        bail!("{label}: no column {EMBEDDING:?}");
-    }
-    let reader = builder.build().map_err(|e| anyhow!("{label}: {e}"))?;
-    Ok(Box::new(reader.flat_map(move |batch| match batch {
-        Ok(batch) => parquet_batch_rows(&batch, &label),
-        Err(error) => vec![Err(anyhow!("{label}: {error}"))],
-    })))
-}
-
-fn parquet_batch_rows(batch: &RecordBatch, label: &str) -> Vec<Result<Row>> {
-    let text = |name: &str, at: usize| -> Option<String> {
-        let column = batch.column_by_name(name)?.as_string_opt::<i32>()?;
-        (!column.is_null(at)).then(|| column.value(at).to_string())
-    };
-    let vector = |at: usize| -> Option<Vec<f32>> {
-        let column = batch.column_by_name(EMBEDDING)?;
-        let item = match column.data_type() {
-            DataType::FixedSizeList(..) => column.as_fixed_size_list().value(at),
-            DataType::List(_) => column.as_list::<i32>().value(at),
-            _ => return None,
-        };
-        Some(item.as_primitive_opt::<Float32Type>()?.values().to_vec())
-    };
-    (0..batch.num_rows())
-        .map(|at| {
-            let vector =
-                vector(at).with_context(|| format!("{label}: {EMBEDDING:?} is no list of f32"))?;
-            Ok(Row { id: text("id", at), text: text("text", at).unwrap_or_default(), vector })
-        })
-        .collect()
-}
-
-fn safetensors_rows(path: &Path) -> Result<Stream<Row>> {
-    let folder = Directory::new(
-        path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
-    )?;
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let mut weights = Weights::open(&folder, &stem)?;
-    let shape = weights.tensors().get(EMBEDDING).map(|info| info.shape.clone());
-    let Some([_, dim]) = shape.as_deref().and_then(|shape| <[usize; 2]>::try_from(shape).ok())
-    else {
-        bail!("{}: no tensor {EMBEDDING:?} of shape [rows, dim]", path.display());
-    };
-    let values = weights.read(EMBEDDING)?.unwrap_or_default();
-    let rows: Vec<Row> = values.chunks(dim.max(1)).map(|row| bare(row.to_vec())).collect();
-    Ok(Box::new(rows.into_iter().map(Ok)))
 }
 
 #[cfg(test)]
@@ -389,9 +343,45 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("v.npy");
         let mut writer = VectorWriter::create(&path, 2, 1).unwrap();
-        writer.write(&[bare(vec![1.0])]).unwrap();
+        writer.write(&[row(1.0)]).unwrap();
         assert!(writer.finish().is_err());
         assert!(!path.exists());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    fn row(value: f32) -> Row {
+        Row { id: None, text: String::new(), vector: vec![value] }
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["v.npy", "v.jsonl", "v.parquet", "v.safetensors"] {
+            let mut writer = VectorWriter::create(&folder.path().join(name), 2, 1).unwrap();
+            let error = writer.write(&[row(1.0), row(f32::NAN)]).unwrap_err();
+            assert!(format!("{error:#}").contains("row 2"), "{name}: {error:#}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn links_stay_links_and_folders_and_devices_are_refused() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("real.jsonl"), "old").unwrap();
+        symlink("real.jsonl", at("link.jsonl")).unwrap();
+        write_atomically(&at("link.jsonl"), b"new").unwrap();
+        assert!(std::fs::symlink_metadata(at("link.jsonl")).unwrap().is_symlink());
+        assert_eq!(std::fs::read(at("real.jsonl")).unwrap(), b"new");
+        let mode = std::fs::metadata(at("real.jsonl")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o700, 0o600, "{mode:o}");
+        std::fs::create_dir(at("folder.npy")).unwrap();
+        symlink("/dev/null", at("null.npy")).unwrap();
+        for name in ["folder.npy", "null.npy"] {
+            assert!(VectorWriter::create(&at(name), 1, 1).is_err(), "{name}");
+            assert!(write_atomically(&at(name), b"x").is_err(), "{name}");
+        }
     }
 }

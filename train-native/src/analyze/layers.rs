@@ -11,7 +11,8 @@ use crate::data::corpus::RetrievalSet;
 use crate::embedding::BLOCK;
 use crate::eval::metrics::spearman;
 use crate::eval::{
-    Cache, Encoder, Evaluation, PromptChoice, Source, Task, dense_rankings, evaluate, key, ndcg,
+    Cache, Encoder, Evaluation, PromptChoice, Source, Task, checked, dense_rankings, evaluate, key,
+    ndcg,
 };
 use crate::interrupt;
 use crate::report::{HeatMap, HeatStyle, Series, heat_maps, line_chart};
@@ -142,13 +143,14 @@ impl LayerTask {
         }
     }
 
-    fn score(&self, encoder: &dyn Encoder) -> Result<f64> {
+    fn score(&self, encoder: &dyn Encoder, terminal: Terminal) -> Result<f64> {
         match self {
             Self::Task(task, source) => {
                 let prompts = PromptChoice::Model.prompts(task, encoder)?;
-                let evaluation = Evaluation { encoder, prompts, reduce: &Ok };
+                let evaluation = Evaluation { encoder, prompts, reduce: &Ok, terminal };
                 let outcome = evaluate(task, source, &evaluation)?;
-                Ok(outcome.scores.get(task.main_score()).copied().unwrap_or(f64::NAN))
+                let score = outcome.scores.get(task.main_score()).copied().unwrap_or(f64::NAN);
+                Ok(checked(&task.name, task.main_score(), score)?.unwrap_or(f64::NAN))
             }
             Self::MadeUp(set) => {
                 let encode = |texts: &[String], name: &str| -> Result<Vec<Vec<f32>>> {
@@ -179,11 +181,13 @@ pub(super) fn scores(
     let layers = view.states();
     let bar = terminal.progress(layers as u64 + 1, "layers");
     let mut found = Vec::with_capacity(layers);
+    // The same data is read for every layer, and what is to be said of it once is enough.
+    let quiet = Terminal { quiet: true, ..terminal };
     let each = |encoder: &dyn Encoder| -> Result<f64> {
         if interrupt::asked() {
             return Err(kiln_core::Error::Cancelled.into());
         }
-        let score = inputs.task.score(encoder)?;
+        let score = inputs.task.score(encoder, quiet)?;
         bar.inc(1);
         Ok(score)
     };

@@ -14,7 +14,7 @@ use crate::device;
 use crate::embedding::embed_file;
 use crate::model::load_embedder;
 use crate::terminal::{Terminal, thousands};
-use crate::text::{Columns, TextFile};
+use crate::text::{Columns, TextFile, apart};
 use crate::with_backend;
 
 /// Turn the texts of a file into vectors.
@@ -47,6 +47,7 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     let texts =
         TextFile::open(&args.input, Columns { fields: args.field.clone(), optional: Vec::new() })?;
     crate::vectors::VectorFormat::of(&args.output)?;
+    apart(&args.output, &[texts.path()])?;
     let options = args.flags.options(args.prompt_name.as_deref(), args.prompt.as_deref());
     let device = device::open(global.device)?;
     let terminal = global.terminal();

@@ -11,6 +11,7 @@ use kiln_core::quant::Precision;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::ranges::{ROWS, number, whole};
 use super::{EmbedFlags, Global, ModelOverrides};
 use crate::eval::{
     Cache, Encoder, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice,
@@ -18,7 +19,7 @@ use crate::eval::{
     results_folder, short_hash, write_meta, write_tables,
 };
 use crate::model::{folders, load_embedder};
-use crate::terminal::{Terminal, print};
+use crate::terminal::{Terminal, print, print_json, thousands};
 use crate::{device, with_backend};
 
 /// Score a model on tasks as mteb defines them: one task on a file of one's own (--task, --data),
@@ -67,7 +68,7 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompts", "instruction"])]
     document_prompt: Option<String>,
     /// Classification: texts of each label in training
-    #[arg(long, value_name = "N", requires = "task", default_value_t = 8)]
+    #[arg(long, value_name = "N", requires = "task", default_value_t = 8, value_parser = whole(1, ROWS))]
     samples_per_label: usize,
     /// Evaluate retrieval on the light set that this teacher makes (its top 50 of each query, a
     /// fifth of the queries), and print the gap to the full set
@@ -112,7 +113,7 @@ struct TrecArgs {
     #[arg(short, long, value_name = "NAME")]
     measure: Vec<String>,
     /// Smallest grade of a relevant document
-    #[arg(short, long, value_name = "GRADE", default_value_t = 1.0)]
+    #[arg(short, long, value_name = "GRADE", default_value_t = 1.0, value_parser = number(-1e9, 1e9))]
     level: f64,
 }
 
@@ -136,10 +137,16 @@ fn trec(args: &TrecArgs, global: &Global) -> Result<()> {
             .concat(),
     };
     let found = Evaluated::read(&args.qrels, &args.run, args.complete, args.level)?;
-    if global.json {
-        return print(&found.to_json(&measures, args.each_query).to_string());
+    if found.repeated() > 0 {
+        let count = thousands(found.repeated());
+        global
+            .terminal()
+            .note(format!("left out {count} lines that say again what one before says"));
     }
-    print(found.to_text(&measures, args.each_query).trim_end_matches('\n'))
+    if global.json {
+        return print_json(&found.to_json(&measures, args.each_query)?);
+    }
+    print(found.to_text(&measures, args.each_query)?.trim_end_matches('\n'))
 }
 
 fn suites(global: &Global) -> Result<()> {

@@ -7,13 +7,14 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 
+use super::ranges::{NEIGHBOURS, ROWS, seed, single, whole};
 use super::{Global, ModelOverrides};
 use crate::data::{DataSet, Example, OnBadRow, Opening, Store, StoreWriter, text_hash};
 use crate::mine::{Dropped, Filters, Pick, filter, read_scores, search, write_scores};
 use crate::model::load_embedder;
 use crate::recipe::Source;
 use crate::terminal::{Terminal, thousands};
-use crate::text::{Columns, TextFile};
+use crate::text::{Columns, TextFile, apart};
 use crate::vectors::write_atomically;
 use crate::{device, with_backend};
 
@@ -35,40 +36,40 @@ pub(super) struct MineArgs {
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// Nearest texts to look at for each query
-    #[arg(long, value_name = "K", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    top_k: u32,
+    #[arg(long, value_name = "K", default_value_t = 100, value_parser = whole(1, NEIGHBOURS))]
+    top_k: usize,
     /// Negatives of each query
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
-    negatives: u32,
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = whole(1, NEIGHBOURS))]
+    negatives: usize,
     /// Drop queries with fewer negatives
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    least: u32,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0, NEIGHBOURS))]
+    least: usize,
     /// Largest share of the positive's score (NV-Embed's TopK-PercPos; 1 - relative_margin elsewhere); 0 switches it off
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = single(0.0, 1e6))]
     percent_of_positive: f32,
     /// Least distance below the positive's score
-    #[arg(long, value_name = "MARGIN")]
+    #[arg(long, value_name = "MARGIN", value_parser = single(-1e6, 1e6))]
     absolute_margin: Option<f32>,
     /// First rank that counts, from 1 (positives are not counted)
-    #[arg(long, value_name = "RANK", default_value_t = 1)]
+    #[arg(long, value_name = "RANK", default_value_t = 1, value_parser = whole(0, ROWS))]
     min_rank: usize,
     /// Last rank that counts
-    #[arg(long, value_name = "RANK")]
+    #[arg(long, value_name = "RANK", value_parser = whole(0, ROWS))]
     max_rank: Option<usize>,
     /// Largest score
-    #[arg(long, value_name = "SCORE")]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = single(-1e6, 1e6))]
     max_score: Option<f32>,
     /// Least score
-    #[arg(long, value_name = "SCORE")]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = single(-1e6, 1e6))]
     min_score: Option<f32>,
     /// Drop queries whose best positive is not among the first so many (Linq's refinement: 100)
-    #[arg(long, value_name = "RANK")]
+    #[arg(long, value_name = "RANK", value_parser = whole(0, ROWS))]
     max_positive_rank: Option<usize>,
     /// Which stay when there are more than are asked for
     #[arg(long, value_enum, default_value_t = Pick::Top)]
     pick: Pick,
     /// Seed of --pick random
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     seed: u64,
     /// Keep scores and ranks in this file (.jsonl or .jsonl.zst), to filter again without embedding
     #[arg(long, value_name = "FILE")]
@@ -83,17 +84,25 @@ pub(super) struct MineArgs {
 
 pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
+    let mut inputs = vec![args.data.as_path()];
+    inputs.extend(args.corpus.iter().chain(&args.from_scores).map(Path::new));
+    for output in args.scores.iter().chain([&args.output]) {
+        apart(output, &inputs)?;
+    }
+    if args.scores.as_ref() == Some(&args.output) {
+        bail!("{}: --output and --scores name the same file", args.output.display());
+    }
     let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
     let corpus = corpus(args.corpus.as_deref(), &set, terminal)?;
     let scored = match (&args.from_scores, &args.model) {
-        (Some(path), _) => read_scores(path, set.len(), corpus.len())?,
+        (Some(path), _) => read_scores(path, &set, &corpus)?,
         (None, None) => bail!("--model is missing"),
         (None, Some(name)) => {
             let device = device::open(global.device)?;
             let options = args.overrides.load_options();
             with_backend!(&device, B, handle => {
                 let embedder = load_embedder::<B>(name, &options, &handle, terminal)?;
-                search(&embedder, name, &set, &corpus, args.top_k as usize, terminal)
+                search(&embedder, name, &set, &corpus, args.top_k, terminal)
             })?
         }
     };
@@ -108,8 +117,8 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
         max_score: args.max_score,
         min_score: args.min_score,
         max_positive_rank: args.max_positive_rank,
-        per_query: args.negatives as usize,
-        least: args.least as usize,
+        per_query: args.negatives,
+        least: args.least,
         pick: args.pick,
         seed: args.seed,
     };
@@ -118,6 +127,15 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     for query in &scored.queries {
         let Some(negatives) = filter(query, &filters, &mut dropped) else { continue };
         let example = set.get(query.number)?;
+        if example.pos.len() != query.positive_scores.len() {
+            bail!(
+                "the scores of query {} are of {} positives, it has {}; they were kept for other data, run \
+                 without --from-scores",
+                query.number,
+                query.positive_scores.len(),
+                example.pos.len()
+            );
+        }
         let mined = Example {
             neg: negatives.iter().map(|one| corpus.get(one.row)).collect::<Result<_>>()?,
             neg_scores: negatives.iter().map(|one| one.score).collect(),

@@ -17,6 +17,7 @@ mod prune;
 mod push;
 mod quantize;
 mod quickstart;
+mod ranges;
 mod recall;
 mod recipes;
 mod search;
@@ -28,7 +29,7 @@ mod train;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use kiln_core::checkpoint::LoadOptions;
+use kiln_core::checkpoint::{Existing, LoadOptions};
 use kiln_core::config::AttentionMode;
 use kiln_core::embedder::EmbedOptions;
 use kiln_core::pooling::PoolingConfig;
@@ -36,7 +37,7 @@ use kiln_core::quant::Precision;
 
 use crate::device::DeviceChoice;
 use crate::interrupt;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, error_line, field};
 
 /// Train, run and search with text-embedding models on CPU, Vulkan and CUDA.
 #[derive(Debug, Parser)]
@@ -60,6 +61,10 @@ struct Global {
     /// No progress bars and no notes
     #[arg(long, short, global = true)]
     quiet: bool,
+    /// Most bytes of a line, a row or a page of Parquet that is read from a file [default: 64 MiB]
+    #[arg(long, global = true, value_name = "BYTES", hide_default_value = true,
+        default_value_t = crate::text::DEFAULT_MOST_BYTES, value_parser = most_text_bytes)]
+    max_text_bytes: usize,
 }
 
 impl Global {
@@ -120,6 +125,20 @@ enum Command {
     Bench(bench::BenchArgs),
 }
 
+/// What may stand where a model is written.
+#[derive(Debug, Clone, Copy, Args)]
+struct Overwrite {
+    /// Replace what Kiln wrote there before; what it did not write is never replaced
+    #[arg(long)]
+    overwrite: bool,
+}
+
+impl Overwrite {
+    fn rule(self) -> Existing {
+        if self.overwrite { Existing::ReplaceOurs } else { Existing::Refuse }
+    }
+}
+
 /// Which model, and what of its settings to override.
 #[derive(Debug, Clone, Args)]
 struct ModelArgs {
@@ -146,7 +165,7 @@ struct ModelOverrides {
     #[arg(long, value_name = "MODE", value_parser = parse_attention)]
     attention: Option<AttentionMode>,
     /// Most tokens of a text (longer ones are cut)
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = ranges::whole(1, ranges::SIZE))]
     max_length: Option<usize>,
 }
 
@@ -165,11 +184,11 @@ impl ModelOverrides {
 #[derive(Debug, Clone, Args)]
 struct EmbedFlags {
     /// Keep only the first dimensions (Matryoshka)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::whole(1, ranges::SIZE))]
     dimensions: Option<usize>,
     /// Most tokens in a batch, padding included [default: 256 on the CPU, whose caches hold so many, 4096 on
     /// GPUs]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = ranges::whole(1, 1 << 30))]
     batch_tokens: Option<usize>,
     /// Compute with the weights in int8, int4, fp8-e4m3, fp8-e5m2 (rounded as they are loaded; with :32, :64,
     /// :128 or :channel for the block), f32, or kept as in the model's file
@@ -192,6 +211,11 @@ impl EmbedFlags {
             batch_tokens: self.batch_tokens,
         }
     }
+}
+
+fn most_text_bytes(text: &str) -> Result<usize, String> {
+    let bytes = text.parse().ok().filter(|bytes: &usize| (1024..=1 << 40).contains(bytes));
+    bytes.ok_or_else(|| "expected a number of bytes, 1024 or more".into())
 }
 
 fn parse_pooling(name: &str) -> Result<PoolingConfig, String> {
@@ -231,12 +255,14 @@ pub fn main() -> ExitCode {
         let what =
             panic.payload_as_str().unwrap_or("unknown cause").lines().next().unwrap_or_default();
         if is_out_of_memory(what) {
-            eprintln!("error: the device is out of memory ({what}); {LOWER_MEMORY}");
+            eprintln!("error: the device is out of memory ({}); {LOWER_MEMORY}", field(what));
             return;
         }
-        eprintln!("error: internal failure: {what}{}; please report it", place.unwrap_or_default());
+        let place = place.unwrap_or_default();
+        eprintln!("error: internal failure: {}{place}; please report it", field(what));
     }));
     let cli = Cli::parse();
+    crate::text::set_most_bytes(cli.global.max_text_bytes);
     let result = interrupt::listen().and_then(|()| {
         let global = &cli.global;
         match &cli.command {
@@ -269,9 +295,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // One line, whatever the causes' own line breaks.
-            let line = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-            eprintln!("error: {line}");
+            eprintln!("error: {}", error_line(&error));
             match error.downcast_ref::<kiln_core::Error>() {
                 Some(kiln_core::Error::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),
                 _ => ExitCode::FAILURE,

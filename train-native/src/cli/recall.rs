@@ -2,15 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use kiln_core::index::Precision;
 
+use super::ranges::{NEIGHBOURS, SIZE, whole};
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::data::{BeirFolder, qrels_splits};
 use crate::eval::{Cache, Encoder, ModelEncoder, Recall, RecallLine, fingerprint, plain_table};
 use crate::model::{folders, load_embedder};
 use crate::search::normalize;
+use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
 use crate::{device, with_backend};
 
@@ -38,16 +40,16 @@ pub(super) struct RecallArgs {
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
     /// Rows that each query looks for
-    #[arg(long, short = 'k', value_name = "K", default_value_t = 10)]
+    #[arg(long, short = 'k', value_name = "K", default_value_t = 10, value_parser = whole(1, NEIGHBOURS))]
     top_k: usize,
     /// Widths to cut vectors to [default: all, a half, a quarter, an eighth]
-    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole(1, SIZE))]
     widths: Vec<usize>,
     /// Ways to keep them: f32, int8, binary, binary+int8 [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = precision)]
     precision: Vec<Precision>,
     /// Candidates of the binary forms that are scored again, in multiples of K
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole(1, 10_000))]
     rescore: usize,
     /// Folder of embeddings that were made before
     #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
@@ -59,7 +61,7 @@ fn precision(name: &str) -> Result<Precision, String> {
 }
 
 /// Corpus, queries and judgements.
-fn read(args: &RecallArgs) -> Result<BeirFolder> {
+fn read(args: &RecallArgs, terminal: Terminal) -> Result<BeirFolder> {
     if let Some(folder) = &args.data {
         let splits = qrels_splits(folder);
         let split = match &args.split {
@@ -71,7 +73,7 @@ fn read(args: &RecallArgs) -> Result<BeirFolder> {
                 .cloned()
                 .with_context(|| format!("{}: no judgements in qrels/", folder.display()))?,
         };
-        return BeirFolder::read(folder, &split, None);
+        return BeirFolder::read(folder, &split, None, terminal);
     }
     let open = |path: &Option<String>| -> Result<TextFile> {
         let columns = Columns { fields: args.field.clone(), optional: Vec::new() };
@@ -97,11 +99,8 @@ fn read(args: &RecallArgs) -> Result<BeirFolder> {
 }
 
 pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
-    if args.top_k == 0 || args.rescore == 0 {
-        bail!("-k and --rescore must be at least 1");
-    }
     let terminal = global.terminal();
-    let set = read(args)?;
+    let set = read(args, terminal)?;
     let name = &args.model.model;
     let overrides = args.flags.load_options(args.model.load_options());
     let options = args.flags.options(None, None);
@@ -127,7 +126,11 @@ pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
     let measure = Recall {
         k: args.top_k,
         dimensions: match args.widths.is_empty() {
-            true => [1, 2, 4, 8].map(|part| width / part).to_vec(),
+            true => [1, 2, 4, 8]
+                .map(|part| width / part)
+                .into_iter()
+                .filter(|&width| width > 0)
+                .collect(),
             false => args.widths.clone(),
         },
         precisions: match args.precision.is_empty() {

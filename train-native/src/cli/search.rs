@@ -8,13 +8,14 @@ use kiln_core::embedder::Embedder;
 use kiln_core::kernels::Kernels;
 use serde::Serialize;
 
+use super::ranges::{NEIGHBOURS, whole};
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::device;
 use crate::embedding::{BLOCK, embed_blocks, embed_texts};
 use crate::model::load_embedder;
 use crate::search::{Found, Search};
-use crate::terminal::Terminal;
-use crate::text::{Columns, Record, TextFile};
+use crate::terminal::{Terminal, field};
+use crate::text::{Columns, Record, TextFile, apart};
 use crate::vectors::{VectorWriter, read_blocks};
 use crate::{interrupt, with_backend};
 
@@ -40,8 +41,8 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "FILE", requires = "corpus")]
     save_index: Option<PathBuf>,
     /// Hits for each query
-    #[arg(long, short = 'k', value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    top_k: u32,
+    #[arg(long, short = 'k', value_name = "K", default_value_t = 10, value_parser = whole(1, NEIGHBOURS))]
+    top_k: usize,
     /// Field or column that holds the text; several (title,text) are joined by a space
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
@@ -72,6 +73,9 @@ pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
             queries.push(record.map(|record: Record| record.joined())?);
         }
     }
+    if let (Some(output), Some(corpus)) = (&args.save_index, &corpus) {
+        apart(output, &[corpus.path()])?;
+    }
     if queries.is_empty() {
         bail!("no query; give --query TEXT or --queries FILE");
     }
@@ -100,7 +104,7 @@ fn search<B: Kernels>(
         .as_deref()
         .or_else(|| ["document", "passage"].into_iter().find(|name| prompts.contains_key(*name)));
     let vectors = embed_texts(embedder, queries, &args.flags.options(query_prompt, None), |_| {})?;
-    let mut search = Search::new(vectors, args.top_k as usize)?;
+    let mut search = Search::new(vectors, args.top_k)?;
     match (corpus, &args.index) {
         (Some(corpus), _) => {
             let options = args.flags.options(corpus_prompt, None);
@@ -145,12 +149,13 @@ fn search<B: Kernels>(
 
 impl Answer {
     fn text(&self) -> String {
-        let mut lines = vec![console::style(&self.query).bold().to_string()];
+        let mut lines = vec![field(&self.query).into_owned()];
         for (rank, hit) in self.hits.iter().enumerate() {
             let name = hit.id.clone().unwrap_or_else(|| format!("#{}", hit.row));
             let text: String = hit.text.split_whitespace().collect::<Vec<_>>().join(" ");
             let short: String = text.chars().take(100).collect();
             let more = if short.len() < text.len() { "..." } else { "" };
+            let (name, short) = (field(&name), field(&short));
             lines.push(format!("{:>4}  {:.4}  {name}  {short}{more}", rank + 1, hit.score));
         }
         lines.join("\n")

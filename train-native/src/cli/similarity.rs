@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::embedding::embed_texts;
 use crate::model::load_embedder;
-use crate::terminal::thousands;
+use crate::terminal::{field, thousands};
 use crate::text::{Columns, TextFile};
 use crate::{device, with_backend};
 
@@ -93,7 +93,8 @@ pub(super) fn run(args: &SimilarityArgs, global: &Global) -> Result<()> {
         .collect();
     terminal.note(format!("{} pairs", thousands(pairs.len())));
     terminal.result(&pairs, || {
-        let line = |pair: &Pair| format!("{:.6}\t{}\t{}", pair.cosine, pair.a, pair.b);
+        let line =
+            |pair: &Pair| format!("{:.6}\t{}\t{}", pair.cosine, field(&pair.a), field(&pair.b));
         pairs.iter().map(line).collect::<Vec<_>>().join("\n")
     })
 }

@@ -1,13 +1,20 @@
 //! BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::store::{Store, StoreWriter};
-use crate::text::{Columns, Object, TextFile};
+use crate::terminal::{Terminal, thousands};
+use crate::text::{Columns, Object, TextFile, short};
+
+/// Largest size of a grade; sums of such grades are still exact.
+pub(crate) const MOST_GRADE: f64 = 1e9;
 
 /// A retrieval set: the corpus stays on disk, queries and judgements are in memory.
 #[derive(Debug)]
@@ -83,23 +90,102 @@ pub fn qrels_file(folder: &Path, split: &str) -> Result<PathBuf> {
 }
 
 /// A value as the text of an id.
-fn id(object: &Object, names: &[&str]) -> Option<String> {
-    match names.iter().find_map(|name| object.fields.get(*name))? {
+fn id_text(value: &Value) -> Option<String> {
+    match value {
         Value::String(id) => Some(id.clone()),
         Value::Number(id) => Some(id.to_string()),
         _ => None,
     }
 }
 
+/// The first of some fields as an id.
+fn id(object: &Object, names: &[&str]) -> Option<String> {
+    id_text(names.iter().find_map(|name| object.fields.get(*name))?)
+}
+
+/// Where a row is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Number of the file among the files of its kind.
+    file: usize,
+    line: usize,
+}
+
 /// Calls `each` with every row of some files, and names the place where it fails.
-fn rows(files: &[TextFile], mut each: impl FnMut(&Object) -> Result<()>) -> Result<()> {
-    for file in files {
+fn rows(files: &[TextFile], mut each: impl FnMut(&Object, Place) -> Result<()>) -> Result<()> {
+    for (at, file) in files.iter().enumerate() {
         for object in file.objects()? {
             let object = object?;
-            each(&object).with_context(|| format!("{}:{}", file.label, object.number))?;
+            each(&object, Place { file: at, line: object.number })
+                .with_context(|| format!("{}:{}", file.label, object.number))?;
         }
     }
     Ok(())
+}
+
+/// What a key was said to mean, and where.
+type Said<V> = HashMap<String, (V, Place)>;
+
+/// Whether a key is new. It may be there twice if it means the same; else nobody can know what it
+/// means, and both places are named.
+fn is_new<V: PartialEq>(
+    files: &[TextFile],
+    said: &mut Said<V>,
+    key: String,
+    value: V,
+    place: Place,
+    what: &str,
+) -> Result<bool> {
+    match said.entry(key) {
+        Entry::Vacant(entry) => {
+            entry.insert((value, place));
+            Ok(true)
+        }
+        Entry::Occupied(entry) if entry.get().0 == value => Ok(false),
+        Entry::Occupied(entry) => {
+            let before = entry.get().1;
+            bail!(
+                "{:?} is there twice with different {what}, first in {}:{}; keep one of them",
+                entry.key(),
+                files[before.file].label,
+                before.line
+            )
+        }
+    }
+}
+
+/// Rows that say again, word for word, what a row before them says; they count once.
+#[derive(Debug, Default)]
+struct Repeated {
+    documents: usize,
+    queries: usize,
+    judgements: usize,
+    candidates: usize,
+}
+
+impl Repeated {
+    fn note(&self, label: &str, terminal: Terminal) {
+        let parts = [
+            (self.documents, "documents"),
+            (self.queries, "queries"),
+            (self.judgements, "judgements"),
+            (self.candidates, "candidates"),
+        ];
+        let some = parts.iter().filter(|(count, _)| *count > 0);
+        let said: Vec<String> =
+            some.map(|(count, what)| format!("{} {what}", thousands(*count))).collect();
+        if !said.is_empty() {
+            terminal.note(format!("{label}: left out what is there twice: {}", said.join(", ")));
+        }
+    }
+}
+
+/// A judgement's grade.
+fn grade(score: &Value) -> Result<f64> {
+    let grade = score.as_f64().or_else(|| score.as_str()?.trim().parse().ok());
+    grade.filter(|grade: &f64| grade.abs() <= MOST_GRADE).with_context(|| {
+        format!("the score is {}, not a number up to {MOST_GRADE:e}", short(score))
+    })
 }
 
 fn text<'a>(object: &'a Object, name: &str) -> Result<&'a str> {
@@ -123,81 +209,107 @@ impl BeirFiles {
         })
     }
 
-    /// Reads the set.
+    /// Reads the set. What is there twice with the same meaning counts once, with a note.
     ///
     /// # Errors
-    /// Rows that cannot be read, or judgements that name nothing that is there.
-    pub fn read(&self, limit: Option<usize>) -> Result<BeirFolder> {
+    /// Rows that cannot be read, ids and judgements that are there twice with different meanings, or
+    /// judgements that name nothing that is there.
+    pub fn read(&self, limit: Option<usize>, terminal: Terminal) -> Result<BeirFolder> {
+        let mut repeated = Repeated::default();
         let mut corpus = StoreWriter::new()?;
         let mut corpus_ids = Vec::new();
         let mut row_of = HashMap::new();
-        rows(&self.corpus, |object| {
+        let mut said = Said::new();
+        rows(&self.corpus, |object, place| {
             let title = object.fields.get("title").and_then(Value::as_str).unwrap_or_default();
             let text = text(object, "text")?;
-            match title.is_empty() {
-                true => corpus.push(&text)?,
-                false => corpus.push(&format!("{title} {text}"))?,
-            }
+            let whole: Cow<'_, str> = match title.is_empty() {
+                true => text.into(),
+                false => format!("{title} {text}").into(),
+            };
             let id = id(object, &["_id", "id"]).context("no _id")?;
+            let hash = xxh3_128(whole.as_bytes());
+            if !is_new(&self.corpus, &mut said, id.clone(), hash, place, "texts")? {
+                repeated.documents += 1;
+                return Ok(());
+            }
+            corpus.push(&whole)?;
             row_of.insert(id.clone(), corpus_ids.len());
             corpus_ids.push(id);
             Ok(())
         })?;
-        let mut texts = HashMap::new();
-        rows(&self.queries, |object| {
+        drop(said);
+        let mut texts = Said::new();
+        rows(&self.queries, |object, place| {
             let id = id(object, &["_id", "id"]).context("no _id")?;
-            texts.insert(id, text(object, "text")?.to_string());
+            let text = text(object, "text")?.to_string();
+            let new = is_new(&self.queries, &mut texts, id, text, place, "texts")?;
+            repeated.queries += usize::from(!new);
             Ok(())
         })?;
         let (mut queries, mut relevant) = (Vec::new(), Vec::<HashMap<usize, f64>>::new());
         let mut query_ids = Vec::new();
         let mut query_row: HashMap<String, usize> = HashMap::new();
         let mut absent = Vec::<Vec<f64>>::new();
-        rows(&self.qrels, |object| {
+        let mut judged = Vec::<Said<f64>>::new();
+        rows(&self.qrels, |object, place| {
             let query = id(object, &["query-id", "query_id"]).context("no query-id")?;
             let document = id(object, &["corpus-id", "corpus_id"]).context("no corpus-id")?;
-            let score = object.fields.get("score").unwrap_or(&Value::Null);
-            let grade = score.as_f64().or_else(|| score.as_str()?.trim().parse().ok());
-            let grade = grade
-                .filter(|grade: &f64| grade.is_finite())
-                .with_context(|| format!("the score is {score}"))?;
+            let grade = grade(object.fields.get("score").unwrap_or(&Value::Null))?;
             // Queries that are not there are not asked.
-            let Some(text) = texts.get(&query) else { return Ok(()) };
+            let Some((text, _)) = texts.get(&query) else { return Ok(()) };
             let at = *query_row.entry(query.clone()).or_insert_with(|| {
-                query_ids.push(query);
+                query_ids.push(query.clone());
                 queries.push(text.clone());
                 relevant.push(HashMap::new());
                 absent.push(Vec::new());
+                judged.push(Said::new());
                 queries.len() - 1
             });
+            let new =
+                is_new(&self.qrels, &mut judged[at], document.clone(), grade, place, "scores")
+                    .with_context(|| format!("the query {query:?}"))?;
             match row_of.get(&document) {
+                _ if !new => repeated.judgements += 1,
                 Some(&row) => _ = relevant[at].insert(row, grade),
                 None => absent[at].push(grade),
             }
             Ok(())
         })?;
+        let label = self.qrels.first().map_or("qrels", |file| file.label.as_str());
         if relevant.iter().all(HashMap::is_empty) {
-            let label = self.qrels.first().map_or("qrels", |file| file.label.as_str());
             bail!("{label}: no judgement names a query and a document that are there");
         }
         let mut candidates = None;
         if !self.top_ranked.is_empty() {
             let mut ranked = vec![Vec::new(); queries.len()];
-            rows(&self.top_ranked, |object| {
+            let mut said = Said::new();
+            rows(&self.top_ranked, |object, place| {
                 let query = id(object, &["query-id", "query_id"]).context("no query-id")?;
                 let documents = object.fields.get("corpus-ids").and_then(Value::as_array);
                 let documents = documents.context("no list corpus-ids")?;
-                if let Some(&at) = query_row.get(&query) {
-                    let row = |id: &Value| {
-                        let row = id.as_str().and_then(|id| row_of.get(id)).copied();
-                        row.with_context(|| format!("the corpus has no document {id}"))
-                    };
-                    ranked[at] = documents.iter().map(row).collect::<Result<_>>()?;
+                let Some(&at) = query_row.get(&query) else { return Ok(()) };
+                let mut rows: Vec<usize> = Vec::with_capacity(documents.len());
+                let mut seen = HashSet::new();
+                for id in documents {
+                    let row = id_text(id).and_then(|id| row_of.get(&id).copied());
+                    let row =
+                        row.with_context(|| format!("the corpus has no document {}", short(id)))?;
+                    match seen.insert(row) {
+                        true => rows.push(row),
+                        false => repeated.candidates += 1,
+                    }
+                }
+                if is_new(&self.top_ranked, &mut said, query, rows.clone(), place, "candidates")? {
+                    ranked[at] = rows;
+                } else {
+                    repeated.candidates += rows.len();
                 }
                 Ok(())
             })?;
             candidates = Some(ranked);
         }
+        repeated.note(label, terminal);
         if let Some(limit) = limit {
             queries.truncate(limit);
             query_ids.truncate(limit);
@@ -215,7 +327,12 @@ impl BeirFolder {
     ///
     /// # Errors
     /// Missing files, lines that cannot be read, or a split without judgements.
-    pub fn read(folder: &Path, split: &str, limit: Option<usize>) -> Result<Self> {
-        BeirFiles::of(folder, split)?.read(limit)
+    pub fn read(
+        folder: &Path,
+        split: &str,
+        limit: Option<usize>,
+        terminal: Terminal,
+    ) -> Result<Self> {
+        BeirFiles::of(folder, split)?.read(limit, terminal)
     }
 }

@@ -25,8 +25,8 @@ pub enum Labels {
 /// Labelled texts that wait for all classes to be known.
 pub(super) struct Labelled {
     texts: StoreWriter,
-    /// Rows of each label.
-    classes: BTreeMap<String, Vec<u32>>,
+    /// Number and rows of each label.
+    classes: BTreeMap<String, (u32, Vec<u32>)>,
     label_of: Vec<u32>,
     names: Vec<String>,
 }
@@ -44,15 +44,12 @@ impl Labelled {
     pub(super) fn push(&mut self, text: &str, label: String) -> Result<()> {
         let row = self.texts.len() as u32;
         self.texts.push(&text)?;
-        let name = match self.names.iter().position(|known| *known == label) {
-            Some(at) => at,
-            None => {
-                self.names.push(label.clone());
-                self.names.len() - 1
-            }
-        };
-        self.label_of.push(name as u32);
-        self.classes.entry(label).or_default().push(row);
+        let class = self.classes.entry(label).or_insert_with_key(|label| {
+            self.names.push(label.clone());
+            (self.names.len() as u32 - 1, Vec::new())
+        });
+        self.label_of.push(class.0);
+        class.1.push(row);
         Ok(())
     }
 
@@ -83,7 +80,7 @@ impl Labelled {
                 each(Example::new(query, spoken(&names[label]), negatives))?;
                 continue;
             }
-            let class = &classes[&names[label]];
+            let (_, class) = &classes[&names[label]];
             if class.len() < 2 {
                 lone += 1;
                 continue;

@@ -17,7 +17,7 @@ use super::{BeirFolder, Example, text_hash};
 use crate::interrupt;
 use crate::recipe::Source;
 use crate::terminal::Terminal;
-use crate::text::{Columns, TextFile, Unreadable};
+use crate::text::{Columns, TextFile, Unreadable, short};
 
 /// What to do with a row that cannot be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -241,7 +241,7 @@ fn made_up(part: &str, opening: &Opening<'_>, intake: &mut Intake<'_>) -> Result
 }
 
 fn beir(folder: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String> {
-    let set = BeirFolder::read(folder, &source.split, None)?;
+    let set = BeirFolder::read(folder, &source.split, None, intake.opening.terminal)?;
     for (query, relevant) in set.queries.iter().zip(&set.relevant) {
         let mut rows: Vec<usize> =
             relevant.iter().filter(|(_, grade)| **grade > 0.0).map(|(row, _)| *row).collect();
@@ -354,7 +354,7 @@ fn joined_fields(fields: &Fields, names: &[String]) -> Result<Row> {
         match fields.get(name) {
             None | Some(serde_json::Value::Null) => {}
             Some(serde_json::Value::String(text)) => texts.push(text.trim()),
-            Some(other) => bail!("the field {name:?} is {other}, not a text"),
+            Some(other) => bail!("the field {name:?} is {}, not a text", short(other)),
         }
     }
     texts.retain(|text| !text.is_empty());

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Map, Value};
 
 use super::Example;
+use crate::text::short;
 
 /// A row of a file: field names and values.
 pub type Fields = Map<String, Value>;
@@ -161,8 +162,8 @@ impl RowFormat {
                 let pair = [text(fields, &FIRST)?, text(fields, &SECOND)?];
                 let score = field(fields, &["score", "similarity_score", "label"])
                     .context("no field score or label")?;
-                let score =
-                    number(score).with_context(|| format!("the score is {score}, not a number"))?;
+                let score = number(score)
+                    .with_context(|| format!("the score is {}, not a number", short(score)))?;
                 if pair.iter().any(|text| text.trim().is_empty()) {
                     bail!("an empty text");
                 }
@@ -210,7 +211,7 @@ fn text(fields: &Fields, names: &[&str]) -> Result<String> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(number) => Ok(number.to_string()),
-        other => bail!("the field {:?} is {other}, not a text", names[0]),
+        other => bail!("the field {:?} is {}, not a text", names[0], short(other)),
     }
 }
 
@@ -246,14 +247,16 @@ fn texts(fields: &Fields, name: &str) -> Result<Vec<String>> {
 }
 
 fn numbers(fields: &Fields, name: &str) -> Result<Vec<f32>> {
+    let score = |one: &Value| {
+        let score = number(one).map(|number| number as f32).filter(|score| score.is_finite());
+        score.with_context(|| {
+            format!("the field {name:?} holds {}, not a number that f32 can hold", short(one))
+        })
+    };
     match fields.get(name) {
         None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(all)) => all
-            .iter()
-            .map(|one| number(one).map(|number| number as f32))
-            .collect::<Option<_>>()
-            .with_context(|| format!("the field {name:?} holds something that is no number")),
-        Some(other) => bail!("the field {name:?} is {other}, not a list of numbers"),
+        Some(Value::Array(all)) => all.iter().map(score).collect(),
+        Some(other) => bail!("the field {name:?} is {}, not a list of numbers", short(other)),
     }
 }
 
@@ -334,6 +337,7 @@ mod tests {
             (json!({"query": "q", "pos": []}), "no positive"),
             (json!({"query": "q", "pos": ["p"], "neg": [3]}), "neg"),
             (json!({"query": "q", "pos": ["p"], "pos_scores": [1, 2]}), "pos_scores"),
+            (json!({"query": "q", "pos": ["p"], "neg": ["n"], "neg_scores": [1e300]}), "1e+300"),
             (json!({"sentence1": "a", "sentence2": "b", "score": "high"}), "not a number"),
             (json!({"text": "  ", "label": "x"}), "empty text"),
             (json!({"query": "q", "positive": "p", "negatives": {"hard": "a"}}), "n1"),

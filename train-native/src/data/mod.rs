@@ -12,6 +12,7 @@ mod leak;
 mod sampler;
 mod store;
 
+pub(crate) use beir::MOST_GRADE;
 pub use beir::{BeirFiles, BeirFolder, qrels_file, qrels_splits};
 pub use convert::Labels;
 pub use dataset::{Counts, DataSet, OnBadRow, Opening};

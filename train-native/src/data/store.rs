@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::text::most_bytes;
 
 /// A growing file of records in the system's temporary folder, which goes with the program.
 pub struct StoreWriter {
@@ -77,6 +80,24 @@ impl Store {
         self.len() == 0
     }
 
+    /// The records in order, in blocks of some records or, where they are long, of as many as keep
+    /// to [`most_bytes`].
+    pub fn blocks(&self, records: usize) -> impl Iterator<Item = Range<usize>> {
+        self.blocks_of(records, most_bytes() as u64)
+    }
+
+    fn blocks_of(&self, records: usize, most: u64) -> impl Iterator<Item = Range<usize>> {
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let within = |end: &u64| *end <= self.offsets[start].saturating_add(most);
+            let fit = self.offsets[start + 1..].iter().take(records).take_while(|end| within(end));
+            let count = fit.count().max(usize::from(start < self.len()));
+            let block = start..start + count;
+            start = block.end;
+            (count > 0).then_some(block)
+        })
+    }
+
     /// A record by its number.
     ///
     /// # Errors
@@ -109,5 +130,17 @@ mod tests {
         assert_eq!(store.get::<String>(2).unwrap(), "drei ü");
         assert_eq!(store.get::<String>(0).unwrap(), "");
         assert_eq!(store.get::<String>(1).unwrap(), "zwei");
+        assert_eq!(store.blocks(2).collect::<Vec<_>>(), [0..2, 2..3]);
+        assert_eq!(StoreWriter::new().unwrap().finish().unwrap().blocks(2).count(), 0);
+    }
+
+    #[test]
+    fn blocks_of_long_records_are_short() {
+        let mut writer = StoreWriter::new().unwrap();
+        for bytes in [10, 50, 50, 110, 10] {
+            writer.push(&"a".repeat(bytes)).unwrap();
+        }
+        let blocks: Vec<_> = writer.finish().unwrap().blocks_of(100, 100).collect();
+        assert_eq!(blocks, [0..2, 2..3, 3..4, 4..5]);
     }
 }

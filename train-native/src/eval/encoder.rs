@@ -242,7 +242,7 @@ fn hash_files(folder: &Path, hash: &mut Xxh3) -> Result<()> {
     files.sort();
     for path in files {
         let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
-        let bytes = std::fs::File::open(&path).with_context(|| path.display().to_string())?;
+        let bytes = crate::text::open(&path)?;
         let mut content = Xxh3::new();
         std::io::copy(&mut { bytes }, &mut content).with_context(|| path.display().to_string())?;
         hash.update(format!("{name}\0{:032x}\n", content.digest128()).as_bytes());

@@ -42,8 +42,7 @@ impl Light<'_> {
             Ok(vectors)
         };
         let mut search = ParallelTopK::new(&encode(&set.queries, "query")?, TOP)?;
-        for start in (0..set.corpus.len()).step_by(BLOCK) {
-            let rows = start..(start + BLOCK).min(set.corpus.len());
+        for rows in set.corpus.blocks(BLOCK) {
             let texts = rows.map(|row| set.corpus.get(row)).collect::<Result<Vec<String>>>()?;
             search.push(&encode(&texts, "document")?)?;
         }

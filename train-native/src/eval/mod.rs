@@ -10,6 +10,7 @@ mod light;
 mod logistic;
 pub mod metrics;
 mod random;
+mod range;
 mod recall;
 mod results;
 mod retrieval;
@@ -30,6 +31,7 @@ pub use kmeans::mini_batch_kmeans;
 pub use light::Light;
 pub use logistic::fit_predict;
 pub use random::{NumpyRandom, PythonRandom};
+pub use range::checked;
 pub use recall::{Judged, Recall, RecallLine};
 pub use results::{
     Line, ModelResults, Summary, TaskResult, markdown_table, plain_table, read_result,

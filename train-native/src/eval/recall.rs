@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::ndcg;
+use super::range::checked;
 use crate::interrupt;
 use crate::search::normalize;
 use crate::terminal::Terminal;
@@ -121,12 +122,15 @@ impl Recall {
                     });
                     each.sum::<f64>() / queries.len() as f64
                 };
+                let recall = recall.sum::<f64>() / queries.len() as f64;
+                let place = format!("{dimensions} dimensions in {}", precision.name());
+                let ndcg = judged.map(|judged| checked(&place, "nDCG@10", score(judged)));
                 lines.push(RecallLine {
                     dimensions,
                     precision: precision.name(),
                     bytes: precision.bytes(dimensions),
-                    recall: recall.sum::<f64>() / queries.len() as f64,
-                    ndcg_at_10: judged.map(score),
+                    recall: checked(&place, "recall", recall)?.unwrap_or_default(),
+                    ndcg_at_10: ndcg.transpose()?.flatten(),
                     ms,
                 });
                 bar.inc(1);

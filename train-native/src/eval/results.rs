@@ -2,14 +2,17 @@
 //! them, and the tables of people.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::range::checked;
 use super::task::{Outcome, Parts, Task, TaskKind};
 use crate::report::Page;
+use crate::text::{open, read_small};
 use crate::vectors::write_atomically;
 
 /// Folder of what bootstraps need, beside mteb's files.
@@ -34,16 +37,29 @@ pub struct TaskResult {
 
 impl TaskResult {
     /// The result of an outcome.
-    pub fn new(task: &Task, prompts: [String; 2], outcome: Outcome, seconds: f64) -> Self {
-        let defined = |(name, score): (String, f64)| (name, score.is_finite().then_some(score));
-        Self {
-            task: task.clone(),
-            split: outcome.split,
-            prompts,
-            scores: outcome.scores.into_iter().map(defined).collect(),
-            seconds,
-            parts: outcome.parts,
+    ///
+    /// # Errors
+    /// A score outside its measure's range, or a part that is no number.
+    pub fn new(task: &Task, prompts: [String; 2], outcome: Outcome, seconds: f64) -> Result<Self> {
+        let Outcome { scores, parts, split } = outcome;
+        let scores = scores.into_iter().map(|(name, score)| {
+            let score = checked(&task.name, &name, score)?;
+            Ok((name, score))
+        });
+        let scores = scores.collect::<Result<_>>()?;
+        if !parts.finite() {
+            bail!("{}: a query, text or pair has a score that is no number", task.name);
         }
+        Ok(Self { task: task.clone(), split, prompts, scores, seconds, parts })
+    }
+
+    /// A result that was kept, which holds what [`TaskResult::new`] lets through.
+    fn of_json(bytes: &[u8]) -> Result<Self> {
+        let kept: Self = serde_json::from_slice(bytes)?;
+        for (name, score) in &kept.scores {
+            checked(&kept.task.name, name, score.unwrap_or(0.0))?;
+        }
+        Ok(kept)
     }
 
     /// The score that counts.
@@ -115,14 +131,26 @@ fn file_name(task: &str) -> String {
     task.replace(|c: char| !c.is_alphanumeric() && !"-_.".contains(c), "_")
 }
 
+/// A kept file, whose size is that of its parts: a few numbers a query, text or pair.
+fn read_kept(path: &Path) -> Result<Vec<u8>> {
+    const MOST: u64 = 1 << 30;
+    let label = || path.display().to_string();
+    let mut bytes = Vec::new();
+    open(path)?.take(MOST + 1).read_to_end(&mut bytes).with_context(label)?;
+    if bytes.len() as u64 > MOST {
+        bail!("{}: is larger than any result; remove it", label());
+    }
+    Ok(bytes)
+}
+
 /// The kept result of a task, where it is there and the task and its prompts were the same.
 pub fn read_result(folder: &Path, task: &Task, prompts: &[String; 2]) -> Option<TaskResult> {
     let name = format!("{}.json", file_name(&task.name));
     if !folder.join(&name).is_file() {
         return None;
     }
-    let bytes = std::fs::read(folder.join(PARTS).join(name)).ok()?;
-    let found: TaskResult = serde_json::from_slice(&bytes).ok()?;
+    let bytes = read_kept(&folder.join(PARTS).join(name)).ok()?;
+    let found = TaskResult::of_json(&bytes).ok()?;
     (found.task == *task && found.prompts == *prompts).then_some(found)
 }
 
@@ -165,14 +193,24 @@ pub fn read_results(folder: &Path) -> Result<ModelResults> {
         let path = entry?.path();
         if path.extension().is_some_and(|ending| ending == "json") {
             let place = || path.display().to_string();
-            let bytes = std::fs::read(&path).with_context(place)?;
-            tasks.push(serde_json::from_slice::<TaskResult>(&bytes).with_context(place)?);
+            let bytes = read_kept(&path)?;
+            let kept = TaskResult::of_json(&bytes).with_context(place)?;
+            if let Some(same) =
+                tasks.iter().find(|other: &&TaskResult| other.task.name == kept.task.name)
+            {
+                bail!(
+                    "{}: the task {} is in another file too; remove one",
+                    place(),
+                    same.task.name
+                );
+            }
+            tasks.push(kept);
         }
     }
     tasks.sort_by(|a, b| (a.task.kind, &a.task.name).cmp(&(b.task.kind, &b.task.name)));
-    let meta: Value = std::fs::read(at.join("model_meta.json"))
+    let meta: Value = read_small(&at.join("model_meta.json"))
         .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .and_then(|text| serde_json::from_str(&text).ok())
         .unwrap_or_default();
     let text = |name: &str| meta[name].as_str().unwrap_or_default().to_string();
     let model = match text("name") {

@@ -113,14 +113,18 @@ impl Run<'_> {
             Some(light) => light.reduce(set),
             None => Ok(set),
         };
-        let evaluation =
-            Evaluation { encoder: self.encoder, prompts: prompts.clone(), reduce: &reduce };
+        let evaluation = Evaluation {
+            encoder: self.encoder,
+            prompts: prompts.clone(),
+            reduce: &reduce,
+            terminal: self.terminal,
+        };
         let outcome = evaluate(task, &source, &evaluation)?;
         if !outcome.scores.contains_key(task.main_score()) {
             let known: Vec<&str> = outcome.scores.keys().map(String::as_str).collect();
             bail!("no score {:?}; there are {}", task.main_score(), known.join(", "));
         }
-        let result = TaskResult::new(task, prompts, outcome, start.elapsed().as_secs_f64());
+        let result = TaskResult::new(task, prompts, outcome, start.elapsed().as_secs_f64())?;
         if let Some(folder) = &self.folder {
             write_result(folder, &result).map_err(NotKept)?;
         }

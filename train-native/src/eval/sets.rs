@@ -1,7 +1,6 @@
 //! The sets on which a run is measured while it trains.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -11,6 +10,7 @@ use kiln_core::kernels::Kernels;
 
 use super::metrics::spearman;
 use super::ndcg;
+use super::range::checked;
 use crate::data::corpus::{Corpus, CorpusSize};
 use crate::data::{BeirFolder, Row, RowFormat};
 use crate::embedding::{BLOCK, embed_texts};
@@ -40,7 +40,7 @@ impl Measured {
     ///
     /// # Errors
     /// Files that cannot be read, or that are neither a BEIR folder nor scored pairs.
-    pub fn open(set: &EvaluationSet, folder: &Path, seed: u64) -> Result<Self> {
+    pub fn open(set: &EvaluationSet, folder: &Path, seed: u64, terminal: Terminal) -> Result<Self> {
         let name = set.name.clone();
         let retrieval = |folder| Kind::Retrieval(folder);
         let kind = if set.path == "made-up:test" {
@@ -48,7 +48,7 @@ impl Measured {
         } else {
             let path = folder.join(&set.path);
             if path.is_dir() {
-                retrieval(BeirFolder::read(&path, &set.split, set.limit)?)
+                retrieval(BeirFolder::read(&path, &set.split, set.limit, terminal)?)
             } else {
                 pairs(&path, set.limit).with_context(|| format!("evaluation set {name:?}"))?
             }
@@ -78,14 +78,13 @@ impl Measured {
                 let vectors = embed(texts, "query")?;
                 let found: Vec<f64> =
                     vectors.chunks(2).map(|pair| f64::from(cosine(&pair[0], &pair[1]))).collect();
-                let rho = spearman(&found, scores);
                 // Equal scores everywhere (a model at its start) rank nothing.
-                Ok(if rho.is_nan() { 0.0 } else { rho })
+                self.checked(spearman(&found, scores))
             }
             Kind::Retrieval(set) => {
                 let mut search = TopK::new(&embed(&set.queries, "query")?, DEPTH)?;
                 let bar = terminal.progress(set.corpus.len() as u64, &self.name);
-                for block in blocks(set.corpus.len()) {
+                for block in set.corpus.blocks(BLOCK) {
                     let texts = block.map(|row| set.corpus.get(row)).collect::<Result<Vec<_>>>()?;
                     search.push(&embed(&texts, "document")?)?;
                     bar.inc(texts.len() as u64);
@@ -97,15 +96,15 @@ impl Measured {
                     let ranking: Vec<usize> = hits.iter().map(|hit| hit.row).collect();
                     ndcg(&ranking, grades, absent, DEPTH)
                 });
-                Ok(scores.sum::<f64>() / hits.len().max(1) as f64)
+                self.checked(scores.sum::<f64>() / hits.len().max(1) as f64)
             }
         }
     }
-}
 
-/// Ranges of rows that are embedded together.
-fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..rows).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(rows))
+    /// A score that is one; 0 where it is not defined.
+    fn checked(&self, score: f64) -> Result<f64> {
+        Ok(checked(&self.name, self.metric, score)?.unwrap_or(0.0))
+    }
 }
 
 fn made_up(seed: u64, limit: Option<usize>) -> Result<BeirFolder> {

@@ -13,7 +13,7 @@ use globset::GlobBuilder;
 use serde::Deserialize;
 
 use crate::hub::HubDataSet;
-use crate::text::{Columns, TextFile, names_below};
+use crate::text::{Columns, TextFile, names_below, read_small};
 
 /// Endings of files that hold rows.
 const ENDINGS: [&str; 6] = ["jsonl", "json", "ndjson", "csv", "tsv", "parquet"];
@@ -147,7 +147,7 @@ impl Source {
     pub fn local(path: &Path) -> Result<Self> {
         if path.is_dir() {
             Ok(Self::Folder(path.to_path_buf()))
-        } else if path.is_file() {
+        } else if path.exists() {
             Ok(Self::File(path.to_path_buf()))
         } else {
             Err(Missing(format!("{}: no such file or folder", path.display())).into())
@@ -161,7 +161,7 @@ impl Source {
     pub fn hub(repo: HubDataSet) -> Result<Self> {
         let names = repo.names()?;
         let readme = match names.iter().any(|name| name == "README.md") {
-            true => std::fs::read_to_string(repo.file("README.md")?).unwrap_or_default(),
+            true => read_small(&repo.file("README.md")?).unwrap_or_default(),
             false => String::new(),
         };
         Ok(Self::Hub { repo: Box::new(repo), names, card: Card::parse(&readme) })

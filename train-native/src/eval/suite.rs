@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::task::Task;
+use crate::text::read_small;
 
 /// Every task that the shipped suites name, with its place on the Hub.
 const CATALOGUE: &str = include_str!("../../suites/mteb.toml");
@@ -59,11 +60,11 @@ impl Suite {
             return Self::parse(name, text);
         }
         let path = Path::new(name);
-        if !path.is_file() {
+        if !path.exists() {
             let known: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
             bail!("{name}: neither a suite file nor one of {}", known.join(", "));
         }
-        let text = std::fs::read_to_string(path).with_context(|| name.to_string())?;
+        let text = read_small(path)?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         Self::parse(&stem, &text).with_context(|| name.to_string())
     }

@@ -271,6 +271,16 @@ impl Parts {
         self.len() == 0
     }
 
+    /// Whether all of them are numbers.
+    pub fn finite(&self) -> bool {
+        let all = |values: &[f64]| values.iter().all(|value| value.is_finite());
+        match self {
+            Self::Mean { values } => all(values),
+            Self::Spearman { found, gold } => all(found) && all(gold),
+            Self::AveragePrecision { scores, .. } => scores.iter().all(|scores| all(scores)),
+        }
+    }
+
     /// The score of some of the parts, by number, each as often as it is named.
     pub fn score(&self, rows: &[usize]) -> f64 {
         use super::metrics::{average_precision, spearman};

@@ -8,6 +8,9 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 
 use super::metrics::Ranking;
+use super::range::checked;
+use crate::data::MOST_GRADE;
+use crate::text::{Stream, TextFile};
 
 /// Depths of precision and recall, and of cut measures.
 const DEPTHS: [usize; 9] = [5, 10, 15, 20, 30, 100, 200, 500, 1000];
@@ -123,10 +126,10 @@ impl Measure {
             "iprec_at_recall" => match parameters {
                 None => shares(&[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]),
                 Some(parameters) => {
-                    let wanted = parameters.split(',').map(str::parse::<f64>);
-                    shares(
-                        &wanted.collect::<Result<Vec<_>, _>>().with_context(|| text.to_string())?,
-                    )
+                    let inside = |share: &f64| (0.0..=1.0).contains(share);
+                    let share = |text: &str| text.parse().ok().filter(inside);
+                    let wanted: Option<Vec<f64>> = parameters.split(',').map(share).collect();
+                    shares(&wanted.with_context(|| format!("{text}: a share is 0 to 1"))?)
                 }
             },
             "P" => at(name, Ranking::precision, &depths(&DEPTHS)?),
@@ -142,7 +145,21 @@ impl Measure {
         })
     }
 
-    fn of(&self, ranking: &Ranking) -> f64 {
+    /// A value that is one.
+    fn checked(&self, query: &str, value: f64) -> Result<f64> {
+        match self.kind {
+            Kind::Count(_) | Kind::RunId => Ok(value),
+            _ => Ok(checked(query, &self.name, value)?.unwrap_or_default()),
+        }
+    }
+
+    /// The value of a query.
+    fn of(&self, query: &str, ranking: &Ranking) -> Result<f64> {
+        self.checked(query, self.raw(ranking))
+    }
+
+    /// What is averaged over the queries.
+    fn raw(&self, ranking: &Ranking) -> f64 {
         match self.kind {
             Kind::Count(of) | Kind::Mean(of) => of(ranking),
             Kind::MeanAt(of, depth) => of(ranking, depth),
@@ -153,13 +170,15 @@ impl Measure {
         }
     }
 
-    fn over(&self, rankings: &[(String, Ranking)]) -> f64 {
-        let sum: f64 = rankings.iter().map(|(_, ranking)| self.of(ranking)).sum();
-        match self.kind {
+    /// The value of all queries.
+    fn over(&self, rankings: &[(String, Ranking)]) -> Result<f64> {
+        let sum: f64 = rankings.iter().map(|(_, ranking)| self.raw(ranking)).sum();
+        let value = match self.kind {
             Kind::Count(_) => sum,
             Kind::GeometricMean => (sum / rankings.len() as f64).exp(),
             _ => sum / rankings.len() as f64,
-        }
+        };
+        self.checked("all", value)
     }
 
     fn write(&self, text: &mut String, query: &str, value: f64) {
@@ -181,96 +200,118 @@ impl Measure {
 pub struct Evaluated {
     run: String,
     rankings: Vec<(String, Ranking)>,
+    repeated: usize,
 }
 
-/// The words of the lines of a file.
-fn lines(path: &Path, columns: usize, what: &str) -> Result<Vec<(usize, Vec<String>)>> {
-    let label = path.display().to_string();
-    let text = if label == "-" {
-        std::io::read_to_string(std::io::stdin()).context("standard input")?
-    } else {
-        std::fs::read_to_string(path).with_context(|| label.clone())?
-    };
-    let mut found = Vec::new();
-    for (at, line) in text.lines().enumerate() {
+/// The words of the lines of a file, with the lines' numbers.
+fn lines(
+    file: &TextFile,
+    columns: usize,
+    what: &'static str,
+) -> Result<Stream<(usize, Vec<String>)>> {
+    let label = file.label.clone();
+    let words = file.numbered()?.map(move |line| {
+        let (number, line) = line?;
         let words: Vec<String> = line.split_whitespace().map(String::from).collect();
-        if words.is_empty() {
-            continue;
+        if !words.is_empty() && words.len() != columns {
+            bail!("{label}:{number}: {} words, a line of {what}", words.len());
         }
-        if words.len() != columns {
-            bail!("{label}:{}: {} words, a line of {what}", at + 1, words.len());
+        Ok((number, words))
+    });
+    Ok(Box::new(words.filter(|line| !line.as_ref().is_ok_and(|(_, words)| words.is_empty()))))
+}
+
+/// What a query's documents were given, and in which line.
+type Given = BTreeMap<String, HashMap<String, (f64, usize)>>;
+
+/// Numbers by query and document of a file, whose lines say each at `at`, no larger than `most`; the
+/// number of lines that say again what one before them says; and the last word of the last line.
+fn numbers(
+    path: &Path,
+    columns: usize,
+    what: &'static str,
+    (name, at, most): (&str, usize, f64),
+) -> Result<(Given, usize, String)> {
+    let file = TextFile::of_lines(path)?;
+    let mut given = Given::new();
+    let (mut repeated, mut last) = (0, String::new());
+    for line in lines(&file, columns, what)? {
+        let (line, words) = line?;
+        let place = || format!("{}:{line}", file.label);
+        let (query, document, number) = (&words[0], &words[2], &words[at]);
+        let number: f64 =
+            number.parse().ok().filter(|found: &f64| found.abs() <= most).with_context(|| {
+                format!("{}: the {name} is {number:?}, not a number up to {most:e}", place())
+            })?;
+        let of_query = given.entry(query.clone()).or_default();
+        match of_query.get(document) {
+            None => _ = of_query.insert(document.clone(), (number, line)),
+            Some((same, _)) if *same == number => repeated += 1,
+            Some((other, before)) => bail!(
+                "{}: {document} is there twice for {query}, with the {name} {number} here and {other} in line \
+                 {before}; keep one of them",
+                place()
+            ),
         }
-        found.push((at + 1, words));
+        last.clone_from(&words[columns - 1]);
     }
-    if found.is_empty() {
-        bail!("{label}: the file is empty");
+    if given.is_empty() {
+        bail!("{}: the file is empty", file.label);
     }
-    Ok(found)
+    Ok((given, repeated, last))
 }
 
 impl Evaluated {
     /// Reads judgements (`query iteration document grade`) and a run (`query Q0 document rank score
     /// name`). Ranks come from the scores, as in trec_eval; queries without judgements are left
-    /// out. With `complete`, judged queries that the run lacks count as 0.
+    /// out. With `complete`, judged queries that the run lacks count as 0. Of lines that say the same
+    /// of a query's document one counts.
     ///
     /// # Errors
-    /// Lines of another form, a document twice for a query, or no query in common.
+    /// Lines of another form, a document that a query has twice with different numbers, or no query
+    /// in common.
     pub fn read(qrels: &Path, run: &Path, complete: bool, level: f64) -> Result<Self> {
-        let mut judged: BTreeMap<String, HashMap<String, f64>> = BTreeMap::new();
-        let place = |path: &Path, line: usize| format!("{}:{line}", path.display());
-        for (line, words) in lines(qrels, 4, "judgements has 4: query, iteration, document, grade")?
-        {
-            let [query, _, document, grade] = &words[..] else { continue };
-            let grade: f64 = grade
-                .parse()
-                .with_context(|| format!("{}: the grade is {grade:?}", place(qrels, line)))?;
-            if judged.entry(query.clone()).or_default().insert(document.clone(), grade).is_some() {
-                bail!("{}: {document} is judged twice for {query}", place(qrels, line));
-            }
-        }
-        let mut found: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
-        let mut name = String::new();
+        let form = "judgements has 4: query, iteration, document, grade";
+        let (judged, twice_judged, _) = numbers(qrels, 4, form, ("grade", 3, MOST_GRADE))?;
         let form = "a run has 6: query, Q0, document, rank, score, name";
-        let mut seen = std::collections::HashSet::new();
-        for (line, words) in lines(run, 6, form)? {
-            let [query, _, document, _, score, tag] = &words[..] else { continue };
-            let score: f64 = score
-                .parse()
-                .ok()
-                .filter(|score: &f64| !score.is_nan())
-                .with_context(|| format!("{}: the score is {score:?}", place(run, line)))?;
-            if !seen.insert((query.clone(), document.clone())) {
-                bail!("{}: {document} is there twice for {query}", place(run, line));
-            }
-            found.entry(query.clone()).or_default().push((document.clone(), score));
-            name.clone_from(tag);
-        }
+        let (found, twice_found, name) = numbers(run, 6, form, ("score", 4, f64::MAX))?;
+        let nothing = HashMap::new();
         let mut rankings = Vec::new();
         for (query, grades) in &judged {
             let documents = match found.get(query) {
-                Some(documents) => documents.as_slice(),
-                None if complete => &[],
+                Some(documents) => documents,
+                None if complete => &nothing,
                 None => continue,
             };
-            let documents = documents.iter().map(|(id, score)| (id.as_str(), *score)).collect();
-            let grade = |id: &str| grades.get(id).copied();
-            let mut ranking = Ranking::of(documents, grade, grades.values().copied());
+            let documents =
+                documents.iter().map(|(id, (score, _))| (id.as_str(), *score)).collect();
+            let grade = |id: &str| grades.get(id).map(|(grade, _)| *grade);
+            let judged = grades.values().map(|(grade, _)| *grade);
+            let mut ranking = Ranking::of(documents, grade, judged);
             ranking.level = level;
             rankings.push((query.clone(), ranking));
         }
         if rankings.is_empty() {
             bail!("{}: no query of the run is judged in {}", run.display(), qrels.display());
         }
-        Ok(Self { run: name, rankings })
+        Ok(Self { run: name, rankings, repeated: twice_judged + twice_found })
+    }
+
+    /// Lines that say again what one before them says.
+    pub fn repeated(&self) -> usize {
+        self.repeated
     }
 
     /// The lines that trec_eval prints.
-    pub fn to_text(&self, measures: &[Measure], each_query: bool) -> String {
+    ///
+    /// # Errors
+    /// A value outside its measure's range.
+    pub fn to_text(&self, measures: &[Measure], each_query: bool) -> Result<String> {
         let mut text = String::new();
         if each_query {
             for (query, ranking) in &self.rankings {
                 for measure in measures.iter().filter(|measure| measure.of_queries()) {
-                    measure.write(&mut text, query, measure.of(ranking));
+                    measure.write(&mut text, query, measure.of(query, ranking)?);
                 }
             }
         }
@@ -279,31 +320,37 @@ impl Evaluated {
                 let _ = writeln!(text, "{:<22}\tall\t{}", measure.name, self.run);
                 continue;
             }
-            measure.write(&mut text, "all", measure.over(&self.rankings));
+            measure.write(&mut text, "all", measure.over(&self.rankings)?);
         }
-        text
+        Ok(text)
     }
 
     /// Measures by name; with `each_query` also of each query.
-    pub fn to_json(&self, measures: &[Measure], each_query: bool) -> Value {
+    ///
+    /// # Errors
+    /// A value outside its measure's range.
+    pub fn to_json(&self, measures: &[Measure], each_query: bool) -> Result<Value> {
         let all: Map<String, Value> = measures
             .iter()
             .filter(|measure| !matches!(measure.kind, Kind::RunId))
-            .map(|measure| (measure.name.clone(), json!(measure.over(&self.rankings))))
-            .collect();
+            .map(|measure| Ok((measure.name.clone(), json!(measure.over(&self.rankings)?))))
+            .collect::<Result<_>>()?;
         let mut value = json!({ "runid": self.run, "all": all });
         if each_query {
-            let of = |ranking: &Ranking| -> Map<String, Value> {
+            let of = |id: &String, ranking: &Ranking| -> Result<Value> {
                 let measures = measures.iter().filter(|measure| measure.of_queries());
-                measures.map(|measure| (measure.name.clone(), json!(measure.of(ranking)))).collect()
+                let values: Result<Map<String, Value>> = measures
+                    .map(|measure| Ok((measure.name.clone(), json!(measure.of(id, ranking)?))))
+                    .collect();
+                Ok(values?.into())
             };
             let queries: Map<String, Value> = self
                 .rankings
                 .iter()
-                .map(|(id, ranking)| (id.clone(), of(ranking).into()))
-                .collect();
+                .map(|(id, ranking)| Ok((id.clone(), of(id, ranking)?)))
+                .collect::<Result<_>>()?;
             value["queries"] = queries.into();
         }
-        value
+        Ok(value)
     }
 }

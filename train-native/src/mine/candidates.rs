@@ -10,6 +10,7 @@ use kiln_core::index::{Hit, TopK, dot};
 use kiln_core::kernels::Kernels;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::data::{DataSet, Store, text_hash};
 use crate::embedding::{BLOCK, embed_texts};
@@ -43,10 +44,32 @@ pub struct Query {
 pub struct Scored {
     /// The teacher.
     pub model: String,
+    /// A number for the examples and the corpus ([`data_hash`]).
+    pub data: String,
     /// Texts of the corpus.
     pub corpus: usize,
     /// Each example's candidates.
     pub queries: Vec<Query>,
+}
+
+/// A number for the examples and the corpus, whose rows the scores name.
+///
+/// # Errors
+/// The temporary files cannot be read.
+pub fn data_hash(set: &DataSet, corpus: &Store) -> Result<String> {
+    let mut hash = Xxh3::new();
+    let mut add = |text: &str| {
+        hash.update(&(text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
+    };
+    for at in 0..set.len() {
+        let example = set.get(at)?;
+        [&example.query].into_iter().chain(&example.pos).for_each(|text| add(text));
+    }
+    for row in 0..corpus.len() {
+        add(&corpus.get::<String>(row)?);
+    }
+    Ok(format!("{:032x}", hash.digest128()))
 }
 
 /// Prompts of a teacher.
@@ -73,9 +96,8 @@ pub fn search<B: Kernels>(
     let mut positive_scores = Vec::new();
     let mut known: Vec<HashSet<u128>> = Vec::new();
     let bar = terminal.progress(set.len() as u64, "queries");
-    for start in (0..set.len()).step_by(BLOCK) {
-        let examples: Vec<_> =
-            (start..(start + BLOCK).min(set.len())).map(|at| set.get(at)).collect::<Result<_>>()?;
+    for block in set.examples.blocks(BLOCK) {
+        let examples: Vec<_> = block.map(|at| set.get(at)).collect::<Result<_>>()?;
         let texts: Vec<&String> = examples.iter().map(|example| &example.query).collect();
         let vectors = embed_texts(embedder, &texts, &as_query, |_| {})?;
         let positives: Vec<&String> = examples.iter().flat_map(|example| &example.pos).collect();
@@ -100,10 +122,8 @@ pub fn search<B: Kernels>(
     drop(queries);
     let mut hashes: Vec<u128> = Vec::with_capacity(corpus.len());
     let bar = terminal.progress(corpus.len() as u64, "corpus");
-    for start in (0..corpus.len()).step_by(BLOCK) {
-        let texts: Vec<String> = (start..(start + BLOCK).min(corpus.len()))
-            .map(|row| corpus.get(row))
-            .collect::<Result<_>>()?;
+    for rows in corpus.blocks(BLOCK) {
+        let texts: Vec<String> = rows.map(|row| corpus.get(row)).collect::<Result<_>>()?;
         hashes.extend(texts.iter().map(|text| text_hash(text)));
         let vectors = embed_texts(embedder, &texts, &as_document, |_| {})?;
         searches.par_iter_mut().try_for_each(|search| search.push(&vectors))?;
@@ -129,12 +149,14 @@ pub fn search<B: Kernels>(
                 .collect(),
         })
         .collect();
-    Ok(Scored { model: model.into(), corpus: corpus.len(), queries })
+    let data = data_hash(set, corpus)?;
+    Ok(Scored { model: model.into(), data, corpus: corpus.len(), queries })
 }
 
 #[derive(Serialize, Deserialize)]
 struct Header {
     model: String,
+    data: String,
     corpus: usize,
     queries: usize,
 }
@@ -147,6 +169,7 @@ pub fn write_scores(path: &Path, scored: &Scored) -> Result<()> {
     let mut lines = BufWriter::new(Vec::new());
     let header = Header {
         model: scored.model.clone(),
+        data: scored.data.clone(),
         corpus: scored.corpus,
         queries: scored.queries.len(),
     };
@@ -165,7 +188,9 @@ pub fn write_scores(path: &Path, scored: &Scored) -> Result<()> {
 ///
 /// # Errors
 /// Unreadable, or kept for other data.
-pub fn read_scores(path: &str, examples: usize, corpus: usize) -> Result<Scored> {
+pub fn read_scores(path: &str, set: &DataSet, corpus: &Store) -> Result<Scored> {
+    let data = data_hash(set, corpus)?;
+    let (examples, corpus) = (set.len(), corpus.len());
     let file = TextFile::open(path, Columns::required(&[]))?;
     let mut objects = file.objects()?;
     let first = objects.next().with_context(|| format!("{path}: is empty"))??;
@@ -179,14 +204,28 @@ pub fn read_scores(path: &str, examples: usize, corpus: usize) -> Result<Scored>
             header.corpus
         );
     }
+    if header.data != data {
+        bail!(
+            "{path}: was kept for other queries and texts, as many as these; run without --from-scores"
+        );
+    }
+    let mut seen = HashSet::new();
     let queries = objects
         .map(|object| {
             let object = object?;
-            let query: Query = serde_json::from_value(object.fields.into())
-                .with_context(|| format!("{path}:{}", object.number))?;
-            let rows = query.candidates.iter().all(|candidate| candidate.row < corpus);
-            if query.number >= examples || !rows {
-                bail!("{path}:{}: names a text that is not there", object.number);
+            let place = || format!("{path}:{}", object.number);
+            let query: Query = serde_json::from_value(object.fields.clone().into())
+                .with_context(|| format!("{}: no query's scores", place()))?;
+            let rows: HashSet<usize> = query.candidates.iter().map(|one| one.row).collect();
+            if query.number >= examples || rows.iter().any(|&row| row >= corpus) {
+                bail!("{}: names a text that is not there", place());
+            }
+            if !seen.insert(query.number) || rows.len() < query.candidates.len() {
+                bail!("{}: names a query or a text twice", place());
+            }
+            let scores = query.candidates.iter().map(|one| one.score);
+            if !scores.chain(query.positive_scores.iter().copied()).all(f32::is_finite) {
+                bail!("{}: has a score that is no number", place());
             }
             Ok(query)
         })
@@ -194,5 +233,5 @@ pub fn read_scores(path: &str, examples: usize, corpus: usize) -> Result<Scored>
     if queries.len() != examples {
         bail!("{path}: is cut short: {} of {examples} queries", queries.len());
     }
-    Ok(Scored { model: header.model, corpus, queries })
+    Ok(Scored { model: header.model, data, corpus, queries })
 }

@@ -62,10 +62,9 @@ pub fn granularity(
     let mut columns: Vec<Vec<f64>> = Vec::new();
     let (mut graded, mut queries) = (0, 0);
     let bar = terminal.progress(set.len().min(limit) as u64, "examples");
-    for start in (0..set.len().min(limit)).step_by(BLOCK / 4) {
-        let examples: Vec<Example> = (start..(start + BLOCK / 4).min(set.len()).min(limit))
-            .map(|at| set.get(at))
-            .collect::<Result<_>>()?;
+    for block in set.examples.blocks(BLOCK / 4).take_while(|block| block.start < limit) {
+        let examples: Vec<Example> =
+            (block.start..block.end.min(limit)).map(|at| set.get(at)).collect::<Result<_>>()?;
         bar.inc(examples.len() as u64);
         let examples: Vec<Example> =
             examples.into_iter().filter(|example| example.neg.len() >= least).collect();

@@ -1,41 +1,16 @@
 //! Reads texts from txt, JSONL, CSV, TSV and Parquet, plain or compressed (gz, zst), record by
 //! record, never the whole file in memory.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write as _};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::DataType;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-/// The error of a file whose rest cannot be read, as against a row that is wrong; no row follows.
-#[derive(Debug, thiserror::Error)]
-#[error("{place}: {cause}; the file is cut off or damaged")]
-pub struct Unreadable {
-    place: String,
-    cause: String,
-}
+use super::parquet::Table;
+use super::{Stream, csv, json, lines, numbered, open, parquet, spool};
 
-impl Unreadable {
-    fn at(place: impl std::fmt::Display, cause: impl std::fmt::Display) -> anyhow::Error {
-        Self { place: place.to_string(), cause: cause.to_string() }.into()
-    }
-}
-
-/// The items up to the first [`Unreadable`] error, which is the last.
-fn until_unreadable<T>(items: impl Iterator<Item = Result<T>>) -> impl Iterator<Item = Result<T>> {
-    let mut over = false;
-    items.take_while(move |item| {
-        let before = over;
-        over |= matches!(item, Err(error) if error.is::<Unreadable>());
-        !before
-    })
-}
-
-/// Items that are read one after another, each of which may fail.
-pub type Stream<T> = Box<dyn Iterator<Item = Result<T>>>;
+/// Largest window of zstd that is unpacked, as a power of 2: what its own tool takes by default.
+const WINDOW: u32 = 27;
 
 /// Format of a file of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,21 +36,37 @@ enum Packing {
     Zstd,
 }
 
+impl Packing {
+    /// Packing by a file's name, and the name without its ending.
+    fn of(name: &str) -> (&str, Self) {
+        match (name.strip_suffix(".gz"), name.strip_suffix(".zst")) {
+            (Some(name), _) => (name, Self::Gzip),
+            (_, Some(name)) => (name, Self::Zstd),
+            _ => (name, Self::Plain),
+        }
+    }
+}
+
+/// The last part of a path, in small letters.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
+}
+
 impl Format {
     /// Format and packing by the file's name.
     fn of(path: &Path) -> Result<(Self, Packing)> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-        let (name, packing) = match (name.strip_suffix(".gz"), name.strip_suffix(".zst")) {
-            (Some(name), _) => (name, Packing::Gzip),
-            (_, Some(name)) => (name, Packing::Zstd),
-            _ => (name.as_str(), Packing::Plain),
-        };
+        let name = file_name(path);
+        let (name, packing) = Packing::of(&name);
         let format = match name.rsplit('.').next().unwrap_or_default() {
             "txt" | "text" | "md" => Format::Lines,
             "jsonl" | "ndjson" | "json" => Format::JsonLines,
             "csv" => Format::Csv { separator: b',' },
             "tsv" => Format::Csv { separator: b'\t' },
-            "parquet" => Format::Parquet,
+            "parquet" if packing == Packing::Plain => Format::Parquet,
+            "parquet" => bail!(
+                "{}: Parquet is compressed inside; unpack it first (gzip -d, zstd -d)",
+                path.display()
+            ),
             _ => bail!(
                 "{}: unknown format; texts are read from .txt, .jsonl, .csv, .tsv and .parquet (plain, .gz or .zst)",
                 path.display()
@@ -139,6 +130,8 @@ pub struct TextFile {
     /// Name for messages.
     pub label: String,
     path: PathBuf,
+    /// Bytes when it was opened; what is written to it later is not read.
+    bytes: u64,
     format: Format,
     packing: Packing,
     columns: Columns,
@@ -150,42 +143,59 @@ impl TextFile {
     /// Opens a file; `-` is standard input: JSONL if its first character is `{`, else lines.
     ///
     /// # Errors
-    /// An unreadable path or an unknown format.
+    /// An unreadable path, no regular file, or an unknown format.
     pub fn open(path: &str, columns: Columns) -> Result<Self> {
         if path == "-" {
-            return Self::standard_input(columns);
+            let mut file = Self::standard_input(columns)?;
+            let mut start = Vec::new();
+            file.reader()?.take(1).read_to_end(&mut start)?;
+            if start == b"{" {
+                file.format = Format::JsonLines;
+            }
+            return Ok(file);
         }
         let path = PathBuf::from(path);
-        let label = path.display().to_string();
         let (format, packing) = Format::of(&path)?;
-        let data = std::fs::metadata(&path).with_context(|| label.clone())?;
-        if data.is_dir() {
-            bail!("{label}: is a folder; name a file of texts");
-        }
-        if data.len() == 0 {
-            bail!("{label}: the file is empty");
-        }
-        Ok(Self { label, path, format, packing, columns, _spool: None })
+        Self::new(path, format, packing, columns)
     }
 
+    /// Opens a file of lines whatever its name; `-` is standard input.
+    ///
+    /// # Errors
+    /// An unreadable path, or no regular file.
+    pub fn of_lines(path: &Path) -> Result<Self> {
+        let columns = Columns::required(&[]);
+        if path == Path::new("-") {
+            return Self::standard_input(columns);
+        }
+        let (_, packing) = Packing::of(&file_name(path));
+        Self::new(path.to_path_buf(), Format::Lines, packing, columns)
+    }
+
+    fn new(path: PathBuf, format: Format, packing: Packing, columns: Columns) -> Result<Self> {
+        let label = path.display().to_string();
+        let bytes = super::regular(&path)?.len();
+        if bytes == 0 {
+            bail!("{label}: the file is empty");
+        }
+        Ok(Self { label, path, bytes, format, packing, columns, _spool: None })
+    }
+
+    /// Standard input as lines.
     fn standard_input(columns: Columns) -> Result<Self> {
-        let mut spool = tempfile::NamedTempFile::new()
-            .context("cannot make a temporary file for standard input")?;
-        std::io::copy(&mut std::io::stdin().lock(), &mut spool).context("standard input")?;
-        spool.flush()?;
-        let mut first = [0; 1];
-        let read = File::open(spool.path())?.read(&mut first)?;
-        if read == 0 {
+        let file = spool::spool(std::io::stdin().lock())?;
+        let bytes = file.as_file().metadata().context(spool::LABEL)?.len();
+        if bytes == 0 {
             bail!("standard input is empty");
         }
-        let format = if first[0] == b'{' { Format::JsonLines } else { Format::Lines };
         Ok(Self {
-            label: "standard input".into(),
-            path: spool.path().to_path_buf(),
-            format,
+            label: spool::LABEL.into(),
+            path: file.path().to_path_buf(),
+            bytes,
+            format: Format::Lines,
             packing: Packing::Plain,
             columns,
-            _spool: Some(spool.into()),
+            _spool: Some(file.into()),
         })
     }
 
@@ -194,16 +204,18 @@ impl TextFile {
         self.format
     }
 
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Number of records.
     ///
     /// # Errors
     /// The first record that cannot be read.
     pub fn count(&self) -> Result<usize> {
         if self.format == Format::Parquet {
-            let file = File::open(&self.path).with_context(|| self.label.clone())?;
-            let reader = ParquetRecordBatchReaderBuilder::try_new(file)
-                .map_err(|e| anyhow!("{}: {e}", self.label))?;
-            return Ok(reader.metadata().file_metadata().num_rows().max(0) as usize);
+            return Ok(Table::open(&self.path, &self.label)?.rows());
         }
         let mut count = 0;
         for record in self.records()? {
@@ -218,160 +230,93 @@ impl TextFile {
     /// # Errors
     /// The file cannot be opened; later items may be errors that name the line.
     pub fn records(&self) -> Result<Stream<Record>> {
+        let label = self.label.clone();
         match self.format {
-            Format::Parquet if self.packing != Packing::Plain => {
-                bail!("{}: Parquet is compressed inside; unpack the outer compression", self.label)
-            }
             Format::Parquet => {
-                self.parquet(File::open(&self.path).with_context(|| self.label.clone())?)
+                parquet::records(Table::open(&self.path, &label)?, self.columns.clone())
             }
-            Format::Csv { separator } => self.csv(self.reader()?, separator),
-            _ => Ok(self.lines(BufReader::new(self.reader()?))),
+            Format::Csv { separator } => self.csv(separator),
+            Format::JsonLines => {
+                let columns = self.columns.clone();
+                Ok(Box::new(self.numbered()?.map(move |line| {
+                    let (number, line) = line?;
+                    json_record(&line, number, &columns)
+                        .with_context(|| format!("{label}:{number}"))
+                })))
+            }
+            Format::Lines => Ok(Box::new(self.texts()?.map(|line| {
+                let (number, line) = line?;
+                Ok(Record { number, id: None, fields: vec![line] })
+            }))),
         }
     }
 
-    /// The unpacked bytes.
-    fn reader(&self) -> Result<Box<dyn Read>> {
-        let file = File::open(&self.path).with_context(|| self.label.clone())?;
-        Ok(match self.packing {
-            Packing::Plain => Box::new(file),
-            Packing::Gzip => Box::new(flate2::read::MultiGzDecoder::new(file)),
-            Packing::Zstd => {
-                Box::new(zstd::Decoder::new(file).with_context(|| self.label.clone())?)
-            }
-        })
-    }
-
     /// The rows with all their fields, whatever the format: JSON objects, CSV and Parquet rows as
-    /// such, plain lines with the one field `text`. A row that is wrong is an error, and the rows after it still follow; after an
-    /// [`Unreadable`] error nothing follows.
+    /// such, plain lines with the one field `text`. A row that is wrong is an error, and the rows
+    /// after it still follow; after an [`super::Unreadable`] error nothing follows.
     ///
     /// # Errors
     /// A file that cannot be opened.
     pub fn objects(&self) -> Result<Stream<Object>> {
         let label = self.label.clone();
         Ok(match self.format {
-            Format::Lines => {
-                let lines = self.numbered(BufReader::new(self.reader()?));
-                Box::new(lines.map(|line| {
-                    let (number, line) = line?;
-                    let fields = [("text".to_string(), line.into())].into_iter().collect();
-                    Ok(Object { number, fields })
-                }))
-            }
-            Format::JsonLines => {
-                let lines = self.numbered(BufReader::new(self.reader()?));
-                Box::new(lines.map(move |line| {
-                    let (number, line) = line?;
-                    let place = || format!("{label}:{number}");
-                    let fields = serde_json::from_str(&line)
-                        .with_context(|| format!("{}: not a JSON object", place()))?;
-                    Ok(Object { number, fields })
-                }))
-            }
+            Format::Lines => Box::new(self.texts()?.map(|line| {
+                let (number, line) = line?;
+                let fields = [("text".to_string(), line.into())].into_iter().collect();
+                Ok(Object { number, fields })
+            })),
+            Format::JsonLines => Box::new(self.numbered()?.map(move |line| {
+                let (number, line) = line?;
+                let place = || format!("{label}:{number}: not a JSON object");
+                Ok(Object { number, fields: json::object(&line).with_context(place)? })
+            })),
             Format::Csv { separator } => {
-                let mut reader =
-                    csv::ReaderBuilder::new().delimiter(separator).from_reader(self.reader()?);
-                let header = reader.headers().with_context(|| label.clone())?.clone();
-                Box::new(until_unreadable(reader.into_records().map(move |row| {
-                    let row = row.map_err(|error| match error.is_io_error() {
-                        true => Unreadable::at(&label, error),
-                        false => anyhow!("{label}: {error}"),
-                    })?;
+                let (header, rows) = csv::rows(self.reader()?, separator, label)?;
+                Box::new(rows.map(move |row| {
+                    let (number, row) = row?;
                     let cells = header.iter().zip(row.iter());
-                    let value = |cell: &str| serde_json::Value::String(cell.to_string());
-                    Ok(Object {
-                        number: row.position().map_or(0, |position| position.line() as usize),
-                        fields: cells.map(|(name, cell)| (name.to_string(), value(cell))).collect(),
-                    })
-                })))
+                    let fields = cells.map(|(name, cell)| (name.to_string(), cell.into()));
+                    Ok(Object { number, fields: fields.collect() })
+                }))
             }
-            Format::Parquet => self.parquet_objects()?,
+            Format::Parquet => parquet::objects(Table::open(&self.path, &label)?)?,
         })
     }
 
-    fn parquet_objects(&self) -> Result<Stream<Object>> {
-        if self.packing != Packing::Plain {
-            bail!("{}: Parquet is compressed inside; unpack the outer compression", self.label);
+    /// The unpacked bytes behind a byte-order mark.
+    fn reader(&self) -> Result<Box<dyn BufRead>> {
+        let file = open::open(&self.path)?.take(self.bytes);
+        let label = &self.label;
+        match self.packing {
+            Packing::Plain => open::behind_mark(file, label),
+            Packing::Gzip => open::behind_mark(flate2::read::MultiGzDecoder::new(file), label),
+            Packing::Zstd => {
+                let mut decoder = zstd::Decoder::new(file).with_context(|| label.clone())?;
+                decoder.window_log_max(WINDOW).with_context(|| label.clone())?;
+                open::behind_mark(decoder, label)
+            }
         }
+    }
+
+    /// Lines with their numbers; of JSONL the blank ones left out, as they are nothing, where a
+    /// blank line of text is an empty text.
+    pub(crate) fn numbered(&self) -> Result<Stream<(usize, String)>> {
+        Ok(numbered(self.reader()?, self.label.clone(), self.format == Format::JsonLines))
+    }
+
+    /// Lines that are texts.
+    fn texts(&self) -> Result<Stream<(usize, String)>> {
         let label = self.label.clone();
-        let file = File::open(&self.path).with_context(|| label.clone())?;
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file)
-            .and_then(|builder| builder.build())
-            .map_err(|error| anyhow!("{label}: {error}"))?;
-        let mut number = 0;
-        Ok(Box::new(until_unreadable(reader.flat_map(move |batch| {
-            let rows = || -> Result<Vec<serde_json::Map<String, serde_json::Value>>> {
-                let mut writer = arrow::json::LineDelimitedWriter::new(Vec::new());
-                writer.write(&batch?)?;
-                writer.finish()?;
-                let bytes = writer.into_inner();
-                let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
-                Ok(lines.map(serde_json::from_slice).collect::<Result<_, _>>()?)
-            };
-            match rows() {
-                Err(error) => vec![Err(Unreadable::at(&label, format!("{error:#}")))],
-                Ok(rows) => rows
-                    .into_iter()
-                    .map(|fields| {
-                        number += 1;
-                        Ok(Object { number, fields })
-                    })
-                    .collect(),
-            }
-        }))))
-    }
-
-    /// Lines with their numbers; of JSONL the blank ones left out.
-    fn numbered(&self, mut reader: impl BufRead + 'static) -> Stream<(usize, String)> {
-        let (label, json) = (self.label.clone(), self.format == Format::JsonLines);
-        let mut number = 0;
-        let mut next = move || -> Result<Option<(usize, String)>> {
-            loop {
-                let mut line = Vec::new();
-                number += 1;
-                let read = reader
-                    .read_until(b'\n', &mut line)
-                    .map_err(|error| Unreadable::at(format!("{label}:{number}"), error))?;
-                if read == 0 {
-                    return Ok(None);
-                }
-                while matches!(line.last(), Some(b'\n' | b'\r')) {
-                    line.pop();
-                }
-                let line = String::from_utf8(line).map_err(|error| {
-                    let at = error.utf8_error().valid_up_to();
-                    anyhow!(
-                        "{label}:{number}: invalid UTF-8 at byte {at}; convert the file to UTF-8"
-                    )
-                })?;
-                // A blank line of JSONL is nothing; a blank line of text is an empty text.
-                if json && line.trim().is_empty() {
-                    continue;
-                }
-                return Ok(Some((number, line)));
-            }
-        };
-        Box::new(until_unreadable(std::iter::from_fn(move || next().transpose())))
-    }
-
-    fn lines(&self, reader: impl BufRead + 'static) -> Stream<Record> {
-        let (label, columns, json) =
-            (self.label.clone(), self.columns.clone(), self.format == Format::JsonLines);
-        Box::new(self.numbered(reader).map(move |line| {
+        Ok(Box::new(self.numbered()?.map(move |line| {
             let (number, line) = line?;
-            if json {
-                json_record(&line, number, &columns).with_context(|| format!("{label}:{number}"))
-            } else {
-                Ok(Record { number, id: None, fields: vec![line] })
-            }
-        }))
+            lines::check_text(&line).with_context(|| format!("{label}:{number}"))?;
+            Ok((number, line))
+        })))
     }
 
-    fn csv(&self, reader: Box<dyn Read>, separator: u8) -> Result<Stream<Record>> {
+    fn csv(&self, separator: u8) -> Result<Stream<Record>> {
         let label = self.label.clone();
-        let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_reader(reader);
-        let header = reader.headers().with_context(|| label.clone())?.clone();
+        let (header, rows) = csv::rows(self.reader()?, separator, label.clone())?;
         let at = |column: &String| header.iter().position(|name| name == column);
         let mut wanted = Vec::new();
         for field in &self.columns.fields {
@@ -382,54 +327,25 @@ impl TextFile {
         }
         wanted.extend(self.columns.optional.iter().map(at));
         let id = at(&"_id".to_string()).or_else(|| at(&"id".to_string()));
-        Ok(Box::new(reader.into_records().map(move |row| {
-            let row = row.map_err(|error| anyhow!("{label}: {error}"))?;
+        Ok(Box::new(rows.map(move |row| {
+            let (number, row) = row?;
             let cell = |at: usize| row.get(at).unwrap_or_default().to_string();
             Ok(Record {
-                number: row.position().map_or(0, |position| position.line() as usize),
+                number,
                 id: id.map(cell),
                 fields: wanted.iter().map(|at| at.map(cell).unwrap_or_default()).collect(),
             })
         })))
     }
-
-    fn parquet(&self, file: File) -> Result<Stream<Record>> {
-        let label = self.label.clone();
-        let failed = |label: &str, error: &dyn std::fmt::Display| anyhow!("{label}: {error}");
-        let builder =
-            ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| failed(&label, &e))?;
-        let known: Vec<String> =
-            builder.schema().fields().iter().map(|field| field.name().clone()).collect();
-        if let Some(absent) = self.columns.fields.iter().find(|field| !known.contains(field)) {
-            bail!("{label}: no column {absent:?}; the file has {}", known.join(", "));
-        }
-        let reader = builder.build().map_err(|e| failed(&label, &e))?;
-        let columns = self.columns.clone();
-        let mut row = 0;
-        let rows = reader.flat_map(move |batch| -> Vec<Result<Record>> {
-            match batch {
-                Ok(batch) => (0..batch.num_rows())
-                    .map(|at| {
-                        row += 1;
-                        parquet_record(&batch, at, row, &columns)
-                            .with_context(|| format!("{label}: row {row}"))
-                    })
-                    .collect(),
-                Err(error) => vec![Err(failed(&label, &error))],
-            }
-        });
-        Ok(Box::new(rows))
-    }
 }
 
 fn json_record(line: &str, number: usize, columns: &Columns) -> Result<Record> {
-    let value: serde_json::Value = serde_json::from_str(line).context("not valid JSON")?;
-    let object = value.as_object().context("not a JSON object")?;
+    let object = json::object(line).context("not a JSON object")?;
     let text = |field: &String| match object.get(field) {
         Some(serde_json::Value::String(text)) => Ok(Some(text.clone())),
         Some(serde_json::Value::Null) | None => Ok(None),
         Some(serde_json::Value::Number(number)) => Ok(Some(number.to_string())),
-        Some(other) => Err(anyhow!("the field {field:?} is {other}, not a text")),
+        Some(other) => Err(anyhow!("the field {field:?} is {}, not a text", short(other))),
     };
     let mut fields = Vec::new();
     for field in &columns.fields {
@@ -442,49 +358,17 @@ fn json_record(line: &str, number: usize, columns: &Columns) -> Result<Record> {
     for field in &columns.optional {
         fields.push(text(field)?.unwrap_or_default());
     }
-    let id = ["_id", "id"].iter().find_map(|key| object.get(*key)).map(|id| match id {
-        serde_json::Value::String(id) => id.clone(),
-        other => other.to_string(),
-    });
+    let id = ["_id", "id"].iter().find_map(|key| object.get(*key)).filter(|id| !id.is_null());
+    let id = id.map(|id| id.as_str().map_or_else(|| id.to_string(), String::from));
     Ok(Record { number, id, fields })
 }
 
-fn parquet_record(
-    batch: &RecordBatch,
-    at: usize,
-    number: usize,
-    columns: &Columns,
-) -> Result<Record> {
-    let text = |name: &str| -> Result<Option<String>> {
-        let Some(column) = batch.column_by_name(name) else {
-            return Ok(None);
-        };
-        if column.is_null(at) {
-            return Ok(None);
-        }
-        Ok(Some(match column.data_type() {
-            DataType::Utf8 => column.as_string::<i32>().value(at).to_string(),
-            DataType::LargeUtf8 => column.as_string::<i64>().value(at).to_string(),
-            DataType::Utf8View => column.as_string_view().value(at).to_string(),
-            DataType::Int64 => {
-                column.as_primitive::<arrow::datatypes::Int64Type>().value(at).to_string()
-            }
-            DataType::Int32 => {
-                column.as_primitive::<arrow::datatypes::Int32Type>().value(at).to_string()
-            }
-            other => bail!("the column {name:?} is {other}, not text"),
-        }))
-    };
-    let mut fields = Vec::new();
-    for field in &columns.fields {
-        fields.push(text(field)?.with_context(|| format!("the column {field:?} is null"))?);
+/// A value for a message, which one line should hold.
+pub(crate) fn short(value: &serde_json::Value) -> String {
+    const MOST: usize = 80;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
     }
-    for field in &columns.optional {
-        fields.push(text(field)?.unwrap_or_default());
-    }
-    let id = match text("_id")? {
-        Some(id) => Some(id),
-        None => text("id").unwrap_or(None),
-    };
-    Ok(Record { number, id, fields })
 }

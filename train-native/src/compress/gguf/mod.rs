@@ -5,29 +5,27 @@
 //! and rounded again. Tokenizer, prompts and pooling head are read from the folder that the model was
 //! made from: GGUF keeps the first in a form of its own and the last as a number, if at all.
 
+mod blocks;
 mod header;
 mod names;
 mod numbers;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
-use candle_core::Device;
-use candle_core::quantized::QTensor;
-use candle_core::quantized::gguf_file::{Content, TensorInfo};
 use kiln_core::checkpoint::{
     Files, Folder, LoadOptions, ReadSeek, SelfTest, StoredTensor, load, read_architecture, save,
     write_tensors,
 };
 use serde::Serialize;
 
-use self::header::check_header;
+use self::header::{ARCHITECTURE, Header, POOLING, TensorInfo};
 use self::names::{OF_OTHER_TASKS, fits, our_name};
-use self::numbers::convert;
+use self::numbers::{Packed, convert};
 use super::StoragePlan;
 use crate::device::Cpu;
 use crate::interrupt;
@@ -73,13 +71,11 @@ pub fn import_gguf(
 ) -> Result<ImportedModel> {
     let label = file.display().to_string();
     let config = read_architecture(base)?.config;
-    let mut reader = BufReader::new(File::open(file).with_context(|| label.clone())?);
-    let length = reader.get_ref().metadata().with_context(|| label.clone())?.len();
-    check_header(&mut reader, length).with_context(|| label.clone())?;
-    let content = Content::read(&mut reader)
-        .map_err(|error| anyhow::anyhow!("{label}: not GGUF, or cut short: {}", plain(&error)))?;
-    let architecture = text(&content, "general.architecture").unwrap_or_default();
-    if !fits(&architecture, config.family) {
+    let mut reader = crate::text::open(file)?;
+    let length = reader.metadata().with_context(|| label.clone())?.len();
+    let header = Header::read(&mut reader, length).with_context(|| label.clone())?;
+    let architecture = header.text(ARCHITECTURE).unwrap_or_default();
+    if !fits(architecture, config.family) {
         bail!(
             "{label}: holds a model of the architecture {architecture:?}, and {} one of {:?}; name the folder that \
              the GGUF was made from (bert, llama, qwen2 and qwen3 can be read)",
@@ -91,10 +87,9 @@ pub fn import_gguf(
     let mut tensors: BTreeMap<String, StoredTensor> = BTreeMap::new();
     let mut full: Vec<(String, StoredTensor)> = Vec::new();
     let mut lines: BTreeMap<(String, String), ImportLine> = BTreeMap::new();
-    let mut infos: Vec<(&String, &TensorInfo)> = content.tensor_infos.iter().collect();
-    infos.sort_by_key(|(_, info)| info.offset);
-    let bar = terminal.progress(infos.len() as u64, "tensors");
-    for (theirs, info) in infos {
+    let bar = terminal.progress(header.tensors.len() as u64, "tensors");
+    for info in &header.tensors {
+        let theirs = &info.name;
         if interrupt::asked() {
             return Err(kiln_core::Error::Cancelled.into());
         }
@@ -105,11 +100,10 @@ pub fn import_gguf(
             }
             bail!("{label}: has a tensor {theirs}, which no {architecture} of Kiln's has");
         };
-        let read = read_tensor(&content, info, &mut reader, length);
-        let packed = read.with_context(|| format!("{label}: {theirs}"))?;
-        let found = convert(&packed, &name, &architecture, &config, plan)
-            .with_context(|| format!("{label}: {theirs}"))?;
-        let kind = format!("{:?}", packed.dtype());
+        let place = || format!("{label}: {theirs}");
+        let packed = read_tensor(info, &mut reader).with_context(place)?;
+        let found = convert(&packed, &name, architecture, &config, plan).with_context(place)?;
+        let kind = info.kind.name.to_string();
         let line = lines.entry((kind.clone(), found.storage.clone())).or_insert(ImportLine {
             gguf: kind,
             storage: found.storage,
@@ -118,7 +112,7 @@ pub fn import_gguf(
             lost: 0.0,
         });
         line.tensors += 1;
-        line.numbers += packed.shape().elem_count();
+        line.numbers += info.shape.iter().product::<usize>();
         line.lost = line.lost.max(found.lost);
         full.push((name.clone(), found.full));
         tensors.insert(name, found.kept);
@@ -135,7 +129,7 @@ pub fn import_gguf(
     if reference.vectors.iter().flatten().any(|value| !value.is_finite()) {
         bail!("{label}: its weights give vectors that are not finite; download it again");
     }
-    pooling_agrees(&content, &architecture, embedder.model.pooling.config().name(), terminal);
+    pooling_agrees(&header, architecture, embedder.model.pooling.config().name(), terminal);
     let mut files = save(&embedder)?;
     let tensors: Vec<(String, StoredTensor)> = tensors.into_iter().collect();
     let weights = write_tensors(&tensors, &[("format", "pt")])?;
@@ -166,41 +160,17 @@ impl Folder for Overlay<'_> {
     }
 }
 
-/// Candle's error without the backtrace that it may carry.
-fn plain(error: &candle_core::Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_string()
-}
-
-fn text(content: &Content, key: &str) -> Option<String> {
-    content.metadata.get(key).and_then(|value| value.to_string().ok()).cloned()
-}
-
-/// Reads a tensor that lies inside the file.
-fn read_tensor(
-    content: &Content,
-    info: &TensorInfo,
-    reader: &mut BufReader<File>,
-    length: u64,
-) -> Result<QTensor> {
-    let dims = info.shape.dims();
-    let numbers = dims.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
-    let bytes = numbers.map(|numbers| {
-        (numbers / info.ggml_dtype.block_size()) as u128 * info.ggml_dtype.type_size() as u128
-    });
-    let start = u128::from(content.tensor_data_offset) + u128::from(info.offset);
-    match bytes {
-        Some(bytes) if start + bytes <= u128::from(length) => {}
-        _ => bail!("cut short: it would end behind the file's {length} bytes; download it again"),
-    }
-    info.read(reader, content.tensor_data_offset, &Device::Cpu)
-        .map_err(|error| anyhow::anyhow!("{}", plain(&error)))
+/// The bytes of a tensor, which lies inside the file.
+fn read_tensor(info: &TensorInfo, file: &mut File) -> Result<Packed> {
+    file.seek(SeekFrom::Start(info.start))?;
+    let mut data = vec![0; info.bytes];
+    file.read_exact(&mut data)?;
+    Ok(Packed { kind: info.kind, shape: info.shape.clone(), data })
 }
 
 /// Says so where the file names another pooling head than the folder.
-fn pooling_agrees(content: &Content, architecture: &str, pooling: &str, terminal: Terminal) {
-    let key = format!("{architecture}.pooling_type");
-    let said = content.metadata.get(&key).and_then(|value| value.to_u32().ok());
-    let named = match said {
+fn pooling_agrees(header: &Header, architecture: &str, pooling: &str, terminal: Terminal) {
+    let named = match header.number(&format!("{architecture}{POOLING}")) {
         Some(1) => "mean",
         Some(2) => "cls",
         Some(3) => "last_token",

@@ -63,7 +63,8 @@ pub(super) fn our_name(theirs: &str, decoder: bool) -> Option<String> {
         None => Some(format!("{}.{kind}", find(outside, stem)?)),
         Some(rest) => {
             let (layer, stem) = rest.split_once('.')?;
-            let layer: usize = layer.parse().ok()?;
+            // One spelling of a number only, so that no two tensors get the same name.
+            let layer = layer.parse::<usize>().ok().filter(|number| number.to_string() == layer)?;
             Some(format!("{layers}.{layer}.{}.{kind}", find(blocks, stem)?))
         }
     }
@@ -84,8 +85,13 @@ mod tests {
         );
         assert_eq!(decoder("blk.11.attn_q.weight").unwrap(), "layers.11.self_attn.q_proj.weight");
         assert_eq!(decoder("output_norm.weight").unwrap(), "norm.weight");
-        for wrong in ["blk.x.attn_q.weight", "blk.1.ffn_gate_exps.weight", "attn_q", "blk.1.weight"]
-        {
+        for wrong in [
+            "blk.x.attn_q.weight",
+            "blk.01.attn_q.weight",
+            "blk.1.ffn_gate_exps.weight",
+            "attn_q",
+            "blk.1.weight",
+        ] {
             assert_eq!(decoder(wrong), None, "{wrong}");
         }
     }

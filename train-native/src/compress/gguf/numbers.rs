@@ -1,19 +1,25 @@
 //! A tensor's numbers: taken over where we have the same, else unpacked and rounded.
 
 use anyhow::{Result, bail};
-use candle_core::Device;
-use candle_core::quantized::{GgmlDType, QTensor};
 use kiln_core::checkpoint::StoredTensor;
 use kiln_core::config::{Architecture, ModelConfig};
 use kiln_core::quant::{Quantized, Scheme};
 
-use super::plain;
+use super::blocks::Kind;
 use crate::compress::linear_algebra::weight_error;
 use crate::compress::plan::{stored, values};
 use crate::compress::{Storage, StoragePlan};
 
 /// Numbers of a block of Q8_0 and Q4_0.
 const BLOCK: usize = 32;
+
+/// A tensor as the file keeps it.
+pub(super) struct Packed {
+    pub(super) kind: &'static Kind,
+    /// Rows before columns.
+    pub(super) shape: Vec<usize>,
+    pub(super) data: Vec<u8>,
+}
 
 /// A tensor with all that the file says, and as it is kept.
 pub(super) struct Converted {
@@ -28,19 +34,17 @@ pub(super) struct Converted {
 /// # Errors
 /// Numbers that are not finite, or that cannot be kept as the plan says.
 pub(super) fn convert(
-    packed: &QTensor,
+    packed: &Packed,
     name: &str,
     architecture: &str,
     config: &ModelConfig,
     plan: &StoragePlan,
 ) -> Result<Converted> {
-    let bad = |error: candle_core::Error| anyhow::anyhow!("{}", plain(&error));
-    let mut shape = packed.shape().dims().to_vec();
+    let mut shape = packed.shape.clone();
     let order = halves_apart(name, &shape, architecture, config);
     let twin = match *shape.as_slice() {
         [rows, columns] if name.ends_with("weight") => {
-            let data = packed.data().map_err(bad)?;
-            same_numbers(packed.dtype(), &data, [rows, columns], order.as_deref())?
+            same_numbers(packed.kind, &packed.data, [rows, columns], order.as_deref())?
         }
         _ => None,
     };
@@ -49,8 +53,7 @@ pub(super) fn convert(
         let full = StoredTensor::Full(shape, matrix.values());
         return Ok(Converted { full, kept: StoredTensor::Quantized(matrix), storage, lost: 0.0 });
     }
-    let unpacked = packed.dequantize(&Device::Cpu).and_then(|tensor| tensor.flatten_all());
-    let mut found: Vec<f32> = unpacked.and_then(|tensor| tensor.to_vec1()).map_err(bad)?;
+    let mut found = packed.kind.unpack(&packed.data);
     if let Some(at) = found.iter().position(|value| !value.is_finite()) {
         bail!("its number {at} is {}; download the file again", found[at]);
     }
@@ -65,14 +68,16 @@ pub(super) fn convert(
     if let (Architecture::Encoder(encoder), [rows, columns]) =
         (&config.architecture, shape.as_mut_slice())
         && name == "embeddings.position_embeddings.weight"
+        && *columns == config.hidden_size
+        && encoder.position_offset <= *rows
         && *rows + encoder.position_offset == encoder.position_rows
     {
         found.splice(0..0, std::iter::repeat_n(0.0, encoder.position_offset * *columns));
         *rows = encoder.position_rows;
     }
-    let storage = match packed.dtype() {
+    let storage = match packed.kind.name {
         // What the file's maker left whole stays whole.
-        GgmlDType::F32 => Storage::F32,
+        "F32" => Storage::F32,
         _ => plan.of(name, &shape)?,
     };
     let kept = stored(storage, &shape, &found)?;
@@ -88,15 +93,17 @@ pub(super) fn convert(
 /// The same numbers in our order, where ours can be the same: Q8_0 and Q4_0, of which a block is a
 /// scale in half precision and 32 codes. `order` says which row comes where.
 fn same_numbers(
-    kind: GgmlDType,
+    kind: &Kind,
     data: &[u8],
     [rows, columns]: [usize; 2],
     order: Option<&[usize]>,
 ) -> Result<Option<Quantized>> {
-    if !matches!(kind, GgmlDType::Q8_0 | GgmlDType::Q4_0) || !columns.is_multiple_of(BLOCK) {
-        return Ok(None);
-    }
-    let size = kind.type_size();
+    let eight_bits = match kind.name {
+        "Q8_0" => true,
+        "Q4_0" => false,
+        _ => return Ok(None),
+    };
+    let size = kind.bytes;
     let (mut codes, mut scales) = (Vec::new(), Vec::new());
     for row in 0..rows {
         let row = order.map_or(row, |order| order[row]);
@@ -104,7 +111,7 @@ fn same_numbers(
         for block in blocks.chunks_exact(size) {
             scales.push(half::f16::from_le_bytes([block[0], block[1]]).to_f32());
             let numbers = &block[2..];
-            if kind == GgmlDType::Q8_0 {
+            if eight_bits {
                 codes.extend_from_slice(numbers);
                 continue;
             }
@@ -116,11 +123,11 @@ fn same_numbers(
             codes.extend((0..BLOCK / 2).map(|pair| code(2 * pair) | code(2 * pair + 1) << 4));
         }
     }
-    let scheme: Scheme = match kind {
+    let scheme: Scheme = match eight_bits {
         // Ours go from -127, so that they can be negated.
-        GgmlDType::Q8_0 if codes.contains(&0x80) => return Ok(None),
-        GgmlDType::Q8_0 => "int8:32".parse()?,
-        _ => "int4:32".parse()?,
+        true if codes.contains(&0x80) => return Ok(None),
+        true => "int8:32".parse()?,
+        false => "int4:32".parse()?,
     };
     Ok(Some(Quantized::from_parts(scheme, [rows, columns], codes, scales)?))
 }
@@ -156,7 +163,7 @@ mod tests {
     fn four_bit_numbers_are_put_in_our_order() {
         let mut block = half::f16::from_f32(-0.5).to_le_bytes().to_vec();
         block.extend((0..16u8).map(|at| at | (15 - at) << 4));
-        let matrix = same_numbers(GgmlDType::Q4_0, &block, [1, 32], None).unwrap().unwrap();
+        let matrix = same_numbers(Kind::of(2).unwrap(), &block, [1, 32], None).unwrap().unwrap();
         let expected: Vec<f32> =
             (0..16).chain((0..16).rev()).map(|code| (code as f32 - 8.0) * -0.5).collect();
         assert_eq!(matrix.values(), expected);

@@ -147,6 +147,53 @@ pub struct Rope {
     pub scaling: RopeScaling,
 }
 
+impl Rope {
+    /// Whether all angles that it gives are finite.
+    fn check(&self) -> Result<()> {
+        let finite = |key: &str, value: f64, least: f64, most: f64| {
+            if value > least && value <= most {
+                return Ok(());
+            }
+            Err(bad(format!("{key} is {value}, and has to be above {least} and at most {most:e}")))
+        };
+        let length = |length: usize| match length {
+            1..=0xffff_ffff => Ok(()),
+            _ => Err(bad(format!("original_max_position_embeddings is {length}"))),
+        };
+        finite("rope_theta", self.theta, 1.0, 1e18)?;
+        match self.scaling {
+            RopeScaling::Default => Ok(()),
+            RopeScaling::Linear { factor } => finite("the rope factor", factor, 0.0, 1e6),
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor: low,
+                high_freq_factor: high,
+                original_max_position_embeddings,
+            } => {
+                finite("the rope factor", factor, 0.0, 1e6)?;
+                finite("low_freq_factor", low, 0.0, 1e6)?;
+                // The ramp between them is divided by their distance.
+                finite("high_freq_factor", high, low, 1e6)?;
+                length(original_max_position_embeddings)
+            }
+            RopeScaling::Yarn {
+                factor,
+                original_max_position_embeddings,
+                beta_fast,
+                beta_slow,
+                attention_factor,
+                truncate: _,
+            } => {
+                finite("the rope factor", factor, 0.0, 1e6)?;
+                finite("beta_slow", beta_slow, 0.0, 1e6)?;
+                finite("beta_fast", beta_fast, 0.0, 1e6)?;
+                finite("attention_factor", attention_factor, 0.0, 1e3)?;
+                length(original_max_position_embeddings)
+            }
+        }
+    }
+}
+
 /// What only the post-norm encoder has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EncoderConfig {
@@ -297,22 +344,20 @@ impl ModelConfig {
     fn check(&self) -> Result<()> {
         const LARGEST: usize = 1 << 24;
         let sizes = [
-            ("vocab_size", self.vocab_size),
-            ("hidden_size", self.hidden_size),
-            ("intermediate_size", self.intermediate_size),
-            ("num_hidden_layers", self.num_layers),
-            ("num_attention_heads", self.num_heads),
-            ("num_key_value_heads", self.num_kv_heads),
-            ("head_dim", self.head_dim),
-            ("max_position_embeddings", self.max_positions),
+            ("vocab_size", self.vocab_size, LARGEST),
+            ("hidden_size", self.hidden_size, LARGEST),
+            ("intermediate_size", self.intermediate_size, LARGEST),
+            ("num_hidden_layers", self.num_layers, 1024),
+            // Of both the product is the width of the queries.
+            ("num_attention_heads", self.num_heads, 1 << 12),
+            ("num_key_value_heads", self.num_kv_heads, 1 << 12),
+            ("head_dim", self.head_dim, 1 << 14),
+            ("max_position_embeddings", self.max_positions, LARGEST),
         ];
-        for (key, size) in sizes {
-            if size == 0 || size > LARGEST {
-                return Err(bad(format!("{key} is {size}, outside 1..={LARGEST}")));
+        for (key, size, largest) in sizes {
+            if size == 0 || size > largest {
+                return Err(bad(format!("{key} is {size}, outside 1..={largest}")));
             }
-        }
-        if self.num_layers > 1024 {
-            return Err(bad(format!("num_hidden_layers is {}, more than 1024", self.num_layers)));
         }
         if !self.num_heads.is_multiple_of(self.num_kv_heads) {
             return Err(bad(format!(
@@ -320,8 +365,13 @@ impl ModelConfig {
                 self.num_heads, self.num_kv_heads
             )));
         }
-        if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {
-            return Err(bad(format!("the norm epsilon is {}", self.norm_eps)));
+        // It keeps a norm from dividing by zero, so it must not be zero in single precision either.
+        if !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&self.norm_eps) {
+            return Err(bad(format!(
+                "the norm epsilon is {:e}, and has to be between {:e} and 1",
+                self.norm_eps,
+                f32::MIN_POSITIVE
+            )));
         }
         match &self.architecture {
             Architecture::Encoder(encoder) => {
@@ -336,6 +386,10 @@ impl ModelConfig {
                 {
                     return Err(bad("max_position_embeddings leaves no position for a token"));
                 }
+                if encoder.type_vocab_size > LARGEST {
+                    let types = encoder.type_vocab_size;
+                    return Err(bad(format!("type_vocab_size is {types}, more than {LARGEST}")));
+                }
             }
             Architecture::Decoder(decoder) => {
                 if !self.head_dim.is_multiple_of(2) {
@@ -344,8 +398,11 @@ impl ModelConfig {
                         self.head_dim
                     )));
                 }
-                if !(decoder.rope.theta.is_finite() && decoder.rope.theta > 1.0) {
-                    return Err(bad(format!("rope_theta is {}", decoder.rope.theta)));
+                decoder.rope.check()?;
+                if let Some(window) =
+                    decoder.windows.iter().flatten().find(|window| !(1..=LARGEST).contains(window))
+                {
+                    return Err(bad(format!("sliding_window is {window}, outside 1..={LARGEST}")));
                 }
                 if decoder.windows.len() != self.num_layers {
                     return Err(bad(format!(
@@ -356,7 +413,26 @@ impl ModelConfig {
                 }
             }
         }
-        Ok(())
+        self.check_addressable()
+    }
+
+    /// Whether each matrix could be addressed, which matters where addresses have 32 bits.
+    fn check_addressable(&self) -> Result<()> {
+        let qkv = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim;
+        let (positions, types) = match &self.architecture {
+            Architecture::Encoder(encoder) => (encoder.position_rows, encoder.type_vocab_size),
+            Architecture::Decoder(_) => (0, 0),
+        };
+        let widest = [self.vocab_size, self.intermediate_size, qkv, positions, types];
+        let widest = widest.into_iter().max().unwrap_or_default();
+        let bytes = widest.checked_mul(self.hidden_size).and_then(|count| count.checked_mul(4));
+        match bytes {
+            Some(bytes) if isize::try_from(bytes).is_ok() => Ok(()),
+            _ => Err(bad(format!(
+                "a matrix of {widest} by {} is larger than this machine can address",
+                self.hidden_size
+            ))),
+        }
     }
 }
 

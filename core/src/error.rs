@@ -95,10 +95,16 @@ impl TensorReport {
 
 impl std::fmt::Display for TensorReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        /// More names than this are counted, so that the line stays one that can be read.
+        const NAMED: usize = 16;
         let mut line = String::new();
         let mut list = |title: &str, names: &[String]| {
             if !names.is_empty() {
-                let _ = write!(line, "; {} {title}: {}", names.len(), names.join(", "));
+                let named = &names[..names.len().min(NAMED)];
+                let _ = write!(line, "; {} {title}: {}", names.len(), named.join(", "));
+                if names.len() > NAMED {
+                    let _ = write!(line, " and {} more", names.len() - NAMED);
+                }
             }
         };
         list("missing", &self.missing);

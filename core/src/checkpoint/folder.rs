@@ -32,10 +32,12 @@ pub trait Folder {
     }
 }
 
-/// Whether a path stays inside the folder that it is meant for, on every system.
-pub(super) fn stays_inside(path: &str) -> bool {
+/// Whether a path stays inside the folder that it is meant for, on every system, and is short
+/// and plain enough to be shown.
+pub fn stays_inside(path: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";
-    !path.contains(['\\', ':', '\0']) && path.split('/').all(part)
+    let odd = |c: char| c == '\\' || c == ':' || c.is_control();
+    path.len() <= 1024 && !path.contains(odd) && path.split('/').all(part)
 }
 
 /// Files held in memory, by path; their copies share the bytes.
@@ -81,20 +83,20 @@ pub fn read_text(folder: &dyn Folder, path: &str) -> Result<Option<Vec<u8>>> {
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-pub(super) use directory::map_file;
+pub use directory::Directory;
 #[cfg(not(target_arch = "wasm32"))]
-pub use directory::{Directory, write_directory};
+pub(super) use directory::map_file;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod directory {
     use std::fs;
     use std::io::ErrorKind;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     use bytes::Bytes;
     use memmap2::Mmap;
 
-    use super::{Files, Folder, ReadSeek};
+    use super::{Folder, ReadSeek};
     use crate::{Error, Result};
 
     /// A directory on disk.
@@ -142,7 +144,7 @@ mod directory {
 
     /// The bytes of a file, mapped into memory: pages are read from disk when they are used, and may be
     /// given back at any time. Who writes the file anew has to put another one in its place, as Kiln does
-    /// ([`write_directory`]): what is overwritten changes here too, and what is cut off ends the process.
+    /// ([`write_directory`](crate::checkpoint::write_directory)): what is overwritten changes here too, and what is cut off ends the process.
     ///
     /// # Errors
     /// The file system's.
@@ -153,51 +155,5 @@ mod directory {
         #[expect(unsafe_code, reason = "files are mapped by a call that is unsafe")]
         let map = unsafe { Mmap::map(file) }?;
         Ok(Bytes::from_owner(map))
-    }
-
-    /// Writes all files to a new directory beside `path`, then puts it in `path`'s place, so
-    /// that a full disk or a killed process never leaves a half-written model behind.
-    ///
-    /// # Errors
-    /// Anything the file system refuses; `path` is then as it was.
-    pub fn write_directory(path: &Path, files: &Files) -> Result<()> {
-        let beside = |ending: &str| {
-            let mut name = path.file_name().unwrap_or_default().to_os_string();
-            name.push(format!(".{ending}-{}", std::process::id()));
-            path.with_file_name(name)
-        };
-        let (partial, old) = (beside("partial"), beside("old"));
-        let io = |at: &Path| {
-            let file = at.display().to_string();
-            move |cause| Error::Io { file, cause }
-        };
-        let write = || -> Result<()> {
-            for (name, bytes) in &files.0 {
-                let target = partial.join(name);
-                let parent = target.parent().unwrap_or(&partial);
-                fs::create_dir_all(parent).map_err(io(parent))?;
-                fs::write(&target, bytes).map_err(io(&target))?;
-            }
-            let replaced = path.exists();
-            if replaced {
-                fs::rename(path, &old).map_err(io(path))?;
-            }
-            if let Err(cause) = fs::rename(&partial, path) {
-                if replaced {
-                    fs::rename(&old, path).map_err(io(path))?;
-                }
-                return Err(io(path)(cause));
-            }
-            if replaced {
-                fs::remove_dir_all(&old).map_err(io(&old))?;
-            }
-            Ok(())
-        };
-        let result = write();
-        if result.is_err() {
-            // The error to report is the one above; a leftover folder is only untidy.
-            let _ = fs::remove_dir_all(&partial);
-        }
-        result
     }
 }

@@ -21,6 +21,12 @@ pub const MANIFEST: &str = "kiln.json";
 /// The version of the format that is written; readers refuse later ones.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// Largest file that is read; its sums take some kilobytes, its vectors some hundred.
+const LARGEST: usize = 1 << 24;
+/// Most texts of a test and most bytes of each: whoever loads the model computes their vectors.
+const MOST_TEXTS: usize = 64;
+const LONGEST_TEXT: usize = 1 << 14;
+
 /// Texts that every exported model is tested with: short, long, other scripts, code.
 const SELF_TEST_TEXTS: [&str; 4] = [
     "How do I open a bank account?",
@@ -70,6 +76,45 @@ impl FileSum {
     pub fn of(bytes: &[u8]) -> Self {
         Self { bytes: bytes.len() as u64, sha256: hexadecimal(&Sha256::digest(bytes)) }
     }
+
+    /// Compares a file of a folder; `list` is where this length and sum are from, `remedy` what to do.
+    ///
+    /// # Errors
+    /// The file is missing, cut short or changed.
+    pub(super) fn check(
+        &self,
+        folder: &dyn Folder,
+        path: &str,
+        list: &str,
+        remedy: &str,
+    ) -> Result<()> {
+        let label = folder.file_label(path);
+        let io = |cause| Error::Io { file: label.clone(), cause };
+        let Some((mut reader, length)) = folder.open(path).map_err(io)? else {
+            return Err(Error::MissingFile {
+                folder: folder.label(),
+                file: path.into(),
+                remedy: remedy.into(),
+            });
+        };
+        if length != self.bytes {
+            let cause = format!("has {length} bytes, and {list} says {}", self.bytes);
+            return Err(Error::bad_file(label, cause, remedy));
+        }
+        let mut hash = Sha256::new();
+        let mut block = vec![0; 1 << 16];
+        loop {
+            match reader.read(&mut block).map_err(io)? {
+                0 => break,
+                read => hash.update(&block[..read]),
+            }
+        }
+        if hexadecimal(&hash.finalize()) != self.sha256 {
+            let cause = format!("its SHA-256 is not the one of {list}");
+            return Err(Error::bad_file(label, cause, remedy));
+        }
+        Ok(())
+    }
 }
 
 /// Hexadecimal digits.
@@ -90,6 +135,10 @@ impl Manifest {
             Error::bad_file(folder.file_label(MANIFEST), cause, remedy)
         };
         let again = "download or export the model again";
+        if text.len() > LARGEST {
+            let cause = format!("has {} bytes, more than the {LARGEST} that are read", text.len());
+            return Err(bad(cause, again));
+        }
         let value: serde_json::Value = serde_json::from_slice(&text)
             .map_err(|e| bad(format!("not valid JSON: {e}"), again))?;
         // The version first: a later one may have other fields.
@@ -107,8 +156,9 @@ impl Manifest {
             serde_json::from_value(value).map_err(|e| bad(e.to_string(), again))?;
         let SelfTest { texts, vectors, least_cosine } = &manifest.self_test;
         // A test of nothing would be passed by everything.
-        let sound = !texts.is_empty()
+        let sound = (1..=MOST_TEXTS).contains(&texts.len())
             && texts.len() == vectors.len()
+            && texts.iter().all(|text| text.len() <= LONGEST_TEXT)
             && (-1.0..=1.0).contains(least_cosine);
         if !sound {
             return Err(bad("its self_test makes no sense".into(), again));
@@ -125,34 +175,7 @@ impl Manifest {
     /// A file that is missing, cut short or changed.
     pub fn check_files(&self, folder: &dyn Folder) -> Result<()> {
         let again = "download or export the model again";
-        for (path, sum) in &self.files {
-            let label = folder.file_label(path);
-            let io = |cause| Error::Io { file: label.clone(), cause };
-            let Some((mut reader, length)) = folder.open(path).map_err(io)? else {
-                return Err(Error::MissingFile {
-                    folder: folder.label(),
-                    file: path.clone(),
-                    remedy: again.into(),
-                });
-            };
-            if length != sum.bytes {
-                let cause = format!("has {length} bytes, and {MANIFEST} says {}", sum.bytes);
-                return Err(Error::bad_file(label, cause, again));
-            }
-            let mut hash = Sha256::new();
-            let mut block = vec![0; 1 << 16];
-            loop {
-                match reader.read(&mut block).map_err(io)? {
-                    0 => break,
-                    read => hash.update(&block[..read]),
-                }
-            }
-            if hexadecimal(&hash.finalize()) != sum.sha256 {
-                let cause = format!("its SHA-256 is not the one of {MANIFEST}");
-                return Err(Error::bad_file(label, cause, again));
-            }
-        }
-        Ok(())
+        self.files.iter().try_for_each(|(path, sum)| sum.check(folder, path, MANIFEST, again))
     }
 
     /// Puts a manifest with the sums of all other files among them.

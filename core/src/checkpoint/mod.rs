@@ -8,11 +8,13 @@ mod parameters;
 mod peft;
 mod safetensors;
 mod sentence_transformers;
+#[cfg(not(target_arch = "wasm32"))]
+mod write;
 
 #[cfg(not(target_arch = "wasm32"))]
-pub use folder::{Directory, write_directory};
-pub use folder::{Files, Folder, ReadSeek, read_text};
-pub use kiln_file::{KilnFile, write_kiln_file};
+pub use folder::Directory;
+pub use folder::{Files, Folder, ReadSeek, read_text, stays_inside};
+pub use kiln_file::{KILN_MAGIC, KilnFile, write_kiln_file};
 pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest, SelfTest};
 pub use parameters::load_backbone;
 pub use peft::{load_adapters, save_adapters};
@@ -21,3 +23,5 @@ pub use sentence_transformers::{
     LoadOptions, SavedModel, load, load_pooling, read_architecture, save, save_as,
     tokenizer_config_file,
 };
+#[cfg(not(target_arch = "wasm32"))]
+pub use write::{Existing, SUMS, Sums, check_target, write_directory};

@@ -1,5 +1,7 @@
 //! Fills a module's parameters from a checkpoint and writes them back, by one table of names.
 
+use std::collections::BTreeSet;
+
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
@@ -17,7 +19,7 @@ pub(crate) type Keep<'a, E> = dyn FnMut(String, Vec<usize>, Vec<f32>) -> Result<
 /// A backbone with the weights of a checkpoint.
 ///
 /// # Errors
-/// One error that lists every missing, unknown, mis-shaped or non-finite tensor.
+/// One error that lists every missing, unknown and mis-shaped tensor, or else every one that is not finite.
 pub fn load_backbone<B: Kernels>(
     config: &ModelConfig,
     weights: &mut Weights,
@@ -25,8 +27,9 @@ pub fn load_backbone<B: Kernels>(
 ) -> Result<Backbone<B>> {
     let names = families::names(config);
     let prefix = names.prefix(|name| weights.tensors().contains_key(name));
-    check_layers(config, weights)?;
+    // Of zeros that are not there yet: a parameter is made at its first use.
     let mut backbone = Backbone::zeros(config, device);
+    compare(&backbone, weights, &names, prefix)?;
     if B::PACKING != Packing::Never {
         keep_packed(&mut backbone, weights, &names, prefix)?;
     }
@@ -85,30 +88,6 @@ fn keep_packed<B: Kernels>(
     Ok(())
 }
 
-/// Before anything is allocated: a config of another model would ask for tables that its
-/// weights do not have.
-fn check_layers(config: &ModelConfig, weights: &Weights) -> Result<()> {
-    let elements: usize =
-        weights.tensors().values().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
-    let table = config.vocab_size.saturating_mul(config.hidden_size);
-    let blocks = config
-        .hidden_size
-        .saturating_mul(
-            config
-                .intermediate_size
-                .saturating_add(config.num_heads.saturating_mul(config.head_dim)),
-        )
-        .saturating_mul(config.num_layers);
-    if table.saturating_add(blocks) > elements.saturating_mul(4).saturating_add(1 << 20) {
-        return Err(Error::bad_file(
-            weights.label(),
-            format!("holds {elements} numbers, far fewer than the model of config.json has"),
-            "check that config.json belongs to these weights",
-        ));
-    }
-    Ok(())
-}
-
 /// The tensors of a backbone, one after another, under the names of its family.
 pub(crate) fn save_backbone<B: Kernels, E: From<Error>>(
     config: &ModelConfig,
@@ -119,6 +98,10 @@ pub(crate) fn save_backbone<B: Kernels, E: From<Error>>(
 }
 
 /// Fills all parameters of a module.
+///
+/// # Errors
+/// Tensors that are not those of the module, found before memory is set aside for any of them, or that
+/// cannot be read.
 pub(crate) fn fill<B: Kernels, M: Module<B>>(
     module: M,
     weights: &mut Weights,
@@ -126,6 +109,7 @@ pub(crate) fn fill<B: Kernels, M: Module<B>>(
     prefix: &'static str,
     device: &B::Device,
 ) -> Result<M> {
+    compare(&module, weights, names, prefix)?;
     let mut loader = Loader::<B> {
         path: Path::default(),
         names,
@@ -136,14 +120,38 @@ pub(crate) fn fill<B: Kernels, M: Module<B>>(
         weights,
     };
     let module = module.map(&mut loader);
-    let Loader { mut report, failure, weights, .. } = loader;
+    match (loader.failure, loader.report) {
+        (Some(failure), _) => Err(failure),
+        (None, report) if report.is_empty() => Ok(module),
+        (None, report) => Err(Error::Tensors(report)),
+    }
+}
+
+/// Compares the names and shapes of all that a module needs with what a checkpoint has. Nothing is read or
+/// allocated: a config of another model would ask for tables that its weights do not have.
+fn compare<B: Kernels, M: Module<B>>(
+    module: &M,
+    weights: &Weights,
+    names: &Names,
+    prefix: &'static str,
+) -> Result<()> {
+    let mut comparer = Comparer {
+        path: Path::default(),
+        names,
+        prefix,
+        weights,
+        needed: BTreeSet::new(),
+        report: crate::TensorReport { file: weights.label(), ..Default::default() },
+        failure: None,
+    };
+    module.visit(&mut comparer);
+    let Comparer { mut report, failure, needed, .. } = comparer;
     if let Some(failure) = failure {
         return Err(failure);
     }
-    report
-        .extra
-        .extend(weights.unused().filter(|name| !names.is_ignored(name, prefix)).map(String::from));
-    if report.is_empty() { Ok(module) } else { Err(Error::Tensors(report)) }
+    let spare = |name: &&str| !needed.contains(*name) && !names.is_ignored(name, prefix);
+    report.extra.extend(weights.unused().filter(spare).map(String::from));
+    if report.is_empty() { Ok(()) } else { Err(Error::Tensors(report)) }
 }
 
 /// The parameters of a module, one after another, as tensors under the checkpoint's names.
@@ -185,6 +193,79 @@ impl Path {
     }
 }
 
+/// A tensor of a checkpoint that fills some columns of a parameter.
+struct Piece {
+    name: String,
+    columns: usize,
+    /// As the checkpoint has it.
+    shape: Vec<usize>,
+}
+
+/// The tensors that fill the parameter at a path, and whether they hold `[out, in]` where it is
+/// `[in, out]`.
+fn pieces(names: &Names, prefix: &str, path: &Path, shape: &[usize]) -> Result<(Vec<Piece>, bool)> {
+    let Source { parts, transposed } = names.source(&path.dotted())?;
+    let piece = |(name, width): (String, Option<usize>)| {
+        let mut shape = shape.to_vec();
+        if let (Some(last), Some(width)) = (shape.last_mut(), width) {
+            *last = width;
+        }
+        let columns = shape.last().copied().unwrap_or_default();
+        if transposed {
+            shape.reverse();
+        }
+        Piece { name: format!("{prefix}{name}"), columns, shape }
+    };
+    Ok((parts.into_iter().map(piece).collect(), transposed))
+}
+
+/// Whether a parameter is packed, and has left an empty tensor behind.
+fn is_packed<const D: usize>(shape: [usize; D]) -> bool {
+    shape.contains(&0)
+}
+
+struct Comparer<'a> {
+    path: Path,
+    names: &'a Names,
+    prefix: &'static str,
+    weights: &'a Weights,
+    needed: BTreeSet<String>,
+    report: crate::TensorReport,
+    failure: Option<Error>,
+}
+
+impl<B: Kernels> ModuleVisitor<B> for Comparer<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.path.exit(container);
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let shape: [usize; D] = param.lazy_shape().dims();
+        if self.path.is_apart() || is_packed(shape) {
+            return;
+        }
+        match pieces(self.names, self.prefix, &self.path, &shape) {
+            Ok((pieces, _)) => {
+                for Piece { name, shape, .. } in pieces {
+                    match self.weights.tensors().get(&name) {
+                        None => self.report.missing.push(name.clone()),
+                        Some(info) if info.shape != shape => {
+                            self.report.misshaped.push((name.clone(), shape, info.shape.clone()));
+                        }
+                        Some(_) => {}
+                    }
+                    self.needed.insert(name);
+                }
+            }
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+}
+
 struct Loader<'a, B: Backend> {
     path: Path,
     names: &'a Names,
@@ -211,50 +292,36 @@ impl<B: Kernels> Loader<'_, B> {
         )))
     }
 
-    /// The parameter's values, or `None` after noting what is wrong with them.
+    /// The parameter's values, whose shape [`compare`] has found right, or `None` after noting what is wrong
+    /// with them.
     fn read<const D: usize>(&mut self, shape: [usize; D]) -> Result<Option<Tensor<B, D>>> {
-        let Source { parts, transposed } = self.names.source(&self.path.dotted())?;
+        let (pieces, transposed) = pieces(self.names, self.prefix, &self.path, &shape)?;
         let total = shape[D - 1];
         let rows = shape[..D - 1].iter().product::<usize>();
         self.check_size(4 * (rows * total) as u64)?;
         // Assembled on the host in our orientation, so that nothing is read back from a device.
         let mut joined = vec![0.0; rows * total];
         let mut column = 0;
-        for (name, width) in parts {
-            let name = format!("{}{name}", self.prefix);
-            let width = width.unwrap_or(total);
-            let mut expected = shape.to_vec();
-            expected[D - 1] = width;
-            if transposed {
-                expected.reverse();
-            }
-            let Some(info) = self.weights.tensors().get(&name) else {
-                self.report.missing.push(name);
-                continue;
-            };
-            let found = info.shape.clone();
-            let Some(values) = self.weights.read(&name)? else {
-                continue;
-            };
-            if found != expected {
-                self.report.misshaped.push((name, expected, found));
-                continue;
+        for Piece { name, columns, .. } in pieces {
+            let values = self.weights.read(&name)?.unwrap_or_default();
+            if values.len() != rows * columns || column + columns > total {
+                return Err(Error::invalid(format!("{name}: has not the shape that was compared")));
             }
             if values.iter().any(|value| !value.is_finite()) {
                 self.report.non_finite.push(name);
                 continue;
             }
             for row in 0..rows {
-                let target = &mut joined[row * total + column..][..width];
+                let target = &mut joined[row * total + column..][..columns];
                 if transposed {
                     for (out, value) in target.iter_mut().enumerate() {
                         *value = values[out * rows + row];
                     }
                 } else {
-                    target.copy_from_slice(&values[row * width..][..width]);
+                    target.copy_from_slice(&values[row * columns..][..columns]);
                 }
             }
-            column += width;
+            column += columns;
         }
         Ok(self
             .report
@@ -273,12 +340,11 @@ impl<B: Kernels> ModuleMapper<B> for Loader<'_, B> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        // Packed weights have left an empty tensor behind.
-        if self.failure.is_some() || self.path.is_apart() || param.lazy_shape().num_elements() == 0
-        {
+        let shape: [usize; D] = param.lazy_shape().dims();
+        if self.failure.is_some() || self.path.is_apart() || is_packed(shape) {
             return param;
         }
-        match self.read(param.lazy_shape().dims()) {
+        match self.read(shape) {
             // Without drawing the parameter first, which would take its memory twice.
             Ok(Some(tensor)) => {
                 let id = param.id;

@@ -1,6 +1,8 @@
 //! LoRA adapters as PEFT (github.com/huggingface/peft) keeps them: `adapter_config.json` and
 //! `adapter_model.safetensors`.
 
+use std::collections::BTreeMap;
+
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 use serde_json::{Value, json};
@@ -14,6 +16,7 @@ use crate::{Error, Result};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model";
+const REMEDY: &str = "check r in adapter_config.json and the base model";
 /// What PEFT puts before the module names of a model without a task head.
 const PREFIX: &str = "base_model.model.";
 
@@ -112,20 +115,41 @@ pub fn load_adapters<B: Kernels>(
             .collect::<Vec<_>>()
     };
     let mut backbone = backbone;
-    let mut names: Vec<String> = Vec::new();
-    for (parts, _) in backbone.projections_mut(config)? {
-        names.extend(parts);
+    // Of each projection what comes in and what goes out, of all its parts together.
+    let mut names: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+    for (parts, linear) in backbone.projections_mut(config)? {
+        let shape: [usize; 2] = linear.weight.lazy_shape().dims();
+        names.extend(parts.into_iter().map(|part| (part, shape)));
     }
     let mut targets = Vec::new();
     for module in &modules {
-        let bare =
-            known(module).into_iter().find(|bare| names.contains(bare)).ok_or_else(|| {
-                Error::bad_file(
-                    weights.label(),
-                    format!("adapts {module}, which this model has not"),
-                    "use the base model that adapter_config.json names",
-                )
-            })?;
+        let named = |bare: String| names.get(&bare).map(|shape| (bare, *shape));
+        let found = known(module).into_iter().find_map(named);
+        let (bare, [inputs, outputs]) = found.ok_or_else(|| {
+            Error::bad_file(
+                weights.label(),
+                format!("adapts {module}, which this model has not"),
+                "use the base model that adapter_config.json names",
+            )
+        })?;
+        // Before memory is set aside for it: the file has to hold what r promises.
+        let shape = |name: &str| {
+            let info = weights.tensors().get(&format!("{module}.{name}.weight"));
+            info.map(|info| info.shape.clone()).unwrap_or_default()
+        };
+        let (a, b) = (shape("lora_A"), shape("lora_B"));
+        let fits = a == [lora.rank, inputs]
+            && matches!(*b, [rows, rank] if rows <= outputs && rank == lora.rank);
+        if !fits {
+            return Err(Error::bad_file(
+                weights.label(),
+                format!(
+                    "{module} is {a:?} and {b:?}, and r is {} for a projection of {inputs} to {outputs}",
+                    lora.rank
+                ),
+                REMEDY,
+            ));
+        }
         targets.push((bare, module.clone()));
     }
     let lora = LoraConfig {
@@ -148,10 +172,17 @@ pub fn load_adapters<B: Kernels>(
                     return Err(Error::bad_file(
                         weights.label(),
                         format!("{name} is {found:?}, expected [{columns}, {rows}]"),
-                        "check r in adapter_config.json and the base model",
+                        REMEDY,
                     ));
                 }
                 let values = weights.read(&name)?.unwrap_or_default();
+                if values.iter().any(|value| !value.is_finite()) {
+                    return Err(Error::bad_file(
+                        weights.label(),
+                        format!("{name} holds NaN or infinite values"),
+                        "save the adapter again",
+                    ));
+                }
                 let data = TensorData::new(values, [columns, rows]);
                 let tensor = Tensor::<B, 2>::from_data(data, device).transpose();
                 *param = Param::initialized(param.id, tensor);
@@ -180,12 +211,16 @@ fn read_config(value: &Value) -> std::result::Result<LoraConfig, String> {
             return Err(format!("{key} is {found}, which is not supported"));
         }
     }
-    let number = |key: &str| value[key].as_f64().ok_or(format!("{key} is missing or no number"));
+    let number = |key: &str, most: f64| {
+        let number = value[key].as_f64().ok_or(format!("{key} is missing or no number"))?;
+        let fits = (0.0..=most).contains(&number);
+        fits.then_some(number).ok_or(format!("{key} is {number}, outside 0..={most}"))
+    };
     let rank = value["r"].as_u64().filter(|&rank| rank > 0 && rank <= 1 << 16);
     Ok(LoraConfig {
         rank: rank.ok_or(format!("r is {}", value["r"]))? as usize,
-        alpha: number("lora_alpha")?,
-        dropout: number("lora_dropout")?,
+        alpha: number("lora_alpha", 1e6)?,
+        dropout: number("lora_dropout", 1.0)?,
         targets: Vec::new(),
     })
 }

@@ -54,10 +54,15 @@ pub struct Dense<B: Backend> {
 impl<B: Kernels> Dense<B> {
     /// A projection, randomly initialised.
     pub fn new(config: &DenseConfig, device: &B::Device) -> Self {
+        initialized(Self::unfilled(config, device))
+    }
+
+    /// A projection whose weights are to come from a checkpoint: none is there yet, whatever its size.
+    pub(crate) fn unfilled(config: &DenseConfig, device: &B::Device) -> Self {
         let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
         let parts = [("dense", config.out_features)];
         let linear = Linear::new(config.in_features, &parts, config.bias, &init, device);
-        initialized(Self { linear, config: config.clone() })
+        Self { linear, config: config.clone() }
     }
 
     /// The projection's sizes.

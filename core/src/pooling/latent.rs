@@ -9,7 +9,7 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
-use burn::tensor::{Bool, Distribution, Tensor, backend::Backend};
+use burn::tensor::{Bool, Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
 
 use super::{Explanation, token};
@@ -352,5 +352,5 @@ pub fn layer_states<B: Kernels>(
 }
 
 fn latents<B: Kernels>(count: usize, width: usize, device: &B::Device) -> Param<Tensor<B, 2>> {
-    Param::from_tensor(Tensor::random([count, width], Distribution::Normal(0.0, 1.0), device))
+    Initializer::Normal { mean: 0.0, std: 1.0 }.init([count, width], device)
 }

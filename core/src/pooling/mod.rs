@@ -99,18 +99,17 @@ impl PoolingConfig {
             return Ok(());
         };
         let sizes = [
-            ("latents", Some(block.latents)),
-            ("latent_size", block.latent_size),
-            ("heads", Some(block.heads)),
-            ("head_dim", block.head_dim),
+            ("latents", Some(block.latents), 1 << 20),
+            ("latent_size", block.latent_size, 1 << 20),
+            // Of both the product is the width of the queries.
+            ("heads", Some(block.heads), 1 << 12),
+            ("head_dim", block.head_dim, 1 << 16),
         ];
-        for (name, size) in sizes {
-            if size.is_some_and(|size| size == 0 || size > 1 << 20) {
+        for (name, size, largest) in sizes {
+            if let Some(size) = size.filter(|size| !(1..=largest).contains(size)) {
                 return Err(Error::invalid(format!(
-                    "{} pooling: {name} is {}, outside 1..={}",
-                    self.name(),
-                    size.unwrap_or_default(),
-                    1 << 20
+                    "{} pooling: {name} is {size}, outside 1..={largest}",
+                    self.name()
                 )));
             }
         }
@@ -165,6 +164,15 @@ pub struct Pooling<B: Backend> {
 impl<B: Kernels> Pooling<B> {
     /// A head for a model, freshly initialised.
     pub fn new(config: &PoolingConfig, model: &ModelConfig, device: &B::Device) -> Self {
+        initialized(Self::unfilled(config, model, device))
+    }
+
+    /// A head whose parameters are to come from a checkpoint: none is there yet, whatever its size.
+    pub(crate) fn unfilled(
+        config: &PoolingConfig,
+        model: &ModelConfig,
+        device: &B::Device,
+    ) -> Self {
         use PoolingConfig as P;
         let hidden = model.hidden_size;
         let block = match config {
@@ -180,7 +188,7 @@ impl<B: Kernels> Pooling<B> {
                 Some(PoolingBlock::trainable(block, hidden, Some(model.num_layers), device))
             }
         };
-        initialized(Self { block, config: config.clone() })
+        Self { block, config: config.clone() }
     }
 
     /// The head's configuration.

@@ -10,6 +10,7 @@ use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::mine::open_examples;
+use super::ranges::{ROWS, seed, whole};
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::analyze::{Analysis, Inputs, LayerTask, View, analyze};
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
@@ -65,10 +66,10 @@ pub(super) struct AnalyzeArgs {
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Most labelled texts and examples that are used, drawn at random
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole(1, ROWS))]
     limit: usize,
     /// Seed of the draw
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = seed())]
     seed: u64,
 }
 
@@ -87,9 +88,6 @@ const TEXTS: usize = 2;
 
 pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
-    if args.limit == 0 {
-        bail!("--limit must be at least 1");
-    }
     if !matches!(args.groups.len(), 0 | 2) {
         bail!("--groups takes two labels (a,b), not {}", args.groups.len());
     }

@@ -6,11 +6,12 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use kiln_core::embedder::EmbedOptions;
 
+use super::ranges::{ROWS, whole};
 use super::{Global, ModelArgs};
 use crate::bench::{Bench, Line, measure};
 use crate::device::{self, Device, processor};
 use crate::model::{load_embedder, resolve};
-use crate::terminal::{print, thousands};
+use crate::terminal::{print_json, thousands};
 use crate::text::{Columns, Record, TextFile};
 use crate::with_backend;
 
@@ -27,20 +28,20 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
     /// Use only the first texts
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1, ROWS))]
     limit: Option<usize>,
     /// The same model quantized by Kiln (folders or .kiln files), to be measured beside it, and beside ONNX
     /// Runtime's dynamic int8
     #[arg(long, value_name = "DIRS|FILES", value_delimiter = ',')]
     quantized: Vec<PathBuf>,
     /// Texts in a batch; on the CPU Kiln cuts its own where they would have more than 256 tokens
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = whole(1, 1 << 20))]
     batch: usize,
     /// Passes over the texts in each process
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = whole(1, 10_000))]
     runs: usize,
     /// Processes of each engine, alternating
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(1, 10_000))]
     rounds: usize,
     /// Python with sentence-transformers, onnx and onnxruntime (tests/setup.sh python makes one);
     /// without it only Kiln is measured
@@ -54,8 +55,8 @@ pub(super) struct BenchArgs {
 pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let texts = read_texts(args)?;
-    if texts.is_empty() || args.runs == 0 || args.rounds == 0 || args.batch == 0 {
-        bail!("nothing to measure: no texts, or --runs, --rounds or --batch is 0");
+    if texts.is_empty() {
+        bail!("nothing to measure: no texts");
     }
     let device = device::open(global.device)?;
     let folder = resolve(&args.model.model, terminal)?;
@@ -68,7 +69,7 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
         let options = EmbedOptions { batch_tokens: Some(most.min(usual)), ..Default::default() };
         if let Some(out) = &args.measure {
             let measured = measure(&embedder, &texts, &options, args.runs, out)?;
-            return print(&serde_json::to_string(&measured)?);
+            return print_json(&measured);
         }
         let tokens = embedder.tokenizer.encode_all("", &texts)?;
         let tokens = tokens.iter().map(|tokens| tokens.ids.len()).sum();

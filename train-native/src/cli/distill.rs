@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use super::Global;
+use super::ranges::{ROWS, SIZE, number, seed, whole};
 use super::train::{RunFlags, train_recipe};
 use crate::model::architecture;
 use crate::recipe::Recipe;
@@ -27,37 +28,37 @@ pub(super) struct DistillArgs {
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', default_value = "text")]
     column: Vec<String>,
     /// A student of the teacher's width: which of its blocks to start from, counted from 0
-    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', conflicts_with_all = ["layers", "hidden_size"])]
+    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', conflicts_with_all = ["layers", "hidden_size"], value_parser = whole(0, 1023))]
     keep_blocks: Vec<usize>,
     /// A student from nothing: how many layers
-    #[arg(long, value_name = "N", requires = "hidden_size")]
+    #[arg(long, value_name = "N", requires = "hidden_size", value_parser = whole(1, 1024))]
     layers: Option<usize>,
     /// A student from nothing: how wide
-    #[arg(long, value_name = "N", requires = "layers")]
+    #[arg(long, value_name = "N", requires = "layers", value_parser = whole(1, SIZE))]
     hidden_size: Option<usize>,
     /// A student from nothing: heads [default: one for every 64 of the width]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1, SIZE))]
     heads: Option<usize>,
     /// A student from nothing: tokens of its vocabulary
-    #[arg(long, value_name = "N", default_value_t = 16_000)]
+    #[arg(long, value_name = "N", default_value_t = 16_000, value_parser = whole(1, SIZE))]
     vocab_size: usize,
     /// Also learn the teacher's hidden states, layer by layer (needs the teacher's tokenizer: --keep-blocks)
     #[arg(long, requires = "keep_blocks")]
     states: bool,
     /// Optimizer steps
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole(1, ROWS))]
     steps: usize,
     /// Texts in a batch
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = whole(1, SIZE))]
     batch_size: usize,
     /// Highest learning rate [default: 1e-4 with --keep-blocks, else 1e-3]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = number(0.0, 1e3))]
     lr: Option<f64>,
     /// Most tokens of a text
-    #[arg(long, value_name = "TOKENS", default_value_t = 128)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = whole(1, SIZE))]
     max_length: usize,
     /// Seed
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = seed())]
     seed: u64,
     #[command(flatten)]
     run: RunFlags,
@@ -77,7 +78,7 @@ fn recipe(args: &DistillArgs, global: &Global) -> Result<Recipe> {
     let mut model = table(vec![("max_length", whole(args.max_length))]);
     if let (Some(layers), Some(hidden)) = (args.layers, args.hidden_size) {
         let heads = args.heads.unwrap_or((hidden / 64).max(1));
-        if heads == 0 || !hidden.is_multiple_of(heads) {
+        if !hidden.is_multiple_of(heads) {
             bail!("--hidden-size {hidden} is no multiple of --heads {heads}");
         }
         let teacher = architecture(&args.teacher, global.terminal())?;

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::Global;
+use super::ranges::{number, seed};
 use crate::data::corpus::CorpusSize;
 use crate::quickstart::{Quickstart, Summary, run as run_quickstart};
 use crate::{device, with_backend};
@@ -18,19 +19,15 @@ pub(super) struct QuickstartArgs {
     #[arg(long, short, value_name = "DIR", default_value = "kiln-quickstart")]
     output: PathBuf,
     /// Another seed: other entities, other weights
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = seed())]
     seed: Option<u64>,
     /// Share of the recipe's steps to run (0.1: a quick try)
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = number(0.0, 1e6))]
     steps: f64,
 }
 
 pub(super) fn run(args: &QuickstartArgs, global: &Global) -> Result<()> {
-    anyhow::ensure!(
-        args.steps.is_finite() && args.steps > 0.0,
-        "--steps is {}, not above 0",
-        args.steps
-    );
+    anyhow::ensure!(args.steps > 0.0, "--steps is {}, not above 0", args.steps);
     let device = device::open(global.device)?;
     let terminal = global.terminal();
     let options = Quickstart {
@@ -50,7 +47,7 @@ fn text(summary: &Summary) -> String {
         summary.scores.iter().map(|score| format!("  {:<26} {:.4}", score.name, score.ndcg_at_10)),
     );
     for sample in &summary.samples {
-        lines.push(format!("\n{}", console::style(&sample.query).bold()));
+        lines.push(format!("\n{}", sample.query));
         lines.extend(sample.answers.iter().map(|(score, text)| format!("  {score:.3}  {text}")));
     }
     lines.push(format!(

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::Global;
+use super::ranges::seed;
 use crate::device::{DeviceChoice, handles, open};
 use crate::recipe::{SWEEPS, Sweep};
 use crate::train::{sweep, sweep_table};
@@ -25,7 +26,7 @@ pub(super) struct SweepArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Seeds to use instead of the sweep's
-    #[arg(long, value_name = "SEEDS", value_delimiter = ',')]
+    #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = seed())]
     seeds: Vec<u64>,
     /// Train on several devices of one kind together (cuda:0,cuda:1)
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]

@@ -45,9 +45,11 @@ impl FromStr for Pattern {
         let wrong = || format!("{text:?} is neither a share (0.5, 50%) nor n:m (2:4, 4:8)");
         if let Some((n, m)) = text.split_once(':') {
             let (n, m) = (n.parse().map_err(|_| wrong())?, m.parse().map_err(|_| wrong())?);
-            return match 0 < n && n < m {
+            return match 0 < n && n < m && m <= 1024 {
                 true => Ok(Self::Of(n, m)),
-                false => Err(format!("{text:?}: n must be above 0 and below m")),
+                false => {
+                    Err(format!("{text:?}: n must be above 0 and below m, and m 1024 at most"))
+                }
             };
         }
         let (number, unit) = match text.strip_suffix('%') {

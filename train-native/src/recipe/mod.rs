@@ -15,6 +15,8 @@ use kiln_core::model::LoraConfig;
 use kiln_core::pooling::PoolingConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::text::{is_missing, read_small};
+
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
 pub use source::{DataRef, Source};
 pub use stage::{
@@ -227,9 +229,9 @@ impl Recipe {
                 .with_context(|| format!("recipe {file_or_name}"));
         }
         let path = Path::new(file_or_name);
-        let text = match std::fs::read_to_string(path) {
+        let text = match read_small(path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error) if is_missing(&error) => {
                 let known = SHIPPED.iter().map(|recipe| recipe.name);
                 let hint = overrides::nearest(file_or_name, known)
                     .map(|name| format!("; did you mean the recipe {name}?"))
@@ -239,7 +241,7 @@ impl Recipe {
                      (`train-native recipes` lists them)"
                 );
             }
-            Err(error) => return Err(error).with_context(|| file_or_name.to_string()),
+            Err(error) => return Err(error),
         };
         Self::parse_with(&text, changes).with_context(|| file_or_name.to_string())
     }
@@ -355,6 +357,14 @@ impl Recipe {
             let names: Vec<&str> = eval.sets.iter().map(|set| set.name.as_str()).collect();
             if names.is_empty() {
                 bail!("eval has no [[eval.set]]");
+            }
+            for (at, set) in eval.sets.iter().enumerate() {
+                if set.limit == Some(0) {
+                    bail!("eval.set {:?}: limit must be at least 1", set.name);
+                }
+                if names[..at].contains(&set.name.as_str()) {
+                    bail!("eval has two sets of the name {:?}", set.name);
+                }
             }
             if let Some(best) = &eval.best
                 && !names.contains(&best.as_str())

@@ -290,18 +290,30 @@ impl Stage {
 
     /// Queries that the stage sees.
     pub fn samples(&self) -> usize {
-        self.steps * self.batch_size * self.accumulation
+        self.steps.saturating_mul(self.batch_size).saturating_mul(self.accumulation)
     }
 
     pub(super) fn check(&self) -> Result<()> {
         if self.steps == 0 || self.batch_size == 0 || self.accumulation == 0 {
             bail!("steps, batch_size and accumulation must be at least 1");
         }
+        // More than any run takes, and little enough that they can be multiplied.
+        for (key, number, most) in [
+            ("steps", self.steps, 1 << 32),
+            ("batch_size", self.batch_size, 1 << 24),
+            ("accumulation", self.accumulation, 1 << 16),
+            ("hard_negatives", self.hard_negatives, 1 << 16),
+            ("warmup", self.warmup, 1 << 32),
+        ] {
+            if number > most {
+                bail!("{key} is {number}, more than {most}");
+            }
+        }
         if self.data.is_empty() {
             bail!("data names no file");
         }
-        if !(self.lr.is_finite() && self.lr > 0.0) {
-            bail!("lr is {}", self.lr);
+        if !(self.lr > 0.0 && self.lr <= 1e38) {
+            bail!("lr is {:e}, and has to be above 0 and at most 1e38", self.lr);
         }
         if !(self.loss.temperature.is_finite() && self.loss.temperature > 0.0) {
             bail!("loss.temperature is {}", self.loss.temperature);

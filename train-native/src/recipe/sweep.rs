@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Recipe;
 use super::overrides;
 use super::shipped::{SWEEPS, Shipped};
+use crate::text::{is_missing, read_small};
 
 /// One recipe in several variants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,15 +54,15 @@ impl Sweep {
         if let Some(shipped) = SWEEPS.iter().find(|one| one.name == file_or_name) {
             return Self::parse(shipped.text).with_context(|| format!("sweep {file_or_name}"));
         }
-        let text = match std::fs::read_to_string(file_or_name) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        let text = match read_small(Path::new(file_or_name)) {
+            Err(error) if is_missing(&error) => {
                 let known: Vec<&str> = SWEEPS.iter().map(|one: &Shipped| one.name).collect();
                 bail!(
                     "{file_or_name}: no such file, nor a sweep of that name; there are {}",
                     known.join(", ")
                 );
             }
-            read => read.with_context(|| file_or_name.to_string())?,
+            read => read?,
         };
         Self::parse(&text).with_context(|| file_or_name.to_string())
     }

@@ -68,7 +68,7 @@ pub fn train_tokenizer<'a>(
 /// # Errors
 /// Sizes that contradict one another.
 pub fn new_config(shape: &NewModel, recipe: &ModelRecipe) -> Result<ModelConfig> {
-    Ok(ModelConfig::from_value(&serde_json::json!({
+    let config = ModelConfig::from_value(&serde_json::json!({
         "model_type": Family::Llama.model_type(),
         "vocab_size": shape.vocab_size,
         "hidden_size": shape.hidden_size,
@@ -79,7 +79,12 @@ pub fn new_config(shape: &NewModel, recipe: &ModelRecipe) -> Result<ModelConfig>
         "max_position_embeddings": recipe.max_length.unwrap_or(MAX_LENGTH),
         "pad_token_id": 0,
         "is_causal": recipe.attention == Some(AttentionMode::Causal),
-    }))?)
+    }));
+    // There is no config.json yet to be named.
+    config.map_err(|error| match error {
+        kiln_core::Error::BadFile { cause, .. } => anyhow!("model.new: {cause}; change the recipe"),
+        error => error.into(),
+    })
 }
 
 /// A new Llama-shaped model with random weights, and its tokenizer.

@@ -22,7 +22,7 @@ use super::trainee::Trainee;
 use crate::data::{Batch, DataSet, Text};
 use crate::embedding::BLOCK;
 use crate::eval::{Cache, Encoder, ModelEncoder, fingerprint};
-use crate::model::{folders, load_embedder};
+use crate::model::{folders, load_into_memory};
 use crate::recipe::{Distillation, Recipe, Stage};
 use crate::terminal::Terminal;
 
@@ -83,7 +83,7 @@ impl<B: TrainingBackend> Lesson<B> {
     ) -> Result<Self> {
         let options = LoadOptions::default();
         let embedder =
-            load_embedder::<B::InnerBackend>(&settings.teacher, &options, device, terminal)?;
+            load_into_memory::<B::InnerBackend>(&settings.teacher, &options, device, terminal)?;
         let pairs = settings.layers.pairs(student, embedder.model.backbone.layers())?;
         if !pairs.is_empty() && embedder.tokenizer.to_json()? != tokenizer.to_json()? {
             bail!(

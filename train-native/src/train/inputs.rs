@@ -85,7 +85,7 @@ impl Inputs {
             .eval
             .iter()
             .flat_map(|eval| &eval.sets)
-            .map(|set| Measured::open(set, folder, recipe.seed))
+            .map(|set| Measured::open(set, folder, recipe.seed, terminal))
             .collect::<Result<_>>()?;
         Ok(Self { sets, measured })
     }

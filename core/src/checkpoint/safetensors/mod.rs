@@ -94,16 +94,18 @@ mod tests {
     #[test]
     #[cfg(not(target_arch = "wasm32"))]
     fn tables_stay_in_mapped_files() {
-        use crate::checkpoint::{Directory, Folder, KilnFile, write_directory, write_kiln_file};
+        use crate::checkpoint::{
+            Directory, Existing, Folder, KilnFile, write_directory, write_kiln_file,
+        };
         let values: Vec<f32> = (0..4096).map(|at| (at as f32 * 0.3).sin()).collect();
         for scheme in ["int8:32", "int4:64", "fp8-e4m3"] {
             let table = Quantized::round(&values, [64, 64], scheme.parse().unwrap()).unwrap();
             let tensors = [("w".to_string(), StoredTensor::Quantized(table.clone()))];
             let mut files = folder(write_tensors(&tensors, &[]).unwrap());
-            files.0.insert("kiln.json".into(), "{}".into());
             let place = tempfile::tempdir().unwrap();
             let (directory, file) = (place.path().join("model"), place.path().join("model.kiln"));
-            write_directory(&directory, &files).unwrap();
+            write_directory(&directory, &files, Existing::Refuse).unwrap();
+            files.0.insert("kiln.json".into(), "{}".into());
             write_kiln_file(&files, &mut std::fs::File::create(&file).unwrap()).unwrap();
 
             let kiln = KilnFile::on_disk(&file).unwrap();
@@ -121,7 +123,7 @@ mod tests {
             let mut weights = Weights::open(&open, "model").unwrap();
             let mapped = weights.map_quantized("w").unwrap().unwrap();
             // Another model takes the place; this one stays as it was.
-            write_directory(&directory, &folder(sample())).unwrap();
+            write_directory(&directory, &folder(sample()), Existing::ReplaceOurs).unwrap();
             assert_eq!(mapped, table);
         }
     }

@@ -6,15 +6,18 @@ use std::io::{Read as _, SeekFrom};
 use bytes::Bytes;
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::{QUANTIZED, SCALES, code_type};
-use crate::checkpoint::folder::{Folder, ReadSeek, read_text};
+use crate::checkpoint::folder::{Folder, ReadSeek, read_text, stays_inside};
 use crate::quant::{Precision, Quantized, Scheme};
 use crate::{Error, Result};
 
-/// Largest header that is read, as in the reference implementation.
-const LARGEST_HEADER: u64 = 100_000_000;
+/// Largest header and largest index of shards that are read: a hundred thousand tensors take 10 MB, and as
+/// text that is read into a tree takes many times its length.
+const LARGEST_HEADER: u64 = 1 << 24;
 const REMEDY: &str = "download or copy the file again";
 
 /// Shape and type of one tensor.
@@ -93,33 +96,50 @@ impl Weights {
         text: &[u8],
     ) -> Result<()> {
         let bad = |cause: String| Error::bad_file(folder.file_label(index), cause, REMEDY);
+        if text.len() as u64 > LARGEST_HEADER {
+            return Err(bad(format!(
+                "has {} bytes, more than the {LARGEST_HEADER} that are read",
+                text.len()
+            )));
+        }
         let value: Value =
             serde_json::from_slice(text).map_err(|e| bad(format!("not valid JSON: {e}")))?;
         let map = value
             .get("weight_map")
             .and_then(Value::as_object)
             .ok_or_else(|| bad("the key weight_map is missing".into()))?;
+        if map.is_empty() {
+            return Err(bad("its weight_map names no tensor".into()));
+        }
+        let parent =
+            stem.rsplit_once('/').map_or(String::new(), |(parent, _)| format!("{parent}/"));
         let mut shards = BTreeSet::new();
         for (tensor, shard) in map {
             let shard =
                 shard.as_str().ok_or_else(|| bad(format!("the shard of {tensor} is no string")))?;
             // A shard lies in the index's own folder; anything else could name any file.
-            if shard.contains(['/', '\\']) || shard.contains("..") {
+            if shard.contains('/') || !stays_inside(shard) {
                 return Err(bad(format!("the shard of {tensor} is {shard:?}, outside the folder")));
             }
-            let parent =
-                stem.rsplit_once('/').map_or(String::new(), |(parent, _)| format!("{parent}/"));
-            shards.insert(format!("{parent}{shard}"));
+            shards.insert(shard);
         }
+        // In the order in which they become files.
+        let shards: Vec<&str> = shards.into_iter().collect();
         for shard in &shards {
-            if !self.add(folder, shard)? {
-                return Err(bad(format!("the shard {shard} is not there")));
+            if !self.add(folder, &format!("{parent}{shard}"))? {
+                return Err(bad(format!("the shard {parent}{shard} is not there")));
             }
         }
-        match map.keys().find(|tensor| !self.tensors.contains_key(*tensor)) {
-            Some(tensor) => Err(bad(format!("the tensor {tensor} is in no shard"))),
-            None => Ok(()),
+        for (tensor, shard) in map {
+            match self.tensors.get(tensor).map(|info| shards[info.span.file]) {
+                Some(found) if shard == found => {}
+                Some(found) => {
+                    return Err(bad(format!("the tensor {tensor} is in {found}, not in {shard}")));
+                }
+                None => return Err(bad(format!("the tensor {tensor} is in no shard"))),
+            }
         }
+        Ok(())
     }
 
     /// Adds one file; false where there is none.
@@ -138,15 +158,21 @@ impl Weights {
         }
         reader.read_exact(&mut size).map_err(io)?;
         let header = u64::from_le_bytes(size);
-        if header > LARGEST_HEADER || header > length - 8 {
+        if header > length - 8 {
             return Err(bad(format!(
                 "truncated or not safetensors: the header says {header} bytes, the file has {length}"
             )));
         }
+        if header > LARGEST_HEADER {
+            return Err(bad(format!(
+                "its header has {header} bytes, more than the {LARGEST_HEADER} that are read"
+            )));
+        }
         let mut text = vec![0; header as usize];
         reader.read_exact(&mut text).map_err(io)?;
-        let metadata: Metadata = serde_json::from_slice(&text)
-            .map_err(|e| bad(format!("corrupt safetensors header: {e}")))?;
+        let corrupt = |e| bad(format!("corrupt safetensors header: {e}"));
+        let UniqueNames = serde_json::from_slice(&text).map_err(corrupt)?;
+        let metadata: Metadata = serde_json::from_slice(&text).map_err(corrupt)?;
         let schemes: BTreeMap<String, Scheme> =
             match metadata.metadata().as_ref().and_then(|entries| entries.get(QUANTIZED)) {
                 Some(text) => serde_json::from_str(text)
@@ -350,6 +376,33 @@ impl Weights {
                 "Kiln reads F32, F16, BF16 and F64 weights, and those that it quantized itself",
             )
         })
+    }
+}
+
+/// An object without two entries of one name, of which readers would take different ones.
+struct UniqueNames;
+
+impl<'de> Deserialize<'de> for UniqueNames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_map(UniqueNames)
+    }
+}
+
+impl<'de> Visitor<'de> for UniqueNames {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self, A::Error> {
+        let mut names = BTreeSet::new();
+        while let Some((name, IgnoredAny)) = map.next_entry::<String, _>()? {
+            if let Some(twice) = names.replace(name) {
+                return Err(A::Error::custom(format!("the entry {twice:?} is there twice")));
+            }
+        }
+        Ok(self)
     }
 }
 

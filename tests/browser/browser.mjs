@@ -11,11 +11,11 @@ const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
  * Calls `begin` with `{ browser, server, context, page }` before each of a file's tests. `roots` and what else `serve` takes, more
  * `args` for Chromium, and options for the page's `context`.
  */
-export function withPage({ roots, isolated, args = [], context: options = {} }, begin) {
+export function withPage({ roots, isolated, csp, args = [], context: options = {} }, begin) {
   let browser, server, context;
   before(async () => {
     browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking", ...args] });
-    server = await serve(roots, { isolated });
+    server = await serve(roots, { isolated, csp });
   });
   after(async () => {
     await browser?.close();

@@ -130,6 +130,91 @@ test("the reader's own texts: pasted, added, exported, imported, stopped, emptie
   assert.deepEqual(problems.filter((problem) => !/Content Security Policy directive '(style|script)-src/.test(problem)), []);
 });
 
+/** A saved index, its head changed. */
+function changed(saved, change) {
+  const length = saved.readUInt32LE(8);
+  const head = JSON.parse(saved.subarray(12, 12 + length));
+  const text = Buffer.from(JSON.stringify(change(head) ?? head));
+  const size = Buffer.alloc(4);
+  size.writeUInt32LE(text.length);
+  return Buffer.concat([saved.subarray(0, 8), size, text, saved.subarray(12 + length)]);
+}
+
+test("markup is shown as text, wherever it comes from, and what is imported is checked", async () => {
+  const image = "<img src=x onerror='window.hacked = 1'>";
+  await ready();
+  await page.getByRole("button", { name: "Empty" }).click();
+  await count(0);
+  await page.locator("#files").setInputFiles([
+    file(`${image}.csv`, `title,text\n${image} harbour,The harbour <script>window.hacked = 1</script> was closed\nKites,They hang on the wind\n`),
+    file(`${image}.json`, '{"a": '),
+  ]);
+  await page.locator(".notice.error").getByText(`${image}.json: no JSON`).waitFor();
+  await count(2);
+  await found("harbour");
+  await page.locator(".hit").getByText(`${image} harbour`).first().waitFor();
+  await page.locator(".hit").getByText(`${image}.csv`).first().waitFor();
+
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export" }).click()]);
+  const saved = readFileSync(await download.path());
+  const give = (name, buffer) => page.locator("#import").setInputFiles({ name, mimeType: "application/octet-stream", buffer });
+  for (const [name, change, why] of [
+    ["settings", (head) => void (head.settings.dimensions = 128), /says 128 dimensions/],
+    ["precision", (head) => void (head.settings.precision = image), /says 384 dimensions in "<img/],
+    ["twice", (head) => void (head.entries[1][0] = head.entries[0][0]), /names 0 twice/],
+    ["fewer", (head) => void head.entries.pop(), /names 1 entries and has 2 vectors/],
+    ["large", (head) => void (head.entries[1][0] = 2 ** 32 - 1), /a passage with the number 4294967295/],
+    ["shape", (head) => void (head.entries[1][1] = image), /./],
+    ["list", () => [image], /no saved index/],
+  ]) {
+    await page.locator(".notice button").click();
+    await give(`${name}.kilnindex`, changed(saved, change));
+    await page.locator(".notice.error").getByText(why).first().waitFor();
+    await count(2);
+  }
+  // Numbers in another order are other numbers, and nothing else.
+  await give("order.kilnindex", changed(saved, ({ entries }) => void ([entries[0][0], entries[1][0], entries[0][1].source] = [9, 3, image])));
+  await page.locator(".notice.error").waitFor({ state: "hidden" });
+  await count(2);
+  await found("wind");
+  await page.locator(".hit").getByText("They hang on the wind").first().waitFor();
+  await found("harbour");
+  await page.locator(".hit .from").getByText(image).first().waitFor();
+
+  await page.getByRole("link", { name: "Models" }).click();
+  await page.getByLabel("Address").fill(`/models/${image}.kiln`);
+  await page.getByRole("button", { name: "Load", exact: true }).click();
+  await page.getByRole("alert").getByText(`/models/${image}.kiln is not loaded`).waitFor();
+  assert.equal(await page.evaluate(() => window.hacked), undefined);
+  assert.equal(await page.locator("img").count(), 0);
+  assert.deepEqual(problems.filter((problem) => !/404/.test(problem)), []);
+});
+
+test("messages of strangers change nothing, and a login page is not kept in the place of the page's files", async () => {
+  await ready();
+  await page.evaluate(async () => {
+    const { active } = await navigator.serviceWorker.ready;
+    for (const message of [{ id: 0, action: "open" }, { vectors: [], dimensions: 0 }, "skipWaiting", null]) {
+      active.postMessage(message);
+      window.postMessage(message, "*");
+    }
+  });
+  await open();
+  const answer = (request, response) => response.writeHead(200, { "content-type": "text/html" }).end("<p>Please log in</p>");
+  for (const name of ["style.css", "demo.js", "kiln-embed/index.js"]) server.answers.set(`/demo/${name}`, answer);
+  await page.goto(`${server.url}/demo/index.html?from=elsewhere`);
+  await page.getByText(/on cpu \(wasm/).waitFor();
+  await count(PASSAGES);
+  server.mend();
+  const kept = await page.evaluate(async () => {
+    const cache = await caches.open("kiln-demo");
+    return Promise.all((await cache.keys()).map(async (request) => [new URL(request.url).pathname + new URL(request.url).search, (await (await cache.match(request)).text()).includes("log in")]));
+  });
+  assert.ok(kept.length > 5);
+  assert.deepEqual(kept.filter(([path, isLogin]) => path.includes("?") || isLogin), []);
+  assert.deepEqual(problems, []);
+});
+
 test("what is no text is refused, and said in one line", async () => {
   await ready();
   const noise = Buffer.alloc(5_000_000);

@@ -22,12 +22,16 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
   const dated = new Set();
   /** Paths that are not there. */
   const missing = new Set();
+  /** Paths that a hostile or broken server answers, each with a function of the request and the response. */
+  const answers = new Map();
   const server = createServer((request, response) => {
     const path = decodeURIComponent(new URL(request.url, "http://x").pathname);
     const isQuestion = request.method === "HEAD";
     if (!isQuestion) seen.push({ path, range: request.headers.range });
     const [, root, ...rest] = path.split("/");
     if (down && root === "models") return request.socket.destroy();
+    const answer = answers.get(path);
+    if (answer) return answer(request, response);
     if (root === "app") {
       response.writeHead(200, { "content-type": "text/html" });
       return response.end("<p>a page for every path</p>");
@@ -67,14 +71,19 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
     cuts,
     dated,
     missing,
+    answers,
     /** Bytes of files that were sent. */
     bytes: () => bytes,
     setDown: (value) => (down = value),
     /** Ends all faults. */
     mend() {
       down = false;
-      for (const faults of [cuts, dated, missing]) faults.clear();
+      for (const faults of [cuts, dated, missing, answers]) faults.clear();
     },
-    close: () => server.close(),
+    close() {
+      server.close();
+      // Those that are answered without end.
+      server.closeAllConnections();
+    },
   };
 }

@@ -85,6 +85,22 @@ test("where threads cannot be had one computes, and that is said", async () => {
   assert.match(warnings.join("\n"), /threads cannot be had: .*relaxed build is used/);
 });
 
+test("a thread that dies ends the run that waits for it, and that is said", async () => {
+  const dying = `import init from "./threads/kiln_wasm.js";
+    onmessage = async ({ data: { shared: [module_or_path, memory], port } }) => {
+      await init({ module_or_path, memory });
+      postMessage(undefined);
+      setTimeout(() => port.postMessage("RuntimeError: unreachable"), 1000);
+    };`;
+  server.answers.set("/pkg/thread.js", (request, response) => {
+    response.writeHead(200, { "content-type": "text/javascript", "cross-origin-embedder-policy": "require-corp" }).end(dying);
+  });
+  // The model's own test waits for threads that compute nothing.
+  await assert.rejects(embed(MODEL, { threads: 2 }), /the worker of kiln-embed failed: a thread of it ended: RuntimeError: unreachable; load the model/);
+  server.mend();
+  assert.equal((await embed(MODEL, { threads: 1 })).info.threads, 1);
+});
+
 test("threads end with their model", async (run) => {
   const resident = await pageMemory(browser);
   if (typeof resident === "string") return run.skip(resident);

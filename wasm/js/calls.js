@@ -1,6 +1,7 @@
 // Calls to the worker, or to the same code in this thread.
 
-import { Engine, aborted } from "./engine.js";
+import { aborted } from "./aborted.js";
+import { Engine } from "./engine.js";
 
 function failure({ name, message }) {
   return name === "AbortError" ? new DOMException(message, name) : Object.assign(new Error(message), { name });
@@ -15,7 +16,13 @@ export class WorkerCalls {
 
   constructor() {
     this.#worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "kiln-embed" });
-    this.#worker.onmessage = ({ data: { id, result, error, progress } }) => {
+    this.#worker.onmessage = ({ data: { id, result, error, progress, port } }) => {
+      if (port) {
+        port.onmessage = ({ data: why }) => this.#fail(`a thread of it ended: ${why}`);
+        return;
+      }
+      // It can compute no more, and tells so of every call.
+      if (error?.name === "WorkerError") return this.end(failure(error));
       const call = this.#waiting.get(id);
       if (!call) return;
       if (progress) return call.onProgress?.(progress);
@@ -24,9 +31,13 @@ export class WorkerCalls {
     };
     this.#worker.onerror = (event) => {
       event.preventDefault?.();
-      const why = event.message || "its files could not be loaded; are they served beside kiln-embed's index.js?";
-      this.end(Object.assign(new Error(`the worker of kiln-embed failed: ${why}`), { name: "WorkerError" }));
+      this.#fail(event.message || "its files could not be loaded; are they served beside kiln-embed's index.js?");
     };
+    this.#worker.onmessageerror = () => this.#fail("what it sent could not be read");
+  }
+
+  #fail(why) {
+    this.end(failure({ name: "WorkerError", message: `the worker of kiln-embed failed: ${why}; load the model, or the index, again` }));
   }
 
   call(action, argument, { onProgress, signal, transfer = [] } = {}) {
@@ -35,13 +46,14 @@ export class WorkerCalls {
     const id = this.#next++;
     return new Promise((resolve, reject) => {
       const abort = () => this.#worker.postMessage({ id, abort: true });
-      signal?.addEventListener("abort", abort, { once: true });
       const over = (done) => (value) => {
         signal?.removeEventListener("abort", abort);
         done(value);
       };
-      this.#waiting.set(id, { resolve: over(resolve), reject: over(reject), onProgress });
+      // What cannot be sent is thrown here, and nothing waits for it.
       this.#worker.postMessage({ id, action, argument }, transfer);
+      this.#waiting.set(id, { resolve: over(resolve), reject: over(reject), onProgress });
+      signal?.addEventListener("abort", abort, { once: true });
     });
   }
 

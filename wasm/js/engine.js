@@ -1,5 +1,6 @@
 // The compiled core, and a model in it. Runs in the worker, or in the page's thread where asked.
 
+import { aborted } from "./aborted.js";
 import { cosine } from "./cosine.js";
 
 /** A module with one instruction of relaxed SIMD: whether it is valid says which build to take. */
@@ -8,8 +9,11 @@ const RELAXED = new Uint8Array([
   253, 128, 2, 11,
 ]);
 
-/** Makes the core's memory that of `count` more workers, and has them compute. */
-async function startThreads(core, count) {
+/**
+ * Makes the core's memory that of `count` more workers, and has them compute. This thread waits for them, and so
+ * cannot hear of one that dies: `watch` is given a port that tells of it.
+ */
+async function startThreads(core, count, watch) {
   const workers = Array.from({ length: count }, () => new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: "kiln-embed-thread" }));
   try {
     const shared = core.shared();
@@ -19,7 +23,9 @@ async function startThreads(core, count) {
           new Promise((resolve, reject) => {
             worker.onmessage = ({ data: failure }) => (failure === undefined ? resolve() : reject(new Error(failure)));
             worker.onerror = (event) => reject(new Error(event.message || "a thread's files could not be loaded"));
-            worker.postMessage(shared);
+            const { port1, port2 } = new MessageChannel();
+            watch?.(port1);
+            worker.postMessage({ shared, port: port2 }, [port2]);
           }),
       ),
     );
@@ -39,7 +45,7 @@ const BUILDS = {
 
 /** Compiles a build once; `threads` is with how many the one computes that has some. */
 const compiled = new Map();
-function build(name, threads) {
+function build(name, threads, watch) {
   if (!compiled.has(name)) {
     compiled.set(
       name,
@@ -50,7 +56,7 @@ function build(name, threads) {
         }
         try {
           await core.default();
-          await startThreads(core, threads);
+          await startThreads(core, threads, watch);
           return core;
         } catch (error) {
           throw Object.assign(new Error(`threads cannot be had: ${error.message}`, { cause: error }), { name: "ThreadsError" });
@@ -76,11 +82,6 @@ async function core() {
 }
 
 const NAMES = { simd: "SIMD", relaxed: "relaxed SIMD", threads: "relaxed SIMD" };
-
-/** An AbortError, as fetch throws it. */
-export function aborted() {
-  return new DOMException("the run was aborted", "AbortError");
-}
 
 /** Lets waiting messages be handled; unlike setTimeout it is not slowed down when nested. */
 function pause() {
@@ -155,13 +156,13 @@ class Session {
    * Reads a model: `{ kiln: Uint8Array, weights }` or `{ files: [[path, Uint8Array], ..], weights }`. `auto` measures
    * where there is a GPU, and falls back to the CPU, with a warning, where the GPU fails.
    */
-  static async open(files, device, threads, warn = console.warn) {
+  static async open(files, device, threads, watch, warn = console.warn) {
     const adapter = device === "cpu" ? undefined : await gpuAdapter();
     if (device === "webgpu") {
-      if (!adapter) throw new Error("this browser has no WebGPU adapter; use device: \"cpu\"");
+      if (!adapter) throw Object.assign(new Error("this browser has no WebGPU adapter; use device: \"cpu\""), { name: "DeviceError" });
       return Session.#onGpu(files, adapter);
     }
-    const cpu = await Session.#onCpu(files, threads, warn);
+    const cpu = await Session.#onCpu(files, threads, watch, warn);
     if (!adapter || isSoftware(adapter)) return cpu;
     let gpu;
     try {
@@ -181,11 +182,11 @@ class Session {
   }
 
   /** A build that does not compile here, or fails the model's own test, is left for the next one, with a warning. */
-  static async #onCpu(files, threads, warn) {
+  static async #onCpu(files, threads, watch, warn) {
     const names = builds(threads);
     for (const [at, name] of names.entries()) {
       try {
-        const model = await read(await build(name, threads), files, "cpu");
+        const model = await read(await build(name, threads, watch), files, "cpu");
         const used = name === "threads" ? threads : 1;
         return new Session(model, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
       } catch (error) {
@@ -298,14 +299,30 @@ function read(core, { kiln, files, weights }, device) {
 export class Engine {
   #session;
   #index;
+  /** Why nothing can be asked any more: a module that has trapped may hold anything. */
+  #broken;
+  #watch;
+
+  /** `watch` is given ports that tell of what dies while this thread waits for it. */
+  constructor(watch) {
+    this.#watch = watch;
+  }
 
   /** Runs an action by name; gives its result and the buffers that may be handed over with it. */
   async run(action, argument, onProgress, isAborted) {
+    if (this.#broken) throw this.#broken;
     if (isAborted()) throw aborted();
-    return this.#actions[action](argument ?? {}, onProgress, isAborted);
+    try {
+      return await this.#actions[action](argument ?? {}, onProgress, isAborted);
+    } catch (error) {
+      if (!(error instanceof WebAssembly.RuntimeError)) throw error;
+      const why = `kiln-embed broke off (${error.message}): its memory is used up, or it has a bug, of which the console tells; load the model, or the index, again, where worker is false after a reload of the page`;
+      throw (this.#broken = Object.assign(new Error(why, { cause: error }), { name: "WorkerError" }));
+    }
   }
 
   free() {
+    if (this.#broken) return;
     this.#session?.free();
     this.#index?.free();
     this.#session = this.#index = undefined;
@@ -315,7 +332,7 @@ export class Engine {
     open: async ({ device, threads, ...files }) => {
       this.#session?.free();
       this.#session = undefined;
-      this.#session = await Session.open(files, device, threads);
+      this.#session = await Session.open(files, device, threads, this.#watch);
       return [this.#session.info];
     },
     embed: async ({ texts, options }, onProgress, isAborted) => {
@@ -330,14 +347,15 @@ export class Engine {
     countTokens: ({ text }) => [this.#session.countTokens(text)],
     indexNew: async ({ dimensions, precision }) => {
       this.#index = new (await core()).VectorIndex(dimensions, precision);
-      return [0];
+      return [undefined];
     },
     indexRead: async ({ bytes }) => {
       this.#index = (await core()).VectorIndex.fromBytes(bytes);
-      return [this.#index.length];
+      const { length, dimensions, precision } = this.#index;
+      return [{ length, dimensions, precision }];
     },
-    indexAdd: ({ vectors, dimensions }) => {
-      this.#index.add(vectors, dimensions);
+    indexAdd: ({ vectors }) => {
+      this.#index.add(vectors);
       return [this.#index.length];
     },
     indexRemove: ({ rows }) => {

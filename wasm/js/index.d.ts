@@ -33,13 +33,13 @@ export interface LoadOptions {
   /**
    * How many threads compute on the CPU, with one model in one memory: each text is done sooner. They need a page that
    * is isolated (`crossOriginIsolated`), a worker, and relaxed SIMD; elsewhere there is one. `auto` (the default) takes
-   * one for each core, at most 8, or a single one where `workers` is a number.
+   * one for each core, at most 8, or a single one where `workers` is a number. 64 at most.
    */
   threads?: "auto" | number;
   /**
    * How many workers compute on the CPU, each with the model in its memory. They are started when a call has 64 texts
    * or more, and share these. `auto` (the default) takes one for each core, at most 4, and a single one
-   * for models over 64 MB, without `cache`, or where there are threads.
+   * for models over 64 MB, without `cache`, or where there are threads. 64 at most.
    */
   workers?: "auto" | number;
   /**
@@ -49,7 +49,7 @@ export interface LoadOptions {
    */
   weights?: "kept" | "f32" | "int8" | "int4" | `${"int8" | "int4"}:${number | "channel"}`;
   onProgress?: (progress: LoadProgress) => void;
-  /** Stops loading; what has come of a file is kept, and the next load goes on from there. */
+  /** Stops loading, at once; what has come of a file is kept, and the next load goes on from there. */
   signal?: AbortSignal;
 }
 
@@ -74,7 +74,7 @@ export interface EmbedOptions {
   dimensions?: number;
   /** Whether vectors are divided by their norm. Default: as the model does (`info.normalized`). */
   normalize?: boolean;
-  /** Most tokens that are computed at once, padding included. Default: 256 for each thread, on WebGPU 4096. */
+  /** Most tokens that are computed at once, padding included; 65536 at most. Default: 256 for each thread, on WebGPU 4096. */
   batchTokens?: number;
   onProgress?: (progress: EmbedProgress) => void;
   /** Stops the run after the batch that is being computed; the promise is rejected with an AbortError. */
@@ -99,6 +99,8 @@ export interface ModelInfo {
   readonly defaultPrompt: string | null;
   /** What matrices are computed with where `load` was told, or kept in, as `int8:32`; null where the model does not say. */
   readonly weights: string | null;
+  /** What tells the model from others, and from other versions of itself: the SHA-256 of its kiln.json; null where it has none. */
+  readonly fingerprint: string | null;
   /** Where it computes, for people. */
   readonly device: string;
   /** Threads that compute in one memory. */
@@ -138,11 +140,15 @@ export interface Lens {
   states: Float32Array;
 }
 
-/** A loaded model. */
+/**
+ * A loaded model. Its calls reject with one line: a TypeError or RangeError for a wrong argument, an AbortError
+ * where the signal says so, a WorkerError where the worker that computes has died (load the model again).
+ */
 export class Embedder {
   /**
    * Loads a model and checks it: sums of its files, and the vectors that it carries against those that it gives
-   * here. Rejects with one line that says what is wrong and where.
+   * here. Rejects with one line that says what is wrong and where, a NetworkError where a server does. Only a 404 or
+   * 410 says of a file that may be missing that it is not there, and it is asked for again the next time.
    */
   static load(source: ModelSource, options?: LoadOptions): Promise<Embedder>;
   readonly info: ModelInfo;
@@ -150,7 +156,7 @@ export class Embedder {
   readonly device: string;
   /** Numbers of a vector. */
   readonly dimensions: number;
-  /** Vectors of texts, in their order. */
+  /** Vectors of texts, in their order. Halves of characters (lone surrogates) are read as U+FFFD. */
   embed(texts: readonly string[], options?: EmbedOptions): Promise<Float32Array[]>;
   /** The vector of one text. */
   embed(text: string, options?: EmbedOptions): Promise<Float32Array>;
@@ -170,8 +176,9 @@ export class Embedder {
 export type Precision = "f32" | "int8" | "binary" | "binary+int8";
 
 export interface Entry<Data = unknown> {
+  /** A name, or a finite number; `1` and `"1"` are two. */
   id: string | number;
-  /** A vector of length 1 (as `embed` gives it), so that scores are cosines. */
+  /** A vector of length 1 (as `embed` gives it), so that scores are cosines; never one that is zero or not finite. */
   vector: ArrayLike<number>;
   /** Anything that can be cloned, to have it back with a hit. */
   data?: Data;
@@ -186,18 +193,24 @@ export interface Hit<Data = unknown> {
 /** A saved index: can be cloned, stored, and sent to a worker. */
 export interface SavedIndex {
   version: 1;
-  settings: { dimensions: number; precision: Precision };
+  settings: { dimensions: number; precision: Precision; model?: string };
+  /** No id twice. */
   entries: [id: string | number, data: unknown][];
+  /** With a sum of their own. */
   bytes: Uint8Array;
 }
 
-/** Vectors by name, and exact search for the nearest. */
+/** Vectors by name, and exact search for the nearest. Each id has one vector: to add it again is to replace that. */
 export class Index<Data = unknown> {
-  static create<Data = unknown>(options: { dimensions: number; precision?: Precision; worker?: boolean }): Promise<Index<Data>>;
-  /** An index as `export` gave it. */
-  static import<Data = unknown>(saved: SavedIndex, options?: { worker?: boolean }): Promise<Index<Data>>;
-  /** An index as `save` kept it in IndexedDB; undefined where there is none of that name. */
-  static load<Data = unknown>(name: string, options?: { worker?: boolean }): Promise<Index<Data> | undefined>;
+  /** `model` says whose vectors they are, as `info.fingerprint` does, and is saved with them. At most 65536 dimensions. */
+  static create<Data = unknown>(options: { dimensions: number; precision?: Precision; model?: string | null; worker?: boolean }): Promise<Index<Data>>;
+  /**
+   * An index as `export` gave it. Rejects where its settings, ids and bytes do not belong together, and where it was
+   * saved with another `model` than is given here.
+   */
+  static import<Data = unknown>(saved: SavedIndex, options?: { model?: string | null; worker?: boolean }): Promise<Index<Data>>;
+  /** An index as `save` kept it in IndexedDB, checked as `import` does; undefined where there is none of that name. */
+  static load<Data = unknown>(name: string, options?: { model?: string | null; worker?: boolean }): Promise<Index<Data> | undefined>;
   /** Deletes a saved index. */
   static delete(name: string): Promise<void>;
   /** Names of the saved indexes. */
@@ -205,6 +218,8 @@ export class Index<Data = unknown> {
   readonly size: number;
   readonly dimensions: number;
   readonly precision: Precision;
+  /** Whose vectors they are, as it was told. */
+  readonly model?: string;
   has(id: string | number): boolean;
   /** What was given with an entry. */
   get(id: string | number): Data | undefined;
@@ -212,11 +227,11 @@ export class Index<Data = unknown> {
   entries(): [id: string | number, data: Data | undefined][];
   /** Vectors of entries, as exact as the precision keeps them. */
   vectors(ids: Iterable<string | number>): Promise<Float32Array[]>;
-  /** Adds entries; those whose id is there are replaced. */
-  add(entries: readonly Entry<Data>[]): Promise<void>;
-  /** Takes entries out; gives how many were there. */
+  /** Adds entries, all or none; one whose id is there already is replaced, vector and data. Rejects where an id is given twice. */
+  add(entries: Iterable<Entry<Data>>): Promise<void>;
+  /** Takes entries out, so that no search finds them from now on; gives how many were there. */
   remove(ids: Iterable<string | number>): Promise<number>;
-  /** The k best entries, best first; `rescore` times k candidates of the binary precisions are scored again. */
+  /** The k best entries, best first, or all where there are fewer; `rescore` times k candidates of the binary precisions are scored again. */
   search(query: ArrayLike<number>, options?: { k?: number; rescore?: number; signal?: AbortSignal }): Promise<Hit<Data>[]>;
   export(): Promise<SavedIndex>;
   /** Keeps the index in IndexedDB under a name. */

@@ -1,14 +1,15 @@
 // kiln-embed: text embeddings in the page. The types and their docs are in index.d.ts.
 
+import { aborted } from "./aborted.js";
 import { LocalCalls, WorkerCalls } from "./calls.js";
+import * as check from "./checks.js";
 import { cosine } from "./cosine.js";
-import { clearCache, modelFiles } from "./files.js";
+import { modelFiles } from "./files.js";
 import { Helpers, threadsFor, workersFor } from "./helpers.js";
-import * as store from "./store.js";
+import { clearCache } from "./kept.js";
+import { Index } from "./vectors.js";
 
-export { clearCache, cosine };
-
-const DEVICES = ["auto", "cpu", "webgpu"];
+export { Index, clearCache, cosine };
 
 /** All bytes of a model. */
 const parts = ({ kiln, files }) => (kiln ? [kiln] : files.map(([, bytes]) => bytes));
@@ -33,10 +34,7 @@ export class Embedder {
   }
 
   static async load(source, { device = "auto", cache = true, worker = true, workers = "auto", threads = "auto", weights = "kept", onProgress, signal } = {}) {
-    if (!DEVICES.includes(device)) throw new RangeError(`device ${JSON.stringify(device)} is unknown; known are ${DEVICES.join(", ")}`);
-    for (const [name, count] of Object.entries({ workers, threads })) {
-      if (count !== "auto" && !(Number.isInteger(count) && count > 0)) throw new RangeError(`${name} is ${JSON.stringify(count)}, neither "auto" nor a whole number above 0`);
-    }
+    check.loadOptions({ device, workers, threads, weights, onProgress, signal });
     const on = (device, options) => opened(source, { device, cache, worker, weights, threads: threadsFor(threads, workers), ...options });
     const { calls, info, bytes } = await on(device, { onProgress, signal });
     onProgress?.({ stage: "ready" });
@@ -89,9 +87,11 @@ export class Embedder {
     return this.#info.dimensions;
   }
 
-  async embed(texts, { onProgress, signal, ...options } = {}) {
+  async embed(texts, { onProgress, signal, ...given } = {}) {
     const one = typeof texts === "string";
-    const all = one ? [texts] : Array.from(texts, String);
+    const all = check.texts("texts", one ? [texts] : texts);
+    check.listeners({ onProgress, signal });
+    const options = check.embedOptions(given, this.dimensions);
     if (all.length === 0) return [];
     const watched = { onProgress, signal };
     const flat = this.#helpers?.areWorth(all)
@@ -107,16 +107,16 @@ export class Embedder {
     return cosine(vectors[0], vectors[1]);
   }
 
-  explain(text, { prompt } = {}) {
-    return this.#call("explain", { text: String(text), prompt });
+  async explain(text, { prompt } = {}) {
+    return this.#call("explain", { text: check.text("the text", text), prompt: check.promptName(prompt) });
   }
 
-  lens(text, { prompt } = {}) {
-    return this.#call("lens", { text: String(text), prompt });
+  async lens(text, { prompt } = {}) {
+    return this.#call("lens", { text: check.text("the text", text), prompt: check.promptName(prompt) });
   }
 
-  countTokens(text) {
-    return this.#call("countTokens", { text: String(text) });
+  async countTokens(text) {
+    return this.#call("countTokens", { text: check.text("the text", text) });
   }
 
   dispose() {
@@ -129,6 +129,9 @@ export class Embedder {
 /** Where a model's calls go, what it is, and how many bytes it has. */
 async function opened(source, { device, cache, worker, weights, threads, onProgress, signal }) {
   const calls = worker ? new WorkerCalls() : new LocalCalls();
+  // Reading a model does not stop in the midst of it; who reads it can be ended.
+  const abort = () => calls.end(aborted());
+  signal?.addEventListener("abort", abort, { once: true });
   try {
     let kept = false;
     let bytes = 0;
@@ -139,172 +142,21 @@ async function opened(source, { device, cache, worker, weights, threads, onProgr
       // Bytes of the caller's own stay the caller's.
       const own = source instanceof ArrayBuffer || ArrayBuffer.isView(source);
       const transfer = own ? [] : [...new Set(parts(files).map((part) => part.buffer))];
-      return calls.call("open", { ...files, device, threads, weights: String(weights) }, { signal, transfer });
+      return calls.call("open", { ...files, device, threads, weights }, { signal, transfer });
     };
     let info;
     try {
       info = await open(false);
     } catch (error) {
-      // What was kept may be damaged, or of another version than the rest.
-      if (!kept || ["AbortError", "WorkerError"].includes(error.name)) throw error;
+      // What was kept may be damaged, or of another version than the rest; other failures have names of their own.
+      if (!kept || error.name !== "Error") throw error;
       info = await open(true);
     }
     return { calls, info, bytes };
   } catch (error) {
     calls.end();
     throw error;
-  }
-}
-
-export class Index {
-  #calls;
-  #ids;
-  #rows;
-  #data;
-  #settings;
-
-  constructor(calls, settings, entries) {
-    this.#calls = calls;
-    this.#settings = settings;
-    this.#ids = entries.map(([id]) => id);
-    this.#rows = new Map(entries.map(([id], row) => [id, row]));
-    this.#data = new Map(entries.filter(([, data]) => data !== undefined));
-  }
-
-  static async create({ dimensions, precision = "int8", worker = true }) {
-    const calls = worker ? new WorkerCalls() : new LocalCalls();
-    try {
-      await calls.call("indexNew", { dimensions, precision });
-    } catch (error) {
-      calls.end();
-      throw error;
-    }
-    return new Index(calls, { dimensions, precision }, []);
-  }
-
-  static async import(saved, { worker = true } = {}) {
-    if (saved?.version !== 1 || !Array.isArray(saved.entries)) throw new Error("this is no saved index of a version that is known here");
-    const calls = worker ? new WorkerCalls() : new LocalCalls();
-    try {
-      const rows = await calls.call("indexRead", { bytes: saved.bytes });
-      if (rows !== saved.entries.length) throw new Error("the saved index has other rows than names");
-    } catch (error) {
-      calls.end();
-      throw error;
-    }
-    return new Index(calls, saved.settings, saved.entries);
-  }
-
-  static async load(name, options) {
-    const saved = await store.load(name);
-    return saved === undefined ? undefined : Index.import(saved, options);
-  }
-
-  static delete(name) {
-    return store.remove(name);
-  }
-
-  static names() {
-    return store.names();
-  }
-
-  get size() {
-    return this.#ids.length;
-  }
-
-  get dimensions() {
-    return this.#settings.dimensions;
-  }
-
-  get precision() {
-    return this.#settings.precision;
-  }
-
-  has(id) {
-    return this.#rows.has(id);
-  }
-
-  get(id) {
-    return this.#data.get(id);
-  }
-
-  entries() {
-    return this.#ids.map((id) => [id, this.#data.get(id)]);
-  }
-
-  async vectors(ids) {
-    const rows = Array.from(ids, (id) => {
-      const row = this.#rows.get(id);
-      if (row === undefined) throw new RangeError(`the index has no ${JSON.stringify(id)}`);
-      return row;
-    });
-    const { dimensions } = this.#settings;
-    const flat = await this.#calls.call("indexVectors", { rows });
-    return rows.map((_, at) => flat.subarray(at * dimensions, (at + 1) * dimensions));
-  }
-
-  async add(entries) {
-    const { dimensions } = this.#settings;
-    const seen = new Set();
-    for (const { id, vector } of entries) {
-      if (vector.length !== dimensions) throw new RangeError(`the vector of ${JSON.stringify(id)} has ${vector.length} dimensions, the index has ${dimensions}`);
-      if (!Array.prototype.every.call(vector, Number.isFinite)) throw new RangeError(`the vector of ${JSON.stringify(id)} has numbers that are not finite`);
-      if (seen.has(id)) throw new RangeError(`${JSON.stringify(id)} is added twice`);
-      seen.add(id);
-    }
-    await this.remove([...seen].filter((id) => this.#rows.has(id)));
-    const vectors = new Float32Array(entries.length * dimensions);
-    entries.forEach(({ vector }, at) => vectors.set(vector, at * dimensions));
-    // Names first: calls are done in their order, so a search that follows finds them.
-    for (const { id, data } of entries) {
-      this.#rows.set(id, this.#ids.length);
-      this.#ids.push(id);
-      if (data !== undefined) this.#data.set(id, data);
-    }
-    await this.#calls.call("indexAdd", { vectors, dimensions }, { transfer: [vectors.buffer] });
-  }
-
-  async remove(ids) {
-    const rows = [];
-    for (const id of ids) {
-      const row = this.#rows.get(id);
-      if (row === undefined) continue;
-      // As in the core: the last row takes the place.
-      rows.push(row);
-      const last = this.#ids.pop();
-      if (last !== id) {
-        this.#ids[row] = last;
-        this.#rows.set(last, row);
-      }
-      this.#rows.delete(id);
-      this.#data.delete(id);
-    }
-    if (rows.length > 0) await this.#calls.call("indexRemove", { rows });
-    return rows.length;
-  }
-
-  async search(query, { k = 10, rescore = 4, signal } = {}) {
-    const names = this.#ids.slice();
-    const found = await this.#calls.call("indexSearch", { query: Float32Array.from(query), k, rescore }, { signal });
-    const hits = [];
-    for (let at = 0; at < found.length; at += 2) {
-      const id = names[found[at]];
-      hits.push({ id, score: found[at + 1], data: this.#data.get(id) });
-    }
-    return hits;
-  }
-
-  async export() {
-    const entries = this.entries();
-    const bytes = await this.#calls.call("indexBytes");
-    return { version: 1, settings: { ...this.#settings }, entries, bytes };
-  }
-
-  async save(name) {
-    await store.save(name, await this.export());
-  }
-
-  dispose() {
-    this.#calls.end(new Error("the index is disposed"));
+  } finally {
+    signal?.removeEventListener("abort", abort);
   }
 }

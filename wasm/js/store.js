@@ -11,6 +11,7 @@ function done(request) {
 }
 
 async function withStore(mode, use) {
+  if (!globalThis.indexedDB) throw new Error("this browser keeps no indexes here: it has no IndexedDB");
   const opening = indexedDB.open(DATABASE, 1);
   opening.onupgradeneeded = () => opening.result.createObjectStore(STORE);
   const database = await done(opening);
@@ -20,6 +21,8 @@ async function withStore(mode, use) {
       transaction.oncomplete = resolve;
       transaction.onerror = transaction.onabort = () => reject(transaction.error);
     });
+    // Where the request fails already nobody waits for this.
+    finished.catch(() => {});
     const result = await done(use(transaction.objectStore(STORE)));
     await finished;
     return result;

@@ -2,12 +2,17 @@
 
 import init, { lend } from "./threads/kiln_wasm.js";
 
-onmessage = async ({ data: [module_or_path, memory] }) => {
+onmessage = async ({ data: { shared, port } }) => {
+  const [module_or_path, memory] = shared;
   try {
     await init({ module_or_path, memory });
   } catch (error) {
     return postMessage(String(error));
   }
   postMessage(undefined);
-  lend();
+  try {
+    lend();
+  } catch (error) {
+    port.postMessage(String(error));
+  }
 };

@@ -2,7 +2,7 @@
 
 import { Engine } from "./engine.js";
 
-const engine = new Engine();
+const engine = new Engine((port) => postMessage({ port }, [port]));
 let last = Promise.resolve();
 /** Calls that wait or run, and whether they are aborted. */
 const calls = new Map();

@@ -34,18 +34,34 @@ impl VectorIndex {
         self.0.to_bytes()
     }
 
+    /// Numbers of a vector.
+    #[wasm_bindgen(getter)]
+    pub fn dimensions(&self) -> usize {
+        self.0.dimensions()
+    }
+
+    /// How vectors are kept.
+    #[wasm_bindgen(getter)]
+    pub fn precision(&self) -> String {
+        self.0.precision().name().into()
+    }
+
     /// Number of rows.
     #[wasm_bindgen(getter)]
     pub fn length(&self) -> usize {
         self.0.len()
     }
 
-    /// Adds vectors, one after another.
+    /// Adds vectors, one after another: all of them or none.
     ///
     /// # Errors
-    /// Numbers that make no whole vectors, or are not finite; the vectors before are kept.
-    pub fn add(&mut self, vectors: &[f32], dimensions: usize) -> Result<(), JsError> {
-        for vector in vectors.chunks(dimensions.max(1)) {
+    /// Numbers that make no whole vectors, or are not finite; a vector of length 0.
+    pub fn add(&mut self, vectors: &[f32]) -> Result<(), JsError> {
+        let vectors = vectors.chunks(self.0.dimensions());
+        for (at, vector) in vectors.clone().enumerate() {
+            self.0.check(vector, format_args!("vector {at}"))?;
+        }
+        for vector in vectors {
             self.0.push(vector)?;
         }
         Ok(())
@@ -73,7 +89,7 @@ impl VectorIndex {
     /// candidates of the binary forms are scored again.
     ///
     /// # Errors
-    /// A query of another width, or with numbers that are not finite.
+    /// A query of another width, with numbers that are not finite, or of length 0.
     pub fn search(&self, query: &[f32], k: usize, rescore: usize) -> Result<Vec<f64>, JsError> {
         let hits = self.0.search(query, k, rescore)?;
         Ok(hits.into_iter().flat_map(|hit| [hit.row as f64, f64::from(hit.score)]).collect())

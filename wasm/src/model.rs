@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use kiln_core::checkpoint::{Files, Folder, KilnFile, Manifest};
+use kiln_core::checkpoint::{FileSum, Files, Folder, KilnFile, MANIFEST, Manifest, read_text};
 use kiln_core::embedder::{EmbedOptions, Plan, Progress};
 use kiln_core::explanation::TextExplanation;
 use kiln_core::quant::{Precision, Scheme};
@@ -36,6 +36,8 @@ pub struct Model {
     loaded: Rc<Loaded>,
     /// What its matrices are computed with, or kept in where the manifest says so.
     weights: Option<String>,
+    /// The sum of its manifest, which has the sums of its files.
+    fingerprint: Option<String>,
 }
 
 #[wasm_bindgen]
@@ -78,7 +80,10 @@ impl Model {
             (Precision::Rounded(asked), Some(had)) if asked.gains_nothing_on(had) => kept,
             (asked, _) => Some(asked.to_string()),
         };
-        Ok(Self { loaded: Rc::new(Loaded::open(folder, device, precision).await?), weights })
+        let manifest = read_text(folder, MANIFEST)?;
+        let fingerprint = manifest.map(|text| FileSum::of(&text).sha256);
+        let loaded = Rc::new(Loaded::open(folder, device, precision).await?);
+        Ok(Self { loaded, weights, fingerprint })
     }
 
     /// What the model is, as JSON: see `ModelInfo` in index.d.ts.
@@ -94,6 +99,7 @@ impl Model {
             "prompts": embedder.prompts.by_name,
             "defaultPrompt": embedder.prompts.default,
             "weights": self.weights,
+            "fingerprint": self.fingerprint,
         }))
         .to_string()
     }

@@ -274,6 +274,9 @@ pub(crate) struct Passage {
     pub(crate) source: String,
 }
 
+/// The largest number of a passage that is read.
+const LARGEST_NUMBER: u32 = 1 << 31;
+
 /// Passages by number, and search among their vectors.
 pub(crate) struct Index(JsIndex);
 
@@ -299,8 +302,17 @@ impl Index {
         self.0.precision()
     }
 
+    /// The passages, in the order of their numbers.
     pub(crate) fn passages(&self) -> Result<Vec<(u32, Passage)>> {
-        from_js(self.0.entries().into())
+        let mut passages: Vec<(u32, Passage)> = from_js(self.0.entries().into())?;
+        passages.sort_unstable_by_key(|(id, _)| *id);
+        match passages.last() {
+            // More are added behind the last.
+            Some((id, _)) if *id > LARGEST_NUMBER => Err(Failure::from(format!(
+                "this is no saved index: it has a passage with the number {id}, and {LARGEST_NUMBER} is the largest"
+            ))),
+            _ => Ok(passages),
+        }
     }
 
     pub(crate) async fn add(&self, entries: &[(u32, &Passage, Vector)]) -> Result<()> {

@@ -22,13 +22,16 @@ const CLUSTERS: usize = 10;
 /// called with the share that is done.
 ///
 /// # Errors
-/// Fewer than eight vectors.
+/// Fewer than eight vectors, or numbers that make no whole vectors.
 #[wasm_bindgen]
 pub fn layout(
     vectors: &[f32],
     dimensions: usize,
     report: &js_sys::Function,
 ) -> Result<Vec<f32>, JsError> {
+    if dimensions == 0 || !vectors.len().is_multiple_of(dimensions) {
+        return Err(JsError::new("a map needs vectors of one width"));
+    }
     let rows: Vec<Vec<f32>> = vectors.chunks_exact(dimensions).map(<[f32]>::to_vec).collect();
     let count = rows.len();
     if count < 8 {

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gloo::storage::{LocalStorage as Browser, Storage as _};
-use gloo::timers::future::TimeoutFuture;
+use gloo_storage::{LocalStorage as Browser, Storage as _};
+use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use web_sys::AbortController;
@@ -203,7 +203,8 @@ impl State {
         match result {
             Err(failure) if !failure.aborted => self.tell(&failure),
             Err(_) => self.say(format!("stopped: {done} of {total} passages are indexed")),
-            Ok(()) if total > 0 => {
+            // Failures, of other files say, stay.
+            Ok(()) if total > 0 && !self.has_failed() => {
                 self.say(format!("{total} passages indexed in {:.1} s", now() - start));
             }
             Ok(()) => {}

@@ -12,7 +12,7 @@ mod reading;
 mod state;
 mod words;
 
-use gloo::storage::{LocalStorage, Storage as _};
+use gloo_storage::{LocalStorage, Storage as _};
 use leptos::prelude::*;
 use wasm_bindgen::JsCast as _;
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gloo::storage::{LocalStorage as Browser, Storage as _};
+use gloo_storage::{LocalStorage as Browser, Storage as _};
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 use wasm_bindgen::JsValue;
@@ -154,6 +154,11 @@ impl State {
 
     pub(crate) fn fail(&self, text: impl Into<String>) {
         self.notice.set(Some(Notice { text: text.into(), is_error: true }));
+    }
+
+    /// Whether a failure is told of just now.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.notice.with_untracked(|notice| notice.as_ref().is_some_and(|notice| notice.is_error))
     }
 
     /// What was said of an earlier run is no longer so; failures stay.

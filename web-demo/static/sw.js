@@ -11,6 +11,9 @@ function isolated({ body, status, statusText, headers: given }) {
   return new Response(body, { status, statusText, headers });
 }
 
+/** Whether an answer is what was asked for, and no login page of a network in its place. */
+const isGenuine = ({ redirected, headers }, isDocument) => !redirected && /^\s*text\/html/i.test(headers.get("content-type") ?? "") === isDocument;
+
 self.addEventListener("install", () => self.skipWaiting());
 self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
 self.addEventListener("fetch", (event) => {
@@ -18,17 +21,21 @@ self.addEventListener("fetch", (event) => {
   const { origin, pathname } = new URL(request.url);
   const isPage = origin === self.location.origin && /(\/|\.(html|css|js|svg|wasm))$/.test(pathname);
   if (request.method !== "GET" || !isPage) return;
+  // Whatever is asked behind a "?", it is the same file.
+  const key = origin + pathname;
   const answer = async () => {
     const cache = await caches.open(KEPT);
-    try {
-      const response = await fetch(request);
-      if (response.ok) await cache.put(request, response.clone());
+    const response = await fetch(request).catch((error) => error);
+    if (response.ok && isGenuine(response, /(\/|\.html)$/.test(pathname))) {
+      await cache.put(key, response.clone()).catch(() => {}); // A full store is no reason to fail.
       return isolated(response);
-    } catch (error) {
-      const kept = await cache.match(request);
-      if (kept) return isolated(kept);
-      throw error;
     }
+    const isAnswer = response instanceof Response;
+    const kept = isAnswer && !response.ok ? undefined : await cache.match(key);
+    if (kept) return isolated(kept);
+    if (!isAnswer) throw response;
+    // A redirect is the browser's to follow.
+    return response.type === "opaqueredirect" ? response : isolated(response);
   };
   event.respondWith(answer());
 });

@@ -6,10 +6,12 @@
 //! scored again against the query's own numbers (Yamada et al., arXiv:2106.00882).
 
 use std::collections::BinaryHeap;
+use std::fmt::Display;
 
 use multiversion::multiversion;
+use sha2::{Digest as _, Sha256};
 
-use super::{Hit, dot};
+use super::{Hit, check_length, dot, offer};
 use crate::{Error, Result};
 
 /// How a vector is kept.
@@ -63,10 +65,13 @@ impl Precision {
 }
 
 const MAGIC: [u8; 4] = *b"KIDX";
-const INDEX_VERSION: u32 = 1;
+const INDEX_VERSION: u32 = 2;
+/// Bytes of what all versions begin with.
 const HEADER: usize = 24;
-/// Dimensions of a vector in a file, at most.
-const LARGEST_WIDTH: u32 = 1 << 20;
+/// Bytes of the sum that stands behind it since version 2.
+const SUM: usize = 32;
+/// Dimensions of a vector at most: the products of so many bytes have a sum that 32 bits hold.
+const LARGEST_WIDTH: usize = 1 << 16;
 
 /// Rows of one byte a dimension.
 #[derive(Debug, Clone, Default)]
@@ -122,18 +127,16 @@ fn hamming(a: &[u64], b: &[u64]) -> u32 {
     a.iter().zip(b).map(|(x, y)| (x ^ y).count_ones()).sum()
 }
 
+/// SHA-256 of an index's header and rows.
+fn sum(header: &[u8], rows: &[u8]) -> [u8; SUM] {
+    Sha256::new().chain_update(header).chain_update(rows).finalize().into()
+}
+
 /// The k best of some scored rows.
 fn best(k: usize, scored: impl Iterator<Item = Hit>) -> Vec<Hit> {
-    let mut heap = BinaryHeap::with_capacity(k + 1);
-    for hit in scored {
-        if heap.len() < k {
-            heap.push(hit);
-        } else if let Some(mut worst) = heap.peek_mut()
-            && hit < *worst
-        {
-            *worst = hit;
-        }
-    }
+    // No room for k: it may be any number.
+    let mut heap = BinaryHeap::new();
+    scored.for_each(|hit| offer(&mut heap, k, hit));
     heap.into_sorted_vec()
 }
 
@@ -141,13 +144,25 @@ impl CompactIndex {
     /// An index without rows.
     ///
     /// # Errors
-    /// A width of 0.
+    /// A width of 0, or of more dimensions than any model has.
     pub fn new(dim: usize, precision: Precision) -> Result<Self> {
-        if dim == 0 {
-            return Err(Error::invalid("an index needs vectors of one dimension at least"));
+        if !(1..=LARGEST_WIDTH).contains(&dim) {
+            return Err(Error::invalid(format!(
+                "an index takes vectors of 1 to {LARGEST_WIDTH} dimensions, not {dim}"
+            )));
         }
         let (floats, bytes, bits) = Default::default();
         Ok(Self { dim, precision, rows: 0, floats, bytes, bits })
+    }
+
+    /// Numbers of a vector.
+    pub fn dimensions(&self) -> usize {
+        self.dim
+    }
+
+    /// How vectors are kept.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Number of rows.
@@ -165,7 +180,11 @@ impl CompactIndex {
         self.rows * self.precision.bytes(self.dim)
     }
 
-    fn check(&self, vector: &[f32], what: &str) -> Result<()> {
+    /// Whether a vector can be a row, or a query; `what` it is called where it cannot.
+    ///
+    /// # Errors
+    /// Another width, numbers that are not finite, or a vector of length 0.
+    pub fn check(&self, vector: &[f32], what: impl Display) -> Result<()> {
         if vector.len() != self.dim {
             return Err(Error::invalid(format!(
                 "{what} has {} dimensions, the index has {}",
@@ -173,18 +192,15 @@ impl CompactIndex {
                 self.dim
             )));
         }
-        match vector.iter().all(|x| x.is_finite()) {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("{what} has numbers that are not finite"))),
-        }
+        check_length(vector, what)
     }
 
     /// Adds a row.
     ///
     /// # Errors
-    /// A row of another width, or with numbers that are not finite.
+    /// What [`CompactIndex::check`] says of it, by its number.
     pub fn push(&mut self, vector: &[f32]) -> Result<()> {
-        self.check(vector, "a row")?;
+        self.check(vector, format_args!("row {}", self.rows))?;
         if self.precision == Precision::F32 {
             self.floats.extend_from_slice(vector);
         }
@@ -248,26 +264,31 @@ impl CompactIndex {
     }
 
     /// The index as bytes, for [`CompactIndex::from_bytes`]: a header of 24 bytes (`KIDX`, version,
-    /// precision, width as u32, rows as u64), then numbers, int8 values, their scales, and words of
-    /// bits, as far as the precision has them; all little-endian.
+    /// precision, width as u32, rows as u64), the SHA-256 of the header and of what follows the sum,
+    /// then numbers, int8 values, their scales, and words of bits, as far as the precision has them;
+    /// all little-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADER + self.bytes());
+        let mut bytes = Vec::with_capacity(HEADER + SUM + self.bytes());
         bytes.extend(MAGIC);
         bytes.extend(INDEX_VERSION.to_le_bytes());
         bytes.extend((self.precision as u32).to_le_bytes());
         bytes.extend((self.dim as u32).to_le_bytes());
         bytes.extend((self.rows as u64).to_le_bytes());
+        bytes.extend([0; SUM]);
         bytes.extend(self.floats.iter().flat_map(|value| value.to_le_bytes()));
         bytes.extend(self.bytes.values.iter().flat_map(|value| value.to_le_bytes()));
         bytes.extend(self.bytes.scales.iter().flat_map(|value| value.to_le_bytes()));
         bytes.extend(self.bits.words.iter().flat_map(|value| value.to_le_bytes()));
+        let sum = sum(&bytes[..HEADER], &bytes[HEADER + SUM..]);
+        bytes[HEADER..HEADER + SUM].copy_from_slice(&sum);
         bytes
     }
 
-    /// Reads what [`CompactIndex::to_bytes`] wrote.
+    /// Reads what [`CompactIndex::to_bytes`] wrote; version 1 had no sum.
     ///
     /// # Errors
-    /// Bytes that are no index, of a later version, cut short, or with numbers that no row can have.
+    /// Bytes that are no index, of a later version, cut short, damaged, or with rows that
+    /// [`CompactIndex::push`] refuses.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let wrong = |what: &str| Error::bad_file("the index", what, "build the index again");
         let (header, mut rest) =
@@ -280,17 +301,27 @@ impl CompactIndex {
         if header[..4] != MAGIC {
             return Err(wrong("does not begin as an index does"));
         }
-        if word(4) != INDEX_VERSION {
-            return Err(wrong(&format!("has version {}, and {INDEX_VERSION} is known", word(4))));
+        match word(4) {
+            1 => {}
+            INDEX_VERSION => {
+                let (kept, after) =
+                    rest.split_at_checked(SUM).ok_or_else(|| wrong("is too short for an index"))?;
+                if sum(header, after)[..] != *kept {
+                    return Err(wrong("is damaged: it is not what was written"));
+                }
+                rest = after;
+            }
+            later => {
+                let known = format!("has version {later}, and {INDEX_VERSION} is the last known");
+                return Err(wrong(&known));
+            }
         }
-        let precision = [Precision::F32, Precision::Int8, Precision::Binary, Precision::BinaryInt8]
+        let precision = Precision::ALL
             .into_iter()
             .find(|&precision| precision as u32 == word(8))
             .ok_or_else(|| wrong(&format!("has unknown precision {}", word(8))))?;
-        if word(12) > LARGEST_WIDTH {
-            return Err(wrong(&format!("says that its vectors have {} dimensions", word(12))));
-        }
-        let mut index = Self::new(word(12) as usize, precision)?;
+        let mut index = Self::new(word(12) as usize, precision)
+            .map_err(|_| wrong(&format!("says that its vectors have {} dimensions", word(12))))?;
         let rows = u64::from(word(16)) | u64::from(word(20)) << 32;
         let whole = usize::try_from(rows)
             .ok()
@@ -319,11 +350,34 @@ impl CompactIndex {
             let words = take(index.rows * index.dim.div_ceil(64) * 8).as_chunks::<8>().0;
             index.bits.words = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         }
-        let numbers = index.floats.iter().chain(&index.bytes.scales);
-        match numbers.copied().all(f32::is_finite) {
-            true => Ok(index),
-            false => Err(wrong("has numbers that are not finite")),
+        match index.first_wrong_row() {
+            None => Ok(index),
+            Some(row) => Err(wrong(&format!("has a row {row} that no vector gives"))),
         }
+    }
+
+    /// The first row that [`CompactIndex::push`] makes of no vector: not finite, too large, all 0, or with
+    /// bits that stand for nothing.
+    fn first_wrong_row(&self) -> Option<usize> {
+        // Bits behind the last dimension would count in every distance.
+        let has_more_bits = |row: &[u64]| match (self.dim % 64, row.last()) {
+            (used @ 1.., Some(last)) => last >> used != 0,
+            _ => false,
+        };
+        let has_no_length = |(values, scale): (&[i8], &f32)| {
+            let length = (dot_bytes(values, values) as f32).sqrt() * scale;
+            !(*scale > 0.0 && length > 0.0 && length.is_finite())
+        };
+        let wrong = [
+            self.floats.chunks_exact(self.dim).position(|row| check_length(row, "").is_err()),
+            self.bytes
+                .values
+                .chunks_exact(self.dim)
+                .zip(&self.bytes.scales)
+                .position(has_no_length),
+            self.bits.words.chunks_exact(self.dim.div_ceil(64)).position(has_more_bits),
+        ];
+        wrong.into_iter().flatten().min()
     }
 
     /// The k rows with the largest inner products, best first. `rescore` times k candidates of the
@@ -331,9 +385,10 @@ impl CompactIndex {
     /// root of the width, so that it is near a cosine), or against the int8 rows.
     ///
     /// # Errors
-    /// A query of another width, or with numbers that are not finite.
+    /// What [`CompactIndex::check`] says of the query.
     pub fn search(&self, query: &[f32], k: usize, rescore: usize) -> Result<Vec<Hit>> {
         self.check(query, "the query")?;
+        let candidates = k.saturating_mul(rescore.max(1));
         Ok(match self.precision {
             Precision::F32 => {
                 let rows = self.floats.chunks_exact(self.dim).enumerate();
@@ -343,10 +398,10 @@ impl CompactIndex {
             Precision::Binary => {
                 let root = (self.dim as f32).sqrt();
                 let signed = |hit: Hit| Hit { score: self.signed(query, hit.row) / root, ..hit };
-                best(k, self.by_bits(query, k * rescore.max(1)).into_iter().map(signed))
+                best(k, self.by_bits(query, candidates).into_iter().map(signed))
             }
             Precision::BinaryInt8 => {
-                let rows = self.by_bits(query, k * rescore.max(1));
+                let rows = self.by_bits(query, candidates);
                 self.by_bytes(query, rows.into_iter().map(|hit| hit.row), k)
             }
         })
@@ -446,7 +501,7 @@ mod tests {
             left.swap_remove(gone);
             let expected = self::index(&left, precision).search(&query[0], 6, 6).unwrap();
             let bytes = index.to_bytes();
-            prop_assert_eq!(bytes.len(), HEADER + index.bytes());
+            prop_assert_eq!(bytes.len(), HEADER + SUM + index.bytes());
             let read = CompactIndex::from_bytes(&bytes).unwrap();
             prop_assert_eq!(&read.search(&query[0], 6, 6).unwrap(), &expected);
             prop_assert_eq!(index.search(&query[0], 6, 6).unwrap(), expected.clone());
@@ -461,8 +516,19 @@ mod tests {
             for cut in [0, 3, HEADER, bytes.len() - 1] {
                 prop_assert!(CompactIndex::from_bytes(&bytes[..cut]).is_err());
             }
-            for (at, byte) in [(0, 0), (4, 9), (8, 77), (12, 0), (16, 200), (23, 255)] {
+            for at in (0..bytes.len()).step_by(13) {
                 let mut damaged = bytes.clone();
+                damaged[at] ^= 1;
+                prop_assert!(CompactIndex::from_bytes(&damaged).is_err(), "{}", at);
+            }
+            // The first version, which has no sum.
+            let mut first = bytes;
+            first.drain(HEADER..HEADER + SUM);
+            first[4] = 1;
+            let read = CompactIndex::from_bytes(&first).unwrap();
+            prop_assert_eq!(read.search(&query[0], 6, 6).unwrap(), expected);
+            for (at, byte) in [(0, 0), (4, 9), (8, 77), (12, 0), (16, 200), (23, 255)] {
+                let mut damaged = first.clone();
                 damaged[at] = byte;
                 prop_assert!(CompactIndex::from_bytes(&damaged).is_err());
             }
@@ -480,9 +546,77 @@ mod tests {
         let row = vec![-1.0f32; 5000];
         let hits = index(std::slice::from_ref(&row), Precision::Int8).search(&row, 1, 1).unwrap();
         assert!((hits[0].score - 5000.0).abs() < 1e-2, "{hits:?}");
-        // A zero vector has scale 1 and no likeness.
-        let zero = index(&[vec![0.0; 8]], Precision::Int8);
-        assert_eq!(zero.search(&[1.0; 8], 1, 1).unwrap()[0].score, 0.0);
+        // As wide as may be, and bytes that no vector gives.
+        let widest = vec![1.0f32; LARGEST_WIDTH];
+        let mut index = index(std::slice::from_ref(&widest), Precision::Int8);
+        index.bytes.values.fill(i8::MIN);
+        assert!(index.search(&widest, 1, 1).unwrap()[0].score < -60_000.0);
+    }
+
+    #[test]
+    fn any_k_and_any_number_of_candidates_are_taken() {
+        let rows = [vec![1.0, 0.5], vec![-1.0, 0.25], vec![0.5, 0.5]];
+        for precision in Precision::ALL {
+            let index = index(&rows, precision);
+            for (k, rescore) in [(usize::MAX, usize::MAX), (1_000_000_000, 4), (2, usize::MAX)] {
+                let hits = index.search(&[1.0, 0.75], k, rescore).unwrap();
+                assert_eq!(hits.len(), k.min(3), "{precision:?} {k} {rescore}");
+            }
+            assert!(index.search(&[1.0, 0.75], 0, usize::MAX).unwrap().is_empty());
+        }
+    }
+
+    /// An index of the first version, whose bytes have no sum.
+    fn first_version(precision: Precision, dim: u32, rows: u64, bytes: &[u8]) -> Vec<u8> {
+        let words = [1, precision as u32, dim].map(u32::to_le_bytes);
+        [&MAGIC[..], &words.concat(), &rows.to_le_bytes(), bytes].concat()
+    }
+
+    #[test]
+    fn rows_that_no_vector_has_are_refused_by_their_number() {
+        let floats = |numbers: &[f32]| -> Vec<u8> {
+            numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+        };
+        let int8 = |second: [i8; 2], scale: f32| -> Vec<u8> {
+            let values = [1, 1, second[0], second[1]].map(|byte: i8| byte as u8);
+            [&values[..], &floats(&[1.0, scale])].concat()
+        };
+        let bits = |second: u64| [1u64.to_le_bytes(), second.to_le_bytes()].concat();
+        for (precision, bytes) in [
+            (Precision::F32, floats(&[1.0, 0.0, f32::NAN, 1.0])),
+            (Precision::F32, floats(&[1.0, 0.0, f32::NEG_INFINITY, 1.0])),
+            (Precision::F32, floats(&[1.0, 0.0, 0.0, 0.0])),
+            (Precision::F32, floats(&[1.0, 0.0, f32::MAX, 0.0])),
+            (Precision::Int8, int8([0, 0], 1.0)),
+            (Precision::Int8, int8([1, 1], 0.0)),
+            (Precision::Int8, int8([1, 1], -1.0)),
+            (Precision::Int8, int8([1, 1], f32::NAN)),
+            (Precision::Int8, int8([100, 100], f32::MAX)),
+            (Precision::Binary, bits(4)),
+        ] {
+            let bytes = first_version(precision, 2, 2, &bytes);
+            let error = CompactIndex::from_bytes(&bytes).unwrap_err().to_string();
+            assert!(error.contains("row 1"), "{precision:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn headers_whose_numbers_overflow_are_refused() {
+        for (dim, rows) in [
+            (1 << 16, u64::MAX),
+            (1 << 16, 1 << 48),
+            (1, u64::MAX),
+            (u32::MAX, 1),
+            ((1 << 16) + 1, 0),
+            (4, u64::MAX / 4),
+            (4, (1 << 32) / 16),
+        ] {
+            for precision in Precision::ALL {
+                let bytes = first_version(precision, dim, rows, &[]);
+                let error = CompactIndex::from_bytes(&bytes).unwrap_err().to_string();
+                assert!(error.contains("rows") || error.contains("dimensions"), "{error}");
+            }
+        }
     }
 
     #[test]
@@ -490,7 +624,13 @@ mod tests {
         assert!(CompactIndex::new(0, Precision::F32).is_err());
         let mut index = index(&[vec![1.0, 0.0]], Precision::Int8);
         assert!(index.push(&[1.0]).is_err());
-        assert!(index.push(&[f32::NAN, 0.0]).is_err());
+        assert!(CompactIndex::new(LARGEST_WIDTH + 1, Precision::Binary).is_err());
+        for bad in [[f32::NAN, 0.0], [0.0, 0.0], [f32::INFINITY, 0.0], [f32::MAX, 0.0]] {
+            let error = index.push(&bad).unwrap_err().to_string();
+            assert!(error.starts_with("row 1 has"), "{error}");
+            let error = index.search(&bad, 1, 1).unwrap_err().to_string();
+            assert!(error.starts_with("the query has"), "{error}");
+        }
         assert!(index.search(&[1.0, 2.0, 3.0], 1, 1).is_err());
         assert_eq!((index.len(), index.bytes()), (1, 6));
         assert!(Precision::from_name("int7").unwrap_err().to_string().contains("binary+int8"));

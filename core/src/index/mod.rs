@@ -5,6 +5,7 @@ mod compact;
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::fmt::Display;
 
 use crate::{Error, Result};
 
@@ -46,21 +47,52 @@ pub struct TopK {
     rows: usize,
 }
 
+/// Whether inner products with a vector say something: it has numbers that are finite, and a length above 0
+/// whose square is finite too, so that no product of two such vectors is NaN or infinite (Cauchy-Schwarz).
+fn check_length(vector: &[f32], what: impl Display) -> Result<()> {
+    let square = dot(vector, vector);
+    let problem = if !vector.iter().all(|x| x.is_finite()) {
+        "has numbers that are not finite"
+    } else if !square.is_finite() {
+        "has numbers too large for an inner product"
+    } else if square > 0.0 {
+        return Ok(());
+    } else {
+        "has length 0, so nothing is like it"
+    };
+    Err(Error::invalid(format!("{what} {problem}")))
+}
+
+/// Takes a hit among the k best of a heap, if it is one of them.
+fn offer(best: &mut BinaryHeap<Hit>, k: usize, hit: Hit) {
+    if best.len() < k {
+        best.push(hit);
+    } else if let Some(mut worst) = best.peek_mut()
+        && hit < *worst
+    {
+        *worst = hit;
+    }
+}
+
 impl TopK {
     /// A search for queries of one width.
     ///
     /// # Errors
-    /// Queries of different widths, or none.
+    /// Queries of different widths, or none; one that is zero, or not finite.
     pub fn new(queries: &[Vec<f32>], k: usize) -> Result<Self> {
         let dim = queries.first().map_or(0, Vec::len);
         if dim == 0 || queries.iter().any(|query| query.len() != dim) {
             return Err(Error::invalid("queries must be vectors of one width"));
         }
+        for (at, query) in queries.iter().enumerate() {
+            check_length(query, format_args!("query {at}"))?;
+        }
         Ok(Self {
             k,
             dim,
             queries: queries.concat(),
-            best: vec![BinaryHeap::with_capacity(k + 1); queries.len()],
+            // No room for k: it may be any number, and rows are those that come.
+            best: vec![BinaryHeap::new(); queries.len()],
             rows: 0,
         })
     }
@@ -78,7 +110,7 @@ impl TopK {
     /// Looks at the next rows of the corpus.
     ///
     /// # Errors
-    /// A row of another width.
+    /// A row of another width, or one that is zero, or not finite; the error says which.
     pub fn push(&mut self, rows: &[Vec<f32>]) -> Result<()> {
         for row in rows {
             if row.len() != self.dim {
@@ -89,15 +121,9 @@ impl TopK {
                     self.dim
                 )));
             }
+            check_length(row, format_args!("row {}", self.rows))?;
             for (query, best) in self.queries.chunks_exact(self.dim).zip(&mut self.best) {
-                let hit = Hit { row: self.rows, score: dot(query, row) };
-                if best.len() < self.k {
-                    best.push(hit);
-                } else if let Some(mut worst) = best.peek_mut()
-                    && hit < *worst
-                {
-                    *worst = hit;
-                }
+                offer(best, self.k, Hit { row: self.rows, score: dot(query, row) });
             }
             self.rows += 1;
         }
@@ -135,11 +161,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Small numbers, not all of them 0.
+    fn small() -> impl Strategy<Value = Vec<i8>> {
+        let numbers = proptest::collection::vec(-2i8..3, 5);
+        numbers.prop_filter("zero", |numbers| numbers.iter().any(|&x| x != 0))
+    }
+
     proptest! {
         #[test]
         fn equals_sorting_everything(
-            rows in proptest::collection::vec(proptest::collection::vec(-2i8..3, 5), 0..40),
-            query in proptest::collection::vec(-2i8..3, 5), k in 0usize..12, block in 1usize..7,
+            rows in proptest::collection::vec(small(), 0..40), query in small(),
+            k in prop_oneof![0usize..12, Just(usize::MAX)], block in 1usize..7,
         ) {
             let float = |row: &Vec<i8>| row.iter().map(|&x| f32::from(x)).collect::<Vec<_>>();
             let rows: Vec<Vec<f32>> = rows.iter().map(float).collect();
@@ -164,5 +196,22 @@ mod tests {
         assert!(TopK::new(&[], 3).is_err());
         let mut search = TopK::new(&[vec![1.0, 0.0]], 3).unwrap();
         assert!(search.push(&[vec![1.0]]).is_err());
+    }
+
+    #[test]
+    fn vectors_without_a_length_are_refused_by_their_number() {
+        let good = vec![1.0, 0.0];
+        for (bad, why) in [
+            (vec![0.0, 0.0], "length 0"),
+            (vec![f32::NAN, 1.0], "not finite"),
+            (vec![1.0, f32::INFINITY], "not finite"),
+            (vec![f32::MAX, 1.0], "too large"),
+        ] {
+            let mut search = TopK::new(std::slice::from_ref(&good), 3).unwrap();
+            let error = search.push(&[good.clone(), bad.clone()]).unwrap_err().to_string();
+            assert!(error.contains("row 1") && error.contains(why), "{error}");
+            let error = TopK::new(&[good.clone(), bad], 3).unwrap_err().to_string();
+            assert!(error.contains("query 1") && error.contains(why), "{error}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What is searched in: how passages come in and go out.
 
-use gloo::file::{Blob, futures::read_as_bytes};
+use gloo_file::{Blob, futures::read_as_bytes};
 use js_sys::{Array, Uint8Array};
 use leptos::prelude::*;
 use leptos::task::spawn_local;

@@ -1,6 +1,6 @@
 //! Pooling lens: what each way of pooling looks at in a sentence, and two sentences token by token.
 
-use gloo::timers::future::TimeoutFuture;
+use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use gloo::timers::future::TimeoutFuture;
+use gloo_timers::future::TimeoutFuture;
 use leptos::prelude::*;
 use leptos::task::spawn_local;
 

@@ -1,0 +1,48 @@
+// kiln-embed with a model on another site, whose server lets pages read little more than the bytes. By
+// tests/browser.sh.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { openKiln, withPage } from "./browser.mjs";
+import { cosine, native, texts } from "./vectors.mjs";
+
+const { KILN_PKG, KILN_MODELS } = process.env;
+const file = readFileSync(join(KILN_MODELS, "mini.kiln"));
+const DATE = "Tue, 01 Oct 2024 10:00:00 GMT";
+
+let server, page;
+// The policy of the other tests allows no other site.
+withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS }, csp: false }, async (begun) => {
+  ({ server, page } = begun);
+  page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
+  await openKiln(page, server);
+});
+
+for (const [what, date, joined] of [["goes on where it stopped", DATE, true], ["begins anew where the file has changed", "Wed, 02 Oct 2024 10:00:00 GMT", false]]) {
+  test(`a download from another site that breaks off ${what}`, async () => {
+    const seen = [];
+    server.answers.set("/models/far.kiln", (request, response) => {
+      seen.push([request.method, request.headers.range !== undefined]);
+      const headers = { "access-control-allow-origin": "*", "cache-control": "no-store" };
+      // No header but those that all pages may send.
+      if (request.method !== "GET" || seen.length > 3) return response.writeHead(403, headers).end();
+      const from = Number(/\d+/.exec(request.headers.range ?? "0")[0]);
+      const body = file.subarray(from);
+      if (from > 0) response.writeHead(206, { ...headers, "last-modified": date, "content-length": body.length, "content-range": `bytes ${from}-${file.length - 1}/${file.length}` }).end(body);
+      else if (seen.length > 1) response.writeHead(200, { ...headers, "last-modified": date, "content-length": file.length }).end(file);
+      else {
+        response.writeHead(200, { ...headers, "last-modified": DATE, "content-length": file.length });
+        response.write(file.subarray(0, 500_000), () => setTimeout(() => request.socket.destroy(), 50));
+      }
+    });
+    const address = `${server.url.replace("127.0.0.1", "localhost")}/models/far.kiln`;
+    const vector = await page.evaluate(async ([address, text]) => {
+      const model = await window.kiln.Embedder.load(address, { device: "cpu" });
+      return [...(await model.embed(text))];
+    }, [address, texts[0]]);
+    assert.ok(cosine(vector, native("native-mini.jsonl")[0]) > 0.999);
+    assert.deepEqual(seen.slice(0, 3), [["GET", false], ["GET", true], ...(joined ? [] : [["GET", false]])]);
+  });
+}

@@ -1,0 +1,439 @@
+// What of kiln-embed needs no browser, in Node: names, lengths, arguments, and downloads from a server that
+// lies. By tests/browser.sh, or alone: node --test tests/browser/unit.test.mjs
+
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, test } from "node:test";
+import * as check from "../../wasm/js/checks.js";
+import { modelFiles } from "../../wasm/js/files.js";
+import { partOf } from "../../wasm/js/kept.js";
+import { said } from "../../wasm/js/lengths.js";
+import { fileAddress, folderAddress, sourceAddress } from "../../wasm/js/names.js";
+import { serve } from "./server.mjs";
+
+test("a file's name stays inside the folder", () => {
+  const root = folderAddress("https://example.org/models/a b?key=1#here");
+  assert.equal(root.href, "https://example.org/models/a%20b/?key=1#here");
+  for (const [name, expected] of [
+    ["config.json", "config.json"],
+    ["1_Pooling/config.json", "1_Pooling/config.json"],
+    ["wörter +&;=@.json", "w%C3%B6rter%20%2B%26%3B%3D%40.json"],
+    ["...", "..."],
+  ]) {
+    assert.equal(fileAddress(name, root, "kiln.json"), `https://example.org/models/a%20b/${expected}?key=1`);
+  }
+  for (const name of [
+    "..", ".", "../x", "a/../../x", "a/./b", "%2e%2e/x", "%2E%2e/%2e%2e/x", ".%2e/x", "%252e%252e/x", "a%2f..%2fx", "..\\x", "a\\..\\..\\x", "\\\\host\\x",
+    "/x", "//host/x", "a//b", "a/", "", "https://host/x", "HTTPS:x", "data:text/html,x", "javascript:alert(1)", "x?y", "x#y", "a\tb", "a\nb", "\0", "..\u007f", "\ud800", "x\udfff.json",
+    "．．/．．:", undefined, null, 7, {}, ["config.json"],
+  ]) {
+    assert.throws(() => fileAddress(name, root, "kiln.json"), (error) => /^kiln\.json names .*, which is no path inside the model$/.test(error.message), String(name));
+  }
+});
+
+test("a source is an address that files lie under", () => {
+  globalThis.location = { href: "https://example.org/page/" };
+  assert.equal(sourceAddress("../models/x.kiln#y").href, "https://example.org/models/x.kiln");
+  for (const source of ["data:application/json,{}", "javascript:alert(1)", "blob:https://example.org/1-2", "http://[", undefined, null, 7, {}, () => {}]) {
+    assert.throws(() => sourceAddress(source), { name: "TypeError" }, String(source));
+  }
+  delete globalThis.location;
+});
+
+const bytes = (text) => new TextEncoder().encode(text);
+
+/** A .kiln file's beginning, with such a header. */
+function kiln(header, size) {
+  const json = bytes(typeof header === "string" ? header : JSON.stringify(header));
+  const file = new Uint8Array(48 + json.length);
+  file.set(bytes("KILN\x01\0\0\0"));
+  new DataView(file.buffer).setBigUint64(8, BigInt(size ?? json.length), true);
+  file.set(json, 48);
+  return file;
+}
+
+function safetensors(header, size) {
+  const json = bytes(JSON.stringify(header));
+  const file = new Uint8Array(8 + json.length);
+  new DataView(file.buffer).setBigUint64(0, BigInt(size ?? json.length), true);
+  file.set(json, 8);
+  return file;
+}
+
+test("a file says how long it is, and what it is not", () => {
+  const whole = kiln({ files: [{ offset: 128, bytes: 1000 }, { offset: 64, bytes: 10 }] });
+  assert.deepEqual(said("/m.kiln", whole), { length: 1128 });
+  assert.deepEqual(said("/m.kiln", whole.subarray(0, 3)), { needs: 48 });
+  assert.deepEqual(said("/m.kiln", whole.subarray(0, 60)), { needs: whole.length });
+  const tensors = safetensors({ __metadata__: { a: "b" }, x: { data_offsets: [0, 12] }, y: { data_offsets: [12, 40] } });
+  assert.deepEqual(said("/model.safetensors", tensors), { length: tensors.length + 40 });
+  assert.deepEqual(said("/model.safetensors", new Uint8Array()), { needs: 8 });
+  assert.deepEqual(said("/config.json", bytes(" {")), { most: 2 ** 28 });
+  assert.deepEqual(said("/config.json", bytes("\ufeff[")), { most: 2 ** 28 });
+  assert.deepEqual(said("/config.json", bytes(" ")), { needs: 2 });
+  for (const [path, file, why] of [
+    ["/m.kiln", bytes("<!doctype html>"), /begins with "<!doctype html>"/],
+    ["/m.kiln", kiln({ files: [] }, 2 ** 21), /header of 2097152 bytes/],
+    ["/m.kiln", kiln({ files: [] }, 2n ** 64n - 1n), /header of 18446744073709552000 bytes/],
+    ["/m.kiln", kiln("no JSON"), /no JSON/],
+    ["/m.kiln", kiln("null"), /./],
+    ["/m.kiln", kiln({ files: {} }), /names no files/],
+    ["/m.kiln", kiln({ files: [null] }), /without an end/],
+    ["/m.kiln", kiln({ files: [{ offset: -9, bytes: 3 }] }), /without an end/],
+    ["/m.kiln", kiln({ files: [{ offset: "1", bytes: 3 }] }), /without an end/],
+    ["/m.kiln", kiln({ files: [{ offset: 2 ** 53, bytes: 3 }] }), /without an end/],
+    ["/x.safetensors", bytes("<!doctype html>"), /begins with "<!doctype html>"/],
+    ["/x.safetensors", safetensors({ x: { data_offsets: [0, 1e300] } }), /without an end/],
+    ["/x.safetensors", safetensors({ x: 7 }), /without an end/],
+    ["/config.json", bytes("<html>"), /no JSON: it begins with "<html>"/],
+    ["/config.json", new Uint8Array(64), /no JSON/],
+    ["/config.json", bytes(" ".repeat(64)), /no JSON/],
+  ]) {
+    assert.throws(() => said(path, file), (error) => why.test(error.message) && !error.message.includes("\n"), `${path} ${why}`);
+  }
+});
+
+test("arguments are what they should be", () => {
+  const vector = (value) => check.vector("the query", value, 2);
+  for (const [wrong, name, why] of [
+    [() => check.texts("texts", undefined), "TypeError", "texts is undefined, neither a string nor a list of strings"],
+    [() => check.texts("texts", ["a", null]), "TypeError", "texts[1] is null, not a string"],
+    [() => check.texts("texts", ["a", , "b"]), "TypeError", "texts[1] is undefined, not a string"],
+    [() => check.texts("texts", [{}]), "TypeError", "texts[0] is an object, not a string"],
+    [() => check.texts("texts", [["a"]]), "TypeError", "texts[0] is a list, not a string"],
+    [() => check.texts("texts", [Symbol("a")]), "TypeError", "texts[0] is a symbol, not a string"],
+    [() => check.texts("texts", [Object.create(null)]), "TypeError", "texts[0] is an object, not a string"],
+    [() => check.texts("texts", ["x".repeat(2 ** 26 + 1)]), "RangeError", "texts[0] has 67108865 characters, more than 67108864"],
+    ...[NaN, -1, 0, 1.5, Infinity, 2 ** 16 + 1].map((value) => [() => check.embedOptions({ batchTokens: value }, 384), "RangeError", `batchTokens is ${value}, not a whole number from 1 to 65536`]),
+    ...[NaN, -1, 0, 1.5].map((value) => [() => check.embedOptions({ dimensions: value }, 384), "RangeError", `dimensions is ${value}, not a whole number from 1 on`]),
+    ...[385, 1e9, Infinity, 2 ** 32 + 5].map((value) => [() => check.embedOptions({ dimensions: value }, 384), "RangeError", `${value} dimensions asked of a model that gives 384`]),
+    [() => check.embedOptions({ dimensions: "32" }, 384), "TypeError", 'dimensions is "32", not a number'],
+    [() => check.embedOptions({ normalize: 1 }, 384), "TypeError", "normalize is 1, neither true nor false"],
+    [() => check.embedOptions({ prompt: 7 }, 384), "TypeError", "prompt is 7, not a string"],
+    [() => check.embedOptions({ promptText: "x".repeat(2 ** 16 + 1) }, 384), "RangeError", "promptText has 65537 characters, more than 65536"],
+    [() => check.listeners({ onProgress: "f" }), "TypeError", 'onProgress is "f", not a function'],
+    [() => check.listeners({ signal: {} }), "TypeError", "signal is an object, not an AbortSignal"],
+    [() => vector([1]), "RangeError", "the query has 1 dimensions, the index has 2"],
+    [() => vector("ab"), "TypeError", 'the query is "ab", not a list of numbers'],
+    [() => vector(undefined), "TypeError", "the query is undefined, not a list of numbers"],
+    [() => vector([1, NaN]), "RangeError", "the query has numbers that are not finite"],
+    [() => vector([1, "x"]), "RangeError", "the query has numbers that are not finite"],
+    [() => vector([1e300, 1]), "RangeError", "the query has numbers that are not finite"],
+    [() => vector([1e30, 1]), "RangeError", "the query has a length of 1.0e+30, too large to compare"],
+    [() => vector([0, 0]), "RangeError", "the query has length 0, so nothing is like it"],
+    [() => vector({ length: 1e12 }), "RangeError", "the query has 1000000000000 dimensions, the index has 2"],
+    [() => check.ids("ab"), "TypeError", 'ids are "ab", not a list of ids'],
+    [() => check.ids([NaN]), "TypeError", "an id is NaN, neither a string nor a finite number"],
+    [() => check.ids([{}]), "TypeError", "an id is an object, neither a string nor a finite number"],
+  ]) {
+    assert.throws(wrong, { name, message: why });
+  }
+  const usual = { device: "auto", workers: "auto", threads: "auto", weights: "kept" };
+  for (const wrong of [{ threads: NaN }, { threads: 0 }, { threads: -1 }, { threads: 1e9 }, { threads: "2" }, { workers: 1.5 }, { workers: 65 }, { weights: "int3" }, { weights: 7 }, { weights: "int8:-1" }, { device: "abacus" }]) {
+    assert.throws(() => check.loadOptions({ ...usual, ...wrong }), { name: "RangeError" }, JSON.stringify(wrong));
+  }
+  for (const right of [{}, { threads: 3, workers: 64 }, { weights: "int8:64" }, { weights: "int4:channel" }, { weights: "f32" }]) check.loadOptions({ ...usual, ...right });
+  assert.deepEqual(check.embedOptions({ prompt: null, dimensions: undefined, batchTokens: 64 }, 384), { prompt: undefined, promptText: undefined, dimensions: undefined, normalize: undefined, batchTokens: 64 });
+  assert.deepEqual([...vector([3, 4])], [3, 4]);
+  assert.deepEqual(check.texts("texts", new Set(["a", "\ud800"])), ["a", "\ud800"]);
+});
+
+/** Cache Storage as far as it is used. */
+class Store {
+  held = new Map();
+  open = async () => this;
+  match = async (url) => this.held.get(url)?.clone();
+  put = async (url, response) => void this.held.set(url, new Response(await response.arrayBuffer(), { headers: response.headers }));
+  delete = async (url) => this.held.delete(url);
+  keys = async () => [...this.held.keys()].map((url) => ({ url }));
+}
+
+let server, store;
+before(async () => (server = await serve({})));
+after(() => server.close());
+beforeEach(() => {
+  globalThis.caches = store = new Store();
+  globalThis.location = { href: `${server.url}/page/`, origin: server.url };
+});
+afterEach(() => server.mend());
+
+const BODY = kiln({ files: [{ offset: 128, bytes: 100_000 }] });
+const FILE = new Uint8Array(128 + 100_000).fill(9);
+FILE.set(BODY);
+
+const MODEL = "/models/m.kiln";
+const load = async (path = MODEL, options = {}) => {
+  const progress = [];
+  const found = await modelFiles(server.url + path, { onProgress: (now) => progress.push(now), ...options });
+  return { ...found, progress };
+};
+/** A server that sends some bytes of the file and breaks off, then answers the second request by `then`. */
+function brokenOff(then, { headers = { etag: '"1"' }, sent = 50_000 } = {}) {
+  const seen = [];
+  server.answers.set(MODEL, (request, response) => {
+    seen.push(request.headers);
+    if (seen.length === 2) return then(request, response);
+    response.writeHead(200, { ...headers, "content-length": FILE.length });
+    if (seen.length > 1) return response.end(FILE);
+    response.write(FILE.subarray(0, sent), () => setTimeout(() => request.socket.destroy(), 50));
+  });
+  return seen;
+}
+const rest = (from, { etag = '"1"', range = `bytes ${from}-${FILE.length - 1}/${FILE.length}`, body = FILE.subarray(from), ...more } = {}) => (request, response) => {
+  const headers = { ...(etag && { etag }), ...(range && { "content-range": range }), ...more };
+  response.writeHead(206, { "content-length": body.length, ...headers });
+  response.end(body);
+};
+const start = (headers) => Number(/^bytes=(\d+)-$/.exec(headers.range)[1]);
+
+test("the rest of a download is joined where it is the rest", async () => {
+  const seen = brokenOff((request, response) => rest(start(request.headers))(request, response));
+  assert.deepEqual((await load()).kiln, FILE);
+  assert.equal(seen.length, 2);
+  assert.equal(seen[1]["if-range"], '"1"');
+  assert.match(seen[1].range, /^bytes=[1-9]\d*-$/);
+});
+
+for (const [what, then] of [
+  ["of another version", (from) => rest(from, { etag: '"2"' })],
+  ["of another start", (from) => rest(from, { range: `bytes 0-${FILE.length - 1}/${FILE.length}`, body: FILE })],
+  ["of another length", (from) => rest(from, { range: `bytes ${from}-${FILE.length}/${FILE.length + 1}` })],
+  ["of another end", (from) => rest(from, { range: `bytes ${from}-${FILE.length + 8}/${FILE.length}` })],
+  ["without a range", (from) => rest(from, { range: null })],
+  ["with a range that says nothing", (from) => rest(from, { range: "bytes lots" })],
+  ["that is compressed", (from) => rest(from, { "content-encoding": "identity" })],
+]) {
+  test(`a 206 ${what} is not joined`, async () => {
+    const seen = brokenOff((request, response) => then(start(request.headers))(request, response));
+    assert.deepEqual((await load()).kiln, FILE);
+    assert.equal(seen.length, 3);
+    assert.equal(seen[2].range, undefined);
+  });
+}
+
+test("a 206 whose version need not be said again is joined; by a date too", async () => {
+  const date = "Tue, 01 Oct 2024 10:00:00 GMT";
+  const seen = brokenOff((request, response) => rest(start(request.headers), { etag: null })(request, response), { headers: { etag: 'W/"1"', "last-modified": date } });
+  assert.deepEqual((await load()).kiln, FILE);
+  assert.equal(seen.length, 2);
+  assert.equal(seen[1]["if-range"], date);
+});
+
+test("a server that ignores ranges, or has less by now, gives the whole file", async () => {
+  let seen = brokenOff((request, response) => response.writeHead(200, { etag: '"2"' }).end(FILE));
+  assert.deepEqual((await load()).kiln, FILE);
+  assert.equal(seen.length, 2);
+  store.held.clear();
+  seen = brokenOff((request, response) => response.writeHead(416).end());
+  assert.deepEqual((await load()).kiln, FILE);
+  assert.equal(seen.length, 3);
+});
+
+test("a 206 that nobody asked for is no file", async () => {
+  server.answers.set(MODEL, rest(10));
+  await assert.rejects(load(), /the server says 206/);
+  assert.equal(store.held.size, 0);
+});
+
+test("lengths: a body that is longer or shorter than said, or has no end", async () => {
+  let requests = 0;
+  const endless = (beginning, headers = {}) => (request, response) => {
+    requests++;
+    response.writeHead(200, headers);
+    const more = () => {
+      while (!response.destroyed && response.write(Buffer.alloc(1 << 16, 32)));
+    };
+    response.on("drain", more).write(beginning);
+    more();
+  };
+  for (const [path, answer, why] of [
+    [MODEL, endless(BODY), /more bytes come than the 100128/],
+    [MODEL, endless(FILE, { "content-encoding": "identity" }), /more bytes come than the 100128/],
+    [MODEL, endless("<p>"), /begins with "<p>/],
+    [MODEL, (request, response) => response.end(FILE.subarray(0, 500)), /cut short: it has 500 bytes, and should have 100128/],
+    [MODEL, (request, response) => response.end(FILE.subarray(0, 20)), /cut short: it has 20 bytes, and should have 48 at least/],
+    [MODEL, (request, response) => response.end(), /cut short/],
+  ]) {
+    server.answers.set(path, answer);
+    requests = 0;
+    await assert.rejects(load(path), why);
+    assert.ok(requests <= 1);
+    assert.equal(store.held.size, 0);
+  }
+});
+
+/** A folder's files; what is not among them is answered with 404. */
+function folder(files) {
+  const seen = [];
+  const all = { "kiln.json": undefined, "config.json": "{}", "tokenizer.json": "{}", ...files };
+  for (const name of [...Object.keys(all), "tokenizer_config.json", "special_tokens_map.json", "config_sentence_transformers.json", "sentence_bert_config.json", "modules.json", "model.safetensors", "model.safetensors.index.json"]) {
+    server.answers.set(`/models/f/${name}`, (request, response) => {
+      if (request.method !== "HEAD") seen.push(name);
+      const body = all[name];
+      if (typeof body === "function") return body(request, response);
+      response.writeHead(body === undefined ? 404 : 200, body === undefined ? {} : { "content-length": Buffer.byteLength(body), etag: '"1"' }).end(body);
+    });
+  }
+  return { seen, all };
+}
+const WEIGHTS = safetensors({ x: { data_offsets: [0, 0] } });
+const loadFolder = async (options) => (await load("/models/f", options)).files.map(([name]) => name);
+
+test("only 404 and 410 say that a file is not there", async () => {
+  const plain = { "model.safetensors": WEIGHTS, "modules.json": "[]" };
+  const says = (status, type = "text/plain", body = "no") => (request, response) => response.writeHead(status, { "content-type": type }).end(body);
+  for (const [answer, why] of [
+    [says(403), /modules\.json: the server says 403 .*only 404 says that it is not/],
+    [says(401), /says 401/],
+    [says(204), /says 204/],
+    [says(200, "text/html; charset=utf-8", "<p>Please log in</p>"), /modules\.json is a web page, not a model file; check the address/],
+    [says(200, "application/xhtml+xml"), /is a web page/],
+    [says(200, "text/plain", "<p>Please log in</p>"), /modules\.json is not the file that it should be: it is no JSON: it begins with "<p>Please log in<\/p>"/],
+    [says(200, "application/json", "{}"), /modules\.json has no list of modules/],
+    [says(200, "application/json", "[7]"), /has no list of modules/],
+    [says(200, "application/json", '[{"path": "../x"}]'), /modules\.json names "\.\.\/x"/],
+    [(request, response) => response.writeHead(302, { location: "/login" }).end(), /modules\.json led to http.*\/login, which is a web page/],
+  ]) {
+    server.answers.set("/login", says(200, "text/html"));
+    const { all } = folder({ ...plain, "modules.json": answer });
+    await assert.rejects(loadFolder(), why);
+    // The next load asks again; where what came was JSON, when it has failed, as Embedder.load does.
+    all["modules.json"] = '[{"path": ""}]';
+    assert.deepEqual(await loadFolder().catch(() => loadFolder({ fresh: true })), ["config.json", "tokenizer.json", "model.safetensors", "modules.json"]);
+    store.held.clear();
+  }
+  folder({ ...plain, "modules.json": says(410) });
+  assert.deepEqual(await loadFolder(), ["config.json", "tokenizer.json", "model.safetensors"]);
+});
+
+test("a server that is in trouble is asked again", async () => {
+  let times = 0;
+  folder({ "model.safetensors": WEIGHTS, "kiln.json": (request, response) => response.writeHead(++times < 3 ? 503 : 404).end() });
+  assert.deepEqual(await loadFolder(), ["config.json", "tokenizer.json", "model.safetensors"]);
+  assert.equal(times, 3);
+});
+
+test("what was not there is asked for again, and missed only where a server says so", async () => {
+  const { seen, all } = folder({ "model.safetensors": WEIGHTS });
+  await loadFolder();
+  assert.deepEqual([...store.held.values()].filter(({ headers }) => headers.has("x-kiln-absent")).length, 6);
+  // A login page, or no answer, changes nothing of what a server said before.
+  all["modules.json"] = (request, response) => response.writeHead(200, { "content-type": "text/html" }).end("<p>");
+  all["kiln.json"] = (request) => request.socket.destroy();
+  assert.deepEqual(await loadFolder(), ["config.json", "tokenizer.json", "model.safetensors"]);
+  all["kiln.json"] = undefined;
+  all["modules.json"] = "[]";
+  seen.length = 0;
+  assert.deepEqual(await loadFolder(), ["config.json", "tokenizer.json", "model.safetensors", "modules.json"]);
+  assert.ok(!seen.includes("config.json") && seen.includes("kiln.json"), "kept files are not fetched");
+});
+
+test("a manifest names files of the model only, of the lengths that it gives", async () => {
+  const manifest = (files, more) => JSON.stringify({ format: 1, files, ...more });
+  const many = Object.fromEntries(Array.from({ length: 1001 }, (_, at) => [`${at}.json`, { bytes: 1 }]));
+  for (const [text, why] of [
+    [manifest({ "%2e%2e/secret.json": { bytes: 9 } }), /kiln\.json names "%2e%2e\/secret\.json", which is no path inside the model/],
+    [manifest({ "//evil.example/x.json": { bytes: 9 } }), /which is no path inside/],
+    [manifest({ "config.json": { bytes: 1 } }), /config\.json is not the file that it should be: it has 2 bytes, and is said to have 1/],
+    [manifest({ "config.json": { bytes: -1 } }), /gives "config\.json" a length of -1/],
+    [manifest({ "config.json": {} }), /a length of undefined/],
+    [manifest({ "config.json": null }), /a length of undefined/],
+    [manifest(many), /names 1001 files, more than any model has/],
+    [manifest("abc"), /kiln\.json has no files/],
+    [manifest([]), /has no files/],
+    ["[]", /has no files/],
+    ["{", /kiln\.json is no JSON/],
+  ]) {
+    const { seen } = folder({ "kiln.json": text });
+    await assert.rejects(loadFolder({ cache: false }), why);
+    assert.ok(seen.every((name) => ["kiln.json", "config.json"].includes(name)), `${seen}`);
+  }
+  // A longer body without a length, in the place of a file that the manifest gives few bytes.
+  folder({ "kiln.json": manifest({ "config.json": { bytes: 2 } }), "config.json": (request, response) => response.write("{}  ") && response.end() });
+  await assert.rejects(loadFolder(), /more bytes come than the 2 /);
+  folder({ "kiln.json": manifest({ "config.json": { bytes: 2 }, "kiln.json": { bytes: 5 } }) });
+  assert.deepEqual(await loadFolder(), ["kiln.json", "config.json"]);
+  // What a later format has instead is for the core to say.
+  folder({ "kiln.json": JSON.stringify({ format: 2, parts: {} }) });
+  assert.deepEqual(await loadFolder({ cache: false }), ["kiln.json"]);
+});
+
+test("kept bytes with another sum are dropped, and fetched anew once", async () => {
+  let requests = 0;
+  server.answers.set(MODEL, (request, response) => {
+    if (request.method !== "HEAD") requests++;
+    response.writeHead(200, { etag: '"1"', "content-length": FILE.length }).end(FILE);
+  });
+  await load();
+  const url = server.url + MODEL;
+  const { headers } = await store.match(url);
+  const damaged = FILE.slice();
+  damaged[70_000] ^= 1;
+  await store.put(url, new Response(damaged, { headers }));
+  for (const cached of [false, true]) {
+    const { kiln, progress } = await load();
+    assert.deepEqual(kiln, FILE);
+    assert.equal(progress.at(-1).cached, cached);
+  }
+  assert.equal(requests, 2);
+});
+
+test("the kept part of a download is dropped where it is damaged", async () => {
+  const stop = new AbortController();
+  server.answers.set(MODEL, (request, response) => {
+    response.writeHead(200, { etag: '"1"', "content-length": FILE.length });
+    response.write(FILE.subarray(0, 50_000));
+  });
+  const onProgress = () => stop.abort();
+  await assert.rejects(modelFiles(server.url + MODEL, { onProgress, signal: stop.signal }), { name: "AbortError" });
+  const url = partOf(server.url + MODEL);
+  const part = await store.match(url);
+  const damaged = new Uint8Array(await part.arrayBuffer());
+  assert.ok(damaged.length > 0);
+  damaged[damaged.length - 1] ^= 1;
+  await store.put(url, new Response(damaged, { headers: part.headers }));
+  const ranges = [];
+  server.answers.set(MODEL, (request, response) => {
+    ranges.push(request.headers.range);
+    response.end(FILE);
+  });
+  assert.deepEqual((await load()).kiln, FILE);
+  assert.deepEqual(ranges, [undefined]);
+  assert.equal(await store.match(url), undefined);
+});
+
+test("a login page that answers for a kept file does not make it forgotten", async () => {
+  const answer = (request, response) => response.writeHead(200, { etag: '"1"' }).end(FILE);
+  server.answers.set(MODEL, answer);
+  await load();
+  let asked;
+  const question = new Promise((resolve) => (asked = resolve));
+  server.answers.set(MODEL, (request, response) => {
+    response.writeHead(200, { "content-type": "text/html", etag: '"2"' }).end("<p>");
+    asked();
+  });
+  await load();
+  await question;
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  assert.equal(store.held.size, 1);
+});
+
+test("a full store, or one that cannot be read, is said once and done without", async (run) => {
+  const { warn } = console;
+  const said = [];
+  console.warn = (text) => said.push(text);
+  run.after(() => (console.warn = warn));
+  folder({ "model.safetensors": WEIGHTS });
+  store.put = async () => {
+    throw new DOMException("no room", "QuotaExceededError");
+  };
+  for (let time = 0; time < 2; time++) assert.equal((await loadFolder()).length, 3);
+  assert.equal(said.length, 1);
+  assert.match(said[0], /kiln\.json is not kept for the next time: no room/);
+  store.match = async () => {
+    throw new DOMException("broken", "UnknownError");
+  };
+  assert.equal((await loadFolder()).length, 3);
+  globalThis.caches = { open: () => Promise.reject(new Error("off")) };
+  assert.equal((await loadFolder()).length, 3);
+  assert.equal(said.length, 1);
+});

@@ -1,0 +1,207 @@
+// Vectors by name, and search among them.
+
+import { LocalCalls, WorkerCalls } from "./calls.js";
+import * as check from "./checks.js";
+import * as store from "./store.js";
+
+const PRECISIONS = ["f32", "int8", "binary", "binary+int8"];
+/** As in the core. */
+const MOST_DIMENSIONS = 2 ** 16;
+
+const { shown } = check;
+
+export class Index {
+  #calls;
+  #settings;
+  /** `{ id, data }` by row, as the core has the vectors. */
+  #entries;
+  /** Rows by id. */
+  #rows;
+
+  constructor(calls, settings, entries) {
+    this.#calls = calls;
+    this.#settings = Object.freeze(settings);
+    this.#entries = entries;
+    this.#rows = new Map(entries.map(({ id }, row) => [id, row]));
+  }
+
+  static async create({ dimensions, precision = "int8", model, worker = true } = {}) {
+    check.whole("dimensions", dimensions, 1, MOST_DIMENSIONS);
+    check.oneOf("precision", precision, PRECISIONS);
+    model = check.optional(check.text, "model", model);
+    const calls = worker ? new WorkerCalls() : new LocalCalls();
+    try {
+      await calls.call("indexNew", { dimensions, precision });
+    } catch (error) {
+      calls.end();
+      throw error;
+    }
+    return new Index(calls, { dimensions, precision, ...(model && { model }) }, []);
+  }
+
+  static async import(saved, { model, worker = true } = {}) {
+    model = check.optional(check.text, "model", model);
+    const { entries, settings, bytes } = readable(saved);
+    if (model !== undefined && settings.model !== undefined && settings.model !== model) {
+      throw new Error(`the saved index has vectors of the model ${shown(settings.model)}, not of ${shown(model)}; add its texts to a new one`);
+    }
+    const calls = worker ? new WorkerCalls() : new LocalCalls();
+    try {
+      const { length, dimensions, precision } = await calls.call("indexRead", { bytes });
+      if (length !== entries.length) throw new Error(`the saved index names ${entries.length} entries and has ${length} vectors`);
+      if (settings.dimensions !== dimensions || settings.precision !== precision) {
+        throw new Error(`the saved index says ${shown(settings.dimensions)} dimensions in ${shown(settings.precision)}, and has ${dimensions} in ${precision}`);
+      }
+      return new Index(calls, { dimensions, precision, ...(settings.model && { model: settings.model }) }, entries);
+    } catch (error) {
+      calls.end();
+      throw error;
+    }
+  }
+
+  static async load(name, options) {
+    const saved = await store.load(check.text("the name", name));
+    return saved === undefined ? undefined : Index.import(saved, options);
+  }
+
+  static async delete(name) {
+    await store.remove(check.text("the name", name));
+  }
+
+  static names() {
+    return store.names();
+  }
+
+  get size() {
+    return this.#entries.length;
+  }
+
+  get dimensions() {
+    return this.#settings.dimensions;
+  }
+
+  get precision() {
+    return this.#settings.precision;
+  }
+
+  get model() {
+    return this.#settings.model;
+  }
+
+  has(id) {
+    return this.#rows.has(id);
+  }
+
+  get(id) {
+    return this.#entries[this.#rows.get(id)]?.data;
+  }
+
+  entries() {
+    return this.#entries.map(({ id, data }) => [id, data]);
+  }
+
+  async vectors(ids) {
+    const rows = check.ids(ids).map((id) => {
+      const row = this.#rows.get(id);
+      if (row === undefined) throw new RangeError(`the index has no ${shown(id)}`);
+      return row;
+    });
+    const { dimensions } = this.#settings;
+    const flat = await this.#calls.call("indexVectors", { rows });
+    return rows.map((_, at) => flat.subarray(at * dimensions, (at + 1) * dimensions));
+  }
+
+  async add(entries) {
+    const { dimensions } = this.#settings;
+    if (typeof entries?.[Symbol.iterator] !== "function") throw new TypeError(`entries are ${shown(entries)}, not a list of { id, vector, data }`);
+    const names = new Set();
+    const added = Array.from(entries, (entry) => {
+      const id = check.id(entry?.id);
+      if (names.has(id)) throw new RangeError(`${shown(id)} is added twice`);
+      names.add(id);
+      return { id, data: entry.data, vector: check.vector(`the vector of ${shown(id)}`, entry.vector, dimensions) };
+    });
+    if (added.length === 0) return;
+    const vectors = new Float32Array(added.length * dimensions);
+    added.forEach(({ vector }, at) => vectors.set(vector, at * dimensions));
+    // All at once: names change in the order of the calls, so a call that follows finds them, and no other comes
+    // between what is replaced and what replaces it.
+    const removed = this.#remove(names);
+    for (const { id, data } of added) {
+      this.#rows.set(id, this.#entries.length);
+      this.#entries.push({ id, data });
+    }
+    await Promise.all([removed, this.#calls.call("indexAdd", { vectors }, { transfer: [vectors.buffer] })]);
+  }
+
+  async remove(ids) {
+    const before = this.size;
+    const removed = this.#remove(check.ids(ids));
+    const count = before - this.size;
+    await removed;
+    return count;
+  }
+
+  /** Takes names out, and has the core take their rows out. */
+  async #remove(ids) {
+    const rows = [];
+    for (const id of ids) {
+      const row = this.#rows.get(id);
+      if (row === undefined) continue;
+      // As in the core: the last row takes the place.
+      rows.push(row);
+      const last = this.#entries.pop();
+      if (row < this.#entries.length) {
+        this.#entries[row] = last;
+        this.#rows.set(last.id, row);
+      }
+      this.#rows.delete(id);
+    }
+    if (rows.length > 0) await this.#calls.call("indexRemove", { rows });
+  }
+
+  async search(query, { k = 10, rescore = 4, signal } = {}) {
+    check.listeners({ signal });
+    check.whole("k", k, 0);
+    check.whole("rescore", rescore, 1);
+    const numbers = check.vector("the query", query, this.dimensions);
+    const entries = this.#entries.slice();
+    const most = (count) => Math.min(count, entries.length);
+    const found = await this.#calls.call("indexSearch", { query: numbers, k: most(k), rescore: most(rescore) }, { signal });
+    const hits = [];
+    for (let at = 0; at < found.length; at += 2) hits.push({ ...entries[found[at]], score: found[at + 1] });
+    return hits;
+  }
+
+  async export() {
+    const entries = this.entries();
+    const bytes = await this.#calls.call("indexBytes");
+    return { version: 1, settings: { ...this.#settings }, entries, bytes };
+  }
+
+  async save(name) {
+    check.text("the name", name);
+    await store.save(name, await this.export());
+  }
+
+  dispose() {
+    this.#calls.end(new Error("the index is disposed"));
+  }
+}
+
+/** What a saved index has, as far as it can be told without the core. */
+function readable(saved) {
+  if (saved?.version !== 1 || !Array.isArray(saved.entries)) throw new Error("this is no saved index of a version that is known here");
+  const { settings, bytes } = saved;
+  if (typeof settings !== "object" || settings === null) throw new Error("the saved index has no settings");
+  if (!(bytes instanceof Uint8Array)) throw new Error("the saved index has no bytes");
+  const names = new Set();
+  const entries = saved.entries.map((entry) => {
+    if (!Array.isArray(entry)) throw new Error(`the saved index has ${shown(entry)} in place of an entry`);
+    const id = check.id(entry[0]);
+    if (names.has(id)) throw new Error(`the saved index names ${shown(id)} twice`);
+    names.add(id);
+    return { id, data: entry[1] };
+  });
+  return { settings, bytes, entries };
+}

@@ -14,3 +14,4 @@ mod hub;
 mod power;
 mod readers;
 mod serve;
+mod tokenizers;

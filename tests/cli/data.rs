@@ -143,7 +143,7 @@ fn more_than_the_memory_is_said_before() {
         "--recipe",
         &recipe,
         "--set",
-        "stage.1.batch_size=100000000",
+        "stage.1.batch_size=10000000",
     ]));
     assert!(text.contains("compute.chunk") && text.contains("are free"), "{text}");
 }

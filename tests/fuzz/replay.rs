@@ -105,6 +105,10 @@ fn seeds() {
         index.push(&[1.0, 0.0, 0.25]).unwrap();
         write("index", case, &index.to_bytes());
     }
+    let whole = gguf();
+    write("gguf", "llama", &whole);
+    write("gguf", "cut", &whole[..whole.len() / 2]);
+    write("gguf", "promises", &[&whole[..8], &[0xff; 15], &[0; 9]].concat());
     write("csv", "plain", b"id,title,text\n1,a,\"b, \"\"c\"\"\nd\"\n2,,e\n");
     write("csv", "tabs", b"\tid\ttext\n\t1\ta \"quoted\" word\n");
     write("csv", "mark", b"\xef\xbb\xbftext\nriver\n\"never closed\n");
@@ -149,6 +153,55 @@ fn npy(shape: &str) -> Vec<u8> {
     let header = format!("{{'descr': '<f4', 'fortran_order': {order}, 'shape': {shape}, }}\n");
     let length = (header.len() as u16).to_le_bytes();
     [b"\x93NUMPY\x01\0", &length[..], header.as_bytes(), &[0; 8]].concat()
+}
+
+/// The tiny model as llama.cpp keeps it, its matrices in half precision.
+fn gguf() -> Vec<u8> {
+    const NAMES: [(&str, &str); 11] = [
+        ("embed_tokens", "token_embd"),
+        ("layers.0.input_layernorm", "blk.0.attn_norm"),
+        ("layers.0.self_attn.q_proj", "blk.0.attn_q"),
+        ("layers.0.self_attn.k_proj", "blk.0.attn_k"),
+        ("layers.0.self_attn.v_proj", "blk.0.attn_v"),
+        ("layers.0.self_attn.o_proj", "blk.0.attn_output"),
+        ("layers.0.post_attention_layernorm", "blk.0.ffn_norm"),
+        ("layers.0.mlp.gate_proj", "blk.0.ffn_gate"),
+        ("layers.0.mlp.up_proj", "blk.0.ffn_up"),
+        ("layers.0.mlp.down_proj", "blk.0.ffn_down"),
+        ("norm", "output_norm"),
+    ];
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let mut weights =
+        kiln_core::checkpoint::Weights::open(kiln_tests::hostile::model(), "model").unwrap();
+    let mut file = b"GGUF\x03\0\0\0".to_vec();
+    file.extend([NAMES.len() as u64, 3].iter().flat_map(|count| count.to_le_bytes()));
+    file.extend(
+        [text("general.architecture"), 8u32.to_le_bytes().to_vec(), text("llama")].concat(),
+    );
+    file.extend([text("llama.pooling_type"), [4u32, 1].map(u32::to_le_bytes).concat()].concat());
+    let words = [8u32.to_le_bytes().to_vec(), 2u64.to_le_bytes().to_vec(), text("a"), text("b")];
+    file.extend(
+        [text("tokenizer.ggml.tokens"), 9u32.to_le_bytes().to_vec(), words.concat()].concat(),
+    );
+    let mut data: Vec<u8> = Vec::new();
+    for (ours, theirs) in NAMES {
+        let name = format!("{ours}.weight");
+        let shape = weights.tensors()[&name].shape.clone();
+        let values = weights.read(&name).unwrap().unwrap();
+        file.extend(text(&format!("{theirs}.weight")));
+        file.extend((shape.len() as u32).to_le_bytes());
+        file.extend(shape.iter().rev().flat_map(|size| (*size as u64).to_le_bytes()));
+        // F16 for matrices, F32 for what is no matrix.
+        file.extend(u32::from(shape.len() == 2).to_le_bytes());
+        data.resize(data.len().next_multiple_of(32), 0);
+        file.extend((data.len() as u64).to_le_bytes());
+        match shape.len() {
+            2 => data.extend(values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes())),
+            _ => data.extend(values.iter().flat_map(|v| v.to_le_bytes())),
+        }
+    }
+    file.resize(file.len().next_multiple_of(32), 0);
+    [file, data].concat()
 }
 
 /// Adapters of one projection of the tiny model.

@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 use train_native::compress::{Storage, StoragePlan, import_gguf};
 use train_native::device::Cpu;
 use train_native::recipe::Recipe;
+use train_native::serve::{Limits, Protocol, parse_request};
 use train_native::terminal::Terminal;
 use train_native::text::{Columns, TextFile};
 use train_native::train::new_model;
@@ -265,7 +266,23 @@ fn rows(path: &std::path::Path) {
 }
 
 /// A request's body, as both protocols of the server read it.
-pub fn http_body(_data: &[u8]) {}
+pub fn http_body(data: &[u8]) {
+    let limits = Limits::default();
+    for protocol in [Protocol::OpenAi, Protocol::Tei] {
+        match parse_request(protocol, data, &limits) {
+            Ok(request) => {
+                let bytes: usize = request.texts.iter().map(String::len).sum();
+                assert!(
+                    bytes <= data.len() && (1..=limits.max_texts).contains(&request.texts.len())
+                );
+            }
+            Err(refusal) => assert!(
+                !refusal.message().chars().any(char::is_control) && refusal.message().len() < 2000,
+                "{refusal:?}"
+            ),
+        }
+    }
+}
 
 /// The folder of a reader's cases.
 pub fn corpus(name: &str) -> PathBuf {

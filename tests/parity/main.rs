@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod attention;
+mod batches;
 mod checkpoints;
 mod compression;
 #[path = "../fuzz/replay.rs"]

@@ -13,6 +13,7 @@ use kiln_core::quant::Precision;
 
 use crate::hub::{ADAPTER, HubModel, is_id, is_snapshot};
 use crate::terminal::Terminal;
+use crate::text::read_small;
 
 /// Opens what [`resolve`] found: a folder, or a `.kiln` file.
 ///
@@ -111,7 +112,7 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
     }
     let label = || path.display().to_string();
     let config: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(&path).with_context(label)?).with_context(label)?;
+        serde_json::from_str(&read_small(&path)?).with_context(label)?;
     let base = config["base_model_name_or_path"].as_str().filter(|name| !name.is_empty());
     let base = base.ok_or_else(|| {
         anyhow!("{}: names no base model; set base_model_name_or_path", path.display())

@@ -16,7 +16,7 @@ use super::{Global, ModelArgs};
 use crate::eval::fingerprint;
 use crate::model::{folders, load_into_memory};
 use crate::serve::{Access, Limits, MOST_TEXTS, SPARE_CONNECTIONS, Served, ServedModel, serve};
-use crate::terminal::{field, print};
+use crate::terminal::{field, print, print_json};
 use crate::{device, with_backend};
 
 /// Serve a model over HTTP: OpenAI's /v1/embeddings and /v1/models, and the /embed, /info, /health
@@ -147,10 +147,9 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     let address = SocketAddr::new(args.host, args.port);
     serve(model, address, limits, access, terminal, |address| {
         let url = format!("http://{address}");
-        let line = match global.json {
-            true => json!({ "url": url, "model": name, "device": device.to_string() }).to_string(),
-            false => format!("{} on {device}, serving at {url} (Ctrl-C ends it)", field(&name)),
-        };
-        print(&line)
+        if global.json {
+            return print_json(&json!({ "url": url, "model": name, "device": device.to_string() }));
+        }
+        print(&format!("{} on {device}, serving at {url} (Ctrl-C ends it)", field(&name)))
     })
 }

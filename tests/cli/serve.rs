@@ -176,8 +176,11 @@ fn what_was_accepted_is_answered_after_the_signal_to_end() {
             answer.json::<Vec<Vec<f32>>>().await.unwrap().len()
         })
     });
-    // Long enough to be accepted, shorter than 2000 texts take.
-    std::thread::sleep(Duration::from_millis(150));
+    // Until it has been accepted.
+    let accepted = "te_request_count{method=\"embed\"} 1";
+    while !server.ask("/metrics", None, None).1.as_str().unwrap().contains(accepted) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert_eq!(server.end(), Some(0));
     assert_eq!(sent.join().unwrap(), 2000);
 }

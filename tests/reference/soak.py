@@ -23,8 +23,8 @@ import time
 
 LIMIT = 1_000_000_000
 CLIENTS = 3
-# A batch's other texts change the last bits of a vector.
-CLOSE = 2e-6
+# The model is in int8, and its vectors the same bits whatever stands beside them.
+CLOSE = 0.0
 TEXTS = [
     "How do I open a bank account?",
     "The lighthouse keeper counted the ships that passed before dawn.",

@@ -1,5 +1,7 @@
 //! Takes a request's body in, no faster than there is memory for it and no slower than clients may be.
 
+use std::time::Instant;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt as _;
@@ -7,7 +9,7 @@ use tokio::time::timeout;
 
 use super::connections::{Client, Phase};
 use super::limits::{Limits, SMALL_BODY};
-use super::memory::{Held, Memory};
+use super::memory::{Held, Memory, Pace};
 use super::refusal::Refusal;
 
 /// What a body costs in all, as a multiple of its size: itself, its texts, and a text while it is read.
@@ -31,16 +33,31 @@ pub(super) async fn read(
     if length.is_some_and(|length| length > most) {
         return Err(too_large());
     }
+    let stall = limits.stall_timeout;
     let mut bytes = Vec::new();
-    let mut held = None;
+    let mut held: Option<(Held, Pace)> = None;
+    let mut last = Instant::now();
     client.enter(Phase::Body);
     loop {
-        let frame = timeout(limits.stall_timeout, body.frame()).await.map_err(|_| {
-            let seconds = limits.stall_timeout.as_secs();
-            Refusal::slow(format!("no byte of the body came within {seconds} s"))
-        })?;
-        let Some(frame) = frame else { break };
-        let frame = frame.map_err(|_| Refusal::invalid("the body broke off"))?;
+        let wait = if held.is_some() { Pace::TICK.min(stall) } else { stall };
+        let frame = timeout(wait, body.frame()).await;
+        if let Some((_, pace)) = &mut held
+            && pace.lags(bytes.len(), memory)
+            && !matches!(frame, Ok(None))
+        {
+            return Err(Refusal::slow(
+                "the body came too slowly while others waited for its memory",
+            ));
+        }
+        let frame = match frame {
+            Ok(Some(frame)) => frame.map_err(|_| Refusal::invalid("the body broke off"))?,
+            Ok(None) => break,
+            Err(_) if last.elapsed() < stall => continue,
+            Err(_) => {
+                let seconds = stall.as_secs();
+                return Err(Refusal::slow(format!("no byte of the body came within {seconds} s")));
+            }
+        };
         let Ok(part) = frame.into_data() else { continue };
         let size = bytes.len() + part.len();
         if size > most {
@@ -48,12 +65,14 @@ pub(super) async fn read(
         }
         if size > SMALL_BODY && held.is_none() {
             // All of it at once: two that had half of theirs each would wait for each other.
-            held = Some(memory.get(length.unwrap_or(most).saturating_mul(COPIES)).await);
+            let all = memory.get(length.unwrap_or(most).saturating_mul(COPIES)).await;
+            held = Some((all, Pace::new(bytes.len())));
             bytes.reserve_exact(length.unwrap_or(size).max(size) - bytes.len());
         }
         bytes.extend_from_slice(&part);
+        last = Instant::now();
         client.enter(Phase::Body);
     }
     client.enter(Phase::Work);
-    Ok((bytes, held.unwrap_or_default()))
+    Ok((bytes, held.map(|(held, _)| held).unwrap_or_default()))
 }

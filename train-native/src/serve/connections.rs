@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::limits::{HALF_CLOSED, HEAD_BYTES, Limits};
+use super::memory::{Memory, Pace};
 
 /// How often a client is looked after while its request is in work.
 const LOOK: Duration = Duration::from_millis(250);
@@ -50,11 +52,19 @@ pub(super) struct Client {
     stream: TcpStream,
     /// What the connection is about, and since when.
     phase: Mutex<(Phase, Instant)>,
+    /// Whether its answer holds memory.
+    holds: AtomicBool,
 }
 
 impl Client {
     fn new(stream: TcpStream) -> Self {
-        Self { stream, phase: Mutex::new((Phase::Head, Instant::now())) }
+        let phase = Mutex::new((Phase::Head, Instant::now()));
+        Self { stream, phase, holds: AtomicBool::new(false) }
+    }
+
+    /// Says whether the answer that comes next holds memory until it is read.
+    pub(super) fn holds_memory(&self, holds: bool) {
+        self.holds.store(holds, Ordering::Relaxed);
     }
 
     fn phase(&self) -> (Phase, Instant) {
@@ -106,16 +116,26 @@ impl Client {
     }
 }
 
-type Deadline = Pin<Box<Sleep>>;
-
 /// The stream as HTTP reads and writes it. A client that does not read what it is answered ends the
 /// connection: hyper has a limit for heads only.
 struct Stream {
     client: Arc<Client>,
     stall: Duration,
     whole: Duration,
-    /// While the client does not take what there is for it: when it has to have taken some, and when all.
-    blocked: Option<(Deadline, Deadline)>,
+    /// What answers hold.
+    memory: Memory,
+    /// While the client does not take what there is for it.
+    blocked: Option<Blocked>,
+}
+
+/// A client that does not take all of what there is for it.
+struct Blocked {
+    since: Instant,
+    last: Instant,
+    /// Bytes that it took.
+    taken: usize,
+    pace: Pace,
+    look: Pin<Box<Sleep>>,
 }
 
 impl Stream {
@@ -129,18 +149,30 @@ impl Stream {
             match write(stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => {
-                    if let Some((some, _)) = &mut self.blocked {
-                        some.as_mut().reset(tokio::time::Instant::now() + self.stall);
+                    if let (Some(blocked), Ok(bytes)) = (&mut self.blocked, &written) {
+                        blocked.taken += bytes;
+                        blocked.last = Instant::now();
                     }
                     return Poll::Ready(written);
                 }
             }
         }
-        let (some, all) = self
-            .blocked
-            .get_or_insert_with(|| (Box::pin(sleep(self.stall)), Box::pin(sleep(self.whole))));
-        if some.as_mut().poll(cx).is_ready() || all.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        let tick = Pace::TICK.min(self.stall);
+        let blocked = self.blocked.get_or_insert_with(|| Blocked {
+            since: Instant::now(),
+            last: Instant::now(),
+            taken: 0,
+            pace: Pace::new(0),
+            look: Box::pin(sleep(tick)),
+        });
+        while blocked.look.as_mut().poll(cx).is_ready() {
+            let lags = self.client.holds.load(Ordering::Relaxed)
+                && blocked.pace.lags(blocked.taken, &self.memory);
+            if lags || blocked.last.elapsed() >= self.stall || blocked.since.elapsed() >= self.whole
+            {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            blocked.look.as_mut().reset(tokio::time::Instant::now() + tick);
         }
         Poll::Pending
     }
@@ -201,12 +233,13 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Accepts connections until `end`, then lets those that have a request in work finish it. False where some
+/// Accepts connections until `end` (`memory` is what their answers hold), then lets those that have a request in work finish it. False where some
 /// had to be closed before.
 pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
     limits: Limits,
+    memory: Memory,
     end: impl Future<Output = ()>,
 ) -> bool {
     let (ask_to_end, asked_to_end) = watch::channel(());
@@ -229,8 +262,15 @@ pub(super) async fn serve(
                 }
                 let _ = stream.set_nodelay(true);
                 let client = Arc::new(Client::new(stream));
+                let stream = Stream {
+                    client: client.clone(),
+                    stall: limits.stall_timeout,
+                    whole: limits.timeout,
+                    memory: memory.clone(),
+                    blocked: None,
+                };
                 let task =
-                    converse(client.clone(), routes.clone(), limits.clone(), asked_to_end.clone());
+                    converse(stream, routes.clone(), limits.head_timeout, asked_to_end.clone());
                 let task = connections.tasks.spawn(task);
                 connections.open.insert(task.id(), (task, client));
             }
@@ -279,11 +319,12 @@ impl Connections {
 
 /// One connection from its beginning to its end.
 async fn converse(
-    client: Arc<Client>,
+    stream: Stream,
     routes: Router,
-    limits: Limits,
+    head_timeout: Duration,
     mut asked_to_end: watch::Receiver<()>,
 ) {
+    let client = stream.client.clone();
     let routes = TowerToHyperService::new(routes);
     let answer = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
         client.enter(Phase::Work);
@@ -296,16 +337,10 @@ async fn converse(
             answer
         }
     });
-    let stream = Stream {
-        client: client.clone(),
-        stall: limits.stall_timeout,
-        whole: limits.timeout,
-        blocked: None,
-    };
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(limits.head_timeout)
+            .header_read_timeout(head_timeout)
             .max_buf_size(HEAD_BYTES)
             .half_close(true)
             .serve_connection(TokioIo::new(stream), answer)

@@ -143,8 +143,10 @@ pub fn serve(
             format!("cannot listen on {address}; choose another with --host and --port")
         })?;
         listening(listener.local_addr()?)?;
-        let routes = routes::routes(model, batcher, limits.clone(), access, telemetry);
-        if !connections::serve(listener, routes, limits, asked_to_end()).await {
+        let answers = memory::Memory::new(limits.memory / 3);
+        let routes =
+            routes::routes(model, batcher, limits.clone(), access, answers.clone(), telemetry);
+        if !connections::serve(listener, routes, limits, answers, asked_to_end()).await {
             terminal.note("some connections stayed open and are closed");
         }
         anyhow::Ok(())

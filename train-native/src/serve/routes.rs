@@ -57,12 +57,13 @@ struct Server {
 
 type Shared = State<Arc<Server>>;
 
-/// All routes.
+/// All routes; `answers` is what vectors and answers may hold.
 pub(super) fn routes(
     model: Arc<dyn Served>,
     batcher: Batcher,
     limits: Limits,
     access: Access,
+    answers: Memory,
     telemetry: Arc<Telemetry>,
 ) -> Router {
     let third = limits.memory / 3;
@@ -74,7 +75,7 @@ pub(super) fn routes(
         telemetry: telemetry.clone(),
         bodies: Memory::new(third),
         windows: Memory::new(third),
-        answers: Memory::new(third),
+        answers,
         cores: Arc::new(Semaphore::new(cores)),
     });
     let access = (Arc::new(access), telemetry);
@@ -212,8 +213,9 @@ impl Server {
                 ),
             ));
         };
+        let held_by_answer = size > SMALL_WORK;
         let answer_held =
-            if size > SMALL_WORK { self.answers.get(size).await } else { Held::default() };
+            if held_by_answer { self.answers.get(size).await } else { Held::default() };
 
         let texts = Arc::new(Texts {
             prompt: prompt.to_string(),
@@ -238,6 +240,7 @@ impl Server {
             })
             .await?
             .map_err(|error| failed(error.to_string()))?;
+        client.holds_memory(held_by_answer);
         let body = Bytes::from_owner(Answer { bytes, _held: answer_held });
         Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
     }

@@ -89,7 +89,8 @@ fn damaged_checkpoints_are_not_gone_on_from() {
         assert!(done.success());
     };
     copy(&folder.path("run"), &folder.path("kept"));
-    for file in names(&newest) {
+    // A kill right after it took its place leaves a lock, which says nothing.
+    for file in names(&newest).into_iter().filter(|name| name != ".kiln-lock") {
         for how in ["flipped", "cut", "empty"] {
             if file == kiln_core::checkpoint::SUMS && how == "flipped" {
                 continue;

@@ -111,7 +111,8 @@ fn target(path: &Path, existing: Existing) -> Result<(PathBuf, bool)> {
         return refuse(format!("holds {first}, which Kiln did not write"), ELSEWHERE);
     };
     for name in &names {
-        if [SUMS, MANIFEST].contains(&name.as_str()) {
+        // A kill right after a folder took its place leaves the lock.
+        if [SUMS, MANIFEST, LOCK].contains(&name.as_str()) {
             continue;
         }
         let Some(sum) = ours.files.get(name) else {
@@ -377,6 +378,7 @@ mod tests {
             write_directory(&path, &files("one"), existing).unwrap();
         }
         assert!(refusal(&path, Existing::Refuse).contains("--overwrite"));
+        fs::write(path.join(LOCK), "").unwrap();
         write_directory(&path, &files("two"), Existing::ReplaceOurs).unwrap();
         assert_eq!(fs::read(path.join("config.json")).unwrap(), b"two");
         assert_eq!(names(&path), [SUMS, "1_Pooling/config.json", "config.json"]);

@@ -5,6 +5,7 @@ usage: soak.py BINARY MODEL SECONDS    (tests/soak.sh calls it; the standard lib
 Every vector that a good client gets is compared with the one that the server gave before the attack.
 """
 
+import atexit
 import contextlib
 import http.client
 import json
@@ -13,6 +14,7 @@ import os
 import pathlib
 import random
 import re
+import signal
 import socket
 import statistics
 import struct
@@ -60,7 +62,8 @@ class Server:
         return int(found[1]) / 1000 if found else None
 
     def end(self):
-        self.process.terminate()
+        if self.process.poll() is None:
+            self.process.terminate()
         try:
             code = self.process.wait(90)
         except subprocess.TimeoutExpired:
@@ -70,6 +73,7 @@ class Server:
             time.sleep(0.5)
             with contextlib.suppress(OSError):
                 self.group.rmdir()
+            self.group = None
         return code
 
 
@@ -317,6 +321,7 @@ HOSTILE = [half_sent, slow_heads, long_texts, prompt_bombs, abandoned, unread, g
 
 
 def attack(round_, address, until, counts):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     draw = random.Random(round_.__name__)
     sent = 0
     while time.time() < until:
@@ -337,6 +342,9 @@ def slope(samples):
 def main():
     binary, model, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     server = Server(binary, model)
+    # Whatever ends this ends the server.
+    atexit.register(server.end)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     address = (server.host, server.port)
     status, known = ask(address, "/embed", {"inputs": TEXTS})
     assert status == 200, known
@@ -358,6 +366,7 @@ def main():
     ]
     threads.append(threading.Thread(target=health, args=(address, until, seen, lock)))
     for thread in threads:
+        thread.daemon = True
         thread.start()
     samples, alive = [], True
     while time.time() < until and alive:
@@ -382,6 +391,7 @@ def main():
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             after = ask(address, "/embed", {"inputs": TEXTS})[0]
     peak = peak_of(server.group)
+    limited = server.group is not None
     code = server.end()
 
     sizes = [size for _, size in samples]
@@ -389,7 +399,7 @@ def main():
     result = {
         "binary": binary,
         "seconds": seconds,
-        "memory_limit": f"{LIMIT // 10**6} MB, " + ("control group" if server.group else "watched"),
+        "memory_limit": f"{LIMIT // 10**6} MB, " + ("control group" if limited else "watched"),
         "good": {
             "clients": CLIENTS,
             **{key: seen[key] for key in ("sent", "answered", "refused", "timed_out", "lost", "wrong")},

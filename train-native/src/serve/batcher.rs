@@ -294,6 +294,7 @@ mod tests {
             dimensions: 1,
             max_length: 8,
             pooling: "mean",
+            normalized: false,
         };
         let (jobs, queue) = channel();
         let places = Arc::new(Semaphore::new(9));

@@ -77,6 +77,8 @@ pub struct Facts {
     pub max_length: usize,
     /// Name of the pooling head.
     pub pooling: &'static str,
+    /// Whether its vectors are divided by their norm.
+    pub normalized: bool,
 }
 
 /// A model with what it needs to answer.
@@ -95,6 +97,7 @@ impl<B: Kernels> ServedModel<B> {
             dimensions: embedder.dimensions(&options),
             max_length: embedder.tokenizer.config().max_length,
             pooling: embedder.model.pooling.config().name(),
+            normalized: options.normalize.unwrap_or(embedder.model.normalize),
         };
         Self { embedder, options, facts }
     }

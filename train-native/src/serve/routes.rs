@@ -268,7 +268,8 @@ impl Server {
                     vector.truncate(width);
                     vector.shrink_to_fit();
                 }
-                if cut || request.normalize {
+                // Not twice: the last bits would change.
+                if cut || request.normalize && !self.model.facts().normalized {
                     normalize(&mut vector);
                 }
                 vector

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of kiln-core's kernels on AArch64, under qemu where the machine is another: NEON with and
+# Runs the tests of kiln-embed's kernels on AArch64, under qemu where the machine is another: NEON with and
 # without products of bytes. Takes ten minutes, most of it to build, and is not part of tests/run.sh.
 # On a Debian machine it installs the cross compiler and qemu, and Rust's standard library by rustup.
 set -euo pipefail
@@ -20,4 +20,4 @@ if [ "$(uname -m)" != aarch64 ]; then
   export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc CXX_aarch64_unknown_linux_gnu=aarch64-linux-gnu-g++
 fi
 export PROPTEST_RNG_SEED=1
-cargo test --profile quick --target "$triple" -p kiln-core --lib -- quant:: kernels:: parallel:: index::
+cargo test --profile quick --target "$triple" -p kiln-embed --lib -- quant:: kernels:: parallel:: index::

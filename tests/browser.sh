@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 web-demo/build.sh
 cache="${KILN_CACHE:-$HOME/.cache/kiln}"
-native="${KILN_NATIVE:-${CARGO_TARGET_DIR:-target}/release/train-native}"
+native="${KILN_NATIVE:-${CARGO_TARGET_DIR:-target}/release/kiln}"
 models=$(mktemp -d)
 trap 'rm -rf "$models"' EXIT
 

@@ -31,7 +31,7 @@ tests() {
     RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo test --profile quick "${native[@]}"
   fi
 }
-export KILN_NATIVE="${CARGO_TARGET_DIR:-$PWD/target}/quick/train-native"
+export KILN_NATIVE="${CARGO_TARGET_DIR:-$PWD/target}/quick/kiln"
 
 step setup tests/setup.sh vulkan wasm python browser
 KILN_MINILM="$("$KILN_PYTHON" -c 'import importlib.util, pathlib

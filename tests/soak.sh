@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-1800}
 binary=${KILN_NATIVE:-}
-for built in target/release/train-native target/quick/train-native; do
+for built in target/release/kiln target/quick/kiln; do
   if [ -z "$binary" ] && [ -x "$built" ]; then binary=$built; fi
 done
 if [ -z "$binary" ]; then

@@ -5,12 +5,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/wasm-env.sh
 
-# Runs kiln-core's wasm tests, optimised as they are shipped. kiln-wasm is named so that its crates are
+# Runs kiln-embed's wasm tests, optimised as they are shipped. kiln-wasm is named so that its crates are
 # built with the features that the package needs.
 run_tests() {
   local test
-  test=$("$@" "${wasm_cargo[@]}" test --release --no-run "${wasm_flags[@]}" -p kiln-core -p kiln-wasm --lib --message-format json |
-    sed -n 's/.*"executable":"\([^"]*kiln_core[^"]*\)".*/\1/p' | tail -n 1)
+  test=$("$@" "${wasm_cargo[@]}" test --release --no-run "${wasm_flags[@]}" -p kiln-embed -p kiln-wasm --lib --message-format json |
+    sed -n 's/.*"executable":"\([^"]*kiln_embed[^"]*\)".*/\1/p' | tail -n 1)
   "$wasm_bindgen/wasm-bindgen-test-runner" "$test"
 }
 run_tests

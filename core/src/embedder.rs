@@ -10,7 +10,7 @@ use burn::tensor::{Tensor, backend::Backend, read_sync};
 use crate::checkpoint::{Files, SelfTest};
 use crate::config::{AttentionMode, ModelConfig};
 use crate::kernels::Kernels;
-use crate::model::{Backbone, ModelInput, States, Want};
+use crate::model::{Backbone, ForwardOptions, ModelInput, States};
 use crate::parallel::cores;
 use crate::pooling::{self, Dense, DenseConfig, Explanation, Pooling, PoolingConfig};
 use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 
 /// Shape of an [`EmbeddingModel`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Architecture {
+pub struct EmbedderConfig {
     /// The transformer's.
     pub config: ModelConfig,
     /// The pooling head's.
@@ -27,7 +27,7 @@ pub struct Architecture {
     pub dense: Vec<DenseConfig>,
 }
 
-impl Architecture {
+impl EmbedderConfig {
     /// Width of the vectors.
     pub fn dimensions(&self) -> usize {
         let pooled = self.pooling.output_size(self.config.hidden_size);
@@ -64,8 +64,8 @@ impl<B: Kernels> EmbeddingModel<B> {
     }
 
     /// Its shape.
-    pub fn architecture(&self) -> Architecture {
-        Architecture {
+    pub fn embedder_config(&self) -> EmbedderConfig {
+        EmbedderConfig {
             config: self.config.clone(),
             pooling: self.pooling.config().clone(),
             dense: self.dense.iter().map(|dense| dense.config().clone()).collect(),
@@ -74,7 +74,7 @@ impl<B: Kernels> EmbeddingModel<B> {
 
     /// Width of the vectors.
     pub fn dimensions(&self) -> usize {
-        self.architecture().dimensions()
+        self.embedder_config().dimensions()
     }
 
     /// One forward pass: vectors `[batch, dim]` and how pooling made them.
@@ -82,7 +82,7 @@ impl<B: Kernels> EmbeddingModel<B> {
     /// # Errors
     /// A pooling head without its parameters.
     pub fn forward(&self, input: &ModelInput<B>) -> Result<(Tensor<B, 2>, Explanation<B>)> {
-        let (vectors, explanation, _) = self.forward_wanting(input, Want::default())?;
+        let (vectors, explanation, _) = self.forward_with(input, ForwardOptions::default())?;
         Ok((vectors, explanation))
     }
 
@@ -90,10 +90,10 @@ impl<B: Kernels> EmbeddingModel<B> {
     ///
     /// # Errors
     /// As [`EmbeddingModel::forward`].
-    pub fn forward_wanting(
+    pub fn forward_with(
         &self,
         input: &ModelInput<B>,
-        want: Want,
+        want: ForwardOptions,
     ) -> Result<(Tensor<B, 2>, Explanation<B>, States<B>)> {
         let (mut vectors, explanation, states) = self.projected(input, want)?;
         if self.normalize {
@@ -106,10 +106,11 @@ impl<B: Kernels> EmbeddingModel<B> {
     pub(crate) fn projected(
         &self,
         input: &ModelInput<B>,
-        want: Want,
+        want: ForwardOptions,
     ) -> Result<(Tensor<B, 2>, Explanation<B>, States<B>)> {
         let mode = self.config.attention;
-        let states = self.backbone.forward(input, mode, self.pooling.config().want().or(want));
+        let states =
+            self.backbone.forward(input, mode, self.pooling.config().forward_options().or(want));
         let (pooled, explanation) = self.pooling.forward(&states, input, mode)?;
         Ok((self.project(pooled), explanation, states))
     }
@@ -117,7 +118,7 @@ impl<B: Kernels> EmbeddingModel<B> {
     /// As [`EmbeddingModel::projected`], text by text `[1, dim]`: what follows the backbone sees each text
     /// alone and unpadded, so its numbers are the same bits whatever the batch.
     fn projected_apart(&self, input: &ModelInput<B>) -> Result<Vec<Tensor<B, 2>>> {
-        let (mode, want) = (self.config.attention, self.pooling.config().want());
+        let (mode, want) = (self.config.attention, self.pooling.config().forward_options());
         // Attention weights are made of whole batches, padding included.
         let together = (!want.attention).then(|| self.backbone.forward(input, mode, want));
         let vector = |(row, extent): (usize, &Range<usize>)| {
@@ -139,7 +140,11 @@ impl<B: Kernels> EmbeddingModel<B> {
 
     /// Everything at once: states of all layers and the last attention, for analyses.
     pub fn states(&self, input: &ModelInput<B>) -> States<B> {
-        self.backbone.forward(input, self.config.attention, Want { layers: true, attention: true })
+        self.backbone.forward(
+            input,
+            self.config.attention,
+            ForwardOptions { layers: true, attention: true },
+        )
     }
 
     /// The attention mode.
@@ -338,7 +343,7 @@ impl<B: Kernels> Embedder<B> {
         Ok(vectors)
     }
 
-    /// Vectors of one batch of a [`Plan`], read back from the device.
+    /// Vectors of one batch of a [`BatchPlan`], read back from the device.
     ///
     /// # Errors
     /// Too many dimensions, or vectors with NaN.
@@ -382,7 +387,7 @@ impl<B: Kernels> Embedder<B> {
             Ok(vectors)
         };
         if !B::TEXTS_APART {
-            let (vectors, ..) = self.model.projected(&input, Want::default())?;
+            let (vectors, ..) = self.model.projected(&input, ForwardOptions::default())?;
             return finish(vectors);
         }
         let vectors = self.model.projected_apart(&input)?;
@@ -394,10 +399,10 @@ impl<B: Kernels> Embedder<B> {
     ///
     /// # Errors
     /// What [`Embedder::check`] says.
-    pub fn plan(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<Plan> {
+    pub fn plan(&self, texts: &[impl AsRef<str>], options: &EmbedOptions) -> Result<BatchPlan> {
         self.check(options)?;
         let tokens = self.tokenizer.encode_all(self.prompt(options)?, texts)?;
-        Ok(Plan::new(tokens, options.batch_tokens::<B>(cores())))
+        Ok(BatchPlan::new(tokens, options.batch_tokens::<B>(cores())))
     }
 
     /// Whether the model can do what the options ask for.
@@ -433,12 +438,12 @@ pub(crate) async fn read<B: Backend, const D: usize>(x: Tensor<B, D>) -> Result<
 
 /// Tokenised texts and the batches in which they are computed.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct BatchPlan {
     tokens: Vec<Tokens>,
     batches: Vec<Vec<usize>>,
 }
 
-impl Plan {
+impl BatchPlan {
     /// Sorts texts by length, longest first, and cuts them into batches of at most so many tokens.
     pub fn new(tokens: Vec<Tokens>, batch_tokens: usize) -> Self {
         Self { batches: batches(&tokens, batch_tokens), tokens }

@@ -5,7 +5,7 @@ use burn::tensor::{Tensor, read_sync};
 use crate::embedder::{EmbedOptions, Embedder, EmbeddingModel, read};
 use crate::index::cosine;
 use crate::kernels::Kernels;
-use crate::model::{ModelInput, Want};
+use crate::model::{ForwardOptions, ModelInput};
 use crate::pooling::{self, Explanation, Pooling, PoolingConfig};
 use crate::tokenizer::Tokens;
 use crate::{Error, Result};
@@ -121,7 +121,7 @@ impl<B: Kernels> Embedder<B> {
     pub async fn lens_async(&self, text: &str, options: &EmbedOptions) -> Result<Lens> {
         let (tokens, input) = self.one(text, options)?;
         let EmbeddingModel { config, pooling, .. } = &self.model;
-        let want = Want { layers: true, attention: true };
+        let want = ForwardOptions { layers: true, attention: true };
         let (vector, why, states) = self.model.projected(&input, want)?;
         let vector = read(vector).await?;
 

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
-use kiln_core::checkpoint::write_safetensors;
+use kiln_embed::checkpoint::write_safetensors;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, failure, kiln, names};
@@ -18,7 +18,7 @@ fn bounded(args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
         .args(["-c", "ulimit -v 3000000; exec \"$0\" --device cpu \"$@\""])
-        .arg(env!("CARGO_BIN_EXE_train-native"))
+        .arg(env!("CARGO_BIN_EXE_kiln"))
         .args(args)
         .timeout(std::time::Duration::from_secs(300));
     command

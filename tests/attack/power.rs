@@ -26,7 +26,7 @@ fn killed(folder: &Folder) -> (String, PathBuf) {
     folder.write("data.jsonl", DATA);
     let recipe = folder.write("recipe.toml", recipe(100_000));
     let out = folder.arg("run");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_train-native"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kiln"))
         .args(["--device", "cpu", "train", "-r", &recipe, "-o", &out, "--checkpoint-every", "5"])
         .stderr(Stdio::piped())
         .stdout(Stdio::null())
@@ -50,7 +50,7 @@ fn killed(folder: &Folder) -> (String, PathBuf) {
 /// standard error.
 fn resumed(folder: &Folder, recipe: &str) -> (Option<i32>, String) {
     let out = folder.arg("run");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_train-native"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kiln"))
         .args(["--device", "cpu", "train", "-r", recipe, "-o", &out, "--resume"])
         .stderr(Stdio::piped())
         .stdout(Stdio::null())
@@ -92,7 +92,7 @@ fn damaged_checkpoints_are_not_gone_on_from() {
     // A kill right after it took its place leaves a lock, which says nothing.
     for file in names(&newest).into_iter().filter(|name| name != ".kiln-lock") {
         for how in ["flipped", "cut", "empty"] {
-            if file == kiln_core::checkpoint::SUMS && how == "flipped" {
+            if file == kiln_embed::checkpoint::SUMS && how == "flipped" {
                 continue;
             }
             fs::remove_dir_all(folder.path("run")).unwrap();

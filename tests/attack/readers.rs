@@ -82,7 +82,7 @@ fn has(error: &str, parts: &[&str]) {
 fn limited(kilobytes: usize, args: &[&str], input: Stdio) -> Output {
     let mut shell = std::process::Command::new("sh");
     let script = format!("ulimit -v {kilobytes}; ulimit -f 1000000; exec \"$@\"");
-    shell.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_train-native"), "--device", "cpu"]);
+    shell.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_kiln"), "--device", "cpu"]);
     shell.args(args).stdin(input).output().unwrap()
 }
 
@@ -379,7 +379,7 @@ fn a_vector_without_direction_is_no_hit() {
         }
         _ => {
             let tensor = ("embedding".to_string(), vec![3, 16], rows.to_vec());
-            place.write(name, kiln_core::checkpoint::write_safetensors(&[tensor], &[]).unwrap())
+            place.write(name, kiln_embed::checkpoint::write_safetensors(&[tensor], &[]).unwrap())
         }
     };
     for (name, at) in ends {

@@ -196,7 +196,7 @@ fn slow_heads_keep_nobody_out() {
 fn without_file_descriptors_a_waiting_connection_goes() {
     let folder = Folder::new();
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_train-native")]);
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_kiln")]);
     let server = Server::start_by(command, &tiny(&folder), &[]);
     let open: Vec<TcpStream> = (0..150).map(|_| server.connect()).collect();
     server.serves_others();
@@ -623,7 +623,7 @@ fn hanging_up_ends_a_server_unless_it_was_told_to_outlive_that() {
     let model = tiny(&folder);
     let mut command = Command::new("sh");
     let script = "trap '' HUP; exec \"$0\" \"$@\"";
-    command.args(["-c", script, env!("CARGO_BIN_EXE_train-native")]);
+    command.args(["-c", script, env!("CARGO_BIN_EXE_kiln")]);
     let mut server = Server::start_by(command, &model, &[]);
     for _ in 0..3 {
         server.signal("-HUP");

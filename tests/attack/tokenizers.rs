@@ -14,7 +14,7 @@ fn change(model: &Path, change: impl FnOnce(&mut Value)) {
     change(&mut file);
     fs::write(&path, file.to_string()).unwrap();
     // The list of what was written would name the change.
-    fs::remove_file(model.join(kiln_core::checkpoint::SUMS)).unwrap();
+    fs::remove_file(model.join(kiln_embed::checkpoint::SUMS)).unwrap();
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn megabytes_of_text_cost_what_is_kept_of_them() {
     assert!(line.len() > 7_900_000);
     let texts = folder.write("long.txt", format!("{line}\n{}\n", &line[..2000]));
     let out = folder.arg("out.jsonl");
-    let binary = env!("CARGO_BIN_EXE_train-native");
+    let binary = env!("CARGO_BIN_EXE_kiln");
     // Tokenizing all of it takes some gigabytes.
     let command = format!(
         "ulimit -v 2500000; exec {binary} --device cpu -q embed -m {model} -i {texts} -o {out}"

@@ -17,7 +17,7 @@ if [ ! -d "$cache/transformers-js/node_modules/@huggingface/transformers" ]; the
   # Scripts fetch the native runtime, which a browser does not need.
   npm install --silent --no-fund --no-audit --ignore-scripts --prefix "$cache/transformers-js" @huggingface/transformers
 fi
-native="${KILN_NATIVE:-${CARGO_TARGET_DIR:-target}/release/train-native}"
+native="${KILN_NATIVE:-${CARGO_TARGET_DIR:-target}/release/kiln}"
 models="$cache/browser-bench"
 if [ ! -e "$models/.complete-2" ]; then
   rm -rf "$models"

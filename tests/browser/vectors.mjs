@@ -5,7 +5,7 @@ import { join } from "node:path";
 
 export const texts = JSON.parse(readFileSync(join(import.meta.dirname, "texts.json")));
 
-/** The vectors of these texts as a file of `train-native embed` has them. */
+/** The vectors of these texts as a file of `kiln embed` has them. */
 export const native = (name) => readFileSync(join(process.env.KILN_MODELS, name), "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
 
 export const cosine = (a, b) => {

@@ -235,7 +235,7 @@ fn a_device_that_is_not_there() {
             &["embed", "--model", &model, "--input", &texts, "--output", &out],
         ))
     };
-    has(&embed("cuda:99"), &["CUDA", "train-native devices"]);
+    has(&embed("cuda:99"), &["CUDA", "kiln devices"]);
     has(&embed("cuda:x"), &["device number"]);
     has(&embed("tpu"), &["cuda[:n]"]);
 }
@@ -300,7 +300,7 @@ fn no_memory_left() {
     let line = format!(
         "ulimit -v 2500000; exec {} --device cpu --quiet train --recipe nv-embed-small --output {} \
          --set order=[\"'retrieval'\"] --set stage.1.batch_size=2048 --set compute.chunk=8192",
-        env!("CARGO_BIN_EXE_train-native"),
+        env!("CARGO_BIN_EXE_kiln"),
         folder.arg("out"),
     );
     let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kiln_core::checkpoint::{Directory, Weights};
+use kiln_embed::checkpoint::{Directory, Weights};
 use serde_json::Value;
 
 use crate::harness::{Folder, TEXTS, embed, failure, kiln, kiln_on, names, stdout};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
 use burn::tensor::backend::Backend as _;
-use kiln_core::checkpoint::{Existing, save, write_directory};
-use kiln_core::embedder::Embedder;
+use kiln_embed::checkpoint::{Existing, save, write_directory};
+use kiln_embed::embedder::Embedder;
 use train_native::device::Cpu;
 use train_native::recipe::Recipe;
 use train_native::train::new_model;
@@ -27,7 +27,7 @@ pub(crate) fn kiln(args: &[&str]) -> Command {
 
 /// The command on some device.
 pub(crate) fn kiln_on(device: &str, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_train-native"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
     command.args(["--device", device]).args(args).timeout(std::time::Duration::from_secs(300));
     command
 }

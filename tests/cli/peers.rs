@@ -94,7 +94,7 @@ fn it_loads_the_real_model_saved_again() {
         eprintln!("SKIPPED: KILN_MINILM or KILN_PYTHON is not set; tests/run.sh sets them");
         return;
     };
-    use kiln_core::checkpoint::{Directory, Existing, LoadOptions, load, save, write_directory};
+    use kiln_embed::checkpoint::{Directory, Existing, LoadOptions, load, save, write_directory};
     let folder = Folder::new();
     let embedder = load::<train_native::device::Cpu>(
         &Directory::new(&minilm).unwrap(),

@@ -14,7 +14,7 @@ pub(crate) struct Server {
 impl Server {
     /// Serves a model on a port of the system's choice.
     pub(crate) fn start(model: &str, more: &[&str]) -> Self {
-        Self::start_by(Command::new(env!("CARGO_BIN_EXE_train-native")), model, more)
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_kiln")), model, more)
     }
 
     /// As [`Server::start`], by a command that ends in the binary.

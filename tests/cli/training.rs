@@ -51,7 +51,7 @@ fn weights(folder: &Path) -> Vec<u8> {
 
 /// A run in the background, once its training has begun.
 fn begin(args: &[&str]) -> Child {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_train-native"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kiln"))
         .args(["--device", "cpu", "train"])
         .args(args)
         .stderr(Stdio::piped())
@@ -222,8 +222,8 @@ fn lora_trains_adapters_and_saves_merged_weights() {
     assert!(notes.contains("512 parameters train"), "{notes}");
 
     let tensors = |path: &Path| {
-        let folder = kiln_core::checkpoint::Directory::new(path).unwrap();
-        kiln_core::checkpoint::Weights::open(&folder, "model").unwrap()
+        let folder = kiln_embed::checkpoint::Directory::new(path).unwrap();
+        kiln_embed::checkpoint::Weights::open(&folder, "model").unwrap()
     };
     let (mut before, mut after) = (tensors(&base), tensors(&folder.path("out/model")));
     for name in before.tensors().keys().cloned().collect::<Vec<_>>() {

@@ -29,7 +29,7 @@ fn every_case_is_read_without_a_panic() {
 #[test]
 #[ignore = "writes files into the repository"]
 fn seeds() {
-    use kiln_core::index::{CompactIndex, Precision};
+    use kiln_embed::index::{CompactIndex, IndexPrecision};
     use kiln_tests::hostile::{model, model_file};
 
     let write = |name: &str, case: &str, bytes: &[u8]| {
@@ -97,9 +97,11 @@ fn seeds() {
     write("modules", "manifest", &nth(2, br#"{"format": 1, "written_by": "", "weights": "f32", "files": {"config.json": {"bytes": 2, "sha256": ""}}, "self_test": {"texts": ["a"], "vectors": [[1.0]], "least_cosine": 0.9}}"#));
     write("peft", "empty", b"{}");
     write("peft", "adapter", &[&br#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "base_model_name_or_path": "m", "bias": "none"}"#[..], b"\0", &adapter()].concat());
-    for (case, precision) in
-        [("f32", Precision::F32), ("int8", Precision::Int8), ("binary-int8", Precision::BinaryInt8)]
-    {
+    for (case, precision) in [
+        ("f32", IndexPrecision::F32),
+        ("int8", IndexPrecision::Int8),
+        ("binary-int8", IndexPrecision::BinaryInt8),
+    ] {
         let mut index = CompactIndex::new(3, precision).unwrap();
         index.push(&[0.5, -1.0, 0.25]).unwrap();
         index.push(&[1.0, 0.0, 0.25]).unwrap();
@@ -133,7 +135,7 @@ fn seeds() {
     for (ending, name) in [("npy", "npy"), ("parquet", "parquet")] {
         let path = place.path().join("vectors").with_extension(ending);
         let mut writer = train_native::vectors::VectorWriter::create(&path, 2, 3).unwrap();
-        let row = |id: &str, vector: [f32; 3]| train_native::vectors::Row {
+        let row = |id: &str, vector: [f32; 3]| train_native::vectors::VectorRow {
             id: Some(id.into()),
             text: "river".into(),
             vector: vector.to_vec(),
@@ -172,7 +174,7 @@ fn gguf() -> Vec<u8> {
     ];
     let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
     let mut weights =
-        kiln_core::checkpoint::Weights::open(kiln_tests::hostile::model(), "model").unwrap();
+        kiln_embed::checkpoint::Weights::open(kiln_tests::hostile::model(), "model").unwrap();
     let mut file = b"GGUF\x03\0\0\0".to_vec();
     file.extend([NAMES.len() as u64, 3].iter().flat_map(|count| count.to_le_bytes()));
     file.extend(
@@ -210,5 +212,5 @@ fn adapter() -> Vec<u8> {
         |kind: &str| format!("base_model.model.layers.0.self_attn.q_proj.lora_{kind}.weight");
     let tensors =
         [(name("A"), vec![2, 16], vec![0.01; 32]), (name("B"), vec![16, 2], vec![0.02; 32])];
-    kiln_core::checkpoint::write_safetensors(&tensors, &[]).unwrap()
+    kiln_embed::checkpoint::write_safetensors(&tensors, &[]).unwrap()
 }

@@ -6,12 +6,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use kiln_core::checkpoint::{
+use kiln_embed::checkpoint::{
     Files, Folder, KilnFile, LoadOptions, Manifest, Weights, load, load_adapters,
-    read_architecture, save, write_kiln_file,
+    read_embedder_config, save, write_kiln_file,
 };
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::index::CompactIndex;
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::index::CompactIndex;
 use sha2::{Digest as _, Sha256};
 use train_native::compress::{Storage, StoragePlan, import_gguf};
 use train_native::device::Cpu;
@@ -67,7 +67,7 @@ pub fn model_file() -> Vec<u8> {
     let mut files = model().clone();
     let embedder = load::<Cpu>(&files, &LoadOptions::default(), &Default::default());
     let embedder = embedder.expect("the tiny model");
-    let test = kiln_core::checkpoint::SelfTest::of(&embedder, 0.9).expect("its own test");
+    let test = kiln_embed::checkpoint::SelfTest::of(&embedder, 0.9).expect("its own test");
     Manifest::seal(&mut files, "f32", test).expect("a manifest");
     let mut bytes = Vec::new();
     write_kiln_file(&files, &mut bytes).expect("bytes in memory");
@@ -76,7 +76,7 @@ pub fn model_file() -> Vec<u8> {
 
 /// Loads a model and, where that works, embeds with it: what was accepted must compute.
 fn embed_with(folder: &dyn Folder) {
-    let _ = read_architecture(folder);
+    let _ = read_embedder_config(folder);
     let Ok(embedder) = load::<Cpu>(folder, &LoadOptions::default(), &Default::default()) else {
         return;
     };

@@ -6,7 +6,7 @@ pub mod hostile;
 
 use std::path::{Path, PathBuf};
 
-use kiln_core::checkpoint::{Directory, Weights};
+use kiln_embed::checkpoint::{Directory, Weights};
 use train_native::device::{Device, DeviceChoice, open};
 
 /// A file or folder of `tests/fixtures`.

@@ -1,8 +1,8 @@
 //! Texts longer than what is held at once take the backend's fused attention: same result.
 
 use burn::tensor::{Bool, Distribution, Tensor};
-use kiln_core::kernels::Kernels;
-use kiln_core::kernels::{scaled_dot_product, weighted_scaled_dot_product};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::kernels::{scaled_dot_product, weighted_scaled_dot_product};
 use kiln_tests::relative_error;
 
 fn fused_equals_plain<B: Kernels>(device: B::Device) {

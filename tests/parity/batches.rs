@@ -5,11 +5,11 @@
 use std::ops::ControlFlow;
 
 use burn::tensor::backend::Backend as _;
-use kiln_core::checkpoint::{Directory, LoadOptions, load, save};
-use kiln_core::config::ModelConfig;
-use kiln_core::embedder::{EmbedOptions, Embedder, EmbeddingModel};
-use kiln_core::pooling::{BlockConfig, PoolingConfig};
-use kiln_core::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
+use kiln_embed::checkpoint::{Directory, LoadOptions, load, save};
+use kiln_embed::config::ModelConfig;
+use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel};
+use kiln_embed::pooling::{BlockConfig, PoolingConfig};
+use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use kiln_tests::{fixture, minilm_or_skip};
 use serde_json::{Value, json};
 use train_native::device::Cpu;

@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 
 use burn::tensor::backend::Backend as _;
 use half::{bf16, f16};
-use kiln_core::checkpoint::{Directory, Files, LoadOptions, Weights, load, load_backbone, save};
-use kiln_core::config::ModelConfig;
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::model::{Backbone, ModelInput, Want};
-use kiln_core::tokenizer::TokenBatch;
+use kiln_embed::checkpoint::{Directory, Files, LoadOptions, Weights, load, load_backbone, save};
+use kiln_embed::config::ModelConfig;
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::model::{Backbone, ForwardOptions, ModelInput};
+use kiln_embed::tokenizer::TokenBatch;
 use kiln_tests::fixture;
 use safetensors::tensor::{Dtype, TensorView};
 use train_native::device::Cpu;
@@ -18,7 +18,7 @@ use train_native::train::new_model;
 
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-fn read(files: &dyn kiln_core::checkpoint::Folder, stem: &str) -> Tensors {
+fn read(files: &dyn kiln_embed::checkpoint::Folder, stem: &str) -> Tensors {
     let mut weights = Weights::open(files, stem).unwrap();
     let names: Vec<String> = weights.tensors().keys().cloned().collect();
     let mut tensor = |name: String| {
@@ -59,7 +59,12 @@ fn last_states(files: &Files, config: &ModelConfig) -> Vec<f32> {
         seq: 4,
     };
     let input = ModelInput::new(&tokens, &Default::default());
-    backbone.forward(&input, config.attention, Want::default()).last.into_data().to_vec().unwrap()
+    backbone
+        .forward(&input, config.attention, ForwardOptions::default())
+        .last
+        .into_data()
+        .to_vec()
+        .unwrap()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! GPTQ, SparseGPT and Wanda against the papers' own algorithms in PyTorch, in double precision
 //! (`tests/reference/compression.py`).
 
-use kiln_core::model::Gram;
+use kiln_embed::model::Gram;
 use serde::Deserialize;
 use train_native::compress::{Gptq, PruneMethod, gptq, prune_weights};
 

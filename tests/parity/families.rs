@@ -1,11 +1,11 @@
 //! Hidden states of every layer and the last attention of tiny random models against
 //! transformers: causal and bidirectional, padding on the right and on the left.
 
-use kiln_core::checkpoint::{Directory, Weights, load_backbone};
-use kiln_core::config::{AttentionMode, ModelConfig};
-use kiln_core::kernels::Kernels;
-use kiln_core::model::{ModelInput, Want};
-use kiln_core::tokenizer::TokenBatch;
+use kiln_embed::checkpoint::{Directory, Weights, load_backbone};
+use kiln_embed::config::{AttentionMode, ModelConfig};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::model::{ForwardOptions, ModelInput};
+use kiln_embed::tokenizer::TokenBatch;
 use kiln_tests::{Tensors, fixture, relative_error};
 
 /// Largest error allowed, relative to the tensor's largest value.
@@ -41,7 +41,8 @@ fn family<B: Kernels>(name: &str, device: &B::Device) {
                 seq,
             };
             let input = ModelInput::<B>::new(&tokens, device);
-            let states = backbone.forward(&input, mode, Want { layers: true, attention: true });
+            let states =
+                backbone.forward(&input, mode, ForwardOptions { layers: true, attention: true });
             assert_eq!(states.layers.len(), config.num_layers + 1);
             for (layer, hidden) in states.layers.into_iter().enumerate() {
                 let (_, reference) = expected.get(&format!("{key}.hidden.{layer}"));
@@ -59,7 +60,7 @@ fn family<B: Kernels>(name: &str, device: &B::Device) {
             let error = relative_error(&found, &reference, seq, &rows);
             assert!(error < TOLERANCE, "{name} {key} attention: {error:e}");
             // Without the weights the fused product is used; the result is the same.
-            let fused = backbone.forward(&input, mode, Want::default()).last;
+            let fused = backbone.forward(&input, mode, ForwardOptions::default()).last;
             let (_, reference) = expected.get(&format!("{key}.hidden.{}", config.num_layers));
             let error = relative_error(
                 &fused.into_data().to_vec::<f32>().unwrap(),

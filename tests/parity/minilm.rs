@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use kiln_core::checkpoint::{Directory, LoadOptions, load};
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::index::cosine;
-use kiln_core::kernels::Kernels;
+use kiln_embed::checkpoint::{Directory, LoadOptions, load};
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::index::cosine;
+use kiln_embed::kernels::Kernels;
 use kiln_tests::{Tensors, fixture, minilm_or_skip};
 
 fn compare<B: Kernels>(device: &B::Device, most_words: usize) {
@@ -86,6 +86,6 @@ fn a_run_can_be_cancelled() {
         calls += 1;
         if calls == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    assert!(matches!(result, Err(kiln_core::Error::Cancelled)));
+    assert!(matches!(result, Err(kiln_embed::Error::Cancelled)));
     assert_eq!(calls, 2);
 }

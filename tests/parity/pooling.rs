@@ -1,12 +1,12 @@
 //! Every pooling head against sentence-transformers or an independent PyTorch version.
 
 use burn::tensor::{Tensor, TensorData};
-use kiln_core::checkpoint::{Directory, Weights, load_pooling};
-use kiln_core::config::{AttentionMode, ModelConfig};
-use kiln_core::kernels::Kernels;
-use kiln_core::model::{ModelInput, States};
-use kiln_core::pooling::{AnchorScore, BlockConfig, FeedForwardKind, Pooling, PoolingConfig};
-use kiln_core::tokenizer::TokenBatch;
+use kiln_embed::checkpoint::{Directory, Weights, load_pooling};
+use kiln_embed::config::{AttentionMode, ModelConfig};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::model::{ModelInput, States};
+use kiln_embed::pooling::{AnchorScore, BlockConfig, FeedForwardKind, Pooling, PoolingConfig};
+use kiln_embed::tokenizer::TokenBatch;
 use kiln_tests::{Tensors, fixture, relative_error};
 
 const TOLERANCE: f32 = 2e-5;

@@ -1,7 +1,7 @@
 //! Shapes that were wrong in some Burn release, on every device.
 
 use burn::tensor::{Tensor, TensorData};
-use kiln_core::kernels::Kernels;
+use kiln_embed::kernels::Kernels;
 use kiln_tests::relative_error;
 
 /// `[N, K] x [K, 1]` with fused element-wise work around it (burn 5122): the shape of a score.

@@ -1,6 +1,6 @@
 """Makes the README's table of pruned and retrained models: method x pattern x (before, retrained, distilled) x precision.
 
-    python tests/reference/compression_table.py --native target/release/train-native --model MODEL --out DIR \
+    python tests/reference/compression_table.py --native target/release/kiln --model MODEL --out DIR \
       [--methods magnitude,wanda,sparsegpt] [--patterns 2:4,4:8,50%] [--states before,retrained,distilled] \
       [--precisions f32,int8] [--steps 200] [--tasks Cranfield,CISI,..]
 

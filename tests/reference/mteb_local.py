@@ -1,9 +1,9 @@
-"""Evaluates local data with the real mteb package, beside `train-native eval`.
+"""Evaluates local data with the real mteb package, beside `kiln eval`.
 
     python3 mteb_local.py SUITE.toml DATA_FOLDER --st MODEL_FOLDER        sentence-transformers
     python3 mteb_local.py SUITE.toml DATA_FOLDER --server URL --model M   an OpenAI-compatible server
 
-Reads a suite of `train-native eval --suite`, makes an mteb task of each of its tasks, and prints one
+Reads a suite of `kiln eval --suite`, makes an mteb task of each of its tasks, and prints one
 JSON object: for each task mteb's scores. `--only A,B` picks tasks.
 """
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use kiln_core::quant::packed_instructions;
+use kiln_embed::quant::packed_instructions;
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
 /// What `--device` asks for.
@@ -15,7 +15,7 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU (Burn's Flex backend).
     Cpu,
-    /// Vulkan adapter number n of `train-native devices`.
+    /// Vulkan adapter number n of `kiln devices`.
     Vulkan(usize),
     /// CUDA device number n.
     Cuda(usize),
@@ -63,7 +63,7 @@ pub enum Device {
     Cuda(usize),
 }
 
-/// One line of `train-native devices`.
+/// One line of `kiln devices`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Listed {
     /// What to pass to `--device`.
@@ -149,7 +149,7 @@ fn simd() -> &'static str {
 /// # Errors
 /// It is not there; the error says why and what is.
 pub fn open(choice: DeviceChoice) -> Result<Device> {
-    let instead = "run `train-native devices` to see what is there, or use --device cpu";
+    let instead = "run `kiln devices` to see what is there, or use --device cpu";
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
         DeviceChoice::Cuda(index) => match cuda::devices() {

@@ -4,15 +4,15 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::{Result, bail};
-use kiln_core::embedder::{EmbedOptions, Embedder, Plan, Progress};
-use kiln_core::kernels::Kernels;
-use kiln_core::tokenizer::{TokenBatch, Tokens};
+use kiln_embed::embedder::{BatchPlan, EmbedOptions, Embedder, Progress};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::tokenizer::{TokenBatch, Tokens};
 use rayon::prelude::*;
 
 use crate::interrupt;
 use crate::terminal::Terminal;
 use crate::text::{Record, TextFile, most_bytes};
-use crate::vectors::{Row, VectorWriter};
+use crate::vectors::{VectorRow, VectorWriter};
 
 /// Texts that are sorted by length together and held in memory at once, as long as they are not
 /// longer than [`most_bytes`] in all.
@@ -22,33 +22,33 @@ pub const BLOCK: usize = 4096;
 /// operations use one core, the batches run side by side too.
 ///
 /// # Errors
-/// As [`Embedder::embed`]; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+/// As [`Embedder::embed`]; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
 pub fn embed_texts<B: Kernels>(
     embedder: &Embedder<B>,
     texts: &[impl AsRef<str> + Sync],
     options: &EmbedOptions,
     progress: impl FnMut(Progress) + Send,
-) -> kiln_core::Result<Vec<Vec<f32>>> {
+) -> kiln_embed::Result<Vec<Vec<f32>>> {
     embedder.check(options)?;
     let prompt = embedder.prompt(options)?;
     let tokens: Vec<Tokens> = texts
         .par_iter()
         .map(|text| embedder.tokenizer.encode(prompt, text.as_ref()))
-        .collect::<kiln_core::Result<_>>()?;
-    embed_tokens(embedder, tokens, options, interrupt::asked, progress)
+        .collect::<kiln_embed::Result<_>>()?;
+    embed_encoded(embedder, tokens, options, interrupt::asked, progress)
 }
 
 /// As [`embed_texts`], of texts that are tokens already. Before each batch it asks whether to stop.
 ///
 /// # Errors
-/// As [`Embedder::batch_vectors`]; [`kiln_core::Error::Cancelled`] when told to stop.
-pub fn embed_tokens<B: Kernels>(
+/// As [`Embedder::batch_vectors`]; [`kiln_embed::Error::Cancelled`] when told to stop.
+pub fn embed_encoded<B: Kernels>(
     embedder: &Embedder<B>,
     tokens: Vec<Tokens>,
     options: &EmbedOptions,
     stop: fn() -> bool,
     progress: impl FnMut(Progress) + Send,
-) -> kiln_core::Result<Vec<Vec<f32>>> {
+) -> kiln_embed::Result<Vec<Vec<f32>>> {
     let vectors = |batch: &TokenBatch, rows: &[usize]| embedder.batch_vectors(batch, rows, options);
     each_batch(embedder, tokens, options, stop, progress, vectors)
 }
@@ -56,22 +56,22 @@ pub fn embed_tokens<B: Kernels>(
 /// What `of_batch` makes of each text, batch by batch, in the texts' order.
 ///
 /// # Errors
-/// Those of `of_batch`; [`kiln_core::Error::Cancelled`] when told to stop.
+/// Those of `of_batch`; [`kiln_embed::Error::Cancelled`] when told to stop.
 pub fn each_batch<B: Kernels, T: Send + Clone + Default>(
     embedder: &Embedder<B>,
     tokens: Vec<Tokens>,
     options: &EmbedOptions,
     stop: fn() -> bool,
     progress: impl FnMut(Progress) + Send,
-    of_batch: impl Fn(&TokenBatch, &[usize]) -> kiln_core::Result<Vec<T>> + Sync,
-) -> kiln_core::Result<Vec<T>> {
+    of_batch: impl Fn(&TokenBatch, &[usize]) -> kiln_embed::Result<Vec<T>> + Sync,
+) -> kiln_embed::Result<Vec<T>> {
     let mut made = vec![T::default(); tokens.len()];
     let done = Progress { texts: 0, total: tokens.len(), tokens: 0 };
-    let plan = Plan::new(tokens, options.batch_tokens::<B>(1));
+    let plan = BatchPlan::new(tokens, options.batch_tokens::<B>(1));
     let shared = Mutex::new((done, progress));
     let run = |rows: &Vec<usize>| {
         if stop() {
-            return Err(kiln_core::Error::Cancelled);
+            return Err(kiln_embed::Error::Cancelled);
         }
         let batch = embedder.tokenizer.pad(&plan.rows(rows));
         let found = of_batch(&batch, rows)?;
@@ -85,9 +85,9 @@ pub fn each_batch<B: Kernels, T: Send + Clone + Default>(
     };
     // Fewer batches than cores are worked on one after another, each by all cores.
     let found: Vec<Vec<T>> = if B::HOST && plan.batches().len() >= rayon::current_num_threads() {
-        plan.batches().par_iter().with_max_len(1).map(run).collect::<kiln_core::Result<_>>()?
+        plan.batches().par_iter().with_max_len(1).map(run).collect::<kiln_embed::Result<_>>()?
     } else {
-        plan.batches().iter().map(run).collect::<kiln_core::Result<_>>()?
+        plan.batches().iter().map(run).collect::<kiln_embed::Result<_>>()?
     };
     for (rows, batch) in plan.batches().iter().zip(found) {
         for (&row, of_text) in rows.iter().zip(batch) {
@@ -100,14 +100,14 @@ pub fn each_batch<B: Kernels, T: Send + Clone + Default>(
 /// Calls `each` with the rows of every block of a file, in the file's order.
 ///
 /// # Errors
-/// A text that cannot be read, [`kiln_core::Error::Cancelled`] after Ctrl-C, or `each`'s own.
+/// A text that cannot be read, [`kiln_embed::Error::Cancelled`] after Ctrl-C, or `each`'s own.
 pub fn embed_blocks<B: Kernels>(
     embedder: &Embedder<B>,
     file: &TextFile,
     total: usize,
     options: &EmbedOptions,
     terminal: Terminal,
-    mut each: impl FnMut(Vec<Row>) -> Result<()>,
+    mut each: impl FnMut(Vec<VectorRow>) -> Result<()>,
 ) -> Result<Progress> {
     let bar = terminal.progress(total as u64, "embedding");
     let mut done = Progress { texts: 0, total, tokens: 0 };
@@ -138,7 +138,10 @@ pub fn embed_blocks<B: Kernels>(
         done.texts += texts.len();
         done.tokens += tokens;
         let rows = block.into_iter().zip(texts).zip(vectors);
-        each(rows.map(|((record, text), vector)| Row { id: record.id, text, vector }).collect())?;
+        each(
+            rows.map(|((record, text), vector)| VectorRow { id: record.id, text, vector })
+                .collect(),
+        )?;
     }
     bar.finish_and_clear();
     Ok(done)

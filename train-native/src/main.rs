@@ -1,4 +1,4 @@
-//! The `train-native` binary: parses the command line and reports errors in one line.
+//! The `kiln` binary: parses the command line and reports errors in one line.
 
 use std::process::ExitCode;
 

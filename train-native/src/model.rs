@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use kiln_core::checkpoint::{
+use kiln_embed::checkpoint::{
     Directory, Folder, KilnFile, LoadOptions, ReadSeek, Weights, load, load_adapters,
-    read_architecture, save,
+    read_embedder_config, save,
 };
-use kiln_core::embedder::{Architecture, Embedder};
-use kiln_core::kernels::Kernels;
-use kiln_core::quant::Precision;
+use kiln_embed::embedder::{Embedder, EmbedderConfig};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::quant::WeightPrecision;
 
 use crate::hub::{ADAPTER, HubModel, is_id, is_snapshot};
 use crate::terminal::Terminal;
@@ -190,7 +190,7 @@ fn load_from<B: Kernels>(
     };
     let base = resolve(&base, terminal)
         .with_context(|| format!("the base model of the adapters in {}", path.display()))?;
-    let full = LoadOptions { precision: Precision::Full, ..options.clone() };
+    let full = LoadOptions { precision: WeightPrecision::Full, ..options.clone() };
     let mut embedder = load(open(&base)?.as_ref(), &full, device)?;
     embedder.self_test = None;
     let model = &mut embedder.model;
@@ -199,8 +199,8 @@ fn load_from<B: Kernels>(
     model.backbone = adapted.merge_lora();
     match options.precision {
         // Rounded once the adapters are in.
-        Precision::Rounded(_) => Ok(load(&save(&embedder)?, options, device)?),
-        Precision::Kept | Precision::Full => Ok(embedder),
+        WeightPrecision::Rounded(_) => Ok(load(&save(&embedder)?, options, device)?),
+        WeightPrecision::Kept | WeightPrecision::Full => Ok(embedder),
     }
 }
 
@@ -208,11 +208,11 @@ fn load_from<B: Kernels>(
 ///
 /// # Errors
 /// As [`resolve`], and configuration files that cannot be read.
-pub fn architecture(name: &str, terminal: Terminal) -> Result<Architecture> {
+pub fn embedder_config(name: &str, terminal: Terminal) -> Result<EmbedderConfig> {
     let folder = find(name, terminal, HubModel::fetch_configuration)?;
     let folder = match base_of(&folder)? {
         Some(base) => find(&base, terminal, HubModel::fetch_configuration)?,
         None => folder,
     };
-    Ok(read_architecture(open_folder(&folder)?.as_ref())?)
+    Ok(read_embedder_config(open_folder(&folder)?.as_ref())?)
 }

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use burn::backend::Autodiff;
-use kiln_core::checkpoint::{Existing, check_target, save, write_directory};
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::kernels::Kernels;
+use kiln_embed::checkpoint::{Existing, check_target, save, write_directory};
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::kernels::Kernels;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use serde::Serialize;
@@ -22,7 +22,7 @@ use crate::output::claim;
 use crate::recipe::{Recipe, Stage};
 use crate::report::{Page, bar_chart, curves, line_chart};
 use crate::terminal::Terminal;
-use crate::train::{Inputs, Observer, Plan, Point, RUN_FILES, new_model, train};
+use crate::train::{Inputs, Point, RUN_FILES, TrainObserver, TrainPlan, new_model, train};
 use crate::vectors::write_atomically;
 
 /// The recipe that quickstart runs, as it also writes it into its folder.
@@ -86,7 +86,7 @@ pub struct Summary {
 /// Runs the whole: data, model, two stages, scores, report.
 ///
 /// # Errors
-/// A folder that cannot be written, or [`kiln_core::Error::Cancelled`] after Ctrl-C.
+/// A folder that cannot be written, or [`kiln_embed::Error::Cancelled`] after Ctrl-C.
 pub fn run<B: Kernels>(
     options: &Quickstart,
     device: &B::Device,
@@ -126,7 +126,7 @@ pub fn run<B: Kernels>(
         terminal.note(format!("nDCG@{DEPTH} {:.4}  {}", score.ndcg_at_10, score.name));
     }
     let inputs = Inputs::open(&recipe, out, OnBadRow::Stop, Terminal { quiet: true, ..terminal })?;
-    let plan = Plan {
+    let plan = TrainPlan {
         recipe: &recipe,
         sets: &inputs.sets,
         measured: &[],
@@ -137,7 +137,7 @@ pub fn run<B: Kernels>(
         terminal,
     };
     struct Scores<'a, F>(&'a RetrievalSet, F);
-    impl<B: Kernels, F: FnMut(String, f64)> Observer<Autodiff<B>> for Scores<'_, F> {
+    impl<B: Kernels, F: FnMut(String, f64)> TrainObserver<Autodiff<B>> for Scores<'_, F> {
         fn after_stage(&mut self, embedder: &Embedder<B>, stage: &Stage) -> Result<()> {
             let value = score(embedder, self.0)?;
             (self.1)(format!("after stage {:?}", stage.name), value);
@@ -147,7 +147,7 @@ pub fn run<B: Kernels>(
     let note = |name: String, value: f64| show(name, value, &mut scores);
     let outcome = train::<Autodiff<B>>(embedder, plan, &[], &mut Scores(&corpus.test, note))?;
     if outcome.interrupted {
-        return Err(kiln_core::Error::Cancelled.into());
+        return Err(kiln_embed::Error::Cancelled.into());
     }
     let bm25 =
         mean_ndcg(&bm25_rankings(&corpus.test.queries, &corpus.test.corpus, DEPTH), &corpus.test);
@@ -255,7 +255,7 @@ fn samples<B: Kernels>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<Ve
         answers: ranking
             .into_iter()
             .map(|row| {
-                (kiln_core::index::dot(&queries[at], &corpus[row]), test.corpus[row].clone())
+                (kiln_embed::index::dot(&queries[at], &corpus[row]), test.corpus[row].clone())
             })
             .collect(),
     };

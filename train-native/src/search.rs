@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
-use kiln_core::index::{TopK, dot};
+use kiln_embed::index::{TopK, dot};
 use serde::Serialize;
 
-use crate::vectors::Row;
+use crate::vectors::VectorRow;
 
 /// One hit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -42,7 +42,7 @@ impl Search {
     ///
     /// # Errors
     /// A row of another width than the queries.
-    pub fn push(&mut self, rows: Vec<Row>) -> Result<()> {
+    pub fn push(&mut self, rows: Vec<VectorRow>) -> Result<()> {
         let first = self.top.rows();
         let mut vectors = Vec::with_capacity(rows.len());
         let mut texts = Vec::with_capacity(rows.len());
@@ -65,7 +65,7 @@ impl Search {
     /// The hits of each query, best first.
     pub fn finish(self) -> Vec<Vec<Found>> {
         let Self { top, kept } = self;
-        let found = |hit: kiln_core::index::Hit| {
+        let found = |hit: kiln_embed::index::Hit| {
             let (id, text) = kept.get(&hit.row).cloned().unwrap_or_default();
             Found { row: hit.row, score: hit.score, id, text }
         };

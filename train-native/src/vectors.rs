@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use arrow::array::{ArrayRef, FixedSizeListBuilder, Float32Builder, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
-use kiln_core::checkpoint::write_safetensors;
+use kiln_embed::checkpoint::write_safetensors;
 use npyz::WriterBuilder as _;
 use parquet::arrow::ArrowWriter;
 use tempfile::NamedTempFile;
@@ -59,7 +59,7 @@ impl VectorFormat {
 
 /// A row to be written.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct VectorRow {
     /// Id of the text, if it has one.
     pub id: Option<String>,
     /// The text; empty where the file does not keep it.
@@ -213,7 +213,7 @@ impl VectorWriter {
     ///
     /// # Errors
     /// A vector of another width or with NaN, or a disk that is full.
-    pub fn write(&mut self, rows: &[Row]) -> Result<()> {
+    pub fn write(&mut self, rows: &[VectorRow]) -> Result<()> {
         if let Some(row) = rows.iter().find(|row| row.vector.len() != self.dim) {
             bail!("a vector has {} dimensions, expected {}", row.vector.len(), self.dim);
         }
@@ -273,7 +273,7 @@ impl VectorWriter {
     }
 }
 
-fn write_json_lines(writer: &mut impl Write, rows: &[Row]) -> Result<()> {
+fn write_json_lines(writer: &mut impl Write, rows: &[VectorRow]) -> Result<()> {
     for row in rows {
         let mut value = serde_json::Map::new();
         if let Some(id) = &row.id {
@@ -287,7 +287,7 @@ fn write_json_lines(writer: &mut impl Write, rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
-fn parquet_batch(schema: &Arc<Schema>, rows: &[Row], dim: usize) -> Result<RecordBatch> {
+fn parquet_batch(schema: &Arc<Schema>, rows: &[VectorRow], dim: usize) -> Result<RecordBatch> {
     let ids: ArrayRef = Arc::new(rows.iter().map(|row| row.id.as_deref()).collect::<StringArray>());
     let texts: ArrayRef =
         Arc::new(rows.iter().map(|row| Some(row.text.as_str())).collect::<StringArray>());
@@ -314,8 +314,8 @@ mod tests {
     #[test]
     fn every_format_gives_back_what_was_written() {
         let folder = tempfile::tempdir().unwrap();
-        let rows: Vec<Row> = (0..5)
-            .map(|n| Row {
+        let rows: Vec<VectorRow> = (0..5)
+            .map(|n| VectorRow {
                 id: Some(format!("d{n}")),
                 text: format!("text {n} é"),
                 vector: vec![n as f32, -0.5, 1e-7],
@@ -327,7 +327,8 @@ mod tests {
             writer.write(&rows[..2]).unwrap();
             writer.write(&rows[2..]).unwrap();
             writer.finish().unwrap();
-            let back: Vec<Row> = read_blocks(&path, 2).unwrap().flat_map(Result::unwrap).collect();
+            let back: Vec<VectorRow> =
+                read_blocks(&path, 2).unwrap().flat_map(Result::unwrap).collect();
             assert_eq!(back.len(), 5, "{name}");
             for (back, row) in back.iter().zip(&rows) {
                 assert_eq!(back.vector, row.vector, "{name}");
@@ -349,8 +350,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
-    fn row(value: f32) -> Row {
-        Row { id: None, text: String::new(), vector: vec![value] }
+    fn row(value: f32) -> VectorRow {
+        VectorRow { id: None, text: String::new(), vector: vec![value] }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Where a model computes: the only place that names Burn's backends.
 
 use burn::backend::Flex;
-use kiln_core::checkpoint::{Folder, LoadOptions, load};
-use kiln_core::embedder::Embedder;
-use kiln_core::quant::Precision;
+use kiln_embed::checkpoint::{Folder, LoadOptions, load};
+use kiln_embed::embedder::Embedder;
+use kiln_embed::quant::WeightPrecision;
 use wasm_bindgen::JsError;
 
 /// A model on its device.
@@ -31,7 +31,7 @@ impl Loaded {
     pub(crate) async fn open(
         folder: &dyn Folder,
         device: &str,
-        precision: Precision,
+        precision: WeightPrecision,
     ) -> Result<Self, JsError> {
         let options = LoadOptions { precision, ..LoadOptions::default() };
         let loaded = match device {

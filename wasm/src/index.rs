@@ -1,6 +1,6 @@
 //! Search among vectors in the page.
 
-use kiln_core::index::{CompactIndex, Precision};
+use kiln_embed::index::{CompactIndex, IndexPrecision};
 use wasm_bindgen::prelude::*;
 
 /// Vectors, and exact search among what is kept of them. Rows are numbers; the package's JavaScript
@@ -16,7 +16,7 @@ impl VectorIndex {
     /// No dimensions, or an unknown precision.
     #[wasm_bindgen(constructor)]
     pub fn new(dimensions: usize, precision: &str) -> Result<VectorIndex, JsError> {
-        Ok(Self(CompactIndex::new(dimensions, Precision::from_name(precision)?)?))
+        Ok(Self(CompactIndex::new(dimensions, IndexPrecision::from_name(precision)?)?))
     }
 
     /// Reads what `toBytes` wrote.

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use kiln_core::checkpoint::{FileSum, Files, Folder, KilnFile, MANIFEST, Manifest, read_text};
-use kiln_core::embedder::{EmbedOptions, Plan, Progress};
-use kiln_core::explanation::TextExplanation;
-use kiln_core::quant::{Precision, Scheme};
+use kiln_embed::checkpoint::{FileSum, Files, Folder, KilnFile, MANIFEST, Manifest, read_text};
+use kiln_embed::embedder::{BatchPlan, EmbedOptions, Progress};
+use kiln_embed::explanation::TextExplanation;
+use kiln_embed::quant::{Scheme, WeightPrecision};
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 
@@ -71,13 +71,13 @@ impl Model {
     }
 
     async fn open(folder: &dyn Folder, device: &str, weights: &str) -> Result<Model, JsError> {
-        let precision: Precision = weights.parse()?;
+        let precision: WeightPrecision = weights.parse()?;
         let kept = Manifest::read(folder)?.map(|manifest| manifest.weights);
         let weights = match (precision, kept.as_ref().and_then(|kept| kept.parse::<Scheme>().ok()))
         {
-            (Precision::Kept, _) => kept,
+            (WeightPrecision::Kept, _) => kept,
             // It stays as it is.
-            (Precision::Rounded(asked), Some(had)) if asked.gains_nothing_on(had) => kept,
+            (WeightPrecision::Rounded(asked), Some(had)) if asked.gains_nothing_on(had) => kept,
             (asked, _) => Some(asked.to_string()),
         };
         let manifest = read_text(folder, MANIFEST)?;
@@ -237,7 +237,7 @@ impl TextLens {
 #[wasm_bindgen]
 pub struct Job {
     loaded: Rc<Loaded>,
-    plan: Plan,
+    plan: BatchPlan,
     options: EmbedOptions,
     /// Batches done.
     next: usize,

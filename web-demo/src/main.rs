@@ -22,7 +22,7 @@ use pages::map::Map;
 use pages::models::Models;
 use pages::search::{Query, Search};
 use parts::megabytes;
-use state::{BUNDLED, Model, Source, State};
+use state::{BUNDLED, Model, ModelSource, State};
 
 fn main() {
     // The map's worker runs this module too, and has no page.
@@ -98,7 +98,7 @@ fn App() -> impl IntoView {
             });
         }
     });
-    state.load_model(Source::address(BUNDLED));
+    state.load_model(ModelSource::address(BUNDLED));
 
     let dropping = RwSignal::new(false);
     let over = move |event: leptos::ev::DragEvent| {

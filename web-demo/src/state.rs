@@ -43,14 +43,14 @@ impl Model {
 
 /// Where a model comes from.
 #[derive(Clone)]
-pub(crate) struct Source {
+pub(crate) struct ModelSource {
     /// What the page calls it.
     pub(crate) name: String,
     /// An address, a file, or the files of a folder.
     pub(crate) value: JsValue,
 }
 
-impl Source {
+impl ModelSource {
     pub(crate) fn address(address: &str) -> Self {
         Self { name: address.into(), value: address.into() }
     }
@@ -101,7 +101,7 @@ pub(crate) struct Parts {
     loading: Option<AbortController>,
     pub(crate) indexing: Option<AbortController>,
     /// Where the model was loaded from.
-    source: Option<Source>,
+    source: Option<ModelSource>,
     /// Passages that are being added, and how many of them are done; another model takes over the rest.
     pub(crate) adding: (Rc<Vec<(u32, Passage)>>, usize),
 }
@@ -194,7 +194,7 @@ impl State {
     }
 
     /// Loads a model in the place of the present one; the passages are then indexed by it.
-    pub(crate) fn load_model(self, source: Source) {
+    pub(crate) fn load_model(self, source: ModelSource) {
         spawn_local(async move {
             let Ok(stop) = AbortController::new() else { return };
             {
@@ -273,8 +273,8 @@ impl State {
     }
 
     /// Where the model was loaded from, to load it again.
-    pub(crate) fn source(&self) -> Source {
+    pub(crate) fn source(&self) -> ModelSource {
         let source = self.parts().borrow().source.clone();
-        source.unwrap_or_else(|| Source::address(BUNDLED))
+        source.unwrap_or_else(|| ModelSource::address(BUNDLED))
     }
 }

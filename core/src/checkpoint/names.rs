@@ -30,7 +30,7 @@ struct Part {
 
 /// Where one of our parameters lives in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct TensorSource {
     /// Tensor names and how many of the parameter's last-dimension entries each fills.
     pub parts: Vec<(String, Option<usize>)>,
     /// Whether the checkpoint holds `[out, in]` where we hold `[in, out]`.
@@ -103,13 +103,16 @@ impl Names {
     ///
     /// # Errors
     /// A parameter that the table does not name, which is a defect of the table.
-    pub(crate) fn source(&self, path: &str) -> Result<Source> {
+    pub(crate) fn source(&self, path: &str) -> Result<TensorSource> {
         let (general, layer) = split_layer(path);
         let rule = self.rules.iter().find(|rule| rule.path == general).ok_or_else(|| {
             Error::invalid(format!("the parameter {path} has no name in checkpoints"))
         })?;
         let name = |part: &Part| (part.name.replace("{}", layer.unwrap_or("{}")), part.width);
-        Ok(Source { parts: rule.parts.iter().map(name).collect(), transposed: rule.transposed })
+        Ok(TensorSource {
+            parts: rule.parts.iter().map(name).collect(),
+            transposed: rule.transposed,
+        })
     }
 
     /// The prefix that a checkpoint puts before its names.

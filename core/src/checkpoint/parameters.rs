@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
-use super::names::{Names, Source};
+use super::names::{Names, TensorSource};
 use super::safetensors::{TensorInfo, Weights};
 use crate::config::ModelConfig;
 use crate::kernels::{Kernels, Packing};
@@ -204,7 +204,7 @@ struct Piece {
 /// The tensors that fill the parameter at a path, and whether they hold `[out, in]` where it is
 /// `[in, out]`.
 fn pieces(names: &Names, prefix: &str, path: &Path, shape: &[usize]) -> Result<(Vec<Piece>, bool)> {
-    let Source { parts, transposed } = names.source(&path.dotted())?;
+    let TensorSource { parts, transposed } = names.source(&path.dotted())?;
     let piece = |(name, width): (String, Option<usize>)| {
         let mut shape = shape.to_vec();
         if let (Some(last), Some(width)) = (shape.last_mut(), width) {
@@ -368,7 +368,7 @@ struct Saver<'a, 'k, E> {
 
 impl<E: From<Error>> Saver<'_, '_, E> {
     fn save<B: Kernels, const D: usize>(&mut self, tensor: Tensor<B, D>) -> Result<(), E> {
-        let Source { parts, transposed } = self.names.source(&self.path.dotted())?;
+        let TensorSource { parts, transposed } = self.names.source(&self.path.dotted())?;
         let total = tensor.dims()[D - 1];
         let mut column = 0;
         for (name, width) in parts {

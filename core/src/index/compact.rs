@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// How a vector is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Precision {
+pub enum IndexPrecision {
     /// Four bytes a dimension.
     F32,
     /// One byte a dimension, and four bytes for the scale.
@@ -27,9 +27,9 @@ pub enum Precision {
     BinaryInt8,
 }
 
-impl Precision {
+impl IndexPrecision {
     /// All of them.
-    pub const ALL: [Precision; 4] = [Self::F32, Self::Int8, Self::Binary, Self::BinaryInt8];
+    pub const ALL: [IndexPrecision; 4] = [Self::F32, Self::Int8, Self::Binary, Self::BinaryInt8];
 
     /// Name on command lines and in files.
     pub fn name(self) -> &'static str {
@@ -90,7 +90,7 @@ struct Bits {
 #[derive(Debug, Clone)]
 pub struct CompactIndex {
     dim: usize,
-    precision: Precision,
+    precision: IndexPrecision,
     rows: usize,
     floats: Vec<f32>,
     bytes: Bytes,
@@ -145,7 +145,7 @@ impl CompactIndex {
     ///
     /// # Errors
     /// A width of 0, or of more dimensions than any model has.
-    pub fn new(dim: usize, precision: Precision) -> Result<Self> {
+    pub fn new(dim: usize, precision: IndexPrecision) -> Result<Self> {
         if !(1..=LARGEST_WIDTH).contains(&dim) {
             return Err(Error::invalid(format!(
                 "an index takes vectors of 1 to {LARGEST_WIDTH} dimensions, not {dim}"
@@ -161,7 +161,7 @@ impl CompactIndex {
     }
 
     /// How vectors are kept.
-    pub fn precision(&self) -> Precision {
+    pub fn precision(&self) -> IndexPrecision {
         self.precision
     }
 
@@ -201,15 +201,15 @@ impl CompactIndex {
     /// What [`CompactIndex::check`] says of it, by its number.
     pub fn push(&mut self, vector: &[f32]) -> Result<()> {
         self.check(vector, format_args!("row {}", self.rows))?;
-        if self.precision == Precision::F32 {
+        if self.precision == IndexPrecision::F32 {
             self.floats.extend_from_slice(vector);
         }
-        if matches!(self.precision, Precision::Int8 | Precision::BinaryInt8) {
+        if matches!(self.precision, IndexPrecision::Int8 | IndexPrecision::BinaryInt8) {
             let (values, scale) = to_bytes(vector);
             self.bytes.values.extend(values);
             self.bytes.scales.push(scale);
         }
-        if matches!(self.precision, Precision::Binary | Precision::BinaryInt8) {
+        if matches!(self.precision, IndexPrecision::Binary | IndexPrecision::BinaryInt8) {
             self.bits.words.extend(to_bits(vector));
         }
         self.rows += 1;
@@ -249,12 +249,12 @@ impl CompactIndex {
         }
         let numbers = row * self.dim..(row + 1) * self.dim;
         Ok(match self.precision {
-            Precision::F32 => self.floats[numbers].to_vec(),
-            Precision::Int8 | Precision::BinaryInt8 => {
+            IndexPrecision::F32 => self.floats[numbers].to_vec(),
+            IndexPrecision::Int8 | IndexPrecision::BinaryInt8 => {
                 let scale = self.bytes.scales[row];
                 self.bytes.values[numbers].iter().map(|&value| f32::from(value) * scale).collect()
             }
-            Precision::Binary => {
+            IndexPrecision::Binary => {
                 let words = &self.bits.words[row * self.dim.div_ceil(64)..];
                 let one = 1.0 / (self.dim as f32).sqrt();
                 let bit = |at: usize| if words[at / 64] >> (at % 64) & 1 == 1 { one } else { -one };
@@ -316,7 +316,7 @@ impl CompactIndex {
                 return Err(wrong(&known));
             }
         }
-        let precision = Precision::ALL
+        let precision = IndexPrecision::ALL
             .into_iter()
             .find(|&precision| precision as u32 == word(8))
             .ok_or_else(|| wrong(&format!("has unknown precision {}", word(8))))?;
@@ -338,15 +338,15 @@ impl CompactIndex {
         let floats = |bytes: &[u8]| -> Vec<f32> {
             bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
         };
-        if precision == Precision::F32 {
+        if precision == IndexPrecision::F32 {
             index.floats = floats(take(index.rows * index.dim * 4));
         }
-        if matches!(precision, Precision::Int8 | Precision::BinaryInt8) {
+        if matches!(precision, IndexPrecision::Int8 | IndexPrecision::BinaryInt8) {
             index.bytes.values =
                 take(index.rows * index.dim).iter().map(|&byte| byte as i8).collect();
             index.bytes.scales = floats(take(index.rows * 4));
         }
-        if matches!(precision, Precision::Binary | Precision::BinaryInt8) {
+        if matches!(precision, IndexPrecision::Binary | IndexPrecision::BinaryInt8) {
             let words = take(index.rows * index.dim.div_ceil(64) * 8).as_chunks::<8>().0;
             index.bits.words = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         }
@@ -390,17 +390,17 @@ impl CompactIndex {
         self.check(query, "the query")?;
         let candidates = k.saturating_mul(rescore.max(1));
         Ok(match self.precision {
-            Precision::F32 => {
+            IndexPrecision::F32 => {
                 let rows = self.floats.chunks_exact(self.dim).enumerate();
                 best(k, rows.map(|(row, vector)| Hit { row, score: dot(query, vector) }))
             }
-            Precision::Int8 => self.by_bytes(query, 0..self.rows, k),
-            Precision::Binary => {
+            IndexPrecision::Int8 => self.by_bytes(query, 0..self.rows, k),
+            IndexPrecision::Binary => {
                 let root = (self.dim as f32).sqrt();
                 let signed = |hit: Hit| Hit { score: self.signed(query, hit.row) / root, ..hit };
                 best(k, self.by_bits(query, candidates).into_iter().map(signed))
             }
-            Precision::BinaryInt8 => {
+            IndexPrecision::BinaryInt8 => {
                 let rows = self.by_bits(query, candidates);
                 self.by_bytes(query, rows.into_iter().map(|hit| hit.row), k)
             }
@@ -452,7 +452,7 @@ mod tests {
         proptest::collection::vec(proptest::collection::vec(-1.0f32..1.0, dim), rows)
     }
 
-    fn index(rows: &[Vec<f32>], precision: Precision) -> CompactIndex {
+    fn index(rows: &[Vec<f32>], precision: IndexPrecision) -> CompactIndex {
         let mut index = CompactIndex::new(rows[0].len(), precision).unwrap();
         rows.iter().for_each(|row| index.push(row).unwrap());
         index
@@ -461,7 +461,7 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_are_near_and_ranked(rows in vectors(30, 37), query in vectors(1, 37), k in 0usize..9) {
-            let hits = index(&rows, Precision::Int8).search(&query[0], k, 1).unwrap();
+            let hits = index(&rows, IndexPrecision::Int8).search(&query[0], k, 1).unwrap();
             prop_assert_eq!(hits.len(), k);
             prop_assert!(hits.is_sorted_by(|a, b| a.score >= b.score));
             for hit in hits {
@@ -472,7 +472,7 @@ mod tests {
 
         #[test]
         fn bits_are_signs(rows in vectors(20, 70), query in vectors(1, 70)) {
-            let index = index(&rows, Precision::Binary);
+            let index = index(&rows, IndexPrecision::Binary);
             let differ = |row: &Vec<f32>| {
                 row.iter().zip(&query[0]).filter(|(a, b)| (**a > 0.0) != (**b > 0.0)).count()
             };
@@ -492,7 +492,7 @@ mod tests {
         fn an_index_is_read_as_it_was_written(
             rows in vectors(7, 70), query in vectors(1, 70), gone in 0usize..7,
             precision in prop_oneof![
-                Just(Precision::F32), Just(Precision::Int8), Just(Precision::Binary), Just(Precision::BinaryInt8)
+                Just(IndexPrecision::F32), Just(IndexPrecision::Int8), Just(IndexPrecision::Binary), Just(IndexPrecision::BinaryInt8)
             ],
         ) {
             let mut index = index(&rows, precision);
@@ -536,19 +536,20 @@ mod tests {
 
         #[test]
         fn all_candidates_rescored_are_int8s_hits(rows in vectors(12, 9), query in vectors(1, 9)) {
-            let both = index(&rows, Precision::BinaryInt8).search(&query[0], 3, 4).unwrap();
-            prop_assert_eq!(both, index(&rows, Precision::Int8).search(&query[0], 3, 1).unwrap());
+            let both = index(&rows, IndexPrecision::BinaryInt8).search(&query[0], 3, 4).unwrap();
+            prop_assert_eq!(both, index(&rows, IndexPrecision::Int8).search(&query[0], 3, 1).unwrap());
         }
     }
 
     #[test]
     fn extreme_bytes_do_not_overflow() {
         let row = vec![-1.0f32; 5000];
-        let hits = index(std::slice::from_ref(&row), Precision::Int8).search(&row, 1, 1).unwrap();
+        let hits =
+            index(std::slice::from_ref(&row), IndexPrecision::Int8).search(&row, 1, 1).unwrap();
         assert!((hits[0].score - 5000.0).abs() < 1e-2, "{hits:?}");
         // As wide as may be, and bytes that no vector gives.
         let widest = vec![1.0f32; LARGEST_WIDTH];
-        let mut index = index(std::slice::from_ref(&widest), Precision::Int8);
+        let mut index = index(std::slice::from_ref(&widest), IndexPrecision::Int8);
         index.bytes.values.fill(i8::MIN);
         assert!(index.search(&widest, 1, 1).unwrap()[0].score < -60_000.0);
     }
@@ -556,7 +557,7 @@ mod tests {
     #[test]
     fn any_k_and_any_number_of_candidates_are_taken() {
         let rows = [vec![1.0, 0.5], vec![-1.0, 0.25], vec![0.5, 0.5]];
-        for precision in Precision::ALL {
+        for precision in IndexPrecision::ALL {
             let index = index(&rows, precision);
             for (k, rescore) in [(usize::MAX, usize::MAX), (1_000_000_000, 4), (2, usize::MAX)] {
                 let hits = index.search(&[1.0, 0.75], k, rescore).unwrap();
@@ -567,7 +568,7 @@ mod tests {
     }
 
     /// An index of the first version, whose bytes have no sum.
-    fn first_version(precision: Precision, dim: u32, rows: u64, bytes: &[u8]) -> Vec<u8> {
+    fn first_version(precision: IndexPrecision, dim: u32, rows: u64, bytes: &[u8]) -> Vec<u8> {
         let words = [1, precision as u32, dim].map(u32::to_le_bytes);
         [&MAGIC[..], &words.concat(), &rows.to_le_bytes(), bytes].concat()
     }
@@ -583,16 +584,16 @@ mod tests {
         };
         let bits = |second: u64| [1u64.to_le_bytes(), second.to_le_bytes()].concat();
         for (precision, bytes) in [
-            (Precision::F32, floats(&[1.0, 0.0, f32::NAN, 1.0])),
-            (Precision::F32, floats(&[1.0, 0.0, f32::NEG_INFINITY, 1.0])),
-            (Precision::F32, floats(&[1.0, 0.0, 0.0, 0.0])),
-            (Precision::F32, floats(&[1.0, 0.0, f32::MAX, 0.0])),
-            (Precision::Int8, int8([0, 0], 1.0)),
-            (Precision::Int8, int8([1, 1], 0.0)),
-            (Precision::Int8, int8([1, 1], -1.0)),
-            (Precision::Int8, int8([1, 1], f32::NAN)),
-            (Precision::Int8, int8([100, 100], f32::MAX)),
-            (Precision::Binary, bits(4)),
+            (IndexPrecision::F32, floats(&[1.0, 0.0, f32::NAN, 1.0])),
+            (IndexPrecision::F32, floats(&[1.0, 0.0, f32::NEG_INFINITY, 1.0])),
+            (IndexPrecision::F32, floats(&[1.0, 0.0, 0.0, 0.0])),
+            (IndexPrecision::F32, floats(&[1.0, 0.0, f32::MAX, 0.0])),
+            (IndexPrecision::Int8, int8([0, 0], 1.0)),
+            (IndexPrecision::Int8, int8([1, 1], 0.0)),
+            (IndexPrecision::Int8, int8([1, 1], -1.0)),
+            (IndexPrecision::Int8, int8([1, 1], f32::NAN)),
+            (IndexPrecision::Int8, int8([100, 100], f32::MAX)),
+            (IndexPrecision::Binary, bits(4)),
         ] {
             let bytes = first_version(precision, 2, 2, &bytes);
             let error = CompactIndex::from_bytes(&bytes).unwrap_err().to_string();
@@ -611,7 +612,7 @@ mod tests {
             (4, u64::MAX / 4),
             (4, (1 << 32) / 16),
         ] {
-            for precision in Precision::ALL {
+            for precision in IndexPrecision::ALL {
                 let bytes = first_version(precision, dim, rows, &[]);
                 let error = CompactIndex::from_bytes(&bytes).unwrap_err().to_string();
                 assert!(error.contains("rows") || error.contains("dimensions"), "{error}");
@@ -621,10 +622,10 @@ mod tests {
 
     #[test]
     fn wrong_vectors_are_refused() {
-        assert!(CompactIndex::new(0, Precision::F32).is_err());
-        let mut index = index(&[vec![1.0, 0.0]], Precision::Int8);
+        assert!(CompactIndex::new(0, IndexPrecision::F32).is_err());
+        let mut index = index(&[vec![1.0, 0.0]], IndexPrecision::Int8);
         assert!(index.push(&[1.0]).is_err());
-        assert!(CompactIndex::new(LARGEST_WIDTH + 1, Precision::Binary).is_err());
+        assert!(CompactIndex::new(LARGEST_WIDTH + 1, IndexPrecision::Binary).is_err());
         for bad in [[f32::NAN, 0.0], [0.0, 0.0], [f32::INFINITY, 0.0], [f32::MAX, 0.0]] {
             let error = index.push(&bad).unwrap_err().to_string();
             assert!(error.starts_with("row 1 has"), "{error}");
@@ -633,6 +634,6 @@ mod tests {
         }
         assert!(index.search(&[1.0, 2.0, 3.0], 1, 1).is_err());
         assert_eq!((index.len(), index.bytes()), (1, 6));
-        assert!(Precision::from_name("int7").unwrap_err().to_string().contains("binary+int8"));
+        assert!(IndexPrecision::from_name("int7").unwrap_err().to_string().contains("binary+int8"));
     }
 }

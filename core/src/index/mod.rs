@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use crate::{Error, Result};
 
-pub use compact::{CompactIndex, Precision};
+pub use compact::{CompactIndex, IndexPrecision};
 
 /// One found row.
 #[derive(Debug, Clone, Copy, PartialEq)]

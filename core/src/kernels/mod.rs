@@ -27,7 +27,7 @@ use burn::tensor::{Bool, Int, Tensor, activation, module};
 use crate::quant::{PackedLayout, PackedMatrix, Quantized};
 
 /// cos and sin `[1, 1, seq, width]` of the angles by which positions rotate heads.
-pub type Angles<B> = (Tensor<B, 4>, Tensor<B, 4>);
+pub type RotaryTables<B> = (Tensor<B, 4>, Tensor<B, 4>);
 
 /// Widths of an attention block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,7 +53,7 @@ pub struct Seen<'a, B: Backend> {
     /// Where each row's tokens stand; what stands elsewhere is padding.
     pub rows: &'a [Range<usize>],
     /// By what queries and keys are rotated, if they are.
-    pub angles: Option<&'a Angles<B>>,
+    pub angles: Option<&'a RotaryTables<B>>,
     /// `[batch, 1, query, key]`, true where a query must not look; it hides padding from tokens.
     pub mask: Option<&'a Tensor<B, 4, Bool>>,
 }

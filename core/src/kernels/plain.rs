@@ -4,7 +4,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, module};
 
-use super::{Angles, Heads, Kernels, Seen};
+use super::{Heads, Kernels, RotaryTables, Seen};
 use crate::quant::{PackedLayout, PackedMatrix, Quantized};
 
 /// See [`Kernels::self_attention`].
@@ -29,7 +29,7 @@ pub(super) fn attention<B: Kernels>(
 }
 
 /// `[batch, seq, heads, width]`, rotated by its positions' angles.
-pub(crate) fn rotated<B: Kernels>(x: Tensor<B, 4>, (cos, sin): &Angles<B>) -> Tensor<B, 4> {
+pub(crate) fn rotated<B: Kernels>(x: Tensor<B, 4>, (cos, sin): &RotaryTables<B>) -> Tensor<B, 4> {
     let [_, seq, _, width] = x.dims();
     let table = |angles: &Tensor<B, 4>| angles.clone().reshape([1, seq, 1, width]);
     B::rotate(x, table(cos), table(sin))

@@ -11,7 +11,7 @@ use super::feed_forward::FeedForward;
 use super::linear::Linear;
 use super::mask::attention_mask;
 use super::rotary::Rotary;
-use super::{ModelInput, Shared};
+use super::{BlockInputs, ModelInput};
 use crate::config::{AttentionMode, DecoderConfig, ModelConfig};
 use crate::kernels::{Kernels, Seen};
 
@@ -105,10 +105,10 @@ impl<B: Kernels> Decoder<B> {
         input: &ModelInput<B>,
         mode: AttentionMode,
         dtype: FloatDType,
-    ) -> Shared<B> {
+    ) -> BlockInputs<B> {
         let [_, seq] = input.attention_mask.dims();
         let (cos, sin) = self.rotary.angles(seq, &input.attention_mask.device());
-        let mut shared = Shared {
+        let mut shared = BlockInputs {
             rows: input.rows.clone(),
             angles: Some((cos.cast(dtype), sin.cast(dtype))),
             masks: Vec::new(),

@@ -19,7 +19,7 @@ pub struct Gram {
 }
 
 /// A [`Gram`] that a projection adds to whenever it is used.
-pub type Observer = Arc<Mutex<Gram>>;
+pub type SharedGram = Arc<Mutex<Gram>>;
 
 impl Gram {
     /// A matrix that was summed up elsewhere, of so many rows.

@@ -6,7 +6,7 @@ use burn::module::{Module, Param, ParamId};
 use burn::nn::Initializer;
 use burn::tensor::{Bool, Tensor, TensorData, backend::Backend, module};
 
-use super::gram::Observer;
+use super::gram::SharedGram;
 use super::lora::{Adapter, LoraConfig, names_module};
 use crate::kernels::{Kernels, Packing};
 use crate::quant::{PackedMatrix, PackedWeight, Quantized};
@@ -39,7 +39,7 @@ pub struct Linear<B: Backend> {
     mask: Option<Param<Tensor<B, 2, Bool>>>,
     /// Who is told what goes in.
     #[module(skip)]
-    observer: Option<Observer>,
+    observer: Option<SharedGram>,
 }
 
 impl<B: Kernels> Linear<B> {
@@ -66,7 +66,7 @@ impl<B: Kernels> Linear<B> {
     }
 
     /// Tells an observer from now on what goes in; nobody where absent.
-    pub(crate) fn observe(&mut self, observer: Option<Observer>) {
+    pub(crate) fn observe(&mut self, observer: Option<SharedGram>) {
         self.observer = observer;
     }
 

@@ -28,30 +28,33 @@ pub use dropout::{Dropout, seed_dropout};
 pub use embedding::Embedding;
 pub use encoder::{Encoder, EncoderBlock};
 pub use feed_forward::FeedForward;
-pub use gram::{Gram, Observer};
+pub use gram::{Gram, SharedGram};
 pub use linear::Linear;
 pub use lora::{Adapter, LoraConfig};
 pub use mask::attention_mask;
 pub use rotary::{Rotary, inverse_frequencies};
 
 use crate::config::{Architecture, AttentionMode, ModelConfig, check_kept};
-use crate::kernels::{Angles, Kernels, Seen};
+use crate::kernels::{Kernels, RotaryTables, Seen};
 use crate::tokenizer::TokenBatch;
 use crate::{Error, Result};
 
 /// What a forward pass shall keep besides the last hidden states.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Want {
+pub struct ForwardOptions {
     /// Keep the hidden states of every layer.
     pub layers: bool,
     /// Keep the last layer's attention weights.
     pub attention: bool,
 }
 
-impl Want {
+impl ForwardOptions {
     /// What satisfies both.
-    pub fn or(self, other: Want) -> Want {
-        Want { layers: self.layers || other.layers, attention: self.attention || other.attention }
+    pub fn or(self, other: ForwardOptions) -> ForwardOptions {
+        ForwardOptions {
+            layers: self.layers || other.layers,
+            attention: self.attention || other.attention,
+        }
     }
 }
 
@@ -83,9 +86,9 @@ impl<B: Backend> States<B> {
 
 /// What all blocks of one forward pass share: where tokens stand, rotary angles and attention masks.
 #[derive(Debug, Clone)]
-pub struct Shared<B: Backend> {
+pub struct BlockInputs<B: Backend> {
     rows: Arc<[Range<usize>]>,
-    angles: Option<Angles<B>>,
+    angles: Option<RotaryTables<B>>,
     /// Distinct masks `[batch, 1, query, key]`, true where a query must not look.
     masks: Vec<Option<Tensor<B, 4, Bool>>>,
     mask_of_layer: Vec<usize>,
@@ -226,7 +229,12 @@ impl<B: Kernels> Backbone<B> {
     }
 
     /// One forward pass.
-    pub fn forward(&self, input: &ModelInput<B>, mode: AttentionMode, want: Want) -> States<B> {
+    pub fn forward(
+        &self,
+        input: &ModelInput<B>,
+        mode: AttentionMode,
+        want: ForwardOptions,
+    ) -> States<B> {
         let x = self.embed_tokens(input);
         self.forward_embeddings(x, input, mode, want)
     }
@@ -238,7 +246,7 @@ impl<B: Kernels> Backbone<B> {
         mut x: Tensor<B, 3>,
         input: &ModelInput<B>,
         mode: AttentionMode,
-        want: Want,
+        want: ForwardOptions,
     ) -> States<B> {
         let shared = self.prepare(input, mode, x.dtype().into());
         let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
@@ -270,9 +278,9 @@ impl<B: Kernels> Backbone<B> {
         input: &ModelInput<B>,
         mode: AttentionMode,
         dtype: FloatDType,
-    ) -> Shared<B> {
+    ) -> BlockInputs<B> {
         match self {
-            Backbone::Encoder(encoder) => Shared {
+            Backbone::Encoder(encoder) => BlockInputs {
                 rows: input.rows.clone(),
                 angles: None,
                 masks: vec![attention_mask(input, mode, None)],
@@ -287,7 +295,7 @@ impl<B: Kernels> Backbone<B> {
         &self,
         index: usize,
         x: Tensor<B, 3>,
-        shared: &Shared<B>,
+        shared: &BlockInputs<B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         let seen = Seen {
@@ -387,14 +395,14 @@ impl<B: Kernels> Backbone<B> {
         &mut self,
         block: usize,
         config: &ModelConfig,
-    ) -> Result<Vec<(Vec<String>, Observer)>> {
+    ) -> Result<Vec<(Vec<String>, SharedGram)>> {
         let inside = format!("blocks.{block}.");
         let names = families::names(config);
         let mut observers = Vec::new();
         for (path, linear) in self.linears_mut() {
             if path.starts_with(&inside) {
                 let parts = names.source(&format!("{path}.weight"))?.parts;
-                let observer = Observer::default();
+                let observer = SharedGram::default();
                 linear.observe(Some(observer.clone()));
                 observers.push((parts.into_iter().map(|(name, _)| name).collect(), observer));
             }

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
 use crate::config::{Rope, RopeScaling};
-use crate::kernels::Angles;
+use crate::kernels::RotaryTables;
 
 /// Rotates the heads of queries and keys by angles that grow with the position.
 #[derive(Module, Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl Rotary {
 
     /// Tables for positions `0..seq`; only the distance of two positions matters, so padding
     /// on the left needs no shift.
-    pub(super) fn angles<B: Backend>(&self, seq: usize, device: &B::Device) -> Angles<B> {
+    pub(super) fn angles<B: Backend>(&self, seq: usize, device: &B::Device) -> RotaryTables<B> {
         let half = self.inverse_frequencies.len();
         let table = |f: fn(f32) -> f32| {
             let mut values = Vec::with_capacity(seq * half * 2);

@@ -22,7 +22,7 @@ pub use latent::{
 
 use crate::config::{AttentionMode, ModelConfig};
 use crate::kernels::Kernels;
-use crate::model::{ModelInput, States, Want, initialized};
+use crate::model::{ForwardOptions, ModelInput, States, initialized};
 use crate::{Error, Result};
 
 /// Which pooling head, with its settings.
@@ -117,8 +117,8 @@ impl PoolingConfig {
     }
 
     /// What the head needs from the forward pass.
-    pub fn want(&self) -> Want {
-        Want {
+    pub fn forward_options(&self) -> ForwardOptions {
+        ForwardOptions {
             layers: matches!(self, PoolingConfig::MultiLayerTrainable(_)),
             attention: matches!(self, PoolingConfig::Anchor { .. }),
         }

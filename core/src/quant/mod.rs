@@ -12,4 +12,4 @@ pub use on_device::{PackedLayout, PackedTable, PackedWeight};
 pub use packed::PackedMatrix;
 pub use product::packed_instructions;
 pub use quantized::{Quantized, block_scale};
-pub use scheme::{Number, Precision, Scheme};
+pub use scheme::{Number, Scheme, WeightPrecision};

@@ -19,7 +19,7 @@ pub(super) const ROWS_TOGETHER: usize = if cfg!(target_arch = "x86_64") { 16 } e
 
 /// Numbers that begin where a line of the cache does: loads of whole lines, which SIMD and tiles make, take
 /// twice as long where they touch two.
-pub(super) type Lines<T> = AVec<T, ConstAlign<64>>;
+pub(super) type CacheAligned<T> = AVec<T, ConstAlign<64>>;
 
 /// A matrix `[inputs, outputs]` of packed weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +30,7 @@ pub struct PackedMatrix {
     pub(super) number: Number,
     pub(super) block: usize,
     /// `[outputs / 16][inputs / 4][16][4]`; two values a byte where they have four bits.
-    pub(super) values: Lines<u8>,
+    pub(super) values: CacheAligned<u8>,
     /// `[outputs / 16][inputs / block][16]`.
     pub(super) scales: Vec<f32>,
 }
@@ -39,7 +39,7 @@ pub struct PackedMatrix {
 pub(super) struct Activations {
     pub(super) rows: usize,
     /// `[rows][inputs]`, and rows of zeros up to a multiple of [`ROWS_TOGETHER`].
-    pub(super) values: Lines<i8>,
+    pub(super) values: CacheAligned<i8>,
     /// `[rows][inputs / block]`.
     pub(super) blocks: Vec<BlockOfActivations>,
 }
@@ -150,7 +150,7 @@ impl PackedMatrix {
     /// Activations `[rows, inputs]` in int8.
     pub(super) fn activations(&self, x: &[f32]) -> Activations {
         let rows = x.len() / self.inputs;
-        let mut values: Lines<i8> =
+        let mut values: CacheAligned<i8> =
             avec!([64] | 0; rows.next_multiple_of(ROWS_TOGETHER) * self.inputs);
         let mut blocks = Vec::with_capacity(x.len() / self.block);
         let offset = offset(self.number);

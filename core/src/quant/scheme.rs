@@ -171,7 +171,7 @@ impl<'de> Deserialize<'de> for Scheme {
 /// In what numbers the matrices of a model (projections and tables) are computed with, whatever its file
 /// keeps them in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Precision {
+pub enum WeightPrecision {
     /// As the file keeps them.
     #[default]
     Kept,
@@ -182,7 +182,7 @@ pub enum Precision {
     Rounded(Scheme),
 }
 
-impl Precision {
+impl WeightPrecision {
     /// How a matrix with rows of a length is given, that a file keeps in a scheme or in full.
     pub fn of(self, kept: Option<Scheme>, inputs: usize) -> Option<Scheme> {
         let Self::Rounded(scheme) = self else {
@@ -206,7 +206,7 @@ impl Precision {
 }
 
 /// `kept`, `f32`, or a scheme.
-impl FromStr for Precision {
+impl FromStr for WeightPrecision {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -220,7 +220,7 @@ impl FromStr for Precision {
     }
 }
 
-impl fmt::Display for Precision {
+impl fmt::Display for WeightPrecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kept => f.write_str("kept"),
@@ -251,7 +251,7 @@ mod tests {
     fn precisions_take_blocks_that_fit() {
         let scheme = |text: &str| text.parse::<Scheme>().unwrap();
         let of = |text: &str, kept: Option<&str>, inputs| {
-            text.parse::<Precision>().unwrap().of(kept.map(scheme), inputs)
+            text.parse::<WeightPrecision>().unwrap().of(kept.map(scheme), inputs)
         };
         assert_eq!(of("kept", Some("int4:64"), 64), Some(scheme("int4:64")));
         assert_eq!(of("kept", None, 64), None);
@@ -264,10 +264,10 @@ mod tests {
         assert_eq!(of("int8", Some("int8:64"), 64), Some(scheme("int8:64")));
         assert_eq!(of("int8", Some("fp8-e4m3"), 64), Some(scheme("int8:32")));
         assert_eq!(of("int4", Some("int8:64"), 64), Some(scheme("int4:32")));
-        let error = "int3".parse::<Precision>().unwrap_err().to_string();
+        let error = "int3".parse::<WeightPrecision>().unwrap_err().to_string();
         assert!(error.contains("int3") && error.contains("f32"), "{error}");
-        assert_eq!("int8:64".parse::<Precision>().unwrap().name(), "int8-64");
-        assert_eq!("int4".parse::<Precision>().unwrap().name(), "int4");
+        assert_eq!("int8:64".parse::<WeightPrecision>().unwrap().name(), "int8-64");
+        assert_eq!("int4".parse::<WeightPrecision>().unwrap().name(), "int4");
     }
 
     #[test]

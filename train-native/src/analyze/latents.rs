@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use kiln_core::pooling::PoolingConfig;
+use kiln_embed::pooling::PoolingConfig;
 use serde_json::json;
 
 use super::{Inputs, Picture, TextView, View, not_here};

@@ -2,7 +2,7 @@
 //! figures 1 and 2).
 
 use anyhow::Result;
-use kiln_core::pooling::LayerState;
+use kiln_embed::pooling::LayerState;
 use rayon::prelude::*;
 use serde_json::json;
 
@@ -11,8 +11,8 @@ use crate::data::corpus::RetrievalSet;
 use crate::embedding::BLOCK;
 use crate::eval::metrics::spearman;
 use crate::eval::{
-    Cache, Encoder, Evaluation, PromptChoice, Source, Task, checked, dense_rankings, evaluate, key,
-    ndcg,
+    Cache, Evaluation, PromptChoice, Task, TaskSource, TextEncoder, checked, dense_rankings,
+    evaluate, key, ndcg,
 };
 use crate::interrupt;
 use crate::report::{HeatMap, HeatStyle, Series, heat_maps, line_chart};
@@ -28,7 +28,7 @@ const DEPTH: usize = 10;
 #[expect(clippy::large_enum_variant, reason = "there is one")]
 pub enum LayerTask {
     /// A task with its data.
-    Task(Task, Source),
+    Task(Task, TaskSource),
     /// The made-up questions and passages.
     MadeUp(RetrievalSet),
 }
@@ -102,7 +102,7 @@ struct LayerEncoder<'a> {
     layer: usize,
 }
 
-impl Encoder for LayerEncoder<'_> {
+impl TextEncoder for LayerEncoder<'_> {
     fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
         let key_of = |layer: usize, text: &str| {
             key(&format!("{prompt}\0layer {layer} {:?}", self.state), text)
@@ -143,7 +143,7 @@ impl LayerTask {
         }
     }
 
-    fn score(&self, encoder: &dyn Encoder, terminal: Terminal) -> Result<f64> {
+    fn score(&self, encoder: &dyn TextEncoder, terminal: Terminal) -> Result<f64> {
         match self {
             Self::Task(task, source) => {
                 let prompts = PromptChoice::Model.prompts(task, encoder)?;
@@ -183,9 +183,9 @@ pub(super) fn scores(
     let mut found = Vec::with_capacity(layers);
     // The same data is read for every layer, and what is to be said of it once is enough.
     let quiet = Terminal { quiet: true, ..terminal };
-    let each = |encoder: &dyn Encoder| -> Result<f64> {
+    let each = |encoder: &dyn TextEncoder| -> Result<f64> {
         if interrupt::asked() {
-            return Err(kiln_core::Error::Cancelled.into());
+            return Err(kiln_embed::Error::Cancelled.into());
         }
         let score = inputs.task.score(encoder, quiet)?;
         bar.inc(1);

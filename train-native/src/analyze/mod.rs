@@ -28,7 +28,7 @@ use crate::interrupt;
 use crate::report::{Page, has_fonts, png};
 use crate::terminal::Terminal;
 use crate::vectors::write_atomically;
-use kiln_core::pooling::LayerState;
+use kiln_embed::pooling::LayerState;
 
 /// One kind of analysis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -118,7 +118,7 @@ fn not_here<T>(why: impl Into<String>) -> Result<T> {
 /// Makes the pictures of some analyses.
 ///
 /// # Errors
-/// Texts that cannot be embedded, [`kiln_core::Error::Cancelled`] after Ctrl-C.
+/// Texts that cannot be embedded, [`kiln_embed::Error::Cancelled`] after Ctrl-C.
 pub fn analyze(
     view: &dyn View,
     inputs: &Inputs,
@@ -129,7 +129,7 @@ pub fn analyze(
     let mut found = Analyzed::default();
     for &analysis in wanted {
         if interrupt::asked() {
-            return Err(kiln_core::Error::Cancelled.into());
+            return Err(kiln_embed::Error::Cancelled.into());
         }
         let made = match analysis {
             Analysis::Layers => layers::correlations(view, inputs),
@@ -176,7 +176,7 @@ impl Analyzed {
         let bar = terminal.progress(self.pictures.len() as u64, "drawing");
         for picture in &self.pictures {
             if interrupt::asked() {
-                return Err(kiln_core::Error::Cancelled.into());
+                return Err(kiln_embed::Error::Cancelled.into());
             }
             let write = |ending: &str, bytes: &[u8]| {
                 write_atomically(&folder.join(format!("{}.{ending}", picture.name)), bytes)

@@ -2,16 +2,16 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
-use kiln_core::embedder::EmbedOptions;
-use kiln_core::explanation::TextExplanation;
-use kiln_core::kernels::Kernels;
-use kiln_core::model::ModelInput;
-use kiln_core::pooling::{AnchorScore, LayerState, PoolingConfig, anchor_weights, layer_states};
-use kiln_core::tokenizer::{TokenBatch, Tokens};
+use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::explanation::TextExplanation;
+use kiln_embed::kernels::Kernels;
+use kiln_embed::model::ModelInput;
+use kiln_embed::pooling::{AnchorScore, LayerState, PoolingConfig, anchor_weights, layer_states};
+use kiln_embed::tokenizer::{TokenBatch, Tokens};
 use rayon::prelude::*;
 
 use crate::embedding::each_batch;
-use crate::eval::{Encoder, ModelEncoder};
+use crate::eval::{ModelEncoder, TextEncoder};
 use crate::interrupt;
 
 /// A state a layer, the embeddings first: `[layers + 1][hidden]`.
@@ -33,7 +33,7 @@ pub struct TextView {
 }
 
 /// A model that can be looked into.
-pub trait View: Encoder {
+pub trait View: TextEncoder {
     /// Its pooling head.
     fn pooling(&self) -> &PoolingConfig;
 
@@ -43,7 +43,7 @@ pub trait View: Encoder {
     /// States of all layers of each text.
     ///
     /// # Errors
-    /// Texts that cannot be embedded; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+    /// Texts that cannot be embedded; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
     fn layer_states(
         &self,
         texts: &[String],
@@ -58,9 +58,9 @@ pub trait View: Encoder {
     fn look(&self, text: &str, prompt: &str) -> Result<TextView>;
 }
 
-fn values<B: Kernels, const D: usize>(tensor: Tensor<B, D>) -> kiln_core::Result<Vec<f32>> {
+fn values<B: Kernels, const D: usize>(tensor: Tensor<B, D>) -> kiln_embed::Result<Vec<f32>> {
     let data = tensor.into_data().convert::<f32>().into_vec();
-    data.map_err(|e| kiln_core::Error::invalid(format!("values could not be read back: {e:?}")))
+    data.map_err(|e| kiln_embed::Error::invalid(format!("values could not be read back: {e:?}")))
 }
 
 /// `values` in pieces of a length.
@@ -95,7 +95,7 @@ impl<B: Kernels> View for ModelEncoder<B> {
         let tokens: Vec<Tokens> = texts
             .par_iter()
             .map(|text| embedder.tokenizer.encode(prompt, text))
-            .collect::<kiln_core::Result<_>>()?;
+            .collect::<kiln_embed::Result<_>>()?;
         let of_batch = |batch: &TokenBatch, _: &[usize]| {
             let input = ModelInput::new(batch, &embedder.device);
             let states = embedder.model.states(&input);
@@ -126,7 +126,7 @@ impl<B: Kernels> View for ModelEncoder<B> {
         let input = ModelInput::new(&batch, &embedder.device);
         let states = embedder.model.states(&input);
         let attention = states.attention.ok_or_else(|| {
-            kiln_core::Error::invalid("the model gave no attention weights; please report it")
+            kiln_embed::Error::invalid("the model gave no attention weights; please report it")
         })?;
         let anchors = |score| values(anchor_weights(&attention, &input, score));
         let anchors = [anchors(AnchorScore::Log1p)?, anchors(AnchorScore::Linear)?];

@@ -8,22 +8,22 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_core::checkpoint::Manifest;
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::index::cosine;
-use kiln_core::kernels::Kernels;
+use kiln_embed::checkpoint::Manifest;
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::index::cosine;
+use kiln_embed::kernels::Kernels;
 use serde::{Deserialize, Serialize};
 
 use crate::embedding::embed_texts;
 use crate::model::open_folder;
 use crate::terminal::Terminal;
-use crate::vectors::{Row, VectorWriter, read_blocks};
+use crate::vectors::{VectorRow, VectorWriter, read_blocks};
 
 const PEERS: &str = include_str!("peers.py");
 
 /// What one process measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct Measurement {
     /// Seconds of each pass over the texts.
     pub seconds: Vec<f64>,
     /// Peak resident memory of the process in MB, model and runtime included.
@@ -86,7 +86,7 @@ pub fn measure<B: Kernels>(
     options: &EmbedOptions,
     runs: usize,
     out: &Path,
-) -> Result<Measured> {
+) -> Result<Measurement> {
     embed_texts(embedder, &texts[..texts.len().min(32)], options, |_| {})?;
     let mut seconds = Vec::new();
     let mut vectors = Vec::new();
@@ -96,11 +96,13 @@ pub fn measure<B: Kernels>(
         seconds.push(start.elapsed().as_secs_f64());
     }
     let mut writer = VectorWriter::create(out, texts.len(), embedder.dimensions(options))?;
-    let rows: Vec<Row> =
-        vectors.into_iter().map(|vector| Row { id: None, text: String::new(), vector }).collect();
+    let rows: Vec<VectorRow> = vectors
+        .into_iter()
+        .map(|vector| VectorRow { id: None, text: String::new(), vector })
+        .collect();
     writer.write(&rows)?;
     writer.finish()?;
-    Ok(Measured { seconds, peak_mb: peak_memory_mb() })
+    Ok(Measurement { seconds, peak_mb: peak_memory_mb() })
 }
 
 /// Peak resident memory of this process in MB; 0 where the system does not say.
@@ -139,7 +141,7 @@ impl Bench {
                 engines.push("onnxruntime int8".into());
             }
         }
-        let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); engines.len()];
+        let mut measured: Vec<Vec<Measurement>> = vec![Vec::new(); engines.len()];
         let bar = terminal.progress((self.rounds * engines.len()) as u64, "rounds");
         for _ in 0..self.rounds {
             for (at, engine) in engines.iter().enumerate() {
@@ -179,7 +181,7 @@ impl Bench {
                 .collect())
         };
         let full = vectors(0)?;
-        let rate = |all: &[Measured]| {
+        let rate = |all: &[Measurement]| {
             self.texts.len() as f64 / median(all.iter().flat_map(|m| &m.seconds))
         };
         engines

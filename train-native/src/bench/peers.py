@@ -1,4 +1,4 @@
-"""Embeds texts with a peer and prints one JSON line; run by `train-native bench`.
+"""Embeds texts with a peer and prints one JSON line; run by `kiln bench`.
 
 usage: peers.py export MODEL ONNX
        peers.py sentence-transformers|onnxruntime|"onnxruntime int8" MODEL TEXTS.json BATCH MAX_LENGTH RUNS ONNX OUT.npy

@@ -1,10 +1,10 @@
-//! `train-native analyze`
+//! `kiln analyze`
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use kiln_core::pooling::LayerState;
+use kiln_embed::pooling::LayerState;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
@@ -15,7 +15,7 @@ use super::{EmbedFlags, Global, ModelArgs};
 use crate::analyze::{Analysis, Inputs, LayerTask, View, analyze};
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
 use crate::eval::{
-    Cache, ModelEncoder, Source, Task, TaskKind, fingerprint, labelled_texts, plain_table,
+    Cache, ModelEncoder, Task, TaskKind, TaskSource, fingerprint, labelled_texts, plain_table,
 };
 use crate::model::{folders, load_embedder};
 use crate::terminal::Terminal;
@@ -151,7 +151,7 @@ fn inputs(
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
             let mut task = Task::new(&name, kind);
             task.split.clone_from(&args.split);
-            LayerTask::Task(task, Source::local(path)?)
+            LayerTask::Task(task, TaskSource::local(path)?)
         }
         _ => LayerTask::MadeUp(made_up()),
     };

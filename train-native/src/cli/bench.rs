@@ -1,10 +1,10 @@
-//! `train-native bench`
+//! `kiln bench`
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use kiln_core::embedder::EmbedOptions;
+use kiln_embed::embedder::EmbedOptions;
 
 use super::ranges::{ROWS, whole};
 use super::{Global, ModelArgs};

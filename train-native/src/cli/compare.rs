@@ -1,4 +1,4 @@
-//! `train-native compare`
+//! `kiln compare`
 
 use std::path::PathBuf;
 

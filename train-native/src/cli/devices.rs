@@ -1,4 +1,4 @@
-//! `train-native devices`
+//! `kiln devices`
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `train-native distill`
+//! `kiln distill`
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use clap::Args;
 use super::Global;
 use super::ranges::{ROWS, SIZE, number, seed, whole};
 use super::train::{RunFlags, train_recipe};
-use crate::model::architecture;
+use crate::model::embedder_config;
 use crate::recipe::Recipe;
 
 /// Distil a smaller model from a teacher's vectors, on texts without labels. For more (pairs beside the
 /// teacher, several stages) write a recipe; train-native/recipes/examples/kiln-mini.toml is one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  train-native distill --teacher MODEL --texts texts.jsonl --keep-blocks 0,2,4 --steps 2000 -o student
-  train-native distill --teacher MODEL --texts a.jsonl,b.txt --layers 3 --hidden-size 256 -o student")]
+  kiln distill --teacher MODEL --texts texts.jsonl --keep-blocks 0,2,4 --steps 2000 -o student
+  kiln distill --teacher MODEL --texts a.jsonl,b.txt --layers 3 --hidden-size 256 -o student")]
 pub(super) struct DistillArgs {
     /// Folder or Hub id of the teacher
     #[arg(long, value_name = "DIR|HUB_ID")]
@@ -81,7 +81,7 @@ fn recipe(args: &DistillArgs, global: &Global) -> Result<Recipe> {
         if !hidden.is_multiple_of(heads) {
             bail!("--hidden-size {hidden} is no multiple of --heads {heads}");
         }
-        let teacher = architecture(&args.teacher, global.terminal())?;
+        let teacher = embedder_config(&args.teacher, global.terminal())?;
         let new = table(vec![
             ("vocab_size", whole(args.vocab_size)),
             ("lower_case", true.into()),

@@ -1,12 +1,12 @@
-//! `train-native embed`
+//! `kiln embed`
 
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::kernels::Kernels;
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::kernels::Kernels;
 use serde_json::json;
 
 use super::{EmbedFlags, Global, ModelArgs};

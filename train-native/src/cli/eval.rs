@@ -1,22 +1,22 @@
-//! `train-native eval`
+//! `kiln eval`
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
-use kiln_core::checkpoint::LoadOptions;
-use kiln_core::embedder::EmbedOptions;
-use kiln_core::kernels::Kernels;
-use kiln_core::quant::Precision;
+use kiln_embed::checkpoint::LoadOptions;
+use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::kernels::Kernels;
+use kiln_embed::quant::WeightPrecision;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::ranges::{ROWS, number, whole};
 use super::{EmbedFlags, Global, ModelOverrides};
 use crate::eval::{
-    Cache, Encoder, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice,
-    Ran, Run, Suite, Summary, Task, TaskKind, TaskResult, fingerprint, plain_table, read_results,
-    results_folder, short_hash, write_meta, write_tables,
+    Cache, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice, Run,
+    Suite, SuiteRun, Summary, Task, TaskKind, TaskResult, TextEncoder, fingerprint, plain_table,
+    read_results, results_folder, short_hash, write_meta, write_tables,
 };
 use crate::model::{folders, load_embedder};
 use crate::terminal::{Terminal, print, print_json, thousands};
@@ -198,7 +198,7 @@ fn wanted(args: &EvalArgs) -> Result<(Vec<Task>, PathBuf)> {
         if let Some(unknown) =
             args.only.iter().find(|name| !tasks.iter().any(|task| is_it(task, name)))
         {
-            bail!("the suite {name} has no task {unknown:?}; see `train-native eval suites`");
+            bail!("the suite {name} has no task {unknown:?}; see `kiln eval suites`");
         }
         tasks.retain(|task| args.only.iter().any(|name| is_it(task, name)));
     }
@@ -207,7 +207,7 @@ fn wanted(args: &EvalArgs) -> Result<(Vec<Task>, PathBuf)> {
 
 /// An encoder on the chosen device, its fingerprint, and the name of its folder.
 struct Opened {
-    encoder: Box<dyn Encoder>,
+    encoder: Box<dyn TextEncoder>,
     fingerprint: String,
 }
 
@@ -215,14 +215,19 @@ struct Opened {
 fn fingerprint_of(
     args: &EvalArgs,
     model: &str,
-    precision: Precision,
+    precision: WeightPrecision,
     terminal: Terminal,
 ) -> Result<String> {
     let overrides = LoadOptions { precision, ..args.overrides.load_options() };
     fingerprint(&folders(model, terminal)?, &overrides, args.flags.dimensions)
 }
 
-fn open(args: &EvalArgs, model: &str, precision: Precision, global: &Global) -> Result<Opened> {
+fn open(
+    args: &EvalArgs,
+    model: &str,
+    precision: WeightPrecision,
+    global: &Global,
+) -> Result<Opened> {
     let terminal = global.terminal();
     let options = args.flags.options(None, None);
     let fingerprint = fingerprint_of(args, model, precision, terminal)?;
@@ -242,12 +247,12 @@ fn open(args: &EvalArgs, model: &str, precision: Precision, global: &Global) -> 
 fn encoder<B: Kernels>(
     model: &str,
     args: &EvalArgs,
-    precision: Precision,
+    precision: WeightPrecision,
     options: EmbedOptions,
     cache: Option<Cache>,
     device: &B::Device,
     terminal: Terminal,
-) -> Result<Box<dyn Encoder>> {
+) -> Result<Box<dyn TextEncoder>> {
     let overrides = LoadOptions { precision, ..args.overrides.load_options() };
     let embedder = load_embedder::<B>(model, &overrides, device, terminal)?;
     embedder.check(&options)?;
@@ -273,15 +278,16 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
     // A model that is its own teacher is loaded once.
     let other = match &args.light {
         Some(teacher)
-            if fingerprint_of(args, teacher, Precision::Kept, terminal)? != ours.fingerprint =>
+            if fingerprint_of(args, teacher, WeightPrecision::Kept, terminal)?
+                != ours.fingerprint =>
         {
-            Some(open(args, teacher, Precision::Kept, global)?)
+            Some(open(args, teacher, WeightPrecision::Kept, global)?)
         }
         _ => None,
     };
     let teacher = args.light.as_ref().map(|_| other.as_ref().unwrap_or(&ours));
     // What the results depend on beside the model's files names their folder.
-    let full = &fingerprint_of(args, model, Precision::Kept, terminal)?[..16];
+    let full = &fingerprint_of(args, model, WeightPrecision::Kept, terminal)?[..16];
     let asked = match &prompts {
         PromptChoice::Model => String::new(),
         PromptChoice::None => "-none".into(),
@@ -290,7 +296,7 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
     };
     let base = format!("{full}{asked}");
     let mut revision = base.clone();
-    if args.flags.weights != Precision::Kept {
+    if args.flags.weights != WeightPrecision::Kept {
         revision += &format!("-{}", args.flags.weights.name());
     }
     if let Some(teacher) = &teacher {
@@ -396,7 +402,7 @@ fn gap_rows(gaps: &[Gap]) -> Vec<Vec<String>> {
 }
 
 fn report(
-    ran: &Ran,
+    ran: &SuiteRun,
     results: &ModelResults,
     folder: Option<&Path>,
     gaps: &[Gap],
@@ -443,9 +449,7 @@ fn report(
         text
     })?;
     if results.tasks.is_empty() && ran.failed.is_empty() {
-        bail!(
-            "no task's data is there; name its folder with --data, or see `train-native eval suites`"
-        );
+        bail!("no task's data is there; name its folder with --data, or see `kiln eval suites`");
     }
     match ran.failed.as_slice() {
         [] => Ok(()),

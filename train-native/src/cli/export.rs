@@ -1,4 +1,4 @@
-//! `train-native export`
+//! `kiln export`
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use clap::Args;
-use kiln_core::checkpoint::{Files, Folder, LoadOptions, MANIFEST, Manifest, SelfTest};
+use kiln_embed::checkpoint::{Files, Folder, LoadOptions, MANIFEST, Manifest, SelfTest};
 use serde_json::json;
 
 use super::{Global, ModelArgs, Overwrite};

@@ -1,10 +1,10 @@
-//! `train-native granularity`
+//! `kiln granularity`
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use kiln_core::embedder::EmbedOptions;
+use kiln_embed::embedder::EmbedOptions;
 
 use super::mine::open_examples;
 use super::{Global, ModelArgs};

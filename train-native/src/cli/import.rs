@@ -1,4 +1,4 @@
-//! `train-native import`
+//! `kiln import`
 
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
-//! `train-native inspect`
+//! `kiln inspect`
 
 use anyhow::Result;
 use burn::module::Module as _;
 use clap::Args;
-use kiln_core::checkpoint::{Manifest, TensorInfo, Weights};
+use kiln_embed::checkpoint::{Manifest, TensorInfo, Weights};
 use serde_json::json;
 
 use super::{Global, ModelArgs};

@@ -1,4 +1,4 @@
-//! `train-native load`
+//! `kiln load`
 
 use anyhow::{Result, bail};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `train-native mine`
+//! `kiln mine`
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{Global, ModelOverrides};
 use crate::data::{DataSet, Example, OnBadRow, Opening, Store, StoreWriter, text_hash};
 use crate::mine::{Dropped, Filters, Pick, filter, read_scores, search, write_scores};
 use crate::model::load_embedder;
-use crate::recipe::Source;
+use crate::recipe::DataSource;
 use crate::terminal::{Terminal, thousands};
 use crate::text::{Columns, TextFile, apart};
 use crate::vectors::write_atomically;
@@ -205,7 +205,7 @@ pub(super) fn open_examples(
         seed: 1,
         terminal,
     };
-    DataSet::open(&Source::file(&path.to_string_lossy()), &opening)
+    DataSet::open(&DataSource::file(&path.to_string_lossy()), &opening)
 }
 
 /// The texts to mine from, each once.

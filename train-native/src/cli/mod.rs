@@ -29,11 +29,11 @@ mod train;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use kiln_core::checkpoint::{Existing, LoadOptions};
-use kiln_core::config::AttentionMode;
-use kiln_core::embedder::EmbedOptions;
-use kiln_core::pooling::PoolingConfig;
-use kiln_core::quant::Precision;
+use kiln_embed::checkpoint::{Existing, LoadOptions};
+use kiln_embed::config::AttentionMode;
+use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::pooling::PoolingConfig;
+use kiln_embed::quant::WeightPrecision;
 
 use crate::device::DeviceChoice;
 use crate::interrupt;
@@ -41,7 +41,7 @@ use crate::terminal::{Terminal, error_line, field};
 
 /// Train, run and search with text-embedding models on CPU, Vulkan and CUDA.
 #[derive(Debug, Parser)]
-#[command(name = "train-native", version, propagate_version = true)]
+#[command(name = "kiln", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -52,7 +52,7 @@ struct Cli {
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
 struct Global {
-    /// Where to compute: auto, cpu, vulkan[:n], cuda[:n] (see `train-native devices`)
+    /// Where to compute: auto, cpu, vulkan[:n], cuda[:n] (see `kiln devices`)
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
     device: DeviceChoice,
     /// Print results as JSON
@@ -175,7 +175,7 @@ impl ModelOverrides {
             pooling: self.pooling.clone(),
             attention: self.attention,
             max_length: self.max_length,
-            precision: Precision::Kept,
+            precision: WeightPrecision::Kept,
         }
     }
 }
@@ -192,8 +192,8 @@ struct EmbedFlags {
     batch_tokens: Option<usize>,
     /// Compute with the weights in int8, int4, fp8-e4m3, fp8-e5m2 (rounded as they are loaded; with :32, :64,
     /// :128 or :channel for the block), f32, or kept as in the model's file
-    #[arg(long, value_name = "NUMBERS", default_value_t = Precision::Kept)]
-    weights: Precision,
+    #[arg(long, value_name = "NUMBERS", default_value_t = WeightPrecision::Kept)]
+    weights: WeightPrecision,
 }
 
 impl EmbedFlags {
@@ -296,8 +296,8 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", error_line(&error));
-            match error.downcast_ref::<kiln_core::Error>() {
-                Some(kiln_core::Error::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),
+            match error.downcast_ref::<kiln_embed::Error>() {
+                Some(kiln_embed::Error::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),
                 _ => ExitCode::FAILURE,
             }
         }

@@ -1,10 +1,10 @@
-//! `train-native prune`
+//! `kiln prune`
 
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_core::checkpoint::{check_target, save, write_directory};
+use kiln_embed::checkpoint::{check_target, save, write_directory};
 use serde_json::json;
 
 use super::quantize::CalibrationArgs;
@@ -19,9 +19,9 @@ use crate::with_backend;
 /// with `keep_zeros = true` under [model] in a recipe, so that its zeros stay.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  train-native prune -m model --method wanda --pattern 2:4 --calibration texts.jsonl -o pruned
-  train-native prune -m model --method sparsegpt --pattern 50% --calibration texts.jsonl -o pruned
-  train-native train -r recipe.toml --set model.base=pruned --set model.keep_zeros=true -o retrained")]
+  kiln prune -m model --method wanda --pattern 2:4 --calibration texts.jsonl -o pruned
+  kiln prune -m model --method sparsegpt --pattern 50% --calibration texts.jsonl -o pruned
+  kiln train -r recipe.toml --set model.base=pruned --set model.keep_zeros=true -o retrained")]
 pub(super) struct PruneArgs {
     #[command(flatten)]
     model: ModelArgs,

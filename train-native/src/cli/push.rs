@@ -1,4 +1,4 @@
-//! `train-native push`
+//! `kiln push`
 
 use std::path::PathBuf;
 

@@ -1,10 +1,10 @@
-//! `train-native quantize`
+//! `kiln quantize`
 
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use kiln_core::checkpoint::SelfTest;
+use kiln_embed::checkpoint::SelfTest;
 use serde_json::json;
 
 use super::ranges::{ROWS, number, whole};
@@ -24,10 +24,10 @@ use crate::with_backend;
 /// and checks itself against them wherever it is loaded.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  train-native quantize -m model --scheme int8 -o model-int8
-  train-native quantize -m model --scheme int4 --method gptq --calibration texts.jsonl -o model.kiln
-  train-native quantize -m model --scheme int4 --tensor '*embeddings*=int8:64' -o model.kiln
-  train-native quantize -m model --scheme int4 --error-budget 0.01 -o model.kiln")]
+  kiln quantize -m model --scheme int8 -o model-int8
+  kiln quantize -m model --scheme int4 --method gptq --calibration texts.jsonl -o model.kiln
+  kiln quantize -m model --scheme int4 --tensor '*embeddings*=int8:64' -o model.kiln
+  kiln quantize -m model --scheme int4 --error-budget 0.01 -o model.kiln")]
 pub(super) struct QuantizeArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -87,9 +87,9 @@ const LEAST_TEXTS: usize = 8;
 
 impl CalibrationArgs {
     /// Reads the texts, if there are some.
-    pub(super) fn read<B: kiln_core::kernels::Kernels>(
+    pub(super) fn read<B: kiln_embed::kernels::Kernels>(
         &self,
-        embedder: &kiln_core::embedder::Embedder<B>,
+        embedder: &kiln_embed::embedder::Embedder<B>,
         global: &Global,
     ) -> Result<Option<Calibration>> {
         if self.damping <= 0.0 {

@@ -1,4 +1,4 @@
-//! `train-native quickstart`
+//! `kiln quickstart`
 
 use std::path::PathBuf;
 
@@ -57,7 +57,7 @@ fn text(summary: &Summary) -> String {
         summary.report.display()
     ));
     lines.push(format!(
-        "search it: train-native search --model {} --corpus {} --query \"...\"",
+        "search it: kiln search --model {} --corpus {} --query \"...\"",
         summary.model.display(),
         summary.model.with_file_name("data").join("test/corpus.jsonl").display()
     ));

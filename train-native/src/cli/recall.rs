@@ -1,15 +1,15 @@
-//! `train-native recall`
+//! `kiln recall`
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use kiln_core::index::Precision;
+use kiln_embed::index::IndexPrecision;
 
 use super::ranges::{NEIGHBOURS, SIZE, whole};
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::data::{BeirFolder, qrels_splits};
-use crate::eval::{Cache, Encoder, ModelEncoder, Recall, RecallLine, fingerprint, plain_table};
+use crate::eval::{Cache, ModelEncoder, Recall, RecallLine, TextEncoder, fingerprint, plain_table};
 use crate::model::{folders, load_embedder};
 use crate::search::normalize;
 use crate::terminal::Terminal;
@@ -47,7 +47,7 @@ pub(super) struct RecallArgs {
     widths: Vec<usize>,
     /// Ways to keep them: f32, int8, binary, binary+int8 [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = precision)]
-    precision: Vec<Precision>,
+    precision: Vec<IndexPrecision>,
     /// Candidates of the binary forms that are scored again, in multiples of K
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole(1, 10_000))]
     rescore: usize,
@@ -56,8 +56,8 @@ pub(super) struct RecallArgs {
     cache: Option<PathBuf>,
 }
 
-fn precision(name: &str) -> Result<Precision, String> {
-    Precision::from_name(name).map_err(|error| error.to_string())
+fn precision(name: &str) -> Result<IndexPrecision, String> {
+    IndexPrecision::from_name(name).map_err(|error| error.to_string())
 }
 
 /// Corpus, queries and judgements.
@@ -109,7 +109,7 @@ pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
     let folder = args.cache.clone().or_else(Cache::default_folder);
     let cache = folder.and_then(|folder| Cache::open(&folder, &hash, terminal));
     let device = device::open(global.device)?;
-    let encoder: Box<dyn Encoder> = with_backend!(&device, B, handle => {
+    let encoder: Box<dyn TextEncoder> = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(name, &overrides, &handle, terminal)?;
         embedder.check(&options)?;
         Box::new(ModelEncoder::new(embedder, options, cache, terminal))
@@ -134,7 +134,7 @@ pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
             false => args.widths.clone(),
         },
         precisions: match args.precision.is_empty() {
-            true => Precision::ALL.to_vec(),
+            true => IndexPrecision::ALL.to_vec(),
             false => args.precision.clone(),
         },
         rescore: args.rescore,

@@ -1,4 +1,4 @@
-//! `train-native recipes`
+//! `kiln recipes`
 
 use anyhow::{Context as _, Result};
 use clap::Args;

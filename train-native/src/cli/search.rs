@@ -1,11 +1,11 @@
-//! `train-native search`
+//! `kiln search`
 
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_core::embedder::Embedder;
-use kiln_core::kernels::Kernels;
+use kiln_embed::embedder::Embedder;
+use kiln_embed::kernels::Kernels;
 use serde::Serialize;
 
 use super::ranges::{NEIGHBOURS, whole};
@@ -132,7 +132,7 @@ fn search<B: Kernels>(
                 bar.inc(block.len() as u64);
                 search.push(block)?;
                 if interrupt::asked() {
-                    return Err(kiln_core::Error::Cancelled.into());
+                    return Err(kiln_embed::Error::Cancelled.into());
                 }
             }
             bar.finish_and_clear();

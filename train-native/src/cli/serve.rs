@@ -1,4 +1,4 @@
-//! `train-native serve`
+//! `kiln serve`
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use kiln_core::checkpoint::LoadOptions;
-use kiln_core::embedder::EmbedOptions;
-use kiln_core::quant::Precision;
+use kiln_embed::checkpoint::LoadOptions;
+use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::quant::WeightPrecision;
 use serde_json::json;
 
 use super::{Global, ModelArgs};
@@ -87,8 +87,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N")]
     dimensions: Option<usize>,
     /// Compute with the weights in int8, int4 (rounded as they are loaded), f32, or kept as in the model's file
-    #[arg(long, value_name = "NUMBERS", default_value_t = Precision::Kept)]
-    weights: Precision,
+    #[arg(long, value_name = "NUMBERS", default_value_t = WeightPrecision::Kept)]
+    weights: WeightPrecision,
 }
 
 /// A number of things, one at least.

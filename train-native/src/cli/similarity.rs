@@ -1,8 +1,8 @@
-//! `train-native similarity`
+//! `kiln similarity`
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_core::index::cosine;
+use kiln_embed::index::cosine;
 use serde::Serialize;
 
 use super::{EmbedFlags, Global, ModelArgs};

@@ -1,4 +1,4 @@
-//! `train-native sweep`
+//! `kiln sweep`
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `train-native train`
+//! `kiln train`
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use crate::data::OnBadRow;
 use crate::device::{DeviceChoice, handles, open};
 use crate::recipe::{Recipe, shipped};
 use crate::terminal::thousands;
-use crate::train::{CHECKPOINTS, Checkpoint, DryRun, Fit, Fitted, Inputs, fit};
+use crate::train::{CHECKPOINTS, Checkpoint, DryRun, Fit, Inputs, RunArtifacts, fit};
 use crate::with_backend;
 
 /// Train a model by a recipe. Ctrl-C saves a checkpoint and exits; --resume goes on from it.
 #[derive(Debug, Args)]
 pub(super) struct TrainArgs {
-    /// Recipe: a TOML file, or the name of a shipped one (`train-native recipes` lists them)
+    /// Recipe: a TOML file, or the name of a shipped one (`kiln recipes` lists them)
     #[arg(long, short, value_name = "FILE|NAME")]
     recipe: String,
     /// Change a field of the recipe (stage.1.lr=1e-4); may be repeated
@@ -112,8 +112,8 @@ pub(super) fn train_recipe(
     report(&fitted, global)
 }
 
-fn report(fitted: &Fitted, global: &Global) -> Result<()> {
-    let Fitted { model, adapter, best, report, points } = fitted;
+fn report(fitted: &RunArtifacts, global: &Global) -> Result<()> {
+    let RunArtifacts { model, adapter, best, report, points } = fitted;
     let last = points.last();
     let seconds: f64 = points.iter().map(|point| point.seconds).sum();
     let summary = json!({

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_core::embedder::Embedder;
-use kiln_core::kernels::Kernels;
-use kiln_core::model::{Gram, ModelInput};
-use kiln_core::tokenizer::TokenBatch;
+use kiln_embed::embedder::Embedder;
+use kiln_embed::kernels::Kernels;
+use kiln_embed::model::{Gram, ModelInput};
+use kiln_embed::tokenizer::TokenBatch;
 
 use crate::interrupt;
 use crate::terminal::Terminal;
@@ -64,7 +64,7 @@ impl Calibration {
     /// before it are changed.
     ///
     /// # Errors
-    /// `change`'s own, with the projection's name; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+    /// `change`'s own, with the projection's name; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
     pub fn walk<B: Kernels>(
         &self,
         embedder: &mut Embedder<B>,
@@ -83,7 +83,7 @@ impl Calibration {
             let observers = backbone.observe_block(block, &config)?;
             for (input, state) in inputs.iter().zip(&states) {
                 if interrupt::asked() {
-                    return Err(kiln_core::Error::Cancelled.into());
+                    return Err(kiln_embed::Error::Cancelled.into());
                 }
                 let shared = backbone.prepare(input, mode, state.dtype().into());
                 backbone.layer(block, state.clone(), &shared, false);
@@ -105,7 +105,7 @@ impl Calibration {
                 result.map_err(|error| {
                     let said = error.to_string();
                     failure = Some(error.context(name.to_string()));
-                    kiln_core::Error::invalid(said)
+                    kiln_embed::Error::invalid(said)
                 })
             });
             if let Some(failure) = failure {
@@ -114,7 +114,7 @@ impl Calibration {
             changed?;
             for (input, state) in inputs.iter().zip(&mut states) {
                 if interrupt::asked() {
-                    return Err(kiln_core::Error::Cancelled.into());
+                    return Err(kiln_embed::Error::Cancelled.into());
                 }
                 let shared = backbone.prepare(input, mode, state.dtype().into());
                 *state = backbone.layer(block, state.clone(), &shared, false).0;

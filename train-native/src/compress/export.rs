@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
-use kiln_core::checkpoint::{
+use kiln_embed::checkpoint::{
     Existing, Files, KILN_MAGIC, LoadOptions, Manifest, SelfTest, check_target, load,
     write_directory, write_kiln_file,
 };

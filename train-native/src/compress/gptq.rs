@@ -2,8 +2,8 @@
 //! what each rounding costs.
 
 use anyhow::Result;
-use kiln_core::model::Gram;
-use kiln_core::quant::{Quantized, Scheme, block_scale};
+use kiln_embed::model::Gram;
+use kiln_embed::quant::{Quantized, Scheme, block_scale};
 use rayon::prelude::*;
 
 use super::linear_algebra::InverseFactor;

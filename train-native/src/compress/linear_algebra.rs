@@ -1,7 +1,7 @@
 //! What calibrated pruning and quantization compute from the inputs of a projection.
 
 use anyhow::{Result, bail};
-use kiln_core::model::Gram;
+use kiln_embed::model::Gram;
 use linfa_linalg::cholesky::CholeskyInplace as _;
 use linfa_linalg::triangular::{SolveTriangularInplace as _, UPLO};
 use ndarray::{Array2, ArrayView2, s};

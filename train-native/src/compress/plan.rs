@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 use globset::{Glob, GlobMatcher};
-use kiln_core::checkpoint::StoredTensor;
-use kiln_core::quant::{Number, Quantized, Scheme};
+use kiln_embed::checkpoint::StoredTensor;
+use kiln_embed::quant::{Number, Quantized, Scheme};
 
 /// How a tensor is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl FromStr for Storage {
         match text {
             "f32" => Ok(Self::F32),
             "f16" => Ok(Self::F16),
-            _ => text.parse().map(Self::Quantized).map_err(|error: kiln_core::Error| {
+            _ => text.parse().map(Self::Quantized).map_err(|error: kiln_embed::Error| {
                 format!("{error}; f32 and f16 are possible too")
             }),
         }

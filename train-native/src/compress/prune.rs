@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use kiln_core::embedder::Embedder;
-use kiln_core::kernels::Kernels;
-use kiln_core::model::Gram;
+use kiln_embed::embedder::Embedder;
+use kiln_embed::kernels::Kernels;
+use kiln_embed::model::Gram;
 use rayon::prelude::*;
 use serde::Serialize;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use burn::module::Module as _;
-use kiln_core::checkpoint::{Files, StoredTensor, save_as};
-use kiln_core::embedder::Embedder;
-use kiln_core::kernels::Kernels;
+use kiln_embed::checkpoint::{Files, StoredTensor, save_as};
+use kiln_embed::embedder::Embedder;
+use kiln_embed::kernels::Kernels;
 use serde::Serialize;
 
 use super::linear_algebra::{output_error, weight_error};
@@ -93,7 +93,7 @@ pub fn quantize<B: Kernels>(
     let bar = terminal.progress(embedder.model.num_params() as u64, "quantizing");
     let files = save_as(&embedder, |file, name, shape, values| {
         if interrupt::asked() {
-            return Err(kiln_core::Error::Cancelled.into());
+            return Err(kiln_embed::Error::Cancelled.into());
         }
         bar.inc(values.len() as u64);
         let calibrated = if file == "model.safetensors" { done.remove(name) } else { None };

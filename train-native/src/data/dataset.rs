@@ -10,12 +10,12 @@ use serde::Serialize;
 
 use super::convert::{Labelled, pair_examples};
 use super::corpus::{Corpus, CorpusSize};
-use super::format::{Fields, Row, RowFormat};
+use super::format::{DataRow, Fields, RowFormat};
 use super::leak::LeakFilter;
 use super::store::{Store, StoreWriter};
 use super::{BeirFolder, Example, text_hash};
 use crate::interrupt;
-use crate::recipe::Source;
+use crate::recipe::DataSource;
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile, Unreadable, short};
 
@@ -99,7 +99,7 @@ pub struct DataSet {
     /// Name of the task.
     pub name: String,
     /// The recipe's entry.
-    pub source: Source,
+    pub source: DataSource,
     /// What the rows are.
     pub format: String,
     /// The examples.
@@ -169,7 +169,7 @@ impl DataSet {
     ///
     /// # Errors
     /// A file that cannot be read, rows that are no training data, or no example left.
-    pub fn open(source: &Source, opening: &Opening<'_>) -> Result<Self> {
+    pub fn open(source: &DataSource, opening: &Opening<'_>) -> Result<Self> {
         let mut intake = Intake {
             opening,
             writer: StoreWriter::new()?,
@@ -240,7 +240,7 @@ fn made_up(part: &str, opening: &Opening<'_>, intake: &mut Intake<'_>) -> Result
     Ok("made-up texts".into())
 }
 
-fn beir(folder: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String> {
+fn beir(folder: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<String> {
     let set = BeirFolder::read(folder, &source.split, None, intake.opening.terminal)?;
     for (query, relevant) in set.queries.iter().zip(&set.relevant) {
         let mut rows: Vec<usize> =
@@ -256,7 +256,7 @@ fn beir(folder: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<Strin
     Ok(format!("BEIR folder, {}", source.split))
 }
 
-fn rows(path: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String> {
+fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<String> {
     let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
     let label = file.label.clone();
     let counter = intake.opening.terminal.counter(&source.label());
@@ -266,7 +266,7 @@ fn rows(path: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String>
     let mut highest = f64::NEG_INFINITY;
     for object in file.objects()? {
         if intake.counts.rows.is_multiple_of(1024) && interrupt::asked() {
-            return Err(kiln_core::Error::Cancelled.into());
+            return Err(kiln_embed::Error::Cancelled.into());
         }
         intake.counts.rows += 1;
         counter.inc(1);
@@ -285,11 +285,11 @@ fn rows(path: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String>
             joined_fields(&object.fields, &source.fields).with_context(place)
         });
         match row {
-            Ok(Row::Example(example)) if example.query.is_empty() => {
+            Ok(DataRow::Example(example)) if example.query.is_empty() => {
                 intake.counts.without_text += 1;
             }
-            Ok(Row::Example(example)) => intake.take(example)?,
-            Ok(Row::Scored(pair, score)) => {
+            Ok(DataRow::Example(example)) => intake.take(example)?,
+            Ok(DataRow::Scored(pair, score)) => {
                 highest = highest.max(score);
                 if score >= source.threshold {
                     for example in pair_examples(pair, source.both_directions) {
@@ -299,7 +299,7 @@ fn rows(path: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String>
                     intake.counts.below_threshold += 1;
                 }
             }
-            Ok(Row::Labelled(text, class)) => labelled.push(&text, class)?,
+            Ok(DataRow::Labelled(text, class)) => labelled.push(&text, class)?,
             Err(error)
                 if intake.opening.on_bad_row == OnBadRow::Skip
                     && format.is_some()
@@ -348,7 +348,7 @@ fn rows(path: &Path, source: &Source, intake: &mut Intake<'_>) -> Result<String>
 }
 
 /// A row as one text of some of its fields; an empty one where it has none of them.
-fn joined_fields(fields: &Fields, names: &[String]) -> Result<Row> {
+fn joined_fields(fields: &Fields, names: &[String]) -> Result<DataRow> {
     let mut texts = Vec::new();
     for name in names {
         match fields.get(name) {
@@ -358,7 +358,7 @@ fn joined_fields(fields: &Fields, names: &[String]) -> Result<Row> {
         }
     }
     texts.retain(|text| !text.is_empty());
-    Ok(Row::Example(Example { query: texts.join(" "), ..Example::default() }))
+    Ok(DataRow::Example(Example { query: texts.join(" "), ..Example::default() }))
 }
 
 #[cfg(test)]
@@ -369,11 +369,11 @@ mod tests {
         name: &str,
         text: &str,
         on_bad_row: OnBadRow,
-        change: fn(&mut Source),
+        change: fn(&mut DataSource),
     ) -> Result<DataSet> {
         let folder = tempfile::tempdir()?;
         std::fs::write(folder.path().join(name), text)?;
-        let mut source = Source::file(name);
+        let mut source = DataSource::file(name);
         change(&mut source);
         let leaks = LeakFilter::new(["a leaked question".to_string()], None)?;
         let opening = Opening {

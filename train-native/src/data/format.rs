@@ -40,7 +40,7 @@ pub enum RowFormat {
 
 /// A row as one of the things that training data can be.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Row {
+pub enum DataRow {
     /// A query with positives and negatives.
     Example(Example),
     /// Two texts and their score.
@@ -107,7 +107,7 @@ impl RowFormat {
     ///
     /// # Errors
     /// A missing field, a field of another type, or an empty query or positive.
-    pub fn read(self, fields: &Fields) -> Result<Row> {
+    pub fn read(self, fields: &Fields) -> Result<DataRow> {
         let anchor = || text(fields, &ANCHORS);
         let example = match self {
             Self::FlagEmbedding => Example {
@@ -167,19 +167,19 @@ impl RowFormat {
                 if pair.iter().any(|text| text.trim().is_empty()) {
                     bail!("an empty text");
                 }
-                return Ok(Row::Scored(pair, score));
+                return Ok(DataRow::Scored(pair, score));
             }
             Self::LabelledTexts => {
                 let content = text(fields, &["text"])?;
                 if content.trim().is_empty() {
                     bail!("an empty text");
                 }
-                return Ok(Row::Labelled(content, text(fields, &["label_text", "label"])?));
+                return Ok(DataRow::Labelled(content, text(fields, &["label_text", "label"])?));
             }
             Self::Texts => {
                 // Blank lines are no texts, and are counted as such.
                 let query = text(fields, &["text"])?.trim().to_string();
-                return Ok(Row::Example(Example { query, ..Example::default() }));
+                return Ok(DataRow::Example(Example { query, ..Example::default() }));
             }
         };
         if example.query.trim().is_empty() {
@@ -195,7 +195,7 @@ impl RowFormat {
         if scored.iter().any(|(scores, texts)| !scores.is_empty() && scores.len() != texts.len()) {
             bail!("pos_scores and neg_scores must have as many entries as pos and neg");
         }
-        Ok(Row::Example(example))
+        Ok(DataRow::Example(example))
     }
 }
 
@@ -283,14 +283,14 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(value: Value) -> Result<Row> {
+    fn read(value: Value) -> Result<DataRow> {
         let fields = value.as_object().unwrap();
         RowFormat::of(fields)?.read(fields)
     }
 
-    fn example(query: &str, pos: &[&str], neg: &[&str]) -> Row {
+    fn example(query: &str, pos: &[&str], neg: &[&str]) -> DataRow {
         let owned = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect();
-        Row::Example(Example {
+        DataRow::Example(Example {
             query: query.into(),
             pos: owned(pos),
             neg: owned(neg),
@@ -311,17 +311,17 @@ mod tests {
             json!({"query": "q", "positive": "p", "negatives": ["a", "b"]}),
         ] {
             let found = read(value.clone()).unwrap();
-            let Row::Example(mut found) = found else { panic!("{value}") };
+            let DataRow::Example(mut found) = found else { panic!("{value}") };
             found.neg.iter_mut().for_each(|text| *text = text.trim().to_string());
-            assert_eq!(Row::Example(found), expected, "{value}");
+            assert_eq!(DataRow::Example(found), expected, "{value}");
         }
         assert_eq!(
             read(json!({"sentence1": "a", "sentence2": "b", "score": "4.5"})).unwrap(),
-            Row::Scored(["a".into(), "b".into()], 4.5)
+            DataRow::Scored(["a".into(), "b".into()], 4.5)
         );
         assert_eq!(
             read(json!({"text": "a", "label": 3})).unwrap(),
-            Row::Labelled("a".into(), "3".into())
+            DataRow::Labelled("a".into(), "3".into())
         );
         assert_eq!(
             read(json!({"question": "q", "answer": "p"})).unwrap(),

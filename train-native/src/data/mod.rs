@@ -17,7 +17,7 @@ pub use beir::{BeirFiles, BeirFolder, qrels_file, qrels_splits};
 pub use convert::Labels;
 pub use dataset::{Counts, DataSet, OnBadRow, Opening};
 pub use example::Example;
-pub use format::{Fields, Row, RowFormat};
+pub use format::{DataRow, Fields, RowFormat};
 pub use leak::LeakFilter;
 pub(crate) use sampler::mixed;
 pub use sampler::{Batch, Sampler, SamplerState, Text};

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use anyhow::Result;
-use kiln_core::loss::Candidates;
+use kiln_embed::loss::Candidates;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -336,7 +336,7 @@ fn first_level(stage: &Stage, step: usize, levels: usize, draw: usize) -> usize 
 mod tests {
     use super::*;
     use crate::data::{OnBadRow, Opening};
-    use crate::recipe::Source;
+    use crate::recipe::DataSource;
     use crate::terminal::Terminal;
 
     fn stage(text: &str) -> Stage {
@@ -370,7 +370,7 @@ mod tests {
                     })
                     .collect();
                 std::fs::write(folder.path().join(format!("{name}.jsonl")), lines.join("\n")).unwrap();
-                DataSet::open(&Source::file(&format!("{name}.jsonl")), &opening).unwrap()
+                DataSet::open(&DataSource::file(&format!("{name}.jsonl")), &opening).unwrap()
             })
             .collect()
     }
@@ -443,7 +443,7 @@ mod tests {
             seed: 1,
             terminal: Terminal { json: false, quiet: true },
         };
-        let sets = [DataSet::open(&Source::file("a.jsonl"), &opening).unwrap()];
+        let sets = [DataSet::open(&DataSource::file("a.jsonl"), &opening).unwrap()];
         let stage = stage("batch_size = 3");
         let mut sampler = Sampler::new(&sets, &stage, 5, ["", ""]);
         let mut drawn = HashSet::new();

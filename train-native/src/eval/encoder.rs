@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use burn::tensor::backend::Backend;
-use kiln_core::checkpoint::{FORMAT_VERSION, LoadOptions};
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::kernels::Kernels;
-use kiln_core::quant::Precision;
+use kiln_embed::checkpoint::{FORMAT_VERSION, LoadOptions};
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::quant::WeightPrecision;
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
@@ -17,11 +17,11 @@ use crate::embedding::{BLOCK, embed_texts};
 use crate::terminal::Terminal;
 
 /// Turns texts into vectors; what a task needs of a model.
-pub trait Encoder {
+pub trait TextEncoder {
     /// A vector a text, in the texts' order, all divided by their norm where the model does so.
     ///
     /// # Errors
-    /// Whatever hinders the model; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+    /// Whatever hinders the model; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
     fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>>;
 
     /// The model's own prompt for a task: by the first of some names that it has, else its
@@ -49,7 +49,7 @@ impl<B: Kernels> ModelEncoder<B> {
     }
 }
 
-impl<B: Kernels> Encoder for ModelEncoder<B> {
+impl<B: Kernels> TextEncoder for ModelEncoder<B> {
     fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
         let options = EmbedOptions { prompt: Some(prompt.into()), ..self.options.clone() };
         let mut vectors: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
@@ -211,7 +211,7 @@ pub fn fingerprint(
         hash_files(folder, &mut hash)?;
     }
     hash.update(format!("{overrides:?} {dimensions:?}").as_bytes());
-    if overrides.precision != Precision::Kept {
+    if overrides.precision != WeightPrecision::Kept {
         // Vectors of another way of rounding are other vectors.
         hash.update(format!(" {FORMAT_VERSION}").as_bytes());
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::Result;
 
-use super::encoder::Encoder;
+use super::encoder::TextEncoder;
 use super::random::NumpyRandom;
 use super::tasks::RankedTask;
 use super::top_k::ParallelTopK;
@@ -22,7 +22,7 @@ const SEED: u32 = 42;
 /// What makes retrieval sets light.
 pub struct Light<'a> {
     /// The model that was trained before.
-    pub teacher: &'a dyn Encoder,
+    pub teacher: &'a dyn TextEncoder,
 }
 
 impl Light<'_> {

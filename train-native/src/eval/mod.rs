@@ -26,7 +26,7 @@ mod trec;
 pub use bm25::bm25_rankings;
 pub use compare::{Comparison, Interval, Wilcoxon, paired_bootstrap, wilcoxon};
 pub(crate) use encoder::key;
-pub use encoder::{Cache, Encoder, ModelEncoder, fingerprint, short_hash};
+pub use encoder::{Cache, ModelEncoder, TextEncoder, fingerprint, short_hash};
 pub use kmeans::mini_batch_kmeans;
 pub use light::Light;
 pub use logistic::fit_predict;
@@ -38,9 +38,9 @@ pub use results::{
     read_results, results_folder, write_meta, write_result, write_tables,
 };
 pub use retrieval::{dense_rankings, ndcg};
-pub use run::{LeftOut, Ran, Run};
-pub use sets::Measured;
-pub use source::{Card, Missing, Source, split_files};
+pub use run::{LeftOut, Run, SuiteRun};
+pub use sets::EvalSet;
+pub use source::{Card, Missing, TaskSource, split_files};
 pub use suite::Suite;
 pub use task::{Outcome, Parts, PromptChoice, Task, TaskKind};
 pub(crate) use tasks::labelled_texts;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kiln_core::index::{CompactIndex, Hit, Precision};
+use kiln_embed::index::{CompactIndex, Hit, IndexPrecision};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub struct Recall {
     /// Widths to which vectors are cut.
     pub dimensions: Vec<usize>,
     /// Ways to keep them.
-    pub precisions: Vec<Precision>,
+    pub precisions: Vec<IndexPrecision>,
     /// Candidates of the binary forms, in multiples of k.
     pub rescore: usize,
 }
@@ -39,7 +39,7 @@ pub struct Recall {
 pub struct RecallLine {
     /// Width.
     pub dimensions: usize,
-    /// Precision.
+    /// IndexPrecision.
     pub precision: &'static str,
     /// Bytes of a vector.
     pub bytes: usize,
@@ -51,7 +51,11 @@ pub struct RecallLine {
     pub ms: f64,
 }
 
-fn index(vectors: &[Vec<f32>], dimensions: usize, precision: Precision) -> Result<CompactIndex> {
+fn index(
+    vectors: &[Vec<f32>],
+    dimensions: usize,
+    precision: IndexPrecision,
+) -> Result<CompactIndex> {
     let mut index = CompactIndex::new(dimensions, precision)?;
     for vector in vectors {
         index.push(&cut(vector, dimensions))?;
@@ -85,28 +89,29 @@ impl Recall {
             bail!("{wrong} dimensions asked of vectors that have {width}");
         }
         let depth = self.k.max(DEPTH);
-        let search = |dimensions: usize, precision: Precision| -> Result<(Vec<Vec<Hit>>, f64)> {
-            let index = index(corpus, dimensions, precision)?;
-            let found: Result<Vec<(Vec<Hit>, f64)>> = queries
-                .par_iter()
-                .map(|query| {
-                    let (query, start) = (cut(query, dimensions), Instant::now());
-                    let hits = index.search(&query, depth, self.rescore)?;
-                    Ok((hits, start.elapsed().as_secs_f64()))
-                })
-                .collect();
-            let (hits, seconds): (Vec<_>, Vec<f64>) = found?.into_iter().unzip();
-            Ok((hits, 1000.0 * seconds.iter().sum::<f64>() / queries.len() as f64))
-        };
+        let search =
+            |dimensions: usize, precision: IndexPrecision| -> Result<(Vec<Vec<Hit>>, f64)> {
+                let index = index(corpus, dimensions, precision)?;
+                let found: Result<Vec<(Vec<Hit>, f64)>> = queries
+                    .par_iter()
+                    .map(|query| {
+                        let (query, start) = (cut(query, dimensions), Instant::now());
+                        let hits = index.search(&query, depth, self.rescore)?;
+                        Ok((hits, start.elapsed().as_secs_f64()))
+                    })
+                    .collect();
+                let (hits, seconds): (Vec<_>, Vec<f64>) = found?.into_iter().unzip();
+                Ok((hits, 1000.0 * seconds.iter().sum::<f64>() / queries.len() as f64))
+            };
         let total = self.dimensions.len() * self.precisions.len();
         let bar = terminal.progress(total as u64 + 1, "searching");
-        let (truth, _) = search(width, Precision::F32)?;
+        let (truth, _) = search(width, IndexPrecision::F32)?;
         bar.inc(1);
         let mut lines = Vec::with_capacity(total);
         for &dimensions in &self.dimensions {
             for &precision in &self.precisions {
                 if interrupt::asked() {
-                    return Err(kiln_core::Error::Cancelled.into());
+                    return Err(kiln_embed::Error::Cancelled.into());
                 }
                 let (found, ms) = search(dimensions, precision)?;
                 let recall = found.iter().zip(&truth).map(|(found, truth)| {
@@ -155,7 +160,7 @@ mod tests {
         let measure = Recall {
             k: 10,
             dimensions: vec![64, 8],
-            precisions: Precision::ALL.to_vec(),
+            precisions: IndexPrecision::ALL.to_vec(),
             rescore: 4,
         };
         let relevant: Vec<HashMap<usize, f64>> = (0..20).map(|row| [(row, 1.0)].into()).collect();

@@ -21,9 +21,9 @@ pub fn dense_rankings(
     queries: &[Vec<f32>],
     corpus: &[Vec<f32>],
     k: usize,
-) -> kiln_core::Result<Vec<Vec<usize>>> {
+) -> kiln_embed::Result<Vec<Vec<usize>>> {
     let mut search = ParallelTopK::new(queries, k)?;
     search.push(corpus)?;
-    let rows = |hits: Vec<kiln_core::index::Hit>| hits.into_iter().map(|hit| hit.row).collect();
+    let rows = |hits: Vec<kiln_embed::index::Hit>| hits.into_iter().map(|hit| hit.row).collect();
     Ok(search.finish().into_iter().map(rows).collect())
 }

@@ -6,10 +6,10 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::encoder::Encoder;
+use super::encoder::TextEncoder;
 use super::light::Light;
 use super::results::{TaskResult, read_result, write_result};
-use super::source::{Missing, Source};
+use super::source::{Missing, TaskSource};
 use super::task::{PromptChoice, Task};
 use super::tasks::{Evaluation, RankedTask, evaluate};
 use crate::hub::HubDataSet;
@@ -19,7 +19,7 @@ use crate::terminal::Terminal;
 /// How a suite is run.
 pub struct Run<'a> {
     /// The model.
-    pub encoder: &'a dyn Encoder,
+    pub encoder: &'a dyn TextEncoder,
     /// Which prompts it gets.
     pub prompts: PromptChoice,
     /// Where paths of tasks begin.
@@ -45,7 +45,7 @@ pub struct LeftOut {
 
 /// What a run gave.
 #[derive(Debug, Clone, Default)]
-pub struct Ran {
+pub struct SuiteRun {
     /// Results, in the suite's order.
     pub results: Vec<TaskResult>,
     /// Tasks whose data is not there.
@@ -58,9 +58,9 @@ impl Run<'_> {
     /// Runs all tasks. A task whose data is missing or wrong does not end the run.
     ///
     /// # Errors
-    /// [`kiln_core::Error::Cancelled`] after Ctrl-C, or a disk that cannot be written.
-    pub fn all(&self, tasks: &[Task]) -> Result<Ran> {
-        let mut ran = Ran::default();
+    /// [`kiln_embed::Error::Cancelled`] after Ctrl-C, or a disk that cannot be written.
+    pub fn all(&self, tasks: &[Task]) -> Result<SuiteRun> {
+        let mut ran = SuiteRun::default();
         for (at, task) in tasks.iter().enumerate() {
             let place = format!("[{}/{}] {}", at + 1, tasks.len(), task.name);
             match self.one(task) {
@@ -76,8 +76,8 @@ impl Run<'_> {
                     ran.results.push(result);
                 }
                 Err(error) => {
-                    let ends = error.downcast_ref::<kiln_core::Error>();
-                    if matches!(ends, Some(kiln_core::Error::Cancelled)) || error.is::<NotKept>() {
+                    let ends = error.downcast_ref::<kiln_embed::Error>();
+                    if matches!(ends, Some(kiln_embed::Error::Cancelled)) || error.is::<NotKept>() {
                         return Err(error);
                     }
                     let reason = format!("{error:#}");
@@ -98,7 +98,7 @@ impl Run<'_> {
     /// As [`evaluate`]; [`Missing`] where the data is not there.
     pub fn one(&self, task: &Task) -> Result<(TaskResult, bool)> {
         if interrupt::asked() {
-            return Err(kiln_core::Error::Cancelled.into());
+            return Err(kiln_embed::Error::Cancelled.into());
         }
         let prompts = self.prompts.prompts(task, self.encoder)?;
         if let Some(folder) = &self.folder
@@ -131,14 +131,14 @@ impl Run<'_> {
         Ok((result, false))
     }
 
-    fn source(&self, task: &Task) -> Result<Source> {
-        let local = |path: &Path| Source::local(&self.data.join(path));
+    fn source(&self, task: &Task) -> Result<TaskSource> {
+        let local = |path: &Path| TaskSource::local(&self.data.join(path));
         match (&task.path, &task.hub) {
             (Some(path), None) => local(path),
             (Some(path), Some(_)) if self.data.join(path).exists() => local(path),
             (_, Some(hub)) => {
                 let repo = HubDataSet::new(hub, task.revision.as_deref(), self.terminal)?;
-                Source::hub(repo).map_err(|error| Missing(format!("{error:#}")).into())
+                TaskSource::hub(repo).map_err(|error| Missing(format!("{error:#}")).into())
             }
             (None, None) => bail!("the task {} names neither path nor hub", task.name),
         }

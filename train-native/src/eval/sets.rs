@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::index::{TopK, cosine};
-use kiln_core::kernels::Kernels;
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::index::{TopK, cosine};
+use kiln_embed::kernels::Kernels;
 
 use super::metrics::spearman;
 use super::ndcg;
 use super::range::checked;
 use crate::data::corpus::{Corpus, CorpusSize};
-use crate::data::{BeirFolder, Row, RowFormat};
+use crate::data::{BeirFolder, DataRow, RowFormat};
 use crate::embedding::{BLOCK, embed_texts};
 use crate::recipe::EvaluationSet;
 use crate::terminal::Terminal;
@@ -22,7 +22,7 @@ use crate::text::{Columns, TextFile};
 const DEPTH: usize = 10;
 
 /// A set that is ready to be measured on.
-pub struct Measured {
+pub struct EvalSet {
     /// Name for reports.
     pub name: String,
     /// What is measured, as people call it.
@@ -35,7 +35,7 @@ enum Kind {
     Pairs { texts: Vec<String>, scores: Vec<f64> },
 }
 
-impl Measured {
+impl EvalSet {
     /// Reads a set of a recipe; relative paths are looked for in `folder`.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ fn pairs(path: &Path, limit: Option<usize>) -> Result<Kind> {
         let place = || format!("{}:{}", file.label, object.number);
         let format = RowFormat::of(&object.fields).with_context(place)?;
         match format.read(&object.fields).with_context(place)? {
-            Row::Scored(pair, score) => {
+            DataRow::Scored(pair, score) => {
                 texts.extend(pair);
                 scores.push(score);
             }

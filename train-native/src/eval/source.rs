@@ -19,7 +19,7 @@ use crate::text::{Columns, TextFile, names_below, read_small};
 const ENDINGS: [&str; 6] = ["jsonl", "json", "ndjson", "csv", "tsv", "parquet"];
 
 /// A data set: its files by name, and how to get one.
-pub enum Source {
+pub enum TaskSource {
     /// One file, which is the split.
     File(PathBuf),
     /// A folder.
@@ -139,7 +139,7 @@ pub fn split_files(names: &[String], card: &Card, subset: &str, split: &str) -> 
     found
 }
 
-impl Source {
+impl TaskSource {
     /// A file or folder.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::encoder::Encoder;
+use super::encoder::TextEncoder;
 
 /// mteb's seven kinds of tasks.
 #[derive(
@@ -193,7 +193,7 @@ impl PromptChoice {
     ///
     /// # Errors
     /// The table has no instruction for the task.
-    pub fn prompts(&self, task: &Task, encoder: &dyn Encoder) -> Result<[String; 2]> {
+    pub fn prompts(&self, task: &Task, encoder: &dyn TextEncoder) -> Result<[String; 2]> {
         let instruct = |instruction: &str| {
             let query = format!("Instruct: {instruction}\nQuery: ");
             // One-sided, but in symmetric tasks (NV-Embed, section 4).

@@ -1,6 +1,6 @@
 //! Exact search on all cores: the best corpus rows of many queries, block by block.
 
-use kiln_core::index::{Hit, TopK};
+use kiln_embed::index::{Hit, TopK};
 use rayon::prelude::*;
 
 /// Queries that one core looks after at a time.
@@ -14,7 +14,7 @@ impl ParallelTopK {
     ///
     /// # Errors
     /// Queries of different widths.
-    pub fn new(queries: &[Vec<f32>], k: usize) -> kiln_core::Result<Self> {
+    pub fn new(queries: &[Vec<f32>], k: usize) -> kiln_embed::Result<Self> {
         queries.chunks(QUERIES).map(|some| TopK::new(some, k)).collect::<Result<_, _>>().map(Self)
     }
 
@@ -22,7 +22,7 @@ impl ParallelTopK {
     ///
     /// # Errors
     /// Rows of another width.
-    pub fn push(&mut self, rows: &[Vec<f32>]) -> kiln_core::Result<()> {
+    pub fn push(&mut self, rows: &[Vec<f32>]) -> kiln_embed::Result<()> {
         self.0.par_iter_mut().try_for_each(|some| some.push(rows))
     }
 

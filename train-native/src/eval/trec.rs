@@ -39,7 +39,7 @@ fn all(ranking: &Ranking) -> usize {
     ranking.retrieved.len()
 }
 
-/// Precision of everything retrieved; 0 of nothing.
+/// WeightPrecision of everything retrieved; 0 of nothing.
 fn set_precision(ranking: &Ranking) -> f64 {
     if all(ranking) == 0 { 0.0 } else { ranking.precision(all(ranking)) }
 }

@@ -201,7 +201,7 @@ impl Cache {
                 Err(TryLockError::WouldBlock) => {}
             }
             if interrupt::asked() {
-                return Err(kiln_core::Error::Cancelled.into());
+                return Err(kiln_embed::Error::Cancelled.into());
             }
             if !std::mem::replace(&mut said, true) {
                 terminal.note(format!("{name}: another process downloads it; waiting"));

@@ -83,7 +83,7 @@ impl fmt::Display for Failure {
 impl From<Failure> for anyhow::Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Cancelled => kiln_core::Error::Cancelled.into(),
+            Failure::Cancelled => kiln_embed::Error::Cancelled.into(),
             other => anyhow!("{other}"),
         }
     }

@@ -2,7 +2,7 @@
 //! commits and ETags.
 
 use anyhow::{Result, bail};
-use kiln_core::checkpoint::stays_inside;
+use kiln_embed::checkpoint::stays_inside;
 use sha2::{Digest as _, Sha256};
 
 /// Owner, name and revision of a Hub id; `None` where it is none.

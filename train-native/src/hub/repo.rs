@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_core::checkpoint::stays_inside;
+use kiln_embed::checkpoint::stays_inside;
 use reqwest::{Method, Url};
 use serde_json::Value;
 

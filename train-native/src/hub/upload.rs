@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use indicatif::ProgressBar;
-use kiln_core::checkpoint::SUMS;
+use kiln_embed::checkpoint::SUMS;
 use reqwest::header::{ACCEPT, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};

@@ -5,9 +5,9 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::index::{Hit, TopK, dot};
-use kiln_core::kernels::Kernels;
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::index::{Hit, TopK, dot};
+use kiln_embed::kernels::Kernels;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -82,7 +82,7 @@ fn options<B: Kernels>(embedder: &Embedder<B>, name: &str) -> EmbedOptions {
 /// in memory, those of the corpus block by block.
 ///
 /// # Errors
-/// Texts that cannot be read or embedded; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+/// Texts that cannot be read or embedded; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
 pub fn search<B: Kernels>(
     embedder: &Embedder<B>,
     model: &str,
@@ -118,7 +118,7 @@ pub fn search<B: Kernels>(
     let mut searches = queries
         .chunks(per_core)
         .map(|queries| TopK::new(queries, k))
-        .collect::<kiln_core::Result<Vec<_>>>()?;
+        .collect::<kiln_embed::Result<Vec<_>>>()?;
     drop(queries);
     let mut hashes: Vec<u128> = Vec::with_capacity(corpus.len());
     let bar = terminal.progress(corpus.len() as u64, "corpus");

@@ -2,12 +2,12 @@
 //! the paper's table 4).
 
 use anyhow::{Result, bail};
-use kiln_core::index::cosine;
+use kiln_embed::index::cosine;
 use serde::Serialize;
 
 use crate::data::{DataSet, Example};
 use crate::embedding::BLOCK;
-use crate::eval::Encoder;
+use crate::eval::TextEncoder;
 use crate::terminal::Terminal;
 
 /// One level of negatives, or the positives.
@@ -51,7 +51,7 @@ impl Granularity {
 /// # Errors
 /// No such example, or texts that cannot be embedded.
 pub fn granularity(
-    encoder: &dyn Encoder,
+    encoder: &dyn TextEncoder,
     set: &DataSet,
     least: usize,
     limit: usize,

@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_core::config::AttentionMode;
-use kiln_core::model::LoraConfig;
-use kiln_core::pooling::PoolingConfig;
+use kiln_embed::config::AttentionMode;
+use kiln_embed::model::LoraConfig;
+use kiln_embed::pooling::PoolingConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::text::{is_missing, read_small};
 
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
-pub use source::{DataRef, Source};
+pub use source::{DataRef, DataSource};
 pub use stage::{
     Curriculum, Distillation, LayerMap, Mixing, Objective, Reconstruction, SamplerKind, Schedule,
     Stage,
@@ -44,7 +44,7 @@ pub struct Recipe {
     pub model: ModelRecipe,
     /// Data sets by name, for stages to refer to.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub sources: BTreeMap<String, Source>,
+    pub sources: BTreeMap<String, DataSource>,
     /// What is kept out of the training data.
     #[serde(default)]
     pub filter: Filter,
@@ -147,7 +147,7 @@ impl Default for Filter {
 /// Number format of the forward and backward pass; weights and optimizer stay f32.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Precision {
+pub enum ComputeDtype {
     /// 32 bits.
     #[default]
     F32,
@@ -163,7 +163,7 @@ pub enum Precision {
 pub struct Compute {
     /// Number format.
     #[serde(default)]
-    pub precision: Precision,
+    pub precision: ComputeDtype,
     /// Texts computed at once; where absent as many as make 2,048 tokens on the CPU, the whole batch
     /// on a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -238,7 +238,7 @@ impl Recipe {
                     .unwrap_or_default();
                 bail!(
                     "{file_or_name}: no such file, nor a recipe of that name{hint} \
-                     (`train-native recipes` lists them)"
+                     (`kiln recipes` lists them)"
                 );
             }
             Err(error) => return Err(error),
@@ -297,14 +297,14 @@ impl Recipe {
     }
 
     /// The source that a stage's entry means, with its name.
-    pub fn source(&self, entry: &DataRef) -> Source {
+    pub fn source(&self, entry: &DataRef) -> DataSource {
         match entry {
             DataRef::Named(name) => match self.sources.get(name) {
-                Some(source) => Source {
+                Some(source) => DataSource {
                     name: Some(source.name.clone().unwrap_or_else(|| name.clone())),
                     ..source.clone()
                 },
-                None => Source::file(name),
+                None => DataSource::file(name),
             },
             DataRef::Inline(source) => (**source).clone(),
         }
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn data_are_files_names_or_tables() {
         let recipe = Recipe::parse(RECIPE).unwrap();
-        let sources: Vec<Source> =
+        let sources: Vec<DataSource> =
             recipe.stages[0].data.iter().map(|entry| recipe.source(entry)).collect();
         assert_eq!(sources[0].path, "a.jsonl");
         assert_eq!(

@@ -10,7 +10,7 @@ use crate::data::Labels;
 /// One data set: a file, and what to do with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Source {
+pub struct DataSource {
     /// File (`.jsonl`, `.csv`, `.tsv`, `.parquet`, also `.gz` or `.zst`), BEIR folder, or
     /// `made-up:retrieval`, `made-up:classes`, `made-up:pairs` (texts that Kiln makes up itself).
     pub path: String,
@@ -61,7 +61,7 @@ fn train() -> String {
     "train".into()
 }
 
-impl Source {
+impl DataSource {
     /// A file with the usual settings.
     pub fn file(path: &str) -> Self {
         Self {
@@ -102,7 +102,7 @@ pub enum DataRef {
     /// A path, or a name of `[sources]`.
     Named(String),
     /// The whole table.
-    Inline(Box<Source>),
+    Inline(Box<DataSource>),
 }
 
 impl Serialize for DataRef {
@@ -130,7 +130,7 @@ impl<'de> Deserialize<'de> for DataRef {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DataRef, A::Error> {
-                let source = Source::deserialize(MapAccessDeserializer::new(map))?;
+                let source = DataSource::deserialize(MapAccessDeserializer::new(map))?;
                 Ok(DataRef::Inline(Box::new(source)))
             }
         }

@@ -1,7 +1,7 @@
 //! One stage of a recipe.
 
 use anyhow::{Result, bail};
-use kiln_core::loss::{InfoNce, Matryoshka, Reduction};
+use kiln_embed::loss::{InfoNce, Matryoshka, Reduction};
 use serde::{Deserialize, Serialize};
 
 use super::DataRef;

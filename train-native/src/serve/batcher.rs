@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use kiln_core::tokenizer::Tokens;
+use kiln_embed::tokenizer::Tokens;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::telemetry::Telemetry;
@@ -247,19 +247,19 @@ mod tests {
     struct Picky(Facts);
 
     impl Served for Picky {
-        fn tokens(&self, _: &str, _: &str) -> kiln_core::Result<Tokens> {
+        fn tokens(&self, _: &str, _: &str) -> kiln_embed::Result<Tokens> {
             Ok(tokens(&[1]))
         }
 
-        fn embed(&self, texts: Vec<Tokens>) -> kiln_core::Result<Vec<Vec<f32>>> {
+        fn embed(&self, texts: Vec<Tokens>) -> kiln_embed::Result<Vec<Vec<f32>>> {
             assert!(texts.iter().all(|text| !text.ids.contains(&8)), "the token 8");
             match texts.iter().any(|text| text.ids.contains(&7)) {
-                true => Err(kiln_core::Error::invalid("the token 7")),
+                true => Err(kiln_embed::Error::invalid("the token 7")),
                 false => Ok(texts.iter().map(|text| vec![text.ids[0] as f32]).collect()),
             }
         }
 
-        fn prompt(&self, _: Option<&str>) -> kiln_core::Result<&str> {
+        fn prompt(&self, _: Option<&str>) -> kiln_embed::Result<&str> {
             Ok("")
         }
 

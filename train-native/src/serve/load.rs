@@ -148,7 +148,7 @@ async fn connection(shared: Arc<Shared>, bar: indicatif::ProgressBar) -> Result<
             return Ok(times);
         }
         if interrupt::asked() {
-            return Err(kiln_core::Error::Cancelled.into());
+            return Err(kiln_embed::Error::Cancelled.into());
         }
         let texts: Vec<String> = (0..shared.batch)
             .map(|at| {

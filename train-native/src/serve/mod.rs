@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use burn::tensor::backend::Backend;
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::kernels::Kernels;
-use kiln_core::tokenizer::Tokens;
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::tokenizer::Tokens;
 
 pub use access::{Access, check_key};
 pub use batcher::{Batcher, Place};
@@ -36,7 +36,7 @@ pub use refusal::Refusal;
 pub use request::{EmbeddingRequest, Protocol, parse_request};
 pub use telemetry::Telemetry;
 
-use crate::embedding::embed_tokens;
+use crate::embedding::embed_encoded;
 use crate::interrupt;
 use crate::terminal::Terminal;
 
@@ -46,19 +46,19 @@ pub trait Served: Send + Sync + 'static {
     ///
     /// # Errors
     /// A text that the tokenizer cannot take.
-    fn tokens(&self, prompt: &str, text: &str) -> kiln_core::Result<Tokens>;
+    fn tokens(&self, prompt: &str, text: &str) -> kiln_embed::Result<Tokens>;
 
     /// Vectors of texts, in their order.
     ///
     /// # Errors
     /// Whatever hinders the model.
-    fn embed(&self, tokens: Vec<Tokens>) -> kiln_core::Result<Vec<Vec<f32>>>;
+    fn embed(&self, tokens: Vec<Tokens>) -> kiln_embed::Result<Vec<Vec<f32>>>;
 
     /// The prompt of a name; `None` the default.
     ///
     /// # Errors
     /// An unknown name.
-    fn prompt(&self, name: Option<&str>) -> kiln_core::Result<&str>;
+    fn prompt(&self, name: Option<&str>) -> kiln_embed::Result<&str>;
 
     /// What `/info` says.
     fn facts(&self) -> &Facts;
@@ -104,16 +104,16 @@ impl<B: Kernels> ServedModel<B> {
 }
 
 impl<B: Kernels> Served for ServedModel<B> {
-    fn tokens(&self, prompt: &str, text: &str) -> kiln_core::Result<Tokens> {
+    fn tokens(&self, prompt: &str, text: &str) -> kiln_embed::Result<Tokens> {
         self.embedder.tokenizer.encode(prompt, text)
     }
 
-    fn embed(&self, tokens: Vec<Tokens>) -> kiln_core::Result<Vec<Vec<f32>>> {
+    fn embed(&self, tokens: Vec<Tokens>) -> kiln_embed::Result<Vec<Vec<f32>>> {
         // What was accepted is answered, after Ctrl-C too.
-        embed_tokens(&self.embedder, tokens, &self.options, || false, |_| {})
+        embed_encoded(&self.embedder, tokens, &self.options, || false, |_| {})
     }
 
-    fn prompt(&self, name: Option<&str>) -> kiln_core::Result<&str> {
+    fn prompt(&self, name: Option<&str>) -> kiln_embed::Result<&str> {
         self.embedder.prompts.get(name)
     }
 

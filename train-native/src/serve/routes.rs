@@ -12,7 +12,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use kiln_core::tokenizer::Tokens;
+use kiln_embed::tokenizer::Tokens;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 

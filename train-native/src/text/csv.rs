@@ -17,7 +17,7 @@ const MOST_LINES: usize = 500;
 const MOST_COLUMNS: usize = 100_000;
 
 /// A row with the number of its first line.
-pub(super) type Row = (usize, StringRecord);
+pub(super) type CsvRow = (usize, StringRecord);
 
 /// The names of the columns, and the rows.
 ///
@@ -27,7 +27,7 @@ pub(super) fn rows(
     reader: Box<dyn BufRead>,
     separator: u8,
     label: String,
-) -> Result<(StringRecord, impl Iterator<Item = Result<Row>>)> {
+) -> Result<(StringRecord, impl Iterator<Item = Result<CsvRow>>)> {
     let guard = Guard::new(reader, separator, label.clone());
     let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_reader(guard);
     let header = match reader.headers() {

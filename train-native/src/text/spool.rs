@@ -29,7 +29,7 @@ pub(super) fn spool(mut input: impl Read) -> Result<NamedTempFile> {
     let (mut whole, mut line, mut number) = (0u64, 0u64, 1usize);
     loop {
         if interrupt::asked() {
-            return Err(kiln_core::Error::Cancelled.into());
+            return Err(kiln_embed::Error::Cancelled.into());
         }
         let read = match input.read(&mut bytes) {
             Ok(0) => break,

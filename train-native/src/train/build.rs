@@ -1,13 +1,13 @@
 //! The model that a recipe starts from: an existing one, or a new one with its tokenizer.
 
 use anyhow::{Context as _, Result, anyhow};
-use kiln_core::checkpoint::{Files, LoadOptions, tokenizer_config_file};
-use kiln_core::config::{AttentionMode, Family, ModelConfig};
-use kiln_core::embedder::{Embedder, EmbeddingModel};
-use kiln_core::kernels::Kernels;
-use kiln_core::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
-use kiln_core::quant::Precision;
-use kiln_core::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
+use kiln_embed::checkpoint::{Files, LoadOptions, tokenizer_config_file};
+use kiln_embed::config::{AttentionMode, Family, ModelConfig};
+use kiln_embed::embedder::{Embedder, EmbeddingModel};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
+use kiln_embed::quant::WeightPrecision;
+use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -82,7 +82,9 @@ pub fn new_config(shape: &NewModel, recipe: &ModelRecipe) -> Result<ModelConfig>
     }));
     // There is no config.json yet to be named.
     config.map_err(|error| match error {
-        kiln_core::Error::BadFile { cause, .. } => anyhow!("model.new: {cause}; change the recipe"),
+        kiln_embed::Error::BadFile { cause, .. } => {
+            anyhow!("model.new: {cause}; change the recipe")
+        }
         error => error.into(),
     })
 }
@@ -187,7 +189,7 @@ pub fn base_model<B: Kernels>(
         attention: recipe.attention,
         max_length: recipe.max_length,
         // Training is in floating point.
-        precision: Precision::Full,
+        precision: WeightPrecision::Full,
     };
     let mut embedder = load_embedder::<B>(base, &options, device, terminal)?;
     embedder.model.normalize = true;

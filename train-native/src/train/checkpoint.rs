@@ -13,13 +13,13 @@ use burn::optim::Optimizer;
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, TensorData};
-use kiln_core::checkpoint::{
+use kiln_embed::checkpoint::{
     Directory, Existing, Files, SUMS, Sums, Weights, write_directory, write_safetensors,
 };
-use kiln_core::kernels::{Kernels, TrainingBackend};
+use kiln_embed::kernels::{Kernels, TrainingBackend};
 use serde::{Deserialize, Serialize};
 
-use super::trainee::{Path as ParameterPath, Trainee};
+use super::train_model::{Path as ParameterPath, TrainModel};
 use crate::data::SamplerState;
 use crate::recipe::Recipe;
 use crate::terminal::Terminal;
@@ -108,12 +108,12 @@ impl Checkpoint {
         &mut self,
         folder: &Path,
         keep: usize,
-        trainee: &Trainee<B>,
+        train_model: &TrainModel<B>,
         optimizers: [&O; 2],
     ) -> Result<()>
     where
         B: TrainingBackend,
-        O: Optimizer<Trainee<B>, B>,
+        O: Optimizer<TrainModel<B>, B>,
     {
         let everything = holds_all_weights(&self.recipe, self.stage);
         let mut read = Collect {
@@ -123,7 +123,7 @@ impl Checkpoint {
             ids: BTreeMap::new(),
             failure: None,
         };
-        trainee.visit(&mut read);
+        train_model.visit(&mut read);
         if let Some(failure) = read.failure {
             bail!("the parameters could not be read back from the device: {failure}");
         }
@@ -212,13 +212,13 @@ impl Checkpoint {
         serde_json::from_slice(&text).with_context(|| format!("{}: not a state", label()))
     }
 
-    /// Puts the saved parameters into a trainee of the same structure.
+    /// Puts the saved parameters into a train_model of the same structure.
     pub(super) fn load<B: TrainingBackend>(
         &self,
         folder: &Path,
-        trainee: Trainee<B>,
+        train_model: TrainModel<B>,
         device: &B::Device,
-    ) -> Result<Trainee<B>> {
+    ) -> Result<TrainModel<B>> {
         let weights = Weights::open(&Directory::new(folder)?, PARAMETERS)?;
         let mut put = Put::<B> {
             path: ParameterPath::default(),
@@ -228,7 +228,7 @@ impl Checkpoint {
             placed: 0,
             failure: None,
         };
-        let trainee = trainee.map(&mut put);
+        let train_model = train_model.map(&mut put);
         if put.failure.is_none() && put.placed != self.parameters.len() {
             put.failure = Some(anyhow!(
                 "it has {} parameters, of which the model takes {}",
@@ -237,7 +237,7 @@ impl Checkpoint {
             ));
         }
         match put.failure {
-            None => Ok(trainee),
+            None => Ok(train_model),
             Some(failure) => Err(failure.context(format!(
                 "{}: a damaged checkpoint; remove it to go on from the one before",
                 folder.display()
@@ -253,7 +253,7 @@ impl Checkpoint {
     ) -> Result<[O; 2]>
     where
         B: TrainingBackend,
-        O: Optimizer<Trainee<B>, B>,
+        O: Optimizer<TrainModel<B>, B>,
     {
         let bytes = Bytes::default();
         let mut loaded = Vec::new();

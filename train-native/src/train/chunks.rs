@@ -14,19 +14,19 @@ use burn::module::AutodiffModule;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
-use kiln_core::embedder::EmbeddingModel;
-use kiln_core::kernels::{Kernels, TrainingBackend};
-use kiln_core::model::{ModelInput, States, Want, seed_dropout};
-use kiln_core::pooling::l2_normalize;
-use kiln_core::tokenizer::{TokenBatch, Tokenizer, Tokens};
-use kiln_core::{Error, Result};
+use kiln_embed::embedder::EmbeddingModel;
+use kiln_embed::kernels::{Kernels, TrainingBackend};
+use kiln_embed::model::{ForwardOptions, ModelInput, States, seed_dropout};
+use kiln_embed::pooling::l2_normalize;
+use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
+use kiln_embed::{Error, Result};
 use rayon::prelude::*;
 
-use super::distillation::Lesson;
+use super::distillation::Teacher;
 use super::gradients::add;
-use super::trainee::Trainee;
+use super::train_model::TrainModel;
 use crate::data::Text;
-use crate::recipe::{Compute, Precision};
+use crate::recipe::{Compute, ComputeDtype};
 
 /// Tokens, with padding, that are computed at once on the CPU where the recipe does not say: enough
 /// that a chunk's gradient of the embedding table is not most of its work, few enough that long
@@ -51,22 +51,22 @@ impl ChunkSize {
     }
 }
 
-/// How the passes are run.
+/// How the runner are run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Passes {
+pub(super) struct ChunkRunner {
     /// How much is computed at once.
     pub chunk: ChunkSize,
     /// Whether graphs are dropped and made again.
     pub cached: bool,
     /// Whether blocks are computed again one by one.
     pub blocks: bool,
-    /// Number format of the passes.
+    /// Number format of the runner.
     pub dtype: FloatDType,
     /// Whether chunks run side by side.
     pub parallel: bool,
 }
 
-impl Passes {
+impl ChunkRunner {
     pub(super) fn of<B: TrainingBackend>(compute: &Compute, device: &B::Device) -> Self {
         let parallel = B::name(device).contains("flex");
         Self {
@@ -78,17 +78,17 @@ impl Passes {
             cached: compute.grad_cache || compute.checkpoint_blocks,
             blocks: compute.checkpoint_blocks,
             dtype: match compute.precision {
-                Precision::F32 => FloatDType::F32,
-                Precision::Bf16 => FloatDType::BF16,
-                Precision::F16 => FloatDType::F16,
+                ComputeDtype::F32 => FloatDType::F32,
+                ComputeDtype::Bf16 => FloatDType::BF16,
+                ComputeDtype::F16 => FloatDType::F16,
             },
             parallel,
         }
     }
 
-    /// The parameters in the format of the passes, cut off from every other graph.
-    pub(super) fn replica<B: TrainingBackend>(&self, trainee: &Trainee<B>) -> Trainee<B> {
-        let replica = Trainee::<B>::from_inner(trainee.valid());
+    /// The parameters in the format of the runner, cut off from every other graph.
+    pub(super) fn replica<B: TrainingBackend>(&self, train_model: &TrainModel<B>) -> TrainModel<B> {
+        let replica = TrainModel::<B>::from_inner(train_model.valid());
         if self.dtype == FloatDType::F32 { replica } else { replica.cast(self.dtype) }
     }
 
@@ -113,7 +113,7 @@ pub(super) struct Chunk {
     pub rows: Vec<usize>,
     /// Their tokens.
     pub tokens: TokenBatch,
-    /// State of dropout at the start of its passes.
+    /// State of dropout at the start of its runner.
     pub seed: u64,
 }
 
@@ -146,8 +146,8 @@ pub(super) fn chunks(
     chunks
 }
 
-/// A chunk between its two passes.
-pub(super) struct Halfway<B: AutodiffBackend> {
+/// A chunk between its two runner.
+pub(super) struct ChunkForward<B: AutodiffBackend> {
     /// The vectors `[rows, dim]`, f32, cut off from the graph.
     pub vectors: Tensor<B::InnerBackend, 2>,
     graph: Option<Graph<B>>,
@@ -158,7 +158,7 @@ pub(super) struct Graph<B: AutodiffBackend> {
     vectors: Tensor<B, 2>,
     /// The chunk's share of a loss on its hidden states.
     states: Option<Tensor<B, 1>>,
-    replica: Trainee<B>,
+    replica: TrainModel<B>,
 }
 
 /// What a chunk's second pass gives.
@@ -168,30 +168,30 @@ pub(super) struct Backward {
     pub loss: f64,
 }
 
-impl<B: TrainingBackend> Halfway<B> {
+impl<B: TrainingBackend> ChunkForward<B> {
     /// The graph, where it is kept.
     pub(super) fn graph(self) -> Option<Graph<B>> {
         self.graph
     }
 }
 
-impl Passes {
+impl ChunkRunner {
     /// The first pass of a chunk: its vectors.
     pub(super) fn forward<B: TrainingBackend>(
         &self,
-        trainee: &Trainee<B>,
+        train_model: &TrainModel<B>,
         chunk: &Chunk,
-        lesson: Option<&Lesson<B>>,
+        teacher: Option<&Teacher<B>>,
         device: &B::Device,
-    ) -> Result<Halfway<B>> {
-        let replica = self.replica(trainee);
+    ) -> Result<ChunkForward<B>> {
+        let replica = self.replica(train_model);
         if self.cached {
             let replica = burn::module::Module::no_grad(replica);
             let vectors = self.vectors(&replica.model, chunk, device)?;
-            return Ok(Halfway { vectors: vectors.inner(), graph: None });
+            return Ok(ChunkForward { vectors: vectors.inner(), graph: None });
         }
-        let graph = self.graph(replica, chunk, lesson, device)?;
-        Ok(Halfway { vectors: graph.vectors.clone().inner(), graph: Some(graph) })
+        let graph = self.graph(replica, chunk, teacher, device)?;
+        Ok(ChunkForward { vectors: graph.vectors.clone().inner(), graph: Some(graph) })
     }
 
     /// The second pass of a chunk: the gradient of its parameters for the gradient `[rows, dim]` of
@@ -199,21 +199,21 @@ impl Passes {
     /// multiplied with `scale`.
     pub(super) fn backward<B: TrainingBackend>(
         &self,
-        trainee: &Trainee<B>,
+        train_model: &TrainModel<B>,
         chunk: &Chunk,
         graph: Option<Graph<B>>,
         gradient: Tensor<B::InnerBackend, 2>,
-        (lesson, share, scale): (Option<&Lesson<B>>, f64, f64),
+        (teacher, share, scale): (Option<&Teacher<B>>, f64, f64),
         device: &B::Device,
     ) -> Result<Backward> {
         if self.blocks {
-            let replica = self.replica(trainee);
+            let replica = self.replica(train_model);
             let gradients = self.backward_by_blocks(&replica, chunk, gradient, device)?;
             return Ok(Backward { gradients, loss: 0.0 });
         }
         let Graph { vectors, states, replica } = match graph {
             Some(kept) => kept,
-            None => self.graph(self.replica(trainee), chunk, lesson, device)?,
+            None => self.graph(self.replica(train_model), chunk, teacher, device)?,
         };
         let mut whole = joined(vectors, gradient);
         let mut loss = 0.0;
@@ -229,20 +229,20 @@ impl Passes {
     /// The graph of a chunk, from the parameters to its vectors and to the loss on its states.
     fn graph<B: TrainingBackend>(
         &self,
-        replica: Trainee<B>,
+        replica: TrainModel<B>,
         chunk: &Chunk,
-        lesson: Option<&Lesson<B>>,
+        teacher: Option<&Teacher<B>>,
         device: &B::Device,
     ) -> Result<Graph<B>> {
-        let Some(lesson) = lesson.filter(|lesson| lesson.has_layers()) else {
+        let Some(teacher) = teacher.filter(|teacher| teacher.has_layers()) else {
             let vectors = self.vectors(&replica.model, chunk, device)?;
             return Ok(Graph { vectors, states: None, replica });
         };
         let input = ModelInput::new(&chunk.tokens, device);
         seed_dropout::<B>(device, chunk.seed);
-        let want = Want { layers: true, attention: false };
-        let (vectors, _, states) = replica.model.forward_wanting(&input, want)?;
-        let states = lesson.states_loss(&replica, &states.layers, &input, chunk, device);
+        let want = ForwardOptions { layers: true, attention: false };
+        let (vectors, _, states) = replica.model.forward_with(&input, want)?;
+        let states = teacher.states_loss(&replica, &states.layers, &input, chunk, device);
         Ok(Graph { vectors: finished(vectors), states: Some(states), replica })
     }
 
@@ -274,7 +274,7 @@ impl Passes {
     /// As `backward`, with memory for one block's graph.
     fn backward_by_blocks<B: TrainingBackend>(
         &self,
-        replica: &Trainee<B>,
+        replica: &TrainModel<B>,
         chunk: &Chunk,
         gradient: Tensor<B::InnerBackend, 2>,
         device: &B::Device,
@@ -296,7 +296,7 @@ impl Passes {
         drop(still);
 
         let mut total = GradientsParams::new();
-        let mut take = |grads: &B::Gradients, replica: &Trainee<B>| {
+        let mut take = |grads: &B::Gradients, replica: &TrainModel<B>| {
             // A copy of the handles; the gradients of leaves that are no parameters stay behind.
             let mut part = GradientsParams::new();
             collect::<B>(grads, replica, &mut part);
@@ -346,8 +346,8 @@ impl Chunk {
 }
 
 /// Whether the embedding step has anything to learn.
-fn replica_trains_embeddings<B: TrainingBackend>(replica: &Trainee<B>) -> bool {
-    super::trainee::parameters(&replica.model.backbone)
+fn replica_trains_embeddings<B: TrainingBackend>(replica: &TrainModel<B>) -> bool {
+    super::train_model::parameters(&replica.model.backbone)
         .iter()
         .any(|one| one.trains && !one.path.contains("blocks"))
 }
@@ -355,7 +355,7 @@ fn replica_trains_embeddings<B: TrainingBackend>(replica: &Trainee<B>) -> bool {
 /// Gradients of all parameters, `grads` left as they are.
 fn collect<B: TrainingBackend>(
     grads: &B::Gradients,
-    replica: &Trainee<B>,
+    replica: &TrainModel<B>,
     into: &mut GradientsParams,
 ) {
     use burn::module::{Module, ModuleVisitor, Param};
@@ -382,7 +382,7 @@ fn head<B: Kernels>(
 ) -> Result<Tensor<B, 2>> {
     let backbone = &model.backbone;
     let mode = model.attention();
-    let want = model.pooling.config().want();
+    let want = model.pooling.config().forward_options();
     let last = backbone.layers().saturating_sub(1);
     let x = inputs[inputs.len() - 1].clone();
     let shared = backbone.prepare(input, mode, x.dtype().into());

@@ -4,36 +4,38 @@
 use anyhow::Result;
 use burn::optim::GradientsParams;
 use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
-use kiln_core::kernels::TrainingBackend;
-use kiln_core::loss::{info_nce, matryoshka};
-use kiln_core::tokenizer::Tokenizer;
+use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::loss::{info_nce, matryoshka};
+use kiln_embed::tokenizer::Tokenizer;
 
-use super::chunks::{Passes, chunks, encode};
+use super::chunks::{ChunkRunner, chunks, encode};
+use super::device_group::DeviceGroup;
 use super::gradients::add;
-use super::peers::Peers;
-use super::trainee::Trainee;
-use super::{Part, Workplace};
+use super::train_model::TrainModel;
+use super::{Part, StepContext};
 use crate::data::{Batch, Text};
 use crate::recipe::{Objective, Stage};
 
 /// Loss and gradients of one batch: the contrastive loss, what is learned from a teacher, or both.
 pub(super) fn contrastive<B: TrainingBackend>(
-    trainee: &Trainee<B>,
+    train_model: &TrainModel<B>,
     batch: &Batch,
     stage: &Stage,
-    place: &Workplace<'_, B>,
+    place: &StepContext<'_, B>,
     seed: u64,
 ) -> Result<Part> {
-    let &Workplace { tokenizer, ref passes, device, peers, lesson, .. } = place;
-    let (chunks, tokens) = cut(tokenizer, batch, passes, seed)?;
-    let mine: Vec<usize> = peers.share(chunks.len());
-    let halves = passes.each(&mine, |&at| passes.forward(trainee, &chunks[at], lesson, device))?;
+    let &StepContext { tokenizer, ref runner, device, group, teacher, .. } = place;
+    let (chunks, tokens) = cut(tokenizer, batch, runner, seed)?;
+    let mine: Vec<usize> = group.share(chunks.len());
+    let halves =
+        runner.each(&mine, |&at| runner.forward(train_model, &chunks[at], teacher, device))?;
     let (vectors, graphs): (Vec<_>, Vec<_>) =
         halves.into_iter().map(|half| (half.vectors.clone(), half.graph())).unzip();
 
     // All vectors in the order of the chunks, other devices' included; then in the texts' order.
     let rows = chunks.iter().flat_map(|chunk| &chunk.rows).copied().collect::<Vec<_>>();
-    let gathered = gather::<B>(peers, &chunks, &mine, vectors, trainee.model.dimensions(), device)?;
+    let gathered =
+        gather::<B>(group, &chunks, &mine, vectors, train_model.model.dimensions(), device)?;
     let mut place_of = vec![0i32; rows.len()];
     for (place, &row) in rows.iter().enumerate() {
         place_of[row] = place as i32;
@@ -52,7 +54,7 @@ pub(super) fn contrastive<B: TrainingBackend>(
         info_nce(queries, documents, &batch.candidates, &stage.loss)
     };
     let taught =
-        lesson.map(|lesson| lesson.vectors_loss(all.clone(), batch)).transpose()?.flatten();
+        teacher.map(|teacher| teacher.vectors_loss(all.clone(), batch)).transpose()?.flatten();
     let own = match (stage.objective, &stage.matryoshka) {
         (Objective::Distillation, _) => None,
         (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(scored(cut)))?),
@@ -82,22 +84,22 @@ pub(super) fn contrastive<B: TrainingBackend>(
         .collect();
     let work: Vec<_> =
         mine.iter().copied().zip(graphs).map(|(at, graph)| (at, Once::new(graph))).collect();
-    let parts = passes.each(&work, |(at, graph)| {
+    let parts = runner.each(&work, |(at, graph)| {
         let chunk = &chunks[*at];
         let gradient = gradient.clone().narrow(0, starts[*at], chunk.rows.len());
         // By tokens, over which the states' loss is a mean.
         let own = chunk.tokens.attention.iter().filter(|&&token| token).count();
         let share = own as f64 / tokens.max(1) as f64;
-        let states = (lesson, share, place.scale());
-        passes.backward(trainee, chunk, graph.take(), gradient, states, device)
+        let states = (teacher, share, place.scale());
+        runner.backward(train_model, chunk, graph.take(), gradient, states, device)
     })?;
     let mut gradients = GradientsParams::new();
     let mut states = 0.0;
     for part in parts {
         states += part.loss;
-        add::<B, _>(trainee, &mut gradients, part.gradients, place.scale());
+        add::<B, _>(train_model, &mut gradients, part.gradients, place.scale());
     }
-    let loss = value + if lesson.is_some() { peers.sum_number(states, device)? } else { 0.0 };
+    let loss = value + if teacher.is_some() { group.sum_number(states, device)? } else { 0.0 };
     Ok(Part { loss, gradients, texts: count, tokens })
 }
 
@@ -117,25 +119,25 @@ impl<T> Once<T> {
 fn cut(
     tokenizer: &Tokenizer,
     batch: &Batch,
-    passes: &Passes,
+    runner: &ChunkRunner,
     seed: u64,
 ) -> Result<(Vec<super::chunks::Chunk>, usize)> {
     let texts: Vec<&Text> = batch.queries.iter().chain(&batch.documents).collect();
     let tokens = encode(tokenizer, &texts)?;
     let count = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-    Ok((chunks(tokenizer, &tokens, passes.chunk, seed), count))
+    Ok((chunks(tokenizer, &tokens, runner.chunk, seed), count))
 }
 
 /// The vectors of all chunks `[texts, dim]`, in the chunks' order, on every device.
 fn gather<B: TrainingBackend>(
-    peers: &Peers<B>,
+    group: &DeviceGroup<B>,
     chunks: &[super::chunks::Chunk],
     mine: &[usize],
     vectors: Vec<Tensor<B::InnerBackend, 2>>,
     dim: usize,
     device: &B::Device,
 ) -> Result<Tensor<B::InnerBackend, 2>> {
-    if peers.alone() {
+    if group.is_single() {
         return Ok(Tensor::cat(vectors, 0));
     }
     // Zeros where other devices' vectors go; the sum over the devices is the gathered whole.
@@ -148,5 +150,5 @@ fn gather<B: TrainingBackend>(
             None => Tensor::zeros([chunk.rows.len(), dim], device),
         })
         .collect();
-    peers.sum(Tensor::cat(parts, 0))
+    group.sum(Tensor::cat(parts, 0))
 }

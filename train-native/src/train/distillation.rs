@@ -8,46 +8,46 @@ use anyhow::{Context as _, Result, bail};
 use burn::module::Param;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, FloatDType, Tensor, TensorData};
-use kiln_core::checkpoint::LoadOptions;
-use kiln_core::embedder::{EmbedOptions, EmbeddingModel};
-use kiln_core::kernels::TrainingBackend;
-use kiln_core::loss::score_distillation;
-use kiln_core::model::ModelInput;
-use kiln_core::pooling::l2_normalize;
-use kiln_core::tokenizer::Tokenizer;
+use kiln_embed::checkpoint::LoadOptions;
+use kiln_embed::embedder::{EmbedOptions, EmbeddingModel};
+use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::loss::score_distillation;
+use kiln_embed::model::ModelInput;
+use kiln_embed::pooling::l2_normalize;
+use kiln_embed::tokenizer::Tokenizer;
 
 use super::chunks::Chunk;
-use super::setup::Tools;
-use super::trainee::Trainee;
+use super::setup::EmbedderParts;
+use super::train_model::TrainModel;
 use crate::data::{Batch, DataSet, Text};
 use crate::embedding::BLOCK;
-use crate::eval::{Cache, Encoder, ModelEncoder, fingerprint};
+use crate::eval::{Cache, ModelEncoder, TextEncoder, fingerprint};
 use crate::model::{folders, load_into_memory};
 use crate::recipe::{Distillation, Recipe, Stage};
 use crate::terminal::Terminal;
 
 /// The teachers of a run, each loaded when a stage first asks for it.
-pub(super) struct Lessons<'a, B: AutodiffBackend> {
+pub(super) struct Teachers<'a, B: AutodiffBackend> {
     recipe: &'a Recipe,
     tokenizer: Tokenizer,
     device: B::Device,
     terminal: Terminal,
-    loaded: HashMap<usize, Lesson<B>>,
+    loaded: HashMap<usize, Teacher<B>>,
 }
 
-impl<'a, B: TrainingBackend> Lessons<'a, B> {
-    pub(super) fn new(recipe: &'a Recipe, tools: &Tools<B>, terminal: Terminal) -> Self {
+impl<'a, B: TrainingBackend> Teachers<'a, B> {
+    pub(super) fn new(recipe: &'a Recipe, parts: &EmbedderParts<B>, terminal: Terminal) -> Self {
         Self {
             recipe,
-            tokenizer: tools.tokenizer.clone(),
-            device: tools.device.clone(),
+            tokenizer: parts.tokenizer.clone(),
+            device: parts.device.clone(),
             terminal,
             loaded: HashMap::new(),
         }
     }
 
     /// What a stage learns from a teacher, if anything.
-    pub(super) fn of(&mut self, stage: usize, student: usize) -> Result<Option<&Lesson<B>>> {
+    pub(super) fn of(&mut self, stage: usize, student: usize) -> Result<Option<&Teacher<B>>> {
         let Some(settings) = &self.recipe.stages[stage].distillation else {
             return Ok(None);
         };
@@ -55,17 +55,17 @@ impl<'a, B: TrainingBackend> Lessons<'a, B> {
             // One teacher at a time is in memory.
             self.loaded.clear();
             let name = &self.recipe.stages[stage].name;
-            let lesson =
-                Lesson::load(settings, &self.tokenizer, student, &self.device, self.terminal)
+            let teacher =
+                Teacher::load(settings, &self.tokenizer, student, &self.device, self.terminal)
                     .with_context(|| format!("stage {name:?}, the teacher"))?;
-            self.loaded.insert(stage, lesson);
+            self.loaded.insert(stage, teacher);
         }
         Ok(self.loaded.get(&stage))
     }
 }
 
 /// A teacher, and what is learned from it.
-pub(super) struct Lesson<B: AutodiffBackend> {
+pub(super) struct Teacher<B: AutodiffBackend> {
     settings: Distillation,
     teacher: ModelEncoder<B::InnerBackend>,
     kept: bool,
@@ -73,7 +73,7 @@ pub(super) struct Lesson<B: AutodiffBackend> {
     pairs: Vec<[usize; 2]>,
 }
 
-impl<B: TrainingBackend> Lesson<B> {
+impl<B: TrainingBackend> Teacher<B> {
     pub(super) fn load(
         settings: &Distillation,
         tokenizer: &Tokenizer,
@@ -130,7 +130,7 @@ impl<B: TrainingBackend> Lesson<B> {
     /// see most of them; few of many are embedded when their turn comes.
     ///
     /// # Errors
-    /// Vectors of another width than the teacher's; [`kiln_core::Error::Cancelled`] after Ctrl-C.
+    /// Vectors of another width than the teacher's; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
     pub(super) fn prepare(
         &self,
         student: &EmbeddingModel<B>,
@@ -221,7 +221,7 @@ impl<B: TrainingBackend> Lesson<B> {
     /// `[batch, seq, hidden]` and the teacher's, over the tokens of a chunk.
     pub(super) fn states_loss(
         &self,
-        student: &Trainee<B>,
+        student: &TrainModel<B>,
         layers: &[Tensor<B, 3>],
         input: &ModelInput<B>,
         chunk: &Chunk,

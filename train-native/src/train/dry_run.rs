@@ -3,19 +3,19 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kiln_core::config::ModelConfig;
-use kiln_core::embedder::{Architecture, EmbeddingModel};
-use kiln_core::model::{Backbone, LoraConfig};
-use kiln_core::pooling::{Dense, Pooling, PoolingConfig};
+use kiln_embed::config::ModelConfig;
+use kiln_embed::embedder::{EmbedderConfig, EmbeddingModel};
+use kiln_embed::model::{Backbone, LoraConfig};
+use kiln_embed::pooling::{Dense, Pooling, PoolingConfig};
 use serde::Serialize;
 
 use super::build::projection;
-use super::trainee::{Trainee, parameters};
+use super::train_model::{TrainModel, parameters};
 use super::{Inputs, new_config};
 use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;
-use crate::model::architecture;
-use crate::recipe::{ModelRecipe, NewModel, Objective, Precision, Recipe, Stage};
+use crate::model::embedder_config;
+use crate::recipe::{ComputeDtype, ModelRecipe, NewModel, Objective, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
 
 /// A recipe, looked at without training.
@@ -74,23 +74,23 @@ impl DryRun {
     ) -> Result<Self> {
         let shape = match (&recipe.model.base, &recipe.model.new) {
             (Some(base), _) => {
-                let own = architecture(base, terminal)?;
+                let own = embedder_config(base, terminal)?;
                 let config = match &recipe.model.keep_blocks {
                     Some(keep) => own.config.keep_layers(keep)?,
                     None => own.config,
                 };
                 let pooling = recipe.model.pooling.clone().unwrap_or(own.pooling);
-                Architecture { config, pooling, dense: own.dense }
+                EmbedderConfig { config, pooling, dense: own.dense }
             }
             (None, Some(new)) => {
                 let pooling = recipe.model.pooling.clone().unwrap_or(PoolingConfig::Mean);
                 let vocab_size = match &new.tokenizer {
-                    Some(other) => architecture(other, terminal)?.config.vocab_size,
+                    Some(other) => embedder_config(other, terminal)?.config.vocab_size,
                     None => new.vocab_size,
                 };
                 let config = new_config(&NewModel { vocab_size, ..new.clone() }, &recipe.model)?;
                 let dense = projection(new, &config, &pooling).into_iter().collect();
-                Architecture { config, pooling, dense }
+                EmbedderConfig { config, pooling, dense }
             }
             (None, None) => bail!("the model needs either base or new"),
         };
@@ -190,7 +190,7 @@ impl Memory {
 /// Says which stages may not fit into main memory.
 pub(super) fn warn_of_memory(
     recipe: &Recipe,
-    shape: &Architecture,
+    shape: &EmbedderConfig,
     terminal: Terminal,
 ) -> Result<()> {
     for stage in &recipe.stages {
@@ -207,11 +207,11 @@ pub(super) fn warn_of_memory(
 /// memory, whatever the model.
 fn count(
     recipe: &ModelRecipe,
-    shape: &Architecture,
+    shape: &EmbedderConfig,
     lora: Option<&LoraConfig>,
 ) -> Result<(usize, usize)> {
     let device = Default::default();
-    let Architecture { config, pooling, dense } = shape;
+    let EmbedderConfig { config, pooling, dense } = shape;
     let backbone = Backbone::<B>::zeros(config, &device);
     let mut trained = match lora {
         Some(lora) => backbone.lora_size(lora, config)?,
@@ -225,7 +225,7 @@ fn count(
         normalize: true,
     };
     let mut frozen = 0;
-    for one in parameters(&Trainee { model, lm_head: None, projections: Vec::new() }) {
+    for one in parameters(&TrainModel { model, lm_head: None, projections: Vec::new() }) {
         let trains = lora.is_none()
             || one.path.contains("pooling")
             || recipe.train.iter().any(|extra| one.path.contains(extra.as_str()));
@@ -243,8 +243,8 @@ fn memory(
     trained: usize,
     frozen: usize,
 ) -> Memory {
-    let value = if recipe.compute.precision == Precision::F32 { 4 } else { 2 };
-    let copy = if recipe.compute.precision == Precision::F32 { 0 } else { 2 };
+    let value = if recipe.compute.precision == ComputeDtype::F32 { 4 } else { 2 };
+    let copy = if recipe.compute.precision == ComputeDtype::F32 { 0 } else { 2 };
     let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
     let texts = match stage.objective {
         Objective::Contrastive | Objective::Distillation => {

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use burn::backend::Autodiff;
-use kiln_core::checkpoint::{Existing, Files, check_target, save, write_directory};
-use kiln_core::embedder::Embedder;
-use kiln_core::kernels::Kernels;
+use kiln_embed::checkpoint::{Existing, Files, check_target, save, write_directory};
+use kiln_embed::embedder::Embedder;
+use kiln_embed::kernels::Kernels;
 
 use super::dry_run::warn_of_memory;
 use super::word_vectors::start_from_words;
 use super::{
-    Best, Checkpoint, Inputs, Observer, Outcome, Plan, Point, base_model, new_model, train,
+    Best, Checkpoint, Inputs, Outcome, Point, TrainObserver, TrainPlan, base_model, new_model,
+    train,
 };
 use crate::device::Cpu;
 use crate::output::claim;
@@ -43,7 +44,7 @@ pub struct Fit<'a> {
 
 /// What a run left behind.
 #[derive(Debug, Clone)]
-pub struct Fitted {
+pub struct RunArtifacts {
     /// Folder of the model.
     pub model: PathBuf,
     /// Folder of the adapters, where there are some.
@@ -87,7 +88,7 @@ struct Keep<'a> {
     fit: &'a Fit<'a>,
 }
 
-impl<B: Kernels> Observer<Autodiff<B>> for Keep<'_> {
+impl<B: Kernels> TrainObserver<Autodiff<B>> for Keep<'_> {
     fn best(&mut self, embedder: &Embedder<B>, point: &Point) -> Result<()> {
         let card = ModelCard {
             recipe: self.fit.recipe,
@@ -117,17 +118,17 @@ fn prepare(fit: &Fit<'_>) -> Result<()> {
 /// Trains, and writes model, adapters, recipe and report.
 ///
 /// # Errors
-/// As [`train`]; [`kiln_core::Error::Cancelled`] after Ctrl-C, with the state saved.
-pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
+/// As [`train`]; [`kiln_embed::Error::Cancelled`] after Ctrl-C, with the state saved.
+pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifacts> {
     let Fit { recipe, inputs, output, terminal, .. } = fit;
     prepare(fit)?;
     let first = devices.first().cloned().unwrap_or_default();
     let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
     if TypeId::of::<B>() == TypeId::of::<Cpu>() {
-        warn_of_memory(recipe, &embedder.model.architecture(), *terminal)?;
+        warn_of_memory(recipe, &embedder.model.embedder_config(), *terminal)?;
     }
     write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
-    let plan = Plan {
+    let plan = TrainPlan {
         recipe,
         sets: &inputs.sets,
         measured: &inputs.measured,
@@ -141,7 +142,7 @@ pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
     let Outcome { embedder, adapters, points, best, interrupted } = outcome;
     if interrupted {
         terminal.note(format!("stopped; go on with --resume --output {}", output.display()));
-        return Err(kiln_core::Error::Cancelled.into());
+        return Err(kiln_embed::Error::Cancelled.into());
     }
     let model = output.join("model");
     let card = ModelCard { recipe, inputs, points: &points };
@@ -158,7 +159,7 @@ pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<Fitted> {
     let page = training_page(recipe, inputs, &points)?;
     write_atomically(&report, page.to_html().as_bytes())?;
     let best = best.map(|best| (output.join("best"), best));
-    Ok(Fitted { model, adapter, best, report, points })
+    Ok(RunArtifacts { model, adapter, best, report, points })
 }
 
 /// Writes a model folder with its card.

@@ -7,8 +7,8 @@ use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 
-use super::trainee::parameters;
-use kiln_core::kernels::TrainingBackend;
+use super::train_model::parameters;
+use kiln_embed::kernels::TrainingBackend;
 
 /// Which parameters decay.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::data::{DataSet, LeakFilter, OnBadRow, Opening};
-use crate::eval::Measured;
+use crate::eval::EvalSet;
 use crate::recipe::{Curriculum, Objective, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
 
@@ -17,7 +17,7 @@ pub struct Inputs {
     /// Data sets of each stage.
     pub sets: Vec<Vec<DataSet>>,
     /// Evaluation sets.
-    pub measured: Vec<Measured>,
+    pub measured: Vec<EvalSet>,
 }
 
 impl Inputs {
@@ -85,7 +85,7 @@ impl Inputs {
             .eval
             .iter()
             .flat_map(|eval| &eval.sets)
-            .map(|set| Measured::open(set, folder, recipe.seed, terminal))
+            .map(|set| EvalSet::open(set, folder, recipe.seed, terminal))
             .collect::<Result<_>>()?;
         Ok(Self { sets, measured })
     }
@@ -124,7 +124,7 @@ fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
     if graded && with_negatives == 0 {
         bail!(
             "the curriculum goes through graded negatives, and no example has a negative; \
-             set curriculum = \"given\", or mine negatives with `train-native mine`"
+             set curriculum = \"given\", or mine negatives with `kiln mine`"
         );
     }
     let levels = sets.iter().map(|set| set.counts.most_negatives).max().unwrap_or(0);

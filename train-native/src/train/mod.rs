@@ -4,13 +4,13 @@ mod build;
 mod checkpoint;
 mod chunks;
 mod contrastive;
+mod device_group;
 mod distillation;
 mod dry_run;
 mod event_file;
 mod fit;
 mod gradients;
 mod inputs;
-mod peers;
 mod reconstruction;
 mod run;
 mod scale;
@@ -19,38 +19,38 @@ mod sweep;
 mod telemetry;
 #[cfg(test)]
 mod tests;
-mod trainee;
+mod train_model;
 mod word_vectors;
 
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
-use kiln_core::kernels::TrainingBackend;
-use kiln_core::tokenizer::Tokenizer;
+use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::tokenizer::Tokenizer;
 
 pub use build::{base_model, new_config, new_model, train_tokenizer};
 pub use checkpoint::{Best, Checkpoint, Position};
+pub use device_group::DeviceGroup;
 pub use dry_run::{DryRun, DryStage, Memory};
 pub(crate) use fit::RUN_FILES;
-pub use fit::{Fit, Fitted, build, fit};
+pub use fit::{Fit, RunArtifacts, build, fit};
 pub use inputs::Inputs;
-pub use peers::Peers;
-pub use run::{CHECKPOINTS, Observer, Outcome, Plan, Silent, train};
+pub use run::{CHECKPOINTS, Outcome, Silent, TrainObserver, TrainPlan, train};
 pub use sweep::{SetScores, SweepRun, VariantScores, sweep, sweep_table};
 pub use telemetry::{Point, Telemetry};
-pub use trainee::{ParameterInfo, Trainee, parameters};
+pub use train_model::{ParameterInfo, TrainModel, parameters};
 
 /// What an objective computes with.
-struct Workplace<'a, B: AutodiffBackend> {
+struct StepContext<'a, B: AutodiffBackend> {
     tokenizer: &'a Tokenizer,
-    passes: chunks::Passes,
+    runner: chunks::ChunkRunner,
     device: &'a B::Device,
-    peers: &'a Peers<B>,
+    group: &'a DeviceGroup<B>,
     /// What the stage learns from a teacher.
-    lesson: Option<&'a distillation::Lesson<B>>,
+    teacher: Option<&'a distillation::Teacher<B>>,
     scale: f64,
 }
 
-impl<B: TrainingBackend> Workplace<'_, B> {
+impl<B: TrainingBackend> StepContext<'_, B> {
     /// Factor of the loss; gradients are divided by it again.
     fn scale(&self) -> f64 {
         self.scale

@@ -4,16 +4,16 @@
 use anyhow::{Result, bail};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, ElementConversion as _, FloatDType, Int, Tensor, TensorData};
-use kiln_core::config::AttentionMode;
-use kiln_core::kernels::{Kernels, TrainingBackend};
-use kiln_core::loss::{Reduction, token_cross_entropy};
-use kiln_core::model::{Backbone, ModelInput, Want, seed_dropout};
-use kiln_core::tokenizer::{Tokenizer, Tokens};
+use kiln_embed::config::AttentionMode;
+use kiln_embed::kernels::{Kernels, TrainingBackend};
+use kiln_embed::loss::{Reduction, token_cross_entropy};
+use kiln_embed::model::{Backbone, ForwardOptions, ModelInput, seed_dropout};
+use kiln_embed::tokenizer::{Tokenizer, Tokens};
 
 use super::chunks::encode;
 use super::gradients::add;
-use super::trainee::Trainee;
-use super::{Part, Workplace};
+use super::train_model::TrainModel;
+use super::{Part, StepContext};
 use crate::data::{Batch, Text, mixed};
 use crate::recipe::Reconstruction;
 
@@ -27,14 +27,14 @@ struct Direction<'a> {
 
 /// Loss and gradients of one batch of pairs.
 pub(super) fn reconstruction<B: TrainingBackend>(
-    trainee: &Trainee<B>,
+    train_model: &TrainModel<B>,
     batch: &Batch,
     settings: &Reconstruction,
-    place: &Workplace<'_, B>,
+    place: &StepContext<'_, B>,
     seed: u64,
 ) -> Result<Part> {
-    let &Workplace { tokenizer, ref passes, device, peers, .. } = place;
-    if !matches!(trainee.model.backbone, Backbone::Decoder(_)) {
+    let &StepContext { tokenizer, ref runner, device, group, .. } = place;
+    if !matches!(train_model.model.backbone, Backbone::Decoder(_)) {
         bail!("reconstruction writes text and needs a decoder; this model is an encoder");
     }
     let positives: Vec<&Text> =
@@ -59,12 +59,12 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     });
     // Two texts a pair.
     let longest = queries.iter().chain(&documents).map(|text| text.ids.len()).max().unwrap_or(0);
-    let size = (passes.chunk.texts(longest) / 2).clamp(1, pairs.max(1));
+    let size = (runner.chunk.texts(longest) / 2).clamp(1, pairs.max(1));
     let chunks: Vec<(usize, &[usize])> = order.chunks(size).enumerate().collect();
     let mine: Vec<(usize, &[usize])> =
-        peers.share(chunks.len()).into_iter().map(|at| chunks[at]).collect();
-    let parts = passes.each(&mine, |&(number, rows)| {
-        let replica = passes.replica(trainee);
+        group.share(chunks.len()).into_iter().map(|at| chunks[at]).collect();
+    let parts = runner.each(&mine, |&(number, rows)| {
+        let replica = runner.replica(train_model);
         seed_dropout::<B>(device, mixed(&[seed, number as u64]));
         let direction = |read: &[Tokens], write: &[Vec<u32>], weight: f64| -> Tensor<B, 1> {
             let direction = Direction {
@@ -89,10 +89,10 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     let mut gradients = GradientsParams::new();
     for (value, part) in parts {
         loss += value;
-        add::<B, _>(trainee, &mut gradients, part, place.scale());
+        add::<B, _>(train_model, &mut gradients, part, place.scale());
     }
     let tokens = queries.iter().chain(&documents).map(|text| text.ids.len()).sum();
-    let loss = peers.sum_number(loss, device)?;
+    let loss = group.sum_number(loss, device)?;
     Ok(Part { loss, gradients, texts: 2 * pairs, tokens })
 }
 
@@ -107,14 +107,15 @@ fn written(text: &Tokens, tokenizer: &Tokenizer, eos: bool) -> Vec<u32> {
 
 /// Weighted sum of the token losses of one direction.
 fn rewrite<B: Kernels>(
-    trainee: &Trainee<B>,
+    train_model: &TrainModel<B>,
     tokenizer: &Tokenizer,
     direction: &Direction<'_>,
     device: &B::Device,
 ) -> Tensor<B, 1> {
-    let backbone = &trainee.model.backbone;
+    let backbone = &train_model.model.backbone;
     let read = ModelInput::<B>::new(&tokenizer.pad(&direction.read), device);
-    let states = backbone.forward(&read, trainee.model.attention(), Want::default()).last;
+    let states =
+        backbone.forward(&read, train_model.model.attention(), ForwardOptions::default()).last;
     let state = last_tokens(states, &read);
 
     // [e; d_1 .. d_{m-1}] predicts d_1 .. d_m: e stands where the first embedding would.
@@ -129,10 +130,11 @@ fn rewrite<B: Kernels>(
         1 => state,
         _ => Tensor::cat(vec![state, embedded.narrow(1, 0, seq - 1)], 1),
     };
-    let states =
-        backbone.forward_embeddings(x, &input, AttentionMode::Causal, Want::default()).last;
+    let states = backbone
+        .forward_embeddings(x, &input, AttentionMode::Causal, ForwardOptions::default())
+        .last;
     let [_, _, hidden] = states.dims();
-    let logits = trainee.logits(states.reshape([batch * seq, hidden]));
+    let logits = train_model.logits(states.reshape([batch * seq, hidden]));
     let [_, vocab] = logits.dims();
     let logits = logits.reshape([batch, seq, vocab]).cast(FloatDType::F32);
     let ids: Vec<i32> = targets.ids.iter().map(|&id| id as i32).collect();

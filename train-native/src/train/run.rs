@@ -7,36 +7,36 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use burn::optim::{GradientsParams, Optimizer as _};
 use burn::tensor::backend::AutodiffBackend;
-use kiln_core::checkpoint::{Files, save_adapters};
-use kiln_core::embedder::Embedder;
-use kiln_core::kernels::TrainingBackend;
+use kiln_embed::checkpoint::{Files, save_adapters};
+use kiln_embed::embedder::Embedder;
+use kiln_embed::kernels::TrainingBackend;
 
-use super::chunks::Passes;
+use super::chunks::ChunkRunner;
 use super::contrastive::contrastive;
-use super::distillation::Lessons;
+use super::device_group::{DeviceGroup, copied};
+use super::distillation::Teachers;
 use super::gradients::{DecayGroups, add, clip_norm};
-use super::peers::{Peers, copied};
 use super::reconstruction::reconstruction;
 use super::scale::LossScale;
-use super::setup::{Tools, enter_stage, optimizers, start};
+use super::setup::{EmbedderParts, enter_stage, optimizers, start};
 use super::telemetry::Live;
-use super::trainee::{Trainee, parameters};
-use super::{Best, Checkpoint, Part, Point, Position, Telemetry, Workplace};
+use super::train_model::{TrainModel, parameters};
+use super::{Best, Checkpoint, Part, Point, Position, StepContext, Telemetry};
 use crate::data::{Batch, DataSet, Sampler, mixed};
-use crate::eval::Measured;
+use crate::eval::EvalSet;
 use crate::interrupt;
-use crate::recipe::{Objective, Precision, Recipe, Stage};
+use crate::recipe::{ComputeDtype, Objective, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
 
 /// What to train on, and where to keep the state.
 #[derive(Clone)]
-pub struct Plan<'a> {
+pub struct TrainPlan<'a> {
     /// The recipe.
     pub recipe: &'a Recipe,
     /// Data sets of each stage.
     pub sets: &'a [Vec<DataSet>],
     /// Sets to evaluate on, as the recipe says.
-    pub measured: &'a [Measured],
+    pub measured: &'a [EvalSet],
     /// Folder for checkpoints and metrics; nothing is written where absent.
     pub output: Option<&'a Path>,
     /// Steps between checkpoints; one is written at the end of a stage and at Ctrl-C anyway.
@@ -64,7 +64,7 @@ pub struct Outcome<B: AutodiffBackend> {
 }
 
 /// What the caller does between steps.
-pub trait Observer<B: AutodiffBackend> {
+pub trait TrainObserver<B: AutodiffBackend> {
     /// After each stage, with the model as it is then.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ pub trait Observer<B: AutodiffBackend> {
 
 /// An observer that does nothing.
 pub struct Silent;
-impl<B: TrainingBackend> Observer<B> for Silent {}
+impl<B: TrainingBackend> TrainObserver<B> for Silent {}
 
 /// Trains an embedder through all stages of a recipe, on one device or on several together.
 ///
@@ -92,30 +92,31 @@ impl<B: TrainingBackend> Observer<B> for Silent {}
 /// A loss that is not a number, a checkpoint that cannot be written, or the observer's own.
 pub fn train<B: TrainingBackend>(
     embedder: Embedder<B::InnerBackend>,
-    plan: Plan<'_>,
+    plan: TrainPlan<'_>,
     devices: &[B::Device],
-    observer: &mut impl Observer<B>,
+    observer: &mut impl TrainObserver<B>,
 ) -> Result<Outcome<B>> {
     let own = [embedder.device.clone()];
     let devices = if devices.is_empty() { &own } else { devices };
-    let (tools, trainee) = start::<B>(embedder);
+    let (parts, train_model) = start::<B>(embedder);
     if devices.len() == 1 {
-        return rank(Peers::single(), tools, trainee, &plan, observer);
+        return rank(DeviceGroup::single(), parts, train_model, &plan, observer);
     }
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..devices.len())
             .map(|at| {
-                let tools = Tools { device: devices[at].clone(), ..tools.clone() };
-                let trainee = copied::<B, _>(&trainee, &devices[at]);
-                let plan = Plan { terminal: Terminal { json: false, quiet: true }, ..plan.clone() };
+                let parts = EmbedderParts { device: devices[at].clone(), ..parts.clone() };
+                let train_model = copied::<B, _>(&train_model, &devices[at]);
+                let plan =
+                    TrainPlan { terminal: Terminal { json: false, quiet: true }, ..plan.clone() };
                 scope.spawn(move || {
-                    let peers = Peers::join(at, devices.len(), &tools.device)?;
-                    rank::<B>(peers, tools, trainee, &plan, &mut Silent).map(drop)
+                    let group = DeviceGroup::join(at, devices.len(), &parts.device)?;
+                    rank::<B>(group, parts, train_model, &plan, &mut Silent).map(drop)
                 })
             })
             .collect();
-        let peers = Peers::join(0, devices.len(), &tools.device)?;
-        let outcome = rank(peers, tools, trainee, &plan, observer);
+        let group = DeviceGroup::join(0, devices.len(), &parts.device)?;
+        let outcome = rank(group, parts, train_model, &plan, observer);
         for other in others {
             match other.join() {
                 Ok(result) if outcome.is_ok() => result.context("on another device")?,
@@ -129,25 +130,25 @@ pub fn train<B: TrainingBackend>(
 
 /// The loop of one device.
 fn rank<B: TrainingBackend>(
-    peers: Peers<B>,
-    tools: Tools<B>,
-    mut trainee: Trainee<B>,
-    plan: &Plan<'_>,
-    observer: &mut impl Observer<B>,
+    group: DeviceGroup<B>,
+    parts: EmbedderParts<B>,
+    mut train_model: TrainModel<B>,
+    plan: &TrainPlan<'_>,
+    observer: &mut impl TrainObserver<B>,
 ) -> Result<Outcome<B>> {
     let recipe = plan.recipe;
-    let device = tools.device.clone();
-    let leads = peers.leads();
-    let output = plan.output.filter(|_| leads);
+    let device = parts.device.clone();
+    let is_main = group.is_main();
+    let output = plan.output.filter(|_| is_main);
     let mut state = Checkpoint::new(recipe);
     let mut restored = None;
-    let mut lessons = Lessons::new(recipe, &tools, plan.terminal);
+    let mut teachers = Teachers::new(recipe, &parts, plan.terminal);
     if let Some((found, folder)) = &plan.resume {
         state = found.clone();
-        let lesson = lessons.of(state.stage, trainee.model.backbone.layers())?;
-        trainee = enter_stage(trainee, recipe, state.stage, lesson, &device)?;
-        trainee = state.load(folder, trainee, &device)?;
-        trainee = enter_stage(trainee, recipe, state.stage, lesson, &device)?;
+        let teacher = teachers.of(state.stage, train_model.model.backbone.layers())?;
+        train_model = enter_stage(train_model, recipe, state.stage, teacher, &device)?;
+        train_model = state.load(folder, train_model, &device)?;
+        train_model = enter_stage(train_model, recipe, state.stage, teacher, &device)?;
         let fresh = optimizers::<B>(&recipe.stages[state.stage]);
         restored = Some(Checkpoint::load_optimizers(folder, fresh, &device)?);
     }
@@ -155,41 +156,41 @@ fn rank<B: TrainingBackend>(
         Some(folder) => Telemetry::in_folder(folder, state.steps)?,
         None => Telemetry::in_memory(),
     };
-    let mut scale = LossScale::new(recipe.compute.precision == Precision::F16, state.loss_scale);
-    let passes = Passes::of::<B>(&recipe.compute, &device);
+    let mut scale = LossScale::new(recipe.compute.precision == ComputeDtype::F16, state.loss_scale);
+    let runner = ChunkRunner::of::<B>(&recipe.compute, &device);
 
     for number in state.position.stage..recipe.stages.len() {
         let stage = &recipe.stages[number];
         let first = state.position.step;
-        let lesson = lessons.of(number, trainee.model.backbone.layers())?;
-        trainee = enter_stage(trainee, recipe, number, lesson, &device)?;
-        if let Some(lesson) = lesson {
-            lesson.prepare(&trainee.model, &plan.sets[number], stage)?;
+        let teacher = teachers.of(number, train_model.model.backbone.layers())?;
+        train_model = enter_stage(train_model, recipe, number, teacher, &device)?;
+        if let Some(teacher) = teacher {
+            teacher.prepare(&train_model.model, &plan.sets[number], stage)?;
         }
         let kept = restored.take().filter(|_| first > 0 || stage.keep_optimizer);
         let mut optimizers = kept.unwrap_or_else(|| optimizers::<B>(stage));
         state.stage = number;
-        let groups = DecayGroups::of::<B, _>(&trainee);
+        let groups = DecayGroups::of::<B, _>(&train_model);
         let mut sampler = Sampler::new(
             &plan.sets[number],
             stage,
             mixed(&[recipe.seed, number as u64]),
-            tools.prompts(),
+            parts.prompts(),
         );
         if let Some(at) = state.sampler.take().filter(|_| first > 0) {
             sampler.restore(at);
         }
-        describe(plan, &trainee, stage);
+        describe(plan, &train_model, stage);
         let mut live = Live::new(plan.terminal, &stage.name, stage.steps, first);
 
         for step in first..stage.steps {
             let begun = Instant::now();
-            let place = Workplace {
-                tokenizer: &tools.tokenizer,
-                passes,
+            let place = StepContext {
+                tokenizer: &parts.tokenizer,
+                runner,
                 device: &device,
-                peers: &peers,
-                lesson,
+                group: &group,
+                teacher,
                 scale: scale.value(),
             };
             let mut point = Point { stage: number, step: step + 1, ..Point::default() };
@@ -198,20 +199,25 @@ fn rank<B: TrainingBackend>(
             for part in 0..stage.accumulation {
                 let batch = sampler.next(step)?;
                 let seed = mixed(&[recipe.seed, number as u64, step as u64, part as u64]);
-                let found = objective(&trainee, &batch, stage, &place, seed)?;
-                add::<B, _>(&trainee, &mut gradients, found.gradients, stage.accumulation as f64);
+                let found = objective(&train_model, &batch, stage, &place, seed)?;
+                add::<B, _>(
+                    &train_model,
+                    &mut gradients,
+                    found.gradients,
+                    stage.accumulation as f64,
+                );
                 point.loss += found.loss / stage.accumulation as f64;
                 point.texts += found.texts;
                 point.tokens += found.tokens;
                 batches.push(batch.ids);
             }
-            let mut gradients = peers.sum_gradients(&trainee, gradients)?;
-            point.grad_norm = clip_norm::<B, _>(&trainee, &mut gradients, stage.clip_norm);
+            let mut gradients = group.sum_gradients(&train_model, gradients)?;
+            point.grad_norm = clip_norm::<B, _>(&train_model, &mut gradients, stage.clip_norm);
             point.lr = stage.learning_rate(step);
             if point.loss.is_finite() && point.grad_norm.is_finite() {
-                let [decayed, undecayed] = groups.split::<B, _>(&trainee, gradients);
-                trainee = optimizers[0].step(point.lr, trainee, decayed);
-                trainee = optimizers[1].step(point.lr, trainee, undecayed);
+                let [decayed, undecayed] = groups.split::<B, _>(&train_model, gradients);
+                train_model = optimizers[0].step(point.lr, train_model, decayed);
+                train_model = optimizers[1].step(point.lr, train_model, undecayed);
                 scale.good();
             } else if !scale.bad() {
                 return Err(not_a_number(&point, stage, plan, &batches, output));
@@ -229,7 +235,7 @@ fn rank<B: TrainingBackend>(
                 let due = |every: usize| every > 0 && (step + 1) % every == 0;
                 let eval = recipe.eval.as_ref();
                 if !plan.measured.is_empty() && (last || due(eval.map_or(0, |eval| eval.every))) {
-                    let embedder = tools.embedder(&trainee)?;
+                    let embedder = parts.embedder(&train_model)?;
                     evaluate(plan, &embedder, &mut point, &live)?;
                     if improved(recipe, &mut state, &point) {
                         observer.best(&embedder, &point)?;
@@ -244,51 +250,56 @@ fn rank<B: TrainingBackend>(
                     (state.sampler, state.loss_scale) =
                         (Some(sampler.state().clone()), scale.state());
                     let folder = folder.join(CHECKPOINTS);
-                    state.save(&folder, plan.keep, &trainee, [&optimizers[0], &optimizers[1]])?;
+                    state.save(
+                        &folder,
+                        plan.keep,
+                        &train_model,
+                        [&optimizers[0], &optimizers[1]],
+                    )?;
                 }
                 Ok(interrupted)
             };
-            let concluded = if leads { conclude() } else { Ok(false) };
+            let concluded = if is_main { conclude() } else { Ok(false) };
             let stop = f64::from(!matches!(concluded, Ok(false)));
-            if peers.sum_number(stop, &device)? > 0.0 {
+            if group.sum_number(stop, &device)? > 0.0 {
                 live.finish();
                 concluded?;
-                return tools.outcome(trainee, plan, telemetry, state.best, true);
+                return parts.outcome(train_model, plan, telemetry, state.best, true);
             }
         }
         live.finish();
-        if leads {
-            observer.after_stage(&tools.embedder(&trainee)?, stage)?;
+        if is_main {
+            observer.after_stage(&parts.embedder(&train_model)?, stage)?;
         }
         state.position = Position { stage: number + 1, step: 0 };
         restored = Some(optimizers);
     }
-    tools.outcome(trainee, plan, telemetry, state.best, false)
+    parts.outcome(train_model, plan, telemetry, state.best, false)
 }
 
 /// Where a run keeps its checkpoints inside its folder.
 pub const CHECKPOINTS: &str = "checkpoints";
 
 fn objective<B: TrainingBackend>(
-    trainee: &Trainee<B>,
+    train_model: &TrainModel<B>,
     batch: &Batch,
     stage: &Stage,
-    place: &Workplace<'_, B>,
+    place: &StepContext<'_, B>,
     seed: u64,
 ) -> Result<Part> {
     match stage.objective {
         Objective::Contrastive | Objective::Distillation => {
-            contrastive(trainee, batch, stage, place, seed)
+            contrastive(train_model, batch, stage, place, seed)
         }
         Objective::Reconstruction => {
             let settings = stage.reconstruction.unwrap_or_default();
-            reconstruction(trainee, batch, &settings, place, seed)
+            reconstruction(train_model, batch, &settings, place, seed)
         }
     }
 }
 
-fn describe<B: TrainingBackend>(plan: &Plan<'_>, trainee: &Trainee<B>, stage: &Stage) {
-    let all = parameters(trainee);
+fn describe<B: TrainingBackend>(plan: &TrainPlan<'_>, train_model: &TrainModel<B>, stage: &Stage) {
+    let all = parameters(train_model);
     let count = |trains: bool| -> usize {
         all.iter().filter(|one| one.trains == trains).map(|one| one.size).sum()
     };
@@ -302,8 +313,8 @@ fn describe<B: TrainingBackend>(plan: &Plan<'_>, trainee: &Trainee<B>, stage: &S
     ));
 }
 
-fn evaluate<B: kiln_core::kernels::Kernels>(
-    plan: &Plan<'_>,
+fn evaluate<B: kiln_embed::kernels::Kernels>(
+    plan: &TrainPlan<'_>,
     embedder: &Embedder<B>,
     point: &mut Point,
     live: &Live,
@@ -337,7 +348,7 @@ fn improved(recipe: &Recipe, state: &mut Checkpoint, point: &Point) -> bool {
 fn not_a_number(
     point: &Point,
     stage: &Stage,
-    plan: &Plan<'_>,
+    plan: &TrainPlan<'_>,
     batches: &[Vec<(usize, usize)>],
     output: Option<&Path>,
 ) -> anyhow::Error {
@@ -367,11 +378,11 @@ fn not_a_number(
     )
 }
 
-impl<B: TrainingBackend> Tools<B> {
+impl<B: TrainingBackend> EmbedderParts<B> {
     fn outcome(
         &self,
-        trainee: Trainee<B>,
-        plan: &Plan<'_>,
+        train_model: TrainModel<B>,
+        plan: &TrainPlan<'_>,
         telemetry: Telemetry,
         best: Option<Best>,
         interrupted: bool,
@@ -380,12 +391,12 @@ impl<B: TrainingBackend> Tools<B> {
         let pristine = !recipe.stages.iter().any(|stage| stage.full);
         let adapters = match (&recipe.model.lora, &recipe.model.base) {
             (Some(lora), Some(base)) if pristine => {
-                let inner = burn::module::AutodiffModule::valid(&trainee.model);
+                let inner = burn::module::AutodiffModule::valid(&train_model.model);
                 Some(save_adapters(&inner.backbone, &inner.config, lora, base)?)
             }
             _ => None,
         };
-        let embedder = self.embedder(&trainee)?;
+        let embedder = self.embedder(&train_model)?;
         Ok(Outcome { embedder, adapters, points: telemetry.points, best, interrupted })
     }
 }

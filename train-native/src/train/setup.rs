@@ -6,16 +6,16 @@ use burn::optim::adaptor::OptimizerAdaptor;
 use burn::optim::{AdamW, AdamWConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
-use kiln_core::checkpoint::Files;
-use kiln_core::embedder::{Embedder, EmbeddingModel, Prompts};
-use kiln_core::kernels::TrainingBackend;
-use kiln_core::tokenizer::Tokenizer;
+use kiln_embed::checkpoint::Files;
+use kiln_embed::embedder::{Embedder, EmbeddingModel, Prompts};
+use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::tokenizer::Tokenizer;
 
-use super::distillation::Lesson;
-use super::trainee::{Trainee, Trains, set_trainable};
+use super::distillation::Teacher;
+use super::train_model::{TrainModel, Trains, set_trainable};
 use crate::recipe::{Objective, Recipe, Stage};
 
-pub(super) type Adam<B> = OptimizerAdaptor<AdamW, Trainee<B>, B>;
+pub(super) type Adam<B> = OptimizerAdaptor<AdamW, TrainModel<B>, B>;
 
 /// Two optimizers: parameters that decay, and norms, biases and latents, which do not.
 pub(super) fn optimizers<B: TrainingBackend>(stage: &Stage) -> [Adam<B>; 2] {
@@ -28,7 +28,7 @@ pub(super) fn optimizers<B: TrainingBackend>(stage: &Stage) -> [Adam<B>; 2] {
 
 /// An embedder less its parameters.
 #[derive(Clone)]
-pub(super) struct Tools<B: AutodiffBackend> {
+pub(super) struct EmbedderParts<B: AutodiffBackend> {
     pub tokenizer: Tokenizer,
     pub prompts: Prompts,
     pub tokenizer_files: Files,
@@ -38,20 +38,23 @@ pub(super) struct Tools<B: AutodiffBackend> {
 /// Takes an embedder apart.
 pub(super) fn start<B: TrainingBackend>(
     embedder: Embedder<B::InnerBackend>,
-) -> (Tools<B>, Trainee<B>) {
+) -> (EmbedderParts<B>, TrainModel<B>) {
     let Embedder { model, tokenizer, prompts, device, tokenizer_files, .. } = embedder;
-    let trainee = Trainee {
+    let train_model = TrainModel {
         model: EmbeddingModel::from_inner(model),
         lm_head: None,
         projections: Vec::new(),
     };
-    (Tools { tokenizer, prompts, tokenizer_files, device }, trainee)
+    (EmbedderParts { tokenizer, prompts, tokenizer_files, device }, train_model)
 }
 
-impl<B: TrainingBackend> Tools<B> {
+impl<B: TrainingBackend> EmbedderParts<B> {
     /// The model as it is, adapters merged, to evaluate and to save.
-    pub(super) fn embedder(&self, trainee: &Trainee<B>) -> Result<Embedder<B::InnerBackend>> {
-        let mut inner = trainee.model.valid();
+    pub(super) fn embedder(
+        &self,
+        train_model: &TrainModel<B>,
+    ) -> Result<Embedder<B::InnerBackend>> {
+        let mut inner = train_model.model.valid();
         inner.backbone = inner.backbone.merge_lora();
         let mut embedder = Embedder::new(inner, self.tokenizer.clone(), &self.device)?;
         embedder.prompts = self.prompts.clone();
@@ -68,37 +71,38 @@ impl<B: TrainingBackend> Tools<B> {
 /// The parameters as a stage trains them: with adapters or in full, with a language-model head or
 /// without.
 pub(super) fn enter_stage<B: TrainingBackend>(
-    mut trainee: Trainee<B>,
+    mut train_model: TrainModel<B>,
     recipe: &Recipe,
     number: usize,
-    lesson: Option<&Lesson<B>>,
+    teacher: Option<&Teacher<B>>,
     device: &B::Device,
-) -> Result<Trainee<B>> {
+) -> Result<TrainModel<B>> {
     let stage = &recipe.stages[number];
     let projections =
-        lesson.map_or(Vec::new(), |lesson| lesson.projections(&trainee.model, device));
+        teacher.map_or(Vec::new(), |teacher| teacher.projections(&train_model.model, device));
     let shapes = |all: &[Param<Tensor<B, 2>>]| -> Vec<[usize; 2]> {
         all.iter().map(|one| one.val().dims()).collect()
     };
     // Another teacher may be of another width.
-    if shapes(&projections) != shapes(&trainee.projections) {
-        trainee.projections = projections;
+    if shapes(&projections) != shapes(&train_model.projections) {
+        train_model.projections = projections;
     }
     let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
-    trainee.lm_head = match stage.objective {
+    train_model.lm_head = match stage.objective {
         Objective::Reconstruction if !stage.reconstruction.unwrap_or_default().tied => {
-            let copy = || Param::from_tensor(trainee.model.backbone.token_embedding().detach());
-            Some(trainee.lm_head.take().unwrap_or_else(copy))
+            let copy = || Param::from_tensor(train_model.model.backbone.token_embedding().detach());
+            Some(train_model.lm_head.take().unwrap_or_else(copy))
         }
         _ => None,
     };
     let Some(lora) = lora else {
-        trainee.model.backbone = trainee.model.backbone.merge_lora();
-        return Ok(set_trainable::<B, _>(trainee, Trains::Everything));
+        train_model.model.backbone = train_model.model.backbone.merge_lora();
+        return Ok(set_trainable::<B, _>(train_model, Trains::Everything));
     };
-    if !trainee.model.backbone.has_adapters() {
-        let config = trainee.model.config.clone();
-        (trainee.model.backbone, _) = trainee.model.backbone.with_lora(lora, &config, device)?;
+    if !train_model.model.backbone.has_adapters() {
+        let config = train_model.model.config.clone();
+        (train_model.model.backbone, _) =
+            train_model.model.backbone.with_lora(lora, &config, device)?;
     }
-    Ok(set_trainable::<B, _>(trainee, Trains::Adapters(&recipe.model.train)))
+    Ok(set_trainable::<B, _>(train_model, Trains::Adapters(&recipe.model.train)))
 }

@@ -12,7 +12,7 @@ use crate::recipe::{Recipe, Sweep, slug};
 use crate::report::{Page, bar_chart};
 use crate::terminal::Terminal;
 use crate::vectors::write_atomically;
-use kiln_core::kernels::Kernels;
+use kiln_embed::kernels::Kernels;
 
 /// One finished run of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ impl SetScores {
 /// Trains what of a sweep is not finished yet, each run in a folder of its own, and compares.
 ///
 /// # Errors
-/// As [`fit`]; a recipe without an evaluation set; [`kiln_core::Error::Cancelled`] after Ctrl-C,
+/// As [`fit`]; a recipe without an evaluation set; [`kiln_embed::Error::Cancelled`] after Ctrl-C,
 /// with the state saved.
 pub fn sweep<B: Kernels>(
     sweep: &Sweep,

@@ -5,22 +5,22 @@ use burn::module::{AutodiffModule as _, Module as _, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend as _;
-use kiln_core::checkpoint::{Existing, save, write_directory};
-use kiln_core::embedder::Embedder;
-use kiln_core::loss::{Candidates, info_nce};
-use kiln_core::model::ModelInput;
-use kiln_core::pooling::l2_normalize;
+use kiln_embed::checkpoint::{Existing, save, write_directory};
+use kiln_embed::embedder::Embedder;
+use kiln_embed::loss::{Candidates, info_nce};
+use kiln_embed::model::ModelInput;
+use kiln_embed::pooling::l2_normalize;
 
-use super::chunks::Passes;
+use super::chunks::ChunkRunner;
 use super::contrastive::contrastive;
-use super::distillation::Lesson;
-use super::peers::Peers;
+use super::device_group::DeviceGroup;
+use super::distillation::Teacher;
 use super::reconstruction::reconstruction;
-use super::setup::{Tools, enter_stage, start};
-use super::trainee::Trainee;
-use super::{Part, Workplace, new_model};
+use super::setup::{EmbedderParts, enter_stage, start};
+use super::train_model::TrainModel;
+use super::{Part, StepContext, new_model};
 use crate::data::{Batch, Text};
-use crate::recipe::{Compute, Distillation, LayerMap, Precision, Recipe};
+use crate::recipe::{Compute, ComputeDtype, Distillation, LayerMap, Recipe};
 use crate::terminal::Terminal;
 
 type B = Autodiff<Flex>;
@@ -46,19 +46,19 @@ fn recipe(pooling: &str, rest: &str) -> Recipe {
     .unwrap()
 }
 
-fn trainee(recipe: &Recipe, stage: usize) -> (Tools<B>, Trainee<B>) {
+fn train_model(recipe: &Recipe, stage: usize) -> (EmbedderParts<B>, TrainModel<B>) {
     let device = Default::default();
     Flex::seed(&device, 7);
     let new = recipe.model.new.as_ref().unwrap();
     let embedder: Embedder<Flex> =
         new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
-    let (tools, trainee) = start::<B>(embedder);
-    let mut trainee = enter_stage(trainee, recipe, stage, None, &device).unwrap();
+    let (parts, train_model) = start::<B>(embedder);
+    let mut train_model = enter_stage(train_model, recipe, stage, None, &device).unwrap();
     if stage == 1 {
         // B is zero at the start, which would leave A without a gradient.
-        trainee = trainee.map(&mut Shake);
+        train_model = train_model.map(&mut Shake);
     }
-    (tools, trainee)
+    (parts, train_model)
 }
 
 /// Adds a fixed pattern to every parameter that trains.
@@ -90,38 +90,38 @@ fn batch() -> Batch {
 }
 
 fn part(
-    trainee: &Trainee<B>,
-    tools: &Tools<B>,
+    train_model: &TrainModel<B>,
+    parts: &EmbedderParts<B>,
     recipe: &Recipe,
     compute: &Compute,
     scale: f64,
 ) -> Part {
-    taught(trainee, tools, recipe, compute, scale, None)
+    taught(train_model, parts, recipe, compute, scale, None)
 }
 
 fn taught(
-    trainee: &Trainee<B>,
-    tools: &Tools<B>,
+    train_model: &TrainModel<B>,
+    parts: &EmbedderParts<B>,
     recipe: &Recipe,
     compute: &Compute,
     scale: f64,
-    lesson: Option<&Lesson<B>>,
+    teacher: Option<&Teacher<B>>,
 ) -> Part {
-    let passes = Passes::of::<B>(compute, &tools.device);
-    let peers = Peers::single();
-    let place = Workplace {
-        tokenizer: &tools.tokenizer,
-        passes,
-        device: &tools.device,
-        peers: &peers,
-        lesson,
+    let runner = ChunkRunner::of::<B>(compute, &parts.device);
+    let group = DeviceGroup::single();
+    let place = StepContext {
+        tokenizer: &parts.tokenizer,
+        runner,
+        device: &parts.device,
+        group: &group,
+        teacher,
         scale,
     };
-    contrastive(trainee, &batch(), &recipe.stages[0], &place, 9).unwrap()
+    contrastive(train_model, &batch(), &recipe.stages[0], &place, 9).unwrap()
 }
 
 /// All gradients, in the parameters' order.
-fn flat(trainee: &Trainee<B>, grads: &GradientsParams) -> Vec<f32> {
+fn flat(train_model: &TrainModel<B>, grads: &GradientsParams) -> Vec<f32> {
     struct Flat<'a>(&'a GradientsParams, Vec<f32>);
     impl ModuleVisitor<B> for Flat<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
@@ -133,7 +133,7 @@ fn flat(trainee: &Trainee<B>, grads: &GradientsParams) -> Vec<f32> {
         }
     }
     let mut found = Flat(grads, Vec::new());
-    trainee.visit(&mut found);
+    train_model.visit(&mut found);
     found.1
 }
 
@@ -163,10 +163,10 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     let device = Default::default();
     let new = recipe.model.new.as_ref().unwrap();
     Flex::seed(&device, 8);
-    let teacher: Embedder<Flex> =
+    let teacher_model: Embedder<Flex> =
         new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    write_directory(&folder.path().join("teacher"), &save(&teacher).unwrap(), Existing::Refuse)
+    write_directory(&folder.path().join("teacher"), &save(&teacher_model).unwrap(), Existing::Refuse)
         .unwrap();
     let settings = Distillation {
         teacher: folder.path().join("teacher").display().to_string(),
@@ -176,34 +176,41 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
         temperature: 0.05,
         layers: LayerMap::Pairs(vec![[1, 2], [3, 3]]),
     };
-    let (tools, trainee) = trainee(&recipe, 0);
+    let (parts, train_model) = train_model(&recipe, 0);
     let quiet = Terminal { json: false, quiet: true };
-    let lesson = Lesson::<B>::load(&settings, &tools.tokenizer, 3, &device, quiet).unwrap();
-    let alone = part(&trainee, &tools, &recipe, &compute(8, false, false), 1.0);
-    let whole = taught(&trainee, &tools, &recipe, &compute(8, false, false), 1.0, Some(&lesson));
+    let teacher = Teacher::<B>::load(&settings, &parts.tokenizer, 3, &device, quiet).unwrap();
+    let alone = part(&train_model, &parts, &recipe, &compute(8, false, false), 1.0);
+    let whole =
+        taught(&train_model, &parts, &recipe, &compute(8, false, false), 1.0, Some(&teacher));
     assert!(whole.loss > alone.loss + 0.1, "{} {}", whole.loss, alone.loss);
-    let expected = flat(&trainee, &whole.gradients);
-    assert!(difference(&expected, &flat(&trainee, &alone.gradients)) > 1e-3);
+    let expected = flat(&train_model, &whole.gradients);
+    assert!(difference(&expected, &flat(&train_model, &alone.gradients)) > 1e-3);
     for (chunk, cached, scale) in [(3, false, 1.0), (3, true, 1.0), (2, false, 64.0)] {
-        let found =
-            taught(&trainee, &tools, &recipe, &compute(chunk, cached, false), scale, Some(&lesson));
+        let found = taught(
+            &train_model,
+            &parts,
+            &recipe,
+            &compute(chunk, cached, false),
+            scale,
+            Some(&teacher),
+        );
         assert!((found.loss - whole.loss).abs() < 1e-5, "{} {}", found.loss, whole.loss);
-        let far = difference(&expected, &flat(&trainee, &found.gradients));
+        let far = difference(&expected, &flat(&train_model, &found.gradients));
         assert!(far < 1e-4, "chunks of {chunk}, {cached}: {far}");
     }
     // The teacher itself has nothing left to learn from its own states.
-    let (_, same) = start::<B>(teacher);
+    let (_, same) = start::<B>(teacher_model);
     let same = enter_stage(same, &recipe, 0, None, &device).unwrap();
     let found = taught(
         &same,
-        &tools,
+        &parts,
         &recipe,
         &compute(8, false, false),
         1.0,
         Some(
-            &Lesson::<B>::load(
+            &Teacher::<B>::load(
                 &Distillation { layers: LayerMap::Uniform, ..settings },
-                &tools.tokenizer,
+                &parts.tokenizer,
                 3,
                 &device,
                 quiet,
@@ -211,32 +218,36 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
             .unwrap(),
         ),
     );
-    let plain = part(&same, &tools, &recipe, &compute(8, false, false), 1.0);
+    let plain = part(&same, &parts, &recipe, &compute(8, false, false), 1.0);
     assert!((found.loss - plain.loss).abs() < 1e-5);
 }
 
 /// The gradient of the plain way: one graph over the whole batch.
-fn plain(trainee: &Trainee<B>, tools: &Tools<B>, recipe: &Recipe) -> (f64, Vec<f32>) {
+fn plain(
+    train_model: &TrainModel<B>,
+    parts: &EmbedderParts<B>,
+    recipe: &Recipe,
+) -> (f64, Vec<f32>) {
     let encode = |texts: &[&str]| {
-        let tokens = tools.tokenizer.encode_all("", texts).unwrap();
-        let tokens = tools.tokenizer.pad(&tokens.iter().collect::<Vec<_>>());
-        let input = ModelInput::new(&tokens, &tools.device);
-        l2_normalize(trainee.model.forward(&input).unwrap().0)
+        let tokens = parts.tokenizer.encode_all("", texts).unwrap();
+        let tokens = parts.tokenizer.pad(&tokens.iter().collect::<Vec<_>>());
+        let input = ModelInput::new(&tokens, &parts.device);
+        l2_normalize(train_model.model.forward(&input).unwrap().0)
     };
     let (queries, documents) = (encode(&TEXTS[..4]), encode(&TEXTS[4..]));
     let candidates = Candidates::grouped(4, 1, true);
     let loss = info_nce(queries, documents, &candidates, &recipe.stages[0].loss);
     let value = f64::from(loss.clone().into_scalar());
-    let grads = GradientsParams::from_grads(loss.backward(), trainee);
-    (value, flat(trainee, &grads))
+    let grads = GradientsParams::from_grads(loss.backward(), train_model);
+    (value, flat(train_model, &grads))
 }
 
 #[test]
 fn chunks_grad_cache_and_recomputed_blocks_give_the_gradient_of_one_graph() {
     for pooling in POOLINGS {
         let recipe = recipe(pooling, "");
-        let (tools, trainee) = trainee(&recipe, 0);
-        let (loss, expected) = plain(&trainee, &tools, &recipe);
+        let (parts, train_model) = train_model(&recipe, 0);
+        let (loss, expected) = plain(&train_model, &parts, &recipe);
         for (chunk, cached, blocks) in [
             (8, false, false),
             (3, false, false),
@@ -245,8 +256,8 @@ fn chunks_grad_cache_and_recomputed_blocks_give_the_gradient_of_one_graph() {
             (3, true, true),
             (8, true, true),
         ] {
-            let found = part(&trainee, &tools, &recipe, &compute(chunk, cached, blocks), 1.0);
-            let error = difference(&expected, &flat(&trainee, &found.gradients));
+            let found = part(&train_model, &parts, &recipe, &compute(chunk, cached, blocks), 1.0);
+            let error = difference(&expected, &flat(&train_model, &found.gradients));
             assert!((found.loss - loss).abs() < 1e-5, "{pooling}: {} {loss}", found.loss);
             assert!(
                 error < 1e-5,
@@ -263,23 +274,23 @@ fn with_dropout_the_second_pass_drops_what_the_first_dropped() {
         ["{ mode = 'mean' }", "{ mode = 'multi_layer_trainable', latents = 6, heads = 2 }"]
     {
         let recipe = recipe(pooling, lora);
-        let (tools, trainee) = trainee(&recipe, 1);
-        let kept = part(&trainee, &tools, &recipe, &compute(3, false, false), 1.0);
-        let cached = part(&trainee, &tools, &recipe, &compute(3, true, false), 1.0);
-        let expected = flat(&trainee, &kept.gradients);
+        let (parts, train_model) = train_model(&recipe, 1);
+        let kept = part(&train_model, &parts, &recipe, &compute(3, false, false), 1.0);
+        let cached = part(&train_model, &parts, &recipe, &compute(3, true, false), 1.0);
+        let expected = flat(&train_model, &kept.gradients);
         assert_eq!(kept.loss, cached.loss);
-        let error = difference(&expected, &flat(&trainee, &cached.gradients));
+        let error = difference(&expected, &flat(&train_model, &cached.gradients));
         assert!(error < 1e-5, "{pooling}: {error}");
-        // Another order of draws, so other values, but the two passes agree: the gradient is the
+        // Another order of draws, so other values, but the two runner agree: the gradient is the
         // loss's own, which a small step along it shows.
-        let blocks = part(&trainee, &tools, &recipe, &compute(3, true, true), 1.0);
-        let again = part(&trainee, &tools, &recipe, &compute(3, true, true), 1.0);
-        assert_eq!(flat(&trainee, &blocks.gradients), flat(&trainee, &again.gradients));
-        let gradient = flat(&trainee, &blocks.gradients);
+        let blocks = part(&train_model, &parts, &recipe, &compute(3, true, true), 1.0);
+        let again = part(&train_model, &parts, &recipe, &compute(3, true, true), 1.0);
+        assert_eq!(flat(&train_model, &blocks.gradients), flat(&train_model, &again.gradients));
+        let gradient = flat(&train_model, &blocks.gradients);
         let squared: f64 = gradient.iter().map(|x| f64::from(*x).powi(2)).sum();
         let step = 1e-3 / squared.sqrt();
-        let moved = walk(&trainee, &blocks.gradients, step);
-        let after = part(&moved, &tools, &recipe, &compute(3, true, true), 1.0).loss;
+        let moved = walk(&train_model, &blocks.gradients, step);
+        let after = part(&moved, &parts, &recipe, &compute(3, true, true), 1.0).loss;
         let expected = squared * step;
         assert!(
             ((blocks.loss - after) / expected - 1.0).abs() < 0.1,
@@ -290,7 +301,7 @@ fn with_dropout_the_second_pass_drops_what_the_first_dropped() {
 }
 
 /// The parameters a step against the gradient.
-fn walk(trainee: &Trainee<B>, grads: &GradientsParams, step: f64) -> Trainee<B> {
+fn walk(train_model: &TrainModel<B>, grads: &GradientsParams, step: f64) -> TrainModel<B> {
     struct Walk<'a>(&'a GradientsParams, f64);
     impl burn::module::ModuleMapper<B> for Walk<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
@@ -305,19 +316,21 @@ fn walk(trainee: &Trainee<B>, grads: &GradientsParams, step: f64) -> Trainee<B> 
             })
         }
     }
-    trainee.clone().map(&mut Walk(grads, step))
+    train_model.clone().map(&mut Walk(grads, step))
 }
 
 #[test]
 fn bf16_and_f16_follow_f32() {
     let recipe = recipe("{ mode = 'mean' }", "");
-    let (tools, trainee) = trainee(&recipe, 0);
-    let full = part(&trainee, &tools, &recipe, &Compute::default(), 1.0);
-    let expected = flat(&trainee, &full.gradients);
-    for (precision, scale, most) in [(Precision::Bf16, 1.0, 0.1), (Precision::F16, 32.0, 0.02)] {
+    let (parts, train_model) = train_model(&recipe, 0);
+    let full = part(&train_model, &parts, &recipe, &Compute::default(), 1.0);
+    let expected = flat(&train_model, &full.gradients);
+    for (precision, scale, most) in
+        [(ComputeDtype::Bf16, 1.0, 0.1), (ComputeDtype::F16, 32.0, 0.02)]
+    {
         let compute = Compute { precision, ..Compute::default() };
-        let found = part(&trainee, &tools, &recipe, &compute, scale);
-        let error = difference(&expected, &flat(&trainee, &found.gradients));
+        let found = part(&train_model, &parts, &recipe, &compute, scale);
+        let error = difference(&expected, &flat(&train_model, &found.gradients));
         assert!(
             (found.loss - full.loss).abs() < 0.05,
             "{precision:?}: {} {}",
@@ -332,10 +345,10 @@ fn bf16_and_f16_follow_f32() {
 fn frozen_weights_get_no_gradient() {
     let recipe =
         recipe("{ mode = 'mean' }", "lora = { rank = 4, targets = ['q_proj', 'layers.2.mlp.*'] }");
-    let (tools, trainee) = trainee(&recipe, 1);
-    let found = part(&trainee, &tools, &recipe, &Compute::default(), 1.0);
+    let (parts, train_model) = train_model(&recipe, 1);
+    let found = part(&train_model, &parts, &recipe, &Compute::default(), 1.0);
     // `flat` checks that exactly the trained parameters have one: 3 q_proj, and 3 of block 2.
-    let count = flat(&trainee, &found.gradients).len();
+    let count = flat(&train_model, &found.gradients).len();
     assert_eq!(count, 3 * 4 * (32 + 32) + 2 * 4 * (32 + 48) + 4 * (48 + 32));
     assert_eq!(found.gradients.len(), 12);
 }
@@ -343,22 +356,22 @@ fn frozen_weights_get_no_gradient() {
 #[test]
 fn reconstruction_equals_its_definition_and_flows_through_the_state() {
     let mut recipe = recipe("{ mode = 'last_token' }", "");
-    recipe.model.attention = Some(kiln_core::config::AttentionMode::Causal);
-    let (tools, trainee) = trainee(&recipe, 0);
-    let peers = Peers::single();
+    recipe.model.attention = Some(kiln_embed::config::AttentionMode::Causal);
+    let (parts, train_model) = train_model(&recipe, 0);
+    let group = DeviceGroup::single();
     let run = |alpha: f64, chunk: usize| {
         let compute = Compute { chunk: Some(chunk), ..Compute::default() };
-        let passes = Passes::of::<B>(&compute, &tools.device);
-        let place = Workplace {
-            tokenizer: &tools.tokenizer,
-            passes,
-            device: &tools.device,
-            peers: &peers,
-            lesson: None,
+        let runner = ChunkRunner::of::<B>(&compute, &parts.device);
+        let place = StepContext {
+            tokenizer: &parts.tokenizer,
+            runner,
+            device: &parts.device,
+            group: &group,
+            teacher: None,
             scale: 1.0,
         };
         let settings = crate::recipe::Reconstruction { alpha, ..Default::default() };
-        reconstruction(&trainee, &batch(), &settings, &place, 4).unwrap()
+        reconstruction(&train_model, &batch(), &settings, &place, 4).unwrap()
     };
     // A random model is about as unsure as a uniform one.
     let [forward, back, both] = [1.0, 0.0, 0.2].map(|alpha| run(alpha, 16));
@@ -366,24 +379,25 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
     assert!((both.loss - 0.2 * forward.loss - 0.8 * back.loss).abs() < 1e-5);
     // Chunks change nothing.
     let cut = run(0.2, 2);
-    let error = difference(&flat(&trainee, &both.gradients), &flat(&trainee, &cut.gradients));
+    let error =
+        difference(&flat(&train_model, &both.gradients), &flat(&train_model, &cut.gradients));
     assert!(error < 1e-5 && (cut.loss - both.loss).abs() < 1e-5, "{error}");
 
     // By hand, text by text: [e_Q ; d_1 .. d_{m-1}] predicts d_1 .. d_m.
-    let inner = trainee.model.valid();
+    let inner = train_model.model.valid();
     let (mut sum, mut count) = (0.0, 0);
     for (query, document) in TEXTS[..4].iter().zip(&TEXTS[4..]) {
-        use kiln_core::config::AttentionMode::Causal;
-        let read = tools.tokenizer.encode("", query).unwrap();
-        let input = ModelInput::<Flex>::new(&tools.tokenizer.pad(&[&read]), &tools.device);
+        use kiln_embed::config::AttentionMode::Causal;
+        let read = parts.tokenizer.encode("", query).unwrap();
+        let input = ModelInput::<Flex>::new(&parts.tokenizer.pad(&[&read]), &parts.device);
         let states = inner.backbone.forward(&input, Causal, Default::default()).last;
         let state = states.narrow(1, read.ids.len() - 1, 1);
-        let write = tools.tokenizer.encode("", document).unwrap();
+        let write = parts.tokenizer.encode("", document).unwrap();
         let target = &write.ids[1..write.ids.len() - 1];
-        let ids = tools.tokenizer.pad_right(&[target]);
-        let embedded = inner.backbone.embed_tokens(&ModelInput::<Flex>::new(&ids, &tools.device));
+        let ids = parts.tokenizer.pad_right(&[target]);
+        let embedded = inner.backbone.embed_tokens(&ModelInput::<Flex>::new(&ids, &parts.device));
         let x = Tensor::cat(vec![state, embedded.narrow(1, 0, target.len() - 1)], 1);
-        let input = ModelInput::<Flex>::new(&ids, &tools.device);
+        let input = ModelInput::<Flex>::new(&ids, &parts.device);
         let states = inner.backbone.forward_embeddings(x, &input, Causal, Default::default()).last;
         let logits =
             states.squeeze_dim::<2>(0).matmul(inner.backbone.token_embedding().transpose());
@@ -405,29 +419,29 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
 #[test]
 fn two_devices_give_the_gradient_of_one() {
     let recipe = recipe("{ mode = 'mean' }", "");
-    let (tools, trainee) = trainee(&recipe, 0);
+    let (parts, train_model) = train_model(&recipe, 0);
     let compute = &compute(2, false, false);
-    let one = part(&trainee, &tools, &recipe, compute, 1.0);
-    let expected = flat(&trainee, &one.gradients);
+    let one = part(&train_model, &parts, &recipe, compute, 1.0);
+    let expected = flat(&train_model, &one.gradients);
     let found: Vec<(f64, Vec<f32>)> = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
-                let (tools, trainee, recipe) = (tools.clone(), trainee.clone(), &recipe);
+                let (parts, train_model, recipe) = (parts.clone(), train_model.clone(), &recipe);
                 scope.spawn(move || {
-                    let peers = Peers::<B>::join(rank, 2, &tools.device).unwrap();
-                    let passes = Passes::of::<B>(compute, &tools.device);
-                    let place = Workplace {
-                        tokenizer: &tools.tokenizer,
-                        passes,
-                        device: &tools.device,
-                        peers: &peers,
-                        lesson: None,
+                    let group = DeviceGroup::<B>::join(rank, 2, &parts.device).unwrap();
+                    let runner = ChunkRunner::of::<B>(compute, &parts.device);
+                    let place = StepContext {
+                        tokenizer: &parts.tokenizer,
+                        runner,
+                        device: &parts.device,
+                        group: &group,
+                        teacher: None,
                         scale: 1.0,
                     };
                     let part =
-                        contrastive(&trainee, &batch(), &recipe.stages[0], &place, 9).unwrap();
-                    let grads = peers.sum_gradients(&trainee, part.gradients).unwrap();
-                    (part.loss, flat(&trainee, &grads))
+                        contrastive(&train_model, &batch(), &recipe.stages[0], &place, 9).unwrap();
+                    let grads = group.sum_gradients(&train_model, part.gradients).unwrap();
+                    (part.loss, flat(&train_model, &grads))
                 })
             })
             .collect();

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail};
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
-use kiln_core::checkpoint::LoadOptions;
-use kiln_core::embedder::{EmbedOptions, Embedder};
-use kiln_core::kernels::Kernels;
-use kiln_core::model::Backbone;
+use kiln_embed::checkpoint::LoadOptions;
+use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::model::Backbone;
 use linfa_linalg::eigh::{EigSort as _, Eigh as _};
 use ndarray::{Array1, Array2, Axis, s};
 use rayon::prelude::*;
@@ -149,7 +149,7 @@ fn weights<B: Kernels>(embedder: &Embedder<B>, texts: &[String]) -> Result<Vec<f
             || vec![0u64; vocabulary],
             |mut all, counts| {
                 all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
-                Ok::<_, kiln_core::Error>(all)
+                Ok::<_, kiln_embed::Error>(all)
             },
         )?;
     let total = counts.iter().sum::<u64>().max(1) as f64;
@@ -163,8 +163,8 @@ mod tests {
     use crate::train::build::new_model;
     use burn::backend::Flex;
     use burn::tensor::backend::Backend as _;
-    use kiln_core::checkpoint::{Existing, save, write_directory};
-    use kiln_core::index::cosine;
+    use kiln_embed::checkpoint::{Existing, save, write_directory};
+    use kiln_embed::index::cosine;
 
     const QUIET: Terminal = Terminal { json: false, quiet: true };
 

@@ -8,9 +8,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, bail};
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Float32Type};
-use kiln_core::checkpoint::{Directory, Weights};
+use kiln_embed::checkpoint::{Directory, Weights};
 
-use super::{EMBEDDING, Row, VectorFormat};
+use super::{EMBEDDING, VectorFormat, VectorRow};
 use crate::text::parquet::{Table, text};
 use crate::text::{Stream, behind_mark, numbered, open, short};
 
@@ -20,10 +20,10 @@ const NPY_HEADER: usize = 10_000;
 const NPY_DEPTH: usize = 8;
 
 /// A block of rows read from a file.
-pub type Block = Vec<Row>;
+pub type Block = Vec<VectorRow>;
 
 /// A row, and where it is.
-type Placed = (String, Row);
+type Placed = (String, VectorRow);
 
 /// Reads the rows of a vector file in blocks, so that the file may be larger than memory.
 ///
@@ -92,8 +92,8 @@ fn check(vector: &[f32], width: usize) -> Result<()> {
     Ok(())
 }
 
-fn bare(vector: Vec<f32>) -> Row {
-    Row { id: None, text: String::new(), vector }
+fn bare(vector: Vec<f32>) -> VectorRow {
+    VectorRow { id: None, text: String::new(), vector }
 }
 
 /// The head of an npy file up to its numbers, if it is one that can be read safely.
@@ -190,7 +190,7 @@ fn json_rows(file: File, label: String) -> Result<Stream<Placed>> {
         let place = format!("{label}:{number}");
         let line: Line = serde_json::from_str(&line).with_context(|| place.clone())?;
         let id = line.id.map(|id| id.as_str().map_or_else(|| id.to_string(), String::from));
-        Ok((place, Row { id, text: line.text, vector: line.embedding }))
+        Ok((place, VectorRow { id, text: line.text, vector: line.embedding }))
     })))
 }
 
@@ -230,7 +230,7 @@ fn batch_rows(batch: &RecordBatch, first: usize, label: &str) -> Result<Vec<Resu
             None => text("id")?,
         };
         let vector = item.as_primitive::<Float32Type>().values().to_vec();
-        let row = Row { id, text: text("text")?.unwrap_or_default(), vector };
+        let row = VectorRow { id, text: text("text")?.unwrap_or_default(), vector };
         Ok((place, row))
     };
     Ok((0..batch.num_rows()).map(row).collect())
@@ -249,7 +249,7 @@ fn safetensors_rows(path: &Path) -> Result<Stream<Placed>> {
         bail!("{label}: no tensor {EMBEDDING:?} of shape [rows, dim]");
     };
     let values = weights.read(EMBEDDING)?.unwrap_or_default();
-    let rows: Vec<Row> = values.chunks(dim.max(1)).map(|row| bare(row.to_vec())).collect();
+    let rows: Vec<VectorRow> = values.chunks(dim.max(1)).map(|row| bare(row.to_vec())).collect();
     let placed = move |(at, row)| Ok((format!("{label}: row {}", at + 1), row));
     Ok(Box::new(rows.into_iter().enumerate().map(placed)))
 }

@@ -36,7 +36,7 @@ mod tests {
     use super::write::{Numbers, Writable, write};
     use super::*;
     use crate::checkpoint::Files;
-    use crate::quant::{Precision, Quantized};
+    use crate::quant::{Quantized, WeightPrecision};
     use proptest::prelude::*;
 
     fn folder(bytes: Vec<u8>) -> Files {
@@ -147,7 +147,7 @@ mod tests {
         let again = Quantized::round(&int8.values(), [4, 64], scheme).unwrap();
         assert_eq!(weights.read_quantized("q").unwrap().unwrap(), again);
         assert_eq!(weights.read_quantized("b").unwrap(), None);
-        weights.give_in(Precision::Full);
+        weights.give_in(WeightPrecision::Full);
         assert_eq!(weights.read_quantized("q").unwrap(), None);
         assert_eq!(weights.read("q").unwrap().unwrap(), int8.values());
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{QUANTIZED, SCALES, code_type};
 use crate::checkpoint::folder::{Folder, ReadSeek, read_text, stays_inside};
-use crate::quant::{Precision, Quantized, Scheme};
+use crate::quant::{Quantized, Scheme, WeightPrecision};
 use crate::{Error, Result};
 
 /// Largest header and largest index of shards that are read: a hundred thousand tensors take 10 MB, and as
@@ -54,7 +54,7 @@ pub struct Weights {
     files: Vec<File>,
     tensors: BTreeMap<String, TensorInfo>,
     used: BTreeSet<String>,
-    precision: Precision,
+    precision: WeightPrecision,
 }
 
 impl Weights {
@@ -67,7 +67,7 @@ impl Weights {
             files: Vec::new(),
             tensors: BTreeMap::new(),
             used: BTreeSet::new(),
-            precision: Precision::Kept,
+            precision: WeightPrecision::Kept,
         };
         let index = format!("{stem}.safetensors.index.json");
         if let Some(text) = read_text(folder, &index)? {
@@ -268,7 +268,7 @@ impl Weights {
     }
 
     /// Gives matrices in another precision than the file's from now on.
-    pub fn give_in(&mut self, precision: Precision) {
+    pub fn give_in(&mut self, precision: WeightPrecision) {
         self.precision = precision;
     }
 

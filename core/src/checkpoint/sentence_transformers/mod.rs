@@ -12,7 +12,7 @@ use super::names::Names;
 use crate::checkpoint::Files;
 use crate::pooling::PoolingConfig;
 
-pub use read::{LoadOptions, load, load_pooling, read_architecture};
+pub use read::{LoadOptions, load, load_pooling, read_embedder_config};
 pub use write::{save, save_as, tokenizer_config_file};
 
 /// A model as files, ready to be written.

@@ -8,12 +8,12 @@ use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::safetensors::Weights;
 use crate::config::{AttentionMode, ModelConfig};
-use crate::embedder::{Architecture, Embedder, EmbeddingModel, Prompts};
+use crate::embedder::{Embedder, EmbedderConfig, EmbeddingModel, Prompts};
 use crate::kernels::Kernels;
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
 };
-use crate::quant::{Number, Precision};
+use crate::quant::{Number, WeightPrecision};
 use crate::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use crate::{Error, Result};
 
@@ -27,7 +27,7 @@ pub struct LoadOptions {
     /// Another length limit in tokens.
     pub max_length: Option<usize>,
     /// In what numbers the backbone's matrices are computed with.
-    pub precision: Precision,
+    pub precision: WeightPrecision,
 }
 
 /// Files of a tokenizer that are copied through unchanged; `tokenizer.json` is among them so
@@ -193,7 +193,7 @@ fn read_shape(
 ///
 /// # Errors
 /// Configuration files that are missing, cannot be read or do not fit each other.
-pub fn read_architecture(folder: &dyn Folder) -> Result<Architecture> {
+pub fn read_embedder_config(folder: &dyn Folder) -> Result<EmbedderConfig> {
     let modules = read_modules(folder)?;
     let (_, raw, config) = read_shape(folder, modules.as_deref())?;
     check_pooled(folder, modules.as_deref(), &raw)?;
@@ -207,7 +207,7 @@ pub fn read_architecture(folder: &dyn Folder) -> Result<Architecture> {
             _ => {}
         }
     }
-    let architecture = Architecture { config, pooling, dense };
+    let architecture = EmbedderConfig { config, pooling, dense };
     check_widths(folder, &architecture)?;
     Ok(architecture)
 }
@@ -285,7 +285,7 @@ pub fn load<B: Kernels>(
     if let Some(pooling) = &options.pooling {
         model.pooling = Pooling::new(pooling, &config, device);
     }
-    check_widths(folder, &model.architecture())?;
+    check_widths(folder, &model.embedder_config())?;
     let (tokenizer, tokenizer_files) =
         read_tokenizer(folder, &root, &config, instruction, options)?;
     let mut embedder = Embedder::new(model, tokenizer, device)?;
@@ -306,8 +306,8 @@ pub fn load<B: Kernels>(
 }
 
 /// What weights that are rounded when they are loaded may cost a text's vector beside what its file says.
-fn least_cosine(precision: Precision) -> Option<f32> {
-    let Precision::Rounded(scheme) = precision else { return None };
+fn least_cosine(precision: WeightPrecision) -> Option<f32> {
+    let WeightPrecision::Rounded(scheme) = precision else { return None };
     Some(match scheme.number {
         Number::Int8 => 0.99,
         Number::Fp8E4M3 | Number::Fp8E5M2 => 0.95,
@@ -316,7 +316,7 @@ fn least_cosine(precision: Precision) -> Option<f32> {
 }
 
 /// Each projection must take what the step before it gives.
-fn check_widths(folder: &dyn Folder, model: &Architecture) -> Result<()> {
+fn check_widths(folder: &dyn Folder, model: &EmbedderConfig) -> Result<()> {
     let mut width = model.pooling.output_size(model.config.hidden_size);
     for dense in &model.dense {
         if dense.in_features != width {

@@ -103,9 +103,9 @@ mod tiles {
     const VECTORS: usize = 4;
     const WIDE: usize = 4 * VECTORS;
     /// Numbers of `x` in strips at once; they stay in the second cache.
-    const HELD: usize = 1 << 16;
+    const L2_ELEMENTS: usize = 1 << 16;
     /// Products of numbers that are worth another core.
-    const WORTH: usize = 1 << 20;
+    const MIN_WORK_PER_CORE: usize = 1 << 20;
 
     pub(super) fn product(
         x: Strided<'_>,
@@ -119,7 +119,7 @@ mod tiles {
         if rows == 0 || columns == 0 {
             return;
         }
-        let cores = if rows * inner * columns < WORTH { 1 } else { cores() };
+        let cores = if rows * inner * columns < MIN_WORK_PER_CORE { 1 } else { cores() };
         let mut wide = vec![[0.0f32; WIDE]; columns.div_ceil(WIDE) * inner];
         let part = (columns.div_ceil(WIDE).div_ceil(cores) * inner).max(1);
         each_part(&mut wide, part, |number, wide| {
@@ -143,7 +143,7 @@ mod tiles {
                 }
             }
         });
-        let most = (HELD / inner.max(1) / HIGH).max(1) * HIGH;
+        let most = (L2_ELEMENTS / inner.max(1) / HIGH).max(1) * HIGH;
         let part = rows.div_ceil(cores).next_multiple_of(HIGH).min(most);
         let end = (rows * stride).min(to.len());
         each_part(&mut to[..end], part * stride, |number, to| {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use aligned_vec::avec;
 
-use super::super::packed::{BlockOfActivations, Lines, ROWS_TOGETHER};
+use super::super::packed::{BlockOfActivations, CacheAligned, ROWS_TOGETHER};
 use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
 
 /// Rows of a tile.
@@ -24,9 +24,9 @@ const WIDE: usize = 64;
 const FEWEST: usize = 4;
 
 /// Whether the processor has the instructions and the system lets this process use them.
-pub(super) fn is_here() -> bool {
+pub(super) fn is_available() -> bool {
     static HERE: OnceLock<bool> = OnceLock::new();
-    *HERE.get_or_init(|| super::avx512::is_here() && has_tiles() && are_allowed())
+    *HERE.get_or_init(|| super::avx512::is_available() && has_tiles() && are_allowed())
 }
 
 /// Whether the processor has tiles of bytes, and the system keeps them when it changes threads.
@@ -90,7 +90,7 @@ struct Sums([[[f32; LANES]; 2]; STRIP]);
 /// As [`super::portable`].
 ///
 /// # Safety
-/// [`is_here`] has said yes.
+/// [`is_available`] has said yes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub(super) unsafe fn product(
     packed: &PackedMatrix,
@@ -107,7 +107,7 @@ pub(super) unsafe fn product(
     // SAFETY: the caller has asked whether there are tiles, and this is such a depth.
     unsafe { shape(depth) };
     let four = packed.number == Number::Int4;
-    let mut bytes: Lines<u8> = avec!([64] | 0; if four { 2 * bytes_of_group } else { 0 });
+    let mut bytes: CacheAligned<u8> = avec!([64] | 0; if four { 2 * bytes_of_group } else { 0 });
     let mut whole = [const { Whole([[[[0; LANES]; TILE]; 2]; 2]) }; TOGETHER];
     let mut sums = Sums([[[0.0; LANES]; 2]; STRIP]);
     for group in (0..outputs.div_ceil(LANES)).step_by(2) {

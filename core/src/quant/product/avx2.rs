@@ -19,7 +19,7 @@ const WIDE_TILE: usize = 4;
 const STEPS: usize = 8;
 
 /// Whether the processor has the instructions.
-pub(super) fn is_here() -> bool {
+pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 

@@ -8,7 +8,7 @@ use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write
 const TILE: usize = 6;
 
 /// Whether the processor has the instructions.
-pub(super) fn is_here() -> bool {
+pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vnni")

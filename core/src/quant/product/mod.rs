@@ -58,12 +58,12 @@ pub(super) fn quantize(from: &[f32], to: &mut [i8]) -> (f32, i32) {
 
 /// Activations or outputs of which at most so many are worked on before the next ones are: the second cache
 /// holds them. Every 16 outputs go through all of their rows.
-const HELD: usize = 96 * 1536;
+const L2_ELEMENTS: usize = 96 * 1536;
 
 /// Rows that a version's tiles divide.
 fn tiles() -> usize {
     #[cfg(target_arch = "x86_64")]
-    if amx::is_here() {
+    if amx::is_available() {
         return amx::STRIP;
     }
     12
@@ -73,13 +73,13 @@ fn tiles() -> usize {
 pub fn packed_instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
-        if amx::is_here() {
+        if amx::is_available() {
             return "AMX";
         }
-        if avx512::is_here() {
+        if avx512::is_available() {
             return "AVX-512 VNNI";
         }
-        if avx2::is_here() {
+        if avx2::is_available() {
             return "AVX2";
         }
     }
@@ -135,7 +135,7 @@ impl PackedMatrix {
             return Err(Error::invalid("the bias has another width than the outputs"));
         }
         let rows = x.len() / self.inputs;
-        let parts = (rows * self.inputs.max(self.outputs)).div_ceil(HELD).max(cores());
+        let parts = (rows * self.inputs.max(self.outputs)).div_ceil(L2_ELEMENTS).max(cores());
         let part = rows.div_ceil(parts).next_multiple_of(tiles());
         let multiply = |y: &mut [Unset]| {
             each_part(y, (part * self.outputs).max(1), |number, y| {
@@ -152,15 +152,15 @@ impl PackedMatrix {
     fn product_of_rows(&self, x: &Activations, bias: Option<&[f32]>, y: &mut [Unset]) {
         #[cfg(target_arch = "x86_64")]
         {
-            if amx::is_here() && amx::is_worth(self, y.len() / self.outputs) {
+            if amx::is_available() && amx::is_worth(self, y.len() / self.outputs) {
                 // SAFETY: both were asked.
                 return unsafe { amx::product(self, x, bias, y) };
             }
-            if avx512::is_here() {
+            if avx512::is_available() {
                 // SAFETY: the processor has what the function was compiled for.
                 return unsafe { avx512::product(self, x, bias, y) };
             }
-            if avx2::is_here() {
+            if avx2::is_available() {
                 // SAFETY: the processor has what the function was compiled for.
                 return unsafe { avx2::product(self, x, bias, y) };
             }
@@ -334,13 +334,13 @@ mod tests {
                     // SAFETY: it is asked first whether the processor has what a version needs.
                     made(rows * outputs, |y| unsafe { product(&packed, &x, bias, y) })
                 };
-                if amx::is_here() {
+                if amx::is_available() {
                     prop_assert_eq!(&made(amx::product), &expected);
                 }
-                if avx512::is_here() {
+                if avx512::is_available() {
                     prop_assert_eq!(&made(avx512::product), &expected);
                 }
-                if avx2::is_here() {
+                if avx2::is_available() {
                     prop_assert_eq!(&made(avx2::product), &expected);
                 }
             }

@@ -58,7 +58,7 @@ impl Header {
     /// # Errors
     /// No GGUF, of a version that is not read, cut short, or with entries that contradict each other.
     pub(super) fn read(reader: impl Read + Seek, length: u64) -> Result<Self> {
-        let mut source = Source { reader: BufReader::new(reader), left: length };
+        let mut source = LimitedReader { reader: BufReader::new(reader), left: length };
         let magic = source.take::<4>()?;
         if &magic != b"GGUF" {
             bail!("is not GGUF");
@@ -169,7 +169,7 @@ fn check_apart(tensors: &mut [TensorInfo]) -> Result<()> {
 }
 
 /// What is left to be read of a file.
-struct Source<R> {
+struct LimitedReader<R> {
     reader: BufReader<R>,
     left: u64,
 }
@@ -183,7 +183,7 @@ fn short(error: std::io::Error) -> Error {
     }
 }
 
-impl<R: Read + Seek> Source<R> {
+impl<R: Read + Seek> LimitedReader<R> {
     /// Whether so many bytes are left.
     fn has(&self, bytes: u64) -> Result<()> {
         if bytes <= self.left { Ok(()) } else { Err(short(ErrorKind::UnexpectedEof.into())) }

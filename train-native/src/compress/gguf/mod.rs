@@ -17,8 +17,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
-use kiln_core::checkpoint::{
-    Files, Folder, LoadOptions, ReadSeek, SelfTest, StoredTensor, load, read_architecture, save,
+use kiln_embed::checkpoint::{
+    Files, Folder, LoadOptions, ReadSeek, SelfTest, StoredTensor, load, read_embedder_config, save,
     write_tensors,
 };
 use serde::Serialize;
@@ -70,7 +70,7 @@ pub fn import_gguf(
     terminal: Terminal,
 ) -> Result<ImportedModel> {
     let label = file.display().to_string();
-    let config = read_architecture(base)?.config;
+    let config = read_embedder_config(base)?.config;
     let mut reader = crate::text::open(file)?;
     let length = reader.metadata().with_context(|| label.clone())?.len();
     let header = Header::read(&mut reader, length).with_context(|| label.clone())?;
@@ -91,7 +91,7 @@ pub fn import_gguf(
     for info in &header.tensors {
         let theirs = &info.name;
         if interrupt::asked() {
-            return Err(kiln_core::Error::Cancelled.into());
+            return Err(kiln_embed::Error::Cancelled.into());
         }
         bar.inc(1);
         let Some(name) = our_name(theirs, config.family.is_decoder()) else {
@@ -155,7 +155,7 @@ impl Folder for Overlay<'_> {
             return Ok(Some((Box::new(std::io::Cursor::new(self.weights.clone())), length)));
         }
         // An index and a manifest speak of the weights that are not looked at.
-        let hidden = path == kiln_core::checkpoint::MANIFEST || path.ends_with(".index.json");
+        let hidden = path == kiln_embed::checkpoint::MANIFEST || path.ends_with(".index.json");
         if hidden { Ok(None) } else { self.base.open(path) }
     }
 }

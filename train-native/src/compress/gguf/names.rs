@@ -1,6 +1,6 @@
 //! llama.cpp's names of architectures and tensors.
 
-use kiln_core::config::Family;
+use kiln_embed::config::Family;
 
 /// Whether llama.cpp's architecture is that of a family.
 pub(super) fn fits(architecture: &str, family: Family) -> bool {

@@ -1,9 +1,9 @@
 //! A tensor's numbers: taken over where we have the same, else unpacked and rounded.
 
 use anyhow::{Result, bail};
-use kiln_core::checkpoint::StoredTensor;
-use kiln_core::config::{Architecture, ModelConfig};
-use kiln_core::quant::{Quantized, Scheme};
+use kiln_embed::checkpoint::StoredTensor;
+use kiln_embed::config::{Architecture, ModelConfig};
+use kiln_embed::quant::{Quantized, Scheme};
 
 use super::blocks::Kind;
 use crate::compress::linear_algebra::weight_error;

@@ -113,7 +113,7 @@ impl Ranking {
         f64::from(self.hits(depth).any(|hit| hit))
     }
 
-    /// Precision at the number of relevant documents.
+    /// WeightPrecision at the number of relevant documents.
     pub fn r_precision(&self) -> f64 {
         match self.relevant() {
             0 => 0.0,

@@ -9,7 +9,7 @@ use super::{Evaluation, label_numbers, matrix, read_rows, split_of, text};
 use crate::eval::logistic::fit_predict;
 use crate::eval::metrics::{average_precision, classification_scores};
 use crate::eval::random::NumpyRandom;
-use crate::eval::source::Source;
+use crate::eval::source::TaskSource;
 use crate::eval::task::{Outcome, Parts, Task};
 use crate::text::TextFile;
 
@@ -37,13 +37,13 @@ pub(crate) fn read(files: &[TextFile]) -> Result<Vec<(String, String)>> {
 
 pub(super) fn evaluate(
     task: &Task,
-    source: &Source,
+    source: &TaskSource,
     evaluation: &Evaluation<'_>,
 ) -> Result<Outcome> {
     let (split, test_files) = split_of(task, source)?;
     let test = read(&test_files)?;
     let train_files = match source {
-        Source::File(_) => Vec::new(),
+        TaskSource::File(_) => Vec::new(),
         _ => source.split(&task.subset, "train")?,
     };
     let train = if train_files.is_empty() { Vec::new() } else { read(&train_files)? };

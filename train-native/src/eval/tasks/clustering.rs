@@ -13,7 +13,7 @@ use super::{Evaluation, label_numbers, matrix, read_rows, split_of, text, texts}
 use crate::eval::kmeans::mini_batch_kmeans;
 use crate::eval::metrics::{adjusted_mutual_information, v_measure};
 use crate::eval::random::PythonRandom;
-use crate::eval::source::Source;
+use crate::eval::source::TaskSource;
 use crate::eval::task::{Outcome, Parts, Task};
 
 /// mteb's seed.
@@ -32,7 +32,7 @@ enum Rows {
 
 pub(super) fn evaluate(
     task: &Task,
-    source: &Source,
+    source: &TaskSource,
     evaluation: &Evaluation<'_>,
 ) -> Result<Outcome> {
     let (split, files) = split_of(task, source)?;

@@ -10,8 +10,8 @@ mod summarization;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value};
 
-use super::encoder::Encoder;
-use super::source::Source;
+use super::encoder::TextEncoder;
+use super::source::TaskSource;
 use super::task::{Outcome, Task, TaskKind};
 use crate::search::normalize;
 use crate::terminal::Terminal;
@@ -26,7 +26,7 @@ pub(crate) const SPLITS: [&str; 3] = ["test", "dev", "validation"];
 /// What evaluates a task: the encoder, its prompts for queries and documents.
 pub struct Evaluation<'a> {
     /// The model.
-    pub encoder: &'a dyn Encoder,
+    pub encoder: &'a dyn TextEncoder,
     /// Prompts of queries (or only texts) and of documents.
     pub prompts: [String; 2],
     /// Changes a retrieval set before it is searched (the light set).
@@ -39,7 +39,7 @@ pub struct Evaluation<'a> {
 ///
 /// # Errors
 /// Data that is not what the kind needs, or that cannot be read.
-pub fn evaluate(task: &Task, source: &Source, evaluation: &Evaluation<'_>) -> Result<Outcome> {
+pub fn evaluate(task: &Task, source: &TaskSource, evaluation: &Evaluation<'_>) -> Result<Outcome> {
     match task.kind {
         TaskKind::Classification => classification::evaluate(task, source, evaluation),
         TaskKind::Clustering => clustering::evaluate(task, source, evaluation),
@@ -60,7 +60,7 @@ impl Evaluation<'_> {
 }
 
 /// The files of the task's split, and its name.
-pub(crate) fn split_of(task: &Task, source: &Source) -> Result<(String, Vec<TextFile>)> {
+pub(crate) fn split_of(task: &Task, source: &TaskSource) -> Result<(String, Vec<TextFile>)> {
     match &task.split {
         Some(split) => source.first_split(&task.subset, &[split]),
         None => source.first_split(&task.subset, &SPLITS),

@@ -7,12 +7,12 @@ use anyhow::{Result, bail};
 use super::sts::{FIRST, Likeness, SECOND, both_sides};
 use super::{Evaluation, number, read_rows, split_of, text};
 use crate::eval::metrics::pair_scores;
-use crate::eval::source::Source;
+use crate::eval::source::TaskSource;
 use crate::eval::task::{Outcome, Parts, Task};
 
 pub(super) fn evaluate(
     task: &Task,
-    source: &Source,
+    source: &TaskSource,
     evaluation: &Evaluation<'_>,
 ) -> Result<Outcome> {
     let (split, files) = split_of(task, source)?;

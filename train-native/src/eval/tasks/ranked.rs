@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context as _, Result, bail};
-use kiln_core::index::dot;
+use kiln_embed::index::dot;
 
 use super::{Evaluation, SPLITS, read_rows, split_of, text, texts};
 use crate::data::{BeirFiles, BeirFolder, StoreWriter, qrels_splits};
 use crate::embedding::BLOCK;
 use crate::eval::metrics::Ranking;
-use crate::eval::source::Source;
+use crate::eval::source::TaskSource;
 use crate::eval::task::{Outcome, Parts, Task, TaskKind};
 use crate::eval::top_k::ParallelTopK;
 use crate::search::normalize;
@@ -24,7 +24,7 @@ pub type RankedTask = BeirFolder;
 
 pub(super) fn evaluate(
     task: &Task,
-    source: &Source,
+    source: &TaskSource,
     evaluation: &Evaluation<'_>,
 ) -> Result<Outcome> {
     let (split, set) = read(task, source, evaluation.terminal)?;
@@ -54,8 +54,8 @@ pub(super) fn evaluate(
 }
 
 /// The data set, and the split that it is.
-fn read(task: &Task, source: &Source, terminal: Terminal) -> Result<(String, RankedTask)> {
-    if let Source::Folder(folder) = source
+fn read(task: &Task, source: &TaskSource, terminal: Terminal) -> Result<(String, RankedTask)> {
+    if let TaskSource::Folder(folder) = source
         && folder.join("qrels").is_dir()
     {
         let there = qrels_splits(folder);
@@ -70,7 +70,7 @@ fn read(task: &Task, source: &Source, terminal: Terminal) -> Result<(String, Ran
         };
         return Ok((split.clone(), BeirFolder::read(folder, &split, None, terminal)?));
     }
-    if let Source::Hub { .. } = source {
+    if let TaskSource::Hub { .. } = source {
         let split = task.split.as_deref().unwrap_or("test");
         // mteb's names of the parts: corpus, queries and default or qrels, after a subset's name.
         let part = |names: &[&str], splits: &[&str]| -> Result<Vec<TextFile>> {

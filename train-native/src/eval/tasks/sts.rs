@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::{Evaluation, number, read_rows, split_of, text};
 use crate::eval::metrics::{pearson, spearman};
-use crate::eval::source::Source;
+use crate::eval::source::TaskSource;
 use crate::eval::task::{Outcome, Parts, Task};
 
 /// Names of the two texts in the data sets that there are.
@@ -55,7 +55,7 @@ pub(super) fn both_sides(
 
 pub(super) fn evaluate(
     task: &Task,
-    source: &Source,
+    source: &TaskSource,
     evaluation: &Evaluation<'_>,
 ) -> Result<Outcome> {
     let (split, files) = split_of(task, source)?;

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use kiln_core::index::{cosine, dot};
+use kiln_embed::index::{cosine, dot};
 use serde_json::Value;
 
 use super::{Evaluation, read_rows, split_of, texts};
 use crate::eval::metrics::{pearson, spearman};
-use crate::eval::source::Source;
+use crate::eval::source::TaskSource;
 use crate::eval::task::{Outcome, Parts, Task};
 
 /// Human summaries, machine summaries, and people's scores of those.
@@ -17,7 +17,7 @@ type Document = (Vec<String>, Vec<String>, Vec<f64>);
 
 pub(super) fn evaluate(
     task: &Task,
-    source: &Source,
+    source: &TaskSource,
     evaluation: &Evaluation<'_>,
 ) -> Result<Outcome> {
     let (split, files) = split_of(task, source)?;

@@ -12,7 +12,7 @@ use self::precision::{IndexPrecision, WeightPrecision};
 use self::speed::Speed;
 use crate::kiln::{clear_cache, knows_webgpu};
 use crate::parts::{FileButton, megabytes};
-use crate::state::{BUNDLED, Model, Source, State};
+use crate::state::{BUNDLED, Model, ModelSource, State};
 
 /// What a model's weights can be computed with, and what the page calls it.
 const WEIGHTS: [(&str, &str); 4] =
@@ -68,7 +68,7 @@ fn Loaded() -> impl IntoView {
                         <button on:click=move |_| {
                             state.device.set("auto".into());
                             state.weights.set("kept".into());
-                            state.load_model(Source::address(BUNDLED));
+                            state.load_model(ModelSource::address(BUNDLED));
                         }>"Load kiln-mini"</button>
                     }
                         .into_any()
@@ -140,21 +140,21 @@ fn Load() -> impl IntoView {
         event.prevent_default();
         let address = address.get();
         if !address.trim().is_empty() {
-            state.load_model(Source::address(address.trim()));
+            state.load_model(ModelSource::address(address.trim()));
         }
     };
     let from_files = move |files: FileList| {
         let Some(first) = files.get(0) else { return };
         let several = files.length() > 1;
         let value = if several { Array::from(&files).into() } else { first.clone().into() };
-        state.load_model(Source { name: first.name(), value });
+        state.load_model(ModelSource { name: first.name(), value });
     };
     let from_folder = move |files: FileList| {
         let all = Array::from(&files);
         let path = js_sys::Reflect::get(&all.get(0), &"webkitRelativePath".into());
         let path = path.ok().and_then(|path| path.as_string()).unwrap_or_default();
         let name = path.split('/').next().unwrap_or("a folder").to_string();
-        state.load_model(Source { name, value: all.into() });
+        state.load_model(ModelSource { name, value: all.into() });
     };
     let forget = move |_| {
         spawn_local(async move {
@@ -170,7 +170,7 @@ fn Load() -> impl IntoView {
             <h2 id="load">"Another model"</h2>
             <p class="what">
                 "A .kiln file, or a folder with config.json, tokenizer.json and model.safetensors, as "
-                <code>"train-native export"</code>
+                <code>"kiln export"</code>
                 " and sentence-transformers write them. The passages are then indexed anew."
             </p>
             <form class="line" on:submit=load>
@@ -188,7 +188,7 @@ fn Load() -> impl IntoView {
             <div class="buttons">
                 <FileButton id="model-file" text="From a file" accept=".kiln" take=from_files />
                 <FileButton id="model-folder" text="From a folder" accept="" folder=true take=from_folder />
-                <button on:click=move |_| state.load_model(Source::address(BUNDLED))>"kiln-mini"</button>
+                <button on:click=move |_| state.load_model(ModelSource::address(BUNDLED))>"kiln-mini"</button>
                 <button on:click=forget>"Forget downloads"</button>
             </div>
         </section>

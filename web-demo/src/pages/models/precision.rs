@@ -81,7 +81,7 @@ pub(super) fn WeightPrecision() -> impl IntoView {
     };
     view! {
         <section aria-labelledby="weight-precision">
-            <h2 id="weight-precision">"Precision of the weights"</h2>
+            <h2 id="weight-precision">"WeightPrecision of the weights"</h2>
             <p class="what">
                 {format!("The same model with its weights rounded as it is loaded, and what that does to its vectors, to what is found among {SEARCHED} passages, and to the speed. Weights that its file keeps in fewer bits stay as they are. Choose above what the page computes with.")}
             </p>
@@ -195,7 +195,7 @@ pub(super) fn IndexPrecision() -> impl IntoView {
     let begin = move |()| run(state, at, lines, move || compare_indexes(state, at));
     view! {
         <section aria-labelledby="precision">
-            <h2 id="precision">"Precision of the index"</h2>
+            <h2 id="precision">"WeightPrecision of the index"</h2>
             <p class="what">
                 "How vectors are kept decides how much memory a collection takes, and what is found. Compared on the collection that is open, with its own titles as queries."
             </p>
@@ -219,7 +219,7 @@ pub(super) fn IndexPrecision() -> impl IntoView {
             </div>
             <Figures
                 columns=&[
-                    "Precision",
+                    "WeightPrecision",
                     "Bytes a vector",
                     "Of f32's ten best",
                     "Scores differ by",

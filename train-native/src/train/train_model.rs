@@ -3,12 +3,12 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor, module::linear};
-use kiln_core::embedder::EmbeddingModel;
-use kiln_core::kernels::{Kernels, TrainingBackend};
+use kiln_embed::embedder::EmbeddingModel;
+use kiln_embed::kernels::{Kernels, TrainingBackend};
 
 /// The parameters of a run.
 #[derive(Module, Debug)]
-pub struct Trainee<B: Backend> {
+pub struct TrainModel<B: Backend> {
     /// The embedding model.
     pub model: EmbeddingModel<B>,
     /// Language-model head `[vocab, hidden]` of its own, for reconstruction that is not tied.
@@ -18,7 +18,7 @@ pub struct Trainee<B: Backend> {
     pub projections: Vec<Param<Tensor<B, 2>>>,
 }
 
-impl<B: Kernels> Trainee<B> {
+impl<B: Kernels> TrainModel<B> {
     /// Logits `[rows, vocab]` of states `[rows, hidden]`.
     pub fn logits(&self, states: Tensor<B, 2>) -> Tensor<B, 2> {
         let table = match &self.lm_head {

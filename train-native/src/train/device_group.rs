@@ -12,17 +12,17 @@ use burn::tensor::{ElementConversion as _, Tensor, TensorPrimitive};
 use burn_collective::{
     CollectiveConfig, PeerId, ReduceOperation, all_reduce, finish_collective, register,
 };
-use kiln_core::kernels::TrainingBackend;
+use kiln_embed::kernels::TrainingBackend;
 
 /// This device among those that train together.
 #[derive(Debug)]
-pub struct Peers<B: AutodiffBackend> {
+pub struct DeviceGroup<B: AutodiffBackend> {
     rank: usize,
     world: usize,
     backend: std::marker::PhantomData<B>,
 }
 
-impl<B: TrainingBackend> Peers<B> {
+impl<B: TrainingBackend> DeviceGroup<B> {
     /// One device alone.
     pub fn single() -> Self {
         Self { rank: 0, world: 1, backend: std::marker::PhantomData }
@@ -42,12 +42,12 @@ impl<B: TrainingBackend> Peers<B> {
     }
 
     /// Whether there is no other device.
-    pub fn alone(&self) -> bool {
+    pub fn is_single(&self) -> bool {
         self.world == 1
     }
 
     /// Whether this device writes the files and talks to the user.
-    pub fn leads(&self) -> bool {
+    pub fn is_main(&self) -> bool {
         self.rank == 0
     }
 
@@ -64,7 +64,7 @@ impl<B: TrainingBackend> Peers<B> {
         &self,
         tensor: Tensor<B::InnerBackend, D>,
     ) -> Result<Tensor<B::InnerBackend, D>> {
-        if self.alone() {
+        if self.is_single() {
             return Ok(tensor);
         }
         let tensor = tensor.into_primitive().tensor();
@@ -79,7 +79,7 @@ impl<B: TrainingBackend> Peers<B> {
     /// # Errors
     /// A device that has gone away.
     pub fn sum_number(&self, number: f64, device: &B::Device) -> Result<f64> {
-        if self.alone() {
+        if self.is_single() {
             return Ok(number);
         }
         let sum = self.sum(Tensor::<B::InnerBackend, 1>::from_data([number as f32], device))?;
@@ -95,7 +95,7 @@ impl<B: TrainingBackend> Peers<B> {
         module: &M,
         mut grads: GradientsParams,
     ) -> Result<GradientsParams> {
-        if self.alone() {
+        if self.is_single() {
             return Ok(grads);
         }
         struct Flatten<'a, B: AutodiffBackend>(
@@ -142,7 +142,7 @@ impl<B: TrainingBackend> Peers<B> {
     }
 }
 
-impl<B: AutodiffBackend> Drop for Peers<B> {
+impl<B: AutodiffBackend> Drop for DeviceGroup<B> {
     fn drop(&mut self) {
         if self.world > 1 {
             // Nothing is left to do where the server is gone already.

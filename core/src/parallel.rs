@@ -43,7 +43,7 @@ mod tests {
         for length in [0, 1, 7, 8, 9] {
             let mut values = vec![0; length];
             each_part(&mut values, 4, |number, part| part.fill(number + 1));
-            let expected: Vec<usize> = (0..length).map(|at| at / 4 + 1).collect();
+            let expected: Vec<usize> = (0..length).map(|i| i / 4 + 1).collect();
             assert_eq!(values, expected);
         }
     }

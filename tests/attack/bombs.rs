@@ -193,8 +193,8 @@ fn projections_beyond_any_model() {
             "idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense",
         }),
     );
-    for (at, module) in list_of.iter_mut().enumerate() {
-        (module["idx"], module["name"]) = (at.into(), at.to_string().into());
+    for (i, module) in list_of.iter_mut().enumerate() {
+        (module["idx"], module["name"]) = (i.into(), i.to_string().into());
     }
     std::fs::write(&modules, list.to_string()).unwrap();
     let dense = model.join("2_Dense");
@@ -331,7 +331,7 @@ fn headers_that_lie() {
     long.set_len(200_000_000).unwrap();
     has(&refused(&folder, &model), &["its header has 100000000 bytes"]);
     let empty = entry("[0]", "[0,0]");
-    let many: Vec<String> = (0..1_000_000).map(|at| format!(r#""{at}":{empty}"#)).collect();
+    let many: Vec<String> = (0..1_000_000).map(|i| format!(r#""{i}":{empty}"#)).collect();
     has(&header(&format!("{{{}}}", many.join(",")), 0), &["its header has"]);
     let deep = "[".repeat(1_000_000);
     has(&header(&format!(r#"{{"w":{deep}"#), 0), &["corrupt safetensors header"]);

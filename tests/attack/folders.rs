@@ -163,8 +163,7 @@ fn a_mounted_folder_is_written_to() {
     assert!(first.contains(&"kiln.json".to_string()), "{first:?}");
     kiln(&args).arg("--overwrite").assert().success();
     assert_eq!(names(&disk.0), first);
-    let compare =
-        |at: &str| stdout(&mut kiln(&["similarity", "-q", "-m", at, "a river", "a ship"]));
+    let compare = |i: &str| stdout(&mut kiln(&["similarity", "-q", "-m", i, "a river", "a ship"]));
     assert_eq!(compare(&target), compare(&model));
     fs::write(disk.0.join("mine.txt"), "mine").unwrap();
     assert!(failure(kiln(&args).arg("--overwrite")).contains("mine.txt"));

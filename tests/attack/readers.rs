@@ -102,8 +102,8 @@ const CORPUS: [&str; 4] = ["a river", "a ship of iron", "granite walls", "a port
 /// A retrieval set of four documents and two queries, with more lines behind each file's own.
 fn beir(place: &Place, name: &str, more: [&str; 4]) -> String {
     let rows = |prefix: &str, texts: &[&str]| -> String {
-        let row = |(at, text): (usize, &&str)| {
-            format!("{}\n", json!({ "_id": format!("{prefix}{at}"), "text": text }))
+        let row = |(i, text): (usize, &&str)| {
+            format!("{}\n", json!({ "_id": format!("{prefix}{i}"), "text": text }))
         };
         texts.iter().enumerate().map(row).collect()
     };
@@ -382,13 +382,13 @@ fn a_vector_without_direction_is_no_hit() {
             place.write(name, kiln_embed::checkpoint::write_safetensors(&[tensor], &[]).unwrap())
         }
     };
-    for (name, at) in ends {
+    for (name, i) in ends {
         let index = write(name, &rows);
         let args = ["search", "--json", "--query", "a river", "--index", &index];
         stdout(&mut place.command(&args));
         for (value, word) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
             rows[20] = value;
-            has(&place.index_error(&write(name, &rows)), &[name, at, word]);
+            has(&place.index_error(&write(name, &rows)), &[name, i, word]);
             rows[20] = 0.5;
         }
         rows[16..32].fill(0.0);
@@ -425,13 +425,13 @@ fn modules_are_computed_in_the_order_of_their_list_or_refused() {
     let place = Place::new();
     let file = Path::new(&place.model).join("modules.json");
     let texts = place.folder.texts();
-    let module = |at: usize, kind: &str| {
+    let module = |i: usize, kind: &str| {
         let path = if kind == "Pooling" { "1_Pooling" } else { "" };
-        json!({ "idx": at, "name": at.to_string(), "path": path,
+        json!({ "idx": i, "name": i.to_string(), "path": path,
             "type": format!("sentence_transformers.models.{kind}") })
     };
     let list = |kinds: &[&str]| -> Value {
-        kinds.iter().enumerate().map(|(at, kind)| module(at, kind)).collect()
+        kinds.iter().enumerate().map(|(i, kind)| module(i, kind)).collect()
     };
     let write = |list: Value| std::fs::write(&file, list.to_string()).unwrap();
     write(list(&["Transformer", "Pooling", "Normalize"]));

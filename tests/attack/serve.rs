@@ -124,7 +124,7 @@ fn read(stream: &mut TcpStream) -> Option<Answer> {
 
 /// A body that asks for the vectors of so many short texts.
 fn many(count: usize) -> Vec<u8> {
-    let texts: Vec<String> = (0..count).map(|at| format!("{at} ships on the river {at}")).collect();
+    let texts: Vec<String> = (0..count).map(|i| format!("{i} ships on the river {i}")).collect();
     json!({ "inputs": texts }).to_string().into_bytes()
 }
 
@@ -220,7 +220,7 @@ fn heads_without_end_garbage_and_other_protocols_are_cut_off() {
     }
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let noise: Vec<u8> =
-        (0..50_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        (0..50_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let smuggled = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcde";
     for bytes in [
         &preface[..],
@@ -390,7 +390,7 @@ fn bodies_that_are_no_requests_cost_their_size_and_one_line() {
     };
     let nested = format!("{{\"x\": {}", "[".repeat(1_000_000)).into_bytes();
     let objects = format!("{{\"input\": {}", "{\"a\":".repeat(1_000_000)).into_bytes();
-    let keys: String = (0..300_000).map(|at| format!("\"k{at}\":[],")).collect();
+    let keys: String = (0..300_000).map(|i| format!("\"k{i}\":[],")).collect();
     let keys = format!("{{{keys}\"input\": \"a\"}}").into_bytes();
     let variant = format!("{{\"input\": \"a\", \"encoding_format\": \"{}\"}}", "\u{1b}".repeat(99));
     let prompt = format!("{{\"input\": \"a\", \"prompt_name\": \"{}\"}}", "é".repeat(1_000_000));

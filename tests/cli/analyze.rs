@@ -85,7 +85,7 @@ fn a_latent_model_is_drawn_from_all_sides() {
     }
     let layers = data(&folder, "layers");
     assert_eq!(layers["layers"].as_array().unwrap().len(), 3);
-    assert!((0..3).all(|at| (layers["spearman"][at][at].as_f64().unwrap() - 1.0).abs() < 1e-9));
+    assert!((0..3).all(|i| (layers["spearman"][i][i].as_f64().unwrap() - 1.0).abs() < 1e-9));
     assert_eq!(data(&folder, "layer-scores")["layers"].as_array().unwrap().len(), 3);
     assert_eq!(data(&folder, "t-sne")["points"].as_array().unwrap().len(), 60);
     assert_eq!(data(&folder, "similarity")["levels"].as_array().unwrap().len(), 5);
@@ -137,7 +137,7 @@ fn degenerate_texts_are_no_failure() {
         let folder = Folder::new();
         let row = |word: &str| format!("{{\"text\":\"a {word}\",\"label\":\"{word}\"}}\n");
         let same: String =
-            (0..rows).map(|at| row(if at % 2 == 0 { "river" } else { other })).collect();
+            (0..rows).map(|i| row(if i % 2 == 0 { "river" } else { other })).collect();
         let labelled = folder.write("same.jsonl", same);
         let found = run(&folder, "{ mode = 'mean' }", &["--labelled", &labelled]);
         let pictures = found["pictures"].as_array().unwrap().len();

@@ -74,8 +74,8 @@ fn a_header_that_promises_a_terabyte() {
 fn nan_in_the_weights() {
     let error = spoiled(|model| {
         edit(&model.join("model.safetensors"), |mut b| {
-            let at = b.len() - 4;
-            b[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+            let i = b.len() - 4;
+            b[i..].copy_from_slice(&f32::NAN.to_le_bytes());
             b
         })
     });

@@ -35,8 +35,8 @@ fn every_input_format_gives_the_same_vectors() {
         folder.write("t.tsv", format!("n\ttext\n{}", lines(|text| format!("1\t{text}")))),
     ];
     let mut all = Vec::new();
-    for (at, input) in inputs.iter().enumerate() {
-        let out = folder.arg(&format!("out{at}.npy"));
+    for (i, input) in inputs.iter().enumerate() {
+        let out = folder.arg(&format!("out{i}.npy"));
         let summary = stdout(&mut kiln(&[
             "embed", "--json", "--model", &model, "--input", input, "--output", &out,
         ]));

@@ -27,7 +27,7 @@ fn json(command: &mut assert_cmd::Command) -> Value {
 /// Many texts, for calibration.
 fn calibration(folder: &Folder) -> String {
     let lines: Vec<String> =
-        (0..40).map(|at| format!("{} and {}", TEXTS[at % 6], TEXTS[(at * 5 + 1) % 6])).collect();
+        (0..40).map(|i| format!("{} and {}", TEXTS[i % 6], TEXTS[(i * 5 + 1) % 6])).collect();
     folder.write("calibration.txt", lines.join("\n"))
 }
 
@@ -176,15 +176,15 @@ fn damage_is_found_before_a_vector_is_made() {
     let fails = |model: &str| failure(&mut kiln(&["similarity", "-m", model, "a", "b"]));
 
     // One bit of the file's every part.
-    for at in (0..whole.len()).step_by(whole.len() / 23) {
+    for i in (0..whole.len()).step_by(whole.len() / 23) {
         let mut changed = whole.clone();
-        changed[at] ^= 4;
+        changed[i] ^= 4;
         std::fs::write(&file, &changed).unwrap();
         let output = kiln(&["similarity", "-m", &file, "a", "b"]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         // Only a bit in the space between two files may go unnoticed.
-        let between = output.status.success() && whole[at] == 0;
-        assert!(between || said.starts_with("error: "), "byte {at}: {said}");
+        let between = output.status.success() && whole[i] == 0;
+        assert!(between || said.starts_with("error: "), "byte {i}: {said}");
     }
     std::fs::write(&file, &whole[..whole.len() - 9]).unwrap();
     let error = fails(&file);
@@ -391,7 +391,7 @@ fn students_learn_from_a_teacher() {
         assert_eq!(vectors[0].len(), 16);
     }
     // Few steps embed the texts whose turn comes alone, and learn the same.
-    let lines: Vec<String> = (0..12_000).map(|at| format!("{at} {}", TEXTS[at % 6])).collect();
+    let lines: Vec<String> = (0..12_000).map(|i| format!("{i} {}", TEXTS[i % 6])).collect();
     let many = folder.write("many.txt", lines.join("\n"));
     let learn = |cache: &str, out: &str, steps: &str, batch: &str| {
         let out = folder.arg(out);

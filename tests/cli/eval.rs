@@ -167,17 +167,17 @@ fn rounded_weights_and_the_light_set_print_their_gap() {
         "Own-retrieval,Own-sts",
     ];
     let full = json(&stdout(&mut eval(&folder, &args)));
-    let score = |found: &Value, at: usize| found["tasks"][at]["main_score"].as_f64().unwrap();
+    let score = |found: &Value, i: usize| found["tasks"][i]["main_score"].as_f64().unwrap();
     for (more, changed) in
         [(["--weights", "int4"], [true, true]), (["--light", &model], [true, false])]
     {
         let found = json(&stdout(eval(&folder, &args).args(more)));
         let rows = found["gaps"].as_array().unwrap();
         assert_eq!(rows.len(), 2, "{found}");
-        for at in 0..2 {
-            let gap = score(&found, at) - score(&full, at);
-            assert_eq!(gap != 0.0, changed[at], "{more:?} {found}");
-            assert!((rows[at]["gap"].as_f64().unwrap() - gap).abs() < 1e-12, "{found}");
+        for i in 0..2 {
+            let gap = score(&found, i) - score(&full, i);
+            assert_eq!(gap != 0.0, changed[i], "{more:?} {found}");
+            assert!((rows[i]["gap"].as_f64().unwrap() - gap).abs() < 1e-12, "{found}");
         }
     }
 }
@@ -188,11 +188,11 @@ fn a_comparison_tests_types_and_tasks() {
     let (data, _) = write_tasks(&folder);
     // Five tasks: each leaves out other pairs.
     let all = std::fs::read_to_string(folder.path("data/sts/test.jsonl")).unwrap();
-    let task = |at: usize| {
-        let kept = all.lines().enumerate().filter(|(row, _)| row % 5 != at);
+    let task = |i: usize| {
+        let kept = all.lines().enumerate().filter(|(row, _)| row % 5 != i);
         let rows: String = kept.map(|(_, line)| format!("{line}\n")).collect();
-        folder.write(&format!("data/s{at}.jsonl"), rows);
-        format!("[[task]]\nname = \"S{at}\"\nkind = \"sts\"\npath = \"s{at}.jsonl\"\n")
+        folder.write(&format!("data/s{i}.jsonl"), rows);
+        format!("[[task]]\nname = \"S{i}\"\nkind = \"sts\"\npath = \"s{i}.jsonl\"\n")
     };
     let suite = |count: usize| {
         let tasks: String = (0..count).map(task).collect();
@@ -290,10 +290,10 @@ fn data_sets_come_from_the_hub_as_parquet() {
     ])
     .unwrap();
     let half = batch.num_rows() / 2;
-    for (at, part) in
+    for (i, part) in
         [batch.slice(0, half), batch.slice(half, batch.num_rows() - half)].iter().enumerate()
     {
-        let file = std::fs::File::create(repo.join(format!("data/test-0000{at}-of-00002.parquet")))
+        let file = std::fs::File::create(repo.join(format!("data/test-0000{i}-of-00002.parquet")))
             .unwrap();
         let mut writer = ArrowWriter::try_new(file, part.schema(), None).unwrap();
         writer.write(part).unwrap();
@@ -341,8 +341,8 @@ fn data_sets_come_from_the_hub_as_parquet() {
         part("queries", "queries", "questions.jsonl")
     );
     std::fs::write(repo.join("README.md"), card).unwrap();
-    let retrieval = |at: &str| {
-        let mut command = eval(&folder, &["-m", &model, "--task", "retrieval", "--data", at]);
+    let retrieval = |i: &str| {
+        let mut command = eval(&folder, &["-m", &model, "--task", "retrieval", "--data", i]);
         command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.path("cache"));
         json(&stdout(&mut command))["scores"].clone()
     };
@@ -396,17 +396,17 @@ fn bad_input_is_named() {
         let text = format!("query-id\tcorpus-id\tscore\n{line}\n");
         std::fs::write(beir.join("qrels/test.tsv"), text).unwrap();
     };
-    let at = beir.display().to_string();
+    let i = beir.display().to_string();
     judged("q\tother\t1");
-    let error = run(&["--task", "retrieval", "--data", &at]);
+    let error = run(&["--task", "retrieval", "--data", &i]);
     assert!(error.contains("test.tsv") && error.contains("no judgement"), "{error}");
     judged("q\td\thigh");
-    let error = run(&["--task", "retrieval", "--data", &at]);
+    let error = run(&["--task", "retrieval", "--data", &i]);
     assert!(error.contains("test.tsv:") && error.contains("high"), "{error}");
     judged("q\td\t1");
     std::fs::write(beir.join("top_ranked.jsonl"), "{\"query-id\":\"q\",\"corpus-ids\":[\"x\"]}\n")
         .unwrap();
-    let error = run(&["--task", "reranking", "--data", &at]);
+    let error = run(&["--task", "reranking", "--data", &i]);
     assert!(error.contains("top_ranked.jsonl:1") && error.contains("\"x\""), "{error}");
     let one = "{\"text\":\"a\",\"label\":\"x\"}\n{\"text\":\"b\",\"label\":\"x\"}\n";
     let error = run(&["--task", "classification", "--data", &write("c.jsonl", one)]);
@@ -439,7 +439,7 @@ fn recall_falls_with_what_is_left_out() {
     assert_eq!(lines.len(), 16);
     assert_eq!((&lines[0]["dimensions"], &lines[0]["bytes"]), (&16.into(), &64.into()));
     assert_eq!(lines[0]["recall"], 1.0);
-    let recall = |at: usize| lines[at]["recall"].as_f64().unwrap();
+    let recall = |i: usize| lines[i]["recall"].as_f64().unwrap();
     assert!(recall(1) > recall(2) && recall(0) > recall(12), "{lines:?}");
     assert!(lines.iter().all(|line| line["ndcg_at_10"].is_number()));
     // Plain files have no judgements.

@@ -112,8 +112,8 @@ fn a_model_goes_to_the_hub_and_comes_back() {
     assert!(!folder.path("hub/someone").exists());
     let url = stdout(&mut push(&[&model, id], "hf_writer"));
     assert!(url.contains("someone/pushed"), "{url}");
-    let compare = |at: &str| {
-        let mut command = kiln(&["--quiet", "similarity", "--json", "-m", at, "a river", "a ship"]);
+    let compare = |i: &str| {
+        let mut command = kiln(&["--quiet", "similarity", "--json", "-m", i, "a river", "a ship"]);
         command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.arg("cache"));
         stdout(&mut command)
     };

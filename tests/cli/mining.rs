@@ -162,14 +162,14 @@ fn granularity_tells_graded_negatives_from_others() {
     let queries = texts.iter().map(|row| row["query"].as_str().unwrap()).collect();
     let queries = vectors("queries", queries, &["--prompt-name", "query"]);
     let mut means = Vec::new();
-    for (at, level) in levels.iter().enumerate() {
-        let of = |row: &Value| match at {
+    for (i, level) in levels.iter().enumerate() {
+        let of = |row: &Value| match i {
             0 => row["positive"].clone(),
-            _ => row["negatives"][at - 1].clone(),
+            _ => row["negatives"][i - 1].clone(),
         };
         let documents: Vec<Value> = texts.iter().map(of).collect();
         let documents = documents.iter().map(|text| text.as_str().unwrap()).collect();
-        let documents = vectors(&format!("level{at}"), documents, &[]);
+        let documents = vectors(&format!("level{i}"), documents, &[]);
         let dot = |(a, b): (&Vec<f64>, &Vec<f64>)| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
         let mean = queries.iter().zip(&documents).map(dot).sum::<f64>() / 2.0;
         assert!((level["mean"].as_f64().unwrap() - mean).abs() < 1e-5, "{level}: {mean}");

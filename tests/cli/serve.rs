@@ -166,7 +166,7 @@ fn what_was_accepted_is_answered_after_the_signal_to_end() {
     let model = folder.model("{ mode = 'mean' }").display().to_string();
     let mut server = Server::start(&model, &[]);
     let url = server.url.clone();
-    let texts: Vec<String> = (0..2000).map(|at| format!("{at} ships on the river {at}")).collect();
+    let texts: Vec<String> = (0..2000).map(|i| format!("{i} ships on the river {i}")).collect();
     let sent = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -191,7 +191,7 @@ fn a_request_that_takes_too_long_is_given_up() {
     let server = Server::start(&model, &["--timeout", "1"]);
     // More than a second's work anywhere.
     let texts: Vec<String> =
-        (0..1500).map(|at| format!("{at} ships on the river ").repeat(40)).collect();
+        (0..1500).map(|i| format!("{i} ships on the river ").repeat(40)).collect();
     let (status, body) = server.post("/embed", json!({ "inputs": texts }));
     assert_eq!((status, &body["error_type"]), (503, &"timeout".into()), "{body}");
     assert_eq!(server.ask("/health", None, None).0, 200);

@@ -49,13 +49,13 @@ pub(crate) fn write_tasks(folder: &Folder) -> (String, String) {
     let near = |row: usize| {
         (1..count)
             .map(|step| (row + step) % count)
-            .find(|&at| set.kinds[at] == set.kinds[row])
+            .find(|&i| set.kinds[i] == set.kinds[row])
             .unwrap()
     };
     let far = |row: usize| {
         (1..count)
             .map(|step| (row + step) % count)
-            .find(|&at| set.kinds[at] != set.kinds[row])
+            .find(|&i| set.kinds[i] != set.kinds[row])
             .unwrap()
     };
     let pair = |row: usize, passage: usize, name: &str, value: f64| json!({ "sentence1": set.queries[row], "sentence2": set.corpus[passage], name: value });

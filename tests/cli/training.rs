@@ -343,8 +343,8 @@ print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag 
     let expected = losses(&folder.path("out"));
     let curve: Vec<(usize, f64)> = serde_json::from_value(found["train/loss"].clone()).unwrap();
     assert_eq!(curve.len(), expected.len());
-    for (at, ((step, value), loss)) in curve.iter().zip(&expected).enumerate() {
-        assert_eq!(*step, at + 1);
+    for (i, ((step, value), loss)) in curve.iter().zip(&expected).enumerate() {
+        assert_eq!(*step, i + 1);
         assert!((value - loss).abs() < 1e-5, "{value} {loss}");
     }
     assert_eq!(found["eval/pairs"].as_array().unwrap().len(), 3 + 1 + 1);

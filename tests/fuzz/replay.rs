@@ -40,7 +40,7 @@ fn seeds() {
     let files = &model().0;
     let file = |name: &str| files[name].to_vec();
     // Behind a byte that says which of several files it is.
-    let nth = |at: u8, bytes: &[u8]| [&[at], bytes].concat();
+    let nth = |i: u8, bytes: &[u8]| [&[i], bytes].concat();
 
     let mut whole = model_file();
     write("kiln_file", "model", &whole);
@@ -89,8 +89,8 @@ fn seeds() {
             br#"{"prompts": {"query": "find:"}, "default_prompt_name": "query"}"#.to_vec(),
         ),
     ];
-    for (at, case, bytes) in optional {
-        write("tokenizer_config", case, &nth(at, &bytes));
+    for (i, case, bytes) in optional {
+        write("tokenizer_config", case, &nth(i, &bytes));
     }
     write("modules", "list", &nth(0, &file("modules.json")));
     write("modules", "pooling", &nth(1, &file("1_Pooling/config.json")));

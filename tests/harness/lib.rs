@@ -52,10 +52,10 @@ pub fn relative_error(found: &[f32], expected: &[f32], width: usize, keep: &[boo
     let (mut error, mut largest) = (0.0f32, 0.0f32);
     for (row, keep) in keep.iter().enumerate() {
         if *keep {
-            for at in row * width..(row + 1) * width {
-                assert!(found[at].is_finite(), "value {at} is {}", found[at]);
-                error = error.max((found[at] - expected[at]).abs());
-                largest = largest.max(expected[at].abs());
+            for i in row * width..(row + 1) * width {
+                assert!(found[i].is_finite(), "value {i} is {}", found[i]);
+                error = error.max((found[i] - expected[i]).abs());
+                largest = largest.max(expected[i].abs());
             }
         }
     }

@@ -42,7 +42,7 @@ fn tokenizer(padding_side: PaddingSide) -> Tokenizer {
 fn texts() -> Vec<String> {
     let lengths = [3, 1, 9, 120, 17, 0, 33, 64, 2, 5, 31, 70, 9, 15, 16, 47];
     let words = |(text, length): (usize, usize)| {
-        let word = |at: usize| format!("w{}", (at * at + 7 * at + 13 * text) % WORDS);
+        let word = |i: usize| format!("w{}", (i * i + 7 * i + 13 * text) % WORDS);
         (0..length).map(word).collect::<Vec<_>>().join(" ")
     };
     lengths.into_iter().enumerate().map(words).collect()

@@ -82,9 +82,9 @@ fn shards_and_half_precision_give_the_same_model() {
         tensors.clone().into_iter().skip(half).collect(),
     ];
     let names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
-    let shard = |at: usize| names[usize::from(at >= half)];
+    let shard = |i: usize| names[usize::from(i >= half)];
     let map: BTreeMap<&String, &str> =
-        tensors.keys().enumerate().map(|(at, name)| (name, shard(at))).collect();
+        tensors.keys().enumerate().map(|(i, name)| (name, shard(i))).collect();
     let index = serde_json::json!({"metadata": {}, "weight_map": map}).to_string();
     let mut files: BTreeMap<String, _> = names
         .iter()

@@ -57,7 +57,7 @@ const SHAPES: [(usize, usize, &[usize], Option<usize>); 9] = [
 
 fn packed_products<B: Kernels>(device: B::Device) {
     for number in [Number::Int8, Number::Int4] {
-        for (at, (rows, inputs, parts, block)) in SHAPES.into_iter().enumerate() {
+        for (i, (rows, inputs, parts, block)) in SHAPES.into_iter().enumerate() {
             // Ordinary, tiny and huge; numbers below the normal ones may become zero.
             for (size_of_x, size_of_w) in [(1.0, 1.0), (1e-30, 1e-3), (1e30, 1e3), (1e-39, 1.0)] {
                 let parts: Vec<Quantized> = parts
@@ -72,12 +72,12 @@ fn packed_products<B: Kernels>(device: B::Device) {
                     drawn(outputs, 5).iter().map(|value| value * size_of_x * size_of_w).collect();
                 let packed = PackedWeight::<B>::new(&parts, &device).unwrap();
                 // With a bias and without, in turn: each is another shader, and takes its time.
-                let bias = ((at + number.bits() / 4) % 2 == 0).then_some(&bias);
+                let bias = ((i + number.bits() / 4) % 2 == 0).then_some(&bias);
                 let tensor = || bias.map(|bias| floats::<B, 1>(bias, [outputs], &device));
                 let found = read(packed.linear(floats(&x, [rows, inputs], &device), tensor()));
                 assert_eq!(found.len(), rows * outputs);
-                for (at, &found) in found.iter().enumerate() {
-                    let (row, output) = (at / outputs, at % outputs);
+                for (i, &found) in found.iter().enumerate() {
+                    let (row, output) = (i / outputs, i % outputs);
                     let of_bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
                     let terms = x[row * inputs..][..inputs]
                         .iter()
@@ -100,8 +100,8 @@ fn packed_products<B: Kernels>(device: B::Device) {
                     close(y, f64::from(packed), size, || format!("full {rows}x{inputs}x{outputs}"));
                 }
                 let unpacked: Vec<f32> = read(full);
-                for (at, &found) in unpacked.iter().enumerate() {
-                    assert_eq!(found, weights[at % outputs * inputs + at / outputs]);
+                for (i, &found) in unpacked.iter().enumerate() {
+                    assert_eq!(found, weights[i % outputs * inputs + i / outputs]);
                 }
             }
         }
@@ -127,17 +127,13 @@ fn packed_tables<B: Kernels>(device: B::Device) {
             let table = quantized([rows, width], number, block, 0.3);
             let values = table.values();
             let packed = PackedTable::<B>::new(&table, &device).unwrap();
-            let ids: Vec<i32> = (0..3 * 7).map(|at| (at * 31 % rows) as i32).collect();
+            let ids: Vec<i32> = (0..3 * 7).map(|i| (i * 31 % rows) as i32).collect();
             let tensor =
                 Tensor::<B, 2, Int>::from_data(TensorData::new(ids.clone(), [3, 7]), &device);
             let found = read(packed.rows(tensor));
-            for (at, id) in ids.iter().enumerate() {
+            for (i, id) in ids.iter().enumerate() {
                 let expected = &values[*id as usize * width..][..width];
-                assert_eq!(
-                    &found[at * width..][..width],
-                    expected,
-                    "{number:?} {block:?} row {id}"
-                );
+                assert_eq!(&found[i * width..][..width], expected, "{number:?} {block:?} row {id}");
             }
             assert_eq!(read(packed.table()), values);
         }
@@ -161,7 +157,7 @@ fn attention<B: Kernels>(device: B::Device) {
         let qkv: Vec<f32> = drawn(batch * seq * row, 11).iter().map(|value| value * 3.0).collect();
         // A query sees itself, and some of the others.
         let hidden: Vec<bool> = (0..batch * seq * seq)
-            .map(|at| (at / seq % seq) != at % seq && at * 7919 % 5 < 2)
+            .map(|i| (i / seq % seq) != i % seq && i * 7919 % 5 < 2)
             .collect();
         let angles: Vec<f32> = drawn(seq * width, 13).iter().map(|value| value * 3.0).collect();
         for masked in [false, true] {
@@ -184,20 +180,20 @@ fn attention<B: Kernels>(device: B::Device) {
             assert_eq!(found.len(), batch * seq * queries * width);
             for text in 0..batch {
                 for head in 0..queries {
-                    let number = |token: usize, part: usize, at: usize| {
-                        f64::from(qkv[(text * seq + token) * row + part * width + at])
+                    let number = |token: usize, part: usize, i: usize| {
+                        f64::from(qkv[(text * seq + token) * row + part * width + i])
                     };
-                    let rotated = |token: usize, part: usize, at: usize| {
+                    let rotated = |token: usize, part: usize, i: usize| {
                         if !turned {
-                            return number(token, part, at);
+                            return number(token, part, i);
                         }
                         let half = width / 2;
-                        let other = match at < half {
-                            true => -number(token, part, at + half),
-                            false => number(token, part, at - half),
+                        let other = match i < half {
+                            true => -number(token, part, i + half),
+                            false => number(token, part, i - half),
                         };
-                        let angle = angles[token * width + at];
-                        number(token, part, at) * f64::from(angle.cos())
+                        let angle = angles[token * width + i];
+                        number(token, part, i) * f64::from(angle.cos())
                             + other * f64::from(angle.sin())
                     };
                     let of_keys = queries + head / (queries / keys);
@@ -208,17 +204,17 @@ fn attention<B: Kernels>(device: B::Device) {
                                     return 0.0;
                                 }
                                 let product: f64 = (0..width)
-                                    .map(|at| rotated(query, head, at) * rotated(key, of_keys, at))
+                                    .map(|i| rotated(query, head, i) * rotated(key, of_keys, i))
                                     .sum();
                                 (product / (width as f64).sqrt()).exp()
                             })
                             .collect();
                         let total: f64 = weights.iter().sum();
-                        for at in 0..width {
+                        for i in 0..width {
                             let exact: f64 = (0..seq)
-                                .map(|key| weights[key] / total * number(key, of_keys + keys, at))
+                                .map(|key| weights[key] / total * number(key, of_keys + keys, i))
                                 .sum();
-                            let place = ((text * seq + query) * queries + head) * width + at;
+                            let place = ((text * seq + query) * queries + head) * width + i;
                             close(found[place], exact, 10.0, || {
                                 format!(
                                     "{heads:?} seq {seq} masked {masked} rotary {turned}: query {query} head {head}"
@@ -247,14 +243,13 @@ fn norms_and_activations<B: Kernels>(device: B::Device) {
         let found = read(B::add_and_norm(left.clone(), right.clone(), &norm, 1e-5));
         for row in 0..batch * seq {
             let sum =
-                |at: usize| f64::from(x[row * width + at]) + f64::from(residual[row * width + at]);
+                |i: usize| f64::from(x[row * width + i]) + f64::from(residual[row * width + i]);
             let mean = (0..width).map(sum).sum::<f64>() / width as f64;
-            let variance =
-                (0..width).map(|at| (sum(at) - mean).powi(2)).sum::<f64>() / width as f64;
-            for at in 0..width {
-                let normed = (sum(at) - mean) / (variance + 1e-5).sqrt();
-                let exact = normed * f64::from(gamma[at]) + f64::from(beta[at]);
-                close(found[row * width + at], exact, 3.0, || format!("{shape:?} [{row}, {at}]"));
+            let variance = (0..width).map(|i| (sum(i) - mean).powi(2)).sum::<f64>() / width as f64;
+            for i in 0..width {
+                let normed = (sum(i) - mean) / (variance + 1e-5).sqrt();
+                let exact = normed * f64::from(gamma[i]) + f64::from(beta[i]);
+                close(found[row * width + i], exact, 3.0, || format!("{shape:?} [{row}, {i}]"));
             }
         }
         let mut norm = RmsNormConfig::new(width).with_epsilon(1e-5).init::<B>(&device);
@@ -262,11 +257,9 @@ fn norms_and_activations<B: Kernels>(device: B::Device) {
         let found = read(B::rms_norm(left.clone(), &norm));
         for (row, x) in x.chunks(width).enumerate() {
             let mean = x.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / width as f64;
-            for (at, value) in x.iter().enumerate() {
-                let exact = f64::from(*value) / (mean + 1e-5).sqrt() * f64::from(gamma[at]);
-                close(found[row * width + at], exact, 1.0, || {
-                    format!("rms {shape:?} [{row}, {at}]")
-                });
+            for (i, value) in x.iter().enumerate() {
+                let exact = f64::from(*value) / (mean + 1e-5).sqrt() * f64::from(gamma[i]);
+                close(found[row * width + i], exact, 1.0, || format!("rms {shape:?} [{row}, {i}]"));
             }
         }
         let found = read(B::silu_product(left.clone(), right));
@@ -274,7 +267,7 @@ fn norms_and_activations<B: Kernels>(device: B::Device) {
             let (gate, up) = (f64::from(*gate), f64::from(*up));
             close(found, gate / (1.0 + (-gate).exp()) * up, 5.0, || format!("silu({gate}) {up}"));
         }
-        let far: Vec<f32> = (0..count).map(|at| (at as f32 - count as f32 / 2.0) * 7.0).collect();
+        let far: Vec<f32> = (0..count).map(|i| (i as f32 - count as f32 / 2.0) * 7.0).collect();
         let ones = floats::<B, 3>(&vec![1.0; count], shape, &device);
         let found = read(B::silu_product(floats(&far, shape, &device), ones));
         for (gate, found) in far.iter().zip(found) {
@@ -293,7 +286,7 @@ fn normal_below(x: f64) -> f64 {
     let density = |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
     let (steps, width) = (2_000, x / 2_000.0);
     let inner: f64 =
-        (1..steps).map(|at| density(at as f64 * width) * if at % 2 == 1 { 4.0 } else { 2.0 }).sum();
+        (1..steps).map(|i| density(i as f64 * width) * if i % 2 == 1 { 4.0 } else { 2.0 }).sum();
     0.5 + (density(0.0) + inner + density(x)) * width / 3.0
 }
 

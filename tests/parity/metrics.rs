@@ -32,10 +32,10 @@ fn same(ours: f64, theirs: &Value, what: &str) {
 
 #[test]
 fn correlations_are_scipys() {
-    for (at, case) in fixture()["correlations"].as_array().unwrap().iter().enumerate() {
+    for (i, case) in fixture()["correlations"].as_array().unwrap().iter().enumerate() {
         let (a, b): (Vec<f64>, Vec<f64>) = (get(case, "a"), get(case, "b"));
-        same(pearson(&a, &b), &case["pearson"], &format!("pearson {at}"));
-        same(spearman(&a, &b), &case["spearman"], &format!("spearman {at}"));
+        same(pearson(&a, &b), &case["pearson"], &format!("pearson {i}"));
+        same(spearman(&a, &b), &case["spearman"], &format!("spearman {i}"));
     }
 }
 
@@ -54,23 +54,23 @@ fn classification_scores_are_scikit_learns() {
 
 #[test]
 fn pair_scores_are_mtebs() {
-    for (at, case) in fixture()["pairs"].as_array().unwrap().iter().enumerate() {
+    for (i, case) in fixture()["pairs"].as_array().unwrap().iter().enumerate() {
         let labels: Vec<bool> =
             get::<Vec<u8>>(case, "labels").iter().map(|&one| one == 1).collect();
         let ours = pair_scores(&get::<Vec<f64>>(case, "scores"), &labels);
         for (name, expected) in case["expected"].as_object().unwrap() {
-            same(ours[name.as_str()], expected, &format!("{name} of case {at}"));
+            same(ours[name.as_str()], expected, &format!("{name} of case {i}"));
         }
     }
 }
 
 #[test]
 fn clustering_scores_are_scikit_learns() {
-    for (at, case) in fixture()["clusterings"].as_array().unwrap().iter().enumerate() {
+    for (i, case) in fixture()["clusterings"].as_array().unwrap().iter().enumerate() {
         let (labels, clusters): (Vec<usize>, Vec<usize>) =
             (get(case, "labels"), get(case, "clusters"));
-        same(v_measure(&labels, &clusters), &case["v_measure"], &format!("v-measure {at}"));
-        same(adjusted_mutual_information(&labels, &clusters), &case["ami"], &format!("ami {at}"));
+        same(v_measure(&labels, &clusters), &case["v_measure"], &format!("v-measure {i}"));
+        same(adjusted_mutual_information(&labels, &clusters), &case["ami"], &format!("ami {i}"));
     }
 }
 
@@ -120,7 +120,7 @@ fn logistic_regression_is_scikit_learns() {
 
 #[test]
 fn ranking_measures_are_trec_evals_and_mtebs() {
-    for (at, case) in fixture()["rankings"].as_array().unwrap().iter().enumerate() {
+    for (i, case) in fixture()["rankings"].as_array().unwrap().iter().enumerate() {
         let grades: HashMap<String, f64> = get(case, "grades");
         let scores: HashMap<String, f64> = get(case, "scores");
         let documents = scores.iter().map(|(id, score)| (id.as_str(), *score)).collect();
@@ -147,7 +147,7 @@ fn ranking_measures_are_trec_evals_and_mtebs() {
                 _ if name.starts_with("iprec") => continue,
                 _ => panic!("{name}"),
             };
-            same(ours, expected, &format!("{name} of case {at}"));
+            same(ours, expected, &format!("{name} of case {i}"));
         }
     }
 }
@@ -186,10 +186,10 @@ fn a_run_is_printed_as_trec_eval_does() {
 
 #[test]
 fn signed_ranks_are_scipys() {
-    for (at, case) in fixture()["signed_ranks"].as_array().unwrap().iter().enumerate() {
+    for (i, case) in fixture()["signed_ranks"].as_array().unwrap().iter().enumerate() {
         let ours = wilcoxon(&get::<Vec<f64>>(case, "differences"));
-        same(ours.statistic, &case["statistic"], &format!("statistic {at}"));
-        same(ours.p, &case["p"], &format!("p {at}"));
+        same(ours.statistic, &case["statistic"], &format!("statistic {i}"));
+        same(ours.p, &case["p"], &format!("p {i}"));
     }
 }
 
@@ -203,7 +203,7 @@ fn draws_are_pythons() {
 
 #[test]
 fn measures_of_the_space_are_numpys() {
-    for (at, case) in fixture()["spaces"].as_array().unwrap().iter().enumerate() {
+    for (i, case) in fixture()["spaces"].as_array().unwrap().iter().enumerate() {
         let vectors: Vec<Vec<f32>> = get(case, "vectors");
         let (health, spectrum) = health(&vectors, None).unwrap();
         let [ninety, ninety_nine]: [usize; 2] = get(case, "dimensions");
@@ -218,7 +218,7 @@ fn measures_of_the_space_are_numpys() {
             let theirs: f64 = get(case, name);
             assert!(
                 (ours - theirs).abs() < 1e-6 * theirs.abs().max(1.0),
-                "{at} {name}: {ours}, {theirs}"
+                "{i} {name}: {ours}, {theirs}"
             );
         }
         for (ours, theirs) in spectrum.iter().zip(get::<Vec<f64>>(case, "spectrum")) {
@@ -234,11 +234,11 @@ fn measures_of_the_space_are_numpys() {
             let sign = points.iter().zip(&theirs).map(|(a, b)| of(a) * of(b)).sum::<f64>().signum();
             let scale = largest(of, &theirs);
             for (a, b) in points.iter().zip(&theirs) {
-                assert!((sign * of(a) - of(b)).abs() < 1e-4 * scale, "{at}: {a:?}, {b:?}");
+                assert!((sign * of(a) - of(b)).abs() < 1e-4 * scale, "{i}: {a:?}, {b:?}");
             }
         }
         for (ours, theirs) in shares.iter().zip(get::<Vec<f64>>(case, "shares")) {
-            assert!((ours - theirs).abs() < 1e-6, "{at}: {ours}, {theirs}");
+            assert!((ours - theirs).abs() < 1e-6, "{i}: {ours}, {theirs}");
         }
     }
 }

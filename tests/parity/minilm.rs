@@ -17,8 +17,8 @@ fn compare<B: Kernels>(device: &B::Device, most_words: usize) {
     let (shape, expected) = Tensors::open("minilm", "vectors").get("vectors");
     assert_eq!(shape, [100, 384]);
     let kept: Vec<usize> =
-        (0..100).filter(|&at| texts[at].split_whitespace().count() <= most_words).collect();
-    let chosen: Vec<&String> = kept.iter().map(|&at| &texts[at]).collect();
+        (0..100).filter(|&i| texts[i].split_whitespace().count() <= most_words).collect();
+    let chosen: Vec<&String> = kept.iter().map(|&i| &texts[i]).collect();
     let mut reports = Vec::new();
     let vectors = embedder
         .embed(&chosen, &EmbedOptions::default(), |progress| {
@@ -28,12 +28,12 @@ fn compare<B: Kernels>(device: &B::Device, most_words: usize) {
         .unwrap();
     assert_eq!(reports.last(), Some(&kept.len()));
     let mut worst = 1.0f32;
-    for (vector, &at) in vectors.iter().zip(&kept) {
-        let similarity = cosine(vector, &expected[at * 384..][..384]);
+    for (vector, &i) in vectors.iter().zip(&kept) {
+        let similarity = cosine(vector, &expected[i * 384..][..384]);
         assert!(
             similarity > 0.99999,
-            "text {at} {:?}: cosine {similarity}",
-            texts[at].chars().take(40).collect::<String>()
+            "text {i} {:?}: cosine {similarity}",
+            texts[i].chars().take(40).collect::<String>()
         );
         worst = worst.min(similarity);
     }

@@ -7,9 +7,9 @@ use kiln_tests::relative_error;
 /// `[N, K] x [K, 1]` with fused element-wise work around it (burn 5122): the shape of a score.
 fn a_column_product<B: Kernels>(device: B::Device) {
     let (n, k) = (37, 24);
-    let value = |at: usize| ((at * 7919) % 101) as f32 / 50.0 - 1.0;
+    let value = |i: usize| ((i * 7919) % 101) as f32 / 50.0 - 1.0;
     let a: Vec<f32> = (0..n * k).map(value).collect();
-    let b: Vec<f32> = (0..k).map(|at| value(at + 5)).collect();
+    let b: Vec<f32> = (0..k).map(|i| value(i + 5)).collect();
     let expected: Vec<f32> = a
         .chunks(k)
         .map(|row| row.iter().zip(&b).map(|(x, y)| (2.0 * x + 0.5) * y).sum::<f32>().tanh())

@@ -249,13 +249,13 @@ fn samples<B: Kernels>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<Ve
     let chosen = &test.queries[..3.min(test.queries.len())];
     let queries = embed(embedder, chosen, "query")?;
     let rankings = dense_rankings(&queries, &corpus, 3)?;
-    let sample = |(at, ranking): (usize, Vec<usize>)| Sample {
-        query: chosen[at].clone(),
-        right: ranking.first() == Some(&test.relevant[at]),
+    let sample = |(i, ranking): (usize, Vec<usize>)| Sample {
+        query: chosen[i].clone(),
+        right: ranking.first() == Some(&test.relevant[i]),
         answers: ranking
             .into_iter()
             .map(|row| {
-                (kiln_embed::index::dot(&queries[at], &corpus[row]), test.corpus[row].clone())
+                (kiln_embed::index::dot(&queries[i], &corpus[row]), test.corpus[row].clone())
             })
             .collect(),
     };

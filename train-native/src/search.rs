@@ -54,9 +54,9 @@ impl Search {
         self.top.push(&vectors)?;
         let best: HashSet<usize> = self.top.best_rows().collect();
         self.kept.retain(|row, _| best.contains(row));
-        for (at, text) in texts.into_iter().enumerate() {
-            if best.contains(&(first + at)) {
-                self.kept.insert(first + at, text);
+        for (i, text) in texts.into_iter().enumerate() {
+            if best.contains(&(first + i)) {
+                self.kept.insert(first + i, text);
             }
         }
         Ok(())

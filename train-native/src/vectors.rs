@@ -139,7 +139,7 @@ fn sweep(folder: &Path) {
             letters.len() == LETTERS && letters.bytes().all(|letter| letter.is_ascii_alphanumeric())
         });
         let is_old = |data: std::fs::Metadata| {
-            let age = data.modified().ok().and_then(|at| at.elapsed().ok());
+            let age = data.modified().ok().and_then(|i| i.elapsed().ok());
             data.is_file() && age.is_some_and(|age| age > YOUNG)
         };
         if is_ours && entry.metadata().is_ok_and(is_old) {
@@ -217,8 +217,8 @@ impl VectorWriter {
         if let Some(row) = rows.iter().find(|row| row.vector.len() != self.dim) {
             bail!("a vector has {} dimensions, expected {}", row.vector.len(), self.dim);
         }
-        for (at, row) in rows.iter().enumerate() {
-            finite(&row.vector).with_context(|| format!("row {}", self.written + at + 1))?;
+        for (i, row) in rows.iter().enumerate() {
+            finite(&row.vector).with_context(|| format!("row {}", self.written + i + 1))?;
         }
         self.written += rows.len();
         let written = match &mut self.sink {
@@ -302,7 +302,7 @@ fn parquet_batch(schema: &Arc<Schema>, rows: &[VectorRow], dim: usize) -> Result
 /// Refuses a vector that no cosine can be computed with.
 fn finite(vector: &[f32]) -> Result<()> {
     match vector.iter().position(|value| !value.is_finite()) {
-        Some(at) => bail!("value {} of the vector is {}", at + 1, vector[at]),
+        Some(i) => bail!("value {} of the vector is {}", i + 1, vector[i]),
         None => Ok(()),
     }
 }

@@ -58,8 +58,8 @@ impl VectorIndex {
     /// Numbers that make no whole vectors, or are not finite; a vector of length 0.
     pub fn add(&mut self, vectors: &[f32]) -> Result<(), JsError> {
         let vectors = vectors.chunks(self.0.dimensions());
-        for (at, vector) in vectors.clone().enumerate() {
-            self.0.check(vector, format_args!("vector {at}"))?;
+        for (i, vector) in vectors.clone().enumerate() {
+            self.0.check(vector, format_args!("vector {i}"))?;
         }
         for vector in vectors {
             self.0.push(vector)?;

@@ -8,16 +8,16 @@ use web_sys::{CanvasRenderingContext2d, FileList, HtmlInputElement, ImageData};
 #[component]
 pub(crate) fn Marked(text: String, ranges: Vec<std::ops::Range<usize>>) -> impl IntoView {
     let mut parts = Vec::new();
-    let mut at = 0;
+    let mut i = 0;
     for range in ranges {
-        if range.start < at {
+        if range.start < i {
             continue;
         }
-        parts.push(view! { {text[at..range.start].to_string()} }.into_any());
+        parts.push(view! { {text[i..range.start].to_string()} }.into_any());
         parts.push(view! { <mark>{text[range.clone()].to_string()}</mark> }.into_any());
-        at = range.end;
+        i = range.end;
     }
-    parts.push(view! { {text[at..].to_string()} }.into_any());
+    parts.push(view! { {text[i..].to_string()} }.into_any());
     parts
 }
 

@@ -30,8 +30,8 @@ struct Section {
 pub(crate) fn passages(name: &str, bytes: &[u8]) -> Result<Vec<Passage>, String> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| format!("{name} is no text: byte {} is not UTF-8", error.valid_up_to()))?;
-    if let Some(at) = text.find('\0') {
-        return Err(format!("{name} is no text: byte {at} is zero"));
+    if let Some(i) = text.find('\0') {
+        return Err(format!("{name} is no text: byte {i} is zero"));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
@@ -70,8 +70,8 @@ fn chunks(text: &str) -> Vec<&str> {
         }
         let start = sentence.start;
         let mut piece = start..start;
-        for (at, word) in text[sentence].split_word_bound_indices() {
-            let end = start + at + word.len();
+        for (i, word) in text[sentence].split_word_bound_indices() {
+            let end = start + i + word.len();
             if end - piece.start > PASSAGE && !piece.is_empty() {
                 pieces.push(piece.clone());
                 piece.start = piece.end;
@@ -125,7 +125,7 @@ pub(crate) fn collection() -> Vec<Passage> {
 pub(crate) fn sentences(text: &str) -> Vec<Range<usize>> {
     text.split_sentence_bound_indices()
         .filter(|(_, sentence)| has_words(sentence))
-        .map(|(at, sentence)| at..at + sentence.trim_end().len())
+        .map(|(i, sentence)| i..i + sentence.trim_end().len())
         .collect()
 }
 
@@ -195,9 +195,9 @@ fn json(text: &str) -> Result<Vec<Section>, String> {
 fn json_lines(text: &str) -> Result<Vec<Section>, String> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
-        .map(|(at, line)| {
+        .map(|(i, line)| {
             let row = serde_json::from_str(line)
-                .map_err(|error| format!("line {} is no JSON: {error}", at + 1))?;
+                .map_err(|error| format!("line {} is no JSON: {error}", i + 1))?;
             Ok(json_section(&row))
         })
         .collect()
@@ -286,8 +286,8 @@ fn words_of(node: &web_sys::Node, out: &mut String) {
         return;
     }
     let children = node.child_nodes();
-    for at in 0..children.length() {
-        if let Some(child) = children.get(at) {
+    for i in 0..children.length() {
+        if let Some(child) = children.get(i) {
             words_of(&child, out);
         }
     }
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn chunks_are_whole_sentences_that_overlap() {
-        let sentence = |at: usize| format!("Sentence number {at} says something of usual length. ");
+        let sentence = |i: usize| format!("Sentence number {i} says something of usual length. ");
         let text: String = (0..60).map(sentence).collect();
         let chunks = chunks(&text);
         assert!(chunks.len() > 3);

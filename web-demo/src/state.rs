@@ -188,8 +188,8 @@ impl State {
 
     pub(crate) fn passage(&self, id: u32) -> Option<Passage> {
         self.passages.with(|passages| {
-            let at = passages.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-            Some(passages[at].1.clone())
+            let i = passages.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+            Some(passages[i].1.clone())
         })
     }
 

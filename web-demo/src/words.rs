@@ -68,7 +68,7 @@ impl Words {
             .filter(|(_, word)| {
                 self.tokenizer.tokenize(word).iter().any(|stem| asked.contains(stem))
             })
-            .map(|(at, word)| at..at + word.len())
+            .map(|(i, word)| i..i + word.len())
             .collect()
     }
 }

@@ -53,7 +53,7 @@ struct Header {
 pub fn write_kiln_file(files: &Files, to: &mut dyn Write) -> std::io::Result<()> {
     let mut order: Vec<(&String, &Bytes)> = files.0.iter().collect();
     order.sort_by_key(|(path, bytes)| (bytes.len(), path.as_str()));
-    let aligned = |at: u64| at.next_multiple_of(ALIGNMENT);
+    let aligned = |i: u64| i.next_multiple_of(ALIGNMENT);
     // The header's length depends on the offsets in it, and they on its length: room for the
     // longest offsets, and spaces behind what is shorter.
     let entry = |(path, bytes): &(&String, &Bytes), offset: u64| Entry {
@@ -64,11 +64,11 @@ pub fn write_kiln_file(files: &Files, to: &mut dyn Write) -> std::io::Result<()>
     };
     let room = Header { files: order.iter().map(|file| entry(file, u64::MAX)).collect() };
     let length = serde_json::to_vec(&room)?.len();
-    let mut at = aligned(PRELUDE + length as u64);
+    let mut i = aligned(PRELUDE + length as u64);
     let mut header = Header { files: Vec::new() };
     for file in &order {
-        header.files.push(entry(file, at));
-        at = aligned(at + file.1.len() as u64);
+        header.files.push(entry(file, i));
+        i = aligned(i + file.1.len() as u64);
     }
     let mut text = serde_json::to_vec(&header)?;
     text.resize(length, b' ');
@@ -128,9 +128,8 @@ impl KilnFile {
         if &prelude[..4] != MAGIC {
             return Err(bad("is no .kiln file".into()));
         }
-        let number = |at: usize| {
-            prelude[at..].iter().take(8).rev().fold(0u64, |n, b| n << 8 | u64::from(*b))
-        };
+        let number =
+            |i: usize| prelude[i..].iter().take(8).rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
         let version = number(4) as u32;
         if version != VERSION {
             return Err(Error::bad_file(
@@ -262,7 +261,7 @@ mod tests {
 
     fn files() -> Files {
         let file = |path: &str, length: usize| {
-            (path.to_string(), (0..length).map(|at| (at * 7) as u8).collect::<Bytes>())
+            (path.to_string(), (0..length).map(|i| (i * 7) as u8).collect::<Bytes>())
         };
         Files(
             [
@@ -331,9 +330,9 @@ mod tests {
             assert!(KilnFile::from_bytes("m.kiln", whole[..length].to_vec()).is_err(), "{length}");
         }
         let header = 48 + u64::from_le_bytes(whole[8..16].try_into().unwrap()) as usize;
-        for at in 0..header {
+        for i in 0..header {
             let mut changed = whole.clone();
-            changed[at] ^= 1;
+            changed[i] ^= 1;
             let error = KilnFile::from_bytes("m.kiln", changed).err().unwrap().to_string();
             assert!(error.starts_with("m.kiln: "), "{error}");
         }

@@ -141,20 +141,20 @@ fn target(path: &Path, existing: Existing) -> Result<(PathBuf, bool)> {
 /// All files below a folder, links among them, with `/` between the parts; and folders that are empty.
 fn names_below(root: &Path) -> std::io::Result<Vec<String>> {
     let (mut names, mut open) = (Vec::new(), vec![String::new()]);
-    while let Some(at) = open.pop() {
-        let mut empty = !at.is_empty();
-        for entry in fs::read_dir(root.join(&at))? {
+    while let Some(i) = open.pop() {
+        let mut empty = !i.is_empty();
+        for entry in fs::read_dir(root.join(&i))? {
             let entry = entry?;
             empty = false;
             let name = entry.file_name().to_string_lossy().into_owned();
-            let name = if at.is_empty() { name } else { format!("{at}/{name}") };
+            let name = if i.is_empty() { name } else { format!("{i}/{name}") };
             match entry.file_type()?.is_dir() {
                 true => open.push(name),
                 false => names.push(name),
             }
         }
         if empty {
-            names.push(at);
+            names.push(i);
         }
     }
     names.sort();
@@ -184,8 +184,8 @@ pub fn write_directory(path: &Path, files: &Files, existing: Existing) -> Result
     // What others have left is untidy only.
     let _ = sweep(&parent_of(path));
     let (path, exists) = target(path, existing)?;
-    let io = |at: &Path| {
-        let file = at.display().to_string();
+    let io = |i: &Path| {
+        let file = i.display().to_string();
         move |cause| Error::Io { file, cause }
     };
     let parent = parent_of(&path);

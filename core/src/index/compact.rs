@@ -107,7 +107,7 @@ fn to_bytes(vector: &[f32]) -> (impl Iterator<Item = i8>, f32) {
 /// The signs, the first dimension in the lowest bit.
 fn to_bits(vector: &[f32]) -> impl Iterator<Item = u64> {
     vector.chunks(64).map(|chunk| {
-        let bit = |(at, x): (usize, &f32)| u64::from(*x > 0.0) << at;
+        let bit = |(i, x): (usize, &f32)| u64::from(*x > 0.0) << i;
         chunk.iter().enumerate().map(bit).sum()
     })
 }
@@ -257,7 +257,7 @@ impl CompactIndex {
             IndexPrecision::Binary => {
                 let words = &self.bits.words[row * self.dim.div_ceil(64)..];
                 let one = 1.0 / (self.dim as f32).sqrt();
-                let bit = |at: usize| if words[at / 64] >> (at % 64) & 1 == 1 { one } else { -one };
+                let bit = |i: usize| if words[i / 64] >> (i % 64) & 1 == 1 { one } else { -one };
                 (0..self.dim).map(bit).collect()
             }
         })
@@ -293,9 +293,9 @@ impl CompactIndex {
         let wrong = |what: &str| Error::bad_file("the index", what, "build the index again");
         let (header, mut rest) =
             bytes.split_at_checked(HEADER).ok_or_else(|| wrong("is too short for an index"))?;
-        let word = |at: usize| {
+        let word = |i: usize| {
             let mut word = [0; 4];
-            word.copy_from_slice(&header[at..at + 4]);
+            word.copy_from_slice(&header[i..i + 4]);
             u32::from_le_bytes(word)
         };
         if header[..4] != MAGIC {
@@ -436,7 +436,7 @@ impl CompactIndex {
         let words = query.chunks(64).zip(self.words(row));
         words
             .map(|(numbers, word)| {
-                let signed = |(at, x): (usize, &f32)| if word >> at & 1 == 1 { *x } else { -*x };
+                let signed = |(i, x): (usize, &f32)| if word >> i & 1 == 1 { *x } else { -*x };
                 numbers.iter().enumerate().map(signed).sum::<f32>()
             })
             .sum()
@@ -516,10 +516,10 @@ mod tests {
             for cut in [0, 3, HEADER, bytes.len() - 1] {
                 prop_assert!(CompactIndex::from_bytes(&bytes[..cut]).is_err());
             }
-            for at in (0..bytes.len()).step_by(13) {
+            for i in (0..bytes.len()).step_by(13) {
                 let mut damaged = bytes.clone();
-                damaged[at] ^= 1;
-                prop_assert!(CompactIndex::from_bytes(&damaged).is_err(), "{}", at);
+                damaged[i] ^= 1;
+                prop_assert!(CompactIndex::from_bytes(&damaged).is_err(), "{}", i);
             }
             // The first version, which has no sum.
             let mut first = bytes;
@@ -527,9 +527,9 @@ mod tests {
             first[4] = 1;
             let read = CompactIndex::from_bytes(&first).unwrap();
             prop_assert_eq!(read.search(&query[0], 6, 6).unwrap(), expected);
-            for (at, byte) in [(0, 0), (4, 9), (8, 77), (12, 0), (16, 200), (23, 255)] {
+            for (i, byte) in [(0, 0), (4, 9), (8, 77), (12, 0), (16, 200), (23, 255)] {
                 let mut damaged = first.clone();
-                damaged[at] = byte;
+                damaged[i] = byte;
                 prop_assert!(CompactIndex::from_bytes(&damaged).is_err());
             }
         }

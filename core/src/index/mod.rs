@@ -84,8 +84,8 @@ impl TopK {
         if dim == 0 || queries.iter().any(|query| query.len() != dim) {
             return Err(Error::invalid("queries must be vectors of one width"));
         }
-        for (at, query) in queries.iter().enumerate() {
-            check_length(query, format_args!("query {at}"))?;
+        for (i, query) in queries.iter().enumerate() {
+            check_length(query, format_args!("query {i}"))?;
         }
         Ok(Self {
             k,

@@ -131,9 +131,9 @@ pub(super) fn rotate_rows<B: Kernels>(
     // (a, b) to (-b, a) as a product, which is exact: one term of each sum is not zero.
     let half = width / 2;
     let mut turn = vec![0.0f32; width * width];
-    for at in 0..half {
-        turn[(half + at) * width + at] = -1.0;
-        turn[at * width + half + at] = 1.0;
+    for i in 0..half {
+        turn[(half + i) * width + i] = -1.0;
+        turn[i * width + half + i] = 1.0;
     }
     let turn = TensorData::new(turn, [width, width]);
     let turn = Tensor::<B, 2>::from_data(turn, (&x.device(), x.dtype()));

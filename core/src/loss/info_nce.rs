@@ -120,7 +120,7 @@ pub fn info_nce<B: Backend>(
     let device = queries.device();
     // [n, m], cosines
     let scores = queries.matmul(documents.transpose());
-    let positive: Vec<i32> = candidates.positive.iter().map(|&at| at as i32).collect();
+    let positive: Vec<i32> = candidates.positive.iter().map(|&i| i as i32).collect();
     let positive = Tensor::<B, 1, Int>::from_data(TensorData::new(positive, [n]), &device);
 
     let mut hidden: Vec<bool> = Vec::with_capacity(n * m);
@@ -146,7 +146,7 @@ pub fn info_nce<B: Backend>(
     // [n positives, n queries]; the query of each positive stands on the diagonal.
     let back = scores.select(1, positive).transpose();
     let hidden: Vec<bool> =
-        (0..n).flat_map(|at| (0..n).map(move |query| candidates.hidden_query(at, query))).collect();
+        (0..n).flat_map(|i| (0..n).map(move |query| candidates.hidden_query(i, query))).collect();
     let back = masked(back.div_scalar(settings.temperature), hidden);
     let own = Tensor::<B, 1, Int>::arange(0..n as i64, &device).reshape([n, 1]);
     (loss + log_softmax(back, 1).gather(1, own).mean().neg()).div_scalar(2.0)

@@ -27,9 +27,9 @@ pub fn matryoshka<B: Backend>(
     mut loss: impl FnMut(Tensor<B, 2>) -> Result<Tensor<B, 1>>,
 ) -> Result<Tensor<B, 1>> {
     let mut total = Tensor::zeros([1], &vectors.device());
-    for (at, &width) in settings.dimensions.iter().enumerate() {
+    for (i, &width) in settings.dimensions.iter().enumerate() {
         let part = loss(l2_normalize(truncate(vectors.clone(), width)?))?;
-        total = total + part.mul_scalar(settings.weights.get(at).copied().unwrap_or(1.0));
+        total = total + part.mul_scalar(settings.weights.get(i).copied().unwrap_or(1.0));
     }
     Ok(total)
 }

@@ -116,12 +116,12 @@ impl<B: Kernels> Decoder<B> {
         };
         let mut windows: Vec<Option<usize>> = Vec::new();
         for window in &self.windows {
-            let at = windows.iter().position(|known| known == window).unwrap_or_else(|| {
+            let i = windows.iter().position(|known| known == window).unwrap_or_else(|| {
                 windows.push(*window);
                 shared.masks.push(attention_mask(input, mode, *window));
                 windows.len() - 1
             });
-            shared.mask_of_layer.push(at);
+            shared.mask_of_layer.push(i);
         }
         shared
     }

@@ -130,7 +130,7 @@ pub(super) fn names_module(target: &str, module: &str) -> bool {
             return left.ends_with(piece);
         }
         match left.find(piece) {
-            Some(at) => left = &left[at + piece.len()..],
+            Some(i) => left = &left[i + piece.len()..],
             None => return false,
         }
     }

@@ -332,11 +332,11 @@ impl<B: Kernels> Backbone<B> {
         for (modules, linear) in self.projections_mut(config)? {
             count += linear.add_adapters(lora, &modules, &mut matched, device);
         }
-        if let Some(at) = matched.iter().position(|hit| !hit) {
+        if let Some(i) = matched.iter().position(|hit| !hit) {
             let known = self.projection_names(config)?.join(", ");
             return Err(Error::invalid(format!(
                 "LoRA target {:?} names no projection of this model; it has {known} (or \"all-linear\")",
-                lora.targets[at]
+                lora.targets[i]
             )));
         }
         Ok((self, count))

@@ -106,8 +106,8 @@ fn anchors_draw_weight() {
 fn first_and_last_token_follow_the_masks() {
     let device = Default::default();
     let states = states(&device);
-    let row = |x: &Tensor<B, 3>, row: usize, at: usize| {
-        values(x.clone().narrow(0, row, 1).narrow(1, at, 1))
+    let row = |x: &Tensor<B, 3>, row: usize, i: usize| {
+        values(x.clone().narrow(0, row, 1).narrow(1, i, 1))
     };
     for (left, first, last) in [(false, 0, 2), (true, 2, 4)] {
         let mut tokens = batch(left);

@@ -53,9 +53,9 @@ pub(super) fn last<B: Backend>(input: &ModelInput<B>) -> Tensor<B, 2> {
 fn at_largest<B: Backend>(pooled: Tensor<B, 2>, key: Tensor<B, 2>) -> Tensor<B, 2> {
     let [batch, seq] = pooled.dims();
     let key = key - (pooled.clone().neg().add_scalar(1.0)).mul_scalar(1e9);
-    let at = key.argmax(1).expand([batch, seq]);
+    let i = key.argmax(1).expand([batch, seq]);
     let index =
         burn::tensor::Tensor::<B, 1, burn::tensor::Int>::arange(0..seq as i64, &pooled.device());
-    let here = index.unsqueeze::<2>().expand([batch, seq]).equal(at).float();
+    let here = index.unsqueeze::<2>().expand([batch, seq]).equal(i).float();
     here * pooled
 }

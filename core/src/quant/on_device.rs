@@ -65,9 +65,8 @@ impl PackedLayout {
     /// The numbers of words, side by side along a dimension that is one wide.
     fn values<B: Backend>(self, words: Tensor<B, 3, Int>, along: usize) -> Tensor<B, 3> {
         let mask = (1i64 << self.bits) - 1;
-        let values = (0..self.each()).map(|at| {
-            let shifted =
-                words.clone().bitwise_right_shift_scalar(((at * self.bits) as i64).elem());
+        let values = (0..self.each()).map(|i| {
+            let shifted = words.clone().bitwise_right_shift_scalar(((i * self.bits) as i64).elem());
             shifted.bitwise_and_scalar(mask.elem()).sub_scalar(self.offset()).float()
         });
         Tensor::cat(values.collect(), along)
@@ -103,8 +102,8 @@ impl<B: Kernels> PackedWeight<B> {
                 let code = u32::from(unsigned(number, part.code(row, input)));
                 codes[input / each * width + output] |= code << (input % each * bits);
             }
-            for (at, scale) in part.scales()[row * blocks..][..blocks].iter().enumerate() {
-                scales[at * width + output] = *scale;
+            for (i, scale) in part.scales()[row * blocks..][..blocks].iter().enumerate() {
+                scales[i * width + output] = *scale;
             }
         }
         let codes = words_param(codes, [words, width], device);
@@ -251,8 +250,8 @@ mod tests {
     #[test]
     fn a_table_in_parts_is_the_table() {
         let device = Default::default();
-        let values: Vec<f32> = (0..23 * 32).map(|at| (at as f32 * 0.37).sin()).collect();
-        let ids: Vec<i64> = (0..24).map(|at| at * 7 % 23).collect();
+        let values: Vec<f32> = (0..23 * 32).map(|i| (i as f32 * 0.37).sin()).collect();
+        let ids: Vec<i64> = (0..24).map(|i| i * 7 % 23).collect();
         let ids = Tensor::<Flex, 2, Int>::from_data(TensorData::new(ids, [2, 12]), &device);
         let read = |found: Tensor<Flex, 3>| found.into_data().to_vec::<f32>().unwrap();
         for scheme in ["int8:32", "int4:16", "int8:4"] {

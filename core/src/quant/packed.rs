@@ -80,8 +80,8 @@ impl PackedMatrix {
         for part in parts {
             for row in 0..part.shape()[0] {
                 let (group, lane) = (output / LANES, output % LANES);
-                for (at, scale) in part.scales()[row * blocks..][..blocks].iter().enumerate() {
-                    packed.scales[(group * blocks + at) * LANES + lane] = *scale;
+                for (i, scale) in part.scales()[row * blocks..][..blocks].iter().enumerate() {
+                    packed.scales[(group * blocks + i) * LANES + lane] = *scale;
                 }
                 for input in 0..inputs {
                     packed.set(group, input, lane, part.code(row, input));
@@ -187,6 +187,6 @@ pub(super) fn offset(number: Number) -> i32 {
 /// Byte of a four-bit value, and whether it is the higher half: 64 values that are read together
 /// are 32 bytes, the first 32 of them in the lower halves.
 fn nibble(place: usize) -> (usize, bool) {
-    let (chunk, at) = (place / 64, place % 64);
-    (chunk * 32 + at % 32, at >= 32)
+    let (chunk, i) = (place / 64, place % 64);
+    (chunk * 32 + i % 32, i >= 32)
 }

@@ -68,11 +68,11 @@ impl Quantized {
         }
         scheme.check(columns)?;
         match weights.iter().position(|weight| !weight.is_finite()) {
-            Some(at) => Err(Error::invalid(format!(
+            Some(i) => Err(Error::invalid(format!(
                 "the weight at [{}, {}] is {}",
-                at / columns,
-                at % columns,
-                weights[at]
+                i / columns,
+                i % columns,
+                weights[i]
             ))),
             None => Ok(()),
         }
@@ -153,10 +153,10 @@ impl Quantized {
 
     /// The code at a place.
     pub(super) fn code(&self, row: usize, column: usize) -> u8 {
-        let at = row * self.shape[1] + column;
+        let i = row * self.shape[1] + column;
         match self.scheme.number {
-            Number::Int4 => self.codes[at / 2] >> (4 * (at % 2)) & 15,
-            _ => self.codes[at],
+            Number::Int4 => self.codes[i / 2] >> (4 * (i % 2)) & 15,
+            _ => self.codes[i],
         }
     }
 
@@ -167,8 +167,8 @@ impl Quantized {
         let scales = &self.scales[row * (columns / block)..][..columns / block];
         let number = self.scheme.number;
         let start = row * columns;
-        for ((at, block), &scale) in to.chunks_exact_mut(block).enumerate().zip(scales) {
-            let from = start + at * block.len();
+        for ((i, block), &scale) in to.chunks_exact_mut(block).enumerate().zip(scales) {
+            let from = start + i * block.len();
             match number {
                 Number::Int8 => {
                     let codes = &self.codes[from..][..block.len()];
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn every_weight_is_within_half_a_step() {
-        let weights: Vec<f32> = (0..512).map(|at| (at as f32 * 0.37).sin() * 0.1).collect();
+        let weights: Vec<f32> = (0..512).map(|i| (i as f32 * 0.37).sin() * 0.1).collect();
         for (scheme, step) in [("int8:32", 0.1 / 127.0), ("int4:32", 0.1 / 7.0)] {
             let packed = Quantized::round(&weights, [4, 128], scheme.parse().unwrap()).unwrap();
             let error: f32 =
@@ -302,7 +302,7 @@ mod tests {
         #[test]
         fn extreme_weights_keep_their_order_of_magnitude(exponent in -40i32..38, sign in prop::bool::ANY) {
             let size = 10f32.powi(exponent) * if sign { -1.0 } else { 1.0 };
-            let weights: Vec<f32> = (0..32).map(|at| size * (at as f32 / 31.0)).collect();
+            let weights: Vec<f32> = (0..32).map(|i| size * (i as f32 / 31.0)).collect();
             for scheme in ["int8:32", "int4:32", "fp8-e4m3:32"] {
                 let packed = Quantized::round(&weights, [1, 32], scheme.parse().unwrap()).unwrap();
                 for (found, weight) in packed.values().iter().zip(&weights) {

@@ -140,7 +140,7 @@ fn check_expression(expression: &str) -> Result<(), String> {
 fn alternatives(expression: &str) -> impl Iterator<Item = &str> {
     let (mut depth, mut class, mut escaped, mut start) = (0i32, false, false, 0);
     let mut parts = Vec::new();
-    for (at, letter) in expression.char_indices() {
+    for (i, letter) in expression.char_indices() {
         if escaped {
             escaped = false;
             continue;
@@ -152,8 +152,8 @@ fn alternatives(expression: &str) -> impl Iterator<Item = &str> {
             '(' if !class => depth += 1,
             ')' if !class => depth -= 1,
             '|' if !class && depth == 0 => {
-                parts.push(&expression[start..at]);
-                start = at + 1;
+                parts.push(&expression[start..i]);
+                start = i + 1;
             }
             _ => {}
         }

@@ -226,7 +226,7 @@ impl Tokenizer {
         let mut attention = Vec::with_capacity(rows.len() * seq);
         for row in rows {
             ids.extend(row.iter().copied().chain(std::iter::repeat_n(self.pad, seq - row.len())));
-            attention.extend((0..seq).map(|at| at < row.len()));
+            attention.extend((0..seq).map(|i| i < row.len()));
         }
         TokenBatch { ids, pooling: attention.clone(), attention, batch: rows.len(), seq }
     }
@@ -315,7 +315,7 @@ impl Tokenizer {
             InstructionSpan::Excluded => self.prefix.len() + instructed,
             InstructionSpan::ExcludedWithoutBos => instructed,
         };
-        tokens.pooling = (0..tokens.ids.len()).map(|at| at >= excluded).collect();
+        tokens.pooling = (0..tokens.ids.len()).map(|i| i >= excluded).collect();
         if !tokens.pooling.contains(&true) {
             tokens.pooling.fill(true);
         }

@@ -92,17 +92,17 @@ impl Window {
     pub(super) fn settled(self, part: &tokenizers::Encoding) -> usize {
         let words = part.get_word_ids();
         let tokens = part.get_tokens();
-        let is_start = |at: usize| {
-            at == 0
-                || words[at] != words[at - 1]
+        let is_start = |i: usize| {
+            i == 0
+                || words[i] != words[i - 1]
                 || self.words == Words::Marked
-                    && tokens[at].starts_with(SPACE)
-                    && !tokens[at - 1].chars().all(|letter| letter == SPACE)
+                    && tokens[i].starts_with(SPACE)
+                    && !tokens[i - 1].chars().all(|letter| letter == SPACE)
         };
         if self.words == Words::Unknown {
             return 0;
         }
-        let starts = (0..part.len()).rev().filter(|&at| is_start(at));
+        let starts = (0..part.len()).rev().filter(|&i| is_start(i));
         // Where the last but one begins.
         starts.take(2).nth(1).unwrap_or(0)
     }
@@ -263,14 +263,14 @@ mod tests {
         #[test]
         fn settled_tokens_are_those_of_the_whole_text(
             text in "([abcé]{1,5}|[ \n\t]{1,4}|[.,!?']{1,4}|[0-9]{1,5}|[中文]{1,3}|\u{301}|'s|A|ﬁ){1,30}",
-            at in 0.0f64..1.0,
+            i in 0.0f64..1.0,
         ) {
             for (words, file) in tokenizers() {
                 let bytes = file.to_string().into_bytes();
                 let inner = tokenizers::Tokenizer::from_bytes(&bytes).unwrap();
                 let window = Window::of(&super::super::limits::check(&bytes).unwrap(), &inner);
                 prop_assert_eq!(window.words, words);
-                let part = cut(&text, (text.len() as f64 * at) as usize);
+                let part = cut(&text, (text.len() as f64 * i) as usize);
                 let whole = inner.encode(text.as_str(), false).unwrap();
                 let encoded = inner.encode(part, false).unwrap();
                 let settled = window.settled(&encoded);

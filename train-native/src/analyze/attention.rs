@@ -20,7 +20,7 @@ fn anchor_tokens(text: &TextView) -> Vec<usize> {
     let count = text.pooled.iter().filter(|&&pooled| pooled).count().max(1);
     let bar = ANCHOR / count as f32;
     let largest = (0..weights.len()).max_by(|&a, &b| weights[a].total_cmp(&weights[b]));
-    (0..weights.len()).filter(|&at| weights[at] > bar || Some(at) == largest).collect()
+    (0..weights.len()).filter(|&i| weights[i] > bar || Some(i) == largest).collect()
 }
 
 fn cut(tokens: usize) -> String {
@@ -34,7 +34,7 @@ pub(super) fn maps(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> {
     if inputs.texts.is_empty() {
         return not_here("no texts");
     }
-    let picture = |(at, text): (usize, &String)| -> Result<Picture> {
+    let picture = |(i, text): (usize, &String)| -> Result<Picture> {
         let seen = view.look(text, &inputs.prompt)?;
         let shown = seen.tokens.len().min(TOKENS);
         let anchors = anchor_tokens(&seen);
@@ -65,7 +65,7 @@ pub(super) fn maps(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> {
         };
         let names: Vec<&str> = anchors.iter().map(|&key| seen.tokens[key].as_str()).collect();
         Ok(Picture {
-            name: format!("attention-{}", at + 1),
+            name: format!("attention-{}", i + 1),
             title: "Attention of the last layer".into(),
             caption: format!(
                 "“{text}” Each row is a token that looks, each column a token that is looked at. \
@@ -83,7 +83,7 @@ pub(super) fn maps(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> {
     inputs.texts.iter().enumerate().map(picture).collect()
 }
 
-fn weights_picture(at: usize, text: &str, seen: &TextView, own: &str) -> Result<Picture> {
+fn weights_picture(i: usize, text: &str, seen: &TextView, own: &str) -> Result<Picture> {
     let doubles = |weights: &[f32]| weights.iter().map(|&weight| f64::from(weight)).collect();
     let count = seen.pooled.iter().filter(|&&pooled| pooled).count().max(1) as f64;
     let mean = seen.pooled.iter().map(|&pooled| f64::from(u8::from(pooled)) / count).collect();
@@ -105,7 +105,7 @@ fn weights_picture(at: usize, text: &str, seen: &TextView, own: &str) -> Result<
         "weights": lists.iter().map(|(name, list)| json!({ "name": name, "weights": list })).collect::<Vec<_>>(),
     });
     Ok(Picture {
-        name: format!("anchors-{}", at + 1),
+        name: format!("anchors-{}", i + 1),
         title: "Weights of the tokens".into(),
         caption: format!(
             "“{text}” Percent of the vector that comes from each token, under several ways of \
@@ -121,8 +121,8 @@ pub(super) fn anchors(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> 
         return not_here("no texts");
     }
     let own = view.pooling().name();
-    let picture = |(at, text): (usize, &String)| {
-        weights_picture(at, text, &view.look(text, &inputs.prompt)?, own)
+    let picture = |(i, text): (usize, &String)| {
+        weights_picture(i, text, &view.look(text, &inputs.prompt)?, own)
     };
     inputs.texts.iter().enumerate().map(picture).collect()
 }

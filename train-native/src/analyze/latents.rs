@@ -84,8 +84,8 @@ fn two_groups(view: &dyn View, inputs: &Inputs) -> Result<Picture> {
     let groups = groups(inputs)?;
     let (mut rows, mut maps_of_text) = (Vec::new(), Vec::new());
     for (name, texts) in &groups {
-        for (at, text) in texts.iter().enumerate() {
-            rows.push(format!("{name} {}", at + 1));
+        for (i, text) in texts.iter().enumerate() {
+            rows.push(format!("{name} {}", i + 1));
             maps_of_text.push(mean_over_tokens(&view.look(text, &inputs.prompt)?));
         }
     }
@@ -146,7 +146,7 @@ fn two_groups(view: &dyn View, inputs: &Inputs) -> Result<Picture> {
 
 /// Tokens by latents, the mean over heads, of each text.
 fn over_tokens(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> {
-    let picture = |(at, text): (usize, &String)| -> Result<Picture> {
+    let picture = |(i, text): (usize, &String)| -> Result<Picture> {
         let seen = view.look(text, &inputs.prompt)?;
         let Some(heads) = &seen.explanation.latents else {
             return not_here("the head gives no map of its latents");
@@ -172,7 +172,7 @@ fn over_tokens(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> {
             numbers: false,
         };
         Ok(Picture {
-            name: format!("latent-tokens-{}", at + 1),
+            name: format!("latent-tokens-{}", i + 1),
             title: "Latents and tokens".into(),
             caption: format!("“{text}” Tokens (rows) and the latents that they meet (columns)."),
             svg: heat_maps(&[map], &style)?,
@@ -200,7 +200,7 @@ pub(super) fn layer_weights(view: &dyn View, inputs: &Inputs) -> Result<Vec<Pict
         return not_here("no texts");
     }
     let mean: Vec<f64> = (0..layers)
-        .map(|at| weights.iter().map(|text| text[at]).sum::<f64>() / weights.len() as f64)
+        .map(|i| weights.iter().map(|text| text[i]).sum::<f64>() / weights.len() as f64)
         .collect();
     let shown = |text: &str| format!("“{text}”");
     let map = HeatMap {

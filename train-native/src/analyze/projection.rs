@@ -97,15 +97,15 @@ fn by_label(labels: &[String], points: &[(f64, f64)]) -> Vec<Group> {
 
 /// Share of the points whose nearest other point has their label.
 fn neighbours_agree(labels: &[String], points: &[(f64, f64)]) -> f64 {
-    let nearest = |at: usize| {
+    let nearest = |i: usize| {
         let distance = |other: usize| {
-            let (a, b): ((f64, f64), (f64, f64)) = (points[at], points[other]);
+            let (a, b): ((f64, f64), (f64, f64)) = (points[i], points[other]);
             (a.0 - b.0).powi(2) + (a.1 - b.1).powi(2)
         };
-        let others = (0..points.len()).filter(move |&other| other != at);
+        let others = (0..points.len()).filter(move |&other| other != i);
         others.min_by(|&a, &b| distance(a).total_cmp(&distance(b)))
     };
-    let agree = |at: &usize| nearest(*at).is_some_and(|other| labels[other] == labels[*at]);
+    let agree = |i: &usize| nearest(*i).is_some_and(|other| labels[other] == labels[*i]);
     (0..points.len()).filter(agree).count() as f64 / points.len().max(1) as f64
 }
 
@@ -147,7 +147,7 @@ pub(super) fn projection(
                 data: json!({ "points": rows, "neighbours_agree": agree, "variance": shares }),
             })
         };
-    let percent = |at: usize| format!("component {} ({:.1} %)", at + 1, 100.0 * shares[at]);
+    let percent = |i: usize| format!("component {} ({:.1} %)", i + 1, 100.0 * shares[i]);
     Ok(vec![
         picture("pca", "The texts by PCA", [percent(0), percent(1)], &components)?,
         picture("t-sne", "The texts by t-SNE", [String::new(), String::new()], &spread)?,
@@ -160,11 +160,10 @@ mod tests {
 
     /// Three groups around three far corners of a space of five dimensions.
     fn groups() -> (Vec<Vec<f32>>, Vec<String>) {
-        let noise = |at: usize, axis: usize| ((at * 31 + axis * 17) % 13) as f32 * 0.02;
-        let vector = |at: usize| {
-            (0..5).map(|axis| f32::from(axis == at % 3) * 3.0 + noise(at, axis)).collect()
-        };
-        ((0..60).map(vector).collect(), (0..60).map(|at| format!("g{}", at % 3)).collect())
+        let noise = |i: usize, axis: usize| ((i * 31 + axis * 17) % 13) as f32 * 0.02;
+        let vector =
+            |i: usize| (0..5).map(|axis| f32::from(axis == i % 3) * 3.0 + noise(i, axis)).collect();
+        ((0..60).map(vector).collect(), (0..60).map(|i| format!("g{}", i % 3)).collect())
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub fn health(vectors: &[Vec<f32>], alignment: Option<f64>) -> Result<(Health, V
             gathered += value;
             gathered >= share * total
         };
-        spectrum.iter().position(enough).map_or(width, |at| at + 1)
+        spectrum.iter().position(enough).map_or(width, |i| i + 1)
     };
     let health = Health {
         vectors: count,
@@ -158,9 +158,9 @@ pub(super) fn space(
     let total: f64 = spectrum.iter().sum();
     let mut gathered = 0.0;
     let mut points = vec![(0.0, 0.0)];
-    points.extend(spectrum.iter().enumerate().map(|(at, value)| {
+    points.extend(spectrum.iter().enumerate().map(|(i, value)| {
         gathered += value / total.max(f64::MIN_POSITIVE);
-        ((at + 1) as f64, gathered)
+        ((i + 1) as f64, gathered)
     }));
     let width = health.dimensions as f64;
     let series = [

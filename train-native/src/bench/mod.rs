@@ -144,10 +144,10 @@ impl Bench {
         let mut measured: Vec<Vec<Measurement>> = vec![Vec::new(); engines.len()];
         let bar = terminal.progress((self.rounds * engines.len()) as u64, "rounds");
         for _ in 0..self.rounds {
-            for (at, engine) in engines.iter().enumerate() {
+            for (i, engine) in engines.iter().enumerate() {
                 bar.set_prefix(engine.clone());
-                let out = folder.path().join(format!("{at}.npy"));
-                let printed = match (&self.python, own.get(at)) {
+                let out = folder.path().join(format!("{i}.npy"));
+                let printed = match (&self.python, own.get(i)) {
                     (Some(python), None) => output(
                         Command::new(python)
                             .args(["-c", PEERS, engine])
@@ -163,7 +163,7 @@ impl Bench {
                     }
                 };
                 let line = printed.lines().last().unwrap_or_default();
-                measured[at].push(
+                measured[i].push(
                     serde_json::from_str(line)
                         .with_context(|| format!("{engine} printed {line:?}"))?,
                 );
@@ -188,11 +188,11 @@ impl Bench {
             .iter()
             .zip(&measured)
             .enumerate()
-            .map(|(at, (engine, all))| {
+            .map(|(i, (engine, all))| {
                 let texts_per_second = rate(all);
-                let int8 = engine.ends_with("int8") || engine.starts_with("kiln ") && at > 0;
+                let int8 = engine.ends_with("int8") || engine.starts_with("kiln ") && i > 0;
                 let kiln = rate(&measured[usize::from(int8 && !self.quantized.is_empty())]);
-                let theirs = vectors(at)?;
+                let theirs = vectors(i)?;
                 let cosines: Vec<f32> =
                     full.iter().zip(&theirs).map(|(a, b)| cosine(a, b)).collect();
                 let agreement = cosines.iter().copied().fold(1.0, f32::min);

@@ -233,8 +233,8 @@ fn corpus(file: Option<&str>, set: &DataSet, terminal: Terminal) -> Result<Store
             counter.finish_and_clear();
         }
         None => {
-            for at in 0..set.len() {
-                let example = set.get(at)?;
+            for i in 0..set.len() {
+                let example = set.get(i)?;
                 example.pos.iter().chain(&example.neg).try_for_each(&mut push)?;
             }
         }

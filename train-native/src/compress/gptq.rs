@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn it_loses_less_than_rounding() {
         let (gram, _) = gram(64, 200, 9);
-        let before: Vec<f32> = (0..64 * 20).map(|at| (at as f32 * 1.7).sin()).collect();
+        let before: Vec<f32> = (0..64 * 20).map(|i| (i as f32 * 1.7).sin()).collect();
         for text in ["int4:32", "int4:channel", "int8:32"] {
             let scheme: Scheme = text.parse().unwrap();
             let plain = Quantized::round(&before, [20, 64], scheme).unwrap().values();
@@ -111,8 +111,8 @@ mod tests {
     fn independent_inputs_leave_nothing_to_make_good() {
         let (mut gram, _) = gram(32, 50, 2);
         gram.sum.fill(0.0);
-        (0..32).for_each(|at| gram.sum[at * 33] = 1.0);
-        let before: Vec<f32> = (0..64).map(|at| (at as f32 * 0.9).cos()).collect();
+        (0..32).for_each(|i| gram.sum[i * 33] = 1.0);
+        let before: Vec<f32> = (0..64).map(|i| (i as f32 * 0.9).cos()).collect();
         let scheme: Scheme = "int4:32".parse().unwrap();
         let plain = Quantized::round(&before, [2, 32], scheme).unwrap();
         let mut after = before.clone();

@@ -158,7 +158,7 @@ pub(super) mod tests {
         let lines: Vec<Vec<f64>> = (0..rows)
             .map(|_| {
                 let shared = random();
-                (0..inputs).map(|at| random() + shared * (1.0 + at as f64 / 8.0)).collect()
+                (0..inputs).map(|i| random() + shared * (1.0 + i as f64 / 8.0)).collect()
             })
             .collect();
         let mut sum = vec![0.0; inputs * inputs];
@@ -180,7 +180,7 @@ pub(super) mod tests {
             let factor = InverseFactor::new(&gram, &order, 0.01).unwrap();
             let u = Array2::from_shape_vec((inputs, inputs), factor.upper).unwrap();
             let twice = 2.0 / rows as f64;
-            let trace: f64 = (0..inputs).map(|at| twice * gram.sum[at * (inputs + 1)]).sum();
+            let trace: f64 = (0..inputs).map(|i| twice * gram.sum[i * (inputs + 1)]).sum();
             let h = Array2::from_shape_fn((inputs, inputs), |(a, b)| {
                 let damping = if a == b { 0.01 * trace / inputs as f64 } else { 0.0 };
                 twice * gram.sum[order[a] * inputs + order[b]] + damping
@@ -204,7 +204,7 @@ pub(super) mod tests {
     #[test]
     fn the_lost_output_is_what_it_says() {
         let (gram, lines) = gram(8, 20, 5);
-        let before: Vec<f32> = (0..24).map(|at| (at as f32).sin()).collect();
+        let before: Vec<f32> = (0..24).map(|i| (i as f32).sin()).collect();
         let after: Vec<f32> = before.iter().map(|weight| (weight * 4.0).round() / 4.0).collect();
         let (mut lost, mut whole) = (0.0, 0.0);
         for x in &lines {
@@ -221,9 +221,9 @@ pub(super) mod tests {
     #[test]
     fn inputs_that_are_always_zero_do_no_harm() {
         let (mut gram, _) = gram(6, 30, 1);
-        for at in 0..6 {
-            gram.sum[at * 6 + 2] = 0.0;
-            gram.sum[2 * 6 + at] = 0.0;
+        for i in 0..6 {
+            gram.sum[i * 6 + 2] = 0.0;
+            gram.sum[2 * 6 + i] = 0.0;
         }
         let factor = InverseFactor::new(&gram, &[0, 1, 2, 3, 4, 5], 0.01).unwrap();
         assert!(factor.dead[2] && !factor.dead[1]);

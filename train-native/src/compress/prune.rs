@@ -169,13 +169,13 @@ fn by_score(
         let scores: Vec<f32> = part
             .iter()
             .enumerate()
-            .map(|(at, weight)| weight.abs() * factor((start + at) % inputs))
+            .map(|(i, weight)| weight.abs() * factor((start + i) % inputs))
             .collect();
         let count = match pattern {
             Pattern::Of(n, _) => n,
             Pattern::Ratio(ratio) => (ratio * part.len() as f64).round() as usize,
         };
-        smallest(&scores, count).into_iter().for_each(|at| part[at] = 0.0);
+        smallest(&scores, count).into_iter().for_each(|i| part[i] = 0.0);
     });
 }
 
@@ -204,7 +204,7 @@ fn sparse_gpt(
     for start in (0..inputs).step_by(width) {
         let end = (start + width).min(inputs);
         let score = |row: &[f64]| -> Vec<f32> {
-            (start..end).map(|at| (row[at] / factor.row(at)[0]).powi(2) as f32).collect()
+            (start..end).map(|i| (row[i] / factor.row(i)[0]).powi(2) as f32).collect()
         };
         // Which go: of each row's own, or, at a ratio, of all rows' together.
         let gone: Vec<Vec<usize>> = match pattern {
@@ -213,19 +213,19 @@ fn sparse_gpt(
                 let scores: Vec<f32> = rows.par_iter().flat_map_iter(|row| score(row)).collect();
                 let count = (ratio * scores.len() as f64).round() as usize;
                 let mut gone = vec![Vec::new(); rows.len()];
-                for at in smallest(&scores, count) {
-                    gone[at / (end - start)].push(at % (end - start));
+                for i in smallest(&scores, count) {
+                    gone[i / (end - start)].push(i % (end - start));
                 }
                 gone
             }
         };
         rows.par_iter_mut().zip(gone).for_each(|(row, mut gone)| {
             gone.sort_unstable();
-            for at in gone.into_iter().map(|at| start + at) {
-                let line = factor.row(at);
-                let error = row[at] / line[0];
-                row[at..].iter_mut().zip(line).for_each(|(later, value)| *later -= error * value);
-                row[at] = 0.0;
+            for i in gone.into_iter().map(|i| start + i) {
+                let line = factor.row(i);
+                let error = row[i] / line[0];
+                row[i..].iter_mut().zip(line).for_each(|(later, value)| *later -= error * value);
+                row[i] = 0.0;
             }
         });
     }
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     fn weights() -> Vec<f32> {
-        (0..16 * 64).map(|at| (at as f32 * 2.3).sin() + 0.01).collect()
+        (0..16 * 64).map(|i| (i as f32 * 2.3).sin() + 0.01).collect()
     }
 
     #[test]

@@ -113,10 +113,10 @@ struct Place {
 
 /// Calls `each` with every row of some files, and names the place where it fails.
 fn rows(files: &[TextFile], mut each: impl FnMut(&Object, Place) -> Result<()>) -> Result<()> {
-    for (at, file) in files.iter().enumerate() {
+    for (i, file) in files.iter().enumerate() {
         for object in file.objects()? {
             let object = object?;
-            each(&object, Place { file: at, line: object.number })
+            each(&object, Place { file: i, line: object.number })
                 .with_context(|| format!("{}:{}", file.label, object.number))?;
         }
     }
@@ -258,7 +258,7 @@ impl BeirFiles {
             let grade = grade(object.fields.get("score").unwrap_or(&Value::Null))?;
             // Queries that are not there are not asked.
             let Some((text, _)) = texts.get(&query) else { return Ok(()) };
-            let at = *query_row.entry(query.clone()).or_insert_with(|| {
+            let i = *query_row.entry(query.clone()).or_insert_with(|| {
                 query_ids.push(query.clone());
                 queries.push(text.clone());
                 relevant.push(HashMap::new());
@@ -266,13 +266,12 @@ impl BeirFiles {
                 judged.push(Said::new());
                 queries.len() - 1
             });
-            let new =
-                is_new(&self.qrels, &mut judged[at], document.clone(), grade, place, "scores")
-                    .with_context(|| format!("the query {query:?}"))?;
+            let new = is_new(&self.qrels, &mut judged[i], document.clone(), grade, place, "scores")
+                .with_context(|| format!("the query {query:?}"))?;
             match row_of.get(&document) {
                 _ if !new => repeated.judgements += 1,
-                Some(&row) => _ = relevant[at].insert(row, grade),
-                None => absent[at].push(grade),
+                Some(&row) => _ = relevant[i].insert(row, grade),
+                None => absent[i].push(grade),
             }
             Ok(())
         })?;
@@ -288,7 +287,7 @@ impl BeirFiles {
                 let query = id(object, &["query-id", "query_id"]).context("no query-id")?;
                 let documents = object.fields.get("corpus-ids").and_then(Value::as_array);
                 let documents = documents.context("no list corpus-ids")?;
-                let Some(&at) = query_row.get(&query) else { return Ok(()) };
+                let Some(&i) = query_row.get(&query) else { return Ok(()) };
                 let mut rows: Vec<usize> = Vec::with_capacity(documents.len());
                 let mut seen = HashSet::new();
                 for id in documents {
@@ -301,7 +300,7 @@ impl BeirFiles {
                     }
                 }
                 if is_new(&self.top_ranked, &mut said, query, rows.clone(), place, "candidates")? {
-                    ranked[at] = rows;
+                    ranked[i] = rows;
                 } else {
                     repeated.candidates += rows.len();
                 }

@@ -220,8 +220,8 @@ impl DataSet {
     ///
     /// # Errors
     /// The temporary file cannot be read.
-    pub fn get(&self, at: usize) -> Result<Example> {
-        self.examples.get(at)
+    pub fn get(&self, i: usize) -> Result<Example> {
+        self.examples.get(i)
     }
 }
 

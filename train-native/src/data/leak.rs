@@ -54,8 +54,8 @@ impl LeakFilter {
         let write = |scores: &[f32]| -> Result<Searcher> {
             let mut writer: IndexWriter = index.writer_with_num_threads(1, INDEX_BYTES)?;
             writer.delete_all_documents()?;
-            for (at, text) in all.iter().enumerate() {
-                let score = f64::from(scores.get(at).copied().unwrap_or(0.0));
+            for (i, text) in all.iter().enumerate() {
+                let score = f64::from(scores.get(i).copied().unwrap_or(0.0));
                 writer.add_document(doc!(body => text.as_str(), own => score))?;
             }
             writer.commit()?;

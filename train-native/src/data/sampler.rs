@@ -118,8 +118,8 @@ impl<'a> Sampler<'a> {
         let most = 3 * self.sets.iter().map(DataSet::len).sum::<usize>();
         while batch.queries.len() < self.stage.batch_size && fruitless < most {
             let set = homogeneous.unwrap_or_else(|| self.draw_set());
-            let at = self.next_example(set);
-            let mut example = self.sets[set].get(at as usize)?;
+            let i = self.next_example(set);
+            let mut example = self.sets[set].get(i as usize)?;
             // Texts for distillation stand alone.
             let positive = match example.pos.len() {
                 0 => None,
@@ -130,19 +130,19 @@ impl<'a> Sampler<'a> {
             let alone = !self.in_batch(set);
             let texts = [&example.query].into_iter().chain(&positive).chain(&own);
             if !alone && texts.clone().any(|text| seen.contains(text)) {
-                waiting.push((set, at));
+                waiting.push((set, i));
                 fruitless += 1;
                 continue;
             }
             fruitless = 0;
             seen.extend(texts.cloned());
-            self.push(&mut batch, set, at as usize, example, positive, own)?;
+            self.push(&mut batch, set, i as usize, example, positive, own)?;
         }
-        for (set, at) in waiting.into_iter().rev() {
+        for (set, i) in waiting.into_iter().rev() {
             // Once is enough, or sets with few distinct texts would wait in ever longer queues.
             let queue = &mut self.state.cursors[set].waiting;
-            queue.retain(|known| *known != at);
-            queue.push_front(at);
+            queue.retain(|known| *known != i);
+            queue.push_front(i);
         }
         number_texts(&mut batch);
         Ok(batch)
@@ -152,7 +152,7 @@ impl<'a> Sampler<'a> {
         &mut self,
         batch: &mut Batch,
         set: usize,
-        at: usize,
+        i: usize,
         example: Example,
         positive: Option<String>,
         mut negatives: Vec<String>,
@@ -178,7 +178,7 @@ impl<'a> Sampler<'a> {
             batch.candidates.positive.push(batch.documents.len());
         }
         batch.candidates.in_batch.push(in_batch);
-        batch.ids.push((set, at));
+        batch.ids.push((set, i));
         for text in positive.into_iter().chain(negatives) {
             batch.documents.push(Text { prompt: document_prompt.clone(), text });
             batch.candidates.owner.push(query);
@@ -240,8 +240,8 @@ impl<'a> Sampler<'a> {
     /// The next example of a set: one that waits, or the next of the epoch's order.
     fn next_example(&mut self, set: usize) -> u32 {
         let cursor = &mut self.state.cursors[set];
-        if let Some(at) = cursor.waiting.pop_front() {
-            return at;
+        if let Some(i) = cursor.waiting.pop_front() {
+            return i;
         }
         let length = self.sets[set].len();
         if cursor.position == length {
@@ -269,7 +269,7 @@ impl<'a> Sampler<'a> {
             return example.neg.choose_multiple(&mut self.state.rng, count).cloned().collect();
         }
         let first = first_level(self.stage, step, levels, draw);
-        (0..count).map(|at| example.neg[(first + at) % levels].clone()).collect()
+        (0..count).map(|i| example.neg[(first + i) % levels].clone()).collect()
     }
 }
 

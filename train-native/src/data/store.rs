@@ -102,8 +102,8 @@ impl Store {
     ///
     /// # Errors
     /// The temporary file cannot be read.
-    pub fn get<T: DeserializeOwned>(&self, at: usize) -> Result<T> {
-        let (start, end) = (self.offsets[at], self.offsets[at + 1]);
+    pub fn get<T: DeserializeOwned>(&self, i: usize) -> Result<T> {
+        let (start, end) = (self.offsets[i], self.offsets[i + 1]);
         let mut bytes = vec![0; (end - start) as usize];
         // Each read says where it begins, so a reader that failed leaves nothing behind.
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);

@@ -125,9 +125,9 @@ fn plus_plus(rows: ArrayView2<'_, f32>, clusters: usize, random: &mut NumpyRando
         }
         let potentials = distances.sum_axis(Axis(1));
         let mut best = 0;
-        for at in 1..candidates.len() {
-            if potentials[at] < potentials[best] {
-                best = at;
+        for i in 1..candidates.len() {
+            if potentials[i] < potentials[best] {
+                best = i;
             }
         }
         closest = distances.row(best).to_owned();
@@ -146,10 +146,10 @@ fn assign(rows: ArrayView2<'_, f32>, centres: &Array2<f32>) -> (Vec<usize>, f64)
         let products = block.dot(&centres.t());
         for (row, products) in block.outer_iter().zip(products.outer_iter()) {
             let mut best = (0, f32::INFINITY);
-            for (at, (product, norm)) in products.iter().zip(&norms).enumerate() {
+            for (i, (product, norm)) in products.iter().zip(&norms).enumerate() {
                 let distance = norm - 2.0 * product;
                 if distance < best.1 {
-                    best = (at, distance);
+                    best = (i, distance);
                 }
             }
             let to_centre = row.iter().zip(centres.row(best.0)).map(|(a, b)| (a - b) * (a - b));
@@ -167,18 +167,18 @@ fn update(
     centres: &mut Array2<f32>,
     members: &mut Array1<f32>,
 ) {
-    for at in 0..centres.nrows() {
-        let mine: Vec<usize> = (0..labels.len()).filter(|&row| labels[row] == at).collect();
+    for i in 0..centres.nrows() {
+        let mine: Vec<usize> = (0..labels.len()).filter(|&row| labels[row] == i).collect();
         if mine.is_empty() {
             continue;
         }
-        let mut centre = centres.row_mut(at);
-        centre *= members[at];
+        let mut centre = centres.row_mut(i);
+        centre *= members[i];
         for &row in &mine {
             centre += &batch.row(row);
         }
-        members[at] += mine.len() as f32;
-        centre *= 1.0 / members[at];
+        members[i] += mine.len() as f32;
+        centre *= 1.0 / members[i];
     }
 }
 
@@ -195,9 +195,9 @@ fn move_small(
     if small.iter().filter(|&&small| small).count() as f64 > 0.5 * batch.nrows() as f64 {
         let mut order: Vec<usize> = (0..members.len()).collect();
         order.sort_by(|&a, &b| members[a].total_cmp(&members[b]));
-        order[most..].iter().for_each(|&at| small[at] = false);
+        order[most..].iter().for_each(|&i| small[i] = false);
     }
-    let moved: Vec<usize> = (0..small.len()).filter(|&at| small[at]).collect();
+    let moved: Vec<usize> = (0..small.len()).filter(|&i| small[i]).collect();
     if moved.is_empty() {
         return;
     }
@@ -206,9 +206,7 @@ fn move_small(
         centres.row_mut(centre).assign(&batch.row(row));
     }
     // Counted as the smallest of the others, so that they are not moved again at once.
-    let least = (0..small.len())
-        .filter(|&at| !small[at])
-        .map(|at| members[at])
-        .fold(f32::INFINITY, f32::min);
-    moved.iter().for_each(|&at| members[at] = least);
+    let least =
+        (0..small.len()).filter(|&i| !small[i]).map(|i| members[i]).fold(f32::INFINITY, f32::min);
+    moved.iter().for_each(|&i| members[i] = least);
 }

@@ -53,8 +53,8 @@ impl NumpyRandom {
 
     /// `shuffle(values)`.
     pub fn shuffle<T>(&mut self, values: &mut [T]) {
-        for at in (1..values.len()).rev() {
-            values.swap(at, self.interval(at as u32) as usize);
+        for i in (1..values.len()).rev() {
+            values.swap(i, self.interval(i as u32) as usize);
         }
     }
 
@@ -102,10 +102,10 @@ impl PythonRandom {
         if of <= set_size {
             let mut pool: Vec<usize> = (0..of).collect();
             (0..count)
-                .map(|at| {
-                    let drawn = self.below(of - at);
+                .map(|i| {
+                    let drawn = self.below(of - i);
                     let value = pool[drawn];
-                    pool[drawn] = pool[of - at - 1];
+                    pool[drawn] = pool[of - i - 1];
                     value
                 })
                 .collect()

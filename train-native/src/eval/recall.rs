@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn whole_vectors_are_found_and_less_is_found_of_less() {
         let value =
-            |row: usize, at: usize| ((row * 37 + at * 11 + row * at * 7) % 101) as f32 / 50.0 - 1.0;
+            |row: usize, i: usize| ((row * 37 + i * 11 + row * i * 7) % 101) as f32 / 50.0 - 1.0;
         let vectors: Vec<Vec<f32>> = (0..300)
-            .map(|row| cut(&(0..64).map(|at| value(row, at)).collect::<Vec<_>>(), 64))
+            .map(|row| cut(&(0..64).map(|i| value(row, i)).collect::<Vec<_>>(), 64))
             .collect();
         let measure = Recall {
             k: 10,

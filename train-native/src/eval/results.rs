@@ -170,16 +170,16 @@ pub fn write_meta(folder: &Path, model: &str, revision: &str, more: Value) -> Re
 /// No results, several models, or files that cannot be read.
 pub fn read_results(folder: &Path) -> Result<ModelResults> {
     let label = || folder.display().to_string();
-    let mut at = folder.to_path_buf();
-    while !at.join(PARTS).is_dir() {
-        let below: Vec<PathBuf> = std::fs::read_dir(&at)
+    let mut i = folder.to_path_buf();
+    while !i.join(PARTS).is_dir() {
+        let below: Vec<PathBuf> = std::fs::read_dir(&i)
             .with_context(label)?
             .flatten()
             .map(|entry| entry.path())
             .filter(|path| path.is_dir())
             .collect();
         match &below[..] {
-            [one] => at.clone_from(one),
+            [one] => i.clone_from(one),
             [] => bail!("{}: holds no results of `eval`", label()),
             several => {
                 let names: Vec<String> =
@@ -189,7 +189,7 @@ pub fn read_results(folder: &Path) -> Result<ModelResults> {
         }
     }
     let mut tasks = Vec::new();
-    for entry in std::fs::read_dir(at.join(PARTS)).with_context(label)? {
+    for entry in std::fs::read_dir(i.join(PARTS)).with_context(label)? {
         let path = entry?.path();
         if path.extension().is_some_and(|ending| ending == "json") {
             let place = || path.display().to_string();
@@ -208,13 +208,13 @@ pub fn read_results(folder: &Path) -> Result<ModelResults> {
         }
     }
     tasks.sort_by(|a, b| (a.task.kind, &a.task.name).cmp(&(b.task.kind, &b.task.name)));
-    let meta: Value = read_small(&at.join("model_meta.json"))
+    let meta: Value = read_small(&i.join("model_meta.json"))
         .ok()
         .and_then(|text| serde_json::from_str(&text).ok())
         .unwrap_or_default();
     let text = |name: &str| meta[name].as_str().unwrap_or_default().to_string();
     let model = match text("name") {
-        name if name.is_empty() => at.display().to_string(),
+        name if name.is_empty() => i.display().to_string(),
         name => name,
     };
     Ok(ModelResults { model, revision: text("revision"), tasks })
@@ -294,7 +294,7 @@ impl Summary {
             score.map_or("not defined".into(), |score| format!("{:.2}", 100.0 * score))
         };
         let mut rows = vec![["type", "task", "measure", "score"].map(String::from).to_vec()];
-        for (at, line) in self.lines.iter().enumerate() {
+        for (i, line) in self.lines.iter().enumerate() {
             let kind = line.kind.to_string();
             rows.push(vec![
                 kind.clone(),
@@ -302,7 +302,7 @@ impl Summary {
                 line.metric.clone(),
                 points(line.score),
             ]);
-            let last = self.lines.get(at + 1).is_none_or(|next| next.kind != line.kind);
+            let last = self.lines.get(i + 1).is_none_or(|next| next.kind != line.kind);
             if last && let Some(score) = self.by_type.get(line.kind.mteb_name()) {
                 rows.push(vec![kind, "mean".into(), String::new(), points(Some(*score))]);
             }
@@ -343,10 +343,10 @@ pub fn plain_table(rows: &[Vec<String>]) -> String {
 /// Rows of cells as Markdown.
 pub fn markdown_table(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
-    for (at, row) in rows.iter().enumerate() {
+    for (i, row) in rows.iter().enumerate() {
         let cells: Vec<String> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
         text += &format!("| {} |\n", cells.join(" | "));
-        if at == 0 {
+        if i == 0 {
             text += &format!("|{}\n", "---|".repeat(row.len()));
         }
     }

@@ -61,8 +61,8 @@ impl Run<'_> {
     /// [`kiln_embed::Error::Cancelled`] after Ctrl-C, or a disk that cannot be written.
     pub fn all(&self, tasks: &[Task]) -> Result<SuiteRun> {
         let mut ran = SuiteRun::default();
-        for (at, task) in tasks.iter().enumerate() {
-            let place = format!("[{}/{}] {}", at + 1, tasks.len(), task.name);
+        for (i, task) in tasks.iter().enumerate() {
+            let place = format!("[{}/{}] {}", i + 1, tasks.len(), task.name);
             match self.one(task) {
                 Ok((result, kept)) => {
                     let score = result.main_score();

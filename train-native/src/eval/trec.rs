@@ -230,7 +230,7 @@ fn numbers(
     path: &Path,
     columns: usize,
     what: &'static str,
-    (name, at, most): (&str, usize, f64),
+    (name, i, most): (&str, usize, f64),
 ) -> Result<(Given, usize, String)> {
     let file = TextFile::of_lines(path)?;
     let mut given = Given::new();
@@ -238,7 +238,7 @@ fn numbers(
     for line in lines(&file, columns, what)? {
         let (line, words) = line?;
         let place = || format!("{}:{line}", file.label);
-        let (query, document, number) = (&words[0], &words[2], &words[at]);
+        let (query, document, number) = (&words[0], &words[2], &words[i]);
         let number: f64 =
             number.parse().ok().filter(|found: &f64| found.abs() <= most).with_context(|| {
                 format!("{}: the {name} is {number:?}, not a number up to {most:e}", place())

@@ -493,7 +493,7 @@ impl Client {
 }
 
 /// The page that an answer's `Link` calls the next.
-fn next_page(at: &Url, headers: &HeaderMap) -> Result<Option<Url>, Failure> {
+fn next_page(i: &Url, headers: &HeaderMap) -> Result<Option<Url>, Failure> {
     let link = headers.get(LINK).and_then(|link| link.to_str().ok()).unwrap_or_default();
     let next = link.split(',').find_map(|link| {
         let (target, rest) = link.trim().strip_prefix('<')?.split_once('>')?;
@@ -501,8 +501,8 @@ fn next_page(at: &Url, headers: &HeaderMap) -> Result<Option<Url>, Failure> {
         rest.split(';').any(is_next).then_some(target)
     });
     let Some(target) = next else { return Ok(None) };
-    let url = Client::follow(at, target)?;
-    if url.origin() != at.origin() {
+    let url = Client::follow(i, target)?;
+    if url.origin() != i.origin() {
         return Err(Failure::Broken(format!(
             "the next page is on another server ({:?})",
             shown(target)
@@ -517,8 +517,8 @@ mod tests {
 
     #[test]
     fn addresses_are_followed_as_browsers_do() {
-        let at = Url::parse("https://hub/a/b").unwrap();
-        let to = |to: &str| Client::follow(&at, to).map(|url| url.to_string()).ok();
+        let i = Url::parse("https://hub/a/b").unwrap();
+        let to = |to: &str| Client::follow(&i, to).map(|url| url.to_string()).ok();
         assert_eq!(to("/c").as_deref(), Some("https://hub/c"));
         assert_eq!(to("/\\host/c").as_deref(), Some("https://host/c"));
         assert_eq!(to("//host/c").as_deref(), Some("https://host/c"));
@@ -530,10 +530,10 @@ mod tests {
 
     #[test]
     fn the_next_page_is_on_the_same_server() {
-        let at = Url::parse("https://hub/api?x=1").unwrap();
+        let i = Url::parse("https://hub/api?x=1").unwrap();
         let page = |link: &str| {
             let headers = [(LINK, HeaderValue::from_str(link).unwrap())];
-            next_page(&at, &headers.into_iter().collect()).map(|url| url.map(|url| url.to_string()))
+            next_page(&i, &headers.into_iter().collect()).map(|url| url.map(|url| url.to_string()))
         };
         let link = "<https://hub/api?p=1>; rel=\"prev\", </api?p=3>; rel=\"next\"";
         assert_eq!(page(link).unwrap().as_deref(), Some("https://hub/api?p=3"));

@@ -232,8 +232,8 @@ fn send_one(repo: &Repo, item: &Item, oid: &str, said: &Value, bar: &ProgressBar
                 size.as_u64().or_else(|| size.as_str()?.parse().ok()).filter(|size| *size > 0);
             let size = size.context("the Hub wants parts of no size")?;
             let mut parts = Vec::new();
-            for (at, from) in (0..item.size).step_by(usize::try_from(size)?).enumerate() {
-                let part = at + 1;
+            for (i, from) in (0..item.size).step_by(usize::try_from(size)?).enumerate() {
+                let part = i + 1;
                 let place = header.as_object().into_iter().flatten();
                 let place = place.into_iter().find(|(key, _)| key.parse() == Ok(part));
                 let place = address(repo, place.map_or(&Value::Null, |(_, place)| place))?;

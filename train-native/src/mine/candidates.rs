@@ -62,8 +62,8 @@ pub fn data_hash(set: &DataSet, corpus: &Store) -> Result<String> {
         hash.update(&(text.len() as u64).to_le_bytes());
         hash.update(text.as_bytes());
     };
-    for at in 0..set.len() {
-        let example = set.get(at)?;
+    for i in 0..set.len() {
+        let example = set.get(i)?;
         [&example.query].into_iter().chain(&example.pos).for_each(|text| add(text));
     }
     for row in 0..corpus.len() {
@@ -97,7 +97,7 @@ pub fn search<B: Kernels>(
     let mut known: Vec<HashSet<u128>> = Vec::new();
     let bar = terminal.progress(set.len() as u64, "queries");
     for block in set.examples.blocks(BLOCK) {
-        let examples: Vec<_> = block.map(|at| set.get(at)).collect::<Result<_>>()?;
+        let examples: Vec<_> = block.map(|i| set.get(i)).collect::<Result<_>>()?;
         let texts: Vec<&String> = examples.iter().map(|example| &example.query).collect();
         let vectors = embed_texts(embedder, &texts, &as_query, |_| {})?;
         let positives: Vec<&String> = examples.iter().flat_map(|example| &example.pos).collect();

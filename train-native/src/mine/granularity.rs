@@ -64,7 +64,7 @@ pub fn granularity(
     let bar = terminal.progress(set.len().min(limit) as u64, "examples");
     for block in set.examples.blocks(BLOCK / 4).take_while(|block| block.start < limit) {
         let examples: Vec<Example> =
-            (block.start..block.end.min(limit)).map(|at| set.get(at)).collect::<Result<_>>()?;
+            (block.start..block.end.min(limit)).map(|i| set.get(i)).collect::<Result<_>>()?;
         bar.inc(examples.len() as u64);
         let examples: Vec<Example> =
             examples.into_iter().filter(|example| example.neg.len() >= least).collect();
@@ -95,12 +95,12 @@ pub fn granularity(
     let levels: Vec<Level> = columns
         .into_iter()
         .enumerate()
-        .map(|(at, similarities)| {
+        .map(|(i, similarities)| {
             let count = similarities.len();
             let mean = similarities.iter().sum::<f64>() / count as f64;
             let squares = similarities.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
             Level {
-                name: if at == 0 { "positive".into() } else { format!("n{at}") },
+                name: if i == 0 { "positive".into() } else { format!("n{i}") },
                 deviation: (squares / count as f64).sqrt(),
                 similarities,
                 mean,

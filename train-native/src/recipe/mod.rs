@@ -358,11 +358,11 @@ impl Recipe {
             if names.is_empty() {
                 bail!("eval has no [[eval.set]]");
             }
-            for (at, set) in eval.sets.iter().enumerate() {
+            for (i, set) in eval.sets.iter().enumerate() {
                 if set.limit == Some(0) {
                     bail!("eval.set {:?}: limit must be at least 1", set.name);
                 }
-                if names[..at].contains(&set.name.as_str()) {
+                if names[..i].contains(&set.name.as_str()) {
                     bail!("eval has two sets of the name {:?}", set.name);
                 }
             }

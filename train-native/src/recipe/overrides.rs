@@ -14,13 +14,13 @@ pub(super) fn apply(table: &mut Table, change: &str) -> Result<()> {
         .unwrap_or_else(|| Value::String(raw.to_string()));
     let path: Vec<&str> = key.trim().split('.').collect();
     let (last, parents) = path.split_last().context("expected key=value")?;
-    let mut at = table;
+    let mut i = table;
     let mut walked: Vec<&str> = Vec::new();
     let mut parents = parents.iter();
     while let Some(name) = parents.next() {
         walked.push(name);
-        let entry = at.entry(name.to_string()).or_insert_with(|| Value::Table(Table::new()));
-        at = match entry {
+        let entry = i.entry(name.to_string()).or_insert_with(|| Value::Table(Table::new()));
+        i = match entry {
             Value::Table(inner) => inner,
             Value::Array(items) => {
                 let which = parents.next().context("which one? Count from 1, or give its name")?;
@@ -31,18 +31,18 @@ pub(super) fn apply(table: &mut Table, change: &str) -> Result<()> {
             _ => bail!("{} is a value, not a table", walked.join(".")),
         };
     }
-    at.insert(last.to_string(), value);
+    i.insert(last.to_string(), value);
     Ok(())
 }
 
 fn element<'a>(items: &'a mut [Value], which: &str) -> Option<&'a mut Table> {
-    let at = match which.parse::<usize>() {
+    let i = match which.parse::<usize>() {
         Ok(number) => number.checked_sub(1)?,
         Err(_) => items.iter().position(|item| {
             item.get("name").and_then(Value::as_str).is_some_and(|name| name == which)
         })?,
     };
-    items.get_mut(at)?.as_table_mut()
+    items.get_mut(i)?.as_table_mut()
 }
 
 /// A TOML error with the nearest known name behind it.

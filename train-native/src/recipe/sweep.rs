@@ -76,9 +76,9 @@ impl Sweep {
         if sweep.variants.is_empty() || sweep.seeds.is_empty() {
             bail!("a sweep needs a [[variant]] and seeds = [1]");
         }
-        for (at, variant) in sweep.variants.iter().enumerate() {
+        for (i, variant) in sweep.variants.iter().enumerate() {
             let same = |other: &Variant| slug(&other.name) == slug(&variant.name);
-            if slug(&variant.name).is_empty() || sweep.variants[..at].iter().any(same) {
+            if slug(&variant.name).is_empty() || sweep.variants[..i].iter().any(same) {
                 bail!("variant {:?}: the name is empty or used before", variant.name);
             }
         }
@@ -127,13 +127,13 @@ mod tests {
                 .iter()
                 .map(|variant| sweep.recipe(variant, 7, Path::new(""), &[]).unwrap())
                 .collect();
-            for (at, recipe) in recipes.iter().enumerate() {
+            for (i, recipe) in recipes.iter().enumerate() {
                 assert_eq!(recipe.seed, 7);
                 assert!(recipe.eval.is_some(), "{}", one.name);
-                let same = recipes[..at].iter().filter(|other| {
+                let same = recipes[..i].iter().filter(|other| {
                     (&other.model, &other.stages) == (&recipe.model, &recipe.stages)
                 });
-                assert_eq!(same.count(), 0, "{}: {:?}", one.name, sweep.variants[at].name);
+                assert_eq!(same.count(), 0, "{}: {:?}", one.name, sweep.variants[i].name);
             }
         }
     }

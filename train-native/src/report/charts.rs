@@ -26,8 +26,8 @@ const COLOURS: [RGBColor; 8] = [
 /// Height of the names above lines.
 const LEGEND: u32 = 26;
 
-fn colour(at: usize) -> RGBColor {
-    COLOURS[at % COLOURS.len()]
+fn colour(i: usize) -> RGBColor {
+    COLOURS[i % COLOURS.len()]
 }
 
 /// Smallest and largest value with a little room; something drawable for no values too.
@@ -91,8 +91,8 @@ fn draw_lines(
         .bold_line_style(RGBColor(228, 228, 228))
         .draw()?;
     let mut left = 76;
-    for (at, line) in series.iter().enumerate() {
-        let style = colour(at).stroke_width(2);
+    for (i, line) in series.iter().enumerate() {
+        let style = colour(i).stroke_width(2);
         chart.draw_series(LineSeries::new(line.points.iter().copied(), style))?;
         if series.len() > 1 {
             let text = ("sans-serif", 13).into_font().color(&RGBColor(40, 40, 40));
@@ -122,8 +122,8 @@ pub fn histogram(x: &str, series: &[(String, Vec<f64>)], steps: usize) -> Result
             }
             let total = values.len().max(1) as f64;
             // Each step as a stair: its count over its whole width.
-            let stairs = counts.iter().enumerate().flat_map(|(at, count)| {
-                let (left, share) = (low + at as f64 * width, *count as f64 / total);
+            let stairs = counts.iter().enumerate().flat_map(|(i, count)| {
+                let (left, share) = (low + i as f64 * width, *count as f64 / total);
                 [(left, share), (left + width, share)]
             });
             Series { name: name.clone(), points: stairs.collect() }
@@ -150,8 +150,8 @@ fn draw_bars(svg: &mut String, bars: &[(String, f64)]) -> Result<(), Box<dyn std
     let area = SVGBackend::with_string(svg, (SIZE.0, (bars.len() as u32) * row as u32 + 12))
         .into_drawing_area();
     let text = ("sans-serif", 15).into_font().color(&RGBColor(40, 40, 40));
-    for (at, (name, value)) in bars.iter().enumerate() {
-        let top = at as i32 * row + 8;
+    for (i, (name, value)) in bars.iter().enumerate() {
+        let top = i as i32 * row + 8;
         let end = left + (value.clamp(0.0, 1.0) * f64::from(width)) as i32;
         area.draw(&Text::new(name.clone(), (4, top + 5), text.clone()))?;
         area.draw(&Rectangle::new(

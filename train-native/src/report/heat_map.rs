@@ -163,8 +163,8 @@ fn draw(
     };
     let map_colours = colours();
     let text = |size: i32| ("sans-serif", size).into_font().color(&GREY);
-    for (at, map) in maps.iter().enumerate() {
-        let (line, place) = ((at / layout.across) as i32, (at % layout.across) as i32);
+    for (i, map) in maps.iter().enumerate() {
+        let (line, place) = ((i / layout.across) as i32, (i % layout.across) as i32);
         let (x0, y0) = (layout.left + place * layout.panel.0, line * line_height + layout.top);
         let (wide, high_cell) = layout.cell;
         area.draw(&Text::new(map.title.clone(), (x0, y0 - 17), text(13)))?;
@@ -187,8 +187,8 @@ fn draw(
             if place == 0 && thinned {
                 let end = Pos::new(HPos::Right, VPos::Center);
                 let label = short(&map.rows[row]);
-                let at = (x0 - 6, y + high_cell / 2);
-                area.draw(&Text::new(label, at, text(FONT).pos(end)))?;
+                let i = (x0 - 6, y + high_cell / 2);
+                area.draw(&Text::new(label, i, text(FONT).pos(end)))?;
             }
         }
         let bottom = y0 + map.values.len() as i32 * high_cell;
@@ -200,7 +200,7 @@ fn draw(
             let arrow = vec![(middle, tip), (middle - 4, tip + 6), (middle + 4, tip + 6)];
             area.draw(&Polygon::new(arrow, MARK.filled()))?;
         }
-        let last = at + layout.across >= maps.len();
+        let last = i + layout.across >= maps.len();
         let step = ((FONT + 2) + wide - 1) / wide;
         if last {
             for (column, label) in map.columns.iter().enumerate() {
@@ -211,8 +211,8 @@ fn draw(
                 let ink = if marked { MARK } else { GREY };
                 let end = Pos::new(HPos::Right, VPos::Center);
                 let font = ("sans-serif", FONT).into_font().transform(FontTransform::Rotate270);
-                let at = (x0 + column as i32 * wide + wide / 2, bottom + 10);
-                area.draw(&Text::new(short(label), at, font.color(&ink).pos(end)))?;
+                let i = (x0 + column as i32 * wide + wide / 2, bottom + 10);
+                area.draw(&Text::new(short(label), i, font.color(&ink).pos(end)))?;
             }
         }
     }
@@ -274,7 +274,7 @@ mod tests {
         let mut values = vec![0.0; 10_000];
         values[777] = 1.0;
         let map = HeatMap {
-            columns: (0..10_000).map(|at| at.to_string()).collect(),
+            columns: (0..10_000).map(|i| i.to_string()).collect(),
             rows: vec!["a".into()],
             values: vec![values],
             marked: vec![777],

@@ -45,8 +45,8 @@ impl Page {
     /// A table; the first row is its header.
     pub fn table(&mut self, rows: &[Vec<String>]) -> &mut Self {
         let mut html = String::from("<div class=\"wide\"><table>\n");
-        for (at, row) in rows.iter().enumerate() {
-            let tag = if at == 0 { "th" } else { "td" };
+        for (i, row) in rows.iter().enumerate() {
+            let tag = if i == 0 { "th" } else { "td" };
             let cells: String =
                 row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
             html.push_str(&format!("<tr>{cells}</tr>\n"));

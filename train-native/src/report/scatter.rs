@@ -59,10 +59,10 @@ fn draw(
     let behind = rest.iter().flat_map(|group| &group.points);
     chart.draw_series(behind.map(|&point| Circle::new(point, 2, grey)))?;
     let text = ("sans-serif", 13).into_font().color(&GREY);
-    for (at, group) in coloured.iter().enumerate() {
-        let style = Palette99::pick(at).mix(0.75).filled();
+    for (i, group) in coloured.iter().enumerate() {
+        let style = Palette99::pick(i).mix(0.75).filled();
         chart.draw_series(group.points.iter().map(|&point| Circle::new(point, 3, style)))?;
-        let line = 24 + at as i32 * 24;
+        let line = 24 + i as i32 * 24;
         legend.draw(&Circle::new((10, line), 5, style))?;
         let name: String = group.name.chars().take(26).collect();
         let label = format!("{name} ({})", group.points.len());
@@ -85,8 +85,7 @@ mod tests {
 
     #[test]
     fn many_labels_are_summed_up() {
-        let group =
-            |at: usize| Group { name: format!("label {at}"), points: vec![(at as f64, 0.0)] };
+        let group = |i: usize| Group { name: format!("label {i}"), points: vec![(i as f64, 0.0)] };
         let groups: Vec<Group> = (0..23).map(group).collect();
         let svg = scatter("x", "y", &groups).unwrap();
         assert!(svg.contains("label 0 (1)") && svg.contains("3 more labels"));

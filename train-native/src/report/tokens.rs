@@ -51,8 +51,8 @@ fn draw(
     let height = block * weights.len() as i32 + 12;
     let area = SVGBackend::with_string(svg, (WIDTH as u32, height as u32)).into_drawing_area();
     let middle = Pos::new(HPos::Center, VPos::Center);
-    for (at, (name, weights)) in weights.iter().enumerate() {
-        let top = at as i32 * block + 6;
+    for (i, (name, weights)) in weights.iter().enumerate() {
+        let top = i as i32 * block + 6;
         let title = ("sans-serif", 14).into_font().color(&GREY);
         area.draw(&Text::new(name.clone(), (8, top), title))?;
         let darkest = DARKEST / tokens.len().max(1) as f64;

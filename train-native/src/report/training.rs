@@ -36,10 +36,10 @@ fn score_lines(recipe: &Recipe, points: &[Point]) -> Vec<Series> {
     let mut lines: Vec<Series> = Vec::new();
     for point in points {
         for (name, score) in &point.scores {
-            let at = ((starts[point.stage] + point.step) as f64, *score);
+            let i = ((starts[point.stage] + point.step) as f64, *score);
             match lines.iter_mut().find(|line| line.name == *name) {
-                Some(line) => line.points.push(at),
-                None => lines.push(Series { name: name.clone(), points: vec![at] }),
+                Some(line) => line.points.push(i),
+                None => lines.push(Series { name: name.clone(), points: vec![i] }),
             }
         }
     }
@@ -74,10 +74,10 @@ pub fn training_page(recipe: &Recipe, inputs: &Inputs, points: &[Point]) -> Resu
         );
         let mut rows = vec![vec!["step".to_string()]];
         rows[0].extend(scores.iter().map(|line| line.name.clone()));
-        for at in 0..scores[0].points.len() {
-            let mut row = vec![format!("{}", scores[0].points[at].0)];
+        for i in 0..scores[0].points.len() {
+            let mut row = vec![format!("{}", scores[0].points[i].0)];
             row.extend(
-                scores.iter().filter_map(|line| Some(format!("{:.4}", line.points.get(at)?.1))),
+                scores.iter().filter_map(|line| Some(format!("{:.4}", line.points.get(i)?.1))),
             );
             rows.push(row);
         }

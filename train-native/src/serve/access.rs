@@ -166,10 +166,10 @@ pub fn check_key(key: &str) -> Result<()> {
         bail!("--api-key is empty");
     }
     let sendable = |byte: u8| (b' '..=b'~').contains(&byte);
-    if let Some(at) = key.bytes().position(|byte| !sendable(byte)) {
+    if let Some(i) = key.bytes().position(|byte| !sendable(byte)) {
         bail!(
             "--api-key (or KILN_API_KEY) has a byte that no client can send, at position {}; use printable ASCII",
-            at + 1
+            i + 1
         );
     }
     if key.trim() != key {

@@ -184,10 +184,10 @@ fn work(queue: &Receiver<Job>, model: &dyn Served, most: usize, telemetry: &Tele
 fn take(jobs: &mut [Job], budget: usize) -> Vec<Vec<Tokens>> {
     let mut parts: Vec<Vec<Tokens>> = jobs.iter().map(|_| Vec::new()).collect();
     let mut order: BinaryHeap<Reverse<(usize, usize)>> =
-        jobs.iter().enumerate().map(|(at, job)| Reverse((job.had / STEP, at))).collect();
+        jobs.iter().enumerate().map(|(i, job)| Reverse((job.had / STEP, i))).collect();
     let mut taken = 0;
-    while let Some(Reverse((_, at))) = order.pop() {
-        let job = &mut jobs[at];
+    while let Some(Reverse((_, i))) = order.pop() {
+        let job = &mut jobs[i];
         let Some(text) = job.texts.pop_front() else { continue };
         let tokens = text.ids.len();
         if taken > 0 && taken + tokens > budget {
@@ -196,8 +196,8 @@ fn take(jobs: &mut [Job], budget: usize) -> Vec<Vec<Tokens>> {
         }
         taken += tokens;
         job.had += tokens;
-        parts[at].push(text);
-        order.push(Reverse((job.had / STEP, at)));
+        parts[i].push(text);
+        order.push(Reverse((job.had / STEP, i)));
     }
     parts
 }

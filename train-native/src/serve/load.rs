@@ -151,8 +151,8 @@ async fn connection(shared: Arc<Shared>, bar: indicatif::ProgressBar) -> Result<
             return Err(kiln_embed::Error::Cancelled.into());
         }
         let texts: Vec<String> = (0..shared.batch)
-            .map(|at| {
-                shared.load.texts[(number * shared.batch + at) % shared.load.texts.len()].clone()
+            .map(|i| {
+                shared.load.texts[(number * shared.batch + i) % shared.load.texts.len()].clone()
             })
             .collect();
         let start = Instant::now();

@@ -35,8 +35,8 @@ pub(crate) fn numbered(
                 return Err(Unreadable::error(place(), cause));
             }
             let line = String::from_utf8(line).map_err(|error| {
-                let at = error.utf8_error().valid_up_to();
-                anyhow!("{}: invalid UTF-8 at byte {at}; convert the file to UTF-8", place())
+                let i = error.utf8_error().valid_up_to();
+                anyhow!("{}: invalid UTF-8 at byte {i}; convert the file to UTF-8", place())
             })?;
             if skip_blank && line.trim().is_empty() {
                 continue;

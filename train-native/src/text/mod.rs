@@ -73,11 +73,11 @@ fn until_unreadable<T>(items: impl Iterator<Item = Result<T>>) -> impl Iterator<
 pub fn names_below(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let mut open = vec![PathBuf::new()];
-    while let Some(at) = open.pop() {
-        let place = folder.join(&at);
+    while let Some(i) = open.pop() {
+        let place = folder.join(&i);
         for entry in std::fs::read_dir(&place).with_context(|| place.display().to_string())? {
             let entry = entry?;
-            let name = at.join(entry.file_name());
+            let name = i.join(entry.file_name());
             if entry.file_type()?.is_dir() {
                 open.push(name);
             } else if let Some(name) = name.to_str() {

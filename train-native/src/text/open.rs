@@ -122,7 +122,7 @@ pub fn is_missing(error: &anyhow::Error) -> bool {
 /// It is one.
 pub fn apart(output: &Path, inputs: &[&Path]) -> Result<()> {
     let Ok(place) = std::fs::canonicalize(output) else { return Ok(()) };
-    match inputs.iter().find(|input| std::fs::canonicalize(input).is_ok_and(|at| at == place)) {
+    match inputs.iter().find(|input| std::fs::canonicalize(input).is_ok_and(|i| i == place)) {
         Some(_) => bail!(
             "{}: is read and would be overwritten; name another file to write",
             output.display()

@@ -80,8 +80,8 @@ impl Table {
         let viewed =
             Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone());
         let roots: Vec<usize> = (0..schema.fields().len())
-            .filter(|&at| {
-                wanted.is_none_or(|names| names.contains(&schema.field(at).name().as_str()))
+            .filter(|&i| {
+                wanted.is_none_or(|names| names.contains(&schema.field(i).name().as_str()))
             })
             .collect();
         let options = ArrowReaderOptions::new().with_schema(Arc::new(viewed));
@@ -242,9 +242,9 @@ impl PageHead {
         let bytes = &mut bytes.iter().copied();
         let number = |bytes: &mut dyn Iterator<Item = u8>| {
             let mut value = 0u64;
-            for at in 0..10 {
+            for i in 0..10 {
                 let byte = bytes.next()?;
-                value |= u64::from(byte & 0x7f).checked_shl(7 * at)?;
+                value |= u64::from(byte & 0x7f).checked_shl(7 * i)?;
                 if byte & 0x80 == 0 {
                     return Some((value >> 1) as i64 ^ -((value & 1) as i64));
                 }
@@ -275,19 +275,19 @@ impl PageHead {
 ///
 /// # Errors
 /// A column of something else, or bytes that are no text.
-pub(crate) fn text(batch: &RecordBatch, name: &str, at: usize) -> Result<Option<String>> {
-    let Some(column) = batch.column_by_name(name).filter(|column| !column.is_null(at)) else {
+pub(crate) fn text(batch: &RecordBatch, name: &str, i: usize) -> Result<Option<String>> {
+    let Some(column) = batch.column_by_name(name).filter(|column| !column.is_null(i)) else {
         return Ok(None);
     };
     let kind = column.data_type();
     Ok(Some(match kind {
-        DataType::Utf8View => column.as_string_view().value(at).to_string(),
-        DataType::BinaryView => std::str::from_utf8(column.as_binary_view().value(at))
+        DataType::Utf8View => column.as_string_view().value(i).to_string(),
+        DataType::BinaryView => std::str::from_utf8(column.as_binary_view().value(i))
             .with_context(|| format!("the column {name:?} holds bytes that are not UTF-8"))?
             .to_string(),
         DataType::Null => return Ok(None),
         _ if kind.is_numeric() => {
-            cast(&column.slice(at, 1), &DataType::Utf8)?.as_string::<i32>().value(0).to_string()
+            cast(&column.slice(i, 1), &DataType::Utf8)?.as_string::<i32>().value(0).to_string()
         }
         _ => bail!("the column {name:?} is {kind}, not text"),
     }))
@@ -331,25 +331,25 @@ pub(super) fn records(table: Table, columns: Columns) -> Result<Stream<Record>> 
             Ok(batch) => batch,
             Err(error) => return vec![Err(error)],
         };
-        let mut next = |at: usize| {
+        let mut next = |i: usize| {
             number += 1;
-            record(&batch, at, number, &columns).with_context(|| format!("{label}: row {number}"))
+            record(&batch, i, number, &columns).with_context(|| format!("{label}: row {number}"))
         };
         (0..batch.num_rows()).map(&mut next).collect()
     })))
 }
 
-fn record(batch: &RecordBatch, at: usize, number: usize, columns: &Columns) -> Result<Record> {
+fn record(batch: &RecordBatch, i: usize, number: usize, columns: &Columns) -> Result<Record> {
     let mut fields = Vec::new();
     for field in &columns.fields {
-        let text = text(batch, field, at)?;
+        let text = text(batch, field, i)?;
         fields.push(text.with_context(|| format!("the column {field:?} is null"))?);
     }
     for field in &columns.optional {
-        fields.push(text(batch, field, at)?.unwrap_or_default());
+        fields.push(text(batch, field, i)?.unwrap_or_default());
     }
     // An id of another kind is none.
-    let id = ["_id", "id"].iter().find_map(|name| text(batch, name, at).unwrap_or(None));
+    let id = ["_id", "id"].iter().find_map(|name| text(batch, name, i).unwrap_or(None));
     Ok(Record { number, id, fields })
 }
 
@@ -368,9 +368,9 @@ pub(super) fn objects(table: Table) -> Result<Stream<Object>> {
         // A row at a time: texts that a dictionary shares are written out.
         let rows = batch
             .into_iter()
-            .flat_map(|batch| (0..batch.num_rows()).map(move |at| batch.slice(at, 1)));
-        let objects = rows.enumerate().map(move |(at, row)| {
-            let number = first + at;
+            .flat_map(|batch| (0..batch.num_rows()).map(move |i| batch.slice(i, 1)));
+        let objects = rows.enumerate().map(move |(i, row)| {
+            let number = first + i;
             let place = || format!("{label}: row {number}");
             let fields = row_fields(&row)
                 .map_err(|error| Unreadable::error(place(), format!("{error:#}")))?;
@@ -475,7 +475,7 @@ mod tests {
         }
         let rows: Vec<Object> =
             objects(Table::open(&path, "t").unwrap()).unwrap().collect::<Result<_>>().unwrap();
-        let row = |at: usize| serde_json::Value::from(rows[at].fields.clone());
+        let row = |i: usize| serde_json::Value::from(rows[i].fields.clone());
         let first = serde_json::json!({"plain": "p", "large": "l", "shared": "x", "bytes": "text",
             "number": 1, "share": 0.5, "flag": true, "list": ["a", "b"]});
         assert_eq!(row(0), first);

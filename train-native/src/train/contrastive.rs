@@ -28,7 +28,7 @@ pub(super) fn contrastive<B: TrainingBackend>(
     let (chunks, tokens) = cut(tokenizer, batch, runner, seed)?;
     let mine: Vec<usize> = group.share(chunks.len());
     let halves =
-        runner.each(&mine, |&at| runner.forward(train_model, &chunks[at], teacher, device))?;
+        runner.each(&mine, |&i| runner.forward(train_model, &chunks[i], teacher, device))?;
     let (vectors, graphs): (Vec<_>, Vec<_>) =
         halves.into_iter().map(|half| (half.vectors.clone(), half.graph())).unzip();
 
@@ -83,10 +83,10 @@ pub(super) fn contrastive<B: TrainingBackend>(
         })
         .collect();
     let work: Vec<_> =
-        mine.iter().copied().zip(graphs).map(|(at, graph)| (at, Once::new(graph))).collect();
-    let parts = runner.each(&work, |(at, graph)| {
-        let chunk = &chunks[*at];
-        let gradient = gradient.clone().narrow(0, starts[*at], chunk.rows.len());
+        mine.iter().copied().zip(graphs).map(|(i, graph)| (i, Once::new(graph))).collect();
+    let parts = runner.each(&work, |(i, graph)| {
+        let chunk = &chunks[*i];
+        let gradient = gradient.clone().narrow(0, starts[*i], chunk.rows.len());
         // By tokens, over which the states' loss is a mean.
         let own = chunk.tokens.attention.iter().filter(|&&token| token).count();
         let share = own as f64 / tokens.max(1) as f64;
@@ -145,7 +145,7 @@ fn gather<B: TrainingBackend>(
     let parts = chunks
         .iter()
         .enumerate()
-        .map(|(at, chunk)| match own.next_if(|(mine, _)| **mine == at) {
+        .map(|(i, chunk)| match own.next_if(|(mine, _)| **mine == i) {
             Some((_, vectors)) => vectors,
             None => Tensor::zeros([chunk.rows.len(), dim], device),
         })

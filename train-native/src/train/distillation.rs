@@ -160,8 +160,8 @@ impl<B: TrainingBackend> Teacher<B> {
             Ok(())
         };
         for set in sets {
-            for at in 0..set.len() {
-                let example = set.get(at)?;
+            for i in 0..set.len() {
+                let example = set.get(i)?;
                 waiting[0].push(example.query);
                 waiting[1].extend(example.pos.into_iter().chain(example.neg));
                 encode(&mut waiting[0], &query, 8 * BLOCK)?;

@@ -97,8 +97,8 @@ impl Inputs {
     pub fn texts(&self) -> Result<Vec<String>> {
         let mut texts = Vec::new();
         for set in self.sets.iter().flatten() {
-            for at in 0..set.len().min(TOKENIZER_EXAMPLES) {
-                let example = set.get(at)?;
+            for i in 0..set.len().min(TOKENIZER_EXAMPLES) {
+                let example = set.get(i)?;
                 texts.push(example.query);
                 texts.extend(example.pos);
             }

@@ -38,7 +38,7 @@ pub(super) fn reconstruction<B: TrainingBackend>(
         bail!("reconstruction writes text and needs a decoder; this model is an encoder");
     }
     let positives: Vec<&Text> =
-        batch.candidates.positive.iter().map(|&at| &batch.documents[at]).collect();
+        batch.candidates.positive.iter().map(|&i| &batch.documents[i]).collect();
     let queries = encode(tokenizer, &batch.queries.iter().collect::<Vec<_>>())?;
     let documents = encode(tokenizer, &positives)?;
     let targets = |texts: &[Tokens]| -> Vec<Vec<u32>> {
@@ -62,7 +62,7 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     let size = (runner.chunk.texts(longest) / 2).clamp(1, pairs.max(1));
     let chunks: Vec<(usize, &[usize])> = order.chunks(size).enumerate().collect();
     let mine: Vec<(usize, &[usize])> =
-        group.share(chunks.len()).into_iter().map(|at| chunks[at]).collect();
+        group.share(chunks.len()).into_iter().map(|i| chunks[i]).collect();
     let parts = runner.each(&mine, |&(number, rows)| {
         let replica = runner.replica(train_model);
         seed_dropout::<B>(device, mixed(&[seed, number as u64]));

@@ -104,13 +104,13 @@ pub fn train<B: TrainingBackend>(
     }
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..devices.len())
-            .map(|at| {
-                let parts = EmbedderParts { device: devices[at].clone(), ..parts.clone() };
-                let train_model = copied::<B, _>(&train_model, &devices[at]);
+            .map(|i| {
+                let parts = EmbedderParts { device: devices[i].clone(), ..parts.clone() };
+                let train_model = copied::<B, _>(&train_model, &devices[i]);
                 let plan =
                     TrainPlan { terminal: Terminal { json: false, quiet: true }, ..plan.clone() };
                 scope.spawn(move || {
-                    let group = DeviceGroup::join(at, devices.len(), &parts.device)?;
+                    let group = DeviceGroup::join(i, devices.len(), &parts.device)?;
                     rank::<B>(group, parts, train_model, &plan, &mut Silent).map(drop)
                 })
             })
@@ -177,8 +177,8 @@ fn rank<B: TrainingBackend>(
             mixed(&[recipe.seed, number as u64]),
             parts.prompts(),
         );
-        if let Some(at) = state.sampler.take().filter(|_| first > 0) {
-            sampler.restore(at);
+        if let Some(i) = state.sampler.take().filter(|_| first > 0) {
+            sampler.restore(i);
         }
         describe(plan, &train_model, stage);
         let mut live = Live::new(plan.terminal, &stage.name, stage.steps, first);
@@ -358,9 +358,9 @@ fn not_a_number(
         let examples: Vec<serde_json::Value> = batches
             .iter()
             .flatten()
-            .map(|&(set, at)| {
-                let example = sets[set].get(at).ok();
-                serde_json::json!({"source": sets[set].name, "number": at, "example": example})
+            .map(|&(set, i)| {
+                let example = sets[set].get(i).ok();
+                serde_json::json!({"source": sets[set].name, "number": i, "example": example})
             })
             .collect();
         let path = folder.join("bad-batch.json");

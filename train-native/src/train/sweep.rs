@@ -237,10 +237,10 @@ fn page(sweep: &Sweep, found: &[VariantScores]) -> Result<Page> {
     ));
     page.table(&rows(found));
     let sets = found.first().map(|one| one.sets.len()).unwrap_or_default();
-    for at in 0..sets {
+    for i in 0..sets {
         let bars: Vec<(String, f64)> =
-            found.iter().map(|one| (one.variant.clone(), one.sets[at].mean)).collect();
-        page.figure(&bar_chart(&bars)?, &format!("{}: mean over seeds", found[0].sets[at].set));
+            found.iter().map(|one| (one.variant.clone(), one.sets[i].mean)).collect();
+        page.figure(&bar_chart(&bars)?, &format!("{}: mean over seeds", found[0].sets[i].set));
     }
     page.heading("Sweep").code(&toml::to_string(sweep)?);
     Ok(page)

@@ -69,7 +69,7 @@ impl burn::module::ModuleMapper<B> for Shake {
         param.map(|tensor| {
             let shape = tensor.shape();
             let values: Vec<f32> =
-                (0..shape.num_elements()).map(|at| 0.02 * (at as f32 * 0.7).sin()).collect();
+                (0..shape.num_elements()).map(|i| 0.02 * (i as f32 * 0.7).sin()).collect();
             let data = burn::tensor::TensorData::new(values, shape);
             let pattern = Tensor::from_data(data, &tensor.device());
             // Detached after the sum: a tensor keeps its need of a gradient when detached.
@@ -85,7 +85,7 @@ fn batch() -> Batch {
         queries: TEXTS[..4].iter().map(text).collect(),
         documents: TEXTS[4..].iter().map(text).collect(),
         candidates: Candidates::grouped(4, 1, true),
-        ids: (0..4).map(|at| (0, at)).collect(),
+        ids: (0..4).map(|i| (0, i)).collect(),
     }
 }
 
@@ -166,8 +166,12 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     let teacher_model: Embedder<Flex> =
         new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    write_directory(&folder.path().join("teacher"), &save(&teacher_model).unwrap(), Existing::Refuse)
-        .unwrap();
+    write_directory(
+        &folder.path().join("teacher"),
+        &save(&teacher_model).unwrap(),
+        Existing::Refuse,
+    )
+    .unwrap();
     let settings = Distillation {
         teacher: folder.path().join("teacher").display().to_string(),
         alpha: 0.7,
@@ -403,8 +407,8 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
             states.squeeze_dim::<2>(0).matmul(inner.backbone.token_embedding().transpose());
         let log =
             burn::tensor::activation::log_softmax(logits, 1).into_data().to_vec::<f32>().unwrap();
-        for (at, &id) in target.iter().enumerate() {
-            sum -= f64::from(log[at * 320 + id as usize]);
+        for (i, &id) in target.iter().enumerate() {
+            sum -= f64::from(log[i * 320 + id as usize]);
             count += 1;
         }
     }

@@ -207,7 +207,7 @@ mod tests {
         let theirs = embed_texts(&teacher, &words, &options, |_| {}).unwrap();
         let ours = embed_texts(&student, &words, &options, |_| {}).unwrap();
         let mean: Vec<f32> = (0..12)
-            .map(|at| theirs.iter().map(|vector| vector[at]).sum::<f32>() / words.len() as f32)
+            .map(|i| theirs.iter().map(|vector| vector[i]).sum::<f32>() / words.len() as f32)
             .collect();
         // Letters that never stand alone in the texts are the rarest tokens there are.
         let rare = |word: &str| word.len() == 1 && !"aeiou".contains(word);

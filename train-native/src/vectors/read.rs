@@ -218,13 +218,13 @@ fn batch_rows(batch: &RecordBatch, first: usize, label: &str) -> Result<Vec<Resu
         bail!("{label}: the column {EMBEDDING:?} is {kind}, no list of f32");
     }
     let vectors = vectors.as_list::<i32>();
-    let row = |at: usize| -> Result<Placed> {
-        let place = format!("{label}: row {}", first + at);
-        let item = vectors.value(at);
-        if vectors.is_null(at) || item.null_count() > 0 {
+    let row = |i: usize| -> Result<Placed> {
+        let place = format!("{label}: row {}", first + i);
+        let item = vectors.value(i);
+        if vectors.is_null(i) || item.null_count() > 0 {
             bail!("{place}: the vector is null, or holds a null");
         }
-        let text = |name: &str| text(batch, name, at).with_context(|| place.clone());
+        let text = |name: &str| text(batch, name, i).with_context(|| place.clone());
         let id = match text("_id")? {
             Some(id) => Some(id),
             None => text("id")?,
@@ -250,7 +250,7 @@ fn safetensors_rows(path: &Path) -> Result<Stream<Placed>> {
     };
     let values = weights.read(EMBEDDING)?.unwrap_or_default();
     let rows: Vec<VectorRow> = values.chunks(dim.max(1)).map(|row| bare(row.to_vec())).collect();
-    let placed = move |(at, row)| Ok((format!("{label}: row {}", at + 1), row));
+    let placed = move |(i, row)| Ok((format!("{label}: row {}", i + 1), row));
     Ok(Box::new(rows.into_iter().enumerate().map(placed)))
 }
 

@@ -110,7 +110,7 @@ async fn bytes(file: web_sys::File) -> std::result::Result<Vec<u8>, String> {
 
 /// Adds the passages of files that were chosen or dropped.
 pub(crate) fn add_files(state: State, files: FileList) {
-    let files: Vec<web_sys::File> = (0..files.length()).filter_map(|at| files.get(at)).collect();
+    let files: Vec<web_sys::File> = (0..files.length()).filter_map(|i| files.get(i)).collect();
     spawn_local(async move {
         let mut passages = Vec::new();
         let mut errors = Vec::new();

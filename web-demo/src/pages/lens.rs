@@ -234,16 +234,16 @@ fn Pair(seen: Looked, other: Looked) -> impl IntoView {
         rows.iter().flat_map(|row| columns.iter().map(|column| dot(row, column))).collect();
     let names = |seen: &Looked| seen.names.iter().take(DRAWN).cloned().collect::<Vec<_>>();
     // Special tokens and full stops stand in every text and say nothing.
-    let is_word = |seen: &Looked, at: usize| {
-        let of_text = seen.lens.own.tokens.get(at).is_some_and(|token| token.end > token.start);
-        of_text && seen.names.get(at).is_some_and(|name| name.chars().any(char::is_alphanumeric))
+    let is_word = |seen: &Looked, i: usize| {
+        let of_text = seen.lens.own.tokens.get(i).is_some_and(|token| token.end > token.start);
+        of_text && seen.names.get(i).is_some_and(|name| name.chars().any(char::is_alphanumeric))
     };
     let nearest = (0..values.len())
-        .filter(|at| is_word(&seen, at / columns.len()) && is_word(&other, at % columns.len()))
+        .filter(|i| is_word(&seen, i / columns.len()) && is_word(&other, i % columns.len()))
         .max_by(|&a, &b| values[a].total_cmp(&values[b]));
-    let nearest = nearest.map_or(String::new(), |at| {
-        let (a, b) = (&seen.names[at / columns.len()], &other.names[at % columns.len()]);
-        format!(" The nearest two tokens are “{a}” and “{b}” with {:.2}.", values[at])
+    let nearest = nearest.map_or(String::new(), |i| {
+        let (a, b) = (&seen.names[i / columns.len()], &other.names[i % columns.len()]);
+        format!(" The nearest two tokens are “{a}” and “{b}” with {:.2}.", values[i])
     });
     let length = |x: &[f32]| dot(x, x).sqrt().max(1e-12);
     let cosine = dot(&seen.vector, &other.vector) / length(&seen.vector) / length(&other.vector);
@@ -285,10 +285,10 @@ fn Layers(seen: Looked) -> impl IntoView {
     let bars = values
         .into_iter()
         .enumerate()
-        .map(|(at, value)| {
-            let name = match at {
+        .map(|(i, value)| {
+            let name = match i {
                 0 if is_from_embeddings => "embeddings".to_string(),
-                at => format!("layer {at}"),
+                i => format!("layer {i}"),
             };
             let share = format!("{:.0}%", value.clamp(0.0, 1.0) * 100.0);
             view! {

@@ -179,9 +179,9 @@ fn Plane(
     let on_key = move |event: leptos::ev::KeyboardEvent| {
         let step = |by: isize| {
             in_order.with_value(|order| {
-                let at = chosen.get().and_then(|id| order.iter().position(|&other| other == id));
+                let i = chosen.get().and_then(|id| order.iter().position(|&other| other == id));
                 let last = order.len() as isize - 1;
-                let to = at.map_or(0, |at| (at as isize + by).clamp(0, last));
+                let to = i.map_or(0, |i| (i as isize + by).clamp(0, last));
                 chosen.set(order.get(to as usize).copied());
             });
         };

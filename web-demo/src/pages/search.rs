@@ -299,7 +299,7 @@ async fn mark_sentences(state: State, query: &str, mut results: Results) -> Resu
             vectors.by_ref().take(ranges.len()).map(|vector| vector.dot(&asked)).collect();
         if ranges.len() > 1 {
             let best = (0..ranges.len()).max_by(|&a, &b| scored[a].total_cmp(&scored[b]));
-            found.marks = best.map(|at| ranges[at].clone()).into_iter().collect();
+            found.marks = best.map(|i| ranges[i].clone()).into_iter().collect();
         }
     }
     Ok(results)

@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn quantized_tensors_are_read_back() {
-        let weights: Vec<f32> = (0..256).map(|at| (at as f32 * 0.3).sin()).collect();
+        let weights: Vec<f32> = (0..256).map(|i| (i as f32 * 0.3).sin()).collect();
         for scheme in ["int8:32", "int4:64", "int4:channel", "fp8-e4m3", "fp8-e5m2:32"] {
             let matrix = Quantized::round(&weights, [4, 64], scheme.parse().unwrap()).unwrap();
             let tensors = [
@@ -97,7 +97,7 @@ mod tests {
         use crate::checkpoint::{
             Directory, Existing, Folder, KilnFile, write_directory, write_kiln_file,
         };
-        let values: Vec<f32> = (0..4096).map(|at| (at as f32 * 0.3).sin()).collect();
+        let values: Vec<f32> = (0..4096).map(|i| (i as f32 * 0.3).sin()).collect();
         for scheme in ["int8:32", "int4:64", "fp8-e4m3"] {
             let table = Quantized::round(&values, [64, 64], scheme.parse().unwrap()).unwrap();
             let tensors = [("w".to_string(), StoredTensor::Quantized(table.clone()))];
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn matrices_are_given_in_another_precision() {
-        let values: Vec<f32> = (0..256).map(|at| (at as f32 * 0.3).sin()).collect();
+        let values: Vec<f32> = (0..256).map(|i| (i as f32 * 0.3).sin()).collect();
         let int8 = Quantized::round(&values, [4, 64], "int8:64".parse().unwrap()).unwrap();
         let tensors = [
             ("w".to_string(), StoredTensor::Full(vec![4, 64], values.clone())),
@@ -212,10 +212,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn flipped_bytes_never_panic(at in 0usize..100, to in any::<u8>()) {
+        fn flipped_bytes_never_panic(i in 0usize..100, to in any::<u8>()) {
             let mut bytes = sample();
-            let at = at % bytes.len();
-            bytes[at] = to;
+            let i = i % bytes.len();
+            bytes[i] = to;
             if let Ok(mut weights) = Weights::open(&folder(bytes), "model") {
                 let names: Vec<String> = weights.tensors().keys().cloned().collect();
                 for name in names {

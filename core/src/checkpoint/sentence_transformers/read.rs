@@ -96,14 +96,14 @@ fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
     let entries: Vec<ModuleEntry> = entries
         .iter()
         .enumerate()
-        .map(|(at, entry)| {
+        .map(|(i, entry)| {
             // The list's order counts, for sentence-transformers too; where the numbers say another,
             // nobody can know which is meant.
-            if entry.get("idx").is_some_and(|idx| idx.as_u64() != Some(at as u64)) {
+            if entry.get("idx").is_some_and(|idx| idx.as_u64() != Some(i as u64)) {
                 return Err(bad(
                     folder,
                     "modules.json",
-                    format!("module {at} of the list has the idx {}", entry["idx"]),
+                    format!("module {i} of the list has the idx {}", entry["idx"]),
                 ));
             }
             let path = text(entry, "path")?;

@@ -68,13 +68,13 @@ pub fn save_as<B: Kernels, E: From<Error>>(
         tensors_file(&format!("{path}/model.safetensors"), &|keep| {
             each_tensor(dense, &dense_names(), keep)
         })?;
-        let at = modules.len();
-        modules.push(json!({"idx": at, "name": at.to_string(), "path": path, "type": format!("{library}.Dense")}));
+        let i = modules.len();
+        modules.push(json!({"idx": i, "name": i.to_string(), "path": path, "type": format!("{library}.Dense")}));
     }
     if model.normalize {
-        let at = modules.len();
+        let i = modules.len();
         modules.push(json!({
-            "idx": at, "name": at.to_string(), "path": format!("{at}_Normalize"), "type": format!("{library}.Normalize")
+            "idx": i, "name": i.to_string(), "path": format!("{i}_Normalize"), "type": format!("{library}.Normalize")
         }));
     }
     json_file("modules.json", modules.into());

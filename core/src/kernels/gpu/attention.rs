@@ -19,17 +19,17 @@ pub(super) const WIDEST: usize = 128;
 fn rotated<V: Size>(
     qkv: &Array<Vector<f32, V>>,
     head: usize,
-    at: usize,
+    i: usize,
     position: usize,
     cos: &Array<Vector<f32, V>>,
     sin: &Array<Vector<f32, V>>,
     #[comptime] width: usize,
 ) -> Vector<f32, V> {
     let half = comptime!(width / 2);
-    let other = qkv[head + (at + half) % width];
-    let sign = select(at < half, f32::new(comptime!(-1.0)), f32::new(1.0));
-    let angle = position * width + at;
-    qkv[head + at] * cos[angle] + other * Vector::new(sign) * sin[angle]
+    let other = qkv[head + (i + half) % width];
+    let sign = select(i < half, f32::new(comptime!(-1.0)), f32::new(1.0));
+    let angle = position * width + i;
+    qkv[head + i] * cos[angle] + other * Vector::new(sign) * sin[angle]
 }
 
 /// One workgroup for 32 queries of one head of one text. `width` counts vectors.
@@ -65,18 +65,18 @@ fn flash<M: Int, V: Size>(
     let mut sums = Array::<Vector<f32, V>>::new(width);
     let zero = Vector::<f32, V>::new(0.0f32);
     #[unroll]
-    for at in 0..width {
+    for i in 0..width {
         let of_head = first + query * row + head * width;
-        let mut value = qkv[of_head + at];
+        let mut value = qkv[of_head + i];
         #[comptime]
         if let ComptimeOption::Some(cos) = cos {
             #[comptime]
             if let ComptimeOption::Some(sin) = sin {
-                value = rotated(qkv, of_head, at, query, cos, sin, width);
+                value = rotated(qkv, of_head, i, query, cos, sin, width);
             }
         }
-        asked[at] = select(query < seq, value, zero) * Vector::new(scale);
-        sums[at] = Vector::new(0.0f32);
+        asked[i] = select(query < seq, value, zero) * Vector::new(scale);
+        sums[i] = Vector::new(0.0f32);
     }
     // Less than any score; finite, because some shader compilers assume that infinities do not occur.
     let lowest = f32::new(comptime!(-3.0e38));
@@ -85,8 +85,8 @@ fn flash<M: Int, V: Size>(
 
     for begin in range_stepped(0, seq, tile) {
         #[unroll]
-        for at in 0..comptime!((tile * width).div_ceil(UNITS)) {
-            let place = unit + comptime!(at * UNITS);
+        for i in 0..comptime!((tile * width).div_ceil(UNITS)) {
+            let place = unit + comptime!(i * UNITS);
             if place < comptime!(tile * width) {
                 let key = begin + place / width;
                 let token = first + key * row + place % width;
@@ -105,21 +105,21 @@ fn flash<M: Int, V: Size>(
         }
         sync_cube();
         let mut highest = top;
-        for at in 0..tile {
+        for i in 0..tile {
             let mut products = Vector::<f32, V>::new(0.0f32);
             #[unroll]
             for vector in 0..width {
-                products += asked[vector] * key_tile[at * width + vector];
+                products += asked[vector] * key_tile[i * width + vector];
             }
             let mut score = products[0] + products[1] + products[2] + products[3];
-            let key = begin + at;
+            let key = begin + i;
             #[comptime]
             if let ComptimeOption::Some(mask) = mask {
                 let hidden = mask[(text * seq + query) * seq + key] != M::from_int(0);
                 score = select(hidden, f32::new(comptime!(-1.0e30)), score);
             }
             score = select(key < seq, score, lowest);
-            scores[at * UNITS + unit] = score;
+            scores[i * UNITS + unit] = score;
             highest = select(score > highest, score, highest);
         }
         let faded = (top - highest).exp();
@@ -129,12 +129,12 @@ fn flash<M: Int, V: Size>(
         for vector in 0..width {
             sums[vector] *= Vector::new(faded);
         }
-        for at in 0..tile {
-            let weight = (scores[at * UNITS + unit] - top).exp();
+        for i in 0..tile {
+            let weight = (scores[i * UNITS + unit] - top).exp();
             total += weight;
             #[unroll]
             for vector in 0..width {
-                sums[vector] += Vector::new(weight) * value_tile[at * width + vector];
+                sums[vector] += Vector::new(weight) * value_tile[i * width + vector];
             }
         }
         sync_cube();
@@ -142,8 +142,8 @@ fn flash<M: Int, V: Size>(
     if query < seq {
         let to = (text * seq + query) * comptime!(queries * width) + head * width;
         #[unroll]
-        for at in 0..width {
-            context[to + at] = sums[at] / Vector::new(total);
+        for i in 0..width {
+            context[to + i] = sums[i] / Vector::new(total);
         }
     }
 }

@@ -35,31 +35,31 @@ fn add_and_norm<V: Size>(
     if row < rows {
         let values = f32::cast_from(width * LANES);
         let mut sums = Vector::<f32, V>::new(0.0f32);
-        for at in range_stepped(unit, width, UNITS) {
-            sums += x[row * width + at] + residual[row * width + at];
+        for i in range_stepped(unit, width, UNITS) {
+            sums += x[row * width + i] + residual[row * width + i];
         }
         parts[unit] = sums[0] + sums[1] + sums[2] + sums[3];
         sync_cube();
         let mut mean = 0.0f32;
-        for at in 0..UNITS {
-            mean += parts[at];
+        for i in 0..UNITS {
+            mean += parts[i];
         }
         mean /= values;
         let mut sums = Vector::<f32, V>::new(0.0f32);
-        for at in range_stepped(unit, width, UNITS) {
-            let value = x[row * width + at] + residual[row * width + at] - Vector::new(mean);
+        for i in range_stepped(unit, width, UNITS) {
+            let value = x[row * width + i] + residual[row * width + i] - Vector::new(mean);
             sums += value * value;
         }
         squares[unit] = sums[0] + sums[1] + sums[2] + sums[3];
         sync_cube();
         let mut variance = 0.0f32;
-        for at in 0..UNITS {
-            variance += squares[at];
+        for i in 0..UNITS {
+            variance += squares[i];
         }
         let scale = 1.0f32 / (variance / values + epsilon).sqrt();
-        for at in range_stepped(unit, width, UNITS) {
-            let value = x[row * width + at] + residual[row * width + at] - Vector::new(mean);
-            y[row * width + at] = value * Vector::new(scale) * gamma[at] + beta[at];
+        for i in range_stepped(unit, width, UNITS) {
+            let value = x[row * width + i] + residual[row * width + i] - Vector::new(mean);
+            y[row * width + i] = value * Vector::new(scale) * gamma[i] + beta[i];
         }
     }
 }
@@ -110,19 +110,19 @@ fn rms_norm<V: Size>(
     // The same for all invocations of a workgroup.
     if row < rows {
         let mut sums = Vector::<f32, V>::new(0.0f32);
-        for at in range_stepped(unit, width, UNITS) {
-            let value = x[row * width + at];
+        for i in range_stepped(unit, width, UNITS) {
+            let value = x[row * width + i];
             sums += value * value;
         }
         parts[unit] = sums[0] + sums[1] + sums[2] + sums[3];
         sync_cube();
         let mut squares = 0.0f32;
-        for at in 0..UNITS {
-            squares += parts[at];
+        for i in 0..UNITS {
+            squares += parts[i];
         }
         let scale = 1.0f32 / (squares / f32::cast_from(width * LANES) + epsilon).sqrt();
-        for at in range_stepped(unit, width, UNITS) {
-            y[row * width + at] = x[row * width + at] * Vector::new(scale) * gamma[at];
+        for i in range_stepped(unit, width, UNITS) {
+            y[row * width + i] = x[row * width + i] * Vector::new(scale) * gamma[i];
         }
     }
 }

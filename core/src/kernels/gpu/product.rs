@@ -35,8 +35,8 @@ impl<V: Size> Tiles<V> {
     fn new(#[comptime] each_row: usize) -> Self {
         let mut sums = Array::<Vector<f32, V>>::new(each_row);
         #[unroll]
-        for at in 0..each_row {
-            sums[at] = Vector::new(0.0f32);
+        for i in 0..each_row {
+            sums[i] = Vector::new(0.0f32);
         }
         Tiles::<V> {
             inputs: SharedMemory::new(comptime!(SIDE * each_row * STEP)),
@@ -57,8 +57,8 @@ impl<V: Size> Tiles<V> {
         #[comptime] each_row: usize,
     ) {
         #[unroll]
-        for at in 0..each_row {
-            let place = UNIT_POS as usize + comptime!(at * SIDE * SIDE);
+        for i in 0..each_row {
+            let place = UNIT_POS as usize + comptime!(i * SIDE * SIDE);
             let row = self.first_row + place / STEP;
             let input = step * STEP + place % STEP;
             let inside = row < rows && input < row_of_x;
@@ -70,15 +70,15 @@ impl<V: Size> Tiles<V> {
     fn multiply(&mut self, #[comptime] each_row: usize) {
         let (across, down) = (UNIT_POS_X as usize, UNIT_POS_Y as usize);
         #[unroll]
-        for at in 0..STEP {
-            let place = comptime!(at * LANES * OUTPUTS) + across;
+        for i in 0..STEP {
+            let place = comptime!(i * LANES * OUTPUTS) + across;
             let w0 = self.weights[place];
             let w1 = self.weights[place + OUTPUTS];
             let w2 = self.weights[place + comptime!(2 * OUTPUTS)];
             let w3 = self.weights[place + comptime!(3 * OUTPUTS)];
             #[unroll]
             for row in 0..each_row {
-                let value = self.inputs[(down * each_row + row) * STEP + at];
+                let value = self.inputs[(down * each_row + row) * STEP + i];
                 self.sums[row] += Vector::new(value[0]) * w0
                     + Vector::new(value[1]) * w1
                     + Vector::new(value[2]) * w2
@@ -99,10 +99,10 @@ impl<V: Size> Tiles<V> {
         let column = self.first_output + UNIT_POS_X as usize;
         if column < row_of_y {
             #[unroll]
-            for at in 0..each_row {
-                let row = self.first_row + UNIT_POS_Y as usize * each_row + at;
+            for i in 0..each_row {
+                let row = self.first_row + UNIT_POS_Y as usize * each_row + i;
                 if row < rows {
-                    let mut sum = self.sums[at];
+                    let mut sum = self.sums[i];
                     #[comptime]
                     if let ComptimeOption::Some(bias) = bias {
                         sum += bias[column];
@@ -139,8 +139,8 @@ fn packed_product<V: Size>(
         // What lies beyond the last input is multiplied by the zeros of `x`; beyond the last output,
         // it is not written.
         #[unroll]
-        for at in 0..comptime!((words * OUTPUTS).div_ceil(SIDE * SIDE)) {
-            let place = UNIT_POS as usize + comptime!(at * SIDE * SIDE);
+        for i in 0..comptime!((words * OUTPUTS).div_ceil(SIDE * SIDE)) {
+            let place = UNIT_POS as usize + comptime!(i * SIDE * SIDE);
             if place < comptime!(words * OUTPUTS) {
                 let output = place % OUTPUTS;
                 let column = tiles.first_output + output;
@@ -183,8 +183,8 @@ fn full_product<V: Size>(
     for step in 0..row_of_x.div_ceil(STEP) {
         tiles.read_inputs(x, step, rows, row_of_x, each_row);
         #[unroll]
-        for at in 0..comptime!(INPUTS * OUTPUTS / (SIDE * SIDE)) {
-            let place = UNIT_POS as usize + comptime!(at * SIDE * SIDE);
+        for i in 0..comptime!(INPUTS * OUTPUTS / (SIDE * SIDE)) {
+            let place = UNIT_POS as usize + comptime!(i * SIDE * SIDE);
             let column = tiles.first_output + place % OUTPUTS;
             let input = step * INPUTS + place / OUTPUTS;
             tiles.weights[place] = weights[input * row_of_y + column];

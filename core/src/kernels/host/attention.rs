@@ -54,8 +54,8 @@ pub(super) fn attention(
         for (text, extent) in values.chunks_exact_mut(seq * row).zip(seen.rows) {
             // Positions are counted from the text's first token, on whichever side its padding is.
             let text = &mut text[extent.start * row..extent.end * row];
-            for (at, token) in text.chunks_exact_mut(row).enumerate() {
-                let place = at * heads.width..(at + 1) * heads.width;
+            for (i, token) in text.chunks_exact_mut(row).enumerate() {
+                let place = i * heads.width..(i + 1) * heads.width;
                 for head in token[..rotated].chunks_exact_mut(heads.width) {
                     rotate(head, &cos[place.clone()], &sin[place.clone()]);
                 }
@@ -90,10 +90,10 @@ pub(super) fn attention(
 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let half = head.len() / 2;
     let (first, second) = head.split_at_mut(half);
-    for at in 0..half {
-        let (a, b) = (first[at], second[at]);
-        first[at] = a * cos[at] - b * sin[at];
-        second[at] = b * cos[half + at] + a * sin[half + at];
+    for i in 0..half {
+        let (a, b) = (first[i], second[i]);
+        first[i] = a * cos[i] - b * sin[i];
+        second[i] = b * cos[half + i] + a * sin[half + i];
     }
 }
 
@@ -133,9 +133,9 @@ fn tile(
     let scale = (width as f32).powf(-0.5);
     let (queries_of, keys_of) = (part(query, row, 1), part(key, 1, row));
     product(queries_of, keys_of, [rows, width, seq], scale, None, scores, seq);
-    for (at, scores) in scores.chunks_exact_mut(seq).enumerate() {
+    for (i, scores) in scores.chunks_exact_mut(seq).enumerate() {
         if let Some(mask) = text.mask {
-            let mask = &mask[(first + at) * text.of_mask..][..seq];
+            let mask = &mask[(first + i) * text.of_mask..][..seq];
             for (score, hidden) in scores.iter_mut().zip(mask) {
                 *score = if *hidden { -3e4 } else { *score };
             }
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn lost_weights_are_zero_and_none_is_below_the_normal_numbers() {
-        let mut row: Vec<f32> = (0..70).map(|at| -(at as f32) * 1.7).chain([-3e4]).collect();
+        let mut row: Vec<f32> = (0..70).map(|i| -(i as f32) * 1.7).chain([-3e4]).collect();
         softmax(&mut row);
         assert!(row.iter().all(|&weight| weight == 0.0 || weight > 1e-27), "{row:?}");
         assert!(row[20] > 0.0 && row[70] == 0.0);

@@ -70,8 +70,8 @@ mod tests {
 
     #[test]
     fn exp_is_exact_to_some_units() {
-        for at in 0..197_000 {
-            let x = -(at as f32) * 4.4e-4;
+        for i in 0..197_000 {
+            let x = -(i as f32) * 4.4e-4;
             let exact = f64::from(x).exp();
             assert!((f64::from(exp(x)) - exact).abs() <= 3e-7 * exact, "{x}");
         }
@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn silu_is_exact_to_some_units() {
-        let x: Vec<f32> = (-90_000..=90_000).map(|at| at as f32 / 1000.0).collect();
-        let up: Vec<f32> = (0..x.len()).map(|at| (at as f32 * 0.7).sin()).collect();
+        let x: Vec<f32> = (-90_000..=90_000).map(|i| i as f32 / 1000.0).collect();
+        let up: Vec<f32> = (0..x.len()).map(|i| (i as f32 * 0.7).sin()).collect();
         let mut found = x.clone();
         silu_product(&mut found, &up);
         for ((x, up), found) in x.iter().zip(&up).zip(found) {

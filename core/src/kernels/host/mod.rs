@@ -79,9 +79,9 @@ impl Kernels for Flex {
         };
         let mut merged = Vec::with_capacity(values.len());
         for text in values.chunks_exact((heads * seq * width).max(1)) {
-            for at in 0..seq {
+            for i in 0..seq {
                 for head in 0..heads {
-                    merged.extend_from_slice(&text[(head * seq + at) * width..][..width]);
+                    merged.extend_from_slice(&text[(head * seq + i) * width..][..width]);
                 }
             }
         }

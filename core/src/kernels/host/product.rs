@@ -151,10 +151,10 @@ mod tiles {
             let rows = part.min(rows - first);
             let mut high = vec![[0.0f32; HIGH]; rows.div_ceil(HIGH) * inner];
             for (number, strip) in high.chunks_exact_mut(inner.max(1)).enumerate() {
-                for at in 0..HIGH.min(rows - number * HIGH) {
-                    let from = &x.values[(first + number * HIGH + at) * x.row..];
+                for i in 0..HIGH.min(rows - number * HIGH) {
+                    let from = &x.values[(first + number * HIGH + i) * x.row..];
                     for (strip, from) in strip.iter_mut().zip(from.iter().step_by(x.column)) {
-                        strip[at] = *from;
+                        strip[i] = *from;
                     }
                 }
             }
@@ -164,8 +164,8 @@ mod tiles {
                 for number in 0..rows.div_ceil(HIGH) {
                     let sums = tile(&high[number * inner..][..inner], wide, scale);
                     let top = number * HIGH;
-                    for (at, sums) in sums.iter().enumerate().take(rows - top) {
-                        let to = &mut to[(top + at) * stride + left..][..width];
+                    for (i, sums) in sums.iter().enumerate().take(rows - top) {
+                        let to = &mut to[(top + i) * stride + left..][..width];
                         match <&mut [f32; WIDE]>::try_from(&mut *to) {
                             Ok(to) => *to = *sums,
                             Err(_) => to.copy_from_slice(&sums[..width]),
@@ -184,9 +184,9 @@ mod tiles {
     fn tile(high: &[[f32; HIGH]], wide: &[[f32; WIDE]], scale: f32) -> [[f32; WIDE]; HIGH] {
         let mut sums = [[f32x4_splat(0.0); VECTORS]; HIGH];
         for (high, wide) in high.iter().zip(wide) {
-            let y: [v128; VECTORS] = std::array::from_fn(|at| {
+            let y: [v128; VECTORS] = std::array::from_fn(|i| {
                 // SAFETY: four numbers from `4 at` on lie inside the sixteen; loads ask for no alignment.
-                unsafe { v128_load(wide.as_ptr().add(4 * at).cast()) }
+                unsafe { v128_load(wide.as_ptr().add(4 * i).cast()) }
             });
             for (x, sums) in high.iter().zip(&mut sums) {
                 // SAFETY: it reads the one number that it is given.
@@ -225,7 +225,7 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn numbers(count: usize, seed: f32) -> Vec<f32> {
-        (0..count).map(|at| ((at as f32 + seed) * 0.737).sin()).collect()
+        (0..count).map(|i| ((i as f32 + seed) * 0.737).sin()).collect()
     }
 
     proptest! {
@@ -264,9 +264,9 @@ mod tests {
         }
 
         #[test]
-        fn nan_and_the_largest_numbers_stay_in_their_rows(inner in 1usize..20, at in 0usize..20) {
+        fn nan_and_the_largest_numbers_stay_in_their_rows(inner in 1usize..20, i in 0usize..20) {
             let mut x = numbers(3 * inner, 1.0);
-            x[inner + at % inner] = f32::NAN;
+            x[inner + i % inner] = f32::NAN;
             x[2 * inner] = 3e38;
             let y = vec![1.0; inner * 5];
             let mut found = vec![0.0; 15];

@@ -128,18 +128,18 @@ pub(super) unsafe fn product(
         for first in (0..rows).step_by(STRIP) {
             let sums = &mut sums.0[..(rows - first).min(STRIP)];
             sums.fill(start);
-            for at in (0..blocks).step_by(TOGETHER) {
-                let whole = &mut whole[..(blocks - at).min(TOGETHER)];
-                for (at, whole) in (at..).zip(&mut *whole) {
+            for i in (0..blocks).step_by(TOGETHER) {
+                let whole = &mut whole[..(blocks - i).min(TOGETHER)];
+                for (i, whole) in (i..).zip(&mut *whole) {
                     let x =
-                        Matrix { values: &x.values[first * inputs + at * block..], apart: inputs };
-                    let weights = &weights[at * block * LANES..];
+                        Matrix { values: &x.values[first * inputs + i * block..], apart: inputs };
+                    let weights = &weights[i * block * LANES..];
                     let weights = Matrix { values: weights, apart: both[1] * bytes_of_group };
                     // SAFETY: the tiles were given their shapes above.
                     unsafe { multiply(x, weights, [sums.len(), block, depth], whole) };
                 }
-                let scales = [&scales[0][at..], &scales[1][at..]];
-                add(whole, (&x.blocks[first * blocks + at..], blocks), scales, sums);
+                let scales = [&scales[0][i..], &scales[1][i..]];
+                add(whole, (&x.blocks[first * blocks + i..], blocks), scales, sums);
             }
             for (row, sums) in sums.iter().enumerate() {
                 let y = &mut y[(first + row) * outputs + group * LANES..][..width];
@@ -294,15 +294,15 @@ fn add(
     for (row, sums) in sums.iter_mut().enumerate() {
         let of_row = &of_rows[row * apart..][..whole.len()];
         let mut both = [load(&sums[0]), load(&sums[1])];
-        for (at, whole) in whole.iter().enumerate() {
-            let correction = _mm512_set1_epi32(of_row[at].correction);
-            let of_block = _mm512_set1_ps(of_row[at].scale);
+        for (i, whole) in whole.iter().enumerate() {
+            let correction = _mm512_set1_epi32(of_row[i].correction);
+            let of_block = _mm512_set1_ps(of_row[i].scale);
             for side in 0..2 {
                 let whole: &[i32; LANES] = &whole.0[row / TILE][side][row % TILE];
                 // SAFETY: 16 numbers of 4 bytes; the load asks for no alignment.
                 let whole = unsafe { _mm512_loadu_si512(whole.as_ptr().cast()) };
                 let whole = _mm512_add_epi32(whole, correction);
-                let worth = _mm512_mul_ps(load(&scales[side][at]), of_block);
+                let worth = _mm512_mul_ps(load(&scales[side][i]), of_block);
                 both[side] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), worth, both[side]);
             }
         }

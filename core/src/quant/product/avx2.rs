@@ -39,12 +39,12 @@ pub(super) fn product(
     for group in 0..packed.outputs.div_ceil(LANES) {
         let mut row = 0;
         while row < rows {
-            let at = [group, row];
+            let i = [group, row];
             row += match (packed.number, rows - row) {
-                (Number::Int4, TILE..) => four_bits::<TILE>(packed, x, bias, y, at),
-                (Number::Int4, _) => four_bits::<1>(packed, x, bias, y, at),
-                (_, WIDE_TILE..) => eight_bits::<WIDE_TILE>(packed, x, &wide, bias, y, at),
-                (_, _) => eight_bits::<1>(packed, x, &wide, bias, y, at),
+                (Number::Int4, TILE..) => four_bits::<TILE>(packed, x, bias, y, i),
+                (Number::Int4, _) => four_bits::<1>(packed, x, bias, y, i),
+                (_, WIDE_TILE..) => eight_bits::<WIDE_TILE>(packed, x, &wide, bias, y, i),
+                (_, _) => eight_bits::<1>(packed, x, &wide, bias, y, i),
             };
         }
     }
@@ -67,11 +67,11 @@ fn four_bits<const ROWS: usize>(
     let kept = &packed.values[group * (inputs / STEP) * stride..][..inputs / STEP * stride];
     let values: &[i8] = &x.values[first * inputs..(first + ROWS) * inputs];
     let mut sums = begin::<ROWS>(packed, bias, group);
-    for at in 0..blocks {
+    for i in 0..blocks {
         let mut whole = [[_mm256_setzero_si256(); 2]; ROWS];
-        for from in (at * steps..(at + 1) * steps).step_by(STEPS) {
+        for from in (i * steps..(i + 1) * steps).step_by(STEPS) {
             let mut pairs = [[_mm256_setzero_si256(); 2]; ROWS];
-            for step in from..(from + STEPS).min((at + 1) * steps) {
+            for step in from..(from + STEPS).min((i + 1) * steps) {
                 // SAFETY: `step` is below `inputs / 4`, so the 32 bytes lie inside `kept`, which has
                 // `inputs / 4` times as many; the load asks for no alignment.
                 let both = unsafe { _mm256_loadu_si256(kept.as_ptr().add(step * stride).cast()) };
@@ -97,8 +97,8 @@ fn four_bits<const ROWS: usize>(
                 *whole = _mm256_add_epi32(*whole, _mm256_madd_epi16(*pairs, ones));
             }
         }
-        let scales: &[f32] = &packed.scales[(group * blocks + at) * LANES..][..LANES];
-        add(&mut sums, whole, scales, &x.blocks[first * blocks + at..], blocks);
+        let scales: &[f32] = &packed.scales[(group * blocks + i) * LANES..][..LANES];
+        add(&mut sums, whole, scales, &x.blocks[first * blocks + i..], blocks);
     }
     write::<ROWS>(sums, y, packed.outputs, [group, first]);
     ROWS
@@ -124,9 +124,9 @@ fn eight_bits<const ROWS: usize>(
     let apart = inputs / STEP;
     let values = &wide[first * apart..(first + ROWS) * apart];
     let mut sums = begin::<ROWS>(packed, bias, group);
-    for at in 0..blocks {
+    for i in 0..blocks {
         let mut whole = [[_mm256_setzero_si256(); 2]; ROWS];
-        for step in at * steps..(at + 1) * steps {
+        for step in i * steps..(i + 1) * steps {
             let weights = [0, 1].map(|side| {
                 // SAFETY: `step` is below `inputs / 4` and `side` below 2, so the 32 bytes lie inside
                 // `kept`, which has `64 inputs / 4`; the load asks for no alignment.
@@ -149,8 +149,8 @@ fn eight_bits<const ROWS: usize>(
                 }
             }
         }
-        let scales: &[f32] = &packed.scales[(group * blocks + at) * LANES..][..LANES];
-        add(&mut sums, whole, scales, &x.blocks[first * blocks + at..], blocks);
+        let scales: &[f32] = &packed.scales[(group * blocks + i) * LANES..][..LANES];
+        add(&mut sums, whole, scales, &x.blocks[first * blocks + i..], blocks);
     }
     write::<ROWS>(sums, y, packed.outputs, [group, first]);
     ROWS

@@ -84,12 +84,12 @@ fn tile<const ROWS: usize, const GROUPS: usize, const FOUR: bool>(
         let start = unsafe { _mm512_loadu_ps(start.as_ptr()) };
         sums.iter_mut().for_each(|sums| sums[side] = start);
     }
-    for at in 0..blocks {
+    for i in 0..blocks {
         let mut whole = [[_mm512_setzero_si512(); GROUPS]; ROWS];
         for (row, whole) in whole.iter_mut().enumerate() {
-            *whole = [_mm512_set1_epi32(of_blocks[row * blocks + at].correction); GROUPS];
+            *whole = [_mm512_set1_epi32(of_blocks[row * blocks + i].correction); GROUPS];
         }
-        for step in at * steps..(at + 1) * steps {
+        for step in i * steps..(i + 1) * steps {
             let mut sides = [_mm512_setzero_si512(); GROUPS];
             for (side, weight) in sides.iter_mut().enumerate() {
                 // SAFETY: `step` is below `inputs / 4` and `side` below `GROUPS`, so the `stride`
@@ -123,12 +123,12 @@ fn tile<const ROWS: usize, const GROUPS: usize, const FOUR: bool>(
         }
         let mut of_sides = [_mm512_setzero_ps(); GROUPS];
         for (side, scale) in of_sides.iter_mut().enumerate() {
-            let from: &[f32] = &scales[(side * blocks + at) * LANES..][..LANES];
+            let from: &[f32] = &scales[(side * blocks + i) * LANES..][..LANES];
             // SAFETY: the slice has 16 numbers of 4 bytes, and the load asks for no alignment.
             *scale = unsafe { _mm512_loadu_ps(from.as_ptr()) };
         }
         for (row, (whole, sums)) in whole.iter().zip(&mut sums).enumerate() {
-            let of_block = _mm512_set1_ps(of_blocks[row * blocks + at].scale);
+            let of_block = _mm512_set1_ps(of_blocks[row * blocks + i].scale);
             for ((whole, sum), scale) in whole.iter().zip(sums).zip(of_sides) {
                 let scale = _mm512_mul_ps(scale, of_block);
                 *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(*whole), scale, *sum);

@@ -178,17 +178,17 @@ impl PackedMatrix {
 }
 
 /// 64 unsigned values: 4 inputs of 16 outputs.
-fn step(packed: &PackedMatrix, at: usize) -> [u8; LANES * STEP] {
+fn step(packed: &PackedMatrix, i: usize) -> [u8; LANES * STEP] {
     let mut values = [0u8; LANES * STEP];
     match packed.number {
         Number::Int4 => {
             let (low, high) = values.split_at_mut(32);
-            let bytes = &packed.values[at * 32..][..32];
+            let bytes = &packed.values[i * 32..][..32];
             for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
                 (*low, *high) = (byte & 15, byte >> 4);
             }
         }
-        _ => values.copy_from_slice(&packed.values[at * 64..][..64]),
+        _ => values.copy_from_slice(&packed.values[i * 64..][..64]),
     }
     values
 }
@@ -211,18 +211,18 @@ pub(super) fn portable(
     for ((values, of_blocks), y) in rows.zip(y.chunks_exact_mut(outputs)) {
         for (group, y) in y.chunks_mut(LANES).enumerate() {
             let mut sums = starts(bias, group * LANES, y.len());
-            for (at, of_block) in of_blocks.iter().enumerate() {
+            for (i, of_block) in of_blocks.iter().enumerate() {
                 let mut whole = [of_block.correction; LANES];
                 for part in 0..steps {
-                    let weights = step(packed, group * (inputs / STEP) + at * steps + part);
-                    let x = &values[at * block + part * STEP..][..STEP];
+                    let weights = step(packed, group * (inputs / STEP) + i * steps + part);
+                    let x = &values[i * block + part * STEP..][..STEP];
                     for (lane, weights) in whole.iter_mut().zip(weights.as_chunks::<STEP>().0) {
                         for (x, weight) in x.iter().zip(weights) {
                             *lane += i32::from(*x) * i32::from(*weight);
                         }
                     }
                 }
-                let scales = &packed.scales[(group * blocks + at) * LANES..][..LANES];
+                let scales = &packed.scales[(group * blocks + i) * LANES..][..LANES];
                 for ((sum, whole), scale) in sums.iter_mut().zip(whole).zip(scales) {
                     *sum = multiply_add(whole as f32, scale * of_block.scale, *sum);
                 }
@@ -369,13 +369,13 @@ mod tests {
                 let packed = packed(&weights, shape, scheme);
                 let found = packed.product(&x, Some(&bias)).unwrap();
                 let plain = plain(&x, &weights, 64);
-                for (at, (found, plain)) in found.iter().zip(&plain).enumerate() {
+                for (i, (found, plain)) in found.iter().zip(&plain).enumerate() {
                     // Half a step of each weight (more where a block's range was cut), and half a
                     // step of each activation.
-                    let row = &x[at / outputs * 64..][..64];
+                    let row = &x[i / outputs * 64..][..64];
                     let sum: f32 = row.iter().map(|x| x.abs()).sum();
                     let worst = sum * step * 2.0 + 64.0 * 1.01 / 127.0 / 2.0 + 1e-4;
-                    let error = (found - plain - bias[at % outputs]).abs();
+                    let error = (found - plain - bias[i % outputs]).abs();
                     prop_assert!(error < worst, "{scheme} {error} {worst}");
                 }
             }
@@ -391,7 +391,7 @@ mod tests {
                 let packed = packed(&matrix(outputs, 64, seed + 1), [outputs, 64], scheme);
                 let weights = packed.weights();
                 let turned: Vec<f32> =
-                    (0..outputs * 64).map(|at| weights[at % 64 * outputs + at / 64]).collect();
+                    (0..outputs * 64).map(|i| weights[i % 64 * outputs + i / 64]).collect();
                 for (found, plain) in packed.product(&x, None).unwrap().iter().zip(plain(&x, &turned, 64)) {
                     prop_assert!((found - plain).abs() <= 1e-2, "{scheme} {found} {plain}");
                 }
@@ -410,8 +410,8 @@ mod tests {
             .iter()
             .flat_map(|part| part.values().chunks(64).map(<[f32]>::to_vec).collect::<Vec<_>>())
             .collect();
-        for (at, weight) in joined.iter().enumerate() {
-            assert_eq!(*weight, columns[at % 35][at / 35]);
+        for (i, weight) in joined.iter().enumerate() {
+            assert_eq!(*weight, columns[i % 35][i / 35]);
         }
         let other =
             Quantized::round(&matrix(4, 64, 1), [4, 64], "int8:32".parse().unwrap()).unwrap();

@@ -110,14 +110,14 @@ fn weights<const FOUR: bool>(kept: &[u8]) -> [int8x16_t; QUARTERS] {
     // SAFETY: each load reads 16 bytes of a slice that was just cut to as many; NEON is part of every
     // AArch64 target of the standard library.
     unsafe {
-        let load = |at: usize| vld1q_u8(kept[at * 16..at * 16 + 16].as_ptr());
+        let load = |i: usize| vld1q_u8(kept[i * 16..at * 16 + 16].as_ptr());
         if FOUR {
             let pairs = [load(0), load(1)];
             let [first, second] = pairs.map(|pairs| vandq_u8(pairs, vdupq_n_u8(15)));
             let [third, fourth] = pairs.map(|pairs| vshrq_n_u8::<4>(pairs));
             [first, second, third, fourth].map(|four| vreinterpretq_s8_u8(four))
         } else {
-            [0, 1, 2, 3].map(|at| vreinterpretq_s8_u8(veorq_u8(load(at), vdupq_n_u8(128))))
+            [0, 1, 2, 3].map(|i| vreinterpretq_s8_u8(veorq_u8(load(i), vdupq_n_u8(128))))
         }
     }
 }
@@ -127,7 +127,7 @@ fn weights<const FOUR: bool>(kept: &[u8]) -> [int8x16_t; QUARTERS] {
 fn load(from: &[f32; LANES]) -> [float32x4_t; QUARTERS] {
     // SAFETY: the four loads read the sixteen numbers; NEON is part of every AArch64 target of the
     // standard library.
-    unsafe { [0, 1, 2, 3].map(|at| vld1q_f32(from.as_ptr().add(4 * at))) }
+    unsafe { [0, 1, 2, 3].map(|i| vld1q_f32(from.as_ptr().add(4 * i))) }
 }
 
 /// Some rows, from one on, by the 16 outputs of a group.
@@ -150,12 +150,12 @@ fn tile<const ROWS: usize, const FOUR: bool>(
     let scales = &packed.scales[group * blocks * LANES..][..blocks * LANES];
     let width = LANES.min(packed.outputs - group * LANES);
     let mut sums = [load(&starts(bias, group * LANES, width)); ROWS];
-    for (at, scales) in scales.as_chunks::<LANES>().0.iter().enumerate() {
+    for (i, scales) in scales.as_chunks::<LANES>().0.iter().enumerate() {
         let mut whole = [0; ROWS].map(|_: i32| {
             // SAFETY: the instruction touches no memory, and NEON is there.
             [unsafe { vdupq_n_s32(0) }; QUARTERS]
         });
-        for step in at * steps..(at + 1) * steps {
+        for step in i * steps..(i + 1) * steps {
             let weights = weights::<FOUR>(&kept[step * stride..][..stride]);
             for (row, whole) in whole.iter_mut().enumerate() {
                 // SAFETY: `row` is below `ROWS` and `4 step + 3` below `inputs`, so the four bytes lie
@@ -171,7 +171,7 @@ fn tile<const ROWS: usize, const FOUR: bool>(
         }
         let scales = load(scales);
         for (row, (whole, sums)) in whole.iter().zip(&mut sums).enumerate() {
-            let of_block = of_blocks[row * blocks + at];
+            let of_block = of_blocks[row * blocks + i];
             // Weights of four bits stay unsigned.
             let correction = if FOUR { of_block.correction } else { 0 };
             for ((whole, sum), scale) in whole.iter().zip(sums).zip(scales) {

@@ -289,10 +289,10 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
             && scales.len() == blocks * LANES
     );
     let mut sums = [[load4(&start[..4]), load4(&start[4..8])]; ROWS];
-    for at in 0..blocks {
+    for i in 0..blocks {
         // SAFETY: `at` is below `blocks` and `row` below `ROWS`, so it lies inside (asserted above).
         let of_blocks: [&BlockOfActivations; ROWS] =
-            std::array::from_fn(|row| unsafe { of_blocks.get_unchecked(row * blocks + at) });
+            std::array::from_fn(|row| unsafe { of_blocks.get_unchecked(row * blocks + i) });
         let mut whole =
             of_blocks.map(|block| [i32x4_splat(if W::UNSIGNED { block.correction } else { 0 }); 2]);
         let add = |sums: &mut [[v128; 2]; ROWS], mut step: usize, end: usize| {
@@ -309,11 +309,11 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
                 step += 1;
             }
         };
-        let end = (at + 1) * steps;
+        let end = (i + 1) * steps;
         match W::TOTAL {
-            None => add(&mut whole, at * steps, end),
+            None => add(&mut whole, i * steps, end),
             Some(total) => {
-                for first in (at * steps..end).step_by(NARROW) {
+                for first in (i * steps..end).step_by(NARROW) {
                     let mut sums = [[i32x4_splat(0); 2]; ROWS];
                     add(&mut sums, first, end.min(first + NARROW));
                     for (to, sum) in whole.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
@@ -323,7 +323,7 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
             }
         }
         let scales: [v128; 2] = std::array::from_fn(|quarter| {
-            let from = at * LANES + upper * SIDE + 4 * quarter;
+            let from = i * LANES + upper * SIDE + 4 * quarter;
             // SAFETY: four numbers from there on lie inside the block's 16 (asserted above).
             unsafe { v128_load(scales.as_ptr().add(from).cast()) }
         });

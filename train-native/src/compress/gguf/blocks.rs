@@ -108,8 +108,8 @@ fn fill(out: &mut [f32], numbers: impl Iterator<Item = f32>) {
 }
 
 /// The number in half precision at a place.
-fn half(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+fn half(block: &[u8], i: usize) -> f32 {
+    f16::from_le_bytes([block[i], block[i + 1]]).to_f32()
 }
 
 fn signed(byte: u8) -> f32 {
@@ -123,18 +123,18 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = u8> {
 
 /// Of 256 codes of four bits the one at a place: `width` bytes hold twice as many codes, the lower
 /// halves first.
-fn four_bits(bytes: &[u8], at: usize, width: usize) -> u8 {
-    bytes[at / (2 * width) * width + at % width] >> (at / width % 2 * 4) & 15
+fn four_bits(bytes: &[u8], i: usize, width: usize) -> u8 {
+    bytes[i / (2 * width) * width + i % width] >> (i / width % 2 * 4) & 15
 }
 
 /// Of 256 codes of two bits the one at a place: 32 bytes hold 128 codes, the lowest bits first.
-fn two_bits(bytes: &[u8], at: usize) -> u8 {
-    bytes[at / 128 * 32 + at % 32] >> (at / 32 % 4 * 2) & 3
+fn two_bits(bytes: &[u8], i: usize) -> u8 {
+    bytes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3
 }
 
 /// Of 256 bits in 32 bytes the one at a place, the lowest bits of all bytes first.
-fn one_bit(bytes: &[u8], at: usize) -> u8 {
-    bytes[at % 32] >> (at / 32) & 1
+fn one_bit(bytes: &[u8], i: usize) -> u8 {
+    bytes[i % 32] >> (i / 32) & 1
 }
 
 fn f32_(block: &[u8], out: &mut [f32]) {
@@ -167,8 +167,8 @@ fn q4_1(block: &[u8], out: &mut [f32]) {
 
 /// 32 codes of five bits: their highest bits in four bytes, then their other ones.
 fn five_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
-    let high = |at: usize| bytes[at / 8] >> (at % 8) & 1;
-    halves(&bytes[4..]).enumerate().map(move |(at, low)| low | high(at) << 4)
+    let high = |i: usize| bytes[i / 8] >> (i % 8) & 1;
+    halves(&bytes[4..]).enumerate().map(move |(i, low)| low | high(i) << 4)
 }
 
 /// A scale, 32 codes around 16.
@@ -194,10 +194,10 @@ fn q8_0(block: &[u8], out: &mut [f32]) {
 fn q2_k(block: &[u8], out: &mut [f32]) {
     let (scale, least) = (half(block, 80), half(block, 82));
     let (scales, codes) = block[..80].split_at(16);
-    let number = |at: usize| {
-        let both = scales[at / 16];
+    let number = |i: usize| {
+        let both = scales[i / 16];
         let (by, less) = (scale * f32::from(both & 15), least * f32::from(both >> 4));
-        by * f32::from(two_bits(codes, at)) - less
+        by * f32::from(two_bits(codes, i)) - less
     };
     fill(out, (0..256).map(number));
 }
@@ -208,12 +208,12 @@ fn q3_k(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 108);
     let (high, rest) = block.split_at(32);
     let (codes, scales) = rest.split_at(64);
-    let number = |at: usize| {
-        let group = at / 16;
+    let number = |i: usize| {
+        let group = i / 16;
         let low = scales[group % 8] >> (group / 8 * 4) & 15;
         let upper = scales[8 + group % 4] >> (group / 4 * 2) & 3;
         let by = scale * (f32::from(low | upper << 4) - 32.0);
-        by * (f32::from(two_bits(codes, at) | one_bit(high, at) << 2) - 4.0)
+        by * (f32::from(two_bits(codes, i) | one_bit(high, i) << 2) - 4.0)
     };
     fill(out, (0..256).map(number));
 }
@@ -234,9 +234,9 @@ fn scale_and_least(scales: &[u8], group: usize) -> (f32, f32) {
 fn q4_k(block: &[u8], out: &mut [f32]) {
     let (scale, least) = (half(block, 0), half(block, 2));
     let (scales, codes) = block[4..].split_at(12);
-    let number = |at: usize| {
-        let (by, less) = scale_and_least(scales, at / 32);
-        scale * by * f32::from(four_bits(codes, at, 32)) - least * less
+    let number = |i: usize| {
+        let (by, less) = scale_and_least(scales, i / 32);
+        scale * by * f32::from(four_bits(codes, i, 32)) - least * less
     };
     fill(out, (0..256).map(number));
 }
@@ -246,9 +246,9 @@ fn q5_k(block: &[u8], out: &mut [f32]) {
     let (scale, least) = (half(block, 0), half(block, 2));
     let (scales, codes) = block[4..].split_at(12);
     let (high, codes) = codes.split_at(32);
-    let number = |at: usize| {
-        let (by, less) = scale_and_least(scales, at / 32);
-        let code = four_bits(codes, at, 32) | one_bit(high, at) << 4;
+    let number = |i: usize| {
+        let (by, less) = scale_and_least(scales, i / 32);
+        let code = four_bits(codes, i, 32) | one_bit(high, i) << 4;
         scale * by * f32::from(code) - least * less
     };
     fill(out, (0..256).map(number));
@@ -260,9 +260,9 @@ fn q6_k(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 208);
     let (low, rest) = block.split_at(128);
     let (high, scales) = rest.split_at(64);
-    let number = |at: usize| {
-        let code = four_bits(low, at, 64) | two_bits(high, at) << 4;
-        scale * signed(scales[at / 16]) * (f32::from(code) - 32.0)
+    let number = |i: usize| {
+        let code = four_bits(low, i, 64) | two_bits(high, i) << 4;
+        scale * signed(scales[i / 16]) * (f32::from(code) - 32.0)
     };
     fill(out, (0..256).map(number));
 }
@@ -292,11 +292,11 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 0);
     let high = u16::from_le_bytes([block[2], block[3]]);
     let (low, codes) = block[4..].split_at(4);
-    let number = |at: usize| {
-        let group = at / 32;
+    let number = |i: usize| {
+        let group = i / 32;
         let upper = (high >> (2 * group) & 3) as u8;
         let by = f32::from(low[group / 2] >> (group % 2 * 4) & 15 | upper << 4) - 32.0;
-        scale * by * uneven(four_bits(codes, at, 16))
+        scale * by * uneven(four_bits(codes, i, 16))
     };
     fill(out, (0..256).map(number));
 }
@@ -329,9 +329,9 @@ mod tests {
             let data: Vec<u8> = digits.chunks(2).map(byte).collect();
             let found = kind.unpack(&data);
             assert_eq!(found.len(), case.bits.len(), "{}", case.kind);
-            for (at, (found, bits)) in found.iter().zip(case.bits).enumerate() {
+            for (i, (found, bits)) in found.iter().zip(case.bits).enumerate() {
                 let expected = f32::from_bits(bits);
-                assert!(*found == expected, "{} at {at}: {found}, {expected}", case.kind);
+                assert!(*found == expected, "{} at {i}: {found}, {expected}", case.kind);
             }
         }
     }

@@ -54,8 +54,8 @@ pub(super) fn convert(
         return Ok(Converted { full, kept: StoredTensor::Quantized(matrix), storage, lost: 0.0 });
     }
     let mut found = packed.kind.unpack(&packed.data);
-    if let Some(at) = found.iter().position(|value| !value.is_finite()) {
-        bail!("its number {at} is {}; download the file again", found[at]);
+    if let Some(i) = found.iter().position(|value| !value.is_finite()) {
+        bail!("its number {i} is {}; download the file again", found[i]);
     }
     if let Some(order) = &order {
         let columns = found.len() / order.len().max(1);
@@ -116,9 +116,9 @@ fn same_numbers(
                 continue;
             }
             // The first sixteen numbers are in the lower halves, the others in the upper ones.
-            let code = |at: usize| match at < BLOCK / 2 {
-                true => numbers[at] & 15,
-                false => numbers[at - BLOCK / 2] >> 4,
+            let code = |i: usize| match i < BLOCK / 2 {
+                true => numbers[i] & 15,
+                false => numbers[i - BLOCK / 2] >> 4,
             };
             codes.extend((0..BLOCK / 2).map(|pair| code(2 * pair) | code(2 * pair + 1) << 4));
         }
@@ -147,8 +147,8 @@ fn halves_apart(
     if architecture != "llama" || !turned || !has_halves {
         return None;
     }
-    let row = |at: usize| {
-        let (head, inside) = (at / width, at % width);
+    let row = |i: usize| {
+        let (head, inside) = (i / width, i % width);
         let (half, pair) = (inside / (width / 2), inside % (width / 2));
         head * width + 2 * pair + half
     };
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn four_bit_numbers_are_put_in_our_order() {
         let mut block = half::f16::from_f32(-0.5).to_le_bytes().to_vec();
-        block.extend((0..16u8).map(|at| at | (15 - at) << 4));
+        block.extend((0..16u8).map(|i| i | (15 - i) << 4));
         let matrix = same_numbers(Kind::of(2).unwrap(), &block, [1, 32], None).unwrap().unwrap();
         let expected: Vec<f32> =
             (0..16).chain((0..16).rev()).map(|code| (code as f32 - 8.0) * -0.5).collect();

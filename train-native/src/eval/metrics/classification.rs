@@ -40,8 +40,8 @@ pub fn average_precision(scores: &[f64], positive: &[bool]) -> f64 {
     let (mut seen, mut hits, mut sum) = (0.0, 0.0, 0.0);
     let mut rest = &order[..];
     while let Some(&first) = rest.first() {
-        let tied = rest.iter().take_while(|&&at| scores[at] == scores[first]).count().max(1);
-        let new = rest[..tied].iter().filter(|&&at| positive[at]).count() as f64;
+        let tied = rest.iter().take_while(|&&i| scores[i] == scores[first]).count().max(1);
+        let new = rest[..tied].iter().filter(|&&i| positive[i]).count() as f64;
         seen += tied as f64;
         hits += new;
         sum += new * hits / seen;

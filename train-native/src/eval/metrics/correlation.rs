@@ -31,11 +31,11 @@ pub fn ranks(values: &[f64]) -> Vec<f64> {
     let mut start = 0;
     while start < order.len() {
         let tied =
-            order[start..].iter().take_while(|&&at| values[at] == values[order[start]]).count();
+            order[start..].iter().take_while(|&&i| values[i] == values[order[start]]).count();
         // A NaN equals nothing, itself included.
         let tied = tied.max(1);
         let rank = start as f64 + (tied as f64 + 1.0) / 2.0;
-        order[start..start + tied].iter().for_each(|&at| ranks[at] = rank);
+        order[start..start + tied].iter().for_each(|&i| ranks[i] = rank);
         start += tied;
     }
     ranks

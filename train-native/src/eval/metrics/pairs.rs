@@ -14,7 +14,7 @@ pub fn pair_scores(scores: &[f64], same: &[bool]) -> BTreeMap<&'static str, f64>
     let mut negatives_left = scores.len() as f64 - total;
     let (mut accuracy, mut hits) = (0.0f64, 0.0);
     let (mut f1, mut precision, mut recall) = (0.0, 0.0, 0.0);
-    for (at, pair) in order.windows(2).enumerate() {
+    for (i, pair) in order.windows(2).enumerate() {
         if same[pair[0]] {
             hits += 1.0;
         } else {
@@ -25,7 +25,7 @@ pub fn pair_scores(scores: &[f64], same: &[bool]) -> BTreeMap<&'static str, f64>
         }
         accuracy = accuracy.max((hits + negatives_left) / scores.len() as f64);
         if hits > 0.0 {
-            let (p, r) = (hits / (at as f64 + 1.0), hits / total);
+            let (p, r) = (hits / (i as f64 + 1.0), hits / total);
             let both = 2.0 * p * r / (p + r);
             if both > f1 {
                 (f1, precision, recall) = (both, p, r);

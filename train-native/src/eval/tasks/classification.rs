@@ -151,7 +151,7 @@ fn folds(classes: &[usize], count: usize) -> Result<Vec<Experiment>> {
             }
             let of_rest: Vec<usize> = rest.iter().map(|&row| classes[row]).collect();
             let chosen = first_of_each(&mut order, &of_rest, count);
-            Experiment { train: chosen.into_iter().map(|at| rest[at]).collect(), test }
+            Experiment { train: chosen.into_iter().map(|i| rest[i]).collect(), test }
         })
         .collect())
 }

@@ -154,10 +154,10 @@ fn sampled(
         let found: Vec<(f64, f64)> = samples
             .par_iter()
             .map(|sample| {
-                let chosen: Vec<&Vec<f32>> = sample.iter().map(|&at| &vectors[rows[at]]).collect();
+                let chosen: Vec<&Vec<f32>> = sample.iter().map(|&i| &vectors[rows[i]]).collect();
                 let points = matrix(chosen.into_iter(), |value| value)?;
                 let found = mini_batch_kmeans(points.view(), count, BATCH[1], SEED);
-                let truth: Vec<usize> = sample.iter().map(|&at| labels[at]).collect();
+                let truth: Vec<usize> = sample.iter().map(|&i| labels[i]).collect();
                 Ok((v_measure(&truth, &found), adjusted_mutual_information(&truth, &found)))
             })
             .collect::<Result<_>>()?;

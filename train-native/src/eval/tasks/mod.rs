@@ -101,8 +101,8 @@ fn transposed(fields: Map<String, Value>, columns: &[&str]) -> Vec<Map<String, V
     match lists {
         Some(lists) if !lists.is_empty() => {
             let count = lists.iter().map(|(_, list)| list.len()).min().unwrap_or(0);
-            let row = |at: usize| {
-                lists.iter().map(|(name, list)| (name.to_string(), list[at].clone())).collect()
+            let row = |i: usize| {
+                lists.iter().map(|(name, list)| (name.to_string(), list[i].clone())).collect()
             };
             (0..count).map(row).collect()
         }

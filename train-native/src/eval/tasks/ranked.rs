@@ -125,10 +125,10 @@ fn lists(files: &[TextFile], split: &str) -> Result<RankedTask> {
         let (mut grades, mut rows) = (HashMap::new(), Vec::new());
         for (name, grade, documents) in [("apositive", 1.0, positive), ("negative", 0.0, negative)]
         {
-            for (at, document) in documents.into_iter().enumerate() {
+            for (i, document) in documents.into_iter().enumerate() {
                 corpus.push(&document)?;
                 let row = corpus_ids.len();
-                corpus_ids.push(format!("{name}_{id}_{at:05}"));
+                corpus_ids.push(format!("{name}_{id}_{i:05}"));
                 grades.insert(row, grade);
                 rows.push(row);
             }

@@ -26,32 +26,32 @@ type At = RwSignal<Option<String>>;
 /// Runs a comparison that gives lines of figures, and says how far it is.
 fn run<F: Future<Output = Result<Vec<Vec<String>>>> + 'static>(
     state: State,
-    at: At,
+    i: At,
     lines: RwSignal<Vec<Vec<String>>>,
     compare: impl FnOnce() -> F + 'static,
 ) {
     lines.set(Vec::new());
-    at.set(Some("Comparing…".into()));
+    i.set(Some("Comparing…".into()));
     spawn_local(async move {
         match compare().await {
             Ok(found) => lines.set(found),
             Err(failure) => state.tell(&failure),
         }
-        at.set(None);
+        i.set(None);
     });
 }
 
 /// A button that begins a comparison, and then says how far it is.
 #[component]
-fn Begin(at: At, #[prop(into)] on_click: Callback<()>) -> impl IntoView {
+fn Begin(i: At, #[prop(into)] on_click: Callback<()>) -> impl IntoView {
     let state = expect_context::<State>();
     let enough = move || state.passages.with(|passages| passages.len() > TOP);
     view! {
         <button
-            disabled=move || at.with(Option::is_some) || state.is_busy() || !enough()
+            disabled=move || i.with(Option::is_some) || state.is_busy() || !enough()
             on:click=move |_| on_click.run(())
         >
-            {move || at.get().unwrap_or("Compare".into())}
+            {move || i.get().unwrap_or("Compare".into())}
         </button>
     }
 }
@@ -61,7 +61,7 @@ fn Begin(at: At, #[prop(into)] on_click: Callback<()>) -> impl IntoView {
 pub(super) fn WeightPrecision() -> impl IntoView {
     let state = expect_context::<State>();
     let lines = RwSignal::new(Vec::new());
-    let at = At::new(None);
+    let i = At::new(None);
     // Another page ends it.
     let stop = StoredValue::new_local(AbortController::new().ok());
     on_cleanup(move || {
@@ -72,11 +72,11 @@ pub(super) fn WeightPrecision() -> impl IntoView {
         });
     });
     let begin = move |()| {
-        run(state, at, lines, move || async move {
+        run(state, i, lines, move || async move {
             let stop = stop
                 .get_value()
                 .ok_or_else(|| Failure::from("nothing can be stopped here".to_string()))?;
-            compare_weights(state, at, &stop).await
+            compare_weights(state, i, &stop).await
         });
     };
     view! {
@@ -86,7 +86,7 @@ pub(super) fn WeightPrecision() -> impl IntoView {
                 {format!("The same model with its weights rounded as it is loaded, and what that does to its vectors, to what is found among {SEARCHED} passages, and to the speed. Weights that its file keeps in fewer bits stay as they are. Choose above what the page computes with.")}
             </p>
             <div class="buttons">
-                <Begin at=at on_click=begin />
+                <Begin i=i on_click=begin />
             </div>
             <Figures
                 columns=&[
@@ -104,7 +104,7 @@ pub(super) fn WeightPrecision() -> impl IntoView {
 }
 
 /// Passages and titles embedded by the model in each precision, f32 first.
-async fn compare_weights(state: State, at: At, stop: &AbortController) -> Result<Vec<Vec<String>>> {
+async fn compare_weights(state: State, i: At, stop: &AbortController) -> Result<Vec<Vec<String>>> {
     let all = state.passages.get_untracked();
     let step = all.len().div_ceil(SEARCHED).max(1);
     let passages: Vec<String> =
@@ -117,7 +117,7 @@ async fn compare_weights(state: State, at: At, stop: &AbortController) -> Result
         order.iter().filter_map(|one| WEIGHTS.iter().find(|(known, _)| known == one)).enumerate()
     {
         let far = format!("{} of {}: {name}", number + 1, order.len());
-        at.set(Some(format!("{far}, loading")));
+        i.set(Some(format!("{far}, loading")));
         let device = state.device.get_untracked();
         let start = now();
         let model =
@@ -128,7 +128,7 @@ async fn compare_weights(state: State, at: At, stop: &AbortController) -> Result
         let texts: Vec<&str> = passages.iter().map(String::as_str).collect();
         let on_progress = move |done: usize| {
             let left = (total - done.min(total)) as f64 * (now() - start) / done.max(1) as f64;
-            at.set(Some(format!("{far}, {done} of {total}, {} left", duration(left))));
+            i.set(Some(format!("{far}, {done} of {total}, {} left", duration(left))));
         };
         let vectors = model.0.embed_many(&texts, &stop.signal(), on_progress).await?;
         let rate = total as f64 / (now() - start).max(1e-6);
@@ -175,9 +175,9 @@ impl Drop for Disposed {
 /// Places of the vectors nearest to a query, the best first.
 fn nearest(query: &Vector, vectors: &[Vector]) -> Vec<usize> {
     let mut scored: Vec<(f32, usize)> =
-        vectors.iter().enumerate().map(|(at, vector)| (query.dot(vector), at)).collect();
+        vectors.iter().enumerate().map(|(i, vector)| (query.dot(vector), i)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-    scored.into_iter().take(TOP).map(|(_, at)| at).collect()
+    scored.into_iter().take(TOP).map(|(_, i)| i).collect()
 }
 
 /// Titles from all over the collection.
@@ -191,8 +191,8 @@ fn titles(passages: &Passages) -> Vec<&str> {
 pub(super) fn IndexPrecision() -> impl IntoView {
     let state = expect_context::<State>();
     let lines = RwSignal::new(Vec::new());
-    let at = At::new(None);
-    let begin = move |()| run(state, at, lines, move || compare_indexes(state, at));
+    let i = At::new(None);
+    let begin = move |()| run(state, i, lines, move || compare_indexes(state, i));
     view! {
         <section aria-labelledby="precision">
             <h2 id="precision">"WeightPrecision of the index"</h2>
@@ -200,7 +200,7 @@ pub(super) fn IndexPrecision() -> impl IntoView {
                 "How vectors are kept decides how much memory a collection takes, and what is found. Compared on the collection that is open, with its own titles as queries."
             </p>
             <div class="buttons">
-                <Begin at=at on_click=begin />
+                <Begin i=i on_click=begin />
                 <label for="precision-used">"Used for the search"</label>
                 <select
                     id="precision-used"
@@ -232,7 +232,7 @@ pub(super) fn IndexPrecision() -> impl IntoView {
 }
 
 /// Embeds the collection once, and keeps it in each precision. `at` says how far this is.
-async fn compare_indexes(state: State, at: At) -> Result<Vec<Vec<String>>> {
+async fn compare_indexes(state: State, i: At) -> Result<Vec<Vec<String>>> {
     let missing = || Failure::from("no model is loaded".to_string());
     let embedder = state.embedder().ok_or_else(missing)?;
     let passages = state.passages.get_untracked();
@@ -243,7 +243,7 @@ async fn compare_indexes(state: State, at: At) -> Result<Vec<Vec<String>>> {
             (passages.len() - vectors.len()) as f64 * (now() - start) / vectors.len().max(1) as f64;
         let left =
             if vectors.is_empty() { String::new() } else { format!(", {} left", duration(left)) };
-        at.set(Some(format!("{} of {}{left}", vectors.len(), passages.len())));
+        i.set(Some(format!("{} of {}{left}", vectors.len(), passages.len())));
         let texts: Vec<String> = some.iter().map(|(_, passage)| embedded(passage)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         vectors.extend(embedder.embed(&texts).await?);
@@ -252,7 +252,7 @@ async fn compare_indexes(state: State, at: At) -> Result<Vec<Vec<String>>> {
     let mut exact: Vec<Vec<Hit>> = Vec::new();
     let mut lines = Vec::new();
     for precision in PRECISIONS {
-        at.set(Some(format!("searching in {precision}")));
+        i.set(Some(format!("searching in {precision}")));
         let index = Index::create(embedder.info()?.dimensions, precision).await?;
         let rows: Vec<(u32, &Passage, Vector)> = passages
             .iter()

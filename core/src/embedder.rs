@@ -331,8 +331,8 @@ impl<B: Kernels> Embedder<B> {
         let mut done = Progress { texts: 0, total: texts.len(), tokens: 0 };
         for rows in plan.batches() {
             let batch = self.tokenizer.pad(&plan.rows(rows));
-            let found = self.batch_vectors_async(&batch, rows, options).await?;
-            for (&row, vector) in rows.iter().zip(found) {
+            let result = self.batch_vectors_async(&batch, rows, options).await?;
+            for (&row, vector) in rows.iter().zip(result) {
                 vectors[row] = vector;
             }
             done.add(&batch);

@@ -113,7 +113,9 @@ impl std::fmt::Display for TensorReport {
         let misshaped: Vec<String> = self
             .misshaped
             .iter()
-            .map(|(name, expected, found)| format!("{name} expected {expected:?} found {found:?}"))
+            .map(|(name, expected, result)| {
+                format!("{name} expected {expected:?} found {result:?}")
+            })
             .collect();
         list("with another shape", &misshaped);
         write!(

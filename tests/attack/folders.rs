@@ -53,13 +53,13 @@ fn compression_never_empties_a_folder() {
         ],
     ];
     for command in commands {
-        for (target, found) in [("mine", "chapter-1.txt"), ("data-only", "model.safetensors")] {
+        for (target, actual) in [("mine", "chapter-1.txt"), ("data-only", "model.safetensors")] {
             for overwrite in [&[][..], &["--overwrite"]] {
                 let before = contents(&folder.path(target));
                 let target = folder.arg(target);
                 let args = [command, &["-o", &target], overwrite].concat();
                 let error = failure(kiln(&args).arg("--quiet"));
-                assert!(error.contains(found) && error.contains("did not write"), "{error}");
+                assert!(error.contains(actual) && error.contains("did not write"), "{error}");
                 assert_eq!(contents(Path::new(&target)), before);
             }
         }

@@ -96,15 +96,15 @@ impl User {
 
     /// The command works, and does no harm.
     fn accepted(&self, command: &mut assert_cmd::Command) -> String {
-        let found = stdout(command);
+        let actual = stdout(command);
         self.check();
-        found
+        actual
     }
 }
 
 /// Files below a folder, links not followed.
 fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
+    let mut result = BTreeMap::new();
     let mut open = vec![folder.to_path_buf()];
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -114,13 +114,13 @@ fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
                 open.push(entry.path());
             } else if kind.is_symlink() {
                 let target = std::fs::read_link(entry.path()).unwrap();
-                found.insert(entry.path(), target.to_string_lossy().into_owned().into_bytes());
+                result.insert(entry.path(), target.to_string_lossy().into_owned().into_bytes());
             } else {
-                found.insert(entry.path(), std::fs::read(entry.path()).unwrap());
+                result.insert(entry.path(), std::fs::read(entry.path()).unwrap());
             }
         }
     }
-    found
+    result
 }
 
 /// A server that is honest but where a test says otherwise.
@@ -640,13 +640,13 @@ fn what_an_earlier_run_left_is_continued_or_replaced() {
 fn empty_and_short_files_in_the_cache_are_fetched_again() {
     let user = User::new();
     let hub = honest(&user.files);
-    let found = user.accepted(&mut user.inspect(&hub));
+    let actual = user.accepted(&mut user.inspect(&hub));
     for file in [WEIGHTS, "config.json"] {
         let blob = std::fs::canonicalize(user.snapshot().join(file)).unwrap();
         std::fs::write(&blob, "").unwrap();
         let error = failure(user.inspect(&hub).env("HF_HUB_OFFLINE", "1"));
         assert!(error.contains(file) && error.contains("empty"), "{error}");
-        assert_eq!(user.accepted(&mut user.inspect(&hub)), found);
+        assert_eq!(user.accepted(&mut user.inspect(&hub)), actual);
     }
     // Where the Hub says how long its files are, shorter ones are seen too.
     let list = |(name, content): (&String, &Vec<u8>)| serde_json::json!({ "rfilename": name, "size": content.len() });
@@ -657,7 +657,7 @@ fn empty_and_short_files_in_the_cache_are_fetched_again() {
     });
     let blob = std::fs::canonicalize(user.snapshot().join(WEIGHTS)).unwrap();
     std::fs::write(&blob, "short").unwrap();
-    assert_eq!(user.accepted(&mut user.inspect(&hub)), found);
+    assert_eq!(user.accepted(&mut user.inspect(&hub)), actual);
     // All is there: nothing but the list is asked for.
     let before = hub.requests().len();
     user.accepted(&mut user.inspect(&hub));

@@ -786,8 +786,9 @@ fn scores_of_other_data_are_refused() {
     let data = place.write("data.jsonl", rows(["a river", "a town"]));
     let (scores, output) = (place.folder.arg("scores.jsonl"), place.folder.arg("mined.jsonl"));
     let args = ["mine", "--corpus", &corpus, "--output", &output, "--percent-of-positive", "0"];
-    let found = place.command(&args).args(["--data", &data, "--scores", &scores]).output().unwrap();
-    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+    let actual =
+        place.command(&args).args(["--data", &data, "--scores", &scores]).output().unwrap();
+    assert!(actual.status.success(), "{}", String::from_utf8_lossy(&actual.stderr));
     let again = |data: &str| {
         let mut command = kiln(&args);
         command.args(["--quiet", "--data", data, "--from-scores", &scores]);

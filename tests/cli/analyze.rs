@@ -9,8 +9,8 @@ fn run(folder: &Folder, pooling: &str, more: &[&str]) -> Value {
     let output = folder.arg("out");
     let args = ["analyze", "--json", "-m", &model, "-o", &output, "--limit", "60"];
     let mut command = kiln(&args);
-    let found = stdout(command.args(more).env("XDG_CACHE_HOME", folder.path("cache")));
-    serde_json::from_str(&found).unwrap()
+    let result = stdout(command.args(more).env("XDG_CACHE_HOME", folder.path("cache")));
+    serde_json::from_str(&result).unwrap()
 }
 
 fn data(folder: &Folder, name: &str) -> Value {
@@ -26,9 +26,9 @@ fn numbers(value: &Value) -> Vec<f64> {
 fn a_latent_model_is_drawn_from_all_sides() {
     let folder = Folder::new();
     let text = "the river floods <b>the</b> lower streets";
-    let found =
+    let actual =
         run(&folder, "{ mode = 'latent_attention', latents = 4, heads = 2 }", &["--text", text]);
-    let skipped: Vec<&str> = found["skipped"]
+    let skipped: Vec<&str> = actual["skipped"]
         .as_array()
         .unwrap()
         .iter()
@@ -89,7 +89,7 @@ fn a_latent_model_is_drawn_from_all_sides() {
     assert_eq!(data(&folder, "layer-scores")["layers"].as_array().unwrap().len(), 3);
     assert_eq!(data(&folder, "t-sne")["points"].as_array().unwrap().len(), 60);
     assert_eq!(data(&folder, "similarity")["levels"].as_array().unwrap().len(), 5);
-    let health = &found["health"];
+    let health = &actual["health"];
     assert!(
         health["uniformity"].as_f64().unwrap() < 0.0
             && health["alignment"].as_f64().unwrap() >= 0.0,
@@ -105,7 +105,7 @@ fn layers_are_weighed_and_scored_on_a_task_of_ones_own() {
     let (tasks, _) = crate::tasks::write_tasks(&folder);
     let data_path = format!("{tasks}/sts");
     let labelled = format!("{tasks}/clustering/test.jsonl");
-    let found = run(
+    let actual = run(
         &folder,
         "{ mode = 'multi_layer_trainable', latents = 3, heads = 2 }",
         &[
@@ -119,7 +119,7 @@ fn layers_are_weighed_and_scored_on_a_task_of_ones_own() {
             &labelled,
         ],
     );
-    assert!(found["skipped"].as_array().unwrap().is_empty(), "{found}");
+    assert!(actual["skipped"].as_array().unwrap().is_empty(), "{actual}");
     let weights = data(&folder, "layer-weights");
     let mean = numbers(&weights["mean"]);
     assert!(mean.len() == 2 && (mean.iter().sum::<f64>() - 1.0).abs() < 1e-5, "{mean:?}");
@@ -139,10 +139,10 @@ fn degenerate_texts_are_no_failure() {
         let same: String =
             (0..rows).map(|i| row(if i % 2 == 0 { "river" } else { other })).collect();
         let labelled = folder.write("same.jsonl", same);
-        let found = run(&folder, "{ mode = 'mean' }", &["--labelled", &labelled]);
-        let pictures = found["pictures"].as_array().unwrap().len();
-        assert!(pictures >= 5, "{found}");
-        assert_eq!(folder.path("out/t-sne.png").exists(), other == "ship", "{found}");
+        let actual = run(&folder, "{ mode = 'mean' }", &["--labelled", &labelled]);
+        let pictures = actual["pictures"].as_array().unwrap().len();
+        assert!(pictures >= 5, "{actual}");
+        assert_eq!(folder.path("out/t-sne.png").exists(), other == "ship", "{actual}");
     }
 }
 

@@ -8,15 +8,15 @@ fn json(text: &str) -> serde_json::Value {
 
 #[test]
 fn devices_lists_the_cpu_and_says_why_not_the_rest() {
-    let found = json(&stdout(&mut kiln(&["devices", "--json"])));
-    let devices = found["devices"].as_array().unwrap();
+    let actual = json(&stdout(&mut kiln(&["devices", "--json"])));
+    let devices = actual["devices"].as_array().unwrap();
     let cpu = devices.iter().find(|listed| listed["device"] == "cpu").unwrap();
     assert!(cpu["name"].as_str().unwrap().contains("int8 and int4 by"), "{cpu}");
     for kind in ["cuda", "vulkan"] {
         let there =
             devices.iter().any(|listed| listed["device"].as_str().unwrap().starts_with(kind));
-        let absent = found["absent"].as_array().unwrap().iter().any(|reason| reason[0] == kind);
-        assert!(there != absent, "{kind} must be listed or explained: {found}");
+        let absent = actual["absent"].as_array().unwrap().iter().any(|reason| reason[0] == kind);
+        assert!(there != absent, "{kind} must be listed or explained: {actual}");
     }
 }
 
@@ -72,8 +72,8 @@ fn search_finds_the_text_itself_in_every_index() {
         let search = |more: &[&str]| {
             let base = ["search", "--json", "--model", &model, "--query", query, "-k", "3"];
             // The tiny model's query prompt would move the vector.
-            let found = stdout(&mut kiln(&[&base[..], more].concat()));
-            json(&found)[0]["hits"].as_array().unwrap().clone()
+            let actual = stdout(&mut kiln(&[&base[..], more].concat()));
+            json(&actual)[0]["hits"].as_array().unwrap().clone()
         };
         let direct = search(&["--corpus", &texts, "--save-index", &index]);
         let saved = search(&["--index", &index]);

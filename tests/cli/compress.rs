@@ -87,8 +87,8 @@ fn every_scheme_gives_nearly_the_same_vectors() {
                 .args(more),
         );
         let vectors = embed(&out, &folder, &[]);
-        let found = least_cosine(&full, &vectors);
-        assert!(found > least, "{scheme}: {found}");
+        let actual = least_cosine(&full, &vectors);
+        assert!(actual > least, "{scheme}: {actual}");
         if scheme != "f16" && more.is_empty() {
             // Rounded as they are loaded, weights are those of the file.
             let loaded = embed(&model, &folder, &["--weights", scheme]);
@@ -328,8 +328,8 @@ fn bytes_in(folder: impl AsRef<Path>) -> u64 {
     let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
     entries
         .map(|entry| match entry.metadata().unwrap() {
-            found if found.is_dir() => bytes_in(entry.path()),
-            found => found.len(),
+            result if result.is_dir() => bytes_in(entry.path()),
+            result => result.len(),
         })
         .sum()
 }
@@ -484,7 +484,7 @@ fn a_quantized_model_is_the_same_on_vulkan() {
                 serde_json::from_value(line["embedding"].clone()).unwrap()
             })
             .collect();
-        let found = least_cosine(&cpu, &vulkan);
-        assert!(found > 0.999, "{scheme}: {found}");
+        let actual = least_cosine(&cpu, &vulkan);
+        assert!(actual > 0.999, "{scheme}: {actual}");
     }
 }

@@ -30,13 +30,13 @@ fn each_kind_runs_on_a_file_of_ones_own() {
     let (data, _) = write_tasks(&folder);
     for kind in KINDS {
         let path = format!("{data}/{kind}");
-        let found =
+        let actual =
             json(&stdout(&mut eval(&folder, &["-m", &model, "--task", kind, "--data", &path])));
-        let score = found["main_score"].as_f64().unwrap();
-        assert!((-1.0..=1.0).contains(&score) && score != 0.0, "{kind}: {found}");
-        assert_eq!(found["split"], "test");
-        let name = found["main_score_name"].as_str().unwrap();
-        assert_eq!(found["scores"][name], found["main_score"], "{kind}");
+        let score = actual["main_score"].as_f64().unwrap();
+        assert!((-1.0..=1.0).contains(&score) && score != 0.0, "{kind}: {actual}");
+        assert_eq!(actual["split"], "test");
+        let name = actual["main_score_name"].as_str().unwrap();
+        assert_eq!(actual["scores"][name], actual["main_score"], "{kind}");
     }
     // A file alone is a split too, and prompts change the vectors.
     let file = format!("{data}/sts/test.jsonl");
@@ -57,9 +57,9 @@ fn each_kind_runs_on_a_file_of_ones_own() {
             ["-m", &model, "--suite", &suite, "--data", &data, "--prompts", prompts, "-o", &output];
         eval(&folder, &args).output().unwrap()
     };
-    let found = json(&String::from_utf8(run("nv-embed").stdout).unwrap());
-    assert_eq!(found["tasks"][0]["main_score"], told["main_score"]);
-    assert_eq!(found["tasks"][0]["prompts"], told["prompts"]);
+    let actual = json(&String::from_utf8(run("nv-embed").stdout).unwrap());
+    assert_eq!(actual["tasks"][0]["main_score"], told["main_score"]);
+    assert_eq!(actual["tasks"][0]["prompts"], told["prompts"]);
     let refused = run("mgh");
     assert!(!refused.status.success());
     assert!(
@@ -76,8 +76,8 @@ fn a_score_that_is_not_defined_is_null() {
     let data = folder.write("sts.jsonl", format!("{same}\n{same}\n{same}\n"));
     let mut command = eval(&folder, &["-m", &model, "--task", "sts", "--data", &data]);
     let output = command.assert().success().get_output().clone();
-    let found = json(&String::from_utf8(output.stdout).unwrap());
-    assert!(found["main_score"].is_null(), "{found}");
+    let actual = json(&String::from_utf8(output.stdout).unwrap());
+    assert!(actual["main_score"].is_null(), "{actual}");
     assert!(String::from_utf8(output.stderr).unwrap().contains("not defined"));
 }
 
@@ -106,15 +106,15 @@ fn a_suite_goes_on_where_it_stopped_and_lists_what_is_missing() {
     let (success, ..) = run(&["--only", "Own-sts"]);
     assert!(success);
     let (success, out, notes) = run(&[]);
-    let found = json(&out);
+    let actual = json(&out);
     assert!(!success, "a data set that is wrong must show in the exit code");
     assert_eq!(notes.matches("kept from before").count(), 1, "{notes}");
-    assert_eq!(found["skipped"][0]["task"], "Gone", "{found}");
-    assert!(found["failed"][0]["reason"].as_str().unwrap().contains("broken.jsonl:1"), "{found}");
-    assert_eq!(found["tasks"].as_array().unwrap().len(), 7, "{found}");
+    assert_eq!(actual["skipped"][0]["task"], "Gone", "{actual}");
+    assert!(actual["failed"][0]["reason"].as_str().unwrap().contains("broken.jsonl:1"), "{actual}");
+    assert_eq!(actual["tasks"].as_array().unwrap().len(), 7, "{actual}");
     let (_, again, notes) = run(&[]);
     assert_eq!(notes.matches("kept from before").count(), 7, "{notes}");
-    assert_eq!(json(&again)["tasks"], found["tasks"]);
+    assert_eq!(json(&again)["tasks"], actual["tasks"]);
     let (_, _, notes) = run(&["--again"]);
     assert_eq!(notes.matches("kept from before").count(), 0, "{notes}");
 
@@ -167,17 +167,17 @@ fn rounded_weights_and_the_light_set_print_their_gap() {
         "Own-retrieval,Own-sts",
     ];
     let full = json(&stdout(&mut eval(&folder, &args)));
-    let score = |found: &Value, i: usize| found["tasks"][i]["main_score"].as_f64().unwrap();
+    let score = |actual: &Value, i: usize| actual["tasks"][i]["main_score"].as_f64().unwrap();
     for (more, changed) in
         [(["--weights", "int4"], [true, true]), (["--light", &model], [true, false])]
     {
-        let found = json(&stdout(eval(&folder, &args).args(more)));
-        let rows = found["gaps"].as_array().unwrap();
-        assert_eq!(rows.len(), 2, "{found}");
+        let actual = json(&stdout(eval(&folder, &args).args(more)));
+        let rows = actual["gaps"].as_array().unwrap();
+        assert_eq!(rows.len(), 2, "{actual}");
         for i in 0..2 {
-            let gap = score(&found, i) - score(&full, i);
-            assert_eq!(gap != 0.0, changed[i], "{more:?} {found}");
-            assert!((rows[i]["gap"].as_f64().unwrap() - gap).abs() < 1e-12, "{found}");
+            let gap = score(&actual, i) - score(&full, i);
+            assert_eq!(gap != 0.0, changed[i], "{more:?} {actual}");
+            assert!((rows[i]["gap"].as_f64().unwrap() - gap).abs() < 1e-12, "{actual}");
         }
     }
 }
@@ -219,13 +219,13 @@ fn a_comparison_tests_types_and_tasks() {
         json(&stdout(kiln(&["compare", "--json", &a, &b]).args(more)))
     };
     let page = folder.arg("compare.html");
-    let found = compare(&five, "five", &["--output", &page]);
-    assert_eq!(found["tasks"].as_array().unwrap().len(), 5, "{found}");
-    assert!(found["tasks"][0]["bootstrap"]["p"].is_number(), "{found}");
-    assert!(found["kinds"][0]["wilcoxon"]["exact"].as_bool().unwrap(), "{found}");
+    let actual = compare(&five, "five", &["--output", &page]);
+    assert_eq!(actual["tasks"].as_array().unwrap().len(), 5, "{actual}");
+    assert!(actual["tasks"][0]["bootstrap"]["p"].is_number(), "{actual}");
+    assert!(actual["kinds"][0]["wilcoxon"]["exact"].as_bool().unwrap(), "{actual}");
     assert!(std::fs::read_to_string(page).unwrap().contains("Wilcoxon"));
-    let found = compare(&four, "four", &[]);
-    assert!(found["kinds"][0]["wilcoxon"].is_null(), "four tasks are refused: {found}");
+    let actual = compare(&four, "four", &[]);
+    assert!(actual["kinds"][0]["wilcoxon"].is_null(), "four tasks are refused: {actual}");
     // A model beside itself.
     let a = folder.arg("five-a");
     let same = json(&stdout(&mut kiln(&["compare", "--json", &a, &a])));
@@ -308,9 +308,9 @@ fn data_sets_come_from_the_hub_as_parquet() {
     let local = format!("{data}/sts");
     let expected =
         json(&stdout(&mut eval(&folder, &["-m", &model, "--task", "sts", "--data", &local])));
-    let found = json(&stdout(&mut run("hub:someone/pairs", &hub.endpoint)));
-    assert_eq!(found["scores"], expected["scores"]);
-    assert_eq!(found["task"], "pairs");
+    let actual = json(&stdout(&mut run("hub:someone/pairs", &hub.endpoint)));
+    assert_eq!(actual["scores"], expected["scores"]);
+    assert_eq!(actual["task"], "pairs");
     let error = failure(run("hub:someone/none", &hub.endpoint).arg("--quiet"));
     assert!(error.contains("someone/none"), "{error}");
 
@@ -346,8 +346,8 @@ fn data_sets_come_from_the_hub_as_parquet() {
         command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.path("cache"));
         json(&stdout(&mut command))["scores"].clone()
     };
-    let found = retrieval("hub:someone/search");
-    assert_eq!(found, retrieval(&format!("{data}/retrieval")));
+    let actual = retrieval("hub:someone/search");
+    assert_eq!(actual, retrieval(&format!("{data}/retrieval")));
 
     // Without the Hub the cache does.
     let again = json(&stdout(run("hub:someone/pairs", &hub.endpoint).env("HF_HUB_OFFLINE", "1")));

@@ -164,8 +164,8 @@ fn imported(family: &str) {
 
     // Whole numbers give the vectors; rounded again, they are near.
     let theirs: Vec<Vec<f32>> = serde_json::from_value(made["vectors"].clone()).unwrap();
-    let least = |found: Vec<Vec<f32>>| {
-        let cosines = found.iter().zip(&theirs).map(|(a, b)| kiln_embed::index::cosine(a, b));
+    let least = |actual: Vec<Vec<f32>>| {
+        let cosines = actual.iter().zip(&theirs).map(|(a, b)| kiln_embed::index::cosine(a, b));
         cosines.fold(1.0, f32::min)
     };
     let least_packed = least(embed(&out, &folder, &[]));

@@ -12,8 +12,8 @@ fn names() -> Vec<String> {
 }
 
 fn dry(args: &[&str]) -> Value {
-    let found = stdout(&mut kiln(&[&["--quiet", "train", "--dry-run", "--json"], args].concat()));
-    serde_json::from_str(&found).unwrap()
+    let result = stdout(&mut kiln(&[&["--quiet", "train", "--dry-run", "--json"], args].concat()));
+    serde_json::from_str(&result).unwrap()
 }
 
 #[test]
@@ -36,15 +36,15 @@ fn paper_size_recipes_resolve() {
     let tiny = folder.model("{ mode = 'mean' }").display().to_string();
     for name in names().iter().filter(|name| !name.ends_with("-small") && *name != "quickstart") {
         // The shape of another model stands in for the 7B one, which would have to be downloaded.
-        let found = dry(&["--recipe", name, "--set", &format!("model.base={tiny}")]);
-        let stages = found["stages"].as_array().unwrap();
+        let actual = dry(&["--recipe", name, "--set", &format!("model.base={tiny}")]);
+        let stages = actual["stages"].as_array().unwrap();
         for stage in stages {
             let full = stage["frozen"] == 0;
             let trained = stage["trained"].as_u64().unwrap();
             assert!(trained > 0 && stage["samples"].as_u64() > Some(0), "{name}: {stage}");
             assert_eq!(full, *name == "anchor" && stage["name"] == "reconstruction", "{name}");
         }
-        assert!(found["data_error"].as_str().unwrap().contains("data/"), "{name}: {found}");
+        assert!(actual["data_error"].as_str().unwrap().contains("data/"), "{name}: {actual}");
     }
 }
 
@@ -58,12 +58,12 @@ fn examples_resolve() {
         let (set, data) = (["--set", &base], folder.arg(""));
         let own = std::fs::read_to_string(&path).unwrap().contains("[model.new]");
         let more = if own { &[][..] } else { &set[..] };
-        let found = dry(&[&["--recipe", &path, "--data-dir", &data][..], more].concat());
-        assert!(found["stages"][0]["samples"].as_u64() > Some(0), "{path}: {found}");
-        assert!(found["data_error"].as_str().unwrap().contains("data/"), "{path}: {found}");
+        let actual = dry(&[&["--recipe", &path, "--data-dir", &data][..], more].concat());
+        assert!(actual["stages"][0]["samples"].as_u64() > Some(0), "{path}: {actual}");
+        assert!(actual["data_error"].as_str().unwrap().contains("data/"), "{path}: {actual}");
         if path.ends_with("kiln-mini.toml") {
             // The projection to the teacher's width is counted.
-            assert_eq!(found["stages"][0]["trained"], 6_604_544);
+            assert_eq!(actual["stages"][0]["trained"], 6_604_544);
         }
     }
 }
@@ -149,11 +149,11 @@ fn unknown_fields_name_the_nearest() {
         ("order=['retrieval','blend']", "blend"),
         ("seed", "key=value"),
     ] {
-        let found = error(&["--recipe", "nv-embed-small", "--set", field]);
-        assert!(found.contains(expected), "{field}: {found}");
+        let actual = error(&["--recipe", "nv-embed-small", "--set", field]);
+        assert!(actual.contains(expected), "{field}: {actual}");
     }
-    let found = error(&["--recipe", "nv-embd-small"]);
-    assert!(found.contains("nv-embed-small"), "{found}");
+    let actual = error(&["--recipe", "nv-embd-small"]);
+    assert!(actual.contains("nv-embed-small"), "{actual}");
 }
 
 #[test]
@@ -172,10 +172,10 @@ fn recipes_that_do_not_fit_their_data() {
     let error = |extra: &str| {
         let recipe = folder.write("r.toml", format!("{stage}{extra}"));
         let output = folder.arg("out");
-        let found =
+        let actual =
             failure(&mut kiln(&["--quiet", "train", "--recipe", &recipe, "--output", &output]));
         assert!(!folder.path("out/model").exists());
-        found
+        actual
     };
     for (extra, expected) in [
         ("data = ['none.jsonl']", &["none.jsonl"][..]),
@@ -193,9 +193,9 @@ fn recipes_that_do_not_fit_their_data() {
         ("data = ['words.txt']", &["words", "without positives"]),
         ("data = []", &["data"]),
     ] {
-        let found = error(extra);
+        let actual = error(extra);
         for part in expected {
-            assert!(found.contains(part), "{extra}: {part:?} is not in {found}");
+            assert!(actual.contains(part), "{extra}: {part:?} is not in {actual}");
         }
     }
     // More negatives than there are is a note, since blends differ in how many they have.

@@ -100,8 +100,8 @@ fn what_is_wrong_is_refused_and_told() {
         ("/embed", json!({ "inputs": "x", "prompt_name": "none" }), 422, "none"),
         ("/embed", json!({ "inputs": "x".repeat(3000) }), 413, "2000 bytes"),
     ] {
-        let (found, answer) = ask(path, body);
-        assert_eq!(found, status, "{path}: {answer}");
+        let (actual, answer) = ask(path, body);
+        assert_eq!(actual, status, "{path}: {answer}");
         assert!(answer.to_string().contains(word), "{word}: {answer}");
     }
     assert_eq!(ask("/embed", json!({ "inputs": long, "truncate": true })).0, 200);

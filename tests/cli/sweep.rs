@@ -32,10 +32,10 @@ fn variants_are_trained_once_and_compared() {
     run("1");
     let first = folder.path("out/slow/seed-1/model/model.safetensors");
     let trained = first.metadata().unwrap().modified().unwrap();
-    let found = run("1,2,3");
+    let actual = run("1,2,3");
     assert_eq!(first.metadata().unwrap().modified().unwrap(), trained, "trained again");
-    assert_eq!(found.len(), 2);
-    for (variant, name) in found.iter().zip(["slow", "fast"]) {
+    assert_eq!(actual.len(), 2);
+    for (variant, name) in actual.iter().zip(["slow", "fast"]) {
         assert_eq!(variant["variant"], name);
         let set = &variant["sets"][0];
         let scores: Vec<f64> = serde_json::from_value(set["scores"].clone()).unwrap();

@@ -149,11 +149,11 @@ pub(crate) fn mteb(arguments: &[&str]) -> Option<Value> {
 
 /// The tested sentence model, if it is there.
 pub(crate) fn minilm() -> Option<String> {
-    let found = std::env::var("KILN_MINILM").ok();
-    if found.is_none() {
+    let result = std::env::var("KILN_MINILM").ok();
+    if result.is_none() {
         eprintln!(
             "SKIPPED: KILN_MINILM is not set; tests/run.sh installs all-MiniLM-L6-v2 and sets it"
         );
     }
-    found
+    result
 }

@@ -380,11 +380,11 @@ fn every_device_takes_the_same_steps() {
     };
     let expected = steps("cpu").unwrap();
     for device in ["vulkan", "cuda"] {
-        let Some(found) = steps(device) else { continue };
-        let ((loss, norm), (first, first_norm)) = (found[0], expected[0]);
+        let Some(actual) = steps(device) else { continue };
+        let ((loss, norm), (first, first_norm)) = (actual[0], expected[0]);
         assert!((loss - first).abs() < 1e-4 * first.abs(), "{device}: {loss}, CPU {first}");
         assert!((norm / first_norm - 1.0).abs() < 1e-3, "{device}: {norm}, CPU {first_norm}");
-        let ((loss, _), (second, _)) = (found[1], expected[1]);
+        let ((loss, _), (second, _)) = (actual[1], expected[1]);
         assert!((loss - second).abs() < 1e-2 * second.abs(), "{device}: {loss}, CPU {second}");
         println!("{device} and CPU: loss {loss} and {second} after a step");
     }

@@ -46,15 +46,15 @@ impl Tensors {
 
 /// Largest absolute difference over rows where `keep` holds, relative to the largest value of
 /// `expected`; rows are of `width` values.
-pub fn relative_error(found: &[f32], expected: &[f32], width: usize, keep: &[bool]) -> f32 {
-    assert_eq!(found.len(), expected.len());
-    assert_eq!(found.len(), keep.len() * width);
+pub fn relative_error(actual: &[f32], expected: &[f32], width: usize, keep: &[bool]) -> f32 {
+    assert_eq!(actual.len(), expected.len());
+    assert_eq!(actual.len(), keep.len() * width);
     let (mut error, mut largest) = (0.0f32, 0.0f32);
     for (row, keep) in keep.iter().enumerate() {
         if *keep {
             for i in row * width..(row + 1) * width {
-                assert!(found[i].is_finite(), "value {i} is {}", found[i]);
-                error = error.max((found[i] - expected[i]).abs());
+                assert!(actual[i].is_finite(), "value {i} is {}", actual[i]);
+                error = error.max((actual[i] - expected[i]).abs());
                 largest = largest.max(expected[i].abs());
             }
         }

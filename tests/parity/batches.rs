@@ -90,8 +90,8 @@ fn same_bits_always(embedder: &Embedder<Cpu>, texts: &[String], label: &str) {
     for threads in [1, 2, 3] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let options = EmbedOptions { batch_tokens: Some(300), ..Default::default() };
-        let found = pool.install(|| embed_texts(embedder, &some, &options, |_| {}).unwrap());
-        assert_eq!(bits(found), of_some, "{label}, {threads} threads");
+        let actual = pool.install(|| embed_texts(embedder, &some, &options, |_| {}).unwrap());
+        assert_eq!(bits(actual), of_some, "{label}, {threads} threads");
     }
 }
 

@@ -50,20 +50,20 @@ fn fixture() -> (Fixture, Gram) {
 fn gptq_rounds_as_the_papers_code() {
     let (fixture, gram) = fixture();
     for expected in &fixture.gptq {
-        let mut found = fixture.weights.clone();
+        let mut actual = fixture.weights.clone();
         let settings = Gptq { damping: fixture.damping, act_order: expected.act_order };
         let scheme = expected.scheme.parse().unwrap();
-        gptq(&mut found, fixture.shape, scheme, &gram, settings).unwrap();
-        let step = found.iter().fold(0.0f32, |most, weight| most.max(weight.abs())) / 127.0;
-        let pairs = found.iter().zip(&expected.weights);
+        gptq(&mut actual, fixture.shape, scheme, &gram, settings).unwrap();
+        let step = actual.iter().fold(0.0f32, |most, weight| most.max(weight.abs())) / 127.0;
+        let pairs = actual.iter().zip(&expected.weights);
         let other = pairs.clone().filter(|(a, b)| (*a - *b).abs() > step * 0.01).count();
         // A weight at the middle between two steps may go either way, and moves those after it.
         assert!(
-            other * 200 < found.len(),
+            other * 200 < actual.len(),
             "{} {}: {other} of {} differ",
             expected.scheme,
             expected.act_order,
-            found.len()
+            actual.len()
         );
         assert!(pairs.clone().all(|(a, b)| (a - b).abs() < step * 1.5));
     }
@@ -73,17 +73,17 @@ fn gptq_rounds_as_the_papers_code() {
 fn pruning_keeps_what_the_papers_code_keeps() {
     let (fixture, gram) = fixture();
     for expected in &fixture.pruned {
-        let mut found = fixture.weights.clone();
+        let mut actual = fixture.weights.clone();
         let method = match expected.method.as_str() {
             "wanda" => PruneMethod::Wanda,
             _ => PruneMethod::SparseGpt,
         };
         let how = (method, expected.pattern.parse().unwrap(), fixture.damping);
-        prune_weights(&mut found, how, &gram).unwrap();
-        for (found, expected_weight) in found.iter().zip(&expected.weights) {
+        prune_weights(&mut actual, how, &gram).unwrap();
+        for (actual, expected_weight) in actual.iter().zip(&expected.weights) {
             assert!(
-                (found - expected_weight).abs() < 1e-5,
-                "{} {}: {found}, expected {expected_weight}",
+                (actual - expected_weight).abs() < 1e-5,
+                "{} {}: {actual}, expected {expected_weight}",
                 expected.method,
                 expected.pattern
             );

@@ -30,9 +30,9 @@ fn read<B: Kernels, const D: usize>(x: Tensor<B, D>) -> Vec<f32> {
 }
 
 /// Against a sum's own size: the sum of its terms' magnitudes.
-fn close(found: f32, exact: f64, size: f64, what: impl Fn() -> String) {
+fn close(actual: f32, exact: f64, size: f64, what: impl Fn() -> String) {
     let allowed = 4e-6 * size + 1e-37;
-    assert!((f64::from(found) - exact).abs() <= allowed, "{}: {found:e}, not {exact:e}", what());
+    assert!((f64::from(actual) - exact).abs() <= allowed, "{}: {actual:e}, not {exact:e}", what());
 }
 
 /// `[outputs, inputs]` in a scheme, of weights of a size.
@@ -74,9 +74,9 @@ fn packed_products<B: Kernels>(device: B::Device) {
                 // With a bias and without, in turn: each is another shader, and takes its time.
                 let bias = ((i + number.bits() / 4) % 2 == 0).then_some(&bias);
                 let tensor = || bias.map(|bias| floats::<B, 1>(bias, [outputs], &device));
-                let found = read(packed.linear(floats(&x, [rows, inputs], &device), tensor()));
-                assert_eq!(found.len(), rows * outputs);
-                for (i, &found) in found.iter().enumerate() {
+                let actual = read(packed.linear(floats(&x, [rows, inputs], &device), tensor()));
+                assert_eq!(actual.len(), rows * outputs);
+                for (i, &actual) in actual.iter().enumerate() {
                     let (row, output) = (i / outputs, i % outputs);
                     let of_bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
                     let terms = x[row * inputs..][..inputs]
@@ -86,7 +86,7 @@ fn packed_products<B: Kernels>(device: B::Device) {
                     let (sum, size) = terms.fold((of_bias, of_bias.abs()), |(sum, size), term| {
                         (sum + term, size + term.abs())
                     });
-                    close(found, sum, size.max(f64::from(size_of_x) * 1e-3), || {
+                    close(actual, sum, size.max(f64::from(size_of_x) * 1e-3), || {
                         format!(
                             "{number:?} {rows}x{inputs}x{outputs} blocks {block:?} sizes {size_of_x:e} {size_of_w:e}: [{row}, {output}]"
                         )
@@ -95,13 +95,13 @@ fn packed_products<B: Kernels>(device: B::Device) {
                 let full = packed.weights();
                 let y = floats(&x, [rows, inputs], &device);
                 let y = read(B::dense_linear(y, full.clone(), tensor()));
-                for (y, packed) in y.into_iter().zip(found) {
+                for (y, packed) in y.into_iter().zip(actual) {
                     let size = f64::from(size_of_x * size_of_w) * inputs as f64;
                     close(y, f64::from(packed), size, || format!("full {rows}x{inputs}x{outputs}"));
                 }
                 let unpacked: Vec<f32> = read(full);
-                for (i, &found) in unpacked.iter().enumerate() {
-                    assert_eq!(found, weights[i % outputs * inputs + i / outputs]);
+                for (i, &actual) in unpacked.iter().enumerate() {
+                    assert_eq!(actual, weights[i % outputs * inputs + i / outputs]);
                 }
             }
         }
@@ -115,9 +115,9 @@ fn nan_stays_in_its_row<B: Kernels>(device: B::Device) {
     let packed = PackedWeight::<B>::new(&[weight], &device).unwrap();
     let mut x = drawn(rows * inputs, 3);
     x[2 * inputs + 5] = f32::NAN;
-    let found = read(packed.linear(floats(&x, [rows, inputs], &device), None));
-    for (row, found) in found.chunks(outputs).enumerate() {
-        assert!(found.iter().all(|value| value.is_nan() == (row == 2)), "row {row}: {found:?}");
+    let actual = read(packed.linear(floats(&x, [rows, inputs], &device), None));
+    for (row, actual) in actual.chunks(outputs).enumerate() {
+        assert!(actual.iter().all(|value| value.is_nan() == (row == 2)), "row {row}: {actual:?}");
     }
 }
 
@@ -130,10 +130,14 @@ fn packed_tables<B: Kernels>(device: B::Device) {
             let ids: Vec<i32> = (0..3 * 7).map(|i| (i * 31 % rows) as i32).collect();
             let tensor =
                 Tensor::<B, 2, Int>::from_data(TensorData::new(ids.clone(), [3, 7]), &device);
-            let found = read(packed.rows(tensor));
+            let actual = read(packed.rows(tensor));
             for (i, id) in ids.iter().enumerate() {
                 let expected = &values[*id as usize * width..][..width];
-                assert_eq!(&found[i * width..][..width], expected, "{number:?} {block:?} row {id}");
+                assert_eq!(
+                    &actual[i * width..][..width],
+                    expected,
+                    "{number:?} {block:?} row {id}"
+                );
             }
             assert_eq!(read(packed.table()), values);
         }
@@ -176,8 +180,8 @@ fn attention<B: Kernels>(device: B::Device) {
             let tensor = floats::<B, 3>(&qkv, [batch, seq, row], &device);
             let rows = vec![0..seq; batch];
             let seen = Seen { rows: &rows, angles: tables.as_ref(), mask: mask.as_ref() };
-            let found = read(B::self_attention(tensor, heads, seen));
-            assert_eq!(found.len(), batch * seq * queries * width);
+            let actual = read(B::self_attention(tensor, heads, seen));
+            assert_eq!(actual.len(), batch * seq * queries * width);
             for text in 0..batch {
                 for head in 0..queries {
                     let number = |token: usize, part: usize, i: usize| {
@@ -215,7 +219,7 @@ fn attention<B: Kernels>(device: B::Device) {
                                 .map(|key| weights[key] / total * number(key, of_keys + keys, i))
                                 .sum();
                             let place = ((text * seq + query) * queries + head) * width + i;
-                            close(found[place], exact, 10.0, || {
+                            close(actual[place], exact, 10.0, || {
                                 format!(
                                     "{heads:?} seq {seq} masked {masked} rotary {turned}: query {query} head {head}"
                                 )
@@ -240,7 +244,7 @@ fn norms_and_activations<B: Kernels>(device: B::Device) {
         norm.beta = Some(burn::module::Param::from_tensor(floats(&beta, [width], &device)));
         let tensors = [&x, &residual].map(|values| floats::<B, 3>(values, shape, &device));
         let [left, right] = tensors;
-        let found = read(B::add_and_norm(left.clone(), right.clone(), &norm, 1e-5));
+        let result = read(B::add_and_norm(left.clone(), right.clone(), &norm, 1e-5));
         for row in 0..batch * seq {
             let sum =
                 |i: usize| f64::from(x[row * width + i]) + f64::from(residual[row * width + i]);
@@ -249,34 +253,36 @@ fn norms_and_activations<B: Kernels>(device: B::Device) {
             for i in 0..width {
                 let normed = (sum(i) - mean) / (variance + 1e-5).sqrt();
                 let exact = normed * f64::from(gamma[i]) + f64::from(beta[i]);
-                close(found[row * width + i], exact, 3.0, || format!("{shape:?} [{row}, {i}]"));
+                close(result[row * width + i], exact, 3.0, || format!("{shape:?} [{row}, {i}]"));
             }
         }
         let mut norm = RmsNormConfig::new(width).with_epsilon(1e-5).init::<B>(&device);
         norm.gamma = burn::module::Param::from_tensor(floats(&gamma, [width], &device));
-        let found = read(B::rms_norm(left.clone(), &norm));
+        let result = read(B::rms_norm(left.clone(), &norm));
         for (row, x) in x.chunks(width).enumerate() {
             let mean = x.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / width as f64;
             for (i, value) in x.iter().enumerate() {
                 let exact = f64::from(*value) / (mean + 1e-5).sqrt() * f64::from(gamma[i]);
-                close(found[row * width + i], exact, 1.0, || format!("rms {shape:?} [{row}, {i}]"));
+                close(result[row * width + i], exact, 1.0, || {
+                    format!("rms {shape:?} [{row}, {i}]")
+                });
             }
         }
-        let found = read(B::silu_product(left.clone(), right));
-        for ((gate, up), found) in x.iter().zip(&residual).zip(found) {
+        let result = read(B::silu_product(left.clone(), right));
+        for ((gate, up), result) in x.iter().zip(&residual).zip(result) {
             let (gate, up) = (f64::from(*gate), f64::from(*up));
-            close(found, gate / (1.0 + (-gate).exp()) * up, 5.0, || format!("silu({gate}) {up}"));
+            close(result, gate / (1.0 + (-gate).exp()) * up, 5.0, || format!("silu({gate}) {up}"));
         }
         let far: Vec<f32> = (0..count).map(|i| (i as f32 - count as f32 / 2.0) * 7.0).collect();
         let ones = floats::<B, 3>(&vec![1.0; count], shape, &device);
-        let found = read(B::silu_product(floats(&far, shape, &device), ones));
-        for (gate, found) in far.iter().zip(found) {
+        let result = read(B::silu_product(floats(&far, shape, &device), ones));
+        for (gate, result) in far.iter().zip(result) {
             let exact = f64::from(*gate) / (1.0 + (-f64::from(*gate)).exp());
-            close(found, exact, f64::from(gate.abs()).max(1e-20), || format!("silu({gate})"));
+            close(result, exact, f64::from(gate.abs()).max(1e-20), || format!("silu({gate})"));
         }
-        for (x, found) in x.iter().zip(read(B::exact_gelu(left))) {
+        for (x, result) in x.iter().zip(read(B::exact_gelu(left))) {
             let exact = f64::from(*x) * normal_below(f64::from(*x));
-            close(found, exact, 5.0, || format!("gelu({x})"));
+            close(result, exact, 5.0, || format!("gelu({x})"));
         }
     }
 }

@@ -168,14 +168,14 @@ fn a_run_is_printed_as_trec_eval_does() {
             .filter(|word| !word.starts_with('-'))
             .flat_map(|name| Measure::parse(name).unwrap())
             .collect();
-        let found = Evaluated::read(&file("qrels.txt"), &file("run.txt"), complete, 1.0).unwrap();
+        let actual = Evaluated::read(&file("qrels.txt"), &file("run.txt"), complete, 1.0).unwrap();
         // trec_eval prints measures in an order of its own.
         let sorted = |text: &str| {
             let mut lines: Vec<String> = text.lines().map(String::from).collect();
             lines.sort();
             lines
         };
-        let (ours, theirs) = (sorted(&found.to_text(&measures, true).unwrap()), sorted(expected));
+        let (ours, theirs) = (sorted(&actual.to_text(&measures, true).unwrap()), sorted(expected));
         assert!(theirs.iter().any(|line| line.contains("\tall\t")), "{name}");
         for (ours, theirs) in ours.iter().zip(&theirs) {
             assert_eq!(ours, theirs, "{name}");

@@ -85,25 +85,25 @@ pub struct Inventory {
 
 /// Looks for every device.
 pub fn inventory() -> Inventory {
-    let mut found = Inventory::default();
+    let mut result = Inventory::default();
     match cuda::devices() {
-        Ok(names) => found.devices.extend(names.into_iter().enumerate().map(|(index, name)| {
+        Ok(names) => result.devices.extend(names.into_iter().enumerate().map(|(index, name)| {
             Listed { device: format!("cuda:{index}"), name, software: false }
         })),
-        Err(reason) => found.absent.push(("cuda".into(), reason)),
+        Err(reason) => result.absent.push(("cuda".into(), reason)),
     }
     match vulkan::adapters() {
         Ok(adapters) => {
-            found.devices.extend(adapters.into_iter().enumerate().map(|(index, adapter)| Listed {
+            result.devices.extend(adapters.into_iter().enumerate().map(|(index, adapter)| Listed {
                 device: format!("vulkan:{index}"),
                 name: adapter.name,
                 software: adapter.software,
             }))
         }
-        Err(reason) => found.absent.push(("vulkan".into(), reason)),
+        Err(reason) => result.absent.push(("vulkan".into(), reason)),
     }
-    found.devices.push(Listed { device: "cpu".into(), name: processor(), software: false });
-    found
+    result.devices.push(Listed { device: "cpu".into(), name: processor(), software: false });
+    result
 }
 
 /// The CPU: its name, threads and vector instructions.
@@ -298,11 +298,11 @@ mod vulkan {
     pub(super) fn adapters() -> Result<Vec<Adapter>, String> {
         let mut descriptor = InstanceDescriptor::new_without_display_handle();
         descriptor.backends = Backends::VULKAN;
-        let found =
+        let result =
             pollster::block_on(Instance::new(descriptor).enumerate_adapters(Backends::VULKAN));
         // Burn numbers adapters within their type.
         let mut seen = [0; 3];
-        let mut adapters: Vec<Adapter> = found
+        let mut adapters: Vec<Adapter> = result
             .iter()
             .filter_map(|adapter| {
                 let info = adapter.get_info();

@@ -219,13 +219,13 @@ impl SelfTest {
     /// As [`Embedder::embed_async`].
     pub async fn run<B: Kernels>(&self, embedder: &Embedder<B>) -> Result<f32> {
         let go_on = |_| std::ops::ControlFlow::Continue(());
-        let found = embedder.embed_async(&self.texts, &Self::options(), go_on).await?;
-        Ok(self.least(&found))
+        let result = embedder.embed_async(&self.texts, &Self::options(), go_on).await?;
+        Ok(self.least(&result))
     }
 
-    fn least(&self, found: &[Vec<f32>]) -> f32 {
-        let cosines = self.vectors.iter().zip(found).map(|(kept, found)| match kept.len() {
-            length if length == found.len() => cosine(kept, found),
+    fn least(&self, result: &[Vec<f32>]) -> f32 {
+        let cosines = self.vectors.iter().zip(result).map(|(kept, result)| match kept.len() {
+            length if length == result.len() => cosine(kept, result),
             _ => f32::NAN,
         });
         // NaN stays NaN, and is below every threshold.

@@ -124,8 +124,8 @@ pub fn load_adapters<B: Kernels>(
     let mut targets = Vec::new();
     for module in &modules {
         let named = |bare: String| names.get(&bare).map(|shape| (bare, *shape));
-        let found = known(module).into_iter().find_map(named);
-        let (bare, [inputs, outputs]) = found.ok_or_else(|| {
+        let result = known(module).into_iter().find_map(named);
+        let (bare, [inputs, outputs]) = result.ok_or_else(|| {
             Error::bad_file(
                 weights.label(),
                 format!("adapts {module}, which this model has not"),
@@ -167,11 +167,11 @@ pub fn load_adapters<B: Kernels>(
             for (name, param) in [("lora_A", &mut adapter.a), ("lora_B", &mut adapter.b)] {
                 let name = format!("{module}.{name}.weight");
                 let [rows, columns] = param.shape().dims();
-                let found = weights.tensors().get(&name).map(|info| info.shape.clone());
-                if found.as_deref() != Some(&[columns, rows]) {
+                let result = weights.tensors().get(&name).map(|info| info.shape.clone());
+                if result.as_deref() != Some(&[columns, rows]) {
                     return Err(Error::bad_file(
                         weights.label(),
-                        format!("{name} is {found:?}, expected [{columns}, {rows}]"),
+                        format!("{name} is {result:?}, expected [{columns}, {rows}]"),
                         REMEDY,
                     ));
                 }

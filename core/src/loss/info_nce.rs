@@ -138,8 +138,8 @@ pub fn info_nce<B: Backend>(
         let above = known.greater(best.add_scalar(margin).expand([n, m]));
         forward = forward.mask_fill(above.bool_and(other), HIDDEN);
     }
-    let found = log_softmax(forward, 1).gather(1, positive.clone().reshape([n, 1]));
-    let loss = found.mean().neg();
+    let result = log_softmax(forward, 1).gather(1, positive.clone().reshape([n, 1]));
+    let loss = result.mean().neg();
     if !settings.both_directions {
         return loss;
     }

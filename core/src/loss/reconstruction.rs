@@ -24,8 +24,8 @@ pub fn token_cross_entropy<B: Backend>(
     counts: Tensor<B, 2, Bool>,
 ) -> Tensor<B, 1> {
     let [batch, seq, _] = logits.dims();
-    let found = log_softmax(logits, 2).gather(2, targets.reshape([batch, seq, 1]));
-    found.reshape([batch, seq]).mask_fill(counts.bool_not(), 0.0).sum().neg()
+    let result = log_softmax(logits, 2).gather(2, targets.reshape([batch, seq, 1]));
+    result.reshape([batch, seq]).mask_fill(counts.bool_not(), 0.0).sum().neg()
 }
 
 #[cfg(test)]

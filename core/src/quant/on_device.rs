@@ -189,7 +189,7 @@ impl<B: Kernels> PackedTable<B> {
     pub fn rows(&self, ids: Tensor<B, 2, Int>) -> Tensor<B, 3> {
         let [batch, seq] = ids.dims();
         let mut first = 0;
-        let mut found = self.parts.iter().map(|part| {
+        let mut result = self.parts.iter().map(|part| {
             let TablePart { codes, scales, layout } = part;
             let rows = |ids| B::packed_rows(ids, codes.val(), scales.val(), *layout);
             if self.parts.len() == 1 {
@@ -200,13 +200,13 @@ impl<B: Kernels> PackedTable<B> {
             first = end;
             let last = layout.outputs as i64 - 1;
             let own = ids.clone().greater_equal_elem(start).bool_and(ids.clone().lower_elem(end));
-            let found = rows(ids.clone().sub_scalar(start).clamp(0, last));
-            found * own.float().reshape([batch, seq, 1])
+            let result = rows(ids.clone().sub_scalar(start).clamp(0, last));
+            result * own.float().reshape([batch, seq, 1])
         });
-        let one = found.next();
+        let one = result.next();
         // A table has a part at least, so that nothing is drawn here.
         let one = one.unwrap_or_else(|| Tensor::zeros([batch, seq, 0], &ids.device()));
-        found.fold(one, |sum, rows| sum + rows)
+        result.fold(one, |sum, rows| sum + rows)
     }
 
     /// The table `[rows, width]` that the values stand for.
@@ -253,7 +253,7 @@ mod tests {
         let values: Vec<f32> = (0..23 * 32).map(|i| (i as f32 * 0.37).sin()).collect();
         let ids: Vec<i64> = (0..24).map(|i| i * 7 % 23).collect();
         let ids = Tensor::<Flex, 2, Int>::from_data(TensorData::new(ids, [2, 12]), &device);
-        let read = |found: Tensor<Flex, 3>| found.into_data().to_vec::<f32>().unwrap();
+        let read = |actual: Tensor<Flex, 3>| actual.into_data().to_vec::<f32>().unwrap();
         for scheme in ["int8:32", "int4:16", "int8:4"] {
             let table = Quantized::round(&values, [23, 32], scheme.parse().unwrap()).unwrap();
             let whole = PackedTable::<Flex>::new(&table, &device).unwrap();

@@ -276,9 +276,9 @@ mod tests {
         for scheme in ["fp8-e4m3", "fp8-e5m2:64"] {
             let packed = Quantized::round(&weights, [4, 128], scheme.parse().unwrap()).unwrap();
             let relative = if scheme.contains("e4m3") { 1.0 / 16.0 } else { 1.0 / 8.0 };
-            for (found, weight) in packed.values().iter().zip(&weights) {
+            for (actual, weight) in packed.values().iter().zip(&weights) {
                 assert!(
-                    (found - weight).abs() <= weight.abs() * relative * 1.01 + 1e-5,
+                    (actual - weight).abs() <= weight.abs() * relative * 1.01 + 1e-5,
                     "{scheme}"
                 );
             }
@@ -305,8 +305,8 @@ mod tests {
             let weights: Vec<f32> = (0..32).map(|i| size * (i as f32 / 31.0)).collect();
             for scheme in ["int8:32", "int4:32", "fp8-e4m3:32"] {
                 let packed = Quantized::round(&weights, [1, 32], scheme.parse().unwrap()).unwrap();
-                for (found, weight) in packed.values().iter().zip(&weights) {
-                    prop_assert!((found - weight).abs() <= size.abs() * 0.15 + 1e-38, "{} {} {}", scheme, found, weight);
+                for (result, weight) in packed.values().iter().zip(&weights) {
+                    prop_assert!((result - weight).abs() <= size.abs() * 0.15 + 1e-38, "{} {} {}", scheme, result, weight);
                 }
             }
         }

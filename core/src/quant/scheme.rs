@@ -279,9 +279,9 @@ mod tests {
                 .collect();
             for i in -3000..3000 {
                 let x = i as f32 * number.largest() / 3000.0;
-                let found = number.decode(number.encode(x));
+                let actual = number.decode(number.encode(x));
                 let best = values.iter().fold(f32::INFINITY, |best, v| best.min((v - x).abs()));
-                assert!((found - x).abs() <= best * 1.0001, "{} {x} {found}", number.name());
+                assert!((actual - x).abs() <= best * 1.0001, "{} {x} {actual}", number.name());
             }
         }
     }

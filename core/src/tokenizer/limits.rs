@@ -63,9 +63,9 @@ pub(super) fn check(json: &[u8]) -> Result<Outline, String> {
             "looks up words of {longest} letters (max_input_chars_per_word), more than {LONGEST_WORD}"
         ));
     }
-    let mut found = Found { steps: 0, growth: 1 };
-    found.look_at(&outline.normalizer)?;
-    found.look_at(&outline.pre_tokenizer)?;
+    let mut result = Found { steps: 0, growth: 1 };
+    result.look_at(&outline.normalizer)?;
+    result.look_at(&outline.pre_tokenizer)?;
     Ok(outline)
 }
 

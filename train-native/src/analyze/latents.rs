@@ -36,10 +36,10 @@ fn groups(inputs: &Inputs) -> Result<[(String, Vec<String>); 2]> {
         let of = inputs.labelled.iter().filter(|(_, label)| label == name);
         of.take(TEXTS).map(|(text, _)| text.clone()).collect()
     };
-    let found = names.map(|name| (name.clone(), texts(&name)));
-    match found.iter().find(|(_, texts)| texts.is_empty()) {
+    let result = names.map(|name| (name.clone(), texts(&name)));
+    match result.iter().find(|(_, texts)| texts.is_empty()) {
         Some((name, _)) => not_here(format!("no text has the label {name:?}")),
-        None => Ok(found),
+        None => Ok(result),
     }
 }
 

@@ -44,8 +44,8 @@ pub fn layer_correlations(states: &[LayerStates]) -> Vec<Vec<f64>> {
     let layers = states.first().map_or(0, Vec::len);
     // A state of equal numbers (a dead layer) has no correlation; such texts are left out.
     let mean = |a: usize, b: usize| {
-        let found = all.iter().map(|text| text[a][b]).filter(|value| !value.is_nan());
-        let (sum, count) = found.fold((0.0, 0.0), |(sum, count), x| (sum + x, count + 1.0));
+        let result = all.iter().map(|text| text[a][b]).filter(|value| !value.is_nan());
+        let (sum, count) = result.fold((0.0, 0.0), |(sum, count), x| (sum + x, count + 1.0));
         sum / count
     };
     (0..layers).map(|a| (0..layers).map(|b| mean(a, b)).collect()).collect()
@@ -69,12 +69,12 @@ pub(super) fn correlations(view: &dyn View, inputs: &Inputs) -> Result<Vec<Pictu
     if texts.is_empty() {
         return not_here("no texts");
     }
-    let found = layer_correlations(&view.layer_states(&texts, &inputs.prompt, inputs.state)?);
-    let names = names(found.len());
+    let result = layer_correlations(&view.layer_states(&texts, &inputs.prompt, inputs.state)?);
+    let names = names(result.len());
     let map = HeatMap {
         rows: names.clone(),
         columns: names.clone(),
-        values: found.clone(),
+        values: result.clone(),
         ..HeatMap::default()
     };
     let style =
@@ -90,7 +90,7 @@ pub(super) fn correlations(view: &dyn View, inputs: &Inputs) -> Result<Vec<Pictu
         title: "Correlation between layers".into(),
         caption,
         svg: heat_maps(&[map], &style)?,
-        data: json!({ "layers": names, "spearman": found, "texts": texts.len() }),
+        data: json!({ "layers": names, "spearman": result, "texts": texts.len() }),
     }])
 }
 
@@ -180,7 +180,7 @@ pub(super) fn scores(
     let (task, score) = inputs.task.names();
     let layers = view.states();
     let bar = terminal.progress(layers as u64 + 1, "layers");
-    let mut found = Vec::with_capacity(layers);
+    let mut result = Vec::with_capacity(layers);
     // The same data is read for every layer, and what is to be said of it once is enough.
     let quiet = Terminal { quiet: true, ..terminal };
     let each = |encoder: &dyn TextEncoder| -> Result<f64> {
@@ -192,16 +192,16 @@ pub(super) fn scores(
         Ok(score)
     };
     for layer in 0..layers {
-        found.push(each(&LayerEncoder { view, cache, state: inputs.state, layer })?);
+        result.push(each(&LayerEncoder { view, cache, state: inputs.state, layer })?);
     }
     let whole = each(view)?;
     bar.finish_and_clear();
-    let defined: Vec<usize> = (0..layers).filter(|&layer| found[layer].is_finite()).collect();
-    let best = defined.iter().copied().max_by(|&a, &b| found[a].total_cmp(&found[b]));
+    let defined: Vec<usize> = (0..layers).filter(|&layer| result[layer].is_finite()).collect();
+    let best = defined.iter().copied().max_by(|&a, &b| result[a].total_cmp(&result[b]));
     let Some(best) = best else {
         return not_here(format!("{score} of {task} is not defined for any layer"));
     };
-    let layer_points = defined.iter().map(|&layer| (layer as f64, found[layer])).collect();
+    let layer_points = defined.iter().map(|&layer| (layer as f64, result[layer])).collect();
     let series = [
         Series { name: format!("layer ({})", state_name(inputs.state)), points: layer_points },
         Series {
@@ -213,14 +213,14 @@ pub(super) fn scores(
         "{score} on {task} by each layer's state ({}), 0 being the embeddings. Best: layer {best} \
          with {:.4}; the model's own vector has {whole:.4}.",
         state_name(inputs.state),
-        found[best]
+        result[best]
     );
     Ok(vec![Picture {
         name: "layer-scores".into(),
         title: "Score of each layer".into(),
         caption,
         svg: line_chart("layer", &score, &series)?,
-        data: json!({ "task": task, "score": score, "layers": found, "model": whole }),
+        data: json!({ "task": task, "score": score, "layers": result, "model": whole }),
     }])
 }
 
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn correlations_are_means_over_texts() {
         let text = |order: [f32; 3]| vec![vec![1.0, 2.0, 3.0], order.to_vec(), vec![5.0; 3]];
-        let found = layer_correlations(&[text([1.0, 2.0, 3.0]), text([3.0, 2.0, 1.0])]);
-        for (found, expected) in [(found[0][0], 1.0), (found[0][1], 0.0), (found[1][1], 1.0)] {
-            assert!((found - expected).abs() < 1e-12);
+        let actual = layer_correlations(&[text([1.0, 2.0, 3.0]), text([3.0, 2.0, 1.0])]);
+        for (actual, expected) in [(actual[0][0], 1.0), (actual[0][1], 0.0), (actual[1][1], 1.0)] {
+            assert!((actual - expected).abs() < 1e-12);
         }
-        assert!(found[0][2].is_nan());
+        assert!(actual[0][2].is_nan());
     }
 }

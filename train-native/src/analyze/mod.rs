@@ -126,7 +126,7 @@ pub fn analyze(
     cache: &Cache,
     terminal: Terminal,
 ) -> Result<Analyzed> {
-    let mut found = Analyzed::default();
+    let mut result = Analyzed::default();
     for &analysis in wanted {
         if interrupt::asked() {
             return Err(kiln_embed::Error::Cancelled.into());
@@ -139,7 +139,7 @@ pub fn analyze(
             Analysis::Latents => latents::latents(view, inputs),
             Analysis::LayerWeights => latents::layer_weights(view, inputs),
             Analysis::Space => space::space(view, inputs, terminal).map(|(picture, health)| {
-                found.health = Some(health);
+                result.health = Some(health);
                 vec![picture]
             }),
             Analysis::Similarity => similarity::similarity(view, inputs, terminal),
@@ -149,18 +149,18 @@ pub fn analyze(
             Ok(pictures) => {
                 let names: Vec<&str> = pictures.iter().map(|one| one.name.as_str()).collect();
                 terminal.note(format!("{analysis}: {}", names.join(", ")));
-                found.pictures.extend(pictures);
+                result.pictures.extend(pictures);
             }
             Err(error) => match error.downcast::<NotHere>() {
                 Ok(why) => {
                     terminal.note(format!("{analysis}: skipped: {why}"));
-                    found.skipped.push((analysis, why.to_string()));
+                    result.skipped.push((analysis, why.to_string()));
                 }
                 Err(error) => return Err(error.context(format!("{analysis}"))),
             },
         }
     }
-    Ok(found)
+    Ok(result)
 }
 
 impl Analyzed {

@@ -76,14 +76,14 @@ pub fn t_sne(
     let distance = |a: &Vec<f32>, b: &Vec<f32>| {
         a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f32>().sqrt()
     };
-    let found = bhtsne::tSNE::<f32, Vec<f32>, 2>::new(vectors)
+    let result = bhtsne::tSNE::<f32, Vec<f32>, 2>::new(vectors)
         .perplexity(perplexity)
         .epochs(ROUNDS)
         .initial_embedding(start)
         .epoch_callback(|epoch, _| each(epoch))
         .barnes_hut(THETA, distance)
         .embedding();
-    let (points, _) = found.as_chunks::<2>();
+    let (points, _) = result.as_chunks::<2>();
     Ok(points.iter().map(|point| (f64::from(point[0]), f64::from(point[1]))).collect())
 }
 

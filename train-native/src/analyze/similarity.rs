@@ -16,13 +16,13 @@ pub(super) fn similarity(
     inputs: &Inputs,
     terminal: Terminal,
 ) -> Result<Vec<Picture>> {
-    let found = granularity(view, &inputs.examples, 0, inputs.limit, terminal)?;
-    let means: Vec<String> = found
+    let result = granularity(view, &inputs.examples, 0, inputs.limit, terminal)?;
+    let means: Vec<String> = result
         .levels
         .iter()
         .map(|level| format!("{} {:.3} (± {:.3})", level.name, level.mean, level.deviation))
         .collect();
-    let levels: Vec<_> = found
+    let levels: Vec<_> = result
         .levels
         .iter()
         .map(|level| {
@@ -40,7 +40,7 @@ pub(super) fn similarity(
              hardest), as shares. Means: {}.",
             means.join(", ")
         ),
-        svg: histogram("cosine", &found.series(), STEPS)?,
+        svg: histogram("cosine", &result.series(), STEPS)?,
         data: json!({ "levels": levels }),
     }])
 }

@@ -152,8 +152,8 @@ pub(super) fn space(
     let texts: Vec<String> = inputs.labelled.iter().map(|(text, _)| text.clone()).collect();
     let mut vectors = view.encode(&texts, &inputs.prompt)?;
     vectors.iter_mut().for_each(|vector| normalize(vector));
-    let found = granularity(view, &inputs.examples, 0, inputs.limit, terminal)?;
-    let alignment = found.levels.first().map(|positive| 2.0 - 2.0 * positive.mean);
+    let result = granularity(view, &inputs.examples, 0, inputs.limit, terminal)?;
+    let alignment = result.levels.first().map(|positive| 2.0 - 2.0 * positive.mean);
     let (health, spectrum) = health(&vectors, alignment)?;
     let total: f64 = spectrum.iter().sum();
     let mut gathered = 0.0;

@@ -105,7 +105,7 @@ impl<B: Kernels> View for ModelEncoder<B> {
             Ok(texts.iter().map(|text| pieces(text, hidden)).collect())
         };
         let bar = self.terminal.progress(texts.len() as u64, "layers");
-        let found = each_batch(
+        let result = each_batch(
             embedder,
             tokens,
             &self.options,
@@ -116,7 +116,7 @@ impl<B: Kernels> View for ModelEncoder<B> {
             of_batch,
         )?;
         bar.finish_and_clear();
-        Ok(found)
+        Ok(result)
     }
 
     fn look(&self, text: &str, prompt: &str) -> Result<TextView> {

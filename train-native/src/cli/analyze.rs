@@ -114,15 +114,15 @@ pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
         true => Analysis::value_variants(),
         false => &args.only[..],
     };
-    let found = analyze(view.0.as_ref(), &inputs, wanted, &cache, terminal)?;
-    found.write(&args.output, &super::eval::model_name(name), terminal)?;
-    terminal.result(&found.to_json(&args.output), || {
+    let results = analyze(view.0.as_ref(), &inputs, wanted, &cache, terminal)?;
+    results.write(&args.output, &super::eval::model_name(name), terminal)?;
+    terminal.result(&results.to_json(&args.output), || {
         let mut text = String::new();
-        if let Some(health) = &found.health {
+        if let Some(health) = &results.health {
             text += &plain_table(&health.rows());
         }
         let page = args.output.join("index.html");
-        text + &format!("{} pictures; open {}", found.pictures.len(), page.display())
+        text + &format!("{} pictures; open {}", results.pictures.len(), page.display())
     })
 }
 

@@ -25,16 +25,16 @@ pub(super) struct CompareArgs {
 
 pub(super) fn run(args: &CompareArgs, global: &Global) -> Result<()> {
     let (a, b) = (read_results(&args.a)?, read_results(&args.b)?);
-    let found = Comparison::of(&a, &b);
-    if found.tasks.is_empty() {
+    let results = Comparison::of(&a, &b);
+    if results.tasks.is_empty() {
         bail!("{} and {} have no task in common", args.a.display(), args.b.display());
     }
-    let (tasks, kinds) = (found.task_rows(), found.kind_rows());
+    let (tasks, kinds) = (results.task_rows(), results.kind_rows());
     let note = "Scores in points of 100. Tasks: the difference, the middle 95 % of 2000 paired bootstrap \
                 draws of it, and how often they fall on the other side of zero (p, two-sided). Types: \
                 Wilcoxon's signed-rank test over tasks, * where p < 0.05.";
     if let Some(output) = &args.output {
-        let title = format!("{} (A) and {} (B)", found.a, found.b);
+        let title = format!("{} (A) and {} (B)", results.a, results.b);
         let text = match output.extension().and_then(|ending| ending.to_str()) {
             Some("html") => {
                 let mut page = Page::new(&title);
@@ -50,16 +50,16 @@ pub(super) fn run(args: &CompareArgs, global: &Global) -> Result<()> {
         };
         write_atomically(output, text.as_bytes())?;
     }
-    global.terminal().result(&found, || {
+    global.terminal().result(&results, || {
         let mut text = format!(
             "A: {}\nB: {}\n\n{}\n{}\n{note}\n",
-            found.a,
-            found.b,
+            results.a,
+            results.b,
             plain_table(&tasks),
             plain_table(&kinds)
         );
-        if !found.left_out.is_empty() {
-            text += &format!("not in both: {}\n", found.left_out.join(", "));
+        if !results.left_out.is_empty() {
+            text += &format!("not in both: {}\n", results.left_out.join(", "));
         }
         text
     })

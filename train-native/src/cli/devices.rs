@@ -6,9 +6,9 @@ use super::Global;
 use crate::device::inventory;
 
 pub(super) fn run(global: &Global) -> Result<()> {
-    let found = inventory();
-    global.terminal().result(&found, || {
-        let mut lines: Vec<String> = found
+    let results = inventory();
+    global.terminal().result(&results, || {
+        let mut lines: Vec<String> = results
             .devices
             .iter()
             .map(|listed| {
@@ -17,7 +17,10 @@ pub(super) fn run(global: &Global) -> Result<()> {
             })
             .collect();
         lines.extend(
-            found.absent.iter().map(|(kind, reason)| format!("{kind:<10} not available: {reason}")),
+            results
+                .absent
+                .iter()
+                .map(|(kind, reason)| format!("{kind:<10} not available: {reason}")),
         );
         lines.join("\n")
     })

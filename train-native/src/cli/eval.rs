@@ -136,17 +136,17 @@ fn trec(args: &TrecArgs, global: &Global) -> Result<()> {
             .collect::<Result<Vec<_>>>()?
             .concat(),
     };
-    let found = Evaluated::read(&args.qrels, &args.run, args.complete, args.level)?;
-    if found.repeated() > 0 {
-        let count = thousands(found.repeated());
+    let result = Evaluated::read(&args.qrels, &args.run, args.complete, args.level)?;
+    if result.repeated() > 0 {
+        let count = thousands(result.repeated());
         global
             .terminal()
             .note(format!("left out {count} lines that say again what one before says"));
     }
     if global.json {
-        return print_json(&found.to_json(&measures, args.each_query)?);
+        return print_json(&result.to_json(&measures, args.each_query)?);
     }
-    print(found.to_text(&measures, args.each_query)?.trim_end_matches('\n'))
+    print(result.to_text(&measures, args.each_query)?.trim_end_matches('\n'))
 }
 
 fn suites(global: &Global) -> Result<()> {

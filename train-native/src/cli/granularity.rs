@@ -42,20 +42,20 @@ pub(super) fn run(args: &GranularityArgs, global: &Global) -> Result<()> {
     let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
     let device = device::open(global.device)?;
     let (name, options) = (&args.model.model, args.model.load_options());
-    let found = with_backend!(&device, B, handle => {
+    let results = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(name, &options, &handle, terminal)?;
         let quiet = Terminal { quiet: true, ..terminal };
         let encoder = ModelEncoder::new(embedder, EmbedOptions::default(), None, quiet);
         granularity(&encoder, &set, LEVELS, usize::MAX, terminal)
     })?;
     if let Some(path) = &args.report {
-        write_atomically(path, page(&found, name)?.to_html().as_bytes())?;
+        write_atomically(path, page(&results, name)?.to_html().as_bytes())?;
     }
-    terminal.result(&found, || text(&found))
+    terminal.result(&results, || text(&results))
 }
 
-fn verdict(found: &Granularity) -> String {
-    let verdict = match found.graded {
+fn verdict(result: &Granularity) -> String {
+    let verdict = match result.graded {
         true => "the mean falls from each level to the next easier one",
         false => {
             "the levels are NOT graded: the mean does not fall from each level to the next easier one"
@@ -63,32 +63,32 @@ fn verdict(found: &Granularity) -> String {
     };
     format!(
         "{verdict}; it does so for {:.1} % of the queries one by one",
-        100.0 * found.graded_queries
+        100.0 * result.graded_queries
     )
 }
 
-fn text(found: &Granularity) -> String {
+fn text(result: &Granularity) -> String {
     let mut lines = vec![format!("{:<10} {:>8} {:>8} {:>9}", "level", "mean", "sd", "texts")];
-    for level in &found.levels {
+    for level in &result.levels {
         lines.push(format!(
             "{:<10} {:>8.4} {:>8.4} {:>9}",
             level.name, level.mean, level.deviation, level.count
         ));
     }
-    lines.push(verdict(found));
+    lines.push(verdict(result));
     lines.join("\n")
 }
 
-fn page(found: &Granularity, model: &str) -> Result<Page> {
+fn page(result: &Granularity, model: &str) -> Result<Page> {
     let mut page = Page::new("Granularity of negatives");
-    page.paragraph(&format!("Cosine with the query, as {model} sees it. {}.", verdict(found)));
+    page.paragraph(&format!("Cosine with the query, as {model} sees it. {}.", verdict(result)));
     page.figure(
-        &histogram("cosine with the query", &found.series(), STEPS)?,
+        &histogram("cosine with the query", &result.series(), STEPS)?,
         "Share of the texts of each level",
     );
     let mut rows =
         vec![["level", "mean", "standard deviation", "texts"].map(String::from).to_vec()];
-    rows.extend(found.levels.iter().map(|level| {
+    rows.extend(result.levels.iter().map(|level| {
         vec![
             level.name.clone(),
             format!("{:.4}", level.mean),

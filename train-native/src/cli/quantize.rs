@@ -101,14 +101,14 @@ impl CalibrationArgs {
         // No text has fewer tokens than one.
         let texts =
             Calibration::read_texts(path, &self.calibration_column, self.calibration_tokens)?;
-        let found = Calibration::new(embedder, &texts, LEAST_TEXTS, self.calibration_tokens)
+        let result = Calibration::new(embedder, &texts, LEAST_TEXTS, self.calibration_tokens)
             .map_err(|error| error.context(path.clone()))?;
         global.terminal().note(format!(
             "calibrating with {} texts, {} tokens",
-            thousands(found.texts),
-            thousands(found.tokens)
+            thousands(result.texts),
+            thousands(result.tokens)
         ));
-        Ok(Some(found))
+        Ok(Some(result))
     }
 }
 

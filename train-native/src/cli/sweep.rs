@@ -45,10 +45,10 @@ pub(super) fn run(args: &SweepArgs, global: &Global) -> Result<()> {
     };
     let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };
     let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-    let found = with_backend!(&devices[0], B, _handle => {
+    let results = with_backend!(&devices[0], B, _handle => {
         sweep::<B>(&plan, &folder, &args.set, &args.output, &handles::<B>(&devices)?, terminal)
     })?;
-    terminal.result(&found, || {
-        format!("{}\nreport   {}", sweep_table(&found), args.output.join("report.html").display())
+    terminal.result(&results, || {
+        format!("{}\nreport   {}", sweep_table(&results), args.output.join("report.html").display())
     })
 }

@@ -101,8 +101,8 @@ mod tests {
                 let settings = Gptq { damping: 0.01, act_order };
                 let quantized = gptq(&mut after, [20, 64], scheme, &gram, settings).unwrap();
                 assert_eq!(quantized.values(), after);
-                let found = output_error(&before, &after, &gram).unwrap();
-                assert!(found < 0.7 * plain, "{text} {act_order}: {found} {plain}");
+                let actual = output_error(&before, &after, &gram).unwrap();
+                assert!(actual < 0.7 * plain, "{text} {act_order}: {actual} {plain}");
             }
         }
     }

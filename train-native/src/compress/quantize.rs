@@ -85,7 +85,7 @@ pub fn quantize<B: Kernels>(
                     break;
                 }
             }
-            done.extend(last.map(|found| (name.to_string(), found)));
+            done.extend(last.map(|result| (name.to_string(), result)));
             Ok(())
         })?;
     }

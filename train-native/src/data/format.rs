@@ -81,9 +81,9 @@ impl RowFormat {
         } else if has("text") {
             Self::Texts
         } else {
-            let found = fields.keys().cloned().collect::<Vec<_>>().join(", ");
+            let result = fields.keys().cloned().collect::<Vec<_>>().join(", ");
             bail!(
-                "rows have the fields {found}; training data are query/pos/neg, anchor/positive/negative, \
+                "rows have the fields {result}; training data are query/pos/neg, anchor/positive/negative, \
                  query/positive_passages/negative_passages, query/positive/negatives, \
                  sentence1/sentence2/score, text/label, or text alone (for distillation)"
             )
@@ -310,10 +310,10 @@ mod tests {
             json!({"query": "q", "positive": "p", "negatives": {"n2": "b", "n1": "a"}}),
             json!({"query": "q", "positive": "p", "negatives": ["a", "b"]}),
         ] {
-            let found = read(value.clone()).unwrap();
-            let DataRow::Example(mut found) = found else { panic!("{value}") };
-            found.neg.iter_mut().for_each(|text| *text = text.trim().to_string());
-            assert_eq!(DataRow::Example(found), expected, "{value}");
+            let actual = read(value.clone()).unwrap();
+            let DataRow::Example(mut actual) = actual else { panic!("{value}") };
+            actual.neg.iter_mut().for_each(|text| *text = text.trim().to_string());
+            assert_eq!(DataRow::Example(actual), expected, "{value}");
         }
         assert_eq!(
             read(json!({"sentence1": "a", "sentence2": "b", "score": "4.5"})).unwrap(),

@@ -149,8 +149,8 @@ impl Near {
             return Ok(None);
         }
         let top = TopDocs::with_limit(1).order_by_score();
-        let found = self.searcher.search(&BooleanQuery::new(terms), &top)?;
-        let Some((score, address)) = found.into_iter().next() else {
+        let result = self.searcher.search(&BooleanQuery::new(terms), &top)?;
+        let Some((score, address)) = result.into_iter().next() else {
             return Ok(None);
         };
         let document: TantivyDocument = self.searcher.doc(address)?;

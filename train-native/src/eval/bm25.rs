@@ -25,9 +25,9 @@ mod tests {
         let texts = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect::<Vec<_>>();
         let corpus =
             texts(&["a red boat", "a green house", "a red boat", "a boat house", "a red boat"]);
-        let found = bm25_rankings(&texts(&["red boats", "green", "moon"]), &corpus, 3);
-        assert_eq!(found[0], [0, 2, 4]);
-        assert_eq!(found[1], [1]);
-        assert!(found[2].is_empty());
+        let actual = bm25_rankings(&texts(&["red boats", "green", "moon"]), &corpus, 3);
+        assert_eq!(actual[0], [0, 2, 4]);
+        assert_eq!(actual[1], [1]);
+        assert!(actual[2].is_empty());
     }
 }

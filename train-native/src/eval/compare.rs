@@ -241,9 +241,9 @@ impl Comparison {
         ];
         rows.extend(self.tasks.iter().map(|task| {
             let (range, p) = match task.bootstrap {
-                Some(found) => (
-                    format!("{:+.2} to {:+.2}", 100.0 * found.low, 100.0 * found.high),
-                    format!("{:.3}", found.p),
+                Some(result) => (
+                    format!("{:+.2} to {:+.2}", 100.0 * result.low, 100.0 * result.high),
+                    format!("{:.3}", result.p),
                 ),
                 None => ("not drawn".into(), String::new()),
             };

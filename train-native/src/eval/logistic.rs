@@ -27,7 +27,7 @@ pub fn fit_predict(
             kinds.len()
         ));
     }
-    let found = if kinds.len() == 2 {
+    let result = if kinds.len() == 2 {
         let data = Dataset::new(train, Array1::from(classes));
         let model =
             LogisticRegression::default().max_iterations(STEPS).fit(&data).map_err(failed)?;
@@ -38,5 +38,5 @@ pub fn fit_predict(
             MultiLogisticRegression::default().max_iterations(STEPS).fit(&data).map_err(failed)?;
         model.predict(test)
     };
-    Ok(found.to_vec())
+    Ok(result.to_vec())
 }

@@ -150,8 +150,8 @@ pub fn read_result(folder: &Path, task: &Task, prompts: &[String; 2]) -> Option<
         return None;
     }
     let bytes = read_kept(&folder.join(PARTS).join(name)).ok()?;
-    let found = TaskResult::of_json(&bytes).ok()?;
-    (found.task == *task && found.prompts == *prompts).then_some(found)
+    let result = TaskResult::of_json(&bytes).ok()?;
+    (result.task == *task && result.prompts == *prompts).then_some(result)
 }
 
 /// `model_meta.json`, which mteb asks for.

@@ -190,19 +190,19 @@ impl TaskSource {
                     .collect()
             }
             Self::Hub { repo, names, card } => {
-                let mut found = split_files(names, card, subset, split);
-                if !found.is_empty() {
-                    return found.iter().map(|name| open(&repo.file(name)?)).collect();
+                let mut result = split_files(names, card, subset, split);
+                if !result.is_empty() {
+                    return result.iter().map(|name| open(&repo.file(name)?)).collect();
                 }
                 // The Hub converts every data set to Parquet, on a branch of its own.
                 let converted = repo.converted();
-                found = split_files(
+                result = split_files(
                     &converted.names().unwrap_or_default(),
                     &Card::default(),
                     subset,
                     split,
                 );
-                found.iter().map(|name| open(&converted.file(name)?)).collect()
+                result.iter().map(|name| open(&converted.file(name)?)).collect()
             }
         }
     }

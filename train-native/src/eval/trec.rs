@@ -240,7 +240,7 @@ fn numbers(
         let place = || format!("{}:{line}", file.label);
         let (query, document, number) = (&words[0], &words[2], &words[i]);
         let number: f64 =
-            number.parse().ok().filter(|found: &f64| found.abs() <= most).with_context(|| {
+            number.parse().ok().filter(|result: &f64| result.abs() <= most).with_context(|| {
                 format!("{}: the {name} is {number:?}, not a number up to {most:e}", place())
             })?;
         let of_query = given.entry(query.clone()).or_default();
@@ -274,11 +274,11 @@ impl Evaluated {
         let form = "judgements has 4: query, iteration, document, grade";
         let (judged, twice_judged, _) = numbers(qrels, 4, form, ("grade", 3, MOST_GRADE))?;
         let form = "a run has 6: query, Q0, document, rank, score, name";
-        let (found, twice_found, name) = numbers(run, 6, form, ("score", 4, f64::MAX))?;
+        let (result, twice_found, name) = numbers(run, 6, form, ("score", 4, f64::MAX))?;
         let nothing = HashMap::new();
         let mut rankings = Vec::new();
         for (query, grades) in &judged {
-            let documents = match found.get(query) {
+            let documents = match result.get(query) {
                 Some(documents) => documents,
                 None if complete => &nothing,
                 None => continue,

@@ -61,7 +61,7 @@ impl Cache {
         let mut path = self.root.clone();
         for part in below {
             path.push(part);
-            let found = match fs::symlink_metadata(&path) {
+            let result = match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     if !make {
                         return Ok(None);
@@ -74,9 +74,9 @@ impl Cache {
                         _ => fs::symlink_metadata(&path),
                     }
                 }
-                found => found,
+                result => result,
             };
-            if !found.map_err(at(&path))?.is_dir() {
+            if !result.map_err(at(&path))?.is_dir() {
                 bail!(
                     "{}: is a link or a file where the Hub's cache has a folder; remove it",
                     path.display()
@@ -168,7 +168,7 @@ impl Cache {
         // From the file's folder up to the repository's.
         let up = "../".repeat(2 + name.matches('/').count());
         let target = PathBuf::from(format!("{up}blobs/{}", tag.as_str()));
-        if fs::read_link(&path).is_ok_and(|found| found == target) {
+        if fs::read_link(&path).is_ok_and(|result| result == target) {
             return Ok(path);
         }
         let folder = path.parent().unwrap_or(&self.root);

@@ -383,8 +383,8 @@ impl Client {
             if next.is_none() && !response.status().is_success() {
                 return Err(Failure::status(&response));
             }
-            if let Some(found) = look(&response, next.is_none()) {
-                return Ok((Some(found), response));
+            if let Some(result) = look(&response, next.is_none()) {
+                return Ok((Some(result), response));
             }
             match next {
                 Some(next) => url = next,

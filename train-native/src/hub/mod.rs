@@ -73,8 +73,8 @@ impl HubModel {
 
     /// As [`HubModel::optional`], of a file that says something where it is there.
     fn unless_empty(&self, file: &str) -> Result<Option<PathBuf>> {
-        let found = self.optional(file)?;
-        if let Some(path) = &found {
+        let result = self.optional(file)?;
+        if let Some(path) = &result {
             let data = std::fs::metadata(path).with_context(|| path.display().to_string())?;
             if data.len() == 0 {
                 bail!(
@@ -83,7 +83,7 @@ impl HubModel {
                 );
             }
         }
-        Ok(found)
+        Ok(result)
     }
 
     fn required(&self, file: &str) -> Result<PathBuf> {
@@ -227,8 +227,8 @@ impl HubDataSet {
     /// # Errors
     /// No such file, or no network.
     pub fn file(&self, name: &str) -> Result<PathBuf> {
-        let found = self.repo.get(name).with_context(|| self.label())?;
-        found.with_context(|| match self.repo.is_offline() {
+        let result = self.repo.get(name).with_context(|| self.label())?;
+        result.with_context(|| match self.repo.is_offline() {
             true => format!(
                 "{}: there is no network, or HF_HUB_OFFLINE is set, and the cache does not have {name}",
                 self.label()

@@ -262,8 +262,8 @@ impl Repo {
                 Some(commit) => Some(commit.clone()),
                 None => self.cache.commit(&self.revision)?,
             };
-            let found = commit.map(|commit| self.cache.find(&commit, name)).transpose()?;
-            return Ok(found.flatten().map(|(path, _)| path));
+            let result = commit.map(|commit| self.cache.find(&commit, name)).transpose()?;
+            return Ok(result.flatten().map(|(path, _)| path));
         }
         let listed = self.listing.get().map(|files| files.get(name));
         let expected = match listed {

@@ -86,8 +86,8 @@ fn token(home: &std::path::Path) -> Result<Option<HeaderValue>> {
         let text = std::fs::read_to_string(path).ok()?;
         Some(text.trim().to_string()).filter(|text| !text.is_empty())
     };
-    let found = word("HF_TOKEN").or_else(|| word("HUGGING_FACE_HUB_TOKEN")).or_else(from_file);
-    let header = found.map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
+    let result = word("HF_TOKEN").or_else(|| word("HUGGING_FACE_HUB_TOKEN")).or_else(from_file);
+    let header = result.map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
     // The token itself stays out of the message.
     let mut header = header.transpose().map_err(|_| {
         anyhow!("the Hub's token holds characters that none has; check HF_TOKEN, or log in again")

@@ -101,9 +101,9 @@ pub fn search<B: Kernels>(
         let texts: Vec<&String> = examples.iter().map(|example| &example.query).collect();
         let vectors = embed_texts(embedder, &texts, &as_query, |_| {})?;
         let positives: Vec<&String> = examples.iter().flat_map(|example| &example.pos).collect();
-        let mut found = embed_texts(embedder, &positives, &as_document, |_| {})?.into_iter();
+        let mut result = embed_texts(embedder, &positives, &as_document, |_| {})?.into_iter();
         for (example, vector) in examples.iter().zip(&vectors) {
-            let own = found.by_ref().take(example.pos.len());
+            let own = result.by_ref().take(example.pos.len());
             positive_scores.push(own.map(|positive| dot(vector, &positive)).collect::<Vec<_>>());
             let texts = example.pos.iter().chain([&example.query]);
             known.push(texts.map(|text| text_hash(text)).collect());

@@ -186,8 +186,8 @@ mod tests {
 
     fn rows(filters: Filters) -> (Vec<usize>, Dropped) {
         let mut dropped = Dropped::default();
-        let found = filter(&query(&CANDIDATES), &filters, &mut dropped).unwrap_or_default();
-        (found.iter().map(|candidate| candidate.row).collect(), dropped)
+        let result = filter(&query(&CANDIDATES), &filters, &mut dropped).unwrap_or_default();
+        (result.iter().map(|candidate| candidate.row).collect(), dropped)
     }
 
     fn none() -> Filters {
@@ -196,22 +196,22 @@ mod tests {
 
     #[test]
     fn each_filter_by_hand() {
-        let (found, dropped) = rows(none());
-        assert_eq!((found, dropped.known, dropped.kept), (vec![0, 3, 4, 5, 6], 2, 5));
+        let (actual, dropped) = rows(none());
+        assert_eq!((actual, dropped.known, dropped.kept), (vec![0, 3, 4, 5, 6], 2, 5));
         // 0.95 x 0.8 = 0.76: the lowest positive decides.
-        let (found, dropped) = rows(Filters::default());
-        assert_eq!((found, dropped.percent_of_positive), (vec![4, 5, 6], 2));
-        let (found, dropped) = rows(Filters { absolute_margin: Some(0.1), ..none() });
-        assert_eq!((found, dropped.absolute_margin), (vec![5, 6], 3));
-        let (found, dropped) = rows(Filters { min_rank: 2, max_rank: 3, ..none() });
-        assert_eq!((found, dropped.rank), (vec![3, 4], 3));
-        let (found, dropped) =
+        let (actual, dropped) = rows(Filters::default());
+        assert_eq!((actual, dropped.percent_of_positive), (vec![4, 5, 6], 2));
+        let (actual, dropped) = rows(Filters { absolute_margin: Some(0.1), ..none() });
+        assert_eq!((actual, dropped.absolute_margin), (vec![5, 6], 3));
+        let (actual, dropped) = rows(Filters { min_rank: 2, max_rank: 3, ..none() });
+        assert_eq!((actual, dropped.rank), (vec![3, 4], 3));
+        let (actual, dropped) =
             rows(Filters { min_score: Some(0.3), max_score: Some(0.76), ..none() });
-        assert_eq!((found, dropped.score), (vec![4, 5], 3));
-        let (found, dropped) = rows(Filters { per_query: 2, ..none() });
-        assert_eq!((found, dropped.surplus), (vec![0, 3], 3));
-        let (found, dropped) = rows(Filters { least: 6, ..none() });
-        assert_eq!((found, dropped.queries_too_few), (vec![], 1));
+        assert_eq!((actual, dropped.score), (vec![4, 5], 3));
+        let (actual, dropped) = rows(Filters { per_query: 2, ..none() });
+        assert_eq!((actual, dropped.surplus), (vec![0, 3], 3));
+        let (actual, dropped) = rows(Filters { least: 6, ..none() });
+        assert_eq!((actual, dropped.queries_too_few), (vec![], 1));
         assert_eq!(rows(Filters { max_positive_rank: Some(2), ..none() }).1.queries_kept, 1);
         assert_eq!(
             rows(Filters { max_positive_rank: Some(1), ..none() }).1.queries_positive_rank,
@@ -222,9 +222,9 @@ mod tests {
     #[test]
     fn random_picks_repeat_and_every_candidate_is_accounted_for() {
         let filters = Filters { pick: Pick::Random, per_query: 2, ..none() };
-        let (found, dropped) = rows(filters.clone());
-        assert_eq!(found, rows(filters).0);
-        assert_eq!(found.len(), 2);
+        let (actual, dropped) = rows(filters.clone());
+        assert_eq!(actual, rows(filters).0);
+        assert_eq!(actual.len(), 2);
         let Dropped {
             candidates,
             kept,
@@ -246,7 +246,7 @@ mod tests {
     fn a_negative_positive_score_keeps_what_is_below_it() {
         let mut one = query(&[(-0.2, false), (-0.5, false)]);
         one.positive_scores = vec![-0.3];
-        let found = filter(&one, &Filters::default(), &mut Dropped::default()).unwrap();
-        assert_eq!(found.iter().map(|candidate| candidate.row).collect::<Vec<_>>(), [1]);
+        let actual = filter(&one, &Filters::default(), &mut Dropped::default()).unwrap();
+        assert_eq!(actual.iter().map(|candidate| candidate.row).collect::<Vec<_>>(), [1]);
     }
 }

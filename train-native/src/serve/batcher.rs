@@ -154,14 +154,14 @@ fn work(queue: &Receiver<Job>, model: &dyn Served, most: usize, telemetry: &Tele
         telemetry.batch_texts.observe(parts.iter().map(Vec::len).sum::<usize>() as f64);
         telemetry.batch_tokens.observe(tokens as f64);
         let start = Instant::now();
-        let found = embed_parts(model, parts);
+        let result = embed_parts(model, parts);
         let took = start.elapsed();
         telemetry.inference_seconds.observe(took.as_secs_f64());
         budget = next_budget(budget, most, took);
 
         let mut left = Vec::with_capacity(jobs.len());
-        for (mut job, found) in jobs.into_iter().zip(found) {
-            match found {
+        for (mut job, result) in jobs.into_iter().zip(result) {
+            match result {
                 Ok(vectors) => job.vectors.extend(vectors),
                 Err(error) => {
                     // Who has gone away meanwhile does not want an answer; so below.
@@ -233,7 +233,7 @@ fn embed_parts(model: &dyn Served, parts: Vec<Vec<Tokens>>) -> Vec<Result<Vec<Ve
 /// Vectors of texts; a failure inside the model must not end the server.
 fn embed(model: &dyn Served, texts: Vec<Tokens>) -> Result<Vec<Vec<f32>>, String> {
     match catch_unwind(AssertUnwindSafe(|| model.embed(texts))) {
-        Ok(found) => found.map_err(|error| error.to_string()),
+        Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("the model failed; the server's log says why".to_string()),
     }
 }

@@ -207,17 +207,19 @@ mod tests {
 
     #[test]
     fn both_protocols_are_read() {
-        let found = openai(
+        let actual = openai(
             r#"{"model": "m", "input": ["a", "b\u0000"], "dimensions": 3, "encoding_format": "base64", "user": {"x": []}}"#,
         )
         .unwrap();
-        assert_eq!(found.texts, ["a", "b\0"]);
-        assert!(found.base64 && found.dimensions == Some(3) && !found.normalize && found.truncate);
-        let body = br#"{"inputs": "a", "truncate": false, "prompt_name": "query"}"#;
-        let found = parse_request(Protocol::Tei, body, &Limits::default()).unwrap();
-        assert_eq!(found.texts, ["a"]);
+        assert_eq!(actual.texts, ["a", "b\0"]);
         assert!(
-            found.normalize && !found.truncate && found.prompt_name.as_deref() == Some("query")
+            actual.base64 && actual.dimensions == Some(3) && !actual.normalize && actual.truncate
+        );
+        let body = br#"{"inputs": "a", "truncate": false, "prompt_name": "query"}"#;
+        let actual = parse_request(Protocol::Tei, body, &Limits::default()).unwrap();
+        assert_eq!(actual.texts, ["a"]);
+        assert!(
+            actual.normalize && !actual.truncate && actual.prompt_name.as_deref() == Some("query")
         );
     }
 

@@ -142,9 +142,9 @@ impl Server {
         let start = Instant::now();
         self.telemetry.requests.with_label_values(&[method]).inc();
         let timeout = self.limits.timeout;
-        let found = tokio::select! {
-            found = tokio::time::timeout(timeout, self.vectors(protocol, client, request)) => {
-                found.unwrap_or_else(|_| Err(Refusal::new(
+        let result = tokio::select! {
+            result = tokio::time::timeout(timeout, self.vectors(protocol, client, request)) => {
+                result.unwrap_or_else(|_| Err(Refusal::new(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "timeout",
                     format!("not done within {} s", timeout.as_secs()),
@@ -157,11 +157,11 @@ impl Server {
             )),
         };
         self.telemetry.request_seconds.observe(start.elapsed().as_secs_f64());
-        match &found {
+        match &result {
             Ok(_) => self.telemetry.successes.with_label_values(&[method]).inc(),
             Err(refusal) => self.telemetry.failures.with_label_values(&[refusal.kind()]).inc(),
         }
-        found.map_err(|refusal| refusal.in_protocol(protocol))
+        result.map_err(|refusal| refusal.in_protocol(protocol))
     }
 
     async fn vectors(
@@ -262,8 +262,8 @@ impl Server {
             let embedding = async {
                 self.batcher.embed(ready.tokens, had, texts.place.clone()).await.map_err(failed)
             };
-            let (found, next) = tokio::try_join!(embedding, self.tokenize(texts, end))?;
-            vectors.extend(found.into_iter().map(|mut vector| {
+            let (result, next) = tokio::try_join!(embedding, self.tokenize(texts, end))?;
+            vectors.extend(result.into_iter().map(|mut vector| {
                 if cut {
                     vector.truncate(width);
                     vector.shrink_to_fit();

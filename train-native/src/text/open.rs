@@ -9,21 +9,21 @@ use anyhow::{Context as _, Result, bail};
 use super::limit::{SMALL_FILE, size};
 
 /// What a path names that is no regular file.
-fn kind(found: FileType) -> &'static str {
+fn kind(result: FileType) -> &'static str {
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt as _;
-        if found.is_fifo() {
+        if result.is_fifo() {
             return "a FIFO";
         }
-        if found.is_socket() {
+        if result.is_socket() {
             return "a socket";
         }
-        if found.is_char_device() || found.is_block_device() {
+        if result.is_char_device() || result.is_block_device() {
             return "a device";
         }
     }
-    if found.is_dir() { "a folder" } else { "something else" }
+    if result.is_dir() { "a folder" } else { "something else" }
 }
 
 /// What is known of a regular file, links followed. Anything else is refused before it is opened:

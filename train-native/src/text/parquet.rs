@@ -460,9 +460,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.parquet");
         write(&path, columns());
-        let found = of(&path, &["large", "number"], &["plain", "shared", "absent"]).unwrap();
-        assert_eq!(found[1].fields, ["m", "2", "", "y", ""]);
-        assert_eq!(found[2].fields, ["n", "3", "é", "", ""]);
+        let actual = of(&path, &["large", "number"], &["plain", "shared", "absent"]).unwrap();
+        assert_eq!(actual[1].fields, ["m", "2", "", "y", ""]);
+        assert_eq!(actual[2].fields, ["n", "3", "é", "", ""]);
         for (field, word) in [
             ("plain", "row 2: the column \"plain\" is null"),
             ("bytes", "row 2: the column \"bytes\" holds bytes that are not UTF-8"),
@@ -533,8 +533,8 @@ mod tests {
     fn heads_of_pages_are_read() {
         // Type 0, 300 bytes unpacked, 20 packed, data page of 5 values.
         let head = [0x15, 0, 0x15, 0xd8, 0x04, 0x15, 40, 0x2c, 0x15, 10];
-        let found = PageHead { unpacked: 300, packed: 20, values: 5 };
-        assert_eq!(PageHead::parse(&head), Some(found));
+        let actual = PageHead { unpacked: 300, packed: 20, values: 5 };
+        assert_eq!(PageHead::parse(&head), Some(actual));
         assert_eq!(PageHead::parse(&head[..5]), None);
         assert_eq!(PageHead::parse(&[0xff; 20]), None);
     }

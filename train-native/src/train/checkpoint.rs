@@ -173,7 +173,7 @@ impl Checkpoint {
         let mut damaged = None;
         for newest in all(folder).into_iter().rev() {
             match Self::read(&newest) {
-                Ok(found) if found.recipe == *recipe => return Ok(Some((found, newest))),
+                Ok(result) if result.recipe == *recipe => return Ok(Some((result, newest))),
                 Ok(_) => bail!(
                     "{}: was written by another recipe; choose another --output or remove it",
                     newest.display()
@@ -320,9 +320,9 @@ struct Put<'a, B: AutodiffBackend> {
 
 impl<B: TrainingBackend> Put<'_, B> {
     fn read<const D: usize>(&mut self, path: &str, shape: [usize; D]) -> Result<Tensor<B, D>> {
-        let found = self.weights.tensors().get(path).map(|info| info.shape.clone());
-        if found.as_deref() != Some(&shape[..]) {
-            bail!("{path} is {found:?}, expected {shape:?}");
+        let result = self.weights.tensors().get(path).map(|info| info.shape.clone());
+        if result.as_deref() != Some(&shape[..]) {
+            bail!("{path} is {result:?}, expected {shape:?}");
         }
         let values = self.weights.read(path)?.with_context(|| path.to_string())?;
         Ok(Tensor::from_data(TensorData::new(values, shape), self.device))

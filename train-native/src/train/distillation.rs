@@ -211,8 +211,8 @@ impl<B: TrainingBackend> Teacher<B> {
             // A text is not compared with itself: far below every cosine.
             let own = Tensor::<B, 2>::eye(count, &device).mul_scalar(-1e4);
             let between = |x: Tensor<B, 2>| x.clone().matmul(x.transpose()) + own.clone();
-            let found = score_distillation(between(student), between(teacher), temperature);
-            loss = loss + found.mul_scalar(scores);
+            let result = score_distillation(between(student), between(teacher), temperature);
+            loss = loss + result.mul_scalar(scores);
         }
         Ok(Some(loss.mul_scalar(alpha)))
     }

@@ -143,8 +143,8 @@ fn rank<B: TrainingBackend>(
     let mut state = Checkpoint::new(recipe);
     let mut restored = None;
     let mut teachers = Teachers::new(recipe, &parts, plan.terminal);
-    if let Some((found, folder)) = &plan.resume {
-        state = found.clone();
+    if let Some((result, folder)) = &plan.resume {
+        state = result.clone();
         let teacher = teachers.of(state.stage, train_model.model.backbone.layers())?;
         train_model = enter_stage(train_model, recipe, state.stage, teacher, &device)?;
         train_model = state.load(folder, train_model, &device)?;
@@ -199,16 +199,16 @@ fn rank<B: TrainingBackend>(
             for part in 0..stage.accumulation {
                 let batch = sampler.next(step)?;
                 let seed = mixed(&[recipe.seed, number as u64, step as u64, part as u64]);
-                let found = objective(&train_model, &batch, stage, &place, seed)?;
+                let result = objective(&train_model, &batch, stage, &place, seed)?;
                 add::<B, _>(
                     &train_model,
                     &mut gradients,
-                    found.gradients,
+                    result.gradients,
                     stage.accumulation as f64,
                 );
-                point.loss += found.loss / stage.accumulation as f64;
-                point.texts += found.texts;
-                point.tokens += found.tokens;
+                point.loss += result.loss / stage.accumulation as f64;
+                point.texts += result.texts;
+                point.tokens += result.tokens;
                 batches.push(batch.ids);
             }
             let mut gradients = group.sum_gradients(&train_model, gradients)?;

@@ -203,8 +203,8 @@ fn compare(variant: &str, runs: &[SweepRun]) -> VariantScores {
 }
 
 /// Header and one row a variant.
-fn rows(found: &[VariantScores]) -> Vec<Vec<String>> {
-    let sets = found.first().map(|one| one.sets.as_slice()).unwrap_or_default();
+fn rows(result: &[VariantScores]) -> Vec<Vec<String>> {
+    let sets = result.first().map(|one| one.sets.as_slice()).unwrap_or_default();
     let header = ["variant".to_string()]
         .into_iter()
         .chain(sets.iter().map(|set| set.set.clone()))
@@ -216,18 +216,18 @@ fn rows(found: &[VariantScores]) -> Vec<Vec<String>> {
             .chain([format!("{:.0}", one.seconds)])
             .collect::<Vec<_>>()
     };
-    [header.collect()].into_iter().chain(found.iter().map(row)).collect()
+    [header.collect()].into_iter().chain(result.iter().map(row)).collect()
 }
 
 /// The comparison as a Markdown table.
-pub fn sweep_table(found: &[VariantScores]) -> String {
-    let mut rows = rows(found).into_iter().map(|row| format!("| {} |", row.join(" | ")));
+pub fn sweep_table(result: &[VariantScores]) -> String {
+    let mut rows = rows(result).into_iter().map(|row| format!("| {} |", row.join(" | ")));
     let header = rows.next().unwrap_or_default();
     let line = format!("|{}", "---|".repeat(header.matches('|').count().saturating_sub(1)));
     [header, line].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
-fn page(sweep: &Sweep, found: &[VariantScores]) -> Result<Page> {
+fn page(sweep: &Sweep, result: &[VariantScores]) -> Result<Page> {
     let mut page = Page::new(&format!("Sweep: {}", sweep.name));
     page.paragraph(&sweep.description);
     page.paragraph(&format!(
@@ -235,12 +235,12 @@ fn page(sweep: &Sweep, found: &[VariantScores]) -> Result<Page> {
          and the standard deviation over seeds.",
         sweep.seeds.len()
     ));
-    page.table(&rows(found));
-    let sets = found.first().map(|one| one.sets.len()).unwrap_or_default();
+    page.table(&rows(result));
+    let sets = result.first().map(|one| one.sets.len()).unwrap_or_default();
     for i in 0..sets {
         let bars: Vec<(String, f64)> =
-            found.iter().map(|one| (one.variant.clone(), one.sets[i].mean)).collect();
-        page.figure(&bar_chart(&bars)?, &format!("{}: mean over seeds", found[0].sets[i].set));
+            result.iter().map(|one| (one.variant.clone(), one.sets[i].mean)).collect();
+        page.figure(&bar_chart(&bars)?, &format!("{}: mean over seeds", result[0].sets[i].set));
     }
     page.heading("Sweep").code(&toml::to_string(sweep)?);
     Ok(page)

@@ -132,9 +132,9 @@ fn flat(train_model: &TrainModel<B>, grads: &GradientsParams) -> Vec<f32> {
             }
         }
     }
-    let mut found = Flat(grads, Vec::new());
-    train_model.visit(&mut found);
-    found.1
+    let mut actual = Flat(grads, Vec::new());
+    train_model.visit(&mut actual);
+    actual.1
 }
 
 /// Largest difference relative to the largest value.
@@ -190,7 +190,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     let expected = flat(&train_model, &whole.gradients);
     assert!(difference(&expected, &flat(&train_model, &alone.gradients)) > 1e-3);
     for (chunk, cached, scale) in [(3, false, 1.0), (3, true, 1.0), (2, false, 64.0)] {
-        let found = taught(
+        let actual = taught(
             &train_model,
             &parts,
             &recipe,
@@ -198,14 +198,14 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
             scale,
             Some(&teacher),
         );
-        assert!((found.loss - whole.loss).abs() < 1e-5, "{} {}", found.loss, whole.loss);
-        let far = difference(&expected, &flat(&train_model, &found.gradients));
+        assert!((actual.loss - whole.loss).abs() < 1e-5, "{} {}", actual.loss, whole.loss);
+        let far = difference(&expected, &flat(&train_model, &actual.gradients));
         assert!(far < 1e-4, "chunks of {chunk}, {cached}: {far}");
     }
     // The teacher itself has nothing left to learn from its own states.
     let (_, same) = start::<B>(teacher_model);
     let same = enter_stage(same, &recipe, 0, None, &device).unwrap();
-    let found = taught(
+    let actual = taught(
         &same,
         &parts,
         &recipe,
@@ -223,7 +223,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
         ),
     );
     let plain = part(&same, &parts, &recipe, &compute(8, false, false), 1.0);
-    assert!((found.loss - plain.loss).abs() < 1e-5);
+    assert!((actual.loss - plain.loss).abs() < 1e-5);
 }
 
 /// The gradient of the plain way: one graph over the whole batch.
@@ -260,9 +260,9 @@ fn chunks_grad_cache_and_recomputed_blocks_give_the_gradient_of_one_graph() {
             (3, true, true),
             (8, true, true),
         ] {
-            let found = part(&train_model, &parts, &recipe, &compute(chunk, cached, blocks), 1.0);
-            let error = difference(&expected, &flat(&train_model, &found.gradients));
-            assert!((found.loss - loss).abs() < 1e-5, "{pooling}: {} {loss}", found.loss);
+            let actual = part(&train_model, &parts, &recipe, &compute(chunk, cached, blocks), 1.0);
+            let error = difference(&expected, &flat(&train_model, &actual.gradients));
+            assert!((actual.loss - loss).abs() < 1e-5, "{pooling}: {} {loss}", actual.loss);
             assert!(
                 error < 1e-5,
                 "{pooling}, chunks of {chunk}, cached {cached}, blocks {blocks}: {error}"
@@ -333,12 +333,12 @@ fn bf16_and_f16_follow_f32() {
         [(ComputeDtype::Bf16, 1.0, 0.1), (ComputeDtype::F16, 32.0, 0.02)]
     {
         let compute = Compute { precision, ..Compute::default() };
-        let found = part(&train_model, &parts, &recipe, &compute, scale);
-        let error = difference(&expected, &flat(&train_model, &found.gradients));
+        let actual = part(&train_model, &parts, &recipe, &compute, scale);
+        let error = difference(&expected, &flat(&train_model, &actual.gradients));
         assert!(
-            (found.loss - full.loss).abs() < 0.05,
+            (actual.loss - full.loss).abs() < 0.05,
             "{precision:?}: {} {}",
-            found.loss,
+            actual.loss,
             full.loss
         );
         assert!(error < most && error > 0.0, "{precision:?}: {error}");
@@ -350,11 +350,11 @@ fn frozen_weights_get_no_gradient() {
     let recipe =
         recipe("{ mode = 'mean' }", "lora = { rank = 4, targets = ['q_proj', 'layers.2.mlp.*'] }");
     let (parts, train_model) = train_model(&recipe, 1);
-    let found = part(&train_model, &parts, &recipe, &Compute::default(), 1.0);
+    let actual = part(&train_model, &parts, &recipe, &Compute::default(), 1.0);
     // `flat` checks that exactly the trained parameters have one: 3 q_proj, and 3 of block 2.
-    let count = flat(&train_model, &found.gradients).len();
+    let count = flat(&train_model, &actual.gradients).len();
     assert_eq!(count, 3 * 4 * (32 + 32) + 2 * 4 * (32 + 48) + 4 * (48 + 32));
-    assert_eq!(found.gradients.len(), 12);
+    assert_eq!(actual.gradients.len(), 12);
 }
 
 #[test]

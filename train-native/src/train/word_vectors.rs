@@ -215,8 +215,8 @@ mod tests {
         for ((word, theirs), ours) in words.iter().zip(&theirs).zip(&ours) {
             if rare(word) {
                 let middle: Vec<f32> = theirs.iter().zip(&mean).map(|(x, mean)| x - mean).collect();
-                let found = cosine(&middle, ours);
-                assert!(found > 0.8, "{word}: {found}");
+                let actual = cosine(&middle, ours);
+                assert!(actual > 0.8, "{word}: {actual}");
                 seen += 1;
             }
         }

@@ -132,9 +132,9 @@ impl Weights {
         }
         for (tensor, shard) in map {
             match self.tensors.get(tensor).map(|info| shards[info.span.file]) {
-                Some(found) if shard == found => {}
-                Some(found) => {
-                    return Err(bad(format!("the tensor {tensor} is in {found}, not in {shard}")));
+                Some(result) if shard == result => {}
+                Some(result) => {
+                    return Err(bad(format!("the tensor {tensor} is in {result}, not in {shard}")));
                 }
                 None => return Err(bad(format!("the tensor {tensor} is in no shard"))),
             }

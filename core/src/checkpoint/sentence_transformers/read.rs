@@ -394,19 +394,19 @@ fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)
         pooling.check().map_err(|e| bad(folder, &file, e))?;
         return Ok((pooling, include_prompt));
     }
-    let mut found = Vec::new();
+    let mut result = Vec::new();
     if let Some(mode) = config.get("pooling_mode") {
         let modes = mode.as_array().map_or_else(|| vec![mode.clone()], Clone::clone);
-        found.extend(modes.iter().filter_map(Value::as_str).map(String::from));
+        result.extend(modes.iter().filter_map(Value::as_str).map(String::from));
     } else if let Some(object) = config.as_object() {
         let set = object
             .iter()
             .filter(|(key, value)| key.starts_with("pooling_mode_") && **value == true);
-        found.extend(set.map(|(key, _)| key.clone()));
+        result.extend(set.map(|(key, _)| key.clone()));
     }
     let known =
-        |found: &String| MODES.iter().find(|(flag, mode, _)| found == flag || found == mode);
-    match found.as_slice() {
+        |result: &String| MODES.iter().find(|(flag, mode, _)| result == flag || result == mode);
+    match result.as_slice() {
         [one] => match known(one) {
             Some((_, _, pooling)) => Ok((pooling.clone(), include_prompt)),
             None => Err(bad(folder, &file, format!("the pooling mode {one:?} is not supported"))),

@@ -62,13 +62,13 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         let scales = scales.into_primitive().tensor();
         let client = ids.client.clone();
         let shape = Shape::from([batch, seq, layout.inputs]);
-        let found = TensorIr::uninit(client.create_empty_handle(), shape, DType::F32);
+        let result = TensorIr::uninit(client.create_empty_handle(), shape, DType::F32);
         let streams = OperationStreams::with_inputs([&ids, &codes, &scales]);
         let inputs = [ids.into_ir(), codes.into_ir(), scales.into_ir()];
-        let ir = CustomOpIr::new("packed_rows", &inputs, &[found]);
+        let ir = CustomOpIr::new("packed_rows", &inputs, &[result]);
         let operation = PackedRows::<B> { ir: ir.clone(), layout, backend: PhantomData };
-        let found = client.register(streams, OperationIr::Custom(ir), operation).output();
-        Tensor::from_primitive(TensorPrimitive::Float(found))
+        let result = client.register(streams, OperationIr::Custom(ir), operation).output();
+        Tensor::from_primitive(TensorPrimitive::Float(result))
     }
 }
 
@@ -85,8 +85,8 @@ impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for PackedLinear<B>
         let x = float::<B, 2>(handles.get_float_tensor::<B>(x));
         let codes = Tensor::from_primitive(handles.get_int_tensor::<B>(codes));
         let scales = float::<B, 2>(handles.get_float_tensor::<B>(scales));
-        let found = B::packed_linear(x, codes, scales, self.layout, None);
-        handles.register_float_tensor::<B>(&y.id, found.into_primitive().tensor());
+        let result = B::packed_linear(x, codes, scales, self.layout, None);
+        handles.register_float_tensor::<B>(&y.id, result.into_primitive().tensor());
     }
 }
 
@@ -99,12 +99,12 @@ struct PackedRows<B> {
 
 impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for PackedRows<B> {
     fn execute(&self, handles: &mut Handles<B>) {
-        let ([ids, codes, scales], [found]) = self.ir.as_fixed();
+        let ([ids, codes, scales], [result]) = self.ir.as_fixed();
         let ids = Tensor::from_primitive(handles.get_int_tensor::<B>(ids));
         let codes = Tensor::from_primitive(handles.get_int_tensor::<B>(codes));
         let scales = float::<B, 2>(handles.get_float_tensor::<B>(scales));
         let rows = B::packed_rows(ids, codes, scales, self.layout);
-        handles.register_float_tensor::<B>(&found.id, rows.into_primitive().tensor());
+        handles.register_float_tensor::<B>(&result.id, rows.into_primitive().tensor());
     }
 }
 

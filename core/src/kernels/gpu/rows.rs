@@ -12,7 +12,7 @@ fn packed_rows<I: Int, V: Size>(
     ids: &Array<I>,
     codes: &Array<u32>,
     scales: &Array<f32>,
-    found: &mut Array<Vector<f32, V>>,
+    result: &mut Array<Vector<f32, V>>,
     count: usize,
     words: usize,
     #[comptime] bits: usize,
@@ -38,7 +38,7 @@ fn packed_rows<I: Int, V: Size>(
             // A block is a multiple of a vector.
             let scale = scales[row * blocks + (word * each + comptime!(vector * LANES)) / block];
             let place = (token * words + word) * comptime!(each / LANES) + vector;
-            found[place] = values * Vector::new(scale);
+            result[place] = values * Vector::new(scale);
         }
     }
 }
@@ -52,7 +52,7 @@ pub(super) fn rows<R: CubeRuntime>(
 ) -> CubeTensor<R> {
     let (ids, scales) = (into_contiguous(ids), into_contiguous(scales));
     let (batch, seq) = (ids.meta.shape()[0], ids.meta.shape()[1]);
-    let found = new_tensor(&scales, [batch, seq, layout.inputs]);
+    let result = new_tensor(&scales, [batch, seq, layout.inputs]);
     let words = layout.inputs / layout.each();
     let (client, dtype) = (scales.client.clone(), ids.dtype);
     let units = batch * seq * words;
@@ -66,7 +66,7 @@ pub(super) fn rows<R: CubeRuntime>(
         ids.into_array_arg(),
         into_contiguous(codes).into_array_arg(),
         scales.into_array_arg(),
-        found.clone().into_array_arg(),
+        result.clone().into_array_arg(),
         batch * seq,
         words,
         layout.bits,
@@ -74,5 +74,5 @@ pub(super) fn rows<R: CubeRuntime>(
         layout.inputs / layout.block,
         dtype.into(),
     );
-    found
+    result
 }

@@ -247,10 +247,10 @@ mod tests {
             let plain = plain.swap_dims(1, 2).reshape([batch, seq, heads.queries * width]);
             let rows = vec![0..seq; batch];
             let seen = Seen { rows: &rows, angles: None, mask: mask.as_ref() };
-            let found = attention(qkv.clone(), heads, seen);
-            let (plain, found) = (plain.into_data().to_vec::<f32>().unwrap(), found.into_data().to_vec::<f32>().unwrap());
-            for (plain, found) in plain.iter().zip(&found) {
-                prop_assert!((plain - found).abs() <= 2e-5 * size as f32, "{plain} {found}");
+            let result = attention(qkv.clone(), heads, seen);
+            let (plain, result) = (plain.into_data().to_vec::<f32>().unwrap(), result.into_data().to_vec::<f32>().unwrap());
+            for (plain, result) in plain.iter().zip(&result) {
+                prop_assert!((plain - result).abs() <= 2e-5 * size as f32, "{plain} {result}");
             }
         }
     }

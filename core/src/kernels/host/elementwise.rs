@@ -83,12 +83,15 @@ mod tests {
     fn silu_is_exact_to_some_units() {
         let x: Vec<f32> = (-90_000..=90_000).map(|i| i as f32 / 1000.0).collect();
         let up: Vec<f32> = (0..x.len()).map(|i| (i as f32 * 0.7).sin()).collect();
-        let mut found = x.clone();
-        silu_product(&mut found, &up);
-        for ((x, up), found) in x.iter().zip(&up).zip(found) {
+        let mut actual = x.clone();
+        silu_product(&mut actual, &up);
+        for ((x, up), actual) in x.iter().zip(&up).zip(actual) {
             let (wide, up) = (f64::from(*x), f64::from(*up));
             let exact = wide / (1.0 + (-wide).exp()) * up;
-            assert!((f64::from(found) - exact).abs() <= 6e-7 * exact.abs() + 1e-30, "{x} {found}");
+            assert!(
+                (f64::from(actual) - exact).abs() <= 6e-7 * exact.abs() + 1e-30,
+                "{x} {actual}"
+            );
         }
         let mut odd = [f32::NAN, 1e30, -1e30, f32::INFINITY];
         silu_product(&mut odd, &[1.0; 4]);

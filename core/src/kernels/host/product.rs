@@ -244,21 +244,21 @@ mod tests {
                 false => Strided::rows(&y, columns),
             };
             let stride = columns + gap;
-            let mut found = vec![7.0; rows * stride];
-            product(x, y, [rows, inner, columns], 0.5, bias, &mut found, stride);
+            let mut result = vec![7.0; rows * stride];
+            product(x, y, [rows, inner, columns], 0.5, bias, &mut result, stride);
             for row in 0..rows {
                 for column in 0..stride {
-                    let found = found[row * stride + column];
+                    let result = result[row * stride + column];
                     if column >= columns {
                         // What stands between rows is someone else's.
-                        prop_assert_eq!(found, 7.0);
+                        prop_assert_eq!(result, 7.0);
                         continue;
                     }
                     let exact: f64 = (0..inner)
                         .map(|k| f64::from(x.values[row * x.row + k]) * f64::from(y.values[k * y.row + column * y.column]))
                         .sum();
                     let exact = exact * 0.5 + bias.map_or(0.0, |bias| f64::from(bias[column]));
-                    prop_assert!((f64::from(found) - exact).abs() < 1e-5, "[{row}, {column}] {found} {exact}");
+                    prop_assert!((f64::from(result) - exact).abs() < 1e-5, "[{row}, {column}] {result} {exact}");
                 }
             }
         }
@@ -269,11 +269,11 @@ mod tests {
             x[inner + i % inner] = f32::NAN;
             x[2 * inner] = 3e38;
             let y = vec![1.0; inner * 5];
-            let mut found = vec![0.0; 15];
-            product(Strided::rows(&x, inner), Strided::rows(&y, 5), [3, inner, 5], 1.0, None, &mut found, 5);
-            prop_assert!(found[..5].iter().all(|y| y.is_finite()));
-            prop_assert!(found[5..10].iter().all(|y| y.is_nan()));
-            prop_assert!(found[10..].iter().all(|y| *y > 2e38));
+            let mut result = vec![0.0; 15];
+            product(Strided::rows(&x, inner), Strided::rows(&y, 5), [3, inner, 5], 1.0, None, &mut result, 5);
+            prop_assert!(result[..5].iter().all(|y| y.is_finite()));
+            prop_assert!(result[5..10].iter().all(|y| y.is_nan()));
+            prop_assert!(result[10..].iter().all(|y| *y > 2e38));
         }
     }
 

@@ -351,8 +351,8 @@ mod tests {
                     let product = |y: &mut [Unset]| unsafe { neon::with_dot_products(&packed, &x, bias, y) };
                     prop_assert_eq!(&made(rows * outputs, product), &expected);
                 }
-                let found = made(rows * outputs, |y| neon::without_dot_products(&packed, &x, bias, y));
-                prop_assert_eq!(&found, &expected);
+                let result = made(rows * outputs, |y| neon::without_dot_products(&packed, &x, bias, y));
+                prop_assert_eq!(&result, &expected);
             }
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
             for version in wasm_versions() {
@@ -367,15 +367,15 @@ mod tests {
             let bias = matrix(1, outputs, seed + 3);
             for (scheme, step) in [("int8:32", 1.0 / 127.0), ("int4:32", 1.0 / 7.0)] {
                 let packed = packed(&weights, shape, scheme);
-                let found = packed.product(&x, Some(&bias)).unwrap();
+                let result = packed.product(&x, Some(&bias)).unwrap();
                 let plain = plain(&x, &weights, 64);
-                for (i, (found, plain)) in found.iter().zip(&plain).enumerate() {
+                for (i, (result, plain)) in result.iter().zip(&plain).enumerate() {
                     // Half a step of each weight (more where a block's range was cut), and half a
                     // step of each activation.
                     let row = &x[i / outputs * 64..][..64];
                     let sum: f32 = row.iter().map(|x| x.abs()).sum();
                     let worst = sum * step * 2.0 + 64.0 * 1.01 / 127.0 / 2.0 + 1e-4;
-                    let error = (found - plain - bias[i % outputs]).abs();
+                    let error = (result - plain - bias[i % outputs]).abs();
                     prop_assert!(error < worst, "{scheme} {error} {worst}");
                 }
             }
@@ -392,8 +392,8 @@ mod tests {
                 let weights = packed.weights();
                 let turned: Vec<f32> =
                     (0..outputs * 64).map(|i| weights[i % 64 * outputs + i / 64]).collect();
-                for (found, plain) in packed.product(&x, None).unwrap().iter().zip(plain(&x, &turned, 64)) {
-                    prop_assert!((found - plain).abs() <= 1e-2, "{scheme} {found} {plain}");
+                for (result, plain) in packed.product(&x, None).unwrap().iter().zip(plain(&x, &turned, 64)) {
+                    prop_assert!((result - plain).abs() <= 1e-2, "{scheme} {result} {plain}");
                 }
             }
         }

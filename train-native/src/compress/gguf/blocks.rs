@@ -327,11 +327,11 @@ mod tests {
             let digits: Vec<char> = case.data.chars().collect();
             let byte = |two: &[char]| u8::from_str_radix(&String::from_iter(two), 16).unwrap();
             let data: Vec<u8> = digits.chunks(2).map(byte).collect();
-            let found = kind.unpack(&data);
-            assert_eq!(found.len(), case.bits.len(), "{}", case.kind);
-            for (i, (found, bits)) in found.iter().zip(case.bits).enumerate() {
+            let actual = kind.unpack(&data);
+            assert_eq!(actual.len(), case.bits.len(), "{}", case.kind);
+            for (i, (actual, bits)) in actual.iter().zip(case.bits).enumerate() {
                 let expected = f32::from_bits(bits);
-                assert!(*found == expected, "{} at {i}: {found}, {expected}", case.kind);
+                assert!(*actual == expected, "{} at {i}: {actual}, {expected}", case.kind);
             }
         }
     }

@@ -102,20 +102,20 @@ pub fn import_gguf(
         };
         let place = || format!("{label}: {theirs}");
         let packed = read_tensor(info, &mut reader).with_context(place)?;
-        let found = convert(&packed, &name, architecture, &config, plan).with_context(place)?;
+        let result = convert(&packed, &name, architecture, &config, plan).with_context(place)?;
         let kind = info.kind.name.to_string();
-        let line = lines.entry((kind.clone(), found.storage.clone())).or_insert(ImportLine {
+        let line = lines.entry((kind.clone(), result.storage.clone())).or_insert(ImportLine {
             gguf: kind,
-            storage: found.storage,
+            storage: result.storage,
             tensors: 0,
             numbers: 0,
             lost: 0.0,
         });
         line.tensors += 1;
         line.numbers += info.shape.iter().product::<usize>();
-        line.lost = line.lost.max(found.lost);
-        full.push((name.clone(), found.full));
-        tensors.insert(name, found.kept);
+        line.lost = line.lost.max(result.lost);
+        full.push((name.clone(), result.full));
+        tensors.insert(name, result.kept);
     }
     bar.finish_and_clear();
 

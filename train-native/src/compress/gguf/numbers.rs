@@ -53,15 +53,15 @@ pub(super) fn convert(
         let full = StoredTensor::Full(shape, matrix.values());
         return Ok(Converted { full, kept: StoredTensor::Quantized(matrix), storage, lost: 0.0 });
     }
-    let mut found = packed.kind.unpack(&packed.data);
-    if let Some(i) = found.iter().position(|value| !value.is_finite()) {
-        bail!("its number {i} is {}; download the file again", found[i]);
+    let mut result = packed.kind.unpack(&packed.data);
+    if let Some(i) = result.iter().position(|value| !value.is_finite()) {
+        bail!("its number {i} is {}; download the file again", result[i]);
     }
     if let Some(order) = &order {
-        let columns = found.len() / order.len().max(1);
-        found = order
+        let columns = result.len() / order.len().max(1);
+        result = order
             .iter()
-            .flat_map(|row| found[row * columns..][..columns].iter().copied())
+            .flat_map(|row| result[row * columns..][..columns].iter().copied())
             .collect();
     }
     // llama.cpp drops the rows that no position of RoBERTa uses.
@@ -72,7 +72,7 @@ pub(super) fn convert(
         && encoder.position_offset <= *rows
         && *rows + encoder.position_offset == encoder.position_rows
     {
-        found.splice(0..0, std::iter::repeat_n(0.0, encoder.position_offset * *columns));
+        result.splice(0..0, std::iter::repeat_n(0.0, encoder.position_offset * *columns));
         *rows = encoder.position_rows;
     }
     let storage = match packed.kind.name {
@@ -80,14 +80,14 @@ pub(super) fn convert(
         "F32" => Storage::F32,
         _ => plan.of(name, &shape)?,
     };
-    let kept = stored(storage, &shape, &found)?;
-    let lost = weight_error(&found, &values(&kept));
+    let kept = stored(storage, &shape, &result)?;
+    let lost = weight_error(&result, &values(&kept));
     let storage = match &kept {
         StoredTensor::Full(..) => "f32".to_string(),
         StoredTensor::Half(..) => "f16".to_string(),
         StoredTensor::Quantized(matrix) => matrix.scheme().to_string(),
     };
-    Ok(Converted { full: StoredTensor::Full(shape, found), kept, storage, lost })
+    Ok(Converted { full: StoredTensor::Full(shape, result), kept, storage, lost })
 }
 
 /// The same numbers in our order, where ours can be the same: Q8_0 and Q4_0, of which a block is a

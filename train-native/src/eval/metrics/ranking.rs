@@ -68,20 +68,20 @@ impl Ranking {
         ideal.sort_by(|a, b| b.total_cmp(a));
         let best = discounted(&mut ideal.into_iter());
         let gains = self.retrieved.iter().map(|grade| grade.unwrap_or(0.0).max(0.0));
-        let found = discounted(&mut gains.into_iter());
-        if best > 0.0 { found / best } else { 0.0 }
+        let result = discounted(&mut gains.into_iter());
+        if best > 0.0 { result / best } else { 0.0 }
     }
 
     /// Average precision over the first `depth`, by the number of all relevant documents.
     pub fn average_precision(&self, depth: usize) -> f64 {
-        let (mut found, mut sum) = (0.0, 0.0);
+        let (mut result, mut sum) = (0.0, 0.0);
         for (rank, hit) in self.hits(depth).enumerate() {
             if hit {
-                found += 1.0;
-                sum += found / (rank as f64 + 1.0);
+                result += 1.0;
+                sum += result / (rank as f64 + 1.0);
             }
         }
-        if found > 0.0 { sum / self.relevant() as f64 } else { 0.0 }
+        if result > 0.0 { sum / self.relevant() as f64 } else { 0.0 }
     }
 
     /// What trec_eval averages for the geometric mean: the logarithm of the average precision.
@@ -143,11 +143,11 @@ impl Ranking {
     /// Highest precision at or after the rank where a share of the relevant documents is found.
     pub fn interpolated_precision(&self, recall: f64) -> f64 {
         let wanted = (recall * self.relevant() as f64).round() as usize;
-        let (mut found, mut best) = (0usize, 0.0f64);
+        let (mut result, mut best) = (0usize, 0.0f64);
         for (rank, hit) in self.hits(usize::MAX).enumerate() {
-            found += usize::from(hit);
-            if found >= wanted && (hit || wanted == 0) {
-                best = best.max(found as f64 / (rank as f64 + 1.0));
+            result += usize::from(hit);
+            if result >= wanted && (hit || wanted == 0) {
+                best = best.max(result as f64 / (rank as f64 + 1.0));
             }
         }
         best

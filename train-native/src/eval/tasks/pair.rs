@@ -36,8 +36,8 @@ pub(super) fn evaluate(
         ("euclidean", &euclidean),
         ("manhattan", &manhattan),
     ];
-    for (name, found) in named {
-        for (metric, value) in pair_scores(found, &positive) {
+    for (name, result) in named {
+        for (metric, value) in pair_scores(result, &positive) {
             scores.insert(format!("{name}_{metric}"), value);
             let best = scores.entry(format!("max_{metric}")).or_insert(value);
             *best = best.max(value);

@@ -27,6 +27,8 @@ pub(super) struct Outline {
     pub(super) pre_tokenizer: Value,
     #[serde(default)]
     pub(super) model: Model,
+    #[serde(default)]
+    post_processor: Value,
 }
 
 #[derive(Deserialize)]
@@ -66,7 +68,34 @@ pub(super) fn check(json: &[u8]) -> Result<Outline, String> {
     let mut result = Found { steps: 0, growth: 1 };
     result.look_at(&outline.normalizer)?;
     result.look_at(&outline.pre_tokenizer)?;
+    check_templates(&outline.post_processor)?;
     Ok(outline)
+}
+
+/// What a template puts around a text must be there: the crate looks it up without asking.
+fn check_templates(processor: &Value) -> Result<(), String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    list(&processor["processors"]).iter().try_for_each(check_templates)?;
+    if processor["type"] != "TemplateProcessing" {
+        return Ok(());
+    }
+    for (name, sequences) in [("single", &["A"][..]), ("pair", &["A", "B"][..])] {
+        for piece in list(&processor[name]) {
+            if let Some(id) = piece["SpecialToken"]["id"].as_str()
+                && processor["special_tokens"].get(id).is_none()
+            {
+                return Err(format!(
+                    "has the token {id:?} in its template {name:?}, but not in special_tokens"
+                ));
+            }
+            if let Some(id) = piece["Sequence"]["id"].as_str()
+                && !sequences.contains(&id)
+            {
+                return Err(format!("has the sequence {id:?} in its template {name:?}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What steps ask for together.
@@ -189,6 +218,21 @@ mod tests {
         let split = json!({"type": "Split", "pattern": {"Regex": "(a*)*(?=c)"}});
         let inside = json!({"type": "Sequence", "pretokenizers": [split]});
         assert!(refused(json!({"pre_tokenizer": inside})).contains("look-around"));
+    }
+
+    #[test]
+    fn templates_name_what_there_is() {
+        let template = |single: Value| {
+            let template = json!({"type": "TemplateProcessing", "single": [single],
+                "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [0], "tokens": ["[CLS]"]}}});
+            json!({"post_processor": {"type": "Sequence", "processors": [template]}})
+        };
+        let token = |id: &str| template(json!({"SpecialToken": {"id": id, "type_id": 0}}));
+        assert!(check(token("[CLS]").to_string().as_bytes()).is_ok());
+        assert!(refused(token("[SEP]")).contains("special_tokens"));
+        assert!(
+            refused(template(json!({"Sequence": {"id": "B", "type_id": 0}}))).contains("sequence")
+        );
     }
 
     #[test]

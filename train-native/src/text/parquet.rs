@@ -55,6 +55,18 @@ impl Table {
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let metadata =
             ArrowReaderMetadata::load(&file, options).map_err(|error| failed(label, &error))?;
+        // The reader takes these for whole numbers without asking.
+        let groups = metadata.metadata().row_groups().iter();
+        if let Some(column) = groups.flat_map(|group| group.columns()).find(|column| {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            start < 0 || column.compressed_size() < 0
+        }) {
+            bail!(
+                "{label}: the column {:?} starts at or spans a negative number of bytes; the file is damaged, \
+                 fetch or write it again",
+                column.column_path().string()
+            );
+        }
         Ok(Self { label: label.into(), file, metadata })
     }
 

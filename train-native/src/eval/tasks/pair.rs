@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
+use kiln_metrics::{Parts, pair_scores};
 
 use super::sts::{FIRST, Likeness, SECOND, both_sides};
 use super::{Evaluation, number, read_rows, split_of, text};
-use crate::eval::metrics::pair_scores;
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Parts, Task};
+use crate::eval::task::{Outcome, Task};
 
 pub(super) fn evaluate(
     task: &Task,

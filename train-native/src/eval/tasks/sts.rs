@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
+use kiln_metrics::{Parts, pearson, spearman};
 
 use super::{Evaluation, number, read_rows, split_of, text};
-use crate::eval::metrics::{pearson, spearman};
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Parts, Task};
+use crate::eval::task::{Outcome, Task};
 
 /// Names of the two texts in the data sets that there are.
 pub(super) const FIRST: [&str; 4] = ["sentence1", "text1", "sent1", "sentence_A"];

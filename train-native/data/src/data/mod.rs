@@ -15,7 +15,7 @@ mod store;
 pub use beir::{BeirFiles, BeirFolder, MOST_GRADE, qrels_file, qrels_splits};
 pub use dataset::{Counts, DataSet, OnBadRow, Opening};
 pub use example::Example;
-pub use format::{DataRow, Fields, RowFormat};
+pub use format::{DataRow, FIRST_TEXT, Fields, PAIR_SCORE, RowFormat, SECOND_TEXT};
 pub use leak::LeakFilter;
 pub use sampler::{Batch, Sampler, SamplerState, Text, mixed};
 pub use store::{Store, StoreWriter};

@@ -289,7 +289,7 @@ fn number_texts(batch: &mut Batch) {
     batch.candidates.document_text = found[queries..].to_vec();
 }
 
-/// A seed from several numbers.
+/// A seed from several numbers, the same for the same numbers in the same order.
 pub fn mixed(numbers: &[u64]) -> u64 {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     xxhash_rust::xxh3::xxh3_64(&bytes)

@@ -24,7 +24,7 @@ mkdir -p "$out"
 
 # It writes beside every manifest of the workspace.
 name=kiln-sbom
-trap 'rm -f -- */"$name.json"' EXIT
+trap 'rm -f -- */"$name.json" */*/"$name.json"' EXIT
 # Without a time and a number of its own.
 export SOURCE_DATE_EPOCH=0
 

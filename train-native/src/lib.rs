@@ -8,22 +8,20 @@ pub mod analyze;
 pub mod bench;
 pub mod cli;
 pub mod compress;
-pub mod data;
 pub mod device;
 pub mod embedding;
 pub mod eval;
 pub mod http;
 pub mod hub;
-pub mod interrupt;
 pub mod mine;
 pub mod model;
 pub mod output;
 pub mod quickstart;
-pub mod recipe;
-pub mod report;
 pub mod search;
 pub mod serve;
-pub mod terminal;
-pub mod text;
 pub mod train;
-pub mod vectors;
+
+// What needs no backend is in crates of its own, so that a change there is compiled in seconds.
+pub use kiln_data::{data, recipe, text, vectors};
+pub use kiln_report as report;
+pub use kiln_terminal::{interrupt, terminal};

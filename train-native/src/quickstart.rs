@@ -20,9 +20,9 @@ use crate::embedding::embed_texts;
 use crate::eval::{bm25_rankings, dense_rankings, ndcg};
 use crate::output::claim;
 use crate::recipe::{Recipe, Stage};
-use crate::report::{Page, bar_chart, curves, line_chart};
+use crate::report::{Page, bar_chart, line_chart};
 use crate::terminal::Terminal;
-use crate::train::{Inputs, Point, RUN_FILES, TrainObserver, TrainPlan, new_model, train};
+use crate::train::{Inputs, Point, RUN_FILES, TrainObserver, TrainPlan, curves, new_model, train};
 use crate::vectors::write_atomically;
 
 /// The recipe that quickstart runs, as it also writes it into its folder.

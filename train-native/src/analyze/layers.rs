@@ -3,13 +3,13 @@
 
 use anyhow::Result;
 use kiln_embed::pooling::LayerState;
+use kiln_metrics::spearman;
 use rayon::prelude::*;
 use serde_json::json;
 
 use super::{Inputs, LayerStates, Picture, View, not_here};
 use crate::data::corpus::RetrievalSet;
 use crate::embedding::BLOCK;
-use crate::eval::metrics::spearman;
 use crate::eval::{
     Cache, Evaluation, PromptChoice, Task, TaskSource, TextEncoder, checked, dense_rankings,
     evaluate, key, ndcg,

@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::Result;
+use kiln_metrics::{NumpyRandom, ParallelTopK};
 
 use super::encoder::TextEncoder;
-use super::random::NumpyRandom;
 use super::tasks::RankedTask;
-use super::top_k::ParallelTopK;
 use crate::data::StoreWriter;
 use crate::embedding::BLOCK;
 use crate::search::normalize;

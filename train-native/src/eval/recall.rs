@@ -6,11 +6,10 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use kiln_embed::index::{CompactIndex, Hit, IndexPrecision};
+use kiln_metrics::{checked, ndcg};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::ndcg;
-use super::range::checked;
 use crate::interrupt;
 use crate::search::normalize;
 use crate::terminal::Terminal;

@@ -6,11 +6,11 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use kiln_metrics::{Parts, checked};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::range::checked;
-use super::task::{Outcome, Parts, Task, TaskKind};
+use super::task::{Outcome, Task, TaskKind};
 use crate::report::Page;
 use crate::text::{open, read_small};
 use crate::vectors::write_atomically;

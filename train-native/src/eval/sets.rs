@@ -7,10 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use kiln_embed::embedder::{EmbedOptions, Embedder};
 use kiln_embed::index::{TopK, cosine};
 use kiln_embed::kernels::Kernels;
+use kiln_metrics::{checked, ndcg, spearman};
 
-use super::metrics::spearman;
-use super::ndcg;
-use super::range::checked;
 use crate::data::corpus::{Corpus, CorpusSize};
 use crate::data::{BeirFolder, DataRow, RowFormat};
 use crate::embedding::{BLOCK, embed_texts};

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use kiln_embed::embedder::{EmbedOptions, Embedder};
-use kiln_embed::index::{Hit, TopK, dot};
+use kiln_embed::index::{Hit, dot};
 use kiln_embed::kernels::Kernels;
-use rayon::prelude::*;
+use kiln_metrics::ParallelTopK;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -113,12 +113,7 @@ pub fn search<B: Kernels>(
     }
     bar.finish_and_clear();
 
-    // Each core searches for some of the queries.
-    let per_core = queries.len().div_ceil(rayon::current_num_threads()).max(1);
-    let mut searches = queries
-        .chunks(per_core)
-        .map(|queries| TopK::new(queries, k))
-        .collect::<kiln_embed::Result<Vec<_>>>()?;
+    let mut search = ParallelTopK::new(&queries, k)?;
     drop(queries);
     let mut hashes: Vec<u128> = Vec::with_capacity(corpus.len());
     let bar = terminal.progress(corpus.len() as u64, "corpus");
@@ -126,12 +121,12 @@ pub fn search<B: Kernels>(
         let texts: Vec<String> = rows.map(|row| corpus.get(row)).collect::<Result<_>>()?;
         hashes.extend(texts.iter().map(|text| text_hash(text)));
         let vectors = embed_texts(embedder, &texts, &as_document, |_| {})?;
-        searches.par_iter_mut().try_for_each(|search| search.push(&vectors))?;
+        search.push(&vectors)?;
         bar.inc(texts.len() as u64);
     }
     bar.finish_and_clear();
-    let hits: Vec<Vec<Hit>> = searches.into_iter().flat_map(TopK::finish).collect();
-    let queries = hits
+    let queries = search
+        .finish()
         .into_iter()
         .zip(positive_scores)
         .zip(known)

@@ -12,13 +12,12 @@ use kiln_embed::kernels::Kernels;
 use super::dry_run::warn_of_memory;
 use super::word_vectors::start_from_words;
 use super::{
-    Best, Checkpoint, Inputs, Outcome, Point, TrainObserver, TrainPlan, base_model, new_model,
-    train,
+    Best, Checkpoint, Inputs, ModelCard, Outcome, Point, TrainObserver, TrainPlan, base_model,
+    new_model, train, training_page,
 };
 use crate::device::Cpu;
 use crate::output::claim;
 use crate::recipe::Recipe;
-use crate::report::{ModelCard, training_page};
 use crate::terminal::Terminal;
 use crate::vectors::write_atomically;
 

@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context as _, Result, bail};
+use kiln_metrics::{NumpyRandom, Parts, average_precision, classification_scores, fit_predict};
 use rayon::prelude::*;
 
 use super::{Evaluation, label_numbers, matrix, read_rows, split_of, text};
-use crate::eval::logistic::fit_predict;
-use crate::eval::metrics::{average_precision, classification_scores};
-use crate::eval::random::NumpyRandom;
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Parts, Task};
+use crate::eval::task::{Outcome, Task};
 use crate::text::TextFile;
 
 /// mteb's seed.

@@ -6,15 +6,15 @@
 use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{Result, bail};
+use kiln_metrics::{
+    Parts, PythonRandom, adjusted_mutual_information, mini_batch_kmeans, v_measure,
+};
 use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{Evaluation, label_numbers, matrix, read_rows, split_of, text, texts};
-use crate::eval::kmeans::mini_batch_kmeans;
-use crate::eval::metrics::{adjusted_mutual_information, v_measure};
-use crate::eval::random::PythonRandom;
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Parts, Task};
+use crate::eval::task::{Outcome, Task};
 
 /// mteb's seed.
 const SEED: u32 = 42;

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
+use kiln_metrics::{Parts, pair_scores};
 
-use super::sts::{FIRST, Likeness, SECOND, both_sides};
+use super::sts::{Likeness, both_sides};
 use super::{Evaluation, number, read_rows, split_of, text};
-use crate::eval::metrics::pair_scores;
+use crate::data::{FIRST_TEXT, SECOND_TEXT};
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Parts, Task};
+use crate::eval::task::{Outcome, Task};
 
 pub(super) fn evaluate(
     task: &Task,
@@ -16,9 +17,9 @@ pub(super) fn evaluate(
     evaluation: &Evaluation<'_>,
 ) -> Result<Outcome> {
     let (split, files) = split_of(task, source)?;
-    let columns = ["sentence1", "sentence2", "sent1", "sent2", "labels", "label"];
+    let columns = [&FIRST_TEXT[..], &SECOND_TEXT, &["labels", "label"]].concat();
     let rows = read_rows(&files, &columns, |fields| {
-        let pair = (text(fields, &FIRST)?, text(fields, &SECOND)?);
+        let pair = (text(fields, &FIRST_TEXT)?, text(fields, &SECOND_TEXT)?);
         match number(fields, &["label", "labels", "score"])? {
             0.0 => Ok((pair, false)),
             1.0 => Ok((pair, true)),

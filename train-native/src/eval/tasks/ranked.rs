@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context as _, Result, bail};
 use kiln_embed::index::dot;
+use kiln_metrics::{ParallelTopK, Parts, Ranking};
 
 use super::{Evaluation, SPLITS, read_rows, split_of, text, texts};
 use crate::data::{BeirFiles, BeirFolder, StoreWriter, qrels_splits};
 use crate::embedding::BLOCK;
-use crate::eval::metrics::Ranking;
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Parts, Task, TaskKind};
-use crate::eval::top_k::ParallelTopK;
+use crate::eval::task::{Outcome, Task, TaskKind};
 use crate::search::normalize;
 use crate::terminal::Terminal;
 use crate::text::TextFile;

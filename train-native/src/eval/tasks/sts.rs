@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
+use kiln_metrics::{Parts, pearson, spearman};
 
 use super::{Evaluation, number, read_rows, split_of, text};
-use crate::eval::metrics::{pearson, spearman};
+use crate::data::{FIRST_TEXT, PAIR_SCORE, SECOND_TEXT};
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Parts, Task};
-
-/// Names of the two texts in the data sets that there are.
-pub(super) const FIRST: [&str; 4] = ["sentence1", "text1", "sent1", "sentence_A"];
-pub(super) const SECOND: [&str; 4] = ["sentence2", "text2", "sent2", "sentence_B"];
+use crate::eval::task::{Outcome, Task};
 
 /// Four likenesses of each pair, larger is more alike.
 pub(super) struct Likeness {
@@ -59,9 +56,10 @@ pub(super) fn evaluate(
     evaluation: &Evaluation<'_>,
 ) -> Result<Outcome> {
     let (split, files) = split_of(task, source)?;
-    let rows = read_rows(&files, &["sentence1", "sentence2", "score"], |fields| {
-        let pair = (text(fields, &FIRST)?, text(fields, &SECOND)?);
-        Ok((pair, number(fields, &["score", "similarity_score", "label"])?))
+    let columns = [&FIRST_TEXT[..], &SECOND_TEXT, &["score"]].concat();
+    let rows = read_rows(&files, &columns, |fields| {
+        let pair = (text(fields, &FIRST_TEXT)?, text(fields, &SECOND_TEXT)?);
+        Ok((pair, number(fields, &PAIR_SCORE)?))
     })?;
     if rows.len() < 2 {
         bail!("{}: one pair has no correlation", source.label());

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use kiln_embed::index::{cosine, dot};
+use kiln_metrics::{Parts, pearson, spearman};
 use serde_json::Value;
 
 use super::{Evaluation, read_rows, split_of, texts};
-use crate::eval::metrics::{pearson, spearman};
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Parts, Task};
+use crate::eval::task::{Outcome, Task};
 
 /// Human summaries, machine summaries, and people's scores of those.
 type Document = (Vec<String>, Vec<String>, Vec<f64>);

@@ -17,7 +17,7 @@ macro_rules! shipped {
 
 /// All shipped recipes.
 pub const SHIPPED: &[Shipped] = shipped![
-    "../../recipes/":
+    "../../../recipes/":
     "quickstart",
     "nv-embed",
     "nv-embed-small",
@@ -41,7 +41,7 @@ pub const SHIPPED: &[Shipped] = shipped![
 
 /// All shipped sweeps.
 pub const SWEEPS: &[Shipped] = shipped![
-    "../../recipes/sweeps/":
+    "../../../recipes/sweeps/":
     "curriculum",
     "pooling",
     "stages",

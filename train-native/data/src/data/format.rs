@@ -6,7 +6,7 @@
 //! | sentence-transformers | `anchor` (or `query`, `question`), `positive` (or `answer`, `document`, `passage`), `negative`, `negative_1`, ... |
 //! | Tevatron | `query`, `positive_passages`, `negative_passages`, each with `title` and `text` |
 //! | MGH | `query`, `positive`, `negatives`: a list, hardest first, or `{"n1": .., "n4": ..}` |
-//! | scored pairs | `sentence1`, `sentence2`, `score` (or `label`) |
+//! | scored pairs | `sentence1`, `sentence2` ([`FIRST_TEXT`], [`SECOND_TEXT`]), `score` (or `label`) |
 //! | labelled texts | `text`, `label` |
 //! | texts (for distillation) | `text`, or plain lines |
 
@@ -51,8 +51,13 @@ pub enum DataRow {
 
 const ANCHORS: [&str; 3] = ["anchor", "query", "question"];
 const POSITIVES: [&str; 5] = ["positive", "pos", "answer", "document", "passage"];
-const FIRST: [&str; 3] = ["sentence1", "text1", "sentence_A"];
-const SECOND: [&str; 3] = ["sentence2", "text2", "sentence_B"];
+
+/// Names that a pair's first text has in the data sets that there are, for training and evaluation.
+pub const FIRST_TEXT: [&str; 4] = ["sentence1", "text1", "sent1", "sentence_A"];
+/// Names of its second text.
+pub const SECOND_TEXT: [&str; 4] = ["sentence2", "text2", "sent2", "sentence_B"];
+/// Names of how alike the two are.
+pub const PAIR_SCORE: [&str; 3] = ["score", "similarity_score", "label"];
 
 fn field<'a>(fields: &'a Fields, names: &[&str]) -> Option<&'a Value> {
     names.iter().find_map(|name| fields.get(*name)).filter(|value| !value.is_null())
@@ -74,7 +79,7 @@ impl RowFormat {
             Self::Graded
         } else if any(&ANCHORS) && any(&POSITIVES) {
             Self::SentenceTransformers
-        } else if any(&FIRST) && any(&SECOND) {
+        } else if any(&FIRST_TEXT) && any(&SECOND_TEXT) {
             Self::ScoredPairs
         } else if has("text") && (has("label") || has("label_text")) {
             Self::LabelledTexts
@@ -159,9 +164,8 @@ impl RowFormat {
                 }
             }
             Self::ScoredPairs => {
-                let pair = [text(fields, &FIRST)?, text(fields, &SECOND)?];
-                let score = field(fields, &["score", "similarity_score", "label"])
-                    .context("no field score or label")?;
+                let pair = [text(fields, &FIRST_TEXT)?, text(fields, &SECOND_TEXT)?];
+                let score = field(fields, &PAIR_SCORE).context("no field score or label")?;
                 let score = number(score)
                     .with_context(|| format!("the score is {}, not a number", short(score)))?;
                 if pair.iter().any(|text| text.trim().is_empty()) {
@@ -318,6 +322,10 @@ mod tests {
         assert_eq!(
             read(json!({"sentence1": "a", "sentence2": "b", "score": "4.5"})).unwrap(),
             DataRow::Scored(["a".into(), "b".into()], 4.5)
+        );
+        assert_eq!(
+            read(json!({"sent1": "a", "sent2": "b", "label": 1})).unwrap(),
+            DataRow::Scored(["a".into(), "b".into()], 1.0)
         );
         assert_eq!(
             read(json!({"text": "a", "label": 3})).unwrap(),

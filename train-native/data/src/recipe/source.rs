@@ -5,7 +5,17 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::data::Labels;
+/// How labelled texts become triplets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Labels {
+    /// The positive is another text of the class, negatives are texts of other classes; two
+    /// classes are always taken label-based (NV-Embed).
+    #[default]
+    Examples,
+    /// The positive is the label itself, negatives are other labels.
+    Names,
+}
 
 /// One data set: a file, and what to do with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

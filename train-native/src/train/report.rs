@@ -1,11 +1,11 @@
 //! The page about a training run.
 
 use anyhow::Result;
+use kiln_report::{Page, Series, line_chart};
 
-use super::{Page, Series, line_chart};
+use super::{Inputs, Point};
 use crate::recipe::Recipe;
 use crate::terminal::thousands;
-use crate::train::{Inputs, Point};
 
 /// A value of each step, one line a stage.
 pub fn curves(recipe: &Recipe, points: &[Point], value: fn(&Point) -> f64) -> Vec<Series> {

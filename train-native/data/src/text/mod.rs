@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 pub use limit::{DEFAULT_MOST_BYTES, most_bytes, set_most_bytes};
-pub(crate) use lines::numbered;
+pub use lines::numbered;
 pub(crate) use open::behind_mark;
 pub use open::{apart, is_missing, open, read_small, regular};
 pub(crate) use reader::short;

@@ -8,7 +8,8 @@ use super::limit::{most_bytes, size};
 use super::{Stream, Unreadable, unreadable, until_unreadable};
 
 /// Lines with their numbers from 1; the blank ones left out where they mean nothing.
-pub(crate) fn numbered(
+/// Lines follow one that is no UTF-8; none follows an [`Unreadable`] error.
+pub fn numbered(
     mut reader: impl BufRead + 'static,
     label: String,
     skip_blank: bool,

@@ -289,8 +289,8 @@ fn number_texts(batch: &mut Batch) {
     batch.candidates.document_text = found[queries..].to_vec();
 }
 
-/// A seed from several numbers.
-pub(crate) fn mixed(numbers: &[u64]) -> u64 {
+/// A seed from several numbers, the same for the same numbers in the same order.
+pub fn mixed(numbers: &[u64]) -> u64 {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     xxhash_rust::xxh3::xxh3_64(&bytes)
 }
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
     use crate::data::{OnBadRow, Opening};
     use crate::recipe::DataSource;
-    use crate::terminal::Terminal;
+    use kiln_terminal::terminal::Terminal;
 
     fn stage(text: &str) -> Stage {
         let usual = "name = 's'\ndata = ['d']\nlr = 1e-3\nsteps = 8\n";

@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 
-use super::metrics::Ranking;
-use super::range::checked;
-use crate::data::MOST_GRADE;
-use crate::text::{Stream, TextFile};
+use crate::range::checked;
+use crate::ranking::Ranking;
+use kiln_data::data::MOST_GRADE;
+use kiln_data::text::{Stream, TextFile};
 
 /// Depths of precision and recall, and of cut measures.
 const DEPTHS: [usize; 9] = [5, 10, 15, 20, 30, 100, 200, 500, 1000];

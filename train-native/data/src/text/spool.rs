@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use tempfile::NamedTempFile;
 
 use super::limit::{SPOOL, most_bytes, size};
-use crate::interrupt;
+use kiln_terminal::interrupt;
 
 /// Name for messages.
 pub(super) const LABEL: &str = "standard input";

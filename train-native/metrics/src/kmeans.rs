@@ -5,7 +5,7 @@
 
 use ndarray::{Array1, Array2, ArrayView2, Axis, s};
 
-use super::random::NumpyRandom;
+use crate::random::NumpyRandom;
 
 /// Passes over the data at most.
 const MAX_ITERATIONS: usize = 100;

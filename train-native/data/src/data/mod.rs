@@ -12,15 +12,12 @@ mod leak;
 mod sampler;
 mod store;
 
-pub(crate) use beir::MOST_GRADE;
-pub use beir::{BeirFiles, BeirFolder, qrels_file, qrels_splits};
-pub use convert::Labels;
+pub use beir::{BeirFiles, BeirFolder, MOST_GRADE, qrels_file, qrels_splits};
 pub use dataset::{Counts, DataSet, OnBadRow, Opening};
 pub use example::Example;
-pub use format::{DataRow, Fields, RowFormat};
+pub use format::{DataRow, FIRST_TEXT, Fields, PAIR_SCORE, RowFormat, SECOND_TEXT};
 pub use leak::LeakFilter;
-pub(crate) use sampler::mixed;
-pub use sampler::{Batch, Sampler, SamplerState, Text};
+pub use sampler::{Batch, Sampler, SamplerState, Text, mixed};
 pub use store::{Store, StoreWriter};
 
 /// A number for a text that is the same for the same text, whatever its case and outer space.

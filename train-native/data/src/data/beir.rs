@@ -10,11 +10,11 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::store::{Store, StoreWriter};
-use crate::terminal::{Terminal, thousands};
 use crate::text::{Columns, Object, TextFile, short};
+use kiln_terminal::terminal::{Terminal, thousands};
 
 /// Largest size of a grade; sums of such grades are still exact.
-pub(crate) const MOST_GRADE: f64 = 1e9;
+pub const MOST_GRADE: f64 = 1e9;
 
 /// A retrieval set: the corpus stays on disk, queries and judgements are in memory.
 #[derive(Debug)]

@@ -14,10 +14,10 @@ use super::format::{DataRow, Fields, RowFormat};
 use super::leak::LeakFilter;
 use super::store::{Store, StoreWriter};
 use super::{BeirFolder, Example, text_hash};
-use crate::interrupt;
 use crate::recipe::DataSource;
-use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile, Unreadable, short};
+use kiln_terminal::interrupt;
+use kiln_terminal::terminal::Terminal;
 
 /// What to do with a row that cannot be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

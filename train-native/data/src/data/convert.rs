@@ -5,22 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
 
 use super::Example;
 use super::store::{Store, StoreWriter};
-
-/// How labelled texts become triplets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Labels {
-    /// The positive is another text of the class, negatives are texts of other classes; two
-    /// classes are always taken label-based (NV-Embed).
-    #[default]
-    Examples,
-    /// The positive is the label itself, negatives are other labels.
-    Names,
-}
+use crate::recipe::Labels;
 
 /// Labelled texts that wait for all classes to be known.
 pub(super) struct Labelled {

@@ -300,7 +300,10 @@ impl TextFile {
 
     /// Lines with their numbers; of JSONL the blank ones left out, as they are nothing, where a
     /// blank line of text is an empty text.
-    pub(crate) fn numbered(&self) -> Result<Stream<(usize, String)>> {
+    ///
+    /// # Errors
+    /// The file cannot be opened; what is wrong with a line is the line's own error.
+    pub fn numbered(&self) -> Result<Stream<(usize, String)>> {
         Ok(numbered(self.reader()?, self.label.clone(), self.format == Format::JsonLines))
     }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::json;
 
+use super::{Inputs, Point};
 use crate::hub::is_id;
 use crate::recipe::Recipe;
-use crate::train::{Inputs, Point};
 
 /// What a model card is made from.
 pub struct ModelCard<'a> {

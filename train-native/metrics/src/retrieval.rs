@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::metrics::Ranking;
-use super::top_k::ParallelTopK;
+use crate::ranking::Ranking;
+use crate::top_k::ParallelTopK;
 
 /// nDCG at `k` of a ranking of rows under the grades of some of them, and of documents that no
 /// ranking can hold.

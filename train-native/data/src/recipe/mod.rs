@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::text::{is_missing, read_small};
 
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
-pub use source::{DataRef, DataSource};
+pub use source::{DataRef, DataSource, Labels};
 pub use stage::{
     Curriculum, Distillation, LayerMap, Mixing, Objective, Reconstruction, SamplerKind, Schedule,
     Stage,

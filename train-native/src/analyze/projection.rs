@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
-use linfa::prelude::*;
-use linfa_reduction::Pca;
-use ndarray::Array2;
+use linfa_linalg::Order;
+use linfa_linalg::lobpcg::TruncatedSvd;
+use ndarray::{Array2, Axis};
+use rand_08::SeedableRng as _;
+use rand_08::rngs::SmallRng;
 use serde_json::json;
 
 use super::{Inputs, Picture, View, not_here};
@@ -33,13 +35,15 @@ pub fn principal_components(vectors: &[Vec<f32>]) -> Result<(Points, [f64; 2])> 
         bail!("{count} vectors of {width} dimensions: three of two at least are needed");
     }
     let values = vectors.iter().flatten().map(|&value| f64::from(value)).collect();
-    let data = Dataset::from(Array2::from_shape_vec((count, width), values)?);
-    let pca = Pca::params(2).fit(&data).context("principal components")?;
-    let points = pca.predict(data.records());
-    let mean = pca.mean();
-    let total: f64 =
-        data.records().rows().into_iter().map(|row| (&row - mean).mapv(|x| x * x).sum()).sum();
-    // Directions in which nothing varies are left out of what linfa gives.
+    let vectors = Array2::from_shape_vec((count, width), values)?;
+    let mean = vectors.mean_axis(Axis(0)).context("no vectors")?;
+    let centred = vectors - &mean;
+    let seed = SmallRng::seed_from_u64(42);
+    let svd = TruncatedSvd::new_with_rng(centred.clone(), Order::Largest, seed).decompose(2);
+    let (_, _, directions) = svd.context("principal components")?.values_vectors();
+    let points = centred.dot(&directions.t());
+    let total: f64 = centred.iter().map(|x| x * x).sum();
+    // Directions in which nothing varies are left out of what the decomposition gives.
     let value = |row: usize, axis: usize| points.get((row, axis)).copied().unwrap_or(0.0);
     let share = |axis: usize| {
         let squares: f64 = (0..count).map(|row| value(row, axis).powi(2)).sum();

@@ -2,18 +2,10 @@
 
 use std::collections::HashSet;
 
-use anyhow::{Context as _, Result};
-use tantivy::collector::TopDocs;
-use tantivy::query::{BooleanQuery, Occur, Query, TermQuery};
-use tantivy::schema::{Field, IndexRecordOption, Schema, TEXT};
-use tantivy::tokenizer::TextAnalyzer;
-use tantivy::{Index, IndexWriter, Searcher, TantivyDocument, Term, doc};
-
 use super::text_hash;
 use crate::text::{Columns, TextFile};
-
-/// Memory that tantivy may take while it indexes the evaluation texts.
-const INDEX_BYTES: usize = 50_000_000;
+use anyhow::Result;
+use bm25::{DefaultTokenizer, Embedder, EmbedderBuilder, Embedding, Language, Scorer};
 
 /// An index of evaluation texts.
 pub struct LeakFilter {
@@ -21,25 +13,18 @@ pub struct LeakFilter {
     near: Option<Near>,
 }
 
+/// BM25 over the evaluation texts, with the score that each gives itself.
 struct Near {
-    searcher: Searcher,
-    body: Field,
-    own: Field,
-    analyzer: TextAnalyzer,
+    embedder: Embedder,
+    scorer: Scorer<u32>,
+    own: Vec<f32>,
     threshold: f32,
 }
 
 impl LeakFilter {
     /// An index of texts. With a threshold, a text leaks too where its BM25 score for an
     /// evaluation text reaches that share of the score that the evaluation text gives itself.
-    ///
-    /// # Errors
-    /// What tantivy refuses.
-    pub fn new(texts: impl IntoIterator<Item = String>, threshold: Option<f32>) -> Result<Self> {
-        let mut schema = Schema::builder();
-        let body = schema.add_text_field("body", TEXT);
-        let own = schema.add_f64_field("own", tantivy::schema::STORED);
-        let index = Index::create_in_ram(schema.build());
+    pub fn new(texts: impl IntoIterator<Item = String>, threshold: Option<f32>) -> Self {
         let mut exact = HashSet::new();
         let mut all = Vec::new();
         for text in texts {
@@ -47,28 +32,7 @@ impl LeakFilter {
                 all.push(text);
             }
         }
-        let Some(threshold) = threshold else {
-            return Ok(Self { exact, near: None });
-        };
-        // Twice: scores need the whole collection's statistics, and the documents their own score.
-        let write = |scores: &[f32]| -> Result<Searcher> {
-            let mut writer: IndexWriter = index.writer_with_num_threads(1, INDEX_BYTES)?;
-            writer.delete_all_documents()?;
-            for (i, text) in all.iter().enumerate() {
-                let score = f64::from(scores.get(i).copied().unwrap_or(0.0));
-                writer.add_document(doc!(body => text.as_str(), own => score))?;
-            }
-            writer.commit()?;
-            Ok(index.reader()?.searcher())
-        };
-        let analyzer = index.tokenizer_for_field(body)?;
-        let near = Near { searcher: write(&[])?, body, own, analyzer, threshold };
-        let scores: Vec<f32> = all
-            .iter()
-            .map(|text| Ok(near.best(text)?.map_or(0.0, |(score, _)| score)))
-            .collect::<Result<_>>()?;
-        let searcher = write(&scores)?;
-        Ok(Self { exact, near: Some(Near { searcher, ..near }) })
+        Self { exact, near: threshold.map(|threshold| Near::new(&all, threshold)) }
     }
 
     /// An index of the texts of files: all text fields of JSON lines, CSV and Parquet, or lines.
@@ -102,8 +66,7 @@ impl LeakFilter {
                 }
             }
         }
-        Self::new(texts.into_iter().filter(|text| !text.trim().is_empty()), threshold)
-            .context("the leak filter")
+        Ok(Self::new(texts.into_iter().filter(|text| !text.trim().is_empty()), threshold))
     }
 
     /// Number of distinct evaluation texts.
@@ -117,52 +80,45 @@ impl LeakFilter {
     }
 
     /// Whether a text is an evaluation text, or near to one.
-    ///
-    /// # Errors
-    /// What tantivy refuses.
-    pub fn leaks(&self, text: &str) -> Result<bool> {
-        if self.exact.contains(&text_hash(text)) {
-            return Ok(true);
-        }
-        match &self.near {
-            Some(near) => near.leaks(text),
-            None => Ok(false),
-        }
+    pub fn leaks(&self, text: &str) -> bool {
+        self.exact.contains(&text_hash(text))
+            || self.near.as_ref().is_some_and(|near| near.leaks(text))
     }
 }
 
 impl Near {
-    /// The best evaluation text for a text: its score, and the score that it gives itself.
-    fn best(&self, text: &str) -> Result<Option<(f32, f32)>> {
-        let mut analyzer = self.analyzer.clone();
-        let mut tokens = analyzer.token_stream(text);
-        let mut terms: Vec<(Occur, Box<dyn Query>)> = Vec::new();
-        let mut seen = HashSet::new();
-        while let Some(token) = tokens.next() {
-            if seen.insert(token.text.clone()) {
-                let term = Term::from_field_text(self.body, &token.text);
-                let query = TermQuery::new(term, IndexRecordOption::WithFreqs);
-                terms.push((Occur::Should, Box::new(query)));
-            }
+    fn new(texts: &[String], threshold: f32) -> Self {
+        // Words as they are: near is what repeats a text, not what means the same. Without stop words,
+        // which would make every text a candidate.
+        let tokenizer =
+            DefaultTokenizer::builder().language_mode(Language::English).stemming(false).build();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let embedder: Embedder =
+            EmbedderBuilder::with_tokenizer_and_fit_to_corpus(tokenizer, &texts).build();
+        let mut near = Self { embedder, scorer: Scorer::new(), own: Vec::new(), threshold };
+        for (id, text) in (0..).zip(&texts) {
+            near.scorer.upsert(&id, near.embedder.embed(text));
         }
-        if terms.is_empty() {
-            return Ok(None);
-        }
-        let top = TopDocs::with_limit(1).order_by_score();
-        let result = self.searcher.search(&BooleanQuery::new(terms), &top)?;
-        let Some((score, address)) = result.into_iter().next() else {
-            return Ok(None);
-        };
-        let document: TantivyDocument = self.searcher.doc(address)?;
-        let own = document.get_first(self.own).and_then(|value| {
-            use tantivy::schema::Value as _;
-            value.as_f64()
-        });
-        Ok(Some((score, own.unwrap_or(0.0) as f32)))
+        // Once all texts are in, because how rare a word is decides what it is worth.
+        let own = |(id, text): (u32, &&str)| near.scorer.score(&id, &near.query(text));
+        near.own = (0..).zip(&texts).map(|one| own(one).unwrap_or(0.0)).collect();
+        near
     }
 
-    fn leaks(&self, text: &str) -> Result<bool> {
-        Ok(self.best(text)?.is_some_and(|(score, own)| own > 0.0 && score >= self.threshold * own))
+    /// The words of a text, each once.
+    fn query(&self, text: &str) -> Embedding {
+        let mut seen = HashSet::new();
+        let mut words = self.embedder.embed(text);
+        words.0.retain(|word| seen.insert(word.index));
+        words
+    }
+
+    fn leaks(&self, text: &str) -> bool {
+        // The best first; another may reach a larger share of its own score.
+        self.scorer.matches(&self.query(text)).iter().any(|hit| {
+            let own = self.own.get(hit.id as usize).copied().unwrap_or(0.0);
+            own > 0.0 && hit.score >= self.threshold * own
+        })
     }
 }
 
@@ -179,17 +135,14 @@ mod tests {
     #[test]
     fn exact_and_near_texts_leak() {
         let texts = || TEXTS.map(String::from);
-        let exact = LeakFilter::new(texts(), None).unwrap();
-        assert!(exact.leaks(TEXTS[0]).unwrap());
-        assert!(
-            exact.leaks(" how do i reset the password of my account? ").unwrap(),
-            "case and space"
-        );
-        assert!(!exact.leaks("the password of my account, how do I reset").unwrap());
+        let exact = LeakFilter::new(texts(), None);
+        assert!(exact.leaks(TEXTS[0]));
+        assert!(exact.leaks(" how do i reset the password of my account? "), "case and space");
+        assert!(!exact.leaks("the password of my account, how do I reset"));
 
-        let near = LeakFilter::new(texts(), Some(0.8)).unwrap();
-        assert!(near.leaks("the password of my account, how do I reset").unwrap());
-        assert!(!near.leaks("the password is wrong").unwrap());
-        assert!(!near.leaks("granite walls").unwrap() && !near.leaks("").unwrap());
+        let near = LeakFilter::new(texts(), Some(0.8));
+        assert!(near.leaks("the password of my account, how do I reset"));
+        assert!(!near.leaks("the password is wrong"));
+        assert!(!near.leaks("granite walls") && !near.leaks(""));
     }
 }

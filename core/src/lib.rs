@@ -27,6 +27,7 @@ pub mod config;
 pub mod embedder;
 mod error;
 pub mod explanation;
+mod folder;
 pub mod index;
 pub mod kernels;
 pub mod loss;

@@ -19,8 +19,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
 use super::manifest::{MANIFEST, hexadecimal};
+use crate::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 4] = &KILN_MAGIC;
@@ -107,7 +107,7 @@ impl KilnFile {
         let io = |cause| Error::Io { file: label.clone(), cause };
         let file = std::fs::File::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
-        let mapped = super::folder::map_file(&file).ok();
+        let mapped = crate::folder::map_file(&file).ok();
         let opened = Self::open(&label, Box::new(std::io::BufReader::new(file)), length)?;
         Ok(Self { mapped, ..opened })
     }

@@ -10,10 +10,8 @@ use std::io::Read as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::folder::{Files, Folder, read_text, stays_inside};
-use crate::embedder::{EmbedOptions, Embedder};
-use crate::index::cosine;
-use crate::kernels::Kernels;
+use crate::embedder::SelfTest;
+use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::{Error, Result};
 
 /// Name of the file.
@@ -26,15 +24,6 @@ const LARGEST: usize = 1 << 24;
 /// Most texts of a test and most bytes of each: whoever loads the model computes their vectors.
 const MOST_TEXTS: usize = 64;
 const LONGEST_TEXT: usize = 1 << 14;
-
-/// Texts that every exported model is tested with: short, long, other scripts, code.
-const SELF_TEST_TEXTS: [&str; 4] = [
-    "How do I open a bank account?",
-    "The lighthouse keeper counted the ships that passed before dawn, wrote their names into a book, \
-     and went to sleep when the fog had lifted.",
-    "fn main() { println!(\"{}\", 6 * 7); }",
-    "Ein Löffel Honig, 蜂蜜一匙, une cuillère de miel",
-];
 
 /// What an exported model says about itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,17 +47,6 @@ pub struct FileSum {
     pub bytes: u64,
     /// SHA-256 in hexadecimal digits.
     pub sha256: String,
-}
-
-/// Texts, and the vectors that the model gave before its weights were rounded.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SelfTest {
-    /// The texts.
-    pub texts: Vec<String>,
-    /// A vector each, without a prompt.
-    pub vectors: Vec<Vec<f32>>,
-    /// The least cosine to them that is right for this model.
-    pub least_cosine: f32,
 }
 
 impl FileSum {
@@ -194,57 +172,5 @@ impl Manifest {
         let text = serde_json::to_vec(&manifest).map_err(Error::invalid)?;
         files.0.insert(MANIFEST.into(), text.into());
         Ok(())
-    }
-}
-
-impl SelfTest {
-    /// The test that a model gives itself, on the present device and at its present precision.
-    ///
-    /// # Errors
-    /// As [`Embedder::embed`].
-    pub fn of<B: Kernels>(embedder: &Embedder<B>, least_cosine: f32) -> Result<Self> {
-        let texts: Vec<String> = SELF_TEST_TEXTS.iter().map(|text| text.to_string()).collect();
-        let vectors =
-            embedder.embed(&texts, &Self::options(), |_| std::ops::ControlFlow::Continue(()))?;
-        Ok(Self { texts, vectors, least_cosine })
-    }
-
-    fn options() -> EmbedOptions {
-        EmbedOptions { prompt: Some(String::new()), ..EmbedOptions::default() }
-    }
-
-    /// The least cosine between the kept vectors and those that a model gives.
-    ///
-    /// # Errors
-    /// As [`Embedder::embed_async`].
-    pub async fn run<B: Kernels>(&self, embedder: &Embedder<B>) -> Result<f32> {
-        let go_on = |_| std::ops::ControlFlow::Continue(());
-        let result = embedder.embed_async(&self.texts, &Self::options(), go_on).await?;
-        Ok(self.least(&result))
-    }
-
-    fn least(&self, result: &[Vec<f32>]) -> f32 {
-        let cosines = self.vectors.iter().zip(result).map(|(kept, result)| match kept.len() {
-            length if length == result.len() => cosine(kept, result),
-            _ => f32::NAN,
-        });
-        // NaN stays NaN, and is below every threshold.
-        cosines.fold(1.0, |least, cosine| if cosine >= least { least } else { cosine })
-    }
-
-    /// Whether a cosine that [`SelfTest::run`] found is right.
-    ///
-    /// # Errors
-    /// It is not; the error names the device.
-    pub fn judge(&self, least: f32, device: &str) -> Result<()> {
-        if least >= self.least_cosine {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "the model fails the test that it carries: on {device} its vectors have a cosine of {least:.4} \
-             to the right ones, where {:.4} is the least; use another device (--device cpu), or \
-             export the model again",
-            self.least_cosine
-        )))
     }
 }

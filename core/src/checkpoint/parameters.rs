@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
-use super::names::{Names, TensorSource};
 use super::safetensors::{TensorInfo, Weights};
 use crate::config::ModelConfig;
 use crate::kernels::{Kernels, Packing};
-use crate::model::{Backbone, families};
+use crate::model::Backbone;
+use crate::model::families::{self, Names, TensorSource};
 use crate::quant::{Number, Scheme};
 use crate::{Error, Result};
 

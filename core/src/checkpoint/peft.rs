@@ -7,9 +7,9 @@ use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 use serde_json::{Value, json};
 
-use super::folder::{Files, Folder, read_text};
 use super::safetensors::{Weights, write_safetensors};
 use crate::config::ModelConfig;
+use crate::folder::{Files, Folder, read_text};
 use crate::kernels::Kernels;
 use crate::model::{Backbone, LoraConfig};
 use crate::{Error, Result};

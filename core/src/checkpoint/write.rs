@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::folder::{Directory, Files, read_text};
 use super::manifest::{FileSum, MANIFEST, Manifest};
+use crate::folder::{Directory, Files, read_text};
 use crate::{Error, Result};
 
 /// The file of a folder that Kiln wrote which says what it wrote there. An exported model has

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::{QUANTIZED, SCALES, code_type};
-use crate::checkpoint::folder::{Folder, ReadSeek, read_text, stays_inside};
+use crate::folder::{Folder, ReadSeek, read_text, stays_inside};
 use crate::quant::{Quantized, Scheme, WeightPrecision};
 use crate::{Error, Result};
 

@@ -8,8 +8,8 @@
 mod read;
 mod write;
 
-use super::names::Names;
-use crate::checkpoint::Files;
+use crate::folder::Files;
+use crate::model::families::Names;
 use crate::pooling::PoolingConfig;
 
 pub use read::{LoadOptions, load, load_pooling, read_embedder_config};

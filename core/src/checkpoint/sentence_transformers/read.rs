@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::{MODES, dense_names, head_names};
-use crate::checkpoint::folder::{Files, Folder, read_text, stays_inside};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::safetensors::Weights;
 use crate::config::{AttentionMode, ModelConfig};
 use crate::embedder::{Embedder, EmbedderConfig, EmbeddingModel, Prompts};
+use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::kernels::Kernels;
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{MODES, SavedModel, dense_names, head_names};
-use crate::checkpoint::folder::Files;
 use crate::checkpoint::parameters::{Keep, each_tensor, save_backbone};
 use crate::checkpoint::safetensors::{StoredTensor, write_tensors};
 use crate::config::Family;
 use crate::embedder::Embedder;
+use crate::folder::Files;
 use crate::kernels::Kernels;
 use crate::pooling::{DenseActivation, DenseConfig};
 use crate::tokenizer::{InstructionSpan, TokenizerConfig};

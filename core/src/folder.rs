@@ -85,7 +85,7 @@ pub fn read_text(folder: &dyn Folder, path: &str) -> Result<Option<Vec<u8>>> {
 #[cfg(not(target_arch = "wasm32"))]
 pub use directory::Directory;
 #[cfg(not(target_arch = "wasm32"))]
-pub(super) use directory::map_file;
+pub(crate) use directory::map_file;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod directory {
@@ -142,13 +142,14 @@ mod directory {
         }
     }
 
-    /// The bytes of a file, mapped into memory: pages are read from disk when they are used, and may be
-    /// given back at any time. Who writes the file anew has to put another one in its place, as Kiln does
-    /// ([`write_directory`](crate::checkpoint::write_directory)): what is overwritten changes here too, and what is cut off ends the process.
+    /// The bytes of a file, mapped into memory: the system reads a page when it is used and may drop it
+    /// at any time. Whoever rewrites the file must put a new one in its place, as Kiln does
+    /// (`checkpoint::write_directory`): bytes written in place change here too, and a file cut
+    /// short ends the process.
     ///
     /// # Errors
     /// The file system's.
-    pub(in crate::checkpoint) fn map_file(file: &fs::File) -> std::io::Result<Bytes> {
+    pub(crate) fn map_file(file: &fs::File) -> std::io::Result<Bytes> {
         // SAFETY: the mapping lives as long as the bytes, is never written, and holds plain bytes, for which
         // all values are valid. That nobody else changes the file in place is asked of the caller above, as
         // everyone who maps files asks it; no operating system can be made to promise it.

@@ -73,7 +73,7 @@ pub enum Packing {
     Never,
     /// A [`PackedMatrix`] or [`Quantized`] table in the host's memory.
     Host,
-    /// A [`PackedWeight`](crate::quant::PackedWeight) or [`PackedTable`](crate::quant::PackedTable)
+    /// A [`PackedWeight`](crate::model::PackedWeight) or [`PackedTable`](crate::model::PackedTable)
     /// in the device's.
     Device,
 }

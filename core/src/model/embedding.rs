@@ -6,9 +6,10 @@ use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend, module};
 
+use super::packed::PackedTable;
 use crate::Result;
 use crate::kernels::{Kernels, Packing};
-use crate::quant::{PackedTable, Quantized};
+use crate::quant::Quantized;
 
 /// One row a token, position or type.
 #[derive(Module, Debug)]

@@ -8,8 +8,9 @@ use burn::tensor::{Bool, Tensor, TensorData, backend::Backend, module};
 
 use super::gram::SharedGram;
 use super::lora::{Adapter, LoraConfig, names_module};
+use super::packed::PackedWeight;
 use crate::kernels::{Kernels, Packing};
-use crate::quant::{PackedMatrix, PackedWeight, Quantized};
+use crate::quant::{PackedMatrix, Quantized};
 use crate::{Error, Result};
 
 /// `y = x W + b` with `W` `[in, out]`.

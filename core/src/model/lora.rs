@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
 
-use super::Dropout;
+use super::dropout::Dropout;
 use crate::kernels::Kernels;
 
 /// Which projections get an adapter, and of what size.

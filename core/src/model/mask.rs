@@ -2,7 +2,7 @@
 
 use burn::tensor::{Bool, Int, Tensor, backend::Backend};
 
-use super::ModelInput;
+use super::input::ModelInput;
 use crate::config::AttentionMode;
 
 /// `[batch, 1, query, key]`, true where a query must NOT look; `None` where it may look everywhere.

@@ -1,8 +1,9 @@
-//! A weight matrix in int8 or int4 in the order in which the CPU's product reads it.
+//! A weight matrix in int8 or int4, in the order in which the CPU's product reads it.
 //!
 //! For 16 outputs at a time, 4 inputs of each lie side by side, so that one instruction
-//! (`vpdpbusd`) multiplies 64 pairs. Weights are kept as unsigned numbers (plus 128 or 8), as that
-//! instruction wants one side; what the offset adds depends on the activations alone.
+//! (`vpdpbusd`) multiplies 64 pairs. That instruction takes one side unsigned, so weights are kept
+//! plus 128 (int8) or plus 8 (int4); what the offset adds depends on the activations alone
+//! ([`ActivationBlock::correction`](super::activations::ActivationBlock)).
 
 use aligned_vec::{AVec, ConstAlign, avec};
 
@@ -14,11 +15,8 @@ use crate::{Error, Result};
 pub(super) const LANES: usize = 16;
 /// Inputs of one output that lie side by side.
 pub(super) const STEP: usize = 4;
-/// Rows of activations that a processor may read at once (a tile).
-pub(super) const ROWS_TOGETHER: usize = if cfg!(target_arch = "x86_64") { 16 } else { 1 };
-
-/// Numbers that begin where a line of the cache does: loads of whole lines, which SIMD and tiles make, take
-/// twice as long where they touch two.
+/// Numbers that start on a cache line: SIMD and tile loads of a whole line take twice as long where
+/// they straddle two.
 pub(super) type CacheAligned<T> = AVec<T, ConstAlign<64>>;
 
 /// A matrix `[inputs, outputs]` of packed weights.
@@ -33,23 +31,6 @@ pub struct PackedMatrix {
     pub(super) values: CacheAligned<u8>,
     /// `[outputs / 16][inputs / block][16]`.
     pub(super) scales: Vec<f32>,
-}
-
-/// Activations in int8, each block of a row with a scale of its own.
-pub(super) struct Activations {
-    pub(super) rows: usize,
-    /// `[rows][inputs]`, and rows of zeros up to a multiple of [`ROWS_TOGETHER`].
-    pub(super) values: CacheAligned<i8>,
-    /// `[rows][inputs / block]`.
-    pub(super) blocks: Vec<BlockOfActivations>,
-}
-
-/// What a block of a row is worth.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct BlockOfActivations {
-    pub(super) scale: f32,
-    /// Minus the weights' offset times the sum of the block's values.
-    pub(super) correction: i32,
 }
 
 impl PackedMatrix {
@@ -146,20 +127,6 @@ impl PackedMatrix {
     pub fn bytes(&self) -> usize {
         self.values.len() + 4 * self.scales.len()
     }
-
-    /// Activations `[rows, inputs]` in int8.
-    pub(super) fn activations(&self, x: &[f32]) -> Activations {
-        let rows = x.len() / self.inputs;
-        let mut values: CacheAligned<i8> =
-            avec!([64] | 0; rows.next_multiple_of(ROWS_TOGETHER) * self.inputs);
-        let mut blocks = Vec::with_capacity(x.len() / self.block);
-        let offset = offset(self.number);
-        for (from, to) in x.chunks_exact(self.block).zip(values.chunks_exact_mut(self.block)) {
-            let (scale, sum) = super::product::quantize(from, to);
-            blocks.push(BlockOfActivations { scale, correction: -offset * sum });
-        }
-        Activations { rows, values, blocks }
-    }
 }
 
 /// Scheme, inputs and outputs of projections `[outputs, inputs]` that are to lie side by side.
@@ -179,7 +146,7 @@ pub(super) fn side_by_side(parts: &[Quantized]) -> Result<(Scheme, usize, usize)
     Ok((scheme, inputs, parts.iter().map(|part| part.shape()[0]).sum()))
 }
 
-/// What makes a weight an unsigned number.
+/// What is added to a weight to make it unsigned.
 pub(super) fn offset(number: Number) -> i32 {
     if number == Number::Int4 { 8 } else { 128 }
 }

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 
 use aligned_vec::avec;
 
-use super::super::packed::{BlockOfActivations, CacheAligned, ROWS_TOGETHER};
+use super::super::activations::{ActivationBlock, ROWS_TOGETHER};
+use super::super::packed::CacheAligned;
 use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
 
 /// Rows of a tile.
@@ -286,7 +287,7 @@ unsafe fn multiply(
 #[target_feature(enable = "avx512f")]
 fn add(
     whole: &[Whole],
-    (of_rows, apart): (&[BlockOfActivations], usize),
+    (of_rows, apart): (&[ActivationBlock], usize),
     scales: [&[[f32; LANES]]; 2],
     sums: &mut [[[f32; LANES]; 2]],
 ) {

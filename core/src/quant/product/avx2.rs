@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::packed::BlockOfActivations;
+use super::super::activations::ActivationBlock;
 use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, widened};
 
 /// Rows of activations that are worked on together: as many as have their sums in registers.
@@ -177,12 +177,12 @@ fn add<const ROWS: usize>(
     sums: &mut [[__m256; 2]; ROWS],
     whole: [[__m256i; 2]; ROWS],
     scales: &[f32],
-    of_blocks: &[BlockOfActivations],
+    of_blocks: &[ActivationBlock],
     apart: usize,
 ) {
     let scales = [load(&scales[..8]), load(&scales[8..])];
     for (row, (whole, sums)) in whole.into_iter().zip(sums).enumerate() {
-        let BlockOfActivations { scale: of_block, correction } = of_blocks[row * apart];
+        let ActivationBlock { scale: of_block, correction } = of_blocks[row * apart];
         for ((whole, sum), scale) in whole.into_iter().zip(sums).zip(scales) {
             let whole = _mm256_add_epi32(whole, _mm256_set1_epi32(correction));
             let scale = _mm256_mul_ps(scale, _mm256_set1_ps(of_block));

@@ -4,7 +4,7 @@
 use std::arch::wasm32::*;
 use std::borrow::Cow;
 
-use super::super::packed::BlockOfActivations;
+use super::super::activations::ActivationBlock;
 use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, widened, write};
 
 /// Outputs that are worked on together: half a group, whose sums fit the registers.
@@ -263,7 +263,7 @@ unsafe fn add_step<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: boo
 #[inline(always)]
 fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     packed: &PackedMatrix,
-    (values, of_blocks): (&[W::Step], &[BlockOfActivations]),
+    (values, of_blocks): (&[W::Step], &[ActivationBlock]),
     bias: Option<&[f32]>,
     y: &mut [Unset],
     side: usize,
@@ -291,7 +291,7 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     let mut sums = [[load4(&start[..4]), load4(&start[4..8])]; ROWS];
     for i in 0..blocks {
         // SAFETY: `at` is below `blocks` and `row` below `ROWS`, so it lies inside (asserted above).
-        let of_blocks: [&BlockOfActivations; ROWS] =
+        let of_blocks: [&ActivationBlock; ROWS] =
             std::array::from_fn(|row| unsafe { of_blocks.get_unchecked(row * blocks + i) });
         let mut whole =
             of_blocks.map(|block| [i32x4_splat(if W::UNSIGNED { block.correction } else { 0 }); 2]);

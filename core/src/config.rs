@@ -148,7 +148,7 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Whether all angles that it gives are finite.
+    /// Refuses values that would give angles that are not finite.
     fn check(&self) -> Result<()> {
         let finite = |key: &str, value: f64, least: f64, most: f64| {
             if value > least && value <= most {
@@ -174,7 +174,7 @@ impl Rope {
             } => {
                 finite("the rope factor", factor, 0.0, 1e6)?;
                 finite("low_freq_factor", low, 0.0, 1e6)?;
-                // The ramp between them is divided by their distance.
+                // The ramp divides by their distance.
                 finite("high_freq_factor", high, low, 1e6)?;
                 length(original_max_position_embeddings)
             }
@@ -220,7 +220,7 @@ pub struct DecoderConfig {
     pub mlp_bias: bool,
     /// RMS norms on the heads of q and k (Qwen3).
     pub qk_norm: bool,
-    /// Sliding window of each layer in tokens; `None` sees everything.
+    /// Sliding window of each layer in tokens; `None`: the whole text.
     pub windows: Vec<Option<usize>>,
     /// Whether a language-model head would share the embedding table.
     pub tie_word_embeddings: bool,
@@ -240,7 +240,7 @@ pub enum Architecture {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttentionMode {
-    /// Only itself and what stands before it.
+    /// Only itself and earlier tokens.
     Causal,
     /// Everything.
     Bidirectional,
@@ -320,8 +320,8 @@ impl ModelConfig {
         }
     }
 
-    /// Checks that the sizes fit one another, so that no later code divides by zero or
-    /// allocates what no real model has.
+    /// Checks that the sizes fit one another, so that no later code divides by zero or allocates
+    /// without bound.
     pub(crate) fn check(&self) -> Result<()> {
         const LARGEST: usize = 1 << 24;
         let sizes = [
@@ -329,7 +329,7 @@ impl ModelConfig {
             ("hidden_size", self.hidden_size, LARGEST),
             ("intermediate_size", self.intermediate_size, LARGEST),
             ("num_hidden_layers", self.num_layers, 1024),
-            // Of both the product is the width of the queries.
+            // The width of the queries is the product of both.
             ("num_attention_heads", self.num_heads, 1 << 12),
             ("num_key_value_heads", self.num_kv_heads, 1 << 12),
             ("head_dim", self.head_dim, 1 << 14),
@@ -346,7 +346,7 @@ impl ModelConfig {
                 self.num_heads, self.num_kv_heads
             )));
         }
-        // It keeps a norm from dividing by zero, so it must not be zero in single precision either.
+        // It keeps a norm from dividing by zero, so it must not round to zero in f32 either.
         if !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&self.norm_eps) {
             return Err(bad_config(format!(
                 "the norm epsilon is {:e}, and has to be between {:e} and 1",
@@ -403,7 +403,7 @@ impl ModelConfig {
         self.check_addressable()
     }
 
-    /// Whether each matrix could be addressed, which matters where addresses have 32 bits.
+    /// Refuses matrices that are too large to address, which matters on 32-bit targets.
     fn check_addressable(&self) -> Result<()> {
         let qkv = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim;
         let (positions, types) = match &self.architecture {
@@ -479,7 +479,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Whether some of a model's blocks can be kept.
+/// Checks that `keep` names blocks of the model.
 pub(crate) fn check_kept(keep: &[usize], layers: usize) -> Result<()> {
     if keep.is_empty() {
         return Err(Error::invalid("a model needs at least one block"));

@@ -1,8 +1,7 @@
 //! `kiln.json`: what an exported model is, the sums of its files, and a test that it carries.
 //!
-//! A model that is exported says which vectors it gave before its weights were rounded. Whoever
-//! loads it compares them with what it computes, so that a device that computes wrongly, or a file
-//! that was damaged, is an error and never a wrong vector. FORMAT.md describes the file.
+//! The sums make a damaged file an error and the test makes a wrong device one, so that neither
+//! ever becomes a wrong vector. FORMAT.md describes the file.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -19,9 +18,9 @@ pub const MANIFEST: &str = "kiln.json";
 /// The version of the format that is written; readers refuse later ones.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Largest file that is read; its sums take some kilobytes, its vectors some hundred.
+/// Largest file that is read; sums take a few kilobytes, vectors a few hundred.
 const LARGEST: usize = 1 << 24;
-/// Most texts of a test and most bytes of each: whoever loads the model computes their vectors.
+/// Most texts of a test and most bytes of each, because every load computes their vectors.
 const MOST_TEXTS: usize = 64;
 const LONGEST_TEXT: usize = 1 << 14;
 
@@ -32,7 +31,7 @@ pub struct Manifest {
     pub format: u32,
     /// Which program wrote it.
     pub written_by: String,
-    /// How most of its numbers are kept (`int4:32`, `f16`), for people and lists.
+    /// Format of most of its numbers (`int4:32`, `f16`), for display.
     pub weights: String,
     /// Every other file of the model.
     pub files: BTreeMap<String, FileSum>,
@@ -50,12 +49,13 @@ pub struct FileSum {
 }
 
 impl FileSum {
-    /// Of bytes.
+    /// Length and sum of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self { bytes: bytes.len() as u64, sha256: hexadecimal(&Sha256::digest(bytes)) }
     }
 
-    /// Compares a file of a folder; `list` is where this length and sum are from, `remedy` what to do.
+    /// Compares a file of a folder; `list` names where this length and sum come from, `remedy` what
+    /// to do.
     ///
     /// # Errors
     /// The file is missing, cut short or changed.
@@ -156,7 +156,7 @@ impl Manifest {
         self.files.iter().try_for_each(|(path, sum)| sum.check(folder, path, MANIFEST, again))
     }
 
-    /// Puts a manifest with the sums of all other files among them.
+    /// Adds a manifest with the sums of all files.
     ///
     /// # Errors
     /// Numbers that JSON cannot hold.

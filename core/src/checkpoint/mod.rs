@@ -1,4 +1,5 @@
-//! Checkpoints: safetensors, weight names, and the sentence-transformers folder layout.
+//! Checkpoints: safetensors, PEFT adapters, the sentence-transformers folder layout, and exported
+//! models (`kiln.json`, `.kiln`). The tensor names of each family are in `model::families`.
 
 mod kiln_file;
 mod manifest;

@@ -28,12 +28,13 @@ pub struct SelfTest {
     pub texts: Vec<String>,
     /// A vector each, without a prompt.
     pub vectors: Vec<Vec<f32>>,
-    /// The least cosine to them that is right for this model.
+    /// Lowest acceptable cosine to them.
     pub least_cosine: f32,
 }
 
 impl SelfTest {
-    /// The test that a model gives itself, on the present device and at its present precision.
+    /// The test of a model from its own vectors, on its present device and at its present
+    /// precision.
     ///
     /// # Errors
     /// As [`Embedder::embed`].
@@ -47,7 +48,7 @@ impl SelfTest {
         EmbedOptions { prompt: Some(String::new()), ..EmbedOptions::default() }
     }
 
-    /// The least cosine between the kept vectors and those that a model gives.
+    /// The lowest cosine between the stored vectors and those of a model.
     ///
     /// # Errors
     /// As [`Embedder::embed_async`].
@@ -66,10 +67,10 @@ impl SelfTest {
         cosines.fold(1.0, |least, cosine| if cosine >= least { least } else { cosine })
     }
 
-    /// Whether a cosine that [`SelfTest::run`] found is right.
+    /// Compares a cosine from [`SelfTest::run`] with the lowest acceptable one.
     ///
     /// # Errors
-    /// It is not; the error names the device.
+    /// It is lower; the error names the device.
     pub fn judge(&self, least: f32, device: &str) -> Result<()> {
         if least >= self.least_cosine {
             return Ok(());

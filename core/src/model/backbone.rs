@@ -1,12 +1,13 @@
 //! [`Backbone`], either architecture: token ids in, [`States`] out.
 
-use burn::module::{Module, ModuleMapper};
+use burn::module::Module;
 use burn::nn::Initializer;
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 
 use super::decoder::{Decoder, DecoderBlock};
 use super::embedding::Embedding;
 use super::encoder::{Encoder, EncoderBlock};
+use super::init::initialized;
 use super::input::{BlockInputs, ForwardOptions, ModelInput, States};
 use super::linear::Linear;
 use super::mask::attention_mask;
@@ -187,14 +188,4 @@ impl<B: Kernels> Backbone<B> {
                 .collect(),
         }
     }
-}
-
-/// The module with the value of every parameter drawn.
-///
-/// Burn initialises a parameter at its first use, and a clone made before that would draw other
-/// values; so a random module leaves here with all of its values drawn.
-pub(crate) fn initialized<B: Kernels, M: Module<B>>(module: M) -> M {
-    struct Draw;
-    impl<B: Kernels> ModuleMapper<B> for Draw {}
-    module.map(&mut Draw)
 }

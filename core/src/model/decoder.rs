@@ -99,7 +99,7 @@ impl<B: Kernels> Decoder<B> {
         self.windows = keep.iter().map(|&block| self.windows[block]).collect();
     }
 
-    /// Rotary angles, and one mask a distinct window, not one a layer.
+    /// Rotary tables, and one mask for each distinct window rather than for each layer.
     pub(super) fn prepare(
         &self,
         input: &ModelInput<B>,

@@ -39,7 +39,7 @@ pub struct EncoderBlock<B: Backend> {
     pub feed_forward: FeedForward<B>,
     /// Norm after the feed-forward's residual sum.
     pub feed_forward_norm: LayerNorm<B>,
-    /// Of both norms.
+    /// Epsilon of both norms.
     epsilon: f64,
 }
 

@@ -53,7 +53,7 @@ impl<B: Kernels> Pooling<B> {
         initialized(Self::unfilled(config, model, device))
     }
 
-    /// A head whose parameters are to come from a checkpoint: none is there yet, whatever its size.
+    /// A head to be filled from a checkpoint; no memory is allocated yet, whatever its size.
     pub(crate) fn unfilled(
         config: &PoolingConfig,
         model: &ModelConfig,

@@ -11,7 +11,7 @@ use super::quantized::Quantized;
 use super::scheme::{Number, Scheme};
 use crate::{Error, Result};
 
-/// Outputs that are computed together.
+/// Outputs of a group, which are computed together.
 pub(super) const LANES: usize = 16;
 /// Inputs of one output that lie side by side.
 pub(super) const STEP: usize = 4;
@@ -24,10 +24,10 @@ pub(super) type CacheAligned<T> = AVec<T, ConstAlign<64>>;
 pub struct PackedMatrix {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
-    /// Int8 or int4.
+    /// `Int8` or `Int4`.
     pub(super) number: Number,
     pub(super) block: usize,
-    /// `[outputs / 16][inputs / 4][16][4]`; two values a byte where they have four bits.
+    /// `[outputs / 16][inputs / 4][16][4]`; two values per byte in int4.
     pub(super) values: CacheAligned<u8>,
     /// `[outputs / 16][inputs / block][16]`.
     pub(super) scales: Vec<f32>,
@@ -37,23 +37,23 @@ impl PackedMatrix {
     /// Puts quantized projections `[outputs, inputs]` side by side, in their order.
     ///
     /// # Errors
-    /// No projection, projections of different widths or schemes, or numbers that are not whole
-    /// (FP8), with which the product does not compute.
+    /// No projection, projections of different widths or schemes, or FP8, which the integer product
+    /// cannot take.
     pub fn new(parts: &[Quantized]) -> Result<Self> {
         let (scheme, inputs, outputs) = side_by_side(parts)?;
         let block = scheme.block_in(inputs);
         let (groups, blocks) = (outputs.div_ceil(LANES), inputs / block);
-        let nought = offset(scheme.number) as u8;
+        let zero = offset(scheme.number) as u8;
         let bytes = groups * inputs * LANES;
         let mut packed = Self {
             inputs,
             outputs,
             number: scheme.number,
             block,
-            // Outputs that only fill up the last group are zeros.
+            // Padding outputs of the last group are zeros.
             values: match scheme.number {
-                Number::Int4 => avec!([64] | nought | nought << 4; bytes / 2),
-                _ => avec!([64] | nought; bytes),
+                Number::Int4 => avec!([64] | zero | zero << 4; bytes / 2),
+                _ => avec!([64] | zero; bytes),
             },
             scales: vec![0.0; groups * blocks * LANES],
         };
@@ -73,33 +73,33 @@ impl PackedMatrix {
         Ok(packed)
     }
 
-    /// Place of a value among all, in reading order.
-    fn place(&self, group: usize, input: usize, lane: usize) -> usize {
+    /// Index of a value in reading order.
+    fn index(&self, group: usize, input: usize, lane: usize) -> usize {
         ((group * (self.inputs / STEP) + input / STEP) * LANES + lane) * STEP + input % STEP
     }
 
-    /// Keeps a file's code.
+    /// Stores a file's code.
     fn set(&mut self, group: usize, input: usize, lane: usize, code: u8) {
-        let place = self.place(group, input, lane);
+        let index = self.index(group, input, lane);
         match self.number {
             Number::Int4 => {
-                let (byte, high) = nibble(place);
+                let (byte, high) = nibble(index);
                 let kept = self.values[byte];
                 self.values[byte] = if high { kept & 15 | code << 4 } else { kept & 240 | code };
             }
-            _ => self.values[place] = code ^ 128,
+            _ => self.values[index] = code ^ 128,
         }
     }
 
-    /// A value as it is kept, before its scale.
+    /// A stored value, before its scale.
     fn get(&self, group: usize, input: usize, lane: usize) -> i32 {
-        let place = self.place(group, input, lane);
+        let index = self.index(group, input, lane);
         let unsigned = match self.number {
             Number::Int4 => {
-                let (byte, high) = nibble(place);
+                let (byte, high) = nibble(index);
                 if high { self.values[byte] >> 4 } else { self.values[byte] & 15 }
             }
-            _ => self.values[place],
+            _ => self.values[index],
         };
         i32::from(unsigned) - offset(self.number)
     }
@@ -129,7 +129,7 @@ impl PackedMatrix {
     }
 }
 
-/// Scheme, inputs and outputs of projections `[outputs, inputs]` that are to lie side by side.
+/// Scheme, inputs and outputs of projections `[outputs, inputs]` to be packed side by side.
 ///
 /// # Errors
 /// As [`PackedMatrix::new`].
@@ -151,9 +151,9 @@ pub(super) fn offset(number: Number) -> i32 {
     if number == Number::Int4 { 8 } else { 128 }
 }
 
-/// Byte of a four-bit value, and whether it is the higher half: 64 values that are read together
-/// are 32 bytes, the first 32 of them in the lower halves.
-fn nibble(place: usize) -> (usize, bool) {
-    let (chunk, i) = (place / 64, place % 64);
+/// Byte of an int4 value, and whether it is the high nibble: the 64 values of a step take 32 bytes,
+/// the first 32 of them in the low nibbles.
+fn nibble(index: usize) -> (usize, bool) {
+    let (chunk, i) = (index / 64, index % 64);
     (chunk * 32 + i % 32, i >= 32)
 }

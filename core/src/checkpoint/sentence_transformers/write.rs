@@ -22,11 +22,12 @@ pub fn save<B: Kernels>(embedder: &Embedder<B>) -> Result<SavedModel> {
     save_as(embedder, |_, _, shape, values| Ok(StoredTensor::Full(shape, values)))
 }
 
-/// As [`save`], with each tensor as `store` gives it for its file, name, shape and values. One tensor's
-/// values are in memory at a time, beside the model and what was made of the others.
+/// As [`save`], with each tensor stored as `store` decides from its file, name, shape and values.
+/// Only one tensor's values are in memory at a time, beside the model and the tensors already
+/// stored.
 ///
 /// # Errors
-/// As [`save`], and `store`'s own.
+/// As [`save`], and the errors of `store`.
 pub fn save_as<B: Kernels, E: From<Error>>(
     embedder: &Embedder<B>,
     mut store: impl FnMut(&str, &str, Vec<usize>, Vec<f32>) -> Result<StoredTensor, E>,

@@ -1,12 +1,12 @@
-//! Hugging Face `config.json` to [`ModelConfig`], and back.
+//! [`ModelConfig`], everything that the shape of a model depends on, and typed access to the keys
+//! of `config.json`.
 //!
-//! [`ModelConfig`] says everything that the two architectures need to know; which key of
-//! `config.json` fills which field is the business of `model::families`.
+//! Which key fills which field differs from family to family: `model::families` holds
+//! [`ModelConfig::from_json`] and [`ModelConfig::to_value`].
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::model::families;
 use crate::{Error, Result};
 
 /// A model family: which `model_type` it is, hence its config keys and weight names.
@@ -82,7 +82,7 @@ impl Activation {
             "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
             "silu" | "swish" => Ok(Activation::Silu),
             "relu" => Ok(Activation::Relu),
-            other => Err(bad(format!(
+            other => Err(bad_config(format!(
                 "unknown hidden_act {other:?}; supported are gelu, gelu_new, gelu_pytorch_tanh, silu, relu"
             ))),
         }
@@ -148,17 +148,19 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Whether all angles that it gives are finite.
+    /// Refuses values that would give angles that are not finite.
     fn check(&self) -> Result<()> {
         let finite = |key: &str, value: f64, least: f64, most: f64| {
             if value > least && value <= most {
                 return Ok(());
             }
-            Err(bad(format!("{key} is {value}, and has to be above {least} and at most {most:e}")))
+            Err(bad_config(format!(
+                "{key} is {value}, and has to be above {least} and at most {most:e}"
+            )))
         };
         let length = |length: usize| match length {
             1..=0xffff_ffff => Ok(()),
-            _ => Err(bad(format!("original_max_position_embeddings is {length}"))),
+            _ => Err(bad_config(format!("original_max_position_embeddings is {length}"))),
         };
         finite("rope_theta", self.theta, 1.0, 1e18)?;
         match self.scaling {
@@ -172,7 +174,7 @@ impl Rope {
             } => {
                 finite("the rope factor", factor, 0.0, 1e6)?;
                 finite("low_freq_factor", low, 0.0, 1e6)?;
-                // The ramp between them is divided by their distance.
+                // The ramp divides by their distance.
                 finite("high_freq_factor", high, low, 1e6)?;
                 length(original_max_position_embeddings)
             }
@@ -218,7 +220,7 @@ pub struct DecoderConfig {
     pub mlp_bias: bool,
     /// RMS norms on the heads of q and k (Qwen3).
     pub qk_norm: bool,
-    /// Sliding window of each layer in tokens; `None` sees everything.
+    /// Sliding window of each layer in tokens; `None`: the whole text.
     pub windows: Vec<Option<usize>>,
     /// Whether a language-model head would share the embedding table.
     pub tie_word_embeddings: bool,
@@ -238,7 +240,7 @@ pub enum Architecture {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttentionMode {
-    /// Only itself and what stands before it.
+    /// Only itself and earlier tokens.
     Causal,
     /// Everything.
     Bidirectional,
@@ -277,28 +279,12 @@ pub struct ModelConfig {
     pub architecture: Architecture,
 }
 
-fn bad(cause: impl std::fmt::Display) -> Error {
+/// The error of a `config.json` that no model can be built from.
+pub(crate) fn bad_config(cause: impl std::fmt::Display) -> Error {
     Error::bad_file("config.json", cause, "use the config.json that was saved with the weights")
 }
 
 impl ModelConfig {
-    /// Reads the text of a `config.json`.
-    ///
-    /// # Errors
-    /// Not JSON, an unknown `model_type`, a missing key, or sizes that contradict one another.
-    pub fn from_json(text: &[u8]) -> Result<Self> {
-        let value: Value =
-            serde_json::from_slice(text).map_err(|e| bad(format!("not valid JSON: {e}")))?;
-        Self::from_value(&value)
-    }
-
-    /// Reads a parsed `config.json`.
-    pub fn from_value(value: &Value) -> Result<Self> {
-        let config = families::read_config(&Keys::new(value)?)?;
-        config.check()?;
-        Ok(config)
-    }
-
     /// The configuration of a model with only some of its layers, in the order given.
     ///
     /// # Errors
@@ -312,11 +298,6 @@ impl ModelConfig {
             decoder.windows = kept.collect();
         }
         Ok(self)
-    }
-
-    /// The `config.json` that transformers reads for this model.
-    pub fn to_value(&self) -> Value {
-        families::write_config(self)
     }
 
     /// The encoder's part, or an error for a decoder.
@@ -339,16 +320,16 @@ impl ModelConfig {
         }
     }
 
-    /// Checks that the sizes fit one another, so that no later code divides by zero or
-    /// allocates what no real model has.
-    fn check(&self) -> Result<()> {
+    /// Checks that the sizes fit one another, so that no later code divides by zero or allocates
+    /// without bound.
+    pub(crate) fn check(&self) -> Result<()> {
         const LARGEST: usize = 1 << 24;
         let sizes = [
             ("vocab_size", self.vocab_size, LARGEST),
             ("hidden_size", self.hidden_size, LARGEST),
             ("intermediate_size", self.intermediate_size, LARGEST),
             ("num_hidden_layers", self.num_layers, 1024),
-            // Of both the product is the width of the queries.
+            // The width of the queries is the product of both.
             ("num_attention_heads", self.num_heads, 1 << 12),
             ("num_key_value_heads", self.num_kv_heads, 1 << 12),
             ("head_dim", self.head_dim, 1 << 14),
@@ -356,18 +337,18 @@ impl ModelConfig {
         ];
         for (key, size, largest) in sizes {
             if size == 0 || size > largest {
-                return Err(bad(format!("{key} is {size}, outside 1..={largest}")));
+                return Err(bad_config(format!("{key} is {size}, outside 1..={largest}")));
             }
         }
         if !self.num_heads.is_multiple_of(self.num_kv_heads) {
-            return Err(bad(format!(
+            return Err(bad_config(format!(
                 "num_attention_heads {} is no multiple of num_key_value_heads {}",
                 self.num_heads, self.num_kv_heads
             )));
         }
-        // It keeps a norm from dividing by zero, so it must not be zero in single precision either.
+        // It keeps a norm from dividing by zero, so it must not round to zero in f32 either.
         if !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&self.norm_eps) {
-            return Err(bad(format!(
+            return Err(bad_config(format!(
                 "the norm epsilon is {:e}, and has to be between {:e} and 1",
                 self.norm_eps,
                 f32::MIN_POSITIVE
@@ -376,7 +357,7 @@ impl ModelConfig {
         match &self.architecture {
             Architecture::Encoder(encoder) => {
                 if self.num_heads * self.head_dim != self.hidden_size {
-                    return Err(bad(format!(
+                    return Err(bad_config(format!(
                         "hidden_size {} is no multiple of num_attention_heads {}",
                         self.hidden_size, self.num_heads
                     )));
@@ -384,16 +365,20 @@ impl ModelConfig {
                 if encoder.position_rows <= encoder.position_offset
                     || encoder.position_rows > LARGEST
                 {
-                    return Err(bad("max_position_embeddings leaves no position for a token"));
+                    return Err(bad_config(
+                        "max_position_embeddings leaves no position for a token",
+                    ));
                 }
                 if encoder.type_vocab_size > LARGEST {
                     let types = encoder.type_vocab_size;
-                    return Err(bad(format!("type_vocab_size is {types}, more than {LARGEST}")));
+                    return Err(bad_config(format!(
+                        "type_vocab_size is {types}, more than {LARGEST}"
+                    )));
                 }
             }
             Architecture::Decoder(decoder) => {
                 if !self.head_dim.is_multiple_of(2) {
-                    return Err(bad(format!(
+                    return Err(bad_config(format!(
                         "head_dim {} is odd; rotary positions need pairs",
                         self.head_dim
                     )));
@@ -402,10 +387,12 @@ impl ModelConfig {
                 if let Some(window) =
                     decoder.windows.iter().flatten().find(|window| !(1..=LARGEST).contains(window))
                 {
-                    return Err(bad(format!("sliding_window is {window}, outside 1..={LARGEST}")));
+                    return Err(bad_config(format!(
+                        "sliding_window is {window}, outside 1..={LARGEST}"
+                    )));
                 }
                 if decoder.windows.len() != self.num_layers {
-                    return Err(bad(format!(
+                    return Err(bad_config(format!(
                         "layer_types has {} entries for {} layers",
                         decoder.windows.len(),
                         self.num_layers
@@ -416,7 +403,7 @@ impl ModelConfig {
         self.check_addressable()
     }
 
-    /// Whether each matrix could be addressed, which matters where addresses have 32 bits.
+    /// Refuses matrices that are too large to address, which matters on 32-bit targets.
     fn check_addressable(&self) -> Result<()> {
         let qkv = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim;
         let (positions, types) = match &self.architecture {
@@ -428,7 +415,7 @@ impl ModelConfig {
         let bytes = widest.checked_mul(self.hidden_size).and_then(|count| count.checked_mul(4));
         match bytes {
             Some(bytes) if isize::try_from(bytes).is_ok() => Ok(()),
-            _ => Err(bad(format!(
+            _ => Err(bad_config(format!(
                 "a matrix of {widest} by {} is larger than this machine can address",
                 self.hidden_size
             ))),
@@ -441,7 +428,7 @@ pub(crate) struct Keys<'a>(pub(crate) &'a serde_json::Map<String, Value>);
 
 impl<'a> Keys<'a> {
     pub(crate) fn new(value: &'a Value) -> Result<Self> {
-        value.as_object().map(Keys).ok_or_else(|| bad("not a JSON object"))
+        value.as_object().map(Keys).ok_or_else(|| bad_config("not a JSON object"))
     }
 
     /// The value of a key; JSON `null` counts as absent, as it does in transformers.
@@ -458,16 +445,16 @@ impl<'a> Keys<'a> {
             (Some(value), _) => value
                 .as_u64()
                 .and_then(|n| usize::try_from(n).ok())
-                .ok_or_else(|| bad(format!("{key} is {value}, not a whole number"))),
+                .ok_or_else(|| bad_config(format!("{key} is {value}, not a whole number"))),
             (None, Some(default)) => Ok(default),
-            (None, None) => Err(bad(format!("the key {key} is missing"))),
+            (None, None) => Err(bad_config(format!("the key {key} is missing"))),
         }
     }
 
     pub(crate) fn float_or(&self, key: &str, default: f64) -> Result<f64> {
         match self.get(key) {
             Some(value) => {
-                value.as_f64().ok_or_else(|| bad(format!("{key} is {value}, not a number")))
+                value.as_f64().ok_or_else(|| bad_config(format!("{key} is {value}, not a number")))
             }
             None => Ok(default),
         }
@@ -475,9 +462,9 @@ impl<'a> Keys<'a> {
 
     pub(crate) fn bool_or(&self, key: &str, default: bool) -> Result<bool> {
         match self.get(key) {
-            Some(value) => {
-                value.as_bool().ok_or_else(|| bad(format!("{key} is {value}, not true or false")))
-            }
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| bad_config(format!("{key} is {value}, not true or false"))),
             None => Ok(default),
         }
     }
@@ -485,18 +472,14 @@ impl<'a> Keys<'a> {
     pub(crate) fn text_or(&self, key: &str, default: &'a str) -> Result<&'a str> {
         match self.get(key) {
             Some(value) => {
-                value.as_str().ok_or_else(|| bad(format!("{key} is {value}, not a string")))
+                value.as_str().ok_or_else(|| bad_config(format!("{key} is {value}, not a string")))
             }
             None => Ok(default),
         }
     }
-
-    pub(crate) fn bad(&self, cause: impl std::fmt::Display) -> Error {
-        bad(cause)
-    }
 }
 
-/// Whether some of a model's blocks can be kept.
+/// Checks that `keep` names blocks of the model.
 pub(crate) fn check_kept(keep: &[usize], layers: usize) -> Result<()> {
     if keep.is_empty() {
         return Err(Error::invalid("a model needs at least one block"));
@@ -506,69 +489,5 @@ pub(crate) fn check_kept(keep: &[usize], layers: usize) -> Result<()> {
             "there is no block {block}: the model has {layers}, counted from 0"
         ))),
         None => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const BERT: &str = r#"{"model_type":"bert","vocab_size":100,"hidden_size":32,"num_hidden_layers":2,
-        "num_attention_heads":4,"intermediate_size":64,"max_position_embeddings":64,"type_vocab_size":2,
-        "layer_norm_eps":1e-12,"hidden_act":"gelu","pad_token_id":0}"#;
-
-    #[test]
-    fn round_trips_through_transformers_json() {
-        let config = ModelConfig::from_json(BERT.as_bytes()).unwrap();
-        assert_eq!(config.head_dim, 8);
-        assert_eq!(ModelConfig::from_value(&config.to_value()).unwrap(), config);
-    }
-
-    #[test]
-    fn unknown_family_lists_the_known_ones() {
-        let error = ModelConfig::from_json(br#"{"model_type":"mamba"}"#).unwrap_err().to_string();
-        for family in Family::ALL {
-            assert!(error.contains(family.model_type()), "{error}");
-        }
-    }
-
-    #[test]
-    fn contradictions_are_named() {
-        for (from, to, key) in [
-            ("\"num_attention_heads\":4", "\"num_attention_heads\":0", "num_attention_heads"),
-            ("\"num_attention_heads\":4", "\"num_attention_heads\":5", "hidden_size"),
-            ("\"vocab_size\":100", "\"vocab_size\":1e3", "vocab_size"),
-            ("\"vocab_size\":100", "\"vocab_size\":-1", "vocab_size"),
-            ("\"vocab_size\":100", "\"vocab_size\":1000000000000", "vocab_size"),
-            ("\"hidden_act\":\"gelu\"", "\"hidden_act\":\"mish\"", "hidden_act"),
-        ] {
-            let error =
-                ModelConfig::from_json(BERT.replace(from, to).as_bytes()).unwrap_err().to_string();
-            assert!(error.contains(key), "{error}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_an_error_or_a_config(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = ModelConfig::from_json(&bytes);
-        }
-
-        #[test]
-        fn any_sizes_are_an_error_or_a_checked_config(
-            family in 0usize..7, heads in 0u64..9, kv in 0u64..9, hidden in 0u64..70,
-            dim in proptest::option::of(0u64..20), layers in 0u64..5, theta in -2.0f64..1e6,
-        ) {
-            let value = serde_json::json!({
-                "model_type": Family::ALL[family].model_type(), "vocab_size": 10, "hidden_size": hidden,
-                "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv,
-                "head_dim": dim, "intermediate_size": 8, "max_position_embeddings": 16,
-                "rope_theta": theta, "pad_token_id": 1, "type_vocab_size": 1,
-            });
-            if let Ok(config) = ModelConfig::from_value(&value) {
-                prop_assert_eq!(ModelConfig::from_value(&config.to_value()).unwrap(), config);
-            }
-        }
     }
 }

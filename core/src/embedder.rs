@@ -1,14 +1,18 @@
 //! Texts in, vectors out: [`EmbeddingModel`] (backbone, pooling, projection) and [`Embedder`]
 //! (the model with its tokenizer and prompts).
 
+mod self_test;
+
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 
 use burn::module::Module;
 use burn::tensor::{Tensor, backend::Backend, read_sync};
 
-use crate::checkpoint::{Files, SelfTest};
+pub use self_test::SelfTest;
+
 use crate::config::{AttentionMode, ModelConfig};
+use crate::folder::Files;
 use crate::kernels::Kernels;
 use crate::model::{Backbone, ForwardOptions, ModelInput, States};
 use crate::parallel::cores;

@@ -12,9 +12,9 @@ pub enum Error {
     /// A file could not be read.
     #[error("{file}: {cause}")]
     Io {
-        /// File as the user would name it.
+        /// File, as the user would name it.
         file: String,
-        /// What the operating system said.
+        /// The operating system's error.
         cause: std::io::Error,
     },
     /// A folder lacks a file that the model needs.
@@ -30,7 +30,7 @@ pub enum Error {
     /// A file is there but does not hold what it should.
     #[error("{file}: {cause}; {remedy}")]
     BadFile {
-        /// File as the user would name it.
+        /// File, as the user would name it.
         file: String,
         /// What is wrong with it.
         cause: String,
@@ -95,7 +95,7 @@ impl TensorReport {
 
 impl std::fmt::Display for TensorReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        /// More names than this are counted, so that the line stays one that can be read.
+        /// Further names are only counted, so that the line stays readable.
         const NAMED: usize = 16;
         let mut line = String::new();
         let mut list = |title: &str, names: &[String]| {

@@ -1,4 +1,4 @@
-//! Kiln's core: text-embedding models, pooling heads and losses, generic over a Burn
+//! Text-embedding models, pooling heads and losses, generic over a Burn
 //! [`Backend`](burn::tensor::backend::Backend).
 //!
 //! Data flows one way, and each step is one module:
@@ -8,14 +8,16 @@
 //!                                                  \--Explanation--> pictures
 //! ```
 //!
-//! * [`config`] reads Hugging Face `config.json` into a [`config::ModelConfig`];
+//! * [`config`] holds [`config::ModelConfig`], the shape of a model;
 //! * [`tokenizer`] turns texts (with a prompt) into token batches;
-//! * [`kernels`] is what the models compute beyond Burn's own operations, for each kind of device;
-//! * [`model`] holds the post-norm encoder and the one configurable decoder;
+//! * [`kernels`] is what the models compute beyond Burn's own operations, for each kind of device,
+//!   and [`quant`] few-bit weights;
+//! * [`model`] holds the post-norm encoder, the one configurable decoder, and what each family
+//!   calls things;
 //! * [`pooling`] turns token states into one vector a text, and explains how;
 //! * [`loss`] holds the training losses;
 //! * [`checkpoint`] reads and writes safetensors and the sentence-transformers layout;
-//! * [`embedder`] is the whole line in one object: texts in, vectors out;
+//! * [`embedder`] joins all of it: texts in, vectors out;
 //! * [`explanation`] says why a text got its vector, and what other pooling heads look at;
 //! * [`index`] is exact top-k search over vectors.
 //!
@@ -27,6 +29,7 @@ pub mod config;
 pub mod embedder;
 mod error;
 pub mod explanation;
+mod folder;
 pub mod index;
 pub mod kernels;
 pub mod loss;

@@ -1,12 +1,12 @@
-//! Work on all cores, by a caller who is not one of many workers already: whoever runs batches side by
-//! side keeps one core for each.
+//! Work on all cores, unless the caller is one of many workers already: callers that run batches
+//! side by side give each batch one core.
 
 use rayon::prelude::*;
 
-/// Whether there can be threads: in WebAssembly only in the build whose memory they share.
+/// Whether there can be threads; in WebAssembly, only in the build with shared memory.
 const THREADS: bool = cfg!(any(not(target_arch = "wasm32"), target_feature = "atomics"));
 
-/// On how many cores [`each_part`] works here.
+/// Number of cores on which [`each_part`] works here.
 pub(crate) fn cores() -> usize {
     if !THREADS || rayon::current_thread_index().is_some() {
         return 1;
@@ -14,7 +14,8 @@ pub(crate) fn cores() -> usize {
     rayon::current_num_threads()
 }
 
-/// Works on the parts of a slice, all but the last of one size, and tells each its number.
+/// Calls `work` with each part of a slice and the part's number; all parts but the last have the
+/// same size.
 ///
 /// # Panics
 /// With parts of size 0.

@@ -3,7 +3,8 @@
 use burn::nn::{LayerNormConfig, RmsNormConfig};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use kiln_embed::kernels::{Heads, Kernels, Packing, Seen};
-use kiln_embed::quant::{Number, PackedTable, PackedWeight, Quantized, Scheme};
+use kiln_embed::model::{PackedTable, PackedWeight};
+use kiln_embed::quant::{Number, Quantized, Scheme};
 
 /// Numbers in -1..1 that look drawn, and are the same everywhere.
 fn drawn(count: usize, seed: u32) -> Vec<f32> {

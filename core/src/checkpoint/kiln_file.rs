@@ -19,8 +19,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
 use super::manifest::{MANIFEST, hexadecimal};
+use crate::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 4] = &KILN_MAGIC;
@@ -46,16 +46,16 @@ struct Header {
     files: Vec<Entry>,
 }
 
-/// Writes files as one; what is written is the same for the same files.
+/// Writes files as one; equal files give equal bytes.
 ///
 /// # Errors
-/// The writer's own.
+/// Errors of the writer.
 pub fn write_kiln_file(files: &Files, to: &mut dyn Write) -> std::io::Result<()> {
     let mut order: Vec<(&String, &Bytes)> = files.0.iter().collect();
     order.sort_by_key(|(path, bytes)| (bytes.len(), path.as_str()));
     let aligned = |i: u64| i.next_multiple_of(ALIGNMENT);
-    // The header's length depends on the offsets in it, and they on its length: room for the
-    // longest offsets, and spaces behind what is shorter.
+    // The header's length depends on the offsets in it, and they on its length: reserve room for
+    // the longest offsets and pad with spaces.
     let entry = |(path, bytes): &(&String, &Bytes), offset: u64| Entry {
         path: path.to_string(),
         offset,
@@ -86,8 +86,8 @@ pub fn write_kiln_file(files: &Files, to: &mut dyn Write) -> std::io::Result<()>
     Ok(())
 }
 
-/// A model file, opened: its header and its manifest are what was written. The other files are
-/// compared with the manifest when the model is loaded ([`super::Manifest::check_files`]).
+/// An open model file, whose header and manifest have been checked. The other files are compared
+/// with the manifest when the model is loaded ([`super::Manifest::check_files`]).
 pub struct KilnFile {
     label: String,
     reader: Arc<Mutex<Box<dyn ReadSeek>>>,
@@ -97,25 +97,25 @@ pub struct KilnFile {
 }
 
 impl KilnFile {
-    /// Opens a file on disk, and maps it.
+    /// Opens and maps a file on disk.
     ///
     /// # Errors
-    /// As [`KilnFile::open`], and the file system's.
+    /// As [`KilnFile::open`], and errors of the file system.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn on_disk(path: &std::path::Path) -> Result<Self> {
         let label = path.display().to_string();
         let io = |cause| Error::Io { file: label.clone(), cause };
         let file = std::fs::File::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
-        let mapped = super::folder::map_file(&file).ok();
+        let mapped = crate::folder::map_file(&file).ok();
         let opened = Self::open(&label, Box::new(std::io::BufReader::new(file)), length)?;
         Ok(Self { mapped, ..opened })
     }
 
-    /// Opens a file of a length; `label` is its name for messages.
+    /// Opens a file of the given length; `label` is its name in messages.
     ///
     /// # Errors
-    /// Not such a file, of a later version, cut short, or damaged.
+    /// Not a `.kiln` file, one of a later version, cut short, or damaged.
     pub fn open(label: &str, mut reader: Box<dyn ReadSeek>, length: u64) -> Result<Self> {
         let io = |cause| Error::Io { file: label.into(), cause };
         let bad = |cause: String| Error::bad_file(label, cause, REMEDY);

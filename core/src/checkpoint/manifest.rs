@@ -1,8 +1,7 @@
 //! `kiln.json`: what an exported model is, the sums of its files, and a test that it carries.
 //!
-//! A model that is exported says which vectors it gave before its weights were rounded. Whoever
-//! loads it compares them with what it computes, so that a device that computes wrongly, or a file
-//! that was damaged, is an error and never a wrong vector. FORMAT.md describes the file.
+//! The sums make a damaged file an error and the test makes a wrong device one, so that neither
+//! ever becomes a wrong vector. FORMAT.md describes the file.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -10,10 +9,8 @@ use std::io::Read as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::folder::{Files, Folder, read_text, stays_inside};
-use crate::embedder::{EmbedOptions, Embedder};
-use crate::index::cosine;
-use crate::kernels::Kernels;
+use crate::embedder::SelfTest;
+use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::{Error, Result};
 
 /// Name of the file.
@@ -21,20 +18,11 @@ pub const MANIFEST: &str = "kiln.json";
 /// The version of the format that is written; readers refuse later ones.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Largest file that is read; its sums take some kilobytes, its vectors some hundred.
+/// Largest file that is read; sums take a few kilobytes, vectors a few hundred.
 const LARGEST: usize = 1 << 24;
-/// Most texts of a test and most bytes of each: whoever loads the model computes their vectors.
+/// Most texts of a test and most bytes of each, because every load computes their vectors.
 const MOST_TEXTS: usize = 64;
 const LONGEST_TEXT: usize = 1 << 14;
-
-/// Texts that every exported model is tested with: short, long, other scripts, code.
-const SELF_TEST_TEXTS: [&str; 4] = [
-    "How do I open a bank account?",
-    "The lighthouse keeper counted the ships that passed before dawn, wrote their names into a book, \
-     and went to sleep when the fog had lifted.",
-    "fn main() { println!(\"{}\", 6 * 7); }",
-    "Ein Löffel Honig, 蜂蜜一匙, une cuillère de miel",
-];
 
 /// What an exported model says about itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,7 +31,7 @@ pub struct Manifest {
     pub format: u32,
     /// Which program wrote it.
     pub written_by: String,
-    /// How most of its numbers are kept (`int4:32`, `f16`), for people and lists.
+    /// Format of most of its numbers (`int4:32`, `f16`), for display.
     pub weights: String,
     /// Every other file of the model.
     pub files: BTreeMap<String, FileSum>,
@@ -60,24 +48,14 @@ pub struct FileSum {
     pub sha256: String,
 }
 
-/// Texts, and the vectors that the model gave before its weights were rounded.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SelfTest {
-    /// The texts.
-    pub texts: Vec<String>,
-    /// A vector each, without a prompt.
-    pub vectors: Vec<Vec<f32>>,
-    /// The least cosine to them that is right for this model.
-    pub least_cosine: f32,
-}
-
 impl FileSum {
-    /// Of bytes.
+    /// Length and sum of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self { bytes: bytes.len() as u64, sha256: hexadecimal(&Sha256::digest(bytes)) }
     }
 
-    /// Compares a file of a folder; `list` is where this length and sum are from, `remedy` what to do.
+    /// Compares a file of a folder; `list` names where this length and sum come from, `remedy` what
+    /// to do.
     ///
     /// # Errors
     /// The file is missing, cut short or changed.
@@ -178,7 +156,7 @@ impl Manifest {
         self.files.iter().try_for_each(|(path, sum)| sum.check(folder, path, MANIFEST, again))
     }
 
-    /// Puts a manifest with the sums of all other files among them.
+    /// Adds a manifest with the sums of all files.
     ///
     /// # Errors
     /// Numbers that JSON cannot hold.
@@ -194,57 +172,5 @@ impl Manifest {
         let text = serde_json::to_vec(&manifest).map_err(Error::invalid)?;
         files.0.insert(MANIFEST.into(), text.into());
         Ok(())
-    }
-}
-
-impl SelfTest {
-    /// The test that a model gives itself, on the present device and at its present precision.
-    ///
-    /// # Errors
-    /// As [`Embedder::embed`].
-    pub fn of<B: Kernels>(embedder: &Embedder<B>, least_cosine: f32) -> Result<Self> {
-        let texts: Vec<String> = SELF_TEST_TEXTS.iter().map(|text| text.to_string()).collect();
-        let vectors =
-            embedder.embed(&texts, &Self::options(), |_| std::ops::ControlFlow::Continue(()))?;
-        Ok(Self { texts, vectors, least_cosine })
-    }
-
-    fn options() -> EmbedOptions {
-        EmbedOptions { prompt: Some(String::new()), ..EmbedOptions::default() }
-    }
-
-    /// The least cosine between the kept vectors and those that a model gives.
-    ///
-    /// # Errors
-    /// As [`Embedder::embed_async`].
-    pub async fn run<B: Kernels>(&self, embedder: &Embedder<B>) -> Result<f32> {
-        let go_on = |_| std::ops::ControlFlow::Continue(());
-        let result = embedder.embed_async(&self.texts, &Self::options(), go_on).await?;
-        Ok(self.least(&result))
-    }
-
-    fn least(&self, result: &[Vec<f32>]) -> f32 {
-        let cosines = self.vectors.iter().zip(result).map(|(kept, result)| match kept.len() {
-            length if length == result.len() => cosine(kept, result),
-            _ => f32::NAN,
-        });
-        // NaN stays NaN, and is below every threshold.
-        cosines.fold(1.0, |least, cosine| if cosine >= least { least } else { cosine })
-    }
-
-    /// Whether a cosine that [`SelfTest::run`] found is right.
-    ///
-    /// # Errors
-    /// It is not; the error names the device.
-    pub fn judge(&self, least: f32, device: &str) -> Result<()> {
-        if least >= self.least_cosine {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "the model fails the test that it carries: on {device} its vectors have a cosine of {least:.4} \
-             to the right ones, where {:.4} is the least; use another device (--device cpu), or \
-             export the model again",
-            self.least_cosine
-        )))
     }
 }

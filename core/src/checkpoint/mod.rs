@@ -1,9 +1,8 @@
-//! Checkpoints: safetensors, weight names, and the sentence-transformers folder layout.
+//! Checkpoints: safetensors, PEFT adapters, the sentence-transformers folder layout, and exported
+//! models (`kiln.json`, `.kiln`). The tensor names of each family are in `model::families`.
 
-mod folder;
 mod kiln_file;
 mod manifest;
-pub(crate) mod names;
 mod parameters;
 mod peft;
 mod safetensors;
@@ -11,11 +10,12 @@ mod sentence_transformers;
 #[cfg(not(target_arch = "wasm32"))]
 mod write;
 
+pub use crate::embedder::SelfTest;
 #[cfg(not(target_arch = "wasm32"))]
-pub use folder::Directory;
-pub use folder::{Files, Folder, ReadSeek, read_text, stays_inside};
+pub use crate::folder::Directory;
+pub use crate::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
 pub use kiln_file::{KILN_MAGIC, KilnFile, write_kiln_file};
-pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest, SelfTest};
+pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest};
 pub use parameters::load_backbone;
 pub use peft::{load_adapters, save_adapters};
 pub use safetensors::{StoredTensor, TensorInfo, Weights, write_safetensors, write_tensors};

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
-use super::names::{Names, TensorSource};
 use super::safetensors::{TensorInfo, Weights};
 use crate::config::ModelConfig;
 use crate::kernels::{Kernels, Packing};
-use crate::model::{Backbone, families};
+use crate::model::Backbone;
+use crate::model::families::{self, Names, TensorSource};
 use crate::quant::{Number, Scheme};
 use crate::{Error, Result};
 
@@ -27,7 +27,7 @@ pub fn load_backbone<B: Kernels>(
 ) -> Result<Backbone<B>> {
     let names = families::names(config);
     let prefix = names.prefix(|name| weights.tensors().contains_key(name));
-    // Of zeros that are not there yet: a parameter is made at its first use.
+    // No zeros are allocated yet: Burn makes a parameter at its first use.
     let mut backbone = Backbone::zeros(config, device);
     compare(&backbone, weights, &names, prefix)?;
     if B::PACKING != Packing::Never {
@@ -36,8 +36,8 @@ pub fn load_backbone<B: Kernels>(
     fill(backbone, weights, &names, prefix, device)
 }
 
-/// Takes the weights that the device computes with as they are packed. What does not fit stays for
-/// [`fill`], which says what is wrong.
+/// Loads the weights with which the device computes in packed form. What does not fit is left to
+/// [`fill`], whose error says why.
 fn keep_packed<B: Kernels>(
     backbone: &mut Backbone<B>,
     weights: &mut Weights,
@@ -100,8 +100,7 @@ pub(crate) fn save_backbone<B: Kernels, E: From<Error>>(
 /// Fills all parameters of a module.
 ///
 /// # Errors
-/// Tensors that are not those of the module, found before memory is set aside for any of them, or that
-/// cannot be read.
+/// Tensors that do not fit the module, found before any is allocated, or that cannot be read.
 pub(crate) fn fill<B: Kernels, M: Module<B>>(
     module: M,
     weights: &mut Weights,
@@ -127,8 +126,9 @@ pub(crate) fn fill<B: Kernels, M: Module<B>>(
     }
 }
 
-/// Compares the names and shapes of all that a module needs with what a checkpoint has. Nothing is read or
-/// allocated: a config of another model would ask for tables that its weights do not have.
+/// Compares the names and shapes that a module needs with those of a checkpoint. Nothing is read or
+/// allocated, because the config of another model would ask for tables that the weights do not
+/// have.
 fn compare<B: Kernels, M: Module<B>>(
     module: &M,
     weights: &Weights,
@@ -182,8 +182,8 @@ impl Path {
         }
     }
 
-    /// LoRA adapters are saved on their own, not with the weights that they adapt; packed weights
-    /// are not written here, and read before.
+    /// LoRA adapters are saved separately, not with the weights that they adapt; packed weights are
+    /// unpacked before saving and loaded by `keep_packed`.
     fn is_apart(&self) -> bool {
         self.0.iter().any(|segment| segment == "adapters" || segment == "packed")
     }
@@ -193,11 +193,11 @@ impl Path {
     }
 }
 
-/// A tensor of a checkpoint that fills some columns of a parameter.
+/// A checkpoint's tensor that fills some columns of a parameter.
 struct Piece {
     name: String,
     columns: usize,
-    /// As the checkpoint has it.
+    /// As in the checkpoint.
     shape: Vec<usize>,
 }
 
@@ -219,7 +219,7 @@ fn pieces(names: &Names, prefix: &str, path: &Path, shape: &[usize]) -> Result<(
     Ok((parts.into_iter().map(piece).collect(), transposed))
 }
 
-/// Whether a parameter is packed, and has left an empty tensor behind.
+/// Whether a parameter has been replaced by a packed one, which leaves an empty tensor.
 fn is_packed<const D: usize>(shape: [usize; D]) -> bool {
     shape.contains(&0)
 }
@@ -277,7 +277,7 @@ struct Loader<'a, B: Backend> {
 }
 
 impl<B: Kernels> Loader<'_, B> {
-    /// Whether the device has room for a parameter of so many bytes in one tensor.
+    /// Whether a parameter of `bytes` bytes fits the device's largest tensor.
     fn check_size(&self, bytes: u64) -> Result<()> {
         let largest = B::largest_tensor(self.device);
         if bytes <= largest {
@@ -292,14 +292,14 @@ impl<B: Kernels> Loader<'_, B> {
         )))
     }
 
-    /// The parameter's values, whose shape [`compare`] has found right, or `None` after noting what is wrong
-    /// with them.
+    /// The parameter's values, whose shape [`compare`] has checked, or `None` after a note in the
+    /// report.
     fn read<const D: usize>(&mut self, shape: [usize; D]) -> Result<Option<Tensor<B, D>>> {
         let (pieces, transposed) = pieces(self.names, self.prefix, &self.path, &shape)?;
         let total = shape[D - 1];
         let rows = shape[..D - 1].iter().product::<usize>();
         self.check_size(4 * (rows * total) as u64)?;
-        // Assembled on the host in our orientation, so that nothing is read back from a device.
+        // Assembled on the host in our orientation, so nothing is read back from the device.
         let mut joined = vec![0.0; rows * total];
         let mut column = 0;
         for Piece { name, columns, .. } in pieces {
@@ -345,7 +345,7 @@ impl<B: Kernels> ModuleMapper<B> for Loader<'_, B> {
             return param;
         }
         match self.read(shape) {
-            // Without drawing the parameter first, which would take its memory twice.
+            // Without initialising the parameter first, which would double its memory.
             Ok(Some(tensor)) => {
                 let id = param.id;
                 param.transform_for_load(tensor, id)

@@ -1,4 +1,4 @@
-//! LoRA adapters as PEFT (github.com/huggingface/peft) keeps them: `adapter_config.json` and
+//! LoRA adapters in the format of PEFT (github.com/huggingface/peft): `adapter_config.json` and
 //! `adapter_model.safetensors`.
 
 use std::collections::BTreeMap;
@@ -7,9 +7,9 @@ use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 use serde_json::{Value, json};
 
-use super::folder::{Files, Folder, read_text};
 use super::safetensors::{Weights, write_safetensors};
 use crate::config::ModelConfig;
+use crate::folder::{Files, Folder, read_text};
 use crate::kernels::Kernels;
 use crate::model::{Backbone, LoraConfig};
 use crate::{Error, Result};
@@ -36,7 +36,7 @@ pub fn save_adapters<B: Kernels>(
         for adapter in &linear.adapters {
             let matrices = [("lora_A", adapter.a.val()), ("lora_B", adapter.b.val())];
             for (name, matrix) in matrices {
-                // PEFT keeps [rank, in] and [out, rank], we [in, rank] and [rank, out].
+                // PEFT stores [rank, in] and [out, rank]; we hold [in, rank] and [rank, out].
                 let matrix = matrix.transpose();
                 let shape = matrix.dims().to_vec();
                 let name = format!("{PREFIX}{}.{name}.weight", adapter.module());
@@ -76,10 +76,11 @@ pub fn save_adapters<B: Kernels>(
     Ok(files)
 }
 
-/// Adds the adapters of a PEFT folder to a backbone, and says with which settings.
+/// Adds the adapters of a PEFT folder to a backbone, and returns their settings.
 ///
 /// # Errors
-/// Another kind of adapter than plain LoRA, or tensors that do not fit the backbone; each is named.
+/// An adapter that is not plain LoRA, or tensors that do not fit the backbone; the error names
+/// each.
 pub fn load_adapters<B: Kernels>(
     backbone: Backbone<B>,
     config: &ModelConfig,
@@ -96,7 +97,7 @@ pub fn load_adapters<B: Kernels>(
     let value: Value = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
     let lora = read_config(&value).map_err(bad)?;
     let mut weights = Weights::open(folder, WEIGHTS)?;
-    // Targets are exactly the modules that have weights, whatever pattern chose them.
+    // The targets are the modules that have weights, whatever pattern chose them.
     let modules: Vec<String> = weights
         .tensors()
         .keys()
@@ -115,7 +116,7 @@ pub fn load_adapters<B: Kernels>(
             .collect::<Vec<_>>()
     };
     let mut backbone = backbone;
-    // Of each projection what comes in and what goes out, of all its parts together.
+    // Inputs and outputs of each projection, all of its parts together.
     let mut names: BTreeMap<String, [usize; 2]> = BTreeMap::new();
     for (parts, linear) in backbone.projections_mut(config)? {
         let shape: [usize; 2] = linear.weight.lazy_shape().dims();
@@ -132,7 +133,7 @@ pub fn load_adapters<B: Kernels>(
                 "use the base model that adapter_config.json names",
             )
         })?;
-        // Before memory is set aside for it: the file has to hold what r promises.
+        // Before allocating: the file must hold as much as r promises.
         let shape = |name: &str| {
             let info = weights.tensors().get(&format!("{module}.{name}.weight"));
             info.map(|info| info.shape.clone()).unwrap_or_default()
@@ -192,7 +193,7 @@ pub fn load_adapters<B: Kernels>(
     Ok((backbone, lora))
 }
 
-/// The settings of `adapter_config.json`, or what of it is not supported.
+/// The settings of `adapter_config.json`, or an error that names what is not supported.
 fn read_config(value: &Value) -> std::result::Result<LoraConfig, String> {
     if value["peft_type"] != json!("LORA") {
         return Err(format!("peft_type is {}, only LORA is supported", value["peft_type"]));

@@ -1,5 +1,5 @@
-//! Writes folders. What stands where one is to be written may be a user's work: only what Kiln wrote is
-//! ever replaced, and a power cut or a kill leaves the old folder or the new one, never a mixture.
+//! Writes folders. What is already at the target may be a user's work, so only what Kiln wrote is
+//! ever replaced; and a power cut or a kill leaves the old folder or the new one, never a mixture.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::folder::{Directory, Files, read_text};
 use super::manifest::{FileSum, MANIFEST, Manifest};
+use crate::folder::{Directory, Files, read_text};
 use crate::{Error, Result};
 
-/// The file of a folder that Kiln wrote which says what it wrote there. An exported model has
-/// [`MANIFEST`] in its place.
+/// The file in which Kiln lists what it wrote to a folder. An exported model has [`MANIFEST`] in
+/// its place.
 pub const SUMS: &str = ".kiln-sums.json";
 
-/// What may stand where a folder is to be written.
+/// What may be at a target already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
     /// Nothing, or an empty folder.
     Refuse,
-    /// A folder of which Kiln wrote every file, and nobody has changed one; it is replaced.
+    /// A folder of which Kiln wrote every file and nobody changed any; it is replaced.
     ReplaceOurs,
 }
 
@@ -35,7 +35,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Those of files that are about to be written.
+    /// The sums of files about to be written.
     fn of(files: &Files) -> Self {
         Self {
             written_by: concat!("kiln ", env!("CARGO_PKG_VERSION")).into(),
@@ -43,7 +43,7 @@ impl Sums {
         }
     }
 
-    /// What a folder says that Kiln wrote there; `None` where it says nothing.
+    /// The list in a folder of what Kiln wrote there; `None` where there is none.
     ///
     /// # Errors
     /// A list that cannot be read.
@@ -68,23 +68,24 @@ impl Sums {
     }
 }
 
-/// Files beyond this length are taken for ours by their length alone when a folder is to be replaced.
+/// Before a folder is replaced, files longer than this are recognised as ours by their length
+/// alone.
 const SUMMED: u64 = 1 << 26;
 
-/// Whether a folder may be written at a place; to be asked before what takes long.
+/// Whether a folder may be written at `path`; call it before long work.
 ///
 /// # Errors
-/// Something stands there that may not be replaced; the error names it.
+/// Something there may not be replaced; the error names it.
 pub fn check_target(path: &Path, existing: Existing) -> Result<()> {
     target(path, existing).map(drop)
 }
 
-/// A place where a folder can be written, and whether it holds one now.
+/// Where the folder will be written, and whether one is there now.
 fn target(path: &Path, existing: Existing) -> Result<(PathBuf, bool)> {
     let label = path.display().to_string();
     let refuse = |cause: String, remedy: &str| Err(Error::bad_file(&label, cause, remedy));
     let io = |cause| Error::Io { file: label.clone(), cause };
-    // A link stays, and what it leads to is written.
+    // A link is kept, and its target written.
     let path = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return if path.file_name().is_some() {
@@ -100,7 +101,7 @@ fn target(path: &Path, existing: Existing) -> Result<(PathBuf, bool)> {
         return refuse("is a file".into(), "name a folder");
     }
     let mut names = names_below(&path).map_err(io)?;
-    // What is being written inside of a mounted folder, or was left there.
+    // Temporary folders inside a mounted folder, in use or left behind.
     let own = temporary(&path.file_name().unwrap_or_default().to_string_lossy());
     names.retain(|name| !name.starts_with(&own));
     let Some(first) = names.first() else { return Ok((path, true)) };
@@ -111,7 +112,7 @@ fn target(path: &Path, existing: Existing) -> Result<(PathBuf, bool)> {
         return refuse(format!("holds {first}, which Kiln did not write"), ELSEWHERE);
     };
     for name in &names {
-        // A kill right after a folder took its place leaves the lock.
+        // A kill right after the folder was put in place leaves the lock.
         if [SUMS, MANIFEST, LOCK].contains(&name.as_str()) {
             continue;
         }
@@ -161,7 +162,7 @@ fn names_below(root: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Beginning of the names of folders that are being written, or are about to go.
+/// Prefix of the names of temporary folders: being written, or about to be removed.
 fn temporary(name: &str) -> String {
     format!(".{name}.kiln-")
 }
@@ -169,19 +170,18 @@ fn temporary(name: &str) -> String {
 /// The file whose lock says that a temporary folder belongs to a living process.
 const LOCK: &str = ".kiln-lock";
 
-/// Writes all files to a new folder beside `path`, with a list of them ([`SUMS`]), and puts it in
-/// `path`'s place once the disk has them, so that a full disk, a killed process or a power cut never
-/// leaves a half-written folder behind. What killed processes have left beside it is removed.
+/// Writes all files to a new folder beside `path`, with a list of them ([`SUMS`]), and moves it to
+/// `path` once the disk has them, so that a full disk, a killed process or a power cut never leaves
+/// a half-written folder behind. What killed processes left beside it is removed.
 ///
 /// # Errors
-/// Something stands there that may not be replaced, or anything that the file system refuses; `path`
-/// is then as it was.
+/// Something there may not be replaced, or the file system fails; `path` is then unchanged.
 pub fn write_directory(path: &Path, files: &Files, existing: Existing) -> Result<()> {
     let parent_of = |path: &Path| match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
         _ => PathBuf::from("."),
     };
-    // What others have left is untidy only.
+    // Leftovers of others do no harm.
     let _ = sweep(&parent_of(path));
     let (path, exists) = target(path, existing)?;
     let io = |i: &Path| {
@@ -207,7 +207,7 @@ pub fn write_directory(path: &Path, files: &Files, existing: Existing) -> Result
     let write = || -> Result<()> {
         fs::create_dir(&partial).map_err(io(&partial))?;
         let lock = File::create(partial.join(LOCK)).map_err(io(&partial))?;
-        // Where a file system has no locks, nothing is swept either.
+        // On a file system without locks nothing is swept either.
         let _ = lock.try_lock();
         let mut written = Vec::new();
         for (name, bytes) in &listed.0 {
@@ -218,7 +218,7 @@ pub fn write_directory(path: &Path, files: &Files, existing: Existing) -> Result
             file.write_all(bytes).map_err(io(&target))?;
             written.push((file, target));
         }
-        // All at the end: what the first waits for the others need not wait for again.
+        // Synced together at the end: the first wait covers most of the others.
         for (file, target) in written {
             file.sync_all().map_err(io(&target))?;
         }
@@ -230,23 +230,23 @@ pub fn write_directory(path: &Path, files: &Files, existing: Existing) -> Result
         Ok(())
     };
     let result = write();
-    // What was replaced, or what could not be finished; the error to report is the one above.
+    // The replaced folder, or an unfinished one; the error to report is the one above.
     let _ = fs::remove_dir_all(&partial);
     result
 }
 
-/// Puts a folder in the place of another, which then stands in its place, or of nothing.
+/// Moves a folder to a path, exchanging it with the one that is there, if any.
 fn put(partial: &Path, path: &Path, exists: bool) -> std::io::Result<()> {
     if !exists {
         return fs::rename(partial, path);
     }
-    // At once, so that there is no moment without either.
+    // Exchanged in one step, so that one of them is there at every moment.
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
         match renameat_with(CWD, partial, CWD, path, RenameFlags::EXCHANGE) {
             Ok(()) => return Ok(()),
-            // Not on this file system.
+            // This file system cannot exchange.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {}
             Err(error) => return Err(error.into()),
         }
@@ -262,7 +262,7 @@ fn put(partial: &Path, path: &Path, exists: bool) -> std::io::Result<()> {
     fs::remove_dir_all(&old)
 }
 
-/// Whether another file system begins at a folder, as in containers: it cannot change its name.
+/// Whether a folder is a mount point, as in containers: it cannot be renamed.
 fn is_mounted(path: &Path, parent: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -277,8 +277,8 @@ fn is_mounted(path: &Path, parent: &Path) -> bool {
     }
 }
 
-/// Moves files up from a folder inside of another whose own they replace, the list of them last. A power
-/// cut in between leaves a folder without a list, which is refused and not overwritten.
+/// Moves files from a temporary folder into its parent, replacing what is there, the list last. A
+/// power cut in between leaves a folder without a list, which is refused and never overwritten.
 fn put_inside(partial: &Path, path: &Path, _: bool) -> std::io::Result<()> {
     let ours = Directory::new(path).ok().and_then(|folder| Sums::read(&folder).ok().flatten());
     for list in [SUMS, MANIFEST] {
@@ -290,7 +290,7 @@ fn put_inside(partial: &Path, path: &Path, _: bool) -> std::io::Result<()> {
     for name in ours.iter().flat_map(|ours| ours.files.keys()) {
         let file = path.join(name);
         let _ = fs::remove_file(&file);
-        // Folders that are empty now.
+        // Folders that have become empty.
         for folder in file.ancestors().skip(1).take_while(|folder| *folder != path) {
             let _ = fs::remove_dir(folder);
         }
@@ -300,9 +300,9 @@ fn put_inside(partial: &Path, path: &Path, _: bool) -> std::io::Result<()> {
     entries.iter().try_for_each(|entry| fs::rename(entry.path(), path.join(entry.file_name())))
 }
 
-/// Asks the disk to keep what was written to a folder's list of names.
+/// Syncs a folder's entries to disk.
 fn sync(folder: &Path) -> std::io::Result<()> {
-    // Other systems cannot open folders.
+    // Only Unix can open folders.
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
@@ -316,8 +316,8 @@ fn sync_folders(root: &Path) -> std::io::Result<()> {
     sync(root)
 }
 
-/// Removes what killed processes have left of writing folders at a place: temporary folders whose lock
-/// nobody holds. One that was moved away for another that never came is put back.
+/// Removes temporary folders that killed processes left beside a target: those whose lock nobody
+/// holds. A folder that was moved away for a replacement that never came is put back.
 fn sweep(place: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(place)? {
         let entry = entry?;
@@ -335,7 +335,7 @@ fn sweep(place: &Path) -> std::io::Result<()> {
             }
             continue;
         }
-        // One without a lock was exchanged, or is not begun yet.
+        // One without a lock was exchanged, or has just been created.
         let free = match File::open(stale.join(LOCK)) {
             Ok(lock) => lock.try_lock().is_ok(),
             Err(_) => stale.join(SUMS).exists() || stale.join(MANIFEST).exists(),

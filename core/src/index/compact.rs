@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::{Hit, check_length, dot, offer};
 use crate::{Error, Result};
 
-/// How a vector is kept.
+/// How a vector is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IndexPrecision {
     /// Four bytes a dimension.
@@ -52,7 +52,7 @@ impl IndexPrecision {
         })
     }
 
-    /// Bytes of a vector.
+    /// Bytes per vector.
     pub fn bytes(self, dim: usize) -> usize {
         let words = 8 * dim.div_ceil(64);
         match self {
@@ -66,11 +66,11 @@ impl IndexPrecision {
 
 const MAGIC: [u8; 4] = *b"KIDX";
 const INDEX_VERSION: u32 = 2;
-/// Bytes of what all versions begin with.
+/// Bytes of the header, the same in all versions.
 const HEADER: usize = 24;
-/// Bytes of the sum that stands behind it since version 2.
+/// Bytes of the sum that follows it since version 2.
 const SUM: usize = 32;
-/// Dimensions of a vector at most: the products of so many bytes have a sum that 32 bits hold.
+/// Most dimensions of a vector: the sum of so many products of bytes fits 32 bits.
 const LARGEST_WIDTH: usize = 1 << 16;
 
 /// Rows of one byte a dimension.
@@ -86,7 +86,7 @@ struct Bits {
     words: Vec<u64>,
 }
 
-/// Vectors of length 1 in memory, and exact search among what is kept of them.
+/// Unit vectors in memory, in a compact form, and exact search over that form.
 #[derive(Debug, Clone)]
 pub struct CompactIndex {
     dim: usize,
@@ -97,7 +97,7 @@ pub struct CompactIndex {
     bits: Bits,
 }
 
-/// The vector in int8, and what one step is worth.
+/// The vector in int8, and its scale.
 fn to_bytes(vector: &[f32]) -> (impl Iterator<Item = i8>, f32) {
     let largest = vector.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     let scale = if largest > 0.0 { largest / 127.0 } else { 1.0 };
@@ -134,7 +134,7 @@ fn sum(header: &[u8], rows: &[u8]) -> [u8; SUM] {
 
 /// The k best of some scored rows.
 fn best(k: usize, scored: impl Iterator<Item = Hit>) -> Vec<Hit> {
-    // No room for k: it may be any number.
+    // Nothing is reserved for k, which may be any number.
     let mut heap = BinaryHeap::new();
     scored.for_each(|hit| offer(&mut heap, k, hit));
     heap.into_sorted_vec()
@@ -160,7 +160,7 @@ impl CompactIndex {
         self.dim
     }
 
-    /// How vectors are kept.
+    /// How vectors are stored.
     pub fn precision(&self) -> IndexPrecision {
         self.precision
     }
@@ -180,7 +180,7 @@ impl CompactIndex {
         self.rows * self.precision.bytes(self.dim)
     }
 
-    /// Whether a vector can be a row, or a query; `what` it is called where it cannot.
+    /// Checks that a vector can be a row or a query; `what` names it in the error.
     ///
     /// # Errors
     /// Another width, numbers that are not finite, or a vector of length 0.
@@ -198,7 +198,7 @@ impl CompactIndex {
     /// Adds a row.
     ///
     /// # Errors
-    /// What [`CompactIndex::check`] says of it, by its number.
+    /// As [`CompactIndex::check`]; the error has the row's number.
     pub fn push(&mut self, vector: &[f32]) -> Result<()> {
         self.check(vector, format_args!("row {}", self.rows))?;
         if self.precision == IndexPrecision::F32 {
@@ -216,7 +216,7 @@ impl CompactIndex {
         Ok(())
     }
 
-    /// Takes a row out; the last row takes its place.
+    /// Removes a row; the last row takes its place.
     ///
     /// # Errors
     /// No such row.
@@ -238,8 +238,8 @@ impl CompactIndex {
         Ok(())
     }
 
-    /// The vector of a row, as exact as it is kept; of the binary form its signs, divided by the
-    /// root of the width so that its length is 1.
+    /// The vector of a row at its stored precision; in the binary form its signs divided by the
+    /// root of the width, so that its length is 1.
     ///
     /// # Errors
     /// No such row.
@@ -264,8 +264,8 @@ impl CompactIndex {
     }
 
     /// The index as bytes, for [`CompactIndex::from_bytes`]: a header of 24 bytes (`KIDX`, version,
-    /// precision, width as u32, rows as u64), the SHA-256 of the header and of what follows the sum,
-    /// then numbers, int8 values, their scales, and words of bits, as far as the precision has them;
+    /// precision, width as u32, rows as u64), the SHA-256 of the header and of what follows the
+    /// sum, then numbers, int8 values, their scales, and words of bits, as the precision requires;
     /// all little-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + SUM + self.bytes());
@@ -287,7 +287,7 @@ impl CompactIndex {
     /// Reads what [`CompactIndex::to_bytes`] wrote; version 1 had no sum.
     ///
     /// # Errors
-    /// Bytes that are no index, of a later version, cut short, damaged, or with rows that
+    /// Bytes that are not an index, of a later version, cut short, damaged, or with rows that
     /// [`CompactIndex::push`] refuses.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let wrong = |what: &str| Error::bad_file("the index", what, "build the index again");
@@ -356,10 +356,10 @@ impl CompactIndex {
         }
     }
 
-    /// The first row that [`CompactIndex::push`] makes of no vector: not finite, too large, all 0, or with
-    /// bits that stand for nothing.
+    /// The first row that no vector could have produced: not finite, too large, all 0, or with bits
+    /// beyond the width.
     fn first_wrong_row(&self) -> Option<usize> {
-        // Bits behind the last dimension would count in every distance.
+        // Bits beyond the last dimension would count in every distance.
         let has_more_bits = |row: &[u64]| match (self.dim % 64, row.last()) {
             (used @ 1.., Some(last)) => last >> used != 0,
             _ => false,
@@ -381,11 +381,11 @@ impl CompactIndex {
     }
 
     /// The k rows with the largest inner products, best first. `rescore` times k candidates of the
-    /// binary forms are scored again: by the query's numbers against the signs (divided by the
-    /// root of the width, so that it is near a cosine), or against the int8 rows.
+    /// binary forms are scored again: by the query's numbers against the signs (divided by the root
+    /// of the width, which approximates a cosine), or against the int8 rows.
     ///
     /// # Errors
-    /// What [`CompactIndex::check`] says of the query.
+    /// As [`CompactIndex::check`].
     pub fn search(&self, query: &[f32], k: usize, rescore: usize) -> Result<Vec<Hit>> {
         self.check(query, "the query")?;
         let candidates = k.saturating_mul(rescore.max(1));

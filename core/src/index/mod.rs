@@ -1,5 +1,5 @@
-//! Exact top-k search by inner product: [`TopK`] over rows that come in blocks, [`CompactIndex`] over
-//! rows that are kept in few bytes.
+//! Exact top-k search by inner product: [`TopK`] over rows that come in blocks, [`CompactIndex`]
+//! over rows stored in few bytes.
 
 mod compact;
 
@@ -23,8 +23,8 @@ pub struct Hit {
 impl Eq for Hit {}
 
 impl Ord for Hit {
-    /// The worst hit is the greatest, so that a heap gives it up first; of equal scores the
-    /// later row is the worse.
+    /// The worst hit is the greatest, so that a heap drops it first; of equal scores the later row
+    /// is worse.
     fn cmp(&self, other: &Self) -> Ordering {
         other.score.total_cmp(&self.score).then(self.row.cmp(&other.row))
     }
@@ -47,8 +47,9 @@ pub struct TopK {
     rows: usize,
 }
 
-/// Whether inner products with a vector say something: it has numbers that are finite, and a length above 0
-/// whose square is finite too, so that no product of two such vectors is NaN or infinite (Cauchy-Schwarz).
+/// Whether inner products with a vector are meaningful: its numbers are finite, and so is its
+/// squared length, which is above 0; then no product of two such vectors is NaN or infinite
+/// (Cauchy-Schwarz).
 fn check_length(vector: &[f32], what: impl Display) -> Result<()> {
     let square = dot(vector, vector);
     let problem = if !vector.iter().all(|x| x.is_finite()) {
@@ -63,7 +64,7 @@ fn check_length(vector: &[f32], what: impl Display) -> Result<()> {
     Err(Error::invalid(format!("{what} {problem}")))
 }
 
-/// Takes a hit among the k best of a heap, if it is one of them.
+/// Adds a hit to a heap of the k best, if it is one of them.
 fn offer(best: &mut BinaryHeap<Hit>, k: usize, hit: Hit) {
     if best.len() < k {
         best.push(hit);
@@ -91,7 +92,7 @@ impl TopK {
             k,
             dim,
             queries: queries.concat(),
-            // No room for k: it may be any number, and rows are those that come.
+            // Nothing is reserved for k, which may be any number.
             best: vec![BinaryHeap::new(); queries.len()],
             rows: 0,
         })
@@ -102,12 +103,12 @@ impl TopK {
         self.rows
     }
 
-    /// Rows that are among the best of some query so far, in no order and possibly repeated.
+    /// Rows among the best of any query so far, in no order and possibly repeated.
     pub fn best_rows(&self) -> impl Iterator<Item = usize> {
         self.best.iter().flatten().map(|hit| hit.row)
     }
 
-    /// Looks at the next rows of the corpus.
+    /// Offers the next rows of the corpus.
     ///
     /// # Errors
     /// A row of another width, or one that is zero, or not finite; the error says which.

@@ -1,4 +1,4 @@
-//! With gradients: the plain versions, which are made of operations that Burn can differentiate.
+//! Backends with gradients use the plain versions, which Burn can differentiate.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;

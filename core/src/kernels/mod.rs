@@ -1,8 +1,8 @@
-//! What the models compute beyond Burn's own operations, in a version for each kind of device.
+//! What the models compute beyond Burn's own operations, with a version for each kind of device.
 //!
-//! [`Kernels`] extends Burn's [`Backend`] (Burn's own pattern for operations of one's own): every
-//! operation has a plain version of Burn's tensor operations, through which gradients flow, and
-//! the backends put a fast one in its place:
+//! [`Kernels`] extends Burn's [`Backend`], which is Burn's own pattern for custom operations. Every
+//! operation has a plain version made of Burn's tensor operations, through which gradients flow;
+//! backends override it with a fast one:
 //!
 //! * `host`: Burn's CPU backend, on the tensors' own memory;
 //! * `gpu`: Burn's cubecl backends (Vulkan, CUDA, WebGPU), in shaders, with and without fusion.
@@ -26,7 +26,7 @@ use burn::tensor::{Bool, Int, Tensor, activation, module};
 
 use crate::quant::{PackedLayout, PackedMatrix, Quantized};
 
-/// cos and sin `[1, 1, seq, width]` of the angles by which positions rotate heads.
+/// cos and sin `[1, 1, seq, width]` of the rotary angles of each position.
 pub type RotaryTables<B> = (Tensor<B, 4>, Tensor<B, 4>);
 
 /// Widths of an attention block.
@@ -34,7 +34,7 @@ pub type RotaryTables<B> = (Tensor<B, 4>, Tensor<B, 4>);
 pub struct Heads {
     /// Heads of the queries.
     pub queries: usize,
-    /// Heads of keys and values; each is shared by as many heads of queries as there are more.
+    /// Heads of keys and values; each serves `queries / keys` heads of queries.
     pub keys: usize,
     /// Width of a head.
     pub width: usize,
@@ -47,14 +47,14 @@ impl Heads {
     }
 }
 
-/// What a pass's attention looks at, besides queries, keys and values.
+/// What attention needs besides queries, keys and values.
 #[derive(Debug)]
 pub struct Seen<'a, B: Backend> {
-    /// Where each row's tokens stand; what stands elsewhere is padding.
+    /// Extent of each row's tokens; the rest is padding.
     pub rows: &'a [Range<usize>],
-    /// By what queries and keys are rotated, if they are.
+    /// Rotary tables for queries and keys, if the model has them.
     pub angles: Option<&'a RotaryTables<B>>,
-    /// `[batch, 1, query, key]`, true where a query must not look; it hides padding from tokens.
+    /// `[batch, 1, query, key]`, true where attention is masked; it hides padding from tokens.
     pub mask: Option<&'a Tensor<B, 4, Bool>>,
 }
 
@@ -66,31 +66,31 @@ impl<B: Backend> Clone for Seen<'_, B> {
 
 impl<B: Backend> Copy for Seen<'_, B> {}
 
-/// What weights of few bits (int8, int4) become when a model is loaded.
+/// What int8 and int4 weights become when a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
     /// Floating-point numbers.
     Never,
     /// A [`PackedMatrix`] or [`Quantized`] table in the host's memory.
     Host,
-    /// A [`PackedWeight`](crate::quant::PackedWeight) or [`PackedTable`](crate::quant::PackedTable)
+    /// A [`PackedWeight`](crate::model::PackedWeight) or [`PackedTable`](crate::model::PackedTable)
     /// in the device's.
     Device,
 }
 
 /// A backend that Kiln's models run on.
 pub trait Kernels: Backend {
-    /// Whether tensors lie in the host's memory and are computed by its cores, in training too.
+    /// Whether tensors live in the host's memory and are computed on its cores, in training too.
     const HOST: bool = false;
 
-    /// What becomes of weights of few bits.
+    /// What int8 and int4 weights become.
     const PACKING: Packing = Packing::Never;
 
-    /// Whether attention computes each text as if it stood alone and unpadded, so that its numbers
-    /// are the same bits whatever stands beside it.
+    /// Whether attention computes each text as if it were alone and unpadded, so that its numbers
+    /// are the same bits whatever the batch.
     const TEXTS_APART: bool = false;
 
-    /// Most bytes that a tensor may have on a device.
+    /// Largest tensor of a device, in bytes.
     fn largest_tensor(_device: &Self::Device) -> u64 {
         u64::MAX
     }
@@ -100,8 +100,8 @@ pub trait Kernels: Backend {
         activation::gelu(x)
     }
 
-    /// Layer normalization of `x + residual`, over the last dimension of `[batch, seq, width]`, by a
-    /// norm whose epsilon is the one given.
+    /// Layer normalization of `x + residual`, over the last dimension of `[batch, seq, width]`,
+    /// with the given epsilon.
     fn add_and_norm(
         x: Tensor<Self, 3>,
         residual: Tensor<Self, 3>,
@@ -121,15 +121,15 @@ pub trait Kernels: Backend {
         activation::silu(gate) * up
     }
 
-    /// `softmax(q k^T / sqrt(width)) v` of `[batch, seq, (queries + 2 keys) width]`, queries, keys and
-    /// values side by side: `[batch, seq, queries width]`. Queries and keys are rotated first. What
-    /// comes of padding is finite and means nothing.
+    /// `softmax(q k^T / sqrt(width)) v` of `[batch, seq, (queries + 2 keys) width]`, queries, keys
+    /// and values side by side: `[batch, seq, queries width]`. Queries and keys are rotated first.
+    /// The output at padding is finite and meaningless.
     fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
         plain::attention(qkv, heads, seen)
     }
 
-    /// Rotates `[batch, seq, heads, width]` by tables `[1, seq, 1, width]` of cosines and sines: each
-    /// half of a head's dimensions with the other.
+    /// Rotates `[batch, seq, heads, width]` by tables `[1, seq, 1, width]` of cosines and sines:
+    /// the first half of a head's dimensions with the second.
     fn rotate(x: Tensor<Self, 4>, cos: Tensor<Self, 4>, sin: Tensor<Self, 4>) -> Tensor<Self, 4> {
         match Self::HOST {
             true => plain::rotate_rows(x, cos, sin),

@@ -1,4 +1,4 @@
-//! The versions that are made of Burn's tensor operations alone.
+//! The plain versions, made of Burn's tensor operations alone.
 
 use burn::tensor::activation::softmax;
 use burn::tensor::ops::AttentionModuleOptions;
@@ -28,15 +28,15 @@ pub(super) fn attention<B: Kernels>(
     B::merge_heads(scaled_dot_product(query, key, value, seen.mask))
 }
 
-/// `[batch, seq, heads, width]`, rotated by its positions' angles.
+/// Heads `[batch, seq, heads, width]` rotated by the angles of their positions.
 pub(crate) fn rotated<B: Kernels>(x: Tensor<B, 4>, (cos, sin): &RotaryTables<B>) -> Tensor<B, 4> {
     let [_, seq, _, width] = x.dims();
     let table = |angles: &Tensor<B, 4>| angles.clone().reshape([1, seq, 1, width]);
     B::rotate(x, table(cos), table(sin))
 }
 
-/// `[batch, seq, heads, width]` to `[batch, heads, seq, width]`, as many heads of keys and values as
-/// of queries.
+/// `[batch, seq, heads, width]` to `[batch, heads, seq, width]`; heads of keys and values are
+/// repeated to match those of queries.
 pub(crate) fn by_head<B: Kernels>(
     query: Tensor<B, 4>,
     key: Tensor<B, 4>,
@@ -61,13 +61,13 @@ fn repeat_heads<B: Kernels>(x: Tensor<B, 4>, times: usize) -> Tensor<B, 4> {
     ])
 }
 
-/// Longest text whose `[query, key]` scores are held at once; beyond it the backend's fused
-/// product is used, which needs less memory and more time.
+/// Longest text whose `[query, key]` scores are held at once; longer ones go through the backend's
+/// fused attention, which takes less memory and more time.
 const LONGEST_HELD: usize = 512;
 
 /// `softmax(q k^T / sqrt(width)) v` over `[batch, heads, seq, width]` tensors.
 ///
-/// `mask` is `[batch, 1, query, key]`, true where a query must not look.
+/// `mask` is `[batch, 1, query, key]`, true where attention is masked.
 pub fn scaled_dot_product<B: Kernels>(
     query: Tensor<B, 4>,
     key: Tensor<B, 4>,
@@ -92,9 +92,9 @@ pub fn weighted_scaled_dot_product<B: Kernels>(
     let [_, heads, _, width] = query.dims();
     let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((width as f64).powf(-0.5));
     if let Some(mask) = mask {
-        // Added, not filled in, so that there is no pass over it backwards; so large that every
-        // score is lost in it. Finite, because some shader compilers assume that infinities do not
-        // occur.
+        // Added rather than filled in, which saves a pass in the backward; large enough to swallow
+        // every score, and finite, because some shader compilers assume that there are no
+        // infinities.
         let dtype: FloatDType = scores.dtype().into();
         let hidden = if dtype == FloatDType::F16 { -3e4 } else { -1e30 };
         let mut mask = mask.clone().float().cast(dtype).mul_scalar(hidden);
@@ -119,8 +119,8 @@ pub(super) fn rotate<B: Kernels>(
     x * cos + Tensor::cat(vec![second.neg(), first], 3) * sin
 }
 
-/// As [`rotate`], in rows of a whole text: Burn's CPU backend goes through views and through sums
-/// that are broadcast over inner dimensions one value at a time.
+/// As [`rotate`], a whole text per row: Burn's CPU backend handles views and inner broadcasts one
+/// value at a time.
 pub(super) fn rotate_rows<B: Kernels>(
     x: Tensor<B, 4>,
     cos: Tensor<B, 4>,
@@ -128,7 +128,7 @@ pub(super) fn rotate_rows<B: Kernels>(
 ) -> Tensor<B, 4> {
     let shape @ [batch, seq, heads, width] = x.dims();
     let row = seq * heads * width;
-    // (a, b) to (-b, a) as a product, which is exact: one term of each sum is not zero.
+    // (a, b) to (-b, a) as a matrix product, which is exact: each sum has one nonzero term.
     let half = width / 2;
     let mut turn = vec![0.0f32; width * width];
     for i in 0..half {
@@ -181,7 +181,7 @@ pub(super) fn host_rows<B: Kernels>(
     let [rows, width] = table.shape();
     let mut values = vec![0.0; batch * seq * width];
     for (id, to) in ids.into_data().iter::<i64>().zip(values.chunks_exact_mut(width.max(1))) {
-        // As the plain lookup: ids are checked against the vocabulary before.
+        // As in the plain lookup, ids have been checked against the vocabulary.
         assert!((id as usize) < rows, "token id {id} of a table with {rows} rows");
         table.read_row(id as usize, to);
     }

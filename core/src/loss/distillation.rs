@@ -1,10 +1,10 @@
-//! What a student learns from a teacher.
+//! Losses by which a student learns from a teacher.
 
 use burn::tensor::activation::{log_softmax, softmax};
 use burn::tensor::{Tensor, backend::Backend};
 
-/// NV-Embed, appendix A (METHODS.md 1): the sum over paired states of their mean squared error.
-/// Each pair is the student's and the teacher's state of a layer, of one shape `[batch, ..]`.
+/// Sum over pairs of states of their mean squared error (NV-Embed, arXiv:2405.17428, appendix A.2).
+/// A pair is the student's and the teacher's state of a layer, of the same shape `[batch, ..]`.
 pub fn state_distillation<B: Backend, const D: usize>(
     pairs: impl IntoIterator<Item = (Tensor<B, D>, Tensor<B, D>)>,
 ) -> Option<Tensor<B, 1>> {

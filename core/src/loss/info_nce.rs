@@ -1,4 +1,5 @@
-//! InfoNCE with hard and in-batch negatives (METHODS.md, Shared).
+//! InfoNCE (arXiv:1807.03748, equation 4) with hard and in-batch negatives, over cosines as in
+//! E5-Mistral (arXiv:2401.00368, section 3.2).
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
@@ -8,20 +9,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InfoNce {
-    /// tau: 1 (MGH), 0.05 (Anchor), 0.02 (Linq, E5).
+    /// The temperature tau: 1 (arXiv:2509.00842), 0.05 (bidirectional reconstruction), 0.02
+    /// (Linq-Embed-Mistral, E5).
     #[serde(default = "default_temperature")]
     pub temperature: f64,
     /// Other queries' documents count as negatives too.
     #[serde(default = "yes")]
     pub in_batch: bool,
-    /// With in-batch negatives: other queries' hard negatives count, not their positives alone.
+    /// With in-batch negatives: other queries' hard negatives count too, not only their positives.
     #[serde(default = "yes")]
     pub cross_negatives: bool,
     /// Also the other direction: each positive must find its query among the batch's queries.
     #[serde(default)]
     pub both_directions: bool,
     /// In-batch documents that score above the positive by more than this are taken for false
-    /// negatives and left out; none are where absent.
+    /// negatives and left out; `None`: none are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub false_negative_margin: Option<f64>,
 }
@@ -52,9 +54,9 @@ pub struct Candidates {
     pub owner: Vec<usize>,
     /// The document that is each query's positive: `[queries]`.
     pub positive: Vec<usize>,
-    /// A number for each query's text: `[queries]`.
+    /// Number of each query's text, the same for equal texts: `[queries]`.
     pub query_text: Vec<usize>,
-    /// A number for each document's text, equal where texts are equal: `[documents]`.
+    /// Number of each document's text, the same for equal texts: `[documents]`.
     pub document_text: Vec<usize>,
     /// Whether each query takes in-batch negatives: `[queries]`.
     pub in_batch: Vec<bool>,
@@ -72,8 +74,8 @@ impl Candidates {
         }
     }
 
-    /// Whether a query must not see a document: a duplicate of its positive or of itself, or
-    /// another query's document that does not count.
+    /// Whether a document is masked for a query: a duplicate of its positive or of itself, or
+    /// another query's document where in-batch negatives are off.
     fn hidden(&self, query: usize, document: usize, settings: &InfoNce) -> bool {
         let positive = self.positive[query];
         if document == positive {
@@ -88,7 +90,7 @@ impl Candidates {
         owner != query && !(self.in_batch[query] && counts)
     }
 
-    /// Whether a query's positive must not see another query, in the other direction.
+    /// Whether a query is masked for another query's positive, in the other direction.
     fn hidden_query(&self, positive_of: usize, query: usize) -> bool {
         positive_of != query
             && (!self.in_batch[positive_of]
@@ -99,7 +101,7 @@ impl Candidates {
     }
 }
 
-/// Finite, because some shader compilers assume that infinities do not occur.
+/// Finite, because some shader compilers assume that there are no infinities.
 const HIDDEN: f64 = -1e4;
 
 /// Mean of `-log(exp(cos(q,p)/tau) / sum over candidates exp(cos(q,c)/tau))` over the queries.

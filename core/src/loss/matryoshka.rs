@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::pooling::{l2_normalize, truncate};
 
-/// Widths at which the vectors shall be good.
+/// Widths at which truncated vectors are trained.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matryoshka {
-    /// Widths; the full width is only trained where it is listed.
+    /// The widths; the full width is trained only if it is listed.
     pub dimensions: Vec<usize>,
     /// Weight of each width's loss; 1 each where absent, as in sentence-transformers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -20,7 +20,7 @@ pub struct Matryoshka {
 /// Weighted sum over the widths of `loss` on the truncated, normalised vectors `[rows, dim]`.
 ///
 /// # Errors
-/// A width beyond the vectors', or `loss`'s own.
+/// A width beyond the vectors', or an error of `loss`.
 pub fn matryoshka<B: Backend>(
     vectors: Tensor<B, 2>,
     settings: &Matryoshka,

@@ -1,17 +1,18 @@
-//! Cross-entropy of a text's tokens, for bidirectional reconstruction (METHODS.md 3).
+//! Cross-entropy of a text's tokens: "Training LLMs to be Better Text Embedders through
+//! Bidirectional Reconstruction" (Su et al. 2025), section 3.2, equations 3 and 4.
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Int, Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
 
-/// Over what a token loss is averaged.
+/// How token losses become one loss.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
-    /// Mean over all target tokens, as in the paper's code.
+    /// Mean over all target tokens, as `CE` in the paper's algorithm 1 and its public code.
     #[default]
     TokenMean,
-    /// Sum over a text's tokens, mean over the texts, as in the paper's formula.
+    /// Sum over a text's tokens, mean over the texts, as in the paper's equations 3 and 4.
     TokenSum,
 }
 

@@ -15,7 +15,7 @@ pub(super) struct AttentionOptions<'a> {
     pub head_dim: usize,
     pub qkv_bias: bool,
     pub output_bias: bool,
-    /// Epsilon of the RMS norms on q's and k's heads, where there are some.
+    /// Epsilon of the RMS norms on the heads of q and k, where the family has them.
     pub qk_norm: Option<f64>,
     /// What the family calls q, k, v and the output projection.
     pub names: [&'a str; 4],
@@ -65,7 +65,7 @@ impl<B: Kernels> Attention<B> {
         }
     }
 
-    /// `[batch, seq, hidden]` to the same; with the weights `[batch, heads, seq, seq]` on demand.
+    /// `[batch, seq, hidden]` to the same, and the weights `[batch, heads, seq, seq]` on demand.
     pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
@@ -94,8 +94,8 @@ impl<B: Kernels> Attention<B> {
         (self.output.forward(B::merge_heads(context)), Some(weights))
     }
 
-    /// Queries, keys and values side by side, with queries' and keys' heads normed where the
-    /// family does so (Qwen3).
+    /// Queries, keys and values side by side; the heads of queries and keys normed where the family
+    /// does so (Qwen3).
     fn normed(&self, qkv: Tensor<B, 3>) -> Tensor<B, 3> {
         let (Some(query_norm), Some(key_norm)) = (&self.query_norm, &self.key_norm) else {
             return qkv;

@@ -8,10 +8,10 @@ use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use super::attention::{Attention, AttentionOptions};
 use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
+use super::input::{BlockInputs, ModelInput};
 use super::linear::Linear;
 use super::mask::attention_mask;
 use super::rotary::Rotary;
-use super::{BlockInputs, ModelInput};
 use crate::config::{AttentionMode, DecoderConfig, ModelConfig};
 use crate::kernels::{Kernels, Seen};
 
@@ -99,7 +99,7 @@ impl<B: Kernels> Decoder<B> {
         self.windows = keep.iter().map(|&block| self.windows[block]).collect();
     }
 
-    /// Rotary angles, and one mask a distinct window, not one a layer.
+    /// Rotary tables, and one mask for each distinct window rather than for each layer.
     pub(super) fn prepare(
         &self,
         input: &ModelInput<B>,

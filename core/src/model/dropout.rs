@@ -1,8 +1,8 @@
-//! Dropout whose masks can be drawn again.
+//! Dropout with reproducible masks.
 //!
-//! GradCache and recomputed blocks run the same forward pass twice and must drop the same values;
-//! and training that goes on from a checkpoint must drop what the unbroken run would have dropped.
-//! So the random state is never saved: it is set from the step's number before each pass.
+//! GradCache and recomputed blocks run the same forward pass twice and must drop the same values,
+//! and training resumed from a checkpoint must drop what an uninterrupted run would have. So no
+//! random state is saved: it is set from the step's number before each pass.
 
 use std::cell::Cell;
 
@@ -14,10 +14,10 @@ thread_local! {
     static STATE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Sets the state from which the next passes on this thread draw their masks.
+/// Seeds the masks of the next passes on this thread.
 ///
-/// Burn's CPU backend has one generator for all threads, whose draws would depend on which thread
-/// comes first; there the masks come from a generator of this thread's own.
+/// Burn's CPU backend has one generator for all threads, so draws would depend on the order of
+/// threads; there the masks come from a generator of this thread.
 pub fn seed_dropout<B: Kernels>(device: &B::Device, seed: u64) {
     STATE.set(seed);
     if !B::HOST {

@@ -1,4 +1,4 @@
-//! A table of embeddings, which may be kept in few bits.
+//! Embedding tables, in floating point or packed in few bits.
 
 use std::sync::Arc;
 
@@ -6,19 +6,20 @@ use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend, module};
 
+use super::packed::PackedTable;
 use crate::Result;
 use crate::kernels::{Kernels, Packing};
-use crate::quant::{PackedTable, Quantized};
+use crate::quant::Quantized;
 
 /// One row a token, position or type.
 #[derive(Module, Debug)]
 pub struct Embedding<B: Backend> {
     /// `[rows, width]`.
     pub weight: Param<Tensor<B, 2>>,
-    /// The table in few bits in the host's memory, which then is used in its place.
+    /// The packed table in the host's memory, used instead of `weight` where it is set.
     #[module(skip)]
     packed_on_host: Option<Arc<Quantized>>,
-    /// The same in the device's memory.
+    /// The packed table in the device's memory, likewise.
     packed: Option<PackedTable<B>>,
 }
 
@@ -49,8 +50,8 @@ impl<B: Kernels> Embedding<B> {
         }
     }
 
-    /// Uses a quantized table from now on, as the backend keeps it, and lets the full one go; what
-    /// the backend does not keep so is left alone.
+    /// Replaces the table by a packed one where the backend computes with it packed; otherwise
+    /// nothing changes.
     ///
     /// # Errors
     /// A table that cannot be packed, which is a defect.
@@ -67,7 +68,7 @@ impl<B: Kernels> Embedding<B> {
         Ok(())
     }
 
-    /// Makes a packed table into a full one again.
+    /// Replaces a packed table by a floating-point one.
     pub(crate) fn unpack(&mut self) {
         if self.packed_on_host.is_some() || self.packed.is_some() {
             self.weight = Param::from_tensor(self.table());

@@ -4,10 +4,10 @@ use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
 use burn::tensor::{Tensor, backend::Backend};
 
-use super::ModelInput;
 use super::attention::{Attention, AttentionOptions};
 use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
+use super::input::ModelInput;
 use super::linear::Linear;
 use crate::config::{EncoderConfig, ModelConfig};
 use crate::kernels::{Kernels, Seen};
@@ -39,7 +39,7 @@ pub struct EncoderBlock<B: Backend> {
     pub feed_forward: FeedForward<B>,
     /// Norm after the feed-forward's residual sum.
     pub feed_forward_norm: LayerNorm<B>,
-    /// Of both norms.
+    /// Epsilon of both norms.
     epsilon: f64,
 }
 

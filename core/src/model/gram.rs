@@ -1,4 +1,5 @@
-//! What goes into a projection, summed up: all that calibrated pruning and quantization need.
+//! Gram matrices of a projection's inputs, all that calibrated pruning and quantization need to
+//! know of them.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,26 +7,26 @@ use burn::tensor::{Tensor, backend::Backend};
 
 use crate::{Error, Result};
 
-/// `sum of x^T x` over the rows `x` that went into a projection.
+/// Sum of `x^T x` over the input rows `x` of a projection.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gram {
     /// Width of the rows.
     pub inputs: usize,
     /// `[inputs, inputs]`, symmetric.
     pub sum: Vec<f64>,
-    /// How many rows there were.
+    /// Number of rows summed.
     pub rows: usize,
     failed: bool,
 }
 
-/// A [`Gram`] that a projection adds to whenever it is used.
+/// A [`Gram`] to which a projection adds its inputs at every use.
 pub type SharedGram = Arc<Mutex<Gram>>;
 
 impl Gram {
-    /// A matrix that was summed up elsewhere, of so many rows.
+    /// A matrix that was summed elsewhere over `rows` rows.
     ///
     /// # Errors
-    /// One that is not square.
+    /// A matrix that is not square.
     pub fn new(inputs: usize, sum: Vec<f64>, rows: usize) -> Result<Self> {
         if sum.len() != inputs * inputs {
             return Err(Error::invalid(format!(
@@ -50,10 +51,10 @@ impl Gram {
         self.sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(value));
     }
 
-    /// What was seen.
+    /// The sum so far.
     ///
     /// # Errors
-    /// Nothing was, or it could not be read, or it has NaN.
+    /// Nothing was added, the sum cannot be read back, or it has NaN.
     pub fn seen(&self) -> Result<&Self> {
         if self.rows == 0 || self.failed {
             return Err(Error::invalid("no activations reached a projection"));

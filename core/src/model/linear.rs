@@ -7,9 +7,11 @@ use burn::nn::Initializer;
 use burn::tensor::{Bool, Tensor, TensorData, backend::Backend, module};
 
 use super::gram::SharedGram;
+use super::init::initialized;
 use super::lora::{Adapter, LoraConfig, names_module};
+use super::packed::PackedWeight;
 use crate::kernels::{Kernels, Packing};
-use crate::quant::{PackedMatrix, PackedWeight, Quantized};
+use crate::quant::{PackedMatrix, Quantized};
 use crate::{Error, Result};
 
 /// `y = x W + b` with `W` `[in, out]`.
@@ -27,23 +29,23 @@ pub struct Linear<B: Backend> {
     /// `(name, width)` of the parts, in column order.
     #[module(skip)]
     parts: Vec<(String, usize)>,
-    /// Whether the weight holds the adapters' update already.
+    /// Whether the adapters' update has been added to the weight.
     merged: bool,
-    /// The weight in few bits in the host's memory, which then is used in its place.
+    /// The packed weight in the host's memory, used instead of `weight` where it is set.
     #[module(skip)]
     packed_on_host: Option<Arc<PackedMatrix>>,
-    /// The same in the device's memory.
+    /// The packed weight in the device's memory, likewise.
     packed: Option<PackedWeight<B>>,
-    /// True where a weight may be other than zero, in a pruned model that stays so; adapters
-    /// included.
+    /// True where a weight may differ from zero, in a pruned model that stays pruned; it masks the
+    /// adapters' update too.
     mask: Option<Param<Tensor<B, 2, Bool>>>,
-    /// Who is told what goes in.
+    /// Collects the layer's inputs.
     #[module(skip)]
     observer: Option<SharedGram>,
 }
 
 impl<B: Kernels> Linear<B> {
-    /// A layer of the given parts; `name` and width each.
+    /// A layer of the given parts, each with its name and width.
     pub fn new(
         input: usize,
         parts: &[(&str, usize)],
@@ -65,7 +67,7 @@ impl<B: Kernels> Linear<B> {
         }
     }
 
-    /// Tells an observer from now on what goes in; nobody where absent.
+    /// Sets or removes the collector of the layer's inputs.
     pub(crate) fn observe(&mut self, observer: Option<SharedGram>) {
         self.observer = observer;
     }
@@ -93,14 +95,14 @@ impl<B: Kernels> Linear<B> {
         Ok(())
     }
 
-    /// Keeps the weights that are zero now at zero, whatever training does.
+    /// Keeps the weights that are zero now at zero through training.
     pub(crate) fn keep_zeros(&mut self) {
         let mask = self.weight.val().not_equal_elem(0.0);
         self.mask = Some(Param::initialized(ParamId::new(), mask));
     }
 
-    /// Uses quantized projections side by side from now on, as the backend keeps them, and lets the
-    /// full weights go.
+    /// Replaces the weight by packed projections side by side, in the form with which the backend
+    /// computes.
     ///
     /// # Errors
     /// Projections that cannot be packed together.
@@ -115,7 +117,7 @@ impl<B: Kernels> Linear<B> {
         Ok(())
     }
 
-    /// Makes packed weights into full ones again.
+    /// Replaces a packed weight by a floating-point one.
     pub(crate) fn unpack(&mut self) {
         if let Some(packed) = self.packed_on_host.take() {
             let device = self.weight.device();
@@ -185,7 +187,7 @@ impl<B: Kernels> Linear<B> {
         self.parts.iter().map(|(name, _)| name)
     }
 
-    /// Values that the adapters of a configuration would have.
+    /// Number of parameters that the adapters of a configuration would have.
     pub(super) fn lora_size(&self, lora: &LoraConfig, modules: &[String]) -> usize {
         let [input, _] = self.weight.lazy_shape().dims();
         let named = |name: &str, module: &str| {
@@ -218,14 +220,14 @@ impl<B: Kernels> Linear<B> {
             }
             if hit {
                 let adapter = Adapter::new([name, module], [input, *width], lora, device);
-                adapters.push(super::initialized(adapter));
+                adapters.push(initialized(adapter));
             }
         }
         self.adapters = adapters;
         self.adapters.len()
     }
 
-    /// Adds the adapters' update to the weight, unless it is there already.
+    /// Adds the adapters' update to the weight, once.
     pub(super) fn merge(&mut self) {
         if !self.merged {
             self.add_delta(1.0);
@@ -233,7 +235,7 @@ impl<B: Kernels> Linear<B> {
         }
     }
 
-    /// Takes the adapters' update out of the weight, if it is there.
+    /// Subtracts the adapters' update from the weight, if it was added.
     pub(super) fn unmerge(&mut self) {
         if self.merged {
             self.add_delta(-1.0);
@@ -247,7 +249,7 @@ impl<B: Kernels> Linear<B> {
         }
         let delta = self.delta().mul_scalar(sign);
         self.weight = self.weight.clone().map(|weight| (weight + delta).detach());
-        // In a pruned model what the adapters would add to its zeros was never used.
+        // In a pruned model the forward pass never used what the adapters would add to zeros.
         if let Some(mask) = self.mask.as_ref().filter(|_| sign > 0.0) {
             let zero = mask.val().bool_not();
             self.weight = self.weight.clone().map(|weight| weight.mask_fill(zero, 0.0).detach());

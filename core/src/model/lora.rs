@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
 
-use super::Dropout;
+use super::dropout::Dropout;
 use crate::kernels::Kernels;
 
 /// Which projections get an adapter, and of what size.
@@ -27,7 +27,7 @@ pub struct LoraConfig {
     pub targets: Vec<String>,
 }
 
-// Rank 16, alpha 32, dropout 0.1: METHODS.md 1 (NV-Embed), also 2 and 5.
+// Rank 16, alpha 32, dropout 0.1: NV-Embed (arXiv:2405.17428, table 11).
 fn default_rank() -> usize {
     16
 }
@@ -55,9 +55,9 @@ impl Default for LoraConfig {
 /// `scale * dropout(x) A B` for one projection.
 #[derive(Module, Debug)]
 pub struct Adapter<B: Backend> {
-    /// `A` `[in, rank]`, random at the start.
+    /// `A` `[in, rank]`, initialised at random.
     pub a: Param<Tensor<B, 2>>,
-    /// `B` `[rank, out]`, zero at the start, so that an adapter changes nothing at first.
+    /// `B` `[rank, out]`, initialised to zero, so that a fresh adapter changes nothing.
     pub b: Param<Tensor<B, 2>>,
     dropout: Dropout,
     scale: f64,
@@ -74,7 +74,7 @@ impl<B: Kernels> Adapter<B> {
         lora: &LoraConfig,
         device: &B::Device,
     ) -> Self {
-        // PEFT's start: Kaiming-uniform A with gain 1/sqrt(3), zero B.
+        // As PEFT initialises: Kaiming-uniform A with gain 1/sqrt(3), zero B.
         let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
         Self {
             a: init.init_with([input, lora.rank], Some(input), Some(lora.rank), device),
@@ -91,7 +91,7 @@ impl<B: Kernels> Adapter<B> {
         &self.module
     }
 
-    /// `alpha / rank`, or what a read adapter says.
+    /// `alpha / rank`, or the scale of an adapter that was read from a file.
     pub fn scale(&self) -> f64 {
         self.scale
     }

@@ -2,17 +2,17 @@
 
 use burn::tensor::{Bool, Int, Tensor, backend::Backend};
 
-use super::ModelInput;
+use super::input::ModelInput;
 use crate::config::AttentionMode;
 
 /// `[batch, 1, query, key]`, true where a query must NOT look; `None` where it may look everywhere.
 ///
-/// * padding keys are hidden, on whichever side they stand;
+/// * padding keys are hidden, on either side;
 /// * causal: keys after the query are hidden; with a window, so are keys `window` or more before it;
 /// * bidirectional with a window: keys further than `window` away are hidden (as transformers
 ///   does for `is_causal: false`).
 ///
-/// Every position sees itself, so that the rows of padding stay finite.
+/// Every position sees itself, so that rows of padding stay finite.
 pub fn attention_mask<B: Backend>(
     input: &ModelInput<B>,
     mode: AttentionMode,

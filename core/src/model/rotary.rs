@@ -11,7 +11,7 @@ use crate::kernels::RotaryTables;
 /// Rotates the heads of queries and keys by angles that grow with the position.
 #[derive(Module, Clone, Debug, Default)]
 pub struct Rotary {
-    /// Radians a position, one a pair of dimensions: `[head_dim / 2]`.
+    /// Radians per position for each pair of dimensions: `[head_dim / 2]`.
     #[module(skip)]
     inverse_frequencies: Vec<f32>,
     /// Factor on cos and sin (YaRN's attention temperature).
@@ -50,7 +50,7 @@ impl Rotary {
     }
 }
 
-/// Radians a position for each pair of dimensions, `[head_dim / 2]`.
+/// Radians per position for each pair of dimensions, `[head_dim / 2]`.
 pub fn inverse_frequencies(rope: &Rope, head_dim: usize) -> Vec<f32> {
     let pairs = head_dim / 2;
     let plain = |pair: usize| rope.theta.powf(-2.0 * pair as f64 / head_dim as f64);

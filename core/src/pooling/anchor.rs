@@ -1,4 +1,13 @@
-//! Anchor-token-aware pooling (Negative Matters, section on ATA; METHODS.md 2).
+//! Anchor-token-aware pooling (Negative Matters, arXiv:2509.00842, section 2.2, equations 3 to 5):
+//! tokens are weighted by the attention that they draw in the last layer.
+//!
+//! ```text
+//! a_j = sum_h sum_i score(A^h_ij)      w_j = a_j / sum_k a_k      e = sum_j w_j x_j
+//! ```
+//!
+//! Attention `A` `[batch, heads, query, key]`, weights `[batch, seq]`, vector `[batch, hidden]`. The
+//! text of equation 3 that we could read has lost its formula; `log(1 + L A_ij)` with the length `L`
+//! is our reading of the words around it, which is why the score is a setting.
 
 use burn::tensor::{Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
@@ -10,7 +19,7 @@ use crate::model::ModelInput;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnchorScore {
-    /// `sum_h sum_i log(1 + L A_ij)`: our reading of eq. 3.
+    /// `sum_h sum_i log(1 + L A_ij)`: our reading of equation 3.
     #[default]
     Log1p,
     /// `sum_h sum_i A_ij`, the plain column sum.

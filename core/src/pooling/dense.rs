@@ -12,14 +12,14 @@ use crate::{Error, Result};
 /// Sizes of a [`Dense`] projection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DenseConfig {
-    /// Width that comes in.
+    /// Input width.
     pub in_features: usize,
-    /// Width that goes out.
+    /// Output width.
     pub out_features: usize,
     /// Whether there is a bias.
     #[serde(default = "yes")]
     pub bias: bool,
-    /// What follows the product.
+    /// Activation after the product.
     #[serde(default)]
     pub activation: DenseActivation,
 }
@@ -57,7 +57,7 @@ impl<B: Kernels> Dense<B> {
         initialized(Self::unfilled(config, device))
     }
 
-    /// A projection whose weights are to come from a checkpoint: none is there yet, whatever its size.
+    /// A projection to be filled from a checkpoint; no memory is allocated yet, whatever its size.
     pub(crate) fn unfilled(config: &DenseConfig, device: &B::Device) -> Self {
         let init = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
         let parts = [("dense", config.out_features)];

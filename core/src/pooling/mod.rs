@@ -1,161 +1,47 @@
 //! Pooling heads: token states in, one vector a text out, and an [`Explanation`] of how.
 //!
-//! One file a kind of head: `token` for the parameter-free ones, `anchor` for
-//! anchor-token-aware pooling, `latent` for every head that attends (self-attention, latent
-//! attention, last-layer and multi-layer trainable), `dense` for the projection after pooling.
+//! * `token`: heads without parameters; `anchor`: tokens weighted by the attention that they draw;
+//! * `block`: the cross-attention block of the heads with parameters, which `self_attention`,
+//!   `latent_attention` (NV-Embed) and `trainable` (Pooling and Attention) use:
+//!
+//! | head | queries | keys and values | pooled |
+//! |---|---|---|---|
+//! | self-attention | tokens | tokens | mean over tokens |
+//! | latent attention | tokens | latents | mean over tokens |
+//! | last-layer trainable | latents | tokens | mean over latents |
+//! | multi-layer trainable | latents | one state a layer | mean over latents |
+//!
+//! * `dense`: the projection after pooling.
 
 mod anchor;
+mod block;
+mod config;
 mod dense;
-mod latent;
+mod explanation;
+mod latent_attention;
+mod self_attention;
 mod token;
+mod trainable;
 
 use burn::module::Module;
 use burn::tensor::{Tensor, backend::Backend};
-use serde::{Deserialize, Serialize};
 
 pub use anchor::{AnchorScore, anchor_weights};
+pub use block::{BlockConfig, CrossAttention, FeedForwardKind, LatentFeedForward, PoolingBlock};
+pub use config::PoolingConfig;
 pub use dense::{Dense, DenseActivation, DenseConfig};
-pub use latent::{
-    BlockConfig, CrossAttention, FeedForwardKind, LatentFeedForward, LayerState, PoolingBlock,
-    layer_states,
-};
+pub use explanation::Explanation;
+pub use trainable::{LayerState, layer_states};
 
 use crate::config::{AttentionMode, ModelConfig};
 use crate::kernels::Kernels;
-use crate::model::{ForwardOptions, ModelInput, States, initialized};
+use crate::model::{ModelInput, States, initialized};
 use crate::{Error, Result};
-
-/// Which pooling head, with its settings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "mode", rename_all = "snake_case", deny_unknown_fields)]
-pub enum PoolingConfig {
-    /// State of the first token (BERT's `[CLS]`).
-    Cls,
-    /// State of the last token (EOS).
-    LastToken,
-    /// Mean of the states.
-    Mean,
-    /// Mean weighted by position 1, 2, ... (SGPT, arXiv:2202.08904).
-    WeightedMean,
-    /// Anchor-token-aware: states weighted by the attention that they draw (METHODS.md 2).
-    Anchor {
-        /// How attention becomes a token's score.
-        #[serde(default)]
-        score: AnchorScore,
-    },
-    /// A self-attention block over the states, then their mean (NV-Embed's ablation).
-    SelfAttention(BlockConfig),
-    /// Latent attention (NV-Embed, METHODS.md 1).
-    LatentAttention(BlockConfig),
-    /// Latents that attend over the last layer's tokens (METHODS.md 4).
-    LastLayerTrainable(BlockConfig),
-    /// Latents that attend over one state a layer (METHODS.md 4).
-    MultiLayerTrainable(BlockConfig),
-}
-
-impl PoolingConfig {
-    /// Reads the name of a head, with default sizes where it has some.
-    pub fn from_name(name: &str) -> Result<Self> {
-        serde_json::from_value(serde_json::json!({ "mode": name })).map_err(|_| {
-            Error::invalid(format!(
-                "unknown pooling {name:?}; known are cls, last_token, mean, weighted_mean, anchor, \
-                 self_attention, latent_attention, last_layer_trainable, multi_layer_trainable"
-            ))
-        })
-    }
-
-    /// The heads without parameters, which any model's states can be seen through.
-    pub fn parameter_free() -> [Self; 5] {
-        let anchor = Self::Anchor { score: AnchorScore::default() };
-        [Self::Mean, Self::Cls, Self::LastToken, Self::WeightedMean, anchor]
-    }
-
-    /// Name of the head.
-    pub fn name(&self) -> &'static str {
-        match self {
-            PoolingConfig::Cls => "cls",
-            PoolingConfig::LastToken => "last_token",
-            PoolingConfig::Mean => "mean",
-            PoolingConfig::WeightedMean => "weighted_mean",
-            PoolingConfig::Anchor { .. } => "anchor",
-            PoolingConfig::SelfAttention(_) => "self_attention",
-            PoolingConfig::LatentAttention(_) => "latent_attention",
-            PoolingConfig::LastLayerTrainable(_) => "last_layer_trainable",
-            PoolingConfig::MultiLayerTrainable(_) => "multi_layer_trainable",
-        }
-    }
-
-    /// Whether the sizes make sense, so that no later code divides by zero or allocates what no
-    /// real head has.
-    ///
-    /// # Errors
-    /// A size that is 0 or larger than any real one.
-    pub fn check(&self) -> Result<()> {
-        let (PoolingConfig::SelfAttention(block)
-        | PoolingConfig::LatentAttention(block)
-        | PoolingConfig::LastLayerTrainable(block)
-        | PoolingConfig::MultiLayerTrainable(block)) = self
-        else {
-            return Ok(());
-        };
-        let sizes = [
-            ("latents", Some(block.latents), 1 << 20),
-            ("latent_size", block.latent_size, 1 << 20),
-            // Of both the product is the width of the queries.
-            ("heads", Some(block.heads), 1 << 12),
-            ("head_dim", block.head_dim, 1 << 16),
-        ];
-        for (name, size, largest) in sizes {
-            if let Some(size) = size.filter(|size| !(1..=largest).contains(size)) {
-                return Err(Error::invalid(format!(
-                    "{} pooling: {name} is {size}, outside 1..={largest}",
-                    self.name()
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// What the head needs from the forward pass.
-    pub fn forward_options(&self) -> ForwardOptions {
-        ForwardOptions {
-            layers: matches!(self, PoolingConfig::MultiLayerTrainable(_)),
-            attention: matches!(self, PoolingConfig::Anchor { .. }),
-        }
-    }
-
-    /// Width of the pooled vector for a model of the given width.
-    pub fn output_size(&self, hidden: usize) -> usize {
-        match self {
-            PoolingConfig::LastLayerTrainable(block)
-            | PoolingConfig::MultiLayerTrainable(block) => block.latent_size.unwrap_or(hidden),
-            _ => hidden,
-        }
-    }
-}
-
-/// How a pooled vector came about, for pictures.
-#[derive(Debug, Clone)]
-pub struct Explanation<B: Backend> {
-    /// Weight of each token, summing to 1 a row: `[batch, seq]`; absent where tokens are not
-    /// what the head weighs.
-    pub tokens: Option<Tensor<B, 2>>,
-    /// Attention between each token and each latent: `[batch, heads, seq, latents]`.
-    pub latents: Option<Tensor<B, 4>>,
-    /// Weight of each layer, summing to 1 a row: `[batch, layers]`.
-    pub layers: Option<Tensor<B, 2>>,
-}
-
-impl<B: Backend> Explanation<B> {
-    fn tokens(weights: Tensor<B, 2>) -> Self {
-        Self { tokens: Some(weights), latents: None, layers: None }
-    }
-}
 
 /// A pooling head with its parameters, if it has any.
 #[derive(Module, Debug)]
 pub struct Pooling<B: Backend> {
-    /// The attending block of the trainable heads.
+    /// The cross-attention block of the heads with parameters.
     pub block: Option<PoolingBlock<B>>,
     #[module(skip)]
     config: PoolingConfig,
@@ -167,7 +53,7 @@ impl<B: Kernels> Pooling<B> {
         initialized(Self::unfilled(config, model, device))
     }
 
-    /// A head whose parameters are to come from a checkpoint: none is there yet, whatever its size.
+    /// A head to be filled from a checkpoint; no memory is allocated yet, whatever its size.
     pub(crate) fn unfilled(
         config: &PoolingConfig,
         model: &ModelConfig,
@@ -202,7 +88,7 @@ impl<B: Kernels> Pooling<B> {
     /// multi-layer pooling: the EOS state (causal) or the mean (bidirectional).
     ///
     /// # Errors
-    /// States without the layers or the attention that [`PoolingConfig::want`] asks for.
+    /// States without the layers or the attention that [`PoolingConfig::forward_options`] asks for.
     pub fn forward(
         &self,
         states: &States<B>,

@@ -1,12 +1,17 @@
 //! Heads without parameters: a weight for each token, then a weighted sum.
+//!
+//! `cls` (BERT, arXiv:1810.04805) and `last_token` (EOS of decoders) put all weight on one token,
+//! `mean` weighs all alike (Sentence-BERT, arXiv:1908.10084, section 3), and `weighted_mean` weighs
+//! by position (SGPT, arXiv:2202.08904). States `[batch, seq, hidden]`, weights `[batch, seq]` that
+//! sum to 1 a row, vector `[batch, hidden]`.
 
 use burn::tensor::{Tensor, backend::Backend};
 
-use super::Explanation;
+use super::explanation::Explanation;
 use crate::model::ModelInput;
 
-/// Weighted sum of the states `[batch, seq, hidden]` by weights `[batch, seq]`, in the weights'
-/// number format (states may come in half precision; long sums should not).
+/// Weighted sum of states `[batch, seq, hidden]` by weights `[batch, seq]`, computed in the weights'
+/// dtype: states may be in half precision, long sums should not.
 pub(super) fn pool<B: Backend>(
     states: &Tensor<B, 3>,
     weights: Tensor<B, 2>,

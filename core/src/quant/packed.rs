@@ -1,8 +1,9 @@
-//! A weight matrix in int8 or int4 in the order in which the CPU's product reads it.
+//! A weight matrix in int8 or int4, in the order in which the CPU's product reads it.
 //!
 //! For 16 outputs at a time, 4 inputs of each lie side by side, so that one instruction
-//! (`vpdpbusd`) multiplies 64 pairs. Weights are kept as unsigned numbers (plus 128 or 8), as that
-//! instruction wants one side; what the offset adds depends on the activations alone.
+//! (`vpdpbusd`) multiplies 64 pairs. That instruction takes one side unsigned, so weights are kept
+//! plus 128 (int8) or plus 8 (int4); what the offset adds depends on the activations alone
+//! ([`ActivationBlock::correction`](super::activations::ActivationBlock)).
 
 use aligned_vec::{AVec, ConstAlign, avec};
 
@@ -10,15 +11,12 @@ use super::quantized::Quantized;
 use super::scheme::{Number, Scheme};
 use crate::{Error, Result};
 
-/// Outputs that are computed together.
+/// Outputs of a group, which are computed together.
 pub(super) const LANES: usize = 16;
 /// Inputs of one output that lie side by side.
 pub(super) const STEP: usize = 4;
-/// Rows of activations that a processor may read at once (a tile).
-pub(super) const ROWS_TOGETHER: usize = if cfg!(target_arch = "x86_64") { 16 } else { 1 };
-
-/// Numbers that begin where a line of the cache does: loads of whole lines, which SIMD and tiles make, take
-/// twice as long where they touch two.
+/// Numbers that start on a cache line: SIMD and tile loads of a whole line take twice as long where
+/// they straddle two.
 pub(super) type CacheAligned<T> = AVec<T, ConstAlign<64>>;
 
 /// A matrix `[inputs, outputs]` of packed weights.
@@ -26,53 +24,36 @@ pub(super) type CacheAligned<T> = AVec<T, ConstAlign<64>>;
 pub struct PackedMatrix {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
-    /// Int8 or int4.
+    /// `Int8` or `Int4`.
     pub(super) number: Number,
     pub(super) block: usize,
-    /// `[outputs / 16][inputs / 4][16][4]`; two values a byte where they have four bits.
+    /// `[outputs / 16][inputs / 4][16][4]`; two values per byte in int4.
     pub(super) values: CacheAligned<u8>,
     /// `[outputs / 16][inputs / block][16]`.
     pub(super) scales: Vec<f32>,
-}
-
-/// Activations in int8, each block of a row with a scale of its own.
-pub(super) struct Activations {
-    pub(super) rows: usize,
-    /// `[rows][inputs]`, and rows of zeros up to a multiple of [`ROWS_TOGETHER`].
-    pub(super) values: CacheAligned<i8>,
-    /// `[rows][inputs / block]`.
-    pub(super) blocks: Vec<BlockOfActivations>,
-}
-
-/// What a block of a row is worth.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct BlockOfActivations {
-    pub(super) scale: f32,
-    /// Minus the weights' offset times the sum of the block's values.
-    pub(super) correction: i32,
 }
 
 impl PackedMatrix {
     /// Puts quantized projections `[outputs, inputs]` side by side, in their order.
     ///
     /// # Errors
-    /// No projection, projections of different widths or schemes, or numbers that are not whole
-    /// (FP8), with which the product does not compute.
+    /// No projection, projections of different widths or schemes, or FP8, which the integer product
+    /// cannot take.
     pub fn new(parts: &[Quantized]) -> Result<Self> {
         let (scheme, inputs, outputs) = side_by_side(parts)?;
         let block = scheme.block_in(inputs);
         let (groups, blocks) = (outputs.div_ceil(LANES), inputs / block);
-        let nought = offset(scheme.number) as u8;
+        let zero = offset(scheme.number) as u8;
         let bytes = groups * inputs * LANES;
         let mut packed = Self {
             inputs,
             outputs,
             number: scheme.number,
             block,
-            // Outputs that only fill up the last group are zeros.
+            // Padding outputs of the last group are zeros.
             values: match scheme.number {
-                Number::Int4 => avec!([64] | nought | nought << 4; bytes / 2),
-                _ => avec!([64] | nought; bytes),
+                Number::Int4 => avec!([64] | zero | zero << 4; bytes / 2),
+                _ => avec!([64] | zero; bytes),
             },
             scales: vec![0.0; groups * blocks * LANES],
         };
@@ -92,33 +73,33 @@ impl PackedMatrix {
         Ok(packed)
     }
 
-    /// Place of a value among all, in reading order.
-    fn place(&self, group: usize, input: usize, lane: usize) -> usize {
+    /// Index of a value in reading order.
+    fn index(&self, group: usize, input: usize, lane: usize) -> usize {
         ((group * (self.inputs / STEP) + input / STEP) * LANES + lane) * STEP + input % STEP
     }
 
-    /// Keeps a file's code.
+    /// Stores a file's code.
     fn set(&mut self, group: usize, input: usize, lane: usize, code: u8) {
-        let place = self.place(group, input, lane);
+        let index = self.index(group, input, lane);
         match self.number {
             Number::Int4 => {
-                let (byte, high) = nibble(place);
+                let (byte, high) = nibble(index);
                 let kept = self.values[byte];
                 self.values[byte] = if high { kept & 15 | code << 4 } else { kept & 240 | code };
             }
-            _ => self.values[place] = code ^ 128,
+            _ => self.values[index] = code ^ 128,
         }
     }
 
-    /// A value as it is kept, before its scale.
+    /// A stored value, before its scale.
     fn get(&self, group: usize, input: usize, lane: usize) -> i32 {
-        let place = self.place(group, input, lane);
+        let index = self.index(group, input, lane);
         let unsigned = match self.number {
             Number::Int4 => {
-                let (byte, high) = nibble(place);
+                let (byte, high) = nibble(index);
                 if high { self.values[byte] >> 4 } else { self.values[byte] & 15 }
             }
-            _ => self.values[place],
+            _ => self.values[index],
         };
         i32::from(unsigned) - offset(self.number)
     }
@@ -146,23 +127,9 @@ impl PackedMatrix {
     pub fn bytes(&self) -> usize {
         self.values.len() + 4 * self.scales.len()
     }
-
-    /// Activations `[rows, inputs]` in int8.
-    pub(super) fn activations(&self, x: &[f32]) -> Activations {
-        let rows = x.len() / self.inputs;
-        let mut values: CacheAligned<i8> =
-            avec!([64] | 0; rows.next_multiple_of(ROWS_TOGETHER) * self.inputs);
-        let mut blocks = Vec::with_capacity(x.len() / self.block);
-        let offset = offset(self.number);
-        for (from, to) in x.chunks_exact(self.block).zip(values.chunks_exact_mut(self.block)) {
-            let (scale, sum) = super::product::quantize(from, to);
-            blocks.push(BlockOfActivations { scale, correction: -offset * sum });
-        }
-        Activations { rows, values, blocks }
-    }
 }
 
-/// Scheme, inputs and outputs of projections `[outputs, inputs]` that are to lie side by side.
+/// Scheme, inputs and outputs of projections `[outputs, inputs]` to be packed side by side.
 ///
 /// # Errors
 /// As [`PackedMatrix::new`].
@@ -179,14 +146,14 @@ pub(super) fn side_by_side(parts: &[Quantized]) -> Result<(Scheme, usize, usize)
     Ok((scheme, inputs, parts.iter().map(|part| part.shape()[0]).sum()))
 }
 
-/// What makes a weight an unsigned number.
+/// What is added to a weight to make it unsigned.
 pub(super) fn offset(number: Number) -> i32 {
     if number == Number::Int4 { 8 } else { 128 }
 }
 
-/// Byte of a four-bit value, and whether it is the higher half: 64 values that are read together
-/// are 32 bytes, the first 32 of them in the lower halves.
-fn nibble(place: usize) -> (usize, bool) {
-    let (chunk, i) = (place / 64, place % 64);
+/// Byte of an int4 value, and whether it is the high nibble: the 64 values of a step take 32 bytes,
+/// the first 32 of them in the low nibbles.
+fn nibble(index: usize) -> (usize, bool) {
+    let (chunk, i) = (index / 64, index % 64);
     (chunk * 32 + i % 32, i >= 32)
 }

@@ -1,4 +1,4 @@
-//! A matrix of few bits, as it is kept in files.
+//! A quantized matrix, as files hold it.
 
 use bytes::Bytes;
 use half::f16;
@@ -7,7 +7,7 @@ use multiversion::multiversion;
 use super::scheme::{Number, Scheme};
 use crate::{Error, Result};
 
-/// Shares of the largest weight that are tried as a block's range; cutting the largest a little
+/// Fractions of the largest weight that are tried as a block's range: clipping the largest a little
 /// makes all others finer.
 const RANGES: [f32; 8] = [1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7];
 
@@ -16,18 +16,20 @@ const RANGES: [f32; 8] = [1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7];
 pub struct Quantized {
     scheme: Scheme,
     shape: [usize; 2],
-    /// Row by row; of four-bit codes two a byte, the first in the lower half. They may be a mapped file's.
+    /// Row by row; int4 codes two per byte, the first in the low nibble. They may live in a mapped
+    /// file.
     codes: Bytes,
     /// `[rows][columns / block]`.
     scales: Vec<f32>,
 }
 
 impl Quantized {
-    /// Rounds weights `[rows, columns]` to the nearest numbers. Each block's scale is the one of
-    /// some candidates that gives the least squared error.
+    /// Rounds weights `[rows, columns]` to the nearest numbers. Each block takes the candidate
+    /// scale with the least squared error.
     ///
     /// # Errors
-    /// Rows that the block does not divide, numbers that are not finite, or another count of them.
+    /// Rows that the block does not divide, numbers that are not finite, or a count that does not
+    /// fit the shape.
     pub fn round(weights: &[f32], shape: [usize; 2], scheme: Scheme) -> Result<Self> {
         Self::check(weights, shape, scheme)?;
         let block = scheme.block_in(shape[1]);
@@ -36,11 +38,11 @@ impl Quantized {
         Ok(Self::with_scales(weights, shape, scheme, scales))
     }
 
-    /// Rounds weights with scales that are given, `[rows][columns / block]`; they are narrowed to
-    /// the format of files first.
+    /// Rounds weights with the given scales `[rows][columns / block]`, which are narrowed to the
+    /// file format first.
     ///
     /// # Errors
-    /// As [`Quantized::round`], and another count of scales.
+    /// As [`Quantized::round`], or a wrong number of scales.
     pub fn round_with(
         weights: &[f32],
         shape: [usize; 2],
@@ -95,7 +97,7 @@ impl Quantized {
     /// A matrix from its parts.
     ///
     /// # Errors
-    /// Codes or scales of another count than the shape asks for, or a scale that is not finite.
+    /// A number of codes or scales that does not fit the shape, or a scale that is not finite.
     pub fn from_parts(
         scheme: Scheme,
         shape: [usize; 2],
@@ -121,7 +123,7 @@ impl Quantized {
         Ok(Self { scheme, shape, codes, scales })
     }
 
-    /// The numbers and their blocks.
+    /// The scheme.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
@@ -151,7 +153,7 @@ impl Quantized {
         self.codes.len() + 4 * self.scales.len()
     }
 
-    /// The code at a place.
+    /// The code of one weight.
     pub(super) fn code(&self, row: usize, column: usize) -> u8 {
         let i = row * self.shape[1] + column;
         match self.scheme.number {
@@ -160,7 +162,7 @@ impl Quantized {
         }
     }
 
-    /// Writes the values of a row, as many as there are columns.
+    /// Writes the values of a row.
     pub fn read_row(&self, row: usize, to: &mut [f32]) {
         let columns = self.shape[1];
         let block = self.scheme.block_in(columns);
@@ -208,26 +210,26 @@ fn divided(weight: f32, scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { weight / scale }
 }
 
-/// A scale as files keep it: in half precision where that is fine enough.
+/// A scale as files hold it: in half precision where that is precise enough.
 fn narrow(scale: f32) -> f32 {
     let half = f16::from_f32(scale).to_f32();
-    // Below, half precision has few digits left; above, none.
+    // Below, half precision loses digits; above, it overflows.
     if (1e-5..=65_504.0).contains(&scale) { half } else { scale }
 }
 
-/// The scale of a block of weights with the least squared error, as files keep it.
+/// The scale of a block of weights with the least squared error, as files hold it.
 pub fn block_scale(block: &[f32], number: Number) -> f32 {
     let furthest =
-        block.iter().copied().fold(0.0f32, |far, w| if w.abs() > far.abs() { w } else { far });
+        block.iter().copied().fold(0.0f32, |max, w| if w.abs() > max.abs() { w } else { max });
     let largest = furthest.abs();
     if largest == 0.0 {
         return 0.0;
     }
     if number != Number::Int4 {
-        // Fine enough as they are; and floating point has nothing to gain.
+        // Int8 is fine enough without a search, and floating point gains nothing from it.
         return signed_narrow(largest / number.largest());
     }
-    // -8 is there and 8 is not: a negative scale turns them round.
+    // Int4 has -8 but not 8; a negative scale swaps them.
     let sign = if furthest > 0.0 { -1.0 } else { 1.0 };
     let upright = RANGES.iter().map(|range| range * largest / 7.0);
     let turned = RANGES.iter().map(|range| sign * range * largest / 8.0);
@@ -236,7 +238,7 @@ pub fn block_scale(block: &[f32], number: Number) -> f32 {
     scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(0.0, |(_, scale)| scale)
 }
 
-/// What a block loses in int4 with a scale: the sum of squares.
+/// Squared error of a block in int4 with a scale.
 #[multiversion(targets("x86_64+avx2+fma", "x86_64+sse4.1"))]
 fn int4_error(block: &[f32], scale: f32) -> f64 {
     let one = |&weight: &f32| {
@@ -244,7 +246,7 @@ fn int4_error(block: &[f32], scale: f32) -> f64 {
         let off = f64::from(code * scale - weight);
         off * off
     };
-    // Several sums, so that the loop is SIMD.
+    // Partial sums, so that the loop is SIMD.
     let (chunks, rest) = block.as_chunks::<8>();
     let mut sums = [0.0f64; 8];
     for chunk in chunks {

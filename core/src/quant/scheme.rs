@@ -1,4 +1,4 @@
-//! How numbers are kept: their format, and how many of them share a scale.
+//! Quantization schemes: the format of a number, and how many numbers share a scale.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,18 +40,18 @@ impl Number {
         if self == Self::Int4 { 4 } else { 8 }
     }
 
-    /// What the largest weight of a block is divided by to give its scale.
+    /// Divisor that turns a block's largest weight into its scale.
     pub fn largest(self) -> f32 {
         match self {
             Self::Int8 => 127.0,
             Self::Int4 => 7.0,
-            // E5M2 reaches further, and its numbers are as fine anywhere: so its scales, too, are of
-            // the size that half precision keeps.
+            // E5M2 has range to spare and the same relative precision everywhere, so a smaller
+            // divisor keeps its scales within half precision.
             Self::Fp8E4M3 | Self::Fp8E5M2 => 448.0,
         }
     }
 
-    /// The code of the number that is nearest to a value; int4 codes are offset by 8.
+    /// The code of the number nearest to a value; int4 codes are offset by 8.
     pub fn encode(self, value: f32) -> u8 {
         match self {
             Self::Int8 => value.round_ties_even().clamp(-127.0, 127.0) as i8 as u8,
@@ -72,31 +72,31 @@ impl Number {
     }
 }
 
-/// How the numbers of a matrix `[outputs, inputs]` are kept: symmetric, with one scale for so many
+/// How a matrix `[outputs, inputs]` is quantized: symmetrically, with one scale per block of
 /// neighbouring inputs of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scheme {
-    /// The numbers.
+    /// Format of a number.
     pub number: Number,
-    /// Numbers that share a scale; a whole row where absent ("channel").
+    /// Numbers that share a scale; `None` is a whole row ("channel").
     pub block: Option<usize>,
 }
 
 impl Scheme {
-    /// Numbers that share a scale in rows of a length.
+    /// Numbers that share a scale in rows of the given length.
     pub fn block_in(self, inputs: usize) -> usize {
         self.block.unwrap_or(inputs)
     }
 
-    /// Whether a matrix that is kept in another scheme has as few bits already.
+    /// Whether a matrix in another scheme already has as few bits.
     pub fn gains_nothing_on(self, kept: Scheme) -> bool {
         kept.number == self.number || kept.number.bits() < self.number.bits()
     }
 
-    /// Whether rows of a length can be kept so.
+    /// Whether rows of the given length can be quantized like this.
     ///
     /// # Errors
-    /// A block that does not divide them; the error names blocks that do.
+    /// A block that does not divide the length; the error names blocks that do.
     pub fn check(self, inputs: usize) -> Result<()> {
         let block = self.block_in(inputs);
         if block >= 4 && block.is_multiple_of(4) && inputs.is_multiple_of(block) {
@@ -168,22 +168,22 @@ impl<'de> Deserialize<'de> for Scheme {
     }
 }
 
-/// In what numbers the matrices of a model (projections and tables) are computed with, whatever its file
-/// keeps them in.
+/// The numbers in which a model's matrices (projections and tables) are computed, whatever its file
+/// holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum WeightPrecision {
-    /// As the file keeps them.
+    /// As in the file.
     #[default]
     Kept,
     /// In floating point, activations too.
     Full,
-    /// Rounded when they are loaded, with smaller blocks where a row asks for these; projections are then
-    /// computed with int8 activations where the device keeps such weights packed.
+    /// Quantized at loading, with smaller blocks where a row's length requires them; projections
+    /// then use int8 activations where the device computes with packed weights.
     Rounded(Scheme),
 }
 
 impl WeightPrecision {
-    /// How a matrix with rows of a length is given, that a file keeps in a scheme or in full.
+    /// Scheme in which a matrix is loaded, from the length of its rows and its scheme in the file.
     pub fn of(self, kept: Option<Scheme>, inputs: usize) -> Option<Scheme> {
         let Self::Rounded(scheme) = self else {
             return kept.filter(|_| self == Self::Kept);
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(of("int8", None, 64), Some(scheme("int8:32")));
         assert_eq!(of("int8:128", None, 48), Some(scheme("int8:16")));
         assert_eq!(of("int8", None, 7), None);
-        // Kept in fewer bits already.
+        // Already in fewer bits.
         assert_eq!(of("int8", Some("int4:64"), 64), Some(scheme("int4:64")));
         assert_eq!(of("int8", Some("int8:64"), 64), Some(scheme("int8:64")));
         assert_eq!(of("int8", Some("fp8-e4m3"), 64), Some(scheme("int8:32")));

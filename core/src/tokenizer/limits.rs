@@ -1,22 +1,22 @@
-//! What a `tokenizer.json` may ask for. Whoever made the file decides how much work each text is: an
-//! expression can backtrack for ever, a rule can make a page of a letter. What no real tokenizer needs
-//! is refused before anything is built of it.
+//! Limits of a `tokenizer.json`. Its author decides how much work each text takes: an expression
+//! can backtrack for ever, a rule can turn a letter into a page. What no published tokenizer needs
+//! is refused before anything is built from it.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Tokens beside the vocabulary; those that are published have some 7,000 at most.
+/// Most added tokens; published tokenizers have up to some 7,000.
 const MOST_ADDED: usize = 1 << 15;
 /// Steps of a normalizer or a pre-tokenizer, inner ones included.
 const MOST_STEPS: usize = 64;
-/// Bytes of an expression, or of a text that a step puts in.
+/// Most bytes of an expression, or of a text that a step inserts.
 const MOST_BYTES: usize = 4096;
-/// By how much all replacements together may lengthen a text.
+/// Most times that all replacements together may lengthen a text.
 const MOST_GROWTH: usize = 64;
-/// Letters of a word that is looked up piece by piece, in time that grows with their cube.
+/// Most letters of a word that WordPiece looks up, in time that grows with their cube.
 const LONGEST_WORD: u64 = 512;
 
-/// What is looked at of the file.
+/// The parts of the file that are checked.
 #[derive(Deserialize)]
 pub(super) struct Outline {
     #[serde(default)]
@@ -46,7 +46,7 @@ pub(super) struct Model {
     max_input_chars_per_word: Option<u64>,
 }
 
-/// The outline of a file, or what is wrong with it.
+/// The outline of a file, or an error that says what it exceeds.
 pub(super) fn check(json: &[u8]) -> Result<Outline, String> {
     let outline: Outline = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let added = outline.added_tokens.as_deref().unwrap_or_default();
@@ -98,7 +98,7 @@ fn check_templates(processor: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// What steps ask for together.
+/// Totals over all steps.
 struct Found {
     steps: usize,
     growth: usize,
@@ -149,12 +149,12 @@ impl Found {
     }
 }
 
-/// The one kind of look-around that published tokenizers have: white space, but the last of it before
-/// a word.
+/// The only look-around of published tokenizers: white space except its last character before a
+/// word.
 const LOOKS_AHEAD: &str = r"\s+(?!\S)";
 
-/// Expressions are matched in time that grows with the text, or by backtracking where they look around.
-/// Too much backtracking would end the splitting of a text in the middle without a word.
+/// Expressions match in linear time, or by backtracking if they look around; too much backtracking
+/// would silently stop splitting in the middle of a text.
 fn check_expression(expression: &str) -> Result<(), String> {
     let plain = |part: &str| regex_syntax::parse(part).is_ok();
     match alternatives(expression).all(|part| part == LOOKS_AHEAD || plain(part)) {
@@ -165,7 +165,7 @@ fn check_expression(expression: &str) -> Result<(), String> {
     }
 }
 
-/// The parts of an expression between the bars that stand outside of groups and classes.
+/// The alternatives of an expression: its parts between bars outside groups and classes.
 fn alternatives(expression: &str) -> impl Iterator<Item = &str> {
     let (mut depth, mut class, mut escaped, mut start) = (0i32, false, false, 0);
     let mut parts = Vec::new();

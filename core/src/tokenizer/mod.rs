@@ -1,7 +1,7 @@
 //! Texts to token batches: prompts, special tokens, length limit, padding side, offsets.
 //!
-//! The tokenisation itself is the `tokenizers` crate's. What is decided here is which tokens
-//! stand around the text and which of them pooling may use:
+//! The `tokenizers` crate tokenizes; this module decides which tokens surround the text and which
+//! of them pooling may use:
 //!
 //! ```text
 //! prefix (BOS, [CLS]) | instruction | text ... truncated here | suffix (EOS, [SEP])
@@ -45,7 +45,7 @@ pub enum InstructionSpan {
     ExcludedWithoutBos,
 }
 
-/// What stands around a text, and how long the whole may be.
+/// Which tokens surround a text, and how long the whole may be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerConfig {
@@ -73,12 +73,12 @@ pub struct TokenizerConfig {
 pub struct Tokens {
     /// Token ids, prefix and suffix included; never empty.
     pub ids: Vec<u32>,
-    /// True at tokens that pooling may use; true somewhere.
+    /// True at tokens that pooling may use; at least one is.
     pub pooling: Vec<bool>,
     /// Byte range of each token in the text (without the prompt); empty for special and
     /// instruction tokens.
     pub offsets: Vec<(usize, usize)>,
-    /// Where the text's own tokens stand: behind prefix and instruction, before the suffix.
+    /// Range of the text's own tokens: after prefix and instruction, before the suffix.
     pub content: std::ops::Range<usize>,
     /// Whether the text was cut to fit the length limit.
     pub truncated: bool,
@@ -131,8 +131,7 @@ impl Tokenizer {
     /// (`{}` where there is none).
     ///
     /// # Errors
-    /// Not a tokenizer, one that asks for more than any real one does, or a special token that the
-    /// vocabulary lacks.
+    /// Not a tokenizer, one that exceeds the limits, or a special token that the vocabulary lacks.
     pub fn new(json: &[u8], names: &Value, config: TokenizerConfig) -> Result<Self> {
         let bad = |cause: String| {
             Error::bad_file(
@@ -145,7 +144,7 @@ impl Tokenizer {
         let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| bad(e.to_string()))?;
         let window = Window::of(&outline, &inner);
         let pad = inner.get_padding().map(|padding| padding.pad_id);
-        // Length and padding are this type's business, not the file's.
+        // This type handles truncation and padding, not the file.
         inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
         inner.with_padding(None);
         let (mut prefix, mut suffix) = template(&inner).map_err(|e| bad(e.to_string()))?;
@@ -195,7 +194,8 @@ impl Tokenizer {
         &self.config
     }
 
-    /// The same tokenizer with another length limit, at least one token beside the special ones.
+    /// The same tokenizer with another length limit, which must leave room for at least one token
+    /// beside the special ones.
     pub fn with_max_length(mut self, max_length: usize) -> Result<Self> {
         if max_length <= self.prefix.len() + self.suffix.len() {
             return Err(Error::invalid(format!(
@@ -206,7 +206,7 @@ impl Tokenizer {
         Ok(self)
     }
 
-    /// One more than the largest token id that can come out, of those around a text too.
+    /// One more than the largest token id that a text can get, special tokens included.
     pub fn id_bound(&self) -> usize {
         let vocabulary = self.inner.get_vocab(true).into_values();
         let around = self.prefix.iter().chain(&self.suffix).copied();
@@ -236,13 +236,13 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
-    /// The `tokenizer.json` that this was read from, less its truncation and padding.
+    /// The `tokenizer.json` that this was read from, without its truncation and padding.
     pub fn to_json(&self) -> Result<Vec<u8>> {
         self.inner.to_string(false).map(String::into_bytes).map_err(Error::invalid)
     }
 
-    /// As many tokens of a text behind an instruction as there is room for, or some more, and whether
-    /// that is all of it. Of a long text only a part is tokenized.
+    /// At least as many tokens of a text after an instruction as there is room for, and whether
+    /// they are all of it. Only part of a long text is tokenized.
     fn encode_part(&self, instruction: &str, text: &str) -> Result<(tokenizers::Encoding, bool)> {
         let room = self.room();
         let (mut bytes, most) = (self.window.first(room), Window::most(room));
@@ -269,17 +269,17 @@ impl Tokenizer {
         }
     }
 
-    /// Most tokens that are kept of instruction and text.
+    /// Most tokens kept of instruction and text.
     fn room(&self) -> usize {
         self.config.max_length - self.prefix.len() - self.suffix.len()
     }
 
-    /// Tokens of a text behind an instruction, which may be empty.
+    /// Tokens of a text after an instruction, which may be empty.
     ///
     /// # Errors
-    /// A text whose first tokens cannot be told from its first 256 KiB (16 bytes for each token that is
-    /// kept, where those are more): one that begins with as long a word, or any as long a text of a
-    /// tokenizer that this crate does not know to split texts by what stands near.
+    /// A text whose first tokens cannot be determined from its first 256 KiB (or 16 bytes per kept
+    /// token, if that is more): it begins with a longer word, or the tokenizer is not one that is
+    /// known to split texts by local context.
     pub fn encode(&self, instruction: &str, text: &str) -> Result<Tokens> {
         let (encoding, is_all) = self.encode_part(instruction, text)?;
         let room = self.room();
@@ -305,7 +305,7 @@ impl Tokenizer {
         }));
         tokens.offsets.resize(tokens.ids.len(), (0, 0));
         if tokens.ids.is_empty() {
-            // An empty text without special tokens is one padding token that is attended to.
+            // An empty text without special tokens becomes one padding token that attention sees.
             tokens.ids.push(self.pad);
             tokens.offsets.push((0, 0));
         }
@@ -322,7 +322,7 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// Tokens of many texts behind the same instruction.
+    /// Tokens of many texts after the same instruction.
     pub fn encode_all(&self, instruction: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Tokens>> {
         texts.iter().map(|text| self.encode(instruction, text.as_ref())).collect()
     }

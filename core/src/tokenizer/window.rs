@@ -1,32 +1,32 @@
-//! How much of a long text is tokenized. Tokenizing takes hundreds of bytes for each byte of a text, of
-//! which a length limit may keep a thousandth; so it begins with a part, and goes on only as far as
-//! tokens are needed.
+//! How much of a long text is tokenized. Tokenizing takes hundreds of bytes of memory per byte of
+//! text, and the length limit may keep a thousandth of it; so it starts with a part of the text and
+//! takes more only if more tokens are needed.
 //!
-//! The first tokens of a part are those of the whole text where words are told apart without looking
-//! far ahead. Whatever follows a part changes no word of it but the last two: the one that is cut, and
-//! white space before it, of which the last may belong to the next word. This is known of the
-//! pre-tokenizers and expressions that are listed here; and where a tokenizer has no words, of the
-//! pieces that begin with SentencePiece's "▁", as long as no token of the vocabulary reaches over the
-//! beginning of one. Other tokenizers see whole texts, up to a limit.
+//! The first tokens of a part are those of the whole text if words are split by local context: then
+//! what follows can change only the part's last two words, the one that is cut and the white space
+//! before it, whose last character may belong to the next word. This holds for the pre-tokenizers
+//! and expressions listed here and, where a tokenizer has no words, for pieces that begin with
+//! SentencePiece's "▁", as long as no token of the vocabulary crosses such a beginning. Other
+//! tokenizers get whole texts, up to a limit.
 
 use serde_json::Value;
 
 use super::limits::Outline;
 
-/// Bytes of a text that are tokenized first, for each token that may be kept.
+/// Bytes tokenized first, per token that may be kept.
 const BYTES_A_TOKEN: usize = 16;
-/// Bytes of a text that are tokenized first, at least.
+/// Fewest bytes tokenized first.
 const FEWEST_BYTES: usize = 4096;
-/// Bytes of a text that are tokenized at most, or what [`BYTES_A_TOKEN`] says.
+/// Most bytes tokenized, unless [`BYTES_A_TOKEN`] allows more.
 const MOST_BYTES: usize = 1 << 18;
 
 /// SentencePiece's sign for a space.
 const SPACE: char = '▁';
 
-/// Expressions by which published tokenizers split texts: GPT-2, Llama 3, Qwen 2, GPT-4o, DeepSeek.
-/// Each of their parts is a run of letters, digits, signs or white space, with at most one character
-/// of another kind before it and line breaks behind it: a longer text makes the last match longer, or
-/// gives its last white space to the next one, and leaves the others as they are.
+/// The split expressions of published tokenizers: GPT-2, Llama 3, Qwen 2, GPT-4o, DeepSeek. Each
+/// alternative is a run of letters, digits, signs or white space, with at most one character of
+/// another kind before it and line breaks after it: a longer text extends the last match, or moves
+/// its last white space to the next one, and leaves the others unchanged.
 pub(super) const SPLITS: [&str; 7] = [
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -40,14 +40,14 @@ pub(super) const SPLITS: [&str; 7] = [
 /// Expressions that collapse runs of white space, as SentencePiece does.
 const COLLAPSED: [&str; 3] = [" {2,}", r"\s+", r"[ ]{2,}"];
 
-/// How words of a text are told apart.
+/// How a text is split into words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Words {
     /// By the pre-tokenizer.
     Split,
     /// By "▁" at the beginning of a token.
     Marked,
-    /// Not so that it could be known.
+    /// In a way that is not known to be local.
     Unknown,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// What is known of a tokenizer.
+    /// The window of a tokenizer, from its outline.
     pub(super) fn of(outline: &Outline, inner: &tokenizers::Tokenizer) -> Self {
         let words = if !is_local(&outline.normalizer) {
             Words::Unknown
@@ -75,12 +75,12 @@ impl Window {
         Self { words }
     }
 
-    /// Most bytes of a text that are tokenized, where so many tokens of it may be kept.
+    /// Most bytes tokenized of a text of which `room` tokens may be kept.
     pub(super) fn most(room: usize) -> usize {
         room.saturating_mul(BYTES_A_TOKEN).max(MOST_BYTES)
     }
 
-    /// Bytes of a text that are tokenized first, where so many tokens of it may be kept.
+    /// Bytes tokenized first of a text of which `room` tokens may be kept.
     pub(super) fn first(self, room: usize) -> usize {
         match self.words {
             Words::Unknown => Self::most(room),
@@ -88,7 +88,7 @@ impl Window {
         }
     }
 
-    /// How many tokens of a part are certainly those of the whole text.
+    /// How many tokens of a part are certain to be those of the whole text.
     pub(super) fn settled(self, part: &tokenizers::Encoding) -> usize {
         let words = part.get_word_ids();
         let tokens = part.get_tokens();
@@ -103,12 +103,12 @@ impl Window {
             return 0;
         }
         let starts = (0..part.len()).rev().filter(|&i| is_start(i));
-        // Where the last but one begins.
+        // Start of the last word but one.
         starts.take(2).nth(1).unwrap_or(0)
     }
 }
 
-/// The longest part of a text that has at most so many bytes.
+/// The longest prefix of a text with at most `bytes` bytes.
 pub(super) fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
@@ -126,7 +126,7 @@ fn steps(step: &Value) -> Vec<&Value> {
     }
 }
 
-/// Whether a normalizer changes letters by what stands near them only.
+/// Whether a normalizer changes characters by local context only.
 fn is_local(normalizer: &Value) -> bool {
     let local = |step: &&Value| match kind(step) {
         "BertNormalizer" | "Lowercase" | "StripAccents" | "NFC" | "NFD" | "NFKC" | "NFKD"
@@ -140,7 +140,7 @@ fn is_local(normalizer: &Value) -> bool {
     normalizer.is_null() || steps(normalizer).iter().all(local)
 }
 
-/// Whether a pre-tokenizer splits texts into words by what stands near their borders.
+/// Whether a pre-tokenizer splits texts into words by local context.
 fn splits(pre_tokenizer: &Value) -> bool {
     let known = |step: &&Value| match kind(step) {
         "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" | "Punctuation" | "Digits"
@@ -153,7 +153,7 @@ fn splits(pre_tokenizer: &Value) -> bool {
         }),
         _ => false,
     };
-    // What makes words: the others only divide them further, or leave them whole.
+    // The step that makes words: the others only divide them further, or not at all.
     let makes_words = |step: &&Value| match kind(step) {
         "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" => true,
         "Metaspace" => step.get("split").and_then(Value::as_bool).unwrap_or(true),
@@ -165,8 +165,8 @@ fn splits(pre_tokenizer: &Value) -> bool {
     steps.iter().all(known) && steps.iter().any(makes_words)
 }
 
-/// Whether a pre-tokenizer leaves a text whole, or splits it at spaces, of which its normalizer leaves
-/// none.
+/// Whether a pre-tokenizer leaves a text whole, or splits it at spaces that its normalizer has
+/// removed.
 fn keeps_whole(pre_tokenizer: &Value) -> bool {
     let whole = |step: &&Value| match kind(step) {
         "Metaspace" => step.get("split").and_then(Value::as_bool) == Some(false),
@@ -176,7 +176,7 @@ fn keeps_whole(pre_tokenizer: &Value) -> bool {
     pre_tokenizer.is_null() || steps(pre_tokenizer).iter().all(whole)
 }
 
-/// Whether "▁" is a token, and no token has one behind another letter.
+/// Whether "▁" is a token, and no token has it after another character.
 fn marks_words(inner: &tokenizers::Tokenizer) -> bool {
     let reaches_over = |token: &String| token.trim_start_matches(SPACE).contains(SPACE);
     inner.token_to_id("▁").is_some() && !inner.get_vocab(true).keys().any(reaches_over)
@@ -188,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    /// Trains nothing: a vocabulary of letters and some pairs is enough for words of several tokens.
+    /// Needs no training: a vocabulary of letters and some pairs gives words of several tokens.
     fn byte_pairs(normalizer: Value, pre_tokenizer: Value, marked: bool) -> Value {
         let space = if marked { "▁" } else { "Ġ" };
         let mut vocab = serde_json::Map::new();

@@ -1,8 +1,7 @@
 //! Safetensors files, single or sharded, read tensor by tensor.
 //!
-//! The header is parsed and validated by the `safetensors` crate; what is added here is that
-//! no size in the file is believed before it is compared with the file's real length, and that
-//! one tensor at a time is in memory.
+//! The `safetensors` crate parses and validates the header; added here are checks of every size in
+//! it against the file's real length, and reading one tensor at a time.
 
 mod read;
 mod write;
@@ -14,17 +13,17 @@ use safetensors::tensor::Dtype;
 
 use crate::quant::Number;
 
-/// What stands behind the name of a quantized tensor in the name of its scales.
+/// Suffix of a quantized tensor's name that gives the name of its scales.
 const SCALES: &str = ".scales";
 /// The entry of a file's metadata that says how its tensors are quantized: a JSON object from
 /// names to schemes.
 const QUANTIZED: &str = "kiln.quantized";
 
-/// Type under which codes are kept.
+/// Dtype under which codes are stored.
 fn code_type(number: Number) -> Dtype {
     match number {
         Number::Int8 => Dtype::I8,
-        // Two a byte.
+        // Two per byte.
         Number::Int4 => Dtype::U8,
         Number::Fp8E4M3 => Dtype::F8_E4M3,
         Number::Fp8E5M2 => Dtype::F8_E5M2,

@@ -11,12 +11,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::{QUANTIZED, SCALES, code_type};
-use crate::checkpoint::folder::{Folder, ReadSeek, read_text, stays_inside};
+use crate::folder::{Folder, ReadSeek, read_text, stays_inside};
 use crate::quant::{Quantized, Scheme, WeightPrecision};
 use crate::{Error, Result};
 
-/// Largest header and largest index of shards that are read: a hundred thousand tensors take 10 MB, and as
-/// text that is read into a tree takes many times its length.
+/// Largest header and shard index that are read: a hundred thousand tensors take 10 MB, and parsed
+/// JSON takes many times its length in memory.
 const LARGEST_HEADER: u64 = 1 << 24;
 const REMEDY: &str = "download or copy the file again";
 
@@ -25,9 +25,9 @@ const REMEDY: &str = "download or copy the file again";
 pub struct TensorInfo {
     /// Dimensions.
     pub shape: Vec<usize>,
-    /// Element type as safetensors calls it.
+    /// Element type, by safetensors' name.
     pub dtype: Dtype,
-    /// How its numbers are kept, where they are quantized; the shape is then that of the numbers.
+    /// Scheme of a quantized tensor, whose shape is then that of its numbers.
     pub scheme: Option<Scheme>,
     /// Where the scales are, and their type.
     scales: Option<(Span, Dtype)>,
@@ -61,7 +61,7 @@ impl Weights {
     /// Opens `{stem}.safetensors`, or the shards that `{stem}.safetensors.index.json` lists.
     ///
     /// # Errors
-    /// Neither is there, or a file is truncated or corrupt.
+    /// Neither exists, or a file is truncated or corrupt.
     pub fn open(folder: &dyn Folder, stem: &str) -> Result<Self> {
         let mut weights = Self {
             files: Vec::new(),
@@ -117,13 +117,13 @@ impl Weights {
         for (tensor, shard) in map {
             let shard =
                 shard.as_str().ok_or_else(|| bad(format!("the shard of {tensor} is no string")))?;
-            // A shard lies in the index's own folder; anything else could name any file.
+            // Shards must be in the index's own folder; other names could reach any file.
             if shard.contains('/') || !stays_inside(shard) {
                 return Err(bad(format!("the shard of {tensor} is {shard:?}, outside the folder")));
             }
             shards.insert(shard);
         }
-        // In the order in which they become files.
+        // Sorted by file.
         let shards: Vec<&str> = shards.into_iter().collect();
         for shard in &shards {
             if !self.add(folder, &format!("{parent}{shard}"))? {
@@ -257,7 +257,7 @@ impl Weights {
         self.tensors.keys().filter(|name| !self.used.contains(*name)).map(String::as_str)
     }
 
-    /// Forgets all tensors but those that a name test keeps.
+    /// Keeps only the tensors whose name passes a test.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.tensors.retain(|name, _| keep(name));
     }
@@ -267,12 +267,12 @@ impl Weights {
         self.files.first().map_or(String::new(), |file| file.label.clone())
     }
 
-    /// Gives matrices in another precision than the file's from now on.
+    /// From now on returns matrices in another precision than the file's.
     pub fn give_in(&mut self, precision: WeightPrecision) {
         self.precision = precision;
     }
 
-    /// How [`Weights::read_quantized`] gives a matrix; `None` where it does not.
+    /// Scheme in which [`Weights::read_quantized`] returns a matrix; `None` where it does not.
     pub fn scheme(&self, name: &str) -> Option<Scheme> {
         let info = self.tensors.get(name)?;
         let [_, inputs] = *info.shape.as_slice() else { return None };
@@ -290,7 +290,7 @@ impl Weights {
         }
     }
 
-    /// A quantized tensor, as it is or as [`Weights::give_in`] asks for it; `None` where there is no such
+    /// A quantized tensor, as stored or as [`Weights::give_in`] asks; `None` where there is no such
     /// tensor, or where [`Weights::scheme`] says that it is not quantized.
     ///
     /// # Errors
@@ -299,8 +299,8 @@ impl Weights {
         self.quantized(name, false)
     }
 
-    /// As [`Weights::read_quantized`], for a table that stays as it is, so that its codes may stay in the
-    /// mapped file, where there is one.
+    /// As [`Weights::read_quantized`], for a table that stays packed, so that its codes can stay in
+    /// the mapped file, if there is one.
     ///
     /// # Errors
     /// As [`Weights::read_quantized`].
@@ -321,7 +321,7 @@ impl Weights {
         rounded.map(Some).map_err(|error| self.bad_tensor(name, file, &error))
     }
 
-    /// The values that the file keeps.
+    /// The values in the file.
     fn values(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
         if let Some(quantized) = self.kept(name, false)? {
             return Ok(Some(quantized.values()));
@@ -334,7 +334,7 @@ impl Weights {
         self.decoded(name, info.dtype, info.span.file, &bytes).map(Some)
     }
 
-    /// A quantized tensor as the file keeps it; `None` where the file keeps it in full.
+    /// A quantized tensor as stored; `None` where the file has it in floating point.
     fn kept(&mut self, name: &str, mapped: bool) -> Result<Option<Quantized>> {
         let Some(TensorInfo { shape, scheme: Some(scheme), scales: Some(scales), span, .. }) =
             self.tensors.get(name).cloned()
@@ -379,7 +379,7 @@ impl Weights {
     }
 }
 
-/// An object without two entries of one name, of which readers would take different ones.
+/// A JSON object without duplicate keys, of which readers would take different ones.
 struct UniqueNames;
 
 impl<'de> Deserialize<'de> for UniqueNames {
@@ -406,7 +406,7 @@ impl<'de> Visitor<'de> for UniqueNames {
     }
 }
 
-/// Little-endian numbers as f32; of the integers those that fixtures use.
+/// Little-endian numbers as f32, with the integer types that fixtures use.
 fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
     fn all<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f32) -> Vec<f32> {
         bytes.as_chunks::<N>().0.iter().map(|chunk| f(*chunk)).collect()

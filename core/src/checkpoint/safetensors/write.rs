@@ -1,4 +1,4 @@
-//! Writes tensors, each made into bytes when its turn comes.
+//! Writes tensors, converting each to bytes only when it is written.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use crate::{Error, Result};
 /// A tensor to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StoredTensor {
-    /// Numbers of 32 bits: shape and values.
+    /// Shape and values, stored in 32 bits.
     Full(Vec<usize>, Vec<f32>),
-    /// Numbers that are narrowed to 16 bits: shape and values.
+    /// Shape and values, narrowed to 16 bits.
     Half(Vec<usize>, Vec<f32>),
     /// A quantized matrix.
     Quantized(Quantized),
@@ -38,8 +38,9 @@ pub fn write_safetensors(
     write(tensors, metadata)
 }
 
-/// A safetensors file of tensors that may be quantized, by name. Codes stand under the tensor's own
-/// name, scales under `{name}.scales`, and the metadata's entry `kiln.quantized` says how to read them.
+/// A safetensors file of tensors that may be quantized, by name. Codes are stored under the
+/// tensor's own name, scales under `{name}.scales`, and the metadata's entry `kiln.quantized` says
+/// how to read them.
 ///
 /// # Errors
 /// A shape that does not fit its values.
@@ -77,14 +78,15 @@ pub fn write_tensors(
     write(all, &metadata)
 }
 
-/// Numbers as a file is to have them.
+/// Numbers in their stored form.
 pub(super) enum Numbers<'a> {
     Wide(&'a [f32]),
     Half(&'a [f32]),
     Codes(Dtype, &'a [u8]),
 }
 
-/// A tensor whose bytes are made when they are written, so that one tensor at a time is there twice.
+/// A tensor whose bytes are made when they are written, so that only one tensor at a time is in
+/// memory twice.
 pub(super) struct Writable<'a> {
     numbers: Numbers<'a>,
     shape: Vec<usize>,
@@ -135,7 +137,7 @@ impl View for Writable<'_> {
     }
 }
 
-/// A file of tensors; the same ones give the same bytes.
+/// A file of tensors; equal tensors give equal bytes.
 pub(super) fn write(
     tensors: Vec<(String, Writable<'_>)>,
     metadata: &[(&str, &str)],
@@ -143,8 +145,8 @@ pub(super) fn write(
     let entries: BTreeMap<&str, &str> = metadata.iter().copied().collect();
     let owned = entries.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     let mut bytes = safetensors::serialize(tensors, Some(owned)).map_err(Error::invalid)?;
-    // The crate writes metadata in the order of a hash map, which is another one each time: the same text
-    // but for its order.
+    // The crate writes metadata in a hash map's order, which changes from run to run; this is the
+    // same text in a fixed order.
     let sorted = serde_json::to_vec(&entries).map_err(Error::invalid)?;
     const BEFORE: &[u8] = b"{\"__metadata__\":";
     if let Some((before, place)) = bytes[8..].split_at_mut_checked(BEFORE.len())

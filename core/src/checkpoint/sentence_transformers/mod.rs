@@ -8,8 +8,8 @@
 mod read;
 mod write;
 
-use super::names::Names;
-use crate::checkpoint::Files;
+use crate::folder::Files;
+use crate::model::families::Names;
 use crate::pooling::PoolingConfig;
 
 pub use read::{LoadOptions, load, load_pooling, read_embedder_config};
@@ -18,7 +18,7 @@ pub use write::{save, save_as, tokenizer_config_file};
 /// A model as files, ready to be written.
 pub type SavedModel = Files;
 
-/// Names of an attending head, as NV-Embed's release has them.
+/// Tensor names of a head with parameters, as in NV-Embed's release.
 fn head_names() -> Names {
     Names::new(&[""], "latents")
         .tensor("block.latents", "latents")
@@ -33,12 +33,12 @@ fn head_names() -> Names {
         .linear("block.feed_forward.down", "cross_attend_blocks.1.fn.net.2")
 }
 
-/// Names of a dense projection.
+/// Tensor names of a dense projection.
 fn dense_names() -> Names {
     Names::new(&[""], "linear.weight").linear("linear", "linear")
 }
 
-/// sentence-transformers' flags of the heads that both have.
+/// sentence-transformers' flags for the heads that both have.
 const MODES: [(&str, &str, PoolingConfig); 4] = [
     ("pooling_mode_cls_token", "cls", PoolingConfig::Cls),
     ("pooling_mode_mean_tokens", "mean", PoolingConfig::Mean),

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::{MODES, dense_names, head_names};
-use crate::checkpoint::folder::{Files, Folder, read_text, stays_inside};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::safetensors::Weights;
 use crate::config::{AttentionMode, ModelConfig};
 use crate::embedder::{Embedder, EmbedderConfig, EmbeddingModel, Prompts};
+use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::kernels::Kernels;
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
@@ -17,7 +17,7 @@ use crate::quant::{Number, WeightPrecision};
 use crate::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use crate::{Error, Result};
 
-/// What overrides the folder's own settings.
+/// Overrides of the folder's own settings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LoadOptions {
     /// Another pooling head; a trainable one starts untrained.
@@ -26,7 +26,7 @@ pub struct LoadOptions {
     pub attention: Option<AttentionMode>,
     /// Another length limit in tokens.
     pub max_length: Option<usize>,
-    /// In what numbers the backbone's matrices are computed with.
+    /// Numbers in which the backbone's matrices are computed.
     pub precision: WeightPrecision,
 }
 
@@ -48,8 +48,8 @@ fn bad(folder: &dyn Folder, path: &str, cause: impl std::fmt::Display) -> Error 
     Error::bad_file(folder.file_label(path), cause, "use the file that was saved with the model")
 }
 
-/// Largest JSON file that is read into a tree, which takes many times its length; the largest `config.json`
-/// there is has some 100 kB.
+/// Largest JSON file that is parsed, which takes many times its length in memory; the largest
+/// published `config.json` has some 100 kB.
 const LARGEST_JSON: u64 = 1 << 24;
 
 /// Reads a JSON file; `None` where there is none.
@@ -70,7 +70,7 @@ fn read_json(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
     }
 }
 
-/// `{path}{name}` with a slash between where there is a path.
+/// `{path}/{name}`, or `name` where the path is empty.
 fn inside(path: &str, name: &str) -> String {
     if path.is_empty() { name.into() } else { format!("{path}/{name}") }
 }
@@ -97,8 +97,8 @@ fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
         .iter()
         .enumerate()
         .map(|(i, entry)| {
-            // The list's order counts, for sentence-transformers too; where the numbers say another,
-            // nobody can know which is meant.
+            // The list's order counts, in sentence-transformers too; if the numbers contradict it,
+            // either could be meant.
             if entry.get("idx").is_some_and(|idx| idx.as_u64() != Some(i as u64)) {
                 return Err(bad(
                     folder,
@@ -123,8 +123,9 @@ fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
     Ok(Some(entries))
 }
 
-/// Modules are computed as Transformer, Pooling, Dense, .., Normalize; a list that says otherwise
-/// means other vectors. A released NV-Embed pools by itself and lists no Pooling.
+/// Modules are computed as Transformer, Pooling, Dense, .., Normalize; a list in another order
+/// would mean other vectors, so it is refused. NV-Embed's release pools by itself and lists no
+/// Pooling.
 fn check_order(entries: &[ModuleEntry]) -> std::result::Result<(), String> {
     const ORDER: [&str; 4] = ["Transformer", "Pooling", "Dense", "Normalize"];
     let mut before: Option<(usize, &str)> = None;
@@ -156,7 +157,7 @@ fn check_order(entries: &[ModuleEntry]) -> std::result::Result<(), String> {
     }
 }
 
-/// A list without a Pooling gives no vector of a text, unless the model pools by itself.
+/// A list without a Pooling gives no vector for a text, unless the model pools by itself.
 fn check_pooled(folder: &dyn Folder, modules: Option<&[ModuleEntry]>, raw: &Value) -> Result<()> {
     let pooled = |modules: &[ModuleEntry]| modules.iter().any(|module| module.kind == "Pooling");
     match modules.is_none_or(pooled) || nv_embed_block(raw).is_some() {
@@ -180,7 +181,7 @@ fn read_shape(
         remedy: "name a folder that holds a saved model".into(),
     })?;
     let config = ModelConfig::from_value(&raw).map_err(|error| match error {
-        // The reader knows the file only as config.json.
+        // `ModelConfig`'s errors name the file config.json, whatever its folder.
         Error::BadFile { cause, remedy, .. } => {
             Error::BadFile { file: folder.file_label(&config_path), cause, remedy }
         }
@@ -189,7 +190,7 @@ fn read_shape(
     Ok((root, raw, config))
 }
 
-/// Shape of a model, from its configuration files alone.
+/// Shape of a model, read from its configuration files alone.
 ///
 /// # Errors
 /// Configuration files that are missing, cannot be read or do not fit each other.
@@ -278,7 +279,7 @@ pub fn load<B: Kernels>(
                 model.dense.push(fill(dense, &mut weights, &dense_names(), "", device)?);
             }
             "Normalize" => model.normalize = true,
-            // Others are refused where the list is read.
+            // Other modules were refused when the list was read.
             _ => {}
         }
     }
@@ -291,7 +292,7 @@ pub fn load<B: Kernels>(
     let mut embedder = Embedder::new(model, tokenizer, device)?;
     embedder.tokenizer_files = tokenizer_files;
     embedder.prompts = read_prompts(folder)?;
-    // Another head or mask, or a text that is cut, gives other vectors than those that were kept.
+    // With another head or mask, or texts cut shorter, the vectors of the self-test no longer hold.
     let mut same = options.pooling.is_none() && options.attention.is_none();
     if let (Some(kept), Some(limit)) = (&manifest, options.max_length) {
         for tokens in embedder.tokenizer.encode_all("", &kept.self_test.texts)? {
@@ -305,7 +306,8 @@ pub fn load<B: Kernels>(
     Ok(embedder)
 }
 
-/// What weights that are rounded when they are loaded may cost a text's vector beside what its file says.
+/// Lowest cosine that the self-test may ask of weights quantized at loading; other weights keep the
+/// bound in the file.
 fn least_cosine(precision: WeightPrecision) -> Option<f32> {
     let WeightPrecision::Rounded(scheme) = precision else { return None };
     Some(match scheme.number {
@@ -315,7 +317,7 @@ fn least_cosine(precision: WeightPrecision) -> Option<f32> {
     })
 }
 
-/// Each projection must take what the step before it gives.
+/// Each projection must be as wide as the output of the step before.
 fn check_widths(folder: &dyn Folder, model: &EmbedderConfig) -> Result<()> {
     let mut width = model.pooling.output_size(model.config.hidden_size);
     for dense in &model.dense {
@@ -329,7 +331,7 @@ fn check_widths(folder: &dyn Folder, model: &EmbedderConfig) -> Result<()> {
     Ok(())
 }
 
-/// The latent-attention settings of a released NV-Embed `config.json`.
+/// The latent-attention settings in the `config.json` of NV-Embed's release.
 fn nv_embed_block(config: &Value) -> Option<BlockConfig> {
     if config.get("model_type")?.as_str()? != "nvembed" {
         return None;
@@ -366,7 +368,7 @@ fn released_head(backbone: &mut Weights, folder: &dyn Folder) -> Result<Weights>
     Ok(weights)
 }
 
-/// An attending head with its weights under NV-Embed's released names.
+/// A head with parameters, read under the names of NV-Embed's release.
 ///
 /// # Errors
 /// One error that lists every tensor that does not fit.
@@ -483,7 +485,7 @@ fn read_tokenizer(
         read_json(folder, &inside(root, "sentence_bert_config.json"))?.unwrap_or_default();
     let flag = |value: &Value, key: &str| value.get(key).and_then(Value::as_bool).unwrap_or(false);
     let length = |value: &Value, key: &str| {
-        // Tokenizers without a limit say 10^30.
+        // transformers writes 10^30 for tokenizers without a limit.
         value.get(key).and_then(Value::as_u64).map_or(usize::MAX, |length| length as usize)
     };
     let max_length = match sentence.get("max_seq_length").and_then(Value::as_u64) {

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{MODES, SavedModel, dense_names, head_names};
-use crate::checkpoint::folder::Files;
 use crate::checkpoint::parameters::{Keep, each_tensor, save_backbone};
 use crate::checkpoint::safetensors::{StoredTensor, write_tensors};
 use crate::config::Family;
 use crate::embedder::Embedder;
+use crate::folder::Files;
 use crate::kernels::Kernels;
 use crate::pooling::{DenseActivation, DenseConfig};
 use crate::tokenizer::{InstructionSpan, TokenizerConfig};
@@ -22,11 +22,12 @@ pub fn save<B: Kernels>(embedder: &Embedder<B>) -> Result<SavedModel> {
     save_as(embedder, |_, _, shape, values| Ok(StoredTensor::Full(shape, values)))
 }
 
-/// As [`save`], with each tensor as `store` gives it for its file, name, shape and values. One tensor's
-/// values are in memory at a time, beside the model and what was made of the others.
+/// As [`save`], with each tensor stored as `store` decides from its file, name, shape and values.
+/// Only one tensor's values are in memory at a time, beside the model and the tensors already
+/// stored.
 ///
 /// # Errors
-/// As [`save`], and `store`'s own.
+/// As [`save`], and the errors of `store`.
 pub fn save_as<B: Kernels, E: From<Error>>(
     embedder: &Embedder<B>,
     mut store: impl FnMut(&str, &str, Vec<usize>, Vec<f32>) -> Result<StoredTensor, E>,

@@ -14,7 +14,8 @@ fn gelu_vectors<V: Size>(x: &Array<Vector<f32, V>>, y: &mut Array<Vector<f32, V>
     }
 }
 
-/// See [`Kernels::exact_gelu`](super::Kernels::exact_gelu); as many values as whole vectors have.
+/// See [`Kernels::exact_gelu`](super::Kernels::exact_gelu); the number of values must be a multiple
+/// of a vector's.
 pub(super) fn gelu<R: CubeRuntime>(x: CubeTensor<R>) -> CubeTensor<R> {
     let x = into_contiguous(x);
     let y = new_tensor(&x, x.meta.shape().clone());
@@ -35,16 +36,16 @@ fn silu_product_vectors<V: Size>(
     if ABSOLUTE_POS < y.len() {
         let value = gate[ABSOLUTE_POS];
         let one = Vector::<f32, V>::new(1.0f32);
-        // Bounded, because some shader compilers assume that infinities do not occur; below, nothing
-        // is left.
+        // Clamped, because some shader compilers assume that there are no infinities; below the
+        // bound the result is zero anyway.
         let bounded = value.max(Vector::new(comptime!(-80.0f32)));
         let share = one / (one + Vector::exp(-bounded));
         y[ABSOLUTE_POS] = value * share * up[ABSOLUTE_POS];
     }
 }
 
-/// See [`Kernels::silu_product`](super::Kernels::silu_product); as many values as whole vectors
-/// have.
+/// See [`Kernels::silu_product`](super::Kernels::silu_product); the number of values must be a
+/// multiple of a vector's.
 pub(super) fn silu_product<R: CubeRuntime>(
     gate: CubeTensor<R>,
     up: CubeTensor<R>,

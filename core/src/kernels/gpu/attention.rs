@@ -1,6 +1,5 @@
 //! Attention in one dispatch, without a `[query, key]` matrix: keys and values pass through shared
-//! memory a tile at a time, and the softmax is kept up to date (FlashAttention, arXiv:2205.14135,
-//! algorithm 1).
+//! memory a tile at a time, with a running softmax (FlashAttention, arXiv:2205.14135, algorithm 1).
 
 use burn_cubecl::{CubeRuntime, kernel::into_contiguous, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -13,7 +12,7 @@ const UNITS: usize = 32;
 /// Widest head whose tiles fit into 16 KiB.
 pub(super) const WIDEST: usize = 128;
 
-/// Turns a vector of a head by its position's angles, with the one of the head's other half
+/// Rotates a vector of a head with its partner in the head's other half, by its position's angles
 /// (RoFormer, arXiv:2104.09864). `width` counts vectors.
 #[cube]
 fn rotated<V: Size>(
@@ -78,7 +77,8 @@ fn flash<M: Int, V: Size>(
         asked[i] = select(query < seq, value, zero) * Vector::new(scale);
         sums[i] = Vector::new(0.0f32);
     }
-    // Less than any score; finite, because some shader compilers assume that infinities do not occur.
+    // Less than any score; finite, because some shader compilers assume that there are no
+    // infinities.
     let lowest = f32::new(comptime!(-3.0e38));
     let mut top = lowest;
     let mut total = 0.0f32;
@@ -86,21 +86,21 @@ fn flash<M: Int, V: Size>(
     for begin in range_stepped(0, seq, tile) {
         #[unroll]
         for i in 0..comptime!((tile * width).div_ceil(UNITS)) {
-            let place = unit + comptime!(i * UNITS);
-            if place < comptime!(tile * width) {
-                let key = begin + place / width;
-                let token = first + key * row + place % width;
+            let index = unit + comptime!(i * UNITS);
+            if index < comptime!(tile * width) {
+                let key = begin + index / width;
+                let token = first + key * row + index % width;
                 let mut turned = qkv[token + key_at];
                 #[comptime]
                 if let ComptimeOption::Some(cos) = cos {
                     #[comptime]
                     if let ComptimeOption::Some(sin) = sin {
                         let of_head = first + key * row + key_at;
-                        turned = rotated(qkv, of_head, place % width, key, cos, sin, width);
+                        turned = rotated(qkv, of_head, index % width, key, cos, sin, width);
                     }
                 }
-                key_tile[place] = select(key < seq, turned, zero);
-                value_tile[place] = select(key < seq, qkv[token + value_at], zero);
+                key_tile[index] = select(key < seq, turned, zero);
+                value_tile[index] = select(key < seq, qkv[token + value_at], zero);
             }
         }
         sync_cube();
@@ -148,8 +148,8 @@ fn flash<M: Int, V: Size>(
     }
 }
 
-/// See [`Kernels::self_attention`](super::Kernels::self_attention); heads of whole vectors, up to
-/// [`WIDEST`], whose halves are whole vectors too where they are rotated.
+/// See [`Kernels::self_attention`](super::Kernels::self_attention); heads must be whole vectors, up
+/// to [`WIDEST`], and rotated heads must have halves of whole vectors.
 pub(super) fn attention<R: CubeRuntime>(
     qkv: CubeTensor<R>,
     heads: Heads,

@@ -1,5 +1,5 @@
-//! The same with Burn's fusion around it: packed weights are operations that it does not look into;
-//! the rest is fused by Burn.
+//! The GPU kernels under Burn's fusion: products with packed weights are opaque to it, and it fuses
+//! the rest.
 
 use std::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorI
 use crate::kernels::{Kernels, Packing};
 use crate::quant::PackedLayout;
 
-/// What a fusion backend calls a tensor that is computed.
+/// The fusion backend's handle of a tensor.
 type Handles<B> =
     HandleContainer<<<B as FusionBackend>::FusionRuntime as FusionRuntime>::FusionHandle>;
 
@@ -43,7 +43,7 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         let operation = PackedLinear::<B> { ir: ir.clone(), layout, backend: PhantomData };
         let y = client.register(streams, OperationIr::Custom(ir), operation).output();
         let y = Tensor::from_primitive(TensorPrimitive::Float(y));
-        // Left to fusion, which may put it together with what comes after.
+        // Left to fusion, which may merge it with what follows.
         match bias {
             Some(bias) => y + bias.unsqueeze(),
             None => y,

@@ -1,8 +1,8 @@
 //! Burn's cubecl backends: shaders that keep within WebGPU's default limits (256 invocations and
 //! 16 KiB of shared memory a workgroup), and ask for neither subgroups nor half precision.
 //!
-//! They are launched with cubecl's checks: what lies outside a buffer reads as zero and is not
-//! written.
+//! They are launched with cubecl's bounds checks: reads outside a buffer give zero, and writes
+//! outside are dropped.
 
 mod activation;
 mod attention;
@@ -78,7 +78,7 @@ where
     fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
         let Seen { angles, mask, .. } = seen;
         let fits = heads.width.is_multiple_of(LANES) && heads.width <= attention::WIDEST;
-        // Halves of a head turn with each other.
+        // The two halves of a head rotate together.
         let turns = angles.is_none() || heads.width.is_multiple_of(2 * LANES);
         if qkv.dtype() != DType::F32 || !fits || !turns {
             return plain::attention(qkv, heads, seen);
@@ -111,7 +111,7 @@ where
             return plain::packed_linear(x, codes, scales, layout, bias);
         }
         let [_, width] = codes.dims();
-        // The bias is added where the outputs lie, which may be fewer than the shader writes.
+        // The bias is added after the padding outputs have been cut off.
         let (inside, after) = match width == layout.outputs {
             true => (bias, None),
             false => (None, bias),
@@ -162,7 +162,7 @@ where
     Tensor::from_primitive(TensorPrimitive::Float(x))
 }
 
-/// A tensor of the kind and on the device of another, not yet written.
+/// An uninitialised tensor with the dtype and device of another.
 fn new_tensor<R: CubeRuntime>(like: &CubeTensor<R>, shape: impl Into<Shape>) -> CubeTensor<R> {
     let (client, device) = (like.client.clone(), like.device.clone());
     empty_device_dtype(client, device, shape.into(), like.dtype)

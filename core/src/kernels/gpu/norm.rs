@@ -7,15 +7,15 @@ use super::{LANES, new_tensor};
 
 /// Invocations that share a row.
 const UNITS: usize = 32;
-/// Most workgroups in a row of them, below WebGPU's 65,535.
+/// Most workgroups along one dimension, below WebGPU's 65,535.
 const COUNT: usize = 32_768;
 
-/// A workgroup a row.
+/// One workgroup per row.
 fn workgroups(rows: usize) -> CubeCount {
     CubeCount::Static(rows.min(COUNT) as u32, rows.div_ceil(COUNT) as u32, 1)
 }
 
-/// One workgroup a row: mean, then variance around it, as PyTorch's CPU kernel.
+/// One workgroup per row: mean, then variance around it, as PyTorch's CPU kernel.
 #[cube(launch)]
 fn add_and_norm<V: Size>(
     x: &Array<Vector<f32, V>>,
@@ -64,7 +64,7 @@ fn add_and_norm<V: Size>(
     }
 }
 
-/// See [`Kernels::add_and_norm`](super::Kernels::add_and_norm); a width of whole vectors.
+/// See [`Kernels::add_and_norm`](super::Kernels::add_and_norm); the width must be whole vectors.
 pub(super) fn norm<R: CubeRuntime>(
     x: CubeTensor<R>,
     residual: CubeTensor<R>,
@@ -94,7 +94,7 @@ pub(super) fn norm<R: CubeRuntime>(
     y
 }
 
-/// One workgroup a row.
+/// One workgroup per row.
 #[cube(launch)]
 fn rms_norm<V: Size>(
     x: &Array<Vector<f32, V>>,
@@ -127,7 +127,7 @@ fn rms_norm<V: Size>(
     }
 }
 
-/// See [`Kernels::rms_norm`](super::Kernels::rms_norm); a width of whole vectors.
+/// See [`Kernels::rms_norm`](super::Kernels::rms_norm); the width must be whole vectors.
 pub(super) fn rms<R: CubeRuntime>(
     x: CubeTensor<R>,
     gamma: CubeTensor<R>,

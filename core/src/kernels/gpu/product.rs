@@ -1,5 +1,5 @@
-//! Products with weights, a tile at a time in shared memory. Packed ones are made into numbers there,
-//! in the dispatch that multiplies them.
+//! Products with weights, a tile at a time in shared memory. Packed weights are unpacked there, in
+//! the dispatch that multiplies them.
 
 use burn_cubecl::{CubeRuntime, kernel::into_contiguous, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -13,11 +13,11 @@ const SIDE: usize = 8;
 const OUTPUTS: usize = SIDE;
 /// Inputs of a tile.
 const INPUTS: usize = 32;
-/// The same in vectors.
+/// Inputs of a tile, in vectors.
 const STEP: usize = INPUTS / LANES;
 
-/// What the products share: an invocation has `each_row` rows and four outputs, a workgroup
-/// `8 each_row` rows and 32 outputs. Its tiles of inputs and weights take at most 12 KiB.
+/// The tiles that both products share: an invocation computes `each_row` rows by four outputs, a
+/// workgroup `8 each_row` rows by 32 outputs. Its tiles of inputs and weights take at most 12 KiB.
 #[derive(CubeType)]
 struct Tiles<V: Size> {
     /// `[8 each_row][STEP]`.
@@ -58,11 +58,11 @@ impl<V: Size> Tiles<V> {
     ) {
         #[unroll]
         for i in 0..each_row {
-            let place = UNIT_POS as usize + comptime!(i * SIDE * SIDE);
-            let row = self.first_row + place / STEP;
-            let input = step * STEP + place % STEP;
+            let index = UNIT_POS as usize + comptime!(i * SIDE * SIDE);
+            let row = self.first_row + index / STEP;
+            let input = step * STEP + index % STEP;
             let inside = row < rows && input < row_of_x;
-            self.inputs[place] = select(inside, x[row * row_of_x + input], Vector::new(0.0f32));
+            self.inputs[index] = select(inside, x[row * row_of_x + input], Vector::new(0.0f32));
         }
     }
 
@@ -71,11 +71,11 @@ impl<V: Size> Tiles<V> {
         let (across, down) = (UNIT_POS_X as usize, UNIT_POS_Y as usize);
         #[unroll]
         for i in 0..STEP {
-            let place = comptime!(i * LANES * OUTPUTS) + across;
-            let w0 = self.weights[place];
-            let w1 = self.weights[place + OUTPUTS];
-            let w2 = self.weights[place + comptime!(2 * OUTPUTS)];
-            let w3 = self.weights[place + comptime!(3 * OUTPUTS)];
+            let index = comptime!(i * LANES * OUTPUTS) + across;
+            let w0 = self.weights[index];
+            let w1 = self.weights[index + OUTPUTS];
+            let w2 = self.weights[index + comptime!(2 * OUTPUTS)];
+            let w3 = self.weights[index + comptime!(3 * OUTPUTS)];
             #[unroll]
             for row in 0..each_row {
                 let value = self.inputs[(down * each_row + row) * STEP + i];
@@ -136,16 +136,15 @@ fn packed_product<V: Size>(
     let mut tiles = Tiles::<V>::new(each_row);
     for step in 0..row_of_x.div_ceil(STEP) {
         tiles.read_inputs(x, step, rows, row_of_x, each_row);
-        // What lies beyond the last input is multiplied by the zeros of `x`; beyond the last output,
-        // it is not written.
+        // Weights beyond the last input meet zeros of `x`; outputs beyond the last are not written.
         #[unroll]
         for i in 0..comptime!((words * OUTPUTS).div_ceil(SIDE * SIDE)) {
-            let place = UNIT_POS as usize + comptime!(i * SIDE * SIDE);
-            if place < comptime!(words * OUTPUTS) {
-                let output = place % OUTPUTS;
+            let index = UNIT_POS as usize + comptime!(i * SIDE * SIDE);
+            if index < comptime!(words * OUTPUTS) {
+                let output = index % OUTPUTS;
                 let column = tiles.first_output + output;
-                let first = place / OUTPUTS * each;
-                let word = codes[(step * words + place / OUTPUTS) * row_of_y + column];
+                let first = index / OUTPUTS * each;
+                let word = codes[(step * words + index / OUTPUTS) * row_of_y + column];
                 let input = step * INPUTS + first;
                 let mut scale = scales[input / block * row_of_y + column];
                 #[unroll]
@@ -184,10 +183,10 @@ fn full_product<V: Size>(
         tiles.read_inputs(x, step, rows, row_of_x, each_row);
         #[unroll]
         for i in 0..comptime!(INPUTS * OUTPUTS / (SIDE * SIDE)) {
-            let place = UNIT_POS as usize + comptime!(i * SIDE * SIDE);
-            let column = tiles.first_output + place % OUTPUTS;
-            let input = step * INPUTS + place / OUTPUTS;
-            tiles.weights[place] = weights[input * row_of_y + column];
+            let index = UNIT_POS as usize + comptime!(i * SIDE * SIDE);
+            let column = tiles.first_output + index % OUTPUTS;
+            let input = step * INPUTS + index / OUTPUTS;
+            tiles.weights[index] = weights[input * row_of_y + column];
         }
         sync_cube();
         tiles.multiply(each_row);
@@ -196,7 +195,7 @@ fn full_product<V: Size>(
     tiles.write(bias, y, rows, row_of_y, each_row);
 }
 
-/// Rows of an invocation: as few as fill the tiles of short texts.
+/// Rows per invocation; few for short texts, so that tiles are full.
 fn rows_each(rows: usize) -> usize {
     match rows {
         0..=8 => 1,
@@ -206,13 +205,14 @@ fn rows_each(rows: usize) -> usize {
     }
 }
 
-/// Workgroups for so many rows, and vectors of outputs.
+/// Workgroups for a number of rows and of output vectors.
 fn workgroups(rows: usize, row_of_y: usize) -> CubeCount {
     let along_rows = rows.div_ceil(SIDE * rows_each(rows));
     CubeCount::Static(row_of_y.div_ceil(OUTPUTS) as u32, along_rows as u32, 1)
 }
 
-/// See [`Kernels::dense_linear`](super::Kernels::dense_linear); inputs and outputs of whole vectors.
+/// See [`Kernels::dense_linear`](super::Kernels::dense_linear); inputs and outputs must be whole
+/// vectors.
 pub(super) fn full<R: CubeRuntime>(
     x: CubeTensor<R>,
     weights: CubeTensor<R>,
@@ -239,7 +239,8 @@ pub(super) fn full<R: CubeRuntime>(
     y
 }
 
-/// See [`Kernels::packed_linear`](super::Kernels::packed_linear); outputs filled up to whole vectors.
+/// See [`Kernels::packed_linear`](super::Kernels::packed_linear); outputs are padded to whole
+/// vectors.
 pub(super) fn packed<R: CubeRuntime>(
     x: CubeTensor<R>,
     codes: CubeTensor<R>,

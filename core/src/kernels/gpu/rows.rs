@@ -6,7 +6,7 @@ use cubecl::{calculate_cube_count_elemwise, prelude::*};
 use super::{LANES, new_tensor};
 use crate::quant::PackedLayout;
 
-/// One invocation a word of a row.
+/// One invocation per word of a row.
 #[cube(launch)]
 fn packed_rows<I: Int, V: Size>(
     ids: &Array<I>,
@@ -37,8 +37,8 @@ fn packed_rows<I: Int, V: Size>(
             }
             // A block is a multiple of a vector.
             let scale = scales[row * blocks + (word * each + comptime!(vector * LANES)) / block];
-            let place = (token * words + word) * comptime!(each / LANES) + vector;
-            result[place] = values * Vector::new(scale);
+            let index = (token * words + word) * comptime!(each / LANES) + vector;
+            result[index] = values * Vector::new(scale);
         }
     }
 }

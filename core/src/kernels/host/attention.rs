@@ -1,7 +1,7 @@
 //! Attention on the host's own memory: queries, keys and values are read where the projection left
-//! them, a tile of queries at a time, and the context is written where the next projection reads it.
-//! No `[query, key]` matrix of a whole text is kept (FlashAttention's point, arXiv:2205.14135), and
-//! padding is not looked at: a text's numbers are the same bits whatever stands beside it.
+//! them, a tile of queries at a time, and the context is written where the next projection reads
+//! it. No `[query, key]` matrix of a whole text is kept (FlashAttention's point, arXiv:2205.14135),
+//! and padding is skipped: a text's numbers are the same bits whatever the batch.
 
 use burn::backend::Flex;
 use burn::tensor::{DType, Tensor, TensorData};
@@ -47,12 +47,12 @@ pub(super) fn attention(
     if data.as_slice::<f32>().is_err() {
         return plain(Tensor::from_data(data, &device));
     }
-    // It is f32, so nothing is lost.
+    // The tensor is f32, so nothing is lost.
     let mut values = data.into_vec::<f32>().unwrap_or_default();
     if let Some((cos, sin)) = &angles {
         let rotated = (heads.queries + heads.keys) * heads.width;
         for (text, extent) in values.chunks_exact_mut(seq * row).zip(seen.rows) {
-            // Positions are counted from the text's first token, on whichever side its padding is.
+            // Positions count from the text's first token, on whichever side the padding is.
             let text = &mut text[extent.start * row..extent.end * row];
             for (i, token) in text.chunks_exact_mut(row).enumerate() {
                 let place = i * heads.width..(i + 1) * heads.width;
@@ -64,7 +64,7 @@ pub(super) fn attention(
     }
     let width = heads.queries * heads.width;
     let mut context = vec![0.0; batch * seq * width];
-    // Text by text, or a single one by its tiles.
+    // In parallel over texts, or over the tiles of a single one.
     each_part(&mut context, seq * width, |number, context| {
         let extent = seen.rows[number].clone();
         let text = Text {
@@ -86,7 +86,7 @@ pub(super) fn attention(
     Tensor::from_data(TensorData::new(context, [batch, seq, width]), &device)
 }
 
-/// Turns the two halves of a head by a position's angles.
+/// Rotates the two halves of a head by a position's angles.
 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let half = head.len() / 2;
     let (first, second) = head.split_at_mut(half);
@@ -102,14 +102,14 @@ fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
 struct Text<'a> {
     /// Queries, keys and values of each token.
     qkv: &'a [f32],
-    /// True where a query must not look, from the first token's own place on.
+    /// True where attention is masked, starting at the first token.
     mask: Option<&'a [bool]>,
     tokens: usize,
     /// Keys of a row of the mask, padding included.
     of_mask: usize,
 }
 
-/// The context, which begins with them, of some queries of one head of one text.
+/// Attention of some queries of one head of one text, written over the queries.
 fn tile(
     text: Text<'_>,
     context: &mut [f32],
@@ -147,7 +147,7 @@ fn tile(
     product(weights, part(value, row, 1), [rows, seq, width], 1.0, None, to, queries * width);
 }
 
-/// Numbers that are worked on side by side.
+/// Values per SIMD step.
 const LANES: usize = 16;
 
 /// Softmax of a row, in place.
@@ -178,8 +178,8 @@ fn softmax(row: &mut [f32]) {
     row.iter_mut().for_each(|value| *value *= inverse);
 }
 
-/// `e^x` for `x` up to 0, and zero for what is lost beside a weight of 1: the smallest numbers, and
-/// products with them, are below the normal ones, which take some processors a hundred times as long.
+/// `e^x` for `x` up to 0, flushed to zero where it is negligible beside a weight of 1: subnormal
+/// numbers, and products with them, take some CPUs a hundred times as long.
 #[inline(always)]
 fn weight(x: f32) -> f32 {
     let power = exp(x);
@@ -226,7 +226,7 @@ mod tests {
             let qkv = Tensor::<B, 3>::random([batch, seq, all * width], Distribution::Normal(0.0, size), &device);
             let mask = masked.then(|| {
                 let random = Tensor::<B, 4>::random([batch, 1, seq, seq], Distribution::Default, &device);
-                // Everyone sees the first token.
+                // Every query sees the first token.
                 let first = Tensor::<B, 1, burn::tensor::Int>::arange(0..seq as i64, &device)
                     .equal_elem(0).reshape([1, 1, 1, seq]).expand([batch, 1, seq, seq]);
                 random.greater_elem(0.5).bool_and(first.bool_not())

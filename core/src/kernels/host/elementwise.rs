@@ -10,8 +10,8 @@ pub(super) fn gelu(values: &mut [f32]) {
     }
 }
 
-/// The error function as a rational function of x^2 times x, which is exact to some units of the
-/// last place in f32; beyond 3.8325 it rounds to 1 (the coefficients are those of Eigen and XLA).
+/// The error function as x times a rational function of x^2, accurate to a few units in the last
+/// place of f32; beyond 3.8325 it rounds to 1 (the coefficients are those of Eigen and XLA).
 #[inline(always)]
 fn erf(x: f32) -> f32 {
     let x2 = x * x;
@@ -31,24 +31,24 @@ fn erf(x: f32) -> f32 {
     if x.abs() >= 3.832_5 { 1f32.copysign(x) } else { x * p / q }
 }
 
-/// `silu(gate) * up`, in place of `gate`; as many values in both.
+/// `silu(gate) * up`, in place of `gate`; both have the same length.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn silu_product(gate: &mut [f32], up: &[f32]) {
     for (gate, up) in gate.iter_mut().zip(up) {
-        // Of -|x|, so that nothing overflows.
+        // exp of -|x|, which cannot overflow.
         let power = exp(-gate.abs());
         let share = if *gate < 0.0 { power } else { 1.0 };
         *gate = *gate * share / (1.0 + power) * up;
     }
 }
 
-/// `e^x` for `x` up to 0, to some units of the last place: `2^n` times a polynomial in what is left
-/// (the coefficients are those of the Cephes library). NaN stays NaN.
+/// `e^x` for `x` up to 0, to a few units in the last place: `2^n` times a polynomial in the
+/// remainder (coefficients of the Cephes library). NaN stays NaN.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    // Below, the result is less than every normal number.
+    // Below this the result is subnormal.
     let x = if x < -87.0 { -87.0 } else { x };
-    // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
+    // Adding 1.5 * 2^23 rounds to an integer, which then sits in the lowest bits.
     let magic = 12_582_912.0f32;
     let shifted = x * std::f32::consts::LOG2_E + magic;
     let n = shifted - magic;

@@ -20,7 +20,7 @@ use super::{Heads, Kernels, Packing, Seen, plain};
 use crate::parallel::each_part;
 use crate::quant::PackedMatrix;
 
-/// Values that are worth another core.
+/// Values that justify another core.
 const PART: usize = 1 << 14;
 
 impl Kernels for Flex {
@@ -33,7 +33,7 @@ impl Kernels for Flex {
         let mut data = x.into_data();
         match data.as_mut_slice::<f32>() {
             Ok(values) => each_part(values, PART, |_, values| elementwise::gelu(values)),
-            // Not f32: the plain operation.
+            // Other dtypes take the plain operation.
             Err(_) => return activation::gelu(Tensor::from_data(data, &device)),
         }
         Tensor::from_data(data, &device)
@@ -88,7 +88,7 @@ impl Kernels for Flex {
         Tensor::from_data(TensorData::new(merged, [batch, seq, heads * width]), &device)
     }
 
-    // Natively Burn's own product is the gemm crate's, on all cores.
+    // Natively Burn's own product is gemm on all cores.
     #[cfg(target_arch = "wasm32")]
     fn dense_linear(
         x: Tensor<Self, 2>,
@@ -97,7 +97,7 @@ impl Kernels for Flex {
     ) -> Tensor<Self, 2> {
         use product::{Strided, product};
         let ([rows, inner], [_, columns], device) = (x.dims(), weight.dims(), x.device());
-        // Read where they are; data that others share would be copied first.
+        // Borrowed rather than taken: taking shared data would copy it.
         let [x, weight] = [x, weight].map(|x| x.into_primitive().tensor());
         let bias = bias.map(|bias| bias.into_primitive().tensor());
         let values = bias.as_ref().map(|bias| bias.as_slice::<f32>());
@@ -120,12 +120,13 @@ impl Kernels for Flex {
         bias: Option<Tensor<Self, 1>>,
     ) -> Tensor<Self, 2> {
         let ([rows, _], [_, outputs], device) = (x.dims(), weight.shape(), x.device());
-        // Read where they are; data that others share would be copied first.
+        // Borrowed rather than taken: taking shared data would copy it.
         let values = x.clone().into_primitive().tensor().to_contiguous();
         let of_bias = bias.clone().map(|bias| bias.into_primitive().tensor());
         let of_bias = of_bias.as_ref().map(|bias| bias.as_slice::<f32>());
         let product = match (values.as_slice::<f32>(), of_bias) {
-            // It fails on widths that do not fit only, about which the plain product is clearer.
+            // It fails only on widths that do not match, for which the plain product has the
+            // clearer error.
             (Some(x), None | Some(Some(_))) => weight.product(x, of_bias.flatten()).ok(),
             _ => None,
         };

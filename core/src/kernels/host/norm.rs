@@ -2,10 +2,10 @@
 
 use multiversion::multiversion;
 
-/// Sums that are kept side by side.
+/// Partial sums, so that the loop is SIMD.
 const LANES: usize = 16;
 
-/// Norms rows as wide as `gamma`, in place.
+/// Normalises rows as wide as `gamma`, in place.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn rms(values: &mut [f32], gamma: &[f32], epsilon: f32) {
     for row in values.chunks_exact_mut(gamma.len().max(1)) {

@@ -1,6 +1,6 @@
-//! Products of f32 matrices: natively the gemm crate's, on one core, in WebAssembly ones of our own.
-//! There, that crate's tiles take more registers than engines have, and know nothing of relaxed SIMD's
-//! multiply-and-add; ours are 1.2 and 1.6 times as fast without it and with it.
+//! Products of f32 matrices on one core: the gemm crate's natively, our own in WebAssembly. There,
+//! gemm's tiles need more registers than engines have, and gemm does not use relaxed SIMD's fused
+//! multiply-add; ours is 1.2 times as fast without it and 1.6 times with it.
 
 #![expect(unsafe_code, reason = "products and SIMD loads take pointers; each with its proof")]
 
@@ -13,7 +13,7 @@ pub(super) struct Strided<'a> {
 }
 
 impl<'a> Strided<'a> {
-    /// A matrix whose rows of a width stand one after another.
+    /// A row-major matrix of the given width.
     pub(super) fn rows(values: &'a [f32], width: usize) -> Self {
         Self { values, row: width, column: 1 }
     }
@@ -52,8 +52,9 @@ pub(super) fn product(
     tiles::product(x, y, [rows, inner, columns], scale, bias, to, stride);
     #[cfg(not(target_arch = "wasm32"))]
     {
-        // SAFETY: all elements of the three matrices lie inside their slices (asserted above), and the
-        // destination, borrowed mutably, is another slice than the other two, and is not read.
+        // SAFETY: all elements of the three matrices lie inside their slices (asserted above), and
+        // the destination is borrowed mutably, so it overlaps neither of the other two, and is not
+        // read.
         unsafe {
             gemm::gemm(
                 rows,
@@ -98,13 +99,13 @@ mod tiles {
 
     /// Rows of a tile. Two by sixteen is what x86-64's registers hold: eight sums, four numbers of `y`
     /// and one of `x`.
-    const HIGH: usize = 2;
+    const TILE_ROWS: usize = 2;
     /// Vectors of four that a tile is wide.
     const VECTORS: usize = 4;
-    const WIDE: usize = 4 * VECTORS;
-    /// Numbers of `x` in strips at once; they stay in the second cache.
+    const TILE_COLUMNS: usize = 4 * VECTORS;
+    /// Values of `x` packed into strips at once; they stay in the L2 cache.
     const L2_ELEMENTS: usize = 1 << 16;
-    /// Products of numbers that are worth another core.
+    /// Multiplications that justify another core.
     const MIN_WORK_PER_CORE: usize = 1 << 20;
 
     pub(super) fn product(
@@ -120,18 +121,18 @@ mod tiles {
             return;
         }
         let cores = if rows * inner * columns < MIN_WORK_PER_CORE { 1 } else { cores() };
-        let mut wide = vec![[0.0f32; WIDE]; columns.div_ceil(WIDE) * inner];
-        let part = (columns.div_ceil(WIDE).div_ceil(cores) * inner).max(1);
+        let mut wide = vec![[0.0f32; TILE_COLUMNS]; columns.div_ceil(TILE_COLUMNS) * inner];
+        let part = (columns.div_ceil(TILE_COLUMNS).div_ceil(cores) * inner).max(1);
         each_part(&mut wide, part, |number, wide| {
-            let first = number * part / inner.max(1) * WIDE;
+            let first = number * part / inner.max(1) * TILE_COLUMNS;
             for (number, strip) in wide.chunks_exact_mut(inner.max(1)).enumerate() {
-                let first = first + number * WIDE;
-                let width = WIDE.min(columns - first);
+                let first = first + number * TILE_COLUMNS;
+                let width = TILE_COLUMNS.min(columns - first);
                 for (k, strip) in strip.iter_mut().enumerate() {
                     let from = &y.values[k * y.row + first * y.column..];
                     match (y.column, from.first_chunk()) {
-                        // Copies of a size that is not known are calls.
-                        (1, Some(from)) if width == WIDE => *strip = *from,
+                        // A copy of unknown length would be a call.
+                        (1, Some(from)) if width == TILE_COLUMNS => *strip = *from,
                         (1, _) => strip[..width].copy_from_slice(&from[..width]),
                         (apart, _) => {
                             let from = from.iter().step_by(apart);
@@ -143,30 +144,30 @@ mod tiles {
                 }
             }
         });
-        let most = (L2_ELEMENTS / inner.max(1) / HIGH).max(1) * HIGH;
-        let part = rows.div_ceil(cores).next_multiple_of(HIGH).min(most);
+        let most = (L2_ELEMENTS / inner.max(1) / TILE_ROWS).max(1) * TILE_ROWS;
+        let part = rows.div_ceil(cores).next_multiple_of(TILE_ROWS).min(most);
         let end = (rows * stride).min(to.len());
         each_part(&mut to[..end], part * stride, |number, to| {
             let first = number * part;
             let rows = part.min(rows - first);
-            let mut high = vec![[0.0f32; HIGH]; rows.div_ceil(HIGH) * inner];
+            let mut high = vec![[0.0f32; TILE_ROWS]; rows.div_ceil(TILE_ROWS) * inner];
             for (number, strip) in high.chunks_exact_mut(inner.max(1)).enumerate() {
-                for i in 0..HIGH.min(rows - number * HIGH) {
-                    let from = &x.values[(first + number * HIGH + i) * x.row..];
+                for i in 0..TILE_ROWS.min(rows - number * TILE_ROWS) {
+                    let from = &x.values[(first + number * TILE_ROWS + i) * x.row..];
                     for (strip, from) in strip.iter_mut().zip(from.iter().step_by(x.column)) {
                         strip[i] = *from;
                     }
                 }
             }
-            for left in (0..columns).step_by(WIDE) {
-                let wide = &wide[left / WIDE * inner..][..inner];
-                let width = WIDE.min(columns - left);
-                for number in 0..rows.div_ceil(HIGH) {
+            for left in (0..columns).step_by(TILE_COLUMNS) {
+                let wide = &wide[left / TILE_COLUMNS * inner..][..inner];
+                let width = TILE_COLUMNS.min(columns - left);
+                for number in 0..rows.div_ceil(TILE_ROWS) {
                     let sums = tile(&high[number * inner..][..inner], wide, scale);
-                    let top = number * HIGH;
+                    let top = number * TILE_ROWS;
                     for (i, sums) in sums.iter().enumerate().take(rows - top) {
                         let to = &mut to[(top + i) * stride + left..][..width];
-                        match <&mut [f32; WIDE]>::try_from(&mut *to) {
+                        match <&mut [f32; TILE_COLUMNS]>::try_from(&mut *to) {
                             Ok(to) => *to = *sums,
                             Err(_) => to.copy_from_slice(&sums[..width]),
                         }
@@ -181,8 +182,12 @@ mod tiles {
 
     /// Two rows by sixteen columns.
     #[inline(always)]
-    fn tile(high: &[[f32; HIGH]], wide: &[[f32; WIDE]], scale: f32) -> [[f32; WIDE]; HIGH] {
-        let mut sums = [[f32x4_splat(0.0); VECTORS]; HIGH];
+    fn tile(
+        high: &[[f32; TILE_ROWS]],
+        wide: &[[f32; TILE_COLUMNS]],
+        scale: f32,
+    ) -> [[f32; TILE_COLUMNS]; TILE_ROWS] {
+        let mut sums = [[f32x4_splat(0.0); VECTORS]; TILE_ROWS];
         for (high, wide) in high.iter().zip(wide) {
             let y: [v128; VECTORS] = std::array::from_fn(|i| {
                 // SAFETY: four numbers from `4 at` on lie inside the sixteen; loads ask for no alignment.
@@ -197,7 +202,7 @@ mod tiles {
             }
         }
         let scale = f32x4_splat(scale);
-        let mut numbers = [[0.0; WIDE]; HIGH];
+        let mut numbers = [[0.0; TILE_COLUMNS]; TILE_ROWS];
         for (numbers, sums) in numbers.iter_mut().zip(sums) {
             for (numbers, sum) in numbers.as_chunks_mut::<4>().0.iter_mut().zip(sums) {
                 // SAFETY: a vector is as large as the four numbers; stores ask for no alignment.
@@ -207,7 +212,7 @@ mod tiles {
         numbers
     }
 
-    /// `a b + c`; rounded once or twice, as the processor likes, where the module has relaxed SIMD.
+    /// `a b + c`; with relaxed SIMD the CPU chooses whether it rounds once or twice.
     #[inline(always)]
     fn multiply_add(a: v128, b: v128, c: v128) -> v128 {
         #[cfg(target_feature = "relaxed-simd")]
@@ -250,7 +255,7 @@ mod tests {
                 for column in 0..stride {
                     let result = result[row * stride + column];
                     if column >= columns {
-                        // What stands between rows is someone else's.
+                        // The gaps between rows belong to others.
                         prop_assert_eq!(result, 7.0);
                         continue;
                     }

@@ -2,15 +2,16 @@
 
 use serde_json::{Value, json};
 
+use super::Names;
 use crate::Result;
-use crate::checkpoint::names::Names;
 use crate::config::{
-    Activation, Architecture, AttentionMode, DecoderConfig, Keys, ModelConfig, Rope, RopeScaling,
+    Activation, Architecture, AttentionMode, DecoderConfig, Family, Keys, ModelConfig, Rope,
+    RopeScaling, bad_config,
 };
 
 /// What a family decides for itself.
 pub(super) struct Traits {
-    pub family: crate::config::Family,
+    pub family: Family,
     pub qkv_bias: bool,
     pub output_bias: bool,
     pub mlp_bias: bool,
@@ -78,7 +79,7 @@ fn read_rope(keys: &Keys<'_>, max_positions: usize) -> Result<Rope> {
         if factor.is_finite() && factor >= 1.0 {
             Ok(factor)
         } else {
-            Err(keys.bad(format!("rope factor {factor} is below 1")))
+            Err(bad_config(format!("rope factor {factor} is below 1")))
         }
     };
     let scaling = match kind {
@@ -110,29 +111,12 @@ fn read_rope(keys: &Keys<'_>, max_positions: usize) -> Result<Rope> {
             }
         }
         other => {
-            return Err(keys.bad(format!(
+            return Err(bad_config(format!(
                 "rope_type {other:?} is not supported; default, linear, llama3 and yarn are"
             )));
         }
     };
     Ok(Rope { theta, scaling })
-}
-
-/// `sliding_window` on the layers that `layer_types` or `max_window_layers` names (Qwen).
-pub(super) fn qwen_windows(keys: &Keys<'_>) -> Result<Vec<Option<usize>>> {
-    let layers = keys.size("num_hidden_layers")?.min(1025);
-    if !keys.bool_or("use_sliding_window", false)? {
-        return Ok(vec![None; layers]);
-    }
-    let window = keys.size_or("sliding_window", Some(4096))?;
-    if let Some(types) = keys.get("layer_types").and_then(Value::as_array) {
-        return Ok(types
-            .iter()
-            .map(|kind| (kind.as_str() == Some("sliding_attention")).then_some(window))
-            .collect());
-    }
-    let full = keys.size_or("max_window_layers", Some(28))?;
-    Ok((0..layers).map(|layer| (layer >= full).then_some(window)).collect())
 }
 
 pub(super) fn write(config: &ModelConfig, class: &str) -> Value {

@@ -1,60 +1,147 @@
-//! One thin file a family: which keys of `config.json` and which weight names it has.
+//! Model families: which keys of `config.json` and which tensor names each has, one small file a
+//! family, and the dispatch from `model_type` to them.
+//!
+//! `encoder` and `decoder` hold what the BERT and the Llama descendants share; [`names`] is the
+//! table of tensor names that loading and saving both read.
 
 mod bert;
 mod decoder;
+mod encoder;
 mod llama;
 mod mistral;
+mod names;
+mod nv_embed;
 mod qwen2;
 mod qwen3;
+mod roberta;
 
 use serde_json::Value;
 
-use crate::checkpoint::names::Names;
-use crate::config::{Family, Keys, ModelConfig};
+pub(crate) use names::{Names, TensorSource};
+
+use crate::config::{Family, Keys, ModelConfig, bad_config};
 use crate::{Error, Result};
 
-/// Dispatches on `model_type`.
-pub(crate) fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
+impl ModelConfig {
+    /// Reads the text of a `config.json`.
+    ///
+    /// # Errors
+    /// Not JSON, an unknown `model_type`, a missing key, or sizes that contradict one another.
+    pub fn from_json(text: &[u8]) -> Result<Self> {
+        let value: Value =
+            serde_json::from_slice(text).map_err(|e| bad_config(format!("not valid JSON: {e}")))?;
+        Self::from_value(&value)
+    }
+
+    /// Reads a parsed `config.json`.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::from_json`].
+    pub fn from_value(value: &Value) -> Result<Self> {
+        let config = read_config(&Keys::new(value)?)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The `config.json` that transformers reads for this model.
+    pub fn to_value(&self) -> Value {
+        match self.family {
+            Family::Bert => bert::write(self),
+            Family::Roberta | Family::XlmRoberta => roberta::write(self),
+            Family::Llama => llama::write(self),
+            Family::Mistral => mistral::write(self),
+            Family::Qwen2 => qwen2::write(self),
+            Family::Qwen3 => qwen3::write(self),
+        }
+    }
+}
+
+/// From `model_type` to the family that reads the other keys.
+fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
     match keys.text_or("model_type", "")? {
-        "bert" => bert::read(Family::Bert, keys),
-        "roberta" => bert::read(Family::Roberta, keys),
-        "xlm-roberta" => bert::read(Family::XlmRoberta, keys),
+        "bert" => bert::read(keys),
+        "roberta" => roberta::read(Family::Roberta, keys),
+        "xlm-roberta" => roberta::read(Family::XlmRoberta, keys),
         "llama" => llama::read(keys),
         "mistral" => mistral::read(keys),
         "qwen2" => qwen2::read(keys),
         "qwen3" => qwen3::read(keys),
-        // NV-Embed wraps a Mistral that attends in both directions; its latent-attention
-        // head is read by `checkpoint::sentence_transformers`.
-        "nvembed" => {
-            let inner = keys
-                .get("text_config")
-                .ok_or_else(|| keys.bad("the key text_config is missing"))?;
-            let mut config = mistral::read(&Keys::new(inner)?)?;
-            config.attention = crate::config::AttentionMode::Bidirectional;
-            Ok(config)
-        }
-        found => Err(Error::UnknownFamily {
-            found: found.to_string(),
-            known: Family::ALL.map(Family::model_type).join(", ") + ", nvembed",
+        nv_embed::MODEL_TYPE => nv_embed::read(keys),
+        other => Err(Error::UnknownFamily {
+            found: other.to_string(),
+            known: Family::ALL.map(Family::model_type).join(", ") + ", " + nv_embed::MODEL_TYPE,
         }),
     }
 }
 
-/// The `config.json` of a model, as transformers reads it.
-pub(crate) fn write_config(config: &ModelConfig) -> Value {
+/// The tensor names of a model's checkpoints.
+pub(crate) fn names(config: &ModelConfig) -> Names {
     match config.family {
-        Family::Bert | Family::Roberta | Family::XlmRoberta => bert::write(config),
-        Family::Llama => llama::write(config),
-        Family::Mistral => mistral::write(config),
-        Family::Qwen2 => qwen2::write(config),
-        Family::Qwen3 => qwen3::write(config),
+        Family::Bert | Family::Roberta | Family::XlmRoberta => encoder::names(config),
+        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => decoder::names(config),
     }
 }
 
-/// The weight names of a model.
-pub(crate) fn names(config: &ModelConfig) -> Names {
-    match config.family {
-        Family::Bert | Family::Roberta | Family::XlmRoberta => bert::names(config),
-        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => decoder::names(config),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BERT: &str = r#"{"model_type":"bert","vocab_size":100,"hidden_size":32,"num_hidden_layers":2,
+        "num_attention_heads":4,"intermediate_size":64,"max_position_embeddings":64,"type_vocab_size":2,
+        "layer_norm_eps":1e-12,"hidden_act":"gelu","pad_token_id":0}"#;
+
+    #[test]
+    fn round_trips_through_transformers_json() {
+        let config = ModelConfig::from_json(BERT.as_bytes()).unwrap();
+        assert_eq!(config.head_dim, 8);
+        assert_eq!(ModelConfig::from_value(&config.to_value()).unwrap(), config);
+    }
+
+    #[test]
+    fn unknown_family_lists_the_known_ones() {
+        let error = ModelConfig::from_json(br#"{"model_type":"mamba"}"#).unwrap_err().to_string();
+        for family in Family::ALL {
+            assert!(error.contains(family.model_type()), "{error}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        for (from, to, key) in [
+            ("\"num_attention_heads\":4", "\"num_attention_heads\":0", "num_attention_heads"),
+            ("\"num_attention_heads\":4", "\"num_attention_heads\":5", "hidden_size"),
+            ("\"vocab_size\":100", "\"vocab_size\":1e3", "vocab_size"),
+            ("\"vocab_size\":100", "\"vocab_size\":-1", "vocab_size"),
+            ("\"vocab_size\":100", "\"vocab_size\":1000000000000", "vocab_size"),
+            ("\"hidden_act\":\"gelu\"", "\"hidden_act\":\"mish\"", "hidden_act"),
+        ] {
+            let error =
+                ModelConfig::from_json(BERT.replace(from, to).as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_error_or_a_config(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = ModelConfig::from_json(&bytes);
+        }
+
+        #[test]
+        fn any_sizes_are_an_error_or_a_checked_config(
+            family in 0usize..7, heads in 0u64..9, kv in 0u64..9, hidden in 0u64..70,
+            dim in proptest::option::of(0u64..20), layers in 0u64..5, theta in -2.0f64..1e6,
+        ) {
+            let value = serde_json::json!({
+                "model_type": Family::ALL[family].model_type(), "vocab_size": 10, "hidden_size": hidden,
+                "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv,
+                "head_dim": dim, "intermediate_size": 8, "max_position_embeddings": 16,
+                "rope_theta": theta, "pad_token_id": 1, "type_vocab_size": 1,
+            });
+            if let Ok(config) = ModelConfig::from_value(&value) {
+                prop_assert_eq!(ModelConfig::from_value(&config.to_value()).unwrap(), config);
+            }
+        }
     }
 }

@@ -15,9 +15,26 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
             output_bias: false,
             mlp_bias: false,
             qk_norm: false,
-            windows: decoder::qwen_windows(keys)?,
+            windows: windows(keys)?,
         },
     )
+}
+
+/// `sliding_window` on the layers that `layer_types` or `max_window_layers` names.
+pub(super) fn windows(keys: &Keys<'_>) -> Result<Vec<Option<usize>>> {
+    let layers = keys.size("num_hidden_layers")?.min(1025);
+    if !keys.bool_or("use_sliding_window", false)? {
+        return Ok(vec![None; layers]);
+    }
+    let window = keys.size_or("sliding_window", Some(4096))?;
+    if let Some(types) = keys.get("layer_types").and_then(Value::as_array) {
+        return Ok(types
+            .iter()
+            .map(|kind| (kind.as_str() == Some("sliding_attention")).then_some(window))
+            .collect());
+    }
+    let full = keys.size_or("max_window_layers", Some(28))?;
+    Ok((0..layers).map(|layer| (layer >= full).then_some(window)).collect())
 }
 
 pub(super) fn write(config: &ModelConfig) -> Value {
@@ -26,7 +43,7 @@ pub(super) fn write(config: &ModelConfig) -> Value {
     value
 }
 
-/// The keys that [`decoder::qwen_windows`] reads.
+/// The keys that [`windows`] reads.
 pub(super) fn write_windows(config: &ModelConfig, value: &mut Value) {
     let Ok(decoder) = config.decoder() else {
         return;

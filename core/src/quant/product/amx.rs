@@ -1,5 +1,5 @@
-//! The product by AMX: sums of tiles of 16 rows by 16 outputs by up to 64 inputs. What stands between
-//! blocks, the scales, is AVX-512's.
+//! The product by AMX: sums of tiles of 16 rows by 16 outputs by up to 64 inputs. AVX-512 applies
+//! the scales between blocks.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -7,36 +7,36 @@ use std::sync::OnceLock;
 
 use aligned_vec::avec;
 
-use super::super::packed::{BlockOfActivations, CacheAligned, ROWS_TOGETHER};
+use super::super::activations::{ActivationBlock, ROWS_TOGETHER};
+use super::super::packed::CacheAligned;
 use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
 
 /// Rows of a tile.
 const TILE: usize = ROWS_TOGETHER;
-/// Rows that are worked on together: two tiles.
+/// Rows per pass: two tiles.
 pub(super) const STRIP: usize = 2 * TILE;
-/// Blocks that are worked on together.
+/// Blocks per pass.
 const TOGETHER: usize = 4;
 /// Most inputs of a tile.
 const DEEPEST: usize = 64;
-/// Bytes of a tile's row where it is full.
+/// Bytes of a full tile row.
 const WIDE: usize = 64;
-/// Rows below which tiles would be too empty to be worth it.
+/// Fewest rows for which tiles are full enough to pay off.
 const FEWEST: usize = 4;
 
-/// Whether the processor has the instructions and the system lets this process use them.
+/// Whether the CPU has the instructions and the system lets this process use them.
 pub(super) fn is_available() -> bool {
     static HERE: OnceLock<bool> = OnceLock::new();
     *HERE.get_or_init(|| super::avx512::is_available() && has_tiles() && are_allowed())
 }
 
-/// Whether the processor has tiles of bytes, and the system keeps them when it changes threads.
+/// Whether the CPU has tiles of bytes and the system saves them at context switches.
 fn has_tiles() -> bool {
-    /// Of `edx` of leaf 7: tiles, and products of bytes in them.
+    /// Bits of `edx` of leaf 7: tiles, and products of bytes in them.
     const TILES: u32 = 1 << 24 | 1 << 25;
-    /// Of the states that the system keeps: the tiles' shapes, and the tiles.
+    /// Bits of the saved states: tile shapes and tiles.
     const KEPT: u64 = 1 << 17 | 1 << 18;
-    // SAFETY: a processor with AVX-512, for which was asked before, has `xgetbv` and register 0, and
-    // leaf 7.
+    // SAFETY: a CPU with AVX-512, which was checked before, has `xgetbv`, register 0 and leaf 7.
     #[allow(unused_unsafe, reason = "`cpuid` is safe in newer Rust")]
     unsafe {
         __cpuid_count(7, 0).edx & TILES == TILES && kept() & KEPT == KEPT
@@ -44,15 +44,15 @@ fn has_tiles() -> bool {
 }
 
 /// # Safety
-/// The system lets processes ask (it does where AVX is used).
+/// The system enables the instruction (it does wherever AVX is enabled).
 #[target_feature(enable = "xsave")]
 unsafe fn kept() -> u64 {
     // SAFETY: register 0 is there wherever the instruction is.
     unsafe { _xgetbv(0) }
 }
 
-/// Asks Linux for tiles: they are 8 KiB more to keep of a thread, so it gives them to who asks. What it
-/// grants holds for all threads.
+/// Asks Linux for tiles: they add 8 KiB to a thread's state, so a process must request them. The
+/// grant holds for all threads.
 #[cfg(target_os = "linux")]
 fn are_allowed() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
@@ -66,20 +66,20 @@ fn are_allowed() -> bool {
     false
 }
 
-/// Inputs of a tile where blocks have a length: what divides it. None where tiles would be less than
+/// Inputs of a tile for a block length, which they divide; `None` where tiles would be less than
 /// half full.
 fn depth(block: usize) -> Option<usize> {
     let mut depths = (DEEPEST / 2..=DEEPEST).rev().step_by(STEP);
     depths.find(|depth| block.is_multiple_of(*depth))
 }
 
-/// Whether the product of a matrix with some rows is worth tiles.
+/// Whether tiles pay off for the product of a matrix with this many rows.
 pub(super) fn is_worth(packed: &PackedMatrix, rows: usize) -> bool {
     rows >= FEWEST && depth(packed.block).is_some()
 }
 
-/// Whole sums of a block: a tile for the upper half of a strip's rows by each of two groups, and for the
-/// lower half.
+/// Integer sums of a block: a tile each for the upper and lower half of a strip's rows by two
+/// groups.
 #[repr(C, align(64))]
 struct Whole([[[[i32; LANES]; TILE]; 2]; 2]);
 
@@ -90,7 +90,7 @@ struct Sums([[[f32; LANES]; 2]; STRIP]);
 /// As [`super::portable`].
 ///
 /// # Safety
-/// [`is_available`] has said yes.
+/// [`is_available`] must have returned true.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub(super) unsafe fn product(
     packed: &PackedMatrix,
@@ -104,7 +104,7 @@ pub(super) unsafe fn product(
     };
     let (rows, blocks) = (x.rows, inputs / block);
     let bytes_of_group = inputs * LANES;
-    // SAFETY: the caller has asked whether there are tiles, and this is such a depth.
+    // SAFETY: the caller has checked that there are tiles, and `depth` is a valid one.
     unsafe { shape(depth) };
     let four = packed.number == Number::Int4;
     let mut bytes: CacheAligned<u8> = avec!([64] | 0; if four { 2 * bytes_of_group } else { 0 });
@@ -112,7 +112,7 @@ pub(super) unsafe fn product(
     let mut sums = Sums([[[0.0; LANES]; 2]; STRIP]);
     for group in (0..outputs.div_ceil(LANES)).step_by(2) {
         let width = (outputs - group * LANES).min(2 * LANES);
-        // A last group alone is its own neighbour.
+        // An odd last group is its own neighbour.
         let both = [0, usize::from(width > LANES)];
         let of_groups = group * bytes_of_group..(group + both[1] + 1) * bytes_of_group;
         let weights: &[u8] = if four {
@@ -135,7 +135,7 @@ pub(super) unsafe fn product(
                         Matrix { values: &x.values[first * inputs + i * block..], apart: inputs };
                     let weights = &weights[i * block * LANES..];
                     let weights = Matrix { values: weights, apart: both[1] * bytes_of_group };
-                    // SAFETY: the tiles were given their shapes above.
+                    // SAFETY: the tiles were configured above.
                     unsafe { multiply(x, weights, [sums.len(), block, depth], whole) };
                 }
                 let scales = [&scales[0][i..], &scales[1][i..]];
@@ -149,17 +149,19 @@ pub(super) unsafe fn product(
             }
         }
     }
-    // SAFETY: tiles are there, and nothing is kept in them; without them a thread is less to keep.
+    // SAFETY: there are tiles, and they hold nothing of value; releasing them makes context
+    // switches cheaper.
     unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
 }
 
-/// A byte each of values of four bits.
+/// Int4 values, one per byte.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn unpack(pairs: &[u8], bytes: &mut [u8]) {
     let mask = _mm256_set1_epi8(15);
     for (pairs, bytes) in pairs.as_chunks::<32>().0.iter().zip(bytes.as_chunks_mut::<64>().0) {
-        // SAFETY: 32 bytes are read and 64 written, as there are; neither asks for alignment.
+        // SAFETY: 32 bytes are read and 64 written, within both slices; neither access needs
+        // alignment.
         unsafe {
             let pairs = _mm256_loadu_si256(pairs.as_ptr().cast());
             let low = _mm256_and_si256(pairs, mask);
@@ -170,12 +172,12 @@ fn unpack(pairs: &[u8], bytes: &mut [u8]) {
     }
 }
 
-/// Gives the tiles their shapes, and makes them zeros: 0 to 3 are whole sums (of the upper half of the rows
-/// by both groups, of the lower half by both), 4 and 5 activations of both halves, 6 and 7 weights of both
+/// Configures the tiles and zeroes them: 0 to 3 are integer sums (upper half of the rows by both
+/// groups, lower half by both), 4 and 5 the activations of the halves, 6 and 7 the weights of the
 /// groups.
 ///
 /// # Safety
-/// The processor has tiles and the process may use them; the depth is a multiple of four up to 64.
+/// The CPU has tiles and the process may use them; the depth is a multiple of four up to 64.
 unsafe fn shape(depth: usize) {
     #[repr(C, align(64))]
     struct Shapes {
@@ -199,13 +201,13 @@ unsafe fn shape(depth: usize) {
     }
 }
 
-/// Values of which some rows, or groups, are apart from each other.
+/// Values with a stride between rows, or groups.
 struct Matrix<'a, T> {
     values: &'a [T],
     apart: usize,
 }
 
-/// Whole sums of a block of some rows with two groups.
+/// Integer sums of a block: some rows by two groups.
 ///
 /// # Safety
 /// The tiles have the shapes that [`shape`] gave them for this depth, which divides the block.
@@ -280,13 +282,13 @@ unsafe fn multiply(
     }
 }
 
-/// Adds some blocks' whole sums, times what they are worth, to those of all blocks. `of_rows` are the
-/// blocks of the first row from the first of these on; the next row's are `apart` from there.
+/// Scales the integer sums of some blocks and adds them to the running sums. `of_rows` starts at
+/// the first row's entry for the first of these blocks; the next row's follows `apart` later.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn add(
     whole: &[Whole],
-    (of_rows, apart): (&[BlockOfActivations], usize),
+    (of_rows, apart): (&[ActivationBlock], usize),
     scales: [&[[f32; LANES]]; 2],
     sums: &mut [[[f32; LANES]; 2]],
 ) {

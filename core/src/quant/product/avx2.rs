@@ -1,24 +1,24 @@
 //! The product by AVX2.
 //!
-//! Its only product of bytes (`vpmaddubsw`) cuts sums of two off at 16 bits. Four-bit weights stay far
-//! below that, so that several such sums are added before they are widened. Weights of eight bits are
-//! widened first and multiplied as numbers of 16 bits: with no more instructions than it takes to keep
-//! products of bytes from being cut off, and fewer that multiply.
+//! Its only product of bytes (`vpmaddubsw`) saturates sums of two at 16 bits. Int4 weights stay far
+//! below that, so several such sums are added before they are widened. Int8 weights are widened
+//! first and multiplied in 16 bits: avoiding the saturation would take as many instructions, and
+//! more multiplications.
 
 use std::arch::x86_64::*;
 
-use super::super::packed::BlockOfActivations;
+use super::super::activations::ActivationBlock;
 use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, widened};
 
-/// Rows of activations that are worked on together: as many as have their sums in registers.
+/// Rows of activations per pass: as many as keep their sums in registers.
 const TILE: usize = 6;
-/// As [`TILE`], where weights take more registers.
+/// As [`TILE`], for int8, whose weights take more registers.
 const WIDE_TILE: usize = 4;
 
 /// Steps of four inputs whose sums of two products fit 16 bits: 2 * 15 * 127 * 8 = 30,480.
 const STEPS: usize = 8;
 
-/// Whether the processor has the instructions.
+/// Whether the CPU has the instructions.
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
@@ -50,7 +50,7 @@ pub(super) fn product(
     }
 }
 
-/// Some rows, from one on, by the 16 outputs of a group, and how many rows.
+/// `ROWS` rows, from `first` on, by the 16 outputs of a group; returns `ROWS`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn four_bits<const ROWS: usize>(
@@ -104,8 +104,7 @@ fn four_bits<const ROWS: usize>(
     ROWS
 }
 
-/// Some rows, from one on, by the 16 outputs of a group, and how many rows; the activations' values come
-/// as [`super::widened`] gives them.
+/// As [`four_bits`], for int8; activations come as [`super::widened`] gives them.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn eight_bits<const ROWS: usize>(
@@ -156,7 +155,7 @@ fn eight_bits<const ROWS: usize>(
     ROWS
 }
 
-/// What the sums of some rows begin with.
+/// Initial sums of some rows.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn begin<const ROWS: usize>(
@@ -169,20 +168,20 @@ fn begin<const ROWS: usize>(
     [[load(&start[..8]), load(&start[8..])]; ROWS]
 }
 
-/// Adds what a block's whole sums of unsigned weights are worth. The block's activations of the rows are
-/// `apart` from each other in `of_blocks`.
+/// Adds a block's integer sums, corrected and scaled. `of_blocks` has a row's entry for the block
+/// every `apart`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn add<const ROWS: usize>(
     sums: &mut [[__m256; 2]; ROWS],
     whole: [[__m256i; 2]; ROWS],
     scales: &[f32],
-    of_blocks: &[BlockOfActivations],
+    of_blocks: &[ActivationBlock],
     apart: usize,
 ) {
     let scales = [load(&scales[..8]), load(&scales[8..])];
     for (row, (whole, sums)) in whole.into_iter().zip(sums).enumerate() {
-        let BlockOfActivations { scale: of_block, correction } = of_blocks[row * apart];
+        let ActivationBlock { scale: of_block, correction } = of_blocks[row * apart];
         for ((whole, sum), scale) in whole.into_iter().zip(sums).zip(scales) {
             let whole = _mm256_add_epi32(whole, _mm256_set1_epi32(correction));
             let scale = _mm256_mul_ps(scale, _mm256_set1_ps(of_block));
@@ -191,7 +190,7 @@ fn add<const ROWS: usize>(
     }
 }
 
-/// Eight numbers.
+/// Loads eight numbers.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn load(from: &[f32]) -> __m256 {
@@ -200,7 +199,7 @@ fn load(from: &[f32]) -> __m256 {
     unsafe { _mm256_loadu_ps(eight.as_ptr()) }
 }
 
-/// Keeps the sums of some rows, from one on, of a group's outputs, as many as there are.
+/// Stores the sums of some rows by a group's outputs, without padding outputs.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn write<const ROWS: usize>(

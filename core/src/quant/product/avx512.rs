@@ -4,10 +4,10 @@ use std::arch::x86_64::*;
 
 use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
 
-/// Rows of activations that are worked on together.
+/// Rows of activations per pass.
 const TILE: usize = 6;
 
-/// Whether the processor has the instructions.
+/// Whether the CPU has the instructions.
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -56,7 +56,7 @@ fn groups<const FOUR: bool>(
     }
 }
 
-/// Some rows by `GROUPS` times 16 outputs: a broadcast activation serves all groups.
+/// `ROWS` rows by `GROUPS` times 16 outputs: a broadcast activation serves all groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn tile<const ROWS: usize, const GROUPS: usize, const FOUR: bool>(

@@ -1,10 +1,10 @@
-//! `x W` with packed weights: int8 activations, integer sums a block, floating-point sums over
-//! blocks. A portable version, one for AVX2, one for AVX-512 with VNNI, one for AMX, one for NEON, and one
-//! for WebAssembly's SIMD; on one kind of machine all give the same bits.
+//! `x W` with packed weights: int8 activations, an integer sum a block, a floating-point sum over
+//! blocks. There is a portable version and one each for AVX2, AVX-512 with VNNI, AMX, NEON and
+//! WebAssembly's SIMD; on one kind of machine they all give the same bits.
 
 #![expect(
     unsafe_code,
-    reason = "SIMD loads, stores and the calls behind a check, and memory that is written once; each with its proof"
+    reason = "SIMD loads, stores and the calls behind a check, and memory written exactly once; each with its proof"
 )]
 
 #[cfg(target_arch = "x86_64")]
@@ -22,45 +22,17 @@ use std::mem::MaybeUninit;
 
 use multiversion::multiversion;
 
-use super::packed::{Activations, LANES, PackedMatrix, STEP};
+use super::activations::Activations;
+use super::packed::{LANES, PackedMatrix, STEP};
 use super::scheme::Number;
 use crate::parallel::{cores, each_part};
 use crate::{Error, Result};
 
-/// Rounds a block of activations to int8; what one step is worth (NaN where a value is NaN or
-/// infinite, so that what comes of it is), and the sum of the values.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub(super) fn quantize(from: &[f32], to: &mut [i8]) -> (f32, i32) {
-    // Without the sign, the bits of numbers are in the numbers' order.
-    let mut largest = 0u32;
-    for value in from {
-        largest = largest.max(value.to_bits() & 0x7fff_ffff);
-    }
-    let largest = f32::from_bits(largest);
-    if !largest.is_finite() || largest == 0.0 {
-        to.fill(0);
-        return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
-    }
-    // The smallest numbers, whose inverse is none, are made larger first.
-    let lift = if largest < 1e-30 { 2f32.powi(100) } else { 1.0 };
-    let (scale, inverse) = (largest / 127.0, 127.0 / (largest * lift));
-    let mut sum = 0i32;
-    for (value, byte) in from.iter().zip(to) {
-        // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
-        let shifted = value * lift * inverse + 12_582_912.0;
-        let whole = shifted.to_bits().wrapping_sub(0x4b40_0000) as i32;
-        let whole = whole.clamp(-127, 127);
-        sum += whole;
-        *byte = whole as i8;
-    }
-    (scale, sum)
-}
-
-/// Activations or outputs of which at most so many are worked on before the next ones are: the second cache
-/// holds them. Every 16 outputs go through all of their rows.
+/// Most activations or outputs of one part of the work: they stay in the L2 cache while every group
+/// of 16 outputs passes over all rows of the part.
 const L2_ELEMENTS: usize = 96 * 1536;
 
-/// Rows that a version's tiles divide.
+/// Rows of a tile of the version in use; parts are whole tiles.
 fn tiles() -> usize {
     #[cfg(target_arch = "x86_64")]
     if amx::is_available() {
@@ -69,7 +41,7 @@ fn tiles() -> usize {
     12
 }
 
-/// By what this processor multiplies packed weights.
+/// The instruction set used for packed products on this CPU.
 pub fn packed_instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
@@ -96,22 +68,22 @@ pub fn packed_instructions() -> &'static str {
 /// An output that may not have been written yet.
 type Unset = MaybeUninit<f32>;
 
-/// So many numbers in memory that is not made zero first.
+/// `count` numbers in memory that is not zeroed first.
 ///
 /// # Safety
-/// `write` writes all of them.
+/// `write` must write all of them.
 unsafe fn written(count: usize, write: impl FnOnce(&mut [Unset])) -> Vec<f32> {
     let mut numbers = Vec::with_capacity(count);
     write(&mut numbers.spare_capacity_mut()[..count]);
-    // SAFETY: the capacity is as large, and all have been written, as the caller sees to.
+    // SAFETY: the capacity is at least `count`, and the caller guarantees that all are written.
     unsafe { numbers.set_len(count) };
     numbers
 }
 
-/// Writes the first numbers of some, as many as there is room for.
+/// Copies as many of the numbers as there is room for.
 #[inline(always)]
 fn write<const N: usize>(to: &mut [Unset], from: &[f32; N]) {
-    // Copies of a size that is not known are calls.
+    // A copy of unknown length would be a call.
     match <&mut [Unset; N]>::try_from(&mut *to) {
         Ok(to) => *to = from.map(MaybeUninit::new),
         Err(_) => to.iter_mut().zip(from).for_each(|(to, from)| *to = MaybeUninit::new(*from)),
@@ -141,27 +113,27 @@ impl PackedMatrix {
             each_part(y, (part * self.outputs).max(1), |number, y| {
                 let rows = y.len() / self.outputs;
                 let x = &x[number * part * self.inputs..][..rows * self.inputs];
-                self.product_of_rows(&self.activations(x), bias, y);
+                self.product_of_rows(&Activations::quantize(x, self), bias, y);
             });
         };
         // SAFETY: the parts are all of `y`, and the product of a part writes every output of its rows.
         Ok(unsafe { written(rows * self.outputs, multiply) })
     }
 
-    /// The product by what this processor has.
+    /// The product by the best version that this CPU has.
     fn product_of_rows(&self, x: &Activations, bias: Option<&[f32]>, y: &mut [Unset]) {
         #[cfg(target_arch = "x86_64")]
         {
             if amx::is_available() && amx::is_worth(self, y.len() / self.outputs) {
-                // SAFETY: both were asked.
+                // SAFETY: `is_available` has just checked for the instructions.
                 return unsafe { amx::product(self, x, bias, y) };
             }
             if avx512::is_available() {
-                // SAFETY: the processor has what the function was compiled for.
+                // SAFETY: the CPU has the features that the function was compiled for.
                 return unsafe { avx512::product(self, x, bias, y) };
             }
             if avx2::is_available() {
-                // SAFETY: the processor has what the function was compiled for.
+                // SAFETY: the CPU has the features that the function was compiled for.
                 return unsafe { avx2::product(self, x, bias, y) };
             }
         }
@@ -232,14 +204,14 @@ pub(super) fn portable(
     }
 }
 
-/// `a b + c`, rounded once where processors do that in one step. WebAssembly has no such instruction.
+/// `a b + c`, rounded once where the CPU has a fused instruction; WebAssembly has none.
 #[inline(always)]
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(target_arch = "wasm32") { a * b + c } else { a.mul_add(b, c) }
 }
 
-/// Activations as numbers of 16 bits, of each step the first and the third, then the second and the
-/// fourth: unsigned weights are widened in that order by a mask and a shift.
+/// Activations in 16 bits: of each step the first and the third value, then the second and the
+/// fourth, because a mask and a shift widen the unsigned weights in that order.
 #[cfg(any(target_arch = "x86_64", all(target_arch = "wasm32", target_feature = "simd128")))]
 fn widened(values: &[i8]) -> Vec<[[i16; 2]; 2]> {
     let steps = values.as_chunks::<STEP>().0.iter();
@@ -251,7 +223,7 @@ fn widened(values: &[i8]) -> Vec<[[i16; 2]; 2]> {
         .collect()
 }
 
-/// What the sums of a group of outputs begin with: the bias, or zero.
+/// Initial sums of a group of outputs: the bias, or zero.
 fn starts(bias: Option<&[f32]>, first: usize, width: usize) -> [f32; LANES] {
     let mut sums = [0.0f32; LANES];
     if let Some(bias) = bias {
@@ -283,11 +255,11 @@ mod tests {
         PackedMatrix::new(&[Quantized::round(weights, shape, scheme).unwrap()]).unwrap()
     }
 
-    /// What a version makes; NaN where it writes nothing.
+    /// The output of a version; NaN where it writes nothing.
     fn made(count: usize, product: impl FnOnce(&mut [Unset])) -> Vec<f32> {
         let mut y = vec![MaybeUninit::new(f32::NAN); count];
         product(&mut y);
-        // SAFETY: all were written here, before the product wrote some of them again.
+        // SAFETY: all were initialised here, before the product overwrote them.
         y.into_iter().map(|y| unsafe { y.assume_init() }).collect()
     }
 
@@ -324,14 +296,14 @@ mod tests {
             let scheme = format!("{}:{block}", if four { "int4" } else { "int8" });
             let packed = packed(&matrix(outputs, inputs, seed), [outputs, inputs], &scheme);
             let x: Vec<f32> = matrix(rows, inputs, seed + 1).iter().map(|x| x * size).collect();
-            let x = packed.activations(&x);
+            let x = Activations::quantize(&x, &packed);
             let bias = matrix(1, outputs, seed + 2);
             let bias = (seed % 2 == 0).then_some(bias.as_slice());
             let expected = made(rows * outputs, |y| portable(&packed, &x, bias, y));
             #[cfg(target_arch = "x86_64")]
             {
                 let made = |product: unsafe fn(&PackedMatrix, &Activations, Option<&[f32]>, &mut [Unset])| {
-                    // SAFETY: it is asked first whether the processor has what a version needs.
+                    // SAFETY: each call is behind a check for the features that the version needs.
                     made(rows * outputs, |y| unsafe { product(&packed, &x, bias, y) })
                 };
                 if amx::is_available() {
@@ -347,7 +319,7 @@ mod tests {
             #[cfg(target_arch = "aarch64")]
             {
                 if neon::has_dot_products() {
-                    // SAFETY: the processor has what the function was compiled for.
+                    // SAFETY: the CPU has the features that the function was compiled for.
                     let product = |y: &mut [Unset]| unsafe { neon::with_dot_products(&packed, &x, bias, y) };
                     prop_assert_eq!(&made(rows * outputs, product), &expected);
                 }
@@ -383,7 +355,7 @@ mod tests {
 
         #[test]
         fn the_product_is_that_of_the_rounded_weights(rows in 1usize..9, outputs in 1usize..40, seed in 0u32..1000) {
-            // Activations that int8 holds exactly leave the sums' own rounding only.
+            // With activations that int8 holds exactly, only the sums are rounded.
             let x: Vec<f32> = matrix(rows, 64, seed).iter().map(|x| (x * 126.0).round()).collect();
             let mut x = x;
             x.chunks_exact_mut(32).for_each(|block| block[0] = 127.0);

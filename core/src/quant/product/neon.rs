@@ -1,22 +1,22 @@
-//! The product by NEON, with the products of bytes that most ARM processors have since 2017 (ARMv8.2's
-//! `dotprod`), and without.
+//! The product by NEON, with and without the dot products of bytes that most ARM CPUs have had
+//! since 2017 (ARMv8.2's `dotprod`).
 
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
 use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, write};
 
-/// Rows of activations that are worked on together: their sums take half of the 32 registers.
+/// Rows of activations per pass: their sums take half of the 32 registers.
 const TILE: usize = 4;
 /// Vectors of four outputs in a group.
 const QUARTERS: usize = LANES / 4;
 
-/// Whether the processor has products of bytes.
+/// Whether the CPU has dot products of bytes.
 pub(super) fn has_dot_products() -> bool {
     is_aarch64_feature_detected!("dotprod")
 }
 
-/// As [`super::portable`]. Every AArch64 processor that Rust's standard library runs on has NEON.
+/// As [`super::portable`]. Every AArch64 CPU that Rust's standard library runs on has NEON.
 pub(super) fn product(
     packed: &PackedMatrix,
     x: &Activations,
@@ -24,7 +24,7 @@ pub(super) fn product(
     y: &mut [Unset],
 ) {
     if has_dot_products() {
-        // SAFETY: the processor has what the function was compiled for.
+        // SAFETY: the CPU has the features that the function was compiled for.
         unsafe { with_dot_products(packed, x, bias, y) };
     } else {
         without_dot_products(packed, x, bias, y);
@@ -79,7 +79,7 @@ fn dot(sums: int32x4_t, weights: int8x16_t, four: int8x16_t) -> int32x4_t {
     sums
 }
 
-/// All rows by all outputs, with a way to add the products of 4 inputs of 4 outputs to sums.
+/// All rows by all outputs; `add` adds the products of 4 inputs of 4 outputs to their sums.
 #[inline(always)]
 fn groups(
     packed: &PackedMatrix,
@@ -104,7 +104,7 @@ fn groups(
     }
 }
 
-/// 4 inputs of 16 outputs: from -128 to 127, or from 0 to 15 where they have four bits.
+/// 4 inputs of 16 outputs: -128 to 127 in int8, 0 to 15 in int4.
 #[inline(always)]
 fn weights<const FOUR: bool>(kept: &[u8]) -> [int8x16_t; QUARTERS] {
     // SAFETY: each load reads 16 bytes of a slice that was just cut to as many; NEON is part of every
@@ -130,7 +130,7 @@ fn load(from: &[f32; LANES]) -> [float32x4_t; QUARTERS] {
     unsafe { [0, 1, 2, 3].map(|i| vld1q_f32(from.as_ptr().add(4 * i))) }
 }
 
-/// Some rows, from one on, by the 16 outputs of a group.
+/// `ROWS` rows, from `first` on, by the 16 outputs of a group.
 #[inline(always)]
 fn tile<const ROWS: usize, const FOUR: bool>(
     packed: &PackedMatrix,
@@ -172,7 +172,7 @@ fn tile<const ROWS: usize, const FOUR: bool>(
         let scales = load(scales);
         for (row, (whole, sums)) in whole.iter().zip(&mut sums).enumerate() {
             let of_block = of_blocks[row * blocks + i];
-            // Weights of four bits stay unsigned.
+            // Int4 weights stay unsigned.
             let correction = if FOUR { of_block.correction } else { 0 };
             for ((whole, sum), scale) in whole.iter().zip(sums).zip(scales) {
                 // SAFETY: the instructions touch no memory, and NEON is there.

@@ -1,27 +1,27 @@
-//! The product by WebAssembly's 128-bit SIMD, with relaxed SIMD's product of bytes where the module
-//! is built for it.
+//! The product by WebAssembly's 128-bit SIMD, with relaxed SIMD's dot product of bytes where the
+//! module is built with it.
 
 use std::arch::wasm32::*;
 use std::borrow::Cow;
 
-use super::super::packed::BlockOfActivations;
+use super::super::activations::ActivationBlock;
 use super::{Activations, LANES, Number, PackedMatrix, STEP, Unset, starts, widened, write};
 
-/// Outputs that are worked on together: half a group, whose sums fit the registers.
+/// Outputs per pass: half a group, whose sums fit the registers.
 const SIDE: usize = 8;
 
-/// Steps of four inputs whose products sums of 16 bits hold, where half bytes are multiplied.
+/// Steps of four inputs whose products of int4 weights fit sums of 16 bits.
 const NARROW: usize = 8;
 
 /// Four activations of a row.
 trait Step: Copy {
     /// All activations, step by step.
     fn all(values: &[i8]) -> Cow<'_, [Self]>;
-    /// The activations, repeated, as they are multiplied.
+    /// The activations, broadcast for the multiplication.
     fn splat(&self) -> [v128; 2];
 }
 
-/// As they are kept.
+/// As bytes.
 #[cfg(target_feature = "relaxed-simd")]
 impl Step for [i8; STEP] {
     fn all(values: &[i8]) -> Cow<'_, [Self]> {
@@ -30,12 +30,12 @@ impl Step for [i8; STEP] {
 
     #[inline(always)]
     fn splat(&self) -> [v128; 2] {
-        // SAFETY: it reads the four bytes that it is given.
+        // SAFETY: it reads exactly the four bytes of its argument.
         [unsafe { v128_load32_splat(self.as_ptr().cast()) }; 2]
     }
 }
 
-/// As numbers of 16 bits: the first and the third, then the second and the fourth.
+/// In 16 bits: the first and the third, then the second and the fourth.
 impl Step for [[i16; 2]; 2] {
     fn all(values: &[i8]) -> Cow<'_, [Self]> {
         Cow::Owned(widened(values))
@@ -43,26 +43,26 @@ impl Step for [[i16; 2]; 2] {
 
     #[inline(always)]
     fn splat(&self) -> [v128; 2] {
-        // SAFETY: each load reads the two numbers that it is given.
+        // SAFETY: each load reads exactly the two numbers of its argument.
         [0, 1].map(|half| unsafe { v128_load32_splat(self[half].as_ptr().cast()) })
     }
 }
 
 /// How 4 inputs of 4 outputs are multiplied with 4 activations.
 trait Way {
-    /// Whether weights are multiplied unsigned, as they are kept, so that sums need the correction.
+    /// Whether weights are multiplied unsigned, as stored, so that sums need the correction.
     const UNSIGNED: bool;
-    /// Activations as they are multiplied.
+    /// Form of the activations.
     type Step: Step;
-    /// Sixteen kept weights as they are multiplied.
+    /// Sixteen stored weights in the form in which they are multiplied.
     fn weights(kept: v128) -> [v128; 2];
     /// Adds the products of four outputs.
     fn add(sum: v128, weights: [v128; 2], activations: [v128; 2]) -> v128;
-    /// The four outputs' sums of 32 bits, where products are added to narrower ones first.
+    /// The four outputs' 32-bit sums, where products are first added in fewer bits.
     const TOTAL: Option<fn(v128) -> v128> = None;
 }
 
-/// By products of 16-bit numbers.
+/// Products of 16-bit numbers.
 struct Widened;
 
 impl Way for Widened {
@@ -88,16 +88,16 @@ pub(super) use relaxed::Bytes;
 mod relaxed {
     use super::*;
 
-    /// What the processor makes of weights of 128 and more in the relaxed product of bytes, which
-    /// is only defined for smaller ones. It does not change while a page lives (WebAssembly 3.0,
-    /// "relaxed operations": the choice is global).
+    /// What the CPU does with weights of 128 and more in the relaxed dot product of bytes, which is
+    /// defined only below. It does not change while a page lives (WebAssembly 3.0, "relaxed
+    /// operations": the choice is global).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(in super::super) enum Bytes {
         /// Exact products of unsigned weights (x86-64 with VNNI).
         Unsigned,
         /// Exact products of signed weights (ARM with dot products, x86-64 with VNNI-INT8).
         Signed,
-        /// Anything else, as sums of two products that are cut off at 16 bits.
+        /// Anything else, such as sums of two products that saturate at 16 bits.
         Undefined,
     }
 
@@ -117,8 +117,7 @@ mod relaxed {
         }
     }
 
-    /// By products of bytes that the processor computes exactly, of weights with their sign or
-    /// without.
+    /// Dot products of bytes that the CPU computes exactly, with signed or unsigned weights.
     pub(super) struct Whole<const SIGNED: bool>;
 
     impl<const SIGNED: bool> Way for Whole<SIGNED> {
@@ -136,8 +135,8 @@ mod relaxed {
         }
     }
 
-    /// By products of half bytes, which are defined everywhere, where weights are no more than these.
-    /// Sums of two of them are at most 2 * 127 * 15, so that eight of these sums fit 16 bits.
+    /// Dot products with int4 weights, which are defined everywhere. A sum of two is at most 2 *
+    /// 127 * 15, so eight of these sums fit 16 bits.
     pub(super) struct Half;
 
     impl Way for Half {
@@ -171,7 +170,7 @@ pub(super) fn product(
     product_of_bytes(packed, x, bias, y, Bytes::here());
 }
 
-/// As [`product`], on a processor that computes products of bytes in a given way.
+/// As [`product`], for a CPU with the given behaviour.
 #[cfg(target_feature = "relaxed-simd")]
 pub(super) fn product_of_bytes(
     packed: &PackedMatrix,
@@ -181,7 +180,7 @@ pub(super) fn product_of_bytes(
     bytes: Bytes,
 ) {
     match (packed.number, bytes) {
-        // Four-bit weights are below 128, for which the product is defined.
+        // Int4 weights are below 128, where the product is defined.
         (Number::Int4, Bytes::Undefined) => groups::<relaxed::Half, true, 4>(packed, x, bias, y),
         (Number::Int4, _) => groups::<relaxed::Whole<false>, true, 3>(packed, x, bias, y),
         (_, Bytes::Unsigned) => groups::<relaxed::Whole<false>, false, 3>(packed, x, bias, y),
@@ -231,8 +230,8 @@ fn groups<W: Way, const FOUR: bool, const TILE: usize>(
 /// Adds the products of one step of rows by 8 outputs, the lower or upper half of a group, to their sums.
 ///
 /// # Safety
-/// `weights` points to the step's weights, 32 bytes where they have four bits and 64 else, and each of
-/// `values` to the step of a row.
+/// `weights` points to the step's weights, 32 bytes in int4 and 64 in int8, and each of `values`
+/// points to a row's step.
 #[inline(always)]
 unsafe fn add_step<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     sums: &mut [[v128; 2]; ROWS],
@@ -250,7 +249,7 @@ unsafe fn add_step<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: boo
         })
     });
     for (values, sums) in values.into_iter().zip(sums) {
-        // SAFETY: it points to a step.
+        // SAFETY: the pointer is to a step.
         let activations = unsafe { &*values }.splat();
         for (sum, weights) in sums.iter_mut().zip(weights) {
             *sum = W::add(*sum, weights, activations);
@@ -258,12 +257,12 @@ unsafe fn add_step<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: boo
     }
 }
 
-/// Some rows by 8 outputs, the lower or upper half of a group. Activations are steps, and what blocks of
-/// them are worth.
+/// `ROWS` rows by 8 outputs, the lower or upper half of a group, from the activations' steps and
+/// blocks.
 #[inline(always)]
 fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     packed: &PackedMatrix,
-    (values, of_blocks): (&[W::Step], &[BlockOfActivations]),
+    (values, of_blocks): (&[W::Step], &[ActivationBlock]),
     bias: Option<&[f32]>,
     y: &mut [Unset],
     side: usize,
@@ -291,13 +290,13 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     let mut sums = [[load4(&start[..4]), load4(&start[4..8])]; ROWS];
     for i in 0..blocks {
         // SAFETY: `at` is below `blocks` and `row` below `ROWS`, so it lies inside (asserted above).
-        let of_blocks: [&BlockOfActivations; ROWS] =
+        let of_blocks: [&ActivationBlock; ROWS] =
             std::array::from_fn(|row| unsafe { of_blocks.get_unchecked(row * blocks + i) });
         let mut whole =
             of_blocks.map(|block| [i32x4_splat(if W::UNSIGNED { block.correction } else { 0 }); 2]);
         let add = |sums: &mut [[v128; 2]; ROWS], mut step: usize, end: usize| {
-            // Not by a number of steps that is known: without branches in between, compilers load all that
-            // is multiplied first, and run out of registers.
+            // The number of steps is not a constant on purpose: unrolled without branches,
+            // compilers load everything first and run out of registers.
             while step < end {
                 // SAFETY: `step` is below `(at + 1) * steps`, so that it lies inside the weights and each
                 // row's activations (asserted above).
@@ -354,7 +353,7 @@ fn tile<W: Way, const ROWS: usize, const FOUR: bool, const UPPER: bool>(
     }
 }
 
-/// Four numbers.
+/// Loads four numbers.
 #[inline(always)]
 fn load4(from: &[f32]) -> v128 {
     let four: &[f32; 4] = from.first_chunk().unwrap_or(&[0.0; 4]);

@@ -20,8 +20,8 @@ pub trait Folder {
     /// where there is no such file.
     fn open(&self, path: &str) -> std::io::Result<Option<(Box<dyn ReadSeek>, u64)>>;
 
-    /// The bytes of a file, mapped from disk, so that they cost memory only where they are used; `None` where
-    /// they cannot be.
+    /// The bytes of a file, mapped from disk, so that they take memory only where they are read;
+    /// `None` where mapping is not possible.
     fn map(&self, _path: &str) -> Option<Bytes> {
         None
     }
@@ -32,15 +32,14 @@ pub trait Folder {
     }
 }
 
-/// Whether a path stays inside the folder that it is meant for, on every system, and is short
-/// and plain enough to be shown.
+/// Whether a path stays inside its folder on every system, and is short and plain enough to print.
 pub fn stays_inside(path: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";
     let odd = |c: char| c == '\\' || c == ':' || c.is_control();
     path.len() <= 1024 && !path.contains(odd) && path.split('/').all(part)
 }
 
-/// Files held in memory, by path; their copies share the bytes.
+/// Files in memory, by path; clones share the bytes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Files(pub BTreeMap<String, Bytes>);
 
@@ -64,7 +63,7 @@ const LARGEST_TEXT: u64 = 1 << 28;
 /// Reads a whole small file; `None` where there is none.
 ///
 /// # Errors
-/// Unreadable, or larger than any configuration file is.
+/// Unreadable, or larger than any configuration file.
 pub fn read_text(folder: &dyn Folder, path: &str) -> Result<Option<Vec<u8>>> {
     let io = |cause| Error::Io { file: folder.file_label(path), cause };
     let Some((mut reader, length)) = folder.open(path).map_err(io)? else {
@@ -85,7 +84,7 @@ pub fn read_text(folder: &dyn Folder, path: &str) -> Result<Option<Vec<u8>>> {
 #[cfg(not(target_arch = "wasm32"))]
 pub use directory::Directory;
 #[cfg(not(target_arch = "wasm32"))]
-pub(super) use directory::map_file;
+pub(crate) use directory::map_file;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod directory {
@@ -142,16 +141,17 @@ mod directory {
         }
     }
 
-    /// The bytes of a file, mapped into memory: pages are read from disk when they are used, and may be
-    /// given back at any time. Who writes the file anew has to put another one in its place, as Kiln does
-    /// ([`write_directory`](crate::checkpoint::write_directory)): what is overwritten changes here too, and what is cut off ends the process.
+    /// The bytes of a file, mapped into memory: the system reads a page when it is used and may drop it
+    /// at any time. Whoever rewrites the file must put a new one in its place, as Kiln does
+    /// (`checkpoint::write_directory`): bytes written in place change here too, and a file cut
+    /// short ends the process.
     ///
     /// # Errors
-    /// The file system's.
-    pub(in crate::checkpoint) fn map_file(file: &fs::File) -> std::io::Result<Bytes> {
-        // SAFETY: the mapping lives as long as the bytes, is never written, and holds plain bytes, for which
-        // all values are valid. That nobody else changes the file in place is asked of the caller above, as
-        // everyone who maps files asks it; no operating system can be made to promise it.
+    /// Errors of the file system.
+    pub(crate) fn map_file(file: &fs::File) -> std::io::Result<Bytes> {
+        // SAFETY: the mapping lives as long as the bytes, is never written, and holds plain bytes,
+        // for which all values are valid. That nobody changes the file in place is the caller's
+        // duty, as stated above; no operating system can guarantee it.
         #[expect(unsafe_code, reason = "files are mapped by a call that is unsafe")]
         let map = unsafe { Mmap::map(file) }?;
         Ok(Bytes::from_owner(map))

@@ -1,6 +1,5 @@
-//! How the paths of our parameters correspond to the tensor names of a checkpoint.
-//!
-//! One table serves both directions: loading reads what it names, saving writes it.
+//! How the paths of our parameters map to the tensor names of a checkpoint: one table, which
+//! loading and saving share.
 
 use crate::{Error, Result};
 

@@ -1,0 +1,191 @@
+//! [`Backbone`], either architecture: token ids in, [`States`] out.
+
+use burn::module::Module;
+use burn::nn::Initializer;
+use burn::tensor::{FloatDType, Tensor, backend::Backend};
+
+use super::decoder::{Decoder, DecoderBlock};
+use super::embedding::Embedding;
+use super::encoder::{Encoder, EncoderBlock};
+use super::init::initialized;
+use super::input::{BlockInputs, ForwardOptions, ModelInput, States};
+use super::linear::Linear;
+use super::mask::attention_mask;
+use crate::config::{Architecture, AttentionMode, ModelConfig};
+use crate::kernels::{Kernels, Seen};
+
+/// Either architecture.
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one backbone in a model")]
+pub enum Backbone<B: Backend> {
+    /// Post-norm BERT blocks.
+    Encoder(Encoder<B>),
+    /// Pre-norm decoder blocks.
+    Decoder(Decoder<B>),
+}
+
+impl<B: Kernels> Backbone<B> {
+    /// A backbone with random weights: N(0, 0.02), biases zero, norms one.
+    pub fn random(config: &ModelConfig, device: &B::Device) -> Self {
+        let init = Initializer::Normal { mean: 0.0, std: 0.02 };
+        initialized(Self::with_initializer(config, &init, device))
+    }
+
+    /// A backbone of zeros, to be filled from a checkpoint.
+    pub fn zeros(config: &ModelConfig, device: &B::Device) -> Self {
+        Self::with_initializer(config, &Initializer::Zeros, device)
+    }
+
+    fn with_initializer(config: &ModelConfig, init: &Initializer, device: &B::Device) -> Self {
+        match &config.architecture {
+            Architecture::Encoder(encoder) => {
+                Backbone::Encoder(Encoder::new(config, encoder, init, device))
+            }
+            Architecture::Decoder(decoder) => {
+                Backbone::Decoder(Decoder::new(config, decoder, init, device))
+            }
+        }
+    }
+
+    /// Number of blocks.
+    pub fn layers(&self) -> usize {
+        match self {
+            Backbone::Encoder(encoder) => encoder.blocks.len(),
+            Backbone::Decoder(decoder) => decoder.blocks.len(),
+        }
+    }
+
+    /// The table of token embeddings `[vocab, hidden]`.
+    pub fn token_embedding(&self) -> Tensor<B, 2> {
+        match self {
+            Backbone::Encoder(encoder) => encoder.token_embedding.table(),
+            Backbone::Decoder(decoder) => decoder.token_embedding.table(),
+        }
+    }
+
+    /// One forward pass.
+    pub fn forward(
+        &self,
+        input: &ModelInput<B>,
+        mode: AttentionMode,
+        want: ForwardOptions,
+    ) -> States<B> {
+        let x = self.embed_tokens(input);
+        self.forward_embeddings(x, input, mode, want)
+    }
+
+    /// One forward pass from the first block's input `[batch, seq, hidden]`; it uses only the
+    /// attention mask of `input`.
+    pub fn forward_embeddings(
+        &self,
+        mut x: Tensor<B, 3>,
+        input: &ModelInput<B>,
+        mode: AttentionMode,
+        want: ForwardOptions,
+    ) -> States<B> {
+        let shared = self.prepare(input, mode, x.dtype().into());
+        let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
+        for index in 0..self.layers() {
+            if want.layers {
+                states.layers.push(x.clone());
+            }
+            let last = index + 1 == self.layers();
+            (x, states.attention) = self.layer(index, x, &shared, want.attention && last);
+        }
+        states.last = self.finish(x);
+        if want.layers {
+            states.layers.push(states.last.clone());
+        }
+        states
+    }
+
+    /// Token ids to the first block's input `[batch, seq, hidden]`.
+    pub fn embed_tokens(&self, input: &ModelInput<B>) -> Tensor<B, 3> {
+        match self {
+            Backbone::Encoder(encoder) => encoder.embed_tokens(input),
+            Backbone::Decoder(decoder) => decoder.embed_tokens(input),
+        }
+    }
+
+    /// What all blocks of a pass over `input` share; `dtype` is that of the states.
+    pub fn prepare(
+        &self,
+        input: &ModelInput<B>,
+        mode: AttentionMode,
+        dtype: FloatDType,
+    ) -> BlockInputs<B> {
+        match self {
+            Backbone::Encoder(encoder) => BlockInputs {
+                rows: input.rows.clone(),
+                angles: None,
+                masks: vec![attention_mask(input, mode, None)],
+                mask_of_layer: vec![0; encoder.blocks.len()],
+            },
+            Backbone::Decoder(decoder) => decoder.prepare(input, mode, dtype),
+        }
+    }
+
+    /// One block: `[batch, seq, hidden]` to the same, and its attention weights on demand.
+    pub fn layer(
+        &self,
+        index: usize,
+        x: Tensor<B, 3>,
+        shared: &BlockInputs<B>,
+        want_weights: bool,
+    ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
+        let seen = Seen {
+            rows: &shared.rows,
+            angles: shared.angles.as_ref(),
+            mask: shared.masks[shared.mask_of_layer[index]].as_ref(),
+        };
+        match self {
+            Backbone::Encoder(encoder) => encoder.blocks[index].forward(x, seen, want_weights),
+            Backbone::Decoder(decoder) => decoder.blocks[index].forward(x, seen, want_weights),
+        }
+    }
+
+    /// The final norm, where the architecture has one.
+    pub fn finish(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        match self {
+            Backbone::Encoder(_) => x,
+            Backbone::Decoder(decoder) => B::rms_norm(x, &decoder.norm),
+        }
+    }
+
+    /// The embedding tables with their paths among our parameters.
+    pub(crate) fn tables_mut(&mut self) -> Vec<(&'static str, &mut Embedding<B>)> {
+        match self {
+            Backbone::Encoder(encoder) => vec![
+                ("token_embedding", &mut encoder.token_embedding),
+                ("position_embedding", &mut encoder.position_embedding),
+            ],
+            Backbone::Decoder(decoder) => vec![("token_embedding", &mut decoder.token_embedding)],
+        }
+    }
+
+    /// All projections with their paths among our parameters.
+    pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear<B>)> {
+        let numbered = |(index, block): (usize, Vec<(&'static str, _)>)| {
+            block
+                .into_iter()
+                .map(move |(path, linear)| (format!("blocks.{index}.{path}"), linear))
+                .collect::<Vec<_>>()
+        };
+        match self {
+            Backbone::Encoder(encoder) => encoder
+                .blocks
+                .iter_mut()
+                .map(EncoderBlock::projections_mut)
+                .enumerate()
+                .flat_map(numbered)
+                .collect(),
+            Backbone::Decoder(decoder) => decoder
+                .blocks
+                .iter_mut()
+                .map(DecoderBlock::projections_mut)
+                .enumerate()
+                .flat_map(numbered)
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Trainable pooling (Pooling and Attention, arXiv:2409.02727): trainable latents are the queries of
+//! the block, and the vector is the mean over latents.
+//!
+//! * last-layer (section 4.1, models 2 and 4): keys and values are the last layer's token states
+//!   `[batch, seq, hidden]`, padding and instruction masked;
+//! * multi-layer (section 3.2): one state a layer, the EOS state of a causal model or the mean of a
+//!   bidirectional one, `M` `[batch, layers, hidden]`; keys and values are `M + W_layer` with
+//!   trainable `W_layer` `[layers, hidden]`.
+//!
+//! Latents `[r, latent width]`, vector `[batch, latent width]`. The embedding output is not a layer.
+
+use burn::nn::Initializer;
+use burn::tensor::{Bool, Tensor};
+
+use super::block::{BlockConfig, CrossAttention, LatentFeedForward, PoolingBlock, latents};
+use super::explanation::Explanation;
+use super::token;
+use crate::Result;
+use crate::config::AttentionMode;
+use crate::kernels::Kernels;
+use crate::model::ModelInput;
+
+/// Which state stands for a layer in multi-layer pooling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerState {
+    /// The last pooled token's (causal models).
+    LastToken,
+    /// The mean over pooled tokens (bidirectional models).
+    Mean,
+}
+
+impl LayerState {
+    /// The paper's choice for an attention mode.
+    pub fn of(mode: AttentionMode) -> Self {
+        match mode {
+            AttentionMode::Causal => LayerState::LastToken,
+            AttentionMode::Bidirectional => LayerState::Mean,
+        }
+    }
+}
+
+impl<B: Kernels> PoolingBlock<B> {
+    /// A fresh block; `layers` is their number in multi-layer pooling.
+    pub(super) fn trainable(
+        config: &BlockConfig,
+        hidden: usize,
+        layers: Option<usize>,
+        device: &B::Device,
+    ) -> Self {
+        let width = config.latent_size.unwrap_or(hidden);
+        Self {
+            latents: Some(latents(config.latents, width, device)),
+            layer_embedding: layers.map(|layers| Initializer::Zeros.init([layers, hidden], device)),
+            attention: CrossAttention::new(config, width, hidden, hidden, device),
+            feed_forward: LatentFeedForward::new(config.feed_forward, width, device),
+        }
+    }
+
+    /// Last-layer trainable pooling: states `[batch, seq, hidden]` to `[batch, latent width]`.
+    ///
+    /// # Errors
+    /// A block without latents.
+    pub(super) fn latents_over_tokens(
+        &self,
+        x: &Tensor<B, 3>,
+        input: &ModelInput<B>,
+    ) -> Result<(Tensor<B, 2>, Explanation<B>)> {
+        let hidden = input.pooling_mask.clone().bool_not();
+        let (pooled, attention) = self.pool_latents(x.clone(), Some(hidden))?;
+        // [batch, heads, latents, tokens] -> [batch, tokens]
+        let tokens = attention.clone().mean_dim(1).squeeze_dim::<3>(1).mean_dim(1).squeeze_dim(1);
+        let latents = Some(attention.swap_dims(2, 3));
+        Ok((pooled, Explanation { tokens: Some(tokens), latents, layers: None }))
+    }
+
+    /// Multi-layer trainable pooling over the states `[batch, seq, hidden]` of layers 1 to N.
+    ///
+    /// # Errors
+    /// A block without latents.
+    pub(super) fn latents_over_layers(
+        &self,
+        layers: &[Tensor<B, 3>],
+        input: &ModelInput<B>,
+        state: LayerState,
+    ) -> Result<(Tensor<B, 2>, Explanation<B>)> {
+        let (states, weights) = layer_states(layers, input, state);
+        let mut states = states.cast(layers[0].dtype());
+        if let Some(embedding) = &self.layer_embedding {
+            states = states + embedding.val().unsqueeze::<3>();
+        }
+        let (pooled, attention) = self.pool_latents(states, None)?;
+        // [batch, heads, latents, layers] -> [batch, layers]
+        let by_layer = attention.mean_dim(1).squeeze_dim::<3>(1).mean_dim(1).squeeze_dim(1);
+        Ok((pooled, Explanation { tokens: Some(weights), latents: None, layers: Some(by_layer) }))
+    }
+
+    /// Latents attend over a context; the mean over latents `[batch, width]` and the weights.
+    fn pool_latents(
+        &self,
+        context: Tensor<B, 3>,
+        hidden: Option<Tensor<B, 2, Bool>>,
+    ) -> Result<(Tensor<B, 2>, Tensor<B, 4>)> {
+        let [batch, _, _] = context.dims();
+        let latents = self.latent_batch()?;
+        let [_, count, width] = latents.dims();
+        let (x, attention) =
+            self.attention.forward(latents.expand([batch, count, width]), context, hidden);
+        Ok((self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1), attention))
+    }
+}
+
+/// One state a layer, `[batch, layers, hidden]` from tensors `[batch, seq, hidden]`, and the
+/// weights of the tokens in it, `[batch, seq]`.
+pub fn layer_states<B: Kernels>(
+    layers: &[Tensor<B, 3>],
+    input: &ModelInput<B>,
+    state: LayerState,
+) -> (Tensor<B, 3>, Tensor<B, 2>) {
+    let weights = match state {
+        LayerState::LastToken => token::last(input),
+        LayerState::Mean => token::mean(input),
+    };
+    let states = layers.iter().map(|layer| token::pool(layer, weights.clone()).0).collect();
+    (Tensor::stack::<3>(states, 1), weights)
+}

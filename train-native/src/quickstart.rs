@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::data::OnBadRow;
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
+use crate::device::Device;
 use crate::embedding::TextModel;
 use crate::eval::{bm25_rankings, dense_rankings, ndcg};
 use crate::output::claim;
@@ -24,6 +25,7 @@ use crate::report::{Page, bar_chart, curves, line_chart};
 use crate::terminal::Terminal;
 use crate::train::{Inputs, Point, RUN_FILES, TrainObserver, TrainPlan, new_model, train};
 use crate::vectors::write_atomically;
+use crate::with_backend;
 
 /// The recipe that quickstart runs, as it also writes it into its folder.
 pub const RECIPE: &str = include_str!("../recipes/quickstart.toml");
@@ -87,7 +89,11 @@ pub struct Summary {
 ///
 /// # Errors
 /// A folder that cannot be written, or [`kiln_embed::Error::Cancelled`] after Ctrl-C.
-pub fn run<B: Kernels>(
+pub fn run(options: &Quickstart, device: &Device, terminal: Terminal) -> Result<Summary> {
+    with_backend!(device, B, handle => run_on::<B>(options, &handle, terminal))
+}
+
+fn run_on<B: Kernels>(
     options: &Quickstart,
     device: &B::Device,
     terminal: Terminal,

@@ -283,3 +283,30 @@ pub fn handles<B: burn::tensor::backend::Backend>(devices: &[Device]) -> Result<
 
 /// The CPU backend.
 pub type Cpu = burn::backend::Flex;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_says_what_it_lacks() {
+        let missing = || Missing::InBuild("CUDA", "cuda");
+        let said = "this build has no CUDA: build with --features cuda, or install the package";
+        let error = numbered::<()>("CUDA device", 0, Err(missing())).unwrap_err();
+        assert_eq!(error.to_string(), said);
+        let mut inventory = Inventory::default();
+        inventory.add::<()>("cuda", Err(missing()));
+        assert_eq!(inventory.absent, [("cuda".to_string(), said.to_string())]);
+    }
+
+    #[test]
+    fn a_number_beyond_the_last_says_how_many_there_are() {
+        let found = || Ok(vec![Found { name: "one".into(), software: false, handle: () }]);
+        assert!(numbered("CUDA device", 0, found()).is_ok());
+        let error = numbered("CUDA device", 1, found()).unwrap_err().to_string();
+        assert!(error.contains("no CUDA device 1: there are 1"), "{error}");
+        let missing = Missing::OnMachine("no driver".into());
+        let error = numbered::<()>("CUDA device", 0, Err(missing)).unwrap_err().to_string();
+        assert!(error.contains("no CUDA device: no driver; run `kiln devices`"), "{error}");
+    }
+}

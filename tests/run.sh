@@ -21,8 +21,8 @@ step() {
 }
 
 # One profile for everything native, so that each crate is built once; clippy and rustdoc see our
-# crates while they are compiled. Software adapters would take minutes to compile the kernels that
-# autotune tries, so these tests are without it.
+# crates while they are compiled. All backends are in it, as kiln-tests asks train-native for them; software
+# adapters would take minutes to compile the kernels that autotune tries, so these tests are without it.
 native=(--no-default-features --no-fail-fast)
 tests() {
   if cargo nextest --version >/dev/null 2>&1; then

@@ -28,12 +28,13 @@ trap 'rm -f -- */"$name.json" */*/"$name.json"' EXIT
 # Without a time and a number of its own.
 export SOURCE_DATE_EPOCH=0
 
-# sbom PACKAGE TARGET: what cargo compiles for a target.
+# sbom PACKAGE TARGET [FEATURES]: what cargo compiles for a target.
 sbom() {
+  local features="${3:-default}"
   "$tool/bin/cargo-cyclonedx" cyclonedx --manifest-path "$1/Cargo.toml" --format json --spec-version 1.5 \
-    --target "$2" --all --override-filename "$name" --quiet --quiet
-  cargo tree --locked --manifest-path "$1/Cargo.toml" --target "$2" --edges normal,build --prefix none \
-    --format '{p}' | sed 's/ (.*//' | sort -u >"$out/compiled"
+    --target "$2" --features "$features" --all --override-filename "$name" --quiet --quiet
+  cargo tree --locked --manifest-path "$1/Cargo.toml" --target "$2" --features "$features" \
+    --edges normal,build --prefix none --format '{p}' | sed 's/ (.*//' | sort -u >"$out/compiled"
   "$schema/bin/python" - "$1/$name.json" "$out" <<'PYTHON'
 import json, sys
 from pathlib import Path
@@ -67,5 +68,6 @@ print(f"{target}: {len(bom['components'])} crates, {len(text)} bytes")
 PYTHON
 }
 
-sbom train-native x86_64-unknown-linux-gnu
+# What users install has all backends.
+sbom train-native x86_64-unknown-linux-gnu all
 sbom wasm wasm32-unknown-unknown

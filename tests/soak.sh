@@ -16,7 +16,7 @@ for built in target/release/kiln target/quick/kiln; do
   if [ -z "$binary" ] && [ -x "$built" ]; then binary=$built; fi
 done
 if [ -z "$binary" ]; then
-  echo "error: no binary; cargo build --release first, or name one by KILN_NATIVE" >&2
+  echo "error: no binary; cargo build --release -p train-native first, or name one by KILN_NATIVE" >&2
   exit 1
 fi
 exec python3 tests/reference/soak.py "$binary" web-demo/kiln-mini.kiln "$seconds"

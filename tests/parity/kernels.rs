@@ -326,11 +326,11 @@ fn gradients_flow_through_packed_weights() {
 /// GPUs keep few-bit weights as they are, with fusion around them or without.
 #[test]
 fn where_weights_stay_packed() {
-    use train_native::device::{Cpu, Cuda, Vulkan};
+    use train_native::device::{Cpu, cuda, vulkan};
     assert_eq!(<Cpu as Kernels>::PACKING, Packing::Host);
-    assert_eq!(<Vulkan as Kernels>::PACKING, Packing::Device);
-    assert_eq!(<Cuda as Kernels>::PACKING, Packing::Device);
-    assert_eq!(<burn::backend::Autodiff<Cuda> as Kernels>::PACKING, Packing::Never);
+    assert_eq!(<vulkan::Backend as Kernels>::PACKING, Packing::Device);
+    assert_eq!(<cuda::Backend as Kernels>::PACKING, Packing::Device);
+    assert_eq!(<burn::backend::Autodiff<cuda::Backend> as Kernels>::PACKING, Packing::Never);
 }
 
 /// Without fusion, as in a browser: all shaders are our own there.

@@ -1,19 +1,23 @@
-//! Finds a model: a folder, or a Hub id with its cache.
+//! Finds a model (a folder, or a Hub id with its cache), and loads it on a device.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_embed::checkpoint::{
-    Directory, Folder, KilnFile, LoadOptions, ReadSeek, Weights, load, load_adapters,
+    self, Directory, Folder, KilnFile, LoadOptions, ReadSeek, Weights, load_adapters,
     read_embedder_config, save,
 };
 use kiln_embed::embedder::{Embedder, EmbedderConfig};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::quant::WeightPrecision;
 
+use crate::device::Device;
+use crate::embedding::TextModel;
 use crate::hub::{ADAPTER, HubModel, is_id, is_snapshot};
 use crate::terminal::Terminal;
 use crate::text::read_small;
+use crate::with_backend;
 
 /// Opens what [`resolve`] found: a folder, or a `.kiln` file.
 ///
@@ -128,14 +132,52 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
     Ok(Some(base.to_string()))
 }
 
-/// Loads a model by folder or Hub id. A folder of LoRA adapters, as PEFT writes them, is its base
-/// model with the adapters merged.
+/// Loads a model by folder or Hub id on a device. A folder of LoRA adapters, as PEFT writes them, is
+/// its base model with the adapters merged.
 ///
 /// Quantized tables may stay in the model's file, which is mapped: whoever cuts that file short while it is
-/// used ends the process. What runs for long uses [`load_into_memory`].
+/// used ends the process. What runs for long uses [`load_resident`].
 ///
 /// # Errors
 /// As [`resolve`], and whatever is wrong with the model's files.
+pub fn load(
+    name: &str,
+    options: &LoadOptions,
+    device: &Device,
+    terminal: Terminal,
+) -> Result<Arc<dyn TextModel>> {
+    load_on(name, options, device, terminal, open_folder)
+}
+
+/// As [`load`], all of it read into memory: its files may be changed or removed afterwards.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_resident(
+    name: &str,
+    options: &LoadOptions,
+    device: &Device,
+    terminal: Terminal,
+) -> Result<Arc<dyn TextModel>> {
+    load_on(name, options, device, terminal, open_to_read)
+}
+
+fn load_on(
+    name: &str,
+    options: &LoadOptions,
+    device: &Device,
+    terminal: Terminal,
+    open: Opener,
+) -> Result<Arc<dyn TextModel>> {
+    Ok(with_backend!(device, B, handle => {
+        Arc::new(load_from::<B>(name, options, &handle, terminal, open)?)
+    }))
+}
+
+/// As [`load`], with the type of its backend: for training and compression, which change a model.
+///
+/// # Errors
+/// As [`load`].
 pub fn load_embedder<B: Kernels>(
     name: &str,
     options: &LoadOptions,
@@ -145,17 +187,23 @@ pub fn load_embedder<B: Kernels>(
     load_from(name, options, device, terminal, open_folder)
 }
 
-/// As [`load_embedder`], all of it read into memory: its files may be changed or removed afterwards.
+/// As [`load_resident`], with the type of its backend.
 ///
 /// # Errors
-/// As [`load_embedder`].
+/// As [`load`].
 pub fn load_into_memory<B: Kernels>(
     name: &str,
     options: &LoadOptions,
     device: &B::Device,
     terminal: Terminal,
 ) -> Result<Embedder<B>> {
-    load_from(name, options, device, terminal, |path| Ok(Box::new(ToRead(open_folder(path)?))))
+    load_from(name, options, device, terminal, open_to_read)
+}
+
+type Opener = fn(&Path) -> Result<Box<dyn Folder>>;
+
+fn open_to_read(path: &Path) -> Result<Box<dyn Folder>> {
+    Ok(Box::new(ToRead(open_folder(path)?)))
 }
 
 /// A folder whose files are read, never mapped.
@@ -180,18 +228,18 @@ fn load_from<B: Kernels>(
     options: &LoadOptions,
     device: &B::Device,
     terminal: Terminal,
-    open: impl Fn(&Path) -> Result<Box<dyn Folder>>,
+    open: Opener,
 ) -> Result<Embedder<B>> {
     let path = resolve(name, terminal)?;
     let Some(base) = base_of(&path)? else {
-        let embedder = load(open(&path)?.as_ref(), options, device)?;
+        let embedder = checkpoint::load(open(&path)?.as_ref(), options, device)?;
         embedder.verify().with_context(|| path.display().to_string())?;
         return Ok(embedder);
     };
     let base = resolve(&base, terminal)
         .with_context(|| format!("the base model of the adapters in {}", path.display()))?;
     let full = LoadOptions { precision: WeightPrecision::Full, ..options.clone() };
-    let mut embedder = load(open(&base)?.as_ref(), &full, device)?;
+    let mut embedder = checkpoint::load(open(&base)?.as_ref(), &full, device)?;
     embedder.self_test = None;
     let model = &mut embedder.model;
     let folder = Directory::new(path)?;
@@ -199,7 +247,7 @@ fn load_from<B: Kernels>(
     model.backbone = adapted.merge_lora();
     match options.precision {
         // Rounded once the adapters are in.
-        WeightPrecision::Rounded(_) => Ok(load(&save(&embedder)?, options, device)?),
+        WeightPrecision::Rounded(_) => Ok(checkpoint::load(&save(&embedder)?, options, device)?),
         WeightPrecision::Kept | WeightPrecision::Full => Ok(embedder),
     }
 }

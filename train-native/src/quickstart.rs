@@ -16,7 +16,8 @@ use serde::Serialize;
 
 use crate::data::OnBadRow;
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
-use crate::embedding::embed_texts;
+use crate::device::Device;
+use crate::embedding::TextModel;
 use crate::eval::{bm25_rankings, dense_rankings, ndcg};
 use crate::output::claim;
 use crate::recipe::{Recipe, Stage};
@@ -24,6 +25,7 @@ use crate::report::{Page, bar_chart, line_chart};
 use crate::terminal::Terminal;
 use crate::train::{Inputs, Point, RUN_FILES, TrainObserver, TrainPlan, curves, new_model, train};
 use crate::vectors::write_atomically;
+use crate::with_backend;
 
 /// The recipe that quickstart runs, as it also writes it into its folder.
 pub const RECIPE: &str = include_str!("../recipes/quickstart.toml");
@@ -87,7 +89,11 @@ pub struct Summary {
 ///
 /// # Errors
 /// A folder that cannot be written, or [`kiln_embed::Error::Cancelled`] after Ctrl-C.
-pub fn run<B: Kernels>(
+pub fn run(options: &Quickstart, device: &Device, terminal: Terminal) -> Result<Summary> {
+    with_backend!(device, B, handle => run_on::<B>(options, &handle, terminal))
+}
+
+fn run_on<B: Kernels>(
     options: &Quickstart,
     device: &B::Device,
     terminal: Terminal,
@@ -228,26 +234,22 @@ fn random_score(test: &RetrievalSet, seed: u64) -> f64 {
     mean_ndcg(&rankings, test)
 }
 
-fn embed<B: Kernels>(
-    embedder: &Embedder<B>,
-    texts: &[String],
-    prompt: &str,
-) -> Result<Vec<Vec<f32>>> {
+fn embed(model: &dyn TextModel, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
     let options = EmbedOptions { prompt_name: Some(prompt.into()), ..Default::default() };
-    Ok(embed_texts(embedder, texts, &options, |_| {})?)
+    Ok(model.embed(texts, &options, |_| {})?)
 }
 
-fn score<B: Kernels>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<f64> {
-    let corpus = embed(embedder, &test.corpus, "document")?;
-    let queries = embed(embedder, &test.queries, "query")?;
+fn score(model: &dyn TextModel, test: &RetrievalSet) -> Result<f64> {
+    let corpus = embed(model, &test.corpus, "document")?;
+    let queries = embed(model, &test.queries, "query")?;
     Ok(mean_ndcg(&dense_rankings(&queries, &corpus, DEPTH)?, test))
 }
 
 /// The first three test queries and what the model finds.
-fn samples<B: Kernels>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<Vec<Sample>> {
-    let corpus = embed(embedder, &test.corpus, "document")?;
+fn samples(model: &dyn TextModel, test: &RetrievalSet) -> Result<Vec<Sample>> {
+    let corpus = embed(model, &test.corpus, "document")?;
     let chosen = &test.queries[..3.min(test.queries.len())];
-    let queries = embed(embedder, chosen, "query")?;
+    let queries = embed(model, chosen, "query")?;
     let rankings = dense_rankings(&queries, &corpus, 3)?;
     let sample = |(i, ranking): (usize, Vec<usize>)| Sample {
         query: chosen[i].clone(),

@@ -1,41 +1,15 @@
-//! A model as the analyses see it: states of all layers, attention, explanations.
+//! A model as the analyses see it.
 
 use anyhow::Result;
-use burn::tensor::Tensor;
-use kiln_embed::embedder::EmbedOptions;
-use kiln_embed::explanation::TextExplanation;
-use kiln_embed::kernels::Kernels;
-use kiln_embed::model::ModelInput;
-use kiln_embed::pooling::{AnchorScore, LayerState, PoolingConfig, anchor_weights, layer_states};
-use kiln_embed::tokenizer::{TokenBatch, Tokens};
-use rayon::prelude::*;
+use kiln_embed::pooling::{LayerState, PoolingConfig};
 
-use crate::embedding::each_batch;
+pub use crate::embedding::{LayerStates, TextView};
 use crate::eval::{ModelEncoder, TextEncoder};
-use crate::interrupt;
-
-/// A state a layer, the embeddings first: `[layers + 1][hidden]`.
-pub type LayerStates = Vec<Vec<f32>>;
-
-/// One text, token by token.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TextView {
-    /// The tokens, as people read them.
-    pub tokens: Vec<String>,
-    /// True at tokens that pooling uses.
-    pub pooled: Vec<bool>,
-    /// Attention of the last layer: `[heads][query][key]`.
-    pub attention: Vec<Vec<Vec<f32>>>,
-    /// Anchor weights: eq. 3 with the logarithm, and the plain column sum.
-    pub anchors: [Vec<f32>; 2],
-    /// How the model's own head pooled.
-    pub explanation: TextExplanation,
-}
 
 /// A model that can be looked into.
 pub trait View: TextEncoder {
     /// Its pooling head.
-    fn pooling(&self) -> &PoolingConfig;
+    fn pooling(&self) -> PoolingConfig;
 
     /// Number of states that [`View::layer_states`] gives of a text: the layers and the embeddings.
     fn states(&self) -> usize;
@@ -58,31 +32,13 @@ pub trait View: TextEncoder {
     fn look(&self, text: &str, prompt: &str) -> Result<TextView>;
 }
 
-fn values<B: Kernels, const D: usize>(tensor: Tensor<B, D>) -> kiln_embed::Result<Vec<f32>> {
-    let data = tensor.into_data().convert::<f32>().into_vec();
-    data.map_err(|e| kiln_embed::Error::invalid(format!("values could not be read back: {e:?}")))
-}
-
-/// `values` in pieces of a length.
-fn pieces(values: &[f32], length: usize) -> Vec<Vec<f32>> {
-    values.chunks(length).map(<[f32]>::to_vec).collect()
-}
-
-/// A token without the signs by which tokenizers mark spaces.
-fn readable(token: &str) -> String {
-    match token.replace(['Ġ', '▁'], "").replace('Ċ', "⏎") {
-        empty if empty.is_empty() => "␣".into(),
-        token => token,
-    }
-}
-
-impl<B: Kernels> View for ModelEncoder<B> {
-    fn pooling(&self) -> &PoolingConfig {
-        self.embedder.model.pooling.config()
+impl View for ModelEncoder {
+    fn pooling(&self) -> PoolingConfig {
+        self.model.shape().pooling
     }
 
     fn states(&self) -> usize {
-        self.embedder.model.backbone.layers() + 1
+        self.model.shape().config.num_layers + 1
     }
 
     fn layer_states(
@@ -91,65 +47,16 @@ impl<B: Kernels> View for ModelEncoder<B> {
         prompt: &str,
         state: LayerState,
     ) -> Result<Vec<LayerStates>> {
-        let embedder = &self.embedder;
-        let tokens: Vec<Tokens> = texts
-            .par_iter()
-            .map(|text| embedder.tokenizer.encode(prompt, text))
-            .collect::<kiln_embed::Result<_>>()?;
-        let of_batch = |batch: &TokenBatch, _: &[usize]| {
-            let input = ModelInput::new(batch, &embedder.device);
-            let states = embedder.model.states(&input);
-            let (states, _) = layer_states(&states.layers, &input, state);
-            let [_, layers, hidden] = states.dims();
-            let texts = pieces(&values(states)?, layers * hidden);
-            Ok(texts.iter().map(|text| pieces(text, hidden)).collect())
-        };
         let bar = self.terminal.progress(texts.len() as u64, "layers");
-        let result = each_batch(
-            embedder,
-            tokens,
-            &self.options,
-            interrupt::asked,
-            |progress| {
+        let result =
+            self.model.layer_states(texts, prompt, &self.options, state, &mut |progress| {
                 bar.set_position(progress.texts as u64);
-            },
-            of_batch,
-        )?;
+            })?;
         bar.finish_and_clear();
         Ok(result)
     }
 
     fn look(&self, text: &str, prompt: &str) -> Result<TextView> {
-        let embedder = &self.embedder;
-        let tokens = embedder.tokenizer.encode(prompt, text)?;
-        let batch = embedder.tokenizer.pad(&[&tokens]);
-        let input = ModelInput::new(&batch, &embedder.device);
-        let states = embedder.model.states(&input);
-        let attention = states.attention.ok_or_else(|| {
-            kiln_embed::Error::invalid("the model gave no attention weights; please report it")
-        })?;
-        let anchors = |score| values(anchor_weights(&attention, &input, score));
-        let anchors = [anchors(AnchorScore::Log1p)?, anchors(AnchorScore::Linear)?];
-        let [_, _, queries, keys] = attention.dims();
-        let heads = pieces(&values(attention)?, queries * keys);
-        let options = EmbedOptions { prompt: Some(prompt.into()), ..self.options.clone() };
-        let explanation = embedder.explain(text, &options)?;
-        Ok(TextView {
-            tokens: explanation.tokens.iter().map(|token| readable(token)).collect(),
-            pooled: tokens.pooling,
-            attention: heads.iter().map(|head| pieces(head, keys)).collect(),
-            anchors,
-            explanation,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_are_readable() {
-        assert_eq!(["Ġsea", "▁", "##ing"].map(readable), ["sea", "␣", "##ing"]);
+        Ok(self.model.look(text, prompt, &self.options)?)
     }
 }

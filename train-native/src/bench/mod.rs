@@ -9,12 +9,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use kiln_embed::checkpoint::Manifest;
-use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::index::cosine;
-use kiln_embed::kernels::Kernels;
 use serde::{Deserialize, Serialize};
 
-use crate::embedding::embed_texts;
+use crate::embedding::TextModel;
 use crate::model::open_folder;
 use crate::terminal::Terminal;
 use crate::vectors::{VectorRow, VectorWriter, read_blocks};
@@ -80,22 +79,22 @@ pub struct Bench {
 ///
 /// # Errors
 /// As embedding.
-pub fn measure<B: Kernels>(
-    embedder: &Embedder<B>,
+pub fn measure(
+    model: &dyn TextModel,
     texts: &[String],
     options: &EmbedOptions,
     runs: usize,
     out: &Path,
 ) -> Result<Measurement> {
-    embed_texts(embedder, &texts[..texts.len().min(32)], options, |_| {})?;
+    model.embed(&texts[..texts.len().min(32)], options, |_| {})?;
     let mut seconds = Vec::new();
     let mut vectors = Vec::new();
     for _ in 0..runs {
         let start = Instant::now();
-        vectors = embed_texts(embedder, texts, options, |_| {})?;
+        vectors = model.embed(texts, options, |_| {})?;
         seconds.push(start.elapsed().as_secs_f64());
     }
-    let mut writer = VectorWriter::create(out, texts.len(), embedder.dimensions(options))?;
+    let mut writer = VectorWriter::create(out, texts.len(), model.dimensions(options))?;
     let rows: Vec<VectorRow> = vectors
         .into_iter()
         .map(|vector| VectorRow { id: None, text: String::new(), vector })

@@ -17,10 +17,9 @@ use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
 use crate::eval::{
     Cache, ModelEncoder, Task, TaskKind, TaskSource, fingerprint, labelled_texts, plain_table,
 };
-use crate::model::{folders, load_embedder};
+use crate::model::folders;
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
-use crate::{device, with_backend};
 
 /// Draw what a model's layers hold, where it looks and what its space is like: SVG, PNG and JSON
 /// files and one HTML page. Without files of your own it uses made-up texts.
@@ -102,19 +101,16 @@ pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
         .and_then(|folder| Cache::open(&folder, &hash, terminal))
         .or_else(|| Cache::open(own.path(), &hash, terminal));
     let Some(cache) = cache else { bail!("{}: no space for vectors", own.path().display()) };
-    let device = device::open(global.device)?;
-    let view: (Box<dyn View>, LayerState) = with_backend!(&device, B, handle => {
-        let embedder = load_embedder::<B>(name, &overrides, &handle, terminal)?;
-        embedder.check(&options)?;
-        let state = LayerState::of(embedder.model.attention());
-        (Box::new(ModelEncoder::new(embedder, options, Some(cache.clone()), terminal)), state)
-    });
-    let inputs = inputs(args, view.0.as_ref(), view.1, terminal)?;
+    let model = args.model.load(&args.flags, global)?;
+    model.check(&options)?;
+    let state = LayerState::of(model.shape().config.attention);
+    let view = ModelEncoder::new(model, options, Some(cache.clone()), terminal);
+    let inputs = inputs(args, &view, state, terminal)?;
     let wanted = match args.only.is_empty() {
         true => Analysis::value_variants(),
         false => &args.only[..],
     };
-    let results = analyze(view.0.as_ref(), &inputs, wanted, &cache, terminal)?;
+    let results = analyze(&view, &inputs, wanted, &cache, terminal)?;
     results.write(&args.output, &super::eval::model_name(name), terminal)?;
     terminal.result(&results.to_json(&args.output), || {
         let mut text = String::new();

@@ -10,10 +10,9 @@ use super::ranges::{ROWS, whole};
 use super::{Global, ModelArgs};
 use crate::bench::{Bench, Line, measure};
 use crate::device::{self, Device, processor};
-use crate::model::{load_embedder, resolve};
+use crate::model::{load, resolve};
 use crate::terminal::{print_json, thousands};
 use crate::text::{Columns, Record, TextFile};
-use crate::with_backend;
 
 /// Compare our speed with sentence-transformers and ONNX Runtime: the same texts on the same
 /// cores in one run, each engine in processes of its own.
@@ -61,38 +60,35 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
     let device = device::open(global.device)?;
     let folder = resolve(&args.model.model, terminal)?;
     let name = folder.display().to_string();
-    with_backend!(&device, B, handle => {
-        let embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;
-        let longest = embedder.tokenizer.config().max_length;
-        let most = args.batch * longest.min(128);
-        let usual = EmbedOptions::default().batch_tokens::<B>(1);
-        let options = EmbedOptions { batch_tokens: Some(most.min(usual)), ..Default::default() };
-        if let Some(out) = &args.measure {
-            let measured = measure(&embedder, &texts, &options, args.runs, out)?;
-            return print_json(&measured);
-        }
-        let tokens = embedder.tokenizer.encode_all("", &texts)?;
-        let tokens = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-        drop(embedder);
-        let bench = Bench {
-            model: folder,
-            quantized: args.quantized.clone(),
-            texts,
-            tokens,
-            batch: args.batch,
-            max_length: args.model.overrides.max_length.unwrap_or(0),
-            runs: args.runs,
-            rounds: args.rounds,
-            python: args.python.clone(),
-            device: global.device.to_string(),
-        };
-        let lines = bench.run(terminal)?;
-        let device = match &device {
-            Device::Cpu => processor(),
-            other => other.to_string(),
-        };
-        terminal.result(&lines, || table(&bench, &device, &lines))
-    })
+    let model = load(&name, &args.model.load_options(), &device, terminal)?;
+    let longest = model.tokenizer().config().max_length;
+    let most = args.batch * longest.min(128);
+    let usual = model.batch_tokens(&EmbedOptions::default());
+    let options = EmbedOptions { batch_tokens: Some(most.min(usual)), ..Default::default() };
+    if let Some(out) = &args.measure {
+        return print_json(&measure(model.as_ref(), &texts, &options, args.runs, out)?);
+    }
+    let tokens = model.tokenizer().encode_all("", &texts)?;
+    let tokens = tokens.iter().map(|tokens| tokens.ids.len()).sum();
+    drop(model);
+    let bench = Bench {
+        model: folder,
+        quantized: args.quantized.clone(),
+        texts,
+        tokens,
+        batch: args.batch,
+        max_length: args.model.overrides.max_length.unwrap_or(0),
+        runs: args.runs,
+        rounds: args.rounds,
+        python: args.python.clone(),
+        device: global.device.to_string(),
+    };
+    let lines = bench.run(terminal)?;
+    let device = match &device {
+        Device::Cpu => processor(),
+        other => other.to_string(),
+    };
+    terminal.result(&lines, || table(&bench, &device, &lines))
 }
 
 /// The texts; a `.json` file written by `bench` itself is one list.

@@ -5,17 +5,14 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_embed::embedder::{EmbedOptions, Embedder};
-use kiln_embed::kernels::Kernels;
 use serde_json::json;
 
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::device;
 use crate::embedding::embed_file;
-use crate::model::load_embedder;
-use crate::terminal::{Terminal, thousands};
+use crate::model::load;
+use crate::terminal::thousands;
 use crate::text::{Columns, TextFile, apart};
-use crate::with_backend;
 
 /// Turn the texts of a file into vectors.
 #[derive(Debug, Args)]
@@ -51,28 +48,17 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     let options = args.flags.options(args.prompt_name.as_deref(), args.prompt.as_deref());
     let device = device::open(global.device)?;
     let terminal = global.terminal();
-    with_backend!(&device, B, handle => {
-        let embedder = load_embedder::<B>(&args.model.model, &args.flags.load_options(args.model.load_options()), &handle, terminal)?;
-        embed(&embedder, &texts, args, &options, &device.to_string(), terminal)
-    })
-}
-
-fn embed<B: Kernels>(
-    embedder: &Embedder<B>,
-    texts: &TextFile,
-    args: &EmbedArgs,
-    options: &EmbedOptions,
-    device: &str,
-    terminal: Terminal,
-) -> Result<()> {
+    let overrides = args.flags.load_options(args.model.load_options());
+    let model = load(&args.model.model, &overrides, &device, terminal)?;
+    let device = device.to_string();
     let total = texts.count()?;
     if total == 0 {
         bail!("{}: holds no text", texts.label);
     }
     let start = Instant::now();
-    let done = embed_file(embedder, texts, total, &args.output, options, terminal)?;
+    let done = embed_file(model.as_ref(), &texts, total, &args.output, &options, terminal)?;
     let seconds = start.elapsed().as_secs_f64();
-    let dim = embedder.dimensions(options);
+    let dim = model.dimensions(&options);
     let summary = json!({
         "output": args.output, "texts": total, "tokens": done.tokens, "dimensions": dim,
         "seconds": seconds, "texts_per_second": total as f64 / seconds, "device": device,

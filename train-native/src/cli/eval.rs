@@ -5,22 +5,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use kiln_embed::checkpoint::LoadOptions;
-use kiln_embed::embedder::EmbedOptions;
-use kiln_embed::kernels::Kernels;
 use kiln_embed::quant::WeightPrecision;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::ranges::{ROWS, number, whole};
 use super::{EmbedFlags, Global, ModelOverrides};
+use crate::device;
 use crate::eval::{
     Cache, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice, Run,
-    Suite, SuiteRun, Summary, Task, TaskKind, TaskResult, TextEncoder, fingerprint, plain_table,
-    read_results, results_folder, short_hash, write_meta, write_tables,
+    Suite, SuiteRun, Summary, Task, TaskKind, TaskResult, fingerprint, plain_table, read_results,
+    results_folder, short_hash, write_meta, write_tables,
 };
-use crate::model::{folders, load_embedder};
+use crate::model::{folders, load};
 use crate::terminal::{Terminal, print, print_json, thousands};
-use crate::{device, with_backend};
 
 /// Score a model on tasks as mteb defines them: one task on a file of one's own (--task, --data),
 /// or a suite of tasks (--suite). `eval trec` scores a TREC run instead.
@@ -205,9 +203,9 @@ fn wanted(args: &EvalArgs) -> Result<(Vec<Task>, PathBuf)> {
     Ok((tasks, args.data.clone().unwrap_or_default()))
 }
 
-/// An encoder on the chosen device, its fingerprint, and the name of its folder.
+/// An encoder on the chosen device, and its fingerprint.
 struct Opened {
-    encoder: Box<dyn TextEncoder>,
+    encoder: ModelEncoder,
     fingerprint: String,
 }
 
@@ -238,25 +236,10 @@ fn open(
     };
     let cache = cache.and_then(|folder| Cache::open(&folder, &fingerprint, terminal));
     let device = device::open(global.device)?;
-    let encoder = with_backend!(&device, B, handle => {
-        encoder::<B>(model, args, precision, options, cache, &handle, terminal)?
-    });
-    Ok(Opened { encoder, fingerprint })
-}
-
-fn encoder<B: Kernels>(
-    model: &str,
-    args: &EvalArgs,
-    precision: WeightPrecision,
-    options: EmbedOptions,
-    cache: Option<Cache>,
-    device: &B::Device,
-    terminal: Terminal,
-) -> Result<Box<dyn TextEncoder>> {
     let overrides = LoadOptions { precision, ..args.overrides.load_options() };
-    let embedder = load_embedder::<B>(model, &overrides, device, terminal)?;
-    embedder.check(&options)?;
-    Ok(Box::new(ModelEncoder::new(embedder, options, cache, terminal)))
+    let model = load(model, &overrides, &device, terminal)?;
+    model.check(&options)?;
+    Ok(Opened { encoder: ModelEncoder::new(model, options, cache, terminal), fingerprint })
 }
 
 fn prompts(args: &EvalArgs) -> Result<PromptChoice> {
@@ -310,12 +293,12 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
     };
     let folder = output.as_ref().map(|output| results_folder(output, &name, &revision));
     let run = Run {
-        encoder: ours.encoder.as_ref(),
+        encoder: &ours.encoder,
         prompts,
         data,
         folder: folder.clone(),
         again: args.again,
-        light: teacher.as_ref().map(|teacher| Light { teacher: teacher.encoder.as_ref() }),
+        light: teacher.as_ref().map(|teacher| Light { teacher: &teacher.encoder }),
         terminal,
     };
     if let Some(folder) = &folder {

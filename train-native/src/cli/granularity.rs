@@ -8,13 +8,13 @@ use kiln_embed::embedder::EmbedOptions;
 
 use super::mine::open_examples;
 use super::{Global, ModelArgs};
+use crate::device::open;
 use crate::eval::ModelEncoder;
 use crate::mine::{Granularity, granularity};
-use crate::model::load_embedder;
+use crate::model::load;
 use crate::report::{Page, histogram};
 use crate::terminal::Terminal;
 use crate::vectors::write_atomically;
-use crate::{device, with_backend};
 
 /// Fewest negatives that can be graded.
 const LEVELS: usize = 2;
@@ -40,14 +40,11 @@ pub(super) struct GranularityArgs {
 pub(super) fn run(args: &GranularityArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
-    let device = device::open(global.device)?;
-    let (name, options) = (&args.model.model, args.model.load_options());
-    let results = with_backend!(&device, B, handle => {
-        let embedder = load_embedder::<B>(name, &options, &handle, terminal)?;
-        let quiet = Terminal { quiet: true, ..terminal };
-        let encoder = ModelEncoder::new(embedder, EmbedOptions::default(), None, quiet);
-        granularity(&encoder, &set, LEVELS, usize::MAX, terminal)
-    })?;
+    let name = &args.model.model;
+    let model = load(name, &args.model.load_options(), &open(global.device)?, terminal)?;
+    let quiet = Terminal { quiet: true, ..terminal };
+    let encoder = ModelEncoder::new(model, EmbedOptions::default(), None, quiet);
+    let results = granularity(&encoder, &set, LEVELS, usize::MAX, terminal)?;
     if let Some(path) = &args.report {
         write_atomically(path, page(&results, name)?.to_html().as_bytes())?;
     }

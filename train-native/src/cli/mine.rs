@@ -10,13 +10,13 @@ use serde_json::json;
 use super::ranges::{NEIGHBOURS, ROWS, seed, single, whole};
 use super::{Global, ModelOverrides};
 use crate::data::{DataSet, Example, OnBadRow, Opening, Store, StoreWriter, text_hash};
+use crate::device::open;
 use crate::mine::{Dropped, Filters, Pick, filter, read_scores, search, write_scores};
-use crate::model::load_embedder;
+use crate::model::load;
 use crate::recipe::DataSource;
 use crate::terminal::{Terminal, thousands};
 use crate::text::{Columns, TextFile, apart};
 use crate::vectors::write_atomically;
-use crate::{device, with_backend};
 
 /// Find hard negatives with a teacher model: nearest texts, less what may be answers.
 #[derive(Debug, Args)]
@@ -98,12 +98,9 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
         (Some(path), _) => read_scores(path, &set, &corpus)?,
         (None, None) => bail!("--model is missing"),
         (None, Some(name)) => {
-            let device = device::open(global.device)?;
-            let options = args.overrides.load_options();
-            with_backend!(&device, B, handle => {
-                let embedder = load_embedder::<B>(name, &options, &handle, terminal)?;
-                search(&embedder, name, &set, &corpus, args.top_k, terminal)
-            })?
+            let device = open(global.device)?;
+            let teacher = load(name, &args.overrides.load_options(), &device, terminal)?;
+            search(teacher.as_ref(), name, &set, &corpus, args.top_k, terminal)?
         }
     };
     if let Some(path) = &args.scores {

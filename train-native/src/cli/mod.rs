@@ -27,7 +27,9 @@ mod sweep;
 mod train;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use kiln_embed::checkpoint::{Existing, LoadOptions};
 use kiln_embed::config::AttentionMode;
@@ -35,8 +37,10 @@ use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::pooling::PoolingConfig;
 use kiln_embed::quant::WeightPrecision;
 
-use crate::device::DeviceChoice;
+use crate::device::{DeviceChoice, open};
+use crate::embedding::TextModel;
 use crate::interrupt;
+use crate::model::load;
 use crate::terminal::{Terminal, error_line, field};
 
 /// Train, run and search with text-embedding models on CPU, Vulkan and CUDA.
@@ -152,6 +156,12 @@ struct ModelArgs {
 impl ModelArgs {
     fn load_options(&self) -> LoadOptions {
         self.overrides.load_options()
+    }
+
+    /// Loads the model where the command computes.
+    fn load(&self, flags: &EmbedFlags, global: &Global) -> Result<Arc<dyn TextModel>> {
+        let options = flags.load_options(self.load_options());
+        load(&self.model, &options, &open(global.device)?, global.terminal())
     }
 }
 

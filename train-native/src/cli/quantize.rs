@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use kiln_embed::checkpoint::SelfTest;
+use kiln_embed::tokenizer::Tokenizer;
 use serde_json::json;
 
 use super::ranges::{ROWS, number, whole};
@@ -87,9 +88,9 @@ const LEAST_TEXTS: usize = 8;
 
 impl CalibrationArgs {
     /// Reads the texts, if there are some.
-    pub(super) fn read<B: kiln_embed::kernels::Kernels>(
+    pub(super) fn read(
         &self,
-        embedder: &kiln_embed::embedder::Embedder<B>,
+        tokenizer: &Tokenizer,
         global: &Global,
     ) -> Result<Option<Calibration>> {
         if self.damping <= 0.0 {
@@ -101,7 +102,7 @@ impl CalibrationArgs {
         // No text has fewer tokens than one.
         let texts =
             Calibration::read_texts(path, &self.calibration_column, self.calibration_tokens)?;
-        let result = Calibration::new(embedder, &texts, LEAST_TEXTS, self.calibration_tokens)
+        let result = Calibration::new(tokenizer, &texts, LEAST_TEXTS, self.calibration_tokens)
             .map_err(|error| error.context(path.clone()))?;
         global.terminal().note(format!(
             "calibrating with {} texts, {} tokens",
@@ -136,7 +137,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
     let (files, lines, reference) = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;
         let reference = SelfTest::of(&embedder, 0.0)?;
-        let calibration = args.calibration.read(&embedder, global)?;
+        let calibration = args.calibration.read(&embedder.tokenizer, global)?;
         let how = Quantization {
             plan: &plan,
             gptq: (args.method == Method::Gptq)

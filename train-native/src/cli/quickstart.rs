@@ -8,8 +8,8 @@ use clap::Args;
 use super::Global;
 use super::ranges::{number, seed};
 use crate::data::corpus::CorpusSize;
+use crate::device;
 use crate::quickstart::{Quickstart, Summary, run as run_quickstart};
-use crate::{device, with_backend};
 
 /// Train a small model from nothing on made-up texts and search with it: no download, no GPU,
 /// a few minutes on two cores.
@@ -36,8 +36,7 @@ pub(super) fn run(args: &QuickstartArgs, global: &Global) -> Result<()> {
         seed: args.seed,
         steps: args.steps,
     };
-    let summary =
-        with_backend!(&device, B, handle => run_quickstart::<B>(&options, &handle, terminal))?;
+    let summary = run_quickstart(&options, &device, terminal)?;
     terminal.result(&summary, || text(&summary))
 }
 

@@ -10,11 +10,10 @@ use super::ranges::{NEIGHBOURS, SIZE, whole};
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::data::{BeirFolder, qrels_splits};
 use crate::eval::{Cache, ModelEncoder, Recall, RecallLine, TextEncoder, fingerprint, plain_table};
-use crate::model::{folders, load_embedder};
+use crate::model::folders;
 use crate::search::normalize;
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
-use crate::{device, with_backend};
 
 /// Measure what is lost when embeddings are kept in fewer bytes: fewer dimensions (Matryoshka),
 /// int8, bits, bits scored again.
@@ -108,12 +107,9 @@ pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
     let hash = fingerprint(&folders, &overrides, options.dimensions)?;
     let folder = args.cache.clone().or_else(Cache::default_folder);
     let cache = folder.and_then(|folder| Cache::open(&folder, &hash, terminal));
-    let device = device::open(global.device)?;
-    let encoder: Box<dyn TextEncoder> = with_backend!(&device, B, handle => {
-        let embedder = load_embedder::<B>(name, &overrides, &handle, terminal)?;
-        embedder.check(&options)?;
-        Box::new(ModelEncoder::new(embedder, options, cache, terminal))
-    });
+    let model = args.model.load(&args.flags, global)?;
+    model.check(&options)?;
+    let encoder = ModelEncoder::new(model, options, cache, terminal);
     let encode = |texts: &[String], names: &[&str]| -> Result<Vec<Vec<f32>>> {
         let mut vectors = encoder.encode(texts, &encoder.own_prompt(names))?;
         vectors.iter_mut().for_each(|vector| normalize(vector));

@@ -4,20 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_embed::embedder::Embedder;
-use kiln_embed::kernels::Kernels;
 use serde::Serialize;
 
 use super::ranges::{NEIGHBOURS, whole};
 use super::{EmbedFlags, Global, ModelArgs};
-use crate::device;
-use crate::embedding::{BLOCK, embed_blocks, embed_texts};
-use crate::model::load_embedder;
+use crate::embedding::{BLOCK, TextModel, embed_blocks};
+use crate::interrupt;
 use crate::search::{Found, Search};
 use crate::terminal::{Terminal, field};
 use crate::text::{Columns, Record, TextFile, apart};
 use crate::vectors::{VectorWriter, read_blocks};
-use crate::{interrupt, with_backend};
 
 /// Find the texts nearest in meaning to a query: exact top-k by cosine, over a file of texts or
 /// over vectors that `embed` wrote, streamed, so that either may be larger than memory.
@@ -79,22 +75,18 @@ pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
     if queries.is_empty() {
         bail!("no query; give --query TEXT or --queries FILE");
     }
-    let device = device::open(global.device)?;
-    let terminal = global.terminal();
-    with_backend!(&device, B, handle => {
-        let embedder = load_embedder::<B>(&args.model.model, &args.flags.load_options(args.model.load_options()), &handle, terminal)?;
-        search(&embedder, &queries, corpus.as_ref(), args, terminal)
-    })
+    let model = args.model.load(&args.flags, global)?;
+    search(model.as_ref(), &queries, corpus.as_ref(), args, global.terminal())
 }
 
-fn search<B: Kernels>(
-    embedder: &Embedder<B>,
+fn search(
+    model: &dyn TextModel,
     queries: &[String],
     corpus: Option<&TextFile>,
     args: &SearchArgs,
     terminal: Terminal,
 ) -> Result<()> {
-    let prompts = &embedder.prompts.by_name;
+    let prompts = &model.prompts().by_name;
     let query_prompt = args
         .query_prompt_name
         .as_deref()
@@ -103,19 +95,19 @@ fn search<B: Kernels>(
         .corpus_prompt_name
         .as_deref()
         .or_else(|| ["document", "passage"].into_iter().find(|name| prompts.contains_key(*name)));
-    let vectors = embed_texts(embedder, queries, &args.flags.options(query_prompt, None), |_| {})?;
+    let vectors = model.embed(queries, &args.flags.options(query_prompt, None), |_| {})?;
     let mut search = Search::new(vectors, args.top_k)?;
     match (corpus, &args.index) {
         (Some(corpus), _) => {
             let options = args.flags.options(corpus_prompt, None);
             let total = corpus.count()?;
-            let dim = embedder.dimensions(&options);
+            let dim = model.dimensions(&options);
             let mut writer = args
                 .save_index
                 .as_deref()
                 .map(|path| VectorWriter::create(path, total, dim))
                 .transpose()?;
-            embed_blocks(embedder, corpus, total, &options, terminal, |rows| {
+            embed_blocks(model, corpus, total, &options, terminal, |rows| {
                 if let Some(writer) = &mut writer {
                     writer.write(&rows)?;
                 }

@@ -13,11 +13,11 @@ use kiln_embed::quant::WeightPrecision;
 use serde_json::json;
 
 use super::{Global, ModelArgs};
+use crate::device;
 use crate::eval::fingerprint;
-use crate::model::{folders, load_into_memory};
-use crate::serve::{Access, Limits, MOST_TEXTS, SPARE_CONNECTIONS, Served, ServedModel, serve};
+use crate::model::{folders, load_resident};
+use crate::serve::{Access, Limits, MOST_TEXTS, SPARE_CONNECTIONS, ServedModel, serve};
 use crate::terminal::{field, print, print_json};
-use crate::{device, with_backend};
 
 /// Serve a model over HTTP: OpenAI's /v1/embeddings and /v1/models, and the /embed, /info, /health
 /// and /metrics (Prometheus) of text-embeddings-inference.
@@ -119,15 +119,9 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     let name = args.name.clone().unwrap_or_else(|| super::eval::model_name(&args.model.model));
     let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
     let device = device::open(global.device)?;
-    let model: Arc<dyn Served> = with_backend!(&device, B, handle => {
-        let mut embedder = load_into_memory::<B>(&args.model.model, &overrides, &handle, terminal)?;
-        if let Some(name) = &args.default_prompt_name {
-            embedder.prompts.get(Some(name))?;
-            embedder.prompts.default = Some(name.clone());
-        }
-        embedder.check(&options)?;
-        Arc::new(ServedModel::new(embedder, &name, &revision, options))
-    });
+    let model = load_resident(&args.model.model, &overrides, &device, terminal)?;
+    let prompt = args.default_prompt_name.clone();
+    let model = Arc::new(ServedModel::new(model, &name, &revision, options, prompt)?);
     let limits = Limits {
         max_requests: requests,
         max_texts: args.max_client_batch_size,

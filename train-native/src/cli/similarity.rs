@@ -6,11 +6,8 @@ use kiln_embed::index::cosine;
 use serde::Serialize;
 
 use super::{EmbedFlags, Global, ModelArgs};
-use crate::embedding::embed_texts;
-use crate::model::load_embedder;
 use crate::terminal::{field, thousands};
 use crate::text::{Columns, TextFile};
-use crate::{device, with_backend};
 
 /// Cosine similarity of pairs of texts: two on the command line, or a file of pairs.
 #[derive(Debug, Args)]
@@ -70,17 +67,14 @@ pub(super) fn run(args: &SimilarityArgs, global: &Global) -> Result<()> {
     if left.is_empty() {
         bail!("no pairs to compare");
     }
-    let device = device::open(global.device)?;
     let terminal = global.terminal();
     let options = args.flags.options(args.prompt_name.as_deref(), None);
     let texts: Vec<&String> = left.iter().chain(&right).collect();
-    let vectors = with_backend!(&device, B, handle => {
-        let embedder = load_embedder::<B>(&args.model.model, &args.flags.load_options(args.model.load_options()), &handle, terminal)?;
-        let bar = terminal.progress(texts.len() as u64, "embedding");
-        let vectors = embed_texts(&embedder, &texts, &options, |progress| bar.set_position(progress.texts as u64));
-        bar.finish_and_clear();
-        vectors?
-    });
+    let model = args.model.load(&args.flags, global)?;
+    let bar = terminal.progress(texts.len() as u64, "embedding");
+    let vectors = model.embed(&texts, &options, |progress| bar.set_position(progress.texts as u64));
+    bar.finish_and_clear();
+    let vectors = vectors?;
     let pairs: Vec<Pair> = left
         .iter()
         .zip(&right)

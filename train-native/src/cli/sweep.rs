@@ -7,10 +7,9 @@ use clap::Args;
 
 use super::Global;
 use super::ranges::seed;
-use crate::device::{DeviceChoice, handles, open};
+use crate::device::{DeviceChoice, open};
 use crate::recipe::{SWEEPS, Sweep};
 use crate::train::{sweep, sweep_table};
-use crate::with_backend;
 
 /// Train variants of a recipe with several seeds, and compare their scores. Ctrl-C saves; the same
 /// command goes on, and finished runs are not trained again.
@@ -45,9 +44,7 @@ pub(super) fn run(args: &SweepArgs, global: &Global) -> Result<()> {
     };
     let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };
     let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-    let results = with_backend!(&devices[0], B, _handle => {
-        sweep::<B>(&plan, &folder, &args.set, &args.output, &handles::<B>(&devices)?, terminal)
-    })?;
+    let results = sweep(&plan, &folder, &args.set, &args.output, &devices, terminal)?;
     terminal.result(&results, || {
         format!("{}\nreport   {}", sweep_table(&results), args.output.join("report.html").display())
     })

@@ -8,11 +8,10 @@ use serde_json::json;
 
 use super::Global;
 use crate::data::OnBadRow;
-use crate::device::{DeviceChoice, handles, open};
+use crate::device::{DeviceChoice, open};
 use crate::recipe::{Recipe, shipped};
 use crate::terminal::thousands;
 use crate::train::{CHECKPOINTS, Checkpoint, DryRun, Fit, Inputs, RunArtifacts, fit};
-use crate::with_backend;
 
 /// Train a model by a recipe. Ctrl-C saves a checkpoint and exits; --resume goes on from it.
 #[derive(Debug, Args)]
@@ -107,9 +106,7 @@ pub(super) fn train_recipe(
     };
     let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };
     let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-    let fitted =
-        with_backend!(&devices[0], B, _handle => fit::<B>(&plan, &handles::<B>(&devices)?))?;
-    report(&fitted, global)
+    report(&fit(&plan, &devices)?, global)
 }
 
 fn report(fitted: &RunArtifacts, global: &Global) -> Result<()> {

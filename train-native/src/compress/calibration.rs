@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use kiln_embed::embedder::Embedder;
 use kiln_embed::kernels::Kernels;
 use kiln_embed::model::{Gram, ModelInput};
-use kiln_embed::tokenizer::TokenBatch;
+use kiln_embed::tokenizer::{TokenBatch, Tokenizer};
 
 use crate::interrupt;
 use crate::terminal::Terminal;
@@ -30,8 +30,8 @@ impl Calibration {
     ///
     /// # Errors
     /// Fewer than `least` texts that are not empty.
-    pub fn new<B: Kernels>(
-        embedder: &Embedder<B>,
+    pub fn new(
+        tokenizer: &Tokenizer,
         texts: &[String],
         least: usize,
         most_tokens: usize,
@@ -39,7 +39,7 @@ impl Calibration {
         let mut by_length: BTreeMap<usize, Vec<_>> = BTreeMap::new();
         let (mut count, mut tokens) = (0, 0);
         for text in texts.iter().filter(|text| !text.trim().is_empty()) {
-            let encoded = embedder.tokenizer.encode("", text)?;
+            let encoded = tokenizer.encode("", text)?;
             if tokens + encoded.ids.len() > most_tokens && count >= least {
                 break;
             }
@@ -53,7 +53,7 @@ impl Calibration {
         let mut batches = Vec::new();
         for (length, texts) in &by_length {
             for part in texts.chunks((BATCH_TOKENS / length.max(&1)).max(1)) {
-                batches.push(embedder.tokenizer.pad(&part.iter().collect::<Vec<_>>()));
+                batches.push(tokenizer.pad(&part.iter().collect::<Vec<_>>()));
             }
         }
         Ok(Self { batches, texts: count, tokens })

@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use burn::tensor::backend::Backend;
 use kiln_embed::checkpoint::{FORMAT_VERSION, LoadOptions};
-use kiln_embed::embedder::{EmbedOptions, Embedder};
-use kiln_embed::kernels::Kernels;
+use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::quant::WeightPrecision;
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use crate::embedding::{BLOCK, embed_texts};
+use crate::embedding::{BLOCK, TextModel};
 use crate::terminal::Terminal;
 
 /// Turns texts into vectors; what a task needs of a model.
@@ -30,26 +28,26 @@ pub trait TextEncoder {
 }
 
 /// A model, with the vectors that it has made before.
-pub struct ModelEncoder<B: Backend> {
-    pub(crate) embedder: Embedder<B>,
+pub struct ModelEncoder {
+    pub(crate) model: Arc<dyn TextModel>,
     pub(crate) options: EmbedOptions,
     cache: Option<Cache>,
     pub(crate) terminal: Terminal,
 }
 
-impl<B: Kernels> ModelEncoder<B> {
+impl ModelEncoder {
     /// A model that embeds under some options.
     pub fn new(
-        embedder: Embedder<B>,
+        model: Arc<dyn TextModel>,
         options: EmbedOptions,
         cache: Option<Cache>,
         terminal: Terminal,
     ) -> Self {
-        Self { embedder, options, cache, terminal }
+        Self { model, options, cache, terminal }
     }
 }
 
-impl<B: Kernels> TextEncoder for ModelEncoder<B> {
+impl TextEncoder for ModelEncoder {
     fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
         let options = EmbedOptions { prompt: Some(prompt.into()), ..self.options.clone() };
         let mut vectors: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
@@ -77,7 +75,7 @@ impl<B: Kernels> TextEncoder for ModelEncoder<B> {
         // In blocks, so that what was done is kept when the run is cut short.
         for block in missing.chunks(BLOCK) {
             let block_texts: Vec<&str> = block.iter().map(|&row| texts[row].as_str()).collect();
-            let made = embed_texts(&self.embedder, &block_texts, &options, |progress| {
+            let made = self.model.embed(&block_texts, &options, |progress| {
                 bar.set_position((before + progress.texts) as u64);
             })?;
             before += block.len();
@@ -95,7 +93,7 @@ impl<B: Kernels> TextEncoder for ModelEncoder<B> {
     }
 
     fn own_prompt(&self, names: &[&str]) -> String {
-        let prompts = &self.embedder.prompts;
+        let prompts = self.model.prompts();
         let named = names.iter().find_map(|name| prompts.by_name.get(*name));
         match named {
             Some(prompt) => prompt.clone(),

@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::index::{TopK, cosine};
-use kiln_embed::kernels::Kernels;
 use kiln_metrics::{checked, ndcg, spearman};
 
 use crate::data::corpus::{Corpus, CorpusSize};
 use crate::data::{BeirFolder, DataRow, RowFormat};
-use crate::embedding::{BLOCK, embed_texts};
+use crate::embedding::{BLOCK, TextModel};
 use crate::recipe::EvaluationSet;
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
@@ -61,15 +60,15 @@ impl EvalSet {
     /// The model's score.
     ///
     /// # Errors
-    /// As [`Embedder::embed`].
-    pub fn score<B: Kernels>(&self, embedder: &Embedder<B>, terminal: Terminal) -> Result<f64> {
+    /// As embedding.
+    pub fn score(&self, model: &dyn TextModel, terminal: Terminal) -> Result<f64> {
         let embed = |texts: &[String], prompt: &str| {
-            let known = embedder.prompts.by_name.contains_key(prompt);
+            let known = model.prompts().by_name.contains_key(prompt);
             let options = EmbedOptions {
                 prompt_name: known.then(|| prompt.to_string()),
                 ..EmbedOptions::default()
             };
-            embed_texts(embedder, texts, &options, |_| {})
+            model.embed(texts, &options, |_| {})
         };
         match &self.kind {
             Kind::Pairs { texts, scores } => {

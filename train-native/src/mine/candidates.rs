@@ -5,15 +5,14 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::index::{Hit, dot};
-use kiln_embed::kernels::Kernels;
 use kiln_metrics::ParallelTopK;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::data::{DataSet, Store, text_hash};
-use crate::embedding::{BLOCK, embed_texts};
+use crate::embedding::{BLOCK, TextModel};
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
 
@@ -73,8 +72,8 @@ pub fn data_hash(set: &DataSet, corpus: &Store) -> Result<String> {
 }
 
 /// Prompts of a teacher.
-fn options<B: Kernels>(embedder: &Embedder<B>, name: &str) -> EmbedOptions {
-    let known = embedder.prompts.by_name.contains_key(name);
+fn options(teacher: &dyn TextModel, name: &str) -> EmbedOptions {
+    let known = teacher.prompts().by_name.contains_key(name);
     EmbedOptions { prompt_name: known.then(|| name.to_string()), ..EmbedOptions::default() }
 }
 
@@ -83,15 +82,15 @@ fn options<B: Kernels>(embedder: &Embedder<B>, name: &str) -> EmbedOptions {
 ///
 /// # Errors
 /// Texts that cannot be read or embedded; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
-pub fn search<B: Kernels>(
-    embedder: &Embedder<B>,
+pub fn search(
+    teacher: &dyn TextModel,
     model: &str,
     set: &DataSet,
     corpus: &Store,
     k: usize,
     terminal: Terminal,
 ) -> Result<Scored> {
-    let (as_query, as_document) = (options(embedder, "query"), options(embedder, "document"));
+    let (as_query, as_document) = (options(teacher, "query"), options(teacher, "document"));
     let mut queries = Vec::new();
     let mut positive_scores = Vec::new();
     let mut known: Vec<HashSet<u128>> = Vec::new();
@@ -99,9 +98,9 @@ pub fn search<B: Kernels>(
     for block in set.examples.blocks(BLOCK) {
         let examples: Vec<_> = block.map(|i| set.get(i)).collect::<Result<_>>()?;
         let texts: Vec<&String> = examples.iter().map(|example| &example.query).collect();
-        let vectors = embed_texts(embedder, &texts, &as_query, |_| {})?;
+        let vectors = teacher.embed(&texts, &as_query, |_| {})?;
         let positives: Vec<&String> = examples.iter().flat_map(|example| &example.pos).collect();
-        let mut result = embed_texts(embedder, &positives, &as_document, |_| {})?.into_iter();
+        let mut result = teacher.embed(&positives, &as_document, |_| {})?.into_iter();
         for (example, vector) in examples.iter().zip(&vectors) {
             let own = result.by_ref().take(example.pos.len());
             positive_scores.push(own.map(|positive| dot(vector, &positive)).collect::<Vec<_>>());
@@ -120,7 +119,7 @@ pub fn search<B: Kernels>(
     for rows in corpus.blocks(BLOCK) {
         let texts: Vec<String> = rows.map(|row| corpus.get(row)).collect::<Result<_>>()?;
         hashes.extend(texts.iter().map(|text| text_hash(text)));
-        let vectors = embed_texts(embedder, &texts, &as_document, |_| {})?;
+        let vectors = teacher.embed(&texts, &as_document, |_| {})?;
         search.push(&vectors)?;
         bar.inc(texts.len() as u64);
     }

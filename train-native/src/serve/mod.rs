@@ -23,9 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use burn::tensor::backend::Backend;
-use kiln_embed::embedder::{EmbedOptions, Embedder};
-use kiln_embed::kernels::Kernels;
+use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::tokenizer::Tokens;
 
 pub use access::{Access, check_key};
@@ -36,7 +34,7 @@ pub use refusal::Refusal;
 pub use request::{EmbeddingRequest, Protocol, parse_request};
 pub use telemetry::Telemetry;
 
-use crate::embedding::embed_encoded;
+use crate::embedding::TextModel;
 use crate::interrupt;
 use crate::terminal::Terminal;
 
@@ -82,39 +80,52 @@ pub struct Facts {
 }
 
 /// A model with what it needs to answer.
-pub struct ServedModel<B: Backend> {
-    embedder: Embedder<B>,
+pub struct ServedModel {
+    model: Arc<dyn TextModel>,
     options: EmbedOptions,
+    default_prompt: Option<String>,
     facts: Facts,
 }
 
-impl<B: Kernels> ServedModel<B> {
-    /// A model under a name.
-    pub fn new(embedder: Embedder<B>, name: &str, revision: &str, options: EmbedOptions) -> Self {
+impl ServedModel {
+    /// A model under a name; texts whose request names no prompt get the default one given, or else
+    /// the model's.
+    ///
+    /// # Errors
+    /// A prompt or dimensions that the model does not have.
+    pub fn new(
+        model: Arc<dyn TextModel>,
+        name: &str,
+        revision: &str,
+        options: EmbedOptions,
+        default_prompt: Option<String>,
+    ) -> kiln_embed::Result<Self> {
+        model.prompts().get(default_prompt.as_deref())?;
+        model.check(&options)?;
         let facts = Facts {
             name: name.into(),
             revision: revision.into(),
-            dimensions: embedder.dimensions(&options),
-            max_length: embedder.tokenizer.config().max_length,
-            pooling: embedder.model.pooling.config().name(),
-            normalized: options.normalize.unwrap_or(embedder.model.normalize),
+            dimensions: model.dimensions(&options),
+            max_length: model.tokenizer().config().max_length,
+            pooling: model.shape().pooling.name(),
+            normalized: options.normalize.unwrap_or(model.normalizes()),
         };
-        Self { embedder, options, facts }
+        Ok(Self { model, options, default_prompt, facts })
     }
 }
 
-impl<B: Kernels> Served for ServedModel<B> {
+impl Served for ServedModel {
     fn tokens(&self, prompt: &str, text: &str) -> kiln_embed::Result<Tokens> {
-        self.embedder.tokenizer.encode(prompt, text)
+        self.model.tokenizer().encode(prompt, text)
     }
 
     fn embed(&self, tokens: Vec<Tokens>) -> kiln_embed::Result<Vec<Vec<f32>>> {
         // What was accepted is answered, after Ctrl-C too.
-        embed_encoded(&self.embedder, tokens, &self.options, || false, |_| {})
+        self.model.embed_encoded(tokens, &self.options, || false)
     }
 
     fn prompt(&self, name: Option<&str>) -> kiln_embed::Result<&str> {
-        self.embedder.prompts.get(name)
+        self.model.prompts().get(name.or(self.default_prompt.as_deref()))
     }
 
     fn facts(&self) -> &Facts {

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use burn::module::Param;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Distribution, FloatDType, Tensor, TensorData};
 use kiln_embed::checkpoint::LoadOptions;
-use kiln_embed::embedder::{EmbedOptions, EmbeddingModel};
+use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::loss::score_distillation;
 use kiln_embed::model::ModelInput;
@@ -67,7 +68,8 @@ impl<'a, B: TrainingBackend> Teachers<'a, B> {
 /// A teacher, and what is learned from it.
 pub(super) struct Teacher<B: AutodiffBackend> {
     settings: Distillation,
-    teacher: ModelEncoder<B::InnerBackend>,
+    model: Arc<Embedder<B::InnerBackend>>,
+    encoder: ModelEncoder,
     kept: bool,
     /// Pairs of a student's and a teacher's layers.
     pairs: Vec<[usize; 2]>,
@@ -101,8 +103,9 @@ impl<B: TrainingBackend> Teacher<B> {
             cache = folder.and_then(|folder| Cache::open(&folder, &name, terminal));
         }
         let kept = cache.is_some();
-        let teacher = ModelEncoder::new(embedder, EmbedOptions::default(), cache, terminal);
-        Ok(Self { settings: settings.clone(), teacher, kept, pairs })
+        let model = Arc::new(embedder);
+        let encoder = ModelEncoder::new(model.clone(), EmbedOptions::default(), cache, terminal);
+        Ok(Self { settings: settings.clone(), model, encoder, kept, pairs })
     }
 
     /// Whether hidden states are compared.
@@ -116,8 +119,7 @@ impl<B: TrainingBackend> Teacher<B> {
         student: &EmbeddingModel<B>,
         device: &B::Device,
     ) -> Vec<Param<Tensor<B, 2>>> {
-        let (from, to) =
-            (student.config.hidden_size, self.teacher.embedder.model.config.hidden_size);
+        let (from, to) = (student.config.hidden_size, self.model.model.config.hidden_size);
         if from == to {
             return Vec::new();
         }
@@ -138,7 +140,7 @@ impl<B: TrainingBackend> Teacher<B> {
         stage: &Stage,
     ) -> Result<()> {
         let Distillation { vectors, scores, .. } = self.settings;
-        let (own, theirs) = (student.dimensions(), self.teacher.embedder.model.dimensions());
+        let (own, theirs) = (student.dimensions(), self.model.model.dimensions());
         if vectors > 0.0 && own != theirs {
             bail!(
                 "the student's vectors have {own} dimensions and the teacher's {theirs}; set \
@@ -154,7 +156,7 @@ impl<B: TrainingBackend> Teacher<B> {
         let mut waiting: [Vec<String>; 2] = Default::default();
         let encode = |texts: &mut Vec<String>, prompt: &str, least: usize| -> Result<()> {
             if texts.len() >= least && !texts.is_empty() {
-                self.teacher.encode(texts, prompt)?;
+                self.encoder.encode(texts, prompt)?;
                 texts.clear();
             }
             Ok(())
@@ -174,15 +176,15 @@ impl<B: TrainingBackend> Teacher<B> {
 
     /// The teacher's own prompts of queries and documents.
     fn prompts(&self) -> [String; 2] {
-        ["query", "document"].map(|role| self.teacher.own_prompt(&[role]))
+        ["query", "document"].map(|role| self.encoder.own_prompt(&[role]))
     }
 
     /// The teacher's vectors `[texts, dim]` of a batch, queries first, divided by their norm.
     fn teacher_vectors(&self, batch: &Batch, device: &B::Device) -> Result<Tensor<B, 2>> {
         let [query, document] = self.prompts();
         let texts = |texts: &[Text]| texts.iter().map(|one| one.text.clone()).collect::<Vec<_>>();
-        let mut vectors = self.teacher.encode(&texts(&batch.queries), &query)?;
-        vectors.extend(self.teacher.encode(&texts(&batch.documents), &document)?);
+        let mut vectors = self.encoder.encode(&texts(&batch.queries), &query)?;
+        vectors.extend(self.encoder.encode(&texts(&batch.documents), &document)?);
         let (count, dim) = (vectors.len(), vectors.first().map_or(0, Vec::len));
         let data = TensorData::new(vectors.concat(), [count, dim]);
         Ok(l2_normalize(Tensor::<B, 2>::from_data(data, device)))
@@ -228,7 +230,7 @@ impl<B: TrainingBackend> Teacher<B> {
         device: &B::Device,
     ) -> Tensor<B, 1> {
         let inner = ModelInput::<B::InnerBackend>::new(&chunk.tokens, device);
-        let theirs = self.teacher.embedder.model.states(&inner).layers;
+        let theirs = self.model.model.states(&inner).layers;
         let mask = input.attention_mask.clone().float();
         let tokens = mask.clone().sum();
         let mut loss = Tensor::<B, 1>::zeros([1], device);

@@ -15,11 +15,12 @@ use super::{
     Best, Checkpoint, Inputs, ModelCard, Outcome, Point, TrainObserver, TrainPlan, base_model,
     new_model, train, training_page,
 };
-use crate::device::Cpu;
+use crate::device::{Cpu, Device, handles};
 use crate::output::claim;
 use crate::recipe::Recipe;
 use crate::terminal::Terminal;
 use crate::vectors::write_atomically;
+use crate::with_backend;
 
 /// A run and where it goes.
 pub struct Fit<'a> {
@@ -114,11 +115,16 @@ fn prepare(fit: &Fit<'_>) -> Result<()> {
     claim(fit.output, if fit.resume.is_some() { &[] } else { &RUN_FILES })
 }
 
-/// Trains, and writes model, adapters, recipe and report.
+/// Trains on one device or several of one kind, and writes model, adapters, recipe and report.
 ///
 /// # Errors
 /// As [`train`]; [`kiln_embed::Error::Cancelled`] after Ctrl-C, with the state saved.
-pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifacts> {
+pub fn fit(fit: &Fit<'_>, devices: &[Device]) -> Result<RunArtifacts> {
+    let first = devices.first().unwrap_or(&Device::Cpu);
+    with_backend!(first, B, _handle => fit_on::<B>(fit, &handles::<B>(devices)?))
+}
+
+fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifacts> {
     let Fit { recipe, inputs, output, terminal, .. } = fit;
     prepare(fit)?;
     let first = devices.first().cloned().unwrap_or_default();

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{CHECKPOINTS, Checkpoint, Fit, Inputs, fit};
 use crate::data::OnBadRow;
+use crate::device::Device;
 use crate::output::claim;
 use crate::recipe::{Recipe, Sweep, slug};
 use crate::report::{Page, bar_chart};
 use crate::terminal::Terminal;
 use crate::vectors::write_atomically;
-use kiln_embed::kernels::Kernels;
 
 /// One finished run of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,12 +72,12 @@ impl SetScores {
 /// # Errors
 /// As [`fit`]; a recipe without an evaluation set; [`kiln_embed::Error::Cancelled`] after Ctrl-C,
 /// with the state saved.
-pub fn sweep<B: Kernels>(
+pub fn sweep(
     sweep: &Sweep,
     folder: &Path,
     changes: &[String],
     output: &Path,
-    devices: &[B::Device],
+    devices: &[Device],
     terminal: Terminal,
 ) -> Result<Vec<VariantScores>> {
     let mut jobs = Vec::new();
@@ -97,7 +97,7 @@ pub fn sweep<B: Kernels>(
         let place = output.join(slug(&variant.name)).join(format!("seed-{seed}"));
         let run = match finished(&place, recipe)? {
             Some(run) => run,
-            None => bar.suspend(|| one::<B>(recipe, folder, &place, devices, terminal))?,
+            None => bar.suspend(|| one(recipe, folder, &place, devices, terminal))?,
         };
         let said: Vec<String> =
             run.scores.iter().map(|(set, score)| format!("{set} {score:.4}")).collect();
@@ -146,11 +146,11 @@ fn finished(place: &Path, recipe: &Recipe) -> Result<Option<SweepRun>> {
 }
 
 /// Trains one variant with one seed, from where it was stopped if it was.
-fn one<B: Kernels>(
+fn one(
     recipe: &Recipe,
     folder: &Path,
     place: &Path,
-    devices: &[B::Device],
+    devices: &[Device],
     terminal: Terminal,
 ) -> Result<SweepRun> {
     let quiet = Terminal { quiet: true, ..terminal };
@@ -169,7 +169,7 @@ fn one<B: Kernels>(
             ..terminal
         },
     };
-    let fitted = fit::<B>(&plan, devices)?;
+    let fitted = fit(&plan, devices)?;
     let last = fitted.points.last().context("a recipe without steps")?;
     let run = SweepRun {
         recipe: recipe.clone(),

@@ -1,4 +1,10 @@
 //! Embeds many texts: all cores on the CPU, block by block from files.
+//!
+//! The functions that are generic over a backend are compiled once for each; callers that do not
+//! train take a [`TextModel`], which hides it.
+
+mod states;
+mod text_model;
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -8,6 +14,9 @@ use kiln_embed::embedder::{BatchPlan, EmbedOptions, Embedder, Progress};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::tokenizer::{TokenBatch, Tokens};
 use rayon::prelude::*;
+
+pub use states::{LayerStates, TextView};
+pub use text_model::{OnProgress, Parameters, TextModel};
 
 use crate::interrupt;
 use crate::terminal::Terminal;
@@ -101,8 +110,8 @@ pub fn each_batch<B: Kernels, T: Send + Clone + Default>(
 ///
 /// # Errors
 /// A text that cannot be read, [`kiln_embed::Error::Cancelled`] after Ctrl-C, or `each`'s own.
-pub fn embed_blocks<B: Kernels>(
-    embedder: &Embedder<B>,
+pub fn embed_blocks(
+    model: &dyn TextModel,
     file: &TextFile,
     total: usize,
     options: &EmbedOptions,
@@ -131,7 +140,7 @@ pub fn embed_blocks<B: Kernels>(
             );
         }
         let mut tokens = 0;
-        let vectors = embed_texts(embedder, &texts, options, |progress| {
+        let vectors = model.embed(&texts, options, |progress| {
             bar.set_position((done.texts + progress.texts) as u64);
             tokens = progress.tokens;
         })?;
@@ -151,16 +160,16 @@ pub fn embed_blocks<B: Kernels>(
 ///
 /// # Errors
 /// As [`embed_blocks`], and a target that cannot be written.
-pub fn embed_file<B: Kernels>(
-    embedder: &Embedder<B>,
+pub fn embed_file(
+    model: &dyn TextModel,
     texts: &TextFile,
     total: usize,
     output: &Path,
     options: &EmbedOptions,
     terminal: Terminal,
 ) -> Result<Progress> {
-    let mut writer = VectorWriter::create(output, total, embedder.dimensions(options))?;
-    let done = embed_blocks(embedder, texts, total, options, terminal, |rows| writer.write(&rows))?;
+    let mut writer = VectorWriter::create(output, total, model.dimensions(options))?;
+    let done = embed_blocks(model, texts, total, options, terminal, |rows| writer.write(&rows))?;
     writer.finish()?;
     Ok(done)
 }

@@ -1,0 +1,200 @@
+//! A loaded model without the type of its backend, so that what uses it is compiled once and not
+//! once a device. [`crate::model::load`] makes them.
+
+use burn::module::Module as _;
+use kiln_embed::embedder::{EmbedOptions, Embedder, EmbedderConfig, Progress, Prompts};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::pooling::LayerState;
+use kiln_embed::tokenizer::{Tokenizer, Tokens};
+
+use super::states::{LayerStates, TextView, layer_states, look};
+use super::{embed_encoded, embed_texts};
+
+/// Told after each batch how far an embedding run is.
+pub type OnProgress<'a> = &'a mut (dyn FnMut(Progress) + Send);
+
+/// A model on some device.
+pub trait TextModel: Send + Sync {
+    /// Its tokenizer.
+    fn tokenizer(&self) -> &Tokenizer;
+
+    /// Its named prompts.
+    fn prompts(&self) -> &Prompts;
+
+    /// The shape of its transformer, pooling head and projections.
+    fn shape(&self) -> EmbedderConfig;
+
+    /// Whether it divides vectors by their norm.
+    fn normalizes(&self) -> bool;
+
+    /// How many parameters it has.
+    fn parameters(&self) -> Parameters;
+
+    /// Whether it carries a self-test, which it passed when it was loaded.
+    fn is_tested(&self) -> bool;
+
+    /// Width of the vectors under the options.
+    fn dimensions(&self, options: &EmbedOptions) -> usize;
+
+    /// Most tokens in a batch under the options, for one core where the CPU computes.
+    fn batch_tokens(&self, options: &EmbedOptions) -> usize;
+
+    /// Whether the model can do what the options ask for.
+    ///
+    /// # Errors
+    /// An unknown prompt, or more dimensions than the vectors have.
+    fn check(&self, options: &EmbedOptions) -> kiln_embed::Result<()>;
+
+    /// As [`embed_texts`]; [`TextModel::embed`](trait.TextModel.html#method.embed) takes any kind of text.
+    ///
+    /// # Errors
+    /// As [`embed_texts`].
+    fn embed_strs(
+        &self,
+        texts: &[&str],
+        options: &EmbedOptions,
+        progress: OnProgress<'_>,
+    ) -> kiln_embed::Result<Vec<Vec<f32>>>;
+
+    /// As [`embed_encoded`].
+    ///
+    /// # Errors
+    /// As [`embed_encoded`].
+    fn embed_encoded(
+        &self,
+        tokens: Vec<Tokens>,
+        options: &EmbedOptions,
+        stop: fn() -> bool,
+    ) -> kiln_embed::Result<Vec<Vec<f32>>>;
+
+    /// States of all layers of each text, the embeddings first.
+    ///
+    /// # Errors
+    /// As [`embed_texts`].
+    fn layer_states(
+        &self,
+        texts: &[String],
+        prompt: &str,
+        options: &EmbedOptions,
+        state: LayerState,
+        progress: OnProgress<'_>,
+    ) -> kiln_embed::Result<Vec<LayerStates>>;
+
+    /// One text, token by token.
+    ///
+    /// # Errors
+    /// A text that cannot be embedded.
+    fn look(
+        &self,
+        text: &str,
+        prompt: &str,
+        options: &EmbedOptions,
+    ) -> kiln_embed::Result<TextView>;
+}
+
+/// Numbers of parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameters {
+    /// Of the transformer, packed weights included.
+    pub backbone: usize,
+    /// Of the pooling head.
+    pub pooling: usize,
+    /// Of the projections.
+    pub dense: usize,
+}
+
+impl dyn TextModel + '_ {
+    /// Vectors of texts, in their order; Ctrl-C ends it.
+    ///
+    /// # Errors
+    /// As [`embed_texts`].
+    pub fn embed(
+        &self,
+        texts: &[impl AsRef<str>],
+        options: &EmbedOptions,
+        mut progress: impl FnMut(Progress) + Send,
+    ) -> kiln_embed::Result<Vec<Vec<f32>>> {
+        let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
+        self.embed_strs(&texts, options, &mut progress)
+    }
+}
+
+impl<B: Kernels> TextModel for Embedder<B> {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    fn prompts(&self) -> &Prompts {
+        &self.prompts
+    }
+
+    fn shape(&self) -> EmbedderConfig {
+        self.model.embedder_config()
+    }
+
+    fn normalizes(&self) -> bool {
+        self.model.normalize
+    }
+
+    fn parameters(&self) -> Parameters {
+        Parameters {
+            backbone: self.model.backbone.clone().unpacked().num_params(),
+            pooling: self.model.pooling.num_params(),
+            dense: self.model.dense.num_params(),
+        }
+    }
+
+    fn is_tested(&self) -> bool {
+        self.self_test.is_some()
+    }
+
+    fn dimensions(&self, options: &EmbedOptions) -> usize {
+        Embedder::dimensions(self, options)
+    }
+
+    fn batch_tokens(&self, options: &EmbedOptions) -> usize {
+        options.batch_tokens::<B>(1)
+    }
+
+    fn check(&self, options: &EmbedOptions) -> kiln_embed::Result<()> {
+        Embedder::check(self, options)
+    }
+
+    fn embed_strs(
+        &self,
+        texts: &[&str],
+        options: &EmbedOptions,
+        progress: OnProgress<'_>,
+    ) -> kiln_embed::Result<Vec<Vec<f32>>> {
+        embed_texts(self, texts, options, progress)
+    }
+
+    fn embed_encoded(
+        &self,
+        tokens: Vec<Tokens>,
+        options: &EmbedOptions,
+        stop: fn() -> bool,
+    ) -> kiln_embed::Result<Vec<Vec<f32>>> {
+        embed_encoded(self, tokens, options, stop, |_| {})
+    }
+
+    fn layer_states(
+        &self,
+        texts: &[String],
+        prompt: &str,
+        options: &EmbedOptions,
+        state: LayerState,
+        progress: OnProgress<'_>,
+    ) -> kiln_embed::Result<Vec<LayerStates>> {
+        layer_states(self, texts, prompt, options, state, progress)
+    }
+
+    fn look(
+        &self,
+        text: &str,
+        prompt: &str,
+        options: &EmbedOptions,
+    ) -> kiln_embed::Result<TextView> {
+        look(self, text, prompt, options)
+    }
+}

@@ -1,4 +1,4 @@
-"""Makes the README's table of pruned and retrained models: method x pattern x (before, retrained, distilled) x precision.
+"""Makes the table of pruned and retrained models in train-native/RESULTS.md: method x pattern x (before, retrained, distilled) x precision.
 
     python tests/reference/compression_table.py --native target/release/kiln --model MODEL --out DIR \
       [--methods magnitude,wanda,sparsegpt] [--patterns 2:4,4:8,50%] [--states before,retrained,distilled] \

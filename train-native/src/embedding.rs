@@ -1,6 +1,5 @@
 //! Embeds many texts: all cores on the CPU, block by block from files.
 
-use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::{Result, bail};
@@ -12,7 +11,7 @@ use rayon::prelude::*;
 use crate::interrupt;
 use crate::terminal::Terminal;
 use crate::text::{Record, TextFile, most_bytes};
-use crate::vectors::{VectorRow, VectorWriter};
+use crate::vectors::VectorRow;
 
 /// Texts that are sorted by length together and held in memory at once, as long as they are not
 /// longer than [`most_bytes`] in all.
@@ -144,23 +143,5 @@ pub fn embed_blocks<B: Kernels>(
         )?;
     }
     bar.finish_and_clear();
-    Ok(done)
-}
-
-/// Embeds a file into a vector file.
-///
-/// # Errors
-/// As [`embed_blocks`], and a target that cannot be written.
-pub fn embed_file<B: Kernels>(
-    embedder: &Embedder<B>,
-    texts: &TextFile,
-    total: usize,
-    output: &Path,
-    options: &EmbedOptions,
-    terminal: Terminal,
-) -> Result<Progress> {
-    let mut writer = VectorWriter::create(output, total, embedder.dimensions(options))?;
-    let done = embed_blocks(embedder, texts, total, options, terminal, |rows| writer.write(&rows))?;
-    writer.finish()?;
     Ok(done)
 }

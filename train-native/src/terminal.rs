@@ -83,11 +83,28 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     write_line(&serde_json::to_string(value)?)
 }
 
-/// Writes a line; a reader that has gone away (`| head`) ends the process quietly.
 fn write_line(line: &str) -> Result<()> {
-    match writeln!(io::stdout().lock(), "{line}") {
+    writeln!(StandardOutput, "{line}").context("cannot write to standard output")
+}
+
+/// Standard output, for results. A reader that has gone away (`| head`) ends the process quietly.
+#[derive(Debug, Clone, Copy)]
+pub struct StandardOutput;
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        while_read(io::stdout().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while_read(io::stdout().flush())
+    }
+}
+
+fn while_read<T>(result: io::Result<T>) -> io::Result<T> {
+    match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => other.context("cannot write to standard output"),
+        other => other,
     }
 }
 

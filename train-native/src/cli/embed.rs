@@ -1,6 +1,6 @@
 //! `kiln embed`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -11,10 +11,11 @@ use serde_json::json;
 
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::device;
-use crate::embedding::embed_file;
+use crate::embedding::embed_blocks;
 use crate::model::load_embedder;
 use crate::terminal::{Terminal, thousands};
 use crate::text::{Columns, TextFile, apart};
+use crate::vectors::{VectorFormat, VectorWriter};
 use crate::with_backend;
 
 /// Turn the texts of a file into vectors.
@@ -26,9 +27,13 @@ pub(super) struct EmbedArgs {
     /// .gz or .zst; - for standard input
     #[arg(long, short, value_name = "FILE")]
     input: String,
-    /// File of vectors by extension: .npy, .jsonl, .parquet, .safetensors
+    /// File of vectors by extension: .npy, .jsonl, .parquet, .safetensors; - for standard output
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
+    /// Format, whatever the extension: npy, jsonl, parquet or safetensors [default for standard
+    /// output: jsonl]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<VectorFormat>,
     /// Field or column that holds the text; several (title,text) are joined by a space
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
@@ -46,14 +51,26 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     // What can be wrong with the arguments is found before the model is loaded.
     let texts =
         TextFile::open(&args.input, Columns { fields: args.field.clone(), optional: Vec::new() })?;
-    crate::vectors::VectorFormat::of(&args.output)?;
-    apart(&args.output, &[texts.path()])?;
+    let piped = args.output == Path::new("-");
+    let format = match args.format {
+        Some(format) => format,
+        None if piped => VectorFormat::JsonLines,
+        None => VectorFormat::of(&args.output)?,
+    };
+    if piped && global.json {
+        bail!(
+            "--json prints a summary to standard output, where the vectors go; leave it out, or name a file"
+        );
+    }
+    if !piped {
+        apart(&args.output, &[texts.path()])?;
+    }
     let options = args.flags.options(args.prompt_name.as_deref(), args.prompt.as_deref());
     let device = device::open(global.device)?;
     let terminal = global.terminal();
     with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&args.model.model, &args.flags.load_options(args.model.load_options()), &handle, terminal)?;
-        embed(&embedder, &texts, args, &options, &device.to_string(), terminal)
+        embed(&embedder, &texts, args, format, &options, &device.to_string(), terminal)
     })
 }
 
@@ -61,6 +78,7 @@ fn embed<B: Kernels>(
     embedder: &Embedder<B>,
     texts: &TextFile,
     args: &EmbedArgs,
+    format: VectorFormat,
     options: &EmbedOptions,
     device: &str,
     terminal: Terminal,
@@ -70,21 +88,32 @@ fn embed<B: Kernels>(
         bail!("{}: holds no text", texts.label);
     }
     let start = Instant::now();
-    let done = embed_file(embedder, texts, total, &args.output, options, terminal)?;
-    let seconds = start.elapsed().as_secs_f64();
     let dim = embedder.dimensions(options);
-    let summary = json!({
-        "output": args.output, "texts": total, "tokens": done.tokens, "dimensions": dim,
-        "seconds": seconds, "texts_per_second": total as f64 / seconds, "device": device,
-    });
-    terminal.result(&summary, || {
+    let piped = args.output == Path::new("-");
+    let mut writer = match piped {
+        true => VectorWriter::to_standard_output(format, total, dim)?,
+        false => VectorWriter::create_as(format, &args.output, total, dim)?,
+    };
+    let done = embed_blocks(embedder, texts, total, options, terminal, |rows| writer.write(&rows))?;
+    writer.finish()?;
+    let seconds = start.elapsed().as_secs_f64();
+    let text = || {
         format!(
             "{} texts, {} tokens -> {} ({} dimensions) in {seconds:.1} s, {:.1} texts/s on {device}",
             thousands(total),
             thousands(done.tokens),
-            args.output.display(),
+            if piped { "standard output".into() } else { args.output.display().to_string() },
             dim,
             total as f64 / seconds,
         )
-    })
+    };
+    if piped {
+        terminal.note(text());
+        return Ok(());
+    }
+    let summary = json!({
+        "output": args.output, "texts": total, "tokens": done.tokens, "dimensions": dim,
+        "seconds": seconds, "texts_per_second": total as f64 / seconds, "device": device,
+    });
+    terminal.result(&summary, text)
 }

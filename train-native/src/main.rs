@@ -69,9 +69,8 @@ static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn name_a_display() {
-    let is_absolute = |name| {
-        std::env::var_os(name).is_some_and(|path| std::path::Path::new(&path).is_absolute())
-    };
+    let is_absolute =
+        |name| std::env::var_os(name).is_some_and(|path| std::path::Path::new(&path).is_absolute());
     let reachable = is_absolute("XDG_RUNTIME_DIR")
         || is_absolute("WAYLAND_DISPLAY")
         || std::env::var_os("WAYLAND_SOCKET").is_some();

@@ -215,7 +215,8 @@ pub fn embedder_config(name: &str, terminal: Terminal) -> Result<EmbedderConfig>
     if !Path::new(name).exists()
         && let Some(shape) = shapes::shipped_shape(name)?
     {
-        terminal.note(format!("{name}: its shape is the one that Kiln brings; nothing was downloaded"));
+        terminal
+            .note(format!("{name}: its shape is the one that Kiln brings; nothing was downloaded"));
         return Ok(shape);
     }
     let folder = find(name, terminal, HubModel::fetch_configuration)?;

@@ -240,12 +240,7 @@ impl VectorWriter {
     ///
     /// # Errors
     /// A folder that cannot be written.
-    pub fn create_as(
-        format: VectorFormat,
-        target: &Path,
-        rows: usize,
-        dim: usize,
-    ) -> Result<Self> {
+    pub fn create_as(format: VectorFormat, target: &Path, rows: usize, dim: usize) -> Result<Self> {
         let place = Place::File { file: beside(target)?, target: target.to_path_buf() };
         Self::new(place, format, &target.display().to_string(), rows, dim)
     }

@@ -18,51 +18,62 @@ use crate::text::{Columns, TextFile, apart};
 use crate::vectors::{VectorFormat, VectorWriter};
 use crate::with_backend;
 
-/// Turn the texts of a file into vectors.
+/// Embed the texts of a file
 #[derive(Debug, Args)]
 pub(super) struct EmbedArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// File of texts by extension: .txt (one a line), .jsonl, .csv, .tsv, .parquet, each also
-    /// .gz or .zst; - for standard input
+    /// File of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet, optionally with .gz or
+    /// .zst; - reads standard input
     #[arg(long, short, value_name = "FILE")]
     input: String,
-    /// File of vectors by extension: .npy, .jsonl, .parquet, .safetensors; - for standard output
+    /// File to write the vectors to: .npy, .jsonl, .parquet or .safetensors; - writes to standard
+    /// output
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// Format, whatever the extension: npy, jsonl, parquet or safetensors [default for standard
-    /// output: jsonl]
+    /// Format of the vectors: npy, jsonl, parquet or safetensors [default: by the extension; jsonl
+    /// on standard output]
     #[arg(long, value_name = "FORMAT")]
     format: Option<VectorFormat>,
-    /// Field or column that holds the text; several (title,text) are joined by a space
+    /// Field or column of the text; several (title,text) are joined by a space
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
-    /// Prompt of the model by name (see `inspect`)
+    /// Name of the model's prompt to use (`kiln inspect` lists them)
     #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
     prompt_name: Option<String>,
-    /// Prompt text to put before each text
+    /// Prompt to put before each text
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     #[command(flatten)]
     flags: EmbedFlags,
 }
 
+impl EmbedArgs {
+    /// Whether the vectors go to standard output.
+    fn piped(&self) -> bool {
+        self.output == Path::new("-")
+    }
+
+    fn format(&self) -> Result<VectorFormat> {
+        match self.format {
+            Some(format) => Ok(format),
+            None if self.piped() => Ok(VectorFormat::JsonLines),
+            None => VectorFormat::of(&self.output),
+        }
+    }
+}
+
 pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     // What can be wrong with the arguments is found before the model is loaded.
     let texts =
         TextFile::open(&args.input, Columns { fields: args.field.clone(), optional: Vec::new() })?;
-    let piped = args.output == Path::new("-");
-    let format = match args.format {
-        Some(format) => format,
-        None if piped => VectorFormat::JsonLines,
-        None => VectorFormat::of(&args.output)?,
-    };
-    if piped && global.json {
+    args.format()?;
+    if args.piped() && global.json {
         bail!(
             "--json prints a summary to standard output, where the vectors go; leave it out, or name a file"
         );
     }
-    if !piped {
+    if !args.piped() {
         apart(&args.output, &[texts.path()])?;
     }
     let options = args.flags.options(args.prompt_name.as_deref(), args.prompt.as_deref());
@@ -70,7 +81,7 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&args.model.model, &args.flags.load_options(args.model.load_options()), &handle, terminal)?;
-        embed(&embedder, &texts, args, format, &options, &device.to_string(), terminal)
+        embed(&embedder, &texts, args, &options, &device.to_string(), terminal)
     })
 }
 
@@ -78,7 +89,6 @@ fn embed<B: Kernels>(
     embedder: &Embedder<B>,
     texts: &TextFile,
     args: &EmbedArgs,
-    format: VectorFormat,
     options: &EmbedOptions,
     device: &str,
     terminal: Terminal,
@@ -89,8 +99,8 @@ fn embed<B: Kernels>(
     }
     let start = Instant::now();
     let dim = embedder.dimensions(options);
-    let piped = args.output == Path::new("-");
-    let mut writer = match piped {
+    let format = args.format()?;
+    let mut writer = match args.piped() {
         true => VectorWriter::to_standard_output(format, total, dim)?,
         false => VectorWriter::create_as(format, &args.output, total, dim)?,
     };
@@ -102,12 +112,12 @@ fn embed<B: Kernels>(
             "{} texts, {} tokens -> {} ({} dimensions) in {seconds:.1} s, {:.1} texts/s on {device}",
             thousands(total),
             thousands(done.tokens),
-            if piped { "standard output".into() } else { args.output.display().to_string() },
+            if args.piped() { "standard output".into() } else { args.output.display().to_string() },
             dim,
             total as f64 / seconds,
         )
     };
-    if piped {
+    if args.piped() {
         terminal.note(text());
         return Ok(());
     }

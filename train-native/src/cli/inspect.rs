@@ -11,7 +11,7 @@ use crate::device::Cpu;
 use crate::model::{load_embedder, open_folder, resolve, weights_stem};
 use crate::terminal::thousands;
 
-/// Show a model's configuration, parameters, pooling, prompts and tensors.
+/// Show a model's configuration, parameters, pooling, prompts and tensors
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
     #[command(flatten)]

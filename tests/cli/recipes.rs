@@ -49,6 +49,44 @@ fn paper_size_recipes_resolve() {
 }
 
 #[test]
+fn shipped_recipes_resolve_without_a_network() {
+    let folder = Folder::new();
+    let home = folder.arg("hub");
+    let offline = |args: &[&str]| {
+        let mut command = kiln(&[&["train", "--dry-run", "--json"], args].concat());
+        // Nobody listens there.
+        command.env("HF_ENDPOINT", "http://127.0.0.1:9").env("HF_HOME", &home);
+        let output = command.assert().success().get_output().clone();
+        let actual: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (actual, String::from_utf8(output.stderr).unwrap())
+    };
+    for name in names() {
+        let (actual, notes) = offline(&["--recipe", &name]);
+        let stage = &actual["stages"][0];
+        let all = stage["trained"].as_u64().unwrap() + stage["frozen"].as_u64().unwrap();
+        let base = actual["recipe"]["model"]["base"].as_str();
+        assert_eq!(base.is_some(), all > 1_000_000_000, "{name}: {all}");
+        assert_eq!(base.is_some(), notes.contains("nothing was downloaded"), "{name}: {notes}");
+    }
+    // Parameters of the published weights, without the head that predicts tokens and BERT's pooler.
+    for (base, parameters) in [
+        ("mistralai/Mistral-7B-v0.1", 7_110_660_096_u64),
+        ("intfloat/e5-mistral-7b-instruct", 7_110_660_096),
+        ("meta-llama/Llama-3.2-1B", 1_235_814_400),
+        ("sentence-transformers/all-MiniLM-L6-v2", 22_565_376),
+    ] {
+        let recipe = folder.write(
+            "recipe.toml",
+            format!(
+                "name = 'n'\n[model]\nbase = '{base}'\npooling = {{ mode = 'mean' }}\n\
+                 [[stage]]\nname = 's'\ndata = ['data.jsonl']\nsteps = 1\nbatch_size = 2\nlr = 1e-3\n"
+            ),
+        );
+        assert_eq!(offline(&["--recipe", &recipe]).0["stages"][0]["trained"], parameters, "{base}");
+    }
+}
+
+#[test]
 fn examples_resolve() {
     let folder = Folder::new();
     let base = format!("model.base={}", folder.model("{ mode = 'mean' }").display());

@@ -63,6 +63,26 @@ mod allocator {
 #[global_allocator]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
+/// Mesa asks the Wayland display which adapter it draws with. Where the environment leads to no
+/// display, libwayland prints an `error:` of its own, which reads like one of ours; it is silent
+/// about a display that is named and does not answer.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn name_a_display() {
+    let is_absolute =
+        |name| std::env::var_os(name).is_some_and(|path| std::path::Path::new(&path).is_absolute());
+    let reachable = is_absolute("XDG_RUNTIME_DIR")
+        || is_absolute("WAYLAND_DISPLAY")
+        || std::env::var_os("WAYLAND_SOCKET").is_some();
+    if !reachable {
+        // SAFETY: this is the first that `main` does, and nothing before it starts a thread, so
+        // that no other thread reads the environment.
+        unsafe { std::env::set_var("WAYLAND_DISPLAY", "/dev/null") };
+    }
+}
+
 fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    name_a_display();
     train_native::cli::main()
 }

@@ -1,5 +1,7 @@
 //! Finds a model (a folder, or a Hub id with its cache), and loads it on a device.
 
+mod shapes;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -252,11 +254,19 @@ fn load_from<B: Kernels>(
     }
 }
 
-/// Shape of a model, from its configuration files alone.
+/// Shape of a model, from its configuration files alone. No server is asked for those that shipped
+/// recipes start from.
 ///
 /// # Errors
 /// As [`resolve`], and configuration files that cannot be read.
 pub fn embedder_config(name: &str, terminal: Terminal) -> Result<EmbedderConfig> {
+    if !Path::new(name).exists()
+        && let Some(shape) = shapes::shipped_shape(name)?
+    {
+        terminal
+            .note(format!("{name}: its shape is the one that Kiln brings; nothing was downloaded"));
+        return Ok(shape);
+    }
     let folder = find(name, terminal, HubModel::fetch_configuration)?;
     let folder = match base_of(&folder)? {
         Some(base) => find(&base, terminal, HubModel::fetch_configuration)?,

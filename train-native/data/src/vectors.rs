@@ -5,16 +5,19 @@ mod read;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use arrow::array::{ArrayRef, FixedSizeListBuilder, Float32Builder, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use kiln_embed::checkpoint::write_safetensors;
 use npyz::WriterBuilder as _;
 use parquet::arrow::ArrowWriter;
 use tempfile::NamedTempFile;
+
+use crate::terminal::StandardOutput;
 
 pub use read::{Block, read_blocks};
 
@@ -34,26 +37,39 @@ pub enum VectorFormat {
     Safetensors,
 }
 
+impl FromStr for VectorFormat {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "npy" => Ok(Self::Npy),
+            "jsonl" => Ok(Self::JsonLines),
+            "parquet" => Ok(Self::Parquet),
+            "safetensors" => Ok(Self::Safetensors),
+            _ => Err(format!("{name:?} is none of npy, jsonl, parquet, safetensors")),
+        }
+    }
+}
+
 impl VectorFormat {
     /// Format by the file's name.
     ///
     /// # Errors
     /// An ending that is none of the four.
     pub fn of(path: &Path) -> Result<Self> {
-        match path.extension().and_then(|ending| ending.to_str()).unwrap_or_default() {
-            "npy" => Ok(Self::Npy),
-            "jsonl" => Ok(Self::JsonLines),
-            "parquet" => Ok(Self::Parquet),
-            "safetensors" => Ok(Self::Safetensors),
-            "npz" => bail!(
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        if ending == "npz" {
+            bail!(
                 "{}: holds several arrays; save the one of the vectors by itself (numpy.save, .npy)",
                 path.display()
-            ),
-            _ => bail!(
+            );
+        }
+        ending.parse().map_err(|_| {
+            anyhow!(
                 "{}: unknown format; vectors are .npy, .jsonl, .parquet or .safetensors",
                 path.display()
-            ),
-        }
+            )
+        })
     }
 }
 
@@ -68,9 +84,10 @@ pub struct VectorRow {
     pub vector: Vec<f32>,
 }
 
-/// Writes rows to a temporary file beside the target; [`VectorWriter::finish`] puts it in place.
+/// Writes rows to standard output, or to a temporary file beside the target, which
+/// [`VectorWriter::finish`] puts in place.
 pub struct VectorWriter {
-    target: PathBuf,
+    label: String,
     dim: usize,
     rows: usize,
     written: usize,
@@ -78,10 +95,49 @@ pub struct VectorWriter {
 }
 
 enum Sink {
-    Npy { file: NamedTempFile, writer: npyz::NpyWriter<f32, BufWriter<File>> },
-    JsonLines(BufWriter<NamedTempFile>),
-    Parquet { schema: Arc<Schema>, writer: Box<ArrowWriter<NamedTempFile>> },
-    Safetensors(Vec<f32>),
+    Npy { place: Place, writer: npyz::NpyWriter<f32, BufWriter<Box<dyn Write + Send>>> },
+    JsonLines(BufWriter<Place>),
+    Parquet { schema: Arc<Schema>, writer: Box<ArrowWriter<Place>> },
+    Safetensors { place: Place, values: Vec<f32> },
+}
+
+/// Where the bytes go.
+enum Place {
+    File { file: NamedTempFile, target: PathBuf },
+    StandardOutput,
+}
+
+impl Place {
+    /// A second handle, for a writer that does not give the first one back.
+    fn again(&self) -> std::io::Result<Box<dyn Write + Send>> {
+        Ok(match self {
+            Self::File { file, .. } => Box::new(file.reopen()?),
+            Self::StandardOutput => Box::new(StandardOutput),
+        })
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::File { file, target } => persist(file, &target),
+            Self::StandardOutput => StandardOutput.flush().context("standard output"),
+        }
+    }
+}
+
+impl Write for Place {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::File { file, .. } => file.write(bytes),
+            Self::StandardOutput => StandardOutput.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::File { file, .. } => file.flush(),
+            Self::StandardOutput => StandardOutput.flush(),
+        }
+    }
 }
 
 /// The file that a target names, links followed, if it may be written.
@@ -172,24 +228,50 @@ fn persist(file: NamedTempFile, target: &Path) -> Result<()> {
 }
 
 impl VectorWriter {
-    /// A writer for `rows` vectors of width `dim`.
+    /// A writer for `rows` vectors of width `dim` into a file, in the format that its name says.
     ///
     /// # Errors
     /// An unknown format, or a folder that cannot be written.
     pub fn create(target: &Path, rows: usize, dim: usize) -> Result<Self> {
-        let label = || target.display().to_string();
-        let sink = match VectorFormat::of(target)? {
+        Self::create_as(VectorFormat::of(target)?, target, rows, dim)
+    }
+
+    /// As [`VectorWriter::create`], in a format whatever the file's name.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn create_as(format: VectorFormat, target: &Path, rows: usize, dim: usize) -> Result<Self> {
+        let place = Place::File { file: beside(target)?, target: target.to_path_buf() };
+        Self::new(place, format, &target.display().to_string(), rows, dim)
+    }
+
+    /// A writer for `rows` vectors of width `dim` to standard output.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub fn to_standard_output(format: VectorFormat, rows: usize, dim: usize) -> Result<Self> {
+        Self::new(Place::StandardOutput, format, "standard output", rows, dim)
+    }
+
+    fn new(
+        place: Place,
+        format: VectorFormat,
+        label: &str,
+        rows: usize,
+        dim: usize,
+    ) -> Result<Self> {
+        let context = || label.to_string();
+        let sink = match format {
             VectorFormat::Npy => {
-                let file = beside(target)?;
                 let writer = npyz::WriteOptions::new()
                     .default_dtype()
                     .shape(&[rows as u64, dim as u64])
-                    .writer(BufWriter::new(file.reopen().with_context(label)?))
+                    .writer(BufWriter::new(place.again().with_context(context)?))
                     .begin_nd()
-                    .with_context(label)?;
-                Sink::Npy { file, writer }
+                    .with_context(context)?;
+                Sink::Npy { place, writer }
             }
-            VectorFormat::JsonLines => Sink::JsonLines(BufWriter::new(beside(target)?)),
+            VectorFormat::JsonLines => Sink::JsonLines(BufWriter::new(place)),
             VectorFormat::Parquet => {
                 let item = Arc::new(Field::new("item", DataType::Float32, true));
                 let schema = Arc::new(Schema::new(vec![
@@ -197,16 +279,13 @@ impl VectorWriter {
                     Field::new("text", DataType::Utf8, false),
                     Field::new(EMBEDDING, DataType::FixedSizeList(item, dim as i32), false),
                 ]));
-                let writer = ArrowWriter::try_new(beside(target)?, schema.clone(), None)
-                    .with_context(label)?;
+                let writer =
+                    ArrowWriter::try_new(place, schema.clone(), None).with_context(context)?;
                 Sink::Parquet { schema, writer: Box::new(writer) }
             }
-            VectorFormat::Safetensors => {
-                writable(target)?;
-                Sink::Safetensors(Vec::new())
-            }
+            VectorFormat::Safetensors => Sink::Safetensors { place, values: Vec::new() },
         };
-        Ok(Self { target: target.to_path_buf(), dim, rows, written: 0, sink })
+        Ok(Self { label: label.into(), dim, rows, written: 0, sink })
     }
 
     /// Writes the next rows.
@@ -229,47 +308,44 @@ impl VectorWriter {
             Sink::Parquet { schema, writer } => {
                 parquet_batch(schema, rows, self.dim).and_then(|batch| Ok(writer.write(&batch)?))
             }
-            Sink::Safetensors(values) => {
+            Sink::Safetensors { values, .. } => {
                 values.extend(rows.iter().flat_map(|row| row.vector.iter()));
                 Ok(())
             }
         };
-        written.with_context(|| self.target.display().to_string())
+        written.with_context(|| self.label.clone())
     }
 
-    /// Closes the file and puts it in the target's place.
+    /// Writes what is left, and puts a file in the target's place.
     ///
     /// # Errors
     /// Fewer rows than announced, or a disk that is full; the target is then as it was.
     pub fn finish(self) -> Result<()> {
-        let Self { target, dim, rows, written, sink } = self;
-        let label = || target.display().to_string();
+        let Self { label, dim, rows, written, sink } = self;
+        let context = || label.clone();
         if written != rows {
             bail!(
-                "{}: {written} of {rows} rows were written; was what they come from changed meanwhile?",
-                target.display()
+                "{label}: {written} of {rows} rows were written; was what they come from changed meanwhile?"
             );
         }
-        match sink {
-            Sink::Npy { file, writer } => {
-                writer.finish().with_context(label)?;
-                persist(file, &target)
+        let place = match sink {
+            Sink::Npy { place, writer } => {
+                writer.finish().with_context(context)?;
+                place
             }
-            Sink::JsonLines(writer) => {
-                let file = writer
-                    .into_inner()
-                    .map_err(std::io::IntoInnerError::into_error)
-                    .with_context(label)?;
-                persist(file, &target)
-            }
-            Sink::Parquet { writer, .. } => {
-                persist(writer.into_inner().with_context(label)?, &target)
-            }
-            Sink::Safetensors(values) => {
+            Sink::JsonLines(writer) => writer
+                .into_inner()
+                .map_err(std::io::IntoInnerError::into_error)
+                .with_context(context)?,
+            Sink::Parquet { writer, .. } => writer.into_inner().with_context(context)?,
+            Sink::Safetensors { mut place, values } => {
                 let tensor = (EMBEDDING.to_string(), vec![rows, dim], values);
-                write_atomically(&target, &write_safetensors(&[tensor], &[("format", "kiln")])?)
+                let bytes = write_safetensors(&[tensor], &[("format", "kiln")])?;
+                place.write_all(&bytes).with_context(context)?;
+                place
             }
-        }
+        };
+        place.finish()
     }
 }
 

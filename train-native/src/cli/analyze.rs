@@ -21,53 +21,54 @@ use crate::model::folders;
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
 
-/// Draw what a model's layers hold, where it looks and what its space is like: SVG, PNG and JSON
-/// files and one HTML page. Without files of your own it uses made-up texts.
+/// Draw a model's layers, its attention and its embedding space.
+///
+/// Writes SVG, PNG and JSON files and one HTML page. Without files of yours, it uses made-up texts.
 #[derive(Debug, Args)]
 pub(super) struct AnalyzeArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     flags: EmbedFlags,
-    /// Folder of the pictures and the page
+    /// Folder to write the pictures and the page to
     #[arg(long, short, value_name = "DIR", default_value = "analysis")]
     output: PathBuf,
-    /// Only these analyses
+    /// Run only these analyses
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<Analysis>,
-    /// Text whose attention and weights are drawn, as often as wanted [default: made-up]
+    /// Text to draw attention and pooling weights for (repeatable) [default: made-up texts]
     #[arg(long, value_name = "TEXT")]
     text: Vec<String>,
-    /// Labelled texts (fields text and label; .jsonl, .csv, .tsv, .parquet), for layers, latents,
-    /// space and projection [default: made-up]
+    /// Labelled texts for the analyses of layers, latents, space and projection: .jsonl, .csv, .tsv
+    /// or .parquet with the fields text and label [default: made-up texts]
     #[arg(long, value_name = "FILE")]
     labelled: Option<PathBuf>,
-    /// The two labels that the latents are compared for [default: the two most frequent]
+    /// The two labels to compare the latents of [default: the two most frequent]
     #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1)]
     groups: Vec<String>,
-    /// Queries with positives and negatives (formats as for training), for similarity and space
-    /// [default: made-up]
+    /// Queries with positives and negatives, in any training format, for the analyses of similarity
+    /// and space [default: made-up examples]
     #[arg(long, value_name = "FILE")]
     examples: Option<String>,
-    /// Kind of task that the layers are scored on, with --data [default: made-up questions]
+    /// Kind of task to score the layers on, with --data [default: made-up questions]
     #[arg(long, value_name = "KIND", requires = "data")]
     task: Option<TaskKind>,
-    /// Its file or folder
+    /// File or folder of the task's data
     #[arg(long, value_name = "PATH", requires = "task")]
     data: Option<PathBuf>,
-    /// Its split
+    /// Split of the task's data
     #[arg(long, value_name = "NAME", requires = "task")]
     split: Option<String>,
-    /// What stands for a layer [default: last_token for causal models, mean for others]
+    /// State that represents a layer [default: last_token for causal models, else mean]
     #[arg(long, value_name = "STATE")]
     layer_state: Option<StateChoice>,
-    /// Prompt of the texts [default: the model's default prompt]
+    /// Prompt to put before the texts [default: the model's default prompt]
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Most labelled texts and examples that are used, drawn at random
+    /// Maximum number of labelled texts and of examples, drawn at random
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole(1, ROWS))]
     limit: usize,
-    /// Seed of the draw
+    /// Seed of the random draw
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = seed())]
     seed: u64,
 }

@@ -14,36 +14,37 @@ use crate::model::{load, resolve};
 use crate::terminal::{print_json, thousands};
 use crate::text::{Columns, Record, TextFile};
 
-/// Compare our speed with sentence-transformers and ONNX Runtime: the same texts on the same
-/// cores in one run, each engine in processes of its own.
+/// Compare Kiln's speed with that of sentence-transformers and ONNX Runtime.
+///
+/// All engines embed the same texts on the same cores in one run, each in processes of its own.
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Files of texts (formats as `embed --input`)
+    /// Files of texts, in any format of `embed --input`
     #[arg(long, short, value_name = "FILE", required = true)]
     input: Vec<String>,
-    /// Field or column that holds the text; several (title,text) are joined by a space
+    /// Field or column of the text; several (title,text) are joined by a space
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
-    /// Use only the first texts
+    /// Use only the first N texts
     #[arg(long, value_name = "N", value_parser = whole(1, ROWS))]
     limit: Option<usize>,
-    /// The same model quantized by Kiln (folders or .kiln files), to be measured beside it, and beside ONNX
+    /// The same model quantized by Kiln (folders or .kiln files); measures it too, and ONNX
     /// Runtime's dynamic int8
     #[arg(long, value_name = "DIRS|FILES", value_delimiter = ',')]
     quantized: Vec<PathBuf>,
-    /// Texts in a batch; on the CPU Kiln cuts its own where they would have more than 256 tokens
+    /// Batch size in texts; on the CPU, Kiln splits batches of more than 256 tokens
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = whole(1, 1 << 20))]
     batch: usize,
     /// Passes over the texts in each process
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = whole(1, 10_000))]
     runs: usize,
-    /// Processes of each engine, alternating
+    /// Processes per engine; engines take turns
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(1, 10_000))]
     rounds: usize,
-    /// Python with sentence-transformers, onnx and onnxruntime (tests/setup.sh python makes one);
-    /// without it only Kiln is measured
+    /// Python with sentence-transformers, onnx and onnxruntime (`tests/setup.sh python` installs
+    /// one); without it, only Kiln is measured
     #[arg(long, value_name = "PYTHON", env = "KILN_PYTHON")]
     python: Option<PathBuf>,
     /// Measure only this process and write the vectors here

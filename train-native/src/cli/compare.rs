@@ -10,15 +10,17 @@ use crate::eval::{Comparison, markdown_table, plain_table, read_results};
 use crate::report::Page;
 use crate::vectors::write_atomically;
 
-/// Compare the results of two models: each task with a paired bootstrap over its queries or texts,
-/// each kind of task with Wilcoxon's signed-rank test over its tasks.
+/// Compare the results of two models.
+///
+/// Tests each task by a paired bootstrap over its queries or texts, and each type of task by
+/// Wilcoxon's signed-rank test over its tasks.
 #[derive(Debug, Args)]
 pub(super) struct CompareArgs {
-    /// Folder of the first model's results (`eval --output`)
+    /// Folder of the first model's results (from `eval --output`)
     a: PathBuf,
     /// Folder of the second model's results
     b: PathBuf,
-    /// Write the tables here: .md or .html
+    /// Write the tables to this file (.md or .html)
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }

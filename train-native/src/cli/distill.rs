@@ -11,53 +11,56 @@ use super::train::{RunFlags, train_recipe};
 use crate::model::embedder_config;
 use crate::recipe::Recipe;
 
-/// Distil a smaller model from a teacher's vectors, on texts without labels. For more (pairs beside the
-/// teacher, several stages) write a recipe; train-native/recipes/examples/kiln-mini.toml is one.
+/// Distil a smaller model from a teacher, on texts without labels.
+///
+/// For more, such as labelled pairs beside the teacher or several stages, write a recipe;
+/// train-native/recipes/examples/kiln-mini.toml is one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kiln distill --teacher MODEL --texts texts.jsonl --keep-blocks 0,2,4 --steps 2000 -o student
   kiln distill --teacher MODEL --texts a.jsonl,b.txt --layers 3 --hidden-size 256 -o student")]
 pub(super) struct DistillArgs {
-    /// Folder or Hub id of the teacher
+    /// Teacher: a model folder or a Hub id
     #[arg(long, value_name = "DIR|HUB_ID")]
     teacher: String,
-    /// Files of texts (.txt, .jsonl, .csv, .tsv, .parquet, also .gz or .zst)
+    /// Files of texts: .txt, .jsonl, .csv, .tsv or .parquet, optionally with .gz or .zst
     #[arg(long, value_name = "FILES", value_delimiter = ',', required = true)]
     texts: Vec<String>,
-    /// Columns of the texts, joined
+    /// Columns of the text, joined by a space
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', default_value = "text")]
     column: Vec<String>,
-    /// A student of the teacher's width: which of its blocks to start from, counted from 0
+    /// Start the student from these blocks of the teacher, counted from 0
     #[arg(long, value_name = "BLOCKS", value_delimiter = ',', conflicts_with_all = ["layers", "hidden_size"], value_parser = whole(0, 1023))]
     keep_blocks: Vec<usize>,
-    /// A student from nothing: how many layers
+    /// Number of layers of a student that starts from random weights
     #[arg(long, value_name = "N", requires = "hidden_size", value_parser = whole(1, 1024))]
     layers: Option<usize>,
-    /// A student from nothing: how wide
+    /// Hidden size of a student that starts from random weights
     #[arg(long, value_name = "N", requires = "layers", value_parser = whole(1, SIZE))]
     hidden_size: Option<usize>,
-    /// A student from nothing: heads [default: one for every 64 of the width]
+    /// Attention heads of a student that starts from random weights [default: hidden size / 64]
     #[arg(long, value_name = "N", value_parser = whole(1, SIZE))]
     heads: Option<usize>,
-    /// A student from nothing: tokens of its vocabulary
+    /// Vocabulary size of a student that starts from random weights
     #[arg(long, value_name = "N", default_value_t = 16_000, value_parser = whole(1, SIZE))]
     vocab_size: usize,
-    /// Also learn the teacher's hidden states, layer by layer (needs the teacher's tokenizer: --keep-blocks)
+    /// Also match the teacher's hidden states, layer by layer (needs the teacher's tokenizer, hence
+    /// --keep-blocks)
     #[arg(long, requires = "keep_blocks")]
     states: bool,
     /// Optimizer steps
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole(1, ROWS))]
     steps: usize,
-    /// Texts in a batch
+    /// Batch size in texts
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = whole(1, SIZE))]
     batch_size: usize,
-    /// Highest learning rate [default: 1e-4 with --keep-blocks, else 1e-3]
+    /// Peak learning rate [default: 1e-4 with --keep-blocks, else 1e-3]
     #[arg(long, value_name = "RATE", value_parser = number(0.0, 1e3))]
     lr: Option<f64>,
-    /// Most tokens of a text
+    /// Truncate texts to this many tokens
     #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = whole(1, SIZE))]
     max_length: usize,
-    /// Seed
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = seed())]
     seed: u64,
     #[command(flatten)]

@@ -20,75 +20,77 @@ use crate::eval::{
 use crate::model::{folders, load};
 use crate::terminal::{Terminal, print, print_json, thousands};
 
-/// Score a model on tasks as mteb defines them: one task on a file of one's own (--task, --data),
-/// or a suite of tasks (--suite). `eval trec` scores a TREC run instead.
+/// Score a model on tasks as mteb defines them.
+///
+/// Scores one task on a file of yours (--task, --data), or a suite of tasks (--suite). `kiln eval
+/// trec` scores a TREC run instead.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct EvalArgs {
     #[command(subcommand)]
     trec: Option<Other>,
-    /// Model folder, or Hub id (owner/name[@revision])
+    /// Model: a folder, a .kiln file, or a Hub id (owner/name[@revision])
     #[arg(long, short, value_name = "DIR|HUB_ID", required = true)]
     model: Option<String>,
     #[command(flatten)]
     overrides: ModelOverrides,
     #[command(flatten)]
     flags: EmbedFlags,
-    /// Kind of task that --data is
+    /// Kind of task that --data holds
     #[arg(long, value_name = "KIND", requires = "data", conflicts_with = "suite")]
     task: Option<TaskKind>,
-    /// Shipped suite (see `eval suites`), or a TOML file
+    /// Suite: a TOML file, or the name of a shipped one (`kiln eval suites` lists them)
     #[arg(long, value_name = "NAME|FILE", required_unless_present = "task")]
     suite: Option<String>,
-    /// With --task its file or folder (.jsonl, .csv, .tsv, .parquet, BEIR), or hub:owner/name; with
-    /// --suite the folder in which the suite's paths begin
+    /// Data of --task: a file (.jsonl, .csv, .tsv, .parquet), a BEIR folder, or hub:owner/name.
+    /// With --suite, the folder that the suite's paths are relative to
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// Split to evaluate on [default: the first there is of test, dev, validation]
+    /// Split to evaluate on [default: the first of test, dev, validation that exists]
     #[arg(long, value_name = "NAME", requires = "task")]
     split: Option<String>,
-    /// Part of the data set (a language, usually)
+    /// Subset of the data set, usually a language
     #[arg(long, value_name = "NAME", requires = "task", default_value = "default")]
     subset: String,
-    /// Only these tasks of the suite
+    /// Run only these tasks of the suite
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "suite")]
     only: Vec<String>,
-    /// Whose prompts texts get: model (its own), none, or the instruction tables nv-embed or mgh
+    /// Prompts to use: model (its own), none, or the instructions of nv-embed or mgh
     #[arg(long, value_name = "WHOSE", default_value = "model")]
     prompts: String,
-    /// Instruction for all tasks, put as "Instruct: ..\nQuery: "
+    /// Instruction for all tasks, in the form "Instruct: ...\nQuery: "
     #[arg(long, value_name = "TEXT", conflicts_with = "prompts")]
     instruction: Option<String>,
-    /// Prompt of queries, or of all texts in tasks that have one kind
+    /// Prompt of queries, or of all texts where a task has only one kind
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompts", "instruction"])]
     query_prompt: Option<String>,
     /// Prompt of documents
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompts", "instruction"])]
     document_prompt: Option<String>,
-    /// Classification: texts of each label in training
+    /// Training texts per label in classification tasks
     #[arg(long, value_name = "N", requires = "task", default_value_t = 8, value_parser = whole(1, ROWS))]
     samples_per_label: usize,
-    /// Evaluate retrieval on the light set that this teacher makes (its top 50 of each query, a
+    /// Evaluate retrieval on a light set that this teacher selects (the 50 best documents of a
     /// fifth of the queries), and print the gap to the full set
     #[arg(long, value_name = "DIR|HUB_ID")]
     light: Option<String>,
-    /// Folder of results; a run goes on where it was cut short [default with --suite: results]
+    /// Folder of results; an interrupted evaluation continues there [default with --suite: results]
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Evaluate again what the folder of results has
+    /// Evaluate tasks again that the folder of results has already
     #[arg(long)]
     again: bool,
-    /// Folder of embeddings that were made before
+    /// Folder to cache embeddings in
     #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
     cache: Option<PathBuf>,
-    /// Keep no embeddings
+    /// Do not cache embeddings
     #[arg(long, conflicts_with = "cache")]
     no_cache: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Other {
-    /// Score a TREC run against TREC judgements, with trec_eval's measures and names
+    /// Score a TREC run with trec_eval's measures
     Trec(TrecArgs),
     /// List the shipped suites and their tasks
     Suites,
@@ -97,20 +99,20 @@ enum Other {
 /// Files of trec_eval's formats.
 #[derive(Debug, Args)]
 struct TrecArgs {
-    /// Judgements: query, iteration, document, grade
+    /// Relevance judgements, one per line: query, iteration, document, grade
     qrels: PathBuf,
-    /// Run: query, Q0, document, rank, score, name; - for standard input
+    /// Run, one hit per line: query, Q0, document, rank, score, name; - reads standard input
     run: PathBuf,
-    /// Print each query too
+    /// Also print the scores of each query
     #[arg(short = 'q', long)]
     each_query: bool,
-    /// Average over all judged queries; those that the run lacks count as 0
+    /// Average over all judged queries; queries missing from the run count as 0
     #[arg(short, long)]
     complete: bool,
-    /// Measures by trec_eval's names (map, ndcg_cut.10,20, official), as often as wanted
+    /// Measure by trec_eval's name, such as map, ndcg_cut.10,20 or official (repeatable)
     #[arg(short, long, value_name = "NAME")]
     measure: Vec<String>,
-    /// Smallest grade of a relevant document
+    /// Lowest grade that counts as relevant
     #[arg(short, long, value_name = "GRADE", default_value_t = 1.0, value_parser = number(-1e9, 1e9))]
     level: f64,
 }

@@ -15,16 +15,18 @@ use crate::device::Cpu;
 use crate::model::{load_embedder, open_folder, resolve};
 use crate::terminal::thousands;
 
-/// Write a model as it is shipped: a folder with sums and a self-test (kiln.json), or one .kiln file. A model
-/// that is exported or quantized already is copied as it is, from a folder to a file or back.
+/// Export a model for deployment: a folder with checksums and a self-test, or one .kiln file.
+///
+/// A model that is exported or quantized already is copied unchanged, from a folder to a file or
+/// back.
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// How matrices are kept: f32, f16, or a scheme as for `quantize` [default: f16]
+    /// Precision to store matrices in: f32, f16, or a scheme of `kiln quantize` [default: f16]
     #[arg(long, short, value_name = "SCHEME")]
     weights: Option<Storage>,
-    /// Where to write: a folder, or a file that ends in .kiln
+    /// Folder, or file ending in .kiln, to write to
     #[arg(long, short, value_name = "DIR|FILE")]
     output: PathBuf,
     #[command(flatten)]

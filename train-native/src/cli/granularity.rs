@@ -21,18 +21,20 @@ const LEVELS: usize = 2;
 /// Bars of the histogram.
 const STEPS: usize = 40;
 
-/// Check that graded negatives are graded: mean similarity to the query, level by level.
+/// Check that graded negatives are graded.
+///
+/// Prints the mean similarity to the query, level by level.
 #[derive(Debug, Args)]
 pub(super) struct GranularityArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Examples with two negatives or more, hardest first
+    /// Examples with two or more negatives each, hardest first
     #[arg(long, short, value_name = "FILE")]
     data: PathBuf,
-    /// HTML page with the histogram
+    /// Write the histogram to this HTML page
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Leave out rows that cannot be read, and count them, rather than stop
+    /// Skip and count rows that cannot be read, instead of stopping
     #[arg(long)]
     skip_bad_rows: bool,
 }

@@ -14,22 +14,25 @@ use crate::eval::plain_table;
 use crate::model::{open_folder, resolve_without_weights, weights_stem};
 use crate::terminal::thousands;
 
-/// Make a model of the weights of a GGUF file (llama.cpp, Ollama). Q8_0 becomes int8:32 and Q4_0 int4:32, number by
-/// number; other formats are rounded again. Tokenizer, prompts and pooling head are those of the model that
-/// the file was made from.
+/// Import the weights of a GGUF file (llama.cpp, Ollama).
+///
+/// Q8_0 becomes int8:32 and Q4_0 becomes int4:32, value for value; other formats are rounded again.
+/// Tokenizer, prompts and pooling come from the model that the file was made from.
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// The GGUF file: an embedding model of the architecture bert, llama (Mistral too), qwen2 or qwen3
+    /// GGUF file of an embedding model of the architecture bert, llama (which includes Mistral),
+    /// qwen2 or qwen3
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The model that it was made from: folder or Hub id; its weights are neither read nor downloaded
+    /// Model that the file was made from: a folder or a Hub id; its weights are neither read nor
+    /// downloaded
     #[arg(long, value_name = "DIR|HUB_ID")]
     like: String,
-    /// How matrices are kept that are neither Q8_0 nor Q4_0 nor F32 in the file: f32, f16, or a scheme as for
-    /// `quantize`
+    /// Precision to store matrices in that are not Q8_0, Q4_0 or F32 in the file: f32, f16, or a
+    /// scheme of `kiln quantize`
     #[arg(long, short, value_name = "SCHEME", default_value = "int8:32")]
     weights: Storage,
-    /// Where to write: a folder, or a file that ends in .kiln
+    /// Folder, or file ending in .kiln, to write to
     #[arg(long, short, value_name = "DIR|FILE")]
     output: PathBuf,
     #[command(flatten)]

@@ -11,7 +11,7 @@ use crate::embedding::Parameters;
 use crate::model::{load, open_folder, resolve, weights_stem};
 use crate::terminal::thousands;
 
-/// Show a model's configuration, parameters, pooling, prompts and tensors.
+/// Show a model's configuration, parameters, pooling, prompts and tensors
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
     #[command(flatten)]

@@ -9,29 +9,31 @@ use crate::eval::plain_table;
 use crate::serve::{Load, LoadLine, check_key};
 use crate::text::{Columns, TextFile};
 
-/// Measure a running server (`serve`, or another with OpenAI's /v1/embeddings): response times and
-/// throughput for some numbers of connections and sizes of batches.
+/// Measure a running server under load.
+///
+/// Measures response times and throughput of `kiln serve`, or of another server with OpenAI's
+/// /v1/embeddings, for several numbers of connections and batch sizes.
 #[derive(Debug, Args)]
 pub(super) struct LoadArgs {
     /// Address of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: String,
-    /// Its API key
+    /// API key of the server
     #[arg(long, value_name = "KEY", env = "KILN_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// File of texts to send (formats as `embed --input`) [default: made-up sentences]
+    /// File of texts to send, in any format of `embed --input` [default: made-up sentences]
     #[arg(long, short, value_name = "FILE")]
     input: Option<String>,
-    /// Field or column that holds the text
+    /// Field or column of the text
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
-    /// Texts of a request
+    /// Texts per request
     #[arg(long, value_name = "N", default_value = "1,32", value_delimiter = ',', value_parser = up_to(65_536))]
     batch: Vec<usize>,
-    /// Requests at a time
+    /// Concurrent requests
     #[arg(long, value_name = "N", default_value = "1,4,16,64", value_delimiter = ',', value_parser = up_to(65_536))]
     connections: Vec<usize>,
-    /// Requests of each measurement
+    /// Requests per measurement
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = up_to(1 << 32))]
     requests: usize,
 }

@@ -18,66 +18,71 @@ use crate::terminal::{Terminal, thousands};
 use crate::text::{Columns, TextFile, apart};
 use crate::vectors::write_atomically;
 
-/// Find hard negatives with a teacher model: nearest texts, less what may be answers.
+/// Mine hard negatives with a teacher model.
+///
+/// Takes the texts nearest to each query, and filters out those that may be answers.
 #[derive(Debug, Args)]
 pub(super) struct MineArgs {
-    /// Teacher: model folder, or Hub id (owner/name[@revision])
+    /// Teacher: a model folder, a .kiln file, or a Hub id (owner/name[@revision])
     #[arg(long, short, value_name = "DIR|HUB_ID", required_unless_present = "from_scores")]
     model: Option<String>,
     #[command(flatten)]
     overrides: ModelOverrides,
-    /// Examples (queries and positives, any training format)
+    /// Examples: queries with positives, in any training format
     #[arg(long, short, value_name = "FILE")]
     data: PathBuf,
-    /// Texts to mine from: a file (column `text`, optionally `title`) [default: the examples' own texts]
+    /// File of texts to mine from (field text, optionally title) [default: the texts of the
+    /// examples]
     #[arg(long, short, value_name = "FILE")]
     corpus: Option<String>,
-    /// Where the examples with their negatives go (.jsonl; query, pos, neg, scores)
+    /// File to write the examples with their negatives to (.jsonl: query, pos, neg, scores)
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// Nearest texts to look at for each query
+    /// Candidates per query: its K nearest texts
     #[arg(long, value_name = "K", default_value_t = 100, value_parser = whole(1, NEIGHBOURS))]
     top_k: usize,
-    /// Negatives of each query
+    /// Maximum number of negatives per query
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = whole(1, NEIGHBOURS))]
     negatives: usize,
-    /// Drop queries with fewer negatives
+    /// Drop queries that are left with fewer negatives than this
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0, NEIGHBOURS))]
     least: usize,
-    /// Largest share of the positive's score (NV-Embed's TopK-PercPos; 1 - relative_margin elsewhere); 0 switches it off
+    /// Drop candidates that score above this share of the positive's score (NV-Embed's
+    /// TopK-PercPos; 1 - relative_margin in sentence-transformers); 0 turns this off
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = single(0.0, 1e6))]
     percent_of_positive: f32,
-    /// Least distance below the positive's score
+    /// Drop candidates that score less than this below the positive
     #[arg(long, value_name = "MARGIN", value_parser = single(-1e6, 1e6))]
     absolute_margin: Option<f32>,
-    /// First rank that counts, from 1 (positives are not counted)
+    /// Drop candidates before this rank, counted from 1 without the positives
     #[arg(long, value_name = "RANK", default_value_t = 1, value_parser = whole(0, ROWS))]
     min_rank: usize,
-    /// Last rank that counts
+    /// Drop candidates after this rank
     #[arg(long, value_name = "RANK", value_parser = whole(0, ROWS))]
     max_rank: Option<usize>,
-    /// Largest score
+    /// Drop candidates that score above this
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = single(-1e6, 1e6))]
     max_score: Option<f32>,
-    /// Least score
+    /// Drop candidates that score below this
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = single(-1e6, 1e6))]
     min_score: Option<f32>,
-    /// Drop queries whose best positive is not among the first so many (Linq's refinement: 100)
+    /// Drop queries whose best positive ranks below this (Linq's refinement uses 100)
     #[arg(long, value_name = "RANK", value_parser = whole(0, ROWS))]
     max_positive_rank: Option<usize>,
-    /// Which stay when there are more than are asked for
+    /// Which candidates to keep where more are left than --negatives
     #[arg(long, value_enum, default_value_t = Pick::Top)]
     pick: Pick,
-    /// Seed of --pick random
+    /// Random seed of --pick random
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     seed: u64,
-    /// Keep scores and ranks in this file (.jsonl or .jsonl.zst), to filter again without embedding
+    /// Also write scores and ranks to this file (.jsonl or .jsonl.zst), to filter again without
+    /// embedding
     #[arg(long, value_name = "FILE")]
     scores: Option<PathBuf>,
-    /// Filter the scores of an earlier run, without a model
+    /// Filter the scores of an earlier run (--scores) instead of embedding
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scores", "model"])]
     from_scores: Option<String>,
-    /// Leave out rows that cannot be read, and count them, rather than stop
+    /// Skip and count rows that cannot be read, instead of stopping
     #[arg(long)]
     skip_bad_rows: bool,
 }

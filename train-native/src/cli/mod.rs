@@ -56,16 +56,16 @@ struct Cli {
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
 struct Global {
-    /// Where to compute: auto, cpu, vulkan[:n], cuda[:n] (see `kiln devices`)
+    /// Device to run on: auto, cpu, vulkan[:n] or cuda[:n] (`kiln devices` lists them)
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
     device: DeviceChoice,
     /// Print results as JSON
     #[arg(long, global = true)]
     json: bool,
-    /// No progress bars and no notes
+    /// Print neither progress nor notes
     #[arg(long, short, global = true)]
     quiet: bool,
-    /// Most bytes of a line, a row or a page of Parquet that is read from a file [default: 64 MiB]
+    /// Longest line, row or Parquet page to read from a file, in bytes [default: 64 MiB]
     #[arg(long, global = true, value_name = "BYTES", hide_default_value = true,
         default_value_t = crate::text::DEFAULT_MOST_BYTES, value_parser = most_text_bytes)]
     max_text_bytes: usize,
@@ -79,60 +79,37 @@ impl Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Train a small model from nothing on made-up texts and search with it
     Quickstart(quickstart::QuickstartArgs),
-    /// Train a model by a recipe
     Train(train::TrainArgs),
-    /// Train variants of a recipe with several seeds, and compare them
     Sweep(sweep::SweepArgs),
-    /// List the shipped recipes, or print one
     Recipes(recipes::RecipesArgs),
-    /// Find hard negatives with a teacher model
     Mine(mine::MineArgs),
-    /// Check that graded negatives are graded
     Granularity(granularity::GranularityArgs),
-    /// Score a model on tasks and suites, as mteb does; or a TREC run
     Eval(Box<eval::EvalArgs>),
-    /// Compare the results of two models
     Compare(compare::CompareArgs),
-    /// Draw what a model's layers hold, where it looks and what its space is like
     Analyze(Box<analyze::AnalyzeArgs>),
-    /// Measure what is lost when embeddings are kept in fewer bytes
     Recall(recall::RecallArgs),
-    /// Serve a model over HTTP, as OpenAI and text-embeddings-inference do
     Serve(serve::ServeArgs),
-    /// Measure a running server under load
     Load(load::LoadArgs),
-    /// Distil a smaller model from a teacher, on texts without labels
     Distill(distill::DistillArgs),
-    /// Set the weights of a model that matter least to zero
     Prune(Box<prune::PruneArgs>),
-    /// Quantize a model to int8, int4 or FP8
     Quantize(Box<quantize::QuantizeArgs>),
-    /// Write a model as it is shipped: a folder with sums and a self-test, or one .kiln file
     Export(export::ExportArgs),
-    /// Make a model of the weights of a GGUF file
     Import(import::ImportArgs),
-    /// Upload a model to the Hugging Face Hub
     Push(push::PushArgs),
-    /// List the devices that are there, and why the rest is not
+    /// List the devices that can be used, and why others cannot
     Devices,
-    /// Turn the texts of a file into vectors
     Embed(embed::EmbedArgs),
-    /// Find the texts nearest in meaning to a query
     Search(search::SearchArgs),
-    /// Cosine similarity of pairs of texts
     Similarity(similarity::SimilarityArgs),
-    /// Show a model's configuration, parameters and tensors
     Inspect(inspect::InspectArgs),
-    /// Compare our speed with sentence-transformers and ONNX Runtime
     Bench(bench::BenchArgs),
 }
 
 /// What may stand where a model is written.
 #[derive(Debug, Clone, Copy, Args)]
 struct Overwrite {
-    /// Replace what Kiln wrote there before; what it did not write is never replaced
+    /// Replace an earlier output of Kiln's; files that Kiln did not write are never replaced
     #[arg(long)]
     overwrite: bool,
 }
@@ -146,7 +123,8 @@ impl Overwrite {
 /// Which model, and what of its settings to override.
 #[derive(Debug, Clone, Args)]
 struct ModelArgs {
-    /// Model folder or .kiln file, or Hub id (owner/name[@revision]; cache and HF_ENDPOINT as huggingface_hub)
+    /// Model: a folder, a .kiln file, or a Hub id (owner/name[@revision]), which is downloaded into
+    /// huggingface_hub's cache
     #[arg(long, short, value_name = "DIR|FILE|HUB_ID")]
     model: String,
     #[command(flatten)]
@@ -168,13 +146,14 @@ impl ModelArgs {
 /// What of a model's settings to override.
 #[derive(Debug, Clone, Args)]
 struct ModelOverrides {
-    /// Pooling head to use instead of the model's: cls, last_token, mean, weighted_mean, anchor
+    /// Pool with this head instead of the model's own: cls, last_token, mean, weighted_mean or
+    /// anchor
     #[arg(long, value_name = "NAME", value_parser = parse_pooling)]
     pooling: Option<PoolingConfig>,
-    /// Attention mask to use instead of the model's: causal or bidirectional
+    /// Use this attention mask instead of the model's own: causal or bidirectional
     #[arg(long, value_name = "MODE", value_parser = parse_attention)]
     attention: Option<AttentionMode>,
-    /// Most tokens of a text (longer ones are cut)
+    /// Truncate texts to this many tokens [default: the model's own limit]
     #[arg(long, value_name = "TOKENS", value_parser = ranges::whole(1, ranges::SIZE))]
     max_length: Option<usize>,
 }
@@ -193,16 +172,17 @@ impl ModelOverrides {
 /// How to embed.
 #[derive(Debug, Clone, Args)]
 struct EmbedFlags {
-    /// Keep only the first dimensions (Matryoshka)
+    /// Truncate vectors to their first N dimensions (Matryoshka)
     #[arg(long, value_name = "N", value_parser = ranges::whole(1, ranges::SIZE))]
     dimensions: Option<usize>,
-    /// Most tokens in a batch, padding included [default: 256 on the CPU, whose caches hold so many, 4096 on
-    /// GPUs]
+    /// Maximum number of tokens in a batch, padding included [default: 256 on the CPU, so that a
+    /// batch fits its caches; 4096 on GPUs]
     #[arg(long, value_name = "TOKENS", value_parser = ranges::whole(1, 1 << 30))]
     batch_tokens: Option<usize>,
-    /// Compute with the weights in int8, int4, fp8-e4m3, fp8-e5m2 (rounded as they are loaded; with :32, :64,
-    /// :128 or :channel for the block), f32, or kept as in the model's file
-    #[arg(long, value_name = "NUMBERS", default_value_t = WeightPrecision::Kept)]
+    /// Precision to run the weights in: kept (that of the file), f32, or rounded while loading to
+    /// int8, int4, fp8-e4m3 or fp8-e5m2, each with an optional block size (:32, :64, :128,
+    /// :channel)
+    #[arg(long, value_name = "PRECISION", default_value_t = WeightPrecision::Kept)]
     weights: WeightPrecision,
 }
 

@@ -15,8 +15,10 @@ use crate::eval::plain_table;
 use crate::model::{load_embedder, must_be_full, resolve};
 use crate::with_backend;
 
-/// Prune a model's projections: magnitude, Wanda or SparseGPT, at a ratio or n of m. Train it afterwards
-/// with `keep_zeros = true` under [model] in a recipe, so that its zeros stay.
+/// Prune a model's weights by magnitude, Wanda or SparseGPT.
+///
+/// To train the pruned model further, set `keep_zeros = true` under [model] in the recipe, so that
+/// its zeros stay.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kiln prune -m model --method wanda --pattern 2:4 --calibration texts.jsonl -o pruned
@@ -25,15 +27,15 @@ use crate::with_backend;
 pub(super) struct PruneArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// How weights are chosen
+    /// How to choose the weights to prune
     #[arg(long, value_enum, default_value = "wanda")]
     method: PruneMethod,
-    /// Which share goes: 0.5 or 50% of all, or n of every m neighbours (2:4, 4:8)
+    /// Share of weights to prune: 0.5 or 50%, or n of every m neighbours (2:4, 4:8)
     #[arg(long, default_value = "2:4", value_name = "SHARE|N:M")]
     pattern: Pattern,
     #[command(flatten)]
     calibration: CalibrationArgs,
-    /// Folder for the pruned model
+    /// Folder to write the pruned model to
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
     #[command(flatten)]

@@ -9,17 +9,19 @@ use serde_json::json;
 use super::Global;
 use crate::hub::{ADAPTER, HubModel};
 
-/// Upload a model folder, or a folder of adapters, to the Hugging Face Hub in one commit. The token
-/// is HF_TOKEN's, or that of `hf auth login`.
+/// Upload a model to the Hugging Face Hub.
+///
+/// Uploads a model folder, or a folder of adapters, in one commit, with the token of HF_TOKEN or of
+/// `hf auth login`.
 #[derive(Debug, Args)]
 pub(super) struct PushArgs {
-    /// Folder of the model (a run's `model`, `best` or `adapter`)
+    /// Folder to upload, such as a run's `model`, `best` or `adapter`
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// Where to (owner/name, or owner/name@branch); made where it is not there yet
+    /// Repository to upload to (owner/name or owner/name@branch), created if needed
     #[arg(value_name = "HUB_ID")]
     id: String,
-    /// Make the repository private
+    /// Create the repository as private
     #[arg(long)]
     private: bool,
     /// Commit message

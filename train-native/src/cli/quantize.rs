@@ -20,9 +20,11 @@ use crate::model::{load_embedder, must_be_full, resolve};
 use crate::terminal::thousands;
 use crate::with_backend;
 
-/// Quantize a model to int8, int4 or FP8, embedding tables included, and write it as it is shipped: a
-/// folder, or one .kiln file. What is written carries the vectors of the full weights for some texts,
-/// and checks itself against them wherever it is loaded.
+/// Quantize a model to int8, int4 or FP8.
+///
+/// Quantizes the embedding tables too, and writes a folder or one .kiln file. The result carries a
+/// self-test, vectors that the full weights give for some texts, and is checked against it whenever
+/// it is loaded.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kiln quantize -m model --scheme int8 -o model-int8
@@ -32,25 +34,27 @@ use crate::with_backend;
 pub(super) struct QuantizeArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Numbers and their blocks: int8, int4, fp8-e4m3, fp8-e5m2, each with :32, :64, :128 or :channel
+    /// Quantization scheme: int8, int4, fp8-e4m3 or fp8-e5m2, each with an optional block size
+    /// (:32, :64, :128, :channel)
     #[arg(long, short, default_value = "int8", value_name = "SCHEME")]
     scheme: Storage,
-    /// How weights are rounded
+    /// How to round the weights
     #[arg(long, value_enum, default_value_t = Method::Rtn)]
     method: Method,
     #[command(flatten)]
     calibration: CalibrationArgs,
-    /// GPTQ: inputs with the largest activations first
+    /// GPTQ: quantize the inputs with the largest activations first
     #[arg(long)]
     act_order: bool,
-    /// Keep tensors whose names match another way: '*embeddings*=int8:64', '*.0.*=f16'; the last match counts
+    /// Scheme of tensors whose names match a pattern, such as '*embeddings*=int8:64' or
+    /// '*.0.*=f16'; the last match wins (repeatable)
     #[arg(long, value_name = "PATTERN=SCHEME")]
     tensor: Vec<String>,
-    /// Most that a matrix may lose, as a share of its square (of its output's, with --calibration); one that
-    /// would lose more gets int8:32, or else f16
+    /// Maximum relative squared error of a matrix (of its output, with --calibration); a matrix
+    /// above it is stored as int8:32, or else as f16
     #[arg(long, value_name = "SHARE", value_parser = number(0.0, 1e3))]
     error_budget: Option<f64>,
-    /// Where to write: a folder, or a file that ends in .kiln
+    /// Folder, or file ending in .kiln, to write to
     #[arg(long, short, value_name = "DIR|FILE")]
     output: PathBuf,
     #[command(flatten)]
@@ -60,25 +64,26 @@ pub(super) struct QuantizeArgs {
 /// How weights are rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Method {
-    /// To the nearest, each block with the scale that fits it best
+    /// Round to nearest, with the best-fitting scale for each block
     Rtn,
-    /// Calibrated: each rounding's cost is made good by the weights after it (needs --calibration)
+    /// GPTQ: later weights compensate for the error of earlier ones (needs --calibration)
     Gptq,
 }
 
 /// Texts that go through the model.
 #[derive(Debug, Args)]
 pub(super) struct CalibrationArgs {
-    /// Texts like those that the model will see (.txt, .jsonl, .csv, .tsv, .parquet, also .gz or .zst)
+    /// Calibration texts, similar to those the model will see: .txt, .jsonl, .csv, .tsv or
+    /// .parquet, optionally with .gz or .zst
     #[arg(long, value_name = "FILE")]
     pub(super) calibration: Option<String>,
-    /// Columns of the calibration texts, joined [default: text]
+    /// Columns of the calibration text, joined by a space [default: text]
     #[arg(long, value_name = "COLUMN")]
     pub(super) calibration_column: Vec<String>,
-    /// Most tokens of calibration texts, which bounds the memory (one state a token)
+    /// Maximum number of calibration tokens; memory grows with it
     #[arg(long, value_name = "N", default_value_t = 32_768, value_parser = whole(1, ROWS))]
     pub(super) calibration_tokens: usize,
-    /// Share of the mean that is added to the diagonal of what is inverted
+    /// Damping of the Hessian: this share of its mean diagonal is added to the diagonal
     #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = number(0.0, 1e3))]
     pub(super) damping: f64,
 }

@@ -11,17 +11,18 @@ use crate::data::corpus::CorpusSize;
 use crate::device;
 use crate::quickstart::{Quickstart, Summary, run as run_quickstart};
 
-/// Train a small model from nothing on made-up texts and search with it: no download, no GPU,
-/// a few minutes on two cores.
+/// Train a small model from random weights on made-up texts, and search with it.
+///
+/// Needs no download and no GPU, and takes a few minutes on two cores.
 #[derive(Debug, Args)]
 pub(super) struct QuickstartArgs {
-    /// Folder for data, model, scores and report
+    /// Folder to write data, model, scores and report to
     #[arg(long, short, value_name = "DIR", default_value = "kiln-quickstart")]
     output: PathBuf,
-    /// Another seed: other entities, other weights
+    /// Random seed of the made-up texts and the weights
     #[arg(long, value_name = "N", value_parser = seed())]
     seed: Option<u64>,
-    /// Share of the recipe's steps to run (0.1: a quick try)
+    /// Share of the recipe's steps to run, such as 0.1 for a quick try
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = number(0.0, 1e6))]
     steps: f64,
 }

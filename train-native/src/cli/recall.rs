@@ -15,42 +15,44 @@ use crate::search::normalize;
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
 
-/// Measure what is lost when embeddings are kept in fewer bytes: fewer dimensions (Matryoshka),
-/// int8, bits, bits scored again.
+/// Measure the recall of smaller embeddings.
+///
+/// Compares truncated dimensions (Matryoshka), int8, binary, and rescored binary vectors with the
+/// full ones.
 #[derive(Debug, Args)]
 pub(super) struct RecallArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     flags: EmbedFlags,
-    /// BEIR folder: its corpus, its queries and, for nDCG, its judgements
+    /// BEIR folder with a corpus, queries and, for nDCG, judgements
     #[arg(long, value_name = "DIR", required_unless_present = "corpus")]
     data: Option<PathBuf>,
-    /// Its split [default: test, else the first there is]
+    /// Split of --data [default: test, else the first one]
     #[arg(long, value_name = "NAME", requires = "data")]
     split: Option<String>,
-    /// File of texts to search (formats as `embed --input`)
+    /// File of texts to search, in any format of `embed --input`
     #[arg(long, value_name = "FILE", requires = "queries", conflicts_with = "data")]
     corpus: Option<String>,
-    /// File of queries
+    /// File of queries, in any format of `embed --input`
     #[arg(long, value_name = "FILE", requires = "corpus")]
     queries: Option<String>,
-    /// Field or column that holds the text; several (title,text) are joined by a space
+    /// Field or column of the text; several (title,text) are joined by a space
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
-    /// Rows that each query looks for
+    /// Hits per query
     #[arg(long, short = 'k', value_name = "K", default_value_t = 10, value_parser = whole(1, NEIGHBOURS))]
     top_k: usize,
-    /// Widths to cut vectors to [default: all, a half, a quarter, an eighth]
+    /// Dimensions to truncate vectors to [default: all, 1/2, 1/4 and 1/8 of them]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole(1, SIZE))]
     widths: Vec<usize>,
-    /// Ways to keep them: f32, int8, binary, binary+int8 [default: all]
+    /// Precisions to compare: f32, int8, binary, binary+int8 [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = precision)]
     precision: Vec<IndexPrecision>,
-    /// Candidates of the binary forms that are scored again, in multiples of K
+    /// Binary candidates to rescore, as a multiple of K
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole(1, 10_000))]
     rescore: usize,
-    /// Folder of embeddings that were made before
+    /// Folder to cache embeddings in
     #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
     cache: Option<PathBuf>,
 }

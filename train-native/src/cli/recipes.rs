@@ -7,10 +7,10 @@ use serde_json::json;
 use super::Global;
 use crate::recipe::{Recipe, SHIPPED, shipped};
 
-/// List the shipped recipes, or print one to copy and change.
+/// List the shipped recipes, or print one to copy and change
 #[derive(Debug, Args)]
 pub(super) struct RecipesArgs {
-    /// Print this recipe's TOML
+    /// Recipe to print as TOML
     name: Option<String>,
 }
 

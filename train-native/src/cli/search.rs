@@ -15,37 +15,41 @@ use crate::terminal::{Terminal, field};
 use crate::text::{Columns, Record, TextFile, apart};
 use crate::vectors::{VectorWriter, read_blocks};
 
-/// Find the texts nearest in meaning to a query: exact top-k by cosine, over a file of texts or
-/// over vectors that `embed` wrote, streamed, so that either may be larger than memory.
+/// Search texts by meaning.
+///
+/// Finds the exact top k by cosine similarity among the texts of a file, or among vectors that
+/// `kiln embed` wrote. Both are streamed and may be larger than memory.
 #[derive(Debug, Args)]
 pub(super) struct SearchArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Query text; may be given several times
+    /// Query (repeatable)
     #[arg(long, short = 'Q', value_name = "TEXT", required_unless_present = "queries")]
     query: Vec<String>,
-    /// File of queries (formats as `embed --input`)
+    /// File of queries, in any format of `embed --input`
     #[arg(long, value_name = "FILE")]
     queries: Option<String>,
-    /// File of texts to search (formats as `embed --input`)
+    /// File of texts to search, in any format of `embed --input`
     #[arg(long, short, value_name = "FILE", required_unless_present = "index")]
     corpus: Option<String>,
-    /// File of vectors to search, as `embed` or --save-index wrote it; .jsonl and .parquet keep the texts
+    /// File of vectors to search, from `kiln embed` or --save-index; .jsonl and .parquet include
+    /// the texts
     #[arg(long, value_name = "FILE", conflicts_with = "corpus")]
     index: Option<PathBuf>,
-    /// Also write the corpus's vectors, to be searched again with --index
+    /// Also write the vectors of the corpus to this file, to search again with --index
     #[arg(long, value_name = "FILE", requires = "corpus")]
     save_index: Option<PathBuf>,
-    /// Hits for each query
+    /// Hits per query
     #[arg(long, short = 'k', value_name = "K", default_value_t = 10, value_parser = whole(1, NEIGHBOURS))]
     top_k: usize,
-    /// Field or column that holds the text; several (title,text) are joined by a space
+    /// Field or column of the text; several (title,text) are joined by a space
     #[arg(long, value_name = "NAME", default_value = "text", value_delimiter = ',')]
     field: Vec<String>,
-    /// Prompt of the queries by name (default: "query" where the model has one)
+    /// Name of the model's prompt for queries [default: query or search_query, if the model has it]
     #[arg(long, value_name = "NAME")]
     query_prompt_name: Option<String>,
-    /// Prompt of the corpus by name
+    /// Name of the model's prompt for the corpus [default: document or passage, if the model has
+    /// it]
     #[arg(long, value_name = "NAME")]
     corpus_prompt_name: Option<String>,
     #[command(flatten)]

@@ -19,75 +19,79 @@ use crate::model::{folders, load_resident};
 use crate::serve::{Access, Limits, MOST_TEXTS, SPARE_CONNECTIONS, ServedModel, serve};
 use crate::terminal::{field, print, print_json};
 
-/// Serve a model over HTTP: OpenAI's /v1/embeddings and /v1/models, and the /embed, /info, /health
-/// and /metrics (Prometheus) of text-embeddings-inference.
+/// Serve a model over HTTP with the APIs of OpenAI and text-embeddings-inference.
+///
+/// OpenAI's /v1/embeddings and /v1/models, and text-embeddings-inference's /embed, /info, /health
+/// and /metrics (Prometheus).
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Address to listen on; other machines reach it only if you choose another than this
+    /// Address to listen on; the default is reachable from this machine only
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
-    /// Port; 0 lets the system choose
+    /// Port to listen on; 0 lets the system choose
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
-    /// Name under which the model answers [default: its folder's name or Hub id]
+    /// Name of the model in requests and answers [default: its folder's name or Hub id]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Ask for this key (Authorization: Bearer KEY) on all routes but /health and /metrics
+    /// Require this key (Authorization: Bearer KEY) on all routes except /health and /metrics
     #[arg(long, value_name = "KEY", env = "KILN_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// Another name under which the server may be asked (repeatable). On a loopback address and without a key
-    /// it is asked as localhost, or by that address; with this option it has no other names anywhere
+    /// Answer requests for this host name, besides localhost and --host, and for no others
+    /// (repeatable) [default: any name; on a loopback address without a key, none besides those two]
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Web pages of this origin may ask, as https://example.org, or * for any (repeatable) [default: the
-    /// server's own]
+    /// Allow web pages of this origin (CORS), such as https://example.org, or * for any
+    /// (repeatable) [default: the server's own]
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
-    /// Most tokens that are embedded together
+    /// Maximum number of tokens in a batch
     #[arg(long, value_name = "TOKENS", default_value_t = Limits::default().batch_tokens, value_parser = up_to(1 << 24))]
     max_batch_tokens: usize,
-    /// Most requests in work or waiting; the next is answered 429
+    /// Maximum number of requests running or waiting; more are answered with 429
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_requests, value_parser = up_to(65_536))]
     max_concurrent_requests: usize,
-    /// Most connections, more than requests; beyond them the one that waits longest for its client is closed
-    /// [default: 256 more than requests]
+    /// Maximum number of connections, above --max-concurrent-requests; beyond it, the connection
+    /// that has waited longest for its client is closed [default: 256 more than requests]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20))]
     max_connections: Option<usize>,
-    /// Most texts of a request; the answer to more is 413, as for the next two
+    /// Maximum number of texts in a request; more are answered with 413, as for the next two limits
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_texts, value_parser = up_to(MOST_TEXTS as u64))]
     max_client_batch_size: usize,
-    /// Most bytes of a request
+    /// Maximum size of a request in bytes
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_body, value_parser = up_to(1 << 30))]
     payload_limit: usize,
-    /// Most bytes of a request's texts, each with its prompt
+    /// Maximum size in bytes of a request's texts with their prompts
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_expanded, value_parser = up_to(1 << 32))]
     expanded_limit: usize,
-    /// Bytes that all requests may hold together, as bodies, long texts, vectors and answers; larger requests
-    /// wait for them. Small ones (64 KiB to read, 256 KiB to answer) do not, and come on top
+    /// Memory in bytes that all requests share for bodies, long texts, vectors and answers; large
+    /// requests wait for it. Small requests (64 KiB to read, 256 KiB to answer) do not wait, and
+    /// come on top
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().memory, value_parser = up_to(1 << 40))]
     request_memory: usize,
-    /// Seconds after which a request is given up: its body, its tokens, the queue and the model together
+    /// Seconds until a request times out, from reading its body to the model's answer
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().timeout.as_secs(), value_parser = seconds())]
     timeout: u64,
-    /// Seconds within which a request's head comes, and after which an idle connection is closed
+    /// Seconds until a request's head must have arrived; idle connections close after as long
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().head_timeout.as_secs(), value_parser = seconds())]
     header_timeout: u64,
-    /// Seconds without a byte after which a body is given up, and an answer that is not read
+    /// Seconds without a byte until a request body, or an answer that nobody reads, is given up
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().stall_timeout.as_secs(), value_parser = seconds())]
     stall_timeout: u64,
-    /// Refuse texts that are too long instead of cutting them
+    /// Refuse texts that are too long instead of truncating them
     #[arg(long)]
     no_truncate: bool,
-    /// Prompt of the model that requests get which name none
+    /// Name of the model's prompt for requests that name none
     #[arg(long, value_name = "NAME")]
     default_prompt_name: Option<String>,
-    /// Keep only the first dimensions (Matryoshka)
+    /// Truncate vectors to their first N dimensions (Matryoshka)
     #[arg(long, value_name = "N")]
     dimensions: Option<usize>,
-    /// Compute with the weights in int8, int4 (rounded as they are loaded), f32, or kept as in the model's file
-    #[arg(long, value_name = "NUMBERS", default_value_t = WeightPrecision::Kept)]
+    /// Precision to run the weights in: kept (that of the file), f32, or rounded while loading to
+    /// int8 or int4
+    #[arg(long, value_name = "PRECISION", default_value_t = WeightPrecision::Kept)]
     weights: WeightPrecision,
 }
 

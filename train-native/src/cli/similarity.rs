@@ -9,7 +9,9 @@ use super::{EmbedFlags, Global, ModelArgs};
 use crate::terminal::{field, thousands};
 use crate::text::{Columns, TextFile};
 
-/// Cosine similarity of pairs of texts: two on the command line, or a file of pairs.
+/// Compute the cosine similarity of pairs of texts.
+///
+/// Takes two texts from the command line, or a file of pairs.
 #[derive(Debug, Args)]
 pub(super) struct SimilarityArgs {
     #[command(flatten)]
@@ -20,10 +22,10 @@ pub(super) struct SimilarityArgs {
     /// File of pairs: .jsonl, .csv, .tsv or .parquet
     #[arg(long, short, value_name = "FILE", conflicts_with = "texts")]
     input: Option<String>,
-    /// Fields or columns of the pair
+    /// Fields or columns of the two texts
     #[arg(long, value_names = ["A,B"], default_value = "sentence1,sentence2", value_delimiter = ',', num_args = 1)]
     fields: Vec<String>,
-    /// Prompt of the model by name, for both texts
+    /// Name of the model's prompt to use for both texts
     #[arg(long, value_name = "NAME")]
     prompt_name: Option<String>,
     #[command(flatten)]

@@ -11,23 +11,24 @@ use crate::device::{DeviceChoice, open};
 use crate::recipe::{SWEEPS, Sweep};
 use crate::train::{sweep, sweep_table};
 
-/// Train variants of a recipe with several seeds, and compare their scores. Ctrl-C saves; the same
-/// command goes on, and finished runs are not trained again.
+/// Train variants of a recipe with several seeds, and compare their scores.
+///
+/// Ctrl-C saves a checkpoint; the same command then continues, and does not repeat finished runs.
 #[derive(Debug, Args)]
 pub(super) struct SweepArgs {
     /// Sweep: a TOML file, or the name of a shipped one (curriculum, pooling, stages, alpha, ordering)
     #[arg(value_name = "FILE|NAME")]
     sweep: String,
-    /// Folder for the runs, results.json and report.html
+    /// Folder to write the runs, results.json and report.html to
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
-    /// Change a field of every variant's recipe (stage.1.steps=20); may be repeated
+    /// Set a field of every variant's recipe, such as stage.1.steps=20 (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Seeds to use instead of the sweep's
     #[arg(long, value_name = "SEEDS", value_delimiter = ',', value_parser = seed())]
     seeds: Vec<u64>,
-    /// Train on several devices of one kind together (cuda:0,cuda:1)
+    /// Train on several devices of one kind together, such as cuda:0,cuda:1
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     devices: Vec<DeviceChoice>,
 }

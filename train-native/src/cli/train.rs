@@ -13,16 +13,19 @@ use crate::recipe::{Recipe, shipped};
 use crate::terminal::thousands;
 use crate::train::{CHECKPOINTS, Checkpoint, DryRun, Fit, Inputs, RunArtifacts, fit};
 
-/// Train a model by a recipe. Ctrl-C saves a checkpoint and exits; --resume goes on from it.
+/// Train a model by a recipe.
+///
+/// Ctrl-C saves a checkpoint and exits; --resume continues from it.
 #[derive(Debug, Args)]
 pub(super) struct TrainArgs {
     /// Recipe: a TOML file, or the name of a shipped one (`kiln recipes` lists them)
     #[arg(long, short, value_name = "FILE|NAME")]
     recipe: String,
-    /// Change a field of the recipe (stage.1.lr=1e-4); may be repeated
+    /// Set a field of the recipe, such as stage.1.lr=1e-4 (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Folder for the recipe's relative paths [default: the recipe's own, or the present one]
+    /// Folder that the recipe's paths are relative to [default: the recipe's own; the current one
+    /// for shipped recipes]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -32,28 +35,28 @@ pub(super) struct TrainArgs {
 /// How a run is run, whatever it trains.
 #[derive(Debug, Args)]
 pub(super) struct RunFlags {
-    /// Folder for the model, checkpoints, metrics and report
+    /// Folder to write the model, checkpoints, metrics and report to
     #[arg(long, short, value_name = "DIR", required_unless_present = "dry_run")]
     output: Option<PathBuf>,
-    /// Go on from the newest checkpoint in the output folder
+    /// Continue from the newest checkpoint in the output folder
     #[arg(long)]
     resume: bool,
-    /// Replace the models that another run has left in the output folder
+    /// Replace the models of an earlier run in the output folder
     #[arg(long)]
     overwrite: bool,
-    /// Leave out rows that cannot be read, and count them, rather than stop
+    /// Skip and count rows that cannot be read, instead of stopping
     #[arg(long)]
     skip_bad_rows: bool,
     /// Steps between checkpoints
     #[arg(long, value_name = "STEPS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: u32,
-    /// Checkpoints to keep
+    /// Number of checkpoints to keep
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
-    /// Train on several devices of one kind together (cuda:0,cuda:1)
+    /// Train on several devices of one kind together, such as cuda:0,cuda:1
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     devices: Vec<DeviceChoice>,
-    /// Print the resolved recipe, parameters, memory and samples, and train nothing
+    /// Print the resolved recipe, parameters, memory and samples without training
     #[arg(long)]
     dry_run: bool,
 }

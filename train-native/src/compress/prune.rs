@@ -21,9 +21,9 @@ use crate::terminal::Terminal;
 pub enum PruneMethod {
     /// The smallest weights of each projection.
     Magnitude,
-    /// The smallest |weight| times norm of its input, output by output.
+    /// The smallest products of |weight| and input norm, within each output.
     Wanda,
-    /// The weights that cost the output least, the others making it good.
+    /// The weights whose loss changes the output least, with the rest adjusted to compensate.
     #[value(name = "sparsegpt")]
     SparseGpt,
 }

@@ -6,7 +6,6 @@
 mod states;
 mod text_model;
 
-use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::{Result, bail};
@@ -21,7 +20,7 @@ pub use text_model::{OnProgress, Parameters, TextModel};
 use crate::interrupt;
 use crate::terminal::Terminal;
 use crate::text::{Record, TextFile, most_bytes};
-use crate::vectors::{VectorRow, VectorWriter};
+use crate::vectors::VectorRow;
 
 /// Texts that are sorted by length together and held in memory at once, as long as they are not
 /// longer than [`most_bytes`] in all.
@@ -153,23 +152,5 @@ pub fn embed_blocks(
         )?;
     }
     bar.finish_and_clear();
-    Ok(done)
-}
-
-/// Embeds a file into a vector file.
-///
-/// # Errors
-/// As [`embed_blocks`], and a target that cannot be written.
-pub fn embed_file(
-    model: &dyn TextModel,
-    texts: &TextFile,
-    total: usize,
-    output: &Path,
-    options: &EmbedOptions,
-    terminal: Terminal,
-) -> Result<Progress> {
-    let mut writer = VectorWriter::create(output, total, model.dimensions(options))?;
-    let done = embed_blocks(model, texts, total, options, terminal, |rows| writer.write(&rows))?;
-    writer.finish()?;
     Ok(done)
 }

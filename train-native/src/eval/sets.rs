@@ -62,40 +62,49 @@ impl EvalSet {
     /// # Errors
     /// As embedding.
     pub fn score(&self, model: &dyn TextModel, terminal: Terminal) -> Result<f64> {
-        let embed = |texts: &[String], prompt: &str| {
+        let total = match &self.kind {
+            Kind::Pairs { texts, .. } => texts.len(),
+            Kind::Retrieval(set) => set.queries.len() + set.corpus.len(),
+        };
+        let bar = terminal.progress(total as u64, &self.name);
+        let mut done = 0;
+        let mut embed = |texts: &[String], prompt: &str| {
             let known = model.prompts().by_name.contains_key(prompt);
             let options = EmbedOptions {
                 prompt_name: known.then(|| prompt.to_string()),
                 ..EmbedOptions::default()
             };
-            model.embed(texts, &options, |_| {})
+            let vectors = model.embed(texts, &options, |progress| {
+                bar.set_position((done + progress.texts) as u64);
+            })?;
+            done += texts.len();
+            anyhow::Ok(vectors)
         };
-        match &self.kind {
+        let score = match &self.kind {
             Kind::Pairs { texts, scores } => {
                 let vectors = embed(texts, "query")?;
                 let found: Vec<f64> =
                     vectors.chunks(2).map(|pair| f64::from(cosine(&pair[0], &pair[1]))).collect();
                 // Equal scores everywhere (a model at its start) rank nothing.
-                self.checked(spearman(&found, scores))
+                spearman(&found, scores)
             }
             Kind::Retrieval(set) => {
                 let mut search = TopK::new(&embed(&set.queries, "query")?, DEPTH)?;
-                let bar = terminal.progress(set.corpus.len() as u64, &self.name);
                 for block in set.corpus.blocks(BLOCK) {
                     let texts = block.map(|row| set.corpus.get(row)).collect::<Result<Vec<_>>>()?;
                     search.push(&embed(&texts, "document")?)?;
-                    bar.inc(texts.len() as u64);
                 }
-                bar.finish_and_clear();
                 let hits = search.finish();
                 let judged = set.relevant.iter().zip(&set.absent);
                 let scores = hits.iter().zip(judged).map(|(hits, (grades, absent))| {
                     let ranking: Vec<usize> = hits.iter().map(|hit| hit.row).collect();
                     ndcg(&ranking, grades, absent, DEPTH)
                 });
-                self.checked(scores.sum::<f64>() / hits.len().max(1) as f64)
+                scores.sum::<f64>() / hits.len().max(1) as f64
             }
-        }
+        };
+        bar.finish_and_clear();
+        self.checked(score)
     }
 
     /// A score that is one; 0 where it is not defined.

@@ -25,13 +25,13 @@ pub enum TaskKind {
     #[value(name = "pair", alias = "pair_classification")]
     #[serde(alias = "pair")]
     PairClassification,
-    /// Ranking a list that each query brings.
+    /// Ranking the candidates that each query comes with.
     Reranking,
     /// Ranking a corpus.
     Retrieval,
-    /// Semantic textual similarity: correlation with people's scores.
+    /// Semantic textual similarity: correlation with human scores.
     Sts,
-    /// Correlation of summaries' likeness to human ones with people's scores.
+    /// Correlation of the similarity to human summaries with human scores.
     Summarization,
 }
 

@@ -6,7 +6,6 @@ use std::io::{Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use indicatif::ProgressBar;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderValue, RANGE, TRANSFER_ENCODING};
 use reqwest::{Method, Response, StatusCode, Url};
 use sha1::Sha1;
@@ -15,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::cache::{Cache, at};
 use super::client::{Client, Failure, Pace, Patience};
 use super::names::{Tag, hexadecimal};
+use crate::terminal::ProgressBar;
 
 /// The longest body whose length nobody has announced.
 const UNANNOUNCED: u64 = 64 << 20;
@@ -272,7 +272,7 @@ fn attempt_once(
         );
     }
     bar.set_length(size.unwrap_or(0));
-    bar.set_position(partial.length);
+    bar.resume_at(partial.length);
     let most = size.unwrap_or(UNANNOUNCED);
     let mut pace = Pace::new();
     while let Some(chunk) = client.chunk(&mut response, &mut pace, client.settings.idle)? {

@@ -15,7 +15,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use indicatif::ProgressBar;
 use kiln_embed::checkpoint::SUMS;
 use reqwest::header::{ACCEPT, HeaderValue};
 use reqwest::{Method, Url};
@@ -26,6 +25,7 @@ use super::client::{Call, Client, Failure, Patience};
 use super::download::blocks;
 use super::names::{check, hexadecimal, shown};
 use super::repo::Repo;
+use crate::terminal::ProgressBar;
 use crate::text::names_below;
 
 /// How long the Hub may work on what was sent.

@@ -98,9 +98,14 @@ pub fn search(
     for block in set.examples.blocks(BLOCK) {
         let examples: Vec<_> = block.map(|i| set.get(i)).collect::<Result<_>>()?;
         let texts: Vec<&String> = examples.iter().map(|example| &example.query).collect();
-        let vectors = teacher.embed(&texts, &as_query, |_| {})?;
         let positives: Vec<&String> = examples.iter().flat_map(|example| &example.pos).collect();
-        let mut result = teacher.embed(&positives, &as_document, |_| {})?.into_iter();
+        let (done, all) = (queries.len(), texts.len() + positives.len());
+        let show = |part: usize| bar.set_position((done + examples.len() * part / all) as u64);
+        let vectors = teacher.embed(&texts, &as_query, |progress| show(progress.texts))?;
+        let result = teacher.embed(&positives, &as_document, |progress| {
+            show(texts.len() + progress.texts);
+        })?;
+        let mut result = result.into_iter();
         for (example, vector) in examples.iter().zip(&vectors) {
             let own = result.by_ref().take(example.pos.len());
             positive_scores.push(own.map(|positive| dot(vector, &positive)).collect::<Vec<_>>());
@@ -108,7 +113,6 @@ pub fn search(
             known.push(texts.map(|text| text_hash(text)).collect());
         }
         queries.extend(vectors);
-        bar.inc(examples.len() as u64);
     }
     bar.finish_and_clear();
 
@@ -118,10 +122,12 @@ pub fn search(
     let bar = terminal.progress(corpus.len() as u64, "corpus");
     for rows in corpus.blocks(BLOCK) {
         let texts: Vec<String> = rows.map(|row| corpus.get(row)).collect::<Result<_>>()?;
+        let done = hashes.len();
         hashes.extend(texts.iter().map(|text| text_hash(text)));
-        let vectors = teacher.embed(&texts, &as_document, |_| {})?;
+        let vectors = teacher.embed(&texts, &as_document, |progress| {
+            bar.set_position((done + progress.texts) as u64);
+        })?;
         search.push(&vectors)?;
-        bar.inc(texts.len() as u64);
     }
     bar.finish_and_clear();
     let queries = search

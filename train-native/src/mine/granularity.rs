@@ -65,7 +65,7 @@ pub fn granularity(
     for block in set.examples.blocks(BLOCK / 4).take_while(|block| block.start < limit) {
         let examples: Vec<Example> =
             (block.start..block.end.min(limit)).map(|i| set.get(i)).collect::<Result<_>>()?;
-        bar.inc(examples.len() as u64);
+        let read = examples.len() as u64;
         let examples: Vec<Example> =
             examples.into_iter().filter(|example| example.neg.len() >= least).collect();
         let of_queries: Vec<String> =
@@ -87,6 +87,7 @@ pub fn granularity(
             graded += usize::from(found[1..].is_sorted_by(|harder, easier| harder > easier));
             found.into_iter().zip(&mut columns).for_each(|(value, column)| column.push(value));
         }
+        bar.inc(read);
     }
     bar.finish_and_clear();
     if queries == 0 {

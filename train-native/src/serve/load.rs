@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::interrupt;
-use crate::terminal::Terminal;
+use crate::terminal::{ProgressBar, Terminal};
 
 /// Most bytes of an answer that are read for each text: vectors of 40,000 numbers.
 const LONGEST_ANSWER: usize = 1 << 20;
@@ -111,11 +111,7 @@ impl Load {
     }
 }
 
-async fn measure(
-    shared: &Arc<Shared>,
-    connections: usize,
-    bar: &indicatif::ProgressBar,
-) -> Result<LoadLine> {
+async fn measure(shared: &Arc<Shared>, connections: usize, bar: &ProgressBar) -> Result<LoadLine> {
     let start = Instant::now();
     let workers: Vec<_> =
         (0..connections).map(|_| tokio::spawn(connection(shared.clone(), bar.clone()))).collect();
@@ -140,7 +136,7 @@ async fn measure(
 }
 
 /// Sends requests one after another; microseconds of each that was answered.
-async fn connection(shared: Arc<Shared>, bar: indicatif::ProgressBar) -> Result<Histogram<u64>> {
+async fn connection(shared: Arc<Shared>, bar: ProgressBar) -> Result<Histogram<u64>> {
     let mut times = Histogram::<u64>::new(3)?;
     loop {
         let number = shared.next.fetch_add(1, Ordering::Relaxed);

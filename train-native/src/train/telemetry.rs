@@ -1,16 +1,14 @@
 //! What a run reports of each step: JSON lines, TensorBoard, and the terminal.
 
 use std::fs::File;
-use std::io::{BufReader, IsTerminal as _, Write as _};
+use std::io::{BufReader, Write as _};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
 use super::event_file::EventFile;
-use crate::terminal::Terminal;
+use crate::terminal::{ProgressBar, Terminal};
 use crate::text::{numbered, open};
 
 /// One optimizer step.
@@ -117,43 +115,29 @@ impl Telemetry {
     }
 }
 
-/// The stage's progress on the terminal: a bar, and a line of numbers below it; a line now and
-/// then where standard error is a file.
+/// A stage's progress, with the numbers of its last step.
 pub(super) struct Live {
     bar: ProgressBar,
     terminal: Terminal,
-    lines: bool,
-    told: Instant,
-    stage: String,
-    steps: usize,
 }
-
-const BETWEEN_LINES: Duration = Duration::from_secs(30);
 
 impl Live {
     pub(super) fn new(terminal: Terminal, stage: &str, steps: usize, done: usize) -> Self {
         let bar = terminal.training(steps as u64, stage);
-        bar.set_position(done as u64);
-        bar.reset_eta();
-        let lines = !terminal.quiet && !std::io::stderr().is_terminal();
-        Self { bar, terminal, lines, told: Instant::now(), stage: stage.into(), steps }
+        bar.resume_at(done as u64);
+        Self { bar, terminal }
     }
 
     pub(super) fn step(&mut self, point: &Point) {
         let memory = memory_stats::memory_stats().map_or(0.0, |now| now.physical_mem as f64 / 1e9);
-        let numbers = format!(
+        self.bar.set_prefix(format!(
             "loss {:.4}  lr {:.2e}  grad {:.3}  {:.0} tokens/s  {:.2} s/step  {memory:.1} GB",
             point.loss,
             point.lr,
             point.grad_norm,
             point.tokens as f64 / point.seconds.max(1e-9),
             point.seconds,
-        );
-        if self.lines && (self.told.elapsed() > BETWEEN_LINES || point.step == self.steps) {
-            self.told = Instant::now();
-            self.terminal.note(format!("{} {}/{}  {numbers}", self.stage, point.step, self.steps));
-        }
-        self.bar.set_prefix(numbers);
+        ));
         self.bar.inc(1);
     }
 
@@ -164,6 +148,6 @@ impl Live {
     }
 
     pub(super) fn finish(&self) {
-        self.bar.finish_and_clear();
+        self.bar.finish_with_line();
     }
 }

@@ -3,72 +3,58 @@
 //! Texts of files end up here too, so all that is meant for people goes through [`plain`] or
 //! [`field`]: no text moves the cursor, colours the screen or turns a line around.
 
+mod progress_bar;
+
 use std::borrow::Cow;
 use std::io::{self, Write};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+
+pub use progress_bar::ProgressBar;
+use progress_bar::Unit;
 
 /// How much a command says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Terminal {
     /// Results as JSON.
     pub json: bool,
-    /// No progress bars and no notes.
+    /// No progress and no notes.
     pub quiet: bool,
 }
 
 impl Terminal {
-    /// A progress bar with rate and time left; invisible when quiet or not on a terminal.
+    /// Progress with rate and time left.
     pub fn progress(self, total: u64, what: &str) -> ProgressBar {
-        let target =
-            if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let bar = ProgressBar::with_draw_target(Some(total), target);
-        let style = ProgressStyle::with_template(
-            "{msg:>12} {bar:32.cyan/blue} {human_pos}/{human_len} {per_sec} {eta} left {prefix}",
-        );
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-        bar.set_message(field(what).into_owned());
-        bar.enable_steady_tick(Duration::from_millis(250));
-        bar
+        let template =
+            "{msg:>12} {bar:32.cyan/blue} {human_pos}/{human_len} {per_sec} {eta} left {prefix}";
+        ProgressBar::new(self, Some(total), what, Unit::Things, template)
     }
 
-    /// The bar of a training stage, with a line of numbers (its prefix) below.
+    /// Progress of a training stage, with its numbers on a line below.
     pub fn training(self, total: u64, stage: &str) -> ProgressBar {
-        let bar = self.progress(total, stage);
-        let style = ProgressStyle::with_template(
-            "{msg:>12} {bar:32.cyan/blue} {human_pos}/{human_len} steps  {elapsed} gone  {eta} left\n{prefix:>0}",
-        );
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-        bar
+        let template = "{msg:>12} {bar:32.cyan/blue} {human_pos}/{human_len} steps  {elapsed} gone  {eta} left\n{prefix:>0}";
+        ProgressBar::new(self, Some(total), stage, Unit::Things, template)
     }
 
-    /// A bar that counts bytes; its length is set when it is known.
+    /// Progress in bytes; the length is set when it is known.
     pub fn bytes(self, what: &str) -> ProgressBar {
-        let bar = self.progress(0, what);
-        let style = ProgressStyle::with_template(
-            "{msg:>24} {bar:32.cyan/blue} {bytes}/{total_bytes} {bytes_per_sec} {eta} left",
-        );
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-        bar
+        let template =
+            "{msg:>24} {bar:32.cyan/blue} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+        ProgressBar::new(self, Some(0), what, Unit::Bytes, template)
     }
 
-    /// A counter with its rate, for work of unknown length.
+    /// A count with its rate, for work of unknown length.
     pub fn counter(self, what: &str) -> ProgressBar {
-        let bar = self.progress(0, what);
-        bar.unset_length();
-        let style =
-            ProgressStyle::with_template("{msg:>12} {spinner} {human_pos} {per_sec} {elapsed}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-        bar
+        let template = "{msg:>12} {spinner} {human_pos} {per_sec} {elapsed}";
+        ProgressBar::new(self, None, what, Unit::Things, template)
     }
 
     /// A line on standard error, unless quiet.
     pub fn note(self, line: impl std::fmt::Display) {
         if !self.quiet {
-            eprintln!("{}", plain(&line.to_string()));
+            // Nobody is left to tell where standard error is gone.
+            let _ = writeln!(io::stderr(), "{}", plain(&line.to_string()));
         }
     }
 
@@ -97,11 +83,28 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     write_line(&serde_json::to_string(value)?)
 }
 
-/// Writes a line; a reader that has gone away (`| head`) ends the process quietly.
 fn write_line(line: &str) -> Result<()> {
-    match writeln!(io::stdout().lock(), "{line}") {
+    writeln!(StandardOutput, "{line}").context("cannot write to standard output")
+}
+
+/// Standard output, for results. A reader that has gone away (`| head`) ends the process quietly.
+#[derive(Debug, Clone, Copy)]
+pub struct StandardOutput;
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        while_read(io::stdout().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while_read(io::stdout().flush())
+    }
+}
+
+fn while_read<T>(result: io::Result<T>) -> io::Result<T> {
+    match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => other.context("cannot write to standard output"),
+        other => other,
     }
 }
 

@@ -120,16 +120,16 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         struct Unflatten<'a, B: AutodiffBackend> {
             into: &'a mut GradientsParams,
             sum: Tensor<B::InnerBackend, 1>,
-            at: usize,
+            offset: usize,
         }
         impl<B: TrainingBackend> ModuleVisitor<B> for Unflatten<'_, B> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
                 if param.is_require_grad() {
                     let shape = param.shape();
                     let count = shape.num_elements();
-                    let grad = self.sum.clone().narrow(0, self.at, count).reshape(shape);
+                    let grad = self.sum.clone().narrow(0, self.offset, count).reshape(shape);
                     self.into.register::<B::InnerBackend, D>(param.id, grad);
-                    self.at += count;
+                    self.offset += count;
                 }
             }
         }
@@ -137,7 +137,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         module.visit(&mut flatten);
         let sum = self.sum(Tensor::cat(flatten.1, 0))?;
         let mut summed = GradientsParams::new();
-        module.visit(&mut Unflatten::<B> { into: &mut summed, sum, at: 0 });
+        module.visit(&mut Unflatten::<B> { into: &mut summed, sum, offset: 0 });
         Ok(summed)
     }
 }

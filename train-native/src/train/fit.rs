@@ -81,7 +81,7 @@ pub fn build<B: Kernels>(
     }
 }
 
-/// Writes the best model as it comes.
+/// Writes each model that is the best so far.
 struct Keep<'a> {
     fit: &'a Fit<'a>,
 }
@@ -101,7 +101,7 @@ impl<B: Kernels> TrainObserver<Autodiff<B>> for Keep<'_> {
 pub(crate) const RUN_FILES: [&str; 4] =
     ["recipe.toml", "metrics.jsonl", "tensorboard", "report.html"];
 
-/// Whether everything can be written at the end, so that nothing is trained in vain.
+/// Checks that everything can be written at the end, so that nothing is trained in vain.
 fn prepare(fit: &Fit<'_>) -> Result<()> {
     let existing = match fit.overwrite || fit.resume.is_some() {
         true => Existing::ReplaceOurs,

@@ -51,8 +51,8 @@ impl Telemetry {
         Self { points: Vec::new(), file: None, board: None }
     }
 
-    /// Writes to `metrics.jsonl` and `tensorboard/` of a folder; keeps the first `steps` lines of
-    /// what a run before wrote.
+    /// Writes to `metrics.jsonl` and `tensorboard/` of a folder; keeps the first `steps` lines that
+    /// an earlier run wrote.
     ///
     /// # Errors
     /// A folder that cannot be written, or fewer lines than steps.
@@ -122,8 +122,9 @@ impl Telemetry {
 pub(super) struct Live {
     bar: ProgressBar,
     terminal: Terminal,
+    /// Whether lines stand in for the bar, which a file cannot show.
     lines: bool,
-    told: Instant,
+    last_line: Instant,
     stage: String,
     steps: usize,
 }
@@ -136,11 +137,12 @@ impl Live {
         bar.set_position(done as u64);
         bar.reset_eta();
         let lines = !terminal.quiet && !std::io::stderr().is_terminal();
-        Self { bar, terminal, lines, told: Instant::now(), stage: stage.into(), steps }
+        Self { bar, terminal, lines, last_line: Instant::now(), stage: stage.into(), steps }
     }
 
     pub(super) fn step(&mut self, point: &Point) {
-        let memory = memory_stats::memory_stats().map_or(0.0, |now| now.physical_mem as f64 / 1e9);
+        let memory =
+            memory_stats::memory_stats().map_or(0.0, |stats| stats.physical_mem as f64 / 1e9);
         let numbers = format!(
             "loss {:.4}  lr {:.2e}  grad {:.3}  {:.0} tokens/s  {:.2} s/step  {memory:.1} GB",
             point.loss,
@@ -149,8 +151,8 @@ impl Live {
             point.tokens as f64 / point.seconds.max(1e-9),
             point.seconds,
         );
-        if self.lines && (self.told.elapsed() > BETWEEN_LINES || point.step == self.steps) {
-            self.told = Instant::now();
+        if self.lines && (self.last_line.elapsed() > BETWEEN_LINES || point.step == self.steps) {
+            self.last_line = Instant::now();
             self.terminal.note(format!("{} {}/{}  {numbers}", self.stage, point.step, self.steps));
         }
         self.bar.set_prefix(numbers);

@@ -115,8 +115,22 @@ impl<B: Kernels> EmbeddingModel<B> {
         let mode = self.config.attention;
         let states =
             self.backbone.forward(input, mode, self.pooling.config().forward_options().or(want));
-        let (pooled, explanation) = self.pooling.forward(&states, input, mode)?;
-        Ok((self.project(pooled), explanation, states))
+        let (vectors, explanation) = self.pool(&states, input)?;
+        Ok((vectors, explanation, states))
+    }
+
+    /// The end of the forward pass: the backbone's states through the pooling head and the
+    /// projections to vectors `[batch, dim]`, not normalised, and how pooling made them.
+    ///
+    /// # Errors
+    /// A pooling head without its parameters.
+    pub fn pool(
+        &self,
+        states: &States<B>,
+        input: &ModelInput<B>,
+    ) -> Result<(Tensor<B, 2>, Explanation<B>)> {
+        let (pooled, explanation) = self.pooling.forward(states, input, self.config.attention)?;
+        Ok((self.project(pooled), explanation))
     }
 
     /// As [`EmbeddingModel::projected`], text by text `[1, dim]`: what follows the backbone sees each text
@@ -131,8 +145,7 @@ impl<B: Kernels> EmbeddingModel<B> {
                 Some(states) => states.row(row, extent),
                 None => self.backbone.forward(&alone, mode, want),
             };
-            let (pooled, _) = self.pooling.forward(&states, &alone, mode)?;
-            Ok(self.project(pooled))
+            Ok(self.pool(&states, &alone)?.0)
         };
         input.rows.iter().enumerate().map(vector).collect()
     }

@@ -163,6 +163,14 @@ fn fields_change_from_the_command_line() {
         - plain["stages"][1]["trained"].as_u64().unwrap();
     assert_eq!(more, 32 * 128);
 
+    // The memory of the gradients and of what the optimizer keeps of each value.
+    for (optimizer, bytes) in [("adamw", 12), ("adam", 12), ("sgd", 8), ("adagrad", 8), ("lion", 8)]
+    {
+        let stage = with(&[&format!("stage.1.optimizer={optimizer}")])["stages"][0].clone();
+        let expected = stage["trained"].as_u64().unwrap() * bytes;
+        assert_eq!(stage["memory"]["training"], expected, "{optimizer}");
+    }
+
     let text = stdout(&mut kiln(&["--quiet", "train", "--dry-run", "--recipe", "linq-small"]));
     for part in ["stage ordered: 240 steps", "parameters train", "memory, estimated", "examples"] {
         assert!(text.contains(part), "{part}: {text}");
@@ -186,10 +194,18 @@ fn unknown_fields_name_the_nearest() {
         ("stage.1.lr=fast", "lr"),
         ("order=['retrieval','blend']", "blend"),
         ("seed", "key=value"),
+        ("stage.1.optimizer='adamm'", "did you mean `adam`"),
     ] {
         let actual = error(&["--recipe", "nv-embed-small", "--set", field]);
         assert!(actual.contains(expected), "{field}: {actual}");
     }
+    let actual = error(&["--recipe", "nv-embed-small", "--set", "stage.1.optimizer='newton'"]);
+    for name in ["`newton`", "`adamw`", "`adam`", "`sgd`", "`adagrad`", "`lion`"] {
+        assert!(actual.contains(name), "{name}: {actual}");
+    }
+    let kept = ["--set", "stage.2.optimizer='sgd'", "--set", "stage.2.keep_optimizer=true"];
+    let actual = error(&[&["--recipe", "nv-embed-small"], &kept[..]].concat());
+    assert!(actual.contains("adamw") && actual.contains("not with sgd"), "{actual}");
     let actual = error(&["--recipe", "nv-embd-small"]);
     assert!(actual.contains("nv-embed-small"), "{actual}");
 }

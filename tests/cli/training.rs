@@ -130,11 +130,15 @@ fn ctrl_c_saves_and_resume_gives_the_same_run() {
     let whole = losses(&whole);
     assert!(whole[399] < 0.5 * whole[0], "{} -> {}", whole[0], whole[399]);
 
-    let other = std::fs::read_to_string(&recipe).unwrap().replace("seed = 3", "seed = 4");
-    let other = folder.write("other.toml", other);
+    let text = std::fs::read_to_string(&recipe).unwrap();
+    let other = folder.write("other.toml", text.replace("seed = 3", "seed = 4"));
     let out = folder.arg("out");
     let error = failure(&mut kiln(&["train", "--recipe", &other, "--output", &out, "--resume"]));
     assert!(error.contains("another recipe"), "{error}");
+    let text = text.replace("weight_decay = 0.01", "weight_decay = 0.01\noptimizer = 'sgd'");
+    let other = folder.write("other.toml", text);
+    let error = failure(&mut kiln(&["train", "--recipe", &other, "--output", &out, "--resume"]));
+    assert!(error.contains("optimizer = \"adamw\", not \"sgd\""), "{error}");
 }
 
 #[test]

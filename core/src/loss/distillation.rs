@@ -3,15 +3,17 @@
 use burn::tensor::activation::{log_softmax, softmax};
 use burn::tensor::{Tensor, backend::Backend};
 
-/// Sum over pairs of states of their mean squared error (NV-Embed, arXiv:2405.17428, appendix A.2).
-/// A pair is the student's and the teacher's state of a layer, of the same shape `[batch, ..]`.
-pub fn state_distillation<B: Backend, const D: usize>(
-    pairs: impl IntoIterator<Item = (Tensor<B, D>, Tensor<B, D>)>,
-) -> Option<Tensor<B, 1>> {
-    pairs
-        .into_iter()
-        .map(|(student, teacher)| (student - teacher.detach()).powf_scalar(2.0).mean())
-        .reduce(|sum, part| sum + part)
+/// Mean squared error between a student's hidden states and its teacher's, `[batch, seq, hidden]`
+/// each, over the tokens that `mask` `[batch, seq]` counts as 1 (padding is 0). NV-Embed
+/// (arXiv:2405.17428), appendix A.2: `L_kd` is the sum of this over the paired layers.
+pub fn state_distillation<B: Backend>(
+    student: Tensor<B, 3>,
+    teacher: Tensor<B, 3>,
+    mask: Tensor<B, 2>,
+) -> Tensor<B, 1> {
+    let error = (student - teacher.detach()).powf_scalar(2.0);
+    let error: Tensor<B, 2> = error.mean_dim(2).squeeze_dim(2);
+    (error * mask.clone()).sum() / mask.sum()
 }
 
 /// Mean over the rows of KL(teacher || student) between the softmax of their scores at a
@@ -36,11 +38,13 @@ mod tests {
     fn values_by_hand() {
         let device = Default::default();
         let tensor = |values: [[f32; 2]; 1]| Tensor::<Flex, 2>::from_data(values, &device);
-        let pairs = [
-            (tensor([[1.0, 2.0]]), tensor([[0.0, 4.0]])),
-            (tensor([[1.0, 1.0]]), tensor([[1.0, 3.0]])),
-        ];
-        assert!((state_distillation(pairs).unwrap().into_scalar() - (2.5 + 2.0)).abs() < 1e-6);
+        // Two tokens and one of padding, whose states do not count.
+        let states = |values: [[[f32; 2]; 3]; 1]| Tensor::<Flex, 3>::from_data(values, &device);
+        let student = states([[[1.0, 2.0], [1.0, 1.0], [9.0, 9.0]]]);
+        let teacher = states([[[0.0, 4.0], [1.0, 3.0], [0.0, 0.0]]]);
+        let mask = Tensor::from_data([[1.0, 1.0, 0.0]], &device);
+        let error = state_distillation(student, teacher, mask).into_scalar();
+        assert!((error - (2.5 + 2.0) / 2.0).abs() < 1e-6, "{error}");
         // p = softmax(ln 3, 0) = (3/4, 1/4) against (1/2, 1/2).
         let kl = score_distillation(tensor([[0.0, 0.0]]), tensor([[3f32.ln(), 0.0]]), 1.0);
         let expected = 0.75 * 1.5f32.ln() + 0.25 * 0.5f32.ln();

@@ -17,7 +17,7 @@ use npyz::WriterBuilder as _;
 use parquet::arrow::ArrowWriter;
 use tempfile::NamedTempFile;
 
-use crate::terminal::StandardOutput;
+use kiln_terminal::terminal::StandardOutput;
 
 pub use read::{Block, read_blocks};
 

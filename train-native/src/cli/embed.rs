@@ -90,7 +90,9 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
         true => VectorWriter::to_standard_output(format, total, dim)?,
         false => VectorWriter::create_as(format, &args.output, total, dim)?,
     };
-    let done = embed_blocks(model.as_ref(), &texts, total, &options, terminal, |rows| writer.write(&rows))?;
+    let done = embed_blocks(model.as_ref(), &texts, total, &options, terminal, |rows| {
+        writer.write(&rows)
+    })?;
     writer.finish()?;
     let seconds = start.elapsed().as_secs_f64();
     let text = || {

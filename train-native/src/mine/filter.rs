@@ -1,7 +1,7 @@
 //! Which of a query's nearest texts become its negatives.
 //!
 //! Names and their equals elsewhere: `percent_of_positive = 0.95` is NV-Embed's TopK-PercPos
-//! (METHODS.md 1) and sentence-transformers' `relative_margin = 0.05`; `absolute_margin` drops
+//! (arXiv:2405.17428, section 4.1.1) and sentence-transformers' `relative_margin = 0.05`; `absolute_margin` drops
 //! where `score + margin > positive's`.
 
 use rand::SeedableRng as _;

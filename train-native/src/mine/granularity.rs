@@ -1,5 +1,5 @@
-//! Whether graded negatives are graded: mean similarity to the query, level by level (METHODS.md 2,
-//! the paper's table 4).
+//! Whether graded negatives are graded: mean similarity to the query, level by level (Negative
+//! Matters, arXiv:2509.00842, section 5.1 and table 4).
 
 use anyhow::{Result, bail};
 use kiln_embed::index::cosine;

@@ -135,11 +135,11 @@ fn with_tokenizer_of<B: Kernels>(
 ) -> Result<Embedder<B>> {
     let options = LoadOptions { max_length: recipe.max_length, ..LoadOptions::default() };
     let quiet = Terminal { json: false, quiet: true };
-    let other = load_embedder::<B>(folder, &options, device, quiet)?;
-    let shape = NewModel { vocab_size: other.model.config.vocab_size, ..shape.clone() };
+    let donor = load_embedder::<B>(folder, &options, device, quiet)?;
+    let shape = NewModel { vocab_size: donor.model.config.vocab_size, ..shape.clone() };
     let mut config = new_config(&shape, recipe)?;
-    config.pad_token_id = other.model.config.pad_token_id;
-    assemble(&config, &shape, recipe, (other.tokenizer, other.tokenizer_files), device)
+    config.pad_token_id = donor.model.config.pad_token_id;
+    assemble(&config, &shape, recipe, (donor.tokenizer, donor.tokenizer_files), device)
 }
 
 /// The projection to a new model's dimensions, where the recipe names some.

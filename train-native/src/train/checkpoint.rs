@@ -1,7 +1,7 @@
 //! A run's state on disk: enough to go on from the same step with the same numbers.
 //!
 //! `checkpoints/00000120/` holds the parameters (only those that can differ from the base model),
-//! the optimizers, and `state.json`: the recipe, the position, where the sampler is, and the loss
+//! the optimizer, and `state.json`: the recipe, the position, where the sampler is, and the loss
 //! scale. Dropout needs no state, because its masks follow from the step's number.
 
 use std::collections::BTreeMap;
@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::optim::Optimizer;
-use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, TensorData};
 use kiln_embed::checkpoint::{
@@ -19,7 +17,8 @@ use kiln_embed::checkpoint::{
 use kiln_embed::kernels::{Kernels, TrainingBackend};
 use serde::{Deserialize, Serialize};
 
-use super::train_model::{Path as ParameterPath, TrainModel};
+use super::optimizer::Optimizer;
+use super::train_model::{ParameterPath, TrainModel};
 use crate::data::SamplerState;
 use crate::recipe::Recipe;
 use crate::terminal::Terminal;
@@ -51,7 +50,7 @@ pub struct Checkpoint {
     pub position: Position,
     /// Steps of all stages that are done.
     pub steps: usize,
-    /// The stage whose trained parameters and optimizers these are.
+    /// The stage whose trained parameters and optimizer these are.
     pub stage: usize,
     /// Where the stage's sampler is.
     pub sampler: Option<SamplerState>,
@@ -63,18 +62,15 @@ pub struct Checkpoint {
     pub parameters: BTreeMap<String, String>,
 }
 
-type Bytes = BinBytesRecorder<FullPrecisionSettings>;
-
 const STATE: &str = "state.json";
 const PARAMETERS: &str = "parameters";
-const OPTIMIZERS: [&str; 2] = ["optimizer-decayed.bin", "optimizer-undecayed.bin"];
 
 /// What stands behind the name of a checkpoint that was found damaged.
 const DAMAGED: &str = "damaged";
 
 /// Checkpoints of a folder, the oldest first.
 fn all(folder: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
+    let mut checkpoints: Vec<PathBuf> = std::fs::read_dir(folder)
         .into_iter()
         .flatten()
         .flatten()
@@ -84,8 +80,8 @@ fn all(folder: &Path) -> Vec<PathBuf> {
             name.bytes().all(|byte| byte.is_ascii_digit()) && path.join(STATE).is_file()
         })
         .collect();
-    found.sort();
-    found
+    checkpoints.sort();
+    checkpoints
 }
 
 impl Checkpoint {
@@ -104,45 +100,37 @@ impl Checkpoint {
     }
 
     /// Writes a new checkpoint, atomically, and removes all but the newest `keep`.
-    pub(super) fn save<B, O>(
+    pub(super) fn save<B: TrainingBackend>(
         &mut self,
         folder: &Path,
         keep: usize,
         train_model: &TrainModel<B>,
-        optimizers: [&O; 2],
-    ) -> Result<()>
-    where
-        B: TrainingBackend,
-        O: Optimizer<TrainModel<B>, B>,
-    {
-        let everything = holds_all_weights(&self.recipe, self.stage);
-        let mut read = Collect {
+        optimizer: &Optimizer<B>,
+    ) -> Result<()> {
+        let mut collected = Collect {
             path: ParameterPath::default(),
-            everything,
+            everything: holds_all_weights(&self.recipe, self.stage),
             tensors: Vec::new(),
             ids: BTreeMap::new(),
             failure: None,
         };
-        train_model.visit(&mut read);
-        if let Some(failure) = read.failure {
+        train_model.visit(&mut collected);
+        if let Some(failure) = collected.failure {
             bail!("the parameters could not be read back from the device: {failure}");
         }
-        self.parameters = read.ids;
+        self.parameters = collected.ids;
         let mut files = Files::default();
         files.0.insert(STATE.into(), serde_json::to_vec(self)?.into());
         files.0.insert(
             format!("{PARAMETERS}.safetensors"),
-            write_safetensors(&read.tensors, &[("format", "kiln")])?.into(),
+            write_safetensors(&collected.tensors, &[("format", "kiln")])?.into(),
         );
-        let bytes = Bytes::default();
-        for (name, optimizer) in OPTIMIZERS.into_iter().zip(optimizers) {
-            let encoded = <Bytes as Recorder<B>>::record(&bytes, optimizer.to_record(), ())
-                .map_err(|error| anyhow!("cannot encode the optimizer: {error}"))?;
-            files.0.insert(name.into(), encoded.into());
+        for (name, bytes) in optimizer.save()? {
+            files.0.insert(name.into(), bytes.into());
         }
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-        let place = folder.join(format!("{:08}", self.steps));
-        write_directory(&place, &files, Existing::ReplaceOurs)
+        let checkpoint = folder.join(format!("{:08}", self.steps));
+        write_directory(&checkpoint, &files, Existing::ReplaceOurs)
             .context("the checkpoint could not be written; the one before it is untouched")?;
         let known = all(folder);
         for old in &known[..known.len().saturating_sub(keep.max(1))] {
@@ -164,7 +152,7 @@ impl Checkpoint {
     /// none. Damaged ones are put aside, with a note.
     ///
     /// # Errors
-    /// A checkpoint of another recipe, or none but damaged ones.
+    /// A checkpoint of another recipe or another optimizer, or none but damaged ones.
     pub fn find(
         folder: &Path,
         recipe: &Recipe,
@@ -173,10 +161,13 @@ impl Checkpoint {
         let mut damaged = None;
         for newest in all(folder).into_iter().rev() {
             match Self::read(&newest) {
-                Ok(result) if result.recipe == *recipe => return Ok(Some((result, newest))),
-                Ok(_) => bail!(
-                    "{}: was written by another recipe; choose another --output or remove it",
-                    newest.display()
+                Ok(checkpoint) if checkpoint.recipe == *recipe => {
+                    return Ok(Some((checkpoint, newest)));
+                }
+                Ok(other) => bail!(
+                    "{}: was written by another recipe{}; choose another --output or remove it",
+                    newest.display(),
+                    other_optimizer(&other.recipe, recipe)
                 ),
                 Err(error) => {
                     let aside = newest.with_extension(DAMAGED);
@@ -201,9 +192,9 @@ impl Checkpoint {
 
     /// Reads a checkpoint's state, after a look at whether all of its files are as they were written.
     fn read(folder: &Path) -> Result<Self> {
-        let place = Directory::new(folder)?;
-        match Sums::read(&place)? {
-            Some(sums) => sums.check(&place, SUMS, "it cannot be gone on from")?,
+        let directory = Directory::new(folder)?;
+        match Sums::read(&directory)? {
+            Some(sums) => sums.check(&directory, SUMS, "it cannot be gone on from")?,
             None => bail!("{}: has no list of sums ({SUMS})", folder.display()),
         }
         let path = folder.join(STATE);
@@ -212,7 +203,7 @@ impl Checkpoint {
         serde_json::from_slice(&text).with_context(|| format!("{}: not a state", label()))
     }
 
-    /// Puts the saved parameters into a train_model of the same structure.
+    /// Puts the saved parameters into a model of the same structure.
     pub(super) fn load<B: TrainingBackend>(
         &self,
         folder: &Path,
@@ -244,29 +235,19 @@ impl Checkpoint {
             ))),
         }
     }
+}
 
-    /// The saved optimizer states.
-    pub(super) fn load_optimizers<B, O>(
-        folder: &Path,
-        optimizers: [O; 2],
-        device: &B::Device,
-    ) -> Result<[O; 2]>
-    where
-        B: TrainingBackend,
-        O: Optimizer<TrainModel<B>, B>,
-    {
-        let bytes = Bytes::default();
-        let mut loaded = Vec::new();
-        for (name, optimizer) in OPTIMIZERS.into_iter().zip(optimizers) {
-            let path = folder.join(name);
-            let encoded = std::fs::read(&path).with_context(|| path.display().to_string())?;
-            let record =
-                <Bytes as Recorder<B>>::load(&bytes, encoded, device).map_err(|error| {
-                    anyhow!("{}: damaged: {error}; remove {}", path.display(), folder.display())
-                })?;
-            loaded.push(optimizer.load_record(record));
-        }
-        loaded.try_into().map_err(|_| anyhow!("two optimizers"))
+/// What to say of the first stage whose optimizer is not the one that it was trained with.
+fn other_optimizer(saved: &Recipe, asked: &Recipe) -> String {
+    let mut stages = saved.stages.iter().zip(&asked.stages);
+    match stages.find(|(saved, asked)| saved.optimizer != asked.optimizer) {
+        Some((saved, asked)) => format!(
+            ": stage {:?} with optimizer = {:?}, not {:?}",
+            saved.name,
+            saved.optimizer.name(),
+            asked.optimizer.name()
+        ),
+        None => String::new(),
     }
 }
 
@@ -277,6 +258,7 @@ fn holds_all_weights(recipe: &Recipe, stage: usize) -> bool {
         || recipe.stages[..=stage.min(recipe.stages.len() - 1)].iter().any(|stage| stage.full)
 }
 
+/// Reads parameters back from the device.
 struct Collect {
     path: ParameterPath,
     everything: bool,
@@ -309,6 +291,7 @@ impl<B: Kernels> ModuleVisitor<B> for Collect {
     }
 }
 
+/// Puts saved parameters into a model.
 struct Put<'a, B: AutodiffBackend> {
     path: ParameterPath,
     checkpoint: &'a Checkpoint,
@@ -320,9 +303,9 @@ struct Put<'a, B: AutodiffBackend> {
 
 impl<B: TrainingBackend> Put<'_, B> {
     fn read<const D: usize>(&mut self, path: &str, shape: [usize; D]) -> Result<Tensor<B, D>> {
-        let result = self.weights.tensors().get(path).map(|info| info.shape.clone());
-        if result.as_deref() != Some(&shape[..]) {
-            bail!("{path} is {result:?}, expected {shape:?}");
+        let saved = self.weights.tensors().get(path).map(|info| info.shape.clone());
+        if saved.as_deref() != Some(&shape[..]) {
+            bail!("{path} is {saved:?}, expected {shape:?}");
         }
         let values = self.weights.read(path)?.with_context(|| path.to_string())?;
         Ok(Tensor::from_data(TensorData::new(values, shape), self.device))

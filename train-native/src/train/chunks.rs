@@ -51,28 +51,27 @@ impl ChunkSize {
     }
 }
 
-/// How the runner are run.
+/// How chunks are computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChunkRunner {
     /// How much is computed at once.
     pub chunk: ChunkSize,
-    /// Whether graphs are dropped and made again.
+    /// Whether graphs are dropped after the first pass and made again for the second.
     pub cached: bool,
     /// Whether blocks are computed again one by one.
     pub blocks: bool,
-    /// Number format of the runner.
+    /// Number format of the passes.
     pub dtype: FloatDType,
     /// Whether chunks run side by side.
     pub parallel: bool,
 }
 
 impl ChunkRunner {
-    pub(super) fn of<B: TrainingBackend>(compute: &Compute, device: &B::Device) -> Self {
-        let parallel = B::name(device).contains("flex");
+    pub(super) fn of<B: TrainingBackend>(compute: &Compute) -> Self {
         Self {
             chunk: match compute.chunk {
                 Some(texts) => ChunkSize::Texts(texts),
-                None if parallel => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
+                None if B::HOST => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
                 None => ChunkSize::Texts(usize::MAX),
             },
             cached: compute.grad_cache || compute.checkpoint_blocks,
@@ -82,11 +81,11 @@ impl ChunkRunner {
                 ComputeDtype::Bf16 => FloatDType::BF16,
                 ComputeDtype::F16 => FloatDType::F16,
             },
-            parallel,
+            parallel: B::HOST,
         }
     }
 
-    /// The parameters in the format of the runner, cut off from every other graph.
+    /// The parameters in the passes' number format, cut off from every other graph.
     pub(super) fn replica<B: TrainingBackend>(&self, train_model: &TrainModel<B>) -> TrainModel<B> {
         let replica = TrainModel::<B>::from_inner(train_model.valid());
         if self.dtype == FloatDType::F32 { replica } else { replica.cast(self.dtype) }
@@ -113,7 +112,7 @@ pub(super) struct Chunk {
     pub rows: Vec<usize>,
     /// Their tokens.
     pub tokens: TokenBatch,
-    /// State of dropout at the start of its runner.
+    /// State of dropout at the start of each of its passes.
     pub seed: u64,
 }
 
@@ -146,7 +145,7 @@ pub(super) fn chunks(
     chunks
 }
 
-/// A chunk between its two runner.
+/// A chunk between its two passes.
 pub(super) struct ChunkForward<B: AutodiffBackend> {
     /// The vectors `[rows, dim]`, f32, cut off from the graph.
     pub vectors: Tensor<B::InnerBackend, 2>,
@@ -240,8 +239,8 @@ impl ChunkRunner {
         };
         let input = ModelInput::new(&chunk.tokens, device);
         seed_dropout::<B>(device, chunk.seed);
-        let want = ForwardOptions { layers: true, attention: false };
-        let (vectors, _, states) = replica.model.forward_with(&input, want)?;
+        let options = ForwardOptions { layers: true, attention: false };
+        let (vectors, _, states) = replica.model.forward_with(&input, options)?;
         let states = teacher.states_loss(&replica, &states.layers, &input, chunk, device);
         Ok(Graph { vectors: finished(vectors), states: Some(states), replica })
     }
@@ -283,23 +282,21 @@ impl ChunkRunner {
         let backbone = &model.backbone;
         let input = ModelInput::<B>::new(&chunk.tokens, device);
         // The blocks' inputs, without graphs.
-        let still = burn::module::Module::no_grad(replica.clone());
+        let frozen = burn::module::Module::no_grad(replica.clone());
         seed_dropout::<B>(device, chunk.seed);
-        let first = still.model.backbone.embed_tokens(&input);
+        let first = frozen.backbone().embed_tokens(&input);
         let shared = backbone.prepare(&input, model.attention(), first.dtype().into());
         let mut inputs = vec![first.inner()];
         for block in 0..backbone.layers().saturating_sub(1) {
             let x = Tensor::from_inner(inputs[block].clone());
             seed_dropout::<B>(device, chunk.seed_of(block));
-            inputs.push(still.model.backbone.layer(block, x, &shared, false).0.inner());
+            inputs.push(frozen.backbone().layer(block, x, &shared, false).0.inner());
         }
-        drop(still);
+        drop(frozen);
 
         let mut total = GradientsParams::new();
-        let mut take = |grads: &B::Gradients, replica: &TrainModel<B>| {
-            // A copy of the handles; the gradients of leaves that are no parameters stay behind.
-            let mut part = GradientsParams::new();
-            collect::<B>(grads, replica, &mut part);
+        let mut take = |grads: &B::Gradients| {
+            let part = of_parameters(grads, replica);
             add::<B, _>(replica, &mut total, part, 1.0);
         };
         // The last block, the final norm and the pooling head, on leaves.
@@ -307,7 +304,7 @@ impl ChunkRunner {
             inputs.iter().map(|x| Tensor::from_inner(x.clone()).require_grad()).collect();
         let vectors = head(model, &input, &leaves, chunk, device)?;
         let grads = joined(vectors, gradient).backward();
-        take(&grads, replica);
+        take(&grads);
         // What each block's input owes to the head directly (multi-layer pooling) and to the block.
         let mut owed: Vec<Option<Tensor<B::InnerBackend, 3>>> =
             leaves.iter().map(|leaf| leaf.grad(&grads)).collect();
@@ -320,7 +317,7 @@ impl ChunkRunner {
             seed_dropout::<B>(device, chunk.seed_of(block));
             let (y, _) = backbone.layer(block, leaf.clone(), &shared, false);
             let grads = (y * Tensor::from_inner(gradient)).sum().backward();
-            take(&grads, replica);
+            take(&grads);
             if let (Some(more), Some(last)) = (leaf.grad(&grads), owed.last_mut()) {
                 *last = Some(match last.take() {
                     Some(known) => known + more,
@@ -332,7 +329,7 @@ impl ChunkRunner {
             seed_dropout::<B>(device, chunk.seed);
             let x = backbone.embed_tokens(&input);
             if x.is_require_grad() || replica_trains_embeddings(replica) {
-                take(&(x * Tensor::from_inner(gradient)).sum().backward(), replica);
+                take(&(x * Tensor::from_inner(gradient)).sum().backward());
             }
         }
         Ok(total)
@@ -340,6 +337,7 @@ impl ChunkRunner {
 }
 
 impl Chunk {
+    /// State of dropout at the start of a block.
     fn seed_of(&self, block: usize) -> u64 {
         crate::data::mixed(&[self.seed, block as u64])
     }
@@ -347,19 +345,18 @@ impl Chunk {
 
 /// Whether the embedding step has anything to learn.
 fn replica_trains_embeddings<B: TrainingBackend>(replica: &TrainModel<B>) -> bool {
-    super::train_model::parameters(&replica.model.backbone)
+    super::train_model::parameters(replica.backbone())
         .iter()
-        .any(|one| one.trains && !one.path.contains("blocks"))
+        .any(|parameter| parameter.trains && !parameter.path.contains("blocks"))
 }
 
-/// Gradients of all parameters, `grads` left as they are.
-fn collect<B: TrainingBackend>(
+/// The gradients of all parameters. `grads` stay as they are, for the leaves that are no parameters.
+fn of_parameters<B: TrainingBackend>(
     grads: &B::Gradients,
     replica: &TrainModel<B>,
-    into: &mut GradientsParams,
-) {
+) -> GradientsParams {
     use burn::module::{Module, ModuleVisitor, Param};
-    struct Collect<'a, B: AutodiffBackend>(&'a B::Gradients, &'a mut GradientsParams);
+    struct Collect<'a, B: AutodiffBackend>(&'a B::Gradients, GradientsParams);
     impl<B: TrainingBackend> ModuleVisitor<B> for Collect<'_, B> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
             if param.is_require_grad()
@@ -369,7 +366,9 @@ fn collect<B: TrainingBackend>(
             }
         }
     }
-    replica.visit(&mut Collect::<B>(grads, into));
+    let mut collected = Collect::<B>(grads, GradientsParams::new());
+    replica.visit(&mut collected);
+    collected.1
 }
 
 /// From the inputs of the blocks to vectors: last block, final norm, pooling, projections.
@@ -381,27 +380,23 @@ fn head<B: Kernels>(
     device: &B::Device,
 ) -> Result<Tensor<B, 2>> {
     let backbone = &model.backbone;
-    let mode = model.attention();
-    let want = model.pooling.config().forward_options();
-    let last = backbone.layers().saturating_sub(1);
+    let options = model.pooling.config().forward_options();
+    let block = backbone.layers().saturating_sub(1);
     let x = inputs[inputs.len() - 1].clone();
-    let shared = backbone.prepare(input, mode, x.dtype().into());
-    seed_dropout::<B>(device, chunk.seed_of(last));
-    let (x, attention) = backbone.layer(last, x, &shared, want.attention);
-    let x = backbone.finish(x);
+    let shared = backbone.prepare(input, model.attention(), x.dtype().into());
+    seed_dropout::<B>(device, chunk.seed_of(block));
+    let (x, attention) = backbone.layer(block, x, &shared, options.attention);
+    let last = backbone.finish(x);
     let mut layers = Vec::new();
-    if want.layers {
+    if options.layers {
         layers = inputs.to_vec();
-        layers.push(x.clone());
+        layers.push(last.clone());
     }
-    let states = States { last: x, layers, attention };
-    let (mut pooled, _) = model.pooling.forward(&states, input, mode)?;
-    for dense in &model.dense {
-        pooled = dense.forward(pooled);
-    }
-    Ok(finished(pooled))
+    let (vectors, _) = model.pool(&States { last, layers, attention }, input)?;
+    Ok(finished(vectors))
 }
 
+/// Vectors as the loss takes them: f32, of norm 1.
 fn finished<B: Kernels>(vectors: Tensor<B, 2>) -> Tensor<B, 2> {
     l2_normalize(vectors.cast(FloatDType::F32))
 }

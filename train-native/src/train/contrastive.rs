@@ -1,5 +1,5 @@
-//! The objectives on vectors: vectors of all texts, InfoNCE over them or a teacher's vectors beside
-//! them, and back.
+//! The objectives on vectors: the vectors of all texts, InfoNCE over them, a teacher's vectors beside
+//! them, and the gradient back through each chunk.
 
 use anyhow::Result;
 use burn::optim::GradientsParams;
@@ -8,11 +8,11 @@ use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::loss::{info_nce, matryoshka};
 use kiln_embed::tokenizer::Tokenizer;
 
-use super::chunks::{ChunkRunner, chunks, encode};
+use super::chunks::{Chunk, ChunkRunner, chunks, encode};
 use super::device_group::DeviceGroup;
 use super::gradients::add;
 use super::train_model::TrainModel;
-use super::{Part, StepContext};
+use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text};
 use crate::recipe::{Objective, Stage};
 
@@ -21,53 +21,51 @@ pub(super) fn contrastive<B: TrainingBackend>(
     train_model: &TrainModel<B>,
     batch: &Batch,
     stage: &Stage,
-    place: &StepContext<'_, B>,
+    context: &StepContext<'_, B>,
     seed: u64,
-) -> Result<Part> {
-    let &StepContext { tokenizer, ref runner, device, group, teacher, .. } = place;
+) -> Result<BatchLoss> {
+    let &StepContext { tokenizer, ref runner, device, group, teacher, scale } = context;
     let (chunks, tokens) = cut(tokenizer, batch, runner, seed)?;
-    let mine: Vec<usize> = group.share(chunks.len());
-    let halves =
-        runner.each(&mine, |&i| runner.forward(train_model, &chunks[i], teacher, device))?;
+    // The chunks of this device.
+    let share: Vec<usize> = group.share(chunks.len());
+    let passes =
+        runner.each(&share, |&i| runner.forward(train_model, &chunks[i], teacher, device))?;
     let (vectors, graphs): (Vec<_>, Vec<_>) =
-        halves.into_iter().map(|half| (half.vectors.clone(), half.graph())).unzip();
+        passes.into_iter().map(|pass| (pass.vectors.clone(), pass.graph())).unzip();
 
     // All vectors in the order of the chunks, other devices' included; then in the texts' order.
     let rows = chunks.iter().flat_map(|chunk| &chunk.rows).copied().collect::<Vec<_>>();
     let gathered =
-        gather::<B>(group, &chunks, &mine, vectors, train_model.model.dimensions(), device)?;
-    let mut place_of = vec![0i32; rows.len()];
-    for (place, &row) in rows.iter().enumerate() {
-        place_of[row] = place as i32;
+        gather::<B>(group, &chunks, &share, vectors, train_model.model.dimensions(), device)?;
+    let mut position = vec![0i32; rows.len()];
+    for (i, &row) in rows.iter().enumerate() {
+        position[row] = i as i32;
     }
-    let index = |values: Vec<i32>| {
-        let count = values.len();
-        Tensor::<B, 1, Int>::from_data(TensorData::new(values, [count]), device)
-    };
+    let position = TensorData::new(position, [rows.len()]);
     let leaf = Tensor::<B, 2>::from_inner(gathered).require_grad();
-    let all = leaf.clone().select(0, index(place_of));
+    let all = leaf.clone().select(0, Tensor::<B, 1, Int>::from_data(position, device));
     let [count, _] = all.dims();
     let queries = batch.queries.len();
-    let scored = |all: Tensor<B, 2>| {
+    let contrast = |all: Tensor<B, 2>| {
         let (queries, documents) =
             (all.clone().narrow(0, 0, queries), all.narrow(0, queries, count - queries));
         info_nce(queries, documents, &batch.candidates, &stage.loss)
     };
-    let taught =
+    let distilled =
         teacher.map(|teacher| teacher.vectors_loss(all.clone(), batch)).transpose()?.flatten();
-    let own = match (stage.objective, &stage.matryoshka) {
+    let contrastive = match (stage.objective, &stage.matryoshka) {
         (Objective::Distillation, _) => None,
-        (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(scored(cut)))?),
-        (_, None) => Some(scored(all)),
+        (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(contrast(cut)))?),
+        (_, None) => Some(contrast(all)),
     };
-    let loss = match (own, taught) {
-        (Some(own), Some(taught)) => own + taught,
-        (Some(one), None) | (None, Some(one)) => one,
+    let loss = match (contrastive, distilled) {
+        (Some(contrastive), Some(distilled)) => contrastive + distilled,
+        (Some(loss), None) | (None, Some(loss)) => loss,
         // Only hidden states are compared: the vectors' graph still has to be there.
         (None, None) => leaf.clone().sum().mul_scalar(0.0),
     };
     let value = loss.clone().into_scalar().elem::<f64>();
-    let scaled = loss.mul_scalar(place.scale());
+    let scaled = loss.mul_scalar(scale);
     let gradient = leaf.grad(&scaled.backward());
     let Some(gradient) = gradient else {
         anyhow::bail!("the loss does not depend on the vectors; check the batch and the masks");
@@ -83,24 +81,24 @@ pub(super) fn contrastive<B: TrainingBackend>(
         })
         .collect();
     let work: Vec<_> =
-        mine.iter().copied().zip(graphs).map(|(i, graph)| (i, Once::new(graph))).collect();
+        share.iter().copied().zip(graphs).map(|(i, graph)| (i, Once::new(graph))).collect();
     let parts = runner.each(&work, |(i, graph)| {
         let chunk = &chunks[*i];
         let gradient = gradient.clone().narrow(0, starts[*i], chunk.rows.len());
         // By tokens, over which the states' loss is a mean.
         let own = chunk.tokens.attention.iter().filter(|&&token| token).count();
-        let share = own as f64 / tokens.max(1) as f64;
-        let states = (teacher, share, place.scale());
+        let weight = own as f64 / tokens.max(1) as f64;
+        let states = (teacher, weight, scale);
         runner.backward(train_model, chunk, graph.take(), gradient, states, device)
     })?;
     let mut gradients = GradientsParams::new();
     let mut states = 0.0;
     for part in parts {
         states += part.loss;
-        add::<B, _>(train_model, &mut gradients, part.gradients, place.scale());
+        add::<B, _>(train_model, &mut gradients, part.gradients, scale);
     }
     let loss = value + if teacher.is_some() { group.sum_number(states, device)? } else { 0.0 };
-    Ok(Part { loss, gradients, texts: count, tokens })
+    Ok(BatchLoss { loss, gradients, texts: count, tokens })
 }
 
 /// A value that one of several threads takes.
@@ -116,12 +114,13 @@ impl<T> Once<T> {
     }
 }
 
+/// The chunks of a batch, and how many tokens they have.
 fn cut(
     tokenizer: &Tokenizer,
     batch: &Batch,
     runner: &ChunkRunner,
     seed: u64,
-) -> Result<(Vec<super::chunks::Chunk>, usize)> {
+) -> Result<(Vec<Chunk>, usize)> {
     let texts: Vec<&Text> = batch.queries.iter().chain(&batch.documents).collect();
     let tokens = encode(tokenizer, &texts)?;
     let count = tokens.iter().map(|tokens| tokens.ids.len()).sum();
@@ -131,8 +130,8 @@ fn cut(
 /// The vectors of all chunks `[texts, dim]`, in the chunks' order, on every device.
 fn gather<B: TrainingBackend>(
     group: &DeviceGroup<B>,
-    chunks: &[super::chunks::Chunk],
-    mine: &[usize],
+    chunks: &[Chunk],
+    share: &[usize],
     vectors: Vec<Tensor<B::InnerBackend, 2>>,
     dim: usize,
     device: &B::Device,
@@ -141,11 +140,11 @@ fn gather<B: TrainingBackend>(
         return Ok(Tensor::cat(vectors, 0));
     }
     // Zeros where other devices' vectors go; the sum over the devices is the gathered whole.
-    let mut own = mine.iter().zip(vectors).peekable();
+    let mut own = share.iter().zip(vectors).peekable();
     let parts = chunks
         .iter()
         .enumerate()
-        .map(|(i, chunk)| match own.next_if(|(mine, _)| **mine == i) {
+        .map(|(i, chunk)| match own.next_if(|(own, _)| **own == i) {
             Some((_, vectors)) => vectors,
             None => Tensor::zeros([chunk.rows.len(), dim], device),
         })

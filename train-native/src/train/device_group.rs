@@ -4,15 +4,14 @@
 //! Vectors and gradients are summed over the devices by Burn's collective, so that each query
 //! meets the negatives of all devices, and every copy of the model takes the same step.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{ElementConversion as _, Tensor, TensorPrimitive};
-use burn_collective::{
-    CollectiveConfig, PeerId, ReduceOperation, all_reduce, finish_collective, register,
-};
+use burn::tensor::{ElementConversion as _, Tensor};
 use kiln_embed::kernels::TrainingBackend;
+
+use super::collective;
 
 /// This device among those that train together.
 #[derive(Debug)]
@@ -34,9 +33,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
     /// What the collective refuses.
     pub fn join(rank: usize, world: usize, device: &B::Device) -> Result<Self> {
         if world > 1 {
-            let config = CollectiveConfig::default().with_num_devices(world);
-            register::<B::InnerBackend>(PeerId::from(rank), device.clone(), config)
-                .map_err(|error| anyhow!("device {rank} cannot join the others: {error:?}"))?;
+            collective::join::<B::InnerBackend>(rank, world, device)?;
         }
         Ok(Self { rank, world, backend: std::marker::PhantomData })
     }
@@ -67,11 +64,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         if self.is_single() {
             return Ok(tensor);
         }
-        let tensor = tensor.into_primitive().tensor();
-        let sum =
-            all_reduce::<B::InnerBackend>(PeerId::from(self.rank), tensor, ReduceOperation::Sum)
-                .map_err(|error| anyhow!("the devices lost one another: {error:?}"))?;
-        Ok(Tensor::from_primitive(TensorPrimitive::Float(sum)))
+        collective::sum(self.rank, tensor)
     }
 
     /// The sum of a number over the devices.
@@ -120,16 +113,16 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         struct Unflatten<'a, B: AutodiffBackend> {
             into: &'a mut GradientsParams,
             sum: Tensor<B::InnerBackend, 1>,
-            at: usize,
+            offset: usize,
         }
         impl<B: TrainingBackend> ModuleVisitor<B> for Unflatten<'_, B> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
                 if param.is_require_grad() {
                     let shape = param.shape();
                     let count = shape.num_elements();
-                    let grad = self.sum.clone().narrow(0, self.at, count).reshape(shape);
+                    let grad = self.sum.clone().narrow(0, self.offset, count).reshape(shape);
                     self.into.register::<B::InnerBackend, D>(param.id, grad);
-                    self.at += count;
+                    self.offset += count;
                 }
             }
         }
@@ -137,7 +130,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         module.visit(&mut flatten);
         let sum = self.sum(Tensor::cat(flatten.1, 0))?;
         let mut summed = GradientsParams::new();
-        module.visit(&mut Unflatten::<B> { into: &mut summed, sum, at: 0 });
+        module.visit(&mut Unflatten::<B> { into: &mut summed, sum, offset: 0 });
         Ok(summed)
     }
 }
@@ -145,8 +138,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
 impl<B: AutodiffBackend> Drop for DeviceGroup<B> {
     fn drop(&mut self) {
         if self.world > 1 {
-            // Nothing is left to do where the server is gone already.
-            let _ = finish_collective::<B::InnerBackend>(PeerId::from(self.rank));
+            collective::leave::<B::InnerBackend>(self.rank);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What a stage learns from a teacher: its vectors, the scores between them, its hidden states
-//! (NV-Embed, appendix A; METHODS.md 1).
+//! (NV-Embed, arXiv:2405.17428, appendix A.2).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use burn::tensor::{Distribution, FloatDType, Tensor, TensorData};
 use kiln_embed::checkpoint::LoadOptions;
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel};
 use kiln_embed::kernels::TrainingBackend;
-use kiln_embed::loss::score_distillation;
+use kiln_embed::loss::{score_distillation, state_distillation};
 use kiln_embed::model::ModelInput;
 use kiln_embed::pooling::l2_normalize;
 use kiln_embed::tokenizer::Tokenizer;
@@ -47,8 +47,12 @@ impl<'a, B: TrainingBackend> Teachers<'a, B> {
         }
     }
 
-    /// What a stage learns from a teacher, if anything.
-    pub(super) fn of(&mut self, stage: usize, student: usize) -> Result<Option<&Teacher<B>>> {
+    /// What a stage learns from a teacher, if anything; the student has so many layers.
+    pub(super) fn of(
+        &mut self,
+        stage: usize,
+        student_layers: usize,
+    ) -> Result<Option<&Teacher<B>>> {
         let Some(settings) = &self.recipe.stages[stage].distillation else {
             return Ok(None);
         };
@@ -56,9 +60,14 @@ impl<'a, B: TrainingBackend> Teachers<'a, B> {
             // One teacher at a time is in memory.
             self.loaded.clear();
             let name = &self.recipe.stages[stage].name;
-            let teacher =
-                Teacher::load(settings, &self.tokenizer, student, &self.device, self.terminal)
-                    .with_context(|| format!("stage {name:?}, the teacher"))?;
+            let teacher = Teacher::load(
+                settings,
+                &self.tokenizer,
+                student_layers,
+                &self.device,
+                self.terminal,
+            )
+            .with_context(|| format!("stage {name:?}, the teacher"))?;
             self.loaded.insert(stage, teacher);
         }
         Ok(self.loaded.get(&stage))
@@ -70,7 +79,8 @@ pub(super) struct Teacher<B: AutodiffBackend> {
     settings: Distillation,
     model: Arc<Embedder<B::InnerBackend>>,
     encoder: ModelEncoder,
-    kept: bool,
+    /// Whether its vectors are kept on disk.
+    cached: bool,
     /// Pairs of a student's and a teacher's layers.
     pairs: Vec<[usize; 2]>,
 }
@@ -79,14 +89,14 @@ impl<B: TrainingBackend> Teacher<B> {
     pub(super) fn load(
         settings: &Distillation,
         tokenizer: &Tokenizer,
-        student: usize,
+        student_layers: usize,
         device: &B::Device,
         terminal: Terminal,
     ) -> Result<Self> {
         let options = LoadOptions::default();
         let embedder =
             load_into_memory::<B::InnerBackend>(&settings.teacher, &options, device, terminal)?;
-        let pairs = settings.layers.pairs(student, embedder.model.backbone.layers())?;
+        let pairs = settings.layers.pairs(student_layers, embedder.model.backbone.layers())?;
         if !pairs.is_empty() && embedder.tokenizer.to_json()? != tokenizer.to_json()? {
             bail!(
                 "{} has another tokenizer than the student, so their hidden states are not of the \
@@ -102,10 +112,10 @@ impl<B: TrainingBackend> Teacher<B> {
             let folder = Cache::default_folder();
             cache = folder.and_then(|folder| Cache::open(&folder, &name, terminal));
         }
-        let kept = cache.is_some();
+        let cached = cache.is_some();
         let model = Arc::new(embedder);
         let encoder = ModelEncoder::new(model.clone(), EmbedOptions::default(), cache, terminal);
-        Ok(Self { settings: settings.clone(), model, encoder, kept, pairs })
+        Ok(Self { settings: settings.clone(), model, encoder, cached, pairs })
     }
 
     /// Whether hidden states are compared.
@@ -124,8 +134,8 @@ impl<B: TrainingBackend> Teacher<B> {
             return Vec::new();
         }
         let spread = Distribution::Normal(0.0, (from as f64).powf(-0.5));
-        let one = |_| Param::from_tensor(Tensor::random([from, to], spread, device));
-        self.pairs.iter().map(one).collect()
+        let projection = |_| Param::from_tensor(Tensor::random([from, to], spread, device));
+        self.pairs.iter().map(projection).collect()
     }
 
     /// Checks that the student can learn this, and embeds all texts of the stage once, where it will
@@ -149,7 +159,7 @@ impl<B: TrainingBackend> Teacher<B> {
         }
         let examples: usize = sets.iter().map(DataSet::len).sum();
         let drawn = stage.steps.saturating_mul(stage.batch_size * stage.accumulation);
-        if (vectors == 0.0 && scores == 0.0) || !self.kept || drawn < examples / 2 {
+        if (vectors == 0.0 && scores == 0.0) || !self.cached || drawn < examples / 2 {
             return Ok(());
         }
         let [query, document] = self.prompts();
@@ -182,7 +192,7 @@ impl<B: TrainingBackend> Teacher<B> {
     /// The teacher's vectors `[texts, dim]` of a batch, queries first, divided by their norm.
     fn teacher_vectors(&self, batch: &Batch, device: &B::Device) -> Result<Tensor<B, 2>> {
         let [query, document] = self.prompts();
-        let texts = |texts: &[Text]| texts.iter().map(|one| one.text.clone()).collect::<Vec<_>>();
+        let texts = |texts: &[Text]| texts.iter().map(|text| text.text.clone()).collect::<Vec<_>>();
         let mut vectors = self.encoder.encode(&texts(&batch.queries), &query)?;
         vectors.extend(self.encoder.encode(&texts(&batch.documents), &document)?);
         let (count, dim) = (vectors.len(), vectors.first().map_or(0, Vec::len));
@@ -190,7 +200,7 @@ impl<B: TrainingBackend> Teacher<B> {
         Ok(l2_normalize(Tensor::<B, 2>::from_data(data, device)))
     }
 
-    /// What the vectors `[texts, dim]` of a batch, queries first, miss of the teacher's; `None`
+    /// How far the vectors `[texts, dim]` of a batch, queries first, are from the teacher's; `None`
     /// where only hidden states are compared.
     pub(super) fn vectors_loss(
         &self,
@@ -213,8 +223,8 @@ impl<B: TrainingBackend> Teacher<B> {
             // A text is not compared with itself: far below every cosine.
             let own = Tensor::<B, 2>::eye(count, &device).mul_scalar(-1e4);
             let between = |x: Tensor<B, 2>| x.clone().matmul(x.transpose()) + own.clone();
-            let result = score_distillation(between(student), between(teacher), temperature);
-            loss = loss + result.mul_scalar(scores);
+            let divergence = score_distillation(between(student), between(teacher), temperature);
+            loss = loss + divergence.mul_scalar(scores);
         }
         Ok(Some(loss.mul_scalar(alpha)))
     }
@@ -230,19 +240,16 @@ impl<B: TrainingBackend> Teacher<B> {
         device: &B::Device,
     ) -> Tensor<B, 1> {
         let inner = ModelInput::<B::InnerBackend>::new(&chunk.tokens, device);
-        let theirs = self.model.model.states(&inner).layers;
+        let teacher_layers = self.model.model.states(&inner).layers;
         let mask = input.attention_mask.clone().float();
-        let tokens = mask.clone().sum();
         let mut loss = Tensor::<B, 1>::zeros([1], device);
-        for (number, &[own, their]) in self.pairs.iter().enumerate() {
-            let mut state = layers[own].clone();
-            if let Some(projection) = student.projections.get(number) {
+        for (i, &[student_layer, teacher_layer]) in self.pairs.iter().enumerate() {
+            let mut state = layers[student_layer].clone();
+            if let Some(projection) = student.projections.get(i) {
                 state = state.matmul(projection.val().unsqueeze());
             }
-            let target = Tensor::<B, 3>::from_inner(theirs[their].clone());
-            let error = (state.cast(FloatDType::F32) - target).powf_scalar(2.0);
-            let error: Tensor<B, 2> = error.mean_dim(2).squeeze_dim(2);
-            loss = loss + (error * mask.clone()).sum() / tokens.clone();
+            let target = Tensor::<B, 3>::from_inner(teacher_layers[teacher_layer].clone());
+            loss = loss + state_distillation(state.cast(FloatDType::F32), target, mask.clone());
         }
         loss.mul_scalar(self.settings.alpha)
     }

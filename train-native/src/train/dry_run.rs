@@ -10,6 +10,7 @@ use kiln_embed::pooling::{Dense, Pooling, PoolingConfig};
 use serde::Serialize;
 
 use super::build::projection;
+use super::optimizer::state_bytes;
 use super::train_model::{TrainModel, parameters};
 use super::{Inputs, new_config};
 use crate::data::{Counts, OnBadRow};
@@ -53,7 +54,7 @@ pub struct DryStage {
 pub struct Memory {
     /// Weights, with the copy that a lower precision computes with.
     pub weights: usize,
-    /// Gradients and Adam's two moments of the trained parameters, f32.
+    /// Gradients and optimizer state of the trained parameters, f32.
     pub training: usize,
     /// Activations that are kept for the gradient, texts at their longest.
     pub activations: usize,
@@ -74,18 +75,18 @@ impl DryRun {
     ) -> Result<Self> {
         let shape = match (&recipe.model.base, &recipe.model.new) {
             (Some(base), _) => {
-                let own = embedder_config(base, terminal)?;
+                let base = embedder_config(base, terminal)?;
                 let config = match &recipe.model.keep_blocks {
-                    Some(keep) => own.config.keep_layers(keep)?,
-                    None => own.config,
+                    Some(keep) => base.config.keep_layers(keep)?,
+                    None => base.config,
                 };
-                let pooling = recipe.model.pooling.clone().unwrap_or(own.pooling);
-                EmbedderConfig { config, pooling, dense: own.dense }
+                let pooling = recipe.model.pooling.clone().unwrap_or(base.pooling);
+                EmbedderConfig { config, pooling, dense: base.dense }
             }
             (None, Some(new)) => {
                 let pooling = recipe.model.pooling.clone().unwrap_or(PoolingConfig::Mean);
                 let vocab_size = match &new.tokenizer {
-                    Some(other) => embedder_config(other, terminal)?.config.vocab_size,
+                    Some(donor) => embedder_config(donor, terminal)?.config.vocab_size,
                     None => new.vocab_size,
                 };
                 let config = new_config(&NewModel { vocab_size, ..new.clone() }, &recipe.model)?;
@@ -225,11 +226,12 @@ fn count(
         normalize: true,
     };
     let mut frozen = 0;
-    for one in parameters(&TrainModel { model, lm_head: None, projections: Vec::new() }) {
+    for parameter in parameters(&TrainModel { model, lm_head: None, projections: Vec::new() }) {
+        let path = parameter.path;
         let trains = lora.is_none()
-            || one.path.contains("pooling")
-            || recipe.train.iter().any(|extra| one.path.contains(extra.as_str()));
-        if trains { trained += one.size } else { frozen += one.size }
+            || path.contains("pooling")
+            || recipe.train.iter().any(|extra| path.contains(extra.as_str()));
+        if trains { trained += parameter.size } else { frozen += parameter.size }
     }
     Ok((trained, frozen))
 }
@@ -243,8 +245,10 @@ fn memory(
     trained: usize,
     frozen: usize,
 ) -> Memory {
-    let value = if recipe.compute.precision == ComputeDtype::F32 { 4 } else { 2 };
-    let copy = if recipe.compute.precision == ComputeDtype::F32 { 0 } else { 2 };
+    let (value_bytes, copy_bytes) = match recipe.compute.precision {
+        ComputeDtype::F32 => (4, 0),
+        ComputeDtype::Bf16 | ComputeDtype::F16 => (2, 2),
+    };
     let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
     let texts = match stage.objective {
         Objective::Contrastive | Objective::Distillation => {
@@ -253,7 +257,7 @@ fn memory(
         Objective::Reconstruction => stage.batch_size * 4,
     };
     let cached = recipe.compute.grad_cache || recipe.compute.checkpoint_blocks;
-    let at_once = match (cached, recipe.compute.chunk) {
+    let texts_at_once = match (cached, recipe.compute.chunk) {
         (true, Some(chunk)) => chunk.min(texts),
         _ => texts,
     };
@@ -264,8 +268,8 @@ fn memory(
         false => block * config.num_layers,
     };
     Memory {
-        weights: (trained + frozen) * (4 + copy),
-        training: trained * 12,
-        activations: at_once * longest * per_token * value,
+        weights: (trained + frozen) * (4 + copy_bytes),
+        training: trained * (size_of::<f32>() + state_bytes(stage.optimizer)),
+        activations: texts_at_once * longest * per_token * value_bytes,
     }
 }

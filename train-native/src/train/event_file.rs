@@ -1,6 +1,6 @@
 //! TensorBoard's event files: protocol buffers, each in a record of TensorFlow's.
 //!
-//! Of the two formats only what curves need is here: `Event`, `Summary` and its scalars
+//! Only what curves need of the two formats is here: `Event`, `Summary` and its scalars
 //! (tensorboard/compat/proto/event.proto, summary.proto), and the framing of a record
 //! (tensorflow/core/lib/io/record_writer.h).
 
@@ -96,14 +96,14 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
-/// The length, its sum, the bytes, and theirs.
+/// A record: the length, its checksum, the bytes, and their checksum.
 fn record(bytes: &[u8]) -> Vec<u8> {
     let length = (bytes.len() as u64).to_le_bytes();
     let (of_length, of_bytes) = (masked_sum(&length), masked_sum(bytes));
     [&length[..], &of_length.to_le_bytes(), bytes, &of_bytes.to_le_bytes()].concat()
 }
 
-/// CRC-32C, turned and shifted, so that the sum of bytes that hold a sum is sound too.
+/// CRC-32C, rotated and shifted, so that bytes which contain a checksum have a sound one too.
 fn masked_sum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -139,8 +139,8 @@ mod tests {
         let [version, step] = &events[..] else { panic!("{events:?}") };
         assert_eq!(version.file_version.as_deref(), Some(VERSION));
         let scalars = &step.summary.as_ref().unwrap().value;
-        let found: Vec<_> =
-            scalars.iter().map(|one| (one.tag.as_str(), one.simple_value)).collect();
-        assert_eq!((step.step, found), (1, vec![("loss", Some(0.0)), ("lr", Some(1e-3))]));
+        let actual: Vec<_> =
+            scalars.iter().map(|scalar| (scalar.tag.as_str(), scalar.simple_value)).collect();
+        assert_eq!((step.step, actual), (1, vec![("loss", Some(0.0)), ("lr", Some(1e-3))]));
     }
 }

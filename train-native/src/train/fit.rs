@@ -1,6 +1,5 @@
 //! A whole run: build the model, train it, and write what it leaves behind.
 
-use std::any::TypeId;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -15,7 +14,7 @@ use super::{
     Best, Checkpoint, Inputs, ModelCard, Outcome, Point, TrainObserver, TrainPlan, base_model,
     new_model, train, training_page,
 };
-use crate::device::{Cpu, Device, handles};
+use crate::device::{Device, handles};
 use crate::output::claim;
 use crate::recipe::Recipe;
 use crate::terminal::Terminal;
@@ -83,7 +82,7 @@ pub fn build<B: Kernels>(
     }
 }
 
-/// Writes the best model as it comes.
+/// Writes each model that is the best so far.
 struct Keep<'a> {
     fit: &'a Fit<'a>,
 }
@@ -103,7 +102,7 @@ impl<B: Kernels> TrainObserver<Autodiff<B>> for Keep<'_> {
 pub(crate) const RUN_FILES: [&str; 4] =
     ["recipe.toml", "metrics.jsonl", "tensorboard", "report.html"];
 
-/// Whether everything can be written at the end, so that nothing is trained in vain.
+/// Checks that everything can be written at the end, so that nothing is trained in vain.
 fn prepare(fit: &Fit<'_>) -> Result<()> {
     let existing = match fit.overwrite || fit.resume.is_some() {
         true => Existing::ReplaceOurs,
@@ -129,7 +128,7 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
     prepare(fit)?;
     let first = devices.first().cloned().unwrap_or_default();
     let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
-    if TypeId::of::<B>() == TypeId::of::<Cpu>() {
+    if B::HOST {
         warn_of_memory(recipe, &embedder.model.embedder_config(), *terminal)?;
     }
     write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;

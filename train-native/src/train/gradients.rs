@@ -1,38 +1,11 @@
-//! Gradients as a whole: sums, norm, scale, and the groups of weight decay.
-
-use std::collections::HashSet;
+//! Gradients as a whole: sums, norm, scale, parts.
 
 use burn::module::{AutodiffModule, Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 
-use super::train_model::parameters;
 use kiln_embed::kernels::TrainingBackend;
-
-/// Which parameters decay.
-#[derive(Debug, Default)]
-pub(super) struct DecayGroups {
-    undecayed: HashSet<ParamId>,
-}
-
-impl DecayGroups {
-    pub(super) fn of<B: TrainingBackend, M: Module<B>>(module: &M) -> Self {
-        let all = parameters(module).into_iter();
-        Self { undecayed: all.filter(|one| !one.decays).map(|one| one.id).collect() }
-    }
-
-    /// Splits gradients into decayed and undecayed ones.
-    pub(super) fn split<B: TrainingBackend, M: AutodiffModule<B>>(
-        &self,
-        module: &M,
-        mut grads: GradientsParams,
-    ) -> [GradientsParams; 2] {
-        let [mut decayed, mut undecayed] = [GradientsParams::new(), GradientsParams::new()];
-        each::<B, M>(module, &mut grads, &mut SplitInto(self, &mut decayed, &mut undecayed));
-        [decayed, undecayed]
-    }
-}
 
 /// Something to do with each gradient.
 trait Each<B: AutodiffBackend> {
@@ -62,19 +35,27 @@ fn each<B: TrainingBackend, M: AutodiffModule<B>>(
     <M as Module<B>>::visit(module, &mut Visit(grads, work));
 }
 
-struct SplitInto<'a>(&'a DecayGroups, &'a mut GradientsParams, &'a mut GradientsParams);
-
-impl<B: TrainingBackend> Each<B> for SplitInto<'_> {
-    fn each<const D: usize>(
-        &mut self,
-        id: ParamId,
-        grad: Tensor<B::InnerBackend, D>,
-    ) -> Option<Tensor<B::InnerBackend, D>> {
-        let Self(groups, decayed, undecayed) = self;
-        let group = if groups.undecayed.contains(&id) { undecayed } else { decayed };
-        group.register::<B::InnerBackend, D>(id, grad);
-        None
+/// Parts gradients into those whose parameter is chosen, and the others.
+pub(super) fn partition<B: TrainingBackend, M: AutodiffModule<B>>(
+    module: &M,
+    mut grads: GradientsParams,
+    chosen: impl Fn(ParamId) -> bool,
+) -> [GradientsParams; 2] {
+    struct Partition<F>(F, [GradientsParams; 2]);
+    impl<B: TrainingBackend, F: Fn(ParamId) -> bool> Each<B> for Partition<F> {
+        fn each<const D: usize>(
+            &mut self,
+            id: ParamId,
+            grad: Tensor<B::InnerBackend, D>,
+        ) -> Option<Tensor<B::InnerBackend, D>> {
+            let part = usize::from(!(self.0)(id));
+            self.1[part].register::<B::InnerBackend, D>(id, grad);
+            None
+        }
     }
+    let mut parts = Partition(chosen, [GradientsParams::new(), GradientsParams::new()]);
+    each::<B, M>(module, &mut grads, &mut parts);
+    parts.1
 }
 
 /// Adds `other` to `grads`; in f32, whatever format `other` was computed in, and divided by the
@@ -188,11 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn the_norm_is_joint_and_biases_do_not_decay() {
+    fn the_norm_is_joint_and_a_gradient_goes_to_one_part() {
         let (two, mut grads) = two();
         assert!((clip_norm::<B, _>(&two, &mut grads, 1.0) - 5.0).abs() < 1e-6);
         assert!((clip_norm::<B, _>(&two, &mut grads, 1.0) - 1.0).abs() < 1e-6);
-        let [decayed, undecayed] = DecayGroups::of::<B, _>(&two).split::<B, _>(&two, grads);
+        let biases = two.bias.id;
+        let [decayed, undecayed] = partition::<B, _>(&two, grads, |id| id != biases);
         assert!(decayed.get::<Flex, 1>(two.weight.id).is_some() && decayed.len() == 1);
         assert!(undecayed.get::<Flex, 1>(two.bias.id).is_some() && undecayed.len() == 1);
     }

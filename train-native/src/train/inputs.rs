@@ -61,8 +61,8 @@ impl Inputs {
                 .with_context(|| format!("stage {:?}", stage.name))?;
             for set in &of_stage {
                 let left_out = match set.counts.left_out() {
-                    said if said.is_empty() => said,
-                    said => format!("; left out {said}"),
+                    rows if rows.is_empty() => rows,
+                    rows => format!("; left out {rows}"),
                 };
                 terminal.note(format!(
                     "stage {}: {} examples of {} ({}){left_out}",

@@ -3,6 +3,7 @@
 mod build;
 mod checkpoint;
 mod chunks;
+mod collective;
 mod contrastive;
 mod device_group;
 mod distillation;
@@ -12,6 +13,8 @@ mod fit;
 mod gradients;
 mod inputs;
 mod model_card;
+mod optimizer;
+mod plan;
 mod reconstruction;
 mod report;
 mod run;
@@ -24,10 +27,14 @@ mod tests;
 mod train_model;
 mod word_vectors;
 
+use anyhow::Result;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::tokenizer::Tokenizer;
+
+use crate::data::Batch;
+use crate::recipe::{Objective, Stage};
 
 pub use build::{base_model, new_config, new_model, train_tokenizer};
 pub use checkpoint::{Best, Checkpoint, Position};
@@ -37,8 +44,9 @@ pub(crate) use fit::RUN_FILES;
 pub use fit::{Fit, RunArtifacts, build, fit};
 pub use inputs::Inputs;
 pub use model_card::ModelCard;
+pub use plan::{Outcome, Silent, TrainObserver, TrainPlan};
 pub use report::{curves, training_page};
-pub use run::{CHECKPOINTS, Outcome, Silent, TrainObserver, TrainPlan, train};
+pub use run::{CHECKPOINTS, train};
 pub use sweep::{SetScores, SweepRun, VariantScores, sweep, sweep_table};
 pub use telemetry::{Point, Telemetry};
 pub use train_model::{ParameterInfo, TrainModel, parameters};
@@ -51,20 +59,33 @@ struct StepContext<'a, B: AutodiffBackend> {
     group: &'a DeviceGroup<B>,
     /// What the stage learns from a teacher.
     teacher: Option<&'a distillation::Teacher<B>>,
+    /// Factor of the loss; gradients are divided by it again.
     scale: f64,
 }
 
-impl<B: TrainingBackend> StepContext<'_, B> {
-    /// Factor of the loss; gradients are divided by it again.
-    fn scale(&self) -> f64 {
-        self.scale
-    }
-}
-
-/// What an objective finds for one batch.
-struct Part {
+/// What an objective gives for one batch.
+struct BatchLoss {
     loss: f64,
     gradients: GradientsParams,
     texts: usize,
     tokens: usize,
+}
+
+/// Loss and gradients of a batch, by the stage's objective.
+fn objective<B: TrainingBackend>(
+    train_model: &TrainModel<B>,
+    batch: &Batch,
+    stage: &Stage,
+    context: &StepContext<'_, B>,
+    seed: u64,
+) -> Result<BatchLoss> {
+    match stage.objective {
+        Objective::Contrastive | Objective::Distillation => {
+            contrastive::contrastive(train_model, batch, stage, context, seed)
+        }
+        Objective::Reconstruction => {
+            let settings = stage.reconstruction.unwrap_or_default();
+            reconstruction::reconstruction(train_model, batch, &settings, context, seed)
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! Bidirectional reconstruction (METHODS.md 3, stage I): from a text's EOS state alone the model
-//! must write the other text of the pair.
+//! Bidirectional reconstruction (Su et al., arXiv:2509.03020, section 3.2 and algorithm 1): from a
+//! text's EOS state alone the model must write the other text of the pair.
 
 use anyhow::{Result, bail};
 use burn::optim::GradientsParams;
@@ -13,7 +13,7 @@ use kiln_embed::tokenizer::{Tokenizer, Tokens};
 use super::chunks::encode;
 use super::gradients::add;
 use super::train_model::TrainModel;
-use super::{Part, StepContext};
+use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text, mixed};
 use crate::recipe::Reconstruction;
 
@@ -30,11 +30,11 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     train_model: &TrainModel<B>,
     batch: &Batch,
     settings: &Reconstruction,
-    place: &StepContext<'_, B>,
+    context: &StepContext<'_, B>,
     seed: u64,
-) -> Result<Part> {
-    let &StepContext { tokenizer, ref runner, device, group, .. } = place;
-    if !matches!(train_model.model.backbone, Backbone::Decoder(_)) {
+) -> Result<BatchLoss> {
+    let &StepContext { tokenizer, ref runner, device, group, scale, .. } = context;
+    if !matches!(train_model.backbone(), Backbone::Decoder(_)) {
         bail!("reconstruction writes text and needs a decoder; this model is an encoder");
     }
     let positives: Vec<&Text> =
@@ -42,7 +42,7 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     let queries = encode(tokenizer, &batch.queries.iter().collect::<Vec<_>>())?;
     let documents = encode(tokenizer, &positives)?;
     let targets = |texts: &[Tokens]| -> Vec<Vec<u32>> {
-        texts.iter().map(|text| written(text, tokenizer, settings.predict_eos)).collect()
+        texts.iter().map(|text| target(text, tokenizer, settings.predict_eos)).collect()
     };
     let (query_targets, document_targets) = (targets(&queries), targets(&documents));
     let pairs = queries.len();
@@ -61,9 +61,9 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     let longest = queries.iter().chain(&documents).map(|text| text.ids.len()).max().unwrap_or(0);
     let size = (runner.chunk.texts(longest) / 2).clamp(1, pairs.max(1));
     let chunks: Vec<(usize, &[usize])> = order.chunks(size).enumerate().collect();
-    let mine: Vec<(usize, &[usize])> =
+    let share: Vec<(usize, &[usize])> =
         group.share(chunks.len()).into_iter().map(|i| chunks[i]).collect();
-    let parts = runner.each(&mine, |&(number, rows)| {
+    let parts = runner.each(&share, |&(number, rows)| {
         let replica = runner.replica(train_model);
         seed_dropout::<B>(device, mixed(&[seed, number as u64]));
         let direction = |read: &[Tokens], write: &[Vec<u32>], weight: f64| -> Tensor<B, 1> {
@@ -82,22 +82,22 @@ pub(super) fn reconstruction<B: TrainingBackend>(
             loss = loss + direction(&documents, &query_targets, to_query);
         }
         let value = loss.clone().into_scalar().elem::<f64>();
-        let grads = loss.mul_scalar(place.scale()).backward();
+        let grads = loss.mul_scalar(scale).backward();
         Ok((value, GradientsParams::from_grads(grads, &replica)))
     })?;
     let mut loss = 0.0;
     let mut gradients = GradientsParams::new();
     for (value, part) in parts {
         loss += value;
-        add::<B, _>(train_model, &mut gradients, part, place.scale());
+        add::<B, _>(train_model, &mut gradients, part, scale);
     }
     let tokens = queries.iter().chain(&documents).map(|text| text.ids.len()).sum();
     let loss = group.sum_number(loss, device)?;
-    Ok(Part { loss, gradients, texts: 2 * pairs, tokens })
+    Ok(BatchLoss { loss, gradients, texts: 2 * pairs, tokens })
 }
 
 /// The tokens of a text that are to be written: its own, and perhaps the closing EOS.
-fn written(text: &Tokens, tokenizer: &Tokenizer, eos: bool) -> Vec<u32> {
+fn target(text: &Tokens, tokenizer: &Tokenizer, eos: bool) -> Vec<u32> {
     let mut tokens = text.ids[text.content.clone()].to_vec();
     if eos {
         tokens.extend(tokenizer.suffix());
@@ -112,10 +112,10 @@ fn rewrite<B: Kernels>(
     direction: &Direction<'_>,
     device: &B::Device,
 ) -> Tensor<B, 1> {
-    let backbone = &train_model.model.backbone;
+    let backbone = train_model.backbone();
     let read = ModelInput::<B>::new(&tokenizer.pad(&direction.read), device);
-    let states =
-        backbone.forward(&read, train_model.model.attention(), ForwardOptions::default()).last;
+    let mode = train_model.model.attention();
+    let states = backbone.forward(&read, mode, ForwardOptions::default()).last;
     let state = last_tokens(states, &read);
 
     // [e; d_1 .. d_{m-1}] predicts d_1 .. d_m: e stands where the first embedding would.

@@ -2,8 +2,6 @@
 
 use anyhow::Result;
 use burn::module::{AutodiffModule, Param};
-use burn::optim::adaptor::OptimizerAdaptor;
-use burn::optim::{AdamW, AdamWConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::checkpoint::Files;
@@ -13,18 +11,7 @@ use kiln_embed::tokenizer::Tokenizer;
 
 use super::distillation::Teacher;
 use super::train_model::{TrainModel, Trains, set_trainable};
-use crate::recipe::{Objective, Recipe, Stage};
-
-pub(super) type Adam<B> = OptimizerAdaptor<AdamW, TrainModel<B>, B>;
-
-/// Two optimizers: parameters that decay, and norms, biases and latents, which do not.
-pub(super) fn optimizers<B: TrainingBackend>(stage: &Stage) -> [Adam<B>; 2] {
-    let adam = AdamWConfig::new().with_epsilon(1e-8);
-    [
-        adam.clone().with_weight_decay(stage.weight_decay as f32).init(),
-        adam.with_weight_decay(0.0).init(),
-    ]
-}
+use crate::recipe::{Objective, Recipe};
 
 /// An embedder less its parameters.
 #[derive(Clone)]
@@ -71,38 +58,38 @@ impl<B: TrainingBackend> EmbedderParts<B> {
 /// The parameters as a stage trains them: with adapters or in full, with a language-model head or
 /// without.
 pub(super) fn enter_stage<B: TrainingBackend>(
-    mut train_model: TrainModel<B>,
+    train_model: TrainModel<B>,
     recipe: &Recipe,
     number: usize,
     teacher: Option<&Teacher<B>>,
     device: &B::Device,
 ) -> Result<TrainModel<B>> {
     let stage = &recipe.stages[number];
-    let projections =
-        teacher.map_or(Vec::new(), |teacher| teacher.projections(&train_model.model, device));
-    let shapes = |all: &[Param<Tensor<B, 2>>]| -> Vec<[usize; 2]> {
-        all.iter().map(|one| one.val().dims()).collect()
+    let TrainModel { mut model, lm_head, mut projections } = train_model;
+    let new = teacher.map_or(Vec::new(), |teacher| teacher.projections(&model, device));
+    let shapes = |projections: &[Param<Tensor<B, 2>>]| -> Vec<[usize; 2]> {
+        projections.iter().map(|projection| projection.val().dims()).collect()
     };
     // Another teacher may be of another width.
-    if shapes(&projections) != shapes(&train_model.projections) {
-        train_model.projections = projections;
+    if shapes(&new) != shapes(&projections) {
+        projections = new;
     }
-    let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
-    train_model.lm_head = match stage.objective {
+    let lm_head = match stage.objective {
         Objective::Reconstruction if !stage.reconstruction.unwrap_or_default().tied => {
-            let copy = || Param::from_tensor(train_model.model.backbone.token_embedding().detach());
-            Some(train_model.lm_head.take().unwrap_or_else(copy))
+            let copy = || Param::from_tensor(model.backbone.token_embedding().detach());
+            Some(lm_head.unwrap_or_else(copy))
         }
         _ => None,
     };
-    let Some(lora) = lora else {
-        train_model.model.backbone = train_model.model.backbone.merge_lora();
-        return Ok(set_trainable::<B, _>(train_model, Trains::Everything));
-    };
-    if !train_model.model.backbone.has_adapters() {
-        let config = train_model.model.config.clone();
-        (train_model.model.backbone, _) =
-            train_model.model.backbone.with_lora(lora, &config, device)?;
+    let mut trains = Trains::Everything;
+    match recipe.model.lora.as_ref().filter(|_| !stage.full) {
+        None => model.backbone = model.backbone.merge_lora(),
+        Some(lora) => {
+            trains = Trains::Adapters(&recipe.model.train);
+            if !model.backbone.has_adapters() {
+                (model.backbone, _) = model.backbone.with_lora(lora, &model.config, device)?;
+            }
+        }
     }
-    Ok(set_trainable::<B, _>(train_model, Trains::Adapters(&recipe.model.train)))
+    Ok(set_trainable::<B, _>(TrainModel { model, lm_head, projections }, trains))
 }

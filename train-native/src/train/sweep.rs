@@ -94,12 +94,12 @@ pub fn sweep(
     let mut runs: Vec<Vec<SweepRun>> = vec![Vec::new(); sweep.variants.len()];
     let bar = terminal.progress(jobs.len() as u64, &sweep.name);
     for (number, (variant, seed, recipe)) in jobs.iter().enumerate() {
-        let place = output.join(slug(&variant.name)).join(format!("seed-{seed}"));
-        let run = match finished(&place, recipe)? {
+        let run_folder = output.join(slug(&variant.name)).join(format!("seed-{seed}"));
+        let run = match finished(&run_folder, recipe)? {
             Some(run) => run,
-            None => bar.suspend(|| one(recipe, folder, &place, devices, terminal))?,
+            None => bar.suspend(|| train(recipe, folder, &run_folder, devices, terminal))?,
         };
-        let said: Vec<String> =
+        let scores: Vec<String> =
             run.scores.iter().map(|(set, score)| format!("{set} {score:.4}")).collect();
         bar.suspend(|| {
             terminal.note(format!(
@@ -107,30 +107,30 @@ pub fn sweep(
                 number + 1,
                 jobs.len(),
                 variant.name,
-                said.join(", ")
+                scores.join(", ")
             ));
         });
         bar.inc(1);
         runs[number / sweep.seeds.len()].push(run);
     }
     bar.finish_and_clear();
-    let found: Vec<VariantScores> = sweep
+    let results: Vec<VariantScores> = sweep
         .variants
         .iter()
         .zip(&runs)
         .map(|(variant, runs)| compare(&variant.name, runs))
         .collect();
-    write_atomically(&output.join("results.json"), &serde_json::to_vec_pretty(&found)?)?;
-    let page = page(sweep, &found)?;
+    write_atomically(&output.join("results.json"), &serde_json::to_vec_pretty(&results)?)?;
+    let page = page(sweep, &results)?;
     write_atomically(&output.join("report.html"), page.to_html().as_bytes())?;
-    Ok(found)
+    Ok(results)
 }
 
 const RESULT: &str = "result.json";
 
 /// The result of a run that was finished with the same recipe.
-fn finished(place: &Path, recipe: &Recipe) -> Result<Option<SweepRun>> {
-    let path = place.join(RESULT);
+fn finished(run_folder: &Path, recipe: &Recipe) -> Result<Option<SweepRun>> {
+    let path = run_folder.join(RESULT);
     let Ok(bytes) = std::fs::read(&path) else {
         return Ok(None);
     };
@@ -139,27 +139,27 @@ fn finished(place: &Path, recipe: &Recipe) -> Result<Option<SweepRun>> {
     if run.recipe != *recipe {
         bail!(
             "{}: was trained with other settings; choose another --output or remove it",
-            place.display()
+            run_folder.display()
         );
     }
     Ok(Some(run))
 }
 
 /// Trains one variant with one seed, from where it was stopped if it was.
-fn one(
+fn train(
     recipe: &Recipe,
     folder: &Path,
-    place: &Path,
+    run_folder: &Path,
     devices: &[Device],
     terminal: Terminal,
 ) -> Result<SweepRun> {
     let quiet = Terminal { quiet: true, ..terminal };
     let inputs = Inputs::open(recipe, folder, OnBadRow::Stop, quiet)?;
-    let resume = Checkpoint::find(&place.join(CHECKPOINTS), recipe, terminal)?;
+    let resume = Checkpoint::find(&run_folder.join(CHECKPOINTS), recipe, terminal)?;
     let plan = Fit {
         recipe,
         inputs: &inputs,
-        output: place,
+        output: run_folder,
         checkpoint_every: 500,
         keep: 1,
         resume,
@@ -169,17 +169,17 @@ fn one(
             ..terminal
         },
     };
-    let fitted = fit(&plan, devices)?;
-    let last = fitted.points.last().context("a recipe without steps")?;
+    let artifacts = fit(&plan, devices)?;
+    let last = artifacts.points.last().context("a recipe without steps")?;
     let run = SweepRun {
         recipe: recipe.clone(),
         scores: last.scores.clone(),
         loss: last.loss,
-        seconds: fitted.points.iter().map(|point| point.seconds).sum(),
+        seconds: artifacts.points.iter().map(|point| point.seconds).sum(),
     };
-    write_atomically(&place.join(RESULT), &serde_json::to_vec(&run)?)?;
+    write_atomically(&run_folder.join(RESULT), &serde_json::to_vec(&run)?)?;
     // The state is of no more use; the model stays.
-    Checkpoint::remove_all(&place.join(CHECKPOINTS)).ok();
+    Checkpoint::remove_all(&run_folder.join(CHECKPOINTS)).ok();
     Ok(run)
 }
 
@@ -203,31 +203,31 @@ fn compare(variant: &str, runs: &[SweepRun]) -> VariantScores {
 }
 
 /// Header and one row a variant.
-fn rows(result: &[VariantScores]) -> Vec<Vec<String>> {
-    let sets = result.first().map(|one| one.sets.as_slice()).unwrap_or_default();
+fn rows(results: &[VariantScores]) -> Vec<Vec<String>> {
+    let sets = results.first().map(|variant| variant.sets.as_slice()).unwrap_or_default();
     let header = ["variant".to_string()]
         .into_iter()
         .chain(sets.iter().map(|set| set.set.clone()))
         .chain(["seconds".to_string()]);
-    let row = |one: &VariantScores| {
-        [one.variant.clone()]
+    let row = |scores: &VariantScores| {
+        [scores.variant.clone()]
             .into_iter()
-            .chain(one.sets.iter().map(SetScores::text))
-            .chain([format!("{:.0}", one.seconds)])
+            .chain(scores.sets.iter().map(SetScores::text))
+            .chain([format!("{:.0}", scores.seconds)])
             .collect::<Vec<_>>()
     };
-    [header.collect()].into_iter().chain(result.iter().map(row)).collect()
+    [header.collect()].into_iter().chain(results.iter().map(row)).collect()
 }
 
 /// The comparison as a Markdown table.
-pub fn sweep_table(result: &[VariantScores]) -> String {
-    let mut rows = rows(result).into_iter().map(|row| format!("| {} |", row.join(" | ")));
+pub fn sweep_table(results: &[VariantScores]) -> String {
+    let mut rows = rows(results).into_iter().map(|row| format!("| {} |", row.join(" | ")));
     let header = rows.next().unwrap_or_default();
     let line = format!("|{}", "---|".repeat(header.matches('|').count().saturating_sub(1)));
     [header, line].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
-fn page(sweep: &Sweep, result: &[VariantScores]) -> Result<Page> {
+fn page(sweep: &Sweep, results: &[VariantScores]) -> Result<Page> {
     let mut page = Page::new(&format!("Sweep: {}", sweep.name));
     page.paragraph(&sweep.description);
     page.paragraph(&format!(
@@ -235,12 +235,12 @@ fn page(sweep: &Sweep, result: &[VariantScores]) -> Result<Page> {
          and the standard deviation over seeds.",
         sweep.seeds.len()
     ));
-    page.table(&rows(result));
-    let sets = result.first().map(|one| one.sets.len()).unwrap_or_default();
+    page.table(&rows(results));
+    let sets = results.first().map(|variant| variant.sets.len()).unwrap_or_default();
     for i in 0..sets {
         let bars: Vec<(String, f64)> =
-            result.iter().map(|one| (one.variant.clone(), one.sets[i].mean)).collect();
-        page.figure(&bar_chart(&bars)?, &format!("{}: mean over seeds", result[0].sets[i].set));
+            results.iter().map(|scores| (scores.variant.clone(), scores.sets[i].mean)).collect();
+        page.figure(&bar_chart(&bars)?, &format!("{}: mean over seeds", results[0].sets[i].set));
     }
     page.heading("Sweep").code(&toml::to_string(sweep)?);
     Ok(page)

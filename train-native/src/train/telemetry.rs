@@ -49,8 +49,8 @@ impl Telemetry {
         Self { points: Vec::new(), file: None, board: None }
     }
 
-    /// Writes to `metrics.jsonl` and `tensorboard/` of a folder; keeps the first `steps` lines of
-    /// what a run before wrote.
+    /// Writes to `metrics.jsonl` and `tensorboard/` of a folder; keeps the first `steps` lines that
+    /// an earlier run wrote.
     ///
     /// # Errors
     /// A folder that cannot be written, or fewer lines than steps.
@@ -129,7 +129,8 @@ impl Live {
     }
 
     pub(super) fn step(&mut self, point: &Point) {
-        let memory = memory_stats::memory_stats().map_or(0.0, |now| now.physical_mem as f64 / 1e9);
+        let memory =
+            memory_stats::memory_stats().map_or(0.0, |stats| stats.physical_mem as f64 / 1e9);
         self.bar.set_prefix(format!(
             "loss {:.4}  lr {:.2e}  grad {:.3}  {:.0} tokens/s  {:.2} s/step  {memory:.1} GB",
             point.loss,

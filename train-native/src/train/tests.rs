@@ -1,4 +1,5 @@
-//! Gradients: whole batches, chunks, GradCache, recomputed blocks, number formats, devices.
+//! Gradients: whole batches, chunks, GradCache, recomputed blocks, number formats, devices; and what
+//! the optimizers make of them.
 
 use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule as _, Module as _, ModuleVisitor, Param};
@@ -15,12 +16,13 @@ use super::chunks::ChunkRunner;
 use super::contrastive::contrastive;
 use super::device_group::DeviceGroup;
 use super::distillation::Teacher;
+use super::optimizer::{Optimizer, state_bytes};
 use super::reconstruction::reconstruction;
 use super::setup::{EmbedderParts, enter_stage, start};
-use super::train_model::TrainModel;
-use super::{Part, StepContext, new_model};
+use super::train_model::{TrainModel, parameters};
+use super::{BatchLoss, Checkpoint, StepContext, new_model};
 use crate::data::{Batch, Text};
-use crate::recipe::{Compute, ComputeDtype, Distillation, LayerMap, Recipe};
+use crate::recipe::{Compute, ComputeDtype, Distillation, LayerMap, OptimizerKind, Recipe};
 use crate::terminal::Terminal;
 
 type B = Autodiff<Flex>;
@@ -89,27 +91,27 @@ fn batch() -> Batch {
     }
 }
 
-fn part(
+fn batch_loss(
     train_model: &TrainModel<B>,
     parts: &EmbedderParts<B>,
     recipe: &Recipe,
     compute: &Compute,
     scale: f64,
-) -> Part {
-    taught(train_model, parts, recipe, compute, scale, None)
+) -> BatchLoss {
+    batch_loss_with(train_model, parts, recipe, compute, scale, None)
 }
 
-fn taught(
+fn batch_loss_with(
     train_model: &TrainModel<B>,
     parts: &EmbedderParts<B>,
     recipe: &Recipe,
     compute: &Compute,
     scale: f64,
     teacher: Option<&Teacher<B>>,
-) -> Part {
-    let runner = ChunkRunner::of::<B>(compute, &parts.device);
+) -> BatchLoss {
+    let runner = ChunkRunner::of::<B>(compute);
     let group = DeviceGroup::single();
-    let place = StepContext {
+    let context = StepContext {
         tokenizer: &parts.tokenizer,
         runner,
         device: &parts.device,
@@ -117,7 +119,7 @@ fn taught(
         teacher,
         scale,
     };
-    contrastive(train_model, &batch(), &recipe.stages[0], &place, 9).unwrap()
+    contrastive(train_model, &batch(), &recipe.stages[0], &context, 9).unwrap()
 }
 
 /// All gradients, in the parameters' order.
@@ -132,9 +134,9 @@ fn flat(train_model: &TrainModel<B>, grads: &GradientsParams) -> Vec<f32> {
             }
         }
     }
-    let mut actual = Flat(grads, Vec::new());
-    train_model.visit(&mut actual);
-    actual.1
+    let mut flat = Flat(grads, Vec::new());
+    train_model.visit(&mut flat);
+    flat.1
 }
 
 /// Largest difference relative to the largest value.
@@ -183,14 +185,20 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     let (parts, train_model) = train_model(&recipe, 0);
     let quiet = Terminal { json: false, quiet: true };
     let teacher = Teacher::<B>::load(&settings, &parts.tokenizer, 3, &device, quiet).unwrap();
-    let alone = part(&train_model, &parts, &recipe, &compute(8, false, false), 1.0);
-    let whole =
-        taught(&train_model, &parts, &recipe, &compute(8, false, false), 1.0, Some(&teacher));
+    let alone = batch_loss(&train_model, &parts, &recipe, &compute(8, false, false), 1.0);
+    let whole = batch_loss_with(
+        &train_model,
+        &parts,
+        &recipe,
+        &compute(8, false, false),
+        1.0,
+        Some(&teacher),
+    );
     assert!(whole.loss > alone.loss + 0.1, "{} {}", whole.loss, alone.loss);
     let expected = flat(&train_model, &whole.gradients);
     assert!(difference(&expected, &flat(&train_model, &alone.gradients)) > 1e-3);
     for (chunk, cached, scale) in [(3, false, 1.0), (3, true, 1.0), (2, false, 64.0)] {
-        let actual = taught(
+        let actual = batch_loss_with(
             &train_model,
             &parts,
             &recipe,
@@ -205,7 +213,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     // The teacher itself has nothing left to learn from its own states.
     let (_, same) = start::<B>(teacher_model);
     let same = enter_stage(same, &recipe, 0, None, &device).unwrap();
-    let actual = taught(
+    let actual = batch_loss_with(
         &same,
         &parts,
         &recipe,
@@ -222,7 +230,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
             .unwrap(),
         ),
     );
-    let plain = part(&same, &parts, &recipe, &compute(8, false, false), 1.0);
+    let plain = batch_loss(&same, &parts, &recipe, &compute(8, false, false), 1.0);
     assert!((actual.loss - plain.loss).abs() < 1e-5);
 }
 
@@ -260,7 +268,8 @@ fn chunks_grad_cache_and_recomputed_blocks_give_the_gradient_of_one_graph() {
             (3, true, true),
             (8, true, true),
         ] {
-            let actual = part(&train_model, &parts, &recipe, &compute(chunk, cached, blocks), 1.0);
+            let actual =
+                batch_loss(&train_model, &parts, &recipe, &compute(chunk, cached, blocks), 1.0);
             let error = difference(&expected, &flat(&train_model, &actual.gradients));
             assert!((actual.loss - loss).abs() < 1e-5, "{pooling}: {} {loss}", actual.loss);
             assert!(
@@ -279,22 +288,22 @@ fn with_dropout_the_second_pass_drops_what_the_first_dropped() {
     {
         let recipe = recipe(pooling, lora);
         let (parts, train_model) = train_model(&recipe, 1);
-        let kept = part(&train_model, &parts, &recipe, &compute(3, false, false), 1.0);
-        let cached = part(&train_model, &parts, &recipe, &compute(3, true, false), 1.0);
+        let kept = batch_loss(&train_model, &parts, &recipe, &compute(3, false, false), 1.0);
+        let cached = batch_loss(&train_model, &parts, &recipe, &compute(3, true, false), 1.0);
         let expected = flat(&train_model, &kept.gradients);
         assert_eq!(kept.loss, cached.loss);
         let error = difference(&expected, &flat(&train_model, &cached.gradients));
         assert!(error < 1e-5, "{pooling}: {error}");
-        // Another order of draws, so other values, but the two runner agree: the gradient is the
+        // Another order of draws, so other values, but the two passes agree: the gradient is the
         // loss's own, which a small step along it shows.
-        let blocks = part(&train_model, &parts, &recipe, &compute(3, true, true), 1.0);
-        let again = part(&train_model, &parts, &recipe, &compute(3, true, true), 1.0);
+        let blocks = batch_loss(&train_model, &parts, &recipe, &compute(3, true, true), 1.0);
+        let again = batch_loss(&train_model, &parts, &recipe, &compute(3, true, true), 1.0);
         assert_eq!(flat(&train_model, &blocks.gradients), flat(&train_model, &again.gradients));
         let gradient = flat(&train_model, &blocks.gradients);
         let squared: f64 = gradient.iter().map(|x| f64::from(*x).powi(2)).sum();
         let step = 1e-3 / squared.sqrt();
         let moved = walk(&train_model, &blocks.gradients, step);
-        let after = part(&moved, &parts, &recipe, &compute(3, true, true), 1.0).loss;
+        let after = batch_loss(&moved, &parts, &recipe, &compute(3, true, true), 1.0).loss;
         let expected = squared * step;
         assert!(
             ((blocks.loss - after) / expected - 1.0).abs() < 0.1,
@@ -327,13 +336,13 @@ fn walk(train_model: &TrainModel<B>, grads: &GradientsParams, step: f64) -> Trai
 fn bf16_and_f16_follow_f32() {
     let recipe = recipe("{ mode = 'mean' }", "");
     let (parts, train_model) = train_model(&recipe, 0);
-    let full = part(&train_model, &parts, &recipe, &Compute::default(), 1.0);
+    let full = batch_loss(&train_model, &parts, &recipe, &Compute::default(), 1.0);
     let expected = flat(&train_model, &full.gradients);
     for (precision, scale, most) in
         [(ComputeDtype::Bf16, 1.0, 0.1), (ComputeDtype::F16, 32.0, 0.02)]
     {
         let compute = Compute { precision, ..Compute::default() };
-        let actual = part(&train_model, &parts, &recipe, &compute, scale);
+        let actual = batch_loss(&train_model, &parts, &recipe, &compute, scale);
         let error = difference(&expected, &flat(&train_model, &actual.gradients));
         assert!(
             (actual.loss - full.loss).abs() < 0.05,
@@ -350,7 +359,7 @@ fn frozen_weights_get_no_gradient() {
     let recipe =
         recipe("{ mode = 'mean' }", "lora = { rank = 4, targets = ['q_proj', 'layers.2.mlp.*'] }");
     let (parts, train_model) = train_model(&recipe, 1);
-    let actual = part(&train_model, &parts, &recipe, &Compute::default(), 1.0);
+    let actual = batch_loss(&train_model, &parts, &recipe, &Compute::default(), 1.0);
     // `flat` checks that exactly the trained parameters have one: 3 q_proj, and 3 of block 2.
     let count = flat(&train_model, &actual.gradients).len();
     assert_eq!(count, 3 * 4 * (32 + 32) + 2 * 4 * (32 + 48) + 4 * (48 + 32));
@@ -365,8 +374,8 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
     let group = DeviceGroup::single();
     let run = |alpha: f64, chunk: usize| {
         let compute = Compute { chunk: Some(chunk), ..Compute::default() };
-        let runner = ChunkRunner::of::<B>(&compute, &parts.device);
-        let place = StepContext {
+        let runner = ChunkRunner::of::<B>(&compute);
+        let context = StepContext {
             tokenizer: &parts.tokenizer,
             runner,
             device: &parts.device,
@@ -375,7 +384,7 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
             scale: 1.0,
         };
         let settings = crate::recipe::Reconstruction { alpha, ..Default::default() };
-        reconstruction(&train_model, &batch(), &settings, &place, 4).unwrap()
+        reconstruction(&train_model, &batch(), &settings, &context, 4).unwrap()
     };
     // A random model is about as unsure as a uniform one.
     let [forward, back, both] = [1.0, 0.0, 0.2].map(|alpha| run(alpha, 16));
@@ -425,16 +434,16 @@ fn two_devices_give_the_gradient_of_one() {
     let recipe = recipe("{ mode = 'mean' }", "");
     let (parts, train_model) = train_model(&recipe, 0);
     let compute = &compute(2, false, false);
-    let one = part(&train_model, &parts, &recipe, compute, 1.0);
-    let expected = flat(&train_model, &one.gradients);
-    let found: Vec<(f64, Vec<f32>)> = std::thread::scope(|scope| {
+    let single = batch_loss(&train_model, &parts, &recipe, compute, 1.0);
+    let expected = flat(&train_model, &single.gradients);
+    let ranks: Vec<(f64, Vec<f32>)> = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
                 let (parts, train_model, recipe) = (parts.clone(), train_model.clone(), &recipe);
                 scope.spawn(move || {
                     let group = DeviceGroup::<B>::join(rank, 2, &parts.device).unwrap();
-                    let runner = ChunkRunner::of::<B>(compute, &parts.device);
-                    let place = StepContext {
+                    let runner = ChunkRunner::of::<B>(compute);
+                    let context = StepContext {
                         tokenizer: &parts.tokenizer,
                         runner,
                         device: &parts.device,
@@ -442,17 +451,142 @@ fn two_devices_give_the_gradient_of_one() {
                         teacher: None,
                         scale: 1.0,
                     };
-                    let part =
-                        contrastive(&train_model, &batch(), &recipe.stages[0], &place, 9).unwrap();
-                    let grads = group.sum_gradients(&train_model, part.gradients).unwrap();
-                    (part.loss, flat(&train_model, &grads))
+                    let result =
+                        contrastive(&train_model, &batch(), &recipe.stages[0], &context, 9)
+                            .unwrap();
+                    let grads = group.sum_gradients(&train_model, result.gradients).unwrap();
+                    (result.loss, flat(&train_model, &grads))
                 })
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
-    for (loss, gradient) in found {
-        assert!((loss - one.loss).abs() < 1e-6);
+    for (loss, gradient) in ranks {
+        assert!((loss - single.loss).abs() < 1e-6);
         assert!(difference(&expected, &gradient) < 1e-5);
     }
+}
+
+/// The values of all parameters.
+fn values(train_model: &TrainModel<B>) -> Vec<f32> {
+    struct Values(Vec<f32>);
+    impl ModuleVisitor<B> for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            self.0.extend(param.val().into_data().to_vec::<f32>().unwrap());
+        }
+    }
+    let mut values = Values(Vec::new());
+    train_model.visit(&mut values);
+    values.0
+}
+
+/// The model after some steps on the same batch, and the loss before each.
+fn steps(
+    mut train_model: TrainModel<B>,
+    parts: &EmbedderParts<B>,
+    recipe: &Recipe,
+    optimizer: &mut Optimizer<B>,
+    count: usize,
+) -> (TrainModel<B>, Vec<f64>) {
+    let mut losses = Vec::new();
+    for _ in 0..count {
+        let result = batch_loss(&train_model, parts, recipe, &recipe.compute, 1.0);
+        losses.push(result.loss);
+        train_model = optimizer.step(recipe.stages[0].lr, train_model, result.gradients);
+    }
+    (train_model, losses)
+}
+
+#[test]
+fn each_optimizer_lowers_the_loss_and_goes_on_with_the_same_bits() {
+    for kind in OptimizerKind::ALL {
+        let mut recipe = recipe(POOLINGS[0], "");
+        recipe.stages[0].optimizer = kind;
+        recipe.stages[0].weight_decay = 0.01;
+        recipe.stages[0].lr = match kind {
+            OptimizerKind::Sgd => 1e-2,
+            OptimizerKind::Lion => 3e-4,
+            OptimizerKind::AdamW | OptimizerKind::Adam | OptimizerKind::AdaGrad => 1e-3,
+        };
+        let (parts, fresh) = train_model(&recipe, 0);
+        let mut optimizer = Optimizer::new(&recipe.stages[0]);
+        let (half, before) = steps(fresh.clone(), &parts, &recipe, &mut optimizer, 4);
+
+        let folder = tempfile::tempdir().unwrap();
+        let mut state = Checkpoint::new(&recipe);
+        state.steps = 4;
+        state.save(folder.path(), 1, &half, &optimizer).unwrap();
+        let (whole, after) = steps(half, &parts, &recipe, &mut optimizer, 4);
+        assert!(after[3] < before[0], "{kind:?}: {before:?} {after:?}");
+
+        let quiet = Terminal { json: false, quiet: true };
+        let found = Checkpoint::find(folder.path(), &recipe, quiet).unwrap();
+        let (state, checkpoint) = found.unwrap();
+        let half = state.load(&checkpoint, fresh, &parts.device).unwrap();
+        let mut optimizer = Optimizer::load(&checkpoint, &recipe, 0, &parts.device).unwrap();
+        let (resumed, losses) = steps(half, &parts, &recipe, &mut optimizer, 4);
+        assert_eq!(losses, after, "{kind:?}");
+        assert_eq!(values(&resumed), values(&whole), "{kind:?}");
+
+        // The dry run's estimate: the state is these bytes a value, and a little a parameter.
+        let sizes: Vec<usize> = parameters(&whole).iter().map(|param| param.size).collect();
+        let bytes: usize = optimizer.save().unwrap().iter().map(|(_, bytes)| bytes.len()).sum();
+        let expected = state_bytes(kind) * sizes.iter().sum::<usize>();
+        let extra = bytes.checked_sub(expected).unwrap();
+        assert!(extra < 256 * sizes.len(), "{kind:?}: {bytes} {expected}");
+
+        // Another optimizer does not take over.
+        let other = OptimizerKind::ALL.into_iter().find(|other| *other != kind).unwrap();
+        recipe.stages[0].optimizer = other;
+        let error = Checkpoint::find(folder.path(), &recipe, quiet).unwrap_err().to_string();
+        let said = format!("optimizer = {:?}, not {:?}", kind.name(), other.name());
+        assert!(error.contains(&said) && error.lines().count() == 1, "{error}");
+    }
+}
+
+#[test]
+fn norms_and_biases_do_not_decay() {
+    for kind in OptimizerKind::ALL {
+        let recipe = recipe(POOLINGS[0], "");
+        let (parts, train_model) = train_model(&recipe, 0);
+        let decays: Vec<bool> = parameters(&train_model)
+            .iter()
+            .flat_map(|param| std::iter::repeat_n(param.decays, param.size))
+            .collect();
+        let [plain, decayed] = [0.0, 0.5].map(|weight_decay| {
+            let mut recipe = recipe.clone();
+            recipe.stages[0].optimizer = kind;
+            recipe.stages[0].weight_decay = weight_decay;
+            let mut optimizer = Optimizer::new(&recipe.stages[0]);
+            values(&steps(train_model.clone(), &parts, &recipe, &mut optimizer, 1).0)
+        });
+        let changed = |which: bool| {
+            let values = plain.iter().zip(&decayed).zip(&decays);
+            values.filter(|((a, b), decays)| **decays == which && a != b).count()
+        };
+        assert!(changed(true) > 0, "{kind:?}");
+        assert_eq!(changed(false), 0, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_kept_optimizer_is_loaded_with_the_decay_that_it_has() {
+    let mut recipe = recipe(POOLINGS[0], "");
+    recipe.stages[0].weight_decay = 0.5;
+    recipe.stages[1].keep_optimizer = true;
+    let (parts, fresh) = train_model(&recipe, 0);
+    let mut optimizer = Optimizer::new(&recipe.stages[0]);
+    let (half, _) = steps(fresh, &parts, &recipe, &mut optimizer, 1);
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in optimizer.save().unwrap() {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let mut loaded = Optimizer::load(folder.path(), &recipe, 1, &parts.device).unwrap();
+    let (whole, _) = steps(half.clone(), &parts, &recipe, &mut optimizer, 1);
+    let (resumed, _) = steps(half, &parts, &recipe, &mut loaded, 1);
+    assert_eq!(values(&resumed), values(&whole));
+
+    std::fs::write(folder.path().join("optimizer-decayed.bin"), b"no state").unwrap();
+    let error = Optimizer::<B>::load(folder.path(), &recipe, 1, &parts.device).err().unwrap();
+    assert!(error.to_string().contains("optimizer-decayed.bin: no state of adamw"), "{error}");
 }

@@ -5,6 +5,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor, module::linear};
 use kiln_embed::embedder::EmbeddingModel;
 use kiln_embed::kernels::{Kernels, TrainingBackend};
+use kiln_embed::model::Backbone;
 
 /// The parameters of a run.
 #[derive(Module, Debug)]
@@ -19,11 +20,16 @@ pub struct TrainModel<B: Backend> {
 }
 
 impl<B: Kernels> TrainModel<B> {
+    /// The embedding model's transformer.
+    pub fn backbone(&self) -> &Backbone<B> {
+        &self.model.backbone
+    }
+
     /// Logits `[rows, vocab]` of states `[rows, hidden]`.
     pub fn logits(&self, states: Tensor<B, 2>) -> Tensor<B, 2> {
         let table = match &self.lm_head {
             Some(head) => head.val(),
-            None => self.model.backbone.token_embedding(),
+            None => self.backbone().token_embedding(),
         };
         linear(states, table.transpose(), None)
     }
@@ -57,14 +63,14 @@ pub(super) enum Trains<'a> {
 
 /// Marks the parameters that train; frozen ones get no gradient and no optimizer state.
 pub(super) fn set_trainable<B: TrainingBackend, M: Module<B>>(module: M, trains: Trains<'_>) -> M {
-    module.map(&mut Freeze { path: Path::default(), trains })
+    module.map(&mut Freeze { path: ParameterPath::default(), trains })
 }
 
 /// Path of the parameter that is being visited.
 #[derive(Debug, Default)]
-pub(super) struct Path(Vec<String>);
+pub(super) struct ParameterPath(Vec<String>);
 
-impl Path {
+impl ParameterPath {
     pub(super) fn enter(&mut self, name: &str, container: &str) {
         if !container.starts_with("Enum:") {
             self.0.push(name.to_string());
@@ -91,7 +97,7 @@ impl Path {
 }
 
 struct Freeze<'a> {
-    path: Path,
+    path: ParameterPath,
     trains: Trains<'a>,
 }
 
@@ -136,8 +142,8 @@ pub struct ParameterInfo {
 /// All parameters, in their order.
 pub fn parameters<B: Kernels, M: Module<B>>(module: &M) -> Vec<ParameterInfo> {
     struct List {
-        path: Path,
-        found: Vec<ParameterInfo>,
+        path: ParameterPath,
+        parameters: Vec<ParameterInfo>,
     }
     impl<B: Kernels> ModuleVisitor<B> for List {
         fn enter_module(&mut self, name: &str, container: &str) {
@@ -150,7 +156,7 @@ pub fn parameters<B: Kernels, M: Module<B>>(module: &M) -> Vec<ParameterInfo> {
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
             let undecayed = ["gamma", "beta", "bias", "latents", "layer_embedding"];
-            self.found.push(ParameterInfo {
+            self.parameters.push(ParameterInfo {
                 id: param.id,
                 path: self.path.dotted(),
                 size: param.lazy_shape().num_elements(),
@@ -159,7 +165,7 @@ pub fn parameters<B: Kernels, M: Module<B>>(module: &M) -> Vec<ParameterInfo> {
             });
         }
     }
-    let mut list = List { path: Path::default(), found: Vec::new() };
+    let mut list = List { path: ParameterPath::default(), parameters: Vec::new() };
     module.visit(&mut list);
-    list.found
+    list.parameters
 }

@@ -39,9 +39,9 @@ pub(super) fn start_from_words<B: Kernels>(
     terminal: Terminal,
 ) -> Result<()> {
     let device = embedder.device.clone();
-    let other = load_embedder::<B>(teacher, &LoadOptions::default(), &device, terminal)
+    let teacher_model = load_embedder::<B>(teacher, &LoadOptions::default(), &device, terminal)
         .context("model.new.word_vectors")?;
-    let wide = other.model.dimensions();
+    let wide = teacher_model.model.dimensions();
     let hidden = embedder.model.config.hidden_size;
     let fits = embedder.model.dense.last().is_some_and(|dense| {
         (dense.config().in_features, dense.config().out_features) == (hidden, wide)
@@ -66,7 +66,7 @@ pub(super) fn start_from_words<B: Kernels>(
         bail!("model.new.word_vectors: the tokenizer has no tokens that are words");
     }
     let bar = terminal.progress(words.len() as u64, "words");
-    let vectors = embed_texts(&other, &words, &EmbedOptions::default(), |progress| {
+    let vectors = embed_texts(&teacher_model, &words, &EmbedOptions::default(), |progress| {
         bar.set_position(progress.texts as u64);
     })?;
     bar.finish_and_clear();
@@ -82,20 +82,20 @@ pub(super) fn start_from_words<B: Kernels>(
     let components = components.slice(s![.., ..kept]).to_owned();
     let points = vectors.dot(&components);
 
-    // Each token's place, the nearer to the middle the more frequent it is.
+    // Each token's vector, the nearer to the origin the more frequent the token is.
     let weights = weights(embedder, texts)?;
-    let mut places: Vec<Option<Array1<f64>>> = vec![None; vocabulary];
+    let mut starts: Vec<Option<Array1<f64>>> = vec![None; vocabulary];
     for (point, ids) in points.outer_iter().zip(tokens.values()) {
         for &id in ids {
-            places[id] = Some(&point * weights[id]);
+            starts[id] = Some(&point * weights[id]);
         }
     }
-    let longest = places.iter().flatten().map(|place| place.dot(place)).fold(0.0, f64::max).sqrt();
+    let longest = starts.iter().flatten().map(|start| start.dot(start)).fold(0.0, f64::max).sqrt();
     if !(longest.is_finite() && longest > 0.0) {
         bail!("model.new.word_vectors: {teacher} gives all words the same vector");
     }
-    // Numbers of the size one, as norms leave them; what stands there is a small difference
-    // between tokens that have no word.
+    // Values of size one, as norms leave them. The random values that stand there stay as small
+    // differences between tokens that are no words.
     let scale = (hidden as f64).sqrt() / longest;
     let Backbone::Decoder(decoder) = &mut embedder.model.backbone else {
         bail!("model.new.word_vectors needs a new model");
@@ -104,10 +104,10 @@ pub(super) fn start_from_words<B: Kernels>(
         decoder.token_embedding.table().into_data().to_vec().map_err(|error| {
             anyhow::anyhow!("the new token embeddings cannot be read: {error:?}")
         })?;
-    for (row, place) in table.chunks_exact_mut(hidden).zip(&places) {
-        let square = place.as_ref().map_or(0.0, |place| place.dot(place));
+    for (row, start) in table.chunks_exact_mut(hidden).zip(&starts) {
+        let square = start.as_ref().map_or(0.0, |start| start.dot(start));
         row[hidden - 1] += ((longest * longest - square).max(0.0).sqrt() * scale) as f32;
-        for (value, part) in row.iter_mut().zip(place.iter().flatten()) {
+        for (value, part) in row.iter_mut().zip(start.iter().flatten()) {
             *value += (part * scale) as f32;
         }
     }

@@ -1,4 +1,4 @@
-//! Classes and scored pairs as examples (METHODS.md 1, non-retrieval to triplets).
+//! Classes and scored pairs as examples, as NV-Embed makes them (arXiv:2405.17428, section 4.2).
 
 use std::collections::BTreeMap;
 

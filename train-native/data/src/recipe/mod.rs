@@ -20,8 +20,8 @@ use crate::text::{is_missing, read_small};
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
 pub use source::{DataRef, DataSource, Labels};
 pub use stage::{
-    Curriculum, Distillation, LayerMap, Mixing, Objective, Reconstruction, SamplerKind, Schedule,
-    Stage,
+    Curriculum, Distillation, LayerMap, Mixing, Objective, OptimizerKind, Reconstruction,
+    SamplerKind, Schedule, Stage,
 };
 pub use sweep::{Sweep, Variant, slug};
 
@@ -375,6 +375,18 @@ impl Recipe {
         if self.stages.is_empty() {
             bail!("the recipe has no [[stage]]");
         }
+        for (before, stage) in self.stages.iter().zip(self.stages.iter().skip(1)) {
+            if stage.keep_optimizer && stage.optimizer != before.optimizer {
+                bail!(
+                    "stage {:?}: keep_optimizer goes on with the {} of stage {:?}, not with {}; \
+                     name the same optimizer, or leave keep_optimizer out",
+                    stage.name,
+                    before.optimizer.name(),
+                    before.name,
+                    stage.optimizer.name()
+                );
+            }
+        }
         for stage in &self.stages {
             stage.check().with_context(|| format!("stage {:?}", stage.name))?;
             let layers = stage.distillation.as_ref().map(|from| &from.layers);
@@ -477,6 +489,7 @@ mod tests {
             ("base = \"dir\"", ""),
             ("lr = 1e-3", "lr = 1e-3\nhard_negatives = 0\nloss = { in_batch = false }"),
             ("name = \"r\"", "name = \"r\"\norder = [\"three\"]"),
+            ("lr = 1e-4", "lr = 1e-4\noptimizer = \"sgd\"\nkeep_optimizer = true"),
         ] {
             assert!(Recipe::parse(&RECIPE.replace(from, to)).is_err(), "{to}");
         }

@@ -43,7 +43,8 @@ pub struct DataSource {
     /// Labelled texts: how they become triplets.
     #[serde(default)]
     pub labels: Labels,
-    /// Scored pairs: the least score of a positive pair (METHODS.md 1: 4 of 5).
+    /// Scored pairs: the least score of a positive pair (NV-Embed's 4 of 5, arXiv:2405.17428,
+    /// section 4.2).
     #[serde(default = "default_threshold")]
     pub threshold: f64,
     /// Scored pairs: also (b, a).

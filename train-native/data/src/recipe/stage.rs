@@ -41,13 +41,17 @@ pub struct Stage {
     /// What the learning rate does after the warm-up.
     #[serde(default)]
     pub schedule: Schedule,
-    /// AdamW's weight decay; norms, biases and latents are never decayed.
+    /// How gradients become steps.
+    #[serde(default, skip_serializing_if = "OptimizerKind::is_default")]
+    pub optimizer: OptimizerKind,
+    /// The optimizer's weight decay; norms, biases and latents are never decayed.
     #[serde(default)]
     pub weight_decay: f64,
     /// Largest norm of the whole gradient; 0 does not clip.
     #[serde(default = "default_clip")]
     pub clip_norm: f64,
-    /// Go on with the last stage's optimizer state, rather than restart it.
+    /// Go on with the optimizer of the stage before, its state and its weight decay, rather than
+    /// start a new one.
     #[serde(default)]
     pub keep_optimizer: bool,
     /// Train all parameters in this stage, though the recipe has adapters (Anchor, stage I).
@@ -84,13 +88,14 @@ pub enum Objective {
     /// Queries near their positives, far from negatives.
     #[default]
     Contrastive,
-    /// The document from the query's vector, and the query from the document's (METHODS.md 3).
+    /// The document from the query's vector, and the query from the document's (bidirectional
+    /// reconstruction, arXiv:2509.03020, section 3.2).
     Reconstruction,
     /// A teacher's vectors alone; the texts need no positives.
     Distillation,
 }
 
-/// Learning from a teacher (NV-Embed, appendix A; METHODS.md 1):
+/// Learning from a teacher (NV-Embed, arXiv:2405.17428, appendix A.2):
 /// `L = [L_contrastive] + alpha (vectors L_vectors + scores L_scores + sum of L_states)`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -163,11 +168,11 @@ fn default_temperature() -> f64 {
     0.05
 }
 
-/// Bidirectional reconstruction (METHODS.md 3, stage I).
+/// Bidirectional reconstruction (Anchor's stage I, arXiv:2509.03020, section 3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reconstruction {
-    /// `L = alpha L_Q2D + (1 - alpha) L_D2Q`; the paper's 0.2.
+    /// `L = alpha L_Q2D + (1 - alpha) L_D2Q` (equation 5); the paper's 0.2.
     #[serde(default = "default_alpha")]
     pub alpha: f64,
     /// The token embeddings are also the language-model head; otherwise it has weights of its own,
@@ -197,6 +202,44 @@ impl Default for Reconstruction {
             reduction: Reduction::default(),
             predict_eos: false,
         }
+    }
+}
+
+/// How gradients become steps. What each one computes is in `train/optimizer.rs`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimizerKind {
+    /// Adam with decoupled weight decay (arXiv:1711.05101).
+    #[default]
+    AdamW,
+    /// Adam with an L2 penalty (arXiv:1412.6980).
+    Adam,
+    /// Stochastic gradient descent with momentum 0.9 and an L2 penalty.
+    Sgd,
+    /// AdaGrad with an L2 penalty (Duchi et al., JMLR 12, 2011).
+    AdaGrad,
+    /// Lion with decoupled weight decay (arXiv:2302.06675).
+    Lion,
+}
+
+impl OptimizerKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::AdamW, Self::Adam, Self::Sgd, Self::AdaGrad, Self::Lion];
+
+    /// Its name in a recipe.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AdamW => "adamw",
+            Self::Adam => "adam",
+            Self::Sgd => "sgd",
+            Self::AdaGrad => "adagrad",
+            Self::Lion => "lion",
+        }
+    }
+
+    /// Whether a recipe need not name it.
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 
@@ -241,7 +284,8 @@ impl Mixing {
     }
 }
 
-/// Order of graded negatives over a stage (MGH, METHODS.md 2); negatives are given hardest first.
+/// Order of graded negatives over a stage (multi-granularity hard negatives, arXiv:2509.00842,
+/// section 2.1); negatives are given hardest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Curriculum {
@@ -397,6 +441,25 @@ mod tests {
         near(stage.learning_rate(6), 5e-4);
         stage.schedule = Schedule::Constant;
         near(stage.learning_rate(9), 1e-3);
+    }
+
+    #[test]
+    fn an_optimizer_is_named_and_the_default_is_left_out() {
+        let text = "name = 's'\ndata = ['x']\nsteps = 10\nbatch_size = 2\nlr = 1e-3";
+        let stage: Stage = toml::from_str(text).unwrap();
+        assert_eq!(stage.optimizer, OptimizerKind::AdamW);
+        assert!(!toml::to_string(&stage).unwrap().contains("optimizer ="));
+        for kind in OptimizerKind::ALL {
+            let text = format!("{text}\noptimizer = '{}'", kind.name());
+            let stage: Stage = toml::from_str(&text).unwrap();
+            assert_eq!(stage.optimizer, kind);
+            let again: Stage = toml::from_str(&toml::to_string(&stage).unwrap()).unwrap();
+            assert_eq!(again, stage);
+        }
+        let error = toml::from_str::<Stage>(&format!("{text}\noptimizer = 'adamax'")).unwrap_err();
+        for kind in OptimizerKind::ALL {
+            assert!(error.to_string().contains(&format!("`{}`", kind.name())), "{error}");
+        }
     }
 
     #[test]

@@ -1,0 +1,73 @@
+//! What a run is asked to do, what it tells its caller on the way, and how it ends.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use burn::tensor::backend::AutodiffBackend;
+use kiln_embed::checkpoint::Files;
+use kiln_embed::embedder::Embedder;
+use kiln_embed::kernels::TrainingBackend;
+
+use super::{Best, Checkpoint, Point};
+use crate::data::DataSet;
+use crate::eval::EvalSet;
+use crate::recipe::{Recipe, Stage};
+use crate::terminal::Terminal;
+
+/// What to train on, and where to keep the state.
+#[derive(Clone)]
+pub struct TrainPlan<'a> {
+    /// The recipe.
+    pub recipe: &'a Recipe,
+    /// Data sets of each stage.
+    pub sets: &'a [Vec<DataSet>],
+    /// Sets to evaluate on, as the recipe says.
+    pub measured: &'a [EvalSet],
+    /// Folder for checkpoints and metrics; nothing is written where absent.
+    pub output: Option<&'a Path>,
+    /// Steps between checkpoints; one is written at the end of a stage and at Ctrl-C anyway.
+    pub checkpoint_every: usize,
+    /// Checkpoints to keep.
+    pub keep: usize,
+    /// The state to go on from, as [`Checkpoint::find`] found it.
+    pub resume: Option<(Checkpoint, PathBuf)>,
+    /// What the user sees.
+    pub terminal: Terminal,
+}
+
+/// How a run ended.
+pub struct Outcome<B: AutodiffBackend> {
+    /// The trained model, adapters merged.
+    pub embedder: Embedder<B::InnerBackend>,
+    /// The adapters as PEFT keeps them, where the base model's weights stayed as they were.
+    pub adapters: Option<Files>,
+    /// Every step.
+    pub points: Vec<Point>,
+    /// The best score, where there is an evaluation set.
+    pub best: Option<Best>,
+    /// True where Ctrl-C ended it early; the checkpoint then holds its state.
+    pub interrupted: bool,
+}
+
+/// What the caller does between steps.
+pub trait TrainObserver<B: AutodiffBackend> {
+    /// After each stage, with the model as it is then.
+    ///
+    /// # Errors
+    /// The caller's own; training stops.
+    fn after_stage(&mut self, _: &Embedder<B::InnerBackend>, _: &Stage) -> Result<()> {
+        Ok(())
+    }
+
+    /// After an evaluation that is the best so far.
+    ///
+    /// # Errors
+    /// The caller's own; training stops.
+    fn best(&mut self, _: &Embedder<B::InnerBackend>, _: &Point) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// An observer that does nothing.
+pub struct Silent;
+impl<B: TrainingBackend> TrainObserver<B> for Silent {}

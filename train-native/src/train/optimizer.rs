@@ -174,10 +174,12 @@ impl<B: TrainingBackend> Optimizer<B> {
         Ok([(FILES[0], decayed.to_bytes()?), (FILES[1], undecayed.to_bytes()?)])
     }
 
-    /// The optimizer that a run had when a checkpoint of the given stage was written.
+    /// The optimizer that a run had when a checkpoint of the given stage was written. `Checkpoint`
+    /// has compared the files' sums and the recipe before, since Burn's decoder panics on bytes
+    /// that are no state of this optimizer.
     ///
     /// # Errors
-    /// A file that is missing, or holds no state of the recipe's optimizer.
+    /// A file that is missing, or that the decoder refuses.
     pub(super) fn load(
         folder: &Path,
         recipe: &Recipe,
@@ -193,7 +195,7 @@ impl<B: TrainingBackend> Optimizer<B> {
             let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
             group.load(bytes, device).map_err(|error| {
                 anyhow!(
-                    "{}: no state of {}: {error}; remove {}",
+                    "{}: no state of {}: {error}; remove {} to go on from the checkpoint before",
                     path.display(),
                     recipe.stages[stage].optimizer.name(),
                     folder.display()

@@ -448,7 +448,7 @@ mod tests {
         let text = "name = 's'\ndata = ['x']\nsteps = 10\nbatch_size = 2\nlr = 1e-3";
         let stage: Stage = toml::from_str(text).unwrap();
         assert_eq!(stage.optimizer, OptimizerKind::AdamW);
-        assert!(!toml::to_string(&stage).unwrap().contains("optimizer ="));
+        assert!(!toml::to_string(&stage).unwrap().contains("\noptimizer ="));
         for kind in OptimizerKind::ALL {
             let text = format!("{text}\noptimizer = '{}'", kind.name());
             let stage: Stage = toml::from_str(&text).unwrap();

@@ -1,6 +1,5 @@
 //! A whole run: build the model, train it, and write what it leaves behind.
 
-use std::any::TypeId;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -15,7 +14,7 @@ use super::{
     Best, Checkpoint, Inputs, Outcome, Point, TrainObserver, TrainPlan, base_model, new_model,
     train,
 };
-use crate::device::{Cpu, Device, handles};
+use crate::device::{Device, handles};
 use crate::output::claim;
 use crate::recipe::Recipe;
 use crate::report::{ModelCard, training_page};
@@ -130,7 +129,7 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
     prepare(fit)?;
     let first = devices.first().cloned().unwrap_or_default();
     let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
-    if TypeId::of::<B>() == TypeId::of::<Cpu>() {
+    if B::HOST {
         warn_of_memory(recipe, &embedder.model.embedder_config(), *terminal)?;
     }
     write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;

@@ -1,8 +1,9 @@
 //! Train, run and search with Kiln models on CPU, Vulkan and CUDA.
 //!
 //! The binary is thin: [`cli`] holds one file a command. Everything else is a library, so that
-//! tests and other programs can use it: [`device`] chooses the hardware, [`model`] finds a model
-//! in a folder or on the Hub, [`text`] and [`vectors`] read and write files.
+//! tests and other programs can use it: [`device`] chooses the hardware, [`model`] finds and
+//! loads a model from a folder or the Hub, as an [`embedding::TextModel`] that hides its backend,
+//! [`text`] and [`vectors`] read and write files.
 
 pub mod analyze;
 pub mod bench;

@@ -45,7 +45,7 @@ pub trait TextModel: Send + Sync {
     /// An unknown prompt, or more dimensions than the vectors have.
     fn check(&self, options: &EmbedOptions) -> kiln_embed::Result<()>;
 
-    /// As [`embed_texts`]; [`TextModel::embed`](trait.TextModel.html#method.embed) takes any kind of text.
+    /// As [`embed_texts`]; `embed` of `dyn TextModel` takes texts of any type.
     ///
     /// # Errors
     /// As [`embed_texts`].

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_embed::checkpoint::{
-    Directory, Folder, KilnFile, LoadOptions, ReadSeek, Weights, load, load_adapters,
+    self, Directory, Folder, LoadOptions, ReadSeek, Weights, load, load_adapters,
     read_embedder_config, save,
 };
 use kiln_embed::embedder::{Embedder, EmbedderConfig};
@@ -20,13 +20,11 @@ use crate::text::read_small;
 /// # Errors
 /// Unreadable, or a file that is no model.
 pub fn open_folder(path: &Path) -> Result<Box<dyn Folder>> {
-    if path.is_dir() {
-        return Ok(Box::new(Directory::new(path)?));
-    }
-    Ok(Box::new(KilnFile::on_disk(path).map_err(|error| match path.extension() {
+    checkpoint::open_folder(path).map_err(|error| match path.extension() {
         Some(ending) if ending == "kiln" => anyhow!(error),
+        _ if path.is_dir() => anyhow!(error),
         _ => anyhow!("{error} (a model is a folder, a .kiln file, or a Hub id)"),
-    })?))
+    })
 }
 
 /// Refuses a model whose weights, or those of the base that its adapters belong to, are quantized
@@ -191,12 +189,11 @@ fn load_from<B: Kernels>(
     let base = resolve(&base, terminal)
         .with_context(|| format!("the base model of the adapters in {}", path.display()))?;
     let full = LoadOptions { precision: WeightPrecision::Full, ..options.clone() };
-    let mut embedder = load(open(&base)?.as_ref(), &full, device)?;
-    embedder.self_test = None;
-    let model = &mut embedder.model;
+    let embedder: Embedder<B> = load(open(&base)?.as_ref(), &full, device)?;
     let folder = Directory::new(path)?;
-    let (adapted, _) = load_adapters(model.backbone.clone(), &model.config, &folder, device)?;
-    model.backbone = adapted.merge_lora();
+    let model = embedder.model();
+    let (adapted, _) = load_adapters(model.backbone().clone(), model.config(), &folder, device)?;
+    let embedder = embedder.map_model(|model| Ok(model.map_backbone(|_| adapted.merge_lora())))?;
     match options.precision {
         // Rounded once the adapters are in.
         WeightPrecision::Rounded(_) => Ok(load(&save(&embedder)?, options, device)?),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use burn::backend::Autodiff;
 use kiln_embed::checkpoint::{Existing, check_target, save, write_directory};
-use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::embedder::{EmbedOptions, Embedder, Prompt};
 use kiln_embed::kernels::Kernels;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use crate::data::OnBadRow;
 use crate::data::corpus::{Corpus, CorpusSize, RetrievalSet};
-use crate::embedding::embed_texts;
 use crate::eval::{bm25_rankings, dense_rankings, ndcg};
+use crate::interrupt;
 use crate::output::claim;
 use crate::recipe::{Recipe, Stage};
 use crate::report::{Page, bar_chart, curves, line_chart};
@@ -113,7 +113,7 @@ pub fn run<B: Kernels>(
 
     let shape = recipe.model.new.clone().context("the quickstart recipe describes a new model")?;
     let embedder = new_model::<B>(&shape, &recipe.model, corpus.training_texts(), device)?;
-    let parameters = burn::module::Module::num_params(&embedder.model);
+    let parameters = burn::module::Module::num_params(embedder.model());
     let mut scores = vec![
         Score { name: "random order".into(), ndcg_at_10: random_score(&corpus.test, recipe.seed) },
         Score { name: "untrained model".into(), ndcg_at_10: score(&embedder, &corpus.test)? },
@@ -233,8 +233,8 @@ fn embed<B: Kernels>(
     texts: &[String],
     prompt: &str,
 ) -> Result<Vec<Vec<f32>>> {
-    let options = EmbedOptions { prompt_name: Some(prompt.into()), ..Default::default() };
-    Ok(embed_texts(embedder, texts, &options, |_| {})?)
+    let options = EmbedOptions::with_prompt(Prompt::Named(prompt.into()));
+    Ok(embedder.embed_with(texts, &options, |_| interrupt::flow())?)
 }
 
 fn score<B: Kernels>(embedder: &Embedder<B>, test: &RetrievalSet) -> Result<f64> {

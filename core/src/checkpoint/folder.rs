@@ -83,20 +83,21 @@ pub fn read_text(folder: &dyn Folder, path: &str) -> Result<Option<Vec<u8>>> {
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-pub use directory::Directory;
-#[cfg(not(target_arch = "wasm32"))]
 pub(super) use directory::map_file;
+#[cfg(not(target_arch = "wasm32"))]
+pub use directory::{Directory, open_folder};
 
 #[cfg(not(target_arch = "wasm32"))]
 mod directory {
     use std::fs;
     use std::io::ErrorKind;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use bytes::Bytes;
     use memmap2::Mmap;
 
     use super::{Folder, ReadSeek};
+    use crate::checkpoint::KilnFile;
     use crate::{Error, Result};
 
     /// A directory on disk.
@@ -119,6 +120,17 @@ mod directory {
                 Err(cause) => Err(Error::Io { file: label, cause }),
             }
         }
+    }
+
+    /// Opens a model on disk: a directory or, where the path is no directory, a `.kiln` file.
+    ///
+    /// # Errors
+    /// Missing, unreadable, or a file that is no model.
+    pub fn open_folder(path: &Path) -> Result<Box<dyn Folder>> {
+        Ok(match path.is_dir() {
+            true => Box::new(Directory::new(path)?),
+            false => Box::new(KilnFile::on_disk(path)?),
+        })
     }
 
     impl Folder for Directory {

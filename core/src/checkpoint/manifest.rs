@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 
+use burn::tensor::read_sync;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::folder::{Files, Folder, read_text, stays_inside};
-use crate::embedder::{EmbedOptions, Embedder};
+use crate::embedder::{EmbedOptions, Embedder, Prompt, go_on};
 use crate::index::cosine;
 use crate::kernels::Kernels;
 use crate::{Error, Result};
@@ -201,26 +202,27 @@ impl SelfTest {
     /// The test that a model gives itself, on the present device and at its present precision.
     ///
     /// # Errors
-    /// As [`Embedder::embed`].
+    /// As [`Embedder::embed_async_with`].
     pub fn of<B: Kernels>(embedder: &Embedder<B>, least_cosine: f32) -> Result<Self> {
         let texts: Vec<String> = SELF_TEST_TEXTS.iter().map(|text| text.to_string()).collect();
-        let vectors =
-            embedder.embed(&texts, &Self::options(), |_| std::ops::ControlFlow::Continue(()))?;
+        let vectors = read_sync(Self::vectors(embedder, &texts))?;
         Ok(Self { texts, vectors, least_cosine })
     }
 
-    fn options() -> EmbedOptions {
-        EmbedOptions { prompt: Some(String::new()), ..EmbedOptions::default() }
+    /// Vectors without a prompt.
+    async fn vectors<B: Kernels>(
+        embedder: &Embedder<B>,
+        texts: &[String],
+    ) -> Result<Vec<Vec<f32>>> {
+        embedder.embed_async_with(texts, &EmbedOptions::with_prompt(Prompt::None), go_on).await
     }
 
     /// The least cosine between the kept vectors and those that a model gives.
     ///
     /// # Errors
-    /// As [`Embedder::embed_async`].
+    /// As [`Embedder::embed_async_with`].
     pub async fn run<B: Kernels>(&self, embedder: &Embedder<B>) -> Result<f32> {
-        let go_on = |_| std::ops::ControlFlow::Continue(());
-        let result = embedder.embed_async(&self.texts, &Self::options(), go_on).await?;
-        Ok(self.least(&result))
+        Ok(self.least(&Self::vectors(embedder, &self.texts).await?))
     }
 
     fn least(&self, result: &[Vec<f32>]) -> f32 {

@@ -12,7 +12,7 @@ mod sentence_transformers;
 mod write;
 
 #[cfg(not(target_arch = "wasm32"))]
-pub use folder::Directory;
+pub use folder::{Directory, open_folder};
 pub use folder::{Files, Folder, ReadSeek, read_text, stays_inside};
 pub use kiln_file::{KILN_MAGIC, KilnFile, write_kiln_file};
 pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest, SelfTest};

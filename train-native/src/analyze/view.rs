@@ -2,15 +2,13 @@
 
 use anyhow::Result;
 use burn::tensor::Tensor;
-use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::embedder::{EmbedOptions, Progress, Prompt};
 use kiln_embed::explanation::TextExplanation;
 use kiln_embed::kernels::Kernels;
 use kiln_embed::model::ModelInput;
 use kiln_embed::pooling::{AnchorScore, LayerState, PoolingConfig, anchor_weights, layer_states};
-use kiln_embed::tokenizer::{TokenBatch, Tokens};
-use rayon::prelude::*;
+use kiln_embed::tokenizer::TokenBatch;
 
-use crate::embedding::each_batch;
 use crate::eval::{ModelEncoder, TextEncoder};
 use crate::interrupt;
 
@@ -78,11 +76,11 @@ fn readable(token: &str) -> String {
 
 impl<B: Kernels> View for ModelEncoder<B> {
     fn pooling(&self) -> &PoolingConfig {
-        self.embedder.model.pooling.config()
+        self.embedder.model().pooling().config()
     }
 
     fn states(&self) -> usize {
-        self.embedder.model.backbone.layers() + 1
+        self.embedder.model().backbone().layers() + 1
     }
 
     fn layer_states(
@@ -92,39 +90,31 @@ impl<B: Kernels> View for ModelEncoder<B> {
         state: LayerState,
     ) -> Result<Vec<LayerStates>> {
         let embedder = &self.embedder;
-        let tokens: Vec<Tokens> = texts
-            .par_iter()
-            .map(|text| embedder.tokenizer.encode(prompt, text))
-            .collect::<kiln_embed::Result<_>>()?;
+        let tokens = embedder.tokenizer().encode_all(prompt, texts)?;
         let of_batch = |batch: &TokenBatch, _: &[usize]| {
-            let input = ModelInput::new(batch, &embedder.device);
-            let states = embedder.model.states(&input);
+            let input = ModelInput::new(batch, embedder.device());
+            let states = embedder.model().states(&input);
             let (states, _) = layer_states(&states.layers, &input, state);
             let [_, layers, hidden] = states.dims();
             let texts = pieces(&values(states)?, layers * hidden);
             Ok(texts.iter().map(|text| pieces(text, hidden)).collect())
         };
         let bar = self.terminal.progress(texts.len() as u64, "layers");
-        let result = each_batch(
-            embedder,
-            tokens,
-            &self.options,
-            interrupt::asked,
-            |progress| {
-                bar.set_position(progress.texts as u64);
-            },
-            of_batch,
-        )?;
+        let progress = |progress: Progress| {
+            bar.set_position(progress.texts as u64);
+            interrupt::flow()
+        };
+        let result = embedder.each_batch(tokens, &self.options, progress, of_batch)?;
         bar.finish_and_clear();
         Ok(result)
     }
 
     fn look(&self, text: &str, prompt: &str) -> Result<TextView> {
         let embedder = &self.embedder;
-        let tokens = embedder.tokenizer.encode(prompt, text)?;
-        let batch = embedder.tokenizer.pad(&[&tokens]);
-        let input = ModelInput::new(&batch, &embedder.device);
-        let states = embedder.model.states(&input);
+        let tokens = embedder.tokenizer().encode(prompt, text)?;
+        let batch = embedder.tokenizer().pad(&[&tokens]);
+        let input = ModelInput::new(&batch, embedder.device());
+        let states = embedder.model().states(&input);
         let attention = states.attention.ok_or_else(|| {
             kiln_embed::Error::invalid("the model gave no attention weights; please report it")
         })?;
@@ -132,7 +122,7 @@ impl<B: Kernels> View for ModelEncoder<B> {
         let anchors = [anchors(AnchorScore::Log1p)?, anchors(AnchorScore::Linear)?];
         let [_, _, queries, keys] = attention.dims();
         let heads = pieces(&values(attention)?, queries * keys);
-        let options = EmbedOptions { prompt: Some(prompt.into()), ..self.options.clone() };
+        let options = EmbedOptions { prompt: Prompt::Text(prompt.into()), ..self.options.clone() };
         let explanation = embedder.explain(text, &options)?;
         Ok(TextView {
             tokens: explanation.tokens.iter().map(|token| readable(token)).collect(),

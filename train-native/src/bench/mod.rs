@@ -14,7 +14,7 @@ use kiln_embed::index::cosine;
 use kiln_embed::kernels::Kernels;
 use serde::{Deserialize, Serialize};
 
-use crate::embedding::embed_texts;
+use crate::interrupt;
 use crate::model::open_folder;
 use crate::terminal::Terminal;
 use crate::vectors::{VectorRow, VectorWriter, read_blocks};
@@ -87,12 +87,13 @@ pub fn measure<B: Kernels>(
     runs: usize,
     out: &Path,
 ) -> Result<Measurement> {
-    embed_texts(embedder, &texts[..texts.len().min(32)], options, |_| {})?;
+    let embed = |texts: &[String]| embedder.embed_with(texts, options, |_| interrupt::flow());
+    embed(&texts[..texts.len().min(32)])?;
     let mut seconds = Vec::new();
     let mut vectors = Vec::new();
     for _ in 0..runs {
         let start = Instant::now();
-        vectors = embed_texts(embedder, texts, options, |_| {})?;
+        vectors = embed(texts)?;
         seconds.push(start.elapsed().as_secs_f64());
     }
     let mut writer = VectorWriter::create(out, texts.len(), embedder.dimensions(options))?;

@@ -106,7 +106,7 @@ pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
     let view: (Box<dyn View>, LayerState) = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(name, &overrides, &handle, terminal)?;
         embedder.check(&options)?;
-        let state = LayerState::of(embedder.model.attention());
+        let state = LayerState::of(embedder.model().attention());
         (Box::new(ModelEncoder::new(embedder, options, Some(cache.clone()), terminal)), state)
     });
     let inputs = inputs(args, view.0.as_ref(), view.1, terminal)?;

@@ -63,7 +63,7 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
     let name = folder.display().to_string();
     with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;
-        let longest = embedder.tokenizer.config().max_length;
+        let longest = embedder.tokenizer().config().max_length;
         let most = args.batch * longest.min(128);
         let usual = EmbedOptions::default().batch_tokens::<B>(1);
         let options = EmbedOptions { batch_tokens: Some(most.min(usual)), ..Default::default() };
@@ -71,7 +71,7 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
             let measured = measure(&embedder, &texts, &options, args.runs, out)?;
             return print_json(&measured);
         }
-        let tokens = embedder.tokenizer.encode_all("", &texts)?;
+        let tokens = embedder.tokenizer().encode_all("", &texts)?;
         let tokens = tokens.iter().map(|tokens| tokens.ids.len()).sum();
         drop(embedder);
         let bench = Bench {

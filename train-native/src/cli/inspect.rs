@@ -27,7 +27,7 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let name = folder.display().to_string();
     let embedder =
         load_embedder::<Cpu>(&name, &args.model.load_options(), &Default::default(), terminal)?;
-    let model = &embedder.model;
+    let model = embedder.model();
     let opened = open_folder(&folder)?;
     let weights = Weights::open(opened.as_ref(), weights_stem(opened.as_ref())?)?;
     let manifest = Manifest::read(opened.as_ref())?;
@@ -36,25 +36,25 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
         None => format!("{:?}", info.dtype),
     };
     let parts = [
-        ("backbone", model.backbone.clone().unpacked().num_params()),
-        ("pooling", model.pooling.num_params()),
-        ("dense", model.dense.num_params()),
+        ("backbone", model.backbone().clone().unpacked().num_params()),
+        ("pooling", model.pooling().num_params()),
+        ("dense", model.dense().iter().map(|dense| dense.num_params()).sum()),
     ];
     let total: usize = parts.iter().map(|(_, count)| count).sum();
-    let tokenizer = embedder.tokenizer.config();
+    let tokenizer = embedder.tokenizer().config();
     let tensors: Vec<_> = weights
         .tensors()
         .iter()
         .map(|(name, info)| json!({"name": name, "shape": info.shape, "dtype": kept(info)}))
         .collect();
     let value = json!({
-        "model": name, "config": model.config, "parameters": total, "pooling": model.pooling.config(),
-        "dense": model.dense.iter().map(|dense| dense.config().clone()).collect::<Vec<_>>(),
-        "normalize": model.normalize, "dimensions": model.dimensions(), "tokenizer": tokenizer,
-        "prompts": embedder.prompts.by_name, "default_prompt": embedder.prompts.default, "tensors": tensors,
+        "model": name, "config": model.config(), "parameters": total, "pooling": model.pooling().config(),
+        "dense": model.dense().iter().map(|dense| dense.config().clone()).collect::<Vec<_>>(),
+        "normalize": model.normalizes(), "dimensions": model.dimensions(), "tokenizer": tokenizer,
+        "prompts": embedder.prompts().by_name(), "default_prompt": embedder.prompts().default_name(), "tensors": tensors,
     });
     terminal.result(&value, || {
-        let config = &model.config;
+        let config = model.config();
         let mut lines = vec![
             format!("model        {name}"),
             format!("family       {} ({:?} attention)", config.family.model_type(), config.attention),
@@ -67,20 +67,20 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
                 config.head_dim,
                 config.intermediate_size
             ),
-            format!("vocabulary   {} tokens, tokenizer uses {}", config.vocab_size, embedder.tokenizer.id_bound()),
+            format!("vocabulary   {} tokens, tokenizer uses {}", config.vocab_size, embedder.tokenizer().id_bound()),
             format!("length       {} tokens of {} positions", tokenizer.max_length, config.max_positions),
-            format!("pooling      {}", model.pooling.config().name()),
+            format!("pooling      {}", model.pooling().config().name()),
             format!(
                 "vectors      {} dimensions{}",
                 model.dimensions(),
-                if model.normalize { ", normalised" } else { ", not normalised" }
+                if model.normalizes() { ", normalised" } else { ", not normalised" }
             ),
             format!("parameters   {}", thousands(total)),
         ];
         let named = parts.iter().filter(|(_, count)| *count > 0);
         lines.extend(named.map(|(part, count)| format!("  {part:<10} {}", thousands(*count))));
-        for (prompt, text) in &embedder.prompts.by_name {
-            let default = if embedder.prompts.default.as_ref() == Some(prompt) { " (default)" } else { "" };
+        for (prompt, text) in embedder.prompts().by_name() {
+            let default = if embedder.prompts().default_name() == Some(prompt) { " (default)" } else { "" };
             lines.push(format!("prompt       {prompt}{default}: {text:?}"));
         }
         lines.push(format!("tensors      {}", weights.tensors().len()));
@@ -89,7 +89,7 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
             lines.push(format!(
                 "exported     {weights}, format {format}, by {written_by}; {} bytes; its test {} (cosine of at least {:.4})",
                 thousands(bytes as usize),
-                if embedder.self_test.is_some() { "passed" } else { "was not run, as settings are overridden" },
+                if embedder.self_test().is_some() { "passed" } else { "was not run, as settings are overridden" },
                 self_test.least_cosine
             ));
         }

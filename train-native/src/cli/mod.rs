@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use kiln_embed::checkpoint::{Existing, LoadOptions};
 use kiln_embed::config::AttentionMode;
-use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::pooling::PoolingConfig;
 use kiln_embed::quant::WeightPrecision;
 
@@ -204,8 +204,7 @@ impl EmbedFlags {
 
     fn options(&self, prompt_name: Option<&str>, prompt: Option<&str>) -> EmbedOptions {
         EmbedOptions {
-            prompt_name: prompt_name.map(String::from),
-            prompt: prompt.map(String::from),
+            prompt: Prompt::from_options(prompt_name, prompt),
             dimensions: self.dimensions,
             normalize: None,
             batch_tokens: self.batch_tokens,

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_embed::embedder::Embedder;
+use kiln_embed::embedder::{EmbedOptions, Embedder, Prompt};
 use kiln_embed::kernels::Kernels;
 use serde::Serialize;
 
 use super::ranges::{NEIGHBOURS, whole};
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::device;
-use crate::embedding::{BLOCK, embed_blocks, embed_texts};
+use crate::embedding::{BLOCK, embed_blocks};
 use crate::model::load_embedder;
 use crate::search::{Found, Search};
 use crate::terminal::{Terminal, field};
@@ -94,20 +94,19 @@ fn search<B: Kernels>(
     args: &SearchArgs,
     terminal: Terminal,
 ) -> Result<()> {
-    let prompts = &embedder.prompts.by_name;
-    let query_prompt = args
-        .query_prompt_name
-        .as_deref()
-        .or_else(|| ["query", "search_query"].into_iter().find(|name| prompts.contains_key(*name)));
-    let corpus_prompt = args
-        .corpus_prompt_name
-        .as_deref()
-        .or_else(|| ["document", "passage"].into_iter().find(|name| prompts.contains_key(*name)));
-    let vectors = embed_texts(embedder, queries, &args.flags.options(query_prompt, None), |_| {})?;
+    let options = |asked: &Option<String>, usual: &[&str]| {
+        let prompt = match asked {
+            Some(name) => Prompt::Named(name.clone()),
+            None => embedder.prompts().first_of(usual),
+        };
+        EmbedOptions { prompt, ..args.flags.options(None, None) }
+    };
+    let of_queries = options(&args.query_prompt_name, &["query", "search_query"]);
+    let vectors = embedder.embed_with(queries, &of_queries, |_| interrupt::flow())?;
     let mut search = Search::new(vectors, args.top_k)?;
     match (corpus, &args.index) {
         (Some(corpus), _) => {
-            let options = args.flags.options(corpus_prompt, None);
+            let options = options(&args.corpus_prompt_name, &["document", "passage"]);
             let total = corpus.count()?;
             let dim = embedder.dimensions(&options);
             let mut writer = args

@@ -122,8 +122,8 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     let model: Arc<dyn Served> = with_backend!(&device, B, handle => {
         let mut embedder = load_into_memory::<B>(&args.model.model, &overrides, &handle, terminal)?;
         if let Some(name) = &args.default_prompt_name {
-            embedder.prompts.get(Some(name))?;
-            embedder.prompts.default = Some(name.clone());
+            let prompts = embedder.prompts().clone().with_default(name)?;
+            embedder = embedder.with_prompts(prompts);
         }
         embedder.check(&options)?;
         Arc::new(ServedModel::new(embedder, &name, &revision, options))

@@ -6,11 +6,10 @@ use kiln_embed::index::cosine;
 use serde::Serialize;
 
 use super::{EmbedFlags, Global, ModelArgs};
-use crate::embedding::embed_texts;
 use crate::model::load_embedder;
 use crate::terminal::{field, thousands};
 use crate::text::{Columns, TextFile};
-use crate::{device, with_backend};
+use crate::{device, interrupt, with_backend};
 
 /// Cosine similarity of pairs of texts: two on the command line, or a file of pairs.
 #[derive(Debug, Args)]
@@ -77,7 +76,10 @@ pub(super) fn run(args: &SimilarityArgs, global: &Global) -> Result<()> {
     let vectors = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&args.model.model, &args.flags.load_options(args.model.load_options()), &handle, terminal)?;
         let bar = terminal.progress(texts.len() as u64, "embedding");
-        let vectors = embed_texts(&embedder, &texts, &options, |progress| bar.set_position(progress.texts as u64));
+        let vectors = embedder.embed_with(&texts, &options, |progress| {
+            bar.set_position(progress.texts as u64);
+            interrupt::flow()
+        });
         bar.finish_and_clear();
         vectors?
     });

@@ -39,7 +39,7 @@ impl Calibration {
         let mut by_length: BTreeMap<usize, Vec<_>> = BTreeMap::new();
         let (mut count, mut tokens) = (0, 0);
         for text in texts.iter().filter(|text| !text.trim().is_empty()) {
-            let encoded = embedder.tokenizer.encode("", text)?;
+            let encoded = embedder.tokenizer().encode("", text)?;
             if tokens + encoded.ids.len() > most_tokens && count >= least {
                 break;
             }
@@ -53,7 +53,7 @@ impl Calibration {
         let mut batches = Vec::new();
         for (length, texts) in &by_length {
             for part in texts.chunks((BATCH_TOKENS / length.max(&1)).max(1)) {
-                batches.push(embedder.tokenizer.pad(&part.iter().collect::<Vec<_>>()));
+                batches.push(embedder.tokenizer().pad(&part.iter().collect::<Vec<_>>()));
             }
         }
         Ok(Self { batches, texts: count, tokens })
@@ -71,9 +71,9 @@ impl Calibration {
         terminal: Terminal,
         mut change: impl FnMut(&str, &mut [f32], [usize; 2], &Gram) -> Result<()>,
     ) -> Result<()> {
-        let config = embedder.model.config.clone();
-        let (mode, device) = (config.attention, embedder.device.clone());
-        let backbone = &mut embedder.model.backbone;
+        let config = embedder.model().config().clone();
+        let (mode, device) = (config.attention, embedder.device().clone());
+        let backbone = embedder.model_mut().backbone_mut();
         let inputs: Vec<ModelInput<B>> =
             self.batches.iter().map(|batch| ModelInput::new(batch, &device)).collect();
         let mut states: Vec<_> = inputs.iter().map(|input| backbone.embed_tokens(input)).collect();

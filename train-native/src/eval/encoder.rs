@@ -7,13 +7,14 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use burn::tensor::backend::Backend;
 use kiln_embed::checkpoint::{FORMAT_VERSION, LoadOptions};
-use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::embedder::{EmbedOptions, Embedder, Prompt};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::quant::WeightPrecision;
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use crate::embedding::{BLOCK, embed_texts};
+use crate::embedding::BLOCK;
+use crate::interrupt;
 use crate::terminal::Terminal;
 
 /// Turns texts into vectors; what a task needs of a model.
@@ -51,7 +52,7 @@ impl<B: Kernels> ModelEncoder<B> {
 
 impl<B: Kernels> TextEncoder for ModelEncoder<B> {
     fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
-        let options = EmbedOptions { prompt: Some(prompt.into()), ..self.options.clone() };
+        let options = EmbedOptions { prompt: Prompt::Text(prompt.into()), ..self.options.clone() };
         let mut vectors: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
         let keys: Vec<u128> = texts.iter().map(|text| key(prompt, text)).collect();
         // Each text once, and none that is kept.
@@ -77,8 +78,9 @@ impl<B: Kernels> TextEncoder for ModelEncoder<B> {
         // In blocks, so that what was done is kept when the run is cut short.
         for block in missing.chunks(BLOCK) {
             let block_texts: Vec<&str> = block.iter().map(|&row| texts[row].as_str()).collect();
-            let made = embed_texts(&self.embedder, &block_texts, &options, |progress| {
+            let made = self.embedder.embed_with(&block_texts, &options, |progress| {
                 bar.set_position((before + progress.texts) as u64);
+                interrupt::flow()
             })?;
             before += block.len();
             if let Some(cache) = &self.cache {
@@ -95,12 +97,8 @@ impl<B: Kernels> TextEncoder for ModelEncoder<B> {
     }
 
     fn own_prompt(&self, names: &[&str]) -> String {
-        let prompts = &self.embedder.prompts;
-        let named = names.iter().find_map(|name| prompts.by_name.get(*name));
-        match named {
-            Some(prompt) => prompt.clone(),
-            None => prompts.get(None).unwrap_or_default().to_string(),
-        }
+        let prompts = self.embedder.prompts();
+        prompts.text(&prompts.first_of(names)).unwrap_or_default().to_string()
     }
 }
 

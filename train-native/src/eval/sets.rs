@@ -13,7 +13,8 @@ use super::ndcg;
 use super::range::checked;
 use crate::data::corpus::{Corpus, CorpusSize};
 use crate::data::{BeirFolder, DataRow, RowFormat};
-use crate::embedding::{BLOCK, embed_texts};
+use crate::embedding::BLOCK;
+use crate::interrupt;
 use crate::recipe::EvaluationSet;
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
@@ -66,12 +67,8 @@ impl EvalSet {
     /// As [`Embedder::embed`].
     pub fn score<B: Kernels>(&self, embedder: &Embedder<B>, terminal: Terminal) -> Result<f64> {
         let embed = |texts: &[String], prompt: &str| {
-            let known = embedder.prompts.by_name.contains_key(prompt);
-            let options = EmbedOptions {
-                prompt_name: known.then(|| prompt.to_string()),
-                ..EmbedOptions::default()
-            };
-            embed_texts(embedder, texts, &options, |_| {})
+            let options = EmbedOptions::with_prompt(embedder.prompts().first_of(&[prompt]));
+            embedder.embed_with(texts, &options, |_| interrupt::flow())
         };
         match &self.kind {
             Kind::Pairs { texts, scores } => {

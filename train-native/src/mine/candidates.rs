@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::data::{DataSet, Store, text_hash};
-use crate::embedding::{BLOCK, embed_texts};
+use crate::embedding::BLOCK;
+use crate::interrupt;
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
 
@@ -72,12 +73,6 @@ pub fn data_hash(set: &DataSet, corpus: &Store) -> Result<String> {
     Ok(format!("{:032x}", hash.digest128()))
 }
 
-/// Prompts of a teacher.
-fn options<B: Kernels>(embedder: &Embedder<B>, name: &str) -> EmbedOptions {
-    let known = embedder.prompts.by_name.contains_key(name);
-    EmbedOptions { prompt_name: known.then(|| name.to_string()), ..EmbedOptions::default() }
-}
-
 /// The `k` nearest corpus texts of each example's query. Vectors of queries and positives are held
 /// in memory, those of the corpus block by block.
 ///
@@ -91,7 +86,10 @@ pub fn search<B: Kernels>(
     k: usize,
     terminal: Terminal,
 ) -> Result<Scored> {
-    let (as_query, as_document) = (options(embedder, "query"), options(embedder, "document"));
+    let embed = |texts: &[&String], prompt: &str| {
+        let options = EmbedOptions::with_prompt(embedder.prompts().first_of(&[prompt]));
+        embedder.embed_with(texts, &options, |_| interrupt::flow())
+    };
     let mut queries = Vec::new();
     let mut positive_scores = Vec::new();
     let mut known: Vec<HashSet<u128>> = Vec::new();
@@ -99,9 +97,9 @@ pub fn search<B: Kernels>(
     for block in set.examples.blocks(BLOCK) {
         let examples: Vec<_> = block.map(|i| set.get(i)).collect::<Result<_>>()?;
         let texts: Vec<&String> = examples.iter().map(|example| &example.query).collect();
-        let vectors = embed_texts(embedder, &texts, &as_query, |_| {})?;
+        let vectors = embed(&texts, "query")?;
         let positives: Vec<&String> = examples.iter().flat_map(|example| &example.pos).collect();
-        let mut result = embed_texts(embedder, &positives, &as_document, |_| {})?.into_iter();
+        let mut result = embed(&positives, "document")?.into_iter();
         for (example, vector) in examples.iter().zip(&vectors) {
             let own = result.by_ref().take(example.pos.len());
             positive_scores.push(own.map(|positive| dot(vector, &positive)).collect::<Vec<_>>());
@@ -125,7 +123,7 @@ pub fn search<B: Kernels>(
     for rows in corpus.blocks(BLOCK) {
         let texts: Vec<String> = rows.map(|row| corpus.get(row)).collect::<Result<_>>()?;
         hashes.extend(texts.iter().map(|text| text_hash(text)));
-        let vectors = embed_texts(embedder, &texts, &as_document, |_| {})?;
+        let vectors = embed(&texts.iter().collect::<Vec<_>>(), "document")?;
         searches.par_iter_mut().try_for_each(|search| search.push(&vectors))?;
         bar.inc(texts.len() as u64);
     }

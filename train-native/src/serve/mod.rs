@@ -19,6 +19,7 @@ mod routes;
 mod telemetry;
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +37,6 @@ pub use refusal::Refusal;
 pub use request::{EmbeddingRequest, Protocol, parse_request};
 pub use telemetry::Telemetry;
 
-use crate::embedding::embed_encoded;
 use crate::interrupt;
 use crate::terminal::Terminal;
 
@@ -95,9 +95,9 @@ impl<B: Kernels> ServedModel<B> {
             name: name.into(),
             revision: revision.into(),
             dimensions: embedder.dimensions(&options),
-            max_length: embedder.tokenizer.config().max_length,
-            pooling: embedder.model.pooling.config().name(),
-            normalized: options.normalize.unwrap_or(embedder.model.normalize),
+            max_length: embedder.tokenizer().config().max_length,
+            pooling: embedder.model().pooling().config().name(),
+            normalized: options.normalize.unwrap_or(embedder.model().normalizes()),
         };
         Self { embedder, options, facts }
     }
@@ -105,16 +105,16 @@ impl<B: Kernels> ServedModel<B> {
 
 impl<B: Kernels> Served for ServedModel<B> {
     fn tokens(&self, prompt: &str, text: &str) -> kiln_embed::Result<Tokens> {
-        self.embedder.tokenizer.encode(prompt, text)
+        self.embedder.tokenizer().encode(prompt, text)
     }
 
     fn embed(&self, tokens: Vec<Tokens>) -> kiln_embed::Result<Vec<Vec<f32>>> {
         // What was accepted is answered, after Ctrl-C too.
-        embed_encoded(&self.embedder, tokens, &self.options, || false, |_| {})
+        self.embedder.embed_encoded(tokens, &self.options, |_| ControlFlow::Continue(()))
     }
 
     fn prompt(&self, name: Option<&str>) -> kiln_embed::Result<&str> {
-        self.embedder.prompts.get(name)
+        self.embedder.prompts().get(name)
     }
 
     fn facts(&self) -> &Facts {

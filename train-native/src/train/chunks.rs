@@ -67,12 +67,11 @@ pub(super) struct ChunkRunner {
 }
 
 impl ChunkRunner {
-    pub(super) fn of<B: TrainingBackend>(compute: &Compute, device: &B::Device) -> Self {
-        let parallel = B::name(device).contains("flex");
+    pub(super) fn of<B: TrainingBackend>(compute: &Compute) -> Self {
         Self {
             chunk: match compute.chunk {
                 Some(texts) => ChunkSize::Texts(texts),
-                None if parallel => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
+                None if B::HOST => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
                 None => ChunkSize::Texts(usize::MAX),
             },
             cached: compute.grad_cache || compute.checkpoint_blocks,
@@ -82,7 +81,7 @@ impl ChunkRunner {
                 ComputeDtype::Bf16 => FloatDType::BF16,
                 ComputeDtype::F16 => FloatDType::F16,
             },
-            parallel,
+            parallel: B::HOST,
         }
     }
 
@@ -259,7 +258,7 @@ impl ChunkRunner {
             return Ok(finished(model.forward(&input)?.0));
         }
         // Dropout starts anew in each block, so that a block can be computed again alone.
-        let backbone = &model.backbone;
+        let backbone = model.backbone();
         let x = backbone.embed_tokens(&input);
         let shared = backbone.prepare(&input, model.attention(), x.dtype().into());
         let mut states = vec![x];
@@ -280,18 +279,18 @@ impl ChunkRunner {
         device: &B::Device,
     ) -> Result<GradientsParams> {
         let model = &replica.model;
-        let backbone = &model.backbone;
+        let backbone = model.backbone();
         let input = ModelInput::<B>::new(&chunk.tokens, device);
         // The blocks' inputs, without graphs.
         let still = burn::module::Module::no_grad(replica.clone());
         seed_dropout::<B>(device, chunk.seed);
-        let first = still.model.backbone.embed_tokens(&input);
+        let first = still.model.backbone().embed_tokens(&input);
         let shared = backbone.prepare(&input, model.attention(), first.dtype().into());
         let mut inputs = vec![first.inner()];
         for block in 0..backbone.layers().saturating_sub(1) {
             let x = Tensor::from_inner(inputs[block].clone());
             seed_dropout::<B>(device, chunk.seed_of(block));
-            inputs.push(still.model.backbone.layer(block, x, &shared, false).0.inner());
+            inputs.push(still.model.backbone().layer(block, x, &shared, false).0.inner());
         }
         drop(still);
 
@@ -347,7 +346,7 @@ impl Chunk {
 
 /// Whether the embedding step has anything to learn.
 fn replica_trains_embeddings<B: TrainingBackend>(replica: &TrainModel<B>) -> bool {
-    super::train_model::parameters(&replica.model.backbone)
+    super::train_model::parameters(replica.model.backbone())
         .iter()
         .any(|one| one.trains && !one.path.contains("blocks"))
 }
@@ -380,9 +379,9 @@ fn head<B: Kernels>(
     chunk: &Chunk,
     device: &B::Device,
 ) -> Result<Tensor<B, 2>> {
-    let backbone = &model.backbone;
+    let backbone = model.backbone();
     let mode = model.attention();
-    let want = model.pooling.config().forward_options();
+    let want = model.pooling().config().forward_options();
     let last = backbone.layers().saturating_sub(1);
     let x = inputs[inputs.len() - 1].clone();
     let shared = backbone.prepare(input, mode, x.dtype().into());
@@ -395,8 +394,8 @@ fn head<B: Kernels>(
         layers.push(x.clone());
     }
     let states = States { last: x, layers, attention };
-    let (mut pooled, _) = model.pooling.forward(&states, input, mode)?;
-    for dense in &model.dense {
+    let (mut pooled, _) = model.pooling().forward(&states, input, mode)?;
+    for dense in model.dense() {
         pooled = dense.forward(pooled);
     }
     Ok(finished(pooled))

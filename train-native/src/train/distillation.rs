@@ -84,8 +84,8 @@ impl<B: TrainingBackend> Teacher<B> {
         let options = LoadOptions::default();
         let embedder =
             load_into_memory::<B::InnerBackend>(&settings.teacher, &options, device, terminal)?;
-        let pairs = settings.layers.pairs(student, embedder.model.backbone.layers())?;
-        if !pairs.is_empty() && embedder.tokenizer.to_json()? != tokenizer.to_json()? {
+        let pairs = settings.layers.pairs(student, embedder.model().backbone().layers())?;
+        if !pairs.is_empty() && embedder.tokenizer().to_json()? != tokenizer.to_json()? {
             bail!(
                 "{} has another tokenizer than the student, so their hidden states are not of the \
                  same tokens; set distillation.layers = \"none\", or give the student the teacher's tokenizer",
@@ -117,7 +117,7 @@ impl<B: TrainingBackend> Teacher<B> {
         device: &B::Device,
     ) -> Vec<Param<Tensor<B, 2>>> {
         let (from, to) =
-            (student.config.hidden_size, self.teacher.embedder.model.config.hidden_size);
+            (student.config().hidden_size, self.teacher.embedder.model().config().hidden_size);
         if from == to {
             return Vec::new();
         }
@@ -138,7 +138,7 @@ impl<B: TrainingBackend> Teacher<B> {
         stage: &Stage,
     ) -> Result<()> {
         let Distillation { vectors, scores, .. } = self.settings;
-        let (own, theirs) = (student.dimensions(), self.teacher.embedder.model.dimensions());
+        let (own, theirs) = (student.dimensions(), self.teacher.embedder.model().dimensions());
         if vectors > 0.0 && own != theirs {
             bail!(
                 "the student's vectors have {own} dimensions and the teacher's {theirs}; set \
@@ -228,7 +228,7 @@ impl<B: TrainingBackend> Teacher<B> {
         device: &B::Device,
     ) -> Tensor<B, 1> {
         let inner = ModelInput::<B::InnerBackend>::new(&chunk.tokens, device);
-        let theirs = self.teacher.embedder.model.states(&inner).layers;
+        let theirs = self.teacher.embedder.model().states(&inner).layers;
         let mask = input.attention_mask.clone().float();
         let tokens = mask.clone().sum();
         let mut loss = Tensor::<B, 1>::zeros([1], device);

@@ -1,6 +1,5 @@
 //! A whole run: build the model, train it, and write what it leaves behind.
 
-use std::any::TypeId;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -15,7 +14,6 @@ use super::{
     Best, Checkpoint, Inputs, Outcome, Point, TrainObserver, TrainPlan, base_model, new_model,
     train,
 };
-use crate::device::Cpu;
 use crate::output::claim;
 use crate::recipe::Recipe;
 use crate::report::{ModelCard, training_page};
@@ -124,8 +122,8 @@ pub fn fit<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifa
     prepare(fit)?;
     let first = devices.first().cloned().unwrap_or_default();
     let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
-    if TypeId::of::<B>() == TypeId::of::<Cpu>() {
-        warn_of_memory(recipe, &embedder.model.embedder_config(), *terminal)?;
+    if B::HOST {
+        warn_of_memory(recipe, &embedder.model().embedder_config(), *terminal)?;
     }
     write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
     let plan = TrainPlan {
@@ -169,6 +167,6 @@ fn save_model<B: Kernels>(
     card: &ModelCard<'_>,
 ) -> Result<()> {
     let mut files: Files = save(embedder)?;
-    files.0.insert("README.md".into(), card.to_markdown(embedder.model.dimensions())?.into());
+    files.0.insert("README.md".into(), card.to_markdown(embedder.model().dimensions())?.into());
     Ok(write_directory(folder, &files, Existing::ReplaceOurs)?)
 }

@@ -96,7 +96,7 @@ pub fn train<B: TrainingBackend>(
     devices: &[B::Device],
     observer: &mut impl TrainObserver<B>,
 ) -> Result<Outcome<B>> {
-    let own = [embedder.device.clone()];
+    let own = [embedder.device().clone()];
     let devices = if devices.is_empty() { &own } else { devices };
     let (parts, train_model) = start::<B>(embedder);
     if devices.len() == 1 {
@@ -145,7 +145,7 @@ fn rank<B: TrainingBackend>(
     let mut teachers = Teachers::new(recipe, &parts, plan.terminal);
     if let Some((result, folder)) = &plan.resume {
         state = result.clone();
-        let teacher = teachers.of(state.stage, train_model.model.backbone.layers())?;
+        let teacher = teachers.of(state.stage, train_model.model.backbone().layers())?;
         train_model = enter_stage(train_model, recipe, state.stage, teacher, &device)?;
         train_model = state.load(folder, train_model, &device)?;
         train_model = enter_stage(train_model, recipe, state.stage, teacher, &device)?;
@@ -157,12 +157,12 @@ fn rank<B: TrainingBackend>(
         None => Telemetry::in_memory(),
     };
     let mut scale = LossScale::new(recipe.compute.precision == ComputeDtype::F16, state.loss_scale);
-    let runner = ChunkRunner::of::<B>(&recipe.compute, &device);
+    let runner = ChunkRunner::of::<B>(&recipe.compute);
 
     for number in state.position.stage..recipe.stages.len() {
         let stage = &recipe.stages[number];
         let first = state.position.step;
-        let teacher = teachers.of(number, train_model.model.backbone.layers())?;
+        let teacher = teachers.of(number, train_model.model.backbone().layers())?;
         train_model = enter_stage(train_model, recipe, number, teacher, &device)?;
         if let Some(teacher) = teacher {
             teacher.prepare(&train_model.model, &plan.sets[number], stage)?;
@@ -392,7 +392,7 @@ impl<B: TrainingBackend> EmbedderParts<B> {
         let adapters = match (&recipe.model.lora, &recipe.model.base) {
             (Some(lora), Some(base)) if pristine => {
                 let inner = burn::module::AutodiffModule::valid(&train_model.model);
-                Some(save_adapters(&inner.backbone, &inner.config, lora, base)?)
+                Some(save_adapters(inner.backbone(), inner.config(), lora, base)?)
             }
             _ => None,
         };

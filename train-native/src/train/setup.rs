@@ -7,8 +7,9 @@ use burn::optim::{AdamW, AdamWConfig};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::checkpoint::Files;
-use kiln_embed::embedder::{Embedder, EmbeddingModel, Prompts};
+use kiln_embed::embedder::{Embedder, EmbeddingModel, Parts, Prompts};
 use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::model::Backbone;
 use kiln_embed::tokenizer::Tokenizer;
 
 use super::distillation::Teacher;
@@ -39,7 +40,7 @@ pub(super) struct EmbedderParts<B: AutodiffBackend> {
 pub(super) fn start<B: TrainingBackend>(
     embedder: Embedder<B::InnerBackend>,
 ) -> (EmbedderParts<B>, TrainModel<B>) {
-    let Embedder { model, tokenizer, prompts, device, tokenizer_files, .. } = embedder;
+    let Parts { model, tokenizer, prompts, device, tokenizer_files } = embedder.into_parts();
     let train_model = TrainModel {
         model: EmbeddingModel::from_inner(model),
         lm_head: None,
@@ -54,17 +55,16 @@ impl<B: TrainingBackend> EmbedderParts<B> {
         &self,
         train_model: &TrainModel<B>,
     ) -> Result<Embedder<B::InnerBackend>> {
-        let mut inner = train_model.model.valid();
-        inner.backbone = inner.backbone.merge_lora();
-        let mut embedder = Embedder::new(inner, self.tokenizer.clone(), &self.device)?;
-        embedder.prompts = self.prompts.clone();
-        embedder.tokenizer_files = self.tokenizer_files.clone();
-        Ok(embedder)
+        let inner = train_model.model.valid().map_backbone(Backbone::merge_lora);
+        Ok(Embedder::new(inner, self.tokenizer.clone(), &self.device)?
+            .with_prompts(self.prompts.clone())
+            .with_tokenizer_files(self.tokenizer_files.clone()))
     }
 
     /// The model's prompts of queries and documents.
     pub(super) fn prompts(&self) -> [&str; 2] {
-        ["query", "document"].map(|name| self.prompts.by_name.get(name).map_or("", String::as_str))
+        ["query", "document"]
+            .map(|name| self.prompts.by_name().get(name).map_or("", String::as_str))
     }
 }
 
@@ -90,19 +90,18 @@ pub(super) fn enter_stage<B: TrainingBackend>(
     let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
     train_model.lm_head = match stage.objective {
         Objective::Reconstruction if !stage.reconstruction.unwrap_or_default().tied => {
-            let copy = || Param::from_tensor(train_model.model.backbone.token_embedding().detach());
+            let copy =
+                || Param::from_tensor(train_model.model.backbone().token_embedding().detach());
             Some(train_model.lm_head.take().unwrap_or_else(copy))
         }
         _ => None,
     };
     let Some(lora) = lora else {
-        train_model.model.backbone = train_model.model.backbone.merge_lora();
+        train_model.model = train_model.model.map_backbone(Backbone::merge_lora);
         return Ok(set_trainable::<B, _>(train_model, Trains::Everything));
     };
-    if !train_model.model.backbone.has_adapters() {
-        let config = train_model.model.config.clone();
-        (train_model.model.backbone, _) =
-            train_model.model.backbone.with_lora(lora, &config, device)?;
+    if !train_model.model.backbone().has_adapters() {
+        train_model.model = train_model.model.with_lora(lora, device)?;
     }
     Ok(set_trainable::<B, _>(train_model, Trains::Adapters(&recipe.model.train)))
 }

@@ -23,7 +23,7 @@ impl<B: Kernels> TrainModel<B> {
     pub fn logits(&self, states: Tensor<B, 2>) -> Tensor<B, 2> {
         let table = match &self.lm_head {
             Some(head) => head.val(),
-            None => self.model.backbone.token_embedding(),
+            None => self.model.backbone().token_embedding(),
         };
         linear(states, table.transpose(), None)
     }

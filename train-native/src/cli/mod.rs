@@ -202,9 +202,9 @@ impl EmbedFlags {
         LoadOptions { precision: self.weights, ..overrides }
     }
 
-    fn options(&self, prompt_name: Option<&str>, prompt: Option<&str>) -> EmbedOptions {
+    fn options(&self, prompt: Option<&str>, prompt_text: Option<&str>) -> EmbedOptions {
         EmbedOptions {
-            prompt: Prompt::from_options(prompt_name, prompt),
+            prompt: Prompt::from_options(prompt, prompt_text),
             dimensions: self.dimensions,
             normalize: None,
             batch_tokens: self.batch_tokens,

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use burn::tensor::backend::Backend;
-use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::embedder::{EmbedOptions, Embedder, Prompt};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::tokenizer::Tokens;
 
@@ -54,11 +54,11 @@ pub trait Served: Send + Sync + 'static {
     /// Whatever hinders the model.
     fn embed(&self, tokens: Vec<Tokens>) -> kiln_embed::Result<Vec<Vec<f32>>>;
 
-    /// The prompt of a name; `None` the default.
+    /// Text of a prompt.
     ///
     /// # Errors
     /// An unknown name.
-    fn prompt(&self, name: Option<&str>) -> kiln_embed::Result<&str>;
+    fn prompt<'a>(&'a self, prompt: &'a Prompt) -> kiln_embed::Result<&'a str>;
 
     /// What `/info` says.
     fn facts(&self) -> &Facts;
@@ -113,8 +113,8 @@ impl<B: Kernels> Served for ServedModel<B> {
         self.embedder.embed_encoded(tokens, &self.options, |_| ControlFlow::Continue(()))
     }
 
-    fn prompt(&self, name: Option<&str>) -> kiln_embed::Result<&str> {
-        self.embedder.prompts().get(name)
+    fn prompt<'a>(&'a self, prompt: &'a Prompt) -> kiln_embed::Result<&'a str> {
+        self.embedder.prompts().text(prompt)
     }
 
     fn facts(&self) -> &Facts {

@@ -225,7 +225,85 @@ impl EmbedRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ModelConfig;
+    use crate::embedder::{EmbeddingModel, go_on};
+    use crate::pooling::PoolingConfig;
+    use crate::tokenizer::TokenizerConfig;
+    use burn::backend::Flex;
     use proptest::prelude::*;
+    use serde_json::json;
+
+    /// A random model whose words are numbers.
+    fn embedder() -> Embedder<Flex> {
+        let config = ModelConfig::from_value(&json!({
+            "model_type": "bert", "hidden_act": "gelu", "vocab_size": 12, "hidden_size": 8,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+            "max_position_embeddings": 32,
+        }))
+        .unwrap();
+        let word = |id: usize| if id == 10 { "?".to_string() } else { id.to_string() };
+        let vocab: serde_json::Map<_, _> = (0..11).map(|id| (word(id), id.into())).collect();
+        let file = json!({
+            "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+            "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "?"}
+        });
+        let names = json!({"pad_token": "?"});
+        let tokenizer =
+            Tokenizer::new(file.to_string().as_bytes(), &names, TokenizerConfig::new(32)).unwrap();
+        let device = Default::default();
+        let model = EmbeddingModel::random(&config, &PoolingConfig::Mean, &device);
+        Embedder::new(model, tokenizer, &device).unwrap()
+    }
+
+    /// Twenty texts of 1 to 7 words.
+    fn texts() -> Vec<String> {
+        let words = |text: usize| (0..text * 5 % 7 + 1).map(move |i| (text + i) % 10);
+        let text = |text| words(text).map(|word| word.to_string()).collect::<Vec<_>>().join(" ");
+        (0..20).map(text).collect()
+    }
+
+    fn close(a: &[f32], b: &[f32]) -> bool {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5)
+    }
+
+    #[test]
+    fn vectors_are_in_the_texts_order_side_by_side_and_step_by_step() {
+        let (embedder, texts) = (embedder(), texts());
+        let options = EmbedOptions { batch_tokens: Some(16), ..Default::default() };
+        let together = embedder.embed_with(&texts, &options, go_on).unwrap();
+        let mut run = embedder.begin(&texts, &options).unwrap();
+        while !run.is_done() {
+            read_sync(run.step(&embedder)).unwrap();
+        }
+        let tokens = texts.iter().map(|text| text.split(' ').count()).sum();
+        assert_eq!(run.progress(), Progress { texts: 20, total: 20, tokens });
+        let steps = run.into_vectors();
+        for (row, text) in texts.iter().enumerate() {
+            let alone = &embedder.embed(&[text]).unwrap()[0];
+            assert!(close(alone, &together[row]) && close(alone, &steps[row]), "text {row}");
+        }
+    }
+
+    #[test]
+    fn a_break_ends_the_run_and_is_the_last_report() {
+        let (embedder, texts) = (embedder(), texts());
+        let options = EmbedOptions { batch_tokens: Some(8), ..Default::default() };
+        let mut calls = 0;
+        let result = embedder.embed_with(&texts, &options, |_| {
+            calls += 1;
+            if calls == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(matches!(result, Err(Error::Cancelled)));
+        assert_eq!(calls, 2);
+    }
+
+    #[test]
+    fn no_texts_give_no_vectors() {
+        let embedder = embedder();
+        assert!(embedder.embed(&[""; 0]).unwrap().is_empty());
+        let run = embedder.begin(&[""; 0], &EmbedOptions::default()).unwrap();
+        assert!(run.is_done() && run.into_flat().is_empty());
+    }
 
     proptest! {
         #[test]

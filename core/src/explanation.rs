@@ -58,7 +58,7 @@ impl<B: Kernels> Embedder<B> {
     /// Why a text gets its vector.
     ///
     /// # Errors
-    /// As [`Embedder::embed`].
+    /// An unknown prompt; a text that the tokenizer cannot take.
     pub fn explain(&self, text: &str, options: &EmbedOptions) -> Result<TextExplanation> {
         read_sync(self.explain_async(text, options))
     }
@@ -66,21 +66,21 @@ impl<B: Kernels> Embedder<B> {
     /// As [`Embedder::explain`], for devices that cannot be waited for.
     ///
     /// # Errors
-    /// As [`Embedder::embed`].
+    /// An unknown prompt; a text that the tokenizer cannot take.
     pub async fn explain_async(
         &self,
         text: &str,
         options: &EmbedOptions,
     ) -> Result<TextExplanation> {
         let (tokens, input) = self.one(text, options)?;
-        let (_, why) = self.model.forward(&input)?;
+        let (_, why) = self.model().forward(&input)?;
         self.explained(tokens, why).await
     }
 
     /// The tokens of one text.
     fn one(&self, text: &str, options: &EmbedOptions) -> Result<(Tokens, ModelInput<B>)> {
-        let tokens = self.tokenizer.encode(self.prompt(options)?, text)?;
-        let input = ModelInput::new(&self.tokenizer.pad(&[&tokens]), &self.device);
+        let tokens = self.tokenizer().encode(self.prompts().text(&options.prompt)?, text)?;
+        let input = ModelInput::new(&self.tokenizer().pad(&[&tokens]), self.device());
         Ok((tokens, input))
     }
 
@@ -95,7 +95,7 @@ impl<B: Kernels> Embedder<B> {
             }
             None => None,
         };
-        let name = |&id: &u32| self.tokenizer.token(id).unwrap_or_default();
+        let name = |&id: &u32| self.tokenizer().token(id).unwrap_or_default();
         Ok(TextExplanation {
             tokens: tokens.ids.iter().map(name).collect(),
             offsets: tokens.offsets,
@@ -109,7 +109,7 @@ impl<B: Kernels> Embedder<B> {
     /// make of them.
     ///
     /// # Errors
-    /// As [`Embedder::embed`].
+    /// An unknown prompt; a text that the tokenizer cannot take.
     pub fn lens(&self, text: &str, options: &EmbedOptions) -> Result<Lens> {
         read_sync(self.lens_async(text, options))
     }
@@ -117,22 +117,22 @@ impl<B: Kernels> Embedder<B> {
     /// As [`Embedder::lens`], for devices that cannot be waited for.
     ///
     /// # Errors
-    /// As [`Embedder::embed`].
+    /// An unknown prompt; a text that the tokenizer cannot take.
     pub async fn lens_async(&self, text: &str, options: &EmbedOptions) -> Result<Lens> {
         let (tokens, input) = self.one(text, options)?;
-        let EmbeddingModel { config, pooling, .. } = &self.model;
+        let EmbeddingModel { config, pooling, .. } = self.model();
         let want = ForwardOptions { layers: true, attention: true };
-        let (vector, why, states) = self.model.projected(&input, want)?;
+        let (vector, why, states) = self.model().projected(&input, want)?;
         let vector = read(vector).await?;
 
         // Heads whose vectors are as wide as the model's own can be compared with it.
         let fits = pooling.config().output_size(config.hidden_size) == config.hidden_size;
         let mut heads = Vec::new();
         for head in PoolingConfig::parameter_free() {
-            let head = Pooling::new(&head, config, &self.device);
+            let head = Pooling::new(&head, config, self.device());
             let (pooled, why) = head.forward(&states, &input, config.attention)?;
             let cosine = match fits {
-                true => Some(cosine(&vector, &read(self.model.project(pooled)).await?)),
+                true => Some(cosine(&vector, &read(self.model().project(pooled)).await?)),
                 false => None,
             };
             let weights = maybe_read(why.tokens).await?.unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Text-embedding models, pooling heads and losses, generic over a Burn
-//! [`Backend`](burn::tensor::backend::Backend).
+#![doc = include_str!("../README.md")]
+//!
+//! ## Modules
 //!
 //! Data flows one way, and each step is one module:
 //!
@@ -20,9 +21,6 @@
 //! * [`embedder`] joins all of it: texts in, vectors out;
 //! * [`explanation`] says why a text got its vector, and what other pooling heads look at;
 //! * [`index`] is exact top-k search over vectors.
-//!
-//! The crate performs no I/O beyond the readers it is handed, starts no threads, reads no
-//! clock and prints nothing, so the same code runs in a web page.
 
 pub mod checkpoint;
 pub mod config;
@@ -39,4 +37,15 @@ pub mod pooling;
 pub mod quant;
 pub mod tokenizer;
 
+pub use config::ModelConfig;
+#[cfg(not(feature = "flex"))]
+pub use embedder::Embedder;
+pub use embedder::{EmbedOptions, EmbeddingModel, Progress, Prompt};
 pub use error::{Error, Result, TensorReport};
+pub use explanation::TextExplanation;
+pub use index::{Hit, Index, IndexPrecision};
+pub use pooling::PoolingConfig;
+
+/// A model with its tokenizer and prompts; on the CPU where no backend is named.
+#[cfg(feature = "flex")]
+pub type Embedder<B = burn::backend::Flex> = embedder::Embedder<B>;

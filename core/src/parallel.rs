@@ -14,6 +14,25 @@ pub(crate) fn cores() -> usize {
     rayon::current_num_threads()
 }
 
+/// On how many cores [`try_map`] works here.
+pub(crate) fn workers() -> usize {
+    if THREADS { rayon::current_num_threads() } else { 1 }
+}
+
+/// What `work` makes of each item, in the items' order; items are worked on side by side, each by one core.
+///
+/// # Errors
+/// One of those of `work`; items that were not begun by then never are.
+pub(crate) fn try_map<T: Sync, R: Send, E: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> Result<R, E> + Send + Sync,
+) -> Result<Vec<R>, E> {
+    if workers() == 1 {
+        return items.iter().map(work).collect();
+    }
+    items.par_iter().with_max_len(1).map(work).collect()
+}
+
 /// Calls `work` with each part of a slice and the part's number; all parts but the last have the
 /// same size.
 ///
@@ -47,6 +66,14 @@ mod tests {
             let expected: Vec<usize> = (0..length).map(|i| i / 4 + 1).collect();
             assert_eq!(values, expected);
         }
+    }
+
+    #[test]
+    fn mapped_items_keep_their_order() {
+        let items: Vec<usize> = (0..100).collect();
+        let doubled = try_map(&items, |&i| Ok::<_, usize>(2 * i)).unwrap();
+        assert_eq!(doubled, (0..100).map(|i| 2 * i).collect::<Vec<_>>());
+        assert_eq!(try_map(&items, |&i| if i == 7 { Err(i) } else { Ok(i) }), Err(7));
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn every_case_is_read_without_a_panic() {
 #[test]
 #[ignore = "writes files into the repository"]
 fn seeds() {
-    use kiln_embed::index::{CompactIndex, IndexPrecision};
+    use kiln_embed::index::{Index, IndexPrecision};
     use kiln_tests::hostile::{model, model_file};
 
     let write = |name: &str, case: &str, bytes: &[u8]| {
@@ -102,7 +102,7 @@ fn seeds() {
         ("int8", IndexPrecision::Int8),
         ("binary-int8", IndexPrecision::BinaryInt8),
     ] {
-        let mut index = CompactIndex::new(3, precision).unwrap();
+        let mut index = Index::new(3, precision).unwrap();
         index.push(&[0.5, -1.0, 0.25]).unwrap();
         index.push(&[1.0, 0.0, 0.25]).unwrap();
         write("index", case, &index.to_bytes());

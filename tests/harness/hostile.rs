@@ -10,8 +10,8 @@ use kiln_embed::checkpoint::{
     Files, Folder, KilnFile, LoadOptions, Manifest, Weights, load, load_adapters,
     read_embedder_config, save, write_kiln_file,
 };
-use kiln_embed::embedder::{EmbedOptions, Embedder};
-use kiln_embed::index::CompactIndex;
+use kiln_embed::embedder::Embedder;
+use kiln_embed::index::Index;
 use sha2::{Digest as _, Sha256};
 use train_native::compress::{Storage, StoragePlan, import_gguf};
 use train_native::device::Cpu;
@@ -81,8 +81,7 @@ fn embed_with(folder: &dyn Folder) {
         return;
     };
     let texts = ["the river floods", "", "\u{feff}ship \u{1F6A2} 蜂蜜\n"];
-    let go_on = |_| std::ops::ControlFlow::Continue(());
-    if let Ok(vectors) = embedder.embed(&texts, &EmbedOptions::default(), go_on) {
+    if let Ok(vectors) = embedder.embed(&texts) {
         assert!(vectors.iter().flatten().all(|value| value.is_finite()), "a vector with NaN");
     }
     let _ = embedder.verify();
@@ -176,8 +175,8 @@ pub fn peft(data: &[u8]) {
     let base = BASE.get_or_init(|| {
         load(model(), &LoadOptions::default(), &Default::default()).expect("the tiny model")
     });
-    let (backbone, shape) = (base.model.backbone.clone(), &base.model.config);
-    let _ = load_adapters(backbone, shape, &files, &base.device);
+    let (backbone, shape) = (base.model().backbone().clone(), base.model().config());
+    let _ = load_adapters(backbone, shape, &files, base.device());
 }
 
 /// A file on disk for the readers that take a path.
@@ -206,12 +205,12 @@ pub fn gguf(data: &[u8]) {
 
 /// A saved index of the page.
 pub fn index(data: &[u8]) {
-    if let Ok(mut index) = CompactIndex::from_bytes(data) {
+    if let Ok(mut index) = Index::from_bytes(data) {
         let width = index.vector(0).map_or(1, |vector| vector.len());
         let _ = index.search(&vec![1.0; width], usize::MAX, 4);
         let _ = index.push(&vec![1.0; width]);
         let _ = index.swap_remove(0);
-        let _ = CompactIndex::from_bytes(&index.to_bytes()).expect("what was just written");
+        let _ = Index::from_bytes(&index.to_bytes()).expect("what was just written");
     }
 }
 

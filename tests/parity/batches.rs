@@ -5,15 +5,15 @@
 use std::ops::ControlFlow;
 
 use burn::tensor::backend::Backend as _;
+use burn::tensor::read_sync;
 use kiln_embed::checkpoint::{Directory, LoadOptions, load, save};
 use kiln_embed::config::ModelConfig;
-use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel};
+use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel, Progress};
 use kiln_embed::pooling::{BlockConfig, PoolingConfig};
 use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use kiln_tests::{fixture, minilm_or_skip};
 use serde_json::{Value, json};
 use train_native::device::Cpu;
-use train_native::embedding::embed_texts;
 
 const WORDS: usize = 40;
 
@@ -74,9 +74,14 @@ fn bits(vectors: Vec<Vec<f32>>) -> Vec<Vec<u32>> {
     vectors.into_iter().map(|vector| vector.into_iter().map(f32::to_bits).collect()).collect()
 }
 
+fn go_on(_: Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// Batch after batch, each on all cores.
 fn embed(embedder: &Embedder<Cpu>, texts: &[String], tokens: usize) -> Vec<Vec<u32>> {
     let options = EmbedOptions { batch_tokens: Some(tokens), ..Default::default() };
-    bits(embedder.embed(texts, &options, |_| ControlFlow::Continue(())).unwrap())
+    bits(read_sync(embedder.embed_async_with(texts, &options, go_on)).unwrap())
 }
 
 fn same_bits_always(embedder: &Embedder<Cpu>, texts: &[String], label: &str) {
@@ -90,7 +95,7 @@ fn same_bits_always(embedder: &Embedder<Cpu>, texts: &[String], label: &str) {
     for threads in [1, 2, 3] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let options = EmbedOptions { batch_tokens: Some(300), ..Default::default() };
-        let actual = pool.install(|| embed_texts(embedder, &some, &options, |_| {}).unwrap());
+        let actual = pool.install(|| embedder.embed_with(&some, &options, go_on).unwrap());
         assert_eq!(bits(actual), of_some, "{label}, {threads} threads");
     }
 }

@@ -1,13 +1,12 @@
 //! Checkpoint layouts: shards, half precision, and NV-Embed's released names.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 
 use burn::tensor::backend::Backend as _;
 use half::{bf16, f16};
 use kiln_embed::checkpoint::{Directory, Files, LoadOptions, Weights, load, load_backbone, save};
 use kiln_embed::config::ModelConfig;
-use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::embedder::Embedder;
 use kiln_embed::model::{Backbone, ForwardOptions, ModelInput};
 use kiln_embed::tokenizer::TokenBatch;
 use kiln_tests::fixture;
@@ -51,13 +50,7 @@ fn encode(tensors: &Tensors, dtype: Dtype) -> Vec<u8> {
 fn last_states(files: &Files, config: &ModelConfig) -> Vec<f32> {
     let mut weights = Weights::open(files, "model").unwrap();
     let backbone: Backbone<Cpu> = load_backbone(config, &mut weights, &Default::default()).unwrap();
-    let tokens = TokenBatch {
-        ids: vec![3, 9, 4, 20],
-        attention: vec![true; 4],
-        pooling: vec![true; 4],
-        batch: 1,
-        seq: 4,
-    };
+    let tokens = TokenBatch::new(vec![3, 9, 4, 20], vec![true; 4], vec![true; 4], 4).unwrap();
     let input = ModelInput::new(&tokens, &Default::default());
     backbone
         .forward(&input, config.attention, ForwardOptions::default())
@@ -147,11 +140,9 @@ fn nv_embeds_release_layout_is_read() {
     files.0.insert("model.safetensors".into(), encode(&tensors, Dtype::F32).into());
     let released: Embedder<Cpu> =
         load(&files, &LoadOptions::default(), &Default::default()).unwrap();
-    assert_eq!(released.model.pooling.config().name(), "latent_attention");
+    assert_eq!(released.model().pooling().config().name(), "latent_attention");
 
-    let embed = |embedder: &Embedder<Cpu>| {
-        embedder.embed(&texts, &EmbedOptions::default(), |_| ControlFlow::Continue(())).unwrap()
-    };
+    let embed = |embedder: &Embedder<Cpu>| embedder.embed(&texts).unwrap();
     for (a, b) in embed(&ours).iter().zip(&embed(&released)) {
         let worst = a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-6, "{worst}");

@@ -20,7 +20,7 @@ fn family<B: Kernels>(name: &str, device: &B::Device) {
     let backbone = load_backbone::<B>(&config, &mut weights, device).unwrap();
     let mut expected = Tensors::open(&folder, "expected");
     let (shape, ids) = expected.ints("ids");
-    let (batch, seq) = (shape[0], shape[1]);
+    let seq = shape[1];
     let mut worst = 0.0f32;
     let mut compared = 0;
     for (mode, mode_name) in
@@ -33,13 +33,8 @@ fn family<B: Kernels>(name: &str, device: &B::Device) {
             }
             let attention: Vec<bool> =
                 expected.ints(&format!("{key}.mask")).1.iter().map(|&m| m == 1).collect();
-            let tokens = TokenBatch {
-                ids: ids.iter().map(|&id| id as u32).collect(),
-                pooling: attention.clone(),
-                attention: attention.clone(),
-                batch,
-                seq,
-            };
+            let ids = ids.iter().map(|&id| id as u32).collect();
+            let tokens = TokenBatch::new(ids, attention.clone(), attention.clone(), seq).unwrap();
             let input = ModelInput::<B>::new(&tokens, device);
             let states =
                 backbone.forward(&input, mode, ForwardOptions { layers: true, attention: true });

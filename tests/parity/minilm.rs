@@ -21,7 +21,7 @@ fn compare<B: Kernels>(device: &B::Device, most_words: usize) {
     let chosen: Vec<&String> = kept.iter().map(|&i| &texts[i]).collect();
     let mut reports = Vec::new();
     let vectors = embedder
-        .embed(&chosen, &EmbedOptions::default(), |progress| {
+        .embed_with(&chosen, &EmbedOptions::default(), |progress| {
             reports.push(progress.texts);
             ControlFlow::Continue(())
         })
@@ -82,7 +82,7 @@ fn a_run_can_be_cancelled() {
     let texts = vec!["a few words to embed"; 64];
     let options = EmbedOptions { batch_tokens: Some(32), ..Default::default() };
     let mut calls = 0;
-    let result = embedder.embed(&texts, &options, |_| {
+    let result = embedder.embed_with(&texts, &options, |_| {
         calls += 1;
         if calls == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });

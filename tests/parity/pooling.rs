@@ -54,13 +54,9 @@ fn compare<B: Kernels>(
         let (shape, mask) = inputs.ints(&format!("{side}.mask"));
         let pooled = if *config == PoolingConfig::WeightedMean { "mask" } else { "pooled" };
         let (_, pooled) = inputs.ints(&format!("{side}.{pooled}"));
-        let tokens = TokenBatch {
-            ids: vec![0; mask.len()],
-            attention: mask.iter().map(|&m| m == 1).collect(),
-            pooling: pooled.iter().map(|&m| m == 1).collect(),
-            batch: shape[0],
-            seq: shape[1],
-        };
+        let attention = mask.iter().map(|&m| m == 1).collect();
+        let pooled = pooled.iter().map(|&m| m == 1).collect();
+        let tokens = TokenBatch::new(vec![0; mask.len()], attention, pooled, shape[1]).unwrap();
         let input = ModelInput::<B>::new(&tokens, device);
         let (shape, values) = inputs.get(&format!("{side}.attention"));
         let states = States {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_embed::checkpoint::{
-    self, Directory, Folder, KilnFile, LoadOptions, ReadSeek, Weights, load_adapters,
-    read_embedder_config, save,
+    self, Directory, Folder, LoadOptions, ReadSeek, Weights, load_adapters, read_embedder_config,
+    save,
 };
 use kiln_embed::embedder::{Embedder, EmbedderConfig};
 use kiln_embed::kernels::Kernels;
@@ -26,13 +26,11 @@ use crate::with_backend;
 /// # Errors
 /// Unreadable, or a file that is no model.
 pub fn open_folder(path: &Path) -> Result<Box<dyn Folder>> {
-    if path.is_dir() {
-        return Ok(Box::new(Directory::new(path)?));
-    }
-    Ok(Box::new(KilnFile::on_disk(path).map_err(|error| match path.extension() {
+    checkpoint::open_folder(path).map_err(|error| match path.extension() {
         Some(ending) if ending == "kiln" => anyhow!(error),
+        _ if path.is_dir() => anyhow!(error),
         _ => anyhow!("{error} (a model is a folder, a .kiln file, or a Hub id)"),
-    })?))
+    })
 }
 
 /// Refuses a model whose weights, or those of the base that its adapters belong to, are quantized
@@ -241,12 +239,11 @@ fn load_from<B: Kernels>(
     let base = resolve(&base, terminal)
         .with_context(|| format!("the base model of the adapters in {}", path.display()))?;
     let full = LoadOptions { precision: WeightPrecision::Full, ..options.clone() };
-    let mut embedder = checkpoint::load(open(&base)?.as_ref(), &full, device)?;
-    embedder.self_test = None;
-    let model = &mut embedder.model;
+    let embedder: Embedder<B> = checkpoint::load(open(&base)?.as_ref(), &full, device)?;
     let folder = Directory::new(path)?;
-    let (adapted, _) = load_adapters(model.backbone.clone(), &model.config, &folder, device)?;
-    model.backbone = adapted.merge_lora();
+    let model = embedder.model();
+    let (adapted, _) = load_adapters(model.backbone().clone(), model.config(), &folder, device)?;
+    let embedder = embedder.map_model(|model| Ok(model.map_backbone(|_| adapted.merge_lora())))?;
     match options.precision {
         // Rounded once the adapters are in.
         WeightPrecision::Rounded(_) => Ok(checkpoint::load(&save(&embedder)?, options, device)?),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use burn::backend::Autodiff;
 use kiln_embed::checkpoint::{Existing, check_target, save, write_directory};
-use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::embedder::{EmbedOptions, Embedder, Prompt};
 use kiln_embed::kernels::Kernels;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
@@ -119,7 +119,7 @@ fn run_on<B: Kernels>(
 
     let shape = recipe.model.new.clone().context("the quickstart recipe describes a new model")?;
     let embedder = new_model::<B>(&shape, &recipe.model, corpus.training_texts(), device)?;
-    let parameters = burn::module::Module::num_params(&embedder.model);
+    let parameters = burn::module::Module::num_params(embedder.model());
     let mut scores = vec![
         Score { name: "random order".into(), ndcg_at_10: random_score(&corpus.test, recipe.seed) },
         Score { name: "untrained model".into(), ndcg_at_10: score(&embedder, &corpus.test)? },
@@ -235,7 +235,7 @@ fn random_score(test: &RetrievalSet, seed: u64) -> f64 {
 }
 
 fn embed(model: &dyn TextModel, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
-    let options = EmbedOptions { prompt_name: Some(prompt.into()), ..Default::default() };
+    let options = EmbedOptions::with_prompt(Prompt::Named(prompt.into()));
     Ok(model.embed(texts, &options, |_| {})?)
 }
 

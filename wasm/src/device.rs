@@ -1,7 +1,7 @@
 //! Where a model computes: the only place that names Burn's backends.
 
 use burn::backend::Flex;
-use kiln_embed::checkpoint::{Folder, LoadOptions, load};
+use kiln_embed::checkpoint::{Folder, LoadOptions};
 use kiln_embed::embedder::Embedder;
 use kiln_embed::quant::WeightPrecision;
 use wasm_bindgen::JsError;
@@ -34,14 +34,18 @@ impl Loaded {
         precision: WeightPrecision,
     ) -> Result<Self, JsError> {
         let options = LoadOptions { precision, ..LoadOptions::default() };
-        let loaded = match device {
-            "cpu" => Self::Cpu(load(folder, &options, &Default::default())?),
+        Ok(match device {
+            "cpu" => {
+                let device = Default::default();
+                Self::Cpu(Embedder::load_with_async(folder, &options, &device).await?)
+            }
             #[cfg(feature = "webgpu")]
-            "webgpu" => Self::WebGpu(load(folder, &options, &web_gpu().await)?),
+            "webgpu" => {
+                let device = web_gpu().await;
+                Self::WebGpu(Embedder::load_with_async(folder, &options, &device).await?)
+            }
             other => return Err(JsError::new(&format!("this build computes nothing on {other}"))),
-        };
-        on_either!(&loaded, embedder => embedder.verify_async().await)?;
-        Ok(loaded)
+        })
     }
 }
 

@@ -1,12 +1,12 @@
 //! Search among vectors in the page.
 
-use kiln_embed::index::{CompactIndex, IndexPrecision};
+use kiln_embed::index::{Index, IndexPrecision};
 use wasm_bindgen::prelude::*;
 
 /// Vectors, and exact search among what is kept of them. Rows are numbers; the package's JavaScript
 /// gives them names.
 #[wasm_bindgen]
-pub struct VectorIndex(CompactIndex);
+pub struct VectorIndex(Index);
 
 #[wasm_bindgen]
 impl VectorIndex {
@@ -16,7 +16,7 @@ impl VectorIndex {
     /// No dimensions, or an unknown precision.
     #[wasm_bindgen(constructor)]
     pub fn new(dimensions: usize, precision: &str) -> Result<VectorIndex, JsError> {
-        Ok(Self(CompactIndex::new(dimensions, IndexPrecision::from_name(precision)?)?))
+        Ok(Self(Index::new(dimensions, IndexPrecision::from_name(precision)?)?))
     }
 
     /// Reads what `toBytes` wrote.
@@ -25,7 +25,7 @@ impl VectorIndex {
     /// Bytes that are no index, or damaged.
     #[wasm_bindgen(js_name = fromBytes)]
     pub fn from_bytes(bytes: &[u8]) -> Result<VectorIndex, JsError> {
-        Ok(Self(CompactIndex::from_bytes(bytes)?))
+        Ok(Self(Index::from_bytes(bytes)?))
     }
 
     /// The index as bytes.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use kiln_embed::checkpoint::{FileSum, Files, Folder, KilnFile, MANIFEST, Manifest, read_text};
-use kiln_embed::embedder::{BatchPlan, EmbedOptions, Progress};
+use kiln_embed::embedder::{EmbedOptions, EmbedRun, Prompt};
 use kiln_embed::explanation::TextExplanation;
 use kiln_embed::quant::{Scheme, WeightPrecision};
 use serde_json::json;
@@ -89,15 +89,15 @@ impl Model {
     /// What the model is, as JSON: see `ModelInfo` in index.d.ts.
     pub fn info(&self) -> String {
         on_either!(self.loaded.as_ref(), embedder => json!({
-            "dimensions": embedder.model.dimensions(),
-            "maxLength": embedder.tokenizer.config().max_length,
-            "hiddenSize": embedder.model.config.hidden_size,
-            "layers": embedder.model.config.num_layers,
-            "vocabularySize": embedder.model.config.vocab_size,
-            "pooling": embedder.model.pooling.config().name(),
-            "normalized": embedder.model.normalize,
-            "prompts": embedder.prompts.by_name,
-            "defaultPrompt": embedder.prompts.default,
+            "dimensions": embedder.model().dimensions(),
+            "maxLength": embedder.tokenizer().config().max_length,
+            "hiddenSize": embedder.model().config().hidden_size,
+            "layers": embedder.model().config().num_layers,
+            "vocabularySize": embedder.model().config().vocab_size,
+            "pooling": embedder.model().pooling().config().name(),
+            "normalized": embedder.model().normalizes(),
+            "prompts": embedder.prompts().by_name(),
+            "defaultPrompt": embedder.prompts().default_name(),
             "weights": self.weights,
             "fingerprint": self.fingerprint,
         }))
@@ -118,24 +118,13 @@ impl Model {
         batch_tokens: Option<usize>,
     ) -> Result<Job, JsError> {
         let options = EmbedOptions {
-            prompt_name: prompt,
-            prompt: prompt_text,
+            prompt: Prompt::from_options(prompt.as_deref(), prompt_text.as_deref()),
             dimensions,
             normalize,
             batch_tokens,
         };
-        let (plan, width) = on_either!(self.loaded.as_ref(), embedder => {
-            (embedder.plan(&texts, &options)?, embedder.dimensions(&options))
-        });
-        Ok(Job {
-            loaded: self.loaded.clone(),
-            vectors: vec![0.0; texts.len() * width],
-            done: Progress { texts: 0, total: texts.len(), tokens: 0 },
-            next: 0,
-            plan,
-            options,
-            width,
-        })
+        let run = on_either!(self.loaded.as_ref(), embedder => embedder.begin(&texts, &options)?);
+        Ok(Job { loaded: self.loaded.clone(), run })
     }
 
     /// Why a text gets its vector, as JSON: see `Explanation` in index.d.ts. Offsets count UTF-16
@@ -144,7 +133,7 @@ impl Model {
     /// # Errors
     /// An unknown prompt.
     pub async fn explain(&self, text: String, prompt: Option<String>) -> Result<String, JsError> {
-        let options = EmbedOptions { prompt_name: prompt, ..Default::default() };
+        let options = EmbedOptions::with_prompt(Prompt::from_options(prompt.as_deref(), None));
         let loaded = self.loaded.clone();
         let why = on_either!(loaded.as_ref(), embedder => {
             embedder.explain_async(&text, &options).await?
@@ -157,7 +146,7 @@ impl Model {
     /// # Errors
     /// An unknown prompt.
     pub async fn lens(&self, text: String, prompt: Option<String>) -> Result<TextLens, JsError> {
-        let options = EmbedOptions { prompt_name: prompt, ..Default::default() };
+        let options = EmbedOptions::with_prompt(Prompt::from_options(prompt.as_deref(), None));
         let loaded = self.loaded.clone();
         let lens = on_either!(loaded.as_ref(), embedder => {
             embedder.lens_async(&text, &options).await?
@@ -187,7 +176,7 @@ impl Model {
     #[wasm_bindgen(js_name = countTokens)]
     pub fn count_tokens(&self, text: &str) -> Result<usize, JsError> {
         let tokens = on_either!(self.loaded.as_ref(), embedder => {
-            embedder.tokenizer.encode("", text)?
+            embedder.tokenizer().encode("", text)?
         });
         Ok(tokens.ids.len())
     }
@@ -237,13 +226,7 @@ impl TextLens {
 #[wasm_bindgen]
 pub struct Job {
     loaded: Rc<Loaded>,
-    plan: BatchPlan,
-    options: EmbedOptions,
-    /// Batches done.
-    next: usize,
-    done: Progress,
-    width: usize,
-    vectors: Vec<f32>,
+    run: EmbedRun,
 }
 
 #[wasm_bindgen]
@@ -253,36 +236,24 @@ impl Job {
     /// # Errors
     /// Vectors with NaN.
     pub async fn step(&mut self) -> Result<bool, JsError> {
-        let Some(rows) = self.plan.batches().get(self.next) else {
-            return Ok(false);
-        };
-        let (batch, vectors) = on_either!(self.loaded.as_ref(), embedder => {
-            let batch = embedder.tokenizer.pad(&self.plan.rows(rows));
-            let vectors = embedder.batch_vectors_async(&batch, rows, &self.options).await?;
-            (batch, vectors)
-        });
-        for (&row, vector) in rows.iter().zip(vectors) {
-            self.vectors[row * self.width..][..self.width].copy_from_slice(&vector);
-        }
-        self.done.add(&batch);
-        self.next += 1;
-        Ok(self.next < self.plan.batches().len())
+        on_either!(self.loaded.as_ref(), embedder => self.run.step(embedder).await?);
+        Ok(!self.run.is_done())
     }
 
     /// Texts done.
     #[wasm_bindgen(getter)]
     pub fn texts(&self) -> usize {
-        self.done.texts
+        self.run.progress().texts
     }
 
     /// Tokens done, padding not counted.
     #[wasm_bindgen(getter)]
     pub fn tokens(&self) -> usize {
-        self.done.tokens
+        self.run.progress().tokens
     }
 
     /// The vectors of all texts, one after another; the job is over.
     pub fn finish(self) -> Vec<f32> {
-        self.vectors
+        self.run.into_flat()
     }
 }

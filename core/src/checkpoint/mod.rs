@@ -3,6 +3,7 @@
 
 mod kiln_file;
 mod manifest;
+mod open;
 mod parameters;
 mod peft;
 mod safetensors;
@@ -16,6 +17,8 @@ pub use crate::folder::Directory;
 pub use crate::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
 pub use kiln_file::{KILN_MAGIC, KilnFile, write_kiln_file};
 pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest};
+#[cfg(not(target_arch = "wasm32"))]
+pub use open::open_folder;
 pub use parameters::load_backbone;
 pub use peft::{load_adapters, save_adapters};
 pub use safetensors::{StoredTensor, TensorInfo, Weights, write_safetensors, write_tensors};

@@ -3,11 +3,10 @@
 //! Whoever loads the model computes the vectors again and compares, so that a device that computes
 //! wrongly is an error and never a wrong vector.
 
-use std::ops::ControlFlow;
-
+use burn::tensor::read_sync;
 use serde::{Deserialize, Serialize};
 
-use super::{EmbedOptions, Embedder};
+use super::{EmbedOptions, Embedder, Prompt, go_on};
 use crate::index::cosine;
 use crate::kernels::Kernels;
 use crate::{Error, Result};
@@ -37,25 +36,27 @@ impl SelfTest {
     /// precision.
     ///
     /// # Errors
-    /// As [`Embedder::embed`].
+    /// As [`Embedder::embed_async_with`].
     pub fn of<B: Kernels>(embedder: &Embedder<B>, least_cosine: f32) -> Result<Self> {
         let texts: Vec<String> = SELF_TEST_TEXTS.iter().map(|text| text.to_string()).collect();
-        let vectors = embedder.embed(&texts, &Self::options(), |_| ControlFlow::Continue(()))?;
+        let vectors = read_sync(Self::vectors(embedder, &texts))?;
         Ok(Self { texts, vectors, least_cosine })
     }
 
-    fn options() -> EmbedOptions {
-        EmbedOptions { prompt: Some(String::new()), ..EmbedOptions::default() }
+    /// Vectors without a prompt.
+    async fn vectors<B: Kernels>(
+        embedder: &Embedder<B>,
+        texts: &[String],
+    ) -> Result<Vec<Vec<f32>>> {
+        embedder.embed_async_with(texts, &EmbedOptions::with_prompt(Prompt::None), go_on).await
     }
 
     /// The lowest cosine between the stored vectors and those of a model.
     ///
     /// # Errors
-    /// As [`Embedder::embed_async`].
+    /// As [`Embedder::embed_async_with`].
     pub async fn run<B: Kernels>(&self, embedder: &Embedder<B>) -> Result<f32> {
-        let go_on = |_| ControlFlow::Continue(());
-        let result = embedder.embed_async(&self.texts, &Self::options(), go_on).await?;
-        Ok(self.least(&result))
+        Ok(self.least(&Self::vectors(embedder, &self.texts).await?))
     }
 
     fn least(&self, result: &[Vec<f32>]) -> f32 {
@@ -81,5 +82,29 @@ impl SelfTest {
              export the model again",
             self.least_cosine
         )))
+    }
+}
+
+impl<B: Kernels> Embedder<B> {
+    /// Compares the vectors that an exported model carries with those that it gives here; a model
+    /// without such a test passes. `load` and `load_with` have done so; after
+    /// [`checkpoint::load`](crate::checkpoint::load) it is to be called once.
+    ///
+    /// # Errors
+    /// A device or a precision at which the model computes wrongly.
+    pub fn verify(&self) -> Result<()> {
+        read_sync(self.verify_async())
+    }
+
+    /// As [`Embedder::verify`], for devices that cannot be waited for (WebGPU in a page).
+    ///
+    /// # Errors
+    /// As [`Embedder::verify`].
+    pub async fn verify_async(&self) -> Result<()> {
+        let place = if B::HOST { "the CPU" } else { "this GPU" };
+        match &self.self_test {
+            Some(test) => test.judge(test.run(self).await?, place),
+            None => Ok(()),
+        }
     }
 }

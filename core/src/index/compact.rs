@@ -88,7 +88,7 @@ struct Bits {
 
 /// Unit vectors in memory, in a compact form, and exact search over that form.
 #[derive(Debug, Clone)]
-pub struct CompactIndex {
+pub struct Index {
     dim: usize,
     precision: IndexPrecision,
     rows: usize,
@@ -140,7 +140,7 @@ fn best(k: usize, scored: impl Iterator<Item = Hit>) -> Vec<Hit> {
     heap.into_sorted_vec()
 }
 
-impl CompactIndex {
+impl Index {
     /// An index without rows.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ impl CompactIndex {
     /// Adds a row.
     ///
     /// # Errors
-    /// As [`CompactIndex::check`]; the error has the row's number.
+    /// As [`Index::check`]; the error has the row's number.
     pub fn push(&mut self, vector: &[f32]) -> Result<()> {
         self.check(vector, format_args!("row {}", self.rows))?;
         if self.precision == IndexPrecision::F32 {
@@ -263,7 +263,7 @@ impl CompactIndex {
         })
     }
 
-    /// The index as bytes, for [`CompactIndex::from_bytes`]: a header of 24 bytes (`KIDX`, version,
+    /// The index as bytes, for [`Index::from_bytes`]: a header of 24 bytes (`KIDX`, version,
     /// precision, width as u32, rows as u64), the SHA-256 of the header and of what follows the
     /// sum, then numbers, int8 values, their scales, and words of bits, as the precision requires;
     /// all little-endian.
@@ -284,11 +284,11 @@ impl CompactIndex {
         bytes
     }
 
-    /// Reads what [`CompactIndex::to_bytes`] wrote; version 1 had no sum.
+    /// Reads what [`Index::to_bytes`] wrote; version 1 had no sum.
     ///
     /// # Errors
     /// Bytes that are not an index, of a later version, cut short, damaged, or with rows that
-    /// [`CompactIndex::push`] refuses.
+    /// [`Index::push`] refuses.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let wrong = |what: &str| Error::bad_file("the index", what, "build the index again");
         let (header, mut rest) =
@@ -385,7 +385,7 @@ impl CompactIndex {
     /// of the width, which approximates a cosine), or against the int8 rows.
     ///
     /// # Errors
-    /// As [`CompactIndex::check`].
+    /// As [`Index::check`].
     pub fn search(&self, query: &[f32], k: usize, rescore: usize) -> Result<Vec<Hit>> {
         self.check(query, "the query")?;
         let candidates = k.saturating_mul(rescore.max(1));
@@ -452,8 +452,8 @@ mod tests {
         proptest::collection::vec(proptest::collection::vec(-1.0f32..1.0, dim), rows)
     }
 
-    fn index(rows: &[Vec<f32>], precision: IndexPrecision) -> CompactIndex {
-        let mut index = CompactIndex::new(rows[0].len(), precision).unwrap();
+    fn index(rows: &[Vec<f32>], precision: IndexPrecision) -> Index {
+        let mut index = Index::new(rows[0].len(), precision).unwrap();
         rows.iter().for_each(|row| index.push(row).unwrap());
         index
     }
@@ -502,7 +502,7 @@ mod tests {
             let expected = self::index(&left, precision).search(&query[0], 6, 6).unwrap();
             let bytes = index.to_bytes();
             prop_assert_eq!(bytes.len(), HEADER + SUM + index.bytes());
-            let read = CompactIndex::from_bytes(&bytes).unwrap();
+            let read = Index::from_bytes(&bytes).unwrap();
             prop_assert_eq!(&read.search(&query[0], 6, 6).unwrap(), &expected);
             prop_assert_eq!(index.search(&query[0], 6, 6).unwrap(), expected.clone());
             for (row, vector) in left.iter().enumerate() {
@@ -514,23 +514,23 @@ mod tests {
             }
             prop_assert!(index.vector(6).is_err());
             for cut in [0, 3, HEADER, bytes.len() - 1] {
-                prop_assert!(CompactIndex::from_bytes(&bytes[..cut]).is_err());
+                prop_assert!(Index::from_bytes(&bytes[..cut]).is_err());
             }
             for i in (0..bytes.len()).step_by(13) {
                 let mut damaged = bytes.clone();
                 damaged[i] ^= 1;
-                prop_assert!(CompactIndex::from_bytes(&damaged).is_err(), "{}", i);
+                prop_assert!(Index::from_bytes(&damaged).is_err(), "{}", i);
             }
             // The first version, which has no sum.
             let mut first = bytes;
             first.drain(HEADER..HEADER + SUM);
             first[4] = 1;
-            let read = CompactIndex::from_bytes(&first).unwrap();
+            let read = Index::from_bytes(&first).unwrap();
             prop_assert_eq!(read.search(&query[0], 6, 6).unwrap(), expected);
             for (i, byte) in [(0, 0), (4, 9), (8, 77), (12, 0), (16, 200), (23, 255)] {
                 let mut damaged = first.clone();
                 damaged[i] = byte;
-                prop_assert!(CompactIndex::from_bytes(&damaged).is_err());
+                prop_assert!(Index::from_bytes(&damaged).is_err());
             }
         }
 
@@ -596,7 +596,7 @@ mod tests {
             (IndexPrecision::Binary, bits(4)),
         ] {
             let bytes = first_version(precision, 2, 2, &bytes);
-            let error = CompactIndex::from_bytes(&bytes).unwrap_err().to_string();
+            let error = Index::from_bytes(&bytes).unwrap_err().to_string();
             assert!(error.contains("row 1"), "{precision:?}: {error}");
         }
     }
@@ -614,7 +614,7 @@ mod tests {
         ] {
             for precision in IndexPrecision::ALL {
                 let bytes = first_version(precision, dim, rows, &[]);
-                let error = CompactIndex::from_bytes(&bytes).unwrap_err().to_string();
+                let error = Index::from_bytes(&bytes).unwrap_err().to_string();
                 assert!(error.contains("rows") || error.contains("dimensions"), "{error}");
             }
         }
@@ -622,10 +622,10 @@ mod tests {
 
     #[test]
     fn wrong_vectors_are_refused() {
-        assert!(CompactIndex::new(0, IndexPrecision::F32).is_err());
+        assert!(Index::new(0, IndexPrecision::F32).is_err());
         let mut index = index(&[vec![1.0, 0.0]], IndexPrecision::Int8);
         assert!(index.push(&[1.0]).is_err());
-        assert!(CompactIndex::new(LARGEST_WIDTH + 1, IndexPrecision::Binary).is_err());
+        assert!(Index::new(LARGEST_WIDTH + 1, IndexPrecision::Binary).is_err());
         for bad in [[f32::NAN, 0.0], [0.0, 0.0], [f32::INFINITY, 0.0], [f32::MAX, 0.0]] {
             let error = index.push(&bad).unwrap_err().to_string();
             assert!(error.starts_with("row 1 has"), "{error}");

@@ -1,4 +1,4 @@
-//! Exact top-k search by inner product: [`TopK`] over rows that come in blocks, [`CompactIndex`]
+//! Exact top-k search by inner product: [`TopK`] over rows that come in blocks, [`Index`]
 //! over rows stored in few bytes.
 
 mod compact;
@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use crate::{Error, Result};
 
-pub use compact::{CompactIndex, IndexPrecision};
+pub use compact::{Index, IndexPrecision};
 
 /// One found row.
 #[derive(Debug, Clone, Copy, PartialEq)]

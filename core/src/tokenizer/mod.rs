@@ -15,6 +15,7 @@ mod window;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::parallel::try_map;
 use crate::{Error, Result};
 use window::Window;
 
@@ -68,6 +69,20 @@ pub struct TokenizerConfig {
     pub instruction: InstructionSpan,
 }
 
+impl TokenizerConfig {
+    /// A length limit in tokens; all else as the tokenizer's own template has it, with padding on the right.
+    pub fn new(max_length: usize) -> Self {
+        Self {
+            max_length,
+            padding_side: PaddingSide::default(),
+            add_bos: false,
+            add_eos: false,
+            lower_case: false,
+            instruction: InstructionSpan::default(),
+        }
+    }
+}
+
 /// One text as tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokens {
@@ -87,19 +102,71 @@ pub struct Tokens {
 /// A padded batch of token ids, row-major `[batch, seq]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenBatch {
-    /// Token ids.
-    pub ids: Vec<u32>,
+    pub(crate) ids: Vec<u32>,
     /// True at tokens, false at padding.
-    pub attention: Vec<bool>,
+    pub(crate) attention: Vec<bool>,
     /// True at tokens that pooling may use.
-    pub pooling: Vec<bool>,
+    pub(crate) pooling: Vec<bool>,
     /// Rows.
-    pub batch: usize,
+    pub(crate) batch: usize,
     /// Columns.
-    pub seq: usize,
+    pub(crate) seq: usize,
 }
 
 impl TokenBatch {
+    /// A batch of rows of `seq` token ids; `attention` is true at tokens and false at padding, `pooling` is
+    /// true at tokens that pooling may use.
+    ///
+    /// # Errors
+    /// Lists of different lengths, or that make no whole rows.
+    pub fn new(
+        ids: Vec<u32>,
+        attention: Vec<bool>,
+        pooling: Vec<bool>,
+        seq: usize,
+    ) -> Result<Self> {
+        let batch = ids.len() / seq.max(1);
+        if [attention.len(), pooling.len(), batch * seq] != [ids.len(); 3] {
+            return Err(Error::invalid(format!(
+                "{} ids, {} of attention and {} of pooling make no rows of {seq} tokens",
+                ids.len(),
+                attention.len(),
+                pooling.len()
+            )));
+        }
+        Ok(Self { ids, attention, pooling, batch, seq })
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.batch
+    }
+
+    /// Number of columns: tokens of the longest row.
+    pub fn seq(&self) -> usize {
+        self.seq
+    }
+
+    /// Token ids, row by row.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// True at tokens, false at padding.
+    pub fn attention(&self) -> &[bool] {
+        &self.attention
+    }
+
+    /// True at tokens that pooling may use.
+    pub fn pooling(&self) -> &[bool] {
+        &self.pooling
+    }
+
+    /// Number of tokens, padding not counted.
+    pub fn count_tokens(&self) -> usize {
+        self.attention.iter().filter(|&&token| token).count()
+    }
+
     /// Index of each token among its row's tokens, 0 at padding.
     pub fn positions(&self) -> Vec<i32> {
         self.attention
@@ -322,9 +389,16 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// Tokens of many texts after the same instruction.
-    pub fn encode_all(&self, instruction: &str, texts: &[impl AsRef<str>]) -> Result<Vec<Tokens>> {
-        texts.iter().map(|text| self.encode(instruction, text.as_ref())).collect()
+    /// Tokens of many texts after the same instruction, on all cores.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_all(
+        &self,
+        instruction: &str,
+        texts: &[impl AsRef<str> + Sync],
+    ) -> Result<Vec<Tokens>> {
+        try_map(texts, |text| self.encode(instruction, text.as_ref()))
     }
 
     /// Pads rows to the longest.

@@ -46,7 +46,7 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let value = json!({
         "model": name, "config": shape.config, "parameters": total, "pooling": shape.pooling,
         "dense": shape.dense, "normalize": model.normalizes(), "dimensions": shape.dimensions(), "tokenizer": tokenizer,
-        "prompts": model.prompts().by_name, "default_prompt": model.prompts().default, "tensors": tensors,
+        "prompts": model.prompts().by_name(), "default_prompt": model.prompts().default_name(), "tensors": tensors,
     });
     terminal.result(&value, || {
         let config = &shape.config;
@@ -74,8 +74,8 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
         ];
         let named = parts.iter().filter(|(_, count)| *count > 0);
         lines.extend(named.map(|(part, count)| format!("  {part:<10} {}", thousands(*count))));
-        for (prompt, text) in &model.prompts().by_name {
-            let default = if model.prompts().default.as_ref() == Some(prompt) { " (default)" } else { "" };
+        for (prompt, text) in model.prompts().by_name() {
+            let default = if model.prompts().default_name() == Some(prompt) { " (default)" } else { "" };
             lines.push(format!("prompt       {prompt}{default}: {text:?}"));
         }
         lines.push(format!("tensors      {}", weights.tensors().len()));

@@ -33,7 +33,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use kiln_embed::checkpoint::{Existing, LoadOptions};
 use kiln_embed::config::AttentionMode;
-use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::pooling::PoolingConfig;
 use kiln_embed::quant::WeightPrecision;
 
@@ -192,10 +192,9 @@ impl EmbedFlags {
         LoadOptions { precision: self.weights, ..overrides }
     }
 
-    fn options(&self, prompt_name: Option<&str>, prompt: Option<&str>) -> EmbedOptions {
+    fn options(&self, prompt: Option<&str>, prompt_text: Option<&str>) -> EmbedOptions {
         EmbedOptions {
-            prompt_name: prompt_name.map(String::from),
-            prompt: prompt.map(String::from),
+            prompt: Prompt::from_options(prompt, prompt_text),
             dimensions: self.dimensions,
             normalize: None,
             batch_tokens: self.batch_tokens,

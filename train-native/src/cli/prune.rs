@@ -51,7 +51,7 @@ pub(super) fn run(args: &PruneArgs, global: &Global) -> Result<()> {
     let device = open(global.device)?;
     let (files, lines) = with_backend!(&device, B, handle => {
         let mut embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;
-        let Some(calibration) = args.calibration.read(&embedder.tokenizer, global)? else {
+        let Some(calibration) = args.calibration.read(embedder.tokenizer(), global)? else {
             bail!("pruning needs --calibration: texts like those that the model will see (they choose the weights, and show what is lost)");
         };
         let how = (args.method, args.pattern, args.calibration.damping);

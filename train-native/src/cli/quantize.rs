@@ -142,7 +142,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
     let (files, lines, reference) = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;
         let reference = SelfTest::of(&embedder, 0.0)?;
-        let calibration = args.calibration.read(&embedder.tokenizer, global)?;
+        let calibration = args.calibration.read(embedder.tokenizer(), global)?;
         let how = Quantization {
             plan: &plan,
             gptq: (args.method == Method::Gptq)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use kiln_embed::embedder::{EmbedOptions, Prompt};
 use serde::Serialize;
 
 use super::ranges::{NEIGHBOURS, whole};
@@ -90,20 +91,19 @@ fn search(
     args: &SearchArgs,
     terminal: Terminal,
 ) -> Result<()> {
-    let prompts = &model.prompts().by_name;
-    let query_prompt = args
-        .query_prompt_name
-        .as_deref()
-        .or_else(|| ["query", "search_query"].into_iter().find(|name| prompts.contains_key(*name)));
-    let corpus_prompt = args
-        .corpus_prompt_name
-        .as_deref()
-        .or_else(|| ["document", "passage"].into_iter().find(|name| prompts.contains_key(*name)));
-    let vectors = model.embed(queries, &args.flags.options(query_prompt, None), |_| {})?;
+    let options = |asked: &Option<String>, usual: &[&str]| {
+        let prompt = match asked {
+            Some(name) => Prompt::Named(name.clone()),
+            None => model.prompts().first_of(usual),
+        };
+        EmbedOptions { prompt, ..args.flags.options(None, None) }
+    };
+    let of_queries = options(&args.query_prompt_name, &["query", "search_query"]);
+    let vectors = model.embed(queries, &of_queries, |_| {})?;
     let mut search = Search::new(vectors, args.top_k)?;
     match (corpus, &args.index) {
         (Some(corpus), _) => {
-            let options = args.flags.options(corpus_prompt, None);
+            let options = options(&args.corpus_prompt_name, &["document", "passage"]);
             let total = corpus.count()?;
             let dim = model.dimensions(&options);
             let mut writer = args

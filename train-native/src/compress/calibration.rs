@@ -71,9 +71,9 @@ impl Calibration {
         terminal: Terminal,
         mut change: impl FnMut(&str, &mut [f32], [usize; 2], &Gram) -> Result<()>,
     ) -> Result<()> {
-        let config = embedder.model.config.clone();
-        let (mode, device) = (config.attention, embedder.device.clone());
-        let backbone = &mut embedder.model.backbone;
+        let config = embedder.model().config().clone();
+        let (mode, device) = (config.attention, embedder.device().clone());
+        let backbone = embedder.model_mut().backbone_mut();
         let inputs: Vec<ModelInput<B>> =
             self.batches.iter().map(|batch| ModelInput::new(batch, &device)).collect();
         let mut states: Vec<_> = inputs.iter().map(|input| backbone.embed_tokens(input)).collect();

@@ -90,7 +90,7 @@ pub fn quantize<B: Kernels>(
         })?;
     }
     let mut lines = Vec::new();
-    let bar = terminal.progress(embedder.model.num_params() as u64, "quantizing");
+    let bar = terminal.progress(embedder.model().num_params() as u64, "quantizing");
     let files = save_as(&embedder, |file, name, shape, values| {
         if interrupt::asked() {
             return Err(kiln_embed::Error::Cancelled.into());

@@ -1,15 +1,13 @@
 //! What a model holds on the way to a vector: states of all layers, attention, explanations.
 
 use burn::tensor::Tensor;
-use kiln_embed::embedder::{EmbedOptions, Embedder};
+use kiln_embed::embedder::{EmbedOptions, Embedder, Progress, Prompt};
 use kiln_embed::explanation::TextExplanation;
 use kiln_embed::kernels::Kernels;
 use kiln_embed::model::ModelInput;
 use kiln_embed::pooling::{AnchorScore, LayerState, anchor_weights, layer_states as pooled_layers};
-use kiln_embed::tokenizer::{TokenBatch, Tokens};
-use rayon::prelude::*;
+use kiln_embed::tokenizer::TokenBatch;
 
-use super::each_batch;
 use super::text_model::OnProgress;
 use crate::interrupt;
 
@@ -58,19 +56,20 @@ pub(super) fn layer_states<B: Kernels>(
     state: LayerState,
     progress: OnProgress<'_>,
 ) -> kiln_embed::Result<Vec<LayerStates>> {
-    let tokens: Vec<Tokens> = texts
-        .par_iter()
-        .map(|text| embedder.tokenizer.encode(prompt, text))
-        .collect::<kiln_embed::Result<_>>()?;
+    let tokens = embedder.tokenizer().encode_all(prompt, texts)?;
     let of_batch = |batch: &TokenBatch, _: &[usize]| {
-        let input = ModelInput::new(batch, &embedder.device);
-        let states = embedder.model.states(&input);
+        let input = ModelInput::new(batch, embedder.device());
+        let states = embedder.model().states(&input);
         let (states, _) = pooled_layers(&states.layers, &input, state);
         let [_, layers, hidden] = states.dims();
         let texts = pieces(&values(states)?, layers * hidden);
         Ok(texts.iter().map(|text| pieces(text, hidden)).collect())
     };
-    each_batch(embedder, tokens, options, interrupt::asked, progress, of_batch)
+    let progress = |done: Progress| {
+        progress(done);
+        interrupt::flow()
+    };
+    embedder.each_batch(tokens, options, progress, of_batch)
 }
 
 /// One text, token by token.
@@ -80,10 +79,10 @@ pub(super) fn look<B: Kernels>(
     prompt: &str,
     options: &EmbedOptions,
 ) -> kiln_embed::Result<TextView> {
-    let tokens = embedder.tokenizer.encode(prompt, text)?;
-    let batch = embedder.tokenizer.pad(&[&tokens]);
-    let input = ModelInput::new(&batch, &embedder.device);
-    let states = embedder.model.states(&input);
+    let tokens = embedder.tokenizer().encode(prompt, text)?;
+    let batch = embedder.tokenizer().pad(&[&tokens]);
+    let input = ModelInput::new(&batch, embedder.device());
+    let states = embedder.model().states(&input);
     let attention = states.attention.ok_or_else(|| {
         kiln_embed::Error::invalid("the model gave no attention weights; please report it")
     })?;
@@ -91,7 +90,7 @@ pub(super) fn look<B: Kernels>(
     let anchors = [anchors(AnchorScore::Log1p)?, anchors(AnchorScore::Linear)?];
     let [_, _, queries, keys] = attention.dims();
     let heads = pieces(&values(attention)?, queries * keys);
-    let options = EmbedOptions { prompt: Some(prompt.into()), ..options.clone() };
+    let options = EmbedOptions { prompt: Prompt::Text(prompt.into()), ..options.clone() };
     let explanation = embedder.explain(text, &options)?;
     Ok(TextView {
         tokens: explanation.tokens.iter().map(|token| readable(token)).collect(),

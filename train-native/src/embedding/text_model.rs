@@ -1,6 +1,8 @@
 //! A loaded model without the type of its backend, so that what uses it is compiled once and not
 //! once a device. [`crate::model::load`] makes them.
 
+use std::ops::ControlFlow;
+
 use burn::module::Module as _;
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbedderConfig, Progress, Prompts};
 use kiln_embed::kernels::Kernels;
@@ -8,7 +10,7 @@ use kiln_embed::pooling::LayerState;
 use kiln_embed::tokenizer::{Tokenizer, Tokens};
 
 use super::states::{LayerStates, TextView, layer_states, look};
-use super::{embed_encoded, embed_texts};
+use crate::interrupt;
 
 /// Told after each batch how far an embedding run is.
 pub type OnProgress<'a> = &'a mut (dyn FnMut(Progress) + Send);
@@ -45,10 +47,11 @@ pub trait TextModel: Send + Sync {
     /// An unknown prompt, or more dimensions than the vectors have.
     fn check(&self, options: &EmbedOptions) -> kiln_embed::Result<()>;
 
-    /// As [`embed_texts`]; `embed` of `dyn TextModel` takes texts of any type.
+    /// Vectors of texts, in their order; Ctrl-C ends it. `embed` of `dyn TextModel` takes texts of
+    /// any type.
     ///
     /// # Errors
-    /// As [`embed_texts`].
+    /// As [`Embedder::embed_with`]; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
     fn embed_strs(
         &self,
         texts: &[&str],
@@ -56,21 +59,20 @@ pub trait TextModel: Send + Sync {
         progress: OnProgress<'_>,
     ) -> kiln_embed::Result<Vec<Vec<f32>>>;
 
-    /// As [`embed_encoded`].
+    /// Vectors of texts that are tokens already, in their order; Ctrl-C does not end it.
     ///
     /// # Errors
-    /// As [`embed_encoded`].
+    /// As [`Embedder::embed_encoded`].
     fn embed_encoded(
         &self,
         tokens: Vec<Tokens>,
         options: &EmbedOptions,
-        stop: fn() -> bool,
     ) -> kiln_embed::Result<Vec<Vec<f32>>>;
 
-    /// States of all layers of each text, the embeddings first.
+    /// States of all layers of each text, the embeddings first; Ctrl-C ends it.
     ///
     /// # Errors
-    /// As [`embed_texts`].
+    /// Texts that the tokenizer cannot take; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
     fn layer_states(
         &self,
         texts: &[String],
@@ -107,7 +109,7 @@ impl dyn TextModel + '_ {
     /// Vectors of texts, in their order; Ctrl-C ends it.
     ///
     /// # Errors
-    /// As [`embed_texts`].
+    /// As [`TextModel::embed_strs`].
     pub fn embed(
         &self,
         texts: &[impl AsRef<str>],
@@ -121,31 +123,32 @@ impl dyn TextModel + '_ {
 
 impl<B: Kernels> TextModel for Embedder<B> {
     fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
+        Embedder::tokenizer(self)
     }
 
     fn prompts(&self) -> &Prompts {
-        &self.prompts
+        Embedder::prompts(self)
     }
 
     fn shape(&self) -> EmbedderConfig {
-        self.model.embedder_config()
+        self.model().embedder_config()
     }
 
     fn normalizes(&self) -> bool {
-        self.model.normalize
+        self.model().normalizes()
     }
 
     fn parameters(&self) -> Parameters {
+        let model = self.model();
         Parameters {
-            backbone: self.model.backbone.clone().unpacked().num_params(),
-            pooling: self.model.pooling.num_params(),
-            dense: self.model.dense.num_params(),
+            backbone: model.backbone().clone().unpacked().num_params(),
+            pooling: model.pooling().num_params(),
+            dense: model.dense().iter().map(|dense| dense.num_params()).sum(),
         }
     }
 
     fn is_tested(&self) -> bool {
-        self.self_test.is_some()
+        self.self_test().is_some()
     }
 
     fn dimensions(&self, options: &EmbedOptions) -> usize {
@@ -166,16 +169,18 @@ impl<B: Kernels> TextModel for Embedder<B> {
         options: &EmbedOptions,
         progress: OnProgress<'_>,
     ) -> kiln_embed::Result<Vec<Vec<f32>>> {
-        embed_texts(self, texts, options, progress)
+        self.embed_with(texts, options, |done| {
+            progress(done);
+            interrupt::flow()
+        })
     }
 
     fn embed_encoded(
         &self,
         tokens: Vec<Tokens>,
         options: &EmbedOptions,
-        stop: fn() -> bool,
     ) -> kiln_embed::Result<Vec<Vec<f32>>> {
-        embed_encoded(self, tokens, options, stop, |_| {})
+        Embedder::embed_encoded(self, tokens, options, |_| ControlFlow::Continue(()))
     }
 
     fn layer_states(

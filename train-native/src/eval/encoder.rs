@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use kiln_embed::checkpoint::{FORMAT_VERSION, LoadOptions};
-use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::quant::WeightPrecision;
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
@@ -49,7 +49,7 @@ impl ModelEncoder {
 
 impl TextEncoder for ModelEncoder {
     fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
-        let options = EmbedOptions { prompt: Some(prompt.into()), ..self.options.clone() };
+        let options = EmbedOptions { prompt: Prompt::Text(prompt.into()), ..self.options.clone() };
         let mut vectors: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
         let keys: Vec<u128> = texts.iter().map(|text| key(prompt, text)).collect();
         // Each text once, and none that is kept.
@@ -94,11 +94,7 @@ impl TextEncoder for ModelEncoder {
 
     fn own_prompt(&self, names: &[&str]) -> String {
         let prompts = self.model.prompts();
-        let named = names.iter().find_map(|name| prompts.by_name.get(*name));
-        match named {
-            Some(prompt) => prompt.clone(),
-            None => prompts.get(None).unwrap_or_default().to_string(),
-        }
+        prompts.text(&prompts.first_of(names)).unwrap_or_default().to_string()
     }
 }
 

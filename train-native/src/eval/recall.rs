@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use kiln_embed::index::{CompactIndex, Hit, IndexPrecision};
+use kiln_embed::index::{Hit, Index, IndexPrecision};
 use kiln_metrics::{checked, ndcg};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -50,12 +50,8 @@ pub struct RecallLine {
     pub ms: f64,
 }
 
-fn index(
-    vectors: &[Vec<f32>],
-    dimensions: usize,
-    precision: IndexPrecision,
-) -> Result<CompactIndex> {
-    let mut index = CompactIndex::new(dimensions, precision)?;
+fn index(vectors: &[Vec<f32>], dimensions: usize, precision: IndexPrecision) -> Result<Index> {
+    let mut index = Index::new(dimensions, precision)?;
     for vector in vectors {
         index.push(&cut(vector, dimensions))?;
     }

@@ -69,11 +69,7 @@ impl EvalSet {
         let bar = terminal.progress(total as u64, &self.name);
         let mut done = 0;
         let mut embed = |texts: &[String], prompt: &str| {
-            let known = model.prompts().by_name.contains_key(prompt);
-            let options = EmbedOptions {
-                prompt_name: known.then(|| prompt.to_string()),
-                ..EmbedOptions::default()
-            };
+            let options = EmbedOptions::with_prompt(model.prompts().first_of(&[prompt]));
             let vectors = model.embed(texts, &options, |progress| {
                 bar.set_position((done + progress.texts) as u64);
             })?;

@@ -71,12 +71,6 @@ pub fn data_hash(set: &DataSet, corpus: &Store) -> Result<String> {
     Ok(format!("{:032x}", hash.digest128()))
 }
 
-/// Prompts of a teacher.
-fn options(teacher: &dyn TextModel, name: &str) -> EmbedOptions {
-    let known = teacher.prompts().by_name.contains_key(name);
-    EmbedOptions { prompt_name: known.then(|| name.to_string()), ..EmbedOptions::default() }
-}
-
 /// The `k` nearest corpus texts of each example's query. Vectors of queries and positives are held
 /// in memory, those of the corpus block by block.
 ///
@@ -90,7 +84,8 @@ pub fn search(
     k: usize,
     terminal: Terminal,
 ) -> Result<Scored> {
-    let (as_query, as_document) = (options(teacher, "query"), options(teacher, "document"));
+    let [as_query, as_document] = ["query", "document"]
+        .map(|prompt| EmbedOptions::with_prompt(teacher.prompts().first_of(&[prompt])));
     let mut queries = Vec::new();
     let mut positive_scores = Vec::new();
     let mut known: Vec<HashSet<u128>> = Vec::new();

@@ -240,6 +240,8 @@ fn embed(model: &dyn Served, texts: Vec<Tokens>) -> Result<Vec<Vec<f32>>, String
 
 #[cfg(test)]
 mod tests {
+    use kiln_embed::embedder::Prompt;
+
     use super::super::Facts;
     use super::*;
 
@@ -259,7 +261,7 @@ mod tests {
             }
         }
 
-        fn prompt(&self, _: Option<&str>) -> kiln_embed::Result<&str> {
+        fn prompt<'a>(&'a self, _: &'a Prompt) -> kiln_embed::Result<&'a str> {
             Ok("")
         }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::tokenizer::Tokens;
 
 pub use access::{Access, check_key};
@@ -52,11 +52,11 @@ pub trait Served: Send + Sync + 'static {
     /// Whatever hinders the model.
     fn embed(&self, tokens: Vec<Tokens>) -> kiln_embed::Result<Vec<Vec<f32>>>;
 
-    /// The prompt of a name; `None` the default.
+    /// Text of a prompt.
     ///
     /// # Errors
     /// An unknown name.
-    fn prompt(&self, name: Option<&str>) -> kiln_embed::Result<&str>;
+    fn prompt<'a>(&'a self, prompt: &'a Prompt) -> kiln_embed::Result<&'a str>;
 
     /// What `/info` says.
     fn facts(&self) -> &Facts;
@@ -83,7 +83,7 @@ pub struct Facts {
 pub struct ServedModel {
     model: Arc<dyn TextModel>,
     options: EmbedOptions,
-    default_prompt: Option<String>,
+    default_prompt: Prompt,
     facts: Facts,
 }
 
@@ -100,7 +100,8 @@ impl ServedModel {
         options: EmbedOptions,
         default_prompt: Option<String>,
     ) -> kiln_embed::Result<Self> {
-        model.prompts().get(default_prompt.as_deref())?;
+        let default_prompt = Prompt::from_options(default_prompt.as_deref(), None);
+        model.prompts().text(&default_prompt)?;
         model.check(&options)?;
         let facts = Facts {
             name: name.into(),
@@ -121,11 +122,14 @@ impl Served for ServedModel {
 
     fn embed(&self, tokens: Vec<Tokens>) -> kiln_embed::Result<Vec<Vec<f32>>> {
         // What was accepted is answered, after Ctrl-C too.
-        self.model.embed_encoded(tokens, &self.options, || false)
+        self.model.embed_encoded(tokens, &self.options)
     }
 
-    fn prompt(&self, name: Option<&str>) -> kiln_embed::Result<&str> {
-        self.model.prompts().get(name.or(self.default_prompt.as_deref()))
+    fn prompt<'a>(&'a self, prompt: &'a Prompt) -> kiln_embed::Result<&'a str> {
+        self.model.prompts().text(match prompt {
+            Prompt::Default => &self.default_prompt,
+            asked => asked,
+        })
     }
 
     fn facts(&self) -> &Facts {

@@ -1,5 +1,6 @@
 //! Reads a request's body as the two protocols write it. What it allocates is bounded by the body's size.
 
+use kiln_embed::embedder::Prompt;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
@@ -27,10 +28,8 @@ impl Protocol {
 pub struct EmbeddingRequest {
     /// The texts, one at least.
     pub texts: Vec<String>,
-    /// A prompt of the model by name.
-    pub prompt_name: Option<String>,
-    /// A prompt's text.
-    pub prompt: Option<String>,
+    /// What stands before each text.
+    pub prompt: Prompt,
     /// Whether texts that are too long are cut.
     pub truncate: bool,
     /// Whether vectors are divided by their norm even where the model does not.
@@ -56,8 +55,7 @@ pub fn parse_request(
                 json(body)?;
             let request = EmbeddingRequest {
                 texts: Vec::new(),
-                prompt_name,
-                prompt,
+                prompt: Prompt::from_options(prompt_name.as_deref(), prompt.as_deref()),
                 truncate: limits.truncate,
                 normalize: false,
                 dimensions,
@@ -69,8 +67,7 @@ pub fn parse_request(
             let TeiBody { inputs, truncate, normalize, prompt_name, dimensions } = json(body)?;
             let request = EmbeddingRequest {
                 texts: Vec::new(),
-                prompt_name,
-                prompt: None,
+                prompt: Prompt::from_options(prompt_name.as_deref(), None),
                 truncate: truncate.unwrap_or(limits.truncate),
                 normalize: normalize.unwrap_or(true),
                 dimensions,
@@ -219,7 +216,7 @@ mod tests {
         let actual = parse_request(Protocol::Tei, body, &Limits::default()).unwrap();
         assert_eq!(actual.texts, ["a"]);
         assert!(
-            actual.normalize && !actual.truncate && actual.prompt_name.as_deref() == Some("query")
+            actual.normalize && !actual.truncate && actual.prompt == Prompt::Named("query".into())
         );
     }
 

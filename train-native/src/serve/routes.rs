@@ -176,13 +176,8 @@ impl Server {
         let (quick, known) = (body.len() <= SMALL_BODY, limits.clone());
         let request = self.work(quick, move || parse_request(protocol, &body, &known)).await??;
 
-        let prompt = match &request.prompt {
-            Some(prompt) => prompt.as_str(),
-            None => {
-                let named = self.model.prompt(request.prompt_name.as_deref());
-                named.map_err(|error| Refusal::invalid(error.to_string()))?
-            }
-        };
+        let prompt = self.model.prompt(&request.prompt);
+        let prompt = prompt.map_err(|error| Refusal::invalid(error.to_string()))?;
         let expanded = expanded_bytes(&request.texts, prompt);
         if expanded > limits.max_expanded {
             return Err(Refusal::too_large(format!(

@@ -3,8 +3,9 @@
 use anyhow::{Context as _, Result, anyhow};
 use kiln_embed::checkpoint::{Files, LoadOptions, tokenizer_config_file};
 use kiln_embed::config::{AttentionMode, Family, ModelConfig};
-use kiln_embed::embedder::{Embedder, EmbeddingModel};
+use kiln_embed::embedder::{Embedder, EmbeddingModel, Parts};
 use kiln_embed::kernels::Kernels;
+use kiln_embed::model::Backbone;
 use kiln_embed::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
 use kiln_embed::quant::WeightPrecision;
 use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
@@ -136,10 +137,11 @@ fn with_tokenizer_of<B: Kernels>(
     let options = LoadOptions { max_length: recipe.max_length, ..LoadOptions::default() };
     let quiet = Terminal { json: false, quiet: true };
     let donor = load_embedder::<B>(folder, &options, device, quiet)?;
-    let shape = NewModel { vocab_size: donor.model.config.vocab_size, ..shape.clone() };
+    let shape = NewModel { vocab_size: donor.model().config().vocab_size, ..shape.clone() };
     let mut config = new_config(&shape, recipe)?;
-    config.pad_token_id = donor.model.config.pad_token_id;
-    assemble(&config, &shape, recipe, (donor.tokenizer, donor.tokenizer_files), device)
+    config.pad_token_id = donor.model().config().pad_token_id;
+    let Parts { tokenizer, tokenizer_files, .. } = donor.into_parts();
+    assemble(&config, &shape, recipe, (tokenizer, tokenizer_files), device)
 }
 
 /// The projection to a new model's dimensions, where the recipe names some.
@@ -166,12 +168,11 @@ fn assemble<B: Kernels>(
     let pooling = recipe.pooling.clone().unwrap_or(PoolingConfig::Mean);
     let mut model = EmbeddingModel::random(config, &pooling, device);
     if let Some(projection) = projection(shape, config, &pooling) {
-        model.dense.push(Dense::new(&projection, device));
+        model = model.with_dense(Dense::new(&projection, device));
     }
-    let mut embedder = Embedder::new(model, tokenizer, device)?;
-    embedder.prompts.by_name = recipe.prompts.clone();
-    embedder.tokenizer_files = files;
-    Ok(embedder)
+    Ok(Embedder::new(model, tokenizer, device)?
+        .with_prompts(recipe.prompts.clone().into())
+        .with_tokenizer_files(files))
 }
 
 /// The recipe's base model, with its overrides and prompts.
@@ -191,16 +192,18 @@ pub fn base_model<B: Kernels>(
         // Training is in floating point.
         precision: WeightPrecision::Full,
     };
-    let mut embedder = load_embedder::<B>(base, &options, device, terminal)?;
-    embedder.model.normalize = true;
-    embedder.self_test = None;
-    if let Some(keep) = &recipe.keep_blocks {
-        embedder.model.backbone = embedder.model.backbone.keep_blocks(keep)?;
-        embedder.model.config = embedder.model.config.keep_layers(keep)?;
-    }
-    if recipe.keep_zeros {
-        embedder.model.backbone = embedder.model.backbone.keep_zeros();
-    }
-    embedder.prompts.by_name.extend(recipe.prompts.clone());
-    Ok(embedder)
+    let embedder = load_embedder::<B>(base, &options, device, terminal)?;
+    let embedder = embedder.map_model(|mut model| {
+        model = model.with_normalize(true);
+        if let Some(keep) = &recipe.keep_blocks {
+            model = model.keep_blocks(keep)?;
+        }
+        if recipe.keep_zeros {
+            model = model.map_backbone(Backbone::keep_zeros);
+        }
+        Ok(model)
+    })?;
+    let mut prompts = embedder.prompts().clone();
+    prompts.extend(recipe.prompts.clone());
+    Ok(embedder.with_prompts(prompts))
 }

@@ -258,7 +258,7 @@ impl ChunkRunner {
             return Ok(finished(model.forward(&input)?.0));
         }
         // Dropout starts anew in each block, so that a block can be computed again alone.
-        let backbone = &model.backbone;
+        let backbone = model.backbone();
         let x = backbone.embed_tokens(&input);
         let shared = backbone.prepare(&input, model.attention(), x.dtype().into());
         let mut states = vec![x];
@@ -279,7 +279,7 @@ impl ChunkRunner {
         device: &B::Device,
     ) -> Result<GradientsParams> {
         let model = &replica.model;
-        let backbone = &model.backbone;
+        let backbone = model.backbone();
         let input = ModelInput::<B>::new(&chunk.tokens, device);
         // The blocks' inputs, without graphs.
         let frozen = burn::module::Module::no_grad(replica.clone());
@@ -379,8 +379,8 @@ fn head<B: Kernels>(
     chunk: &Chunk,
     device: &B::Device,
 ) -> Result<Tensor<B, 2>> {
-    let backbone = &model.backbone;
-    let options = model.pooling.config().forward_options();
+    let backbone = model.backbone();
+    let options = model.pooling().config().forward_options();
     let block = backbone.layers().saturating_sub(1);
     let x = inputs[inputs.len() - 1].clone();
     let shared = backbone.prepare(input, model.attention(), x.dtype().into());

@@ -86,7 +86,7 @@ pub(super) fn contrastive<B: TrainingBackend>(
         let chunk = &chunks[*i];
         let gradient = gradient.clone().narrow(0, starts[*i], chunk.rows.len());
         // By tokens, over which the states' loss is a mean.
-        let own = chunk.tokens.attention.iter().filter(|&&token| token).count();
+        let own = chunk.tokens.count_tokens();
         let weight = own as f64 / tokens.max(1) as f64;
         let states = (teacher, weight, scale);
         runner.backward(train_model, chunk, graph.take(), gradient, states, device)

@@ -96,8 +96,8 @@ impl<B: TrainingBackend> Teacher<B> {
         let options = LoadOptions::default();
         let embedder =
             load_into_memory::<B::InnerBackend>(&settings.teacher, &options, device, terminal)?;
-        let pairs = settings.layers.pairs(student_layers, embedder.model.backbone.layers())?;
-        if !pairs.is_empty() && embedder.tokenizer.to_json()? != tokenizer.to_json()? {
+        let pairs = settings.layers.pairs(student_layers, embedder.model().backbone().layers())?;
+        if !pairs.is_empty() && embedder.tokenizer().to_json()? != tokenizer.to_json()? {
             bail!(
                 "{} has another tokenizer than the student, so their hidden states are not of the \
                  same tokens; set distillation.layers = \"none\", or give the student the teacher's tokenizer",
@@ -129,7 +129,7 @@ impl<B: TrainingBackend> Teacher<B> {
         student: &EmbeddingModel<B>,
         device: &B::Device,
     ) -> Vec<Param<Tensor<B, 2>>> {
-        let (from, to) = (student.config.hidden_size, self.model.model.config.hidden_size);
+        let (from, to) = (student.config().hidden_size, self.model.model().config().hidden_size);
         if from == to {
             return Vec::new();
         }
@@ -150,7 +150,7 @@ impl<B: TrainingBackend> Teacher<B> {
         stage: &Stage,
     ) -> Result<()> {
         let Distillation { vectors, scores, .. } = self.settings;
-        let (own, theirs) = (student.dimensions(), self.model.model.dimensions());
+        let (own, theirs) = (student.dimensions(), self.model.model().dimensions());
         if vectors > 0.0 && own != theirs {
             bail!(
                 "the student's vectors have {own} dimensions and the teacher's {theirs}; set \
@@ -240,7 +240,7 @@ impl<B: TrainingBackend> Teacher<B> {
         device: &B::Device,
     ) -> Tensor<B, 1> {
         let inner = ModelInput::<B::InnerBackend>::new(&chunk.tokens, device);
-        let teacher_layers = self.model.model.states(&inner).layers;
+        let teacher_layers = self.model.model().states(&inner).layers;
         let mask = input.attention_mask.clone().float();
         let mut loss = Tensor::<B, 1>::zeros([1], device);
         for (i, &[student_layer, teacher_layer]) in self.pairs.iter().enumerate() {

@@ -218,13 +218,10 @@ fn count(
         Some(lora) => backbone.lora_size(lora, config)?,
         None => 0,
     };
-    let model = EmbeddingModel {
-        pooling: Pooling::new(pooling, config, &device),
-        backbone,
-        dense: dense.iter().map(|projection| Dense::new(projection, &device)).collect(),
-        config: config.clone(),
-        normalize: true,
-    };
+    let model = EmbeddingModel::new(backbone, Pooling::new(pooling, config, &device), config);
+    let model = dense
+        .iter()
+        .fold(model, |model, projection| model.with_dense(Dense::new(projection, &device)));
     let mut frozen = 0;
     for parameter in parameters(&TrainModel { model, lm_head: None, projections: Vec::new() }) {
         let path = parameter.path;

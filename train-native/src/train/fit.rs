@@ -129,7 +129,7 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
     let first = devices.first().cloned().unwrap_or_default();
     let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
     if B::HOST {
-        warn_of_memory(recipe, &embedder.model.embedder_config(), *terminal)?;
+        warn_of_memory(recipe, &embedder.model().embedder_config(), *terminal)?;
     }
     write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
     let plan = TrainPlan {
@@ -173,6 +173,6 @@ fn save_model<B: Kernels>(
     card: &ModelCard<'_>,
 ) -> Result<()> {
     let mut files: Files = save(embedder)?;
-    files.0.insert("README.md".into(), card.to_markdown(embedder.model.dimensions())?.into());
+    files.0.insert("README.md".into(), card.to_markdown(embedder.model().dimensions())?.into());
     Ok(write_directory(folder, &files, Existing::ReplaceOurs)?)
 }

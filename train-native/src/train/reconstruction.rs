@@ -120,7 +120,7 @@ fn rewrite<B: Kernels>(
 
     // [e; d_1 .. d_{m-1}] predicts d_1 .. d_m: e stands where the first embedding would.
     let targets = tokenizer.pad_right(&direction.write);
-    let [batch, seq] = [targets.batch, targets.seq];
+    let [batch, seq] = [targets.rows(), targets.seq()];
     if seq == 0 {
         return Tensor::zeros([1], device);
     }
@@ -137,7 +137,7 @@ fn rewrite<B: Kernels>(
     let logits = train_model.logits(states.reshape([batch * seq, hidden]));
     let [_, vocab] = logits.dims();
     let logits = logits.reshape([batch, seq, vocab]).cast(FloatDType::F32);
-    let ids: Vec<i32> = targets.ids.iter().map(|&id| id as i32).collect();
+    let ids: Vec<i32> = targets.ids().iter().map(|&id| id as i32).collect();
     let ids = Tensor::<B, 2, Int>::from_data(TensorData::new(ids, [batch, seq]), device);
     let counts: Tensor<B, 2, Bool> = input.attention_mask;
     token_cross_entropy(logits, ids, counts).mul_scalar(direction.weight)

@@ -348,7 +348,7 @@ fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<O
     let adapters = match (&recipe.model.lora, &recipe.model.base) {
         (Some(lora), Some(base)) if pristine => {
             let model = state.train_model.model.valid();
-            Some(save_adapters(&model.backbone, &model.config, lora, base)?)
+            Some(save_adapters(model.backbone(), model.config(), lora, base)?)
         }
         _ => None,
     };
@@ -373,7 +373,7 @@ pub fn train<B: TrainingBackend>(
     devices: &[B::Device],
     observer: &mut impl TrainObserver<B>,
 ) -> Result<Outcome<B>> {
-    let own = [embedder.device.clone()];
+    let own = [embedder.device().clone()];
     let devices = if devices.is_empty() { &own } else { devices };
     let (parts, train_model) = start::<B>(embedder);
     if devices.len() == 1 {

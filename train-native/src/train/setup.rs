@@ -5,8 +5,9 @@ use burn::module::{AutodiffModule, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::checkpoint::Files;
-use kiln_embed::embedder::{Embedder, EmbeddingModel, Prompts};
+use kiln_embed::embedder::{Embedder, EmbeddingModel, Parts, Prompts};
 use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::model::Backbone;
 use kiln_embed::tokenizer::Tokenizer;
 
 use super::distillation::Teacher;
@@ -26,7 +27,7 @@ pub(super) struct EmbedderParts<B: AutodiffBackend> {
 pub(super) fn start<B: TrainingBackend>(
     embedder: Embedder<B::InnerBackend>,
 ) -> (EmbedderParts<B>, TrainModel<B>) {
-    let Embedder { model, tokenizer, prompts, device, tokenizer_files, .. } = embedder;
+    let Parts { model, tokenizer, prompts, device, tokenizer_files } = embedder.into_parts();
     let train_model = TrainModel {
         model: EmbeddingModel::from_inner(model),
         lm_head: None,
@@ -41,17 +42,16 @@ impl<B: TrainingBackend> EmbedderParts<B> {
         &self,
         train_model: &TrainModel<B>,
     ) -> Result<Embedder<B::InnerBackend>> {
-        let mut inner = train_model.model.valid();
-        inner.backbone = inner.backbone.merge_lora();
-        let mut embedder = Embedder::new(inner, self.tokenizer.clone(), &self.device)?;
-        embedder.prompts = self.prompts.clone();
-        embedder.tokenizer_files = self.tokenizer_files.clone();
-        Ok(embedder)
+        let inner = train_model.model.valid().map_backbone(Backbone::merge_lora);
+        Ok(Embedder::new(inner, self.tokenizer.clone(), &self.device)?
+            .with_prompts(self.prompts.clone())
+            .with_tokenizer_files(self.tokenizer_files.clone()))
     }
 
     /// The model's prompts of queries and documents.
     pub(super) fn prompts(&self) -> [&str; 2] {
-        ["query", "document"].map(|name| self.prompts.by_name.get(name).map_or("", String::as_str))
+        ["query", "document"]
+            .map(|name| self.prompts.by_name().get(name).map_or("", String::as_str))
     }
 }
 
@@ -76,18 +76,18 @@ pub(super) fn enter_stage<B: TrainingBackend>(
     }
     let lm_head = match stage.objective {
         Objective::Reconstruction if !stage.reconstruction.unwrap_or_default().tied => {
-            let copy = || Param::from_tensor(model.backbone.token_embedding().detach());
+            let copy = || Param::from_tensor(model.backbone().token_embedding().detach());
             Some(lm_head.unwrap_or_else(copy))
         }
         _ => None,
     };
     let mut trains = Trains::Everything;
     match recipe.model.lora.as_ref().filter(|_| !stage.full) {
-        None => model.backbone = model.backbone.merge_lora(),
+        None => model = model.map_backbone(Backbone::merge_lora),
         Some(lora) => {
             trains = Trains::Adapters(&recipe.model.train);
-            if !model.backbone.has_adapters() {
-                (model.backbone, _) = model.backbone.with_lora(lora, &model.config, device)?;
+            if !model.backbone().has_adapters() {
+                model = model.with_lora(lora, device)?;
             }
         }
     }

@@ -403,17 +403,18 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
         use kiln_embed::config::AttentionMode::Causal;
         let read = parts.tokenizer.encode("", query).unwrap();
         let input = ModelInput::<Flex>::new(&parts.tokenizer.pad(&[&read]), &parts.device);
-        let states = inner.backbone.forward(&input, Causal, Default::default()).last;
+        let states = inner.backbone().forward(&input, Causal, Default::default()).last;
         let state = states.narrow(1, read.ids.len() - 1, 1);
         let write = parts.tokenizer.encode("", document).unwrap();
         let target = &write.ids[1..write.ids.len() - 1];
         let ids = parts.tokenizer.pad_right(&[target]);
-        let embedded = inner.backbone.embed_tokens(&ModelInput::<Flex>::new(&ids, &parts.device));
+        let embedded = inner.backbone().embed_tokens(&ModelInput::<Flex>::new(&ids, &parts.device));
         let x = Tensor::cat(vec![state, embedded.narrow(1, 0, target.len() - 1)], 1);
         let input = ModelInput::<Flex>::new(&ids, &parts.device);
-        let states = inner.backbone.forward_embeddings(x, &input, Causal, Default::default()).last;
+        let states =
+            inner.backbone().forward_embeddings(x, &input, Causal, Default::default()).last;
         let logits =
-            states.squeeze_dim::<2>(0).matmul(inner.backbone.token_embedding().transpose());
+            states.squeeze_dim::<2>(0).matmul(inner.backbone().token_embedding().transpose());
         let log =
             burn::tensor::activation::log_softmax(logits, 1).into_data().to_vec::<f32>().unwrap();
         for (i, &id) in target.iter().enumerate() {

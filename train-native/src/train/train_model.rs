@@ -22,7 +22,7 @@ pub struct TrainModel<B: Backend> {
 impl<B: Kernels> TrainModel<B> {
     /// The embedding model's transformer.
     pub fn backbone(&self) -> &Backbone<B> {
-        &self.model.backbone
+        self.model.backbone()
     }
 
     /// Logits `[rows, vocab]` of states `[rows, hidden]`.

@@ -20,7 +20,7 @@ use linfa_linalg::eigh::{EigSort as _, Eigh as _};
 use ndarray::{Array1, Array2, Axis, s};
 use rayon::prelude::*;
 
-use crate::embedding::embed_texts;
+use crate::interrupt;
 use crate::model::load_embedder;
 use crate::terminal::Terminal;
 
@@ -38,12 +38,12 @@ pub(super) fn start_from_words<B: Kernels>(
     texts: &[String],
     terminal: Terminal,
 ) -> Result<()> {
-    let device = embedder.device.clone();
+    let device = embedder.device().clone();
     let teacher_model = load_embedder::<B>(teacher, &LoadOptions::default(), &device, terminal)
         .context("model.new.word_vectors")?;
-    let wide = teacher_model.model.dimensions();
-    let hidden = embedder.model.config.hidden_size;
-    let fits = embedder.model.dense.last().is_some_and(|dense| {
+    let wide = teacher_model.model().dimensions();
+    let hidden = embedder.model().config().hidden_size;
+    let fits = embedder.model().dense().last().is_some_and(|dense| {
         (dense.config().in_features, dense.config().out_features) == (hidden, wide)
     });
     if !fits {
@@ -54,10 +54,10 @@ pub(super) fn start_from_words<B: Kernels>(
     }
 
     // Tokens that are the same word for the teacher share a vector.
-    let vocabulary = embedder.model.config.vocab_size;
+    let vocabulary = embedder.model().config().vocab_size;
     let mut tokens: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for id in 0..vocabulary {
-        if let Some(word) = embedder.tokenizer.token(id as u32).as_deref().and_then(word) {
+        if let Some(word) = embedder.tokenizer().token(id as u32).as_deref().and_then(word) {
             tokens.entry(word.into()).or_default().push(id);
         }
     }
@@ -66,8 +66,9 @@ pub(super) fn start_from_words<B: Kernels>(
         bail!("model.new.word_vectors: the tokenizer has no tokens that are words");
     }
     let bar = terminal.progress(words.len() as u64, "words");
-    let vectors = embed_texts(&teacher_model, &words, &EmbedOptions::default(), |progress| {
+    let vectors = teacher_model.embed_with(&words, &EmbedOptions::default(), |progress| {
         bar.set_position(progress.texts as u64);
+        interrupt::flow()
     })?;
     bar.finish_and_clear();
     let mut vectors =
@@ -97,7 +98,7 @@ pub(super) fn start_from_words<B: Kernels>(
     // Values of size one, as norms leave them. The random values that stand there stay as small
     // differences between tokens that are no words.
     let scale = (hidden as f64).sqrt() / longest;
-    let Backbone::Decoder(decoder) = &mut embedder.model.backbone else {
+    let Backbone::Decoder(decoder) = embedder.model_mut().backbone_mut() else {
         bail!("model.new.word_vectors needs a new model");
     };
     let mut table: Vec<f32> =
@@ -118,7 +119,7 @@ pub(super) fn start_from_words<B: Kernels>(
         row.iter_mut().zip(component).for_each(|(to, &from)| *to = from as f32);
     }
     let projection = Tensor::from_data(TensorData::new(projection, [hidden, wide]), &device);
-    if let Some(dense) = embedder.model.dense.last_mut() {
+    if let Some(dense) = embedder.model_mut().dense_mut().last_mut() {
         dense.set_weight(projection)?;
     }
     Ok(())
@@ -133,13 +134,13 @@ fn word(token: &str) -> Option<&str> {
 
 /// Smooth inverse frequency of each token, between 0 and 1.
 fn weights<B: Kernels>(embedder: &Embedder<B>, texts: &[String]) -> Result<Vec<f64>> {
-    let vocabulary = embedder.model.config.vocab_size;
+    let vocabulary = embedder.model().config().vocab_size;
     let counts = texts
         .par_chunks(1024)
         .map(|texts| {
             let mut counts = vec![0u64; vocabulary];
             for text in texts {
-                for id in embedder.tokenizer.encode("", text)?.ids {
+                for id in embedder.tokenizer().encode("", text)?.ids {
                     counts[id as usize] += 1;
                 }
             }
@@ -198,14 +199,13 @@ mod tests {
         start_from_words(&mut student, &name, &texts(), QUIET).unwrap();
 
         let mut words: Vec<String> = (0..340)
-            .filter_map(|id| student.tokenizer.token(id))
+            .filter_map(|id| student.tokenizer().token(id))
             .filter_map(|token| word(&token).map(String::from))
             .collect();
         words.sort();
         words.dedup();
-        let options = EmbedOptions::default();
-        let theirs = embed_texts(&teacher, &words, &options, |_| {}).unwrap();
-        let ours = embed_texts(&student, &words, &options, |_| {}).unwrap();
+        let theirs = teacher.embed(&words).unwrap();
+        let ours = student.embed(&words).unwrap();
         let mean: Vec<f32> = (0..12)
             .map(|i| theirs.iter().map(|vector| vector[i]).sum::<f32>() / words.len() as f32)
             .collect();
@@ -224,7 +224,7 @@ mod tests {
         // A frequent word says less among others than rare ones do, whatever their direction.
         let near = |word: &str| {
             let both = format!("{word} timber");
-            let vectors = embed_texts(&student, &[both.as_str(), "timber"], &options, |_| {});
+            let vectors = student.embed(&[both.as_str(), "timber"]);
             let vectors = vectors.unwrap();
             cosine(&vectors[0], &vectors[1])
         };

@@ -1,5 +1,7 @@
 //! Reads a sentence-transformers, plain Hugging Face or NV-Embed folder.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::{MODES, dense_names, head_names};
@@ -234,13 +236,8 @@ pub fn load<B: Kernels>(
     weights.give_in(options.precision);
     let backbone = load_backbone(&config, &mut weights, device)?;
 
-    let mut model = EmbeddingModel {
-        backbone,
-        pooling: Pooling::new(&PoolingConfig::Mean, &config, device),
-        dense: Vec::new(),
-        normalize: false,
-        config: config.clone(),
-    };
+    let mean = Pooling::new(&PoolingConfig::Mean, &config, device);
+    let mut model = EmbeddingModel::new(backbone, mean, &config).with_normalize(false);
     let mut instruction = InstructionSpan::Pooled;
     if let Some(block) = nv_embed_block(&raw) {
         PoolingConfig::LatentAttention(block.clone())
@@ -289,21 +286,21 @@ pub fn load<B: Kernels>(
     check_widths(folder, &model.embedder_config())?;
     let (tokenizer, tokenizer_files) =
         read_tokenizer(folder, &root, &config, instruction, options)?;
-    let mut embedder = Embedder::new(model, tokenizer, device)?;
-    embedder.tokenizer_files = tokenizer_files;
-    embedder.prompts = read_prompts(folder)?;
     // With another head or mask, or texts cut shorter, the vectors of the self-test no longer hold.
     let mut same = options.pooling.is_none() && options.attention.is_none();
     if let (Some(kept), Some(limit)) = (&manifest, options.max_length) {
-        for tokens in embedder.tokenizer.encode_all("", &kept.self_test.texts)? {
+        for tokens in tokenizer.encode_all("", &kept.self_test.texts)? {
             same &= tokens.ids.len() < limit;
         }
     }
-    embedder.self_test = manifest.filter(|_| same).map(|kept| kept.self_test);
-    if let (Some(test), Some(least)) = (&mut embedder.self_test, least_cosine(options.precision)) {
+    let mut self_test = manifest.filter(|_| same).map(|kept| kept.self_test);
+    if let (Some(test), Some(least)) = (&mut self_test, least_cosine(options.precision)) {
         test.least_cosine = test.least_cosine.min(least);
     }
-    Ok(embedder)
+    Ok(Embedder::new(model, tokenizer, device)?
+        .with_tokenizer_files(tokenizer_files)
+        .with_prompts(read_prompts(folder)?)
+        .with_self_test(self_test))
 }
 
 /// Lowest cosine that the self-test may ask of weights quantized at loading; other weights keep the
@@ -516,24 +513,15 @@ fn read_tokenizer(
 fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {
     let file = "config_sentence_transformers.json";
     let value = read_json(folder, file)?.unwrap_or_default();
-    let mut prompts = Prompts::default();
+    let mut by_name = BTreeMap::new();
     if let Some(object) = value.get("prompts").and_then(Value::as_object) {
         for (name, text) in object {
             let text = text
                 .as_str()
                 .ok_or_else(|| bad(folder, file, format!("the prompt {name} is no text")))?;
-            prompts.by_name.insert(name.clone(), text.into());
+            by_name.insert(name.clone(), text.into());
         }
     }
-    prompts.default = value.get("default_prompt_name").and_then(Value::as_str).map(String::from);
-    if let Some(default) = &prompts.default
-        && !prompts.by_name.contains_key(default)
-    {
-        return Err(bad(
-            folder,
-            file,
-            format!("default_prompt_name {default:?} is not among the prompts"),
-        ));
-    }
-    Ok(prompts)
+    let default = value.get("default_prompt_name").and_then(Value::as_str).map(String::from);
+    Prompts::new(by_name, default).map_err(|error| bad(folder, file, error))
 }

@@ -32,7 +32,7 @@ pub fn save_as<B: Kernels, E: From<Error>>(
     embedder: &Embedder<B>,
     mut store: impl FnMut(&str, &str, Vec<usize>, Vec<f32>) -> Result<StoredTensor, E>,
 ) -> Result<SavedModel, E> {
-    let model = &embedder.model;
+    let model = embedder.model();
     let mut weights: Vec<(String, Bytes)> = Vec::new();
     let mut tensors_file = |path: &str, module: &dyn Fn(&mut Keep<'_, E>) -> Result<(), E>| {
         let mut tensors = Vec::new();
@@ -79,7 +79,7 @@ pub fn save_as<B: Kernels, E: From<Error>>(
         }));
     }
     json_file("modules.json", modules.into());
-    let tokenizer = embedder.tokenizer.config();
+    let tokenizer = embedder.tokenizer().config();
     json_file(
         "sentence_bert_config.json",
         json!({"max_seq_length": tokenizer.max_length, "do_lower_case": tokenizer.lower_case}),
@@ -88,24 +88,24 @@ pub fn save_as<B: Kernels, E: From<Error>>(
         "config_sentence_transformers.json",
         json!({
             "__version__": {"kiln": env!("CARGO_PKG_VERSION")},
-            "prompts": embedder.prompts.by_name,
-            "default_prompt_name": embedder.prompts.default,
+            "prompts": embedder.prompts().by_name(),
+            "default_prompt_name": embedder.prompts().default_name(),
             "similarity_fn_name": "cosine",
         }),
     );
-    files.0.extend(embedder.tokenizer_files.0.clone());
+    files.0.extend(embedder.tokenizer_files().0.clone());
     if !files.0.contains_key("tokenizer.json") {
-        files.0.insert("tokenizer.json".into(), embedder.tokenizer.to_json()?.into());
+        files.0.insert("tokenizer.json".into(), embedder.tokenizer().to_json()?.into());
     }
     files.0.extend(weights);
     Ok(files)
 }
 
 fn pooling_value<B: Kernels>(embedder: &Embedder<B>, own: bool) -> Value {
-    let model = &embedder.model;
+    let model = embedder.model();
     let mut value = json!({
         "word_embedding_dimension": model.config.hidden_size,
-        "include_prompt": embedder.tokenizer.config().instruction == InstructionSpan::Pooled,
+        "include_prompt": embedder.tokenizer().config().instruction == InstructionSpan::Pooled,
     });
     if own {
         value["kiln"] = json!(model.pooling.config());

@@ -129,7 +129,7 @@ pub fn import_gguf(
     if reference.vectors.iter().flatten().any(|value| !value.is_finite()) {
         bail!("{label}: its weights give vectors that are not finite; download it again");
     }
-    pooling_agrees(&header, architecture, embedder.model.pooling.config().name(), terminal);
+    pooling_agrees(&header, architecture, embedder.model().pooling().config().name(), terminal);
     let mut files = save(&embedder)?;
     let tensors: Vec<(String, StoredTensor)> = tensors.into_iter().collect();
     let weights = write_tensors(&tensors, &[("format", "pt")])?;

@@ -1,0 +1,165 @@
+//! Prompts (instructions) that stand before a text: those that a model names, and which one to use.
+
+use std::collections::BTreeMap;
+
+use crate::{Error, Result};
+
+/// Which prompt to put before the texts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Prompt {
+    /// The model's default prompt, if it has one.
+    #[default]
+    Default,
+    /// None, whatever the model's default is.
+    None,
+    /// One of the model's prompts, by name.
+    Named(String),
+    /// This text, as it is.
+    Text(String),
+}
+
+impl Prompt {
+    /// A prompt by text or, where there is none, by name; the default where there is neither.
+    pub fn from_options(name: Option<&str>, text: Option<&str>) -> Self {
+        match (text, name) {
+            (Some(text), _) => Self::Text(text.into()),
+            (None, Some(name)) => Self::Named(name.into()),
+            (None, None) => Self::Default,
+        }
+    }
+}
+
+/// A model's named prompts, and which of them is used where none is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompts {
+    by_name: BTreeMap<String, String>,
+    default: Option<String>,
+}
+
+impl Prompts {
+    /// Prompts by name; `default_prompt_name` is that of the default.
+    ///
+    /// # Errors
+    /// A default that is not among them.
+    pub fn new(
+        by_name: BTreeMap<String, String>,
+        default_prompt_name: Option<String>,
+    ) -> Result<Self> {
+        match &default_prompt_name {
+            Some(name) if !by_name.contains_key(name) => Err(Error::invalid(format!(
+                "default_prompt_name {name:?} is not among the prompts"
+            ))),
+            _ => Ok(Self { by_name, default: default_prompt_name }),
+        }
+    }
+
+    /// The same prompts with another default.
+    ///
+    /// # Errors
+    /// An unknown name; the error lists the known ones.
+    pub fn with_default(mut self, name: &str) -> Result<Self> {
+        self.get(Some(name))?;
+        self.default = Some(name.into());
+        Ok(self)
+    }
+
+    /// Texts by name.
+    pub fn by_name(&self) -> &BTreeMap<String, String> {
+        &self.by_name
+    }
+
+    /// Name of the default.
+    pub fn default_name(&self) -> Option<&str> {
+        self.default.as_deref()
+    }
+
+    /// Text of a prompt by name; `None` asks for the default, which may be empty.
+    ///
+    /// # Errors
+    /// An unknown name; the error lists the known ones.
+    pub fn get(&self, name: Option<&str>) -> Result<&str> {
+        match name.or(self.default_name()) {
+            None => Ok(""),
+            Some(name) => self.by_name.get(name).map(String::as_str).ok_or_else(|| {
+                let known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                Error::invalid(format!("the model has no prompt {name:?}; it has {known}"))
+            }),
+        }
+    }
+
+    /// Text of a prompt.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub fn text<'a>(&'a self, prompt: &'a Prompt) -> Result<&'a str> {
+        match prompt {
+            Prompt::Default => self.get(None),
+            Prompt::None => Ok(""),
+            Prompt::Named(name) => self.get(Some(name)),
+            Prompt::Text(text) => Ok(text),
+        }
+    }
+
+    /// The first of some prompts that the model has, else its default.
+    pub fn first_of(&self, names: &[&str]) -> Prompt {
+        match names.iter().find(|&&name| self.by_name.contains_key(name)) {
+            Some(&name) => Prompt::Named(name.into()),
+            None => Prompt::Default,
+        }
+    }
+}
+
+impl From<BTreeMap<String, String>> for Prompts {
+    /// Prompts without a default.
+    fn from(by_name: BTreeMap<String, String>) -> Self {
+        Self { by_name, default: None }
+    }
+}
+
+impl Extend<(String, String)> for Prompts {
+    /// Adds prompts by name and text, in the place of those that have the same names.
+    fn extend<T: IntoIterator<Item = (String, String)>>(&mut self, prompts: T) {
+        self.by_name.extend(prompts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn prompts(default: Option<&str>) -> Result<Prompts> {
+        let by_name = [("query", "q: "), ("passage", "p: ")];
+        let by_name = by_name.map(|(name, text)| (name.to_string(), text.to_string()));
+        Prompts::new(by_name.into(), default.map(String::from))
+    }
+
+    #[test]
+    fn unknown_prompts_list_the_known_ones() {
+        let prompts = prompts(None).unwrap();
+        assert_eq!(prompts.get(None).unwrap(), "");
+        assert_eq!(prompts.get(Some("query")).unwrap(), "q: ");
+        assert!(prompts.get(Some("document")).unwrap_err().to_string().contains("query"));
+        assert!(prompts.with_default("document").is_err());
+    }
+
+    #[test]
+    fn a_prompt_is_a_name_a_text_or_the_default() {
+        let prompts = prompts(Some("passage")).unwrap();
+        let text = |prompt: Prompt| prompts.text(&prompt).unwrap().to_string();
+        assert_eq!(text(Prompt::Default), "p: ");
+        assert_eq!(text(Prompt::None), "");
+        assert_eq!(text(prompts.first_of(&["search_query", "query"])), "q: ");
+        assert_eq!(text(prompts.first_of(&["document"])), "p: ");
+        assert_eq!(text(Prompt::from_options(Some("query"), Some("t: "))), "t: ");
+        assert_eq!(text(Prompt::from_options(Some("query"), None)), "q: ");
+        assert_eq!(Prompt::from_options(None, None), Prompt::Default);
+    }
+
+    #[test]
+    fn a_default_is_one_of_the_prompts() {
+        assert!(prompts(Some("document")).unwrap_err().to_string().contains("document"));
+    }
+}

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int32Array, ListArray, RecordBatch, StringArray};
-use arrow::datatypes::Float32Type;
+use arrow_array::types::Float32Type;
+use arrow_array::{ArrayRef, Int32Array, ListArray, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use arrow::array::{ArrayRef, FixedSizeListBuilder, Float32Builder, RecordBatch, StringArray};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow_array::builder::{FixedSizeListBuilder, Float32Builder};
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field, Schema};
 use kiln_embed::checkpoint::write_safetensors;
 use npyz::WriterBuilder as _;
 use parquet::arrow::ArrowWriter;

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, bail};
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringViewArray};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, FieldRef, Schema};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, StringViewArray};
+use arrow_cast::cast;
+use arrow_schema::{DataType, Field, FieldRef, Schema};
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
@@ -415,7 +416,7 @@ fn row_fields(row: &RecordBatch) -> Result<serde_json::Map<String, serde_json::V
     if bytes > most {
         bail!("texts of {bytes} bytes, the limit is {}; raise --max-text-bytes", size(most));
     }
-    let mut writer = arrow::json::LineDelimitedWriter::new(Vec::new());
+    let mut writer = arrow_json::LineDelimitedWriter::new(Vec::new());
     writer.write(&bytes_as_texts(row)?)?;
     writer.finish()?;
     Ok(super::json::object(std::str::from_utf8(&writer.into_inner())?)?)
@@ -424,11 +425,12 @@ fn row_fields(row: &RecordBatch) -> Result<serde_json::Map<String, serde_json::V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{
+    use arrow_array::builder::{ListBuilder, StringBuilder};
+    use arrow_array::types::Int8Type;
+    use arrow_array::{
         BinaryArray, BooleanArray, DictionaryArray, Float64Array, Int64Array, LargeStringArray,
-        ListBuilder, StringArray, StringBuilder,
+        StringArray,
     };
-    use arrow::datatypes::Int8Type;
     use parquet::arrow::ArrowWriter;
     use parquet::basic::Compression;
     use parquet::file::properties::WriterProperties;

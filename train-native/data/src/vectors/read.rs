@@ -6,8 +6,10 @@ use std::io::{BufReader, Cursor, Read as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Float32Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::Float32Type;
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::DataType;
 use kiln_embed::checkpoint::{Directory, Weights};
 
 use super::{EMBEDDING, VectorFormat, VectorRow};

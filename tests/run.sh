@@ -27,6 +27,8 @@ native=(--no-default-features --no-fail-fast)
 tests() {
   if cargo nextest --version >/dev/null 2>&1; then
     RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo nextest run --cargo-profile quick "${native[@]}"
+    # The examples of core/README.md, which nextest does not run.
+    RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo test --doc --profile quick "${native[@]}"
   else
     RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo test --profile quick "${native[@]}"
   fi

@@ -85,7 +85,20 @@ fn long_jobs_write_lines_into_a_log() {
     let (vectors, mined) = (folder.arg("out.npy"), folder.arg("mined.jsonl"));
     let jobs: [(&[&str], &str); 2] = [
         (&["embed", "--input", &texts, "--output", &vectors], "embedding "),
-        (&["mine", "--data", &data, "--corpus", &corpus, "--output", &mined], "corpus "),
+        (
+            &[
+                "mine",
+                "--data",
+                &data,
+                "--corpus",
+                &corpus,
+                "--output",
+                &mined,
+                "--percent-of-positive",
+                "0",
+            ],
+            "corpus ",
+        ),
     ];
     for (args, what) in jobs {
         let run = |more: &[&str]| {

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use kiln_embed::embedder::{EmbedOptions, Progress};
 
 pub use states::{LayerStates, TextView};
-pub use text_model::{OnProgress, Parameters, TextModel};
+pub use text_model::{Parameters, TextModel};
 
 use crate::terminal::Terminal;
 use crate::text::{Record, TextFile, most_bytes};
@@ -16,6 +16,9 @@ use crate::vectors::VectorRow;
 /// Texts that are sorted by length together and held in memory at once, as long as they are not
 /// longer than [`most_bytes`] in all.
 pub const BLOCK: usize = 4096;
+
+/// Told after each batch how far an embedding run is.
+pub type OnProgress<'a> = &'a mut (dyn FnMut(Progress) + Send);
 
 /// Calls `each` with the rows of every block of a file, in the file's order.
 ///

@@ -8,7 +8,7 @@ use kiln_embed::model::ModelInput;
 use kiln_embed::pooling::{AnchorScore, LayerState, anchor_weights, layer_states as pooled_layers};
 use kiln_embed::tokenizer::TokenBatch;
 
-use super::text_model::OnProgress;
+use super::OnProgress;
 use crate::interrupt;
 
 /// A state a layer, the embeddings first: `[layers + 1][hidden]`.

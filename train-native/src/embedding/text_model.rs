@@ -9,11 +9,9 @@ use kiln_embed::kernels::Kernels;
 use kiln_embed::pooling::LayerState;
 use kiln_embed::tokenizer::{Tokenizer, Tokens};
 
+use super::OnProgress;
 use super::states::{LayerStates, TextView, layer_states, look};
 use crate::interrupt;
-
-/// Told after each batch how far an embedding run is.
-pub type OnProgress<'a> = &'a mut (dyn FnMut(Progress) + Send);
 
 /// A model on some device.
 pub trait TextModel: Send + Sync {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::build::projection;
 use super::optimizer::state_bytes;
-use super::train_model::{TrainModel, parameters};
+use super::train_model::{TrainModel, sizes};
 use super::{Inputs, new_config};
 use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;
@@ -223,12 +223,11 @@ fn count(
         .iter()
         .fold(model, |model, projection| model.with_dense(Dense::new(projection, &device)));
     let mut frozen = 0;
-    for parameter in parameters(&TrainModel { model, lm_head: None, projections: Vec::new() }) {
-        let path = parameter.path;
+    for (path, size) in sizes(&TrainModel { model, lm_head: None, projections: Vec::new() }) {
         let trains = lora.is_none()
             || path.contains("pooling")
             || recipe.train.iter().any(|extra| path.contains(extra.as_str()));
-        if trains { trained += parameter.size } else { frozen += parameter.size }
+        if trains { trained += size } else { frozen += size }
     }
     Ok((trained, frozen))
 }

@@ -139,6 +139,32 @@ pub struct ParameterInfo {
     pub decays: bool,
 }
 
+/// Path and number of values of each parameter. Nothing is drawn: whether a parameter trains would
+/// have to be asked of its values, and of a model of 7 B they are 28 GB.
+pub(super) fn sizes<B: Kernels, M: Module<B>>(module: &M) -> Vec<(String, usize)> {
+    #[derive(Default)]
+    struct Sizes {
+        path: ParameterPath,
+        sizes: Vec<(String, usize)>,
+    }
+    impl<B: Kernels> ModuleVisitor<B> for Sizes {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.path.enter(name, container);
+        }
+
+        fn exit_module(&mut self, _: &str, container: &str) {
+            self.path.exit(container);
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            self.sizes.push((self.path.dotted(), param.lazy_shape().num_elements()));
+        }
+    }
+    let mut sizes = Sizes::default();
+    module.visit(&mut sizes);
+    sizes.sizes
+}
+
 /// All parameters, in their order.
 pub fn parameters<B: Kernels, M: Module<B>>(module: &M) -> Vec<ParameterInfo> {
     struct List {

@@ -35,7 +35,7 @@ pub(super) fn maps(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> {
         return not_here("no texts");
     }
     let picture = |(i, text): (usize, &String)| -> Result<Picture> {
-        let seen = view.look(text, &inputs.prompt)?;
+        let seen = view.look(text, &inputs.prompt_text)?;
         let shown = seen.tokens.len().min(TOKENS);
         let anchors = anchor_tokens(&seen);
         let labels = seen.tokens[..shown].to_vec();
@@ -122,7 +122,7 @@ pub(super) fn anchors(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> 
     }
     let own = view.pooling().name();
     let picture = |(i, text): (usize, &String)| {
-        weights_picture(i, text, &view.look(text, &inputs.prompt)?, own)
+        weights_picture(i, text, &view.look(text, &inputs.prompt_text)?, own)
     };
     inputs.texts.iter().enumerate().map(picture).collect()
 }

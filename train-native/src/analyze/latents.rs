@@ -86,7 +86,7 @@ fn two_groups(view: &dyn View, inputs: &Inputs) -> Result<Picture> {
     for (name, texts) in &groups {
         for (i, text) in texts.iter().enumerate() {
             rows.push(format!("{name} {}", i + 1));
-            maps_of_text.push(mean_over_tokens(&view.look(text, &inputs.prompt)?));
+            maps_of_text.push(mean_over_tokens(&view.look(text, &inputs.prompt_text)?));
         }
     }
     let first = groups[0].1.len();
@@ -147,7 +147,7 @@ fn two_groups(view: &dyn View, inputs: &Inputs) -> Result<Picture> {
 /// Tokens by latents, the mean over heads, of each text.
 fn over_tokens(view: &dyn View, inputs: &Inputs) -> Result<Vec<Picture>> {
     let picture = |(i, text): (usize, &String)| -> Result<Picture> {
-        let seen = view.look(text, &inputs.prompt)?;
+        let seen = view.look(text, &inputs.prompt_text)?;
         let Some(heads) = &seen.explanation.latents else {
             return not_here("the head gives no map of its latents");
         };
@@ -191,7 +191,7 @@ pub(super) fn layer_weights(view: &dyn View, inputs: &Inputs) -> Result<Vec<Pict
         inputs.labelled.iter().take(2 * TEXTS).map(|(text, _)| text).collect();
     let mut weights = Vec::new();
     for text in &texts {
-        let seen = view.look(text, &inputs.prompt)?;
+        let seen = view.look(text, &inputs.prompt_text)?;
         let layers = seen.explanation.layers.unwrap_or_default();
         weights.push(layers.into_iter().map(f64::from).collect::<Vec<f64>>());
     }

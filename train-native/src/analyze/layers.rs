@@ -69,7 +69,8 @@ pub(super) fn correlations(view: &dyn View, inputs: &Inputs) -> Result<Vec<Pictu
     if texts.is_empty() {
         return not_here("no texts");
     }
-    let result = layer_correlations(&view.layer_states(&texts, &inputs.prompt, inputs.state)?);
+    let result =
+        layer_correlations(&view.layer_states(&texts, &inputs.prompt_text, inputs.state)?);
     let names = names(result.len());
     let map = HeatMap {
         rows: names.clone(),
@@ -103,9 +104,9 @@ struct LayerEncoder<'a> {
 }
 
 impl TextEncoder for LayerEncoder<'_> {
-    fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
+    fn encode(&self, texts: &[String], prompt_text: &str) -> Result<Vec<Vec<f32>>> {
         let key_of = |layer: usize, text: &str| {
-            key(&format!("{prompt}\0layer {layer} {:?}", self.state), text)
+            key(&format!("{prompt_text}\0layer {layer} {:?}", self.state), text)
         };
         let mut vectors = Vec::with_capacity(texts.len());
         for block in texts.chunks(BLOCK) {
@@ -115,7 +116,7 @@ impl TextEncoder for LayerEncoder<'_> {
             if !missing.is_empty() {
                 // One pass gives all layers.
                 let texts: Vec<String> = missing.iter().map(|&row| block[row].clone()).collect();
-                let states = self.view.layer_states(&texts, prompt, self.state)?;
+                let states = self.view.layer_states(&texts, prompt_text, self.state)?;
                 self.cache.put(texts.iter().zip(&states).flat_map(|(text, layers)| {
                     let each = layers.iter().enumerate();
                     each.map(|(layer, state)| (key_of(layer, text), state))

@@ -77,7 +77,7 @@ pub struct Inputs {
     /// What stands for a layer.
     pub state: LayerState,
     /// Prompt of all texts that are no queries or documents.
-    pub prompt: String,
+    pub prompt_text: String,
 }
 
 /// A picture, with its numbers.

@@ -122,7 +122,7 @@ pub(super) fn projection(
     if texts.len() < 8 {
         return not_here("eight texts at least are needed");
     }
-    let mut vectors = view.encode(&texts, &inputs.prompt)?;
+    let mut vectors = view.encode(&texts, &inputs.prompt_text)?;
     vectors.iter_mut().for_each(|vector| normalize(vector));
     if vectors.iter().all(|vector| *vector == vectors[0]) {
         return not_here("all texts have the same vector");

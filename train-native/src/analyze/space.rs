@@ -150,7 +150,7 @@ pub(super) fn space(
     terminal: Terminal,
 ) -> Result<(Picture, Health)> {
     let texts: Vec<String> = inputs.labelled.iter().map(|(text, _)| text.clone()).collect();
-    let mut vectors = view.encode(&texts, &inputs.prompt)?;
+    let mut vectors = view.encode(&texts, &inputs.prompt_text)?;
     vectors.iter_mut().for_each(|vector| normalize(vector));
     let result = granularity(view, &inputs.examples, 0, inputs.limit, terminal)?;
     let alignment = result.levels.first().map(|positive| 2.0 - 2.0 * positive.mean);

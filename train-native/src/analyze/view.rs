@@ -21,7 +21,7 @@ pub trait View: TextEncoder {
     fn layer_states(
         &self,
         texts: &[String],
-        prompt: &str,
+        prompt_text: &str,
         state: LayerState,
     ) -> Result<Vec<LayerStates>>;
 
@@ -29,7 +29,7 @@ pub trait View: TextEncoder {
     ///
     /// # Errors
     /// A text that cannot be embedded.
-    fn look(&self, text: &str, prompt: &str) -> Result<TextView>;
+    fn look(&self, text: &str, prompt_text: &str) -> Result<TextView>;
 }
 
 impl View for ModelEncoder {
@@ -44,19 +44,19 @@ impl View for ModelEncoder {
     fn layer_states(
         &self,
         texts: &[String],
-        prompt: &str,
+        prompt_text: &str,
         state: LayerState,
     ) -> Result<Vec<LayerStates>> {
         let bar = self.terminal.progress(texts.len() as u64, "layers");
         let result =
-            self.model.layer_states(texts, prompt, &self.options, state, &mut |progress| {
+            self.model.layer_states(texts, prompt_text, &self.options, state, &mut |progress| {
                 bar.set_position(progress.texts as u64);
             })?;
         bar.finish_and_clear();
         Ok(result)
     }
 
-    fn look(&self, text: &str, prompt: &str) -> Result<TextView> {
-        Ok(self.model.look(text, prompt, &self.options)?)
+    fn look(&self, text: &str, prompt_text: &str) -> Result<TextView> {
+        Ok(self.model.look(text, prompt_text, &self.options)?)
     }
 }

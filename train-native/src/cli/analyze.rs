@@ -173,7 +173,7 @@ fn inputs(
             Some(StateChoice::Mean) => LayerState::Mean,
             None => state,
         },
-        prompt: match &args.prompt {
+        prompt_text: match &args.prompt {
             Some(prompt) => prompt.clone(),
             None => view.own_prompt(&[]),
         },

@@ -51,12 +51,12 @@ fn readable(token: &str) -> String {
 pub(super) fn layer_states<B: Kernels>(
     embedder: &Embedder<B>,
     texts: &[String],
-    prompt: &str,
+    prompt_text: &str,
     options: &EmbedOptions,
     state: LayerState,
     progress: OnProgress<'_>,
 ) -> kiln_embed::Result<Vec<LayerStates>> {
-    let tokens = embedder.tokenizer().encode_all(prompt, texts)?;
+    let tokens = embedder.tokenizer().encode_all(prompt_text, texts)?;
     let of_batch = |batch: &TokenBatch, _: &[usize]| {
         let input = ModelInput::new(batch, embedder.device());
         let states = embedder.model().states(&input);
@@ -76,10 +76,10 @@ pub(super) fn layer_states<B: Kernels>(
 pub(super) fn look<B: Kernels>(
     embedder: &Embedder<B>,
     text: &str,
-    prompt: &str,
+    prompt_text: &str,
     options: &EmbedOptions,
 ) -> kiln_embed::Result<TextView> {
-    let tokens = embedder.tokenizer().encode(prompt, text)?;
+    let tokens = embedder.tokenizer().encode(prompt_text, text)?;
     let batch = embedder.tokenizer().pad(&[&tokens]);
     let input = ModelInput::new(&batch, embedder.device());
     let states = embedder.model().states(&input);
@@ -90,7 +90,7 @@ pub(super) fn look<B: Kernels>(
     let anchors = [anchors(AnchorScore::Log1p)?, anchors(AnchorScore::Linear)?];
     let [_, _, queries, keys] = attention.dims();
     let heads = pieces(&values(attention)?, queries * keys);
-    let options = EmbedOptions { prompt: Prompt::Text(prompt.into()), ..options.clone() };
+    let options = EmbedOptions { prompt: Prompt::Text(prompt_text.into()), ..options.clone() };
     let explanation = embedder.explain(text, &options)?;
     Ok(TextView {
         tokens: explanation.tokens.iter().map(|token| readable(token)).collect(),

@@ -74,7 +74,7 @@ pub trait TextModel: Send + Sync {
     fn layer_states(
         &self,
         texts: &[String],
-        prompt: &str,
+        prompt_text: &str,
         options: &EmbedOptions,
         state: LayerState,
         progress: OnProgress<'_>,
@@ -87,7 +87,7 @@ pub trait TextModel: Send + Sync {
     fn look(
         &self,
         text: &str,
-        prompt: &str,
+        prompt_text: &str,
         options: &EmbedOptions,
     ) -> kiln_embed::Result<TextView>;
 }
@@ -184,20 +184,20 @@ impl<B: Kernels> TextModel for Embedder<B> {
     fn layer_states(
         &self,
         texts: &[String],
-        prompt: &str,
+        prompt_text: &str,
         options: &EmbedOptions,
         state: LayerState,
         progress: OnProgress<'_>,
     ) -> kiln_embed::Result<Vec<LayerStates>> {
-        layer_states(self, texts, prompt, options, state, progress)
+        layer_states(self, texts, prompt_text, options, state, progress)
     }
 
     fn look(
         &self,
         text: &str,
-        prompt: &str,
+        prompt_text: &str,
         options: &EmbedOptions,
     ) -> kiln_embed::Result<TextView> {
-        look(self, text, prompt, options)
+        look(self, text, prompt_text, options)
     }
 }

@@ -20,7 +20,7 @@ pub trait TextEncoder {
     ///
     /// # Errors
     /// Whatever hinders the model; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
-    fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>>;
+    fn encode(&self, texts: &[String], prompt_text: &str) -> Result<Vec<Vec<f32>>>;
 
     /// The model's own prompt for a task: by the first of some names that it has, else its
     /// default.
@@ -48,10 +48,11 @@ impl ModelEncoder {
 }
 
 impl TextEncoder for ModelEncoder {
-    fn encode(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
-        let options = EmbedOptions { prompt: Prompt::Text(prompt.into()), ..self.options.clone() };
+    fn encode(&self, texts: &[String], prompt_text: &str) -> Result<Vec<Vec<f32>>> {
+        let options =
+            EmbedOptions { prompt: Prompt::Text(prompt_text.into()), ..self.options.clone() };
         let mut vectors: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
-        let keys: Vec<u128> = texts.iter().map(|text| key(prompt, text)).collect();
+        let keys: Vec<u128> = texts.iter().map(|text| key(prompt_text, text)).collect();
         // Each text once, and none that is kept.
         let mut rows_of: HashMap<u128, Vec<usize>> = HashMap::new();
         let mut missing = Vec::new();
@@ -99,10 +100,10 @@ impl TextEncoder for ModelEncoder {
 }
 
 /// The key of a text behind a prompt.
-pub(crate) fn key(prompt: &str, text: &str) -> u128 {
+pub(crate) fn key(prompt_text: &str, text: &str) -> u128 {
     let mut hash = Xxh3::new();
-    hash.update(&(prompt.len() as u64).to_le_bytes());
-    hash.update(prompt.as_bytes());
+    hash.update(&(prompt_text.len() as u64).to_le_bytes());
+    hash.update(prompt_text.as_bytes());
     hash.update(text.as_bytes());
     hash.digest128()
 }

@@ -196,7 +196,7 @@ fn sweep(folder: &Path) {
             letters.len() == LETTERS && letters.bytes().all(|letter| letter.is_ascii_alphanumeric())
         });
         let is_old = |data: std::fs::Metadata| {
-            let age = data.modified().ok().and_then(|i| i.elapsed().ok());
+            let age = data.modified().ok().and_then(|modified| modified.elapsed().ok());
             data.is_file() && age.is_some_and(|age| age > YOUNG)
         };
         if is_ours && entry.metadata().is_ok_and(is_old) {

@@ -51,7 +51,7 @@ impl Parts {
         let all = |values: &[f64]| values.iter().all(|value| value.is_finite());
         match self {
             Self::Mean { values } => all(values),
-            Self::Spearman { found: result, gold } => all(result) && all(gold),
+            Self::Spearman { found, gold } => all(found) && all(gold),
             Self::AveragePrecision { scores, .. } => scores.iter().all(|scores| all(scores)),
         }
     }
@@ -61,7 +61,7 @@ impl Parts {
         let pick = |values: &[f64]| rows.iter().map(|&row| values[row]).collect::<Vec<_>>();
         match self {
             Self::Mean { values } => pick(values).iter().sum::<f64>() / rows.len() as f64,
-            Self::Spearman { found: result, gold } => spearman(&pick(result), &pick(gold)),
+            Self::Spearman { found, gold } => spearman(&pick(found), &pick(gold)),
             Self::AveragePrecision { scores, positive } => {
                 let positive: Vec<bool> = rows.iter().map(|&row| positive[row]).collect();
                 let each = scores.iter().map(|scores| average_precision(&pick(scores), &positive));

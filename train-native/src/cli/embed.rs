@@ -64,7 +64,7 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     // What can be wrong with the arguments is found before the model is loaded.
     let texts =
         TextFile::open(&args.input, Columns { fields: args.field.clone(), optional: Vec::new() })?;
-    args.format()?;
+    let format = args.format()?;
     if args.piped() && global.json {
         bail!(
             "--json prints a summary to standard output, where the vectors go; leave it out, or name a file"
@@ -85,7 +85,6 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     }
     let start = Instant::now();
     let dim = model.dimensions(&options);
-    let format = args.format()?;
     let mut writer = match args.piped() {
         true => VectorWriter::to_standard_output(format, total, dim)?,
         false => VectorWriter::create_as(format, &args.output, total, dim)?,

@@ -38,7 +38,7 @@ pub struct Recall {
 pub struct RecallLine {
     /// Width.
     pub dimensions: usize,
-    /// IndexPrecision.
+    /// How the vectors are kept.
     pub precision: &'static str,
     /// Bytes of a vector.
     pub bytes: usize,

@@ -225,7 +225,7 @@ fn count(
     let mut frozen = 0;
     for (path, size) in sizes(&TrainModel { model, lm_head: None, projections: Vec::new() }) {
         let trains = lora.is_none()
-            || path.contains("pooling")
+            || path.split('.').any(|part| matches!(part, "pooling" | "dense"))
             || recipe.train.iter().any(|extra| path.contains(extra.as_str()));
         if trains { trained += size } else { frozen += size }
     }

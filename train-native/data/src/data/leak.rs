@@ -1,11 +1,11 @@
 //! Keeps evaluation texts out of the training data: exact matches, and near ones by BM25.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::text_hash;
 use crate::text::{Columns, TextFile};
 use anyhow::Result;
-use bm25::{DefaultTokenizer, Embedder, EmbedderBuilder, Embedding, Language, Scorer};
+use bm25::{DefaultTokenizer, Embedder, EmbedderBuilder, Language, TokenEmbedding};
 
 /// An index of evaluation texts.
 pub struct LeakFilter {
@@ -16,14 +16,16 @@ pub struct LeakFilter {
 /// BM25 over the evaluation texts, with the score that each gives itself.
 struct Near {
     embedder: Embedder,
-    scorer: Scorer<u32>,
+    /// Which texts have a word, and what it adds to their scores.
+    postings: HashMap<u32, Vec<(usize, f32)>>,
     own: Vec<f32>,
     threshold: f32,
 }
 
 impl LeakFilter {
     /// An index of texts. With a threshold, a text leaks too where its BM25 score for an
-    /// evaluation text reaches that share of the score that the evaluation text gives itself.
+    /// evaluation text reaches that share of the score that the evaluation text gives itself. English
+    /// stop words count for nothing; a text that has one other word leaks only as it is.
     pub fn new(texts: impl IntoIterator<Item = String>, threshold: Option<f32>) -> Self {
         let mut exact = HashSet::new();
         let mut all = Vec::new();
@@ -95,30 +97,51 @@ impl Near {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let embedder: Embedder =
             EmbedderBuilder::with_tokenizer_and_fit_to_corpus(tokenizer, &texts).build();
-        let mut near = Self { embedder, scorer: Scorer::new(), own: Vec::new(), threshold };
-        for (id, text) in (0..).zip(&texts) {
-            near.scorer.upsert(&id, near.embedder.embed(text));
+        let mut near =
+            Self { embedder, postings: HashMap::new(), own: vec![0.0; texts.len()], threshold };
+        let mut words = vec![0; texts.len()];
+        for (row, text) in texts.iter().enumerate() {
+            for word in near.words(text) {
+                near.postings.entry(word.index).or_default().push((row, word.value));
+                words[row] += 1;
+            }
         }
         // Once all texts are in, because how rare a word is decides what it is worth.
-        let own = |(id, text): (u32, &&str)| near.scorer.score(&id, &near.query(text));
-        near.own = (0..).zip(&texts).map(|one| own(one).unwrap_or(0.0)).collect();
+        for posting in near.postings.values_mut() {
+            let (with, all) = (posting.len() as f32, texts.len() as f32);
+            let rarity = ((all - with + 0.5) / (with + 0.5)).ln_1p();
+            for (row, value) in posting {
+                *value *= rarity;
+                near.own[*row] += *value;
+            }
+        }
+        // Whatever has the one word of a text repeats all of it, and says nothing like it.
+        for (own, words) in near.own.iter_mut().zip(words) {
+            if words < 2 {
+                *own = f32::INFINITY;
+            }
+        }
         near
     }
 
     /// The words of a text, each once.
-    fn query(&self, text: &str) -> Embedding {
+    fn words(&self, text: &str) -> Vec<TokenEmbedding> {
         let mut seen = HashSet::new();
-        let mut words = self.embedder.embed(text);
-        words.0.retain(|word| seen.insert(word.index));
+        let mut words = self.embedder.embed(text).0;
+        words.retain(|word| seen.insert(word.index));
         words
     }
 
     fn leaks(&self, text: &str) -> bool {
-        // The best first; another may reach a larger share of its own score.
-        self.scorer.matches(&self.query(text)).iter().any(|hit| {
-            let own = self.own.get(hit.id as usize).copied().unwrap_or(0.0);
-            own > 0.0 && hit.score >= self.threshold * own
-        })
+        let mut scores: HashMap<usize, f32> = HashMap::new();
+        let words = self.words(text);
+        let postings = words.iter().filter_map(|word| self.postings.get(&word.index)).flatten();
+        for (row, value) in postings {
+            *scores.entry(*row).or_default() += value;
+        }
+        // Sums of the same words in another order differ in the last bits.
+        let share = self.threshold * (1.0 - 1e-5);
+        scores.into_iter().any(|(row, score)| score >= share * self.own[row])
     }
 }
 
@@ -144,5 +167,9 @@ mod tests {
         assert!(near.leaks("the password of my account, how do I reset"));
         assert!(!near.leaks("the password is wrong"));
         assert!(!near.leaks("granite walls") && !near.leaks(""));
+
+        let one_word = LeakFilter::new(["What is photosynthesis?".into()], Some(0.8));
+        assert!(one_word.leaks("what is photosynthesis?"));
+        assert!(!one_word.leaks("photosynthesis feeds the kal lily"));
     }
 }

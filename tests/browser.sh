@@ -2,7 +2,7 @@
 # Builds kiln-embed and the demo and tests them in Chromium: vectors against native ones, downloads and
 # their faults, aborts, indexes, what hostile servers, files and callers do; the pages of the demo, whose
 # screenshots go to target/screenshots. What needs no browser is tested in Node. Needs
-# KILN_MINILM (see tests/run.sh) and train-native (KILN_NATIVE, or the release build).
+# KILN_MINILM (see tests/run.sh) and the command kiln (KILN_NATIVE, or the release build).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

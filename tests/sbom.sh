@@ -68,6 +68,6 @@ print(f"{target}: {len(bom['components'])} crates, {len(text)} bytes")
 PYTHON
 }
 
-# What users install has all backends.
+# What prebuilt packages have: all backends.
 sbom train-native x86_64-unknown-linux-gnu all
 sbom wasm wasm32-unknown-unknown

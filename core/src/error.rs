@@ -113,8 +113,8 @@ impl std::fmt::Display for TensorReport {
         let misshaped: Vec<String> = self
             .misshaped
             .iter()
-            .map(|(name, expected, result)| {
-                format!("{name} expected {expected:?} found {result:?}")
+            .map(|(name, expected, actual)| {
+                format!("{name} expected {expected:?} found {actual:?}")
             })
             .collect();
         list("with another shape", &misshaped);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures kiln-embed beside transformers.js in Chromium: bytes moved, time to the first vector, texts
 # per second, in f32 and int8, one thread each unless told otherwise. Needs wasm/build.sh,
-# train-native (KILN_NATIVE, or the release build), KILN_PYTHON and KILN_MINILM (see tests/run.sh).
+# the command kiln (KILN_NATIVE, or the release build), KILN_PYTHON and KILN_MINILM (see tests/run.sh).
 #
 #   tests/browser/bench.sh TEXTS.json [--json]              texts: a JSON array of strings
 #   tests/browser/bench.sh TEXTS.json --cores 2 [--json]    two threads each

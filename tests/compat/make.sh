@@ -5,9 +5,9 @@
 #
 #   tests/compat/make.sh v2 [kiln]
 set -eu
+kiln=$(realpath "$(command -v "${2:-kiln}")")
 cd "$(dirname "$0")"
 out=$1
-kiln=$(command -v "${2:-kiln}")
 [ ! -e "$out" ] || { echo "$out is there already; old files stay as they are" >&2; exit 1; }
 mkdir "$out"
 cd "$out"

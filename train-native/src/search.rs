@@ -65,11 +65,11 @@ impl Search {
     /// The hits of each query, best first.
     pub fn finish(self) -> Vec<Vec<Found>> {
         let Self { top, kept } = self;
-        let result = |hit: kiln_embed::index::Hit| {
+        let with_text = |hit: kiln_embed::index::Hit| {
             let (id, text) = kept.get(&hit.row).cloned().unwrap_or_default();
             Found { row: hit.row, score: hit.score, id, text }
         };
-        top.finish().into_iter().map(|hits| hits.into_iter().map(result).collect()).collect()
+        top.finish().into_iter().map(|hits| hits.into_iter().map(with_text).collect()).collect()
     }
 }
 

@@ -53,7 +53,7 @@ struct Header {
 pub fn write_kiln_file(files: &Files, to: &mut dyn Write) -> std::io::Result<()> {
     let mut order: Vec<(&String, &Bytes)> = files.0.iter().collect();
     order.sort_by_key(|(path, bytes)| (bytes.len(), path.as_str()));
-    let aligned = |i: u64| i.next_multiple_of(ALIGNMENT);
+    let aligned = |offset: u64| offset.next_multiple_of(ALIGNMENT);
     // The header's length depends on the offsets in it, and they on its length: reserve room for
     // the longest offsets and pad with spaces.
     let entry = |(path, bytes): &(&String, &Bytes), offset: u64| Entry {
@@ -64,11 +64,11 @@ pub fn write_kiln_file(files: &Files, to: &mut dyn Write) -> std::io::Result<()>
     };
     let room = Header { files: order.iter().map(|file| entry(file, u64::MAX)).collect() };
     let length = serde_json::to_vec(&room)?.len();
-    let mut i = aligned(PRELUDE + length as u64);
+    let mut offset = aligned(PRELUDE + length as u64);
     let mut header = Header { files: Vec::new() };
     for file in &order {
-        header.files.push(entry(file, i));
-        i = aligned(i + file.1.len() as u64);
+        header.files.push(entry(file, offset));
+        offset = aligned(offset + file.1.len() as u64);
     }
     let mut text = serde_json::to_vec(&header)?;
     text.resize(length, b' ');
@@ -128,8 +128,9 @@ impl KilnFile {
         if &prelude[..4] != MAGIC {
             return Err(bad("is no .kiln file".into()));
         }
-        let number =
-            |i: usize| prelude[i..].iter().take(8).rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
+        let number = |offset: usize| {
+            prelude[offset..].iter().take(8).rev().fold(0u64, |n, b| n << 8 | u64::from(*b))
+        };
         let version = number(4) as u32;
         if version != VERSION {
             return Err(Error::bad_file(

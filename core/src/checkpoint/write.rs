@@ -142,20 +142,20 @@ fn target(path: &Path, existing: Existing) -> Result<(PathBuf, bool)> {
 /// All files below a folder, links among them, with `/` between the parts; and folders that are empty.
 fn names_below(root: &Path) -> std::io::Result<Vec<String>> {
     let (mut names, mut open) = (Vec::new(), vec![String::new()]);
-    while let Some(i) = open.pop() {
-        let mut empty = !i.is_empty();
-        for entry in fs::read_dir(root.join(&i))? {
+    while let Some(folder) = open.pop() {
+        let mut empty = !folder.is_empty();
+        for entry in fs::read_dir(root.join(&folder))? {
             let entry = entry?;
             empty = false;
             let name = entry.file_name().to_string_lossy().into_owned();
-            let name = if i.is_empty() { name } else { format!("{i}/{name}") };
+            let name = if folder.is_empty() { name } else { format!("{folder}/{name}") };
             match entry.file_type()?.is_dir() {
                 true => open.push(name),
                 false => names.push(name),
             }
         }
         if empty {
-            names.push(i);
+            names.push(folder);
         }
     }
     names.sort();
@@ -184,8 +184,8 @@ pub fn write_directory(path: &Path, files: &Files, existing: Existing) -> Result
     // Leftovers of others do no harm.
     let _ = sweep(&parent_of(path));
     let (path, exists) = target(path, existing)?;
-    let io = |i: &Path| {
-        let file = i.display().to_string();
+    let io = |path: &Path| {
+        let file = path.display().to_string();
         move |cause| Error::Io { file, cause }
     };
     let parent = parent_of(&path);

@@ -103,7 +103,7 @@ impl<B: Kernels> Embedder<B> {
     /// of its rows is. `progress` is called after each batch and stops the run with `Break`.
     ///
     /// # Errors
-    /// Those of `of_batch`, and [`Error::Cancelled`].
+    /// Those of `of_batch`, another number of results than a batch has texts, and [`Error::Cancelled`].
     pub fn each_batch<T: Send + Default>(
         &self,
         tokens: Vec<Tokens>,
@@ -117,6 +117,13 @@ impl<B: Kernels> Embedder<B> {
         let run = |rows: &Vec<usize>| {
             let batch = plan.pad(rows, &self.tokenizer);
             let results = of_batch(&batch, rows)?;
+            if results.len() != rows.len() {
+                return Err(Error::invalid(format!(
+                    "{} results for a batch of {} texts",
+                    results.len(),
+                    rows.len()
+                )));
+            }
             // A poisoned lock means that another batch panicked, and the panic is on its way.
             if let Ok(mut shared) = shared.lock() {
                 let (done, flow, progress) = &mut *shared;
@@ -196,13 +203,18 @@ impl EmbedRun {
     /// Computes the next batch, if there is one, with the embedder that began the run.
     ///
     /// # Errors
-    /// Vectors with NaN.
+    /// Vectors with NaN, or of another width than the run began with.
     pub async fn step<B: Kernels>(&mut self, embedder: &Embedder<B>) -> Result<()> {
         let Some(rows) = self.plan.batches.get(self.next) else {
             return Ok(());
         };
         let batch = self.plan.pad(rows, &embedder.tokenizer);
         let vectors = embedder.batch_vectors(&batch, rows, &self.options).await?;
+        if vectors.iter().any(|vector| vector.len() != self.width) {
+            return Err(Error::invalid(
+                "the run was begun by an embedder with vectors of another width",
+            ));
+        }
         for (&row, vector) in rows.iter().zip(vectors) {
             self.vectors[row * self.width..][..self.width].copy_from_slice(&vector);
         }

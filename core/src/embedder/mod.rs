@@ -52,6 +52,30 @@ pub struct Parts<B: Backend> {
     pub device: B::Device,
 }
 
+/// Whether a tokenizer's ids and lengths are ones that the model has embeddings and positions for.
+fn check_fits<B: Kernels>(model: &EmbeddingModel<B>, tokenizer: &Tokenizer) -> Result<()> {
+    let config = model.config();
+    if tokenizer.id_bound() > config.vocab_size {
+        return Err(Error::bad_file(
+            "tokenizer.json",
+            format!(
+                "has token ids up to {}, but the model has {} embeddings",
+                tokenizer.id_bound().saturating_sub(1),
+                config.vocab_size
+            ),
+            "use the tokenizer.json that was saved with the model",
+        ));
+    }
+    let limit = tokenizer.config().max_length;
+    if limit > config.max_positions {
+        return Err(Error::invalid(format!(
+            "max_length {limit} is more than the model's {} positions",
+            config.max_positions
+        )));
+    }
+    Ok(())
+}
+
 impl<B: Kernels> Embedder<B> {
     /// A new embedder, without prompts.
     ///
@@ -59,25 +83,7 @@ impl<B: Kernels> Embedder<B> {
     /// A tokenizer with more ids than the model has embeddings, or a length limit beyond the
     /// model's positions.
     pub fn new(model: EmbeddingModel<B>, tokenizer: Tokenizer, device: &B::Device) -> Result<Self> {
-        let config = model.config();
-        if tokenizer.id_bound() > config.vocab_size {
-            return Err(Error::bad_file(
-                "tokenizer.json",
-                format!(
-                    "has token ids up to {}, but the model has {} embeddings",
-                    tokenizer.id_bound().saturating_sub(1),
-                    config.vocab_size
-                ),
-                "use the tokenizer.json that was saved with the model",
-            ));
-        }
-        let limit = tokenizer.config().max_length;
-        if limit > config.max_positions {
-            return Err(Error::invalid(format!(
-                "max_length {limit} is more than the model's {} positions",
-                config.max_positions
-            )));
-        }
+        check_fits(&model, &tokenizer)?;
         Ok(Self {
             model,
             tokenizer,
@@ -108,12 +114,14 @@ impl<B: Kernels> Embedder<B> {
     /// dropped: another model gives other vectors.
     ///
     /// # Errors
-    /// Those of `change`.
+    /// Those of `change`, and a model that [`Embedder::new`] refuses with this tokenizer.
     pub fn map_model(
         self,
         change: impl FnOnce(EmbeddingModel<B>) -> Result<EmbeddingModel<B>>,
     ) -> Result<Self> {
-        Ok(Self { model: change(self.model)?, self_test: None, ..self })
+        let model = change(self.model)?;
+        check_fits(&model, &self.tokenizer)?;
+        Ok(Self { model, self_test: None, ..self })
     }
 
     /// The parameters.
@@ -121,7 +129,8 @@ impl<B: Kernels> Embedder<B> {
         &self.model
     }
 
-    /// The parameters, to be changed; as in [`Embedder::map_model`] the model's test is dropped.
+    /// The parameters, to be changed; its shape must stay. As in
+    /// [`Embedder::map_model`] the model's test is dropped.
     pub fn model_mut(&mut self) -> &mut EmbeddingModel<B> {
         self.self_test = None;
         &mut self.model

@@ -65,20 +65,18 @@ pub(super) fn check(json: &[u8]) -> Result<Outline, String> {
             "looks up words of {longest} letters (max_input_chars_per_word), more than {LONGEST_WORD}"
         ));
     }
-    let mut result = Found { steps: 0, growth: 1 };
-    result.look_at(&outline.normalizer)?;
-    result.look_at(&outline.pre_tokenizer)?;
+    let mut totals = Totals { steps: 0, growth: 1 };
+    totals.look_at(&outline.normalizer)?;
+    totals.look_at(&outline.pre_tokenizer)?;
     check_templates(&outline.post_processor)?;
     Ok(outline)
 }
 
-/// What a template puts around a text must be there: the crate looks it up without asking.
+/// What a template puts around a text must be there: the crate looks it up
+/// unchecked, and reads a template whatever its `type`.
 fn check_templates(processor: &Value) -> Result<(), String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     list(&processor["processors"]).iter().try_for_each(check_templates)?;
-    if processor["type"] != "TemplateProcessing" {
-        return Ok(());
-    }
     for (name, sequences) in [("single", &["A"][..]), ("pair", &["A", "B"][..])] {
         for piece in list(&processor[name]) {
             if let Some(id) = piece["SpecialToken"]["id"].as_str()
@@ -99,12 +97,12 @@ fn check_templates(processor: &Value) -> Result<(), String> {
 }
 
 /// Totals over all steps.
-struct Found {
+struct Totals {
     steps: usize,
     growth: usize,
 }
 
-impl Found {
+impl Totals {
     fn look_at(&mut self, value: &Value) -> Result<(), String> {
         match value {
             Value::Array(all) => all.iter().try_for_each(|one| self.look_at(one)),
@@ -227,6 +225,9 @@ mod tests {
                 "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [0], "tokens": ["[CLS]"]}}});
             json!({"post_processor": {"type": "Sequence", "processors": [template]}})
         };
+        let untyped = json!({"single": [{"SpecialToken": {"id": "[SEP]", "type_id": 0}}],
+            "pair": [], "special_tokens": {}});
+        assert!(refused(json!({"post_processor": untyped})).contains("special_tokens"));
         let token = |id: &str| template(json!({"SpecialToken": {"id": id, "type_id": 0}}));
         assert!(check(token("[CLS]").to_string().as_bytes()).is_ok());
         assert!(refused(token("[SEP]")).contains("special_tokens"));

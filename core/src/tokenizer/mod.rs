@@ -118,7 +118,7 @@ impl TokenBatch {
     /// true at tokens that pooling may use.
     ///
     /// # Errors
-    /// Lists of different lengths, or that make no whole rows.
+    /// Lists of different lengths, or that make no whole rows, or a row without a token.
     pub fn new(
         ids: Vec<u32>,
         attention: Vec<bool>,
@@ -133,6 +133,9 @@ impl TokenBatch {
                 attention.len(),
                 pooling.len()
             )));
+        }
+        if attention.chunks(seq.max(1)).any(|row| !row.contains(&true)) {
+            return Err(Error::invalid("a row of the batch has no token"));
         }
         Ok(Self { ids, attention, pooling, batch, seq })
     }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Accuracy, and F1, precision and recall averaged over the labels plainly (macro) and by their
 /// number (weighted). What would divide by zero counts as 0.
-pub fn classification_scores(truth: &[usize], result: &[usize]) -> BTreeMap<String, f64> {
-    let labels: BTreeSet<usize> = truth.iter().chain(result).copied().collect();
-    let right = truth.iter().zip(result).filter(|(a, b)| a == b).count();
+pub fn classification_scores(truth: &[usize], predicted: &[usize]) -> BTreeMap<String, f64> {
+    let labels: BTreeSet<usize> = truth.iter().chain(predicted).copied().collect();
+    let right = truth.iter().zip(predicted).filter(|(a, b)| a == b).count();
     let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
     let mut sums = [[0.0; 2]; 3];
     for &label in &labels {
         let count = |test: &dyn Fn(usize, usize) -> bool| {
-            truth.iter().zip(result).filter(|&(&a, &b)| test(a, b)).count() as f64
+            truth.iter().zip(predicted).filter(|&(&a, &b)| test(a, b)).count() as f64
         };
         let both = count(&|a, b| a == label && b == label);
         let actual = count(&|a, _| a == label);

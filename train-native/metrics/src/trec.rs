@@ -274,11 +274,11 @@ impl Evaluated {
         let form = "judgements has 4: query, iteration, document, grade";
         let (judged, twice_judged, _) = numbers(qrels, 4, form, ("grade", 3, MOST_GRADE))?;
         let form = "a run has 6: query, Q0, document, rank, score, name";
-        let (result, twice_found, name) = numbers(run, 6, form, ("score", 4, f64::MAX))?;
+        let (ranked, twice_ranked, name) = numbers(run, 6, form, ("score", 4, f64::MAX))?;
         let nothing = HashMap::new();
         let mut rankings = Vec::new();
         for (query, grades) in &judged {
-            let documents = match result.get(query) {
+            let documents = match ranked.get(query) {
                 Some(documents) => documents,
                 None if complete => &nothing,
                 None => continue,
@@ -294,7 +294,7 @@ impl Evaluated {
         if rankings.is_empty() {
             bail!("{}: no query of the run is judged in {}", run.display(), qrels.display());
         }
-        Ok(Self { run: name, rankings, repeated: twice_judged + twice_found })
+        Ok(Self { run: name, rankings, repeated: twice_judged + twice_ranked })
     }
 
     /// Lines that say again what one before them says.

@@ -168,7 +168,7 @@ impl Cache {
         // From the file's folder up to the repository's.
         let up = "../".repeat(2 + name.matches('/').count());
         let target = PathBuf::from(format!("{up}blobs/{}", tag.as_str()));
-        if fs::read_link(&path).is_ok_and(|result| result == target) {
+        if fs::read_link(&path).is_ok_and(|link| link == target) {
             return Ok(path);
         }
         let folder = path.parent().unwrap_or(&self.root);

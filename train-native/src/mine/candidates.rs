@@ -97,12 +97,12 @@ pub fn search(
         let (done, all) = (queries.len(), texts.len() + positives.len());
         let show = |part: usize| bar.set_position((done + examples.len() * part / all) as u64);
         let vectors = teacher.embed(&texts, &as_query, |progress| show(progress.texts))?;
-        let result = teacher.embed(&positives, &as_document, |progress| {
+        let positive_vectors = teacher.embed(&positives, &as_document, |progress| {
             show(texts.len() + progress.texts);
         })?;
-        let mut result = result.into_iter();
+        let mut positive_vectors = positive_vectors.into_iter();
         for (example, vector) in examples.iter().zip(&vectors) {
-            let own = result.by_ref().take(example.pos.len());
+            let own = positive_vectors.by_ref().take(example.pos.len());
             positive_scores.push(own.map(|positive| dot(vector, &positive)).collect::<Vec<_>>());
             let texts = example.pos.iter().chain([&example.query]);
             known.push(texts.map(|text| text_hash(text)).collect());

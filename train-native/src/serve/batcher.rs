@@ -154,13 +154,13 @@ fn work(queue: &Receiver<Job>, model: &dyn Served, most: usize, telemetry: &Tele
         telemetry.batch_texts.observe(parts.iter().map(Vec::len).sum::<usize>() as f64);
         telemetry.batch_tokens.observe(tokens as f64);
         let start = Instant::now();
-        let result = embed_parts(model, parts);
+        let results = embed_parts(model, parts);
         let took = start.elapsed();
         telemetry.inference_seconds.observe(took.as_secs_f64());
         budget = next_budget(budget, most, took);
 
         let mut left = Vec::with_capacity(jobs.len());
-        for (mut job, result) in jobs.into_iter().zip(result) {
+        for (mut job, result) in jobs.into_iter().zip(results) {
             match result {
                 Ok(vectors) => job.vectors.extend(vectors),
                 Err(error) => {

@@ -210,9 +210,9 @@ pub fn read_embedder_config(folder: &dyn Folder) -> Result<EmbedderConfig> {
             _ => {}
         }
     }
-    let architecture = EmbedderConfig { config, pooling, dense };
-    check_widths(folder, &architecture)?;
-    Ok(architecture)
+    let shape = EmbedderConfig { config, pooling, dense };
+    check_widths(folder, &shape)?;
+    Ok(shape)
 }
 
 /// Reads a model folder.
@@ -330,7 +330,7 @@ fn check_widths(folder: &dyn Folder, model: &EmbedderConfig) -> Result<()> {
 
 /// The latent-attention settings in the `config.json` of NV-Embed's release.
 fn nv_embed_block(config: &Value) -> Option<BlockConfig> {
-    if config.get("model_type")?.as_str()? != "nvembed" {
+    if config.get("model_type")?.as_str()? != crate::model::families::nv_embed::MODEL_TYPE {
         return None;
     }
     let latent = config.get("latent_attention_config");

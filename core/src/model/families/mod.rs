@@ -1,7 +1,7 @@
 //! Model families: which keys of `config.json` and which tensor names each has, one small file a
 //! family, and the dispatch from `model_type` to them.
 //!
-//! `encoder` and `decoder` hold what the BERT and the Llama descendants share; [`names`] is the
+//! `encoder` and `decoder` hold what the BERT and the Llama descendants share; [`mod@names`] is the
 //! table of tensor names that loading and saving both read.
 
 mod bert;
@@ -10,7 +10,7 @@ mod encoder;
 mod llama;
 mod mistral;
 mod names;
-mod nv_embed;
+pub(crate) mod nv_embed;
 mod qwen2;
 mod qwen3;
 mod roberta;

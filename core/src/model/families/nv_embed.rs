@@ -6,7 +6,7 @@ use crate::Result;
 use crate::config::{AttentionMode, Keys, ModelConfig, bad_config};
 
 /// The release's `model_type`.
-pub(super) const MODEL_TYPE: &str = "nvembed";
+pub(crate) const MODEL_TYPE: &str = "nvembed";
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let inner =

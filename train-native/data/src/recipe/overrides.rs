@@ -52,7 +52,7 @@ pub(super) fn explain(error: toml::de::Error) -> anyhow::Error {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     let unknown = message.starts_with("unknown field") || message.starts_with("unknown variant");
     match quoted.split_first() {
-        Some((result, known)) if unknown => match nearest(result, known.iter().copied()) {
+        Some((name, known)) if unknown => match nearest(name, known.iter().copied()) {
             Some(name) => anyhow!("{}; did you mean `{name}`?", error.to_string().trim_end()),
             None => error.into(),
         },
@@ -60,10 +60,10 @@ pub(super) fn explain(error: toml::de::Error) -> anyhow::Error {
     }
 }
 
-/// The known name that is most like a found one, if any is like it.
-pub(super) fn nearest<'a>(result: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// The known name that is most like an unknown one, if any is like it.
+pub(super) fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
-        .map(|name| (strsim::jaro_winkler(result, name), name))
+        .map(|name| (strsim::jaro_winkler(unknown, name), name))
         .filter(|(score, _)| *score > 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| name)

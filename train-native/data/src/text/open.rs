@@ -9,21 +9,21 @@ use anyhow::{Context as _, Result, bail};
 use super::limit::{SMALL_FILE, size};
 
 /// What a path names that is no regular file.
-fn kind(result: FileType) -> &'static str {
+fn kind(file_type: FileType) -> &'static str {
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt as _;
-        if result.is_fifo() {
+        if file_type.is_fifo() {
             return "a FIFO";
         }
-        if result.is_socket() {
+        if file_type.is_socket() {
             return "a socket";
         }
-        if result.is_char_device() || result.is_block_device() {
+        if file_type.is_char_device() || file_type.is_block_device() {
             return "a device";
         }
     }
-    if result.is_dir() { "a folder" } else { "something else" }
+    if file_type.is_dir() { "a folder" } else { "something else" }
 }
 
 /// What is known of a regular file, links followed. Anything else is refused before it is opened:

@@ -81,7 +81,7 @@ pub(super) fn WeightPrecision() -> impl IntoView {
     };
     view! {
         <section aria-labelledby="weight-precision">
-            <h2 id="weight-precision">"WeightPrecision of the weights"</h2>
+            <h2 id="weight-precision">"Precision of the weights"</h2>
             <p class="what">
                 {format!("The same model with its weights rounded as it is loaded, and what that does to its vectors, to what is found among {SEARCHED} passages, and to the speed. Weights that its file keeps in fewer bits stay as they are. Choose above what the page computes with.")}
             </p>
@@ -195,7 +195,7 @@ pub(super) fn IndexPrecision() -> impl IntoView {
     let begin = move |()| run(state, i, lines, move || compare_indexes(state, i));
     view! {
         <section aria-labelledby="precision">
-            <h2 id="precision">"WeightPrecision of the index"</h2>
+            <h2 id="precision">"Precision of the index"</h2>
             <p class="what">
                 "How vectors are kept decides how much memory a collection takes, and what is found. Compared on the collection that is open, with its own titles as queries."
             </p>
@@ -219,7 +219,7 @@ pub(super) fn IndexPrecision() -> impl IntoView {
             </div>
             <Figures
                 columns=&[
-                    "WeightPrecision",
+                    "Precision",
                     "Bytes a vector",
                     "Of f32's ten best",
                     "Scores differ by",
@@ -231,7 +231,7 @@ pub(super) fn IndexPrecision() -> impl IntoView {
     }
 }
 
-/// Embeds the collection once, and keeps it in each precision. `at` says how far this is.
+/// Embeds the collection once, and keeps it in each precision. `i` says how far this is.
 async fn compare_indexes(state: State, i: At) -> Result<Vec<Vec<String>>> {
     let missing = || Failure::from("no model is loaded".to_string());
     let embedder = state.embedder().ok_or_else(missing)?;

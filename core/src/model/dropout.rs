@@ -25,6 +25,21 @@ pub fn seed_dropout<B: Kernels>(device: &B::Device, seed: u64) {
     }
 }
 
+/// Runs a pass that seeds its own masks and leaves those of the pass around it as they were.
+///
+/// A thread that waits for others inside a pass may take up another pass meanwhile; without this, the
+/// first would go on with the masks of the second.
+pub fn with_own_dropout<R>(pass: impl FnOnce() -> R) -> R {
+    struct Restore(u64);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            STATE.set(self.0);
+        }
+    }
+    let _restore = Restore(STATE.get());
+    pass()
+}
+
 /// Zeroes values at random in training and scales the others by `1 / (1 - probability)`.
 #[derive(Module, Clone, Debug)]
 pub struct Dropout {
@@ -102,6 +117,24 @@ mod tests {
         let mean = first.iter().sum::<f32>() / first.len() as f32;
         assert!((mean - 1.0).abs() < 0.01, "{mean}");
         assert!(first.iter().all(|&x| x == 0.0 || (x - 1.0 / 0.9).abs() < 1e-6));
+    }
+
+    #[test]
+    fn a_pass_within_a_pass_changes_no_mask() {
+        let device = Default::default();
+        let draw = || {
+            let ones = Tensor::<B, 1>::ones([256], &device);
+            Dropout { probability: 0.5 }.forward(ones).into_data().to_vec::<f32>().unwrap()
+        };
+        seed_dropout::<B>(&device, 7);
+        let expected = [draw(), draw()];
+        seed_dropout::<B>(&device, 7);
+        let first = draw();
+        with_own_dropout(|| {
+            seed_dropout::<B>(&device, 8);
+            assert_ne!(draw(), first);
+        });
+        assert_eq!([first, draw()], expected);
     }
 
     #[test]

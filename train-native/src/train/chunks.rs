@@ -16,7 +16,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 use kiln_embed::embedder::EmbeddingModel;
 use kiln_embed::kernels::{Kernels, TrainingBackend};
-use kiln_embed::model::{ForwardOptions, ModelInput, States, seed_dropout};
+use kiln_embed::model::{ForwardOptions, ModelInput, States, seed_dropout, with_own_dropout};
 use kiln_embed::pooling::l2_normalize;
 use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use kiln_embed::{Error, Result};
@@ -98,6 +98,7 @@ impl ChunkRunner {
         run: impl Fn(&T) -> Result<R> + Send + Sync,
     ) -> Result<Vec<R>> {
         if self.parallel {
+            let run = |item| with_own_dropout(|| run(item));
             items.par_iter().with_max_len(1).map(run).collect()
         } else {
             items.iter().map(run).collect()

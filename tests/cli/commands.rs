@@ -1,6 +1,6 @@
 //! Every command on real files.
 
-use crate::harness::{Folder, TEXTS, kiln, names, stdout};
+use crate::harness::{Folder, TEXTS, failure, kiln, names, stdout};
 
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -183,4 +183,40 @@ fn every_head_survives_saving_and_loading() {
             assert!((norm - 1.0).abs() < 1e-4, "{pooling}");
         }
     }
+}
+
+#[test]
+fn bench_measures_each_length_and_compares_with_what_it_stored() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let ratios = folder.arg("ratios.json");
+    let bench = |more: &[&str]| {
+        let base =
+            ["bench", "--json", "-m", &model, "--runs", "1", "--rounds", "1", "--limit", "2"];
+        let mut command = kiln(&[&base[..], more].concat());
+        // The peers are not what is tested.
+        command.env_remove("KILN_PYTHON");
+        command
+    };
+    let report = json(&stdout(&mut bench(&["--tokens", "8,12", "--weights", "int8"])));
+    let works = report["works"].as_array().unwrap();
+    assert_eq!([&works[0]["tokens"], &works[1]["tokens"]], [16, 24]);
+    let lines = works[1]["lines"].as_array().unwrap();
+    assert_eq!([&lines[0]["engine"], &lines[1]["engine"]], ["kiln", "kiln int8"]);
+    assert!(lines[0]["texts_per_second"].as_f64().unwrap() > 0.0, "{lines:?}");
+    assert!(lines[0].get("p50_ms").is_none());
+    assert!(lines[1]["agreement"].as_f64().unwrap() > 0.9, "{lines:?}");
+
+    let report = json(&stdout(&mut bench(&["--latency", "--store", &ratios])));
+    let line = &report["works"][0]["lines"][0];
+    let [p50, p95] = ["p50_ms", "p95_ms"].map(|key| line[key].as_f64().unwrap());
+    assert!(p50 > 0.0 && p50 <= p95, "{line}");
+    // There are no peers to have ratios to.
+    let report = json(&stdout(&mut bench(&["--latency", "--check", &ratios])));
+    assert!(report["warnings"][0].as_str().unwrap().contains("--store"), "{report}");
+
+    let error = failure(&mut bench(&["--tokens", "8", "--check", &folder.arg("none.json")]));
+    assert!(error.contains("none.json"), "{error}");
+    let error = failure(&mut bench(&["--latency", "--python", "no-python"]));
+    assert!(error.contains("no-python"), "{error}");
 }

@@ -248,7 +248,7 @@ impl Bench {
             for &peer in &self.peers {
                 if let Some(reason) = reason(peer) {
                     bail!(
-                        "{peer} cannot be measured: {reason}; `tests/setup.sh python` installs what the peers need"
+                        "{peer} cannot be measured: {reason}; `tests/setup.sh python llama` installs what the peers need"
                     );
                 }
             }

@@ -166,6 +166,8 @@ const SHORT_QUERY: usize = 12;
 /// Where --limit does not say: as many texts as make so many tokens, within these numbers.
 const MADE_UP_TOKENS: usize = 8192;
 const MADE_UP_TEXTS: usize = 64;
+/// Most tokens of all texts together, which are kept in memory.
+const MOST_MADE_UP: usize = 1 << 28;
 
 /// Texts of each length.
 fn made_up_works(args: &BenchArgs, lengths: &[usize], model: &dyn TextModel) -> Result<Vec<Work>> {
@@ -177,9 +179,13 @@ fn made_up_works(args: &BenchArgs, lengths: &[usize], model: &dyn TextModel) -> 
             "--tokens {longest}: the model cuts texts at {cut} tokens; ask for at most that many"
         );
     }
+    let count =
+        |length: usize| args.limit.unwrap_or((MADE_UP_TOKENS / length).clamp(1, MADE_UP_TEXTS));
+    if let Some(length) = lengths.iter().find(|&&length| count(length) > MOST_MADE_UP / length) {
+        bail!("--limit {}: too many texts of {length} tokens to make up", count(*length));
+    }
     let work = |&length: &usize| {
-        let count = (MADE_UP_TOKENS / length).clamp(1, MADE_UP_TEXTS);
-        let count = args.limit.unwrap_or(count);
+        let count = count(length);
         Work { texts: made_up(count, length), tokens: count * length, max_length: length }
     };
     Ok(lengths.iter().map(work).collect())

@@ -198,11 +198,11 @@ fn bench_measures_each_length_and_compares_with_what_it_stored() {
         command.env_remove("KILN_PYTHON");
         command
     };
-    let report = json(&stdout(&mut bench(&["--tokens", "8,12", "--weights", "int8"])));
+    let report = json(&stdout(&mut bench(&["--tokens", "8,12", "--weights", "int8:16"])));
     let works = report["works"].as_array().unwrap();
     assert_eq!([&works[0]["tokens"], &works[1]["tokens"]], [16, 24]);
     let lines = works[1]["lines"].as_array().unwrap();
-    assert_eq!([&lines[0]["engine"], &lines[1]["engine"]], ["kiln", "kiln int8"]);
+    assert_eq!([&lines[0]["engine"], &lines[1]["engine"]], ["kiln", "kiln int8:16"]);
     assert!(lines[0]["texts_per_second"].as_f64().unwrap() > 0.0, "{lines:?}");
     assert!(lines[0].get("p50_ms").is_none());
     assert!(lines[1]["agreement"].as_f64().unwrap() > 0.9, "{lines:?}");

@@ -113,6 +113,8 @@ pub struct Bench {
     pub quantized: Vec<PathBuf>,
     /// Precisions in which the model is measured too, rounded while it is loaded.
     pub weights: Vec<WeightPrecision>,
+    /// Its name and size, by which ratios are stored.
+    pub name: String,
     /// Name of the model's pooling head, which the peers take.
     pub pooling: String,
     /// The model's settings that are overridden, as options of this command.
@@ -196,13 +198,12 @@ impl Bench {
 
     /// Texts and batch in words, by which ratios are stored.
     fn describe(&self, work: &Work) -> String {
-        let model = self.model.file_name().unwrap_or_default().to_string_lossy();
         let how = match self.one_at_a_time {
             true => "one at a time".to_string(),
             false => format!("batches of {}", self.batch),
         };
         let [texts, tokens] = [work.texts.len(), work.tokens].map(thousands);
-        format!("{model}: {texts} texts, {tokens} tokens, {how}")
+        format!("{}: {texts} texts, {tokens} tokens, {how}", self.name)
     }
 
     /// Our engines, then the peers, whose files are written.
@@ -247,9 +248,7 @@ impl Bench {
         if !self.peers.is_empty() {
             for &peer in &self.peers {
                 if let Some(reason) = reason(peer) {
-                    bail!(
-                        "{peer} cannot be measured: {reason}; `tests/setup.sh python llama` installs what the peers need"
-                    );
+                    bail!("{peer} cannot be measured: {reason}");
                 }
             }
             return Ok(self.peers.clone());

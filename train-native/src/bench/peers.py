@@ -181,13 +181,14 @@ PEERS = {
     "openvino-bf16": (["torch", "transformers", "onnx", "openvino"], lambda job: openvino(job, "bf16")),
     "llama-cpp": (["tokenizers", "llama_cpp"], llama_cpp),
 }
+INSTALL = " (`tests/setup.sh python llama` installs what the peers need)"
 
 
 def missing(job):
     found = {}
     for name, (modules, _) in PEERS.items():
         lacking = [module for module in modules if importlib.util.find_spec(module) is None]
-        found[name] = f"this Python has no {', '.join(lacking)}" if lacking else None
+        found[name] = f"this Python has no {', '.join(lacking)}{INSTALL}" if lacking else None
         if not lacking and not name.startswith("sentence-") and job["pooling"] not in ("mean", "cls", "last_token"):
             found[name] = f"it does not pool by {job['pooling']}"
     if not job["gguf"]:

@@ -119,9 +119,12 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
         made_up_works(args, &lengths, model.as_ref())?
     };
     let pooling = model.shape().pooling.name().to_string();
+    let size = thousands(model.parameters().backbone);
     drop(model);
+    let file = folder.file_name().unwrap_or_default().to_string_lossy();
     let bench = Bench {
-        model: folder,
+        name: format!("{file}, {size} parameters"),
+        model: folder.clone(),
         quantized: args.quantized.clone(),
         weights: args.weights.clone(),
         pooling,

@@ -1,5 +1,6 @@
 //! Vectors in files: npy, JSONL, Parquet and safetensors, written row by row and read in blocks.
 
+mod npy;
 mod read;
 
 use std::fs::File;
@@ -14,7 +15,6 @@ use arrow_array::builder::{FixedSizeListBuilder, Float32Builder};
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use kiln_embed::checkpoint::write_safetensors;
-use npyz::WriterBuilder as _;
 use parquet::arrow::ArrowWriter;
 use tempfile::NamedTempFile;
 
@@ -96,7 +96,7 @@ pub struct VectorWriter {
 }
 
 enum Sink {
-    Npy { place: Place, writer: npyz::NpyWriter<f32, BufWriter<Box<dyn Write + Send>>> },
+    Npy(BufWriter<Place>),
     JsonLines(BufWriter<Place>),
     Parquet { schema: Arc<Schema>, writer: Box<ArrowWriter<Place>> },
     Safetensors { place: Place, values: Vec<f32> },
@@ -109,14 +109,6 @@ enum Place {
 }
 
 impl Place {
-    /// A second handle, for a writer that does not give the first one back.
-    fn again(&self) -> std::io::Result<Box<dyn Write + Send>> {
-        Ok(match self {
-            Self::File { file, .. } => Box::new(file.reopen()?),
-            Self::StandardOutput => Box::new(StandardOutput),
-        })
-    }
-
     fn finish(self) -> Result<()> {
         match self {
             Self::File { file, target } => persist(file, &target),
@@ -264,13 +256,9 @@ impl VectorWriter {
         let context = || label.to_string();
         let sink = match format {
             VectorFormat::Npy => {
-                let writer = npyz::WriteOptions::new()
-                    .default_dtype()
-                    .shape(&[rows as u64, dim as u64])
-                    .writer(BufWriter::new(place.again().with_context(context)?))
-                    .begin_nd()
-                    .with_context(context)?;
-                Sink::Npy { place, writer }
+                let mut writer = BufWriter::new(place);
+                writer.write_all(&npy::header(rows, dim)).with_context(context)?;
+                Sink::Npy(writer)
             }
             VectorFormat::JsonLines => Sink::JsonLines(BufWriter::new(place)),
             VectorFormat::Parquet => {
@@ -302,9 +290,10 @@ impl VectorWriter {
         }
         self.written += rows.len();
         let written = match &mut self.sink {
-            Sink::Npy { writer, .. } => writer
-                .extend(rows.iter().flat_map(|row| row.vector.iter().copied()))
-                .map_err(Into::into),
+            Sink::Npy(writer) => {
+                let mut values = rows.iter().flat_map(|row| &row.vector);
+                values.try_for_each(|value| Ok(writer.write_all(&value.to_le_bytes())?))
+            }
             Sink::JsonLines(writer) => write_json_lines(writer, rows),
             Sink::Parquet { schema, writer } => {
                 parquet_batch(schema, rows, self.dim).and_then(|batch| Ok(writer.write(&batch)?))
@@ -330,11 +319,7 @@ impl VectorWriter {
             );
         }
         let place = match sink {
-            Sink::Npy { place, writer } => {
-                writer.finish().with_context(context)?;
-                place
-            }
-            Sink::JsonLines(writer) => writer
+            Sink::Npy(writer) | Sink::JsonLines(writer) => writer
                 .into_inner()
                 .map_err(std::io::IntoInnerError::into_error)
                 .with_context(context)?,

@@ -2,24 +2,20 @@
 //! would be everybody's nearest neighbour, and a null vector has no direction.
 
 use std::fs::File;
-use std::io::{BufReader, Cursor, Read as _};
+use std::io::BufReader;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float32Type;
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 use kiln_embed::checkpoint::{Directory, Weights};
 
+use super::npy::{self, Header};
 use super::{EMBEDDING, VectorFormat, VectorRow};
 use crate::text::parquet::{Table, text};
 use crate::text::{Stream, behind_mark, numbered, open, short};
-
-/// Bytes of an npy header, as NumPy itself takes them.
-const NPY_HEADER: usize = 10_000;
-/// Brackets within brackets in an npy header.
-const NPY_DEPTH: usize = 8;
 
 /// A block of rows read from a file.
 pub type Block = Vec<VectorRow>;
@@ -98,83 +94,40 @@ fn bare(vector: Vec<f32>) -> VectorRow {
     VectorRow { id: None, text: String::new(), vector }
 }
 
-/// The head of an npy file up to its numbers, if it is one that can be read safely.
-fn npy_head(file: &mut File) -> Result<Vec<u8>> {
-    let mut head = vec![0; 8];
-    file.read_exact(&mut head).context("too short")?;
-    if !head.starts_with(b"\x93NUMPY") {
-        bail!("it does not begin as one");
-    }
-    let mut length = vec![0; if head[6] == 1 { 2 } else { 4 }];
-    file.read_exact(&mut length).context("too short")?;
-    let bytes = length.iter().rev().fold(0, |bytes, byte| bytes << 8 | usize::from(*byte));
-    if bytes > NPY_HEADER {
-        bail!("its header has {bytes} bytes, more than {NPY_HEADER}");
-    }
-    head.extend(length);
-    let start = head.len();
-    head.resize(start + bytes, 0);
-    file.read_exact(&mut head[start..]).context("too short")?;
-    // The parser calls itself for each bracket, and multiplies what it finds.
-    let mut depth = 0usize;
-    for byte in &head[start..] {
-        depth = match byte {
-            b'(' | b'[' | b'{' => depth + 1,
-            b')' | b']' | b'}' => depth.saturating_sub(1),
-            _ => depth,
-        };
-        if depth > NPY_DEPTH {
-            bail!("its header has brackets {depth} deep");
-        }
-    }
-    let numbers =
-        head[start..].split(|byte| !byte.is_ascii_digit()).filter(|word| !word.is_empty());
-    let product = numbers
-        .map(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok())
-        .try_fold(1u64, |product, number| product.checked_mul(number?.max(1)));
-    product.context("its shape is larger than any memory")?;
-    Ok(head)
-}
-
 fn npy_rows(mut file: File, label: &str) -> Result<Stream<Placed>> {
     let size = file.metadata().with_context(|| label.to_string())?.len();
-    let head = npy_head(&mut file).with_context(|| format!("{label}: not an npy file"))?;
-    let held = size.saturating_sub(head.len() as u64);
-    let npy = npyz::NpyFile::new(Cursor::new(head).chain(BufReader::new(file)))
-        .map_err(|error| anyhow!("{label}: not an npy file: {error}"))?;
-    let dtype = npy.dtype().descr();
-    if !matches!(dtype.as_str(), "'<f4'" | "'>f4'" | "'=f4'") {
+    let header = Header::read(&mut file).with_context(|| format!("{label}: not an npy file"))?;
+    let held = size.saturating_sub(header.bytes);
+    let Some(number) = header.f32() else {
         bail!(
             "{label}: holds {}, expected f32; save it with .astype(\"float32\")",
-            short(&dtype.into())
+            short(&header.descr.into())
         );
-    }
-    let &[rows, dim] = npy.shape() else {
-        bail!("{label}: has shape {:?}, expected [rows, dim]", npy.shape());
     };
-    if npy.order() != npyz::Order::C {
+    let &[rows, dim] = header.shape.as_slice() else {
+        bail!("{label}: has shape {:?}, expected [rows, dim]", header.shape);
+    };
+    if header.fortran_order {
         bail!("{label}: is in Fortran order; save numpy.ascontiguousarray of it");
     }
     let needed = rows.checked_mul(dim).and_then(|count| count.checked_mul(4));
-    if needed != Some(held) {
-        let how = if needed.is_none_or(|needed| needed > held) { "cut off" } else { "too long" };
+    let Some(needed) = needed else {
+        bail!("{label}: its shape [{rows}, {dim}] is larger than any memory");
+    };
+    if needed != held {
+        let how = if needed > held { "cut off" } else { "too long" };
         bail!(
             "{label}: is {how}: of the shape [{rows}, {dim}] in f32, with {held} bytes of numbers"
         );
     }
-    let label = label.to_string();
-    let mut values =
-        npy.data::<f32>().map_err(|error| anyhow!("{label}: expected f32: {error}"))?;
-    let mut number = 0;
-    Ok(Box::new(std::iter::from_fn(move || {
-        if number == rows {
-            return None;
-        }
-        number += 1;
-        let place = format!("{label}: row {number}");
-        let row: std::io::Result<Vec<f32>> = values.by_ref().take(dim as usize).collect();
-        Some(row.map(|row| (place.clone(), bare(row))).with_context(|| place))
-    })))
+    let (label, dim) = (label.to_string(), usize::try_from(dim)?);
+    let mut file = BufReader::new(file);
+    let numbered = move |i| {
+        let place = format!("{label}: row {}", i + 1);
+        let row = npy::row(&mut file, dim, number).with_context(|| place.clone())?;
+        Ok((place, bare(row)))
+    };
+    Ok(Box::new((0..rows).map(numbered)))
 }
 
 fn json_rows(file: File, label: String) -> Result<Stream<Placed>> {

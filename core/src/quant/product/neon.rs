@@ -110,7 +110,7 @@ fn weights<const FOUR: bool>(kept: &[u8]) -> [int8x16_t; QUARTERS] {
     // SAFETY: each load reads 16 bytes of a slice that was just cut to as many; NEON is part of every
     // AArch64 target of the standard library.
     unsafe {
-        let load = |i: usize| vld1q_u8(kept[i * 16..at * 16 + 16].as_ptr());
+        let load = |i: usize| vld1q_u8(kept[i * 16..i * 16 + 16].as_ptr());
         if FOUR {
             let pairs = [load(0), load(1)];
             let [first, second] = pairs.map(|pairs| vandq_u8(pairs, vdupq_n_u8(15)));

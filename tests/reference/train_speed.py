@@ -60,13 +60,13 @@ def clause(draw, person, thing):
 
 def of_length(tokenizer, length, first, more):
     """A text of at least so many tokens: words of `first`, then of as many `more` as it takes."""
-    words, at = first.split(), 0
+    words, count = first.split(), 0
     while True:
-        at += 1
-        text = " ".join(words[:at])
+        count += 1
+        text = " ".join(words[:count])
         if len(tokenizer.encode(text).ids) >= length:
             return text
-        if at == len(words):
+        if count == len(words):
             words += more().split()
 
 
@@ -148,8 +148,8 @@ def torch_side(precision, job):
         optimizer.step()
         losses.append(loss.item())
         seconds.append(time.perf_counter() - start)
-    found = {"seconds": seconds, "losses": losses, "tokens": count + more, "peak_mb": peak_mb("self")}
-    print(json.dumps(found | {"trained": sum(parameter.numel() for parameter in trained)}))
+    result = {"seconds": seconds, "losses": losses, "tokens": count + more, "peak_mb": peak_mb("self")}
+    print(json.dumps(result | {"trained": sum(parameter.numel() for parameter in trained)}))
 
 
 def peak_mb(process):
@@ -158,8 +158,8 @@ def peak_mb(process):
         status = pathlib.Path(f"/proc/{process}/status").read_text()
     except OSError:
         return None
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) // 1024 if found else None
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(peak[1]) // 1024 if peak else None
 
 
 def run_torch(precision, job, folder):
@@ -257,7 +257,7 @@ def compare(job, measured):
     """The lines of the table, once both sides have been seen to do the same work."""
     wrong = []
     for what in ("tokens", "trained"):
-        counts = {engine: found[what] for engine, found in measured.items()}
+        counts = {engine: result[what] for engine, result in measured.items()}
         if len(set(counts.values())) > 1:
             wrong.append(f"{what} differ: {counts}")
     if "torch-f32" in measured and "kiln-f32" in measured:
@@ -266,27 +266,27 @@ def compare(job, measured):
             wrong.append(f"first losses in f32 differ by more than {CLOSE}: PyTorch {first[0]:.6f}, Kiln {first[1]:.6f}")
     if wrong:
         sys.exit("the engines did not do the same work: " + "; ".join(wrong))
-    step = {engine: statistics.median(found["seconds"][job["warm_up"] :]) for engine, found in measured.items()}
+    step = {engine: statistics.median(result["seconds"][job["warm_up"] :]) for engine, result in measured.items()}
     return [
         {
             "engine": engine,
             "seconds_per_step": step[engine],
-            "tokens_per_second": found["tokens"] / step[engine],
-            "peak_mb": found["peak_mb"],
+            "tokens_per_second": result["tokens"] / step[engine],
+            "peak_mb": result["peak_mb"],
             "ratio_to_torch_bf16": step["torch-bf16"] / step[engine] if "torch-bf16" in step else None,
-            "losses": found["losses"],
-            "seconds": found["seconds"],
+            "losses": result["losses"],
+            "seconds": result["seconds"],
         }
-        for engine, found in measured.items()
+        for engine, result in measured.items()
     ]
 
 
 def processor():
     try:
-        found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+        name = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
+        name = None
+    return name[1] if name else platform.processor() or platform.machine()
 
 
 def versions():

@@ -325,6 +325,13 @@ impl Bench {
                 };
                 measured[i].push(last_line(&printed, &name)?);
                 vectors[i] = read_vectors(&out)?;
+                // Cosines are taken pair by pair: what one side lacked would go unseen.
+                let shape = |vectors: &[Vec<f32>]| [vectors.len(), vectors[0].len()];
+                let (actual, expected) =
+                    (shape(&vectors[i]), [work.texts.len(), shape(&vectors[0])[1]]);
+                if actual != expected {
+                    bail!("{name} gave vectors of the shape {actual:?}, expected {expected:?}");
+                }
                 bar.inc(1);
             }
         }
@@ -421,6 +428,7 @@ fn last_line<T: serde::de::DeserializeOwned>(printed: &str, name: &str) -> Resul
     serde_json::from_str(line).with_context(|| format!("{name} printed {line:?}"))
 }
 
+/// The vectors of a file, at least one.
 fn read_vectors(path: &Path) -> Result<Vec<Vec<f32>>> {
     let blocks = read_blocks(path, 4096)?.collect::<Result<Vec<_>>>()?;
     Ok(blocks.into_iter().flatten().map(|row| row.vector).collect())

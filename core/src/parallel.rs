@@ -33,6 +33,16 @@ pub(crate) fn try_map<T: Sync, R: Send, E: Send>(
     items.par_iter().with_max_len(1).map(work).collect()
 }
 
+/// What `work` makes of each item, in the items' order; side by side unless the caller is one of many
+/// workers already.
+#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Send + Sync) -> Vec<R> {
+    if cores() == 1 {
+        return items.iter().map(work).collect();
+    }
+    items.par_iter().with_max_len(1).map(work).collect()
+}
+
 /// Calls `work` with each part of a slice and the part's number; all parts but the last have the
 /// same size.
 ///

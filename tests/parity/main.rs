@@ -4,6 +4,7 @@
 
 mod attention;
 mod batches;
+mod blocks;
 mod checkpoints;
 mod compression;
 #[path = "../fuzz/replay.rs"]

@@ -1,10 +1,100 @@
-//! Backends with gradients use the plain versions, which Burn can differentiate.
+//! Backends with gradients use the plain versions, which Burn can differentiate, but for whole blocks
+//! where the backend below differentiates those itself: one operation of the graph then stands for some
+//! fifty, their intermediate tensors are neither written nor kept, and what is kept is the backend's
+//! choice.
 
 use burn::backend::Autodiff;
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::tensor::{Tensor, TensorPrimitive};
 
-use super::Kernels;
+use super::{BlockOf, Kernels, Seen, Tape};
+
+/// Tensors of a block at most, its input included.
+const TENSORS: usize = 48;
 
 impl<B: Kernels, C: CheckpointStrategy> Kernels for Autodiff<B, C> {
     const HOST: bool = B::HOST;
+    const TRAINS_BLOCKS: bool = B::HOST;
+
+    fn block(
+        x: &Tensor<Self, 3>,
+        block: BlockOf<Self>,
+        seen: Seen<'_, Self>,
+    ) -> Option<Tensor<Self, 3>> {
+        let x = x.clone().into_primitive().tensor();
+        let mask = seen.mask.map(|mask| mask.clone().inner());
+        let angles = seen.angles.map(|(cos, sin)| (cos.clone().inner(), sin.clone().inner()));
+        let seen = Seen { rows: seen.rows, angles: angles.as_ref(), mask: mask.as_ref() };
+
+        let mut nodes = vec![x.node.clone()];
+        let below = block.map(|tensor| {
+            nodes.push(tensor.node);
+            tensor.primitive
+        });
+        let trains = nodes.iter().any(|node| !node.requirement.is_none());
+        if nodes.len() > TENSORS {
+            return None;
+        }
+        let (y, tape) = B::block_forward(x.primitive.clone(), &below, seen, trains)?;
+        // The graph asks for an array: what is missing is filled with a tensor that has no gradient.
+        let none = Tensor::<B, 3>::from_primitive(TensorPrimitive::Float(y.clone()));
+        let none = Tensor::<Self, 3>::from_inner(none).into_primitive().tensor();
+        nodes.resize(TENSORS, none.node);
+        let nodes = nodes.try_into().ok()?;
+        let y = match (BlockBackward.prepare::<C>(nodes).compute_bound().stateful(), tape) {
+            (OpsKind::Tracked(prep), Some(tape)) => prep.finish(State { tape, block: below }, y),
+            (OpsKind::UnTracked(prep), _) => prep.finish(y),
+            (OpsKind::Tracked(_), None) => return None,
+        };
+        Some(Tensor::from_primitive(TensorPrimitive::Float(y)))
+    }
+}
+
+/// The gradient of a block.
+#[derive(Debug)]
+struct BlockBackward;
+
+#[derive(Debug, Clone)]
+struct State<B: Kernels> {
+    tape: Tape,
+    block: BlockOf<B>,
+}
+
+impl<B: Kernels> Backward<B, TENSORS> for BlockBackward {
+    type State = State<B>;
+
+    fn backward(
+        self,
+        ops: Ops<State<B>, TENSORS>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let State { tape, block } = ops.state;
+        let mut ids = ops.parents.iter().map(|node| node.as_ref().map(|node| node.id));
+        let id_of_x = ids.next().flatten();
+        let mut wanted: Vec<NodeId> = Vec::new();
+        let asked = block.clone().map(|_| {
+            let id = ids.next().flatten();
+            wanted.extend(id);
+            id.is_some()
+        });
+        let (of_x, of_block) = B::block_backward(&tape, &block, gradient, asked);
+        if let Some(id) = id_of_x {
+            grads.register::<B>(id, of_x);
+        }
+        // Both are visited in the same order.
+        let mut wanted = wanted.into_iter();
+        of_block.map(|gradient| {
+            if let Some(gradient) = gradient
+                && let Some(id) = wanted.next()
+            {
+                grads.register::<B>(id, gradient);
+            }
+        });
+    }
 }

@@ -4,17 +4,22 @@
 //! operation has a plain version made of Burn's tensor operations, through which gradients flow;
 //! backends override it with a fast one:
 //!
-//! * `host`: Burn's CPU backend, on the tensors' own memory;
+//! * `host`: Burn's CPU backend, on the tensors' own memory, and whole blocks in training;
 //! * `gpu`: Burn's cubecl backends (Vulkan, CUDA, WebGPU), in shaders, with and without fusion.
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
+mod block;
 #[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(feature = "flex")]
 mod host;
 mod plain;
 
+pub(crate) use block::Prepared;
+pub use block::{
+    Block, BlockGradients, BlockOf, Branch, DropoutMask, LowRank, Norm, Products, Projection, Tape,
+};
 pub(crate) use plain::{by_head, rotated};
 pub use plain::{scaled_dot_product, weighted_scaled_dot_product};
 
@@ -22,6 +27,7 @@ use std::ops::Range;
 
 use burn::nn::{LayerNorm, RmsNorm};
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, Int, Tensor, activation, module};
 
 use crate::quant::{PackedLayout, PackedMatrix, Quantized};
@@ -83,6 +89,9 @@ pub trait Kernels: Backend {
     /// Whether tensors live in the host's memory and are computed on its cores, in training too.
     const HOST: bool = false;
 
+    /// Whether [`Kernels::block`] computes whole blocks.
+    const TRAINS_BLOCKS: bool = false;
+
     /// What int8 and int4 weights become.
     const PACKING: Packing = Packing::Never;
 
@@ -126,6 +135,37 @@ pub trait Kernels: Backend {
     /// The output at padding is finite and meaningless.
     fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
         plain::attention(qkv, heads, seen)
+    }
+
+    /// A whole block, `[batch, seq, hidden]` to the same, where the backend computes it as one
+    /// operation; its output at padding is zero.
+    fn block(
+        _x: &Tensor<Self, 3>,
+        _block: BlockOf<Self>,
+        _seen: Seen<'_, Self>,
+    ) -> Option<Tensor<Self, 3>> {
+        None
+    }
+
+    /// As [`Kernels::block`], and what [`Kernels::block_backward`] needs, if the block trains.
+    fn block_forward(
+        _x: FloatTensor<Self>,
+        _block: &BlockOf<Self>,
+        _seen: Seen<'_, Self>,
+        _trains: bool,
+    ) -> Option<(FloatTensor<Self>, Option<Tape>)> {
+        None
+    }
+
+    /// Gradients of a block of which [`Kernels::block_forward`] has made a tape, for the gradient
+    /// `[batch, seq, hidden]` of its output.
+    fn block_backward(
+        _tape: &Tape,
+        _block: &BlockOf<Self>,
+        _gradient: FloatTensor<Self>,
+        _wanted: Block<bool>,
+    ) -> BlockGradients<Self> {
+        block::unsupported::<Self>()
     }
 
     /// Rotates `[batch, seq, heads, width]` by tables `[1, seq, 1, width]` of cosines and sines:

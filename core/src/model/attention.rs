@@ -28,8 +28,8 @@ pub struct Attention<B: Backend> {
     pub qkv: Linear<B>,
     /// `[heads head_dim, hidden]`.
     pub output: Linear<B>,
-    query_norm: Option<RmsNorm<B>>,
-    key_norm: Option<RmsNorm<B>>,
+    pub(super) query_norm: Option<RmsNorm<B>>,
+    pub(super) key_norm: Option<RmsNorm<B>>,
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
@@ -65,6 +65,11 @@ impl<B: Kernels> Attention<B> {
         }
     }
 
+    /// Widths of the heads.
+    pub(super) fn heads(&self) -> Heads {
+        Heads { queries: self.heads, keys: self.kv_heads, width: self.head_dim }
+    }
+
     /// `[batch, seq, hidden]` to the same, and the weights `[batch, heads, seq, seq]` on demand.
     pub(super) fn forward(
         &self,
@@ -75,9 +80,9 @@ impl<B: Kernels> Attention<B> {
         let [batch, seq, _] = x.dims();
         let Self { heads, kv_heads, head_dim, .. } = *self;
         let qkv = self.normed(self.qkv.forward(x));
-        let shape = Heads { queries: heads, keys: kv_heads, width: head_dim };
         if !want_weights {
-            return (self.output.forward(B::self_attention(qkv, shape, seen)), None);
+            let context = B::self_attention(qkv, self.heads(), seen);
+            return (self.output.forward(context), None);
         }
         // [batch, seq, heads, head_dim]
         let part = |from: usize, count: usize| {

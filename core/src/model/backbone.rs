@@ -12,7 +12,7 @@ use super::input::{BlockInputs, ForwardOptions, ModelInput, States};
 use super::linear::Linear;
 use super::mask::attention_mask;
 use crate::config::{Architecture, AttentionMode, ModelConfig};
-use crate::kernels::{Kernels, Seen};
+use crate::kernels::{Kernels, Products, Seen};
 
 /// Either architecture.
 #[derive(Module, Debug)]
@@ -149,6 +149,14 @@ impl<B: Kernels> Backbone<B> {
         match self {
             Backbone::Encoder(_) => x,
             Backbone::Decoder(decoder) => B::rms_norm(x, &decoder.norm),
+        }
+    }
+
+    /// Sets the numbers in which blocks that train compute their products, where the backend computes
+    /// whole blocks.
+    pub fn set_products(&mut self, products: Products) {
+        for (_, linear) in self.linears_mut() {
+            linear.set_products(products);
         }
     }
 

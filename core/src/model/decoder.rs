@@ -6,6 +6,7 @@ use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 
 use super::attention::{Attention, AttentionOptions};
+use super::block;
 use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
 use super::input::{BlockInputs, ModelInput};
@@ -13,7 +14,7 @@ use super::linear::Linear;
 use super::mask::attention_mask;
 use super::rotary::Rotary;
 use crate::config::{AttentionMode, DecoderConfig, ModelConfig};
-use crate::kernels::{Kernels, Seen};
+use crate::kernels::{BlockOf, Kernels, Seen};
 
 /// Token embeddings, pre-norm blocks, final norm.
 #[derive(Module, Debug)]
@@ -134,12 +135,26 @@ impl<B: Kernels> DecoderBlock<B> {
         seen: Seen<'_, B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
+        if !want_weights
+            && B::TRAINS_BLOCKS
+            && let [batch, seq, _] = x.dims()
+            && let Some(block) = self.described(batch * seq)
+            && let Some(y) = B::block(&x, block, seen)
+        {
+            return (y, None);
+        }
         let normed = B::rms_norm(x.clone(), &self.attention_norm);
         let (attended, weights) = self.attention.forward(normed, seen, want_weights);
         let x = x + attended;
         let normed = B::rms_norm(x.clone(), &self.feed_forward_norm);
         let x = x + self.feed_forward.forward(normed);
         (x, weights)
+    }
+
+    fn described(&self, rows: usize) -> Option<BlockOf<B>> {
+        let norms = [&self.attention_norm, &self.feed_forward_norm];
+        let norms = norms.map(|norm| block::before(block::rms_norm(norm)));
+        block::described(&self.attention, &self.feed_forward, norms, rows)
     }
 
     /// The projections with their paths inside the block.

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use crate::kernels::Kernels;
+use crate::kernels::{DropoutMask, Kernels};
 use burn::module::Module;
 use burn::tensor::{Distribution, Tensor, TensorData};
 
@@ -23,21 +23,6 @@ pub fn seed_dropout<B: Kernels>(device: &B::Device, seed: u64) {
     if !B::HOST {
         B::seed(device, seed);
     }
-}
-
-/// Runs a pass that seeds its own masks and leaves those of the pass around it as they were.
-///
-/// A thread that waits for others inside a pass may take up another pass meanwhile; without this, the
-/// first would go on with the masks of the second.
-pub fn with_own_dropout<R>(pass: impl FnOnce() -> R) -> R {
-    struct Restore(u64);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            STATE.set(self.0);
-        }
-    }
-    let _restore = Restore(STATE.get());
-    pass()
 }
 
 /// Zeroes values at random in training and scales the others by `1 / (1 - probability)`.
@@ -57,36 +42,36 @@ impl Dropout {
         let kept = 1.0 - self.probability;
         let mask = if B::HOST {
             let shape = x.shape();
-            let threshold = (kept * u32::MAX as f64) as u32;
-            let scale = (1.0 / kept) as f32;
-            let mut draw = SplitMix(STATE.get());
-            let values: Vec<f32> = (0..shape.num_elements().div_ceil(2))
-                .flat_map(|_| {
-                    let bits = draw.next();
+            let count = shape.num_elements();
+            let Some(mask) = self.draw::<B>(count, &device) else { return x };
+            let (threshold, scale) = (mask.threshold(), mask.scale());
+            let values: Vec<f32> = (0..count.div_ceil(2))
+                .flat_map(|pair| {
+                    let bits = mask.draw(pair);
                     [bits as u32, (bits >> 32) as u32]
                 })
                 .map(|bits| if bits < threshold { scale } else { 0.0 })
-                .take(shape.num_elements())
+                .take(count)
                 .collect();
-            STATE.set(draw.0);
             Tensor::from_data(TensorData::new(values, shape), (&device, x.dtype()))
         } else {
             x.random_like(Distribution::Bernoulli(kept)).div_scalar(kept)
         };
         x * mask
     }
-}
 
-/// SplitMix64 (Steele, Lea, Flood 2014): one addition and a hash a draw.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    /// The mask of the next tensor of so many values on the host, if anything drops out of it.
+    pub(super) fn draw<B: Kernels>(
+        &self,
+        values: usize,
+        device: &B::Device,
+    ) -> Option<DropoutMask> {
+        if !B::ad_enabled(device) || self.probability == 0.0 {
+            return None;
+        }
+        let mask = DropoutMask { seed: STATE.get(), kept: 1.0 - self.probability };
+        STATE.set(mask.after(values));
+        Some(mask)
     }
 }
 
@@ -117,24 +102,6 @@ mod tests {
         let mean = first.iter().sum::<f32>() / first.len() as f32;
         assert!((mean - 1.0).abs() < 0.01, "{mean}");
         assert!(first.iter().all(|&x| x == 0.0 || (x - 1.0 / 0.9).abs() < 1e-6));
-    }
-
-    #[test]
-    fn a_pass_within_a_pass_changes_no_mask() {
-        let device = Default::default();
-        let draw = || {
-            let ones = Tensor::<B, 1>::ones([256], &device);
-            Dropout { probability: 0.5 }.forward(ones).into_data().to_vec::<f32>().unwrap()
-        };
-        seed_dropout::<B>(&device, 7);
-        let expected = [draw(), draw()];
-        seed_dropout::<B>(&device, 7);
-        let first = draw();
-        with_own_dropout(|| {
-            seed_dropout::<B>(&device, 8);
-            assert_ne!(draw(), first);
-        });
-        assert_eq!([first, draw()], expected);
     }
 
     #[test]

@@ -5,12 +5,13 @@ use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
 use burn::tensor::{Tensor, backend::Backend};
 
 use super::attention::{Attention, AttentionOptions};
+use super::block;
 use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
 use super::input::ModelInput;
 use super::linear::Linear;
 use crate::config::{EncoderConfig, ModelConfig};
-use crate::kernels::{Kernels, Seen};
+use crate::kernels::{BlockOf, Kernels, Seen};
 
 /// Token, position and type embeddings, then post-norm blocks.
 #[derive(Module, Debug)]
@@ -110,6 +111,14 @@ impl<B: Kernels> EncoderBlock<B> {
         seen: Seen<'_, B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
+        if !want_weights
+            && B::TRAINS_BLOCKS
+            && let [batch, seq, _] = x.dims()
+            && let Some(block) = self.described(batch * seq)
+            && let Some(y) = B::block(&x, block, seen)
+        {
+            return (y, None);
+        }
         let (attended, weights) = self.attention.forward(x.clone(), seen, want_weights);
         let x = B::add_and_norm(x, attended, &self.attention_norm, self.epsilon);
         let x = B::add_and_norm(
@@ -119,6 +128,12 @@ impl<B: Kernels> EncoderBlock<B> {
             self.epsilon,
         );
         (x, weights)
+    }
+
+    fn described(&self, rows: usize) -> Option<BlockOf<B>> {
+        let norms = [&self.attention_norm, &self.feed_forward_norm];
+        let norms = norms.map(|norm| block::after(block::layer_norm(norm, self.epsilon)));
+        block::described(&self.attention, &self.feed_forward, norms, rows)
     }
 
     /// The projections with their paths inside the block.

@@ -18,7 +18,7 @@ pub struct FeedForward<B: Backend> {
     /// `[intermediate, hidden]`.
     pub down: Linear<B>,
     #[module(skip)]
-    activation: Activation,
+    pub(super) activation: Activation,
 }
 
 impl<B: Kernels> FeedForward<B> {

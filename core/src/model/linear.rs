@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param, ParamId};
 use burn::nn::Initializer;
-use burn::tensor::{Bool, Tensor, TensorData, backend::Backend, module};
+use burn::tensor::{Bool, Tensor, TensorData, backend::Backend, module, ops::FloatTensor};
 
 use super::gram::SharedGram;
 use super::init::initialized;
 use super::lora::{Adapter, LoraConfig, names_module};
 use super::packed::PackedWeight;
-use crate::kernels::{Kernels, Packing};
+use crate::kernels::{Kernels, Packing, Prepared, Products, Projection};
 use crate::quant::{PackedMatrix, Quantized};
 use crate::{Error, Result};
 
@@ -42,6 +42,12 @@ pub struct Linear<B: Backend> {
     /// Collects the layer's inputs.
     #[module(skip)]
     observer: Option<SharedGram>,
+    /// Numbers of the products of a block that trains.
+    #[module(skip)]
+    products: Products,
+    /// What the backend has made of the weight.
+    #[module(skip)]
+    prepared: Prepared,
 }
 
 impl<B: Kernels> Linear<B> {
@@ -64,7 +70,50 @@ impl<B: Kernels> Linear<B> {
             packed: None,
             mask: None,
             observer: None,
+            products: Products::F32,
+            prepared: Prepared::default(),
         }
+    }
+
+    /// Sets the numbers of the products of blocks that train.
+    pub(super) fn set_products(&mut self, products: Products) {
+        self.products = products;
+    }
+
+    /// Numbers of the products of a block that trains.
+    pub(super) fn products(&self) -> Products {
+        self.products
+    }
+
+    /// The layer as a part of a block over so many rows, padding included; `None` where it is more than
+    /// a product with adapters.
+    pub(super) fn projection(&self, rows: usize) -> Option<Projection<FloatTensor<B>>> {
+        if self.packed_on_host.is_some()
+            || self.packed.is_some()
+            || self.mask.is_some()
+            || self.observer.is_some()
+        {
+            return None;
+        }
+        let weight = self.weight.val();
+        let values = rows * weight.dims()[0];
+        let mut adapters = Vec::new();
+        if !self.merged {
+            let mut of_parts = self.adapters.iter().peekable();
+            let mut first = 0;
+            for (name, width) in &self.parts {
+                if let Some(adapter) = of_parts.next_if(|adapter| adapter.part() == name) {
+                    adapters.push(adapter.low_rank(first, values));
+                }
+                first += width;
+            }
+        }
+        Some(Projection {
+            weight: weight.into_primitive().tensor(),
+            bias: self.bias.as_ref().map(|bias| bias.val().into_primitive().tensor()),
+            adapters,
+            prepared: self.prepared.clone(),
+        })
     }
 
     /// Sets or removes the collector of the layer's inputs.

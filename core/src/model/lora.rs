@@ -2,11 +2,11 @@
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend, ops::FloatTensor};
 use serde::{Deserialize, Serialize};
 
 use super::dropout::Dropout;
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, LowRank};
 
 /// Which projections get an adapter, and of what size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -104,6 +104,19 @@ impl<B: Kernels> Adapter<B> {
     /// `[rows, in]` to `[rows, out]`.
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         self.dropout.forward(x).matmul(self.a.val()).matmul(self.b.val()).mul_scalar(self.scale)
+    }
+
+    /// The adapter as a part of a block, on the columns from `first` on; `values` are those of its
+    /// input.
+    pub(super) fn low_rank(&self, first: usize, values: usize) -> LowRank<FloatTensor<B>> {
+        let (a, b) = (self.a.val(), self.b.val());
+        LowRank {
+            dropout: self.dropout.draw::<B>(values, &a.device()),
+            a: a.into_primitive().tensor(),
+            b: b.into_primitive().tensor(),
+            first,
+            scale: self.scale as f32,
+        }
     }
 
     /// The update of the weight: `scale * A B`, `[in, out]`.

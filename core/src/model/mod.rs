@@ -9,6 +9,7 @@
 
 mod attention;
 mod backbone;
+mod block;
 mod decoder;
 mod dropout;
 mod embedding;
@@ -28,7 +29,7 @@ mod surgery;
 pub use attention::Attention;
 pub use backbone::Backbone;
 pub use decoder::{Decoder, DecoderBlock};
-pub use dropout::{Dropout, seed_dropout, with_own_dropout};
+pub use dropout::{Dropout, seed_dropout};
 pub use embedding::Embedding;
 pub use encoder::{Encoder, EncoderBlock};
 pub use feed_forward::FeedForward;

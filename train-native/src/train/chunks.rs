@@ -5,7 +5,7 @@
 //! the vectors joins them: `d loss / d parameters = sum over chunks of d vectors / d parameters`
 //! applied to `d loss / d vectors`. This gives three things at once:
 //!
-//! * chunks run side by side on the CPU's cores and on several devices;
+//! * chunks run side by side on several devices;
 //! * GradCache (arXiv:2101.06983): a chunk's graph may be dropped and made again for its backward
 //!   pass, so that a contrastive batch of any size needs the memory of one chunk;
 //! * gradient checkpointing: within a chunk the same cut is made at every block's input.
@@ -15,8 +15,8 @@ use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 use kiln_embed::embedder::EmbeddingModel;
-use kiln_embed::kernels::{Kernels, TrainingBackend};
-use kiln_embed::model::{ForwardOptions, ModelInput, States, seed_dropout, with_own_dropout};
+use kiln_embed::kernels::{Kernels, Products, TrainingBackend};
+use kiln_embed::model::{ForwardOptions, ModelInput, States, seed_dropout};
 use kiln_embed::pooling::l2_normalize;
 use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use kiln_embed::{Error, Result};
@@ -28,9 +28,8 @@ use super::train_model::TrainModel;
 use crate::data::Text;
 use crate::recipe::{Compute, ComputeDtype};
 
-/// Tokens, with padding, that are computed at once on the CPU where the recipe does not say: enough
-/// that a chunk's gradient of the embedding table is not most of its work, few enough that long
-/// texts are shared among the cores.
+/// Tokens, with padding, of a chunk that GradCache drops and makes again on the CPU, where the recipe
+/// does not say: enough that a chunk's gradient of the embedding table is not most of its work.
 const CPU_CHUNK_TOKENS: usize = 2048;
 
 /// How much is computed at once.
@@ -62,47 +61,46 @@ pub(super) struct ChunkRunner {
     pub blocks: bool,
     /// Number format of the passes.
     pub dtype: FloatDType,
-    /// Whether chunks run side by side.
-    pub parallel: bool,
 }
 
 impl ChunkRunner {
     pub(super) fn of<B: TrainingBackend>(compute: &Compute) -> Self {
+        let cached = compute.grad_cache || compute.checkpoint_blocks;
         Self {
             chunk: match compute.chunk {
                 Some(texts) => ChunkSize::Texts(texts),
-                None if B::HOST => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
+                None if B::HOST && cached => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
                 None => ChunkSize::Texts(usize::MAX),
             },
-            cached: compute.grad_cache || compute.checkpoint_blocks,
+            cached,
             blocks: compute.checkpoint_blocks,
             dtype: match compute.precision {
                 ComputeDtype::F32 => FloatDType::F32,
                 ComputeDtype::Bf16 => FloatDType::BF16,
                 ComputeDtype::F16 => FloatDType::F16,
             },
-            parallel: B::HOST,
         }
     }
 
     /// The parameters in the passes' number format, cut off from every other graph.
     pub(super) fn replica<B: TrainingBackend>(&self, train_model: &TrainModel<B>) -> TrainModel<B> {
-        let replica = TrainModel::<B>::from_inner(train_model.valid());
-        if self.dtype == FloatDType::F32 { replica } else { replica.cast(self.dtype) }
+        let mut replica = TrainModel::<B>::from_inner(train_model.valid());
+        match self.dtype {
+            FloatDType::F32 => replica,
+            // Whole blocks round what their products take, and keep everything else in f32.
+            FloatDType::BF16 if B::TRAINS_BLOCKS => {
+                replica.model.backbone_mut().set_products(Products::Bf16);
+                replica
+            }
+            dtype => replica.cast(dtype),
+        }
     }
 
-    /// Runs a function over items, side by side where that helps; results keep the items' order.
-    pub(super) fn each<T: Send + Sync, R: Send>(
-        &self,
-        items: &[T],
-        run: impl Fn(&T) -> Result<R> + Send + Sync,
-    ) -> Result<Vec<R>> {
-        if self.parallel {
-            let run = |item| with_own_dropout(|| run(item));
-            items.par_iter().with_max_len(1).map(run).collect()
-        } else {
-            items.iter().map(run).collect()
-        }
+    /// Runs a function over items, one after the other. Each is computed on all cores: side by side they
+    /// would share the cores worse, and each backward pass holds locks of Burn's graphs that the others
+    /// wait for.
+    pub(super) fn each<T, R>(&self, items: &[T], run: impl Fn(&T) -> Result<R>) -> Result<Vec<R>> {
+        items.iter().map(run).collect()
     }
 }
 

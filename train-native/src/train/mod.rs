@@ -12,6 +12,7 @@ mod event_file;
 mod fit;
 mod gradients;
 mod inputs;
+mod memory;
 mod model_card;
 mod optimizer;
 mod plan;

@@ -16,6 +16,7 @@ use super::chunks::ChunkRunner;
 use super::device_group::{DeviceGroup, copied};
 use super::distillation::{Teacher, Teachers};
 use super::gradients::{add, clip_norm};
+use super::memory::KeptMemory;
 use super::optimizer::Optimizer;
 use super::plan::{Outcome, Silent, TrainObserver, TrainPlan};
 use super::scale::LossScale;
@@ -373,6 +374,7 @@ pub fn train<B: TrainingBackend>(
     devices: &[B::Device],
     observer: &mut impl TrainObserver<B>,
 ) -> Result<Outcome<B>> {
+    let _kept = KeptMemory::new();
     let own = [embedder.device().clone()];
     let devices = if devices.is_empty() { &own } else { devices };
     let (parts, train_model) = start::<B>(embedder);

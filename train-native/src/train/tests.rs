@@ -280,6 +280,33 @@ fn chunks_grad_cache_and_recomputed_blocks_give_the_gradient_of_one_graph() {
     }
 }
 
+/// Runs on several threads, each of more chunks than there are cores: Burn's graphs have locks, and a
+/// thread that took up another's pass while it waited would wait for itself.
+#[test]
+fn many_chunks_on_many_threads_end() {
+    for pooling in [POOLINGS[0], POOLINGS[1]] {
+        let recipe = recipe(pooling, "");
+        let (parts, train_model) = train_model(&recipe, 0);
+        let expected = flat(
+            &train_model,
+            &batch_loss(&train_model, &parts, &recipe, &compute(1, false, false), 1.0).gradients,
+        );
+        std::thread::scope(|scope| {
+            for thread in 0..6 {
+                let (train_model, parts, recipe, expected) =
+                    (&train_model, &parts, &recipe, &expected);
+                scope.spawn(move || {
+                    for _ in 0..10 {
+                        let compute = compute(1, thread % 2 == 1, false);
+                        let found = batch_loss(train_model, parts, recipe, &compute, 1.0);
+                        assert_eq!(&flat(train_model, &found.gradients), expected);
+                    }
+                });
+            }
+        });
+    }
+}
+
 #[test]
 fn with_dropout_the_second_pass_drops_what_the_first_dropped() {
     let lora = "lora = { rank = 4, alpha = 8.0, dropout = 0.3 }";

@@ -87,7 +87,7 @@ pub(super) fn attention(
 }
 
 /// Rotates the two halves of a head by a position's angles.
-fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+pub(super) fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let half = head.len() / 2;
     let (first, second) = head.split_at_mut(half);
     for i in 0..half {
@@ -150,9 +150,9 @@ fn tile(
 /// Values per SIMD step.
 const LANES: usize = 16;
 
-/// Softmax of a row, in place.
+/// Softmax of a row, in place; gives the logarithm of the sum that it divided by.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
-fn softmax(row: &mut [f32]) {
+pub(super) fn softmax(row: &mut [f32]) -> f32 {
     let (chunks, rest) = row.as_chunks::<LANES>();
     let mut tops = [f32::NEG_INFINITY; LANES];
     for chunk in chunks {
@@ -176,12 +176,13 @@ fn softmax(row: &mut [f32]) {
     }
     let inverse = 1.0 / sum;
     row.iter_mut().for_each(|value| *value *= inverse);
+    top + sum.ln()
 }
 
 /// `e^x` for `x` up to 0, flushed to zero where it is negligible beside a weight of 1: subnormal
 /// numbers, and products with them, take some CPUs a hundred times as long.
 #[inline(always)]
-fn weight(x: f32) -> f32 {
+pub(super) fn weight(x: f32) -> f32 {
     let power = exp(x);
     if x < -60.0 { 0.0 } else { power }
 }

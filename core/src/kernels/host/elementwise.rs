@@ -13,7 +13,7 @@ pub(super) fn gelu(values: &mut [f32]) {
 /// The error function as x times a rational function of x^2, accurate to a few units in the last
 /// place of f32; beyond 3.8325 it rounds to 1 (the coefficients are those of Eigen and XLA).
 #[inline(always)]
-fn erf(x: f32) -> f32 {
+pub(super) fn erf(x: f32) -> f32 {
     let x2 = x * x;
     let mut p = -2.726_142_3e-10f32;
     p = p * x2 + 2.770_681_4e-8;

@@ -6,16 +6,24 @@
 //! into SIMD, in a version for each instruction set that is chosen at run time.
 
 mod attention;
+#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+mod bf16;
+#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+mod block;
 mod elementwise;
 mod norm;
 mod product;
 
 use burn::backend::Flex;
 use burn::nn::RmsNorm;
+#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Tensor, TensorData, activation};
 #[cfg(target_arch = "wasm32")]
 use burn::tensor::{TensorPrimitive, module};
 
+#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+use super::{Block, BlockGradients, BlockOf, Tape};
 use super::{Heads, Kernels, Packing, Seen, plain};
 use crate::parallel::each_part;
 use crate::quant::PackedMatrix;
@@ -66,6 +74,26 @@ impl Kernels for Flex {
 
     fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
         attention::attention(qkv, heads, seen)
+    }
+
+    #[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+    fn block_forward(
+        x: FloatTensor<Self>,
+        block: &BlockOf<Self>,
+        seen: Seen<'_, Self>,
+        trains: bool,
+    ) -> Option<(FloatTensor<Self>, Option<Tape>)> {
+        block::forward(x, block, seen, trains)
+    }
+
+    #[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+    fn block_backward(
+        tape: &Tape,
+        block: &BlockOf<Self>,
+        gradient: FloatTensor<Self>,
+        wanted: Block<bool>,
+    ) -> BlockGradients<Self> {
+        block::backward(tape, block, gradient, wanted)
     }
 
     fn merge_heads(x: Tensor<Self, 4>) -> Tensor<Self, 3> {

@@ -52,37 +52,76 @@ pub(super) fn product(
     tiles::product(x, y, [rows, inner, columns], scale, bias, to, stride);
     #[cfg(not(target_arch = "wasm32"))]
     {
-        // SAFETY: all elements of the three matrices lie inside their slices (asserted above), and
-        // the destination is borrowed mutably, so it overlaps neither of the other two, and is not
-        // read.
-        unsafe {
-            gemm::gemm(
-                rows,
-                columns,
-                inner,
-                to.as_mut_ptr(),
-                1,
-                stride as isize,
-                false,
-                x.values.as_ptr(),
-                x.column as isize,
-                x.row as isize,
-                y.values.as_ptr(),
-                y.column as isize,
-                y.row as isize,
-                0.0,
-                scale,
-                false,
-                false,
-                false,
-                gemm::Parallelism::None,
-            );
-        }
+        // SAFETY: all elements of the three matrices lie inside their slices (asserted above).
+        unsafe { gemm_into(x, y, [rows, inner, columns], scale, false, to, stride, 1) };
         if let Some(bias) = bias {
             for to in to.chunks_mut(stride.max(1)).take(rows) {
                 to.iter_mut().zip(&bias[..columns]).for_each(|(to, bias)| *to += bias);
             }
         }
+    }
+}
+
+/// As [`product`], without a bias, on some cores; added to `to` where `add` says so.
+///
+/// # Panics
+/// Where a matrix does not lie inside its slice.
+#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+pub(super) fn product_on(
+    cores: usize,
+    x: Strided<'_>,
+    y: Strided<'_>,
+    [rows, inner, columns]: [usize; 3],
+    scale: f32,
+    add: bool,
+    to: &mut [f32],
+) {
+    assert!(
+        x.holds(rows, inner) && y.holds(inner, columns) && rows * columns <= to.len(),
+        "a matrix of the product does not lie inside its slice"
+    );
+    // SAFETY: all elements of the three matrices lie inside their slices (asserted above).
+    unsafe { gemm_into(x, y, [rows, inner, columns], scale, add, to, columns, cores) };
+}
+
+/// # Safety
+/// All elements of the three matrices lie inside their slices.
+#[cfg(not(target_arch = "wasm32"))]
+#[expect(clippy::too_many_arguments, reason = "a product has three matrices")]
+unsafe fn gemm_into(
+    x: Strided<'_>,
+    y: Strided<'_>,
+    [rows, inner, columns]: [usize; 3],
+    scale: f32,
+    add: bool,
+    to: &mut [f32],
+    stride: usize,
+    cores: usize,
+) {
+    // SAFETY: the caller's promise; the destination is borrowed mutably, so it overlaps neither of the
+    // other two, and it is initialised, so it may be read.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            inner,
+            to.as_mut_ptr(),
+            1,
+            stride as isize,
+            add,
+            x.values.as_ptr(),
+            x.column as isize,
+            x.row as isize,
+            y.values.as_ptr(),
+            y.column as isize,
+            y.row as isize,
+            if add { 1.0 } else { 0.0 },
+            scale,
+            false,
+            false,
+            false,
+            if cores > 1 { gemm::Parallelism::Rayon(cores) } else { gemm::Parallelism::None },
+        );
     }
 }
 

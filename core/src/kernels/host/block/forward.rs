@@ -1,0 +1,172 @@
+//! A block's forward pass.
+
+use std::sync::Arc;
+
+use burn::backend::Flex;
+use burn::tensor::{DType, Tensor};
+
+use super::attention::{Attended, rotate_all};
+use super::projection::{self, Input, add_to};
+use super::{BranchTape, Lows, Places, Primitive, activation, floats, norm, tensor};
+use crate::kernels::{BlockOf, Branch, Heads, Norm, Seen, Tape};
+use crate::parallel::each_part;
+
+/// Rows of a core.
+const PART: usize = 64;
+
+/// See [`Kernels::block_forward`](crate::kernels::Kernels::block_forward). `None` where a tensor is not
+/// f32 or not what a block is made of.
+pub(in super::super) fn forward(
+    x: Primitive,
+    block: &BlockOf<Flex>,
+    seen: Seen<'_, Flex>,
+    trains: bool,
+) -> Option<(Primitive, Option<Tape>)> {
+    let (x, block) = (x.to_contiguous(), contiguous(block)?);
+    let [batch, seq, hidden] = x.layout().shape().dims();
+    let inside = seen.rows.len() == batch && seen.rows.iter().all(|extent| extent.end <= seq);
+    let row = block.qkv.weight.layout().shape()[1];
+    if x.dtype() != DType::F32 || !inside || row != block.heads.row() || hidden == 0 || row == 0 {
+        return None;
+    }
+    let angles = match seen.angles {
+        Some((cos, sin)) => Some([table(cos)?, table(sin)?]),
+        None => None,
+    };
+    let mask = match seen.mask {
+        Some(mask) => Some(mask.clone().into_data().into_vec::<bool>().ok()?),
+        None => None,
+    };
+    let places = Places::new(seen.rows, seq);
+    let (values, tape) = run(places.gather(floats(&x), hidden), &block, places, angles, mask);
+    let y = tensor(tape.places.scatter(&values, hidden), [batch, seq, hidden]);
+    Some((y, trains.then(|| Tape(Arc::new(tape)))))
+}
+
+fn table(angles: &Tensor<Flex, 4>) -> Option<Vec<f32>> {
+    angles.clone().into_data().into_vec::<f32>().ok()
+}
+
+/// All tensors but the weights without gaps, where all are f32.
+pub(super) fn contiguous(block: &BlockOf<Flex>) -> Option<BlockOf<Flex>> {
+    let mut all_f32 = true;
+    let mut to = block.clone().map(|tensor| {
+        all_f32 &= tensor.dtype() == DType::F32;
+        tensor
+    });
+    if !all_f32 {
+        return None;
+    }
+    let norms = [&mut to.attention, &mut to.feed_forward]
+        .into_iter()
+        .flat_map(|branch| [&mut branch.before, &mut branch.inside, &mut branch.after])
+        .flatten()
+        .chain(to.head_norms.iter_mut().flatten());
+    for norm in norms {
+        norm.gamma = norm.gamma.to_contiguous();
+        norm.beta = norm.beta.as_ref().map(Primitive::to_contiguous);
+    }
+    let projections = [&mut to.qkv, &mut to.output, &mut to.up, &mut to.down];
+    for projection in projections.into_iter().chain(&mut to.gate) {
+        projection.bias = projection.bias.as_ref().map(Primitive::to_contiguous);
+        for low in &mut projection.adapters {
+            (low.a, low.b) = (low.a.to_contiguous(), low.b.to_contiguous());
+        }
+    }
+    Some(to)
+}
+
+/// The block over rows without padding.
+fn run(
+    x: Vec<f32>,
+    block: &BlockOf<Flex>,
+    places: Places,
+    angles: Option<[Vec<f32>; 2]>,
+    mask: Option<Vec<bool>>,
+) -> (Vec<f32>, super::Tape) {
+    let products = block.products;
+    let mut lows = Lows::default();
+    let hidden = block.qkv.weight.layout().shape()[0];
+    let project = |x: &[f32], projection, low: &mut Vec<f32>| {
+        let width = x.len() / places.tokens().max(1);
+        let (y, of_adapters) =
+            projection::forward(&Input::new(x, width), projection, products, &places);
+        *low = of_adapters;
+        y
+    };
+
+    let normed = before(&x, &block.attention);
+    let mut qkv = project(normed.as_deref().unwrap_or(&x), &block.qkv, &mut lows.qkv);
+    drop(normed);
+    let unnormed = block.head_norms.as_ref().map(|norms| {
+        let unnormed = qkv.clone();
+        norm_heads(&mut qkv, block.heads, norms);
+        unnormed
+    });
+    if let Some(angles) = &angles {
+        rotate_all(&mut qkv, block.heads, angles, &places, false);
+    }
+    let mut attended = Attended { heads: block.heads, qkv, sums: Vec::new(), angles, mask };
+    let context = attended.forward(&places);
+    let y = project(&context, &block.output, &mut lows.output);
+    let (x, attention) = join(x, y, &block.attention);
+
+    let normed = before(&x, &block.feed_forward);
+    let input = Input::new(normed.as_deref().unwrap_or(&x), hidden);
+    let (up, low) = projection::forward(&input, &block.up, products, &places);
+    lows.up = low;
+    let gate = block.gate.as_ref().map(|gate| {
+        let (gate, low) = projection::forward(&input, gate, products, &places);
+        lows.gate = low;
+        gate
+    });
+    drop(input);
+    drop(normed);
+    let inner = activation::activated(block.activation, gate.as_deref(), &up);
+    let y = project(&inner, &block.down, &mut lows.down);
+    let (x, feed_forward) = join(x, y, &block.feed_forward);
+    let tape = super::Tape {
+        places,
+        attended,
+        attention,
+        unnormed,
+        context,
+        feed_forward,
+        gate,
+        up,
+        lows,
+    };
+    (x, tape)
+}
+
+/// What a branch computes with.
+pub(super) fn before(x: &[f32], branch: &Branch<Primitive>) -> Option<Vec<f32>> {
+    branch.before.as_ref().map(|before| norm::normed(x, before))
+}
+
+/// Joins a branch with the residual stream.
+fn join(x: Vec<f32>, mut y: Vec<f32>, branch: &Branch<Primitive>) -> (Vec<f32>, BranchTape) {
+    let inside = branch.inside.as_ref().map(|norm| {
+        let inside = y.clone();
+        norm::norm_in_place(&mut y, norm);
+        inside
+    });
+    add_to(&mut y, &x);
+    let after = branch.after.as_ref().map(|norm| {
+        let after = y.clone();
+        norm::norm_in_place(&mut y, norm);
+        after
+    });
+    (y, BranchTape { input: x, inside, after })
+}
+
+/// Norms the heads of queries and of keys.
+fn norm_heads(qkv: &mut [f32], heads: Heads, [query, key]: &[Norm<Primitive>; 2]) {
+    let (queries, keys) = (heads.queries * heads.width, heads.keys * heads.width);
+    each_part(qkv, PART * heads.row(), |_, rows| {
+        for row in rows.chunks_exact_mut(heads.row()) {
+            norm::norm_in_place(&mut row[..queries], query);
+            norm::norm_in_place(&mut row[queries..queries + keys], key);
+        }
+    });
+}

@@ -1,0 +1,396 @@
+//! Linear layers with their adapters, and their gradients, in f32 or bf16.
+//!
+//! The adapters of a layer are joined: their `A` side by side, their `B` on a diagonal, with their
+//! scales. So `x W + s x A B` is one sum over the inputs and the ranks, which is how a tile computes it.
+
+use std::cell::OnceCell;
+use std::sync::{Arc, OnceLock};
+
+use super::dropout::drop_out;
+use super::places::Places;
+use super::{Primitive, floats};
+use crate::kernels::host::bf16::{self, Left, Panels, Rows};
+use crate::kernels::host::product::{Strided, product_on};
+use crate::kernels::{LowRank, Products, Projection};
+use crate::parallel::{cores, each_part};
+
+/// Values of a core.
+const PART: usize = 1 << 14;
+
+/// Rows `[tokens, width]` that take part in products.
+pub(super) struct Input<'a> {
+    pub values: &'a [f32],
+    pub width: usize,
+    rows: OnceCell<Rows>,
+    panels: OnceCell<Panels>,
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn new(values: &'a [f32], width: usize) -> Self {
+        Self { values, width, rows: OnceCell::new(), panels: OnceCell::new() }
+    }
+
+    fn tokens(&self) -> usize {
+        self.values.len() / self.width.max(1)
+    }
+
+    fn rows(&self) -> &Rows {
+        self.rows.get_or_init(|| Rows::round(self.values, self.width))
+    }
+
+    fn panels(&self) -> &Panels {
+        self.panels.get_or_init(|| Panels::pack(self.values, self.width))
+    }
+}
+
+/// A right operand `[inner, columns]`.
+enum Matrix<'a> {
+    F32(Strided<'a>),
+    Bf16(&'a Panels),
+}
+
+/// A weight in bf16, for as long as it is the same.
+struct Packed {
+    source: Primitive,
+    weight: OnceLock<Panels>,
+    turned: OnceLock<Panels>,
+}
+
+/// A weight `[inputs, outputs]` as products take it.
+enum Weight<'a> {
+    F32 { values: &'a [f32], row: usize, column: usize },
+    Bf16 { packed: Arc<Packed>, shape: [usize; 2] },
+}
+
+impl<'a> Weight<'a> {
+    fn of(projection: &'a Projection<Primitive>, products: Products) -> Self {
+        let tensor = &projection.weight;
+        let layout = tensor.layout();
+        let (shape, strides) = (layout.shape(), layout.strides());
+        match products {
+            Products::F32 => Self::F32 {
+                values: &tensor.storage::<f32>()[layout.start_offset()..],
+                row: strides[0].unsigned_abs(),
+                column: strides[1].unsigned_abs(),
+            },
+            Products::Bf16 => Self::Bf16 {
+                // The kept tensor holds on to its memory, so no other can be at the same place.
+                packed: projection.prepared.get(
+                    |packed: &Packed| {
+                        Arc::ptr_eq(&packed.source.data_arc(), &tensor.data_arc())
+                            && packed.source.layout().strides() == strides
+                            && packed.source.layout().start_offset() == layout.start_offset()
+                            && packed.source.layout().shape() == shape
+                    },
+                    || Packed {
+                        source: tensor.clone(),
+                        weight: OnceLock::new(),
+                        turned: OnceLock::new(),
+                    },
+                ),
+                shape: [shape[0], shape[1]],
+            },
+        }
+    }
+
+    fn matrix(&self) -> Matrix<'_> {
+        match self {
+            Self::F32 { values, row, column } => {
+                Matrix::F32(Strided { values, row: *row, column: *column })
+            }
+            Self::Bf16 { packed, shape: [_, outputs] } => {
+                Matrix::Bf16(packed.weight.get_or_init(|| packed.panels(*outputs, false)))
+            }
+        }
+    }
+
+    fn turned(&self) -> Matrix<'_> {
+        match self {
+            Self::F32 { values, row, column } => {
+                Matrix::F32(Strided { values, row: *column, column: *row })
+            }
+            Self::Bf16 { packed, shape: [inputs, _] } => {
+                Matrix::Bf16(packed.turned.get_or_init(|| packed.panels(*inputs, true)))
+            }
+        }
+    }
+}
+
+impl Packed {
+    /// The weight or its transpose, of some columns.
+    fn panels(&self, columns: usize, turned: bool) -> Panels {
+        let by_columns = self.source.transpose(0, 1);
+        // Weights come from files as transposed views.
+        let (values, lies_turned) = match by_columns.as_slice::<f32>() {
+            Some(values) if self.source.as_slice::<f32>().is_none() => (values, true),
+            _ => (&[] as &[f32], false),
+        };
+        if lies_turned {
+            return pack(values, columns, !turned);
+        }
+        let source = self.source.to_contiguous();
+        pack(floats(&source), columns, turned)
+    }
+}
+
+fn pack(values: &[f32], columns: usize, turned: bool) -> Panels {
+    if turned { Panels::pack_turned(values, columns) } else { Panels::pack(values, columns) }
+}
+
+/// Sums of products: `[tokens, outputs]`, added to what is there or written over it.
+fn times(terms: &[(&Input<'_>, Matrix<'_>)], outputs: usize, to: &mut [f32], add: bool) {
+    let mut operands = Vec::new();
+    for (number, (x, y)) in terms.iter().enumerate() {
+        match y {
+            Matrix::Bf16(panels) => operands.push((Left::Rows(x.rows()), *panels)),
+            Matrix::F32(y) => {
+                let (left, shape) =
+                    (Strided::rows(x.values, x.width), [x.tokens(), x.width, outputs]);
+                product_on(cores(), left, *y, shape, 1.0, add || number > 0, to);
+            }
+        }
+    }
+    bf16::product(&operands, to, add);
+}
+
+/// `left^T right` `[left width, right width]`, a sum over tokens.
+fn outer(left: &Input<'_>, right: &Input<'_>, products: Products) -> Vec<f32> {
+    let mut to = vec![0.0; left.width * right.width];
+    match products {
+        Products::F32 => {
+            let x = Strided { values: left.values, row: 1, column: left.width };
+            let y = Strided::rows(right.values, right.width);
+            let shape = [left.width, left.tokens(), right.width];
+            product_on(cores(), x, y, shape, 1.0, false, &mut to);
+        }
+        Products::Bf16 => {
+            bf16::product(&[(Left::Turned(left.panels()), right.panels())], &mut to, false);
+        }
+    }
+    to
+}
+
+/// Columns `from..from + count` of rows as wide as `width`.
+fn columns(values: &[f32], width: usize, from: usize, count: usize) -> Vec<f32> {
+    values.chunks_exact(width).flat_map(|row| &row[from..from + count]).copied().collect()
+}
+
+fn turned(values: &[f32], width: usize) -> Vec<f32> {
+    let rows = values.len() / width.max(1);
+    let mut to = vec![0.0; values.len()];
+    for (row, values) in values.chunks_exact(width.max(1)).enumerate() {
+        for (column, value) in values.iter().enumerate() {
+            to[column * rows + row] = *value;
+        }
+    }
+    to
+}
+
+/// The adapters of a projection side by side.
+struct Joined {
+    /// `[inputs, ranks]`.
+    a: Vec<f32>,
+    /// `[ranks, outputs]`, scaled, each adapter's part in its own columns.
+    b: Vec<f32>,
+    /// All ranks together.
+    ranks: usize,
+    /// First rank, rank and width of each adapter.
+    parts: Vec<(usize, usize, usize)>,
+    /// Whether inputs drop out, each adapter's its own.
+    drops: bool,
+}
+
+impl Joined {
+    fn of(adapters: &[LowRank<Primitive>], inputs: usize, outputs: usize) -> Self {
+        let (mut parts, mut ranks) = (Vec::new(), 0);
+        for low in adapters {
+            let shape = low.b.layout().shape();
+            parts.push((ranks, shape[0], shape[1]));
+            ranks += shape[0];
+        }
+        let (mut a, mut b) = (vec![0.0; inputs * ranks], vec![0.0; ranks * outputs]);
+        for (low, (first, rank, width)) in adapters.iter().zip(&parts) {
+            for (to, row) in a.chunks_exact_mut(ranks).zip(floats(&low.a).chunks_exact(*rank)) {
+                to[*first..first + rank].copy_from_slice(row);
+            }
+            let rows = b.chunks_exact_mut(outputs).skip(*first);
+            for (to, row) in rows.zip(floats(&low.b).chunks_exact(*width)) {
+                for (to, value) in to[low.first..low.first + width].iter_mut().zip(row) {
+                    *to = value * low.scale;
+                }
+            }
+        }
+        let drops = adapters.iter().any(|low| low.dropout.is_some());
+        Self { a, b, ranks, parts, drops }
+    }
+}
+
+/// A small matrix `[rows, columns]` as a right operand, or its transpose.
+fn with_matrix<R>(
+    values: &[f32],
+    columns: usize,
+    transposed: bool,
+    products: Products,
+    run: impl FnOnce(Matrix<'_>) -> R,
+) -> R {
+    match (products, transposed) {
+        (Products::F32, false) => run(Matrix::F32(Strided::rows(values, columns))),
+        (Products::F32, true) => run(Matrix::F32(Strided { values, row: 1, column: columns })),
+        (Products::Bf16, false) => run(Matrix::Bf16(&Panels::pack(values, columns))),
+        (Products::Bf16, true) => {
+            run(Matrix::Bf16(&Panels::pack_turned(values, values.len() / columns.max(1))))
+        }
+    }
+}
+
+/// The input of an adapter with what drops out of it.
+fn dropped(input: &Input<'_>, low: &LowRank<Primitive>, places: &Places) -> Vec<f32> {
+    let mut values = input.values.to_vec();
+    if let Some(mask) = low.dropout {
+        drop_out(&mut values, input.width, mask, places);
+    }
+    values
+}
+
+/// `[tokens, outputs]`, and what the adapters have made of the input by their `A`.
+pub(super) fn forward(
+    input: &Input<'_>,
+    projection: &Projection<Primitive>,
+    products: Products,
+    places: &Places,
+) -> (Vec<f32>, Vec<f32>) {
+    let outputs = projection.weight.layout().shape()[1];
+    let mut y = vec![0.0; input.tokens() * outputs];
+    let weight = Weight::of(projection, products);
+    let mut low = Vec::new();
+    if projection.adapters.is_empty() {
+        times(&[(input, weight.matrix())], outputs, &mut y, false);
+    } else {
+        let joined = Joined::of(&projection.adapters, input.width, outputs);
+        low = vec![0.0; input.tokens() * joined.ranks];
+        if joined.drops {
+            for (adapter, &(first, rank, _)) in projection.adapters.iter().zip(&joined.parts) {
+                let values = dropped(input, adapter, places);
+                let mut part = vec![0.0; input.tokens() * rank];
+                with_matrix(floats(&adapter.a), rank, false, products, |a| {
+                    times(&[(&Input::new(&values, input.width), a)], rank, &mut part, false);
+                });
+                let rows = low.chunks_exact_mut(joined.ranks);
+                for (to, part) in rows.zip(part.chunks_exact(rank)) {
+                    to[first..first + rank].copy_from_slice(part);
+                }
+            }
+        } else {
+            with_matrix(&joined.a, joined.ranks, false, products, |a| {
+                times(&[(input, a)], joined.ranks, &mut low, false);
+            });
+        }
+        let of_low = Input::new(&low, joined.ranks);
+        with_matrix(&joined.b, outputs, false, products, |b| {
+            times(&[(input, weight.matrix()), (&of_low, b)], outputs, &mut y, false);
+        });
+    }
+    if let Some(bias) = &projection.bias {
+        let bias = floats(bias);
+        each_part(&mut y, PART.next_multiple_of(outputs), |_, rows| {
+            for row in rows.chunks_exact_mut(outputs) {
+                row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+            }
+        });
+    }
+    (y, low)
+}
+
+/// The gradients of a projection for the gradient of its output; that of its input is added to `to`
+/// or written there.
+pub(super) fn backward(
+    (input, low): (&Input<'_>, &[f32]),
+    gradient: &Input<'_>,
+    projection: &Projection<Primitive>,
+    wanted: &Projection<bool>,
+    (products, places): (Products, &Places),
+    (to, add): (&mut [f32], bool),
+) -> Projection<Option<Vec<f32>>> {
+    let (inputs, outputs) = (input.width, gradient.width);
+    let weight = Weight::of(projection, products);
+    let mut of_adapters = Vec::new();
+    if projection.adapters.is_empty() {
+        times(&[(gradient, weight.turned())], inputs, to, add);
+    } else {
+        let joined = Joined::of(&projection.adapters, inputs, outputs);
+        let ranks = joined.ranks;
+        let mut of_low = vec![0.0; input.tokens() * ranks];
+        with_matrix(&joined.b, outputs, true, products, |b| {
+            times(&[(gradient, b)], ranks, &mut of_low, false);
+        });
+        let rows_of_low = Input::new(&of_low, ranks);
+        let of_b = turned(&outer(gradient, &Input::new(low, ranks), products), ranks);
+        if joined.drops {
+            times(&[(gradient, weight.turned())], inputs, to, add);
+        } else {
+            with_matrix(&joined.a, ranks, true, products, |a| {
+                times(&[(gradient, weight.turned()), (&rows_of_low, a)], inputs, to, add);
+            });
+        }
+        let of_a = match joined.drops {
+            true => Vec::new(),
+            false => outer(input, &rows_of_low, products),
+        };
+        let parts = projection.adapters.iter().zip(&wanted.adapters).zip(&joined.parts);
+        for ((adapter, wanted), &(first, rank, width)) in parts {
+            let of_b = columns(
+                &of_b[first * outputs..(first + rank) * outputs],
+                outputs,
+                adapter.first,
+                width,
+            );
+            let of_b: Vec<f32> = of_b.into_iter().map(|value| value * adapter.scale).collect();
+            let of_a = if joined.drops {
+                let of_low = columns(&of_low, ranks, first, rank);
+                let of_low = Input::new(&of_low, rank);
+                let mut back = vec![0.0; input.tokens() * inputs];
+                with_matrix(floats(&adapter.a), rank, true, products, |a| {
+                    times(&[(&of_low, a)], inputs, &mut back, false);
+                });
+                if let Some(mask) = adapter.dropout {
+                    drop_out(&mut back, inputs, mask, places);
+                }
+                add_to(to, &back);
+                let values = dropped(input, adapter, places);
+                outer(&Input::new(&values, inputs), &of_low, products)
+            } else {
+                columns(&of_a, ranks, first, rank)
+            };
+            of_adapters.push(LowRank {
+                a: wanted.a.then_some(of_a),
+                b: wanted.b.then_some(of_b),
+                first: adapter.first,
+                scale: adapter.scale,
+                dropout: None,
+            });
+        }
+    }
+    Projection {
+        weight: wanted.weight.then(|| outer(input, gradient, products)),
+        bias: wanted.bias.map(|wanted| wanted.then(|| column_sums(gradient))),
+        adapters: of_adapters,
+        prepared: Default::default(),
+    }
+}
+
+/// Adds numbers to others.
+pub(super) fn add_to(to: &mut [f32], values: &[f32]) {
+    each_part(to, PART, |number, to| {
+        let values = &values[number * PART..][..to.len()];
+        to.iter_mut().zip(values).for_each(|(to, value)| *to += value);
+    });
+}
+
+/// Sums over the tokens.
+fn column_sums(rows: &Input<'_>) -> Vec<f32> {
+    let mut sums = vec![0.0; rows.width];
+    for row in rows.values.chunks_exact(rows.width.max(1)) {
+        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+    }
+    sums
+}

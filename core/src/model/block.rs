@@ -1,0 +1,73 @@
+//! A block as the kernels take it: its tensors and what the backend must know of them.
+
+use burn::nn::{LayerNorm, RmsNorm};
+use burn::tensor::{Tensor, backend::Backend, ops::FloatTensor};
+
+use super::attention::Attention;
+use super::feed_forward::FeedForward;
+use crate::kernels::{Block, BlockOf, Branch, Kernels, Norm};
+
+/// The description of a block over so many rows, padding included; `None` where a layer of it is packed,
+/// pruned or observed. What drops out is drawn in the order in which the plain version draws.
+pub(super) fn described<B: Kernels>(
+    attention: &Attention<B>,
+    feed_forward: &FeedForward<B>,
+    [around_attention, around_feed_forward]: [Branch<FloatTensor<B>>; 2],
+    rows: usize,
+) -> Option<BlockOf<B>> {
+    let head_norms = match (&attention.query_norm, &attention.key_norm) {
+        (Some(query), Some(key)) => Some([rms_norm(query), rms_norm(key)]),
+        _ => None,
+    };
+    let qkv = attention.qkv.projection(rows)?;
+    let output = attention.output.projection(rows)?;
+    let gate = match &feed_forward.gate {
+        Some(gate) => Some(gate.projection(rows)?),
+        None => None,
+    };
+    Some(Block {
+        heads: attention.heads(),
+        activation: feed_forward.activation,
+        products: attention.qkv.products(),
+        attention: around_attention,
+        head_norms,
+        qkv,
+        output,
+        feed_forward: around_feed_forward,
+        gate,
+        up: feed_forward.up.projection(rows)?,
+        down: feed_forward.down.projection(rows)?,
+    })
+}
+
+/// A norm before a branch alone.
+pub(super) fn before<T>(norm: Norm<T>) -> Branch<T> {
+    Branch { before: Some(norm), inside: None, after: None }
+}
+
+/// A norm after the residual sum alone.
+pub(super) fn after<T>(norm: Norm<T>) -> Branch<T> {
+    Branch { before: None, inside: None, after: Some(norm) }
+}
+
+pub(super) fn rms_norm<B: Backend>(norm: &RmsNorm<B>) -> Norm<FloatTensor<B>> {
+    Norm {
+        gamma: primitive(norm.gamma.val()),
+        beta: None,
+        centred: false,
+        epsilon: norm.epsilon as f32,
+    }
+}
+
+pub(super) fn layer_norm<B: Backend>(norm: &LayerNorm<B>, epsilon: f64) -> Norm<FloatTensor<B>> {
+    Norm {
+        gamma: primitive(norm.gamma.val()),
+        beta: norm.beta.as_ref().map(|beta| primitive(beta.val())),
+        centred: true,
+        epsilon: epsilon as f32,
+    }
+}
+
+fn primitive<B: Backend>(tensor: Tensor<B, 1>) -> FloatTensor<B> {
+    tensor.into_primitive().tensor()
+}

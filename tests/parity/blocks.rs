@@ -1,0 +1,226 @@
+//! A block as one operation of the CPU backend against the same block made of Burn's operations: its
+//! output and every gradient, for every family, in f32 and bf16.
+
+use burn::backend::{Autodiff, Flex};
+use burn::module::{Module as _, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::backend::Backend as _;
+use burn::tensor::{Tensor, TensorData};
+use kiln_embed::checkpoint::{Directory, Weights, load_backbone};
+use kiln_embed::config::{AttentionMode, ModelConfig};
+use kiln_embed::kernels::Products;
+use kiln_embed::model::{Backbone, LoraConfig, ModelInput, seed_dropout};
+use kiln_embed::tokenizer::TokenBatch;
+use kiln_tests::fixture;
+
+type B = Autodiff<Flex>;
+
+const FAMILIES: [&str; 12] = [
+    "bert",
+    "llama",
+    "llama-geglu",
+    "llama-linear",
+    "llama-llama3",
+    "llama-yarn",
+    "mistral",
+    "qwen2",
+    "qwen2-window",
+    "qwen3",
+    "roberta",
+    "xlm-roberta",
+];
+
+/// What trains.
+#[derive(Debug, Clone, Copy)]
+enum Trains {
+    All,
+    Lora { dropout: f64, targets: &'static [&'static str] },
+}
+
+/// Adds a fixed pattern to what trains; a fresh adapter's `B` is zero, and its `A` without a gradient.
+struct Shake;
+impl ModuleMapper<B> for Shake {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let trains = param.is_require_grad();
+        param.map(|tensor| {
+            if !trains {
+                return tensor;
+            }
+            let shape = tensor.shape();
+            let values: Vec<f32> =
+                (0..shape.num_elements()).map(|i| 0.03 * (i as f32 * 0.7).sin()).collect();
+            let pattern = Tensor::from_data(TensorData::new(values, shape), &tensor.device());
+            (tensor + pattern).detach().set_require_grad(true)
+        })
+    }
+}
+
+fn load(name: &str, trains: Trains) -> (ModelConfig, Backbone<B>) {
+    let device = Default::default();
+    Flex::seed(&device, 5);
+    let folder = format!("families/{name}");
+    let directory = Directory::new(fixture(&folder)).unwrap();
+    let config = std::fs::read(fixture(&folder).join("config.json")).unwrap();
+    let config = ModelConfig::from_json(&config).unwrap();
+    let mut weights = Weights::open(&directory, "model").unwrap();
+    let mut backbone = load_backbone::<B>(&config, &mut weights, &device).unwrap();
+    if let Trains::Lora { dropout, targets } = trains {
+        let targets = targets.iter().map(ToString::to_string).collect();
+        let lora = LoraConfig { rank: 3, alpha: 5.0, dropout, targets };
+        let frozen = backbone.no_grad();
+        let (with_adapters, count) = frozen.with_lora(&lora, &config, &device).unwrap();
+        assert!(count > 0);
+        backbone = with_adapters;
+    }
+    (config, backbone.map(&mut Shake))
+}
+
+/// Rows of 9 tokens at most, padded on a side.
+fn input(config: &ModelConfig, left: bool, lengths: &[usize]) -> (ModelInput<B>, Vec<bool>) {
+    let seq = 9;
+    let attention: Vec<bool> = lengths
+        .iter()
+        .flat_map(|&length| {
+            (0..seq).map(move |i| if left { i >= seq - length } else { i < length })
+        })
+        .collect();
+    let ids = (0..attention.len()).map(|i| (i * 37 % (config.vocab_size - 5)) as u32 + 4).collect();
+    let tokens = TokenBatch::new(ids, attention.clone(), attention.clone(), seq).unwrap();
+    (ModelInput::new(&tokens, &Default::default()), attention)
+}
+
+/// States at the tokens, and the gradients of the embeddings and of all that trains, by name.
+type Result = Vec<(String, Vec<f32>)>;
+
+fn run(
+    backbone: &Backbone<B>,
+    mode: AttentionMode,
+    batch: &(ModelInput<B>, Vec<bool>),
+    plain: bool,
+) -> Result {
+    let device = Default::default();
+    let (input, attention) = batch;
+    seed_dropout::<B>(&device, 11);
+    let leaf = backbone.embed_tokens(input).detach().require_grad();
+    let shared = backbone.prepare(input, mode, leaf.dtype().into());
+    let mut x = leaf.clone();
+    for block in 0..backbone.layers() {
+        // The version that gives the weights of attention is the plain one.
+        x = backbone.layer(block, x, &shared, plain).0;
+    }
+    let x = backbone.finish(x);
+    let shape @ [_, _, hidden] = x.dims();
+    let weights: Vec<f32> = attention
+        .iter()
+        .enumerate()
+        .flat_map(|(row, token)| {
+            (0..hidden).map(move |i| {
+                let factor = ((row * hidden + i) as f32 * 0.37).cos();
+                if *token { factor } else { 0.0 }
+            })
+        })
+        .collect();
+    let weights = Tensor::<B, 3>::from_data(TensorData::new(weights, shape), &device);
+    let weighted = x * weights;
+    let grads = weighted.clone().sum().backward();
+    let mut result = vec![("states".to_string(), weighted.into_data().to_vec::<f32>().unwrap())];
+    result.push(("input".into(), leaf.grad(&grads).unwrap().into_data().to_vec().unwrap()));
+
+    struct Collect<'a>(
+        &'a <B as burn::tensor::backend::AutodiffBackend>::Gradients,
+        Vec<String>,
+        Result,
+    );
+    impl ModuleVisitor<B> for Collect<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.1.push(name.into());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.1.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            let path = self.1.join(".");
+            if let Some(grad) = param.val().grad(self.0) {
+                self.2.push((path, grad.into_data().to_vec().unwrap()));
+            } else {
+                let used = path.contains("blocks") && param.is_require_grad();
+                assert!(!used, "{path} has no gradient");
+            }
+        }
+    }
+    let mut collect = Collect(&grads, Vec::new(), result);
+    backbone.visit(&mut collect);
+    collect.2
+}
+
+/// The distance of two results of each name, relative to the size of the first and, as some gradients are
+/// differences of far larger numbers (those of keys), to a tenth of all gradients' size.
+fn assert_close(expected: &Result, actual: &Result, allowed: f64, what: &str) {
+    assert_eq!(expected.len(), actual.len(), "{what}");
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    let size = |values: &[f32]| norm(&mut values.iter().map(|x| f64::from(*x)));
+    let whole = norm(&mut expected[1..].iter().map(|(_, values)| size(values)));
+    for ((name, expected), (other, actual)) in expected.iter().zip(actual) {
+        assert_eq!((name, expected.len()), (other, actual.len()), "{what}");
+        let size = size(expected);
+        let pairs = expected.iter().zip(actual);
+        let far = norm(&mut pairs.map(|(x, y)| f64::from(*x) - f64::from(*y)));
+        assert!(size > 0.0, "{what}: {name} is zero");
+        let more = if name == "states" { 0.0 } else { 0.1 * whole };
+        let error = format!("{what}: {name} is off by {:e}, {:e} of all", far / size, far / whole);
+        assert!(far <= allowed * (size + more), "{error}");
+    }
+}
+
+const CASES: [Trains; 4] = [
+    Trains::All,
+    Trains::Lora { dropout: 0.0, targets: &["all-linear"] },
+    Trains::Lora { dropout: 0.3, targets: &["all-linear"] },
+    Trains::Lora { dropout: 0.0, targets: &["*q*", "*v*"] },
+];
+
+fn each_case(mut check: impl FnMut(Backbone<B>, AttentionMode, (ModelInput<B>, Vec<bool>), &str)) {
+    for family in FAMILIES {
+        for trains in CASES {
+            let (config, backbone) = load(family, trains);
+            for mode in [AttentionMode::Causal, AttentionMode::Bidirectional] {
+                for (left, lengths) in [(false, [9, 4, 7]), (true, [3, 9, 1]), (false, [9, 9, 9])] {
+                    let what = format!("{family} {trains:?} {mode:?} left {left} {lengths:?}");
+                    check(backbone.clone(), mode, input(&config, left, &lengths), &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_operation_has_the_gradients_of_many() {
+    each_case(|backbone, mode, batch, what| {
+        let plain = run(&backbone, mode, &batch, true);
+        assert_close(&plain, &run(&backbone, mode, &batch, false), 2e-5, what);
+    });
+}
+
+#[test]
+fn in_bf16_they_are_those_of_f32_but_for_rounding() {
+    each_case(|mut backbone, mode, batch, what| {
+        let plain = run(&backbone, mode, &batch, true);
+        backbone.set_products(Products::Bf16);
+        let rounded = run(&backbone, mode, &batch, false);
+        // bf16 keeps 8 bits of each number, and these models are as thin as their weights are large.
+        assert_close(&plain, &rounded, 1e-1, what);
+        let again = run(&backbone, mode, &batch, false);
+        assert_eq!(rounded, again, "{what}: another result the second time");
+    });
+}
+
+/// What was made of a weight is made anew when the weight is another.
+#[test]
+fn packed_weights_follow_their_weights() {
+    let (config, mut backbone) = load("llama", Trains::All);
+    let batch = input(&config, false, &[9, 4, 7]);
+    backbone.set_products(Products::Bf16);
+    run(&backbone, AttentionMode::Causal, &batch, false);
+    let changed = backbone.map(&mut Shake);
+    let plain = run(&changed, AttentionMode::Causal, &batch, true);
+    assert_close(&plain, &run(&changed, AttentionMode::Causal, &batch, false), 3e-2, "changed");
+}

@@ -80,6 +80,7 @@ fn every_scheme_gives_nearly_the_same_vectors() {
         ("fp8-e4m3", &[][..], 0.999),
         ("fp8-e5m2:8", &[][..], 0.995),
         ("f16", &[][..], 0.999999),
+        ("bf16", &[][..], 0.999),
     ] {
         let out = folder.arg("quantized");
         let said = json(
@@ -90,9 +91,10 @@ fn every_scheme_gives_nearly_the_same_vectors() {
         let actual = least_cosine(&full, &vectors);
         assert!(actual > least, "{scheme}: {actual}");
         if scheme != "f16" && more.is_empty() {
-            // Rounded as they are loaded, weights are those of the file.
+            // Rounded as they are loaded, weights are those of the file; bf16 leaves tables as they are.
             let loaded = embed(&model, &folder, &["--weights", scheme]);
-            assert_eq!(loaded, vectors, "{scheme}");
+            let alike = least_cosine(&loaded, &vectors);
+            assert!(loaded == vectors || scheme == "bf16" && alike > least, "{scheme}: {alike}");
         }
         // Without the rounding of activations they are no further from the full ones.
         let floating = embed(&out, &folder, &["--weights", "f32"]);
@@ -102,7 +104,7 @@ fn every_scheme_gives_nearly_the_same_vectors() {
         let kept =
             said["matrix_bytes"].as_f64().unwrap() / said["matrix_bytes_f32"].as_f64().unwrap();
         let most = match scheme {
-            "f16" => 0.5,
+            "f16" | "bf16" => 0.5,
             "int4:8" => 0.1876,
             _ => 0.3126,
         };

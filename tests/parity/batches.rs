@@ -1,6 +1,6 @@
-//! A text's vector by an int8 or int4 model is the same bits whatever stands beside it: other texts,
-//! padding on either side, batches of any size, threads of any number. Rounded activations turn a
-//! difference in the last bit of one of them into one that users see.
+//! A text's vector is the same bits whatever stands beside it: other texts,
+//! padding on either side, batches of any size, threads of any number; in f32, bf16, int8 and int4. Rounded
+//! activations turn a difference in the last bit of one of them into one that users see.
 
 use std::ops::ControlFlow;
 
@@ -118,8 +118,11 @@ fn every_head_and_family_gives_a_text_the_same_bits() {
     let bert = json!({"model_type": "bert", "hidden_act": "gelu"});
     for pooling in &every_head {
         for side in [PaddingSide::Right, PaddingSide::Left] {
-            let embedder = model(bert.clone(), pooling, side, "int8:32");
-            same_bits_always(&embedder, &texts, &format!("bert, {}, {side:?}", pooling.name()));
+            for scheme in ["int8:32", "bf16", "f32"] {
+                let embedder = model(bert.clone(), pooling, side, scheme);
+                let label = format!("bert, {}, {scheme}, {side:?}", pooling.name());
+                same_bits_always(&embedder, &texts, &label);
+            }
         }
     }
     let families = [
@@ -133,6 +136,8 @@ fn every_head_and_family_gives_a_text_the_same_bits() {
         for (side, scheme, pooling) in [
             (PaddingSide::Left, "int8:channel", PoolingConfig::LastToken),
             (PaddingSide::Right, "int4:32", PoolingConfig::Mean),
+            (PaddingSide::Left, "bf16", PoolingConfig::Mean),
+            (PaddingSide::Right, "f32", PoolingConfig::LastToken),
         ] {
             let embedder = model(family.clone(), &pooling, side, scheme);
             same_bits_always(&embedder, &texts, &format!("{family}, {scheme}, {side:?}"));
@@ -145,7 +150,7 @@ fn a_real_model_gives_a_text_the_same_bits() {
     let Some(path) = minilm_or_skip() else { return };
     let texts = std::fs::read(fixture("minilm/texts.json")).unwrap();
     let texts: Vec<String> = serde_json::from_slice(&texts).unwrap();
-    for scheme in ["int8:128", "int4:32"] {
+    for scheme in ["int8:128", "int4:32", "bf16", "f32"] {
         let options = LoadOptions { precision: scheme.parse().unwrap(), ..Default::default() };
         let folder = Directory::new(&path).unwrap();
         let embedder: Embedder<Cpu> = load(&folder, &options, &Default::default()).unwrap();

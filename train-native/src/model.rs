@@ -246,7 +246,9 @@ fn load_from<B: Kernels>(
     let embedder = embedder.map_model(|model| Ok(model.map_backbone(|_| adapted.merge_lora())))?;
     match options.precision {
         // Rounded once the adapters are in.
-        WeightPrecision::Rounded(_) => Ok(checkpoint::load(&save(&embedder)?, options, device)?),
+        WeightPrecision::Rounded(_) | WeightPrecision::Bf16 => {
+            Ok(checkpoint::load(&save(&embedder)?, options, device)?)
+        }
         WeightPrecision::Kept | WeightPrecision::Full => Ok(embedder),
     }
 }

@@ -10,6 +10,8 @@ use crate::config::ModelConfig;
 use crate::kernels::{Kernels, Packing};
 use crate::model::Backbone;
 use crate::model::families::{self, Names, TensorSource};
+#[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+use crate::quant::{Bf16Matrix, HostMatrix, WeightPrecision};
 use crate::quant::{Number, Scheme};
 use crate::{Error, Result};
 
@@ -44,6 +46,10 @@ fn keep_packed<B: Kernels>(
     names: &Names,
     prefix: &str,
 ) -> Result<()> {
+    #[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+    if weights.precision() == WeightPrecision::Bf16 && B::PACKING == Packing::Host {
+        return keep_bf16(backbone, weights, names, prefix);
+    }
     for (path, linear) in backbone.linears_mut() {
         let [inputs, outputs] = linear.weight.lazy_shape().dims();
         let mut parts: Vec<String> = Vec::new();
@@ -83,6 +89,33 @@ fn keep_packed<B: Kernels>(
             {
                 table.keep_packed(read)?;
             }
+        }
+    }
+    Ok(())
+}
+
+/// Loads projections in bf16, one after the other. What does not fit is left to [`fill`].
+#[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+fn keep_bf16<B: Kernels>(
+    backbone: &mut Backbone<B>,
+    weights: &mut Weights,
+    names: &Names,
+    prefix: &str,
+) -> Result<()> {
+    for (path, linear) in backbone.linears_mut() {
+        let [inputs, outputs] = linear.weight.lazy_shape().dims();
+        let source = names.source(&format!("{path}.weight"))?;
+        let mut values = Vec::with_capacity(inputs * outputs);
+        for (name, _) in &source.parts {
+            let name = format!("{prefix}{name}");
+            let shape = weights.tensors().get(&name).map(|info| info.shape.as_slice());
+            // `[outputs, inputs]` in files, as linear layers are stored.
+            if source.transposed && matches!(shape, Some(&[_, width]) if width == inputs) {
+                values.extend(weights.read(&name)?.unwrap_or_default());
+            }
+        }
+        if values.len() == inputs * outputs && values.iter().all(|value| value.is_finite()) {
+            linear.keep_on_host(HostMatrix::Bf16(Bf16Matrix::pack_turned(&values, outputs)));
         }
     }
     Ok(())

@@ -18,7 +18,7 @@ const TENSORS: usize = 48;
 
 impl<B: Kernels, C: CheckpointStrategy> Kernels for Autodiff<B, C> {
     const HOST: bool = B::HOST;
-    const TRAINS_BLOCKS: bool = B::HOST;
+    const BLOCKS: bool = B::BLOCKS;
 
     fn block(
         x: &Tensor<Self, 3>,

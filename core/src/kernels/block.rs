@@ -10,6 +10,7 @@ use burn::tensor::ops::FloatTensor;
 
 use super::Heads;
 use crate::config::Activation;
+use crate::quant::HostMatrix;
 
 /// Numbers in which the products of a block are computed; sums, norms, residuals and attention are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,8 +77,10 @@ pub struct Norm<T> {
 /// A linear layer with its adapters.
 #[derive(Debug, Clone)]
 pub struct Projection<T> {
-    /// `[inputs, outputs]`.
+    /// `[inputs, outputs]`; empty where there is a matrix.
     pub weight: T,
+    /// The weight in fewer bits, on the host.
+    pub matrix: Option<Arc<HostMatrix>>,
     /// `[outputs]`.
     pub bias: Option<T>,
     /// LoRA adapters, in the order of their columns.
@@ -184,6 +187,7 @@ impl<T> Projection<T> {
     fn map<U>(self, to: &mut impl FnMut(T) -> U) -> Projection<U> {
         Projection {
             weight: to(self.weight),
+            matrix: self.matrix,
             bias: self.bias.map(&mut *to),
             adapters: self
                 .adapters
@@ -205,6 +209,10 @@ impl<T> Projection<T> {
 #[derive(Clone, Default)]
 pub struct Prepared(Arc<Mutex<Option<Arc<dyn Any + Send + Sync>>>>);
 
+#[cfg_attr(
+    not(all(feature = "flex", not(target_arch = "wasm32"))),
+    expect(dead_code, reason = "only the CPU backend computes whole blocks, and natively alone")
+)]
 impl Prepared {
     /// What was made before, where it still `fits`; otherwise what is made now.
     pub(crate) fn get<P: Any + Send + Sync>(
@@ -232,6 +240,10 @@ impl fmt::Debug for Prepared {
 
 /// What a backend keeps of a block's forward pass for the backward pass.
 #[derive(Clone)]
+#[cfg_attr(
+    not(all(feature = "flex", not(target_arch = "wasm32"))),
+    expect(dead_code, reason = "only the CPU backend computes whole blocks, and natively alone")
+)]
 pub struct Tape(pub(crate) Arc<dyn Any + Send + Sync>);
 
 impl fmt::Debug for Tape {

@@ -30,7 +30,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, Int, Tensor, activation, module};
 
-use crate::quant::{PackedLayout, PackedMatrix, Quantized};
+use crate::quant::{HostMatrix, PackedLayout, Quantized};
 
 /// cos and sin `[1, 1, seq, width]` of the rotary angles of each position.
 pub type RotaryTables<B> = (Tensor<B, 4>, Tensor<B, 4>);
@@ -77,7 +77,7 @@ impl<B: Backend> Copy for Seen<'_, B> {}
 pub enum Packing {
     /// Floating-point numbers.
     Never,
-    /// A [`PackedMatrix`] or [`Quantized`] table in the host's memory.
+    /// A [`HostMatrix`] or [`Quantized`] table in the host's memory.
     Host,
     /// A [`PackedWeight`](crate::model::PackedWeight) or [`PackedTable`](crate::model::PackedTable)
     /// in the device's.
@@ -90,7 +90,7 @@ pub trait Kernels: Backend {
     const HOST: bool = false;
 
     /// Whether [`Kernels::block`] computes whole blocks.
-    const TRAINS_BLOCKS: bool = false;
+    const BLOCKS: bool = false;
 
     /// What int8 and int4 weights become.
     const PACKING: Packing = Packing::Never;
@@ -194,7 +194,7 @@ pub trait Kernels: Backend {
     /// `[rows, inputs]` to `[rows, outputs]` by weights that the host has packed.
     fn host_linear(
         x: Tensor<Self, 2>,
-        weight: &PackedMatrix,
+        weight: &HostMatrix,
         bias: Option<Tensor<Self, 1>>,
     ) -> Tensor<Self, 2> {
         plain::host_linear(x, weight, bias)

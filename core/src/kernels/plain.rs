@@ -5,7 +5,7 @@ use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, module};
 
 use super::{Heads, Kernels, RotaryTables, Seen};
-use crate::quant::{PackedLayout, PackedMatrix, Quantized};
+use crate::quant::{HostMatrix, PackedLayout, Quantized};
 
 /// See [`Kernels::self_attention`].
 pub(super) fn attention<B: Kernels>(
@@ -151,7 +151,7 @@ pub(super) fn merge_heads<B: Kernels>(x: Tensor<B, 4>) -> Tensor<B, 3> {
 /// See [`Kernels::host_linear`].
 pub(super) fn host_linear<B: Kernels>(
     x: Tensor<B, 2>,
-    weight: &PackedMatrix,
+    weight: &HostMatrix,
     bias: Option<Tensor<B, 1>>,
 ) -> Tensor<B, 2> {
     let weights = TensorData::new(weight.weights(), weight.shape());

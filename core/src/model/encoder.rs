@@ -112,7 +112,7 @@ impl<B: Kernels> EncoderBlock<B> {
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
         if !want_weights
-            && B::TRAINS_BLOCKS
+            && B::BLOCKS
             && let [batch, seq, _] = x.dims()
             && let Some(block) = self.described(batch * seq)
             && let Some(y) = B::block(&x, block, seen)

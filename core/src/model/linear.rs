@@ -11,7 +11,7 @@ use super::init::initialized;
 use super::lora::{Adapter, LoraConfig, names_module};
 use super::packed::PackedWeight;
 use crate::kernels::{Kernels, Packing, Prepared, Products, Projection};
-use crate::quant::{PackedMatrix, Quantized};
+use crate::quant::{HostMatrix, PackedMatrix, Quantized};
 use crate::{Error, Result};
 
 /// `y = x W + b` with `W` `[in, out]`.
@@ -33,7 +33,7 @@ pub struct Linear<B: Backend> {
     merged: bool,
     /// The packed weight in the host's memory, used instead of `weight` where it is set.
     #[module(skip)]
-    packed_on_host: Option<Arc<PackedMatrix>>,
+    packed_on_host: Option<Arc<HostMatrix>>,
     /// The packed weight in the device's memory, likewise.
     packed: Option<PackedWeight<B>>,
     /// True where a weight may differ from zero, in a pruned model that stays pruned; it masks the
@@ -88,11 +88,7 @@ impl<B: Kernels> Linear<B> {
     /// The layer as a part of a block over so many rows, padding included; `None` where it is more than
     /// a product with adapters.
     pub(super) fn projection(&self, rows: usize) -> Option<Projection<FloatTensor<B>>> {
-        if self.packed_on_host.is_some()
-            || self.packed.is_some()
-            || self.mask.is_some()
-            || self.observer.is_some()
-        {
+        if self.packed.is_some() || self.mask.is_some() || self.observer.is_some() {
             return None;
         }
         let weight = self.weight.val();
@@ -110,6 +106,7 @@ impl<B: Kernels> Linear<B> {
         }
         Some(Projection {
             weight: weight.into_primitive().tensor(),
+            matrix: self.packed_on_host.clone(),
             bias: self.bias.as_ref().map(|bias| bias.val().into_primitive().tensor()),
             adapters,
             prepared: self.prepared.clone(),
@@ -159,11 +156,20 @@ impl<B: Kernels> Linear<B> {
         let device = self.weight.lazy_device();
         match B::PACKING {
             Packing::Never => return Ok(()),
-            Packing::Host => self.packed_on_host = Some(Arc::new(PackedMatrix::new(parts)?)),
-            Packing::Device => self.packed = Some(PackedWeight::new(parts, &device)?),
+            Packing::Host => self.keep_on_host(HostMatrix::Integers(PackedMatrix::new(parts)?)),
+            Packing::Device => {
+                self.packed = Some(PackedWeight::new(parts, &device)?);
+                self.weight = Param::from_tensor(Tensor::zeros([0, 0], &device));
+            }
         }
-        self.weight = Param::from_tensor(Tensor::zeros([0, 0], &device));
         Ok(())
+    }
+
+    /// Replaces the weight by one in the host's memory.
+    pub(crate) fn keep_on_host(&mut self, matrix: HostMatrix) {
+        let device = self.weight.lazy_device();
+        self.packed_on_host = Some(Arc::new(matrix));
+        self.weight = Param::from_tensor(Tensor::zeros([0, 0], &device));
     }
 
     /// Replaces a packed weight by a floating-point one.

@@ -177,6 +177,8 @@ pub enum WeightPrecision {
     Kept,
     /// In floating point, activations too.
     Full,
+    /// Projections in bf16, to which the CPU rounds their inputs as well; sums and all else in f32.
+    Bf16,
     /// Quantized at loading, with smaller blocks where a row's length requires them; projections
     /// then use int8 activations where the device computes with packed weights.
     Rounded(Scheme),
@@ -199,13 +201,14 @@ impl WeightPrecision {
         match self {
             Self::Kept => "kept".into(),
             Self::Full => "f32".into(),
+            Self::Bf16 => "bf16".into(),
             Self::Rounded(Scheme { number, block: Some(32) }) => number.name().into(),
             Self::Rounded(scheme) => scheme.to_string().replace(':', "-"),
         }
     }
 }
 
-/// `kept`, `f32`, or a scheme.
+/// `kept`, `f32`, `bf16`, or a scheme.
 impl FromStr for WeightPrecision {
     type Err = Error;
 
@@ -213,8 +216,11 @@ impl FromStr for WeightPrecision {
         match text {
             "kept" => Ok(Self::Kept),
             "f32" => Ok(Self::Full),
+            "bf16" => Ok(Self::Bf16),
             _ => text.parse().map(Self::Rounded).map_err(|error| {
-                Error::invalid(format!("{error}; f32 and kept (as in its file) are possible too"))
+                Error::invalid(format!(
+                    "{error}; f32, bf16 and kept (as in its file) are possible too"
+                ))
             }),
         }
     }
@@ -225,6 +231,7 @@ impl fmt::Display for WeightPrecision {
         match self {
             Self::Kept => f.write_str("kept"),
             Self::Full => f.write_str("f32"),
+            Self::Bf16 => f.write_str("bf16"),
             Self::Rounded(scheme) => scheme.fmt(f),
         }
     }

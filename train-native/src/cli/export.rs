@@ -23,7 +23,7 @@ use crate::terminal::thousands;
 pub(super) struct ExportArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Precision to store matrices in: f32, f16, or a scheme of `kiln quantize` [default: f16]
+    /// Precision to store matrices in: f32, f16, bf16, or a scheme of `kiln quantize` [default: f16]
     #[arg(long, short, value_name = "SCHEME")]
     weights: Option<Storage>,
     /// Folder, or file ending in .kiln, to write to

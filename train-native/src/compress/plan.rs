@@ -15,6 +15,8 @@ pub enum Storage {
     F32,
     /// In half precision.
     F16,
+    /// In bfloat16.
+    Bf16,
     /// Quantized.
     Quantized(Scheme),
 }
@@ -24,6 +26,7 @@ impl fmt::Display for Storage {
         match self {
             Self::F32 => f.write_str("f32"),
             Self::F16 => f.write_str("f16"),
+            Self::Bf16 => f.write_str("bf16"),
             Self::Quantized(scheme) => scheme.fmt(f),
         }
     }
@@ -36,8 +39,9 @@ impl FromStr for Storage {
         match text {
             "f32" => Ok(Self::F32),
             "f16" => Ok(Self::F16),
+            "bf16" => Ok(Self::Bf16),
             _ => text.parse().map(Self::Quantized).map_err(|error: kiln_embed::Error| {
-                format!("{error}; f32 and f16 are possible too")
+                format!("{error}; f32, f16 and bf16 are possible too")
             }),
         }
     }
@@ -149,6 +153,7 @@ pub(super) fn stored(storage: Storage, shape: &[usize], values: &[f32]) -> Resul
         (Storage::F16, _) if values.iter().all(|value| value.abs() <= 65_504.0) => {
             StoredTensor::Half(shape.to_vec(), values.to_vec())
         }
+        (Storage::Bf16, _) => StoredTensor::Bf16(shape.to_vec(), values.to_vec()),
         _ => StoredTensor::Full(shape.to_vec(), values.to_vec()),
     })
 }
@@ -159,6 +164,9 @@ pub(super) fn values(tensor: &StoredTensor) -> Vec<f32> {
         StoredTensor::Full(_, values) => values.clone(),
         StoredTensor::Half(_, values) => {
             values.iter().map(|value| half::f16::from_f32(*value).to_f32()).collect()
+        }
+        StoredTensor::Bf16(_, values) => {
+            values.iter().map(|value| half::bf16::from_f32(*value).to_f32()).collect()
         }
         StoredTensor::Quantized(matrix) => matrix.values(),
     }

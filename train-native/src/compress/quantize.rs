@@ -140,6 +140,7 @@ fn line_of(name: &str, shape: &[usize], tensor: &StoredTensor, weight_error: f64
         // What half precision cannot hold stays as it is.
         StoredTensor::Full(_, values) => (4 * values.len(), Storage::F32),
         StoredTensor::Half(_, values) => (2 * values.len(), Storage::F16),
+        StoredTensor::Bf16(_, values) => (2 * values.len(), Storage::Bf16),
         StoredTensor::Quantized(matrix) => {
             let scale = if matrix.has_narrow_scales() { 2 } else { 4 };
             let bytes = matrix.codes().len() + scale * matrix.scales().len();

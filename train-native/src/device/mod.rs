@@ -19,7 +19,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use kiln_embed::quant::packed_instructions;
+use kiln_embed::quant::{bf16_instructions, packed_instructions};
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
 /// What `--device` asks for.
@@ -162,7 +162,11 @@ pub fn processor() -> String {
         brand.to_string(),
         format!("{threads} threads"),
         simd().to_string(),
-        format!("int8 and int4 by {}", packed_instructions()),
+        format!(
+            "int8 and int4 by {}, bf16 products by {}",
+            packed_instructions(),
+            bf16_instructions()
+        ),
     ];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }

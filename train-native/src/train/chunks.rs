@@ -88,7 +88,7 @@ impl ChunkRunner {
         match self.dtype {
             FloatDType::F32 => replica,
             // Whole blocks round what their products take, and keep everything else in f32.
-            FloatDType::BF16 if B::TRAINS_BLOCKS => {
+            FloatDType::BF16 if B::BLOCKS => {
                 replica.model.backbone_mut().set_products(Products::Bf16);
                 replica
             }

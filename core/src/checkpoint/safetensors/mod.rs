@@ -77,16 +77,19 @@ mod tests {
             let tensors = [
                 ("w".to_string(), StoredTensor::Quantized(matrix.clone())),
                 ("b".to_string(), StoredTensor::Full(vec![2], vec![1.0, 2.0])),
+                ("c".to_string(), StoredTensor::Bf16(vec![1], vec![1.5f32.powi(200)])),
                 ("h".to_string(), StoredTensor::Half(vec![1], vec![0.5])),
             ];
             let bytes = write_tensors(&tensors, &[("format", "pt")]).unwrap();
             let mut read = Weights::open(&folder(bytes.clone()), "model").unwrap();
-            assert_eq!(read.tensors().keys().collect::<Vec<_>>(), ["b", "h", "w"]);
+            assert_eq!(read.tensors().keys().collect::<Vec<_>>(), ["b", "c", "h", "w"]);
             assert_eq!(read.tensors()["w"].shape, [4, 64]);
             assert_eq!(read.read("w").unwrap().unwrap(), matrix.values());
             assert_eq!(read.read_quantized("w").unwrap(), Some(matrix));
             assert_eq!(read.read_quantized("b").unwrap(), None);
             assert_eq!(read.read("h").unwrap().unwrap(), [0.5]);
+            let rounded = half::bf16::from_f32(1.5f32.powi(200)).to_f32();
+            assert_eq!(read.read("c").unwrap().unwrap(), [rounded]);
         }
     }
 

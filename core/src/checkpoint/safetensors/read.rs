@@ -272,6 +272,12 @@ impl Weights {
         self.precision = precision;
     }
 
+    /// What [`Weights::give_in`] was asked for.
+    #[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+    pub(crate) fn precision(&self) -> WeightPrecision {
+        self.precision
+    }
+
     /// Scheme in which [`Weights::read_quantized`] returns a matrix; `None` where it does not.
     pub fn scheme(&self, name: &str) -> Option<Scheme> {
         let info = self.tensors.get(name)?;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use half::f16;
+use half::{bf16, f16};
 use safetensors::tensor::{Dtype, View};
 
 use super::{QUANTIZED, SCALES, code_type};
@@ -17,6 +17,8 @@ pub enum StoredTensor {
     Full(Vec<usize>, Vec<f32>),
     /// Shape and values, narrowed to 16 bits.
     Half(Vec<usize>, Vec<f32>),
+    /// Shape and values, narrowed to 16 bits with the exponent of 32.
+    Bf16(Vec<usize>, Vec<f32>),
     /// A quantized matrix.
     Quantized(Quantized),
 }
@@ -57,6 +59,7 @@ pub fn write_tensors(
         match tensor {
             StoredTensor::Full(shape, values) => add(name.clone(), Numbers::Wide(values), shape)?,
             StoredTensor::Half(shape, values) => add(name.clone(), Numbers::Half(values), shape)?,
+            StoredTensor::Bf16(shape, values) => add(name.clone(), Numbers::Bf16(values), shape)?,
             StoredTensor::Quantized(matrix) => {
                 let (scheme, [rows, columns]) = (matrix.scheme(), matrix.shape());
                 schemes.insert(name, scheme);
@@ -82,6 +85,7 @@ pub fn write_tensors(
 pub(super) enum Numbers<'a> {
     Wide(&'a [f32]),
     Half(&'a [f32]),
+    Bf16(&'a [f32]),
     Codes(Dtype, &'a [u8]),
 }
 
@@ -95,7 +99,7 @@ pub(super) struct Writable<'a> {
 impl<'a> Writable<'a> {
     pub(super) fn new(numbers: Numbers<'a>, shape: Vec<usize>) -> Result<Self> {
         let count = match numbers {
-            Numbers::Wide(values) | Numbers::Half(values) => values.len(),
+            Numbers::Wide(values) | Numbers::Half(values) | Numbers::Bf16(values) => values.len(),
             Numbers::Codes(_, codes) => codes.len(),
         };
         if count != shape.iter().product::<usize>() {
@@ -110,6 +114,7 @@ impl View for Writable<'_> {
         match self.numbers {
             Numbers::Wide(_) => Dtype::F32,
             Numbers::Half(_) => Dtype::F16,
+            Numbers::Bf16(_) => Dtype::BF16,
             Numbers::Codes(dtype, _) => dtype,
         }
     }
@@ -124,6 +129,9 @@ impl View for Writable<'_> {
             Numbers::Half(values) => {
                 values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect()
             }
+            Numbers::Bf16(values) => {
+                values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect()
+            }
             Numbers::Codes(_, codes) => Cow::Borrowed(codes),
         }
     }
@@ -131,7 +139,7 @@ impl View for Writable<'_> {
     fn data_len(&self) -> usize {
         match self.numbers {
             Numbers::Wide(values) => 4 * values.len(),
-            Numbers::Half(values) => 2 * values.len(),
+            Numbers::Half(values) | Numbers::Bf16(values) => 2 * values.len(),
             Numbers::Codes(_, codes) => codes.len(),
         }
     }

@@ -11,7 +11,7 @@ use crate::checkpoint::safetensors::Weights;
 use crate::config::{AttentionMode, ModelConfig};
 use crate::embedder::{Embedder, EmbedderConfig, EmbeddingModel, Prompts};
 use crate::folder::{Files, Folder, read_text, stays_inside};
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, Packing};
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
 };
@@ -233,7 +233,22 @@ pub fn load<B: Kernels>(
     check_pooled(folder, modules.as_deref(), &raw)?;
     config.attention = options.attention.unwrap_or(config.attention);
     let mut weights = Weights::open(folder, &inside(&root, "model"))?;
-    weights.give_in(options.precision);
+    let multiplies_bf16 = B::BLOCKS && B::PACKING == Packing::Host;
+    let mut precision = options.precision;
+    if precision == WeightPrecision::Kept
+        && multiplies_bf16
+        && manifest.as_ref().is_some_and(|manifest| manifest.weights == "bf16")
+    {
+        // The file carries a test, by which the vectors are judged.
+        precision = WeightPrecision::Bf16;
+    }
+    if precision == WeightPrecision::Bf16 && !multiplies_bf16 {
+        return Err(Error::invalid(
+            "weights in bf16 are computed on the CPU of a native build alone; leave them as they are, or take \
+             f32 or int8",
+        ));
+    }
+    weights.give_in(precision);
     let backbone = load_backbone(&config, &mut weights, device)?;
 
     let mean = Pooling::new(&PoolingConfig::Mean, &config, device);
@@ -306,7 +321,11 @@ pub fn load<B: Kernels>(
 /// Lowest cosine that the self-test may ask of weights quantized at loading; other weights keep the
 /// bound in the file.
 fn least_cosine(precision: WeightPrecision) -> Option<f32> {
-    let WeightPrecision::Rounded(scheme) = precision else { return None };
+    let scheme = match precision {
+        WeightPrecision::Rounded(scheme) => scheme,
+        WeightPrecision::Bf16 => return Some(0.999),
+        WeightPrecision::Kept | WeightPrecision::Full => return None,
+    };
     Some(match scheme.number {
         Number::Int8 => 0.99,
         Number::Fp8E4M3 | Number::Fp8E5M2 => 0.95,

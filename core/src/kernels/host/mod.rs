@@ -6,9 +6,7 @@
 //! into SIMD, in a version for each instruction set that is chosen at run time.
 
 mod attention;
-#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
-mod bf16;
-#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+#[cfg(not(target_arch = "wasm32"))]
 mod block;
 mod elementwise;
 mod norm;
@@ -16,23 +14,24 @@ mod product;
 
 use burn::backend::Flex;
 use burn::nn::RmsNorm;
-#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
-use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Tensor, TensorData, activation};
 #[cfg(target_arch = "wasm32")]
-use burn::tensor::{TensorPrimitive, module};
+use burn::tensor::module;
+#[cfg(not(target_arch = "wasm32"))]
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive, activation};
 
-#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+#[cfg(not(target_arch = "wasm32"))]
 use super::{Block, BlockGradients, BlockOf, Tape};
 use super::{Heads, Kernels, Packing, Seen, plain};
 use crate::parallel::each_part;
-use crate::quant::PackedMatrix;
+use crate::quant::HostMatrix;
 
 /// Values that justify another core.
 const PART: usize = 1 << 14;
 
 impl Kernels for Flex {
     const HOST: bool = true;
+    const BLOCKS: bool = cfg!(not(target_arch = "wasm32"));
     const PACKING: Packing = Packing::Host;
     const TEXTS_APART: bool = true;
 
@@ -76,7 +75,18 @@ impl Kernels for Flex {
         attention::attention(qkv, heads, seen)
     }
 
-    #[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+    #[cfg(not(target_arch = "wasm32"))]
+    fn block(
+        x: &Tensor<Self, 3>,
+        block: BlockOf<Self>,
+        seen: Seen<'_, Self>,
+    ) -> Option<Tensor<Self, 3>> {
+        let x = x.clone().into_primitive().tensor();
+        let (y, _) = block::forward(x, &block, seen, false)?;
+        Some(Tensor::from_primitive(TensorPrimitive::Float(y)))
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
     fn block_forward(
         x: FloatTensor<Self>,
         block: &BlockOf<Self>,
@@ -86,7 +96,7 @@ impl Kernels for Flex {
         block::forward(x, block, seen, trains)
     }
 
-    #[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
+    #[cfg(not(target_arch = "wasm32"))]
     fn block_backward(
         tape: &Tape,
         block: &BlockOf<Self>,
@@ -144,7 +154,7 @@ impl Kernels for Flex {
 
     fn host_linear(
         x: Tensor<Self, 2>,
-        weight: &PackedMatrix,
+        weight: &HostMatrix,
         bias: Option<Tensor<Self, 1>>,
     ) -> Tensor<Self, 2> {
         let ([rows, _], [_, outputs], device) = (x.dims(), weight.shape(), x.device());

@@ -4,6 +4,9 @@
 
 #![expect(unsafe_code, reason = "products and SIMD loads take pointers; each with its proof")]
 
+#[cfg(not(target_arch = "wasm32"))]
+use crate::quant::product::written;
+
 /// A matrix in a slice: element `[r, c]` is `values[r * row + c * column]`.
 #[derive(Clone, Copy)]
 pub(super) struct Strided<'a> {
@@ -53,7 +56,9 @@ pub(super) fn product(
     #[cfg(not(target_arch = "wasm32"))]
     {
         // SAFETY: all elements of the three matrices lie inside their slices (asserted above).
-        unsafe { gemm_into(x, y, [rows, inner, columns], scale, false, to, stride, 1) };
+        unsafe {
+            gemm_into(x, y, [rows, inner, columns], scale, false, to.as_mut_ptr(), stride, 1)
+        };
         if let Some(bias) = bias {
             for to in to.chunks_mut(stride.max(1)).take(rows) {
                 to.iter_mut().zip(&bias[..columns]).for_each(|(to, bias)| *to += bias);
@@ -62,30 +67,73 @@ pub(super) fn product(
     }
 }
 
-/// As [`product`], without a bias, on some cores; added to `to` where `add` says so.
+/// As [`product`] on some cores, added to `to`.
 ///
 /// # Panics
 /// Where a matrix does not lie inside its slice.
-#[cfg(all(feature = "autodiff", not(target_arch = "wasm32")))]
-pub(super) fn product_on(
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn add_product(
     cores: usize,
     x: Strided<'_>,
     y: Strided<'_>,
-    [rows, inner, columns]: [usize; 3],
-    scale: f32,
-    add: bool,
+    shape: [usize; 3],
     to: &mut [f32],
 ) {
+    assert_inside(x, y, shape, to.len());
+    // SAFETY: all elements of the three matrices lie inside their slices (asserted above); those of the
+    // destination have been written.
+    unsafe { gemm_into(x, y, shape, 1.0, true, to.as_mut_ptr(), shape[2], cores) };
+}
+
+/// As [`product`] on some cores, in memory that is not zeroed first.
+///
+/// # Panics
+/// Where a matrix does not lie inside its slice.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn new_product(
+    cores: usize,
+    x: Strided<'_>,
+    y: Strided<'_>,
+    shape: [usize; 3],
+) -> Vec<f32> {
+    let [rows, _, columns] = shape;
+    assert_inside(x, y, shape, rows * columns);
+    // SAFETY: gemm writes all of the result; see `add_product`.
+    unsafe {
+        written(rows * columns, |to| {
+            gemm_into(x, y, shape, 1.0, false, to.as_mut_ptr().cast(), columns, cores);
+        })
+    }
+}
+
+/// As [`product`] on one core, over what `to` was.
+///
+/// # Panics
+/// Where a matrix does not lie inside its slice.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn product_over(
+    x: Strided<'_>,
+    y: Strided<'_>,
+    shape: [usize; 3],
+    scale: f32,
+    to: &mut [f32],
+) {
+    assert_inside(x, y, shape, to.len());
+    // SAFETY: all elements of the three matrices lie inside their slices (asserted above).
+    unsafe { gemm_into(x, y, shape, scale, false, to.as_mut_ptr(), shape[2], 1) };
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn assert_inside(x: Strided<'_>, y: Strided<'_>, [rows, inner, columns]: [usize; 3], room: usize) {
     assert!(
-        x.holds(rows, inner) && y.holds(inner, columns) && rows * columns <= to.len(),
+        x.holds(rows, inner) && y.holds(inner, columns) && rows * columns <= room,
         "a matrix of the product does not lie inside its slice"
     );
-    // SAFETY: all elements of the three matrices lie inside their slices (asserted above).
-    unsafe { gemm_into(x, y, [rows, inner, columns], scale, add, to, columns, cores) };
 }
 
 /// # Safety
-/// All elements of the three matrices lie inside their slices.
+/// All elements of the three matrices lie inside their memory, and the destination, which overlaps
+/// neither of the others, may be written; with `add`, it has been written before.
 #[cfg(not(target_arch = "wasm32"))]
 #[expect(clippy::too_many_arguments, reason = "a product has three matrices")]
 unsafe fn gemm_into(
@@ -94,18 +142,18 @@ unsafe fn gemm_into(
     [rows, inner, columns]: [usize; 3],
     scale: f32,
     add: bool,
-    to: &mut [f32],
+    to: *mut f32,
     stride: usize,
     cores: usize,
 ) {
-    // SAFETY: the caller's promise; the destination is borrowed mutably, so it overlaps neither of the
-    // other two, and it is initialised, so it may be read.
+    // SAFETY: the caller's promise; without `add` gemm writes all of the destination, zeros where there is
+    // no inner dimension, and reads nothing of it.
     unsafe {
         gemm::gemm(
             rows,
             columns,
             inner,
-            to.as_mut_ptr(),
+            to,
             1,
             stride as isize,
             add,

@@ -72,7 +72,7 @@ type Unset = MaybeUninit<f32>;
 ///
 /// # Safety
 /// `write` must write all of them.
-unsafe fn written(count: usize, write: impl FnOnce(&mut [Unset])) -> Vec<f32> {
+pub(crate) unsafe fn written(count: usize, write: impl FnOnce(&mut [Unset])) -> Vec<f32> {
     let mut numbers = Vec::with_capacity(count);
     write(&mut numbers.spare_capacity_mut()[..count]);
     // SAFETY: the capacity is at least `count`, and the caller guarantees that all are written.

@@ -85,6 +85,7 @@ pub(super) fn convert(
     let storage = match &kept {
         StoredTensor::Full(..) => "f32".to_string(),
         StoredTensor::Half(..) => "f16".to_string(),
+        StoredTensor::Bf16(..) => "bf16".to_string(),
         StoredTensor::Quantized(matrix) => matrix.scheme().to_string(),
     };
     Ok(Converted { full: StoredTensor::Full(shape, result), kept, storage, lost })

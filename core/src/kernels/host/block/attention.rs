@@ -8,7 +8,7 @@ use multiversion::multiversion;
 use super::places::Places;
 use crate::kernels::Heads;
 use crate::kernels::host::attention::{rotate, softmax, weight};
-use crate::kernels::host::product::{Strided, product_on};
+use crate::kernels::host::product::{Strided, add_product, product_over};
 use crate::parallel::{each_part, map};
 
 /// Queries whose scores are held at once.
@@ -128,7 +128,7 @@ impl Attended {
         let keys = turned(self.part(group, 0, of_queries + group.key));
         let x = self.part(group, queries.start, query);
         let scale = (width as f32).powf(-0.5);
-        product_on(1, x, keys, [queries.len(), width, tokens], scale, false, scores);
+        product_over(x, keys, [queries.len(), width, tokens], scale, scores);
         if let Some(mask) = &self.mask {
             for (i, scores) in scores.chunks_exact_mut(tokens).enumerate().take(queries.len()) {
                 let mask = &mask[group.mask + (queries.start + i) * seq..][..tokens];
@@ -163,7 +163,7 @@ impl Attended {
                     let mut context = vec![0.0; rows.len() * width];
                     let shape = [rows.len(), tokens, width];
                     let weights = Strided::rows(scores, tokens);
-                    product_on(1, weights, values, shape, 1.0, false, &mut context);
+                    product_over(weights, values, shape, 1.0, &mut context);
                     for (i, context) in context.chunks_exact(width).enumerate() {
                         let to = ((first + i) * times + side) * width;
                         of_group.values[to..to + width].copy_from_slice(context);
@@ -215,7 +215,7 @@ impl Attended {
                     let of_context =
                         Strided { values: of_context, row: queries * width, column: 1 };
                     let shape = [rows.len(), width, tokens];
-                    product_on(1, of_context, turned(value), shape, 1.0, false, changes);
+                    product_over(of_context, turned(value), shape, 1.0, changes);
                     let sums = &self.sums[(group.tokens.start + first) * queries + head..];
                     for ((weights, changes), sum) in weights
                         .chunks_exact_mut(tokens)
@@ -227,20 +227,12 @@ impl Attended {
                     let (weights, changes) =
                         (Strided::rows(weights, tokens), Strided::rows(changes, tokens));
                     let shape = [tokens, rows.len(), width];
-                    product_on(
-                        1,
-                        turned(weights),
-                        of_context,
-                        shape,
-                        1.0,
-                        true,
-                        &mut of_group.values,
-                    );
+                    add_product(1, turned(weights), of_context, shape, &mut of_group.values);
                     let query = self.part(group, first, head);
-                    product_on(1, turned(changes), query, shape, 1.0, true, &mut of_group.keys);
+                    add_product(1, turned(changes), query, shape, &mut of_group.keys);
                     let of_queries = &mut of_queries[..rows.len() * width];
                     let shape = [rows.len(), tokens, width];
-                    product_on(1, changes, key, shape, 1.0, false, of_queries);
+                    product_over(changes, key, shape, 1.0, of_queries);
                     for (i, of_query) in of_queries.chunks_exact(width).enumerate() {
                         let to = ((first + i) * times + side) * width;
                         of_group.queries[to..to + width].copy_from_slice(of_query);

@@ -51,14 +51,14 @@ fn run(
         split(gradient, &tape.feed_forward, &block.feed_forward, &wanted.feed_forward);
     let inner = activation::activated(block.activation, tape.gate.as_deref(), &tape.up);
     let of_y = Input::new(of_branch.as_deref().unwrap_or(&stream), width_of(&block.down, 1));
-    let mut of_inner = vec![0.0; inner.len()];
+    let mut of_inner = Vec::new();
     let down = projection::backward(
         (&Input::new(&inner, width_of(&block.down, 0)), &tape.lows.down),
         &of_y,
         &block.down,
         &wanted.down,
         how,
-        (&mut of_inner, false),
+        &mut of_inner,
     );
     drop(of_y);
     drop((inner, of_branch));
@@ -67,14 +67,14 @@ fn run(
     let x = &tape.feed_forward.input;
     let normed = before(x, &block.feed_forward);
     let input = Input::new(normed.as_deref().unwrap_or(x), width_of(&block.up, 0));
-    let mut of_input = vec![0.0; x.len()];
+    let mut of_input = Vec::new();
     let up = projection::backward(
         (&input, &tape.lows.up),
         &Input::new(&of_inner, width_of(&block.up, 1)),
         &block.up,
         &wanted.up,
         how,
-        (&mut of_input, false),
+        &mut of_input,
     );
     drop(of_inner);
     let gate = match (&block.gate, &wanted.gate, &of_gate) {
@@ -84,7 +84,7 @@ fn run(
             gate,
             wanted,
             how,
-            (&mut of_input, true),
+            &mut of_input,
         )),
         _ => None,
     };
@@ -96,14 +96,14 @@ fn run(
     let (stream, of_branch, norms) =
         split(gradient, &tape.attention, &block.attention, &wanted.attention);
     let of_y = Input::new(of_branch.as_deref().unwrap_or(&stream), width_of(&block.output, 1));
-    let mut of_context = vec![0.0; tape.context.len()];
+    let mut of_context = Vec::new();
     let output = projection::backward(
         (&Input::new(&tape.context, width_of(&block.output, 0)), &tape.lows.output),
         &of_y,
         &block.output,
         &wanted.output,
         how,
-        (&mut of_context, false),
+        &mut of_context,
     );
     drop(of_y);
     drop(of_branch);
@@ -117,14 +117,14 @@ fn run(
     };
     let x = &tape.attention.input;
     let normed = before(x, &block.attention);
-    let mut of_input = vec![0.0; x.len()];
+    let mut of_input = Vec::new();
     let qkv = projection::backward(
         (&Input::new(normed.as_deref().unwrap_or(x), width_of(&block.qkv, 0)), &tape.lows.qkv),
         &Input::new(&of_qkv, heads.row()),
         &block.qkv,
         &wanted.qkv,
         how,
-        (&mut of_input, false),
+        &mut of_input,
     );
     drop(normed);
     let (gradient, attention) =
@@ -147,7 +147,7 @@ fn run(
 
 /// Inputs (0) or outputs (1) of a projection.
 fn width_of(projection: &Projection<Primitive>, side: usize) -> usize {
-    projection.weight.layout().shape()[side]
+    projection.shape()[side]
 }
 
 /// From the gradient of a branch's sum to those of the residual stream and, where a norm makes it

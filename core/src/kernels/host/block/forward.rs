@@ -25,8 +25,7 @@ pub(in super::super) fn forward(
     let (x, block) = (x.to_contiguous(), contiguous(block)?);
     let [batch, seq, hidden] = x.layout().shape().dims();
     let inside = seen.rows.len() == batch && seen.rows.iter().all(|extent| extent.end <= seq);
-    let row = block.qkv.weight.layout().shape()[1];
-    if x.dtype() != DType::F32 || !inside || row != block.heads.row() || hidden == 0 || row == 0 {
+    if x.dtype() != DType::F32 || !inside || hidden == 0 || !fits(&block, hidden, trains) {
         return None;
     }
     let angles = match seen.angles {
@@ -41,6 +40,29 @@ pub(in super::super) fn forward(
     let (values, tape) = run(places.gather(floats(&x), hidden), &block, places, angles, mask);
     let y = tensor(tape.places.scatter(&values, hidden), [batch, seq, hidden]);
     Some((y, trains.then(|| Tape(Arc::new(tape)))))
+}
+
+/// Whether the projections are of widths that follow from one another, and may have gradients if they are
+/// to.
+fn fits(block: &BlockOf<Flex>, hidden: usize, trains: bool) -> bool {
+    let (heads, inner) = (block.heads, block.up.shape()[1]);
+    let expected = [
+        (&block.qkv, [hidden, heads.row()]),
+        (&block.output, [heads.queries * heads.width, hidden]),
+        (&block.up, [hidden, inner]),
+        (&block.down, [inner, hidden]),
+    ];
+    let gate = block.gate.iter().map(|gate| (gate, [hidden, inner]));
+    heads.keys > 0
+        && inner > 0
+        && heads.width > 0
+        && expected.into_iter().chain(gate).all(|(projection, shape)| {
+            let adapted = trains || !projection.adapters.is_empty();
+            let bias = projection.bias.as_ref().map(|bias| bias.layout().shape().num_elements());
+            projection.shape() == shape
+                && bias.is_none_or(|bias| bias == shape[1])
+                && (projection.matrix.is_none() || !adapted)
+        })
 }
 
 fn table(angles: &Tensor<Flex, 4>) -> Option<Vec<f32>> {
@@ -86,7 +108,7 @@ fn run(
 ) -> (Vec<f32>, super::Tape) {
     let products = block.products;
     let mut lows = Lows::default();
-    let hidden = block.qkv.weight.layout().shape()[0];
+    let hidden = block.qkv.shape()[0];
     let project = |x: &[f32], projection, low: &mut Vec<f32>| {
         let width = x.len() / places.tokens().max(1);
         let (y, of_adapters) =

@@ -9,10 +9,11 @@ use std::sync::{Arc, OnceLock};
 use super::dropout::drop_out;
 use super::places::Places;
 use super::{Primitive, floats};
-use crate::kernels::host::bf16::{self, Left, Panels, Rows};
-use crate::kernels::host::product::{Strided, product_on};
+use crate::kernels::host::product::{Strided, add_product, new_product};
 use crate::kernels::{LowRank, Products, Projection};
 use crate::parallel::{cores, each_part};
+use crate::quant::HostMatrix;
+use crate::quant::bf16::{self, Bf16Matrix, Bf16Rows, Left};
 
 /// Values of a core.
 const PART: usize = 1 << 14;
@@ -21,8 +22,8 @@ const PART: usize = 1 << 14;
 pub(super) struct Input<'a> {
     pub values: &'a [f32],
     pub width: usize,
-    rows: OnceCell<Rows>,
-    panels: OnceCell<Panels>,
+    rows: OnceCell<Bf16Rows>,
+    panels: OnceCell<Bf16Matrix>,
 }
 
 impl<'a> Input<'a> {
@@ -34,26 +35,26 @@ impl<'a> Input<'a> {
         self.values.len() / self.width.max(1)
     }
 
-    fn rows(&self) -> &Rows {
-        self.rows.get_or_init(|| Rows::round(self.values, self.width))
+    fn rows(&self) -> &Bf16Rows {
+        self.rows.get_or_init(|| Bf16Rows::round(self.values, self.width))
     }
 
-    fn panels(&self) -> &Panels {
-        self.panels.get_or_init(|| Panels::pack(self.values, self.width))
+    fn panels(&self) -> &Bf16Matrix {
+        self.panels.get_or_init(|| Bf16Matrix::pack(self.values, self.width))
     }
 }
 
 /// A right operand `[inner, columns]`.
 enum Matrix<'a> {
     F32(Strided<'a>),
-    Bf16(&'a Panels),
+    Bf16(&'a Bf16Matrix),
 }
 
 /// A weight in bf16, for as long as it is the same.
 struct Packed {
     source: Primitive,
-    weight: OnceLock<Panels>,
-    turned: OnceLock<Panels>,
+    weight: OnceLock<Bf16Matrix>,
+    turned: OnceLock<Bf16Matrix>,
 }
 
 /// A weight `[inputs, outputs]` as products take it.
@@ -118,7 +119,7 @@ impl<'a> Weight<'a> {
 
 impl Packed {
     /// The weight or its transpose, of some columns.
-    fn panels(&self, columns: usize, turned: bool) -> Panels {
+    fn panels(&self, columns: usize, turned: bool) -> Bf16Matrix {
         let by_columns = self.source.transpose(0, 1);
         // Weights come from files as transposed views.
         let (values, lies_turned) = match by_columns.as_slice::<f32>() {
@@ -133,41 +134,69 @@ impl Packed {
     }
 }
 
-fn pack(values: &[f32], columns: usize, turned: bool) -> Panels {
-    if turned { Panels::pack_turned(values, columns) } else { Panels::pack(values, columns) }
+fn pack(values: &[f32], columns: usize, turned: bool) -> Bf16Matrix {
+    if turned {
+        Bf16Matrix::pack_turned(values, columns)
+    } else {
+        Bf16Matrix::pack(values, columns)
+    }
 }
 
-/// Sums of products: `[tokens, outputs]`, added to what is there or written over it.
-fn times(terms: &[(&Input<'_>, Matrix<'_>)], outputs: usize, to: &mut [f32], add: bool) {
-    let mut operands = Vec::new();
+/// Sum of products: `[tokens, outputs]`.
+fn times(terms: &[(&Input<'_>, Matrix<'_>)], outputs: usize, bias: Option<&[f32]>) -> Vec<f32> {
+    let operands = in_bf16(terms);
+    if operands.len() == terms.len() {
+        return bf16::product(&operands, bias);
+    }
+    let mut to = Vec::new();
     for (number, (x, y)) in terms.iter().enumerate() {
-        match y {
-            Matrix::Bf16(panels) => operands.push((Left::Rows(x.rows()), *panels)),
-            Matrix::F32(y) => {
-                let (left, shape) =
-                    (Strided::rows(x.values, x.width), [x.tokens(), x.width, outputs]);
-                product_on(cores(), left, *y, shape, 1.0, add || number > 0, to);
-            }
+        let Matrix::F32(y) = y else { continue };
+        let (left, shape) = (Strided::rows(x.values, x.width), [x.tokens(), x.width, outputs]);
+        match number {
+            0 => to = new_product(cores(), left, *y, shape),
+            _ => add_product(cores(), left, *y, shape, &mut to),
         }
     }
-    bf16::product(&operands, to, add);
+    if let Some(bias) = bias {
+        each_part(&mut to, PART.next_multiple_of(outputs), |_, rows| {
+            for row in rows.chunks_exact_mut(outputs) {
+                row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+            }
+        });
+    }
+    to
+}
+
+/// Adds products to `to` `[tokens, outputs]`.
+fn add_times(terms: &[(&Input<'_>, Matrix<'_>)], outputs: usize, to: &mut [f32]) {
+    bf16::add_product(&in_bf16(terms), to);
+    for (x, y) in terms {
+        if let Matrix::F32(y) = y {
+            let (left, shape) = (Strided::rows(x.values, x.width), [x.tokens(), x.width, outputs]);
+            add_product(cores(), left, *y, shape, to);
+        }
+    }
+}
+
+/// The terms in bf16: all or none.
+fn in_bf16<'a>(terms: &'a [(&Input<'_>, Matrix<'_>)]) -> Vec<(Left<'a>, &'a Bf16Matrix)> {
+    let packed = terms.iter().filter_map(|(x, y)| match y {
+        Matrix::Bf16(matrix) => Some((Left::Rows(x.rows()), *matrix)),
+        Matrix::F32(_) => None,
+    });
+    packed.collect()
 }
 
 /// `left^T right` `[left width, right width]`, a sum over tokens.
 fn outer(left: &Input<'_>, right: &Input<'_>, products: Products) -> Vec<f32> {
-    let mut to = vec![0.0; left.width * right.width];
     match products {
         Products::F32 => {
             let x = Strided { values: left.values, row: 1, column: left.width };
             let y = Strided::rows(right.values, right.width);
-            let shape = [left.width, left.tokens(), right.width];
-            product_on(cores(), x, y, shape, 1.0, false, &mut to);
+            new_product(cores(), x, y, [left.width, left.tokens(), right.width])
         }
-        Products::Bf16 => {
-            bf16::product(&[(Left::Turned(left.panels()), right.panels())], &mut to, false);
-        }
+        Products::Bf16 => bf16::product(&[(Left::Turned(left.panels()), right.panels())], None),
     }
-    to
 }
 
 /// Columns `from..from + count` of rows as wide as `width`.
@@ -236,9 +265,9 @@ fn with_matrix<R>(
     match (products, transposed) {
         (Products::F32, false) => run(Matrix::F32(Strided::rows(values, columns))),
         (Products::F32, true) => run(Matrix::F32(Strided { values, row: 1, column: columns })),
-        (Products::Bf16, false) => run(Matrix::Bf16(&Panels::pack(values, columns))),
+        (Products::Bf16, false) => run(Matrix::Bf16(&Bf16Matrix::pack(values, columns))),
         (Products::Bf16, true) => {
-            run(Matrix::Bf16(&Panels::pack_turned(values, values.len() / columns.max(1))))
+            run(Matrix::Bf16(&Bf16Matrix::pack_turned(values, values.len() / columns.max(1))))
         }
     }
 }
@@ -259,77 +288,94 @@ pub(super) fn forward(
     products: Products,
     places: &Places,
 ) -> (Vec<f32>, Vec<f32>) {
-    let outputs = projection.weight.layout().shape()[1];
-    let mut y = vec![0.0; input.tokens() * outputs];
+    let outputs = projection.shape()[1];
+    if let Some(matrix) = projection.matrix.as_deref()
+        && projection.adapters.is_empty()
+    {
+        return (packed(input, matrix, projection.bias.as_ref().map(floats)), Vec::new());
+    }
     let weight = Weight::of(projection, products);
-    let mut low = Vec::new();
+    let bias = projection.bias.as_ref().map(floats);
     if projection.adapters.is_empty() {
-        times(&[(input, weight.matrix())], outputs, &mut y, false);
-    } else {
-        let joined = Joined::of(&projection.adapters, input.width, outputs);
-        low = vec![0.0; input.tokens() * joined.ranks];
-        if joined.drops {
-            for (adapter, &(first, rank, _)) in projection.adapters.iter().zip(&joined.parts) {
-                let values = dropped(input, adapter, places);
-                let mut part = vec![0.0; input.tokens() * rank];
-                with_matrix(floats(&adapter.a), rank, false, products, |a| {
-                    times(&[(&Input::new(&values, input.width), a)], rank, &mut part, false);
-                });
-                let rows = low.chunks_exact_mut(joined.ranks);
-                for (to, part) in rows.zip(part.chunks_exact(rank)) {
-                    to[first..first + rank].copy_from_slice(part);
-                }
-            }
-        } else {
-            with_matrix(&joined.a, joined.ranks, false, products, |a| {
-                times(&[(input, a)], joined.ranks, &mut low, false);
+        return (times(&[(input, weight.matrix())], outputs, bias), Vec::new());
+    }
+    let joined = Joined::of(&projection.adapters, input.width, outputs);
+    let low = if joined.drops {
+        let mut low = vec![0.0; input.tokens() * joined.ranks];
+        for (adapter, &(first, rank, _)) in projection.adapters.iter().zip(&joined.parts) {
+            let values = dropped(input, adapter, places);
+            let part = with_matrix(floats(&adapter.a), rank, false, products, |a| {
+                times(&[(&Input::new(&values, input.width), a)], rank, None)
             });
-        }
-        let of_low = Input::new(&low, joined.ranks);
-        with_matrix(&joined.b, outputs, false, products, |b| {
-            times(&[(input, weight.matrix()), (&of_low, b)], outputs, &mut y, false);
-        });
-    }
-    if let Some(bias) = &projection.bias {
-        let bias = floats(bias);
-        each_part(&mut y, PART.next_multiple_of(outputs), |_, rows| {
-            for row in rows.chunks_exact_mut(outputs) {
-                row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+            let rows = low.chunks_exact_mut(joined.ranks);
+            for (to, part) in rows.zip(part.chunks_exact(rank)) {
+                to[first..first + rank].copy_from_slice(part);
             }
-        });
-    }
+        }
+        low
+    } else {
+        with_matrix(&joined.a, joined.ranks, false, products, |a| {
+            times(&[(input, a)], joined.ranks, None)
+        })
+    };
+    let of_low = Input::new(&low, joined.ranks);
+    let y = with_matrix(&joined.b, outputs, false, products, |b| {
+        times(&[(input, weight.matrix()), (&of_low, b)], outputs, bias)
+    });
     (y, low)
 }
 
-/// The gradients of a projection for the gradient of its output; that of its input is added to `to`
-/// or written there.
+/// A product with a weight in few bits.
+fn packed(input: &Input<'_>, matrix: &HostMatrix, bias: Option<&[f32]>) -> Vec<f32> {
+    match matrix.product(input.values, bias) {
+        Ok(y) => y,
+        Err(error) => unreachable!("the widths were compared when the block was taken: {error}"),
+    }
+}
+
+impl Projection<Primitive> {
+    /// `[inputs, outputs]`.
+    pub(super) fn shape(&self) -> [usize; 2] {
+        match &self.matrix {
+            Some(matrix) => matrix.shape(),
+            None => self.weight.layout().shape().dims(),
+        }
+    }
+}
+
+/// The gradients of a projection for the gradient of its output; that of its input is added to `to`,
+/// or becomes it where it is empty.
 pub(super) fn backward(
     (input, low): (&Input<'_>, &[f32]),
     gradient: &Input<'_>,
     projection: &Projection<Primitive>,
     wanted: &Projection<bool>,
     (products, places): (Products, &Places),
-    (to, add): (&mut [f32], bool),
+    to: &mut Vec<f32>,
 ) -> Projection<Option<Vec<f32>>> {
+    // The first that writes makes it.
+    let mut back = |terms: &[(&Input<'_>, Matrix<'_>)]| match to.is_empty() {
+        true => *to = times(terms, input.width, None),
+        false => add_times(terms, input.width, to),
+    };
     let (inputs, outputs) = (input.width, gradient.width);
     let weight = Weight::of(projection, products);
     let mut of_adapters = Vec::new();
     if projection.adapters.is_empty() {
-        times(&[(gradient, weight.turned())], inputs, to, add);
+        back(&[(gradient, weight.turned())]);
     } else {
         let joined = Joined::of(&projection.adapters, inputs, outputs);
         let ranks = joined.ranks;
-        let mut of_low = vec![0.0; input.tokens() * ranks];
-        with_matrix(&joined.b, outputs, true, products, |b| {
-            times(&[(gradient, b)], ranks, &mut of_low, false);
+        let of_low = with_matrix(&joined.b, outputs, true, products, |b| {
+            times(&[(gradient, b)], ranks, None)
         });
         let rows_of_low = Input::new(&of_low, ranks);
         let of_b = turned(&outer(gradient, &Input::new(low, ranks), products), ranks);
         if joined.drops {
-            times(&[(gradient, weight.turned())], inputs, to, add);
+            back(&[(gradient, weight.turned())]);
         } else {
             with_matrix(&joined.a, ranks, true, products, |a| {
-                times(&[(gradient, weight.turned()), (&rows_of_low, a)], inputs, to, add);
+                back(&[(gradient, weight.turned()), (&rows_of_low, a)]);
             });
         }
         let of_a = match joined.drops {
@@ -348,14 +394,13 @@ pub(super) fn backward(
             let of_a = if joined.drops {
                 let of_low = columns(&of_low, ranks, first, rank);
                 let of_low = Input::new(&of_low, rank);
-                let mut back = vec![0.0; input.tokens() * inputs];
-                with_matrix(floats(&adapter.a), rank, true, products, |a| {
-                    times(&[(&of_low, a)], inputs, &mut back, false);
+                let mut part = with_matrix(floats(&adapter.a), rank, true, products, |a| {
+                    times(&[(&of_low, a)], inputs, None)
                 });
                 if let Some(mask) = adapter.dropout {
-                    drop_out(&mut back, inputs, mask, places);
+                    drop_out(&mut part, inputs, mask, places);
                 }
-                add_to(to, &back);
+                add_to(to, &part);
                 let values = dropped(input, adapter, places);
                 outer(&Input::new(&values, inputs), &of_low, products)
             } else {
@@ -372,6 +417,7 @@ pub(super) fn backward(
     }
     Projection {
         weight: wanted.weight.then(|| outer(input, gradient, products)),
+        matrix: None,
         bias: wanted.bias.map(|wanted| wanted.then(|| column_sums(gradient))),
         adapters: of_adapters,
         prepared: Default::default(),

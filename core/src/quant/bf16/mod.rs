@@ -2,23 +2,30 @@
 //! backend converts both operands of every product, value by value.
 //!
 //! A word holds two numbers that follow each other along the inner dimension, which is what the
-//! instructions of x86-64 (`vdpbf16ps`) take; elsewhere a shift makes f32 of them. [`Rows`] lie row by
-//! row, [`Panels`] in strips of 64 columns, so that the innermost loop reads a strip from front to end.
+//! instructions of x86-64 (`vdpbf16ps`) take; elsewhere a shift makes f32 of them. [`Bf16Rows`] lie row by
+//! row, [`Bf16Matrix`] in strips of 32 columns, so that the innermost loop reads a strip from front to end.
 //! A product takes rows by panels, or, for the gradient of a weight, panels by panels: there the inner
 //! dimension is that of the tokens, and neither operand is transposed.
 
-#![expect(unsafe_code, reason = "SIMD loads and stores take pointers; each with its proof")]
+#![expect(
+    unsafe_code,
+    reason = "SIMD loads and stores take pointers, and memory is written exactly once; each with its proof"
+)]
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
 
+use std::mem::MaybeUninit;
+
 use aligned_vec::{AVec, ConstAlign, avec};
 
+use super::product::written;
 use crate::parallel::{cores, each_part};
+use crate::{Error, Result};
 
 /// Columns of a panel.
-const PANEL: usize = 64;
+const PANEL: usize = 32;
 /// Columns of a vector; panels are whole vectors wide.
 const LANES: usize = 16;
 /// Rows that one core works on at a time, such that they stay in its L2 cache: a multiple of all tiles'
@@ -29,16 +36,17 @@ type Words = AVec<u32, ConstAlign<64>>;
 
 /// A matrix `[rows, inner]`, rounded.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(crate) struct Bf16Rows {
     words: Words,
     rows: usize,
     pairs: usize,
 }
 
 /// A matrix `[inner, columns]`, rounded.
-#[derive(Debug)]
-pub(super) struct Panels {
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bf16Matrix {
     words: Words,
+    inner: usize,
     columns: usize,
     pairs: usize,
 }
@@ -51,9 +59,9 @@ fn round(x: f32) -> u32 {
     if x.is_nan() { bits >> 16 | 0x40 } else { rounded }
 }
 
-impl Rows {
+impl Bf16Rows {
     /// Rounds `[rows, inner]`.
-    pub(super) fn round(values: &[f32], inner: usize) -> Self {
+    pub(crate) fn round(values: &[f32], inner: usize) -> Self {
         let (rows, pairs) = (values.len() / inner.max(1), inner.div_ceil(2));
         let mut words: Words = avec![[64]| 0; rows * pairs];
         each_part(&mut words, PART * pairs.max(1), |number, words| {
@@ -96,14 +104,33 @@ fn round_two(upper: &[f32], lower: &[f32], words: &mut [u32]) {
     }
 }
 
-impl Panels {
+impl Bf16Matrix {
     /// Words of a row of a panel.
     fn width(columns: usize, panel: usize) -> usize {
         (columns - panel * PANEL).min(PANEL).next_multiple_of(LANES)
     }
 
+    /// `[inner, columns]`.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.inner, self.columns]
+    }
+
+    /// The numbers `[inner, columns]`, row after row.
+    pub fn weights(&self) -> Vec<f32> {
+        let mut weights = vec![0.0; self.inner * self.columns];
+        for (k, row) in weights.chunks_exact_mut(self.columns.max(1)).enumerate() {
+            for (column, value) in row.iter_mut().enumerate() {
+                let (panel, width) = (column / PANEL, Self::width(self.columns, column / PANEL));
+                let place = panel * self.pairs * PANEL + k / 2 * width + column % PANEL;
+                let word = self.words[place];
+                *value = f32::from_bits(if k % 2 == 0 { word << 16 } else { word & 0xffff_0000 });
+            }
+        }
+        weights
+    }
+
     /// Rounds `[inner, columns]`.
-    pub(super) fn pack(values: &[f32], columns: usize) -> Self {
+    pub fn pack(values: &[f32], columns: usize) -> Self {
         let inner = values.len() / columns.max(1);
         let zeros = [0.0; PANEL];
         Self::fill([inner, columns], |k, first, words| {
@@ -114,7 +141,7 @@ impl Panels {
     }
 
     /// Rounds the transpose `[inner, columns]` of values `[columns, inner]`.
-    pub(super) fn pack_turned(values: &[f32], columns: usize) -> Self {
+    pub fn pack_turned(values: &[f32], columns: usize) -> Self {
         let inner = values.len() / columns.max(1);
         Self::fill([inner, columns], |k, first, words| {
             for (column, word) in (first..columns).zip(words) {
@@ -124,7 +151,7 @@ impl Panels {
         })
     }
 
-    /// Panels whose words `row` writes: those of a pair of rows, from a column on.
+    /// Bf16Matrix whose words `row` writes: those of a pair of rows, from a column on.
     fn fill(
         [inner, columns]: [usize; 2],
         row: impl Fn(usize, usize, &mut [u32]) + Send + Sync,
@@ -137,17 +164,42 @@ impl Panels {
                 row(k, panel * PANEL, words);
             }
         });
-        Self { words, columns, pairs }
+        Self { words, inner, columns, pairs }
     }
+
+    /// `[rows, inner]` to `[rows, columns]`, with the bias added.
+    ///
+    /// # Errors
+    /// Rows or a bias of another width.
+    pub fn product(&self, x: &[f32], bias: Option<&[f32]>) -> Result<Vec<f32>> {
+        if self.inner == 0 || !x.len().is_multiple_of(self.inner) {
+            let (count, width) = (x.len(), self.inner);
+            return Err(Error::invalid(format!("{count} activations are no rows of {width}")));
+        }
+        if bias.is_some_and(|bias| bias.len() != self.columns) {
+            return Err(Error::invalid("the bias has another width than the outputs"));
+        }
+        let rows = Bf16Rows::round(x, self.inner);
+        Ok(product(&[(Left::Rows(&rows), self)], bias))
+    }
+}
+
+/// The instruction set used for products in bf16 on this CPU.
+pub fn bf16_instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    if avx512::is_available() {
+        return "AVX-512 BF16";
+    }
+    "f32's, after a shift"
 }
 
 /// The left operand of a product.
 #[derive(Clone, Copy)]
-pub(super) enum Left<'a> {
+pub(crate) enum Left<'a> {
     /// `[rows, inner]`.
-    Rows(&'a Rows),
+    Rows(&'a Bf16Rows),
     /// `[inner, rows]`, to be read as its transpose.
-    Turned(&'a Panels),
+    Turned(&'a Bf16Matrix),
 }
 
 /// What a tile reads of a left operand.
@@ -177,27 +229,52 @@ impl<'a> Left<'a> {
     /// From a row on; rows of a panel's transpose end with the panel.
     fn view(self, row: usize) -> View<'a> {
         match self {
-            Self::Rows(Rows { words, pairs, .. }) => {
+            Self::Rows(Bf16Rows { words, pairs, .. }) => {
                 View { words: &words[row * pairs..], steps: [*pairs, 1] }
             }
-            Self::Turned(Panels { words, columns, pairs }) => {
+            Self::Turned(Bf16Matrix { words, columns, pairs, .. }) => {
                 let (panel, row) = (row / PANEL, row % PANEL);
                 let words = &words[panel * pairs * PANEL + row..];
-                View { words, steps: [1, Panels::width(*columns, panel)] }
+                View { words, steps: [1, Bf16Matrix::width(*columns, panel)] }
             }
         }
     }
 }
 
-/// Adds the products of all terms to `to`, or writes their sum there: `[rows, columns]`, row after row.
+/// The sum of the products of all terms, and of the bias in each row: `[rows, columns]`.
 ///
 /// # Panics
 /// Where the shapes do not match.
-pub(super) fn product(terms: &[(Left<'_>, &Panels)], to: &mut [f32], add: bool) {
-    let Some((left, right)) = terms.first() else { return };
-    let (rows, columns) = (left.rows(), right.columns);
+pub(crate) fn product(terms: &[(Left<'_>, &Bf16Matrix)], bias: Option<&[f32]>) -> Vec<f32> {
+    let Some((left, right)) = terms.first() else { return Vec::new() };
+    let count = left.rows() * right.columns;
+    // SAFETY: tiles cover the whole result, and without `add` write each number.
+    unsafe { written(count, |to| each_row(terms, bias, to, false)) }
+}
+
+/// Adds the products of all terms to `to` `[rows, columns]`.
+///
+/// # Panics
+/// Where the shapes do not match.
+pub(crate) fn add_product(terms: &[(Left<'_>, &Bf16Matrix)], to: &mut [f32]) {
+    if !terms.is_empty() {
+        // SAFETY: the same numbers, which stay initialised: none is ever written that is not.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast(), to.len()) };
+        each_row(terms, None, to, true);
+    }
+}
+
+/// Parts of rows, each by one core. With `add`, the result has been written before.
+fn each_row(
+    terms: &[(Left<'_>, &Bf16Matrix)],
+    bias: Option<&[f32]>,
+    to: &mut [MaybeUninit<f32>],
+    add: bool,
+) {
+    let (rows, columns) = (terms[0].0.rows(), terms[0].1.columns);
     assert!(
         to.len() == rows * columns
+            && bias.is_none_or(|bias| bias.len() == columns)
             && terms.iter().all(|(left, right)| left.rows() == rows
                 && right.columns == columns
                 && left.pairs() == right.pairs),
@@ -214,9 +291,9 @@ pub(super) fn product(terms: &[(Left<'_>, &Panels)], to: &mut [f32], add: bool) 
         #[cfg(target_arch = "x86_64")]
         if avx512::is_available() {
             // SAFETY: the CPU has the instructions, as was asked just before.
-            return unsafe { avx512::part(terms, number * part, to, columns, add) };
+            return unsafe { avx512::part(terms, bias, number * part, to, add) };
         }
-        portable::part(terms, number * part, to, columns, add);
+        portable::part(terms, bias, number * part, to, add);
     });
 }
 
@@ -224,14 +301,13 @@ pub(super) fn product(terms: &[(Left<'_>, &Panels)], to: &mut [f32], add: bool) 
 /// tile crosses the end of a left operand's panel.
 #[inline(always)]
 fn each_tile(
-    terms: &[(Left<'_>, &Panels)],
+    terms: &[(Left<'_>, &Bf16Matrix)],
     [first, rows, columns]: [usize; 3],
-    most: impl Fn(usize) -> usize,
+    most: usize,
     mut tile: impl FnMut(usize, usize, usize),
 ) {
     let turned = terms.iter().any(|(left, _)| matches!(left, Left::Turned(_)));
     for panel in 0..columns.div_ceil(PANEL) {
-        let most = most(Panels::width(columns, panel) / LANES);
         let mut row = first;
         while row < first + rows {
             let mut height = most.min(first + rows - row);
@@ -280,25 +356,34 @@ mod tests {
                 (0..values.len()).map(|i| values[i % (values.len() / width) * width + i / (values.len() / width)]).collect()
             };
             let lefts: Vec<_> = terms.iter().map(|(inner, x, _)| {
-                (Rows::round(x, *inner), Panels::pack(&transposed(x, *inner), rows))
+                (Bf16Rows::round(x, *inner), Bf16Matrix::pack(&transposed(x, *inner), rows))
             }).collect();
             let rights: Vec<_> = terms.iter().map(|(_, _, y)| match turned {
-                true => Panels::pack_turned(&transposed(y, columns), columns),
-                false => Panels::pack(y, columns),
+                true => Bf16Matrix::pack_turned(&transposed(y, columns), columns),
+                false => Bf16Matrix::pack(y, columns),
             }).collect();
             let operands: Vec<_> = lefts.iter().zip(&rights).map(|((rows, panels), right)| {
                 (if turned { Left::Turned(panels) } else { Left::Rows(rows) }, right)
             }).collect();
-            let mut parts = vec![vec![0.5f32; rows * columns]; 2];
-            product(&operands, &mut parts[0], add);
-            portable::part(&operands, 0, &mut parts[1], columns, add);
+            let bias = numbers(columns, seed + 0.7);
+            let (bias, mut parts) = match add {
+                true => (None, vec![vec![0.5f32; rows * columns]; 2]),
+                false => (Some(bias.as_slice()), vec![product(&operands, Some(&bias)), vec![7.0; rows * columns]]),
+            };
+            if add {
+                add_product(&operands, &mut parts[0]);
+            }
+            let mut to: Vec<_> = parts[1].iter().map(|value| MaybeUninit::new(*value)).collect();
+            portable::part(&operands, bias, 0, &mut to, add);
+            // SAFETY: all were initialised before.
+            parts[1] = to.into_iter().map(|value| unsafe { value.assume_init() }).collect();
             for to in parts {
                 for (i, actual) in to.into_iter().enumerate() {
                     let (row, column) = (i / columns, i % columns);
                     let exact: f64 = terms.iter().map(|(inner, x, y)| (0..*inner).map(|k| {
                         rounded(x[row * inner + k]) * rounded(y[k * columns + column])
                     }).sum::<f64>()).sum();
-                    let exact = exact + if add { 0.5 } else { 0.0 };
+                    let exact = exact + bias.map_or(0.5, |bias| f64::from(bias[column]));
                     prop_assert!((f64::from(actual) - exact).abs() < 1e-5, "[{row}, {column}] {actual} {exact}");
                 }
             }

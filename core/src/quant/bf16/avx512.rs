@@ -1,12 +1,13 @@
 //! The product by AVX-512 with BF16.
 
 use std::arch::x86_64::*;
-use std::mem::transmute;
+use std::mem::{MaybeUninit, transmute};
 
-use super::{LANES, Left, PANEL, Panels, View, each_tile};
+use super::{Bf16Matrix, LANES, Left, PANEL, View, each_tile};
 
-/// Terms of a product at most.
-const TERMS: usize = 2;
+/// Rows of a tile: with 32 columns, their sums, two vectors of the panel and a number of the left operand
+/// fill all but five of the registers.
+const TILE: usize = 12;
 
 /// Whether the CPU has the instructions.
 pub(super) fn is_available() -> bool {
@@ -18,33 +19,27 @@ pub(super) fn is_available() -> bool {
 /// As [`super::portable::part`].
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) fn part(
-    terms: &[(Left<'_>, &Panels)],
+    terms: &[(Left<'_>, &Bf16Matrix)],
+    bias: Option<&[f32]>,
     first: usize,
-    to: &mut [f32],
-    columns: usize,
+    to: &mut [MaybeUninit<f32>],
     add: bool,
 ) {
+    let columns = terms[0].1.columns;
     let rows = to.len() / columns;
-    // As many rows as leave registers for the panel's vectors and one of the left operand.
-    let most = |vectors: usize| match vectors {
-        1 | 2 => 12,
-        3 => 8,
-        _ => 6,
-    };
-    each_tile(terms, [first, rows, columns], most, |row, height, panel| {
+    each_tile(terms, [first, rows, columns], TILE, |row, height, panel| {
         let place = (row - first) * columns + panel * PANEL;
-        let tile = Tile { terms, row, panel, columns, place, add };
-        match Panels::width(columns, panel) / LANES {
+        let tile = Tile { terms, bias, row, panel, columns, place, add };
+        match Bf16Matrix::width(columns, panel) / LANES {
             1 => tile.of::<1>(height, to),
-            2 => tile.of::<2>(height, to),
-            3 => tile.of::<3>(height, to),
-            _ => tile.of::<4>(height, to),
+            _ => tile.of::<2>(height, to),
         }
     });
 }
 
 struct Tile<'a> {
-    terms: &'a [(Left<'a>, &'a Panels)],
+    terms: &'a [(Left<'a>, &'a Bf16Matrix)],
+    bias: Option<&'a [f32]>,
     row: usize,
     panel: usize,
     columns: usize,
@@ -64,13 +59,12 @@ struct Term<'a> {
 impl Tile<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    fn of<const VECTORS: usize>(&self, height: usize, to: &mut [f32]) {
+    fn of<const VECTORS: usize>(&self, height: usize, to: &mut [MaybeUninit<f32>]) {
         let mut row = 0;
         while row < height {
             row += match height - row {
                 12.. => self.sum::<12, VECTORS>(row, to),
-                8.. if VECTORS <= 3 => self.sum::<8, VECTORS>(row, to),
-                6.. => self.sum::<6, VECTORS>(row, to),
+                8.. => self.sum::<8, VECTORS>(row, to),
                 4.. => self.sum::<4, VECTORS>(row, to),
                 2.. => self.sum::<2, VECTORS>(row, to),
                 _ => self.sum::<1, VECTORS>(row, to),
@@ -80,9 +74,12 @@ impl Tile<'_> {
 
     /// `ROWS` rows, from one of the tile's on, by `VECTORS` times 16 columns; gives `ROWS`.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    fn sum<const ROWS: usize, const VECTORS: usize>(&self, row: usize, to: &mut [f32]) -> usize {
+    fn sum<const ROWS: usize, const VECTORS: usize>(
+        &self,
+        row: usize,
+        to: &mut [MaybeUninit<f32>],
+    ) -> usize {
         let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
-        assert!(self.terms.len() <= TERMS);
         for (left, right) in self.terms {
             let width = VECTORS * LANES;
             let panel = &right.words[self.panel * right.pairs * PANEL..][..right.pairs * width];
@@ -120,13 +117,18 @@ impl Tile<'_> {
                 let width = LANES.min(self.columns - left - side * LANES);
                 let to = &mut to[side * LANES..][..width];
                 let mask = (0xffff_u32 >> (LANES - width)) as __mmask16;
-                // SAFETY: only the `width` numbers of the mask are read and written, all inside `to`.
+                // SAFETY: only the `width` numbers of the mask are read and written, all inside `to` and the
+                // bias; with `add`, those of `to` have been written before.
                 unsafe {
                     let mut sum = sum;
                     if self.add {
-                        sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, to.as_ptr()));
+                        sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, to.as_ptr().cast()));
                     }
-                    _mm512_mask_storeu_ps(to.as_mut_ptr(), mask, sum);
+                    if let Some(bias) = self.bias {
+                        let bias = &bias[left + side * LANES..][..width];
+                        sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, bias.as_ptr()));
+                    }
+                    _mm512_mask_storeu_ps(to.as_mut_ptr().cast(), mask, sum);
                 }
             }
         }

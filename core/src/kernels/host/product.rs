@@ -96,7 +96,15 @@ pub(super) fn new_product(
     y: Strided<'_>,
     shape: [usize; 3],
 ) -> Vec<f32> {
-    let [rows, _, columns] = shape;
+    let [rows, inner, columns] = shape;
+    if rows == 1 {
+        // gemm adds the terms of a single row in another order: so a row twice, and its bits are those
+        // that it has beside others.
+        let twice = Strided { row: 0, ..x };
+        let mut result = new_product(cores, twice, y, [2, inner, columns]);
+        result.truncate(columns);
+        return result;
+    }
     assert_inside(x, y, shape, rows * columns);
     // SAFETY: gemm writes all of the result; see `add_product`.
     unsafe {

@@ -297,29 +297,6 @@ fn each_row(
     });
 }
 
-/// Calls `tile` with the row, the height (at most `most`) and the panel of each tile of some rows; no
-/// tile crosses the end of a left operand's panel.
-#[inline(always)]
-fn each_tile(
-    terms: &[(Left<'_>, &Bf16Matrix)],
-    [first, rows, columns]: [usize; 3],
-    most: usize,
-    mut tile: impl FnMut(usize, usize, usize),
-) {
-    let turned = terms.iter().any(|(left, _)| matches!(left, Left::Turned(_)));
-    for panel in 0..columns.div_ceil(PANEL) {
-        let mut row = first;
-        while row < first + rows {
-            let mut height = most.min(first + rows - row);
-            if turned {
-                height = height.min(PANEL - row % PANEL);
-            }
-            tile(row, height, panel);
-            row += height;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -75,8 +75,9 @@ test("weights are rounded as they are loaded, or computed in floating point", as
   const cosines = [kept, int8, int4].map((found) => least(found, full));
   assert.ok(cosines[0] > 0.999999 && cosines[1] > 0.998 && cosines[2] > 0.93, `${cosines}`);
   assert.ok(cosines[0] > cosines[1] && cosines[1] > cosines[2], `${cosines}`);
-  // What was rounded to int8 before is what a file of int8 is.
-  assert.ok(least(int8, expected) > 0.9999, `${least(int8, expected)}`);
+  // What was rounded to int8 before is what a file of int8 is; sums in another order than the native ones
+  // round some activations the other way.
+  assert.ok(least(int8, expected) > 0.9995, `${least(int8, expected)}`);
   // A file of int8 without the rounding of activations.
   const floating = await run(MODEL, "f32");
   assert.equal(floating.weights, "f32");

@@ -7,7 +7,7 @@ use burn::tensor::backend::Backend as _;
 use burn::tensor::{Tensor, TensorData};
 use kiln_embed::checkpoint::{Directory, Weights, load_backbone};
 use kiln_embed::config::{AttentionMode, ModelConfig};
-use kiln_embed::kernels::Products;
+use kiln_embed::kernels::MatmulPrecision;
 use kiln_embed::model::{Backbone, LoraConfig, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::TokenBatch;
 use kiln_tests::fixture;
@@ -204,7 +204,7 @@ fn one_operation_has_the_gradients_of_many() {
 fn in_bf16_they_are_those_of_f32_but_for_rounding() {
     each_case(|mut backbone, mode, batch, what| {
         let plain = run(&backbone, mode, &batch, true);
-        backbone.set_products(Products::Bf16);
+        backbone.set_matmul_precision(MatmulPrecision::Bf16);
         let rounded = run(&backbone, mode, &batch, false);
         // bf16 keeps 8 bits of each number, and these models are as thin as their weights are large.
         assert_close(&plain, &rounded, 1e-1, what);
@@ -218,7 +218,7 @@ fn in_bf16_they_are_those_of_f32_but_for_rounding() {
 fn packed_weights_follow_their_weights() {
     let (config, mut backbone) = load("llama", Trains::All);
     let batch = input(&config, false, &[9, 4, 7]);
-    backbone.set_products(Products::Bf16);
+    backbone.set_matmul_precision(MatmulPrecision::Bf16);
     run(&backbone, AttentionMode::Causal, &batch, false);
     let changed = backbone.map(&mut Shake);
     let plain = run(&changed, AttentionMode::Causal, &batch, true);

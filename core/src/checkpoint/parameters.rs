@@ -115,7 +115,7 @@ fn keep_bf16<B: Kernels>(
             }
         }
         if values.len() == inputs * outputs && values.iter().all(|value| value.is_finite()) {
-            linear.keep_on_host(HostMatrix::Bf16(Bf16Matrix::pack_turned(&values, outputs)));
+            linear.keep_on_host(HostMatrix::Bf16(Bf16Matrix::pack_transposed(&values, outputs)));
         }
     }
     Ok(())

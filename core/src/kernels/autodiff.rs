@@ -77,22 +77,20 @@ impl<B: Kernels> Backward<B, TENSORS> for BlockBackward {
         let State { tape, block } = ops.state;
         let mut ids = ops.parents.iter().map(|node| node.as_ref().map(|node| node.id));
         let id_of_x = ids.next().flatten();
-        let mut wanted: Vec<NodeId> = Vec::new();
-        let asked = block.clone().map(|_| {
+        let mut of_tensors: Vec<Option<NodeId>> = Vec::new();
+        let wanted = block.clone().map(|_| {
             let id = ids.next().flatten();
-            wanted.extend(id);
+            of_tensors.push(id);
             id.is_some()
         });
-        let (of_x, of_block) = B::block_backward(&tape, &block, gradient, asked);
+        let (of_x, of_block) = B::block_backward(&tape, &block, gradient, wanted);
         if let Some(id) = id_of_x {
             grads.register::<B>(id, of_x);
         }
         // Both are visited in the same order.
-        let mut wanted = wanted.into_iter();
+        let mut of_tensors = of_tensors.into_iter();
         of_block.map(|gradient| {
-            if let Some(gradient) = gradient
-                && let Some(id) = wanted.next()
-            {
+            if let (Some(id), Some(gradient)) = (of_tensors.next().flatten(), gradient) {
                 grads.register::<B>(id, gradient);
             }
         });

@@ -14,7 +14,7 @@ use crate::quant::HostMatrix;
 
 /// Numbers in which the products of a block are computed; sums, norms, residuals and attention are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Products {
+pub enum MatmulPrecision {
     /// f32.
     #[default]
     F32,
@@ -31,7 +31,7 @@ pub struct Block<T> {
     /// What lies between the feed-forward's products.
     pub activation: Activation,
     /// Numbers of the products.
-    pub products: Products,
+    pub products: MatmulPrecision,
     /// Norms around the attention.
     pub attention: Branch<T>,
     /// RMS norms of the heads of queries and of keys (Qwen3).

@@ -18,7 +18,8 @@ mod plain;
 
 pub(crate) use block::Prepared;
 pub use block::{
-    Block, BlockGradients, BlockOf, Branch, DropoutMask, LowRank, Norm, Products, Projection, Tape,
+    Block, BlockGradients, BlockOf, Branch, DropoutMask, LowRank, MatmulPrecision, Norm,
+    Projection, Tape,
 };
 pub(crate) use plain::{by_head, rotated};
 pub use plain::{scaled_dot_product, weighted_scaled_dot_product};
@@ -159,6 +160,9 @@ pub trait Kernels: Backend {
 
     /// Gradients of a block of which [`Kernels::block_forward`] has made a tape, for the gradient
     /// `[batch, seq, hidden]` of its output.
+    ///
+    /// # Panics
+    /// A tape that another backend has made.
     fn block_backward(
         _tape: &Tape,
         _block: &BlockOf<Self>,

@@ -12,7 +12,7 @@ use super::input::{BlockInputs, ForwardOptions, ModelInput, States};
 use super::linear::Linear;
 use super::mask::attention_mask;
 use crate::config::{Architecture, AttentionMode, ModelConfig};
-use crate::kernels::{Kernels, Products, Seen};
+use crate::kernels::{Kernels, MatmulPrecision, Seen};
 
 /// Either architecture.
 #[derive(Module, Debug)]
@@ -153,10 +153,11 @@ impl<B: Kernels> Backbone<B> {
     }
 
     /// Sets the numbers in which blocks that train compute their products, where the backend computes
-    /// whole blocks.
-    pub fn set_products(&mut self, products: Products) {
+    /// whole blocks. A block that it does not compute whole (pruned weights that stay zero, weights of
+    /// attention that are asked for) stays in f32.
+    pub fn set_matmul_precision(&mut self, products: MatmulPrecision) {
         for (_, linear) in self.linears_mut() {
-            linear.set_products(products);
+            linear.set_matmul_precision(products);
         }
     }
 

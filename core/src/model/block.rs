@@ -5,7 +5,21 @@ use burn::tensor::{Tensor, backend::Backend, ops::FloatTensor};
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
-use crate::kernels::{Block, BlockOf, Branch, Kernels, Norm};
+use crate::kernels::{Block, BlockOf, Branch, Kernels, Norm, Seen};
+
+/// A block as one operation, where the backend computes it so and nobody asks for its weights of attention.
+pub(super) fn at_once<B: Kernels>(
+    x: &Tensor<B, 3>,
+    seen: Seen<'_, B>,
+    want_weights: bool,
+    describe: impl FnOnce(usize) -> Option<BlockOf<B>>,
+) -> Option<Tensor<B, 3>> {
+    if want_weights || !B::BLOCKS {
+        return None;
+    }
+    let [batch, seq, _] = x.dims();
+    B::block(x, describe(batch * seq)?, seen)
+}
 
 /// The description of a block over so many rows, padding included; `None` where a layer of it is packed,
 /// pruned or observed. What drops out is drawn in the order in which the plain version draws.
@@ -28,7 +42,7 @@ pub(super) fn described<B: Kernels>(
     Some(Block {
         heads: attention.heads(),
         activation: feed_forward.activation,
-        products: attention.qkv.products(),
+        products: attention.qkv.matmul_precision(),
         attention: around_attention,
         head_norms,
         qkv,

@@ -135,12 +135,8 @@ impl<B: Kernels> DecoderBlock<B> {
         seen: Seen<'_, B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
-        if !want_weights
-            && B::BLOCKS
-            && let [batch, seq, _] = x.dims()
-            && let Some(block) = self.described(batch * seq)
-            && let Some(y) = B::block(&x, block, seen)
-        {
+        let describe = |rows| self.described(rows);
+        if let Some(y) = block::at_once(&x, seen, want_weights, describe) {
             return (y, None);
         }
         let normed = B::rms_norm(x.clone(), &self.attention_norm);

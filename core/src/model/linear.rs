@@ -10,7 +10,7 @@ use super::gram::SharedGram;
 use super::init::initialized;
 use super::lora::{Adapter, LoraConfig, names_module};
 use super::packed::PackedWeight;
-use crate::kernels::{Kernels, Packing, Prepared, Products, Projection};
+use crate::kernels::{Kernels, MatmulPrecision, Packing, Prepared, Projection};
 use crate::quant::{HostMatrix, PackedMatrix, Quantized};
 use crate::{Error, Result};
 
@@ -44,7 +44,7 @@ pub struct Linear<B: Backend> {
     observer: Option<SharedGram>,
     /// Numbers of the products of a block that trains.
     #[module(skip)]
-    products: Products,
+    products: MatmulPrecision,
     /// What the backend has made of the weight.
     #[module(skip)]
     prepared: Prepared,
@@ -70,18 +70,18 @@ impl<B: Kernels> Linear<B> {
             packed: None,
             mask: None,
             observer: None,
-            products: Products::F32,
+            products: MatmulPrecision::F32,
             prepared: Prepared::default(),
         }
     }
 
     /// Sets the numbers of the products of blocks that train.
-    pub(super) fn set_products(&mut self, products: Products) {
+    pub(super) fn set_matmul_precision(&mut self, products: MatmulPrecision) {
         self.products = products;
     }
 
     /// Numbers of the products of a block that trains.
-    pub(super) fn products(&self) -> Products {
+    pub(super) fn matmul_precision(&self) -> MatmulPrecision {
         self.products
     }
 

@@ -15,7 +15,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 use kiln_embed::embedder::EmbeddingModel;
-use kiln_embed::kernels::{Kernels, Products, TrainingBackend};
+use kiln_embed::kernels::{Kernels, MatmulPrecision, TrainingBackend};
 use kiln_embed::model::{ForwardOptions, ModelInput, States, seed_dropout};
 use kiln_embed::pooling::l2_normalize;
 use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
@@ -89,7 +89,7 @@ impl ChunkRunner {
             FloatDType::F32 => replica,
             // Whole blocks round what their products take, and keep everything else in f32.
             FloatDType::BF16 if B::BLOCKS => {
-                replica.model.backbone_mut().set_products(Products::Bf16);
+                replica.model.backbone_mut().set_matmul_precision(MatmulPrecision::Bf16);
                 replica
             }
             dtype => replica.cast(dtype),

@@ -1,4 +1,4 @@
-//! Products with weights, a tile at a time in shared memory. Packed weights are unpacked there, in
+//! MatmulPrecision with weights, a tile at a time in shared memory. Packed weights are unpacked there, in
 //! the dispatch that multiplies them.
 
 use burn_cubecl::{CubeRuntime, kernel::into_contiguous, tensor::CubeTensor};

@@ -145,12 +145,12 @@ fn each_tile(
     most: usize,
     mut tile: impl FnMut(usize, usize, usize),
 ) {
-    let turned = terms.iter().any(|(left, _)| matches!(left, Left::Turned(_)));
+    let transposed = terms.iter().any(|(left, _)| matches!(left, Left::Transposed(_)));
     for panel in 0..columns.div_ceil(PANEL) {
         let mut row = first;
         while row < first + rows {
             let mut height = most.min(first + rows - row);
-            if turned {
+            if transposed {
                 height = height.min(PANEL - row % PANEL);
             }
             tile(row, height, panel);

@@ -1,4 +1,4 @@
-//! Products of matrices in bf16, with sums in f32. No crate serves: gemm has no bf16, and Burn's CPU
+//! MatmulPrecision of matrices in bf16, with sums in f32. No crate serves: gemm has no bf16, and Burn's CPU
 //! backend converts both operands of every product, value by value.
 //!
 //! A word holds two numbers that follow each other along the inner dimension, which is what the
@@ -130,7 +130,7 @@ impl Bf16Matrix {
     }
 
     /// Rounds `[inner, columns]`.
-    pub fn pack(values: &[f32], columns: usize) -> Self {
+    pub(crate) fn pack(values: &[f32], columns: usize) -> Self {
         let inner = values.len() / columns.max(1);
         let zeros = [0.0; PANEL];
         Self::fill([inner, columns], |k, first, words| {
@@ -141,7 +141,7 @@ impl Bf16Matrix {
     }
 
     /// Rounds the transpose `[inner, columns]` of values `[columns, inner]`.
-    pub fn pack_turned(values: &[f32], columns: usize) -> Self {
+    pub(crate) fn pack_transposed(values: &[f32], columns: usize) -> Self {
         let inner = values.len() / columns.max(1);
         Self::fill([inner, columns], |k, first, words| {
             for (column, word) in (first..columns).zip(words) {
@@ -151,7 +151,7 @@ impl Bf16Matrix {
         })
     }
 
-    /// Bf16Matrix whose words `row` writes: those of a pair of rows, from a column on.
+    /// A matrix whose words `row` writes: those of a pair of rows, from a column on.
     fn fill(
         [inner, columns]: [usize; 2],
         row: impl Fn(usize, usize, &mut [u32]) + Send + Sync,
@@ -199,7 +199,7 @@ pub(crate) enum Left<'a> {
     /// `[rows, inner]`.
     Rows(&'a Bf16Rows),
     /// `[inner, rows]`, to be read as its transpose.
-    Turned(&'a Bf16Matrix),
+    Transposed(&'a Bf16Matrix),
 }
 
 /// What a tile reads of a left operand.
@@ -215,14 +215,14 @@ impl<'a> Left<'a> {
     fn rows(self) -> usize {
         match self {
             Self::Rows(rows) => rows.rows,
-            Self::Turned(panels) => panels.columns,
+            Self::Transposed(panels) => panels.columns,
         }
     }
 
     fn pairs(self) -> usize {
         match self {
             Self::Rows(rows) => rows.pairs,
-            Self::Turned(panels) => panels.pairs,
+            Self::Transposed(panels) => panels.pairs,
         }
     }
 
@@ -232,7 +232,7 @@ impl<'a> Left<'a> {
             Self::Rows(Bf16Rows { words, pairs, .. }) => {
                 View { words: &words[row * pairs..], steps: [*pairs, 1] }
             }
-            Self::Turned(Bf16Matrix { words, columns, pairs, .. }) => {
+            Self::Transposed(Bf16Matrix { words, columns, pairs, .. }) => {
                 let (panel, row) = (row / PANEL, row % PANEL);
                 let words = &words[panel * pairs * PANEL + row..];
                 View { words, steps: [1, Bf16Matrix::width(*columns, panel)] }
@@ -324,7 +324,7 @@ mod tests {
         #[test]
         fn every_shape_is_the_sum_that_it_stands_for(
             rows in 1usize..150, inner in 1usize..40, more in 0usize..20, columns in 1usize..200,
-            turned in prop::bool::ANY, add in prop::bool::ANY, seed in 0f32..100.0,
+            by_columns in prop::bool::ANY, add in prop::bool::ANY, seed in 0f32..100.0,
         ) {
             let terms: Vec<_> = [inner, more].into_iter().filter(|inner| *inner > 0).map(|inner| {
                 (inner, numbers(rows * inner, seed), numbers(inner * columns, seed + 0.5))
@@ -335,12 +335,12 @@ mod tests {
             let lefts: Vec<_> = terms.iter().map(|(inner, x, _)| {
                 (Bf16Rows::round(x, *inner), Bf16Matrix::pack(&transposed(x, *inner), rows))
             }).collect();
-            let rights: Vec<_> = terms.iter().map(|(_, _, y)| match turned {
-                true => Bf16Matrix::pack_turned(&transposed(y, columns), columns),
+            let rights: Vec<_> = terms.iter().map(|(_, _, y)| match by_columns {
+                true => Bf16Matrix::pack_transposed(&transposed(y, columns), columns),
                 false => Bf16Matrix::pack(y, columns),
             }).collect();
             let operands: Vec<_> = lefts.iter().zip(&rights).map(|((rows, panels), right)| {
-                (if turned { Left::Turned(panels) } else { Left::Rows(rows) }, right)
+                (if by_columns { Left::Transposed(panels) } else { Left::Rows(rows) }, right)
             }).collect();
             let bias = numbers(columns, seed + 0.7);
             let (bias, mut parts) = match add {

@@ -164,8 +164,8 @@ pub struct Compute {
     /// Number format.
     #[serde(default)]
     pub precision: ComputeDtype,
-    /// Texts computed at once; where absent as many as make 2,048 tokens on the CPU, the whole batch
-    /// on a GPU.
+    /// Texts computed at once; where absent the whole batch, and with `grad_cache` on the CPU as many as
+    /// make 2,048 tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<usize>,
     /// Forget a chunk's activations and compute them again for its gradient (GradCache,

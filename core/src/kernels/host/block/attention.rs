@@ -6,6 +6,7 @@ use std::ops::Range;
 use multiversion::multiversion;
 
 use super::places::Places;
+use super::{Primitive, floats};
 use crate::kernels::Heads;
 use crate::kernels::host::attention::{rotate, softmax, weight};
 use crate::kernels::host::product::{Strided, add_product, product_over};
@@ -23,9 +24,10 @@ pub(super) struct Attended {
     pub qkv: Vec<f32>,
     /// Logarithm of the sum of each query's weights: `[tokens, queries]`.
     pub sums: Vec<f32>,
-    pub angles: Option<[Vec<f32>; 2]>,
-    /// `[batch, seq, seq]`, true where attention is masked.
-    pub mask: Option<Vec<bool>>,
+    /// Cosines and sines of each position: `[seq, width]`.
+    pub angles: Option<[Primitive; 2]>,
+    /// `[batch, seq, seq]`, or `[1, seq, seq]` for all texts, in bytes: 1 where attention is masked.
+    pub mask: Option<Primitive>,
 }
 
 /// The heads of queries of a text that share one of keys.
@@ -57,10 +59,11 @@ struct OfGroup {
 pub(super) fn rotate_all(
     qkv: &mut [f32],
     heads: Heads,
-    [cos, sin]: &[Vec<f32>; 2],
+    angles: &[Primitive; 2],
     places: &Places,
     back: bool,
 ) {
+    let [cos, sin] = angles.each_ref().map(floats);
     let row = heads.row();
     let rotated = (heads.queries + heads.keys) * heads.width;
     let starts: Vec<usize> =
@@ -95,7 +98,11 @@ impl Attended {
         let mut groups = Vec::new();
         for (text, tokens) in places.texts.iter().enumerate() {
             let start = places.padded[text].start;
-            let mask = (text * places.seq + start) * places.seq + start;
+            let of_text = match &self.mask {
+                Some(mask) if mask.layout().shape()[0] > 1 => text,
+                _ => 0,
+            };
+            let mask = (of_text * places.seq + start) * places.seq + start;
             let keys = 0..self.heads.keys;
             groups.extend(keys.map(|key| Group { tokens: tokens.clone(), mask, key }));
         }
@@ -125,15 +132,15 @@ impl Attended {
     ) {
         let Heads { queries: of_queries, width, .. } = self.heads;
         let tokens = group.tokens.len();
-        let keys = turned(self.part(group, 0, of_queries + group.key));
+        let keys = transposed(self.part(group, 0, of_queries + group.key));
         let x = self.part(group, queries.start, query);
         let scale = (width as f32).powf(-0.5);
         product_over(x, keys, [queries.len(), width, tokens], scale, scores);
         if let Some(mask) = &self.mask {
             for (i, scores) in scores.chunks_exact_mut(tokens).enumerate().take(queries.len()) {
-                let mask = &mask[group.mask + (queries.start + i) * seq..][..tokens];
+                let mask = &mask.bytes()[group.mask + (queries.start + i) * seq..][..tokens];
                 for (score, hidden) in scores.iter_mut().zip(mask) {
-                    *score = if *hidden { -3e4 } else { *score };
+                    *score = if *hidden != 0 { -3e4 } else { *score };
                 }
             }
         }
@@ -215,7 +222,7 @@ impl Attended {
                     let of_context =
                         Strided { values: of_context, row: queries * width, column: 1 };
                     let shape = [rows.len(), width, tokens];
-                    product_over(of_context, turned(value), shape, 1.0, changes);
+                    product_over(of_context, transposed(value), shape, 1.0, changes);
                     let sums = &self.sums[(group.tokens.start + first) * queries + head..];
                     for ((weights, changes), sum) in weights
                         .chunks_exact_mut(tokens)
@@ -227,9 +234,9 @@ impl Attended {
                     let (weights, changes) =
                         (Strided::rows(weights, tokens), Strided::rows(changes, tokens));
                     let shape = [tokens, rows.len(), width];
-                    add_product(1, turned(weights), of_context, shape, &mut of_group.values);
+                    add_product(1, transposed(weights), of_context, shape, &mut of_group.values);
                     let query = self.part(group, first, head);
-                    add_product(1, turned(changes), query, shape, &mut of_group.keys);
+                    add_product(1, transposed(changes), query, shape, &mut of_group.keys);
                     let of_queries = &mut of_queries[..rows.len() * width];
                     let shape = [rows.len(), tokens, width];
                     product_over(changes, key, shape, 1.0, of_queries);
@@ -261,7 +268,7 @@ impl Attended {
 }
 
 /// The transpose.
-fn turned(x: Strided<'_>) -> Strided<'_> {
+fn transposed(x: Strided<'_>) -> Strided<'_> {
     Strided { values: x.values, row: x.column, column: x.row }
 }
 

@@ -28,16 +28,25 @@ pub(in super::super) fn forward(
     if x.dtype() != DType::F32 || !inside || hidden == 0 || !fits(&block, hidden, trains) {
         return None;
     }
-    let angles = match seen.angles {
-        Some((cos, sin)) => Some([table(cos)?, table(sin)?]),
-        None => None,
-    };
-    let mask = match seen.mask {
-        Some(mask) => Some(mask.clone().into_data().into_vec::<bool>().ok()?),
-        None => None,
-    };
+    // Views of what all blocks share, not copies: a mask is as large as all scores of a head.
+    let angles = seen.angles.map(|(cos, sin)| [table(cos), table(sin)]);
+    let mask = seen.mask.map(|mask| {
+        let mask = mask.clone().into_primitive();
+        // Without padding all texts share one.
+        let shared = mask.layout().strides()[0] == 0;
+        if shared { mask.narrow(0, 0, 1).to_contiguous() } else { mask.to_contiguous() }
+    });
+    if angles.iter().flatten().any(|table| table.dtype() != DType::F32)
+        || mask.as_ref().is_some_and(|mask| {
+            let shape = mask.layout().shape();
+            (shape[0] != batch && shape[0] != 1) || mask.bytes().len() != shape[0] * seq * seq
+        })
+    {
+        return None;
+    }
     let places = Places::new(seen.rows, seq);
-    let (values, tape) = run(places.gather(floats(&x), hidden), &block, places, angles, mask);
+    let x = places.gather(floats(&x), hidden);
+    let (values, tape) = run(x, &block, places, (angles, mask), trains);
     let y = tensor(tape.places.scatter(&values, hidden), [batch, seq, hidden]);
     Some((y, trains.then(|| Tape(Arc::new(tape)))))
 }
@@ -54,19 +63,22 @@ fn fits(block: &BlockOf<Flex>, hidden: usize, trains: bool) -> bool {
     ];
     let gate = block.gate.iter().map(|gate| (gate, [hidden, inner]));
     heads.keys > 0
+        && heads.queries.is_multiple_of(heads.keys)
         && inner > 0
         && heads.width > 0
         && expected.into_iter().chain(gate).all(|(projection, shape)| {
             let adapted = trains || !projection.adapters.is_empty();
             let bias = projection.bias.as_ref().map(|bias| bias.layout().shape().num_elements());
+            let strides = projection.weight.layout().strides();
             projection.shape() == shape
+                && strides.iter().all(|stride| *stride >= 0)
                 && bias.is_none_or(|bias| bias == shape[1])
                 && (projection.matrix.is_none() || !adapted)
         })
 }
 
-fn table(angles: &Tensor<Flex, 4>) -> Option<Vec<f32>> {
-    angles.clone().into_data().into_vec::<f32>().ok()
+fn table(angles: &Tensor<Flex, 4>) -> Primitive {
+    angles.clone().into_primitive().tensor().to_contiguous()
 }
 
 /// All tensors but the weights without gaps, where all are f32.
@@ -98,13 +110,13 @@ pub(super) fn contiguous(block: &BlockOf<Flex>) -> Option<BlockOf<Flex>> {
     Some(to)
 }
 
-/// The block over rows without padding.
+/// The block over rows without padding. What only the backward pass needs is kept where the block trains.
 fn run(
     x: Vec<f32>,
     block: &BlockOf<Flex>,
     places: Places,
-    angles: Option<[Vec<f32>; 2]>,
-    mask: Option<Vec<bool>>,
+    (angles, mask): (Option<[Primitive; 2]>, Option<Primitive>),
+    trains: bool,
 ) -> (Vec<f32>, super::Tape) {
     let products = block.products;
     let mut lows = Lows::default();
@@ -121,7 +133,7 @@ fn run(
     let mut qkv = project(normed.as_deref().unwrap_or(&x), &block.qkv, &mut lows.qkv);
     drop(normed);
     let unnormed = block.head_norms.as_ref().map(|norms| {
-        let unnormed = qkv.clone();
+        let unnormed = if trains { qkv.clone() } else { Vec::new() };
         norm_heads(&mut qkv, block.heads, norms);
         unnormed
     });
@@ -131,7 +143,7 @@ fn run(
     let mut attended = Attended { heads: block.heads, qkv, sums: Vec::new(), angles, mask };
     let context = attended.forward(&places);
     let y = project(&context, &block.output, &mut lows.output);
-    let (x, attention) = join(x, y, &block.attention);
+    let (x, attention) = join(x, y, &block.attention, trains);
 
     let normed = before(&x, &block.feed_forward);
     let input = Input::new(normed.as_deref().unwrap_or(&x), hidden);
@@ -146,7 +158,7 @@ fn run(
     drop(normed);
     let inner = activation::activated(block.activation, gate.as_deref(), &up);
     let y = project(&inner, &block.down, &mut lows.down);
-    let (x, feed_forward) = join(x, y, &block.feed_forward);
+    let (x, feed_forward) = join(x, y, &block.feed_forward, trains);
     let tape = super::Tape {
         places,
         attended,
@@ -167,18 +179,20 @@ pub(super) fn before(x: &[f32], branch: &Branch<Primitive>) -> Option<Vec<f32>> 
 }
 
 /// Joins a branch with the residual stream.
-fn join(x: Vec<f32>, mut y: Vec<f32>, branch: &Branch<Primitive>) -> (Vec<f32>, BranchTape) {
-    let inside = branch.inside.as_ref().map(|norm| {
-        let inside = y.clone();
-        norm::norm_in_place(&mut y, norm);
-        inside
-    });
+fn join(
+    x: Vec<f32>,
+    mut y: Vec<f32>,
+    branch: &Branch<Primitive>,
+    trains: bool,
+) -> (Vec<f32>, BranchTape) {
+    let norm = |y: &mut Vec<f32>, norm: &Norm<Primitive>| {
+        let input = if trains { y.clone() } else { Vec::new() };
+        norm::norm_in_place(y, norm);
+        input
+    };
+    let inside = branch.inside.as_ref().map(|inside| norm(&mut y, inside));
     add_to(&mut y, &x);
-    let after = branch.after.as_ref().map(|norm| {
-        let after = y.clone();
-        norm::norm_in_place(&mut y, norm);
-        after
-    });
+    let after = branch.after.as_ref().map(|after| norm(&mut y, after));
     (y, BranchTape { input: x, inside, after })
 }
 

@@ -10,7 +10,7 @@ use super::dropout::drop_out;
 use super::places::Places;
 use super::{Primitive, floats};
 use crate::kernels::host::product::{Strided, add_product, new_product};
-use crate::kernels::{LowRank, Products, Projection};
+use crate::kernels::{LowRank, MatmulPrecision, Projection};
 use crate::parallel::{cores, each_part};
 use crate::quant::HostMatrix;
 use crate::quant::bf16::{self, Bf16Matrix, Bf16Rows, Left};
@@ -54,7 +54,7 @@ enum Matrix<'a> {
 struct Packed {
     source: Primitive,
     weight: OnceLock<Bf16Matrix>,
-    turned: OnceLock<Bf16Matrix>,
+    transposed: OnceLock<Bf16Matrix>,
 }
 
 /// A weight `[inputs, outputs]` as products take it.
@@ -64,17 +64,17 @@ enum Weight<'a> {
 }
 
 impl<'a> Weight<'a> {
-    fn of(projection: &'a Projection<Primitive>, products: Products) -> Self {
+    fn of(projection: &'a Projection<Primitive>, products: MatmulPrecision) -> Self {
         let tensor = &projection.weight;
         let layout = tensor.layout();
         let (shape, strides) = (layout.shape(), layout.strides());
         match products {
-            Products::F32 => Self::F32 {
+            MatmulPrecision::F32 => Self::F32 {
                 values: &tensor.storage::<f32>()[layout.start_offset()..],
                 row: strides[0].unsigned_abs(),
                 column: strides[1].unsigned_abs(),
             },
-            Products::Bf16 => Self::Bf16 {
+            MatmulPrecision::Bf16 => Self::Bf16 {
                 // The kept tensor holds on to its memory, so no other can be at the same place.
                 packed: projection.prepared.get(
                     |packed: &Packed| {
@@ -86,7 +86,7 @@ impl<'a> Weight<'a> {
                     || Packed {
                         source: tensor.clone(),
                         weight: OnceLock::new(),
-                        turned: OnceLock::new(),
+                        transposed: OnceLock::new(),
                     },
                 ),
                 shape: [shape[0], shape[1]],
@@ -105,13 +105,13 @@ impl<'a> Weight<'a> {
         }
     }
 
-    fn turned(&self) -> Matrix<'_> {
+    fn transposed(&self) -> Matrix<'_> {
         match self {
             Self::F32 { values, row, column } => {
                 Matrix::F32(Strided { values, row: *column, column: *row })
             }
             Self::Bf16 { packed, shape: [inputs, _] } => {
-                Matrix::Bf16(packed.turned.get_or_init(|| packed.panels(*inputs, true)))
+                Matrix::Bf16(packed.transposed.get_or_init(|| packed.panels(*inputs, true)))
             }
         }
     }
@@ -119,24 +119,24 @@ impl<'a> Weight<'a> {
 
 impl Packed {
     /// The weight or its transpose, of some columns.
-    fn panels(&self, columns: usize, turned: bool) -> Bf16Matrix {
+    fn panels(&self, columns: usize, transposed: bool) -> Bf16Matrix {
         let by_columns = self.source.transpose(0, 1);
         // Weights come from files as transposed views.
-        let (values, lies_turned) = match by_columns.as_slice::<f32>() {
+        let (values, lies_transposed) = match by_columns.as_slice::<f32>() {
             Some(values) if self.source.as_slice::<f32>().is_none() => (values, true),
             _ => (&[] as &[f32], false),
         };
-        if lies_turned {
-            return pack(values, columns, !turned);
+        if lies_transposed {
+            return pack(values, columns, !transposed);
         }
         let source = self.source.to_contiguous();
-        pack(floats(&source), columns, turned)
+        pack(floats(&source), columns, transposed)
     }
 }
 
-fn pack(values: &[f32], columns: usize, turned: bool) -> Bf16Matrix {
-    if turned {
-        Bf16Matrix::pack_turned(values, columns)
+fn pack(values: &[f32], columns: usize, transposed: bool) -> Bf16Matrix {
+    if transposed {
+        Bf16Matrix::pack_transposed(values, columns)
     } else {
         Bf16Matrix::pack(values, columns)
     }
@@ -188,14 +188,16 @@ fn in_bf16<'a>(terms: &'a [(&Input<'_>, Matrix<'_>)]) -> Vec<(Left<'a>, &'a Bf16
 }
 
 /// `left^T right` `[left width, right width]`, a sum over tokens.
-fn outer(left: &Input<'_>, right: &Input<'_>, products: Products) -> Vec<f32> {
+fn outer(left: &Input<'_>, right: &Input<'_>, products: MatmulPrecision) -> Vec<f32> {
     match products {
-        Products::F32 => {
+        MatmulPrecision::F32 => {
             let x = Strided { values: left.values, row: 1, column: left.width };
             let y = Strided::rows(right.values, right.width);
             new_product(cores(), x, y, [left.width, left.tokens(), right.width])
         }
-        Products::Bf16 => bf16::product(&[(Left::Turned(left.panels()), right.panels())], None),
+        MatmulPrecision::Bf16 => {
+            bf16::product(&[(Left::Transposed(left.panels()), right.panels())], None)
+        }
     }
 }
 
@@ -204,7 +206,7 @@ fn columns(values: &[f32], width: usize, from: usize, count: usize) -> Vec<f32> 
     values.chunks_exact(width).flat_map(|row| &row[from..from + count]).copied().collect()
 }
 
-fn turned(values: &[f32], width: usize) -> Vec<f32> {
+fn transposed(values: &[f32], width: usize) -> Vec<f32> {
     let rows = values.len() / width.max(1);
     let mut to = vec![0.0; values.len()];
     for (row, values) in values.chunks_exact(width.max(1)).enumerate() {
@@ -259,15 +261,17 @@ fn with_matrix<R>(
     values: &[f32],
     columns: usize,
     transposed: bool,
-    products: Products,
+    products: MatmulPrecision,
     run: impl FnOnce(Matrix<'_>) -> R,
 ) -> R {
     match (products, transposed) {
-        (Products::F32, false) => run(Matrix::F32(Strided::rows(values, columns))),
-        (Products::F32, true) => run(Matrix::F32(Strided { values, row: 1, column: columns })),
-        (Products::Bf16, false) => run(Matrix::Bf16(&Bf16Matrix::pack(values, columns))),
-        (Products::Bf16, true) => {
-            run(Matrix::Bf16(&Bf16Matrix::pack_turned(values, values.len() / columns.max(1))))
+        (MatmulPrecision::F32, false) => run(Matrix::F32(Strided::rows(values, columns))),
+        (MatmulPrecision::F32, true) => {
+            run(Matrix::F32(Strided { values, row: 1, column: columns }))
+        }
+        (MatmulPrecision::Bf16, false) => run(Matrix::Bf16(&Bf16Matrix::pack(values, columns))),
+        (MatmulPrecision::Bf16, true) => {
+            run(Matrix::Bf16(&Bf16Matrix::pack_transposed(values, values.len() / columns.max(1))))
         }
     }
 }
@@ -285,7 +289,7 @@ fn dropped(input: &Input<'_>, low: &LowRank<Primitive>, places: &Places) -> Vec<
 pub(super) fn forward(
     input: &Input<'_>,
     projection: &Projection<Primitive>,
-    products: Products,
+    products: MatmulPrecision,
     places: &Places,
 ) -> (Vec<f32>, Vec<f32>) {
     let outputs = projection.shape()[1];
@@ -350,7 +354,7 @@ pub(super) fn backward(
     gradient: &Input<'_>,
     projection: &Projection<Primitive>,
     wanted: &Projection<bool>,
-    (products, places): (Products, &Places),
+    (products, places): (MatmulPrecision, &Places),
     to: &mut Vec<f32>,
 ) -> Projection<Option<Vec<f32>>> {
     // The first that writes makes it.
@@ -362,7 +366,7 @@ pub(super) fn backward(
     let weight = Weight::of(projection, products);
     let mut of_adapters = Vec::new();
     if projection.adapters.is_empty() {
-        back(&[(gradient, weight.turned())]);
+        back(&[(gradient, weight.transposed())]);
     } else {
         let joined = Joined::of(&projection.adapters, inputs, outputs);
         let ranks = joined.ranks;
@@ -370,12 +374,12 @@ pub(super) fn backward(
             times(&[(gradient, b)], ranks, None)
         });
         let rows_of_low = Input::new(&of_low, ranks);
-        let of_b = turned(&outer(gradient, &Input::new(low, ranks), products), ranks);
+        let of_b = transposed(&outer(gradient, &Input::new(low, ranks), products), ranks);
         if joined.drops {
-            back(&[(gradient, weight.turned())]);
+            back(&[(gradient, weight.transposed())]);
         } else {
             with_matrix(&joined.a, ranks, true, products, |a| {
-                back(&[(gradient, weight.turned()), (&rows_of_low, a)]);
+                back(&[(gradient, weight.transposed()), (&rows_of_low, a)]);
             });
         }
         let of_a = match joined.drops {

@@ -31,7 +31,7 @@ pub struct Block<T> {
     /// What lies between the feed-forward's products.
     pub activation: Activation,
     /// Numbers of the products.
-    pub products: MatmulPrecision,
+    pub precision: MatmulPrecision,
     /// Norms around the attention.
     pub attention: Branch<T>,
     /// RMS norms of the heads of queries and of keys (Qwen3).
@@ -152,7 +152,7 @@ impl<T> Block<T> {
         Block {
             heads: self.heads,
             activation: self.activation,
-            products: self.products,
+            precision: self.precision,
             attention: self.attention.map(to),
             head_norms: self.head_norms.map(|[query, key]| [query.map(to), key.map(to)]),
             qkv: self.qkv.map(to),

@@ -155,9 +155,9 @@ impl<B: Kernels> Backbone<B> {
     /// Sets the numbers in which blocks that train compute their products, where the backend computes
     /// whole blocks. A block that it does not compute whole (pruned weights that stay zero, weights of
     /// attention that are asked for) stays in f32.
-    pub fn set_matmul_precision(&mut self, products: MatmulPrecision) {
+    pub fn set_matmul_precision(&mut self, precision: MatmulPrecision) {
         for (_, linear) in self.linears_mut() {
-            linear.set_matmul_precision(products);
+            linear.set_matmul_precision(precision);
         }
     }
 

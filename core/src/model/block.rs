@@ -42,7 +42,7 @@ pub(super) fn described<B: Kernels>(
     Some(Block {
         heads: attention.heads(),
         activation: feed_forward.activation,
-        products: attention.qkv.matmul_precision(),
+        precision: attention.qkv.matmul_precision(),
         attention: around_attention,
         head_norms,
         qkv,

@@ -44,7 +44,7 @@ pub struct Linear<B: Backend> {
     observer: Option<SharedGram>,
     /// Numbers of the products of a block that trains.
     #[module(skip)]
-    products: MatmulPrecision,
+    matmul_precision: MatmulPrecision,
     /// What the backend has made of the weight.
     #[module(skip)]
     prepared: Prepared,
@@ -70,19 +70,19 @@ impl<B: Kernels> Linear<B> {
             packed: None,
             mask: None,
             observer: None,
-            products: MatmulPrecision::F32,
+            matmul_precision: MatmulPrecision::F32,
             prepared: Prepared::default(),
         }
     }
 
     /// Sets the numbers of the products of blocks that train.
-    pub(super) fn set_matmul_precision(&mut self, products: MatmulPrecision) {
-        self.products = products;
+    pub(super) fn set_matmul_precision(&mut self, matmul_precision: MatmulPrecision) {
+        self.matmul_precision = matmul_precision;
     }
 
     /// Numbers of the products of a block that trains.
     pub(super) fn matmul_precision(&self) -> MatmulPrecision {
-        self.products
+        self.matmul_precision
     }
 
     /// The layer as a part of a block over so many rows, padding included; `None` where it is more than

@@ -45,7 +45,7 @@ fn run(
     wanted: &Block<bool>,
 ) -> (Vec<f32>, Block<Option<Vec<f32>>>) {
     let (places, heads) = (&tape.places, block.heads);
-    let how = (block.products, places);
+    let how = (block.precision, places);
 
     let (stream, of_branch, norms) =
         split(gradient, &tape.feed_forward, &block.feed_forward, &wanted.feed_forward);
@@ -132,7 +132,7 @@ fn run(
     let of_block = Block {
         heads,
         activation: block.activation,
-        products: block.products,
+        precision: block.precision,
         attention,
         head_norms,
         qkv,

@@ -118,13 +118,13 @@ fn run(
     (angles, mask): (Option<[Primitive; 2]>, Option<Primitive>),
     trains: bool,
 ) -> (Vec<f32>, super::Tape) {
-    let products = block.products;
+    let precision = block.precision;
     let mut lows = Lows::default();
     let hidden = block.qkv.shape()[0];
     let project = |x: &[f32], projection, low: &mut Vec<f32>| {
         let width = x.len() / places.tokens().max(1);
         let (y, of_adapters) =
-            projection::forward(&Input::new(x, width), projection, products, &places);
+            projection::forward(&Input::new(x, width), projection, precision, &places);
         *low = of_adapters;
         y
     };
@@ -147,10 +147,10 @@ fn run(
 
     let normed = before(&x, &block.feed_forward);
     let input = Input::new(normed.as_deref().unwrap_or(&x), hidden);
-    let (up, low) = projection::forward(&input, &block.up, products, &places);
+    let (up, low) = projection::forward(&input, &block.up, precision, &places);
     lows.up = low;
     let gate = block.gate.as_ref().map(|gate| {
-        let (gate, low) = projection::forward(&input, gate, products, &places);
+        let (gate, low) = projection::forward(&input, gate, precision, &places);
         lows.gate = low;
         gate
     });

@@ -64,11 +64,11 @@ enum Weight<'a> {
 }
 
 impl<'a> Weight<'a> {
-    fn of(projection: &'a Projection<Primitive>, products: MatmulPrecision) -> Self {
+    fn of(projection: &'a Projection<Primitive>, precision: MatmulPrecision) -> Self {
         let tensor = &projection.weight;
         let layout = tensor.layout();
         let (shape, strides) = (layout.shape(), layout.strides());
-        match products {
+        match precision {
             MatmulPrecision::F32 => Self::F32 {
                 values: &tensor.storage::<f32>()[layout.start_offset()..],
                 row: strides[0].unsigned_abs(),
@@ -188,8 +188,8 @@ fn in_bf16<'a>(terms: &'a [(&Input<'_>, Matrix<'_>)]) -> Vec<(Left<'a>, &'a Bf16
 }
 
 /// `left^T right` `[left width, right width]`, a sum over tokens.
-fn outer(left: &Input<'_>, right: &Input<'_>, products: MatmulPrecision) -> Vec<f32> {
-    match products {
+fn outer(left: &Input<'_>, right: &Input<'_>, precision: MatmulPrecision) -> Vec<f32> {
+    match precision {
         MatmulPrecision::F32 => {
             let x = Strided { values: left.values, row: 1, column: left.width };
             let y = Strided::rows(right.values, right.width);
@@ -261,10 +261,10 @@ fn with_matrix<R>(
     values: &[f32],
     columns: usize,
     transposed: bool,
-    products: MatmulPrecision,
+    precision: MatmulPrecision,
     run: impl FnOnce(Matrix<'_>) -> R,
 ) -> R {
-    match (products, transposed) {
+    match (precision, transposed) {
         (MatmulPrecision::F32, false) => run(Matrix::F32(Strided::rows(values, columns))),
         (MatmulPrecision::F32, true) => {
             run(Matrix::F32(Strided { values, row: 1, column: columns }))
@@ -289,7 +289,7 @@ fn dropped(input: &Input<'_>, low: &LowRank<Primitive>, places: &Places) -> Vec<
 pub(super) fn forward(
     input: &Input<'_>,
     projection: &Projection<Primitive>,
-    products: MatmulPrecision,
+    precision: MatmulPrecision,
     places: &Places,
 ) -> (Vec<f32>, Vec<f32>) {
     let outputs = projection.shape()[1];
@@ -298,7 +298,7 @@ pub(super) fn forward(
     {
         return (packed(input, matrix, projection.bias.as_ref().map(floats)), Vec::new());
     }
-    let weight = Weight::of(projection, products);
+    let weight = Weight::of(projection, precision);
     let bias = projection.bias.as_ref().map(floats);
     if projection.adapters.is_empty() {
         return (times(&[(input, weight.matrix())], outputs, bias), Vec::new());
@@ -308,7 +308,7 @@ pub(super) fn forward(
         let mut low = vec![0.0; input.tokens() * joined.ranks];
         for (adapter, &(first, rank, _)) in projection.adapters.iter().zip(&joined.parts) {
             let values = dropped(input, adapter, places);
-            let part = with_matrix(floats(&adapter.a), rank, false, products, |a| {
+            let part = with_matrix(floats(&adapter.a), rank, false, precision, |a| {
                 times(&[(&Input::new(&values, input.width), a)], rank, None)
             });
             let rows = low.chunks_exact_mut(joined.ranks);
@@ -318,12 +318,12 @@ pub(super) fn forward(
         }
         low
     } else {
-        with_matrix(&joined.a, joined.ranks, false, products, |a| {
+        with_matrix(&joined.a, joined.ranks, false, precision, |a| {
             times(&[(input, a)], joined.ranks, None)
         })
     };
     let of_low = Input::new(&low, joined.ranks);
-    let y = with_matrix(&joined.b, outputs, false, products, |b| {
+    let y = with_matrix(&joined.b, outputs, false, precision, |b| {
         times(&[(input, weight.matrix()), (&of_low, b)], outputs, bias)
     });
     (y, low)
@@ -354,7 +354,7 @@ pub(super) fn backward(
     gradient: &Input<'_>,
     projection: &Projection<Primitive>,
     wanted: &Projection<bool>,
-    (products, places): (MatmulPrecision, &Places),
+    (precision, places): (MatmulPrecision, &Places),
     to: &mut Vec<f32>,
 ) -> Projection<Option<Vec<f32>>> {
     // The first that writes makes it.
@@ -363,28 +363,28 @@ pub(super) fn backward(
         false => add_times(terms, input.width, to),
     };
     let (inputs, outputs) = (input.width, gradient.width);
-    let weight = Weight::of(projection, products);
+    let weight = Weight::of(projection, precision);
     let mut of_adapters = Vec::new();
     if projection.adapters.is_empty() {
         back(&[(gradient, weight.transposed())]);
     } else {
         let joined = Joined::of(&projection.adapters, inputs, outputs);
         let ranks = joined.ranks;
-        let of_low = with_matrix(&joined.b, outputs, true, products, |b| {
+        let of_low = with_matrix(&joined.b, outputs, true, precision, |b| {
             times(&[(gradient, b)], ranks, None)
         });
         let rows_of_low = Input::new(&of_low, ranks);
-        let of_b = transposed(&outer(gradient, &Input::new(low, ranks), products), ranks);
+        let of_b = transposed(&outer(gradient, &Input::new(low, ranks), precision), ranks);
         if joined.drops {
             back(&[(gradient, weight.transposed())]);
         } else {
-            with_matrix(&joined.a, ranks, true, products, |a| {
+            with_matrix(&joined.a, ranks, true, precision, |a| {
                 back(&[(gradient, weight.transposed()), (&rows_of_low, a)]);
             });
         }
         let of_a = match joined.drops {
             true => Vec::new(),
-            false => outer(input, &rows_of_low, products),
+            false => outer(input, &rows_of_low, precision),
         };
         let parts = projection.adapters.iter().zip(&wanted.adapters).zip(&joined.parts);
         for ((adapter, wanted), &(first, rank, width)) in parts {
@@ -398,7 +398,7 @@ pub(super) fn backward(
             let of_a = if joined.drops {
                 let of_low = columns(&of_low, ranks, first, rank);
                 let of_low = Input::new(&of_low, rank);
-                let mut part = with_matrix(floats(&adapter.a), rank, true, products, |a| {
+                let mut part = with_matrix(floats(&adapter.a), rank, true, precision, |a| {
                     times(&[(&of_low, a)], inputs, None)
                 });
                 if let Some(mask) = adapter.dropout {
@@ -406,7 +406,7 @@ pub(super) fn backward(
                 }
                 add_to(to, &part);
                 let values = dropped(input, adapter, places);
-                outer(&Input::new(&values, inputs), &of_low, products)
+                outer(&Input::new(&values, inputs), &of_low, precision)
             } else {
                 columns(&of_a, ranks, first, rank)
             };
@@ -420,7 +420,7 @@ pub(super) fn backward(
         }
     }
     Projection {
-        weight: wanted.weight.then(|| outer(input, gradient, products)),
+        weight: wanted.weight.then(|| outer(input, gradient, precision)),
         matrix: None,
         bias: wanted.bias.map(|wanted| wanted.then(|| column_sums(gradient))),
         adapters: of_adapters,

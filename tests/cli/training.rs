@@ -143,13 +143,22 @@ fn ctrl_c_saves_and_resume_gives_the_same_run() {
 
 #[test]
 fn a_killed_run_goes_on_bit_for_bit() {
+    goes_on_bit_for_bit("f32");
+}
+
+#[test]
+fn a_killed_run_in_bf16_goes_on_bit_for_bit() {
+    goes_on_bit_for_bit("bf16");
+}
+
+fn goes_on_bit_for_bit(precision: &str) {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);
     folder.write("pairs.csv", PAIRS);
     // Dropout, adapters, a curriculum drawn at random, an evaluation: all that has a state.
     let base = folder.model("{ mode = 'mean' }");
     let text = format!(
-        "name = 'killed'\nseed = 5\n[model]\nbase = '{}'\n\
+        "name = 'killed'\nseed = 5\n[compute]\nprecision = '{precision}'\n[model]\nbase = '{}'\n\
          [model.lora]\nrank = 4\nalpha = 8\ndropout = 0.2\ntargets = ['q_proj', 'v_proj']\n\
          [eval]\nevery = 7\nset = [{{ name = 'pairs', path = 'pairs.csv' }}]\n\
          [[stage]]\nname = 'first'\ndata = ['data.jsonl']\nsteps = 250\nbatch_size = 3\ncurriculum = 'random'\nlr = 3e-3\n\

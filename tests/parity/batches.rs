@@ -30,8 +30,9 @@ fn tokenizer(padding_side: PaddingSide) -> Tokenizer {
     let config = TokenizerConfig {
         max_length: 128,
         padding_side,
-        add_bos: true,
-        add_eos: true,
+        add_bos: Some(true),
+        add_eos: Some(true),
+        text_suffix: String::new(),
         lower_case: false,
         instruction: InstructionSpan::Pooled,
     };

@@ -10,8 +10,10 @@ use kiln_embed::checkpoint::{
     self, Directory, Folder, LoadOptions, ReadSeek, Weights, load_adapters, read_embedder_config,
     save,
 };
+use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::{Embedder, EmbedderConfig};
 use kiln_embed::kernels::Kernels;
+use kiln_embed::pooling::PoolingConfig;
 use kiln_embed::quant::WeightPrecision;
 
 use crate::device::Device;
@@ -108,10 +110,16 @@ pub fn folders(name: &str, terminal: Terminal) -> Result<Vec<PathBuf>> {
     Ok([folder].into_iter().chain(base).collect())
 }
 
-/// The base model that a folder of LoRA adapters names; `None` where the folder is a model.
+/// The base model that a folder of LoRA adapters names; `None` where the folder is a model. LLM2Vec's
+/// folders have a copy of the base's config.json beside the adapters, and no weights.
 fn base_of(folder: &Path) -> Result<Option<String>> {
     let path = folder.join(ADAPTER);
-    if !folder.is_dir() || folder.join("config.json").exists() || !path.exists() {
+    if !folder.is_dir() || !path.exists() {
+        return Ok(None);
+    }
+    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    if folder.join("config.json").exists() && weights.iter().any(|file| folder.join(file).exists())
+    {
         return Ok(None);
     }
     let label = || path.display().to_string();
@@ -234,6 +242,7 @@ fn load_from<B: Kernels>(
     let Some(base) = base_of(&path)? else {
         let embedder = checkpoint::load(open(&path)?.as_ref(), options, device)?;
         embedder.verify().with_context(|| path.display().to_string())?;
+        advise(name, &embedder, options, terminal);
         return Ok(embedder);
     };
     let base = resolve(&base, terminal)
@@ -244,12 +253,46 @@ fn load_from<B: Kernels>(
     let model = embedder.model();
     let (adapted, _) = load_adapters(model.backbone().clone(), model.config(), &folder, device)?;
     let embedder = embedder.map_model(|model| Ok(model.map_backbone(|_| adapted.merge_lora())))?;
+    advise(name, &embedder, options, terminal);
     match options.precision {
         // Rounded once the adapters are in.
         WeightPrecision::Rounded(_) | WeightPrecision::Bf16 => {
             Ok(checkpoint::load(&save(&embedder)?, options, device)?)
         }
         WeightPrecision::Kept | WeightPrecision::Full => Ok(embedder),
+    }
+}
+
+/// Parts of the names of decoders that attend in both directions in their own code, which their
+/// config.json does not say.
+const BIDIRECTIONAL: [&str; 3] = ["gte-qwen2", "gritlm", "llm2vec"];
+
+/// Names what is probably not meant about a model, and the setting that changes it.
+fn advise<B: Kernels>(
+    name: &str,
+    embedder: &Embedder<B>,
+    options: &LoadOptions,
+    terminal: Terminal,
+) {
+    let model = embedder.model();
+    if *model.pooling().config() == PoolingConfig::LastToken
+        && embedder.tokenizer().suffix().is_empty()
+    {
+        terminal.note(format!(
+            "warning: {name}: pools the last token, and its tokenizer puts none after a text, so that the text's own last \
+             token is pooled; --add-eos true (model.add_eos = true in a recipe) puts EOS there"
+        ));
+    }
+    let known = name.to_lowercase();
+    if options.attention.is_none()
+        && model.config().family.is_decoder()
+        && model.attention() == AttentionMode::Causal
+        && BIDIRECTIONAL.iter().any(|part| known.contains(part))
+    {
+        terminal.note(format!(
+            "warning: {name}: models of this name attend in both directions, which its config.json does not say; \
+             --attention bidirectional (model.attention in a recipe) does so"
+        ));
     }
 }
 

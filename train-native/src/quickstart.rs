@@ -137,6 +137,7 @@ fn run_on<B: Kernels>(
         sets: &inputs.sets,
         measured: &[],
         output: Some(out),
+        lm_head: None,
         checkpoint_every: 500,
         keep: 1,
         resume: None,

@@ -7,7 +7,7 @@
 //!
 //! Attention `A` `[batch, heads, query, key]`, weights `[batch, seq]`, vector `[batch, hidden]`. The
 //! text of equation 3 that we could read has lost its formula; `log(1 + L A_ij)` with the length `L`
-//! is our reading of the words around it, which is why the score is a setting.
+//! is our reading of the words around it, and the other scores are guesses as well: hence a setting.
 
 use burn::tensor::{Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
@@ -24,10 +24,23 @@ pub enum AnchorScore {
     Log1p,
     /// `sum_h sum_i A_ij`, the plain column sum.
     Linear,
+    /// `sum_h (sum_i A_ij)^2`, a guess that favours anchors more than the sum.
+    Square,
+    /// `sum_h exp(mean_i log A_ij)`, the product down a column as in OPERA (arXiv:2311.17911), which the
+    /// paper cites, with the root that keeps it from vanishing; over the rows that may see the token.
+    ColumnProduct,
 }
 
+impl AnchorScore {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Log1p, Self::Linear, Self::Square, Self::ColumnProduct];
+}
+
+/// Attention whose logarithm is taken is at least this; f16 holds it.
+const LEAST: f64 = 1e-7;
+
 /// Weight of each token, `[batch, seq]`, from attention `[batch, heads, query, key]`:
-/// `a_j = sum_h sum_i score(A^h_ij)` over valid rows and columns, normalised over pooled tokens.
+/// the score over valid rows and columns, summed over heads, and normalised over pooled tokens.
 ///
 /// Where all attention is uniform the weights are those of mean pooling.
 pub fn anchor_weights<B: Backend>(
@@ -38,15 +51,24 @@ pub fn anchor_weights<B: Backend>(
     let [batch, _, seq, _] = attention.dims();
     let valid = input.attention_mask.clone().float();
     let attention = attention.clone().cast(valid.dtype());
-    let score = match score {
+    let rows = valid.clone().reshape([batch, 1, seq, 1]);
+    let over_rows = |x: Tensor<B, 4>| (x * rows.clone()).sum_dim(2);
+    // [batch, heads, query, key] -> [batch, heads, 1, key]
+    let column = match score {
         AnchorScore::Log1p => {
             let length = valid.clone().sum_dim(1).reshape([batch, 1, 1, 1]);
-            (attention * length).log1p()
+            over_rows((attention * length).log1p())
         }
-        AnchorScore::Linear => attention,
+        AnchorScore::Linear => over_rows(attention),
+        AnchorScore::Square => over_rows(attention).powf_scalar(2.0),
+        AnchorScore::ColumnProduct => {
+            let sees = attention.clone().greater_elem(0.0).float().cast(attention.dtype());
+            let count = over_rows(sees.clone()).clamp_min(1.0);
+            let logs = attention.clamp_min(LEAST).log() * sees.clone();
+            let seen = over_rows(sees).clamp_max(1.0);
+            (over_rows(logs) / count).exp() * seen
+        }
     };
-    let rows = valid.clone().reshape([batch, 1, seq, 1]);
-    // [batch, heads, query, key] -> [batch, key]
-    let column = (score * rows).sum_dim(2).sum_dim(1).reshape([batch, seq]);
+    let column = column.sum_dim(1).reshape([batch, seq]);
     token::normalize(column * valid * token::pooled(input))
 }

@@ -36,11 +36,20 @@ impl<B: Kernels> PoolingBlock<B> {
         x: &Tensor<B, 3>,
         input: &ModelInput<B>,
     ) -> Result<(Tensor<B, 2>, Explanation<B>)> {
-        let latents = self.latent_batch()?;
-        let (x, attention) = self.attention.forward(x.clone(), latents, None);
-        let (pooled, mut explanation) =
-            token::pool(&self.feed_forward.forward(x), token::mean(input));
+        let (states, attention) = self.latent_states(x)?;
+        let (pooled, mut explanation) = token::pool(&states, token::mean(input));
         explanation.latents = Some(attention);
         Ok((pooled, explanation))
+    }
+
+    /// What is pooled: the states `[batch, seq, hidden]` after the block, and its attention over the latents
+    /// `[batch, heads, seq, latents]`.
+    ///
+    /// # Errors
+    /// A block without latents.
+    pub(super) fn latent_states(&self, x: &Tensor<B, 3>) -> Result<(Tensor<B, 3>, Tensor<B, 4>)> {
+        let latents = self.latent_batch()?;
+        let (x, attention) = self.attention.forward(x.clone(), latents, None);
+        Ok((self.feed_forward.forward(x), attention))
     }
 }

@@ -82,6 +82,20 @@ impl<B: Kernels> Pooling<B> {
         &self.config
     }
 
+    /// The states `[batch, seq, hidden]` after the latent-attention block, which are the output states of a
+    /// model with that head; `None` for other heads.
+    ///
+    /// # Errors
+    /// A head without its parameters.
+    pub fn output_states(&self, last: &Tensor<B, 3>) -> Result<Option<Tensor<B, 3>>> {
+        match (&self.config, &self.block) {
+            (PoolingConfig::LatentAttention(_), Some(block)) => {
+                Ok(Some(block.latent_states(last)?.0))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Pools `[batch, seq, hidden]` states to `[batch, dim]`, and explains.
     ///
     /// Only positions of the pooling mask take part. `mode` decides what stands for a layer in

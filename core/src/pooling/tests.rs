@@ -82,8 +82,9 @@ fn uniform_attention_makes_anchor_pooling_the_mean() {
             values(head.forward(&states, &input, AttentionMode::Causal).unwrap().0)
         };
         let mean = pool(PoolingConfig::Mean);
-        assert_close(&pool(PoolingConfig::Anchor { score: AnchorScore::Log1p }), &mean);
-        assert_close(&pool(PoolingConfig::Anchor { score: AnchorScore::Linear }), &mean);
+        for score in AnchorScore::ALL {
+            assert_close(&pool(PoolingConfig::Anchor { score }), &mean);
+        }
     }
 }
 
@@ -98,8 +99,28 @@ fn anchors_draw_weight() {
         line[2] = 1.0;
     }
     let attention = Tensor::from_data(TensorData::new(attention, [2, 3, 5, 5]), &device);
-    let weights = values(anchor_weights(&attention, &input, AnchorScore::Log1p));
-    assert_close(&weights[..5], &[0.0, 0.0, 1.0, 0.0, 0.0]);
+    for score in AnchorScore::ALL {
+        let weights = values(anchor_weights(&attention, &input, score));
+        assert_close(&weights[..5], &[0.0, 0.0, 1.0, 0.0, 0.0]);
+    }
+}
+
+/// One head over two tokens, causal: row 0 sees itself, row 1 both.
+#[test]
+fn anchor_scores_by_hand() {
+    let device = Default::default();
+    let tokens = TokenBatch::new(vec![1, 2], vec![true; 2], vec![true; 2], 2).unwrap();
+    let input = ModelInput::<B>::new(&tokens, &device);
+    let attention = Tensor::from_data([[[[1.0, 0.0], [0.36, 0.64]]]], &device);
+    let share = |a: f32, b: f32| [a / (a + b), b / (a + b)];
+    for (score, expected) in [
+        (AnchorScore::Log1p, share(3f32.ln() + 1.72f32.ln(), 2.28f32.ln())),
+        (AnchorScore::Linear, share(1.36, 0.64)),
+        (AnchorScore::Square, share(1.36 * 1.36, 0.64 * 0.64)),
+        (AnchorScore::ColumnProduct, share(0.6, 0.64)),
+    ] {
+        assert_close(&values(anchor_weights(&attention, &input, score)), &expected);
+    }
 }
 
 #[test]

@@ -4,12 +4,13 @@
 //! of them pooling may use:
 //!
 //! ```text
-//! prefix (BOS, [CLS]) | instruction | text ... truncated here | suffix (EOS, [SEP])
+//! prefix (BOS, [CLS]) | instruction | text ... truncated here | suffix ([/INST], EOS, [SEP])
 //! ```
 //!
 //! The prefix and the suffix are never truncated away.
 
 mod limits;
+mod template;
 mod window;
 
 use serde::{Deserialize, Serialize};
@@ -40,10 +41,37 @@ pub enum InstructionSpan {
     /// The prefix (BOS) and every token that lies wholly inside the instruction. A token that an
     /// instruction's trailing space shares with the text counts as text; sentence-transformers
     /// tokenises the prompt alone, counts that space as a token of its own, and masks one more.
-    Excluded,
+    Masked,
     /// As many leading tokens as the instruction has without BOS, as NV-Embed's released code
     /// counts them: the instruction's last token is pooled.
-    ExcludedWithoutBos,
+    MaskedWithoutBos,
+}
+
+/// What stands around a text and what of it is pooled, where that shall not be as a model's files say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TextOptions {
+    /// Put BOS first, or do not.
+    pub add_bos: Option<bool>,
+    /// Put EOS last, or do not.
+    pub add_eos: Option<bool>,
+    /// Stands after the text and before EOS (a chat template's end, `[INST]`).
+    pub text_suffix: Option<String>,
+    /// Padding side.
+    pub padding_side: Option<PaddingSide>,
+    /// Which instruction tokens pooling leaves out.
+    pub instruction: Option<InstructionSpan>,
+}
+
+impl TextOptions {
+    /// Whether nothing differs from what the files say.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether a tokenizer's files are no longer what they were.
+    pub(crate) fn changes_files(&self) -> bool {
+        !Self { instruction: None, ..self.clone() }.is_empty()
+    }
 }
 
 /// Which tokens surround a text, and how long the whole may be.
@@ -55,12 +83,16 @@ pub struct TokenizerConfig {
     /// Padding side.
     #[serde(default)]
     pub padding_side: PaddingSide,
-    /// Put BOS first even where the tokenizer's own template does not.
+    /// Put BOS first, or do not; as the tokenizer's own template has it where absent.
     #[serde(default)]
-    pub add_bos: bool,
-    /// Put EOS last even where the tokenizer's own template does not.
+    pub add_bos: Option<bool>,
+    /// Put EOS last, or do not; as the tokenizer's own template has it where absent.
     #[serde(default)]
-    pub add_eos: bool,
+    pub add_eos: Option<bool>,
+    /// Stands after the text and before EOS, and is tokenized by itself, so that no text changes its
+    /// tokens; perhaps empty.
+    #[serde(default)]
+    pub text_suffix: String,
     /// Lower-case the text first (`do_lower_case` of sentence-transformers).
     #[serde(default)]
     pub lower_case: bool,
@@ -75,8 +107,9 @@ impl TokenizerConfig {
         Self {
             max_length,
             padding_side: PaddingSide::default(),
-            add_bos: false,
-            add_eos: false,
+            add_bos: None,
+            add_eos: None,
+            text_suffix: String::new(),
             lower_case: false,
             instruction: InstructionSpan::default(),
         }
@@ -217,7 +250,7 @@ impl Tokenizer {
         // This type handles truncation and padding, not the file.
         inner.with_truncation(None).map_err(|e| bad(e.to_string()))?;
         inner.with_padding(None);
-        let (mut prefix, mut suffix) = template(&inner).map_err(|e| bad(e.to_string()))?;
+        let (mut prefix, mut suffix) = template::of(&inner).map_err(|e| bad(e.to_string()))?;
         let id_of = |key: &str| -> Result<Option<u32>> {
             let Some(token) = token_name(names, key) else {
                 return Ok(None);
@@ -227,33 +260,56 @@ impl Tokenizer {
                 None => Err(bad(format!("{key} {token:?} is not in the vocabulary"))),
             }
         };
-        let wanted = |key: &str| -> Result<u32> {
+        let wanted = |key: &str, field: &str| -> Result<u32> {
             id_of(key)?.ok_or_else(|| {
                 Error::bad_file(
                     "tokenizer_config.json",
-                    format!("names no {key}, which this model puts around each text"),
-                    "add it, or switch add_bos/add_eos off",
+                    format!("names no {key}, which {field} puts around each text"),
+                    "name it there, or have it left out",
                 )
             })
         };
-        if config.add_bos {
-            let bos = wanted("bos_token")?;
-            if prefix.first() != Some(&bos) {
-                prefix.insert(0, bos);
+        match config.add_bos {
+            Some(true) => {
+                let bos = wanted("bos_token", "add_bos")?;
+                if prefix.first() != Some(&bos) {
+                    prefix.insert(0, bos);
+                }
+            }
+            Some(false) if prefix.first().copied() == id_of("bos_token")? => {
+                prefix.drain(..prefix.len().min(1));
+            }
+            _ => {}
+        }
+        // Without EOS while the suffix is put before it.
+        let closes = match suffix.last() {
+            Some(last) => id_of("eos_token")? == Some(*last),
+            None => false,
+        };
+        let eos = match config.add_eos {
+            Some(true) => Some(wanted("eos_token", "add_eos")?),
+            Some(false) => None,
+            None => suffix.last().copied().filter(|_| closes),
+        };
+        if closes {
+            suffix.pop();
+        }
+        if !config.text_suffix.is_empty() {
+            let encoding = inner.encode(config.text_suffix.as_str(), false);
+            let ids = encoding.map_err(|e| bad(e.to_string()))?.get_ids().to_vec();
+            // A model that was saved with it has it already.
+            if !suffix.starts_with(&ids) {
+                suffix.splice(0..0, ids);
             }
         }
-        if config.add_eos {
-            let eos = wanted("eos_token")?;
-            if suffix.last() != Some(&eos) {
-                suffix.push(eos);
-            }
-        }
+        suffix.extend(eos);
         let pad = id_of("pad_token")?.or(pad).or(id_of("eos_token")?).unwrap_or(0);
         if config.max_length <= prefix.len() + suffix.len() {
             return Err(Error::invalid(format!(
-                "max_length {} leaves no room for a text beside {} special tokens",
+                "max_length {} leaves no room for a text beside the {} tokens that stand around it; raise it{}",
                 config.max_length,
-                prefix.len() + suffix.len()
+                prefix.len() + suffix.len(),
+                if config.text_suffix.is_empty() { "" } else { ", or shorten text_suffix" }
             )));
         }
         Ok(Self { inner, window, config, prefix, suffix, pad })
@@ -301,14 +357,29 @@ impl Tokenizer {
         TokenBatch { ids, pooling: attention.clone(), attention, batch: rows.len(), seq }
     }
 
+    /// The id of a token, as the vocabulary spells it.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
     /// The text of a token, as the vocabulary spells it.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// The `tokenizer.json` that this was read from, without its truncation and padding.
+    /// The `tokenizer.json` of this tokenizer, without truncation and padding. What it puts around a
+    /// text is in the file's template, so that every reader puts the same there.
     pub fn to_json(&self) -> Result<Vec<u8>> {
-        self.inner.to_string(false).map(String::into_bytes).map_err(Error::invalid)
+        let json = self.inner.to_string(false).map_err(Error::invalid)?;
+        let around = template::of(&self.inner).map_err(Error::invalid)?;
+        if around == (self.prefix.clone(), self.suffix.clone()) {
+            return Ok(json.into_bytes());
+        }
+        let name = |id: u32| self.inner.id_to_token(id).unwrap_or_else(|| id.to_string());
+        let json = template::replace(&json, &self.prefix, &self.suffix, name)?;
+        // Written by the library again, so that the order of its keys is the library's.
+        let inner = tokenizers::Tokenizer::from_bytes(json).map_err(Error::invalid)?;
+        inner.to_string(false).map(String::into_bytes).map_err(Error::invalid)
     }
 
     /// At least as many tokens of a text after an instruction as there is room for, and whether
@@ -382,8 +453,8 @@ impl Tokenizer {
         let excluded = match self.config.instruction {
             _ if instructed == 0 => 0,
             InstructionSpan::Pooled => 0,
-            InstructionSpan::Excluded => self.prefix.len() + instructed,
-            InstructionSpan::ExcludedWithoutBos => instructed,
+            InstructionSpan::Masked => self.prefix.len() + instructed,
+            InstructionSpan::MaskedWithoutBos => instructed,
         };
         tokens.pooling = (0..tokens.ids.len()).map(|i| i >= excluded).collect();
         if !tokens.pooling.contains(&true) {
@@ -434,17 +505,6 @@ impl Tokenizer {
     }
 }
 
-/// The special tokens that the tokenizer's own template puts before and after a text.
-fn template(inner: &tokenizers::Tokenizer) -> tokenizers::Result<(Vec<u32>, Vec<u32>)> {
-    let probe = inner.encode("a", true)?;
-    let special: Vec<bool> =
-        probe.get_special_tokens_mask().iter().map(|&mask| mask == 1).collect();
-    let before = special.iter().take_while(|&&special| special).count();
-    let after = special[before..].iter().rev().take_while(|&&special| special).count();
-    let ids = probe.get_ids();
-    Ok((ids[..before].to_vec(), ids[ids.len() - after..].to_vec()))
-}
-
 /// A special token of `tokenizer_config.json`: a string or an object with `content`.
 pub(crate) fn token_name<'a>(names: &'a Value, key: &str) -> Option<&'a str> {
     let value = names.get(key)?;
@@ -479,10 +539,11 @@ mod tests {
         TokenizerConfig {
             max_length: 6,
             padding_side: PaddingSide::Right,
-            add_bos: true,
-            add_eos: true,
+            add_bos: Some(true),
+            add_eos: Some(true),
+            text_suffix: String::new(),
             lower_case: false,
-            instruction: InstructionSpan::Excluded,
+            instruction: InstructionSpan::Masked,
         }
     }
 
@@ -501,13 +562,57 @@ mod tests {
         assert_eq!(all.content, 3..4);
         assert_eq!(all.pooling, [false, false, false, true, true]);
         assert_eq!(all.offsets[3], (0, 1));
-        let nv = TokenizerConfig { instruction: InstructionSpan::ExcludedWithoutBos, ..config() };
+        let nv = TokenizerConfig { instruction: InstructionSpan::MaskedWithoutBos, ..config() };
         assert_eq!(
             tokenizer(nv).encode("query: ", "a").unwrap().pooling,
             [false, false, true, true, true]
         );
         let pooled = TokenizerConfig { instruction: InstructionSpan::Pooled, ..config() };
         assert_eq!(tokenizer(pooled).encode("query: ", "a").unwrap().pooling, [true; 5]);
+    }
+
+    #[test]
+    fn what_stands_around_a_text_is_added_and_taken_away() {
+        let ids = |config: TokenizerConfig| {
+            tokenizer(TokenizerConfig { max_length: 6, ..config })
+                .encode("", "b b b b b b")
+                .unwrap()
+                .ids
+        };
+        let own = TokenizerConfig { add_bos: None, add_eos: None, ..config() };
+        assert_eq!(ids(own.clone()), [1, 5, 5, 5, 5, 5], "the template's BOS alone");
+        assert_eq!(ids(TokenizerConfig { add_bos: Some(false), ..own.clone() }), [5; 6]);
+        let suffix = TokenizerConfig { text_suffix: " query:".into(), ..own };
+        assert_eq!(ids(suffix.clone()), [1, 5, 5, 5, 6, 7]);
+        assert_eq!(ids(TokenizerConfig { add_eos: Some(true), ..suffix }), [1, 5, 5, 6, 7, 2]);
+    }
+
+    #[test]
+    fn the_file_puts_the_same_around_a_text() {
+        let names =
+            serde_json::json!({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"});
+        for (add_bos, add_eos, text_suffix) in [
+            (None, Some(true), ""),
+            (Some(false), None, ""),
+            (Some(false), Some(true), "query:"),
+            (None, None, "query:"),
+        ] {
+            let around =
+                TokenizerConfig { add_bos, add_eos, text_suffix: text_suffix.into(), ..config() };
+            let wanted = tokenizer(around.clone());
+            let file = wanted.to_json().unwrap();
+            // Neither a setting nor a second saving changes what the file has.
+            for config in [TokenizerConfig::new(6), around] {
+                let again = Tokenizer::new(&file, &names, config).unwrap();
+                for text in ["", "a b", "b b b b b b b"] {
+                    assert_eq!(
+                        again.encode("", text).unwrap().ids,
+                        wanted.encode("", text).unwrap().ids
+                    );
+                }
+                assert!(again.to_json().unwrap() == file);
+            }
+        }
     }
 
     #[test]
@@ -533,6 +638,11 @@ mod tests {
     #[test]
     fn no_room_is_an_error() {
         assert!(tokenizer(config()).with_max_length(2).is_err());
+        let json = tokenizer(config()).to_json().unwrap();
+        let names = serde_json::json!({"eos_token": "</s>"});
+        let long = TokenizerConfig { text_suffix: "a b a b a".into(), ..TokenizerConfig::new(6) };
+        let error = Tokenizer::new(&json, &names, long).unwrap_err().to_string();
+        assert!(error.contains("text_suffix"), "{error}");
     }
 
     proptest! {

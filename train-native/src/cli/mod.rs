@@ -36,6 +36,7 @@ use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::pooling::PoolingConfig;
 use kiln_embed::quant::WeightPrecision;
+use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, TextOptions};
 
 use crate::device::{DeviceChoice, open};
 use crate::embedding::TextModel;
@@ -156,6 +157,22 @@ struct ModelOverrides {
     /// Truncate texts to this many tokens [default: the model's own limit]
     #[arg(long, value_name = "TOKENS", value_parser = ranges::whole(1, ranges::SIZE))]
     max_length: Option<usize>,
+    /// Put BOS before each text, or do not [default: as the model's tokenizer does]
+    #[arg(long, value_name = "BOOL")]
+    add_bos: Option<bool>,
+    /// Put EOS after each text, or do not [default: as the model's tokenizer does]
+    #[arg(long, value_name = "BOOL")]
+    add_eos: Option<bool>,
+    /// Put this after each text, before EOS; it is never cut away
+    #[arg(long, value_name = "TEXT")]
+    text_suffix: Option<String>,
+    /// Pad shorter texts of a batch on this side instead of the model's: left or right
+    #[arg(long, value_name = "SIDE", value_parser = parse_padding)]
+    padding_side: Option<PaddingSide>,
+    /// Which tokens of an instruction pooling leaves out: pooled (none), masked, or
+    /// masked_without_bos (NV-Embed's release)
+    #[arg(long, value_name = "RULE", value_parser = parse_instruction)]
+    instruction: Option<InstructionSpan>,
 }
 
 impl ModelOverrides {
@@ -164,6 +181,13 @@ impl ModelOverrides {
             pooling: self.pooling.clone(),
             attention: self.attention,
             max_length: self.max_length,
+            text: TextOptions {
+                add_bos: self.add_bos,
+                add_eos: self.add_eos,
+                text_suffix: self.text_suffix.clone(),
+                padding_side: self.padding_side,
+                instruction: self.instruction,
+            },
             precision: WeightPrecision::Kept,
         }
     }
@@ -225,6 +249,14 @@ fn parse_attention(name: &str) -> Result<AttentionMode, String> {
         "bidirectional" => Ok(AttentionMode::Bidirectional),
         _ => Err(format!("{name:?} is neither causal nor bidirectional")),
     }
+}
+
+fn parse_padding(name: &str) -> Result<PaddingSide, String> {
+    serde_json::from_value(name.into()).map_err(|error| error.to_string())
+}
+
+fn parse_instruction(name: &str) -> Result<InstructionSpan, String> {
+    serde_json::from_value(name.into()).map_err(|error| error.to_string())
 }
 
 /// What to do where memory runs out.

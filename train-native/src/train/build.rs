@@ -1,7 +1,10 @@
 //! The model that a recipe starts from: an existing one, or a new one with its tokenizer.
 
-use anyhow::{Context as _, Result, anyhow};
-use kiln_embed::checkpoint::{Files, LoadOptions, tokenizer_config_file};
+use anyhow::{Context as _, Result, anyhow, bail};
+use burn::tensor::TensorData;
+use kiln_embed::checkpoint::{
+    Files, LoadOptions, Weights, read_embedder_config, tokenizer_config_file,
+};
 use kiln_embed::config::{AttentionMode, Family, ModelConfig};
 use kiln_embed::embedder::{Embedder, EmbeddingModel, Parts};
 use kiln_embed::kernels::Kernels;
@@ -16,8 +19,8 @@ use tokenizers::normalizers::Lowercase;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 
-use crate::model::load_embedder;
-use crate::recipe::{ModelRecipe, NewModel};
+use crate::model::{folders, load_embedder, open_folder, weights_stem};
+use crate::recipe::{ModelRecipe, NewModel, Recipe, Stage};
 use crate::terminal::Terminal;
 
 const SPECIAL: [&str; 3] = ["<pad>", "<s>", "</s>"];
@@ -106,13 +109,15 @@ pub fn new_model<'a, B: Kernels>(
         return with_tokenizer_of(folder, shape, recipe, device);
     }
     let json = train_tokenizer(texts, shape.vocab_size, shape.lower_case)?;
+    let text = recipe.text_options();
     let tokenizer_config = TokenizerConfig {
         max_length,
-        padding_side: PaddingSide::Right,
-        add_bos: true,
-        add_eos: true,
+        padding_side: text.padding_side.unwrap_or(PaddingSide::Right),
+        add_bos: Some(text.add_bos.unwrap_or(true)),
+        add_eos: Some(text.add_eos.unwrap_or(true)),
+        text_suffix: text.text_suffix.unwrap_or_default(),
         lower_case: false,
-        instruction: InstructionSpan::Excluded,
+        instruction: text.instruction.unwrap_or(InstructionSpan::Masked),
     };
     let names = tokenizer_config_file(
         config.family,
@@ -120,6 +125,7 @@ pub fn new_model<'a, B: Kernels>(
         [SPECIAL[1], SPECIAL[2], SPECIAL[0]],
     );
     let tokenizer = Tokenizer::new(&json, &serde_json::from_slice(&names)?, tokenizer_config)?;
+    let json = tokenizer.to_json()?;
     let files = Files(
         [("tokenizer.json".into(), json.into()), ("tokenizer_config.json".into(), names.into())]
             .into(),
@@ -134,7 +140,11 @@ fn with_tokenizer_of<B: Kernels>(
     recipe: &ModelRecipe,
     device: &B::Device,
 ) -> Result<Embedder<B>> {
-    let options = LoadOptions { max_length: recipe.max_length, ..LoadOptions::default() };
+    let options = LoadOptions {
+        max_length: recipe.max_length,
+        text: recipe.text_options(),
+        ..LoadOptions::default()
+    };
     let quiet = Terminal { json: false, quiet: true };
     let donor = load_embedder::<B>(folder, &options, device, quiet)?;
     let shape = NewModel { vocab_size: donor.model().config().vocab_size, ..shape.clone() };
@@ -189,6 +199,7 @@ pub fn base_model<B: Kernels>(
         pooling: recipe.pooling.clone(),
         attention: recipe.attention,
         max_length: recipe.max_length,
+        text: recipe.text_options(),
         // Training is in floating point.
         precision: WeightPrecision::Full,
     };
@@ -206,4 +217,52 @@ pub fn base_model<B: Kernels>(
     let mut prompts = embedder.prompts().clone();
     prompts.extend(recipe.prompts.clone());
     Ok(embedder.with_prompts(prompts))
+}
+
+/// Name of the language-model head's weights `[vocab, hidden]` in a checkpoint.
+const LM_HEAD: &str = "lm_head.weight";
+
+/// The base model's language-model head `[vocab, hidden]`, where a stage writes tokens and the base has one
+/// of its own; `None` where its token embeddings are the head.
+///
+/// # Errors
+/// A base that has neither, unless the stages say which head to use; weights that cannot be read.
+pub fn own_lm_head(recipe: &Recipe, terminal: Terminal) -> Result<Option<TensorData>> {
+    let writes: Vec<&Stage> = recipe
+        .stages
+        .iter()
+        .filter(|stage| stage.objective.writes_tokens() && stage.tied() != Some(true))
+        .collect();
+    let Some(base) = recipe.model.base.as_ref().filter(|_| !writes.is_empty()) else {
+        return Ok(None);
+    };
+    let Some(folder) = folders(base, terminal)?.pop() else {
+        return Ok(None);
+    };
+    let folder = open_folder(&folder)?;
+    let config = read_embedder_config(folder.as_ref())?.config;
+    if config.decoder().is_ok_and(|decoder| decoder.tie_word_embeddings) {
+        return Ok(None);
+    }
+    let mut weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
+    if let Some(values) = weights.read(LM_HEAD)? {
+        let [vocab, hidden] = [config.vocab_size, config.hidden_size];
+        if values.len() != vocab * hidden {
+            bail!(
+                "{}: {LM_HEAD} has {} values, and config.json makes it {vocab} x {hidden}",
+                weights.label(),
+                values.len()
+            );
+        }
+        return Ok(Some(TensorData::new(values, [vocab, hidden])));
+    }
+    match writes.iter().find(|stage| stage.tied().is_none()) {
+        Some(stage) => bail!(
+            "stage {:?} writes tokens, and the base model {base} has no language-model head ({LM_HEAD}), nor does its \
+             config.json tie one to the embeddings; start from the model with its head, or set reconstruction.tied = true \
+             (the embeddings) or false (a copy of them that trains)",
+            stage.name
+        ),
+        None => Ok(None),
+    }
 }

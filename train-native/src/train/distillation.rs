@@ -14,7 +14,7 @@ use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::loss::{score_distillation, state_distillation};
 use kiln_embed::model::ModelInput;
-use kiln_embed::pooling::l2_normalize;
+use kiln_embed::pooling::{PoolingConfig, l2_normalize};
 use kiln_embed::tokenizer::Tokenizer;
 
 use super::chunks::Chunk;
@@ -96,7 +96,19 @@ impl<B: TrainingBackend> Teacher<B> {
         let options = LoadOptions::default();
         let embedder =
             load_into_memory::<B::InnerBackend>(&settings.teacher, &options, device, terminal)?;
-        let pairs = settings.layers.pairs(student_layers, embedder.model().backbone().layers())?;
+        let layers = embedder.model().backbone().layers();
+        let pairs = settings.layers.pairs(student_layers, layers)?;
+        let head = embedder.model().pooling().config();
+        if pairs.iter().any(|[_, layer]| *layer > layers)
+            && !matches!(head, PoolingConfig::LatentAttention(_))
+        {
+            bail!(
+                "distillation.layers asks for the output of the teacher's latent-attention block, and the head of {} \
+                 is {}; use layers = \"uniform\", or pairs of its {layers} layers",
+                settings.teacher,
+                head.name()
+            );
+        }
         if !pairs.is_empty() && embedder.tokenizer().to_json()? != tokenizer.to_json()? {
             bail!(
                 "{} has another tokenizer than the student, so their hidden states are not of the \
@@ -238,9 +250,11 @@ impl<B: TrainingBackend> Teacher<B> {
         input: &ModelInput<B>,
         chunk: &Chunk,
         device: &B::Device,
-    ) -> Tensor<B, 1> {
+    ) -> kiln_embed::Result<Tensor<B, 1>> {
         let inner = ModelInput::<B::InnerBackend>::new(&chunk.tokens, device);
-        let teacher_layers = self.model.model().states(&inner).layers;
+        let states = self.model.model().states(&inner);
+        let mut teacher_layers = states.layers;
+        teacher_layers.extend(self.model.model().pooling().output_states(&states.last)?);
         let mask = input.attention_mask.clone().float();
         let mut loss = Tensor::<B, 1>::zeros([1], device);
         for (i, &[student_layer, teacher_layer]) in self.pairs.iter().enumerate() {
@@ -251,6 +265,6 @@ impl<B: TrainingBackend> Teacher<B> {
             let target = Tensor::<B, 3>::from_inner(teacher_layers[teacher_layer].clone());
             loss = loss + state_distillation(state.cast(FloatDType::F32), target, mask.clone());
         }
-        loss.mul_scalar(self.settings.alpha)
+        Ok(loss.mul_scalar(self.settings.alpha))
     }
 }

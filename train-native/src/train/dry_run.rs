@@ -251,6 +251,7 @@ fn memory(
             stage.batch_size * (2 + stage.hard_negatives)
         }
         Objective::Reconstruction => stage.batch_size * 4,
+        Objective::Mntp => stage.batch_size * 2,
     };
     let cached = recipe.compute.grad_cache || recipe.compute.checkpoint_blocks;
     let texts_at_once = match (cached, recipe.compute.chunk) {
@@ -259,10 +260,14 @@ fn memory(
     };
     let block =
         14 * config.hidden_size + 3 * config.intermediate_size + 3 * config.num_heads * longest;
-    let per_token = match recipe.compute.checkpoint_blocks {
+    let mut per_token = match recipe.compute.checkpoint_blocks {
         true => block + config.num_layers * config.hidden_size,
         false => block * config.num_layers,
     };
+    if stage.objective == Objective::Reconstruction {
+        // Of each second text the logits, their softmax and its gradient, in f32.
+        per_token += 3 * config.vocab_size * size_of::<f32>() / value_bytes / 2;
+    }
     Memory {
         weights: (trained + frozen) * (4 + copy_bytes),
         training: trained * (size_of::<f32>() + state_bytes(stage.optimizer)),

@@ -12,7 +12,7 @@ use super::dry_run::warn_of_memory;
 use super::word_vectors::start_from_words;
 use super::{
     Best, Checkpoint, Inputs, ModelCard, Outcome, Point, TrainObserver, TrainPlan, base_model,
-    new_model, train, training_page,
+    new_model, own_lm_head, train, training_page,
 };
 use crate::device::{Device, handles};
 use crate::output::claim;
@@ -137,6 +137,7 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
         sets: &inputs.sets,
         measured: &inputs.measured,
         output: Some(output),
+        lm_head: own_lm_head(recipe, *terminal)?,
         checkpoint_every: fit.checkpoint_every,
         keep: fit.keep,
         resume: fit.resume.clone(),

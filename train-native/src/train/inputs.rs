@@ -48,7 +48,7 @@ impl Inputs {
                 on_bad_row,
                 leaks: leaks.as_ref(),
                 deduplicate: filter.deduplicate,
-                texts_alone: stage.objective == Objective::Distillation,
+                texts_alone: stage.objective.takes_texts_alone(),
                 negatives: stage.hard_negatives,
                 seed: recipe.seed,
                 terminal,
@@ -115,7 +115,7 @@ fn runs_short(stage: &Stage, set: &DataSet) -> bool {
 
 /// Whether a stage can be trained on its data.
 fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
-    if matches!(stage.objective, Objective::Distillation | Objective::Reconstruction) {
+    if stage.objective != Objective::Contrastive {
         return Ok(());
     }
     let graded = !matches!(stage.curriculum, Curriculum::Given | Curriculum::Sampled);

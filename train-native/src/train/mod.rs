@@ -13,6 +13,7 @@ mod fit;
 mod gradients;
 mod inputs;
 mod memory;
+mod mntp;
 mod model_card;
 mod optimizer;
 mod plan;
@@ -37,7 +38,7 @@ use kiln_embed::tokenizer::Tokenizer;
 use crate::data::Batch;
 use crate::recipe::{Objective, Stage};
 
-pub use build::{base_model, new_config, new_model, train_tokenizer};
+pub use build::{base_model, new_config, new_model, own_lm_head, train_tokenizer};
 pub use checkpoint::{Best, Checkpoint, Position};
 pub use device_group::DeviceGroup;
 pub use dry_run::{DryRun, DryStage, Memory};
@@ -87,6 +88,10 @@ fn objective<B: TrainingBackend>(
         Objective::Reconstruction => {
             let settings = stage.reconstruction.unwrap_or_default();
             reconstruction::reconstruction(train_model, batch, &settings, context, seed)
+        }
+        Objective::Mntp => {
+            let settings = stage.mntp.clone().unwrap_or_default();
+            mntp::mntp(train_model, batch, &settings, context, seed)
         }
     }
 }

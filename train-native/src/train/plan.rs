@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use burn::tensor::TensorData;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::checkpoint::Files;
 use kiln_embed::embedder::Embedder;
@@ -25,6 +26,8 @@ pub struct TrainPlan<'a> {
     pub measured: &'a [EvalSet],
     /// Folder for checkpoints and metrics; nothing is written where absent.
     pub output: Option<&'a Path>,
+    /// The base model's own language-model head `[vocab, hidden]`, where a stage writes tokens with it.
+    pub lm_head: Option<TensorData>,
     /// Steps between checkpoints; one is written at the end of a stage and at Ctrl-C anyway.
     pub checkpoint_every: usize,
     /// Checkpoints to keep.

@@ -3,24 +3,29 @@
 
 use anyhow::{Result, bail};
 use burn::optim::GradientsParams;
-use burn::tensor::{Bool, ElementConversion as _, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::backend::Backend;
+use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 use kiln_embed::config::AttentionMode;
 use kiln_embed::kernels::{Kernels, TrainingBackend};
 use kiln_embed::loss::{Reduction, token_cross_entropy};
 use kiln_embed::model::{Backbone, ForwardOptions, ModelInput, seed_dropout};
-use kiln_embed::tokenizer::{Tokenizer, Tokens};
+use kiln_embed::tokenizer::Tokens;
 
-use super::chunks::encode;
+use super::chunks::{
+    BlockPass, encode, encode_unprompted, of_parameters, replica_trains_embeddings,
+};
 use super::gradients::add;
 use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text, mixed};
 use crate::recipe::Reconstruction;
 
-/// One direction of a chunk: the texts to read, and the tokens to write.
-struct Direction<'a> {
-    read: Vec<&'a Tokens>,
-    write: Vec<&'a [u32]>,
+/// One direction of a chunk.
+struct Direction<B: Backend> {
+    /// The texts to read.
+    read: ModelInput<B>,
+    /// The tokens to write, padded on the right.
+    written: ModelInput<B>,
     /// What the summed loss is multiplied with.
     weight: f64,
 }
@@ -37,12 +42,23 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     if !matches!(train_model.backbone(), Backbone::Decoder(_)) {
         bail!("reconstruction writes text and needs a decoder; this model is an encoder");
     }
-    let positives: Vec<&Text> =
-        batch.candidates.positive.iter().map(|&i| &batch.documents[i]).collect();
-    let queries = encode(tokenizer, &batch.queries.iter().collect::<Vec<_>>())?;
-    let documents = encode(tokenizer, &positives)?;
+    let eos = match (settings.predict_eos, tokenizer.suffix().last()) {
+        (true, None) => bail!(
+            "reconstruction.predict_eos has the model write EOS, and its tokenizer puts none after a text; set \
+             model.add_eos = true"
+        ),
+        (true, eos) => eos.copied(),
+        (false, _) => None,
+    };
+    let positives = batch.candidates.positive.iter().map(|&i| &batch.documents[i]);
+    let tokens = |texts: Vec<&Text>| match settings.instructions {
+        true => encode(tokenizer, &texts),
+        false => encode_unprompted(tokenizer, &texts),
+    };
+    let queries = tokens(batch.queries.iter().collect())?;
+    let documents = tokens(positives.collect())?;
     let targets = |texts: &[Tokens]| -> Vec<Vec<u32>> {
-        texts.iter().map(|text| target(text, tokenizer, settings.predict_eos)).collect()
+        texts.iter().map(|text| target(text, eos)).collect()
     };
     let (query_targets, document_targets) = (targets(&queries), targets(&documents));
     let pairs = queries.len();
@@ -65,21 +81,29 @@ pub(super) fn reconstruction<B: TrainingBackend>(
         group.share(chunks.len()).into_iter().map(|i| chunks[i]).collect();
     let parts = runner.each(&share, |&(number, rows)| {
         let replica = runner.replica(train_model);
-        seed_dropout::<B>(device, mixed(&[seed, number as u64]));
-        let direction = |read: &[Tokens], write: &[Vec<u32>], weight: f64| -> Tensor<B, 1> {
-            let direction = Direction {
-                read: rows.iter().map(|&row| &read[row]).collect(),
-                write: rows.iter().map(|&row| write[row].as_slice()).collect(),
+        let direction = |read: &[Tokens], write: &[Vec<u32>], weight: f64| {
+            let read: Vec<&Tokens> = rows.iter().map(|&row| &read[row]).collect();
+            let write: Vec<&[u32]> = rows.iter().map(|&row| write[row].as_slice()).collect();
+            let written = tokenizer.pad_right(&write);
+            (written.seq() > 0 && weight > 0.0).then(|| Direction {
+                read: ModelInput::new(&tokenizer.pad(&read), device),
+                written: ModelInput::new(&written, device),
                 weight,
-            };
-            rewrite(&replica, tokenizer, &direction, device)
+            })
         };
-        let mut loss = Tensor::<B, 1>::zeros([1], device);
-        if settings.alpha > 0.0 {
-            loss = loss + direction(&queries, &document_targets, to_document);
+        let directions = [
+            direction(&queries, &document_targets, to_document),
+            direction(&documents, &query_targets, to_query),
+        ];
+        let directions: Vec<Direction<B>> = directions.into_iter().flatten().collect();
+        let seed = mixed(&[seed, number as u64]);
+        if runner.blocks {
+            return by_blocks(&replica, &directions, scale, seed, device);
         }
-        if settings.alpha < 1.0 {
-            loss = loss + direction(&documents, &query_targets, to_query);
+        seed_dropout::<B>(device, seed);
+        let mut loss = Tensor::<B, 1>::zeros([1], device);
+        for direction in &directions {
+            loss = loss + direction.loss(&replica);
         }
         let value = loss.clone().into_scalar().elem::<f64>();
         let grads = loss.mul_scalar(scale).backward();
@@ -97,50 +121,97 @@ pub(super) fn reconstruction<B: TrainingBackend>(
 }
 
 /// The tokens of a text that are to be written: its own, and perhaps the closing EOS.
-fn target(text: &Tokens, tokenizer: &Tokenizer, eos: bool) -> Vec<u32> {
-    let mut tokens = text.ids[text.content.clone()].to_vec();
-    if eos {
-        tokens.extend(tokenizer.suffix());
-    }
-    tokens
+fn target(text: &Tokens, eos: Option<u32>) -> Vec<u32> {
+    text.ids[text.content.clone()].iter().copied().chain(eos).collect()
 }
 
-/// Weighted sum of the token losses of one direction.
-fn rewrite<B: Kernels>(
-    train_model: &TrainModel<B>,
-    tokenizer: &Tokenizer,
-    direction: &Direction<'_>,
-    device: &B::Device,
-) -> Tensor<B, 1> {
-    let backbone = train_model.backbone();
-    let read = ModelInput::<B>::new(&tokenizer.pad(&direction.read), device);
-    let mode = train_model.model.attention();
-    let states = backbone.forward(&read, mode, ForwardOptions::default()).last;
-    let state = last_tokens(states, &read);
-
-    // [e; d_1 .. d_{m-1}] predicts d_1 .. d_m: e stands where the first embedding would.
-    let targets = tokenizer.pad_right(&direction.write);
-    let [batch, seq] = [targets.rows(), targets.seq()];
-    if seq == 0 {
-        return Tensor::zeros([1], device);
+impl<B: Kernels> Direction<B> {
+    /// Weighted sum of the token losses.
+    fn loss(&self, train_model: &TrainModel<B>) -> Tensor<B, 1> {
+        let backbone = train_model.backbone();
+        let mode = train_model.model.attention();
+        let states = backbone.forward(&self.read, mode, ForwardOptions::default()).last;
+        let x = self.first_input(train_model, last_tokens(states, &self.read));
+        let states = backbone
+            .forward_embeddings(x, &self.written, AttentionMode::Causal, ForwardOptions::default())
+            .last;
+        self.token_loss(train_model, states)
     }
-    let input = ModelInput::<B>::new(&targets, device);
-    let embedded = backbone.embed_tokens(&input);
-    let x = match seq {
-        1 => state,
-        _ => Tensor::cat(vec![state, embedded.narrow(1, 0, seq - 1)], 1),
+
+    /// `[e; d_1 .. d_{m-1}]`, which predicts `d_1 .. d_m`: e `[batch, 1, hidden]` stands where the
+    /// first embedding would.
+    fn first_input(&self, train_model: &TrainModel<B>, e: Tensor<B, 3>) -> Tensor<B, 3> {
+        match self.written.ids.dims()[1] {
+            1 => e,
+            seq => {
+                let embedded = train_model.backbone().embed_tokens(&self.written);
+                Tensor::cat(vec![e, embedded.narrow(1, 0, seq - 1)], 1)
+            }
+        }
+    }
+
+    /// Weighted sum of the token losses, from the last states `[batch, seq, hidden]`.
+    fn token_loss(&self, train_model: &TrainModel<B>, states: Tensor<B, 3>) -> Tensor<B, 1> {
+        let [batch, seq, hidden] = states.dims();
+        let logits = train_model.logits(states.reshape([batch * seq, hidden]));
+        let [_, vocab] = logits.dims();
+        let logits = logits.reshape([batch, seq, vocab]).cast(FloatDType::F32);
+        let counts = self.written.attention_mask.clone();
+        token_cross_entropy(logits, self.written.ids.clone(), counts).mul_scalar(self.weight)
+    }
+}
+
+/// Loss and gradients, times `scale`, of a chunk's directions, with memory for one block's graph: the
+/// gradient at `e` leads from the blocks that write back into those that read.
+fn by_blocks<B: TrainingBackend>(
+    replica: &TrainModel<B>,
+    directions: &[Direction<B>],
+    scale: f64,
+    seed: u64,
+    device: &B::Device,
+) -> kiln_embed::Result<(f64, GradientsParams)> {
+    let mut total = GradientsParams::new();
+    let mut take = |grads: &B::Gradients| {
+        let part = of_parameters(grads, replica);
+        add::<B, _>(replica, &mut total, part, 1.0);
     };
-    let states = backbone
-        .forward_embeddings(x, &input, AttentionMode::Causal, ForwardOptions::default())
-        .last;
-    let [_, _, hidden] = states.dims();
-    let logits = train_model.logits(states.reshape([batch * seq, hidden]));
-    let [_, vocab] = logits.dims();
-    let logits = logits.reshape([batch, seq, vocab]).cast(FloatDType::F32);
-    let ids: Vec<i32> = targets.ids().iter().map(|&id| id as i32).collect();
-    let ids = Tensor::<B, 2, Int>::from_data(TensorData::new(ids, [batch, seq]), device);
-    let counts: Tensor<B, 2, Bool> = input.attention_mask;
-    token_cross_entropy(logits, ids, counts).mul_scalar(direction.weight)
+    let frozen = burn::module::Module::no_grad(replica.clone());
+    let learns_embeddings = replica_trains_embeddings(replica);
+    let mut loss = 0.0;
+    for (number, direction) in directions.iter().enumerate() {
+        let Direction { read, written, .. } = direction;
+        let [reads, writes] = [0, 1].map(|pass| mixed(&[seed, number as u64, pass]));
+        seed_dropout::<B>(device, reads);
+        let x = frozen.backbone().embed_tokens(read).inner();
+        let mode = replica.model.attention();
+        let reading = BlockPass::new(replica, &frozen, read, mode, x, reads, device);
+        let e = last_tokens(reading.last(&frozen, reading.before_last()), read);
+        seed_dropout::<B>(device, writes);
+        let x = direction.first_input(&frozen, e).inner();
+        let causal = AttentionMode::Causal;
+        let writing = BlockPass::new(replica, &frozen, written, causal, x, writes, device);
+        let of_states = |states| direction.token_loss(replica, states).mul_scalar(scale);
+        let (value, gradient) = writing.loss(of_states, &mut take)?;
+        loss += value / scale;
+        let Some(gradient) = gradient.map(Tensor::<B, 3>::from_inner) else { continue };
+        let [_, seq, _] = gradient.dims();
+        if learns_embeddings && seq > 1 {
+            seed_dropout::<B>(device, writes);
+            let embedded = replica.backbone().embed_tokens(written).narrow(1, 0, seq - 1);
+            take(&(embedded * gradient.clone().narrow(1, 1, seq - 1)).sum().backward());
+        }
+        let at_e = gradient.narrow(1, 0, 1);
+        let of_states = |states| (last_tokens(states, read) * at_e).sum();
+        let (_, gradient) = reading.loss(of_states, &mut take)?;
+        if let Some(gradient) = gradient
+            && learns_embeddings
+        {
+            seed_dropout::<B>(device, reads);
+            let embedded = replica.backbone().embed_tokens(read);
+            take(&(embedded * Tensor::from_inner(gradient)).sum().backward());
+        }
+    }
+    Ok((loss, total))
 }
 
 /// States `[batch, 1, hidden]` of each row's last token.

@@ -377,7 +377,7 @@ pub fn train<B: TrainingBackend>(
     let _kept = KeptMemory::new();
     let own = [embedder.device().clone()];
     let devices = if devices.is_empty() { &own } else { devices };
-    let (parts, train_model) = start::<B>(embedder);
+    let (parts, train_model) = start::<B>(embedder, plan.lm_head.clone());
     if devices.len() == 1 {
         return run(DeviceGroup::single(), parts, train_model, &plan, observer);
     }

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use burn::module::{AutodiffModule, Param};
-use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{Tensor, TensorData};
 use kiln_embed::checkpoint::Files;
 use kiln_embed::embedder::{Embedder, EmbeddingModel, Parts, Prompts};
 use kiln_embed::kernels::TrainingBackend;
@@ -12,7 +12,7 @@ use kiln_embed::tokenizer::Tokenizer;
 
 use super::distillation::Teacher;
 use super::train_model::{TrainModel, Trains, set_trainable};
-use crate::recipe::{Objective, Recipe};
+use crate::recipe::Recipe;
 
 /// An embedder less its parameters.
 #[derive(Clone)]
@@ -23,14 +23,15 @@ pub(super) struct EmbedderParts<B: AutodiffBackend> {
     pub device: B::Device,
 }
 
-/// Takes an embedder apart.
+/// Takes an embedder apart; the base model may have a language-model head of its own.
 pub(super) fn start<B: TrainingBackend>(
     embedder: Embedder<B::InnerBackend>,
+    lm_head: Option<TensorData>,
 ) -> (EmbedderParts<B>, TrainModel<B>) {
     let Parts { model, tokenizer, prompts, device, tokenizer_files } = embedder.into_parts();
     let train_model = TrainModel {
         model: EmbeddingModel::from_inner(model),
-        lm_head: None,
+        lm_head: lm_head.map(|head| Param::from_tensor(Tensor::from_data(head, &device))),
         projections: Vec::new(),
     };
     (EmbedderParts { tokenizer, prompts, tokenizer_files, device }, train_model)
@@ -74,11 +75,14 @@ pub(super) fn enter_stage<B: TrainingBackend>(
     if shapes(&new) != shapes(&projections) {
         projections = new;
     }
-    let lm_head = match stage.objective {
-        Objective::Reconstruction if !stage.reconstruction.unwrap_or_default().tied => {
+    let lm_head = match stage.tied() {
+        Some(false) if stage.objective.writes_tokens() => {
             let copy = || Param::from_tensor(model.backbone().token_embedding().detach());
             Some(lm_head.unwrap_or_else(copy))
         }
+        Some(true) => None,
+        // A base model's own head, for this stage or a later one.
+        _ if recipe.stages[number..].iter().any(|stage| stage.objective.writes_tokens()) => lm_head,
         _ => None,
     };
     let mut trains = Trains::Everything;

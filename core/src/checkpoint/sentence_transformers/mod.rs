@@ -45,3 +45,7 @@ const MODES: [(&str, &str, PoolingConfig); 4] = [
     ("pooling_mode_weightedmean_tokens", "weightedmean", PoolingConfig::WeightedMean),
     ("pooling_mode_lasttoken", "lasttoken", PoolingConfig::LastToken),
 ];
+
+/// Key of `config_sentence_transformers.json` for what sentence-transformers has no word for: which of an
+/// instruction's tokens are pooled, where neither all nor none are.
+const INSTRUCTION: &str = "kiln_instruction";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{MODES, dense_names, head_names};
+use super::{INSTRUCTION, MODES, dense_names, head_names};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::safetensors::Weights;
@@ -16,7 +16,7 @@ use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
 };
 use crate::quant::{Number, WeightPrecision};
-use crate::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
+use crate::tokenizer::{InstructionSpan, PaddingSide, TextOptions, Tokenizer, TokenizerConfig};
 use crate::{Error, Result};
 
 /// Overrides of the folder's own settings.
@@ -28,6 +28,8 @@ pub struct LoadOptions {
     pub attention: Option<AttentionMode>,
     /// Another length limit in tokens.
     pub max_length: Option<usize>,
+    /// What stands around a text, and what of it is pooled.
+    pub text: TextOptions,
     /// Numbers in which the backbone's matrices are computed.
     pub precision: WeightPrecision,
 }
@@ -267,7 +269,7 @@ pub fn load<B: Kernels>(
             device,
         )?;
         model.normalize = true;
-        instruction = InstructionSpan::ExcludedWithoutBos;
+        instruction = InstructionSpan::MaskedWithoutBos;
     }
     for module in modules.iter().flatten() {
         match module.kind.as_str() {
@@ -275,7 +277,7 @@ pub fn load<B: Kernels>(
             "Pooling" => {
                 let (pooling, include_prompt) = read_pooling(folder, &module.path)?;
                 if !include_prompt {
-                    instruction = InstructionSpan::Excluded;
+                    instruction = InstructionSpan::Masked;
                 }
                 let head = Pooling::unfilled(&pooling, &config, device);
                 model.pooling = if options.pooling.is_none() && head.block.is_some() {
@@ -299,10 +301,14 @@ pub fn load<B: Kernels>(
         model.pooling = Pooling::new(pooling, &config, device);
     }
     check_widths(folder, &model.embedder_config())?;
+    if let Some(kept) = read_instruction(folder)? {
+        instruction = kept;
+    }
     let (tokenizer, tokenizer_files) =
         read_tokenizer(folder, &root, &config, instruction, options)?;
     // With another head or mask, or texts cut shorter, the vectors of the self-test no longer hold.
-    let mut same = options.pooling.is_none() && options.attention.is_none();
+    let mut same =
+        options.pooling.is_none() && options.attention.is_none() && options.text.is_empty();
     if let (Some(kept), Some(limit)) = (&manifest, options.max_length) {
         for tokens in tokenizer.encode_all("", &kept.self_test.texts)? {
             same &= tokens.ids.len() < limit;
@@ -508,16 +514,20 @@ fn read_tokenizer(
         Some(length) => length as usize,
         None => length(&names, "model_max_length"),
     };
+    let text = &options.text;
+    // transformers' Llama tokenizers add what these ask for; where they do not, the template rules.
+    let adds = |key: &str| (config.family.is_decoder() && flag(&names, key)).then_some(true);
     let tokenizer_config = TokenizerConfig {
         max_length: options.max_length.unwrap_or(max_length).min(config.max_positions),
-        padding_side: match names.get("padding_side").and_then(Value::as_str) {
-            Some("left") => PaddingSide::Left,
+        padding_side: text.padding_side.unwrap_or(match names.get("padding_side") {
+            Some(side) if side == "left" => PaddingSide::Left,
             _ => PaddingSide::Right,
-        },
-        add_bos: config.family.is_decoder() && flag(&names, "add_bos_token"),
-        add_eos: config.family.is_decoder() && flag(&names, "add_eos_token"),
+        }),
+        add_bos: text.add_bos.or(adds("add_bos_token")),
+        add_eos: text.add_eos.or(adds("add_eos_token")),
+        text_suffix: text.text_suffix.clone().unwrap_or_default(),
         lower_case: flag(&sentence, "do_lower_case"),
-        instruction,
+        instruction: text.instruction.unwrap_or(instruction),
     };
     let tokenizer =
         Tokenizer::new(json, &names, tokenizer_config).map_err(|error| match error {
@@ -526,7 +536,32 @@ fn read_tokenizer(
             }
             other => other,
         })?;
+    if text.changes_files() {
+        let names = template_names(names, tokenizer.config().padding_side);
+        files.0.insert("tokenizer.json".into(), tokenizer.to_json()?.into());
+        files.0.insert("tokenizer_config.json".into(), format!("{names:#}\n").into());
+    }
     Ok((tokenizer, files))
+}
+
+/// `tokenizer_config.json` for a `tokenizer.json` whose own template rules: of no class that makes
+/// another from settings.
+fn template_names(mut names: Value, side: PaddingSide) -> Value {
+    if let Some(object) = names.as_object_mut() {
+        object.remove("add_bos_token");
+        object.remove("add_eos_token");
+        object.insert("tokenizer_class".into(), "PreTrainedTokenizerFast".into());
+        object.insert("padding_side".into(), json!(side));
+    }
+    names
+}
+
+/// Which instruction tokens are pooled, where it is neither all nor none ([`INSTRUCTION`]).
+fn read_instruction(folder: &dyn Folder) -> Result<Option<InstructionSpan>> {
+    let file = "config_sentence_transformers.json";
+    let value = read_json(folder, file)?.unwrap_or_default();
+    let kept = value.get(INSTRUCTION).cloned();
+    kept.map(serde_json::from_value).transpose().map_err(|error| bad(folder, file, error))
 }
 
 fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{MODES, SavedModel, dense_names, head_names};
+use super::{INSTRUCTION, MODES, SavedModel, dense_names, head_names};
 use crate::checkpoint::parameters::{Keep, each_tensor, save_backbone};
 use crate::checkpoint::safetensors::{StoredTensor, write_tensors};
 use crate::config::Family;
@@ -84,15 +84,17 @@ pub fn save_as<B: Kernels, E: From<Error>>(
         "sentence_bert_config.json",
         json!({"max_seq_length": tokenizer.max_length, "do_lower_case": tokenizer.lower_case}),
     );
-    json_file(
-        "config_sentence_transformers.json",
-        json!({
-            "__version__": {"kiln": env!("CARGO_PKG_VERSION")},
-            "prompts": embedder.prompts().by_name(),
-            "default_prompt_name": embedder.prompts().default_name(),
-            "similarity_fn_name": "cosine",
-        }),
-    );
+    let mut settings = json!({
+        "__version__": {"kiln": env!("CARGO_PKG_VERSION")},
+        "prompts": embedder.prompts().by_name(),
+        "default_prompt_name": embedder.prompts().default_name(),
+        "similarity_fn_name": "cosine",
+    });
+    // The other two are `include_prompt` of the pooling module.
+    if tokenizer.instruction == InstructionSpan::MaskedWithoutBos {
+        settings[INSTRUCTION] = json!(tokenizer.instruction);
+    }
+    json_file("config_sentence_transformers.json", settings);
     files.0.extend(embedder.tokenizer_files().0.clone());
     if !files.0.contains_key("tokenizer.json") {
         files.0.insert("tokenizer.json".into(), embedder.tokenizer().to_json()?.into());
@@ -142,8 +144,8 @@ pub fn tokenizer_config_file(
     let value = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": bos, "eos_token": eos, "pad_token": pad,
-        "add_bos_token": tokenizer.add_bos && family.is_decoder(),
-        "add_eos_token": tokenizer.add_eos && family.is_decoder(),
+        "add_bos_token": tokenizer.add_bos == Some(true) && family.is_decoder(),
+        "add_eos_token": tokenizer.add_eos == Some(true) && family.is_decoder(),
         "padding_side": tokenizer.padding_side,
         "model_max_length": tokenizer.max_length,
         "clean_up_tokenization_spaces": false,

@@ -37,12 +37,7 @@ pub(super) fn read(keys: &Keys<'_>, traits: Traits) -> Result<ModelConfig> {
         max_positions,
         norm_eps: keys.float_or("rms_norm_eps", 1e-6)?,
         activation: Activation::from_hf(keys.text_or("hidden_act", "silu")?)?,
-        // transformers 5 reads `is_causal: false` as "attend in both directions".
-        attention: if keys.bool_or("is_causal", true)? {
-            AttentionMode::Causal
-        } else {
-            AttentionMode::Bidirectional
-        },
+        attention: read_attention(keys)?,
         pad_token_id: keys
             .get("pad_token_id")
             .and_then(Value::as_u64)
@@ -57,6 +52,20 @@ pub(super) fn read(keys: &Keys<'_>, traits: Traits) -> Result<ModelConfig> {
             tie_word_embeddings: keys.bool_or("tie_word_embeddings", false)?,
         }),
     })
+}
+
+/// transformers 5 reads `is_causal: false` as "attend in both directions"; Gemma's embedding models say
+/// `use_bidirectional_attention: true`.
+fn read_attention(keys: &Keys<'_>) -> Result<AttentionMode> {
+    let causal = keys.get("is_causal").map(|_| keys.bool_or("is_causal", true)).transpose()?;
+    let both = keys.bool_or("use_bidirectional_attention", false)?;
+    match (causal, both) {
+        (Some(true), true) => {
+            Err(bad_config("is_causal and use_bidirectional_attention contradict each other"))
+        }
+        (Some(false), _) | (_, true) => Ok(AttentionMode::Bidirectional),
+        (None | Some(true), false) => Ok(AttentionMode::Causal),
+    }
 }
 
 /// Reads both layouts: `rope_theta` with `rope_scaling`, and transformers 5's `rope_parameters`.

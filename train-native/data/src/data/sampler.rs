@@ -260,7 +260,7 @@ impl<'a> Sampler<'a> {
 
     /// The example's own negatives for a step, at most as many as the stage asks for.
     fn own_negatives(&mut self, example: &Example, step: usize, draw: usize) -> Vec<String> {
-        if self.stage.objective == Objective::Reconstruction || example.neg.is_empty() {
+        if !self.stage.objective.takes_negatives() || example.neg.is_empty() {
             return Vec::new();
         }
         let levels = example.neg.len();

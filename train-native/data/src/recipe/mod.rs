@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use kiln_embed::config::AttentionMode;
 use kiln_embed::model::LoraConfig;
 use kiln_embed::pooling::PoolingConfig;
+use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, TextOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::text::{is_missing, read_small};
@@ -20,7 +21,7 @@ use crate::text::{is_missing, read_small};
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
 pub use source::{DataRef, DataSource, Labels};
 pub use stage::{
-    Curriculum, Distillation, LayerMap, Mixing, Objective, OptimizerKind, Reconstruction,
+    Curriculum, Distillation, LayerMap, Mixing, Mntp, Objective, OptimizerKind, Reconstruction,
     SamplerKind, Schedule, Stage,
 };
 pub use sweep::{Sweep, Variant, slug};
@@ -77,8 +78,27 @@ pub struct ModelRecipe {
     pub pooling: Option<PoolingConfig>,
     /// Attention mask; the base model's where absent.
     pub attention: Option<AttentionMode>,
-    /// Most tokens of a text.
+    /// Most tokens of a text, those that stand around it included.
     pub max_length: Option<usize>,
+    /// Put BOS before each text, or do not; as the base model's tokenizer does where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add_bos: Option<bool>,
+    /// Put EOS after each text, or do not; as the base model's tokenizer does where absent. Most base
+    /// language models' do not, and pooling the last token then pools the text's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add_eos: Option<bool>,
+    /// Stands after each text and before EOS, and is never cut away (a chat template's end, `[INST]`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text_suffix: Option<String>,
+    /// Side on which shorter texts of a batch are padded; the base model's where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub padding_side: Option<PaddingSide>,
+    /// Which tokens of an instruction pooling leaves out; as the base model does where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instruction: Option<InstructionSpan>,
+    /// How an instruction becomes the prompt of a query; `{instruction}` stands for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instruction_format: Option<String>,
     /// Adapters; all parameters are trained where absent.
     pub lora: Option<LoraConfig>,
     /// With adapters: further parameters to train, by a part of their path (`norm`,
@@ -88,6 +108,19 @@ pub struct ModelRecipe {
     /// Prompts that the model is saved with, by name ("query" and "document" are used in training).
     #[serde(default)]
     pub prompts: BTreeMap<String, String>,
+}
+
+impl ModelRecipe {
+    /// What stands around a text, and what of it is pooled.
+    pub fn text_options(&self) -> TextOptions {
+        TextOptions {
+            add_bos: self.add_bos,
+            add_eos: self.add_eos,
+            text_suffix: self.text_suffix.clone(),
+            padding_side: self.padding_side,
+            instruction: self.instruction,
+        }
+    }
 }
 
 /// Shape of a new model: a Llama-shaped decoder.

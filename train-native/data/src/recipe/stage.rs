@@ -69,6 +69,9 @@ pub struct Stage {
     /// Settings of the reconstruction objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconstruction: Option<Reconstruction>,
+    /// Settings of masked next-token prediction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mntp: Option<Mntp>,
     /// What is learned from a teacher, beside the contrastive loss or alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distillation: Option<Distillation>,
@@ -93,6 +96,36 @@ pub enum Objective {
     Reconstruction,
     /// A teacher's vectors alone; the texts need no positives.
     Distillation,
+    /// Masked next-token prediction (LLM2Vec, arXiv:2404.05961, section 2.1), by which a decoder learns to
+    /// attend in both directions; the texts need no positives.
+    Mntp,
+}
+
+impl Objective {
+    /// Its name in a recipe.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Contrastive => "contrastive",
+            Self::Reconstruction => "reconstruction",
+            Self::Distillation => "distillation",
+            Self::Mntp => "mntp",
+        }
+    }
+
+    /// Whether it learns from texts that have no positives.
+    pub fn takes_texts_alone(self) -> bool {
+        matches!(self, Self::Distillation | Self::Mntp)
+    }
+
+    /// Whether it looks at a query's negatives.
+    pub fn takes_negatives(self) -> bool {
+        matches!(self, Self::Contrastive | Self::Distillation)
+    }
+
+    /// Whether it writes tokens, for which it needs a language-model head.
+    pub fn writes_tokens(self) -> bool {
+        matches!(self, Self::Reconstruction | Self::Mntp)
+    }
 }
 
 /// Learning from a teacher (NV-Embed, arXiv:2405.17428, appendix A.2):
@@ -132,7 +165,10 @@ pub enum LayerMap {
     Uniform,
     /// The last ones.
     Last,
-    /// These.
+    /// NV-Embed's appendix A.2: each decoder layer but the last with the teacher's same one, and the last
+    /// with the teacher's output state, which its latent-attention block gives for each token.
+    AppendixA,
+    /// These. One more than the teacher's layers is the output of its latent-attention block.
     Pairs(Vec<[usize; 2]>),
 }
 
@@ -149,10 +185,21 @@ impl LayerMap {
                 let same = |layer: usize| (layer * teacher + student / 2) / student.max(1);
                 (1..=student).map(|layer| [layer, same(layer)]).collect()
             }
-            Self::Pairs(pairs) => {
-                if let Some([s, t]) = pairs.iter().find(|[s, t]| *s > student || *t > teacher) {
+            Self::AppendixA => {
+                if student != teacher {
                     bail!(
-                        "distillation.layers pairs layer {s} with {t}; the student has {student} layers and the teacher {teacher}"
+                        "distillation.layers = \"appendix_a\" pairs each layer with the same one of the teacher, which has \
+                         {teacher}; the student has {student}; use \"uniform\", or name pairs"
+                    );
+                }
+                let same = (1..student).map(|layer| [layer, layer]);
+                same.chain([[student, teacher + 1]]).collect()
+            }
+            Self::Pairs(pairs) => {
+                if let Some([s, t]) = pairs.iter().find(|[s, t]| *s > student || *t > teacher + 1) {
+                    bail!(
+                        "distillation.layers pairs layer {s} with {t}; the student has {student} layers and the teacher \
+                         {teacher}, and one more with a latent-attention head"
                     );
                 }
                 pairs.clone()
@@ -175,33 +222,62 @@ pub struct Reconstruction {
     /// `L = alpha L_Q2D + (1 - alpha) L_D2Q` (equation 5); the paper's 0.2.
     #[serde(default = "default_alpha")]
     pub alpha: f64,
-    /// The token embeddings are also the language-model head; otherwise it has weights of its own,
-    /// which start as the embeddings and are not saved with the model.
-    #[serde(default = "yes")]
-    pub tied: bool,
+    /// Whether the token embeddings are also the language-model head. `false`: a head of its own, which is
+    /// not saved with the model: the base model's or, where that has none, a copy of the embeddings.
+    /// Where absent, as the base model has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tied: Option<bool>,
     /// Mean over tokens (the paper's code), or sum over a text's tokens (its formula).
     #[serde(default)]
     pub reduction: Reduction,
-    /// The closing EOS is a target too.
+    /// The closing EOS is a target too, as in the public code.
     #[serde(default)]
     pub predict_eos: bool,
+    /// Whether texts are read behind their prompts; what is written never has them.
+    #[serde(default)]
+    pub instructions: bool,
 }
 
 fn default_alpha() -> f64 {
     0.2
-}
-fn yes() -> bool {
-    true
 }
 
 impl Default for Reconstruction {
     fn default() -> Self {
         Self {
             alpha: default_alpha(),
-            tied: true,
+            tied: None,
             reduction: Reduction::default(),
             predict_eos: false,
+            instructions: false,
         }
+    }
+}
+
+/// Masked next-token prediction (LLM2Vec, arXiv:2404.05961, section 2.1): tokens are masked, and each is
+/// predicted from the state of the token before it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mntp {
+    /// Share of a text's tokens that is masked; 1 masks all that have one before them.
+    #[serde(default = "default_mask")]
+    pub mask: f64,
+    /// The token that stands for them, which the vocabulary has to have: a rare one, as decoders have no
+    /// mask token.
+    #[serde(default = "default_mask_token")]
+    pub mask_token: String,
+}
+
+fn default_mask() -> f64 {
+    0.2
+}
+fn default_mask_token() -> String {
+    "_".into()
+}
+
+impl Default for Mntp {
+    fn default() -> Self {
+        Self { mask: default_mask(), mask_token: default_mask_token() }
     }
 }
 
@@ -332,6 +408,30 @@ impl Stage {
         }
     }
 
+    /// Whether the language-model head is the token embeddings, where the stage says so.
+    pub fn tied(&self) -> Option<bool> {
+        self.reconstruction.and_then(|settings| settings.tied)
+    }
+
+    /// Fields that say something to other objectives alone.
+    fn unused(&self) -> Vec<&'static str> {
+        let objective = self.objective;
+        let contrasts = objective == Objective::Contrastive;
+        let fields = [
+            ("loss", self.loss != InfoNce::default() && !contrasts),
+            ("matryoshka", self.matryoshka.is_some() && !contrasts),
+            (
+                "reconstruction",
+                self.reconstruction.is_some() && objective != Objective::Reconstruction,
+            ),
+            ("mntp", self.mntp.is_some() && objective != Objective::Mntp),
+            ("distillation", self.distillation.is_some() && objective.writes_tokens()),
+            ("curriculum", self.curriculum != Curriculum::Given && !objective.takes_negatives()),
+            ("hard_negatives", self.hard_negatives > 1 && !objective.takes_negatives()),
+        ];
+        fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| *field).collect()
+    }
+
     /// Queries that the stage sees.
     pub fn samples(&self) -> usize {
         self.steps.saturating_mul(self.batch_size).saturating_mul(self.accumulation)
@@ -355,6 +455,13 @@ impl Stage {
         }
         if self.data.is_empty() {
             bail!("data names no file");
+        }
+        if let unused @ [_, ..] = self.unused().as_slice() {
+            bail!(
+                "objective = {:?} does not use {}; leave it out",
+                self.objective.name(),
+                unused.join(" nor ")
+            );
         }
         if !(self.lr > 0.0 && self.lr <= 1e38) {
             bail!("lr is {:e}, and has to be above 0 and at most 1e38", self.lr);
@@ -394,9 +501,6 @@ impl Stage {
         }
         match (&self.distillation, self.objective) {
             (None, Objective::Distillation) => bail!("distillation names no teacher"),
-            (Some(_), Objective::Reconstruction) => {
-                bail!("distillation goes with the contrastive objective or with its own")
-            }
             (Some(from), _) if from.teacher.trim().is_empty() => {
                 bail!("distillation.teacher is empty")
             }
@@ -414,6 +518,14 @@ impl Stage {
                 }
             }
             (None, _) => {}
+        }
+        if let Some(Mntp { mask, mask_token }) = &self.mntp {
+            if !(*mask > 0.0 && *mask <= 1.0) {
+                bail!("mntp.mask is {mask}, and has to be above 0 and at most 1");
+            }
+            if mask_token.is_empty() {
+                bail!("mntp.mask_token is empty");
+            }
         }
         let alpha = self.reconstruction.unwrap_or_default().alpha;
         if !(0.0..=1.0).contains(&alpha) {
@@ -460,6 +572,36 @@ mod tests {
         for kind in OptimizerKind::ALL {
             assert!(error.to_string().contains(&format!("`{}`", kind.name())), "{error}");
         }
+    }
+
+    #[test]
+    fn what_an_objective_does_not_use_is_refused() {
+        let text = "name = 's'\ndata = ['x']\nsteps = 10\nbatch_size = 2\nlr = 1e-3\n";
+        let error = |rest: &str| {
+            let stage: Stage = toml::from_str(&format!("{text}{rest}")).unwrap();
+            stage.check().err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        for (rest, field) in [
+            ("objective = 'reconstruction'\nloss = { temperature = 1.0 }", "loss"),
+            ("objective = 'reconstruction'\nhard_negatives = 2", "hard_negatives"),
+            ("reconstruction = { alpha = 0.5 }", "reconstruction"),
+            ("mntp = { mask = 0.1 }", "mntp"),
+            ("objective = 'mntp'\ncurriculum = 'random'", "curriculum"),
+            ("objective = 'mntp'\ndistillation = { teacher = 't' }", "distillation"),
+        ] {
+            let error = error(rest);
+            assert!(error.contains(&format!("does not use {field};")), "{rest}: {error}");
+        }
+        assert_eq!(error("objective = 'mntp'\nmntp = { mask = 1.0 }"), "");
+        assert!(error("objective = 'mntp'\nmntp = { mask = 0.0 }").contains("mntp.mask"));
+    }
+
+    #[test]
+    fn layers_of_appendix_a_end_at_the_latent_block() {
+        assert_eq!(LayerMap::AppendixA.pairs(3, 3).unwrap(), [[1, 1], [2, 2], [3, 4]]);
+        assert!(LayerMap::AppendixA.pairs(2, 3).unwrap_err().to_string().contains("uniform"));
+        assert_eq!(LayerMap::Pairs(vec![[1, 4]]).pairs(1, 3).unwrap(), [[1, 4]]);
+        assert!(LayerMap::Pairs(vec![[1, 5]]).pairs(1, 3).is_err());
     }
 
     #[test]

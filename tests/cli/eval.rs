@@ -1,5 +1,6 @@
 //! `eval`, `compare` and `eval trec` as a user runs them.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray};
@@ -226,8 +227,19 @@ fn a_comparison_tests_types_and_tasks() {
     assert!(std::fs::read_to_string(page).unwrap().contains("Wilcoxon"));
     let actual = compare(&four, "four", &[]);
     assert!(actual["kinds"][0]["wilcoxon"].is_null(), "four tasks are refused: {actual}");
+    // Several models: a row each, the first being the one to beat.
+    let [a, b] = ["five-a", "five-b"].map(|name| folder.arg(name));
+    let page = folder.arg("standings.md");
+    let several = json(&stdout(&mut kiln(&["compare", "--json", &a, &b, &a, "-o", &page])));
+    assert_eq!(several["kinds"], serde_json::json!(["STS (5)", "all (5)"]), "{several}");
+    let others = several["others"].as_array().unwrap();
+    assert_eq!(others.len(), 2);
+    assert_eq!(others[1]["kinds"][0]["difference"], 0.0, "the first beside itself");
+    let five: Value =
+        serde_json::from_str(&stdout(&mut kiln(&["compare", "--json", &a, &b]))).unwrap();
+    assert_eq!(others[0]["kinds"], five["kinds"]);
+    assert_eq!(std::fs::read_to_string(page).unwrap().matches("\n|").count(), 5);
     // A model beside itself.
-    let a = folder.arg("five-a");
     let same = json(&stdout(&mut kiln(&["compare", "--json", &a, &a])));
     assert_eq!(same["tasks"][0]["difference"], 0.0);
     assert_eq!(same["kinds"][0]["wilcoxon"]["p"], 1.0, "{same}");
@@ -451,4 +463,60 @@ fn recall_falls_with_what_is_left_out() {
     assert!(error.contains("17") && error.contains("16"), "{error}");
     let error = failure(run(&["--data", &path, "--precision", "int7"]).arg("--quiet"));
     assert!(error.contains("binary+int8"), "{error}");
+}
+
+/// A run keeps models along its way, and a suite's tasks are its evaluation.
+#[test]
+fn a_run_is_scored_on_a_suite_and_keeps_models_at_steps() {
+    let folder = Folder::new();
+    let (_, suite) = write_tasks(&folder);
+    folder.write("data.jsonl", crate::training::DATA);
+    let suite = Path::new(&suite).file_name().unwrap().to_string_lossy().into_owned();
+    let recipe = |best: &str| {
+        folder.write(
+            "recipe.toml",
+            format!(
+                "name = 'tiny'\n[model]\nmax_length = 24\n\
+                 [model.new]\nvocab_size = 320\nhidden_size = 32\nintermediate_size = 48\nlayers = 2\nheads = 2\n\
+                 [eval]\nevery = 2\nsuite = '{suite}'\ndata = 'data'\nbest = '{best}'\n\
+                 [[stage]]\nname = 'first'\ndata = ['data.jsonl']\nsteps = 5\nbatch_size = 2\nlr = 1e-3\n"
+            ),
+        )
+    };
+    let out = folder.arg("run");
+    let train =
+        |recipe: &str| kiln(&["--quiet", "train", "-r", recipe, "-o", &out, "--save-every", "2"]);
+    let error = failure(&mut train(&recipe("Own-nothing")));
+    assert!(error.contains("eval.best") && error.contains("Own-sts"), "{error}");
+    stdout(&mut train(&recipe("mean")));
+    let metrics = std::fs::read_to_string(folder.path("run/metrics.jsonl")).unwrap();
+    let lines: Vec<Value> = metrics.lines().map(json).collect();
+    let scores = |step: usize| -> std::collections::BTreeMap<String, f64> {
+        let scores = lines[step - 1].get("scores").cloned().unwrap_or_else(|| Value::Array(vec![]));
+        serde_json::from_value::<Vec<(String, f64)>>(scores).unwrap().into_iter().collect()
+    };
+    assert!(scores(1).is_empty() && scores(3).is_empty());
+    let at_two = scores(2);
+    let own: Vec<f64> = at_two
+        .iter()
+        .filter(|(name, _)| name.starts_with("Own-"))
+        .map(|(_, score)| *score)
+        .collect();
+    assert_eq!(own.len(), KINDS.len(), "{at_two:?}");
+    let mean = own.iter().sum::<f64>() / own.len() as f64;
+    assert!((at_two["mean"] - mean).abs() < 1e-12 && at_two.contains_key("mean STS"), "{at_two:?}");
+
+    // What was kept after two steps has the scores of two steps.
+    for step in ["000002", "000004"] {
+        let model = folder.path(&format!("run/steps/{step}")).display().to_string();
+        let data = folder.arg("data/sts");
+        let of = eval(&folder, &["-m", &model, "--task", "sts", "--data", &data]).output().unwrap();
+        let score = json(&String::from_utf8(of.stdout).unwrap())["main_score"].as_f64().unwrap();
+        let then = scores(step.parse().unwrap())["Own-sts"];
+        assert!((score - then).abs() < 1e-6, "{step}: {score} {then}");
+    }
+    assert!(!folder.path("run/steps/000005").exists());
+    folder.write("run/steps/000002/config.json", "{}");
+    let error = failure(train(&recipe("mean")).arg("--overwrite"));
+    assert!(error.contains("000002") && error.contains("changed"), "{error}");
 }

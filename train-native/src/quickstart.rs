@@ -140,6 +140,7 @@ fn run_on<B: Kernels>(
         lm_head: None,
         checkpoint_every: 500,
         keep: 1,
+        save_every: 0,
         resume: None,
         terminal,
     };

@@ -6,30 +6,35 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use super::Global;
-use crate::eval::{Comparison, markdown_table, plain_table, read_results};
+use crate::eval::{Comparison, ModelResults, Standings, markdown_table, plain_table, read_results};
 use crate::report::Page;
 use crate::vectors::write_atomically;
 
-/// Compare the results of two models.
+/// Compare the results of two models, or of several with the first.
 ///
 /// Tests each task by a paired bootstrap over its queries or texts, and each type of task by
-/// Wilcoxon's signed-rank test over its tasks.
+/// Wilcoxon's signed-rank test over its tasks. With more than two models, prints the types alone, a
+/// row for each model.
 #[derive(Debug, Args)]
 pub(super) struct CompareArgs {
     /// Folder of the first model's results (from `eval --output`)
     a: PathBuf,
-    /// Folder of the second model's results
-    b: PathBuf,
+    /// Folders of the other models' results
+    #[arg(required = true)]
+    b: Vec<PathBuf>,
     /// Write the tables to this file (.md or .html)
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &CompareArgs, global: &Global) -> Result<()> {
-    let (a, b) = (read_results(&args.a)?, read_results(&args.b)?);
-    let results = Comparison::of(&a, &b);
+    let a = read_results(&args.a)?;
+    let [b] = args.b.as_slice() else {
+        return several(a, args, global);
+    };
+    let results = Comparison::of(&a, &read_results(b)?);
     if results.tasks.is_empty() {
-        bail!("{} and {} have no task in common", args.a.display(), args.b.display());
+        bail!("{} and {} have no task in common", args.a.display(), b.display());
     }
     let (tasks, kinds) = (results.task_rows(), results.kind_rows());
     let note = "Scores in points of 100. Tasks: the difference, the middle 95 % of 2000 paired bootstrap \
@@ -65,4 +70,32 @@ pub(super) fn run(args: &CompareArgs, global: &Global) -> Result<()> {
         }
         text
     })
+}
+
+/// A row for each model.
+fn several(first: ModelResults, args: &CompareArgs, global: &Global) -> Result<()> {
+    let others = args.b.iter().map(|folder| read_results(folder)).collect::<Result<Vec<_>>>()?;
+    let models: Vec<ModelResults> = [first].into_iter().chain(others).collect();
+    let standings = Standings::of(&models);
+    if standings.kinds.is_empty() {
+        bail!("the {} models have no task in common", models.len());
+    }
+    let rows = standings.rows();
+    let note = "Mean scores in points of 100 over the tasks that all models have, their number in parentheses. * where \
+                Wilcoxon's signed-rank test over the tasks finds p < 0.05 (two-sided) against the first model; it needs \
+                six tasks at least.";
+    if let Some(output) = &args.output {
+        let title = format!("{} models beside {}", args.b.len(), standings.baseline);
+        let text = match output.extension().and_then(|ending| ending.to_str()) {
+            Some("html") => {
+                let mut page = Page::new(&title);
+                page.paragraph(note).table(&rows);
+                page.to_html()
+            }
+            Some("md") => format!("# {title}\n\n{note}\n\n{}", markdown_table(&rows)),
+            _ => bail!("{}: tables are written as .md or .html", output.display()),
+        };
+        write_atomically(output, text.as_bytes())?;
+    }
+    global.terminal().result(&standings, || format!("{}\n{note}\n", plain_table(&rows)))
 }

@@ -53,6 +53,10 @@ pub(super) struct RunFlags {
     /// Number of checkpoints to keep
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
+    /// Also keep the model every so many steps of the run, in the output folder's steps/; each can be
+    /// loaded, so `kiln eval` can draw scores along training
+    #[arg(long, value_name = "STEPS", default_value_t = 0, hide_default_value = true)]
+    save_every: u32,
     /// Train on several devices of one kind together, such as cuda:0,cuda:1
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     devices: Vec<DeviceChoice>,
@@ -103,6 +107,7 @@ pub(super) fn train_recipe(
         output,
         checkpoint_every: args.checkpoint_every as usize,
         keep: args.keep as usize,
+        save_every: args.save_every as usize,
         resume,
         overwrite: args.overwrite,
         terminal,

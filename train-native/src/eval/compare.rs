@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::results::ModelResults;
 use super::task::TaskKind;
 
-/// Fewest tasks of a kind for a signed-rank test (Pooling and Attention, section 4: with four or
-/// fewer no outcome can be significant at 0.05 on two sides).
+/// Fewest tasks of a kind for a signed-rank test, as in Pooling and Attention (arXiv:2409.02727, section
+/// 4). On two sides five tasks cannot reach 0.05 either, as the least p is 0.0625; six can.
 const FEWEST: usize = 5;
 
 /// A task in both models.
@@ -181,6 +181,81 @@ impl Comparison {
                 kind.wins.to_string(),
                 p,
             ]
+        }));
+        rows
+    }
+}
+
+/// Several models beside a first one, by kinds of tasks: tables 2 to 5 of Pooling and Attention.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Standings {
+    /// The model that the others are compared with.
+    pub baseline: String,
+    /// The kinds of tasks that all have, and "all".
+    pub kinds: Vec<String>,
+    /// The baseline's mean of each kind.
+    pub baseline_means: Vec<f64>,
+    /// The others, each beside the baseline.
+    pub others: Vec<Standing>,
+}
+
+/// One model beside the baseline.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Standing {
+    /// Its name.
+    pub model: String,
+    /// Each kind of tasks; `b` is this model.
+    pub kinds: Vec<KindDifference>,
+}
+
+impl Standings {
+    /// Compares each model with the first, on the tasks that all of them have.
+    pub fn of(models: &[ModelResults]) -> Self {
+        let shared = |task: &str| {
+            models.iter().all(|model| {
+                let found = model.tasks.iter().find(|other| other.task.name == task);
+                found.is_some_and(|found| found.main_score().is_some())
+            })
+        };
+        let models: Vec<ModelResults> = models
+            .iter()
+            .map(|model| {
+                let mut model = model.clone();
+                model.tasks.retain(|task| shared(&task.task.name));
+                model
+            })
+            .collect();
+        let others: Vec<Standing> = models
+            .iter()
+            .skip(1)
+            .map(|model| {
+                let Comparison { b, kinds, .. } = Comparison::of(&models[0], model);
+                Standing { model: b, kinds }
+            })
+            .collect();
+        let first = others.first().map(|other| other.kinds.as_slice()).unwrap_or_default();
+        Self {
+            baseline: format!("{} ({})", models[0].model, models[0].revision),
+            kinds: first.iter().map(|kind| format!("{} ({})", kind.kind, kind.tasks)).collect(),
+            baseline_means: first.iter().map(|kind| kind.a).collect(),
+            others,
+        }
+    }
+
+    /// A row for each model, a column for each kind; `*` where the signed-rank test finds p < 0.05.
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        let header = ["model".to_string()].into_iter().chain(self.kinds.iter().cloned());
+        let points = |score: f64| format!("{:.2}", 100.0 * score);
+        let baseline = [self.baseline.clone()]
+            .into_iter()
+            .chain(self.baseline_means.iter().map(|mean| points(*mean)));
+        let mut rows = vec![header.collect(), baseline.collect::<Vec<_>>()];
+        rows.extend(self.others.iter().map(|other| {
+            let cell = |kind: &KindDifference| {
+                let star = kind.wilcoxon.as_ref().is_some_and(|test| test.p < 0.05);
+                format!("{}{}", points(kind.b), if star { " *" } else { "" })
+            };
+            [other.model.clone()].into_iter().chain(other.kinds.iter().map(cell)).collect()
         }));
         rows
     }

@@ -16,7 +16,7 @@ mod task;
 mod tasks;
 
 pub use bm25::bm25_rankings;
-pub use compare::Comparison;
+pub use compare::{Comparison, Standings};
 pub(crate) use encoder::key;
 pub use encoder::{Cache, ModelEncoder, TextEncoder, fingerprint, short_hash};
 pub use kiln_metrics::{
@@ -31,7 +31,7 @@ pub use results::{
     read_results, results_folder, write_meta, write_result, write_tables,
 };
 pub use run::{LeftOut, Run, SuiteRun};
-pub use sets::EvalSet;
+pub use sets::{EvalSet, MEAN, scores};
 pub use source::{Card, Missing, TaskSource, split_files};
 pub use suite::Suite;
 pub use task::{Outcome, PromptChoice, Task, TaskKind};

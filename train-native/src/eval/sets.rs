@@ -1,13 +1,17 @@
 //! The sets on which a run is measured while it trains.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::index::{TopK, cosine};
 use kiln_metrics::{checked, ndcg, spearman};
 
+use super::encoder::TextEncoder;
+use super::run::Run;
+use super::suite::Suite;
+use super::task::{PromptChoice, Task, TaskKind};
 use crate::data::corpus::{Corpus, CorpusSize};
 use crate::data::{BeirFolder, DataRow, RowFormat};
 use crate::embedding::{BLOCK, TextModel};
@@ -23,13 +27,48 @@ pub struct EvalSet {
     /// Name for reports.
     pub name: String,
     /// What is measured, as people call it.
-    pub metric: &'static str,
+    pub metric: String,
     kind: Kind,
 }
 
 enum Kind {
     Retrieval(BeirFolder),
     Pairs { texts: Vec<String>, scores: Vec<f64> },
+    Task { task: Box<Task>, data: PathBuf },
+}
+
+/// Name of the mean of a suite's tasks among scores.
+pub const MEAN: &str = "mean";
+
+/// Scores of all sets by name. A suite's tasks are followed by the mean of each kind and of all tasks.
+///
+/// # Errors
+/// As [`EvalSet::score`].
+pub fn scores(
+    sets: &[EvalSet],
+    model: &dyn TextModel,
+    terminal: Terminal,
+    mut each: impl FnMut(&EvalSet, f64),
+) -> Result<Vec<(String, f64)>> {
+    let mut scores = Vec::new();
+    let mut by_kind: BTreeMap<TaskKind, Vec<f64>> = BTreeMap::new();
+    for set in sets {
+        let score = set.score(model, terminal)?;
+        each(set, score);
+        scores.push((set.name.clone(), score));
+        if let Kind::Task { task, .. } = &set.kind {
+            by_kind.entry(task.kind).or_default().push(score);
+        }
+    }
+    let mean = |scores: &[f64]| scores.iter().sum::<f64>() / scores.len() as f64;
+    for (kind, of_kind) in &by_kind {
+        scores.push((format!("{MEAN} {kind}"), mean(of_kind)));
+    }
+    let all: Vec<f64> = by_kind.into_values().flatten().collect();
+    if !all.is_empty() {
+        scores.push((MEAN.into(), mean(&all)));
+    }
+    Ok(scores)
 }
 
 impl EvalSet {
@@ -52,9 +91,33 @@ impl EvalSet {
         };
         let metric = match kind {
             Kind::Retrieval(_) => "nDCG@10",
-            Kind::Pairs { .. } => "Spearman",
+            _ => "Spearman",
         };
-        Ok(Self { name, metric, kind })
+        Ok(Self { name, metric: metric.into(), kind })
+    }
+
+    /// The tasks of a recipe's suite; relative paths are looked for in `folder`.
+    ///
+    /// # Errors
+    /// No such suite, or a task whose data is not there.
+    pub fn open_suite(suite: &str, data: &Path, folder: &Path) -> Result<Vec<Self>> {
+        let beside = folder.join(suite);
+        let name = if beside.is_file() { beside.to_string_lossy() } else { suite.into() };
+        let tasks = Suite::open(&name)?.tasks;
+        let open = |task: Task| {
+            if let Some(path) = &task.path
+                && !data.join(path).exists()
+            {
+                let path = data.join(path);
+                bail!("the task {} of the suite {suite}: {}: not there", task.name, path.display());
+            }
+            Ok(Self {
+                name: task.name.clone(),
+                metric: task.main_score().into(),
+                kind: Kind::Task { task: Box::new(task), data: data.into() },
+            })
+        };
+        tasks.into_iter().map(open).collect()
     }
 
     /// The model's score.
@@ -65,6 +128,19 @@ impl EvalSet {
         let total = match &self.kind {
             Kind::Pairs { texts, .. } => texts.len(),
             Kind::Retrieval(set) => set.queries.len() + set.corpus.len(),
+            Kind::Task { task, data } => {
+                let run = Run {
+                    encoder: &InTraining { model, terminal },
+                    prompts: PromptChoice::Model,
+                    data: data.clone(),
+                    folder: None,
+                    again: true,
+                    light: None,
+                    terminal,
+                };
+                let (result, _) = run.one(task)?;
+                return self.checked(result.main_score().unwrap_or(f64::NAN));
+            }
         };
         let bar = terminal.progress(total as u64, &self.name);
         let mut done = 0;
@@ -98,6 +174,7 @@ impl EvalSet {
                 });
                 scores.sum::<f64>() / hits.len().max(1) as f64
             }
+            Kind::Task { .. } => f64::NAN,
         };
         bar.finish_and_clear();
         self.checked(score)
@@ -105,7 +182,30 @@ impl EvalSet {
 
     /// A score that is one; 0 where it is not defined.
     fn checked(&self, score: f64) -> Result<f64> {
-        Ok(checked(&self.name, self.metric, score)?.unwrap_or(0.0))
+        Ok(checked(&self.name, &self.metric, score)?.unwrap_or(0.0))
+    }
+}
+
+/// A model whose vectors change from one evaluation to the next, so that none are kept.
+struct InTraining<'a> {
+    model: &'a dyn TextModel,
+    terminal: Terminal,
+}
+
+impl TextEncoder for InTraining<'_> {
+    fn encode(&self, texts: &[String], prompt_text: &str) -> Result<Vec<Vec<f32>>> {
+        let options = EmbedOptions::with_prompt(Prompt::Text(prompt_text.into()));
+        let bar = self.terminal.progress(texts.len() as u64, "embedding");
+        let vectors = self.model.embed(texts, &options, |progress| {
+            bar.set_position(progress.texts as u64);
+        })?;
+        bar.finish_and_clear();
+        Ok(vectors)
+    }
+
+    fn own_prompt(&self, names: &[&str]) -> String {
+        let prompts = self.model.prompts();
+        prompts.text(&prompts.first_of(names)).unwrap_or_default().to_string()
     }
 }
 

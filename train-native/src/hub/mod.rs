@@ -113,6 +113,12 @@ impl HubModel {
                     self.required(&shard)?;
                 }
             }
+            // Adapters with a copy of the base's config.json, as LLM2Vec has them.
+            None if self.unless_empty("model.safetensors")?.is_none()
+                && self.unless_empty(ADAPTER)?.is_some() =>
+            {
+                self.required("adapter_model.safetensors")?;
+            }
             None => {
                 self.required("model.safetensors")?;
             }

@@ -45,6 +45,8 @@ pub struct DryStage {
     pub frozen: usize,
     /// Estimated bytes: weights, gradients and optimizer states, activations.
     pub memory: Memory,
+    /// The same where all parameters train, if adapters were trained in their place.
+    pub with_adapters: Option<Memory>,
     /// Each data set and what became of its rows.
     pub data: Vec<(String, Counts)>,
 }
@@ -105,18 +107,10 @@ impl DryRun {
             .iter()
             .enumerate()
             .map(|(number, stage)| {
-                let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
-                let (trained, frozen) = count(&recipe.model, &shape, lora)?;
+                let mut dry = DryStage::new(recipe, stage, &shape)?;
                 let data = inputs.iter().flat_map(|inputs| &inputs.sets[number]);
-                Ok(DryStage {
-                    name: stage.name.clone(),
-                    steps: stage.steps,
-                    samples: stage.samples(),
-                    trained,
-                    frozen,
-                    memory: memory(recipe, stage, &shape.config, trained, frozen),
-                    data: data.map(|set| (set.name.clone(), set.counts.clone())).collect(),
-                })
+                dry.data = data.map(|set| (set.name.clone(), set.counts.clone())).collect();
+                Ok(dry)
             })
             .collect::<Result<_>>()?;
         Ok(Self { recipe: recipe.clone(), stages, data_error })
@@ -142,7 +136,7 @@ impl DryRun {
                 gigabytes(training),
                 gigabytes(activations)
             ));
-            lines.extend(stage.memory.warning().map(|line| format!("  {line}")));
+            lines.extend(stage.warning().map(|line| format!("  {line}")));
             for (name, counts) in &stage.data {
                 let epochs = stage.samples as f64 / counts.examples.max(1) as f64;
                 let share = if stage.data.len() == 1 {
@@ -171,20 +165,61 @@ impl Memory {
     pub fn total(&self) -> usize {
         self.weights + self.training + self.activations
     }
+}
 
-    /// What to lower where this machine has less free (which says nothing about a GPU's own).
-    pub fn warning(&self) -> Option<String> {
+impl DryStage {
+    /// All but its data.
+    fn new(recipe: &Recipe, stage: &Stage, shape: &EmbedderConfig) -> Result<Self> {
+        let own = recipe.model.lora.as_ref().filter(|_| !stage.full);
+        let (trained, frozen) = count(&recipe.model, shape, own)?;
+        let memory_of = |trained, frozen| memory(recipe, stage, &shape.config, trained, frozen);
+        let usual =
+            LoraConfig { rank: 16, alpha: 32.0, dropout: 0.1, targets: vec!["all-linear".into()] };
+        let with_adapters = match own {
+            Some(_) => None,
+            None => {
+                let lora = recipe.model.lora.as_ref().unwrap_or(&usual);
+                let (trained, frozen) = count(&recipe.model, shape, Some(lora))?;
+                Some(memory_of(trained, frozen))
+            }
+        };
+        Ok(Self {
+            name: stage.name.clone(),
+            steps: stage.steps,
+            samples: stage.samples(),
+            trained,
+            frozen,
+            memory: memory_of(trained, frozen),
+            with_adapters,
+            data: Vec::new(),
+        })
+    }
+
+    /// What to change where this machine has less free (which says nothing about a GPU's own).
+    fn warning(&self) -> Option<String> {
         let mut system = sysinfo::System::new();
         system.refresh_memory();
         let free = system.available_memory() as usize;
-        (free > 0 && self.total() > free).then(|| {
-            format!(
-                "may need {:.1} GB, and {:.1} GB of main memory are free: lower compute.chunk (with \
-                 compute.grad_cache or compute.checkpoint_blocks = true), batch_size or max_length",
-                self.total() as f64 / 1e9,
-                free as f64 / 1e9
-            )
-        })
+        if free == 0 || self.memory.total() <= free {
+            return None;
+        }
+        let gigabytes = |bytes: usize| format!("{:.1} GB", bytes as f64 / 1e9);
+        let Memory { weights, training, .. } = self.memory;
+        // Smaller batches do not help where the parameters alone do not fit.
+        let remedy = match self.with_adapters {
+            Some(adapters) if weights + training > free => format!(
+                "all parameters train, whose weights, gradients and optimizer take {}: train adapters (model.lora, and \
+                 full = false), which takes {} in all, or a smaller base",
+                gigabytes(weights + training),
+                gigabytes(adapters.total())
+            ),
+            None if weights + training > free => "take a smaller base".into(),
+            _ => "lower compute.chunk (with compute.grad_cache or compute.checkpoint_blocks = true), batch_size or \
+                  max_length"
+                .into(),
+        };
+        let total = gigabytes(self.memory.total());
+        Some(format!("may need {total}, and {} of main memory are free: {remedy}", gigabytes(free)))
     }
 }
 
@@ -195,9 +230,7 @@ pub(super) fn warn_of_memory(
     terminal: Terminal,
 ) -> Result<()> {
     for stage in &recipe.stages {
-        let lora = recipe.model.lora.as_ref().filter(|_| !stage.full);
-        let (trained, frozen) = count(&recipe.model, shape, lora)?;
-        if let Some(line) = memory(recipe, stage, &shape.config, trained, frozen).warning() {
+        if let Some(line) = DryStage::new(recipe, stage, shape)?.warning() {
             terminal.note(format!("stage {}: {line}", stage.name));
         }
     }

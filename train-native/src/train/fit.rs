@@ -33,6 +33,8 @@ pub struct Fit<'a> {
     pub checkpoint_every: usize,
     /// Checkpoints to keep.
     pub keep: usize,
+    /// Steps between models that are kept in the folder's `steps/`; 0 keeps none.
+    pub save_every: usize,
     /// The state to go on from.
     pub resume: Option<(Checkpoint, PathBuf)>,
     /// Whether models that another run has left in the folder are replaced.
@@ -87,16 +89,29 @@ struct Keep<'a> {
     fit: &'a Fit<'a>,
 }
 
-impl<B: Kernels> TrainObserver<Autodiff<B>> for Keep<'_> {
-    fn best(&mut self, embedder: &Embedder<B>, point: &Point) -> Result<()> {
+impl Keep<'_> {
+    fn save<B: Kernels>(&self, folder: &str, embedder: &Embedder<B>, point: &Point) -> Result<()> {
         let card = ModelCard {
             recipe: self.fit.recipe,
             inputs: self.fit.inputs,
             points: std::slice::from_ref(point),
         };
-        save_model(&self.fit.output.join("best"), embedder, &card)
+        save_model(&self.fit.output.join(folder), embedder, &card)
     }
 }
+
+impl<B: Kernels> TrainObserver<Autodiff<B>> for Keep<'_> {
+    fn at_step(&mut self, embedder: &Embedder<B>, step: usize, point: &Point) -> Result<()> {
+        self.save(&format!("{STEPS}/{step:06}"), embedder, point)
+    }
+
+    fn best(&mut self, embedder: &Embedder<B>, point: &Point) -> Result<()> {
+        self.save("best", embedder, point)
+    }
+}
+
+/// Folder inside a run's in which `train --save-every` keeps a model of each step's number.
+pub(crate) const STEPS: &str = "steps";
 
 /// Files that a run writes into its folder.
 pub(crate) const RUN_FILES: [&str; 4] =
@@ -110,6 +125,10 @@ fn prepare(fit: &Fit<'_>) -> Result<()> {
     };
     for name in ["model", "best", "adapter"] {
         check_target(&fit.output.join(name), existing)?;
+    }
+    let steps = fit.recipe.stages.iter().map(|stage| stage.steps).sum::<usize>();
+    for step in (1..=steps).filter(|step| fit.save_every > 0 && step % fit.save_every == 0) {
+        check_target(&fit.output.join(format!("{STEPS}/{step:06}")), existing)?;
     }
     claim(fit.output, if fit.resume.is_some() { &[] } else { &RUN_FILES })
 }
@@ -140,6 +159,7 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
         lm_head: own_lm_head(recipe, *terminal)?,
         checkpoint_every: fit.checkpoint_every,
         keep: fit.keep,
+        save_every: fit.save_every,
         resume: fit.resume.clone(),
         terminal: *terminal,
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::data::{DataSet, LeakFilter, OnBadRow, Opening};
-use crate::eval::EvalSet;
+use crate::eval::{EvalSet, MEAN};
 use crate::recipe::{Curriculum, Objective, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
 
@@ -81,12 +81,22 @@ impl Inputs {
             }
             sets.push(of_stage);
         }
-        let measured = recipe
-            .eval
-            .iter()
-            .flat_map(|eval| &eval.sets)
-            .map(|set| EvalSet::open(set, folder, recipe.seed, terminal))
-            .collect::<Result<_>>()?;
+        let mut measured = Vec::new();
+        if let Some(eval) = &recipe.eval {
+            for set in &eval.sets {
+                measured.push(EvalSet::open(set, folder, recipe.seed, terminal)?);
+            }
+            if let Some(suite) = &eval.suite {
+                let data = folder.join(eval.data.as_deref().unwrap_or_default());
+                measured.extend(EvalSet::open_suite(suite, &data, folder).context("eval.suite")?);
+            }
+            let names: Vec<&str> = measured.iter().map(|set| set.name.as_str()).collect();
+            if let Some(best) = eval.best.as_ref().filter(|best| *best != MEAN)
+                && !names.contains(&best.as_str())
+            {
+                bail!("eval.best is {best:?}; there are {}", names.join(", "));
+            }
+        }
         Ok(Self { sets, measured })
     }
 

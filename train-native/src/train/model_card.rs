@@ -114,7 +114,7 @@ impl ModelCard<'_> {
         Ok(text)
     }
 
-    fn metric(&self, name: &str) -> &'static str {
-        self.inputs.measured.iter().find(|set| set.name == name).map_or("score", |set| set.metric)
+    fn metric(&self, name: &str) -> &str {
+        self.inputs.measured.iter().find(|set| set.name == name).map_or("score", |set| &set.metric)
     }
 }

@@ -32,6 +32,8 @@ pub struct TrainPlan<'a> {
     pub checkpoint_every: usize,
     /// Checkpoints to keep.
     pub keep: usize,
+    /// Steps of the run between models that are kept ([`TrainObserver::at_step`]); 0 keeps none.
+    pub save_every: usize,
     /// The state to go on from, as [`Checkpoint::find`] found it.
     pub resume: Option<(Checkpoint, PathBuf)>,
     /// What the user sees.
@@ -59,6 +61,14 @@ pub trait TrainObserver<B: AutodiffBackend> {
     /// # Errors
     /// The caller's own; training stops.
     fn after_stage(&mut self, _: &Embedder<B::InnerBackend>, _: &Stage) -> Result<()> {
+        Ok(())
+    }
+
+    /// After every so many steps of the run, with the model as it is then.
+    ///
+    /// # Errors
+    /// The caller's own; training stops.
+    fn at_step(&mut self, _: &Embedder<B::InnerBackend>, _: usize, _: &Point) -> Result<()> {
         Ok(())
     }
 

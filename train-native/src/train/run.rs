@@ -25,6 +25,7 @@ use super::telemetry::Live;
 use super::train_model::{TrainModel, parameters};
 use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, objective};
 use crate::data::{Sampler, mixed};
+use crate::eval::{EvalSet, MEAN, scores};
 use crate::interrupt;
 use crate::recipe::{ComputeDtype, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
@@ -252,15 +253,17 @@ fn conclude<B: TrainingBackend>(
     let saves = due(plan.checkpoint_every);
     if evaluates && !plan.measured.is_empty() {
         let embedder = parts.embedder(&state.train_model)?;
-        for set in plan.measured {
-            let score = set.score(&embedder, plan.terminal)?;
-            let line = format!("step {}: {} {} {score:.4}", point.step, set.name, set.metric);
-            running.live.note(line);
-            point.scores.push((set.name.clone(), score));
-        }
+        let note = |set: &EvalSet, score: f64| {
+            let EvalSet { name, metric, .. } = set;
+            running.live.note(format!("step {}: {name} {metric} {score:.4}", point.step));
+        };
+        point.scores = scores(plan.measured, &embedder, plan.terminal, note)?;
         if improved(plan.recipe, &mut state.checkpoint, &point) {
             observer.best(&embedder, &point)?;
         }
+    }
+    if due_of_run(plan.save_every, state.checkpoint.steps) {
+        observer.at_step(&parts.embedder(&state.train_model)?, state.checkpoint.steps, &point)?;
     }
     running.live.step(&point);
     state.telemetry.push(point)?;
@@ -276,9 +279,16 @@ fn conclude<B: TrainingBackend>(
     Ok(interrupted)
 }
 
+/// Whether a step of the whole run, from 1, is one of every so many; 0 is never.
+fn due_of_run(every: usize, step: usize) -> bool {
+    every > 0 && step.is_multiple_of(every)
+}
+
 /// Whether a step's score on the set that chooses is the best so far, which is then noted.
 fn improved(recipe: &Recipe, checkpoint: &mut Checkpoint, point: &Point) -> bool {
-    let chooses = recipe.eval.as_ref().and_then(|eval| eval.best.as_ref());
+    let eval = recipe.eval.as_ref();
+    let usual = eval.filter(|eval| eval.sets.is_empty()).map(|_| MEAN);
+    let chooses = eval.and_then(|eval| eval.best.as_deref()).or(usual);
     let score = match chooses {
         Some(name) => point.scores.iter().find(|(set, _)| set == name),
         None => point.scores.first(),

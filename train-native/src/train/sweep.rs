@@ -84,8 +84,8 @@ pub fn sweep(
     for variant in &sweep.variants {
         for &seed in &sweep.seeds {
             let recipe = sweep.recipe(variant, seed, folder, changes)?;
-            if recipe.eval.as_ref().is_none_or(|eval| eval.sets.is_empty()) {
-                bail!("variant {:?}: its recipe has no [eval] set to compare by", variant.name);
+            if recipe.eval.is_none() {
+                bail!("variant {:?}: its recipe has no [eval] to compare by", variant.name);
             }
             jobs.push((variant, seed, recipe));
         }
@@ -162,6 +162,7 @@ fn train(
         output: run_folder,
         checkpoint_every: 500,
         keep: 1,
+        save_every: 0,
         resume,
         overwrite: true,
         terminal: Terminal {

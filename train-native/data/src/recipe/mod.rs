@@ -218,12 +218,19 @@ pub struct Evaluation {
     /// Steps between evaluations; 0: only at the end of each stage.
     #[serde(default)]
     pub every: usize,
-    /// Name of the set whose score chooses the best checkpoint; the first where absent.
+    /// Name of the set or task whose score chooses the best checkpoint, or "mean" of a suite's tasks; the
+    /// first set where absent, or the suite's mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<String>,
     /// The sets.
-    #[serde(rename = "set")]
+    #[serde(rename = "set", default, skip_serializing_if = "Vec::is_empty")]
     pub sets: Vec<EvaluationSet>,
+    /// A suite of tasks, by name or as a TOML file, as `kiln eval` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<String>,
+    /// Folder that the suite's paths are relative to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
 }
 
 /// One set to evaluate on.
@@ -388,8 +395,11 @@ impl Recipe {
         }
         if let Some(eval) = &self.eval {
             let names: Vec<&str> = eval.sets.iter().map(|set| set.name.as_str()).collect();
-            if names.is_empty() {
-                bail!("eval has no [[eval.set]]");
+            if names.is_empty() && eval.suite.is_none() {
+                bail!("eval has no [[eval.set]] and no suite");
+            }
+            if eval.data.is_some() && eval.suite.is_none() {
+                bail!("eval.data is the folder of a suite's tasks; name eval.suite");
             }
             for (i, set) in eval.sets.iter().enumerate() {
                 if set.limit == Some(0) {
@@ -399,7 +409,9 @@ impl Recipe {
                     bail!("eval has two sets of the name {:?}", set.name);
                 }
             }
+            // Which tasks a suite has is known once it is read.
             if let Some(best) = &eval.best
+                && eval.suite.is_none()
                 && !names.contains(&best.as_str())
             {
                 bail!("eval.best is {best:?}; the sets are {}", names.join(", "));

@@ -171,8 +171,8 @@ struct ModelOverrides {
     padding_side: Option<PaddingSide>,
     /// Which tokens of an instruction pooling leaves out: pooled (none), masked, or
     /// masked_without_bos (NV-Embed's release)
-    #[arg(long, value_name = "RULE", value_parser = parse_instruction)]
-    instruction: Option<InstructionSpan>,
+    #[arg(long = "instruction-pooling", value_name = "RULE", value_parser = parse_instruction)]
+    instruction_pooling: Option<InstructionSpan>,
 }
 
 impl ModelOverrides {
@@ -186,7 +186,7 @@ impl ModelOverrides {
                 add_eos: self.add_eos,
                 text_suffix: self.text_suffix.clone(),
                 padding_side: self.padding_side,
-                instruction: self.instruction,
+                instruction: self.instruction_pooling,
             },
             precision: WeightPrecision::Kept,
         }

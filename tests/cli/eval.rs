@@ -229,7 +229,7 @@ fn a_comparison_tests_types_and_tasks() {
     assert!(actual["kinds"][0]["wilcoxon"].is_null(), "four tasks are refused: {actual}");
     // Several models: a row each, the first being the one to beat.
     let [a, b] = ["five-a", "five-b"].map(|name| folder.arg(name));
-    let page = folder.arg("standings.md");
+    let page = folder.arg("report.md");
     let several = json(&stdout(&mut kiln(&["compare", "--json", &a, &b, &a, "-o", &page])));
     assert_eq!(several["kinds"], serde_json::json!(["STS (5)", "all (5)"]), "{several}");
     let others = several["others"].as_array().unwrap();
@@ -463,6 +463,49 @@ fn recall_falls_with_what_is_left_out() {
     assert!(error.contains("17") && error.contains("16"), "{error}");
     let error = failure(run(&["--data", &path, "--precision", "int7"]).arg("--quiet"));
     assert!(error.contains("binary+int8"), "{error}");
+}
+
+#[test]
+fn what_retrieval_finds_is_written_as_runs() {
+    let folder = Folder::new();
+    let model = folder.model(MEAN).display().to_string();
+    let document = |id: usize, text: &str| format!("{{\"_id\":\"d{id}\",\"text\":\"{text}\"}}\n");
+    let texts = ["the river floods", "a violinist", "tea and timber", "petals of pale blue"];
+    let corpus: String = texts.iter().enumerate().map(|(id, text)| document(id, text)).collect();
+    std::fs::create_dir_all(folder.path("data/retrieval/qrels")).unwrap();
+    folder.write("data/retrieval/corpus.jsonl", corpus);
+    let queries = "{\"_id\":\"q1\",\"text\":\"a river\"}\n{\"_id\":\"q2\",\"text\":\"tea\"}\n";
+    folder.write("data/retrieval/queries.jsonl", queries);
+    let qrels = "query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td3\t2\nq2\td2\t1\n";
+    folder.write("data/retrieval/qrels/test.tsv", qrels);
+    let data = folder.arg("data");
+    let suite = "[[task]]\nname = 'R'\nkind = 'retrieval'\npath = 'retrieval'\nair_bench = { \
+                 benchmark_version = 'AIR-Bench_24.05', task_type = 'qa', domain = 'wiki', language = 'en', \
+                 dataset_name = 'default' }\n";
+    let suite = folder.write("s.toml", suite);
+    let (output, runs) = (folder.arg("results"), folder.arg("runs"));
+    let args = ["-m", &model, "--suite", &suite, "--data", &data, "-o", &output, "--runs", &runs];
+    let actual = json(&stdout(&mut eval(&folder, &args)));
+    let score = actual["tasks"][0]["main_score"].as_f64().unwrap();
+    // trec_eval's measure of the run is the task's score.
+    let judged = qrels.lines().skip(1).map(|line| {
+        let cells: Vec<&str> = line.split('\t').collect();
+        format!("{} 0 {} {}\n", cells[0], cells[1], cells[2])
+    });
+    let judged = folder.write("qrels.trec", judged.collect::<String>());
+    let run = folder.arg("runs/R.trec");
+    let trec = ["eval", "trec", "--json", "-m", "ndcg_cut.10", &judged, &run];
+    let measured = json(&stdout(&mut kiln(&trec)));
+    let ndcg = measured["all"]["ndcg_cut_10"].as_f64().unwrap();
+    assert!((ndcg - score).abs() < 1e-4, "{ndcg} {score}");
+    let name = actual["model"].as_str().unwrap();
+    let file = format!("runs/{name}/NoReranker/qa/wiki/en_default_test.json");
+    let found = json(&std::fs::read_to_string(folder.path(&file)).unwrap());
+    assert_eq!(found["benchmark_version"], "AIR-Bench_24.05");
+    let queries = found["search_results"].as_object().unwrap();
+    let lines = std::fs::read_to_string(&run).unwrap().lines().count();
+    let hits = queries.values().map(|hits| hits.as_object().unwrap().len()).sum::<usize>();
+    assert_eq!(hits, lines);
 }
 
 /// A run keeps models along its way, and a suite's tasks are its evaluation.

@@ -14,8 +14,8 @@ use super::{EmbedFlags, Global, ModelOverrides};
 use crate::device;
 use crate::eval::{
     Cache, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice, Run,
-    Suite, SuiteRun, Summary, Task, TaskKind, TaskResult, fingerprint, plain_table, read_results,
-    results_folder, short_hash, write_meta, write_tables,
+    RunFiles, Suite, SuiteRun, Summary, Task, TaskKind, TaskResult, fingerprint, plain_table,
+    read_results, results_folder, short_hash, write_meta, write_tables,
 };
 use crate::model::{folders, load};
 use crate::terminal::{Terminal, print, print_json, thousands};
@@ -80,6 +80,10 @@ pub(super) struct EvalArgs {
     /// Evaluate tasks again that the folder of results has already
     #[arg(long)]
     again: bool,
+    /// Write what each retrieval task finds to this folder: a TREC run, and for a task with a place in
+    /// AIR-Bench its search results in that benchmark's form
+    #[arg(long, value_name = "DIR")]
+    runs: Option<PathBuf>,
     /// Folder to cache embeddings in
     #[arg(long, value_name = "DIR", env = "KILN_EMBEDDINGS")]
     cache: Option<PathBuf>,
@@ -301,6 +305,7 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         folder: folder.clone(),
         again: args.again,
         light: teacher.as_ref().map(|teacher| Light { teacher: &teacher.encoder }),
+        run_files: args.runs.clone().map(|folder| RunFiles { folder, model: name.clone() }),
         terminal,
     };
     if let Some(folder) = &folder {

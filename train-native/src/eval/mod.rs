@@ -9,6 +9,7 @@ mod light;
 mod recall;
 mod results;
 mod run;
+mod run_files;
 mod sets;
 mod source;
 mod suite;
@@ -31,9 +32,10 @@ pub use results::{
     read_results, results_folder, write_meta, write_result, write_tables,
 };
 pub use run::{LeftOut, Run, SuiteRun};
+pub use run_files::{Found, RunFiles};
 pub use sets::{EvalSet, MEAN, scores};
 pub use source::{Card, Missing, TaskSource, split_files};
 pub use suite::Suite;
-pub use task::{Outcome, PromptChoice, Task, TaskKind};
+pub use task::{AirBench, Outcome, PromptChoice, Task, TaskKind};
 pub(crate) use tasks::labelled_texts;
 pub use tasks::{Evaluation, RankedTask, evaluate, ranking_scores};

@@ -9,8 +9,9 @@ use serde::Serialize;
 use super::encoder::TextEncoder;
 use super::light::Light;
 use super::results::{TaskResult, read_result, write_result};
+use super::run_files::RunFiles;
 use super::source::{Missing, TaskSource};
-use super::task::{PromptChoice, Task};
+use super::task::{PromptChoice, Task, TaskKind};
 use super::tasks::{Evaluation, RankedTask, evaluate};
 use crate::hub::HubDataSet;
 use crate::interrupt;
@@ -30,6 +31,8 @@ pub struct Run<'a> {
     pub again: bool,
     /// Makes retrieval sets light.
     pub light: Option<Light<'a>>,
+    /// Where what retrieval tasks find is written, if anywhere. Results kept from before find nothing.
+    pub run_files: Option<RunFiles>,
     /// What the user sees.
     pub terminal: Terminal,
 }
@@ -103,6 +106,7 @@ impl Run<'_> {
         let prompts = self.prompts.prompts(task, self.encoder)?;
         if let Some(folder) = &self.folder
             && !self.again
+            && !self.writes_run(task)
             && let Some(kept) = read_result(folder, task, &prompts)
         {
             return Ok((kept, true));
@@ -117,6 +121,7 @@ impl Run<'_> {
             encoder: self.encoder,
             prompts: prompts.clone(),
             reduce: &reduce,
+            run_files: self.run_files.as_ref(),
             terminal: self.terminal,
         };
         let outcome = evaluate(task, &source, &evaluation)?;
@@ -129,6 +134,11 @@ impl Run<'_> {
             write_result(folder, &result).map_err(NotKept)?;
         }
         Ok((result, false))
+    }
+
+    /// Whether the task's run is wanted, for which it has to be searched again.
+    fn writes_run(&self, task: &Task) -> bool {
+        task.kind == TaskKind::Retrieval && self.run_files.is_some()
     }
 
     fn source(&self, task: &Task) -> Result<TaskSource> {

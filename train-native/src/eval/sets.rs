@@ -136,6 +136,7 @@ impl EvalSet {
                     folder: None,
                     again: true,
                     light: None,
+                    run_files: None,
                     terminal,
                 };
                 let (result, _) = run.one(task)?;

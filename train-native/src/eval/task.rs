@@ -74,6 +74,23 @@ impl fmt::Display for TaskKind {
     }
 }
 
+/// Where a retrieval task stands in AIR-Bench (arXiv:2412.13102), whose leaderboard has the judgements of
+/// its test splits and takes search results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AirBench {
+    /// Version of the benchmark (`AIR-Bench_24.05`).
+    pub benchmark_version: String,
+    /// Type of task (`qa`, `long-doc`).
+    pub task_type: String,
+    /// Domain.
+    pub domain: String,
+    /// Language.
+    pub language: String,
+    /// Data set (`default` in most domains).
+    pub dataset_name: String,
+}
+
 /// A task of a suite.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -116,6 +133,9 @@ pub struct Task {
     /// Retrieval: a document with the query's own id is left out.
     #[serde(default)]
     pub ignore_identical_ids: bool,
+    /// Retrieval: its place in AIR-Bench, for search results to submit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub air_bench: Option<AirBench>,
     /// Instructions by the paper whose table they stand in.
     #[serde(default)]
     pub instructions: BTreeMap<String, String>,
@@ -150,6 +170,7 @@ impl Task {
             experiments: default_experiments(),
             documents: None,
             ignore_identical_ids: false,
+            air_bench: None,
             instructions: BTreeMap::new(),
         }
     }

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value};
 
 use super::encoder::TextEncoder;
+use super::run_files::RunFiles;
 use super::source::TaskSource;
 use super::task::{Outcome, Task, TaskKind};
 use crate::search::normalize;
@@ -31,6 +32,8 @@ pub struct Evaluation<'a> {
     pub prompts: [String; 2],
     /// Changes a retrieval set before it is searched (the light set).
     pub reduce: &'a dyn Fn(RankedTask) -> Result<RankedTask>,
+    /// Where what retrieval tasks find is written, if anywhere.
+    pub run_files: Option<&'a RunFiles>,
     /// What the user sees.
     pub terminal: Terminal,
 }

@@ -9,6 +9,7 @@ use kiln_metrics::{ParallelTopK, Parts, Ranking};
 use super::{Evaluation, SPLITS, read_rows, split_of, text, texts};
 use crate::data::{BeirFiles, BeirFolder, StoreWriter, qrels_splits};
 use crate::embedding::BLOCK;
+use crate::eval::run_files::Found;
 use crate::eval::source::TaskSource;
 use crate::eval::task::{Outcome, Task, TaskKind};
 use crate::search::normalize;
@@ -38,6 +39,14 @@ pub(super) fn evaluate(
         Some(candidates) => rank_candidates(&set, candidates, evaluation)?,
         None => rank_corpus(&set, task.ignore_identical_ids, evaluation)?,
     };
+    if let Some(files) = evaluation.run_files.filter(|_| task.kind == TaskKind::Retrieval) {
+        let found: Vec<(&str, Found)> = rankings
+            .iter()
+            .enumerate()
+            .map(|(query, ranked)| (set.query_ids[query].as_str(), ranked.found(&set)))
+            .collect();
+        files.write(task, &split, &found)?;
+    }
     let mut scores = ranking_scores(&rankings);
     let main = task.main_score();
     let values = if let Some(name) = main.strip_prefix("max_over_subqueries_") {
@@ -152,6 +161,16 @@ fn lists(files: &[TextFile], split: &str) -> Result<RankedTask> {
 struct Ranked {
     hits: Vec<(usize, f64)>,
     ranking: Ranking,
+}
+
+impl Ranked {
+    /// Its documents, best first, ties by id descending as mteb breaks them.
+    fn found(&self, set: &RankedTask) -> Found {
+        let mut found: Found =
+            self.hits.iter().map(|(row, score)| (set.corpus_ids[*row].clone(), *score)).collect();
+        found.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| b.0.cmp(&a.0)));
+        found
+    }
 }
 
 impl std::borrow::Borrow<Ranking> for Ranked {

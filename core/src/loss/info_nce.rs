@@ -1,6 +1,8 @@
 //! InfoNCE (arXiv:1807.03748, equation 4) with hard and in-batch negatives, over cosines as in
 //! E5-Mistral (arXiv:2401.00368, section 3.2).
 
+use std::collections::HashSet;
+
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use serde::{Deserialize, Serialize};
@@ -60,6 +62,9 @@ pub struct Candidates {
     pub document_text: Vec<usize>,
     /// Whether each query takes in-batch negatives: `[queries]`.
     pub in_batch: Vec<bool>,
+    /// Numbers of the texts that are known to answer each query, beside its positive: `[queries]`,
+    /// or empty where none are.
+    pub known: Vec<HashSet<usize>>,
 }
 
 impl Candidates {
@@ -71,18 +76,25 @@ impl Candidates {
             query_text: (0..queries).map(|query| queries * group + query).collect(),
             document_text: (0..queries * group).collect(),
             in_batch: vec![in_batch; queries],
+            known: Vec::new(),
         }
     }
 
-    /// Whether a document is masked for a query: a duplicate of its positive or of itself, or
-    /// another query's document where in-batch negatives are off.
+    /// Whether a text is known to answer a query.
+    fn answers(&self, text: usize, query: usize) -> bool {
+        text == self.document_text[self.positive[query]]
+            || self.known.get(query).is_some_and(|known| known.contains(&text))
+    }
+
+    /// Whether a document is masked for a query: a duplicate of itself or of one of its known
+    /// positives, or another query's document where in-batch negatives are off.
     fn hidden(&self, query: usize, document: usize, settings: &InfoNce) -> bool {
         let positive = self.positive[query];
         if document == positive {
             return false;
         }
         let text = self.document_text[document];
-        if text == self.document_text[positive] || text == self.query_text[query] {
+        if self.answers(text, query) || text == self.query_text[query] {
             return true;
         }
         let owner = self.owner[document];
@@ -90,14 +102,15 @@ impl Candidates {
         owner != query && !(self.in_batch[query] && counts)
     }
 
-    /// Whether a query is masked for another query's positive, in the other direction.
+    /// Whether a query is masked for another query's positive, in the other direction: it is the same
+    /// query or the positive itself, or that positive answers it too.
     fn hidden_query(&self, positive_of: usize, query: usize) -> bool {
+        let positive = self.document_text[self.positive[positive_of]];
         positive_of != query
             && (!self.in_batch[positive_of]
                 || self.query_text[query] == self.query_text[positive_of]
-                || self.query_text[query] == self.document_text[self.positive[positive_of]]
-                || self.document_text[self.positive[query]]
-                    == self.document_text[self.positive[positive_of]])
+                || self.query_text[query] == positive
+                || self.answers(positive, query))
     }
 }
 
@@ -108,7 +121,7 @@ const HIDDEN: f64 = -1e4;
 ///
 /// * `queries` `[n, dim]` and `documents` `[m, dim]`, normalised;
 /// * a query's candidates are its positive, its own hard negatives, and, where it takes in-batch
-///   negatives, the other queries' documents; never a duplicate of its positive.
+///   negatives, the other queries' documents; never a text that is known to answer it.
 ///
 /// With [`InfoNce::both_directions`] the mean of both directions is returned.
 pub fn info_nce<B: Backend>(
@@ -255,5 +268,48 @@ mod tests {
         };
         assert!(candidates.hidden(0, 1, &InfoNce::default()));
         assert!(candidates.hidden_query(0, 1));
+    }
+
+    #[test]
+    fn a_known_positive_of_another_row_is_no_negative() {
+        // Query 1's positive (text 2) and query 2's hard negative (text 5) answer query 0 as well.
+        let candidates = Candidates {
+            known: vec![HashSet::from([2, 5]), HashSet::new(), HashSet::new()],
+            ..Candidates::grouped(3, 2, true)
+        };
+        let settings = InfoNce::default();
+        let hidden: Vec<(usize, usize)> = (0..3)
+            .flat_map(|query| (0..6).map(move |document| (query, document)))
+            .filter(|&(query, document)| candidates.hidden(query, document, &settings))
+            .collect();
+        assert_eq!(hidden, [(0, 2), (0, 5)]);
+        // In the other direction query 1's positive does not have to tell query 0 from query 1.
+        let hidden: Vec<(usize, usize)> = (0..3)
+            .flat_map(|positive_of| (0..3).map(move |query| (positive_of, query)))
+            .filter(|&(positive_of, query)| candidates.hidden_query(positive_of, query))
+            .collect();
+        assert_eq!(hidden, [(1, 0)]);
+
+        // The loss is that of the other candidates alone.
+        let device = Default::default();
+        let unit = |angle: f32| [angle.cos(), angle.sin()];
+        let tensor = |angles: &[f32]| {
+            let flat: Vec<f32> = angles.iter().flat_map(|&angle| unit(angle)).collect();
+            Tensor::<B, 2>::from_data(TensorData::new(flat, [angles.len(), 2]), &device)
+        };
+        let (q, d) = ([0.1f32, 1.0, 2.5], [0.2f32, 0.9, 1.1, 3.0, 0.25, 0.7]);
+        let settings = InfoNce { both_directions: true, ..settings };
+        let actual =
+            f64::from(info_nce(tensor(&q), tensor(&d), &candidates, &settings).into_scalar());
+        let similarity = |a: f32, b: f32| (f64::from((a - b).cos()) / settings.temperature).exp();
+        let mut expected = 0.0;
+        for i in 0..3 {
+            let own = similarity(q[i], d[2 * i]);
+            let there = (0..6).filter(|&j| i != 0 || (j != 2 && j != 5));
+            expected -= (own / there.map(|j| similarity(q[i], d[j])).sum::<f64>()).ln();
+            let back = (0..3).filter(|&k| i != 1 || k != 0);
+            expected -= (own / back.map(|k| similarity(q[k], d[2 * i])).sum::<f64>()).ln();
+        }
+        assert!((actual - expected / 6.0).abs() < 1e-4, "{actual} {}", expected / 6.0);
     }
 }

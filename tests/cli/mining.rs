@@ -119,6 +119,86 @@ fn mining_keeps_its_scores_and_filters_again() {
 }
 
 #[test]
+fn given_negatives_stay_and_scores_remember_the_prompts() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let data = folder.write(
+        "graded.jsonl",
+        r#"{"query":"the river floods","positive":"the river floods the lower streets","negatives":{"n1":"the river floods the hall","n3":"a portrait"}}
+{"query":"a violinist","positive":"a violinist from a small town","negatives":{"n2":"a violinist from a large town"}}
+"#,
+    );
+    let corpus = folder.write("corpus.jsonl", CORPUS);
+    let (out, scores) = (folder.arg("mined.jsonl"), folder.arg("scores.jsonl"));
+    let from_model = ["mine", "--json", "--model", &model, "--data", &data, "--corpus", &corpus];
+    let keep = ["--keep-negatives", "--percent-of-positive", "0"];
+    let prompt = ["--query-prompt", "find: ", "--negatives", "3"];
+    let kept = ["--output", &out, "--scores", &scores];
+    let summary = stdout(kiln(&from_model).args(keep).args(prompt).args(kept));
+    let summary: Value = serde_json::from_str(&summary).unwrap();
+    assert_eq!(summary["prompts"][0], "find: ", "{summary}");
+    assert_eq!(summary["counts"]["given_kept"], 3, "{summary}");
+    let mined = lines(&folder, "mined.jsonl");
+    let has = |line: &Value, text: &str| {
+        line["neg"].as_array().unwrap().iter().any(|negative| negative == text)
+    };
+    assert!(has(&mined[0], "the river floods the hall") && has(&mined[0], "a portrait"));
+    assert!(has(&mined[1], "a violinist from a large town"));
+    for line in &mined {
+        assert_eq!(line["neg"].as_array().unwrap().len(), 3, "{line}");
+        assert!(line.get("levels").is_none(), "mined ones have no level: {line}");
+    }
+    // As many as are given: nothing is mined, and they keep their levels.
+    let few = folder.arg("few.jsonl");
+    let from = ["mine", "--json", "--data", &data, "--corpus", &corpus, "--from-scores", &scores];
+    let same = ["--query-prompt", "find: ", "--negatives", "2", "--least", "2", "--output", &few];
+    stdout(kiln(&from).args(keep).args(same).args(["--max-score=-1"]));
+    let few = lines(&folder, "few.jsonl");
+    assert_eq!(few.len(), 1, "the other has one");
+    let mut levels: Vec<u64> = serde_json::from_value(few[0]["levels"].clone()).unwrap();
+    levels.sort_unstable();
+    assert_eq!(levels, [1, 3]);
+
+    let none = folder.arg("none.jsonl");
+    let error = |args: &[&str]| failure(kiln(&["--quiet"]).args(args).args(["--output", &none]));
+    let other = error(&[&from[..], &["--query-prompt", "other: "]].concat());
+    assert!(other.contains("find: ") && other.contains("scores.jsonl"), "{other}");
+    let named = error(&[&from[..], &["--query-prompt-name", "query"]].concat());
+    assert!(named.contains("--query-prompt"), "{named}");
+    let unknown = error(&[&from_model[..], &["--query-prompt-name", "web_search"]].concat());
+    assert!(unknown.contains("web_search") && unknown.contains("query"), "{unknown}");
+    let deep = error(&[&from_model[..], &keep, &["--top-k", "2", "--keep-max-rank", "4"]].concat());
+    assert!(deep.contains("raise --top-k"), "{deep}");
+    let plain = folder.arg("plain.jsonl");
+    let output = folder.arg("out.jsonl");
+    stdout(kiln(&from_model).args(["--scores", &plain, "--output", &output]).args(&keep[1..]));
+    let from = ["mine", "--data", &data, "--corpus", &corpus, "--from-scores", &plain];
+    let without = error(&[&from[..], &keep].concat());
+    assert!(without.contains("given negatives"), "{without}");
+    assert!(!folder.path("none.jsonl").exists());
+}
+
+#[test]
+fn pairs_are_mined_from_the_texts_of_all_pairs() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let pairs = folder.write(
+        "pairs.csv",
+        "sentence1,sentence2,score\nthe river floods,the river rises,5\ngranite walls,a violinist,0\n",
+    );
+    let out = folder.arg("mined.jsonl");
+    let args = ["mine", "--json", "--model", &model, "--data", &pairs, "--output", &out];
+    let summary = stdout(kiln(&args).args(["--percent-of-positive", "0"]));
+    let summary: Value = serde_json::from_str(&summary).unwrap();
+    assert_eq!((&summary["queries"], &summary["corpus"]), (&2.into(), &4.into()), "{summary}");
+    for line in lines(&folder, "mined.jsonl") {
+        let mut negatives: Vec<String> = serde_json::from_value(line["neg"].clone()).unwrap();
+        negatives.sort();
+        assert_eq!(negatives, ["a violinist", "granite walls"]);
+    }
+}
+
+#[test]
 fn granularity_tells_graded_negatives_from_others() {
     let folder = Folder::new();
     let model = folder.model("{ mode = 'mean' }").display().to_string();

@@ -221,6 +221,9 @@ fn recipes_that_do_not_fit_their_data() {
     folder.write("scored.csv", "sentence1,sentence2,score\na,b,1\nc,d,2\n");
     folder.write("pairs.jsonl", "{\"query\":\"a\",\"pos\":[\"b\"]}\n");
     folder.write("words.txt", "one\ntwo\n");
+    let all_missing =
+        "{\"query\":\"a\",\"positive\":\"b\",\"negatives\":{\"n1\":\"\",\"n2\":null}}\n";
+    folder.write("unnamed.jsonl", all_missing);
     let stage = "name = 'x'\n[model.new]\nvocab_size = 300\nhidden_size = 16\nintermediate_size = 24\nlayers = 1\nheads = 2\n\
                  [[stage]]\nname = 's'\nsteps = 2\nbatch_size = 4\nlr = 1e-3\n";
     let error = |extra: &str| {
@@ -237,7 +240,26 @@ fn recipes_that_do_not_fit_their_data() {
         ("data = ['labels.jsonl']", &["labels", "3 texts alone in their class"]),
         // No pair is above the threshold.
         ("data = ['scored.csv']", &["scored", "threshold"]),
-        ("data = ['data.jsonl']\ncurriculum = { fixed = 4 }", &["fixed = 4", "2 negatives"]),
+        (
+            "data = ['data.jsonl']\ncurriculum = { fixed = 4 }",
+            &["fixed = 4", "no example", "highest is 2"],
+        ),
+        (
+            "data = ['data.jsonl']\nhard_negatives = 2\ncurriculum = 'random'",
+            &["hard_negatives = 2", "set hard_negatives = 1"],
+        ),
+        (
+            "data = ['unnamed.jsonl']\ncurriculum = 'coarse_to_fine'",
+            &["graded", "no example has a negative"],
+        ),
+        (
+            "data = [{ path = 'data.jsonl', leak = 'exact' }]",
+            &["data.jsonl", "filter.evaluation_texts"],
+        ),
+        (
+            "data = [{ path = 'data.jsonl', instructions = ['a'], query_prompt = 'b' }]",
+            &["data.jsonl", "keep one"],
+        ),
         ("data = ['pairs.jsonl']", &["one example"]),
         ("data = ['pairs.jsonl']\ncurriculum = 'random'", &["graded", "mine"]),
         (
@@ -252,6 +274,13 @@ fn recipes_that_do_not_fit_their_data() {
             assert!(actual.contains(part), "{extra}: {part:?} is not in {actual}");
         }
     }
+    let format = "instruction_format = 'Query: '\n[model.new]";
+    let recipe = stage.replacen("[model.new]", &format!("[model]\n{format}"), 1);
+    let recipe = folder.write("r.toml", format!("{recipe}data = ['data.jsonl']"));
+    let output = folder.arg("out");
+    let actual =
+        failure(&mut kiln(&["--quiet", "train", "--recipe", &recipe, "--output", &output]));
+    assert!(actual.contains("instruction_format") && actual.contains("{instruction}"), "{actual}");
     // More negatives than there are is a note, since blends differ in how many they have.
     let recipe =
         folder.write("r.toml", format!("{stage}data = ['data.jsonl']\nhard_negatives = 5"));

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::ranges::{ROWS, number, whole};
+use super::teacher_prompts::LightPrompts;
 use super::{EmbedFlags, Global, ModelOverrides};
 use crate::device;
 use crate::eval::{
@@ -17,6 +18,7 @@ use crate::eval::{
     RunFiles, Suite, SuiteRun, Summary, Task, TaskKind, TaskResult, fingerprint, plain_table,
     read_results, results_folder, short_hash, write_meta, write_tables,
 };
+use crate::mine::teacher_prompts;
 use crate::model::{folders, load};
 use crate::terminal::{Terminal, print, print_json, thousands};
 
@@ -74,6 +76,8 @@ pub(super) struct EvalArgs {
     /// fifth of the queries), and print the gap to the full set
     #[arg(long, value_name = "DIR|HUB_ID")]
     light: Option<String>,
+    #[command(flatten)]
+    light_prompts: LightPrompts,
     /// Folder of results; an interrupted evaluation continues there [default with --suite: results]
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -275,6 +279,15 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         _ => None,
     };
     let teacher = args.light.as_ref().map(|_| other.as_ref().unwrap_or(&ours));
+    let asked_of_teacher = args.light_prompts.asked();
+    let own_prompts = asked_of_teacher.iter().all(Option::is_none);
+    let light = match teacher {
+        Some(Opened { encoder, .. }) => {
+            let prompts = teacher_prompts(encoder.model.prompts(), asked_of_teacher)?;
+            Some(Light { teacher: encoder, prompts })
+        }
+        None => None,
+    };
     // What the results depend on beside the model's files names their folder.
     let full = &fingerprint_of(args, model, WeightPrecision::Kept, terminal)?[..16];
     let asked = match &prompts {
@@ -291,6 +304,9 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
     if let Some(teacher) = &teacher {
         revision += &format!("-light.{}", &teacher.fingerprint[..8]);
     }
+    if let Some(light) = light.as_ref().filter(|_| !own_prompts) {
+        revision += &format!("-{}", short_hash(&format!("{:?}", light.prompts)));
+    }
     let name = model_name(model);
     let output = match (&args.output, args.task) {
         (Some(output), _) => Some(output.clone()),
@@ -304,7 +320,7 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         data,
         folder: folder.clone(),
         again: args.again,
-        light: teacher.as_ref().map(|teacher| Light { teacher: &teacher.encoder }),
+        light,
         run_files: args.runs.clone().map(|folder| RunFiles { folder, model: name.clone() }),
         terminal,
     };

@@ -5,15 +5,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use kiln_embed::embedder::Prompt;
 use serde_json::json;
 
 use super::ranges::{NEIGHBOURS, ROWS, seed, single, whole};
+use super::teacher_prompts::TeacherPrompts;
 use super::{Global, ModelOverrides};
 use crate::data::{DataSet, Example, OnBadRow, Opening, Store, StoreWriter, text_hash};
 use crate::device::open;
-use crate::mine::{Dropped, Filters, Pick, filter, read_scores, search, write_scores};
+use crate::mine::{
+    Asking, Dropped, Filters, Keep, Negative, Pick, Query, Scored, filter, read_scores, search,
+    teacher_prompts, write_scores,
+};
 use crate::model::load;
-use crate::recipe::DataSource;
+use crate::recipe::{DataSource, LeakRule};
 use crate::terminal::{Terminal, thousands};
 use crate::text::{Columns, TextFile, apart};
 use crate::vectors::write_atomically;
@@ -28,11 +33,13 @@ pub(super) struct MineArgs {
     model: Option<String>,
     #[command(flatten)]
     overrides: ModelOverrides,
+    #[command(flatten)]
+    prompts: TeacherPrompts,
     /// Examples: queries with positives, in any training format
     #[arg(long, short, value_name = "FILE")]
     data: PathBuf,
     /// File of texts to mine from (field text, optionally title) [default: the texts of the
-    /// examples]
+    /// examples; of scored pairs those of all pairs]
     #[arg(long, short, value_name = "FILE")]
     corpus: Option<String>,
     /// File to write the examples with their negatives to (.jsonl: query, pos, neg, scores)
@@ -66,7 +73,18 @@ pub(super) struct MineArgs {
     /// Drop candidates that score below this
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true, value_parser = single(-1e6, 1e6))]
     min_score: Option<f32>,
-    /// Drop queries whose best positive ranks below this (Linq's refinement uses 100)
+    /// Keep the negatives that examples have, where they pass --keep-min-rank and --keep-max-rank, and
+    /// mine only what is missing to --negatives [default: replace them]
+    #[arg(long)]
+    keep_negatives: bool,
+    /// With --keep-negatives: drop given negatives that rank before this, counted as for --min-rank
+    #[arg(long, value_name = "RANK", default_value_t = 1, value_parser = whole(0, ROWS), requires = "keep_negatives")]
+    keep_min_rank: usize,
+    /// With --keep-negatives: drop given negatives that rank after this, at most --top-k
+    #[arg(long, value_name = "RANK", value_parser = whole(0, ROWS), requires = "keep_negatives")]
+    keep_max_rank: Option<usize>,
+    /// Drop queries whose best positive ranks below this, the query's own text left out of the count
+    /// (Linq's refinement uses 100)
     #[arg(long, value_name = "RANK", value_parser = whole(0, ROWS))]
     max_positive_rank: Option<usize>,
     /// Which candidates to keep where more are left than --negatives
@@ -99,18 +117,14 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     }
     let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
     let corpus = corpus(args.corpus.as_deref(), &set, terminal)?;
-    let scored = match (&args.from_scores, &args.model) {
-        (Some(path), _) => read_scores(path, &set, &corpus)?,
-        (None, None) => bail!("--model is missing"),
-        (None, Some(name)) => {
-            let device = open(global.device)?;
-            let teacher = load(name, &args.overrides.load_options(), &device, terminal)?;
-            search(teacher.as_ref(), name, &set, &corpus, args.top_k, terminal)?
-        }
-    };
+    let scored = scored(args, &set, &corpus, global)?;
     if let Some(path) = &args.scores {
         write_scores(path, &scored)?;
     }
+    let keep = args
+        .keep_negatives
+        .then_some(Keep { min_rank: args.keep_min_rank, max_rank: args.keep_max_rank });
+    check_ranks(keep, &scored)?;
     let filters = Filters {
         min_rank: args.min_rank,
         max_rank: args.max_rank.unwrap_or(usize::MAX),
@@ -119,6 +133,7 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
         max_score: args.max_score,
         min_score: args.min_score,
         max_positive_rank: args.max_positive_rank,
+        keep,
         per_query: args.negatives,
         least: args.least,
         pick: args.pick,
@@ -129,21 +144,16 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     for query in &scored.queries {
         let Some(negatives) = filter(query, &filters, &mut dropped) else { continue };
         let example = set.get(query.number)?;
-        if example.pos.len() != query.positive_scores.len() {
+        let scored_texts = query.positive_scores.len() + query.negative_scores.len();
+        let texts = example.pos.len() + if scored.given { example.neg.len() } else { 0 };
+        if scored_texts != texts {
             bail!(
-                "the scores of query {} are of {} positives, it has {}; they were kept for other data, run \
-                 without --from-scores",
-                query.number,
-                query.positive_scores.len(),
-                example.pos.len()
+                "the scores of query {} are of {scored_texts} of its texts, it has {texts}; they were kept \
+                 for other data, run without --from-scores",
+                query.number
             );
         }
-        let mined = Example {
-            neg: negatives.iter().map(|one| corpus.get(one.row)).collect::<Result<_>>()?,
-            neg_scores: negatives.iter().map(|one| one.score).collect(),
-            pos_scores: query.positive_scores.clone(),
-            ..example
-        };
+        let mined = with_negatives(example, query, &negatives, &corpus)?;
         serde_json::to_writer(&mut lines, &mined)?;
         lines.push(b'\n');
     }
@@ -156,29 +166,110 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     }
     write_atomically(&args.output, &lines)?;
     let value = json!({
-        "output": args.output, "teacher": scored.model, "queries": scored.queries.len(),
+        "output": args.output, "teacher": scored.model, "prompts": scored.prompts, "queries": scored.queries.len(),
         "corpus": scored.corpus, "filters": filters, "counts": dropped,
     });
+    let negatives = dropped.kept + dropped.given_kept;
     terminal.result(&value, || {
         let mut lines = vec![format!(
             "{} of {} queries kept with {} negatives, {:.1} each, from {} texts: {}",
             thousands(dropped.queries_kept),
             thousands(scored.queries.len()),
-            thousands(dropped.kept),
-            dropped.kept as f64 / dropped.queries_kept as f64,
+            thousands(negatives),
+            negatives as f64 / dropped.queries_kept as f64,
             thousands(scored.corpus),
             args.output.display()
         )];
+        if filters.keep.is_some() {
+            let (kept, gone) = (thousands(dropped.given_kept), thousands(dropped.given_dropped));
+            lines.push(format!("given negatives: {kept} kept, {gone} dropped"));
+        }
         lines.push(format!("of {} candidates dropped:", thousands(dropped.candidates)));
         lines.extend(reasons(&dropped).into_iter().map(|reason| format!("  {reason}")));
         lines.join("\n")
     })
 }
 
+/// The teacher's nearest texts: kept by an earlier run, or found now.
+fn scored(args: &MineArgs, set: &DataSet, corpus: &Store, global: &Global) -> Result<Scored> {
+    let terminal = global.terminal();
+    let asked = args.prompts.asked();
+    match (&args.from_scores, &args.model) {
+        (Some(path), _) => {
+            let texts = asked.each_ref().map(|prompt| match prompt {
+                None => Ok(None),
+                Some(Prompt::Text(text)) => Ok(Some(text.as_str())),
+                Some(_) => bail!(
+                    "{path}: a prompt's name says nothing without the model; give its text with \
+                     --query-prompt or --document-prompt, or leave it out"
+                ),
+            });
+            let [query, document] = texts;
+            read_scores(path, set, corpus, [query?, document?])
+        }
+        (None, None) => bail!("--model is missing"),
+        (None, Some(name)) => {
+            let device = open(global.device)?;
+            let teacher = load(name, &args.overrides.load_options(), &device, terminal)?;
+            let asking = Asking {
+                model: name.clone(),
+                prompts: teacher_prompts(teacher.prompts(), asked)?,
+                top_k: args.top_k,
+                given: args.keep_negatives,
+            };
+            search(teacher.as_ref(), &asking, set, corpus, terminal)
+        }
+    }
+}
+
+/// Whether the kept candidates tell how given negatives rank.
+fn check_ranks(keep: Option<Keep>, scored: &Scored) -> Result<()> {
+    let Some(keep) = keep else { return Ok(()) };
+    if !scored.given {
+        bail!(
+            "the scores are without those of given negatives; run with --model and --keep-negatives"
+        );
+    }
+    let depth = scored.queries.iter().map(|query| query.candidates.len()).max().unwrap_or(0);
+    let last = keep.max_rank.unwrap_or(0).max(keep.min_rank);
+    if last > depth && depth < scored.corpus {
+        bail!(
+            "given negatives are to be kept by ranks up to {last}, and only the {depth} nearest texts \
+             are known; raise --top-k"
+        );
+    }
+    Ok(())
+}
+
+/// An example with the negatives that were chosen. Levels stay where only given ones do.
+fn with_negatives(
+    example: Example,
+    query: &Query,
+    negatives: &[Negative],
+    corpus: &Store,
+) -> Result<Example> {
+    let text = |negative: &Negative| match negative {
+        Negative::Given(place, _) => Ok(example.neg[*place].clone()),
+        Negative::Mined(candidate) => corpus.get(candidate.row),
+    };
+    let level = |negative: &Negative| match negative {
+        Negative::Given(place, _) if !example.levels.is_empty() => Some(example.level(*place)),
+        _ => None,
+    };
+    Ok(Example {
+        neg: negatives.iter().map(text).collect::<Result<_>>()?,
+        neg_scores: negatives.iter().map(|negative| negative.score()).collect(),
+        levels: negatives.iter().map(level).collect::<Option<_>>().unwrap_or_default(),
+        pos_scores: query.positive_scores.clone(),
+        ..example
+    })
+}
+
 /// Why candidates and queries went.
 fn reasons(dropped: &Dropped) -> Vec<String> {
     let all = [
-        (dropped.known, "the query's own positives"),
+        (dropped.known, "the query itself and its positives"),
+        (dropped.given, "given negatives, which their own window judges"),
         (dropped.percent_of_positive, "too near to the positive's score (percent of positive)"),
         (dropped.absolute_margin, "too near to the positive's score (absolute margin)"),
         (dropped.rank, "outside the rank window"),
@@ -201,6 +292,7 @@ pub(super) fn open_examples(
         folder: Path::new(""),
         on_bad_row: if skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop },
         leaks: None,
+        leak: LeakRule::None,
         deduplicate: true,
         texts_alone: false,
         negatives: 0,
@@ -235,6 +327,9 @@ fn corpus(file: Option<&str>, set: &DataSet, terminal: Terminal) -> Result<Store
             counter.finish_and_clear();
         }
         None => {
+            if let Some(texts) = set.pair_texts() {
+                (0..texts.len()).try_for_each(|row| push(&texts.get(row)?))?;
+            }
             for i in 0..set.len() {
                 let example = set.get(i)?;
                 example.pos.iter().chain(&example.neg).try_for_each(&mut push)?;

@@ -24,6 +24,7 @@ mod search;
 mod serve;
 mod similarity;
 mod sweep;
+mod teacher_prompts;
 mod train;
 
 use std::process::ExitCode;

@@ -22,6 +22,8 @@ const SEED: u32 = 42;
 pub struct Light<'a> {
     /// The model that was trained before.
     pub teacher: &'a dyn TextEncoder,
+    /// What it has before queries and before documents.
+    pub prompts: [String; 2],
 }
 
 impl Light<'_> {
@@ -34,16 +36,16 @@ impl Light<'_> {
         if set.candidates.is_some() {
             return Ok(set);
         }
-        let encode = |texts: &[String], name: &str| -> Result<Vec<Vec<f32>>> {
-            let prompt = self.teacher.own_prompt(&[name]);
-            let mut vectors = self.teacher.encode(texts, &prompt)?;
+        let [of_queries, of_documents] = &self.prompts;
+        let encode = |texts: &[String], prompt: &str| -> Result<Vec<Vec<f32>>> {
+            let mut vectors = self.teacher.encode(texts, prompt)?;
             vectors.iter_mut().for_each(|vector| normalize(vector));
             Ok(vectors)
         };
-        let mut search = ParallelTopK::new(&encode(&set.queries, "query")?, TOP)?;
+        let mut search = ParallelTopK::new(&encode(&set.queries, of_queries)?, TOP)?;
         for rows in set.corpus.blocks(BLOCK) {
             let texts = rows.map(|row| set.corpus.get(row)).collect::<Result<Vec<String>>>()?;
-            search.push(&encode(&texts, "document")?)?;
+            search.push(&encode(&texts, of_documents)?)?;
         }
         let mut rows: BTreeSet<usize> =
             search.finish().into_iter().flatten().map(|hit| hit.row).collect();

@@ -237,7 +237,7 @@ fn pairs(path: &Path, limit: Option<usize>) -> Result<Kind> {
         let place = || format!("{}:{}", file.label, object.number);
         let format = RowFormat::of(&object.fields).with_context(place)?;
         match format.read(&object.fields).with_context(place)? {
-            DataRow::Scored(pair, score) => {
+            DataRow::Scored { pair, score, .. } => {
                 texts.extend(pair);
                 scores.push(score);
             }

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_embed::embedder::EmbedOptions;
+use kiln_embed::embedder::{EmbedOptions, Prompt, Prompts};
 use kiln_embed::index::{Hit, dot};
 use kiln_metrics::ParallelTopK;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,14 @@ pub struct Candidate {
     pub row: usize,
     /// The teacher's score.
     pub score: f32,
-    /// Whether it is one of the query's positives, or the query itself.
+    /// Whether it is one of the query's positives, those of other rows included.
     pub known: bool,
+    /// Whether it is the query itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own: bool,
+    /// Whether it is one of the example's given negatives.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub given: bool,
 }
 
 /// A query's nearest texts, best first.
@@ -34,6 +40,9 @@ pub struct Query {
     pub number: usize,
     /// The teacher's score of each positive.
     pub positive_scores: Vec<f32>,
+    /// The teacher's score of each given negative, where they were to be kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub negative_scores: Vec<f32>,
     /// The nearest texts.
     pub candidates: Vec<Candidate>,
 }
@@ -43,6 +52,11 @@ pub struct Query {
 pub struct Scored {
     /// The teacher.
     pub model: String,
+    /// What it had before queries and before documents; unknown where an earlier version wrote the
+    /// scores.
+    pub prompts: Option<[String; 2]>,
+    /// Whether given negatives have scores.
+    pub given: bool,
     /// A number for the examples and the corpus ([`data_hash`]).
     pub data: String,
     /// Texts of the corpus.
@@ -51,11 +65,38 @@ pub struct Scored {
     pub queries: Vec<Query>,
 }
 
-/// A number for the examples and the corpus, whose rows the scores name.
+/// How to ask a teacher.
+#[derive(Debug, Clone)]
+pub struct Asking {
+    /// Its name.
+    pub model: String,
+    /// What it has before queries and before documents.
+    pub prompts: [String; 2],
+    /// Nearest texts to keep for each query.
+    pub top_k: usize,
+    /// Whether the negatives that examples have are scored too.
+    pub given: bool,
+}
+
+/// A teacher's prompts of queries and documents: those asked for, else its own of those names.
+///
+/// # Errors
+/// A name that it does not have.
+pub fn teacher_prompts(prompts: &Prompts, asked: [Option<Prompt>; 2]) -> Result<[String; 2]> {
+    let [query, document] = asked;
+    let text = |asked: Option<Prompt>, name: &str| -> Result<String> {
+        let prompt = asked.unwrap_or_else(|| prompts.first_of(&[name]));
+        Ok(prompts.text(&prompt)?.to_string())
+    };
+    Ok([text(query, "query")?, text(document, "document")?])
+}
+
+/// A number for the examples and the corpus, whose rows the scores name; with the given negatives
+/// where those were scored.
 ///
 /// # Errors
 /// The temporary files cannot be read.
-pub fn data_hash(set: &DataSet, corpus: &Store) -> Result<String> {
+pub fn data_hash(set: &DataSet, corpus: &Store, given: bool) -> Result<String> {
     let mut hash = Xxh3::new();
     let mut add = |text: &str| {
         hash.update(&(text.len() as u64).to_le_bytes());
@@ -64,6 +105,9 @@ pub fn data_hash(set: &DataSet, corpus: &Store) -> Result<String> {
     for i in 0..set.len() {
         let example = set.get(i)?;
         [&example.query].into_iter().chain(&example.pos).for_each(|text| add(text));
+        if given {
+            example.neg.iter().for_each(|text| add(text));
+        }
     }
     for row in 0..corpus.len() {
         add(&corpus.get::<String>(row)?);
@@ -71,47 +115,69 @@ pub fn data_hash(set: &DataSet, corpus: &Store) -> Result<String> {
     Ok(format!("{:032x}", hash.digest128()))
 }
 
-/// The `k` nearest corpus texts of each example's query. Vectors of queries and positives are held
-/// in memory, those of the corpus block by block.
+/// What is known of a query before its nearest texts are.
+struct Asked {
+    positive_scores: Vec<f32>,
+    negative_scores: Vec<f32>,
+    query: u128,
+    positives: HashSet<u128>,
+    negatives: HashSet<u128>,
+}
+
+/// The nearest corpus texts of each example's query. Vectors of queries are held in memory, those of
+/// the corpus block by block.
 ///
 /// # Errors
 /// Texts that cannot be read or embedded; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
 pub fn search(
     teacher: &dyn TextModel,
-    model: &str,
+    asking: &Asking,
     set: &DataSet,
     corpus: &Store,
-    k: usize,
     terminal: Terminal,
 ) -> Result<Scored> {
-    let [as_query, as_document] = ["query", "document"]
-        .map(|prompt| EmbedOptions::with_prompt(teacher.prompts().first_of(&[prompt])));
+    let [as_query, as_document] = asking
+        .prompts
+        .each_ref()
+        .map(|prompt| EmbedOptions::with_prompt(Prompt::Text(prompt.clone())));
     let mut queries = Vec::new();
-    let mut positive_scores = Vec::new();
-    let mut known: Vec<HashSet<u128>> = Vec::new();
+    let mut asked: Vec<Asked> = Vec::new();
     let bar = terminal.progress(set.len() as u64, "queries");
-    for block in set.examples.blocks(BLOCK) {
-        let examples: Vec<_> = block.map(|i| set.get(i)).collect::<Result<_>>()?;
+    for block in set.blocks(BLOCK) {
+        let mut examples: Vec<_> = block.map(|i| set.get(i)).collect::<Result<_>>()?;
+        if !asking.given {
+            examples.iter_mut().for_each(|example| example.neg.clear());
+        }
         let texts: Vec<&String> = examples.iter().map(|example| &example.query).collect();
-        let positives: Vec<&String> = examples.iter().flat_map(|example| &example.pos).collect();
-        let (done, all) = (queries.len(), texts.len() + positives.len());
+        let documents: Vec<&String> =
+            examples.iter().flat_map(|example| example.pos.iter().chain(&example.neg)).collect();
+        let (done, all) = (queries.len(), texts.len() + documents.len());
         let show = |part: usize| bar.set_position((done + examples.len() * part / all) as u64);
         let vectors = teacher.embed(&texts, &as_query, |progress| show(progress.texts))?;
-        let positive_vectors = teacher.embed(&positives, &as_document, |progress| {
+        let of_documents = teacher.embed(&documents, &as_document, |progress| {
             show(texts.len() + progress.texts);
         })?;
-        let mut positive_vectors = positive_vectors.into_iter();
+        let mut of_documents = of_documents.into_iter();
         for (example, vector) in examples.iter().zip(&vectors) {
-            let own = positive_vectors.by_ref().take(example.pos.len());
-            positive_scores.push(own.map(|positive| dot(vector, &positive)).collect::<Vec<_>>());
-            let texts = example.pos.iter().chain([&example.query]);
-            known.push(texts.map(|text| text_hash(text)).collect());
+            let mut scores = |count: usize| -> Vec<f32> {
+                let own = of_documents.by_ref().take(count);
+                own.map(|document| dot(vector, &document)).collect()
+            };
+            let hashes =
+                |texts: &[String]| texts.iter().map(|text| text_hash(text)).collect::<HashSet<_>>();
+            asked.push(Asked {
+                positive_scores: scores(example.pos.len()),
+                negative_scores: scores(example.neg.len()),
+                query: text_hash(&example.query),
+                positives: hashes(&example.pos),
+                negatives: hashes(&example.neg),
+            });
         }
         queries.extend(vectors);
     }
     bar.finish_and_clear();
 
-    let mut search = ParallelTopK::new(&queries, k)?;
+    let mut search = ParallelTopK::new(&queries, asking.top_k)?;
     drop(queries);
     let mut hashes: Vec<u128> = Vec::with_capacity(corpus.len());
     let bar = terminal.progress(corpus.len() as u64, "corpus");
@@ -125,32 +191,37 @@ pub fn search(
         search.push(&vectors)?;
     }
     bar.finish_and_clear();
-    let queries = search
-        .finish()
-        .into_iter()
-        .zip(positive_scores)
-        .zip(known)
-        .enumerate()
-        .map(|(number, ((hits, positive_scores), known))| Query {
-            number,
-            positive_scores,
-            candidates: hits
-                .into_iter()
-                .map(|Hit { row, score }| Candidate {
-                    row,
-                    score,
-                    known: known.contains(&hashes[row]),
-                })
-                .collect(),
-        })
-        .collect();
-    let data = data_hash(set, corpus)?;
-    Ok(Scored { model: model.into(), data, corpus: corpus.len(), queries })
+    let known = set.known();
+    let found = search.finish().into_iter().zip(asked).enumerate();
+    let queries = found.map(|(number, (hits, asked))| {
+        let candidate = |Hit { row, score }: Hit| {
+            let text = hashes[row];
+            let known =
+                asked.positives.contains(&text) || known.contains(asked.query as u64, text as u64);
+            let (own, given) = (text == asked.query, asked.negatives.contains(&text));
+            Candidate { row, score, known, own, given }
+        };
+        let candidates = hits.into_iter().map(candidate).collect();
+        let Asked { positive_scores, negative_scores, .. } = asked;
+        Query { number, positive_scores, negative_scores, candidates }
+    });
+    Ok(Scored {
+        model: asking.model.clone(),
+        prompts: Some(asking.prompts.clone()),
+        given: asking.given,
+        data: data_hash(set, corpus, asking.given)?,
+        corpus: corpus.len(),
+        queries: queries.collect(),
+    })
 }
 
 #[derive(Serialize, Deserialize)]
 struct Header {
     model: String,
+    #[serde(default)]
+    prompts: Option<[String; 2]>,
+    #[serde(default)]
+    given: bool,
     data: String,
     corpus: usize,
     queries: usize,
@@ -164,6 +235,8 @@ pub fn write_scores(path: &Path, scored: &Scored) -> Result<()> {
     let mut lines = BufWriter::new(Vec::new());
     let header = Header {
         model: scored.model.clone(),
+        prompts: scored.prompts.clone(),
+        given: scored.given,
         data: scored.data.clone(),
         corpus: scored.corpus,
         queries: scored.queries.len(),
@@ -182,23 +255,40 @@ pub fn write_scores(path: &Path, scored: &Scored) -> Result<()> {
 /// Reads what [`write_scores`] kept, for the same examples and corpus.
 ///
 /// # Errors
-/// Unreadable, or kept for other data.
-pub fn read_scores(path: &str, set: &DataSet, corpus: &Store) -> Result<Scored> {
-    let data = data_hash(set, corpus)?;
-    let (examples, corpus) = (set.len(), corpus.len());
+/// Unreadable, or kept for other data or with other prompts than those asked for.
+pub fn read_scores(
+    path: &str,
+    set: &DataSet,
+    corpus: &Store,
+    prompts: [Option<&str>; 2],
+) -> Result<Scored> {
+    let (examples, texts) = (set.len(), corpus.len());
     let file = TextFile::open(path, Columns::required(&[]))?;
     let mut objects = file.objects()?;
     let first = objects.next().with_context(|| format!("{path}: is empty"))??;
     let header: Header = serde_json::from_value(first.fields.into())
         .with_context(|| format!("{path}: no file of scores that `mine --scores` wrote"))?;
-    if (header.queries, header.corpus) != (examples, corpus) {
+    if (header.queries, header.corpus) != (examples, texts) {
         bail!(
-            "{path}: was kept for {} queries and {} texts, the data now have {examples} and {corpus}; \
+            "{path}: was kept for {} queries and {} texts, the data now have {examples} and {texts}; \
              run without --from-scores",
             header.queries,
             header.corpus
         );
     }
+    for (side, (i, asked)) in ["query", "document"].iter().zip(prompts.iter().enumerate()) {
+        let kept = header.prompts.as_ref().map(|prompts| prompts[i].as_str());
+        match (asked, kept) {
+            (Some(asked), Some(kept)) if *asked != kept => bail!(
+                "{path}: was kept with the {side} prompt {kept:?}, not {asked:?}; run without --from-scores"
+            ),
+            (Some(_), None) => bail!(
+                "{path}: does not say which prompts it was kept with; run without --from-scores"
+            ),
+            _ => {}
+        }
+    }
+    let data = data_hash(set, corpus, header.given)?;
     if header.data != data {
         bail!(
             "{path}: was kept for other queries and texts, as many as these; run without --from-scores"
@@ -212,14 +302,15 @@ pub fn read_scores(path: &str, set: &DataSet, corpus: &Store) -> Result<Scored> 
             let query: Query = serde_json::from_value(object.fields.clone().into())
                 .with_context(|| format!("{}: no query's scores", place()))?;
             let rows: HashSet<usize> = query.candidates.iter().map(|one| one.row).collect();
-            if query.number >= examples || rows.iter().any(|&row| row >= corpus) {
+            if query.number >= examples || rows.iter().any(|&row| row >= texts) {
                 bail!("{}: names a text that is not there", place());
             }
             if !seen.insert(query.number) || rows.len() < query.candidates.len() {
                 bail!("{}: names a query or a text twice", place());
             }
-            let scores = query.candidates.iter().map(|one| one.score);
-            if !scores.chain(query.positive_scores.iter().copied()).all(f32::is_finite) {
+            let scores = query.candidates.iter().map(|one| &one.score);
+            let scores = scores.chain(&query.positive_scores).chain(&query.negative_scores);
+            if !scores.copied().all(f32::is_finite) {
                 bail!("{}: has a score that is no number", place());
             }
             Ok(query)
@@ -228,5 +319,6 @@ pub fn read_scores(path: &str, set: &DataSet, corpus: &Store) -> Result<Scored> 
     if queries.len() != examples {
         bail!("{path}: is cut short: {} of {examples} queries", queries.len());
     }
-    Ok(Scored { model: header.model, data, corpus, queries })
+    let Header { model, prompts, given, .. } = header;
+    Ok(Scored { model, prompts, given, data, corpus: texts, queries })
 }

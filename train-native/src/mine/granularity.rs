@@ -62,7 +62,7 @@ pub fn granularity(
     let mut columns: Vec<Vec<f64>> = Vec::new();
     let (mut graded, mut queries) = (0, 0);
     let bar = terminal.progress(set.len().min(limit) as u64, "examples");
-    for block in set.examples.blocks(BLOCK / 4).take_while(|block| block.start < limit) {
+    for block in set.blocks(BLOCK / 4).take_while(|block| block.start < limit) {
         let examples: Vec<Example> =
             (block.start..block.end.min(limit)).map(|i| set.get(i)).collect::<Result<_>>()?;
         let read = examples.len() as u64;
@@ -77,15 +77,22 @@ pub fn granularity(
             .collect();
         let mut of_documents = encoder.encode(&documents, &document_prompt)?.into_iter();
         for (example, query) in examples.iter().zip(&of_queries) {
-            let found: Vec<f64> = of_documents
+            let mut found = of_documents
                 .by_ref()
                 .take(1 + example.neg.len())
-                .map(|document| f64::from(cosine(query, &document)))
-                .collect();
-            columns.resize(columns.len().max(found.len()), Vec::new());
+                .map(|document| f64::from(cosine(query, &document)));
+            // The positive stands before level 1.
+            let Some(positive) = found.next() else { continue };
+            let mut levels = vec![(0, positive)];
+            levels.extend((0..).map(|negative| example.level(negative)).zip(found));
             queries += 1;
-            graded += usize::from(found[1..].is_sorted_by(|harder, easier| harder > easier));
-            found.into_iter().zip(&mut columns).for_each(|(value, column)| column.push(value));
+            let falls = levels[1..]
+                .is_sorted_by(|harder, easier| harder.0 == easier.0 || harder.1 > easier.1);
+            graded += usize::from(falls);
+            for (level, similarity) in levels {
+                columns.resize(columns.len().max(level + 1), Vec::new());
+                columns[level].push(similarity);
+            }
         }
         bar.inc(read);
     }
@@ -96,6 +103,7 @@ pub fn granularity(
     let levels: Vec<Level> = columns
         .into_iter()
         .enumerate()
+        .filter(|(_, similarities)| !similarities.is_empty())
         .map(|(i, similarities)| {
             let count = similarities.len();
             let mean = similarities.iter().sum::<f64>() / count as f64;

@@ -4,6 +4,8 @@ mod candidates;
 mod filter;
 mod granularity;
 
-pub use candidates::{Candidate, Query, Scored, data_hash, read_scores, search, write_scores};
-pub use filter::{Dropped, Filters, Pick, filter};
+pub use candidates::{
+    Asking, Candidate, Query, Scored, data_hash, read_scores, search, teacher_prompts, write_scores,
+};
+pub use filter::{Dropped, Filters, Keep, Negative, Pick, filter};
 pub use granularity::{Granularity, Level, granularity};

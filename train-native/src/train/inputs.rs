@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::data::{DataSet, LeakFilter, OnBadRow, Opening};
 use crate::eval::{EvalSet, MEAN};
-use crate::recipe::{Curriculum, Objective, Recipe, Stage};
+use crate::recipe::{Curriculum, LeakRule, Objective, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
 
 /// Texts of each data set that a new tokenizer is trained on, at most.
@@ -31,23 +31,16 @@ impl Inputs {
         on_bad_row: OnBadRow,
         terminal: Terminal,
     ) -> Result<Self> {
-        let filter = &recipe.filter;
-        let files: Vec<String> = filter
-            .evaluation_texts
-            .iter()
-            .map(|file| folder.join(file).to_string_lossy().into_owned())
-            .collect();
-        let leaks = match files.is_empty() {
-            true => None,
-            false => Some(LeakFilter::of_files(&files, filter.bm25_share)?),
-        };
+        let leak = leak_rule(recipe);
+        let leaks = leaks(recipe, folder)?;
         let mut sets = Vec::new();
         for stage in &recipe.stages {
             let opening = Opening {
                 folder,
                 on_bad_row,
                 leaks: leaks.as_ref(),
-                deduplicate: filter.deduplicate,
+                leak,
+                deduplicate: recipe.filter.deduplicate,
                 texts_alone: stage.objective.takes_texts_alone(),
                 negatives: stage.hard_negatives,
                 seed: recipe.seed,
@@ -77,6 +70,13 @@ impl Inputs {
                 terminal.note(format!(
                     "stage {}: hard_negatives = {}, but no example of {} has more than {}",
                     stage.name, stage.hard_negatives, set.name, set.counts.most_negatives
+                ));
+            }
+            for level in levels_missing(stage, &of_stage) {
+                terminal.note(format!(
+                    "stage {}: no example has a negative of level {level}, whose share of the steps does \
+                     without hard negatives",
+                    stage.name
                 ));
             }
             sets.push(of_stage);
@@ -117,6 +117,54 @@ impl Inputs {
     }
 }
 
+/// The rule of sources that have none of their own.
+fn leak_rule(recipe: &Recipe) -> LeakRule {
+    recipe.filter.bm25_share.map_or(LeakRule::Exact, LeakRule::Bm25)
+}
+
+/// The evaluation texts, ready for the rules of all sources.
+fn leaks(recipe: &Recipe, folder: &Path) -> Result<Option<LeakFilter>> {
+    let sources = recipe.stages.iter().flat_map(|stage| &stage.data);
+    let sources: Vec<_> = sources.map(|entry| recipe.source(entry)).collect();
+    let files = &recipe.filter.evaluation_texts;
+    if files.is_empty() {
+        let asks = |rule: Option<LeakRule>| rule.is_some_and(|rule| rule != LeakRule::None);
+        if let Some(source) = sources.iter().find(|source| asks(source.leak)) {
+            bail!(
+                "{}: leak keeps evaluation texts out, and there are none; name their files in \
+                 filter.evaluation_texts",
+                source.path
+            );
+        }
+        return Ok(None);
+    }
+    let is_near = |rule: LeakRule| matches!(rule, LeakRule::Bm25(_));
+    let near = sources.iter().any(|source| is_near(source.leak.unwrap_or(leak_rule(recipe))));
+    let path = |file: &String| folder.join(file).to_string_lossy().into_owned();
+    let files: Vec<String> = files.iter().map(path).collect();
+    LeakFilter::of_files(&files, near).map(Some)
+}
+
+/// The levels up to the highest that no example of a stage has, where its curriculum goes through
+/// all of them.
+fn levels_missing(stage: &Stage, sets: &[DataSet]) -> Vec<usize> {
+    let goes_through =
+        stage.curriculum.is_graded() && !matches!(stage.curriculum, Curriculum::Fixed(_));
+    if !goes_through || stage.objective != Objective::Contrastive {
+        return Vec::new();
+    }
+    (1..=highest_level(sets)).filter(|&level| !has_level(sets, level)).collect()
+}
+
+fn highest_level(sets: &[DataSet]) -> usize {
+    sets.iter().map(|set| set.counts.levels.len()).max().unwrap_or(0)
+}
+
+fn has_level(sets: &[DataSet], level: usize) -> bool {
+    let count = |set: &DataSet| set.counts.levels.get(level - 1).copied();
+    sets.iter().any(|set| count(set).is_some_and(|count| count > 0))
+}
+
 /// Whether a set has hard negatives, but for no example as many as the stage asks for.
 fn runs_short(stage: &Stage, set: &DataSet) -> bool {
     let most = set.counts.most_negatives;
@@ -128,21 +176,21 @@ fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
     if stage.objective != Objective::Contrastive {
         return Ok(());
     }
-    let graded = !matches!(stage.curriculum, Curriculum::Given | Curriculum::Sampled);
     let with_negatives: usize =
         sets.iter().map(|set| set.len() - set.counts.without_negatives.min(set.len())).sum();
-    if graded && with_negatives == 0 {
+    if stage.curriculum.is_graded() && with_negatives == 0 {
         bail!(
             "the curriculum goes through graded negatives, and no example has a negative; \
              set curriculum = \"given\", or mine negatives with `kiln mine`"
         );
     }
-    let levels = sets.iter().map(|set| set.counts.most_negatives).max().unwrap_or(0);
     if let Curriculum::Fixed(level) = stage.curriculum
-        && level > levels
+        && !has_level(sets, level)
     {
         bail!(
-            "curriculum = {{ fixed = {level} }}, and no example has more than {levels} negatives"
+            "curriculum = {{ fixed = {level} }}, and no example has a negative of level {level}; the \
+             highest is {}",
+            highest_level(sets)
         );
     }
     if with_negatives == 0 && sets.iter().map(DataSet::len).sum::<usize>() < 2 {

@@ -24,7 +24,7 @@ use super::setup::{EmbedderParts, enter_stage, start};
 use super::telemetry::Live;
 use super::train_model::{TrainModel, parameters};
 use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, objective};
-use crate::data::{Sampler, mixed};
+use crate::data::{ModelPrompts, Sampler, mixed};
 use crate::eval::{EvalSet, MEAN, scores};
 use crate::interrupt;
 use crate::recipe::{ComputeDtype, Recipe, Stage};
@@ -148,7 +148,8 @@ fn run_stage<B: TrainingBackend>(
         state.optimizer = Optimizer::new(stage);
     }
     let seed = mixed(&[recipe.seed, number as u64]);
-    let mut sampler = Sampler::new(sets, stage, seed, parts.prompts());
+    let prompts = ModelPrompts::new(parts.prompts(), recipe.model.instruction_format.as_deref());
+    let mut sampler = Sampler::new(sets, stage, seed, prompts);
     if let Some(saved) = state.checkpoint.sampler.take().filter(|_| first_step > 0) {
         sampler.restore(saved);
     }

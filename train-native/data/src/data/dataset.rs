@@ -1,21 +1,23 @@
 //! A data set of a stage, ready to be drawn from: read, converted, filtered, and put on disk.
 
-use std::collections::HashSet;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use rand::SeedableRng as _;
+use rand::{Rng, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::convert::{Labelled, pair_examples};
+use super::convert::{Labelled, PairTexts, pair_examples};
 use super::corpus::{Corpus, CorpusSize};
-use super::format::{DataRow, Fields, RowFormat};
+use super::format::{DataRow, RowFormat, has_label, joined, labelled};
+use super::intake::{Counts, Intake};
+use super::known::KnownPositives;
 use super::leak::LeakFilter;
-use super::store::{Store, StoreWriter};
-use super::{BeirFolder, Example, text_hash};
-use crate::recipe::DataSource;
-use crate::text::{Columns, TextFile, Unreadable, short};
+use super::store::Store;
+use super::{BeirFolder, Example, mixed, text_key};
+use crate::recipe::{DataSource, LeakRule};
+use crate::text::{Columns, Object, TextFile, Unreadable, most_bytes};
 use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
 
@@ -37,60 +39,18 @@ pub struct Opening<'a> {
     pub on_bad_row: OnBadRow,
     /// Evaluation texts to keep out.
     pub leaks: Option<&'a LeakFilter>,
+    /// How near to them a text may come, where the source has no rule of its own.
+    pub leak: LeakRule,
     /// Drop repeated examples.
     pub deduplicate: bool,
     /// Whether texts without positives will do, as for distillation.
     pub texts_alone: bool,
     /// Negatives that labelled texts are given.
     pub negatives: usize,
-    /// Seed of conversions and of made-up texts.
+    /// Seed of conversions, of subsets and of made-up texts.
     pub seed: u64,
     /// What the user sees.
     pub terminal: Terminal,
-}
-
-/// What became of the rows of a file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Rows read.
-    pub rows: usize,
-    /// Rows that could not be read.
-    pub bad_rows: usize,
-    /// Scored pairs below the threshold.
-    pub below_threshold: usize,
-    /// Labelled texts whose label has no other text.
-    pub lone_labels: usize,
-    /// Rows without a text in the columns asked for.
-    pub without_text: usize,
-    /// Examples seen before.
-    pub duplicates: usize,
-    /// Examples with an evaluation text.
-    pub leaks: usize,
-    /// Negatives equal to a positive or the query, which were removed.
-    pub equal_negatives: usize,
-    /// Examples without a negative.
-    pub without_negatives: usize,
-    /// Most negatives that an example has.
-    pub most_negatives: usize,
-    /// Examples to train on.
-    pub examples: usize,
-}
-
-impl Counts {
-    /// What was left out, in words; empty where nothing was.
-    pub fn left_out(&self) -> String {
-        let parts = [
-            (self.bad_rows, "bad rows"),
-            (self.below_threshold, "pairs below the threshold"),
-            (self.lone_labels, "texts alone in their class"),
-            (self.without_text, "rows without text"),
-            (self.duplicates, "duplicates"),
-            (self.leaks, "evaluation texts"),
-            (self.equal_negatives, "negatives equal to a positive"),
-        ];
-        let said = parts.iter().filter(|(count, _)| *count > 0);
-        said.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
-    }
 }
 
 /// A data set of a stage.
@@ -102,66 +62,13 @@ pub struct DataSet {
     pub source: DataSource,
     /// What the rows are.
     pub format: String,
-    /// The examples.
-    pub examples: Store,
     /// What became of the rows.
     pub counts: Counts,
-}
-
-/// Filters examples and puts them on disk.
-struct Intake<'a> {
-    opening: &'a Opening<'a>,
-    writer: StoreWriter,
-    seen: HashSet<u128>,
-    counts: Counts,
-    limit: usize,
-}
-
-impl Intake<'_> {
-    fn full(&self) -> bool {
-        self.writer.len() >= self.limit
-    }
-
-    fn take(&mut self, mut example: Example) -> Result<()> {
-        if self.full() {
-            return Ok(());
-        }
-        let keep: Vec<bool> = example
-            .neg
-            .iter()
-            .map(|text| {
-                *text != example.query && !example.pos.contains(text) && !text.trim().is_empty()
-            })
-            .collect();
-        if keep.contains(&false) {
-            self.counts.equal_negatives += keep.iter().filter(|keep| !**keep).count();
-            let mut kept = keep.iter();
-            example.neg.retain(|_| kept.next().copied().unwrap_or(true));
-            let mut kept = keep.iter();
-            example.neg_scores.retain(|_| kept.next().copied().unwrap_or(true));
-        }
-        if self.opening.deduplicate {
-            let mut key = text_hash(&example.query);
-            for positive in &example.pos {
-                key = key.rotate_left(1) ^ text_hash(positive);
-            }
-            if !self.seen.insert(key) {
-                self.counts.duplicates += 1;
-                return Ok(());
-            }
-        }
-        if let Some(leaks) = self.opening.leaks {
-            for text in [&example.query].into_iter().chain(&example.pos) {
-                if leaks.leaks(text) {
-                    self.counts.leaks += 1;
-                    return Ok(());
-                }
-            }
-        }
-        self.counts.without_negatives += usize::from(example.neg.is_empty());
-        self.counts.most_negatives = self.counts.most_negatives.max(example.neg.len());
-        self.writer.push(&example)
-    }
+    store: Store,
+    /// The examples that were drawn, in the file's order; all where absent.
+    drawn: Option<Vec<u32>>,
+    known: KnownPositives,
+    pair_texts: Option<Store>,
 }
 
 impl DataSet {
@@ -170,13 +77,8 @@ impl DataSet {
     /// # Errors
     /// A file that cannot be read, rows that are no training data, or no example left.
     pub fn open(source: &DataSource, opening: &Opening<'_>) -> Result<Self> {
-        let mut intake = Intake {
-            opening,
-            writer: StoreWriter::new()?,
-            seen: HashSet::new(),
-            counts: Counts::default(),
-            limit: source.limit.unwrap_or(usize::MAX),
-        };
+        let mut intake = Intake::new(source, opening)?;
+        let mut pair_texts = None;
         let format = match source.path.strip_prefix("made-up:") {
             Some(part) => made_up(part, opening, &mut intake)?,
             None => {
@@ -184,12 +86,13 @@ impl DataSet {
                 if path.is_dir() {
                     beir(&path, source, &mut intake)?
                 } else {
-                    rows(&path, source, &mut intake)?
+                    let format;
+                    (format, pair_texts) = rows(&path, source, &mut intake)?;
+                    format
                 }
             }
         };
-        let Intake { writer, mut counts, .. } = intake;
-        counts.examples = writer.len();
+        let Intake { writer, gathering, counts, .. } = intake;
         if writer.is_empty() {
             let why = match counts.left_out() {
                 why if why.is_empty() => "it holds none".to_string(),
@@ -197,23 +100,49 @@ impl DataSet {
             };
             bail!("{}: no example is left to train on; {why}", source.path);
         }
-        Ok(Self {
+        let drawn = subset(source, opening.seed, writer.len());
+        let mut set = Self {
             name: source.label(),
             source: source.clone(),
             format,
-            examples: writer.finish()?,
             counts,
-        })
+            store: writer.finish()?,
+            drawn,
+            known: gathering.finish(),
+            pair_texts,
+        };
+        set.count()?;
+        Ok(set)
+    }
+
+    /// Counts the examples again, where some of them or of their negatives are left out.
+    fn count(&mut self) -> Result<()> {
+        if self.drawn.is_none() && self.known.is_empty() {
+            return Ok(());
+        }
+        let mut counts = self.counts.clone();
+        counts.start_over();
+        for i in 0..self.len() {
+            if i.is_multiple_of(1024) && interrupt::asked() {
+                return Err(kiln_embed::Error::Cancelled.into());
+            }
+            let mut example = self.store.get(self.place(i))?;
+            counts.equal_negatives += self.drop_known(&mut example);
+            counts.add(&example);
+        }
+        counts.not_drawn = self.store.len() - self.len();
+        self.counts = counts;
+        Ok(())
     }
 
     /// Number of examples.
     pub fn len(&self) -> usize {
-        self.examples.len()
+        self.drawn.as_ref().map_or(self.store.len(), Vec::len)
     }
 
     /// Whether there is no example; an opened set has some.
     pub fn is_empty(&self) -> bool {
-        self.examples.is_empty()
+        self.len() == 0
     }
 
     /// An example by its number.
@@ -221,8 +150,82 @@ impl DataSet {
     /// # Errors
     /// The temporary file cannot be read.
     pub fn get(&self, i: usize) -> Result<Example> {
-        self.examples.get(i)
+        let mut example = self.store.get(self.place(i))?;
+        self.drop_known(&mut example);
+        Ok(example)
     }
+
+    /// The numbers of the examples in order, in blocks of some examples or, where they are long, of as
+    /// many as keep to [`most_bytes`].
+    pub fn blocks(&self, examples: usize) -> impl Iterator<Item = Range<usize>> {
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let mut bytes = 0;
+            let fits = |i: &usize| {
+                bytes += self.store.bytes(self.place(*i));
+                bytes <= most_bytes() as u64
+            };
+            let count = (start..self.len()).take(examples).take_while(fits).count();
+            let block = start..start + count.max(usize::from(start < self.len()));
+            start = block.end;
+            (!block.is_empty()).then_some(block)
+        })
+    }
+
+    /// What the source's rows, drawn or not, say about which texts answer which queries.
+    pub fn known(&self) -> &KnownPositives {
+        &self.known
+    }
+
+    /// All texts of a set of scored pairs, those of pairs below the threshold included, each once:
+    /// NV-Embed mines negatives from them (arXiv:2405.17428, section 4.2).
+    pub fn pair_texts(&self) -> Option<&Store> {
+        self.pair_texts.as_ref()
+    }
+
+    /// A text that stands in where a query has too few negatives: of a set of scored pairs any text,
+    /// elsewhere another example's positive. None where the example that was drawn has no positive.
+    ///
+    /// # Errors
+    /// The temporary files cannot be read.
+    pub fn stand_in(&self, rng: &mut impl Rng) -> Result<Option<String>> {
+        match &self.pair_texts {
+            Some(texts) => texts.get(rng.random_range(0..texts.len())).map(Some),
+            None => Ok(self.get(rng.random_range(0..self.len()))?.pos.into_iter().next()),
+        }
+    }
+
+    fn place(&self, i: usize) -> usize {
+        self.drawn.as_ref().map_or(i, |drawn| drawn[i] as usize)
+    }
+
+    /// Removes the negatives that answer the query by another row, and says how many there were.
+    fn drop_known(&self, example: &mut Example) -> usize {
+        if example.neg.is_empty() || self.known.is_empty() {
+            return 0;
+        }
+        let positives = self.known.several(text_key(&example.query));
+        match positives.is_empty() {
+            true => 0,
+            false => example.retain_negatives(|text| !positives.contains(&text_key(text))),
+        }
+    }
+}
+
+/// The examples that a source's `limit` and `ratio` leave, in order; `None` where that is all.
+/// Sources of other names or paths get other ones by the same seed.
+fn subset(source: &DataSource, seed: u64, examples: usize) -> Option<Vec<u32>> {
+    let share = source.ratio.map(|ratio| ((examples as f64 * ratio).round() as usize).max(1));
+    let count = [source.limit, share].into_iter().flatten().min()?;
+    if count >= examples {
+        return None;
+    }
+    let name = xxh3_64(format!("{}\n{}", source.label(), source.path).as_bytes());
+    let mut rng = ChaCha8Rng::seed_from_u64(mixed(&[seed, name]));
+    let drawn = rand::seq::index::sample(&mut rng, examples, count);
+    let mut drawn: Vec<u32> = drawn.into_iter().map(|place| place as u32).collect();
+    drawn.sort_unstable();
+    Some(drawn)
 }
 
 fn made_up(part: &str, opening: &Opening<'_>, intake: &mut Intake<'_>) -> Result<String> {
@@ -256,109 +259,157 @@ fn beir(folder: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<S
     Ok(format!("BEIR folder, {}", source.split))
 }
 
-fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<String> {
-    let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
-    let label = file.label.clone();
-    let counter = intake.opening.terminal.counter(&source.label());
-    let mut format: Option<RowFormat> = None;
-    let mut labelled = Labelled::new()?;
-    let mut first_bad: Option<anyhow::Error> = None;
-    let mut highest = f64::NEG_INFINITY;
-    for object in file.objects()? {
-        if intake.counts.rows.is_multiple_of(1024) && interrupt::asked() {
-            return Err(kiln_embed::Error::Cancelled.into());
-        }
-        intake.counts.rows += 1;
-        counter.inc(1);
-        let row = object.and_then(|object| {
-            let place = || format!("{label}:{}", object.number);
-            let known = match format {
-                Some(known) => known,
-                None if !source.fields.is_empty() => *format.insert(RowFormat::Texts),
-                // What the file holds is not known before a row can be read, so this always stops.
-                None => *format.insert(RowFormat::of(&object.fields).with_context(place)?),
-            };
-            let expected = || format!("{}: expected {}", place(), known.name());
-            if source.fields.is_empty() {
-                return known.read(&object.fields).with_context(expected);
+/// What the rows of a file become, one after another.
+struct Rows<'a, 'b> {
+    source: &'a DataSource,
+    intake: &'a mut Intake<'b>,
+    format: Option<RowFormat>,
+    labelled: Labelled,
+    pair_texts: PairTexts,
+    /// Highest score of a pair.
+    highest: f64,
+}
+
+impl Rows<'_, '_> {
+    /// Reads a row.
+    fn read(&mut self, object: &Object, place: &str) -> Result<DataRow> {
+        let fields = &object.fields;
+        let known = match self.format {
+            Some(known) => known,
+            None if !self.source.fields.is_empty() => {
+                // Distillation learns from texts, whatever is said about them.
+                let texts = self.intake.opening.texts_alone || !has_label(fields);
+                *self.format.insert(match texts {
+                    true => RowFormat::Texts,
+                    false => RowFormat::LabelledTexts,
+                })
             }
-            joined_fields(&object.fields, &source.fields).with_context(place)
-        });
+            // What the file holds is not known before a row can be read, so this always stops.
+            None => *self.format.insert(RowFormat::of(fields).with_context(|| place.to_string())?),
+        };
+        let row = match (known, &self.source.fields[..]) {
+            (_, []) => known.read(fields),
+            (RowFormat::LabelledTexts, names) => labelled(fields, names),
+            (_, names) => joined(fields, names)
+                .map(|query| DataRow::Example(Example { query, ..Example::default() })),
+        };
+        row.with_context(|| format!("{place}: expected {}", known.name()))
+    }
+
+    /// Takes a row. Leaks are looked for before anything is made of it.
+    fn take(&mut self, row: DataRow) -> Result<()> {
         match row {
-            Ok(DataRow::Example(example)) if example.query.is_empty() => {
-                intake.counts.without_text += 1;
+            DataRow::Example(example) if example.query.is_empty() => {
+                self.intake.counts.without_text += 1;
             }
-            Ok(DataRow::Example(example)) => intake.take(example)?,
-            Ok(DataRow::Scored(pair, score)) => {
-                highest = highest.max(score);
-                if score >= source.threshold {
-                    for example in pair_examples(pair, source.both_directions) {
-                        intake.take(example)?;
-                    }
-                } else {
-                    intake.counts.below_threshold += 1;
+            DataRow::Example(example) => self.intake.take(example)?,
+            DataRow::Scored { pair, score, instruction } => {
+                if self.intake.drops(&pair) {
+                    return Ok(());
+                }
+                self.highest = self.highest.max(score);
+                pair.iter().try_for_each(|text| self.pair_texts.push(text))?;
+                if score < self.source.threshold {
+                    self.intake.counts.below_threshold += 1;
+                    return Ok(());
+                }
+                for example in pair_examples(pair, instruction, self.source.both_directions) {
+                    self.intake.take_converted(example)?;
                 }
             }
-            Ok(DataRow::Labelled(text, class)) => labelled.push(&text, class)?,
+            DataRow::Labelled { text, .. } if text.is_empty() => {
+                self.intake.counts.without_text += 1;
+            }
+            DataRow::Labelled { text, label, instruction } => {
+                if !self.intake.drops([&text]) {
+                    self.labelled.push(&text, label, instruction.as_deref())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes the rows of a file; also the texts of scored pairs, if that is what they are.
+fn rows(
+    path: &Path,
+    source: &DataSource,
+    intake: &mut Intake<'_>,
+) -> Result<(String, Option<Store>)> {
+    let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
+    let label = file.label.clone();
+    let opening = intake.opening;
+    let counter = opening.terminal.counter(&source.label());
+    let mut first_bad: Option<anyhow::Error> = None;
+    let mut rows = Rows {
+        source,
+        intake,
+        format: None,
+        labelled: Labelled::new()?,
+        pair_texts: PairTexts::new()?,
+        highest: f64::NEG_INFINITY,
+    };
+    for object in file.objects()? {
+        if rows.intake.counts.rows.is_multiple_of(1024) && interrupt::asked() {
+            return Err(kiln_embed::Error::Cancelled.into());
+        }
+        rows.intake.counts.rows += 1;
+        counter.inc(1);
+        let row = object.and_then(|object| {
+            let place = format!("{label}:{}", object.number);
+            rows.read(&object, &place)
+        });
+        match row {
+            Ok(row) => rows.take(row)?,
             Err(error)
-                if intake.opening.on_bad_row == OnBadRow::Skip
-                    && format.is_some()
+                if opening.on_bad_row == OnBadRow::Skip
+                    && rows.format.is_some()
                     && !error.is::<Unreadable>() =>
             {
-                intake.counts.bad_rows += 1;
+                rows.intake.counts.bad_rows += 1;
                 first_bad.get_or_insert(error);
             }
             Err(error) => return Err(error),
         }
-        if intake.full() {
-            break;
-        }
     }
     counter.finish_and_clear();
+    let Rows { intake, format, labelled, pair_texts, highest, .. } = rows;
     if let Some(error) = first_bad {
         let count = intake.counts.bad_rows;
-        intake
-            .opening
-            .terminal
-            .note(format!("{label}: left out {count} bad rows, the first: {error:#}"));
+        opening.terminal.note(format!("{label}: left out {count} bad rows, the first: {error:#}"));
     }
     let Some(format) = format else {
         bail!("{label}: holds no row");
     };
-    if format == RowFormat::ScoredPairs && intake.writer.is_empty() && highest < source.threshold {
+    let below = intake.counts.below_threshold > 0 && highest < source.threshold;
+    if format == RowFormat::ScoredPairs && intake.writer.is_empty() && below {
         bail!(
             "{label}: no pair scores {} or more, the highest is {highest}; lower the source's threshold",
             source.threshold
         );
     }
-    if format == RowFormat::Texts && !intake.opening.texts_alone {
+    if format == RowFormat::Texts && !opening.texts_alone {
         bail!(
             "{label}: holds texts without positives, from which only objective = \"distillation\" learns"
         );
     }
-    if format == RowFormat::LabelledTexts {
-        let mut rng = ChaCha8Rng::seed_from_u64(intake.opening.seed);
-        let negatives = intake.opening.negatives;
+    if format == RowFormat::LabelledTexts && !labelled.is_empty() {
+        let mut rng = ChaCha8Rng::seed_from_u64(opening.seed);
+        if !labelled.by_name(source.labels) {
+            intake.gathering.set_classes(labelled.labels_of());
+        }
         let lone = labelled
-            .examples(source.labels, negatives, &mut rng, |example| intake.take(example))
+            .examples(source.labels, opening.negatives, &mut rng, |example| {
+                intake.take_converted(example)
+            })
             .with_context(|| label.clone())?;
         intake.counts.lone_labels = lone;
     }
-    Ok(format.name().into())
-}
-
-/// A row as one text of some of its fields; an empty one where it has none of them.
-fn joined_fields(fields: &Fields, names: &[String]) -> Result<DataRow> {
-    let mut texts = Vec::new();
-    for name in names {
-        match fields.get(name) {
-            None | Some(serde_json::Value::Null) => {}
-            Some(serde_json::Value::String(text)) => texts.push(text.trim()),
-            Some(other) => bail!("the field {name:?} is {}, not a text", short(other)),
-        }
-    }
-    texts.retain(|text| !text.is_empty());
-    Ok(DataRow::Example(Example { query: texts.join(" "), ..Example::default() }))
+    let pair_texts = match format {
+        RowFormat::ScoredPairs => Some(pair_texts.finish()?),
+        _ => None,
+    };
+    Ok((format.name().into(), pair_texts))
 }
 
 #[cfg(test)]
@@ -375,11 +426,13 @@ mod tests {
         std::fs::write(folder.path().join(name), text)?;
         let mut source = DataSource::file(name);
         change(&mut source);
-        let leaks = LeakFilter::new(["a leaked question".to_string()], None);
+        let leaks = ["a leaked question", "how to reset the password of an account"];
+        let leaks = LeakFilter::new(leaks.map(String::from), true);
         let opening = Opening {
             folder: folder.path(),
             on_bad_row,
             leaks: Some(&leaks),
+            leak: LeakRule::Exact,
             deduplicate: true,
             texts_alone: false,
             negatives: 2,
@@ -407,14 +460,15 @@ mod tests {
             equal_negatives: 1,
             without_negatives: 1,
             most_negatives: 2,
+            levels: vec![1, 0, 1],
             examples: 2,
             ..Counts::default()
         };
         assert_eq!(set.counts, counts);
         let first = set.get(0).unwrap();
         assert_eq!(
-            (first.neg, first.neg_scores),
-            (vec!["n1".to_string(), "n2".into()], vec![1.0, 3.0])
+            (first.neg, first.levels, first.neg_scores),
+            (vec!["n1".to_string(), "n2".into()], vec![1, 3], vec![1.0, 3.0])
         );
     }
 
@@ -449,5 +503,143 @@ mod tests {
         let alone = "text\tlabel\na1\ta\nb1\tb\nc1\tc\n";
         let error = format!("{:#}", open("c.tsv", alone, OnBadRow::Stop, |_| {}).unwrap_err());
         assert!(error.contains("3 texts alone in their class"), "{error}");
+    }
+
+    /// So many examples with a negative in every other one.
+    fn lines(count: usize) -> String {
+        let line = |n: usize| match n % 2 {
+            0 => format!("{{\"query\":\"q{n}\",\"pos\":[\"p{n}\"]}}\n"),
+            _ => format!("{{\"query\":\"q{n}\",\"pos\":[\"p{n}\"],\"neg\":[\"n{n}\"]}}\n"),
+        };
+        (0..count).map(line).collect()
+    }
+
+    fn queries(set: &DataSet) -> Vec<String> {
+        (0..set.len()).map(|i| set.get(i).unwrap().query).collect()
+    }
+
+    #[test]
+    fn a_subset_is_drawn_by_seed_and_source_and_keeps_the_files_order() {
+        let text = lines(100);
+        let open = |name: &str, change: fn(&mut DataSource)| {
+            super::tests::open(name, &text, OnBadRow::Stop, change).unwrap()
+        };
+        let limited = open("a.jsonl", |source| source.limit = Some(20));
+        let drawn = queries(&limited);
+        assert_eq!((drawn.len(), limited.counts.examples, limited.counts.not_drawn), (20, 20, 80));
+        let number = |query: &String| query[1..].parse::<usize>().unwrap();
+        assert!(drawn.is_sorted_by_key(number), "{drawn:?}");
+        assert!(drawn.iter().any(|query| number(query) >= 50), "not the first rows: {drawn:?}");
+        let without = drawn.iter().filter(|query| number(query) % 2 == 0).count();
+        assert_eq!(limited.counts.without_negatives, without);
+        assert_eq!(limited.counts.levels, [20 - without]);
+        assert_eq!(queries(&open("a.jsonl", |source| source.limit = Some(20))), drawn);
+        assert_ne!(queries(&open("b.jsonl", |source| source.limit = Some(20))), drawn);
+        let named = |source: &mut DataSource| {
+            source.limit = Some(20);
+            source.name = Some("other".into());
+        };
+        assert_ne!(queries(&open("a.jsonl", named)), drawn);
+        let blocks: Vec<_> = limited.blocks(8).collect();
+        assert_eq!(blocks, [0..8, 8..16, 16..20]);
+
+        assert_eq!(open("a.jsonl", |source| source.ratio = Some(0.25)).len(), 25);
+        assert_eq!(open("a.jsonl", |source| source.ratio = Some(1e-9)).len(), 1);
+        let both = |source: &mut DataSource| {
+            source.ratio = Some(0.5);
+            source.limit = Some(7);
+        };
+        assert_eq!(open("a.jsonl", both).len(), 7);
+        let all = open("a.jsonl", |source| source.limit = Some(1000));
+        assert_eq!((all.len(), all.counts.not_drawn), (100, 0));
+    }
+
+    #[test]
+    fn negatives_and_rows_are_looked_at_before_they_become_examples() {
+        let near = "the password of an account, how to reset";
+        let text = format!(
+            "{{\"query\":\"q1\",\"pos\":[\"p1\"],\"neg\":[\"n1\",\"A leaked question\",\"{near}\"]}}\n\
+             {{\"query\":\"q2\",\"pos\":[\"{near}\"]}}\n"
+        );
+        let open_by = |rule: fn(&mut DataSource)| {
+            let set = open("a.jsonl", &text, OnBadRow::Stop, rule).unwrap();
+            (set.get(0).unwrap(), set.counts)
+        };
+        let (first, counts) = open_by(|_| {});
+        assert_eq!((counts.leaking_negatives, counts.leaks, counts.examples), (1, 0, 2));
+        assert_eq!((first.neg.len(), &first.levels[..]), (2, &[1, 3][..]));
+        let (first, counts) = open_by(|source| source.leak = Some(LeakRule::Bm25(0.8)));
+        assert_eq!((counts.leaking_negatives, counts.leaks, counts.examples), (2, 1, 1));
+        assert_eq!(first.neg, ["n1"]);
+        let (first, counts) = open_by(|source| source.leak = Some(LeakRule::None));
+        assert_eq!((counts.leaking_negatives, counts.leaks, first.neg.len()), (0, 0, 3));
+
+        // A labelled text that leaks is no example's positive or negative either.
+        let classes =
+            "text\tlabel\na1\ta\na leaked question\ta\na2\ta\nb1\tb\nb2\tb\nc1\tc\nc2\tc\n";
+        let set = open("c.tsv", classes, OnBadRow::Stop, |_| {}).unwrap();
+        assert_eq!((set.len(), set.counts.leaks), (6, 1));
+        let texts: Vec<String> =
+            (0..6).flat_map(|i| set.get(i).unwrap().texts().cloned().collect::<Vec<_>>()).collect();
+        assert!(!texts.contains(&"a leaked question".to_string()), "{texts:?}");
+        let pairs =
+            "sentence1,sentence2,score\na,b,5\nc,a leaked question,5\nd,A leaked question,1\n";
+        let set = open("p.csv", pairs, OnBadRow::Stop, |_| {}).unwrap();
+        assert_eq!((set.len(), set.counts.leaks, set.counts.below_threshold), (2, 2, 0));
+        assert_eq!(set.pair_texts().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_query_is_not_its_own_positive() {
+        let text = "{\"query\":\"q\",\"pos\":[\" q \",\"p\"],\"pos_scores\":[1,0.5]}\n\
+                    {\"query\":\"same\",\"pos\":[\"same\"],\"neg\":[\"n\"]}\n";
+        let set = open("a.jsonl", text, OnBadRow::Stop, |_| {}).unwrap();
+        let counts = &set.counts;
+        assert_eq!((counts.examples, counts.own_positives, counts.without_positives), (1, 1, 1));
+        let first = set.get(0).unwrap();
+        assert_eq!((first.pos, first.pos_scores), (vec!["p".to_string()], vec![0.5]));
+        assert!(counts.left_out().contains("its own positive"), "{}", counts.left_out());
+    }
+
+    #[test]
+    fn a_positive_of_another_row_is_no_negative() {
+        let text = "{\"query\":\"q\",\"pos\":[\"p1\"],\"neg\":[\"n1\",\"P2\",\"n3\"]}\n\
+                    {\"query\":\"q\",\"pos\":[\"p2\"]}\n{\"query\":\"r\",\"pos\":[\"p3\"],\"neg\":[\"p2\"]}\n";
+        let set = open("a.jsonl", text, OnBadRow::Stop, |_| {}).unwrap();
+        let first = set.get(0).unwrap();
+        assert_eq!(
+            (&first.neg[..], &first.levels[..]),
+            (&["n1".into(), "n3".into()][..], &[1, 3][..])
+        );
+        assert_eq!((set.counts.equal_negatives, set.counts.most_negatives), (1, 2));
+        assert_eq!(set.get(2).unwrap().neg, ["p2"]);
+        // Rows that are not drawn know it too.
+        let few = open("a.jsonl", text, OnBadRow::Stop, |source| source.limit = Some(1)).unwrap();
+        assert!(few.known().contains(text_key("q"), text_key("p2")));
+    }
+
+    #[test]
+    fn pairs_offer_the_texts_of_all_pairs() {
+        let pairs = "sentence1,sentence2,score\na,b,5\nc,d,1\na,e,2\n";
+        let set = open("p.csv", pairs, OnBadRow::Stop, |_| {}).unwrap();
+        let texts = set.pair_texts().unwrap();
+        let all: Vec<String> = (0..texts.len()).map(|i| texts.get(i).unwrap()).collect();
+        assert_eq!(all, ["a", "b", "c", "d", "e"]);
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let drawn: std::collections::HashSet<String> =
+            (0..100).map(|_| set.stand_in(&mut rng).unwrap().unwrap()).collect();
+        assert_eq!(drawn.len(), 5);
+    }
+
+    #[test]
+    fn labelled_texts_of_several_columns() {
+        let rows = "title,abstract,label\nt1,a1,x\nt2,a2,x\nt3,a3,y\nt4,a4,y\nt5,a5,z\nt6,a6,z\n";
+        let set = open("p2p.csv", rows, OnBadRow::Stop, |_| {}).unwrap();
+        let first = set.get(0).unwrap();
+        assert_eq!((first.query.as_str(), first.pos[0].as_str()), ("t1 a1", "t2 a2"));
+        let fields = |source: &mut DataSource| source.fields = vec!["abstract".into()];
+        let set = open("p2p.csv", rows, OnBadRow::Stop, fields).unwrap();
+        assert_eq!(set.get(0).unwrap().query, "a1");
+        assert!(set.format.contains("labelled"), "{}", set.format);
     }
 }

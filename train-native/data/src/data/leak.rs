@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::text_hash;
+use crate::recipe::LeakRule;
 use crate::text::{Columns, TextFile};
 use anyhow::Result;
 use bm25::{DefaultTokenizer, Embedder, EmbedderBuilder, Language, TokenEmbedding};
@@ -19,29 +20,27 @@ struct Near {
     /// Which texts have a word, and what it adds to their scores.
     postings: HashMap<u32, Vec<(usize, f32)>>,
     own: Vec<f32>,
-    threshold: f32,
 }
 
 impl LeakFilter {
-    /// An index of texts. With a threshold, a text leaks too where its BM25 score for an
-    /// evaluation text reaches that share of the score that the evaluation text gives itself. English
-    /// stop words count for nothing; a text that has one other word leaks only as it is.
-    pub fn new(texts: impl IntoIterator<Item = String>, threshold: Option<f32>) -> Self {
+    /// An index of texts, with `near` also for [`LeakRule::Bm25`]. English stop words count for nothing
+    /// there; a text that has one other word leaks only as it is.
+    pub fn new(texts: impl IntoIterator<Item = String>, near: bool) -> Self {
         let mut exact = HashSet::new();
         let mut all = Vec::new();
         for text in texts {
-            if exact.insert(text_hash(&text)) && threshold.is_some() {
+            if exact.insert(text_hash(&text)) && near {
                 all.push(text);
             }
         }
-        Self { exact, near: threshold.map(|threshold| Near::new(&all, threshold)) }
+        Self { exact, near: near.then(|| Near::new(&all)) }
     }
 
     /// An index of the texts of files: all text fields of JSON lines, CSV and Parquet, or lines.
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub fn of_files(paths: &[String], threshold: Option<f32>) -> Result<Self> {
+    pub fn of_files(paths: &[String], near: bool) -> Result<Self> {
         let mut texts = Vec::new();
         for path in paths {
             let file = TextFile::open(path, Columns::required(&[]))?;
@@ -68,7 +67,7 @@ impl LeakFilter {
                 }
             }
         }
-        Ok(Self::new(texts.into_iter().filter(|text| !text.trim().is_empty()), threshold))
+        Ok(Self::new(texts.into_iter().filter(|text| !text.trim().is_empty()), near))
     }
 
     /// Number of distinct evaluation texts.
@@ -81,15 +80,23 @@ impl LeakFilter {
         self.exact.is_empty()
     }
 
-    /// Whether a text is an evaluation text, or near to one.
-    pub fn leaks(&self, text: &str) -> bool {
+    /// Whether a text is an evaluation text, or nearer to one than a rule allows. Without the index
+    /// of near texts [`LeakRule::Bm25`] is [`LeakRule::Exact`].
+    pub fn leaks(&self, text: &str, rule: LeakRule) -> bool {
+        match (rule, &self.near) {
+            (LeakRule::None, _) => false,
+            (LeakRule::Bm25(share), Some(near)) => self.is_one(text) || near.leaks(text, share),
+            (LeakRule::Exact | LeakRule::Bm25(_), _) => self.is_one(text),
+        }
+    }
+
+    fn is_one(&self, text: &str) -> bool {
         self.exact.contains(&text_hash(text))
-            || self.near.as_ref().is_some_and(|near| near.leaks(text))
     }
 }
 
 impl Near {
-    fn new(texts: &[String], threshold: f32) -> Self {
+    fn new(texts: &[String]) -> Self {
         // Words as they are: near is what repeats a text, not what means the same. Without stop words,
         // which would make every text a candidate.
         let tokenizer =
@@ -97,8 +104,7 @@ impl Near {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let embedder: Embedder =
             EmbedderBuilder::with_tokenizer_and_fit_to_corpus(tokenizer, &texts).build();
-        let mut near =
-            Self { embedder, postings: HashMap::new(), own: vec![0.0; texts.len()], threshold };
+        let mut near = Self { embedder, postings: HashMap::new(), own: vec![0.0; texts.len()] };
         let mut words = vec![0; texts.len()];
         for (row, text) in texts.iter().enumerate() {
             for word in near.words(text) {
@@ -132,7 +138,7 @@ impl Near {
         words
     }
 
-    fn leaks(&self, text: &str) -> bool {
+    fn leaks(&self, text: &str, share: f32) -> bool {
         let mut scores: HashMap<usize, f32> = HashMap::new();
         let words = self.words(text);
         let postings = words.iter().filter_map(|word| self.postings.get(&word.index)).flatten();
@@ -140,7 +146,7 @@ impl Near {
             *scores.entry(*row).or_default() += value;
         }
         // Sums of the same words in another order differ in the last bits.
-        let share = self.threshold * (1.0 - 1e-5);
+        let share = share * (1.0 - 1e-5);
         scores.into_iter().any(|(row, score)| score >= share * self.own[row])
     }
 }
@@ -158,18 +164,24 @@ mod tests {
     #[test]
     fn exact_and_near_texts_leak() {
         let texts = || TEXTS.map(String::from);
-        let exact = LeakFilter::new(texts(), None);
-        assert!(exact.leaks(TEXTS[0]));
-        assert!(exact.leaks(" how do i reset the password of my account? "), "case and space");
-        assert!(!exact.leaks("the password of my account, how do I reset"));
+        let exact = LeakFilter::new(texts(), false);
+        let leaks = |text: &str| exact.leaks(text, LeakRule::Exact);
+        assert!(leaks(TEXTS[0]));
+        assert!(leaks(" how do i reset the password of my account? "), "case and space");
+        assert!(!leaks("the password of my account, how do I reset"));
 
-        let near = LeakFilter::new(texts(), Some(0.8));
-        assert!(near.leaks("the password of my account, how do I reset"));
-        assert!(!near.leaks("the password is wrong"));
-        assert!(!near.leaks("granite walls") && !near.leaks(""));
+        let both = LeakFilter::new(texts(), true);
+        let leaks = |text: &str| both.leaks(text, LeakRule::Bm25(0.8));
+        assert!(leaks(TEXTS[0]) && leaks("the password of my account, how do I reset"));
+        assert!(!leaks("the password is wrong"));
+        assert!(!leaks("granite walls") && !leaks(""));
+        // The same index by other rules.
+        assert!(both.leaks("the password is wrong", LeakRule::Bm25(0.2)));
+        assert!(!both.leaks("the password of my account, how do I reset", LeakRule::Exact));
+        assert!(!both.leaks(TEXTS[0], LeakRule::None));
 
-        let one_word = LeakFilter::new(["What is photosynthesis?".into()], Some(0.8));
-        assert!(one_word.leaks("what is photosynthesis?"));
-        assert!(!one_word.leaks("photosynthesis feeds the kal lily"));
+        let one_word = LeakFilter::new(["What is photosynthesis?".into()], true);
+        assert!(one_word.leaks("what is photosynthesis?", LeakRule::Bm25(0.8)));
+        assert!(!one_word.leaks("photosynthesis feeds the kal lily", LeakRule::Bm25(0.8)));
     }
 }

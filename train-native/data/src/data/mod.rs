@@ -8,15 +8,22 @@ pub mod corpus;
 mod dataset;
 mod example;
 mod format;
+mod intake;
+mod known;
 mod leak;
+mod levels;
+mod prompts;
 mod sampler;
 mod store;
 
 pub use beir::{BeirFiles, BeirFolder, MOST_GRADE, qrels_file, qrels_splits};
-pub use dataset::{Counts, DataSet, OnBadRow, Opening};
+pub use dataset::{DataSet, OnBadRow, Opening};
 pub use example::Example;
 pub use format::{DataRow, FIRST_TEXT, Fields, PAIR_SCORE, RowFormat, SECOND_TEXT};
+pub use intake::Counts;
+pub use known::{KnownPositives, text_key};
 pub use leak::LeakFilter;
+pub use prompts::ModelPrompts;
 pub use sampler::{Batch, Sampler, SamplerState, Text, mixed};
 pub use store::{Store, StoreWriter};
 

@@ -5,13 +5,18 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use kiln_embed::loss::Candidates;
-use rand::seq::{IndexedRandom as _, SliceRandom as _};
+use rand::seq::SliceRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{DataSet, Example};
-use crate::recipe::{Curriculum, Objective, SamplerKind, Stage};
+use super::levels::{Moment, own_negatives};
+use super::prompts::SourcePrompts;
+use super::{DataSet, Example, ModelPrompts, text_key};
+use crate::recipe::{Objective, SamplerKind, Stage};
+
+/// Texts that are drawn to stand in for a query's hard negatives before it goes without.
+const STAND_INS: usize = 100;
 
 /// A text with the prompt before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,27 +66,24 @@ pub struct Sampler<'a> {
     state: SamplerState,
     /// Order of each set in its present epoch, and which epoch that is.
     orders: Vec<(u64, Vec<u32>)>,
-    prompts: Vec<[Arc<str>; 2]>,
+    prompts: Vec<SourcePrompts>,
     shares: Vec<f64>,
 }
 
 impl<'a> Sampler<'a> {
-    /// A stream that is the same for the same data sets, stage and seed. `prompts` are the model's
-    /// own for queries and documents.
-    pub fn new(sets: &'a [DataSet], stage: &'a Stage, seed: u64, prompts: [&str; 2]) -> Self {
+    /// A stream that is the same for the same data sets, stage and seed.
+    pub fn new(
+        sets: &'a [DataSet],
+        stage: &'a Stage,
+        seed: u64,
+        prompts: ModelPrompts<'_>,
+    ) -> Self {
         let state = SamplerState {
             rng: ChaCha8Rng::seed_from_u64(seed),
             cursors: vec![Cursor::default(); sets.len()],
             batches: 0,
         };
-        let prompts = sets
-            .iter()
-            .map(|set| {
-                let [query, document] = prompts;
-                [(&set.source.query_prompt, query), (&set.source.document_prompt, document)]
-                    .map(|(own, usual)| Arc::from(own.as_deref().unwrap_or(usual)))
-            })
-            .collect();
+        let prompts = sets.iter().map(|set| SourcePrompts::new(&set.source, prompts)).collect();
         let shares = sets
             .iter()
             .map(|set| set.source.weight.unwrap_or_else(|| stage.mixing.share(set.len())))
@@ -125,7 +127,9 @@ impl<'a> Sampler<'a> {
                 0 => None,
                 count => Some(example.pos.swap_remove(self.state.rng.random_range(0..count))),
             };
-            let own = self.own_negatives(&example, step, draw);
+            let levels = self.sets[set].counts.levels.len();
+            let moment = Moment { step, draw, levels };
+            let own = own_negatives(self.stage, &example, moment, &mut self.state.rng);
             // Queries without in-batch negatives see their own documents only.
             let alone = !self.in_batch(set);
             let texts = [&example.query].into_iter().chain(&positive).chain(&own);
@@ -145,6 +149,7 @@ impl<'a> Sampler<'a> {
             queue.push_front(i);
         }
         number_texts(&mut batch);
+        self.know_positives(&mut batch);
         Ok(batch)
     }
 
@@ -160,18 +165,23 @@ impl<'a> Sampler<'a> {
         let in_batch = self.in_batch(set);
         // Without in-batch negatives every query needs its own: other examples' positives stand in.
         if !in_batch && self.stage.objective == Objective::Contrastive {
-            let mut tries = 0;
-            while negatives.len() < self.stage.hard_negatives && tries < 100 {
-                tries += 1;
-                let other = self.state.rng.random_range(0..self.sets[set].len());
-                let other = self.sets[set].get(other)?.pos.swap_remove(0);
-                let known = positive.as_ref() == Some(&other) || other == example.query;
-                if !known && !example.pos.contains(&other) && !negatives.contains(&other) {
+            let query = text_key(&example.query);
+            for _ in 0..STAND_INS {
+                if negatives.len() >= self.stage.hard_negatives {
+                    break;
+                }
+                let Some(other) = self.sets[set].stand_in(&mut self.state.rng)? else { continue };
+                let known = positive.as_ref() == Some(&other)
+                    || other == example.query
+                    || example.pos.contains(&other)
+                    || self.sets[set].known().contains(query, text_key(&other));
+                if !known && !negatives.contains(&other) {
                     negatives.push(other);
                 }
             }
         }
-        let [query_prompt, document_prompt] = self.prompts[set].clone();
+        let own = example.instruction.as_deref();
+        let [query_prompt, document_prompt] = self.prompts[set].draw(own, &mut self.state.rng);
         let query = batch.queries.len();
         batch.queries.push(Text { prompt: query_prompt, text: example.query });
         if positive.is_some() {
@@ -258,18 +268,25 @@ impl<'a> Sampler<'a> {
         order[cursor.position - 1]
     }
 
-    /// The example's own negatives for a step, at most as many as the stage asks for.
-    fn own_negatives(&mut self, example: &Example, step: usize, draw: usize) -> Vec<String> {
-        if !self.stage.objective.takes_negatives() || example.neg.is_empty() {
-            return Vec::new();
+    /// Notes which documents are known positives of each query, by what its own source says.
+    fn know_positives(&self, batch: &mut Batch) {
+        let Batch { queries, documents, candidates, ids } = batch;
+        candidates.known = vec![HashSet::new(); queries.len()];
+        let knows = |set: usize| !self.sets[set].known().is_empty();
+        if !ids.iter().any(|(set, _)| knows(*set)) {
+            return;
         }
-        let levels = example.neg.len();
-        let count = self.stage.hard_negatives.min(levels);
-        if self.stage.curriculum == Curriculum::Sampled {
-            return example.neg.choose_multiple(&mut self.state.rng, count).cloned().collect();
+        let keys = |texts: &[Text]| texts.iter().map(|text| text_key(&text.text)).collect();
+        let (of_queries, of_documents): (Vec<u64>, Vec<u64>) = (keys(queries), keys(documents));
+        for set in (0..self.sets.len()).filter(|&set| knows(set)) {
+            let own: Vec<usize> = (0..ids.len()).filter(|&query| ids[query].0 == set).collect();
+            let asked: Vec<u64> = own.iter().map(|&query| of_queries[query]).collect();
+            let places = self.sets[set].known().places(&asked, &of_documents);
+            for (query, places) in own.into_iter().zip(places) {
+                let numbers = places.into_iter().map(|place| candidates.document_text[place]);
+                candidates.known[query] = numbers.collect();
+            }
         }
-        let first = first_level(self.stage, step, levels, draw);
-        (0..count).map(|i| example.neg[(first + i) % levels].clone()).collect()
     }
 }
 
@@ -317,26 +334,11 @@ fn block_schedule(shares: &[f64], batches: usize, blocks: usize, seed: u64) -> V
     schedule
 }
 
-/// Index of the first negative to take, 0 being the hardest level.
-fn first_level(stage: &Stage, step: usize, levels: usize, draw: usize) -> usize {
-    if levels == 0 {
-        return 0;
-    }
-    let phase = (step * levels / stage.steps).min(levels - 1);
-    match stage.curriculum {
-        Curriculum::Given | Curriculum::Sampled => 0,
-        Curriculum::CoarseToFine => levels - 1 - phase,
-        Curriculum::FineToCoarse => phase,
-        Curriculum::Random => draw % levels,
-        Curriculum::Fixed(level) => (level - 1).min(levels - 1),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::data::{OnBadRow, Opening};
-    use crate::recipe::DataSource;
+    use crate::recipe::{DataSource, LeakRule};
     use kiln_terminal::terminal::Terminal;
 
     fn stage(text: &str) -> Stage {
@@ -351,6 +353,7 @@ mod tests {
             folder: folder.path(),
             on_bad_row: OnBadRow::Stop,
             leaks: None,
+            leak: LeakRule::None,
             deduplicate: false,
             texts_alone: false,
             negatives: 1,
@@ -375,6 +378,26 @@ mod tests {
             .collect()
     }
 
+    /// A set of the lines of one file.
+    fn set_of(name: &str, lines: &str, change: fn(&mut DataSource)) -> DataSet {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(name), lines).unwrap();
+        let opening = Opening {
+            folder: folder.path(),
+            on_bad_row: OnBadRow::Stop,
+            leaks: None,
+            leak: LeakRule::None,
+            deduplicate: true,
+            texts_alone: false,
+            negatives: 1,
+            seed: 1,
+            terminal: Terminal { json: false, quiet: true },
+        };
+        let mut source = DataSource::file(name);
+        change(&mut source);
+        DataSet::open(&source, &opening).unwrap()
+    }
+
     fn texts(all: &[Text]) -> Vec<&str> {
         all.iter().map(|text| text.text.as_str()).collect()
     }
@@ -383,7 +406,7 @@ mod tests {
     fn an_epoch_sees_every_example_once() {
         let sets = sets(&[10]);
         let stage = stage("batch_size = 5");
-        let mut sampler = Sampler::new(&sets, &stage, 3, ["", ""]);
+        let mut sampler = Sampler::new(&sets, &stage, 3, ModelPrompts::default());
         let mut seen: Vec<String> = (0..2)
             .flat_map(|step| sampler.next(step).unwrap().queries)
             .map(|text| text.text)
@@ -396,14 +419,14 @@ mod tests {
     fn a_restored_state_goes_on_with_the_same_batches() {
         let sets = sets(&[7, 4]);
         let stage = stage("batch_size = 3\ncurriculum = 'sampled'");
-        let mut sampler = Sampler::new(&sets, &stage, 3, ["q: ", ""]);
+        let mut sampler = Sampler::new(&sets, &stage, 3, ModelPrompts::new(["q: ", ""], None));
         (0..5).for_each(|step| drop(sampler.next(step).unwrap()));
         let saved = serde_json::to_string(sampler.state()).unwrap();
         let rest: Vec<Batch> = (5..9).map(|step| sampler.next(step).unwrap()).collect();
-        let mut other = Sampler::new(&sets, &stage, 3, ["q: ", ""]);
+        let mut other = Sampler::new(&sets, &stage, 3, ModelPrompts::new(["q: ", ""], None));
         other.restore(serde_json::from_str(&saved).unwrap());
         assert_eq!(rest, (5..9).map(|step| other.next(step).unwrap()).collect::<Vec<_>>());
-        let mut third = Sampler::new(&sets, &stage, 4, ["q: ", ""]);
+        let mut third = Sampler::new(&sets, &stage, 4, ModelPrompts::new(["q: ", ""], None));
         assert_ne!(rest[0], third.next(0).unwrap());
         assert_eq!(&*rest[0].queries[0].prompt, "q: ");
     }
@@ -413,7 +436,7 @@ mod tests {
         let sets = sets(&[1]);
         let levels = |curriculum: &str| {
             let stage = stage(&format!("batch_size = 1\ncurriculum = {curriculum}"));
-            let mut sampler = Sampler::new(&sets, &stage, 1, ["", ""]);
+            let mut sampler = Sampler::new(&sets, &stage, 1, ModelPrompts::default());
             (0..8)
                 .map(|step| sampler.next(step).unwrap().documents[1].text.clone())
                 .map(|text| text[4..].parse::<usize>().unwrap())
@@ -428,24 +451,12 @@ mod tests {
 
     #[test]
     fn no_text_stands_twice_in_a_batch() {
-        let folder = tempfile::tempdir().unwrap();
         let lines = "{\"query\":\"q0\",\"pos\":[\"p0\"]}\n{\"query\":\"q1\",\"pos\":[\"p1\"]}\n\
                      {\"query\":\"q0\",\"pos\":[\"p2\"]}\n{\"query\":\"q3\",\"pos\":[\"p1\"]}\n\
                      {\"query\":\"p0\",\"pos\":[\"q0\"]}\n{\"query\":\"q5\",\"pos\":[\"p5\"]}\n";
-        std::fs::write(folder.path().join("a.jsonl"), lines).unwrap();
-        let opening = Opening {
-            folder: folder.path(),
-            on_bad_row: OnBadRow::Stop,
-            leaks: None,
-            deduplicate: true,
-            texts_alone: false,
-            negatives: 1,
-            seed: 1,
-            terminal: Terminal { json: false, quiet: true },
-        };
-        let sets = [DataSet::open(&DataSource::file("a.jsonl"), &opening).unwrap()];
+        let sets = [set_of("a.jsonl", lines, |_| {})];
         let stage = stage("batch_size = 3");
-        let mut sampler = Sampler::new(&sets, &stage, 5, ["", ""]);
+        let mut sampler = Sampler::new(&sets, &stage, 5, ModelPrompts::default());
         let mut drawn = HashSet::new();
         for step in 0..40 {
             let batch = sampler.next(step).unwrap();
@@ -459,7 +470,10 @@ mod tests {
         assert_eq!(drawn.len(), 6, "those that wait get their turn");
         // More than there are distinct texts: a smaller batch, and no endless search.
         let big = self::stage("batch_size = 50");
-        assert_eq!(Sampler::new(&sets, &big, 5, ["", ""]).next(0).unwrap().queries.len(), 3);
+        assert_eq!(
+            Sampler::new(&sets, &big, 5, ModelPrompts::default()).next(0).unwrap().queries.len(),
+            3
+        );
     }
 
     #[test]
@@ -467,7 +481,7 @@ mod tests {
         let mut sets = sets(&[6]);
         sets[0].source.in_batch = Some(false);
         let stage = stage("batch_size = 2\nhard_negatives = 6");
-        let batch = Sampler::new(&sets, &stage, 5, ["", ""]).next(0).unwrap();
+        let batch = Sampler::new(&sets, &stage, 5, ModelPrompts::default()).next(0).unwrap();
         assert_eq!(batch.documents.len(), 2 * 7);
         assert_eq!(batch.candidates.in_batch, [false, false]);
         assert_eq!(batch.candidates.positive, [0, 7]);
@@ -479,7 +493,7 @@ mod tests {
         let sets = sets(&[300, 100]);
         let share = |text: &str| {
             let stage = stage(&format!("batch_size = 20\n{text}"));
-            let mut sampler = Sampler::new(&sets, &stage, 5, ["", ""]);
+            let mut sampler = Sampler::new(&sets, &stage, 5, ModelPrompts::default());
             let all: Vec<usize> = (0..60)
                 .flat_map(|step| sampler.next(step).unwrap().ids)
                 .map(|(set, _)| set)
@@ -492,7 +506,7 @@ mod tests {
 
         for kind in ["'homogeneous'", "{ blocks = 2 }", "'mixed'"] {
             let stage = stage(&format!("batch_size = 5\naccumulation = 4\nsampler = {kind}"));
-            let mut sampler = Sampler::new(&sets, &stage, 5, ["", ""]);
+            let mut sampler = Sampler::new(&sets, &stage, 5, ModelPrompts::default());
             let tasks: Vec<usize> = (0..32)
                 .map(|batch| {
                     let ids = sampler.next(batch / 4).unwrap().ids;
@@ -514,5 +528,146 @@ mod tests {
                 }),
             }
         }
+    }
+
+    /// The texts that a batch's query is not told apart from, its own positive left out.
+    fn known_texts(batch: &Batch, query: &str) -> HashSet<String> {
+        let place = batch.queries.iter().position(|text| text.text == query).unwrap();
+        let own = batch.candidates.positive[place];
+        (0..batch.documents.len())
+            .filter(|&i| i != own)
+            .filter(|&i| batch.candidates.known[place].contains(&batch.candidates.document_text[i]))
+            .map(|i| batch.documents[i].text.clone())
+            .collect()
+    }
+
+    #[test]
+    fn positives_of_other_rows_are_known_in_the_batch() {
+        let lines = "{\"query\":\"q0\",\"pos\":[\"a\"]}\n{\"query\":\"q0\",\"pos\":[\"b\"]}\n\
+                     {\"query\":\"q1\",\"pos\":[\"B\"],\"neg\":[\"a\"]}\n{\"query\":\"q2\",\"pos\":[\"c\"]}\n";
+        let sets = [set_of("a.jsonl", lines, |_| {})];
+        let stage = stage("batch_size = 3");
+        let mut sampler = Sampler::new(&sets, &stage, 5, ModelPrompts::default());
+        let mut met = HashSet::new();
+        for step in 0..40 {
+            let batch = sampler.next(step).unwrap();
+            for query in texts(&batch.queries) {
+                let known = known_texts(&batch, query);
+                assert!(query == "q0" || known.is_empty(), "{query}: {known:?}");
+                met.extend(known);
+            }
+        }
+        // By another query's positive, in whatever case, and by another's hard negative.
+        assert_eq!(met, HashSet::from(["a".into(), "B".into()]));
+    }
+
+    #[test]
+    fn texts_of_a_class_are_known_to_each_other() {
+        let lines = "text\tlabel\na1\ta\na2\ta\na3\ta\na4\ta\nb1\tb\nb2\tb\nc1\tc\nc2\tc\n";
+        let sets = [set_of("c.tsv", lines, |_| {})];
+        let stage = stage("batch_size = 4");
+        let mut sampler = Sampler::new(&sets, &stage, 5, ModelPrompts::default());
+        let mut met = 0;
+        for step in 0..40 {
+            let batch = sampler.next(step).unwrap();
+            for query in texts(&batch.queries) {
+                let place = batch.queries.iter().position(|text| text.text == query).unwrap();
+                let alike: HashSet<String> = batch
+                    .documents
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, _)| *i != batch.candidates.positive[place])
+                    .map(|(_, text)| text.text.clone())
+                    .filter(|text| text[..1] == query[..1])
+                    .collect();
+                assert_eq!(known_texts(&batch, query), alike, "{batch:?}");
+                met += alike.len();
+            }
+        }
+        assert!(met > 0);
+    }
+
+    #[test]
+    fn a_stand_in_is_no_known_positive_and_may_be_any_text_of_a_pair() {
+        let lines = "{\"query\":\"q0\",\"pos\":[\"a\"]}\n{\"query\":\"q0\",\"pos\":[\"b\"]}\n\
+                     {\"query\":\"q1\",\"pos\":[\"c\"]}\n";
+        let alone = |source: &mut DataSource| source.in_batch = Some(false);
+        let negatives = |set: DataSet, query: &str| -> HashSet<String> {
+            let (sets, stage) = ([set], stage("batch_size = 2\nhard_negatives = 1"));
+            let mut sampler = Sampler::new(&sets, &stage, 5, ModelPrompts::default());
+            let batches = (0..60).map(|step| sampler.next(step).unwrap());
+            let of_query = |batch: Batch| -> Vec<String> {
+                let candidates = &batch.candidates;
+                (0..batch.documents.len())
+                    .filter(|&i| batch.queries[candidates.owner[i]].text == query)
+                    .filter(|&i| !candidates.positive.contains(&i))
+                    .map(|i| batch.documents[i].text.clone())
+                    .collect()
+            };
+            batches.flat_map(of_query).collect()
+        };
+        let expected = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect();
+        assert_eq!(negatives(set_of("a.jsonl", lines, alone), "q0"), expected(&["c"]));
+        let pairs = "sentence1,sentence2,score\na,b,5\nc,d,1\na,e,4.5\n";
+        // c and d are in no positive pair; b and e both answer a.
+        assert_eq!(negatives(set_of("p.csv", pairs, alone), "a"), expected(&["c", "d"]));
+    }
+
+    #[test]
+    fn without_the_steps_level_another_text_stands_in() {
+        let lines = "{\"query\":\"q0\",\"positive\":\"a\",\"negatives\":{\"n1\":\"x1\",\"n4\":\"x4\"}}\n\
+                     {\"query\":\"q1\",\"positive\":\"b\",\"negatives\":{\"n1\":\"y1\",\"n2\":\"y2\",\"n4\":\"y4\"}}\n";
+        let negatives = |in_batch: bool, level: usize| -> Vec<String> {
+            let sets = [set_of("a.jsonl", lines, |_| {})];
+            let text = format!(
+                "batch_size = 2\ncurriculum = {{ fixed = {level} }}\nloss = {{ in_batch = {in_batch} }}"
+            );
+            let stage = stage(&text);
+            let mut sampler = Sampler::new(&sets, &stage, 5, ModelPrompts::default());
+            let batch = sampler.next(0).unwrap();
+            let is_negative = |i: &usize| !batch.candidates.positive.contains(i);
+            let places = (0..batch.documents.len()).filter(is_negative);
+            let mut all: Vec<String> = places.map(|i| batch.documents[i].text.clone()).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(negatives(true, 4), ["x4", "y4"]);
+        assert_eq!(negatives(true, 2), ["y2"], "x4 is not level 2");
+        assert_eq!(negatives(false, 2), ["b", "y2"], "the other's positive stands in");
+    }
+
+    #[test]
+    fn instructions_are_drawn_and_go_on_after_a_restart() {
+        let lines: String = (0..6)
+            .map(|n| match n {
+                0 => "{\"query\":\"q0\",\"pos\":[\"p0\"],\"prompt\":\"own\"}\n".to_string(),
+                n => format!("{{\"query\":\"q{n}\",\"pos\":[\"p{n}\"]}}\n"),
+            })
+            .collect();
+        let instructed =
+            |source: &mut DataSource| source.instructions = vec!["one".into(), "two".into()];
+        let sets = [set_of("a.jsonl", &lines, instructed)];
+        let stage = stage("batch_size = 3");
+        let prompts = ModelPrompts::new(["model: ", "doc: "], Some("<{instruction}> "));
+        let mut sampler = Sampler::new(&sets, &stage, 5, prompts);
+        let mut met: HashSet<(String, String)> = HashSet::new();
+        (0..20).for_each(|step| {
+            let batch = sampler.next(step).unwrap();
+            assert!(batch.documents.iter().all(|text| &*text.prompt == "doc: "));
+            met.extend(batch.queries.into_iter().map(|text| (text.text, text.prompt.to_string())));
+        });
+        for n in 0..6 {
+            let of: HashSet<&str> = met
+                .iter()
+                .filter(|(query, _)| *query == format!("q{n}"))
+                .map(|(_, prompt)| prompt.as_str())
+                .collect();
+            let expected: &[&str] = if n == 0 { &["<own> "] } else { &["<one> ", "<two> "] };
+            assert_eq!(of, expected.iter().copied().collect());
+        }
+        let mut other = Sampler::new(&sets, &stage, 5, prompts);
+        other.restore(sampler.state().clone());
+        (20..40)
+            .for_each(|step| assert_eq!(sampler.next(step).unwrap(), other.next(step).unwrap()));
     }
 }

@@ -98,6 +98,11 @@ impl Store {
         })
     }
 
+    /// Bytes of a record.
+    pub(super) fn bytes(&self, i: usize) -> u64 {
+        self.offsets[i + 1] - self.offsets[i]
+    }
+
     /// A record by its number.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::text::{is_missing, read_small};
 
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
-pub use source::{DataRef, DataSource, Labels};
+pub use source::{DataRef, DataSource, INSTRUCTION_FORMAT, Labels, LeakRule, instructed};
 pub use stage::{
     Curriculum, Distillation, LayerMap, Mixing, Mntp, Objective, OptimizerKind, Reconstruction,
     SamplerKind, Schedule, Stage,
@@ -381,6 +381,9 @@ impl Recipe {
         }
         if let Some(pooling) = &self.model.pooling {
             pooling.check()?;
+        }
+        if let Some(format) = &self.model.instruction_format {
+            source::check_instruction_format(format)?;
         }
         if let Some(lora) = &self.model.lora
             && (lora.rank == 0 || !(0.0..1.0).contains(&lora.dropout))

@@ -17,6 +17,43 @@ pub enum Labels {
     Names,
 }
 
+/// The prompt of an instruction where the model has no format of its own (E5-Mistral,
+/// arXiv:2401.00368, section 3.2; NV-Embed's release).
+pub const INSTRUCTION_FORMAT: &str = "Instruct: {instruction}\nQuery: ";
+
+/// What stands for the instruction in a format.
+const INSTRUCTION: &str = "{instruction}";
+
+/// An instruction as the prompt of a query.
+pub fn instructed(format: &str, instruction: &str) -> String {
+    format.replace(INSTRUCTION, instruction)
+}
+
+/// Refuses a format that would give every instruction the same prompt.
+pub(super) fn check_instruction_format(format: &str) -> Result<()> {
+    if !format.contains(INSTRUCTION) {
+        bail!(
+            "model.instruction_format is {format:?}, without {INSTRUCTION}; write that where the \
+             instruction goes, as in {INSTRUCTION_FORMAT:?}"
+        );
+    }
+    Ok(())
+}
+
+/// How near a training text may come to an evaluation text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeakRule {
+    /// As near as it likes: nothing is kept out.
+    None,
+    /// It may not be the same, whatever its case and outer space.
+    #[default]
+    Exact,
+    /// Nor may its BM25 score for an evaluation text reach this share of the score that the
+    /// evaluation text gives itself.
+    Bm25(f32),
+}
+
 /// One data set: a file, and what to do with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,10 +71,17 @@ pub struct DataSource {
     /// In-batch negatives for this set's queries; the stage's where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_batch: Option<bool>,
-    /// Put before its queries; the model's "query" prompt where absent.
+    /// Task instructions of its queries, of which one is drawn for each (NV-Embed, table 12); they
+    /// become prompts by `model.instruction_format`. A row's own instruction goes before them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instructions: Vec<String>,
+    /// Documents carry their query's prompt too, as in symmetric tasks (STS).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub symmetric: bool,
+    /// Put before its queries, as it is; the model's "query" prompt where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query_prompt: Option<String>,
-    /// Put before its documents; the model's "document" prompt where absent.
+    /// Put before its documents, as it is; the model's "document" prompt where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document_prompt: Option<String>,
     /// Labelled texts: how they become triplets.
@@ -53,13 +97,20 @@ pub struct DataSource {
     /// BEIR folder: which qrels.
     #[serde(default = "train")]
     pub split: String,
-    /// The columns that make a text (joined by a space), where a row is a text for distillation;
-    /// rows that have none of them are left out.
+    /// The columns that make a text (joined by a space), where a row is a labelled text (title and
+    /// abstract) or a text for distillation; rows that have none of them are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<String>,
-    /// Use only the first examples.
+    /// Use only so many of the examples, drawn by the recipe's seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+    /// Use only this share of the examples, drawn by the recipe's seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// How near its texts may come to those of `filter.evaluation_texts`; as `[filter]` says where
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leak: Option<LeakRule>,
 }
 
 fn default_threshold() -> f64 {
@@ -102,6 +153,29 @@ impl DataSource {
         }
         if self.limit == Some(0) {
             bail!("{}: limit must be at least 1", self.path);
+        }
+        if self.ratio.is_some_and(|ratio| !(ratio > 0.0 && ratio <= 1.0)) {
+            bail!("{}: ratio must be above 0 and at most 1", self.path);
+        }
+        if let Some(LeakRule::Bm25(share)) = self.leak
+            && !(share > 0.0 && share <= 1.0)
+        {
+            bail!("{}: leak.bm25 must be above 0 and at most 1", self.path);
+        }
+        if self.instructions.iter().any(|instruction| instruction.trim().is_empty()) {
+            bail!("{}: an empty instruction; write query_prompt = \"\" for no prompt", self.path);
+        }
+        if self.query_prompt.is_some() && !self.instructions.is_empty() {
+            bail!(
+                "{}: query_prompt and instructions both say what stands before its queries; keep one",
+                self.path
+            );
+        }
+        if self.document_prompt.is_some() && self.symmetric {
+            bail!(
+                "{}: document_prompt and symmetric both say what stands before its documents; keep one",
+                self.path
+            );
         }
         Ok(())
     }
@@ -146,5 +220,57 @@ impl<'de> Deserialize<'de> for DataRef {
             }
         }
         deserializer.deserialize_any(Either)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Result<DataSource> {
+        let source: DataSource = toml::from_str(&format!("path = 'x.jsonl'\n{text}"))?;
+        source.check()?;
+        Ok(source)
+    }
+
+    #[test]
+    fn a_source_has_a_leak_rule_of_its_own() {
+        for (text, rule) in [
+            ("", None),
+            ("leak = 'none'", Some(LeakRule::None)),
+            ("leak = 'exact'", Some(LeakRule::Exact)),
+            ("leak = { bm25 = 0.8 }", Some(LeakRule::Bm25(0.8))),
+        ] {
+            let source = source(text).unwrap();
+            assert_eq!(source.leak, rule);
+            let again: DataSource = toml::from_str(&toml::to_string(&source).unwrap()).unwrap();
+            assert_eq!(again, source);
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        for (text, word) in [
+            ("instructions = ['a']\nquery_prompt = 'b'", "keep one"),
+            ("symmetric = true\ndocument_prompt = ''", "keep one"),
+            ("instructions = ['a', ' ']", "empty instruction"),
+            ("ratio = 0.0", "ratio"),
+            ("ratio = nan", "ratio"),
+            ("leak = { bm25 = 1.5 }", "leak.bm25"),
+            ("leak = 'near'", "near"),
+            ("limit = 0", "limit"),
+        ] {
+            let error = format!("{:#}", source(text).unwrap_err());
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_instruction_becomes_a_prompt() {
+        let prompt = instructed(INSTRUCTION_FORMAT, "Find {it}");
+        assert_eq!(prompt, "Instruct: Find {it}\nQuery: ");
+        assert!(check_instruction_format(INSTRUCTION_FORMAT).is_ok());
+        let error = check_instruction_format("Query: ").unwrap_err().to_string();
+        assert!(error.contains("{instruction}"), "{error}");
     }
 }

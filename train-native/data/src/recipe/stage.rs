@@ -360,8 +360,10 @@ impl Mixing {
     }
 }
 
-/// Order of graded negatives over a stage (multi-granularity hard negatives, arXiv:2509.00842,
-/// section 2.1); negatives are given hardest first.
+/// Which negatives of an example are taken; with graded ones, the order of their levels over a stage
+/// (multi-granularity hard negatives, arXiv:2509.00842, section 2.1). A level keeps its number: an
+/// example that lacks it has no negative of its own in that step. Negatives that come without
+/// levels are taken for graded as they stand, hardest first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Curriculum {
@@ -370,14 +372,38 @@ pub enum Curriculum {
     Given,
     /// Drawn anew each time, as FlagEmbedding does.
     Sampled,
-    /// From the easiest level to the hardest, each for an equal share of the steps.
+    /// From the easiest level to the hardest, each for an equal share of the steps: quarters where
+    /// the data set's highest level is four, whichever of them an example has.
     CoarseToFine,
     /// From the hardest to the easiest.
     FineToCoarse,
-    /// A level drawn for each batch.
+    /// A level drawn for each example (the paper's random order).
     Random,
+    /// A level drawn for each batch.
+    RandomByBatch,
     /// Always the same level, 1 being the hardest.
     Fixed(usize),
+}
+
+impl Curriculum {
+    /// Whether it goes by levels.
+    pub fn is_graded(self) -> bool {
+        !matches!(self, Self::Given | Self::Sampled)
+    }
+
+    /// Refuses what has no meaning: a level 0, and several negatives of the one level of a step.
+    pub(super) fn check(self, hard_negatives: usize) -> Result<()> {
+        if self == Self::Fixed(0) {
+            bail!("curriculum.fixed counts from 1, the hardest");
+        }
+        if self.is_graded() && hard_negatives > 1 {
+            bail!(
+                "hard_negatives = {hard_negatives} with a curriculum of levels, of which each step \
+                 takes one; set hard_negatives = 1, or curriculum = \"given\" or \"sampled\""
+            );
+        }
+        Ok(())
+    }
 }
 
 /// Learning rate after the warm-up.
@@ -479,9 +505,7 @@ impl Stage {
                 bail!("a batch of one has no in-batch negatives");
             }
         }
-        if self.curriculum == Curriculum::Fixed(0) {
-            bail!("curriculum.fixed counts from 1, the hardest");
-        }
+        self.curriculum.check(self.hard_negatives)?;
         if self.sampler == SamplerKind::Blocks(0) {
             bail!("sampler.blocks must be at least 1");
         }

@@ -1,0 +1,180 @@
+//! From rows to examples on disk: what an example loses on the way, and why some are left out.
+
+use std::collections::HashSet;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::dataset::Opening;
+use super::known::Gathering;
+use super::store::StoreWriter;
+use super::{Example, text_hash};
+use crate::recipe::{DataSource, LeakRule};
+
+/// What became of the rows of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Rows read.
+    pub rows: usize,
+    /// Rows that could not be read.
+    pub bad_rows: usize,
+    /// Scored pairs below the threshold.
+    pub below_threshold: usize,
+    /// Labelled texts whose label has no other text.
+    pub lone_labels: usize,
+    /// Rows without a text in the columns asked for.
+    pub without_text: usize,
+    /// Examples seen before.
+    pub duplicates: usize,
+    /// Rows with an evaluation text that is not a negative.
+    pub leaks: usize,
+    /// Negatives that are evaluation texts, which were removed.
+    pub leaking_negatives: usize,
+    /// Positives equal to their query, which were removed.
+    pub own_positives: usize,
+    /// Examples whose query was its own positive and had no other.
+    pub without_positives: usize,
+    /// Negatives equal to the query or one of its positives, those of other rows included, which were
+    /// removed.
+    pub equal_negatives: usize,
+    /// Examples that `limit` and `ratio` leave out.
+    pub not_drawn: usize,
+    /// Examples without a negative.
+    pub without_negatives: usize,
+    /// Most negatives that an example has.
+    pub most_negatives: usize,
+    /// Examples that have a negative of each level, the hardest first ([`Example::level`]).
+    pub levels: Vec<usize>,
+    /// Examples to train on.
+    pub examples: usize,
+}
+
+impl Counts {
+    /// What was left out, in words; empty where nothing was.
+    pub fn left_out(&self) -> String {
+        let parts = [
+            (self.bad_rows, "bad rows"),
+            (self.below_threshold, "pairs below the threshold"),
+            (self.lone_labels, "texts alone in their class"),
+            (self.without_text, "rows without text"),
+            (self.duplicates, "duplicates"),
+            (self.leaks, "evaluation texts"),
+            (self.leaking_negatives, "negatives that are evaluation texts"),
+            (self.own_positives, "positives equal to their query"),
+            (self.without_positives, "examples with their query as its own positive"),
+            (self.equal_negatives, "negatives equal to a positive"),
+            (self.not_drawn, "examples not drawn (limit, ratio)"),
+        ];
+        let said = parts.iter().filter(|(count, _)| *count > 0);
+        said.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Counts an example that is trained on.
+    pub(super) fn add(&mut self, example: &Example) {
+        self.examples += 1;
+        self.without_negatives += usize::from(example.neg.is_empty());
+        self.most_negatives = self.most_negatives.max(example.neg.len());
+        let levels: HashSet<usize> = (0..example.neg.len()).map(|i| example.level(i)).collect();
+        for level in levels {
+            if self.levels.len() < level {
+                self.levels.resize(level, 0);
+            }
+            self.levels[level - 1] += 1;
+        }
+    }
+
+    /// Forgets the examples that were counted, but not what was left out.
+    pub(super) fn start_over(&mut self) {
+        (self.examples, self.without_negatives, self.most_negatives) = (0, 0, 0);
+        self.levels.clear();
+    }
+}
+
+/// Filters examples and puts them on disk.
+pub(super) struct Intake<'a> {
+    pub(super) opening: &'a Opening<'a>,
+    rule: LeakRule,
+    pub(super) writer: StoreWriter,
+    seen: HashSet<u128>,
+    pub(super) gathering: Gathering,
+    pub(super) counts: Counts,
+}
+
+impl<'a> Intake<'a> {
+    pub(super) fn new(source: &DataSource, opening: &'a Opening<'a>) -> Result<Self> {
+        Ok(Self {
+            opening,
+            rule: source.leak.unwrap_or(opening.leak),
+            writer: StoreWriter::new()?,
+            seen: HashSet::new(),
+            gathering: Gathering::default(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Whether a text may not be trained on.
+    fn leaks(&self, text: &str) -> bool {
+        self.opening.leaks.is_some_and(|leaks| leaks.leaks(text, self.rule))
+    }
+
+    /// Whether a row of these texts, which is no example yet, may not become one; counts it.
+    pub(super) fn drops<'t>(&mut self, texts: impl IntoIterator<Item = &'t String>) -> bool {
+        let leaks = texts.into_iter().any(|text| self.leaks(text));
+        self.counts.leaks += usize::from(leaks);
+        leaks
+    }
+
+    /// Takes an example of the file's own.
+    pub(super) fn take(&mut self, example: Example) -> Result<()> {
+        self.take_unless(example, true)
+    }
+
+    /// Takes an example made of texts that [`Self::drops`] has seen.
+    pub(super) fn take_converted(&mut self, example: Example) -> Result<()> {
+        self.take_unless(example, false)
+    }
+
+    fn take_unless(&mut self, mut example: Example, leaking: bool) -> Result<()> {
+        // Texts for distillation have no positive from the start.
+        if !example.pos.is_empty() {
+            let query = example.query.trim().to_string();
+            let own = example.retain_positives(|positive| positive.trim() != query);
+            if example.pos.is_empty() {
+                self.counts.without_positives += 1;
+                return Ok(());
+            }
+            self.counts.own_positives += own;
+        }
+        self.gathering.add(&example.query, &example.pos);
+        if self.opening.deduplicate {
+            let mut key = text_hash(&example.query);
+            for positive in &example.pos {
+                key = key.rotate_left(1) ^ text_hash(positive);
+            }
+            if !self.seen.insert(key) {
+                self.counts.duplicates += 1;
+                return Ok(());
+            }
+        }
+        if leaking && self.drops([&example.query].into_iter().chain(&example.pos)) {
+            return Ok(());
+        }
+        self.clean_negatives(&mut example, leaking);
+        self.counts.add(&example);
+        self.writer.push(&example)
+    }
+
+    /// Removes the negatives that answer the query or may not be trained on.
+    fn clean_negatives(&mut self, example: &mut Example, leaking: bool) {
+        if example.neg.is_empty() {
+            return;
+        }
+        let known = [&example.query].into_iter().chain(&example.pos);
+        let known: HashSet<String> = known.map(|text| text.trim().to_string()).collect();
+        self.counts.equal_negatives += example
+            .retain_negatives(|text| !text.trim().is_empty() && !known.contains(text.trim()));
+        if leaking {
+            self.counts.leaking_negatives += example.retain_negatives(|text| !self.leaks(text));
+        }
+    }
+}

@@ -26,7 +26,7 @@ pub(super) fn own_negatives(
     moment: Moment,
     rng: &mut ChaCha8Rng,
 ) -> Vec<String> {
-    if stage.objective == Objective::Reconstruction || example.neg.is_empty() {
+    if !stage.objective.takes_negatives() || example.neg.is_empty() {
         return Vec::new();
     }
     let count = stage.hard_negatives.min(example.neg.len());

@@ -447,7 +447,8 @@ fn numbers_at_the_end_of_their_range() {
 #[test]
 fn recipes_beyond_any_machine() {
     let folder = Folder::new();
-    let data = crate::harness::TEXTS.map(|text| json!({"query": text, "pos": [text]}).to_string());
+    let row = |text: &str| json!({"query": text, "pos": [format!("{text}, again")]}).to_string();
+    let data = crate::harness::TEXTS.map(row);
     let data = folder.write("data.jsonl", data.join("\n"));
     let recipe = |model: &str, stage: &str| {
         let text = format!(

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::harness::{Disk, Folder, failure, kiln, kiln_on, names};
+use crate::harness::{Disk, Folder, failure, kiln, kiln_on, names, stdout};
 
 const MEAN: &str = "{ mode = 'mean' }";
 
@@ -309,4 +309,91 @@ fn no_memory_left() {
     assert_eq!(error.trim_end().lines().count(), 1, "{error}");
     has(&error, &["error: out of memory", "compute.chunk", "batch_size"]);
     assert!(!folder.path("out/model").exists());
+}
+
+/// What cannot work in a recipe is told in a line, before anything is trained.
+#[test]
+fn recipes_whose_texts_have_no_room() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", crate::training::DATA);
+    let base = folder.model("{ mode = 'last_token' }").display().to_string();
+    let recipe = |model: &str, stage: &str| {
+        folder.write(
+            "recipe.toml",
+            format!(
+                "name = 'tiny'\n[model]\nbase = '{base}'\nmax_length = 8\n{model}\n\
+                 [[stage]]\nname = 'first'\nsteps = 1\nbatch_size = 2\nlr = 1e-3\n{stage}\n"
+            ),
+        )
+    };
+    let data = "data = ['data.jsonl']";
+    let long = "one two three four five six seven eight nine ten";
+    let train = |model: &str, stage: &str| {
+        let out = folder.arg("run");
+        failure(&mut kiln(&["--quiet", "train", "-r", &recipe(model, stage), "-o", &out]))
+    };
+    for (model, stage, words) in [
+        (format!("text_suffix = '{long}'"), data.to_string(), ["max_length 8", "text_suffix"]),
+        (
+            format!("prompts = {{ query = '{long}: ' }}"),
+            data.into(),
+            ["the model's prompt", "model.max_length"],
+        ),
+        (
+            String::new(),
+            format!("data = [{{ path = 'data.jsonl', instructions = ['{long}'] }}]"),
+            ["the prompt of data", "model.max_length"],
+        ),
+        (
+            String::new(),
+            format!("{data}\nobjective = 'mntp'\nmntp = {{ mask_token = 'no such token', tied = true }}"),
+            ["mntp.mask_token", "vocabulary"],
+        ),
+        (
+            String::new(),
+            format!("{data}\nobjective = 'reconstruction'\nloss = {{ temperature = 1.0 }}"),
+            ["\"reconstruction\"", "does not use loss"],
+        ),
+        (
+            "add_eos = false".into(),
+            format!(
+                "{data}\nobjective = 'reconstruction'\nreconstruction = {{ predict_eos = true, tied = true }}"
+            ),
+            ["predict_eos", "add_eos"],
+        ),
+    ] {
+        let error = train(&model, &stage);
+        assert!(words.iter().all(|word| error.contains(word)), "{model} {stage}: {error}");
+    }
+}
+
+/// A base that has neither a language-model head nor ties one to its embeddings.
+#[test]
+fn a_base_without_a_language_model_head() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", crate::training::DATA);
+    let base = folder.model("{ mode = 'last_token' }");
+    let config = base.join("config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    value["tie_word_embeddings"] = false.into();
+    std::fs::write(&config, value.to_string()).unwrap();
+    let recipe = |settings: &str| {
+        folder.write(
+            "recipe.toml",
+            format!(
+                "name = 'tiny'\n[model]\nbase = '{}'\nmax_length = 24\n[[stage]]\nname = 'first'\n\
+                 data = ['data.jsonl']\nobjective = 'reconstruction'\nsteps = 1\nbatch_size = 2\nlr = 1e-3\n{settings}\n",
+                base.display()
+            ),
+        )
+    };
+    let train = |settings: &str, out: &str| {
+        let out = folder.arg(out);
+        kiln(&["--quiet", "train", "-r", &recipe(settings), "-o", &out])
+    };
+    let error = failure(&mut train("", "none"));
+    assert!(error.contains("lm_head.weight") && error.contains("reconstruction.tied"), "{error}");
+    stdout(&mut train("reconstruction = { tied = true }", "tied"));
+    stdout(&mut train("reconstruction = { tied = false }", "own"));
 }

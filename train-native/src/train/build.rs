@@ -259,9 +259,10 @@ pub fn own_lm_head(recipe: &Recipe, terminal: Terminal) -> Result<Option<TensorD
     match writes.iter().find(|stage| stage.tied().is_none()) {
         Some(stage) => bail!(
             "stage {:?} writes tokens, and the base model {base} has no language-model head ({LM_HEAD}), nor does its \
-             config.json tie one to the embeddings; start from the model with its head, or set reconstruction.tied = true \
-             (the embeddings) or false (a copy of them that trains)",
-            stage.name
+             config.json tie one to the embeddings; start from the model with its head, or set {}.tied = true (the \
+             embeddings) or false (a copy of them that trains)",
+            stage.name,
+            stage.objective.name()
         ),
         None => Ok(None),
     }

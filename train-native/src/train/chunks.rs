@@ -118,7 +118,19 @@ pub(super) struct Chunk {
 
 /// Tokens of texts with their prompts.
 pub(super) fn encode(tokenizer: &Tokenizer, texts: &[&Text]) -> Result<Vec<Tokens>> {
-    texts.par_iter().map(|text| tokenizer.encode(&text.prompt, &text.text)).collect()
+    let encode = |text: &&Text| {
+        let tokens = tokenizer.encode(&text.prompt, &text.text)?;
+        // A row's own instruction may be too long.
+        if tokens.content.is_empty() && !text.prompt.is_empty() && !text.text.trim().is_empty() {
+            return Err(Error::invalid(format!(
+                "the prompt {:?} leaves no room for its text in max_length = {}; shorten it, or raise model.max_length",
+                text.prompt,
+                tokenizer.config().max_length
+            )));
+        }
+        Ok(tokens)
+    };
+    texts.par_iter().map(encode).collect()
 }
 
 /// Tokens of texts without their prompts.

@@ -1,6 +1,6 @@
 //! What a run needs around its parameters, and what each stage changes about them.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use burn::module::{AutodiffModule, Param};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, TensorData};
@@ -12,7 +12,8 @@ use kiln_embed::tokenizer::Tokenizer;
 
 use super::distillation::Teacher;
 use super::train_model::{TrainModel, Trains, set_trainable};
-use crate::recipe::Recipe;
+use crate::data::DataSet;
+use crate::recipe::{INSTRUCTION_FORMAT, Recipe, instructed};
 
 /// An embedder less its parameters.
 #[derive(Clone)]
@@ -54,6 +55,37 @@ impl<B: TrainingBackend> EmbedderParts<B> {
         ["query", "document"]
             .map(|name| self.prompts.by_name().get(name).map_or("", String::as_str))
     }
+}
+
+/// Refuses prompts that leave no room for a text, before anything is trained.
+///
+/// # Errors
+/// The first such prompt, and whose it is.
+pub(super) fn check_prompts<B: TrainingBackend>(
+    parts: &EmbedderParts<B>,
+    recipe: &Recipe,
+    sets: &[Vec<DataSet>],
+) -> Result<()> {
+    let format = recipe.model.instruction_format.as_deref().unwrap_or(INSTRUCTION_FORMAT);
+    let room = |prompt: &str, whose: &str| {
+        let tokens = parts.tokenizer.encode(prompt, "a")?;
+        if tokens.content.is_empty() {
+            bail!(
+                "{whose} {prompt:?} leaves no room for a text in max_length = {}; shorten it, or raise model.max_length",
+                parts.tokenizer.config().max_length
+            );
+        }
+        Ok(())
+    };
+    parts.prompts().iter().try_for_each(|prompt| room(prompt, "the model's prompt"))?;
+    for set in sets.iter().flatten() {
+        let source = &set.source;
+        let whose = format!("the prompt of {}", set.name);
+        let literal = source.query_prompt.iter().chain(&source.document_prompt).cloned();
+        let instructions = source.instructions.iter().map(|one| instructed(format, one));
+        literal.chain(instructions).try_for_each(|prompt| room(&prompt, &whose))?;
+    }
+    Ok(())
 }
 
 /// The parameters as a stage trains them: with adapters or in full, with a language-model head or

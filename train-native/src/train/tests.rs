@@ -638,7 +638,7 @@ fn masked_tokens_are_predicted_from_the_state_before_them() {
                 teacher: None,
                 scale,
             };
-            let settings = crate::recipe::Mntp { mask, mask_token: "a".into() };
+            let settings = crate::recipe::Mntp { mask, mask_token: "a".into(), tied: None };
             mntp(&train_model, &batch(), &settings, &context, 4).unwrap()
         };
         let whole = run(0.2, 16, false, 1.0);

@@ -5,7 +5,7 @@ use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::Example;
-use crate::recipe::{Curriculum, Objective, Stage};
+use crate::recipe::{Curriculum, Stage};
 
 /// Where a draw of negatives stands.
 #[derive(Debug, Clone, Copy)]

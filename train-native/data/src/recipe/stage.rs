@@ -266,6 +266,9 @@ pub struct Mntp {
     /// mask token.
     #[serde(default = "default_mask_token")]
     pub mask_token: String,
+    /// Which language-model head; as [`Reconstruction::tied`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tied: Option<bool>,
 }
 
 fn default_mask() -> f64 {
@@ -277,7 +280,7 @@ fn default_mask_token() -> String {
 
 impl Default for Mntp {
     fn default() -> Self {
-        Self { mask: default_mask(), mask_token: default_mask_token() }
+        Self { mask: default_mask(), mask_token: default_mask_token(), tied: None }
     }
 }
 
@@ -436,7 +439,10 @@ impl Stage {
 
     /// Whether the language-model head is the token embeddings, where the stage says so.
     pub fn tied(&self) -> Option<bool> {
-        self.reconstruction.and_then(|settings| settings.tied)
+        match self.objective {
+            Objective::Mntp => self.mntp.as_ref().and_then(|settings| settings.tied),
+            _ => self.reconstruction.and_then(|settings| settings.tied),
+        }
     }
 
     /// Fields that say something to other objectives alone.
@@ -543,7 +549,7 @@ impl Stage {
             }
             (None, _) => {}
         }
-        if let Some(Mntp { mask, mask_token }) = &self.mntp {
+        if let Some(Mntp { mask, mask_token, .. }) = &self.mntp {
             if !(*mask > 0.0 && *mask <= 1.0) {
                 bail!("mntp.mask is {mask}, and has to be above 0 and at most 1");
             }

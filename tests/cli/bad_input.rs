@@ -346,7 +346,9 @@ fn recipes_whose_texts_have_no_room() {
         ),
         (
             String::new(),
-            format!("{data}\nobjective = 'mntp'\nmntp = {{ mask_token = 'no such token', tied = true }}"),
+            format!(
+                "{data}\nobjective = 'mntp'\nmntp = {{ mask_token = 'no such token', tied = true }}"
+            ),
             ["mntp.mask_token", "vocabulary"],
         ),
         (

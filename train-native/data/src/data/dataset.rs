@@ -11,47 +11,13 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::convert::{Labelled, PairTexts, pair_examples};
 use super::corpus::{Corpus, CorpusSize};
 use super::format::{DataRow, RowFormat, has_label, joined, labelled};
-use super::intake::{Counts, Intake};
+use super::intake::{Counts, Intake, OnBadRow, Opening};
 use super::known::KnownPositives;
-use super::leak::LeakFilter;
 use super::store::Store;
 use super::{BeirFolder, Example, mixed, text_key};
-use crate::recipe::{DataSource, LeakRule};
+use crate::recipe::DataSource;
 use crate::text::{Columns, Object, TextFile, Unreadable, most_bytes};
 use kiln_terminal::interrupt;
-use kiln_terminal::terminal::Terminal;
-
-/// What to do with a row that cannot be read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OnBadRow {
-    /// End with an error that names it.
-    #[default]
-    Stop,
-    /// Leave it out and count it.
-    Skip,
-}
-
-/// How data sets are opened.
-pub struct Opening<'a> {
-    /// Folder for relative paths.
-    pub folder: &'a Path,
-    /// Rows that cannot be read.
-    pub on_bad_row: OnBadRow,
-    /// Evaluation texts to keep out.
-    pub leaks: Option<&'a LeakFilter>,
-    /// How near to them a text may come, where the source has no rule of its own.
-    pub leak: LeakRule,
-    /// Drop repeated examples.
-    pub deduplicate: bool,
-    /// Whether texts without positives will do, as for distillation.
-    pub texts_alone: bool,
-    /// Negatives that labelled texts are given.
-    pub negatives: usize,
-    /// Seed of conversions, of subsets and of made-up texts.
-    pub seed: u64,
-    /// What the user sees.
-    pub terminal: Terminal,
-}
 
 /// A data set of a stage.
 #[derive(Debug)]
@@ -415,6 +381,9 @@ fn rows(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::LeakFilter;
+    use crate::recipe::LeakRule;
+    use kiln_terminal::terminal::Terminal;
 
     fn open(
         name: &str,

@@ -1,15 +1,49 @@
 //! From rows to examples on disk: what an example loses on the way, and why some are left out.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
 
-use super::dataset::Opening;
 use super::known::Gathering;
+use super::leak::LeakFilter;
 use super::store::StoreWriter;
 use super::{Example, text_hash};
 use crate::recipe::{DataSource, LeakRule};
+use kiln_terminal::terminal::Terminal;
+
+/// What to do with a row that cannot be read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnBadRow {
+    /// End with an error that names it.
+    #[default]
+    Stop,
+    /// Leave it out and count it.
+    Skip,
+}
+
+/// How data sets are opened.
+pub struct Opening<'a> {
+    /// Folder for relative paths.
+    pub folder: &'a Path,
+    /// Rows that cannot be read.
+    pub on_bad_row: OnBadRow,
+    /// Evaluation texts to keep out.
+    pub leaks: Option<&'a LeakFilter>,
+    /// How near to them a text may come, where the source has no rule of its own.
+    pub leak: LeakRule,
+    /// Drop repeated examples.
+    pub deduplicate: bool,
+    /// Whether texts without positives will do, as for distillation.
+    pub texts_alone: bool,
+    /// Negatives that labelled texts are given.
+    pub negatives: usize,
+    /// Seed of conversions, of subsets and of made-up texts.
+    pub seed: u64,
+    /// What the user sees.
+    pub terminal: Terminal,
+}
 
 /// What became of the rows of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

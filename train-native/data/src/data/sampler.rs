@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::levels::{Moment, own_negatives};
 use super::prompts::SourcePrompts;
-use super::{DataSet, Example, ModelPrompts, text_key};
+use super::{DataSet, Example, ModelPrompts, mixed, text_key};
 use crate::recipe::{Objective, SamplerKind, Stage};
 
 /// Texts that are drawn to stand in for a query's hard negatives before it goes without.
@@ -304,12 +304,6 @@ fn number_texts(batch: &mut Batch) {
     let queries = batch.queries.len();
     batch.candidates.query_text = found[..queries].to_vec();
     batch.candidates.document_text = found[queries..].to_vec();
-}
-
-/// A seed from several numbers, the same for the same numbers in the same order.
-pub fn mixed(numbers: &[u64]) -> u64 {
-    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    xxhash_rust::xxh3::xxh3_64(&bytes)
 }
 
 /// Set of each batch: `blocks` blocks with the same order of sets, each set as often as its share

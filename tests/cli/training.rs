@@ -216,6 +216,44 @@ fn goes_on_bit_for_bit(precision: &str) {
     assert!(card.contains(&format!("{best:.4}")), "{best} {card}");
 }
 
+/// Negative Matters' way: adapters learn to attend in both directions, are merged, and new ones are trained.
+#[test]
+fn adapters_of_a_stage_are_merged_before_the_next() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let base = folder.model("{ mode = 'mean' }");
+    let text = format!(
+        "name = 'merged'\nseed = 5\n[model]\nbase = '{}'\nattention = 'bidirectional'\n\
+         [model.lora]\nrank = 4\nalpha = 8\n\
+         [[stage]]\nname = 'mntp'\nobjective = 'mntp'\nmntp = {{ mask_token = 'a', tied = true }}\n\
+         data = ['data.jsonl']\nsteps = 4\nbatch_size = 3\nlr = 3e-3\n\
+         [[stage]]\nname = 'supervised'\nmerge_lora = true\ndata = ['data.jsonl']\nsteps = 5\nbatch_size = 4\n\
+         lr = 3e-3\n",
+        base.display()
+    );
+    let recipe = folder.write("r.toml", text);
+    let out = folder.arg("out");
+    let args = ["train", "-r", &recipe, "-o", &out, "--checkpoint-every", "1", "--keep", "99"];
+    kiln(&args).assert().success();
+    let (expected, trained) = (numbers(&folder.path("out")), weights(&folder.path("out")));
+    assert!(!folder.path("out/adapter").exists(), "adapters that do not belong to the base");
+    for line in metrics(&folder.path("out")) {
+        assert!(line["grad_norm"].as_f64().unwrap() > 0.0, "new adapters learn too: {line}");
+    }
+    // From between the stages, and from within the second: the same again, to the bit.
+    for last in [4, 6] {
+        for step in last + 1..=9 {
+            let checkpoint = folder.path(&format!("out/checkpoints/{step:08}"));
+            std::fs::remove_dir_all(checkpoint).unwrap();
+        }
+        kiln(&args).arg("--resume").assert().success();
+        assert_eq!(numbers(&folder.path("out")), expected, "from step {last}");
+        assert!(weights(&folder.path("out")) == trained, "from step {last}");
+    }
+    let refused = failure(kiln(&args).args(["--set", "stage.2.keep_optimizer=true"]));
+    assert!(refused.contains("merge_lora"), "{refused}");
+}
+
 #[test]
 fn lora_trains_adapters_and_saves_merged_weights() {
     let folder = Folder::new();

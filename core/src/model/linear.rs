@@ -290,6 +290,14 @@ impl<B: Kernels> Linear<B> {
         }
     }
 
+    /// Adds the adapters' update to the weight for good, which leaves none.
+    pub(super) fn merge_for_good(&mut self) {
+        self.merge();
+        self.adapters.clear();
+        // Adapters that come later are not in the weight.
+        self.merged = false;
+    }
+
     /// Subtracts the adapters' update from the weight, if it was added.
     pub(super) fn unmerge(&mut self) {
         if self.merged {

@@ -54,10 +54,7 @@ impl<B: Kernels> Backbone<B> {
 
     /// Folds all LoRA adapters into their weights, `W + scale * A B`, and drops them.
     pub fn merge_lora(mut self) -> Self {
-        for (_, linear) in self.linears_mut() {
-            linear.merge();
-            linear.adapters.clear();
-        }
+        self.linears_mut().into_iter().for_each(|(_, linear)| linear.merge_for_good());
         self
     }
 

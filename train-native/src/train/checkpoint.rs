@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::optimizer::Optimizer;
 use super::train_model::{ParameterPath, TrainModel};
 use crate::data::SamplerState;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, Stage};
 use crate::terminal::Terminal;
 
 /// Where a run is.
@@ -255,7 +255,12 @@ fn other_optimizer(saved: &Recipe, asked: &Recipe) -> String {
 fn holds_all_weights(recipe: &Recipe, stage: usize) -> bool {
     recipe.model.new.is_some()
         || recipe.model.lora.is_none()
-        || recipe.stages[..=stage.min(recipe.stages.len() - 1)].iter().any(|stage| stage.full)
+        || recipe.stages[..=stage.min(recipe.stages.len() - 1)].iter().any(changes_base)
+}
+
+/// Whether a stage leaves other weights in the base model than it found there.
+pub(super) fn changes_base(stage: &Stage) -> bool {
+    stage.full || stage.merge_lora
 }
 
 /// Reads parameters back from the device.

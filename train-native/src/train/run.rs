@@ -11,7 +11,9 @@ use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::checkpoint::save_adapters;
 use kiln_embed::embedder::Embedder;
 use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::model::Backbone;
 
+use super::checkpoint::changes_base;
 use super::chunks::ChunkRunner;
 use super::device_group::{DeviceGroup, copied};
 use super::distillation::{Teacher, Teachers};
@@ -140,6 +142,10 @@ fn run_stage<B: TrainingBackend>(
     let (recipe, stage, sets) = (plan.recipe, &plan.recipe.stages[number], &plan.sets[number]);
     let first_step = state.checkpoint.position.step;
     let teacher = teachers.of(number, state.train_model.backbone().layers())?;
+    if first_step == 0 && stage.merge_lora {
+        let TrainModel { model, .. } = &mut state.train_model;
+        *model = model.clone().map_backbone(Backbone::merge_lora);
+    }
     state.train_model = enter_stage(state.train_model, recipe, number, teacher, &parts.device)?;
     if let Some(teacher) = teacher {
         teacher.prepare(&state.train_model.model, sets, stage)?;
@@ -356,7 +362,7 @@ fn not_a_number<B: TrainingBackend>(
 /// What a run leaves in memory when it ends.
 fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<Outcome<B>> {
     let recipe = run.plan.recipe;
-    let pristine = !recipe.stages.iter().any(|stage| stage.full);
+    let pristine = !recipe.stages.iter().any(changes_base);
     let adapters = match (&recipe.model.lora, &recipe.model.base) {
         (Some(lora), Some(base)) if pristine => {
             let model = state.train_model.model.valid();

@@ -12,7 +12,7 @@ use kiln_embed::tokenizer::Tokenizer;
 
 use super::distillation::Teacher;
 use super::train_model::{TrainModel, Trains, set_trainable};
-use crate::data::DataSet;
+use crate::data::{DataSet, mixed};
 use crate::recipe::{INSTRUCTION_FORMAT, Recipe, instructed};
 
 /// An embedder less its parameters.
@@ -123,6 +123,8 @@ pub(super) fn enter_stage<B: TrainingBackend>(
         Some(lora) => {
             trains = Trains::Adapters(&recipe.model.train);
             if !model.backbone().has_adapters() {
+                // The same on all devices, and after a resumption.
+                B::seed(device, mixed(&[recipe.seed, number as u64]));
                 model = model.with_lora(lora, device)?;
             }
         }

@@ -435,6 +435,11 @@ impl Recipe {
                 );
             }
         }
+        if let Some(stage) = self.stages.iter().find(|stage| stage.merge_lora)
+            && self.model.lora.is_none()
+        {
+            bail!("stage {:?}: merge_lora needs model.lora", stage.name);
+        }
         for stage in &self.stages {
             stage.check().with_context(|| format!("stage {:?}", stage.name))?;
             let layers = stage.distillation.as_ref().map(|from| &from.layers);

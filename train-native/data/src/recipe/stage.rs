@@ -57,6 +57,10 @@ pub struct Stage {
     /// Train all parameters in this stage, though the recipe has adapters (Anchor, stage I).
     #[serde(default)]
     pub full: bool,
+    /// Merge the adapters of the stages before into the model's weights, and train new ones, as Negative
+    /// Matters does after MNTP (arXiv:2509.00842, section 3.2).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub merge_lora: bool,
     /// What the stage learns.
     #[serde(default)]
     pub objective: Objective,
@@ -548,6 +552,9 @@ impl Stage {
                 }
             }
             (None, _) => {}
+        }
+        if self.merge_lora && self.keep_optimizer {
+            bail!("merge_lora trains new adapters, of which keep_optimizer has no state");
         }
         if let Some(Mntp { mask, mask_token, .. }) = &self.mntp {
             if !(*mask > 0.0 && *mask <= 1.0) {

@@ -17,8 +17,10 @@ macro_rules! shapes {
 /// Hub id and shape.
 const SHAPES: &[(&str, &str)] = shapes![
     "mistralai/Mistral-7B-v0.1": "mistralai--Mistral-7B-v0.1",
+    "mistralai/Mistral-7B-Instruct-v0.2": "mistralai--Mistral-7B-Instruct-v0.2",
     "intfloat/e5-mistral-7b-instruct": "intfloat--e5-mistral-7b-instruct",
     "meta-llama/Llama-3.2-1B": "meta-llama--Llama-3.2-1B",
+    "meta-llama/Llama-3.2-1B-Instruct": "meta-llama--Llama-3.2-1B-Instruct",
     "sentence-transformers/all-MiniLM-L6-v2": "sentence-transformers--all-MiniLM-L6-v2",
 ];
 

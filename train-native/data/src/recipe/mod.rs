@@ -1,6 +1,8 @@
 //! A training recipe: typed TOML in which an unknown field is an error.
 
 mod overrides;
+#[cfg(test)]
+mod papers;
 mod shipped;
 mod source;
 mod stage;

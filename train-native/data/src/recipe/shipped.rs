@@ -22,6 +22,8 @@ pub const SHIPPED: &[Shipped] = shipped![
     "nv-embed",
     "nv-embed-small",
     "mgh-ata",
+    "mgh-ata-public",
+    "mgh-ata-synthetic",
     "mgh-ata-small",
     "anchor",
     "anchor-small",
@@ -43,7 +45,10 @@ pub const SHIPPED: &[Shipped] = shipped![
 pub const SWEEPS: &[Shipped] = shipped![
     "../../../recipes/sweeps/":
     "curriculum",
+    "mgh-pooling",
     "pooling",
+    "nv-pooling",
+    "nv-data",
     "stages",
     "alpha",
     "ordering",

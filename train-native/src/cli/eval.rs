@@ -57,7 +57,8 @@ pub(super) struct EvalArgs {
     /// Run only these tasks of the suite
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "suite")]
     only: Vec<String>,
-    /// Prompts to use: model (its own), none, or the instructions of nv-embed or mgh
+    /// Prompts to use: model (its own), none, or the instructions of nv-embed, mgh, anchor,
+    /// pooling-attention or linq
     #[arg(long, value_name = "WHOSE", default_value = "model")]
     prompts: String,
     /// Instruction for all tasks, in the form "Instruct: ...\nQuery: "

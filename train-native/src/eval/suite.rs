@@ -12,10 +12,11 @@ use crate::text::read_small;
 const CATALOGUE: &str = include_str!("../../suites/mteb.toml");
 
 /// The shipped suites.
-const SHIPPED: [(&str, &str); 4] = [
+const SHIPPED: [(&str, &str); 5] = [
     ("papers-56", include_str!("../../suites/papers-56.toml")),
     ("anchor-15", include_str!("../../suites/anchor-15.toml")),
     ("mgh-26", include_str!("../../suites/mgh-26.toml")),
+    ("pooling-attention", include_str!("../../suites/pooling-attention.toml")),
     ("local", include_str!("../../suites/local.toml")),
 ];
 
@@ -104,6 +105,7 @@ impl Suite {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eval::task::TABLES;
     use std::collections::{BTreeMap, HashSet};
 
     /// Tasks of each kind, parts of a group as one.
@@ -143,15 +145,69 @@ mod tests {
         ];
         assert_eq!(counts("anchor-15"), expected(&anchor));
         assert_eq!(counts("mgh-26").values().sum::<usize>(), 26);
+        // Pooling and Attention, table 7, without its two tasks that are not mteb's.
+        let pooling_attention = [
+            ("Classification", 6),
+            ("Clustering", 12),
+            ("PairClassification", 3),
+            ("Reranking", 4),
+            ("Retrieval", 14),
+            ("STS", 8),
+            ("Summarization", 1),
+        ];
+        assert_eq!(counts("pooling-attention"), expected(&pooling_attention));
         assert_eq!(counts("local").len(), 7);
     }
 
     #[test]
     fn every_task_of_the_papers_has_their_instructions() {
-        for task in Suite::open("papers-56").unwrap().tasks {
-            for table in ["nv-embed", "mgh"] {
-                assert!(task.instructions.contains_key(table), "{} has none of {table}", task.name);
+        let all = ["nv-embed", "mgh", "anchor", "linq"];
+        for (suite, tables) in [("papers-56", &all[..]), ("pooling-attention", &TABLES)] {
+            for task in Suite::open(suite).unwrap().tasks {
+                for table in tables {
+                    let known = task.instructions.contains_key(*table);
+                    assert!(known, "{} has none of {table}", task.name);
+                }
             }
+        }
+        // Where the papers' tables differ.
+        let said = |task: &str, table: &str| {
+            let tasks = Suite::open("papers-56").unwrap().tasks;
+            let task = tasks.into_iter().find(|one| one.name == task).unwrap();
+            task.instructions[table].clone()
+        };
+        let differ = [
+            (
+                "ArguAna",
+                "nv-embed",
+                "Given a claim, retrieve documents that support or refute the claim",
+            ),
+            ("ArguAna", "anchor", "Given a claim, find documents that refute the claim"),
+            (
+                "MassiveScenarioClassification",
+                "mgh",
+                "Given a user utterance as query, find the user scenarios",
+            ),
+            (
+                "MassiveScenarioClassification",
+                "anchor",
+                "Given a utterance as query, find the user scenarios",
+            ),
+            ("STS12", "mgh", "Retrieve semantically similar text."),
+            ("STS12", "anchor", "Retrieve semantically similar text"),
+            (
+                "TRECCOVID",
+                "linq",
+                "Given a query on COVID-19, retrieve documents that answer the query",
+            ),
+            (
+                "TRECCOVID",
+                "pooling-attention",
+                "Given a query, retrieve documents that answer the query.",
+            ),
+        ];
+        for (task, table, instruction) in differ {
+            assert_eq!(said(task, table), instruction, "{task}, {table}");
         }
     }
 

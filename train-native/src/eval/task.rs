@@ -126,8 +126,9 @@ pub struct Task {
     /// Classification and clustering: how often it is done.
     #[serde(default = "default_experiments")]
     pub experiments: usize,
-    /// Clustering of a flat list: texts that are embedded, drawn by mteb's numbers; all where it
-    /// is not given.
+    /// Clustering: texts that are embedded, drawn by mteb's numbers, as its newer task does; rows that
+    /// hold lists of texts are then one list. Where it is not given, all texts of a flat list, and
+    /// each row of lists by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<usize>,
     /// Retrieval: a document with the query's own id is left out.
@@ -181,6 +182,9 @@ impl Task {
     }
 }
 
+/// The papers whose tables of evaluation instructions come with the program.
+pub const TABLES: [&str; 5] = ["nv-embed", "mgh", "anchor", "pooling-attention", "linq"];
+
 /// Which instruction or prompt texts get.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum PromptChoice {
@@ -198,7 +202,7 @@ pub enum PromptChoice {
 }
 
 impl PromptChoice {
-    /// A name on the command line: `model`, `none`, `nv-embed` or `mgh`.
+    /// A name on the command line: `model`, `none` or a paper's table ([`TABLES`]).
     ///
     /// # Errors
     /// Another name.
@@ -206,8 +210,8 @@ impl PromptChoice {
         Ok(match name {
             "model" => Self::Model,
             "none" => Self::None,
-            "nv-embed" | "mgh" => Self::Table(name.into()),
-            _ => bail!("{name:?} is none of model, none, nv-embed, mgh"),
+            table if TABLES.contains(&table) => Self::Table(table.into()),
+            _ => bail!("{name:?} is none of model, none, {}", TABLES.join(", ")),
         })
     }
 

@@ -1,7 +1,8 @@
 //! Clustering: mini-batch k-means with as many clusters as labels.
 //!
 //! Rows that hold a list of texts are mteb's older task: each row is clustered by itself. A flat
-//! list of labelled texts is its newer one: ten samples with repetition are clustered.
+//! list of labelled texts is its newer one: ten samples with repetition are clustered. A task that
+//! names its number of documents is a newer one too (mteb's `.v2`), and its rows make one list.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -65,6 +66,10 @@ pub(super) fn evaluate(
     let (mut flat, mut levels) = (Vec::new(), Vec::new());
     for row in rows {
         match row {
+            Rows::Set(texts, labels) if task.documents.is_some() => {
+                flat.extend(texts);
+                levels.extend(labels.into_iter().map(|label| vec![label]));
+            }
             Rows::Set(texts, labels) => sets.push((texts, labels)),
             Rows::Text(text, labels) => {
                 flat.push(text);

@@ -183,7 +183,7 @@ impl Task {
 }
 
 /// The papers whose tables of evaluation instructions come with the program.
-pub const TABLES: [&str; 5] = ["nv-embed", "mgh", "anchor", "pooling-attention", "linq"];
+pub(super) const TABLES: [&str; 5] = ["nv-embed", "mgh", "anchor", "pooling-attention", "linq"];
 
 /// Which instruction or prompt texts get.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -202,7 +202,7 @@ pub enum PromptChoice {
 }
 
 impl PromptChoice {
-    /// A name on the command line: `model`, `none` or a paper's table ([`TABLES`]).
+    /// A name on the command line: `model`, `none` or a paper's table (`nv-embed`, `mgh`, ..).
     ///
     /// # Errors
     /// Another name.

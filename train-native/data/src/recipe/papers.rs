@@ -235,6 +235,7 @@ const MGH: &[Said] = &[
     ("model.lora.rank", "16", "table 5"),
     ("model.lora.alpha", "32", "table 5"),
     ("stage.mntp.objective", "'mntp'", "section 3.2: LLM2Vec's, before"),
+    ("stage.supervised.merge_lora", "true", "section 3.2: merged before the supervised stage"),
     ("stage.mntp.mntp.mask_token", "'_'", "code of LLM2Vec: blank"),
     ("stage.supervised.objective", "'contrastive'", "equation 1"),
     ("stage.supervised.loss.temperature", "1.0", "section 2.1: set to 1"),

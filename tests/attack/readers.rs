@@ -776,7 +776,8 @@ fn outputs_take_no_place_that_is_not_theirs() {
 fn scores_of_other_data_are_refused() {
     let place = Place::new();
     let rows = |texts: [&str; 2]| -> String {
-        texts.iter().map(|text| format!("{}\n", json!({ "query": text, "pos": [text] }))).collect()
+        let row = |text| json!({ "query": text, "pos": [format!("{text} too")] });
+        texts.iter().map(|text| format!("{}\n", row(text))).collect()
     };
     let corpus = place.write("corpus.txt", "a hall\na ship\na lake\n");
     let corpus = place.write("corpus.jsonl", {

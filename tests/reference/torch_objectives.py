@@ -304,17 +304,18 @@ def appendix_a(student, teacher, teacher_output):
 
 
 def mntp(decoder, texts, mask, causal=False, side="right"):
-    """Masked next-token prediction (LLM2Vec) where every token of a text's own is masked: each is replaced by `mask`
-    and predicted from the state before it, by cross-entropy, the mean over them. A token that nothing stands before
-    (the first, without BOS) is masked and not predicted."""
+    """Masked next-token prediction (LLM2Vec) where all of a text's own tokens are masked: each is replaced by `mask` and
+    predicted from the state before it, by cross-entropy, the mean over them. The first token of all, which without BOS
+    is the text's own, has no state before it and stays (LLM2Vec's bases have BOS)."""
+    places = [[place for place in text.own if place > 0] for text in texts]
     inputs, losses = [], []
-    for text in texts:
-        ids = [mask if i in text.own else id for i, id in enumerate(text.ids)]
+    for text, masked in zip(texts, places):
+        ids = [mask if place in masked else id for place, id in enumerate(text.ids)]
         inputs.append(Tokens(ids, text.pooled, text.own))
     states = decoder(inputs, causal, side)
     for i, text in enumerate(texts):
         last = states.last[i][states.valid[i].bool()]
-        places = [place for place in text.own if place > 0]
-        logits = last[[place - 1 for place in places]] @ decoder.embeddings().T
-        losses.append(F.cross_entropy(logits, torch.tensor([text.ids[place] for place in places]), reduction="none"))
+        logits = last[[place - 1 for place in places[i]]] @ decoder.embeddings().T
+        targets = torch.tensor([text.ids[place] for place in places[i]])
+        losses.append(F.cross_entropy(logits, targets, reduction="none"))
     return torch.cat(losses).mean()

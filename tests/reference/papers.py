@@ -588,7 +588,7 @@ def scores(args, name, seed, model, flags):
         kept = json.loads(path.read_text())
         lists = [kept["parts"][key] for key in ("values", "found", "gold") if key in kept["parts"]]
         parts[kept["task"]["name"]] = [[round(value, 4) for value in one] for one in lists]
-    say(f"{name}: suite in {time.monotonic() - start:.0f} s")
+    say(f"{name}: the suite in {time.monotonic() - start:.0f} s")
     by_type = by_types(tasks, types)
     return {
         "mean": round(statistics.fmean(by_type.values()), 3),
@@ -596,7 +596,6 @@ def scores(args, name, seed, model, flags):
         "tasks": {task: round(100 * score, 3) for task, score in tasks.items()},
         "kinds": types,
         "parts": parts,
-        "evaluated": round(time.monotonic() - start),
     }
 
 
@@ -620,7 +619,7 @@ def layers(args):
             kiln(args, "analyze", "--model", f"models/{model}", "--only", "layers,layer-scores", "--task", kind,
                  "--data", path, "--split", "test", *texts, "--output", output)
             scored = json.loads((output / "layer-scores.json").read_text())
-            found.setdefault(model, {})[name] = [round(100 * value, 2) for value in scored["scores"]]
+            found.setdefault(model, {})[name] = [round(100 * value, 2) for value in scored["layers"]]
         table = json.loads((output / "layers.json").read_text())["spearman"]
         # Of layers so far apart, 1 being neighbours.
         found[model]["correlation"] = {}

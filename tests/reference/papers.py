@@ -12,7 +12,8 @@ the cells, the suite, and what the papers found are in train-native/recipes/expe
 results/, a file a cell and seed, from which `table` makes the Markdown table of train-native/RESULTS.md.
 
 `prepare` fills WORK/data by seed: training pairs, negatives mined with MiniLM (the nearest that score below 0.95 of the
-positive; the nearest of all, for the comparison; one in each of four bands of similarity), and the suite's 1,490 texts.
+positive; the nearest of all and random ones of ranks 30 to 100, for comparison; one in each of four bands of
+similarity), and the suite's 1,481 texts.
 No text of the suite but passages of its corpora is trained on (`[filter]`). Where the collections are read-only, so
 they stay. `run` goes on where it was stopped: a cell that has its result is not run again, a training run that was cut
 short goes on from its checkpoint. A cell that fails is kept in WORK/failed/ and the next one runs. With `--largest 4

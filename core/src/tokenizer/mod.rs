@@ -42,8 +42,9 @@ pub enum InstructionSpan {
     /// instruction's trailing space shares with the text counts as text; sentence-transformers
     /// tokenises the prompt alone, counts that space as a token of its own, and masks one more.
     Masked,
-    /// As many leading tokens as the instruction has without BOS, as NV-Embed's released code
-    /// counts them: the instruction's last token is pooled.
+    /// As many leading tokens as the instruction has when it is tokenized alone and without BOS, as
+    /// NV-Embed's released code counts them. Where the text begins with BOS, the instruction's last
+    /// token is pooled, unless a trailing space, alone a token, makes up for it.
     MaskedWithoutBos,
 }
 
@@ -410,6 +411,14 @@ impl Tokenizer {
         }
     }
 
+    /// How many tokens an instruction is by itself; one that leaves no room for a text counts as that.
+    fn count(&self, instruction: &str) -> Result<usize> {
+        let part = window::cut(instruction, Window::most(self.room()));
+        let encoding = self.inner.encode(part, false);
+        let encoding = encoding.map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
+        Ok(encoding.len().min(self.room()))
+    }
+
     /// Most tokens kept of instruction and text.
     fn room(&self) -> usize {
         self.config.max_length - self.prefix.len() - self.suffix.len()
@@ -454,7 +463,7 @@ impl Tokenizer {
             _ if instructed == 0 => 0,
             InstructionSpan::Pooled => 0,
             InstructionSpan::Masked => self.prefix.len() + instructed,
-            InstructionSpan::MaskedWithoutBos => instructed,
+            InstructionSpan::MaskedWithoutBos => self.count(instruction)?,
         };
         tokens.pooling = (0..tokens.ids.len()).map(|i| i >= excluded).collect();
         if !tokens.pooling.contains(&true) {

@@ -4,7 +4,7 @@
         [--allow-missing]
 
 MODEL is the Hugging Face folder of SmolLM2-135M-Instruct (or another Llama with tied embeddings). Needs torch,
-transformers, peft and sentence-transformers (`tests/setup.sh python`); takes about five minutes.
+transformers, peft and sentence-transformers (`tests/setup.sh python`), 4 GB of memory and minutes of two idle cores.
 
 The other side is `torch_objectives.py`: the formulas of METHODS.md over transformers' hidden states, in f32. Each case
 is a recipe of one step on eight made-up pairs of at most 64 tokens. It passes where both sides saw as many tokens and

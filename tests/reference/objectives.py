@@ -117,10 +117,11 @@ class Kiln:
         lines += [f"{key} = {toml(value)}" for key, value in (common | stage).items()]
         (folder / "recipe.toml").write_text("\n".join(lines) + "\n")
         out = folder / "out"
-        command = [self.binary, "--device", "cpu", "--json", "--quiet", "train", "--recipe", str(folder / "recipe.toml")]
+        command = [self.binary, "--device", "cpu", "--json", "--quiet", "train"]
+        command += ["--recipe", str(folder / "recipe.toml"), "--output", str(out)]
         with open(folder / "stderr", "w+") as stderr:
             run = subprocess.Popen(
-                [*command, "--output", str(out)], env=self.environment, stdout=subprocess.DEVNULL, stderr=stderr
+                command, env=self.environment, stdout=subprocess.DEVNULL, stderr=stderr
             )
             metrics = out / "metrics.jsonl"
             while run.poll() is None:
@@ -248,7 +249,9 @@ def for_kiln(rows):
     return [{"query": row["query"], "pos": row["known"], "neg": row["neg"]} for row in rows]
 
 
-def contrastive(side, rows, pool, reader=None, decoder=None, causal=True, padding="right", prompt="", width=None, **loss):
+def contrastive(
+    side, rows, pool, reader=None, decoder=None, causal=True, padding="right", prompt="", width=None, **loss
+):
     """InfoNCE of rows, and the tokens of the batch."""
     reader, decoder = reader or side.reader(), decoder or side.plain
     queries = [reader.read(row["query"], prompt) for row in rows]
@@ -311,7 +314,8 @@ def contrastive_cases(side):
         "anchor, log1p, instruction masked", reference.anchor("log1p"), "anchor", {"instruction": "masked"},
         stage=prompted, score="log1p", prompt=PROMPT, reader=side.reader(instruction="masked"),
     )
-    yield case("hard negatives only", mean, "mean", stage={"loss": {"in_batch": False, "temperature": TAU}}, in_batch=False)
+    alone = {"loss": {"in_batch": False, "temperature": TAU}}
+    yield case("hard negatives only", mean, "mean", stage=alone, in_batch=False)
     yield case(
         "positives in the batch, own hard negatives", mean, "mean",
         stage={"loss": {"cross_negatives": False, "temperature": TAU}}, cross_negatives=False,
@@ -634,7 +638,7 @@ def mixed_texts(count=100):
         "symbols": "§ ¶ € -- … “quoted” 'x' <b>bold</b> a/b\\c #tag @name 100% ~`^|".split(),
         "special": "<|im_end|> <|endoftext|> <|im_start|> [INST] [/INST] </s> <s> [MASK] _ __".split(),
     }
-    code = ["def f(x):\n    return x ** 2\n", "for (int i = 0; i < n; ++i) {\n\ta[i] += b[i];\n}", "{\"k\": [1, null]}"]
+    code = ["def f(x):\n    return x ** 2\n", "for (int i = 0; i < n; ++i) {\n\ta[i] += b[i];\n}", '{"k": [1, null]}']
     spaces = [" ", "  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u2003", "\u200b", "   "]
     texts = ["", " ", "\n\n ", "a", " leading", "trailing ", "e\u0301 \u00e9", "\ufeffmark", "a\u0000b", *code]
     while len(texts) < count:
@@ -642,7 +646,8 @@ def mixed_texts(count=100):
         length = draw.choice([1, 3, 8, 20, 60, 300])
         parts = [draw.choice(words[draw.choice(kinds)]) for _ in range(length)]
         spaced = draw.random() < 0.3
-        texts.append("".join(part + (draw.choice(spaces) if spaced else " ") for part in parts)[: draw.choice([-1, None])])
+        text = "".join(part + (draw.choice(spaces) if spaced else " ") for part in parts)
+        texts.append(text[: draw.choice([-1, None])])
     return texts[:count]
 
 
@@ -693,9 +698,10 @@ def tokens(side, kiln, table):
         theirs = [again(prompt + text, truncation=True, max_length=CUT).input_ids for text in texts]
         wrong = [i for i, (ids, own) in enumerate(zip(theirs, read)) if ids and ids != own.ids]
         side_kept = again.padding_side == padding
-        note = "" if not wrong else f" (first: text {wrong[0]}, {theirs[wrong[0]][-4:]} for {read[wrong[0]].ids[-4:]})"
+        note = "" if not wrong else f" (text {wrong[0]}: {theirs[wrong[0]][-4:]} for {read[wrong[0]].ids[-4:]})"
         note += "" if side_kept else f" (padding_side {again.padding_side})"
-        table.line("  transformers' tokenizer on the saved model", "ids", "ids", len(wrong), not wrong and side_kept, note)
+        same = not wrong and side_kept
+        table.line("  transformers' tokenizer on the saved model", "ids", "ids", len(wrong), same, note)
         # A text of no token is nothing to sentence-transformers.
         full = [i for i, ids in enumerate(theirs) if ids]
         library = SentenceTransformer(str(saved), device="cpu")
@@ -707,7 +713,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, metavar="FOLDER")
     parser.add_argument("--kiln", default="target/release/kiln", metavar="BINARY")
-    parser.add_argument("--only", default="", metavar="WORDS", help="cases whose name has one of these, split by commas")
+    parser.add_argument("--only", default="", metavar="WORDS", help="cases whose name has one of these (commas between)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument("--allow-missing", action="store_true", help="do not fail for what the binary does not know")
     args = parser.parse_args()

@@ -53,12 +53,9 @@ impl<B: Kernels> Pooling<B> {
         initialized(Self::unfilled(config, model, device))
     }
 
-    /// A head to be filled from a checkpoint; no memory is allocated yet, whatever its size.
-    pub(crate) fn unfilled(
-        config: &PoolingConfig,
-        model: &ModelConfig,
-        device: &B::Device,
-    ) -> Self {
+    /// A head to be filled from a checkpoint, or of which the shape alone is wanted; no memory is allocated
+    /// yet, whatever its size.
+    pub fn unfilled(config: &PoolingConfig, model: &ModelConfig, device: &B::Device) -> Self {
         use PoolingConfig as P;
         let hidden = model.hidden_size;
         let block = match config {

@@ -251,7 +251,7 @@ fn count(
         Some(lora) => backbone.lora_size(lora, config)?,
         None => 0,
     };
-    let model = EmbeddingModel::new(backbone, Pooling::new(pooling, config, &device), config);
+    let model = EmbeddingModel::new(backbone, Pooling::unfilled(pooling, config, &device), config);
     let model = dense
         .iter()
         .fold(model, |model, projection| model.with_dense(Dense::new(projection, &device)));

@@ -102,6 +102,7 @@ fn attending<B: Kernels>(device: B::Device) {
             heads: 2,
             head_dim: Some(5),
             feed_forward,
+            ..BlockConfig::default()
         };
         let test = |config: PoolingConfig, ending: &str, mode| {
             let folder = format!("{}.{kind}", config.name());

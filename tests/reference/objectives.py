@@ -547,8 +547,21 @@ def compare(case, kiln, side, table):
     difference = abs(step["loss"] - here[0]) / abs(here[0])
     table.line(case.name, here[0], step["loss"], difference, difference <= CLOSE)
     if norm:
-        difference = abs(step["grad_norm"] - norm) / norm
-        table.line("  its norm", norm, step["grad_norm"], difference, difference <= GRADIENT_CLOSE)
+        ours = step["grad_norm"]
+        difference = abs(ours - norm) / norm
+        table.line("  its norm", norm, ours, difference, difference <= GRADIENT_CLOSE or nearer(case, side, ours, norm))
+
+
+def nearer(case, side, ours, theirs):
+    """Whether our gradient's norm is nearer to that in double precision than PyTorch's in f32 is. Texts all of whose
+    tokens are masked are one token over and over, whose gradient is badly conditioned: PyTorch's own f32 is 0.6 % off."""
+    side.plain.model.double()
+    [(_, loss), *_] = case.torch_side()
+    loss.backward()
+    exact = gradient_norm(side.plain)
+    side.plain.model.float()
+    print(f"  its norm in double precision: {exact:.7f}")
+    return abs(ours - exact) <= abs(theirs - exact)
 
 
 def least_cosine(table, name, ours, theirs, bound):

@@ -33,14 +33,21 @@ pub struct BlockConfig {
     /// Attention heads (NV-Embed: 8).
     #[serde(default = "default_heads")]
     pub heads: usize,
-    /// Width of a head; `None`: hidden width / heads (NV-Embed: 4096, Pooling and Attention: 2048 / 32).
+    /// Width of a head; `None`: hidden width / heads (NV-Embed: 4096, Pooling and Attention: 2048).
     #[serde(default)]
     pub head_dim: Option<usize>,
     /// Kind of feed-forward block.
     #[serde(default)]
     pub feed_forward: FeedForwardKind,
+    /// Spread of `W_layer` at the start of multi-layer pooling, from a normal distribution (Pooling and
+    /// Attention's public code: 1); 0 starts from zeros.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub layer_std: f64,
 }
 
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
+}
 fn default_latents() -> usize {
     64
 }
@@ -56,6 +63,7 @@ impl Default for BlockConfig {
             heads: default_heads(),
             head_dim: None,
             feed_forward: FeedForwardKind::default(),
+            layer_std: 0.0,
         }
     }
 }

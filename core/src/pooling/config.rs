@@ -95,6 +95,13 @@ impl PoolingConfig {
                 )));
             }
         }
+        if !(0.0..=1e3).contains(&block.layer_std) {
+            return Err(Error::invalid(format!(
+                "{} pooling: layer_std is {}, outside 0..=1000",
+                self.name(),
+                block.layer_std
+            )));
+        }
         Ok(())
     }
 

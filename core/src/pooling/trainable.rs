@@ -48,9 +48,13 @@ impl<B: Kernels> PoolingBlock<B> {
         device: &B::Device,
     ) -> Self {
         let width = config.latent_size.unwrap_or(hidden);
+        let of_layers = match config.layer_std {
+            0.0 => Initializer::Zeros,
+            std => Initializer::Normal { mean: 0.0, std },
+        };
         Self {
             latents: Some(latents(config.latents, width, device)),
-            layer_embedding: layers.map(|layers| Initializer::Zeros.init([layers, hidden], device)),
+            layer_embedding: layers.map(|layers| of_layers.init([layers, hidden], device)),
             attention: CrossAttention::new(config, width, hidden, hidden, device),
             feed_forward: LatentFeedForward::new(config.feed_forward, width, device),
         }

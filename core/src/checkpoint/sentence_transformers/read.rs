@@ -371,6 +371,7 @@ fn nv_embed_block(config: &Value) -> Option<BlockConfig> {
         heads: size("num_cross_heads", 8),
         head_dim: Some(size("cross_dim_head", 4096)),
         feed_forward: FeedForwardKind::Geglu,
+        layer_std: 0.0,
     })
 }
 

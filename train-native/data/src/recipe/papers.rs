@@ -395,6 +395,9 @@ const TRAINABLE_HEADS: &[Said] = &[
     ("model.pooling.latents", "4096", "section 3.2: as the hidden dimension; 768 in the code"),
 ];
 
+/// Of the heads over all layers.
+const LAYERS: &[Said] = &[("model.pooling.layer_std", "1.0", "code: W_layer from torch.randn")];
+
 /// Table 6: the training sets and their instructions.
 const POOLING_ATTENTION_SETS: &[(&str, &str)] = &[
     ("stsb", "Retrieve semantically similar text."),
@@ -671,7 +674,8 @@ fn pooling_and_attention() {
     for (design, (attention, pooling)) in (1..).zip(DESIGNS) {
         let name = format!("pooling-attn-{design}");
         let heads = if pooling == "last_token" { &[][..] } else { TRAINABLE_HEADS };
-        check(&name, &[POOLING_ATTENTION, heads]);
+        let layers = if pooling == "multi_layer_trainable" { LAYERS } else { &[] };
+        check(&name, &[POOLING_ATTENTION, heads, layers]);
         let recipe = recipe(&name);
         let resolved = Value::try_from(&recipe).unwrap();
         let text = |path| field(&resolved, path).and_then(Value::as_str);

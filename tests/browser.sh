@@ -21,11 +21,14 @@ node -e 'process.stdout.write(JSON.parse(require("fs").readFileSync("tests/brows
 "$native" quickstart --quiet --steps 0.004 --output "$models/quickstart" > /dev/null
 "$native" export --quiet --model "$models/quickstart/model" --output "$models/latent.kiln"
 "$native" export --quiet --model "$KILN_MINILM" --weights f32 --output "$models/f32.kiln"
+# What stands around a text is in the files: a suffix, no BOS, an instruction that pooling leaves out.
+"$native" export --quiet --model "$models/quickstart/model" --weights f32 --pooling mean --add-bos false --text-suffix " in all" --padding-side left --instruction-pooling masked_without_bos --output "$models/around.kiln"
 cp web-demo/kiln-mini.kiln "$models/mini.kiln"
 vectors() { "$native" embed --quiet --model "$models/$1" --device cpu --input "$models/texts.jsonl" --output "$models/$2"; }
 vectors model.kiln native.jsonl
 vectors mini.kiln native-mini.jsonl
 vectors f32.kiln native-f32.jsonl
+"$native" embed --quiet --model "$models/quickstart/model" --device cpu --weights f32 --pooling mean --add-bos false --text-suffix " in all" --padding-side left --instruction-pooling masked_without_bos --prompt "Query: " --input "$models/texts.jsonl" --output "$models/native-around.jsonl"
 
 KILN_PKG="$PWD/wasm/pkg" KILN_DEMO="$PWD/web-demo/dist" KILN_SHOTS="$PWD/target/screenshots" KILN_MODELS="$models" KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" \
   "$cache/node-24/node_modules/.bin/node" --test --test-concurrency 1 tests/browser/*.test.mjs

@@ -281,13 +281,18 @@ fn adapters_of_a_stranger_do_not_open_the_users_folders() {
         let files = Files(BTreeMap::new())
             .with("adapter_config.json", config.to_string())
             .with("adapter_model.safetensors", "x");
-        let hub = honest(&files);
-        for args in [["inspect", "--model", ID].as_slice(), &["similarity", "-m", ID, "a", "b"]] {
-            let error = failure(&mut user.run(&hub, args));
-            assert!(
-                error.contains("adapter_config.json") && error.contains("base model"),
-                "{error}"
-            );
+        // Alone, and as LLM2Vec has them.
+        let both = files.clone().with("config.json", "{}").with("tokenizer.json", "{}");
+        for files in [files, both] {
+            let hub = honest(&files);
+            for args in [["inspect", "--model", ID].as_slice(), &["similarity", "-m", ID, "a", "b"]]
+            {
+                let error = failure(&mut user.run(&hub, args));
+                assert!(
+                    error.contains("adapter_config.json") && error.contains("base model"),
+                    "{error}"
+                );
+            }
         }
     }
     user.check();

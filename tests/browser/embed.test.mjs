@@ -163,6 +163,18 @@ test("kiln-mini, in int4, gives its native vectors", async () => {
   for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, expected[at]) > 0.999, `${texts[at]}: ${cosine(vector, expected[at])}`);
 });
 
+test("what a model's files put around a text, and leave out of pooling, is what it is natively", async () => {
+  const [asked, unasked] = await page.evaluate(async (texts) => {
+    const model = await window.kiln.Embedder.load("/models/around.kiln");
+    const vectors = async (options) => (await model.embed(texts, options)).map((vector) => [...vector]);
+    return [await vectors({ promptText: "Query: " }), await vectors({})];
+  }, texts);
+  const expected = native("native-around.jsonl");
+  for (const [at, vector] of asked.entries()) assert.ok(cosine(vector, expected[at]) > 0.9999, `${texts[at]}: ${cosine(vector, expected[at])}`);
+  // The instruction is left out of pooling, and attended to all the same.
+  assert.ok(unasked.some((vector, at) => cosine(vector, expected[at]) < 0.9999));
+});
+
 test("without relaxed SIMD, or where that build does not compile, the other build gives the same", async () => {
   const load = () => page.evaluate(
     async ([url, texts]) => {

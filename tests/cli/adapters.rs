@@ -85,6 +85,60 @@ fn peft_loads_what_we_train() {
     println!("PEFT reads ours: {merged:e}; we read ours again: {loaded:e}");
 }
 
+/// LLM2Vec's folders have the base's config.json beside the adapters; with weights they are models.
+#[test]
+fn adapters_beside_their_bases_config_are_read_as_both() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let base = folder.model("{ mode = 'mean' }");
+    let recipe = folder.write(
+        "r.toml",
+        format!(
+            "name = 'lora'\n[model]\nbase = '{}'\n[model.lora]\nrank = 4\nalpha = 12\n\
+             [[stage]]\nname = 's'\ndata = ['data.jsonl']\nsteps = 5\nbatch_size = 4\nlr = 1e-2\n",
+            base.display()
+        ),
+    );
+    let (out, adapter) = (folder.arg("out"), folder.arg("out/adapter"));
+    kiln(&["train", "--recipe", &recipe, "--output", &out]).assert().success();
+    let alone = embed(&adapter, &folder, &[]);
+    std::fs::copy(base.join("config.json"), folder.path("out/adapter/config.json")).unwrap();
+    assert_eq!(embed(&adapter, &folder, &[]), alone);
+    let plain = embed(&base.display().to_string(), &folder, &[]);
+    assert!(furthest(&plain, &alone) > 1e-3, "the adapters do something");
+
+    // From the Hub too.
+    std::fs::create_dir_all(folder.path("hub/someone")).unwrap();
+    std::fs::rename(&base, folder.path("hub/someone/base")).unwrap();
+    let config = folder.path("out/adapter/adapter_config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    value["base_model_name_or_path"] = "someone/base".into();
+    std::fs::write(&config, value.to_string()).unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        let from = folder.path("hub/someone/base").join(file);
+        std::fs::copy(from, folder.path("out/adapter").join(file)).unwrap();
+    }
+    std::fs::rename(&adapter, folder.path("hub/someone/adapter")).unwrap();
+    let Some(hub) = crate::hub::Hub::start(&folder) else { return };
+    let texts = folder.texts();
+    let vectors = folder.arg("hub.jsonl");
+    kiln(&["embed", "--model", "someone/adapter", "--input", &texts, "--output", &vectors])
+        .env("HF_ENDPOINT", &hub.endpoint)
+        .env("HF_HOME", folder.arg("cache"))
+        .assert()
+        .success();
+    let read = std::fs::read_to_string(vectors).unwrap();
+    let read: Vec<Vec<f32>> = read
+        .lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            serde_json::from_value(line["embedding"].clone()).unwrap()
+        })
+        .collect();
+    assert!(furthest(&read, &alone) < 1e-6);
+}
+
 #[test]
 fn we_load_what_peft_makes() {
     let folder = Folder::new();

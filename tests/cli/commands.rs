@@ -1,5 +1,7 @@
 //! Every command on real files.
 
+use std::path::Path;
+
 use crate::harness::{Folder, TEXTS, failure, kiln, names, stdout};
 
 fn json(text: &str) -> serde_json::Value {
@@ -219,4 +221,33 @@ fn bench_measures_each_length_and_compares_with_what_it_stored() {
     assert!(error.contains("none.json"), "{error}");
     let error = failure(&mut bench(&["--latency", "--python", "no-python"]));
     assert!(error.contains("no-python"), "{error}");
+}
+
+/// What is probably not meant about a model is said, with the option that changes it.
+#[test]
+fn models_that_are_probably_meant_otherwise_are_warned_of() {
+    let folder = Folder::new();
+    let saved = folder.model("{ mode = 'last_token' }");
+    let notes = |model: &Path, more: &[&str]| {
+        let model = model.display().to_string();
+        let mut command = kiln(&["similarity", "--model", &model, "a river", "a ship"]);
+        let output = command.args(more).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    // Kiln's own models put EOS after a text; without it the text's last token is pooled.
+    assert!(!notes(&saved, &[]).contains("warning"));
+    let without = notes(&saved, &["--add-eos", "false"]);
+    assert!(without.contains("warning") && without.contains("--add-eos true"), "{without}");
+    assert!(!notes(&saved, &["--add-eos", "false", "--text-suffix", " end"]).contains("warning"));
+    // gte-Qwen2 attends in both directions, and its files do not say so.
+    let config = saved.join("config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    value["is_causal"] = serde_json::Value::Null;
+    std::fs::write(&config, value.to_string()).unwrap();
+    let named = folder.path("gte-Qwen2-tiny");
+    std::fs::rename(&saved, &named).unwrap();
+    assert!(notes(&named, &[]).contains("--attention bidirectional"));
+    assert!(!notes(&named, &["--attention", "causal"]).contains("warning"));
 }

@@ -421,6 +421,25 @@ fn students_learn_from_a_teacher() {
         );
         failure(&mut kiln(&["--quiet", "train", "--recipe", &recipe, "-o", &folder.arg("x")]))
     };
+    // A student that is its teacher has nothing to learn, but from texts behind the teacher's prompt.
+    let first = |name: &str, prompt: &str| {
+        let recipe = folder.write(
+            "own.toml",
+            format!(
+                "name = 'own'\n[model]\nbase = '{teacher}'\n[[stage]]\nname = 's'\nobjective = 'distillation'\n\
+                 data = ['calibration.txt']\nsteps = 1\nbatch_size = 4\nlr = 1e-9\n\
+                 distillation = {{ teacher = '{teacher}'{prompt} }}"
+            ),
+        );
+        let out = folder.arg(name);
+        kiln(&["--quiet", "train", "-r", &recipe, "-o", &out])
+            .env("XDG_CACHE_HOME", &cache)
+            .assert()
+            .success();
+        losses(&out)[0]
+    };
+    assert!(first("own", "") < 1e-5);
+    assert!(first("asked", ", query_prompt = 'the harbour at night: '") > 1e-3);
     assert!(fails("").contains("names no teacher"));
     assert!(fails("distillation = { teacher = '' }").contains("teacher is empty"));
     let pairs =

@@ -1,6 +1,5 @@
-//! `eval`, `compare` and `eval trec` as a user runs them.
+//! `eval` and `eval trec` as a user runs them.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray};
@@ -11,14 +10,14 @@ use crate::harness::{Folder, failure, kiln, names, stdout};
 use crate::hub::Hub;
 use crate::tasks::{KINDS, write_tasks};
 
-const MEAN: &str = "{ mode = 'mean' }";
+pub(crate) const MEAN: &str = "{ mode = 'mean' }";
 
-fn json(text: &str) -> Value {
+pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
 /// The binary with vectors kept in the test's own folder.
-fn eval(folder: &Folder, args: &[&str]) -> assert_cmd::Command {
+pub(crate) fn eval(folder: &Folder, args: &[&str]) -> assert_cmd::Command {
     let mut command = kiln(&["eval", "--json"]);
     command.args(args).env("KILN_EMBEDDINGS", folder.path("embeddings"));
     command
@@ -181,68 +180,6 @@ fn rounded_weights_and_the_light_set_print_their_gap() {
             assert!((rows[i]["gap"].as_f64().unwrap() - gap).abs() < 1e-12, "{actual}");
         }
     }
-}
-
-#[test]
-fn a_comparison_tests_types_and_tasks() {
-    let folder = Folder::new();
-    let (data, _) = write_tasks(&folder);
-    // Five tasks: each leaves out other pairs.
-    let all = std::fs::read_to_string(folder.path("data/sts/test.jsonl")).unwrap();
-    let task = |i: usize| {
-        let kept = all.lines().enumerate().filter(|(row, _)| row % 5 != i);
-        let rows: String = kept.map(|(_, line)| format!("{line}\n")).collect();
-        folder.write(&format!("data/s{i}.jsonl"), rows);
-        format!("[[task]]\nname = \"S{i}\"\nkind = \"sts\"\npath = \"s{i}.jsonl\"\n")
-    };
-    let suite = |count: usize| {
-        let tasks: String = (0..count).map(task).collect();
-        folder.write(&format!("s{count}.toml"), format!("title = \"S\"\n{tasks}"))
-    };
-    let (five, four) = (suite(5), suite(4));
-    let pooled = [MEAN, "{ mode = 'cls' }"].map(|pooling| {
-        let from = folder.model(pooling);
-        let name = folder.path(if pooling == MEAN { "a" } else { "b" });
-        std::fs::rename(from, &name).unwrap();
-        name.display().to_string()
-    });
-    let results = |model: &str, suite: &str, to: &str| {
-        let output = folder.arg(to);
-        stdout(&mut eval(
-            &folder,
-            &["-m", model, "--suite", suite, "--data", &data, "--output", &output],
-        ));
-        output
-    };
-    let compare = |suite: &str, name: &str, more: &[&str]| {
-        let a = results(&pooled[0], suite, &format!("{name}-a"));
-        let b = results(&pooled[1], suite, &format!("{name}-b"));
-        json(&stdout(kiln(&["compare", "--json", &a, &b]).args(more)))
-    };
-    let page = folder.arg("compare.html");
-    let actual = compare(&five, "five", &["--output", &page]);
-    assert_eq!(actual["tasks"].as_array().unwrap().len(), 5, "{actual}");
-    assert!(actual["tasks"][0]["bootstrap"]["p"].is_number(), "{actual}");
-    assert!(actual["kinds"][0]["wilcoxon"]["exact"].as_bool().unwrap(), "{actual}");
-    assert!(std::fs::read_to_string(page).unwrap().contains("Wilcoxon"));
-    let actual = compare(&four, "four", &[]);
-    assert!(actual["kinds"][0]["wilcoxon"].is_null(), "four tasks are refused: {actual}");
-    // Several models: a row each, the first being the one to beat.
-    let [a, b] = ["five-a", "five-b"].map(|name| folder.arg(name));
-    let page = folder.arg("report.md");
-    let several = json(&stdout(&mut kiln(&["compare", "--json", &a, &b, &a, "-o", &page])));
-    assert_eq!(several["kinds"], serde_json::json!(["STS (5)", "all (5)"]), "{several}");
-    let others = several["others"].as_array().unwrap();
-    assert_eq!(others.len(), 2);
-    assert_eq!(others[1]["kinds"][0]["difference"], 0.0, "the first beside itself");
-    let five: Value =
-        serde_json::from_str(&stdout(&mut kiln(&["compare", "--json", &a, &b]))).unwrap();
-    assert_eq!(others[0]["kinds"], five["kinds"]);
-    assert_eq!(std::fs::read_to_string(page).unwrap().matches("\n|").count(), 5);
-    // A model beside itself.
-    let same = json(&stdout(&mut kiln(&["compare", "--json", &a, &a])));
-    assert_eq!(same["tasks"][0]["difference"], 0.0);
-    assert_eq!(same["kinds"][0]["wilcoxon"]["p"], 1.0, "{same}");
 }
 
 #[test]
@@ -463,104 +400,4 @@ fn recall_falls_with_what_is_left_out() {
     assert!(error.contains("17") && error.contains("16"), "{error}");
     let error = failure(run(&["--data", &path, "--precision", "int7"]).arg("--quiet"));
     assert!(error.contains("binary+int8"), "{error}");
-}
-
-#[test]
-fn what_retrieval_finds_is_written_as_runs() {
-    let folder = Folder::new();
-    let model = folder.model(MEAN).display().to_string();
-    let document = |id: usize, text: &str| format!("{{\"_id\":\"d{id}\",\"text\":\"{text}\"}}\n");
-    let texts = ["the river floods", "a violinist", "tea and timber", "petals of pale blue"];
-    let corpus: String = texts.iter().enumerate().map(|(id, text)| document(id, text)).collect();
-    std::fs::create_dir_all(folder.path("data/retrieval/qrels")).unwrap();
-    folder.write("data/retrieval/corpus.jsonl", corpus);
-    let queries = "{\"_id\":\"q1\",\"text\":\"a river\"}\n{\"_id\":\"q2\",\"text\":\"tea\"}\n";
-    folder.write("data/retrieval/queries.jsonl", queries);
-    let qrels = "query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td3\t2\nq2\td2\t1\n";
-    folder.write("data/retrieval/qrels/test.tsv", qrels);
-    let data = folder.arg("data");
-    let suite = "[[task]]\nname = 'R'\nkind = 'retrieval'\npath = 'retrieval'\nair_bench = { \
-                 benchmark_version = 'AIR-Bench_24.05', task_type = 'qa', domain = 'wiki', language = 'en', \
-                 dataset_name = 'default' }\n";
-    let suite = folder.write("s.toml", suite);
-    let (output, runs) = (folder.arg("results"), folder.arg("runs"));
-    let args = ["-m", &model, "--suite", &suite, "--data", &data, "-o", &output, "--runs", &runs];
-    let actual = json(&stdout(&mut eval(&folder, &args)));
-    let score = actual["tasks"][0]["main_score"].as_f64().unwrap();
-    // trec_eval's measure of the run is the task's score.
-    let judged = qrels.lines().skip(1).map(|line| {
-        let cells: Vec<&str> = line.split('\t').collect();
-        format!("{} 0 {} {}\n", cells[0], cells[1], cells[2])
-    });
-    let judged = folder.write("qrels.trec", judged.collect::<String>());
-    let run = folder.arg("runs/R.trec");
-    let trec = ["eval", "trec", "--json", "-m", "ndcg_cut.10", &judged, &run];
-    let measured = json(&stdout(&mut kiln(&trec)));
-    let ndcg = measured["all"]["ndcg_cut_10"].as_f64().unwrap();
-    assert!((ndcg - score).abs() < 1e-4, "{ndcg} {score}");
-    let name = actual["model"].as_str().unwrap().replace('/', "_");
-    let file = format!("runs/{name}/NoReranker/qa/wiki/en_default_test.json");
-    let found = json(&std::fs::read_to_string(folder.path(&file)).unwrap());
-    assert_eq!(found["benchmark_version"], "AIR-Bench_24.05");
-    let queries = found["search_results"].as_object().unwrap();
-    let lines = std::fs::read_to_string(&run).unwrap().lines().count();
-    let hits = queries.values().map(|hits| hits.as_object().unwrap().len()).sum::<usize>();
-    assert_eq!(hits, lines);
-}
-
-/// A run keeps models along its way, and a suite's tasks are its evaluation.
-#[test]
-fn a_run_is_scored_on_a_suite_and_keeps_models_at_steps() {
-    let folder = Folder::new();
-    let (_, suite) = write_tasks(&folder);
-    folder.write("data.jsonl", crate::training::DATA);
-    let suite = Path::new(&suite).file_name().unwrap().to_string_lossy().into_owned();
-    let recipe = |best: &str| {
-        folder.write(
-            "recipe.toml",
-            format!(
-                "name = 'tiny'\n[model]\nmax_length = 24\n\
-                 [model.new]\nvocab_size = 320\nhidden_size = 32\nintermediate_size = 48\nlayers = 2\nheads = 2\n\
-                 [eval]\nevery = 2\nsuite = '{suite}'\ndata = 'data'\nbest = '{best}'\n\
-                 [[stage]]\nname = 'first'\ndata = ['data.jsonl']\nsteps = 5\nbatch_size = 2\nlr = 1e-3\n"
-            ),
-        )
-    };
-    let out = folder.arg("run");
-    let train =
-        |recipe: &str| kiln(&["--quiet", "train", "-r", recipe, "-o", &out, "--save-every", "2"]);
-    let error = failure(&mut train(&recipe("Own-nothing")));
-    assert!(error.contains("eval.best") && error.contains("Own-sts"), "{error}");
-    stdout(&mut train(&recipe("mean")));
-    let metrics = std::fs::read_to_string(folder.path("run/metrics.jsonl")).unwrap();
-    let lines: Vec<Value> = metrics.lines().map(json).collect();
-    let scores = |step: usize| -> std::collections::BTreeMap<String, f64> {
-        let scores = lines[step - 1].get("scores").cloned().unwrap_or_else(|| Value::Array(vec![]));
-        serde_json::from_value::<Vec<(String, f64)>>(scores).unwrap().into_iter().collect()
-    };
-    assert!(scores(1).is_empty() && scores(3).is_empty());
-    let at_two = scores(2);
-    let own: Vec<f64> = at_two
-        .iter()
-        .filter(|(name, _)| name.starts_with("Own-"))
-        .map(|(_, score)| *score)
-        .collect();
-    assert_eq!(own.len(), KINDS.len(), "{at_two:?}");
-    let mean = own.iter().sum::<f64>() / own.len() as f64;
-    assert!((at_two["mean"] - mean).abs() < 1e-12 && at_two.contains_key("mean STS"), "{at_two:?}");
-
-    // What was kept after two steps has the scores of two steps.
-    for step in ["000002", "000004"] {
-        let model = folder.path(&format!("run/steps/{step}")).display().to_string();
-        let data = folder.arg("data/sts");
-        let of = eval(&folder, &["-m", &model, "--task", "sts", "--data", &data]).output().unwrap();
-        let score = json(&String::from_utf8(of.stdout).unwrap())["main_score"].as_f64().unwrap();
-        let then = scores(step.parse().unwrap())["Own-sts"];
-        assert!((score - then).abs() < 1e-6, "{step}: {score} {then}");
-    }
-    assert!(!folder.path("run/steps/000005").exists());
-    folder.write("run/steps/000002/config.json", "{}");
-    std::fs::remove_dir_all(folder.path("run/checkpoints")).unwrap();
-    let error = failure(train(&recipe("mean")).arg("--overwrite"));
-    assert!(error.contains("000002") && error.contains("changed"), "{error}");
 }

@@ -282,6 +282,15 @@ impl Tokenizer {
             }
             _ => {}
         }
+        let added = match config.text_suffix.is_empty() {
+            true => Vec::new(),
+            false => {
+                let encoding = inner.encode(config.text_suffix.as_str(), false);
+                encoding.map_err(|e| bad(e.to_string()))?.get_ids().to_vec()
+            }
+        };
+        // A model that was saved with it has it already, be it EOS itself.
+        let has_it = suffix.starts_with(&added);
         // Without EOS while the suffix is put before it.
         let closes = match suffix.last() {
             Some(last) => id_of("eos_token")? == Some(*last),
@@ -295,13 +304,8 @@ impl Tokenizer {
         if closes {
             suffix.pop();
         }
-        if !config.text_suffix.is_empty() {
-            let encoding = inner.encode(config.text_suffix.as_str(), false);
-            let ids = encoding.map_err(|e| bad(e.to_string()))?.get_ids().to_vec();
-            // A model that was saved with it has it already.
-            if !suffix.starts_with(&ids) {
-                suffix.splice(0..0, ids);
-            }
+        if !has_it {
+            suffix.splice(0..0, added);
         }
         suffix.extend(eos);
         let pad = id_of("pad_token")?.or(pad).or(id_of("eos_token")?).unwrap_or(0);
@@ -605,6 +609,9 @@ mod tests {
             (Some(false), None, ""),
             (Some(false), Some(true), "query:"),
             (None, None, "query:"),
+            // A suffix that is EOS, alone and before another.
+            (None, None, "</s>"),
+            (None, Some(true), "</s>"),
         ] {
             let around =
                 TokenizerConfig { add_bos, add_eos, text_suffix: text_suffix.into(), ..config() };

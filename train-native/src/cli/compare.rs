@@ -30,7 +30,7 @@ pub(super) struct CompareArgs {
 pub(super) fn run(args: &CompareArgs, global: &Global) -> Result<()> {
     let a = read_results(&args.a)?;
     let [b] = args.b.as_slice() else {
-        return several(a, args, global);
+        return several(&a, args, global);
     };
     let results = Comparison::of(&a, &read_results(b)?);
     if results.tasks.is_empty() {
@@ -73,12 +73,11 @@ pub(super) fn run(args: &CompareArgs, global: &Global) -> Result<()> {
 }
 
 /// A row for each model.
-fn several(first: ModelResults, args: &CompareArgs, global: &Global) -> Result<()> {
+fn several(first: &ModelResults, args: &CompareArgs, global: &Global) -> Result<()> {
     let others = args.b.iter().map(|folder| read_results(folder)).collect::<Result<Vec<_>>>()?;
-    let models: Vec<ModelResults> = [first].into_iter().chain(others).collect();
-    let standings = Standings::of(&models);
+    let standings = Standings::of(first, &others);
     if standings.kinds.is_empty() {
-        bail!("the {} models have no task in common", models.len());
+        bail!("the {} models have no task in common", 1 + others.len());
     }
     let rows = standings.rows();
     let note = "Mean scores in points of 100 over the tasks that all models have, their number in parentheses. * where \

@@ -209,33 +209,24 @@ pub struct Standing {
 }
 
 impl Standings {
-    /// Compares each model with the first, on the tasks that all of them have.
-    pub fn of(models: &[ModelResults]) -> Self {
-        let shared = |task: &str| {
-            models.iter().all(|model| {
-                let found = model.tasks.iter().find(|other| other.task.name == task);
-                found.is_some_and(|found| found.main_score().is_some())
-            })
+    /// Compares models with a first one, on the tasks that all of them have.
+    pub fn of(baseline: &ModelResults, others: &[ModelResults]) -> Self {
+        let has = |model: &ModelResults, name: &str| {
+            let found = model.tasks.iter().find(|task| task.task.name == name);
+            found.is_some_and(|found| found.main_score().is_some())
         };
-        let models: Vec<ModelResults> = models
+        let mut baseline = baseline.clone();
+        baseline.tasks.retain(|task| others.iter().all(|model| has(model, &task.task.name)));
+        // A comparison is of the tasks that both have, and all have these.
+        let comparison = |model| Comparison::of(&baseline, model);
+        let others: Vec<Standing> = others
             .iter()
-            .map(|model| {
-                let mut model = model.clone();
-                model.tasks.retain(|task| shared(&task.task.name));
-                model
-            })
-            .collect();
-        let others: Vec<Standing> = models
-            .iter()
-            .skip(1)
-            .map(|model| {
-                let Comparison { b, kinds, .. } = Comparison::of(&models[0], model);
-                Standing { model: b, kinds }
-            })
+            .map(comparison)
+            .map(|Comparison { b, kinds, .. }| Standing { model: b, kinds })
             .collect();
         let first = others.first().map(|other| other.kinds.as_slice()).unwrap_or_default();
         Self {
-            baseline: format!("{} ({})", models[0].model, models[0].revision),
+            baseline: format!("{} ({})", baseline.model, baseline.revision),
             kinds: first.iter().map(|kind| format!("{} ({})", kind.kind, kind.tasks)).collect(),
             baseline_means: first.iter().map(|kind| kind.a).collect(),
             others,

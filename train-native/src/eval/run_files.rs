@@ -37,8 +37,20 @@ impl RunFiles {
     /// `MODEL/NoReranker/TYPE/DOMAIN/LANGUAGE_DATASET_SPLIT.json`, as its leaderboard takes it.
     ///
     /// # Errors
-    /// A folder that cannot be written, or an id with a space, which a TREC run cannot hold.
+    /// A folder that cannot be written, an id with a space, which a TREC run cannot hold, or a name of the
+    /// task that is no file's.
     pub fn write<'a>(&self, task: &Task, split: &str, found: &'a [(&'a str, Found)]) -> Result<()> {
+        let place = task.air_bench.iter();
+        let parts =
+            place.flat_map(|at| [&at.task_type, &at.domain, &at.language, &at.dataset_name]);
+        for part in parts.map(String::as_str).chain([task.name.as_str(), split]) {
+            if part.is_empty() || part.starts_with('.') || part.contains(['/', '\\']) {
+                bail!(
+                    "{}: {part:?} cannot be the name of a file or folder; change the suite",
+                    task.name
+                );
+            }
+        }
         // Slashes would be folders, and spaces further columns.
         let name = self.model.replace(['/', ' '], "_");
         let ids = found.iter().flat_map(|(query, documents)| {

@@ -241,7 +241,8 @@ pub fn own_lm_head(recipe: &Recipe, terminal: Terminal) -> Result<Option<TensorD
     };
     let folder = open_folder(&folder)?;
     let config = read_embedder_config(folder.as_ref())?.config;
-    if config.decoder().is_ok_and(|decoder| decoder.tie_word_embeddings) {
+    // That an encoder writes nothing is for the objective to say.
+    if config.decoder().map_or(true, |decoder| decoder.tie_word_embeddings) {
         return Ok(None);
     }
     let mut weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;

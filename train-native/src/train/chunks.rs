@@ -14,17 +14,16 @@ use burn::module::AutodiffModule;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
-use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::EmbeddingModel;
 use kiln_embed::kernels::{Kernels, MatmulPrecision, TrainingBackend};
-use kiln_embed::model::{BlockInputs, ForwardOptions, ModelInput, States, seed_dropout};
+use kiln_embed::model::{ForwardOptions, ModelInput, States, seed_dropout};
 use kiln_embed::pooling::l2_normalize;
 use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use kiln_embed::{Error, Result};
 use rayon::prelude::*;
 
+use super::block_pass::{BlockPass, Gathered, block_seed};
 use super::distillation::Teacher;
-use super::gradients::add;
 use super::train_model::TrainModel;
 use crate::data::Text;
 use crate::recipe::{Compute, ComputeDtype};
@@ -296,7 +295,6 @@ impl ChunkRunner {
         device: &B::Device,
     ) -> Result<GradientsParams> {
         let model = &replica.model;
-        let backbone = model.backbone();
         let input = ModelInput::<B>::new(&chunk.tokens, device);
         let frozen = burn::module::Module::no_grad(replica.clone());
         seed_dropout::<B>(device, chunk.seed);
@@ -305,129 +303,21 @@ impl ChunkRunner {
             BlockPass::new(replica, &frozen, &input, model.attention(), first, chunk.seed, device);
         drop(frozen);
 
-        let mut total = GradientsParams::new();
-        let mut take = |grads: &B::Gradients| {
-            let part = of_parameters(grads, replica);
-            add::<B, _>(replica, &mut total, part, 1.0);
-        };
+        let mut gathered = Gathered::new(replica);
         // The last block, the final norm and the pooling head, on leaves.
         let leaves: Vec<Tensor<B, 3>> =
             pass.inputs.iter().map(|x| Tensor::from_inner(x.clone()).require_grad()).collect();
         let vectors = head(model, &input, &leaves, chunk, device)?;
         let grads = joined(vectors, gradient).backward();
-        take(&grads);
+        gathered.take(&grads);
         // What each block's input owes to the head directly (multi-layer pooling) and to the block.
         let owed = leaves.iter().map(|leaf| leaf.grad(&grads)).collect();
         drop((grads, leaves));
-        if let Some(gradient) = pass.backward(owed, &mut take)? {
-            seed_dropout::<B>(device, chunk.seed);
-            let x = backbone.embed_tokens(&input);
-            if x.is_require_grad() || replica_trains_embeddings(replica) {
-                take(&(x * Tensor::from_inner(gradient)).sum().backward());
-            }
+        if let Some(gradient) = pass.backward(owed, &mut gathered)? {
+            gathered.take_embeddings(&input, Tensor::from_inner(gradient), chunk.seed, device);
         }
-        Ok(total)
+        Ok(gathered.into_total())
     }
-}
-
-/// A pass through the blocks of which only the blocks' inputs are kept, and the way back through it,
-/// with memory for one block's graph.
-pub(super) struct BlockPass<'a, B: AutodiffBackend> {
-    replica: &'a TrainModel<B>,
-    shared: BlockInputs<B>,
-    /// What goes into each block `[batch, seq, hidden]`.
-    inputs: Vec<Tensor<B::InnerBackend, 3>>,
-    seed: u64,
-    device: &'a B::Device,
-}
-
-impl<'a, B: TrainingBackend> BlockPass<'a, B> {
-    /// The way there, from the first block's input `x` `[batch, seq, hidden]`. `frozen` is the replica
-    /// without gradients; dropout starts from `seed` in each block anew.
-    pub(super) fn new(
-        replica: &'a TrainModel<B>,
-        frozen: &TrainModel<B>,
-        input: &ModelInput<B>,
-        mode: AttentionMode,
-        x: Tensor<B::InnerBackend, 3>,
-        seed: u64,
-        device: &'a B::Device,
-    ) -> Self {
-        let dtype: FloatDType = x.dtype().into();
-        let shared = replica.backbone().prepare(input, mode, dtype);
-        let mut pass = Self { replica, shared, inputs: vec![x], seed, device };
-        for block in 0..frozen.backbone().layers().saturating_sub(1) {
-            let x = Tensor::from_inner(pass.inputs[block].clone());
-            pass.inputs.push(pass.layer(frozen, block, x).inner());
-        }
-        pass
-    }
-
-    fn layer(&self, of: &TrainModel<B>, block: usize, x: Tensor<B, 3>) -> Tensor<B, 3> {
-        seed_dropout::<B>(self.device, block_seed(self.seed, block));
-        of.backbone().layer(block, x, &self.shared, false).0
-    }
-
-    /// The last states `[batch, seq, hidden]`, final-normed, made from the last block's input.
-    pub(super) fn last(&self, of: &TrainModel<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
-        of.backbone().finish(self.layer(of, self.inputs.len() - 1, x))
-    }
-
-    /// The input of the last block `[batch, seq, hidden]`.
-    pub(super) fn before_last(&self) -> Tensor<B, 3> {
-        Tensor::from_inner(self.inputs[self.inputs.len() - 1].clone())
-    }
-
-    /// A loss on the last states, and its gradients: those of parameters go to `take`, and that of the
-    /// first block's input is returned.
-    ///
-    /// # Errors
-    /// A block that the loss does not depend on.
-    pub(super) fn loss(
-        &self,
-        of_states: impl FnOnce(Tensor<B, 3>) -> Tensor<B, 1>,
-        take: &mut impl FnMut(&B::Gradients),
-    ) -> Result<(f64, Option<Tensor<B::InnerBackend, 3>>)> {
-        let leaf = self.before_last().require_grad();
-        let loss = of_states(self.last(self.replica, leaf.clone()));
-        let value = loss.clone().into_scalar().elem::<f64>();
-        let grads = loss.backward();
-        take(&grads);
-        let mut owed = vec![None; self.inputs.len() - 1];
-        owed.push(leaf.grad(&grads));
-        drop(grads);
-        Ok((value, self.backward(owed, take)?))
-    }
-
-    /// Back through all blocks but the last, from what each block's input is `owed` by what comes after
-    /// it: the gradient of the first block's input.
-    fn backward(
-        &self,
-        mut owed: Vec<Option<Tensor<B::InnerBackend, 3>>>,
-        take: &mut impl FnMut(&B::Gradients),
-    ) -> Result<Option<Tensor<B::InnerBackend, 3>>> {
-        for block in (0..self.inputs.len() - 1).rev() {
-            let Some(gradient) = owed.pop().flatten() else {
-                return Err(Error::invalid(format!("block {block} got no gradient")));
-            };
-            let leaf = Tensor::<B, 3>::from_inner(self.inputs[block].clone()).require_grad();
-            let y = self.layer(self.replica, block, leaf.clone());
-            let grads = (y * Tensor::from_inner(gradient)).sum().backward();
-            take(&grads);
-            if let (Some(more), Some(last)) = (leaf.grad(&grads), owed.last_mut()) {
-                *last = Some(match last.take() {
-                    Some(known) => known + more,
-                    None => more,
-                });
-            }
-        }
-        Ok(owed.pop().flatten())
-    }
-}
-
-/// State of dropout at the start of a block of a pass that starts from `seed`.
-fn block_seed(seed: u64, block: usize) -> u64 {
-    crate::data::mixed(&[seed, block as u64])
 }
 
 impl Chunk {
@@ -435,34 +325,6 @@ impl Chunk {
     fn seed_of(&self, block: usize) -> u64 {
         block_seed(self.seed, block)
     }
-}
-
-/// Whether the embedding step has anything to learn.
-pub(super) fn replica_trains_embeddings<B: TrainingBackend>(replica: &TrainModel<B>) -> bool {
-    super::train_model::parameters(replica.backbone())
-        .iter()
-        .any(|parameter| parameter.trains && !parameter.path.contains("blocks"))
-}
-
-/// The gradients of all parameters. `grads` stay as they are, for the leaves that are no parameters.
-pub(super) fn of_parameters<B: TrainingBackend>(
-    grads: &B::Gradients,
-    replica: &TrainModel<B>,
-) -> GradientsParams {
-    use burn::module::{Module, ModuleVisitor, Param};
-    struct Collect<'a, B: AutodiffBackend>(&'a B::Gradients, GradientsParams);
-    impl<B: TrainingBackend> ModuleVisitor<B> for Collect<'_, B> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            if param.is_require_grad()
-                && let Some(grad) = param.val().grad(self.0)
-            {
-                self.1.register::<B::InnerBackend, D>(param.id, grad);
-            }
-        }
-    }
-    let mut collected = Collect::<B>(grads, GradientsParams::new());
-    replica.visit(&mut collected);
-    collected.1
 }
 
 /// From the inputs of the blocks to vectors: last block, final norm, pooling, projections.

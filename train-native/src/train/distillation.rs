@@ -196,9 +196,11 @@ impl<B: TrainingBackend> Teacher<B> {
         encode(&mut waiting[1], &document, 0)
     }
 
-    /// The teacher's own prompts of queries and documents.
+    /// The teacher's prompts of queries and documents: the recipe's, else its own.
     fn prompts(&self) -> [String; 2] {
-        ["query", "document"].map(|role| self.encoder.own_prompt(&[role]))
+        let Distillation { query_prompt, document_prompt, .. } = &self.settings;
+        [("query", query_prompt), ("document", document_prompt)]
+            .map(|(role, asked)| asked.clone().unwrap_or_else(|| self.encoder.own_prompt(&[role])))
     }
 
     /// The teacher's vectors `[texts, dim]` of a batch, queries first, divided by their norm.

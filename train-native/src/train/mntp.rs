@@ -14,10 +14,9 @@ use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::chunks::{
-    BlockPass, Chunk, chunks, encode_unprompted, of_parameters, replica_trains_embeddings,
-};
-use super::gradients::add;
+use super::block_pass::{BlockPass, Gathered};
+use super::chunks::{Chunk, chunks, encode_unprompted};
+use super::gradients::summed;
 use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text, mixed};
@@ -57,6 +56,9 @@ pub(super) fn mntp<B: TrainingBackend>(
     let share: Vec<usize> = group.share(chunks.len());
     let parts = runner.each(&share, |&i| {
         let (chunk, replica) = (&chunks[i], runner.replica(train_model));
+        if chunk.rows.iter().all(|&text| masked[text].is_empty()) {
+            return Ok((0.0, GradientsParams::new()));
+        }
         let written = Written::<B>::new(chunk, &masked, 1.0 / count as f64, device);
         let input = ModelInput::<B>::new(&chunk.tokens, device);
         if runner.blocks {
@@ -70,12 +72,7 @@ pub(super) fn mntp<B: TrainingBackend>(
         let grads = loss.mul_scalar(scale).backward();
         Ok((value, GradientsParams::from_grads(grads, &replica)))
     })?;
-    let mut loss = 0.0;
-    let mut gradients = GradientsParams::new();
-    for (value, part) in parts {
-        loss += value;
-        add::<B, _>(train_model, &mut gradients, part, scale);
-    }
+    let (loss, gradients) = summed::<B, _>(train_model, parts, scale);
     let all = tokens.iter().map(|text| text.ids.len()).sum();
     let loss = group.sum_number(loss, device)?;
     Ok(BatchLoss { loss, gradients, texts: texts.len(), tokens: all })
@@ -148,11 +145,7 @@ fn by_blocks<B: TrainingBackend>(
     seed: u64,
     device: &B::Device,
 ) -> kiln_embed::Result<(f64, GradientsParams)> {
-    let mut total = GradientsParams::new();
-    let mut take = |grads: &B::Gradients| {
-        let part = of_parameters(grads, replica);
-        add::<B, _>(replica, &mut total, part, 1.0);
-    };
+    let mut gathered = Gathered::new(replica);
     let frozen = burn::module::Module::no_grad(replica.clone());
     seed_dropout::<B>(device, seed);
     let x = frozen.backbone().embed_tokens(input).inner();
@@ -160,15 +153,11 @@ fn by_blocks<B: TrainingBackend>(
     let pass = BlockPass::new(replica, &frozen, input, mode, x, seed, device);
     drop(frozen);
     let of_states = |states| written.loss(replica, states).mul_scalar(scale);
-    let (loss, gradient) = pass.loss(of_states, &mut take)?;
-    if let Some(gradient) = gradient
-        && replica_trains_embeddings(replica)
-    {
-        seed_dropout::<B>(device, seed);
-        let embedded = replica.backbone().embed_tokens(input);
-        take(&(embedded * Tensor::from_inner(gradient)).sum().backward());
+    let (loss, gradient) = pass.loss(of_states, &mut gathered)?;
+    if let Some(gradient) = gradient {
+        gathered.take_embeddings(input, Tensor::from_inner(gradient), seed, device);
     }
-    Ok((loss / scale, total))
+    Ok((loss / scale, gathered.into_total()))
 }
 
 #[cfg(test)]

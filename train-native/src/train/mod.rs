@@ -1,5 +1,6 @@
 //! Training: one readable loop ([`train`]), whatever the recipe.
 
+mod block_pass;
 mod build;
 mod checkpoint;
 mod chunks;

@@ -11,10 +11,9 @@ use kiln_embed::loss::{Reduction, token_cross_entropy};
 use kiln_embed::model::{Backbone, ForwardOptions, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::Tokens;
 
-use super::chunks::{
-    BlockPass, encode, encode_unprompted, of_parameters, replica_trains_embeddings,
-};
-use super::gradients::add;
+use super::block_pass::{BlockPass, Gathered};
+use super::chunks::{encode, encode_unprompted};
+use super::gradients::summed;
 use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text, mixed};
@@ -97,6 +96,10 @@ pub(super) fn reconstruction<B: TrainingBackend>(
         ];
         let directions: Vec<Direction<B>> = directions.into_iter().flatten().collect();
         let seed = mixed(&[seed, number as u64]);
+        if directions.is_empty() {
+            // Texts without a token of their own leave nothing to write.
+            return Ok((0.0, GradientsParams::new()));
+        }
         if runner.blocks {
             return by_blocks(&replica, &directions, scale, seed, device);
         }
@@ -109,12 +112,7 @@ pub(super) fn reconstruction<B: TrainingBackend>(
         let grads = loss.mul_scalar(scale).backward();
         Ok((value, GradientsParams::from_grads(grads, &replica)))
     })?;
-    let mut loss = 0.0;
-    let mut gradients = GradientsParams::new();
-    for (value, part) in parts {
-        loss += value;
-        add::<B, _>(train_model, &mut gradients, part, scale);
-    }
+    let (loss, gradients) = summed::<B, _>(train_model, parts, scale);
     let tokens = queries.iter().chain(&documents).map(|text| text.ids.len()).sum();
     let loss = group.sum_number(loss, device)?;
     Ok(BatchLoss { loss, gradients, texts: 2 * pairs, tokens })
@@ -170,13 +168,8 @@ fn by_blocks<B: TrainingBackend>(
     seed: u64,
     device: &B::Device,
 ) -> kiln_embed::Result<(f64, GradientsParams)> {
-    let mut total = GradientsParams::new();
-    let mut take = |grads: &B::Gradients| {
-        let part = of_parameters(grads, replica);
-        add::<B, _>(replica, &mut total, part, 1.0);
-    };
+    let mut gathered = Gathered::new(replica);
     let frozen = burn::module::Module::no_grad(replica.clone());
-    let learns_embeddings = replica_trains_embeddings(replica);
     let mut loss = 0.0;
     for (number, direction) in directions.iter().enumerate() {
         let Direction { read, written, .. } = direction;
@@ -191,27 +184,22 @@ fn by_blocks<B: TrainingBackend>(
         let causal = AttentionMode::Causal;
         let writing = BlockPass::new(replica, &frozen, written, causal, x, writes, device);
         let of_states = |states| direction.token_loss(replica, states).mul_scalar(scale);
-        let (value, gradient) = writing.loss(of_states, &mut take)?;
+        let (value, gradient) = writing.loss(of_states, &mut gathered)?;
         loss += value / scale;
         let Some(gradient) = gradient.map(Tensor::<B, 3>::from_inner) else { continue };
         let [_, seq, _] = gradient.dims();
-        if learns_embeddings && seq > 1 {
-            seed_dropout::<B>(device, writes);
-            let embedded = replica.backbone().embed_tokens(written).narrow(1, 0, seq - 1);
-            take(&(embedded * gradient.clone().narrow(1, 1, seq - 1)).sum().backward());
+        if seq > 1 {
+            let of_embeddings = gradient.clone().narrow(1, 1, seq - 1);
+            gathered.take_embeddings(written, of_embeddings, writes, device);
         }
         let at_e = gradient.narrow(1, 0, 1);
         let of_states = |states| (last_tokens(states, read) * at_e).sum();
-        let (_, gradient) = reading.loss(of_states, &mut take)?;
-        if let Some(gradient) = gradient
-            && learns_embeddings
-        {
-            seed_dropout::<B>(device, reads);
-            let embedded = replica.backbone().embed_tokens(read);
-            take(&(embedded * Tensor::from_inner(gradient)).sum().backward());
+        let (_, gradient) = reading.loss(of_states, &mut gathered)?;
+        if let Some(gradient) = gradient {
+            gathered.take_embeddings(read, Tensor::from_inner(gradient), reads, device);
         }
     }
-    Ok((loss, total))
+    Ok((loss, gathered.into_total()))
 }
 
 /// States `[batch, 1, hidden]` of each row's last token.

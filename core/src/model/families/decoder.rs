@@ -180,3 +180,32 @@ pub(super) fn names(config: &ModelConfig) -> Names {
         // A buffer of old releases, the language-model head, and NV-Embed's pooling head.
         .ignored(&["lm_head.", "score.", "latent_attention_model.", "{}rotary_emb.inv_freq"])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_key_makes_attention_bidirectional() {
+        let attention = |keys: Value| {
+            let mut config = json!({
+                "model_type": "llama", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8,
+                "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 8,
+            });
+            let keys = keys.as_object().unwrap().clone();
+            config.as_object_mut().unwrap().extend(keys);
+            ModelConfig::from_value(&config).map(|config| config.attention)
+        };
+        assert_eq!(attention(json!({})).unwrap(), AttentionMode::Causal);
+        for keys in [
+            json!({"is_causal": false}),
+            json!({"use_bidirectional_attention": true}),
+            json!({"is_causal": false, "use_bidirectional_attention": true}),
+        ] {
+            assert_eq!(attention(keys).unwrap(), AttentionMode::Bidirectional);
+        }
+        let both = json!({"is_causal": true, "use_bidirectional_attention": true});
+        assert!(attention(both).unwrap_err().to_string().contains("contradict"));
+        assert!(attention(json!({"use_bidirectional_attention": "all"})).is_err());
+    }
+}

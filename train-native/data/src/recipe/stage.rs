@@ -139,6 +139,12 @@ impl Objective {
 pub struct Distillation {
     /// Folder or Hub id of the teacher.
     pub teacher: String,
+    /// What the teacher has before queries; its own prompt `query` where absent, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query_prompt: Option<String>,
+    /// What the teacher has before documents; its own prompt `document` where absent, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document_prompt: Option<String>,
     /// Weight of everything that comes from the teacher.
     #[serde(default = "unit")]
     pub alpha: f64,

@@ -399,3 +399,32 @@ fn a_base_without_a_language_model_head() {
     stdout(&mut train("reconstruction = { tied = true }", "tied"));
     stdout(&mut train("reconstruction = { tied = false }", "own"));
 }
+
+/// An encoder writes nothing, whatever is said about its head.
+#[test]
+fn an_encoder_that_is_to_write() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", crate::training::DATA);
+    let Some(base) = std::env::var_os("KILN_MINILM") else {
+        eprintln!(
+            "SKIPPED: KILN_MINILM names no folder with all-MiniLM-L6-v2; tests/run.sh installs it"
+        );
+        return;
+    };
+    for objective in ["reconstruction", "mntp"] {
+        let recipe = folder.write(
+            "recipe.toml",
+            format!(
+                "name = 'tiny'\n[model]\nbase = '{}'\nmax_length = 16\n\
+                 [[stage]]\nname = 'first'\ndata = ['data.jsonl']\nsteps = 1\nbatch_size = 2\nlr = 1e-9\n\
+                 [[stage]]\nname = 'second'\nobjective = '{objective}'\n{objective} = {{ tied = true }}\n\
+                 data = ['data.jsonl']\nsteps = 1\nbatch_size = 2\nlr = 1e-9\n",
+                base.display()
+            ),
+        );
+        let out = folder.arg(objective);
+        let error = failure(&mut kiln(&["--quiet", "train", "-r", &recipe, "-o", &out]));
+        assert!(error.contains("\"second\"") && error.contains("is an encoder"), "{error}");
+        assert!(!folder.path(objective).join("metrics.jsonl").exists(), "before training begins");
+    }
+}

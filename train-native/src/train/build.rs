@@ -228,12 +228,9 @@ const LM_HEAD: &str = "lm_head.weight";
 /// # Errors
 /// A base that has neither, unless the stages say which head to use; weights that cannot be read.
 pub fn own_lm_head(recipe: &Recipe, terminal: Terminal) -> Result<Option<TensorData>> {
-    let writes: Vec<&Stage> = recipe
-        .stages
-        .iter()
-        .filter(|stage| stage.objective.writes_tokens() && stage.tied() != Some(true))
-        .collect();
-    let Some(base) = recipe.model.base.as_ref().filter(|_| !writes.is_empty()) else {
+    let writes: Vec<&Stage> =
+        recipe.stages.iter().filter(|stage| stage.objective.writes_tokens()).collect();
+    let (Some(base), Some(first)) = (&recipe.model.base, writes.first()) else {
         return Ok(None);
     };
     let Some(folder) = folders(base, terminal)?.pop() else {
@@ -241,8 +238,14 @@ pub fn own_lm_head(recipe: &Recipe, terminal: Terminal) -> Result<Option<TensorD
     };
     let folder = open_folder(&folder)?;
     let config = read_embedder_config(folder.as_ref())?.config;
-    // That an encoder writes nothing is for the objective to say.
-    if config.decoder().map_or(true, |decoder| decoder.tie_word_embeddings) {
+    let Ok(decoder) = config.decoder() else {
+        bail!(
+            "stage {:?}: objective = {:?} writes tokens and needs a decoder; {base} is an encoder",
+            first.name,
+            first.objective.name()
+        );
+    };
+    if decoder.tie_word_embeddings || writes.iter().all(|stage| stage.tied() == Some(true)) {
         return Ok(None);
     }
     let mut weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;

@@ -127,7 +127,8 @@ fn prepare(fit: &Fit<'_>) -> Result<()> {
         check_target(&fit.output.join(name), existing)?;
     }
     let steps = fit.recipe.stages.iter().map(|stage| stage.steps).sum::<usize>();
-    for step in (1..=steps).filter(|step| fit.save_every > 0 && step % fit.save_every == 0) {
+    let every = if fit.save_every == 0 { usize::MAX } else { fit.save_every };
+    for step in (every..=steps).step_by(every) {
         check_target(&fit.output.join(format!("{STEPS}/{step:06}")), existing)?;
     }
     claim(fit.output, if fit.resume.is_some() { &[] } else { &RUN_FILES })

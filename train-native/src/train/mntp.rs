@@ -8,8 +8,8 @@ use burn::optim::GradientsParams;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{ElementConversion as _, FloatDType, Int, Tensor, TensorData};
 use kiln_embed::kernels::{Kernels, TrainingBackend};
-use kiln_embed::model::{Backbone, ForwardOptions, ModelInput, seed_dropout};
-use kiln_embed::tokenizer::{TokenBatch, Tokens};
+use kiln_embed::model::{ForwardOptions, ModelInput, seed_dropout};
+use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -34,13 +34,7 @@ pub(super) fn mntp<B: TrainingBackend>(
     seed: u64,
 ) -> Result<BatchLoss> {
     let &StepContext { tokenizer, ref runner, device, group, scale, .. } = context;
-    if !matches!(train_model.backbone(), Backbone::Decoder(_)) {
-        bail!("mntp predicts the next token and needs a decoder; this model is an encoder");
-    }
-    let mask_token = tokenizer.token_id(&settings.mask_token).with_context(|| {
-        let token = &settings.mask_token;
-        format!("mntp.mask_token {token:?} is not in the vocabulary; name a rare token that is")
-    })?;
+    let mask_token = mask_token(tokenizer, settings)?;
     let texts: Vec<&Text> = batch.queries.iter().chain(&batch.documents).collect();
     let mut tokens = encode_unprompted(tokenizer, &texts)?;
     let masked: Vec<Masked> = tokens
@@ -76,6 +70,17 @@ pub(super) fn mntp<B: TrainingBackend>(
     let all = tokens.iter().map(|text| text.ids.len()).sum();
     let loss = group.sum_number(loss, device)?;
     Ok(BatchLoss { loss, gradients, texts: texts.len(), tokens: all })
+}
+
+/// The id of the token that stands for masked ones.
+///
+/// # Errors
+/// The vocabulary does not have it.
+pub(super) fn mask_token(tokenizer: &Tokenizer, settings: &Mntp) -> Result<u32> {
+    let token = &settings.mask_token;
+    tokenizer.token_id(token).with_context(|| {
+        format!("mntp.mask_token {token:?} is not in the vocabulary; name a rare token that is")
+    })
 }
 
 /// Masks a share of a text's own tokens, one at least; the first token of all has none before it to be

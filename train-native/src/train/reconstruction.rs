@@ -1,15 +1,15 @@
 //! Bidirectional reconstruction (Su et al., arXiv:2509.03020, section 3.2 and algorithm 1): from a
 //! text's EOS state alone the model must write the other text of the pair.
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::Backend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 use kiln_embed::config::AttentionMode;
 use kiln_embed::kernels::{Kernels, TrainingBackend};
 use kiln_embed::loss::{Reduction, token_cross_entropy};
-use kiln_embed::model::{Backbone, ForwardOptions, ModelInput, seed_dropout};
-use kiln_embed::tokenizer::Tokens;
+use kiln_embed::model::{ForwardOptions, ModelInput, seed_dropout};
+use kiln_embed::tokenizer::{Tokenizer, Tokens};
 
 use super::block_pass::{BlockPass, Gathered};
 use super::chunks::{encode, encode_unprompted};
@@ -38,17 +38,7 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     seed: u64,
 ) -> Result<BatchLoss> {
     let &StepContext { tokenizer, ref runner, device, group, scale, .. } = context;
-    if !matches!(train_model.backbone(), Backbone::Decoder(_)) {
-        bail!("reconstruction writes text and needs a decoder; this model is an encoder");
-    }
-    let eos = match (settings.predict_eos, tokenizer.suffix().last()) {
-        (true, None) => bail!(
-            "reconstruction.predict_eos has the model write EOS, and its tokenizer puts none after a text; set \
-             model.add_eos = true"
-        ),
-        (true, eos) => eos.copied(),
-        (false, _) => None,
-    };
+    let eos = written_eos(tokenizer, settings)?;
     let positives = batch.candidates.positive.iter().map(|&i| &batch.documents[i]);
     let tokens = |texts: Vec<&Text>| match settings.instructions {
         true => encode(tokenizer, &texts),
@@ -116,6 +106,21 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     let tokens = queries.iter().chain(&documents).map(|text| text.ids.len()).sum();
     let loss = group.sum_number(loss, device)?;
     Ok(BatchLoss { loss, gradients, texts: 2 * pairs, tokens })
+}
+
+/// The EOS that texts are written with, if they are.
+///
+/// # Errors
+/// It is asked for, and nothing stands after a text.
+pub(super) fn written_eos(tokenizer: &Tokenizer, settings: &Reconstruction) -> Result<Option<u32>> {
+    if !settings.predict_eos {
+        return Ok(None);
+    }
+    let eos = tokenizer.suffix().last().context(
+        "reconstruction.predict_eos has the model write EOS, and its tokenizer puts none after a text; set \
+         model.add_eos = true",
+    )?;
+    Ok(Some(*eos))
 }
 
 /// The tokens of a text that are to be written: its own, and perhaps the closing EOS.

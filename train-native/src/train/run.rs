@@ -22,7 +22,7 @@ use super::memory::KeptMemory;
 use super::optimizer::Optimizer;
 use super::plan::{Outcome, Silent, TrainObserver, TrainPlan};
 use super::scale::LossScale;
-use super::setup::{EmbedderParts, check_prompts, enter_stage, start};
+use super::setup::{EmbedderParts, check_texts, enter_stage, start};
 use super::telemetry::Live;
 use super::train_model::{TrainModel, parameters};
 use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, objective};
@@ -395,7 +395,7 @@ pub fn train<B: TrainingBackend>(
     let own = [embedder.device().clone()];
     let devices = if devices.is_empty() { &own } else { devices };
     let (parts, train_model) = start::<B>(embedder, plan.lm_head.clone());
-    check_prompts(&parts, plan.recipe, plan.sets)?;
+    check_texts(&parts, plan.recipe, plan.sets)?;
     if devices.len() == 1 {
         return run(DeviceGroup::single(), parts, train_model, &plan, observer);
     }

@@ -1,6 +1,6 @@
 //! What a run needs around its parameters, and what each stage changes about them.
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use burn::module::{AutodiffModule, Param};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, TensorData};
@@ -11,9 +11,11 @@ use kiln_embed::model::Backbone;
 use kiln_embed::tokenizer::Tokenizer;
 
 use super::distillation::Teacher;
+use super::mntp::mask_token;
+use super::reconstruction::written_eos;
 use super::train_model::{TrainModel, Trains, set_trainable};
 use crate::data::{DataSet, mixed};
-use crate::recipe::{INSTRUCTION_FORMAT, Recipe, instructed};
+use crate::recipe::{INSTRUCTION_FORMAT, Objective, Recipe, instructed};
 
 /// An embedder less its parameters.
 #[derive(Clone)]
@@ -57,11 +59,12 @@ impl<B: TrainingBackend> EmbedderParts<B> {
     }
 }
 
-/// Refuses prompts that leave no room for a text, before anything is trained.
+/// Refuses what no text can be read or written with, before anything is trained: prompts that leave no room
+/// for a text, and tokens that the tokenizer does not have.
 ///
 /// # Errors
-/// The first such prompt, and whose it is.
-pub(super) fn check_prompts<B: TrainingBackend>(
+/// The first such prompt, and whose it is; the first stage without its token.
+pub(super) fn check_texts<B: TrainingBackend>(
     parts: &EmbedderParts<B>,
     recipe: &Recipe,
     sets: &[Vec<DataSet>],
@@ -84,6 +87,20 @@ pub(super) fn check_prompts<B: TrainingBackend>(
         let literal = source.query_prompt.iter().chain(&source.document_prompt).cloned();
         let instructions = source.instructions.iter().map(|one| instructed(format, one));
         literal.chain(instructions).try_for_each(|prompt| room(&prompt, &whose))?;
+    }
+    for stage in &recipe.stages {
+        let place = || format!("stage {:?}", stage.name);
+        match stage.objective {
+            Objective::Mntp => {
+                let settings = stage.mntp.clone().unwrap_or_default();
+                mask_token(&parts.tokenizer, &settings).with_context(place)?;
+            }
+            Objective::Reconstruction => {
+                let settings = stage.reconstruction.unwrap_or_default();
+                written_eos(&parts.tokenizer, &settings).with_context(place)?;
+            }
+            Objective::Contrastive | Objective::Distillation => {}
+        }
     }
     Ok(())
 }

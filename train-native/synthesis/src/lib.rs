@@ -1,0 +1,1 @@
+//! The data engine: documents, an LLM's examples, filters.

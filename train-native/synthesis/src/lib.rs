@@ -1,1 +1,3 @@
 //! The data engine: documents, an LLM's examples, filters.
+
+pub mod documents;

@@ -9,6 +9,7 @@ use kiln_synthesis::llm::{Endpoint, EndpointList, Role, Stop};
 use kiln_synthesis::prompts::Prompts;
 use kiln_synthesis::synthesize::{
     DryRun, FILES, LeftOut, Material, Passages, Settings, Shares, Summary, Synthesis,
+    from_structure,
 };
 
 use super::Global;
@@ -55,6 +56,9 @@ pub(super) struct SynthesizeArgs {
     /// Write queries for the passages of this file: text, perhaps _id, title, document, split (`kiln chunk` writes it)
     #[arg(long, value_name = "FILE", conflicts_with = "regenerate")]
     corpus: Option<String>,
+    /// Ask no model, and make pairs of the titles, headings, questions and neighbouring passages of --corpus
+    #[arg(long, requires = "corpus", conflicts_with_all = ["llm", "llm_config", "levels", "rows"])]
+    structure: bool,
     /// Most queries of a passage
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = whole(1, 10), requires = "corpus")]
     queries: usize,
@@ -141,7 +145,9 @@ impl SynthesizeArgs {
 
     fn material(&self, terminal: Terminal) -> Result<Material> {
         match (&self.corpus, &self.regenerate, &self.tasks) {
-            (Some(corpus), _, _) => Ok(Material::Corpus(Passages::read(corpus, terminal)?)),
+            (Some(corpus), _, _) => {
+                Ok(Material::Corpus(Passages::read(Path::new(corpus), terminal)?))
+            }
             (_, Some(pairs), _) => Material::pairs(open_examples(pairs, false, terminal)?),
             (_, _, Some(tasks)) => Material::tasks(tasks),
             _ => Ok(Material::Tasks(None)),
@@ -156,6 +162,9 @@ pub(super) fn run(args: &SynthesizeArgs, global: &Global) -> Result<()> {
         return print(prompts.source(name)?.trim_end());
     }
     let folder = args.output.as_deref().unwrap_or(Path::new(""));
+    if let (true, Some(corpus)) = (args.structure, &args.corpus) {
+        return structure(Path::new(corpus), args, global);
+    }
     let material = args.material(terminal)?;
     let synthesis = |settings| Synthesis {
         settings,
@@ -206,6 +215,26 @@ pub(super) fn run(args: &SynthesizeArgs, global: &Global) -> Result<()> {
         ),
         None => Ok(()),
     }
+}
+
+/// Pairs without a model.
+fn structure(corpus: &Path, args: &SynthesizeArgs, global: &Global) -> Result<()> {
+    let terminal = global.terminal();
+    let Some(folder) = &args.output else { bail!("--output is missing") };
+    apart(&folder.join(kiln_synthesis::synthesize::ROWS), &[corpus])?;
+    claim(folder, &FILES)?;
+    let done = from_structure(corpus, folder, terminal)?;
+    terminal.result(&done, || {
+        let types = done.types.iter().map(|(name, count)| format!("{} {name}", thousands(*count)));
+        format!(
+            "{} rows of {} passages of {} documents, without a model: {}\ntypes     {}",
+            thousands(done.rows),
+            thousands(done.passages),
+            thousands(done.documents),
+            done.output.display(),
+            types.collect::<Vec<_>>().join(", ")
+        )
+    })
 }
 
 /// All texts of evaluation files.

@@ -2,35 +2,20 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use kiln_data::data::{DataSet, Store, StoreWriter, mixed};
-use kiln_data::text::{Columns, Object, TextFile};
+use kiln_data::text::{Columns, TextFile};
 use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
+
+use crate::documents::{Passage, read_passages};
 
 /// Tells the seed of the order from those of examples.
 const ORDER: u64 = 1 << 50;
-
-/// A passage of a corpus, as `kiln chunk` writes it; of other corpora the id and the texts alone.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Source {
-    /// The passage's id.
-    pub id: String,
-    /// Title, headings included.
-    pub title: String,
-    /// Text.
-    pub text: String,
-    /// Document that it is of.
-    pub document: Option<String>,
-    /// The part of the corpus that the document belongs to.
-    pub split: Option<String>,
-}
 
 /// Passages on disk.
 #[derive(Debug)]
@@ -40,30 +25,31 @@ pub struct Passages {
 }
 
 impl Passages {
-    /// Reads a file of passages: `text`, perhaps `_id`, `title`, `document` and `split`.
+    /// Reads a file of passages, or a BEIR corpus.
     ///
     /// # Errors
-    /// Unreadable, a row without text, or no row at all.
-    pub fn read(path: &str, terminal: Terminal) -> Result<Self> {
-        let file = TextFile::open(path, Columns::required(&[]))?;
-        let label = file.label.clone();
+    /// Unreadable, a row without id or text, or no row at all.
+    pub fn read(path: &Path, terminal: Terminal) -> Result<Self> {
         let (mut writer, mut hash) = (StoreWriter::new()?, Xxh3::new());
         let counter = terminal.counter("passages");
-        for (row, object) in file.objects()?.enumerate() {
+        for (row, passage) in read_passages(path)?.enumerate() {
             if row.is_multiple_of(1024) && interrupt::asked() {
                 return Err(kiln_embed::Error::Cancelled.into());
             }
-            let source = source(&object?, row, &label)?;
-            hash.update(source.title.as_bytes());
-            hash.update(b"\0");
-            hash.update(source.text.as_bytes());
-            hash.update(b"\0");
-            writer.push(&source)?;
+            let passage = passage?;
+            if passage.text.trim().is_empty() {
+                bail!("{}: the passage {:?} has no text", path.display(), passage.id);
+            }
+            for text in [&passage.title, &passage.text] {
+                hash.update(text.as_bytes());
+                hash.update(b"\0");
+            }
+            writer.push(&passage)?;
             counter.inc(1);
         }
         counter.finish_and_clear();
         if writer.is_empty() {
-            bail!("{label}: holds no passage");
+            bail!("{}: holds no passage", path.display());
         }
         Ok(Self { store: writer.finish()?, hash: hash.digest128() })
     }
@@ -82,26 +68,9 @@ impl Passages {
     ///
     /// # Errors
     /// The temporary file cannot be read.
-    pub fn get(&self, row: usize) -> Result<Source> {
+    pub fn get(&self, row: usize) -> Result<Passage> {
         self.store.get(row)
     }
-}
-
-fn source(object: &Object, row: usize, label: &str) -> Result<Source> {
-    let text = |name: &str| match object.fields.get(name) {
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(Value::Number(number)) => Some(number.to_string()),
-        _ => None,
-    };
-    let place = || format!("{label}:{}", object.number);
-    let own = text("text").filter(|text| !text.trim().is_empty());
-    Ok(Source {
-        id: text("_id").or_else(|| text("id")).unwrap_or_else(|| row.to_string()),
-        title: text("title").unwrap_or_default(),
-        text: own.with_context(|| format!("{}: has no text in its field \"text\"", place()))?,
-        document: text("document"),
-        split: text("split"),
-    })
 }
 
 /// What examples are made of.

@@ -5,13 +5,16 @@
 
 mod draw;
 mod kind;
+mod lines;
 mod material;
 mod plan;
 mod row;
 mod run;
+mod structure;
 
 pub use kind::{Kind, Shares};
-pub use material::{Material, Passages, Source};
+pub use material::{Material, Passages};
 pub use plan::Settings;
 pub use row::{LeftOut, Rejection, Row};
 pub use run::{ANSWERS, DryRun, FILES, REJECTED, ROWS, SETTINGS, SUMMARY, Summary, Synthesis};
+pub use structure::{Structured, from_structure};

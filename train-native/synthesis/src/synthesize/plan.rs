@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use super::draw::{Words, draw};
 use super::kind::{Kind, Shares};
-use super::material::{Material, Source};
+use super::material::Material;
 use super::row::{LeftOut, Row, Texts, Wanted};
+use crate::documents::Passage;
 use crate::language::{Language, Mixture};
 use crate::llm::{Answer, EndpointList, Question, Role, key, texts_schema};
 use crate::prompts::Prompts;
@@ -112,7 +113,7 @@ pub(super) struct Item {
     documents: Words,
     pub(super) prompt: String,
     endpoint: usize,
-    source: Option<Source>,
+    source: Option<Passage>,
     pair: Option<u32>,
 }
 
@@ -316,13 +317,13 @@ impl<'a> Plan<'a> {
                 },
                 generator: answer.model.clone(),
                 prompt_version: self.prompts.version(item.kind.template()).into(),
-                seed: self.settings.seed,
-                tokens: answer.usage,
+                seed: Some(self.settings.seed),
+                tokens: Some(answer.usage),
                 source: source
                     .map(|source| source.id.clone())
                     .or_else(|| item.pair.map(|pair| pair.to_string())),
-                document: source.and_then(|source| source.document.clone()),
-                split: source.and_then(|source| source.split.clone()),
+                document: source.map(|source| source.document.clone()),
+                split: source.map(|source| source.split),
             }
         });
         rows.collect()

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::draw::Words;
 use super::kind::Kind;
+use crate::documents::Split;
 use crate::language::Language;
 use crate::llm::{Answer, Finish, Usage, object, value};
 use crate::words;
@@ -42,11 +43,14 @@ pub struct Row {
     /// Model that wrote it.
     pub generator: String,
     /// Template and its version.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prompt_version: String,
     /// Seed of the run.
-    pub seed: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// Tokens of prompt and answer.
-    pub tokens: Usage,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Usage>,
     /// Passage or row that it was made of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -55,7 +59,7 @@ pub struct Row {
     pub document: Option<String>,
     /// The part of the corpus that the document belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<String>,
+    pub split: Option<Split>,
 }
 
 /// Why an answer is no example.

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,9 +14,9 @@ use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
 use serde::Serialize;
 use serde_json::Value;
-use tempfile::NamedTempFile;
 
 use super::kind::Kind;
+use super::lines::Lines;
 use super::material::Material;
 use super::plan::{Item, Plan, Settings, Signature};
 use super::row::{Rejection, Texts, read, tasks};
@@ -495,29 +494,6 @@ impl Asking<'_> {
             return Ok(Spent { stopped: Some(Stop::Interrupted), ..spent });
         }
         Ok(spent)
-    }
-}
-
-/// A file of JSON lines that is there when it is whole.
-struct Lines(BufWriter<NamedTempFile>);
-
-impl Lines {
-    fn new(folder: &Path) -> Result<Self> {
-        let file = NamedTempFile::new_in(folder).with_context(|| folder.display().to_string())?;
-        Ok(Self(BufWriter::new(file)))
-    }
-
-    fn push(&mut self, line: &impl Serialize) -> Result<()> {
-        serde_json::to_writer(&mut self.0, line)?;
-        Ok(self.0.write_all(b"\n")?)
-    }
-
-    fn finish(self, path: &Path) -> Result<()> {
-        let label = || path.display().to_string();
-        let file = self.0.into_inner().map_err(|error| error.into_error()).with_context(label)?;
-        file.as_file().sync_all().with_context(label)?;
-        file.persist(path).map_err(|error| error.error).with_context(label)?;
-        Ok(())
     }
 }
 

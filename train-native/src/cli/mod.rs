@@ -2,6 +2,7 @@
 
 mod analyze;
 mod bench;
+mod chunk;
 mod compare;
 mod devices;
 mod distill;
@@ -85,6 +86,7 @@ enum Command {
     Train(train::TrainArgs),
     Sweep(sweep::SweepArgs),
     Recipes(recipes::RecipesArgs),
+    Chunk(chunk::ChunkArgs),
     Mine(mine::MineArgs),
     Granularity(granularity::GranularityArgs),
     Eval(Box<eval::EvalArgs>),
@@ -292,6 +294,7 @@ pub fn main() -> ExitCode {
             Command::Train(args) => train::run(args, global),
             Command::Sweep(args) => sweep::run(args, global),
             Command::Recipes(args) => recipes::run(args, global),
+            Command::Chunk(args) => chunk::run(args, global),
             Command::Mine(args) => mine::run(args, global),
             Command::Granularity(args) => granularity::run(args, global),
             Command::Eval(args) => eval::run(args, global),

@@ -6,6 +6,7 @@
 mod adapters;
 mod analyze;
 mod bad_input;
+mod chunk;
 mod commands;
 mod compat;
 mod compress;

@@ -209,6 +209,42 @@ pub fn write_atomically(target: &Path, bytes: &[u8]) -> Result<()> {
     persist(file, target)
 }
 
+/// A file that is written piece by piece, and takes its target's place when it is finished; until then, and
+/// where it never is, the target is as it was.
+pub struct NewFile {
+    bytes: BufWriter<NamedTempFile>,
+    target: PathBuf,
+}
+
+impl NewFile {
+    /// Begins a file for a target.
+    ///
+    /// # Errors
+    /// A target whose place no file can take, or a folder that cannot be written.
+    pub fn create(target: &Path) -> Result<Self> {
+        Ok(Self { bytes: BufWriter::new(beside(target)?), target: target.to_path_buf() })
+    }
+
+    /// Puts what was written in the target's place.
+    ///
+    /// # Errors
+    /// Whatever the file system refuses.
+    pub fn finish(self) -> Result<()> {
+        let file = self.bytes.into_inner().map_err(std::io::IntoInnerError::into_error);
+        persist(file.with_context(|| self.target.display().to_string())?, &self.target)
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.bytes.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.bytes.flush()
+    }
+}
+
 /// Puts a written file in the target's place, so that a loss of power leaves the old or the new.
 fn persist(file: NamedTempFile, target: &Path) -> Result<()> {
     let label = || target.display().to_string();

@@ -3,6 +3,7 @@
 mod adapt;
 mod analyze;
 mod bench;
+mod chunk;
 mod compare;
 mod devices;
 mod distill;
@@ -90,6 +91,7 @@ enum Command {
     Sweep(sweep::SweepArgs),
     Recipes(recipes::RecipesArgs),
     Adapt(Box<adapt::AdaptArgs>),
+    Chunk(chunk::ChunkArgs),
     Mine(mine::MineArgs),
     Synthesize(Box<synthesize::SynthesizeArgs>),
     Granularity(granularity::GranularityArgs),
@@ -284,6 +286,7 @@ fn execute(command: &Command, global: &Global) -> Result<()> {
         Command::Sweep(args) => sweep::run(args, global),
         Command::Recipes(args) => recipes::run(args, global),
         Command::Adapt(args) => adapt::run(args, global),
+        Command::Chunk(args) => chunk::run(args, global),
         Command::Mine(args) => mine::run(args, global),
         Command::Synthesize(args) => synthesize::run(args, global),
         Command::Granularity(args) => granularity::run(args, global),

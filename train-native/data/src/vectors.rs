@@ -209,6 +209,42 @@ pub fn write_atomically(target: &Path, bytes: &[u8]) -> Result<()> {
     persist(file, target)
 }
 
+/// A file that is written piece by piece and takes its place when it is whole.
+pub struct WholeFile {
+    target: PathBuf,
+    file: BufWriter<NamedTempFile>,
+}
+
+impl WholeFile {
+    /// A file for a target, which stays as it is until [`Self::finish`].
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn create(target: &Path) -> Result<Self> {
+        let file = BufWriter::with_capacity(1 << 16, beside(target)?);
+        Ok(Self { target: target.to_path_buf(), file })
+    }
+
+    /// Puts it in its place.
+    ///
+    /// # Errors
+    /// Whatever the file system refuses; the target is then as it was.
+    pub fn finish(self) -> Result<()> {
+        let file = self.file.into_inner().map_err(|error| error.into_error());
+        persist(file.with_context(|| self.target.display().to_string())?, &self.target)
+    }
+}
+
+impl Write for WholeFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}
+
 /// Puts a written file in the target's place, so that a loss of power leaves the old or the new.
 fn persist(file: NamedTempFile, target: &Path) -> Result<()> {
     let label = || target.display().to_string();

@@ -4,3 +4,4 @@
 //! compiled in seconds.
 
 pub mod llm;
+pub mod refine;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use toml::{Table, Value};
 
 /// A list of filters, in the order in which rows pass them.
@@ -322,7 +322,10 @@ fn refutation_words() -> Vec<String> {
 pub const KINDS: [(&str, &str); 20] = [
     ("equal", "texts of a row that are equal once case and signs are left out"),
     ("duplicates", "queries, or queries with their positives, that were there before: of"),
-    ("duplicate_labels", "labels of the same words in another order; classes that come too often: most"),
+    (
+        "duplicate_labels",
+        "labels of the same words in another order; classes that come too often: most",
+    ),
     ("length", "words of query, positive and negative: { min, max } each"),
     ("language", "another language than the row's: field, expected, min_confidence, min_letters"),
     ("label_in_text", "a label that stands in its text"),
@@ -338,7 +341,10 @@ pub const KINDS: [(&str, &str); 20] = [
     ("keep_share", "all but a share of the rows, those of the smallest difference: keep, by"),
     ("answerable", "by a judge: positives must answer the query, negatives must not"),
     ("relatedness", "by a judge, 1 to 10: min_positive, max_negative"),
-    ("refutation", "by a panel of judges: support where the task asks for what refutes: words, panel"),
+    (
+        "refutation",
+        "by a panel of judges: support where the task asks for what refutes: words, panel",
+    ),
     ("unique_id", "changes rows: a number of the row's own behind each of its texts"),
 ];
 
@@ -359,10 +365,7 @@ impl Kind {
 
     /// Whether it looks at the judgements of an LLM.
     pub fn asks_judges(&self) -> bool {
-        matches!(
-            self,
-            Self::Answerable { .. } | Self::Relatedness { .. } | Self::Refutation { .. }
-        )
+        matches!(self, Self::Answerable { .. } | Self::Relatedness { .. } | Self::Refutation { .. })
     }
 
     /// The last of the teacher's ranks that it tells apart.
@@ -404,7 +407,9 @@ impl Kind {
             Self::Language { expected: Some(name), .. }
                 if super::language::language(name).is_none() =>
             {
-                bail!("expected = {name:?} is no language that can be told; use a code such as \"en\"")
+                bail!(
+                    "expected = {name:?} is no language that can be told; use a code such as \"en\""
+                )
             }
             Self::Relatedness { min_positive: None, max_negative: None, .. } => {
                 bail!("give min_positive, max_negative, or both")
@@ -442,10 +447,11 @@ impl Filters {
         let path = Path::new(name);
         if !name.ends_with(".toml") {
             let names = SHIPPED.map(|shipped| shipped.name).join(", ");
-            bail!("{name}: no filters of this name; those shipped are {names}; a file ends in .toml");
+            bail!(
+                "{name}: no filters of this name; those shipped are {names}; a file ends in .toml"
+            );
         }
-        let bytes = kiln_data::text::read_small(path)?;
-        let text = String::from_utf8(bytes).with_context(|| format!("{name}: is no UTF-8"))?;
+        let text = kiln_data::text::read_small(path)?;
         Self::parse(&text, path.parent().unwrap_or(Path::new(""))).with_context(|| name.to_string())
     }
 
@@ -471,8 +477,7 @@ impl Filters {
         for (i, value) in list.into_iter().enumerate() {
             let Value::Table(table) = value else { bail!("filter {}: is no table", i + 1) };
             let kind = table.get("kind").and_then(Value::as_str).unwrap_or("no kind").to_string();
-            let mut filter =
-                filter(table).with_context(|| format!("filter {} ({kind})", i + 1))?;
+            let mut filter = filter(table).with_context(|| format!("filter {} ({kind})", i + 1))?;
             // Counts are by name.
             let same = |filters: &[Filter], name: &str| filters.iter().any(|one| one.name == name);
             let name = filter.name.clone();
@@ -519,13 +524,11 @@ fn kinds() -> String {
 }
 
 impl Filter {
-    /// Whether it looks at rows of a type from a source. A source is named as rows name it, or by its
-    /// file's path or name.
+    /// Whether it looks at rows of a type from a source. A source is what rows name, or the name of
+    /// their file.
     pub fn looks_at(&self, kind: Option<&str>, source: &str) -> bool {
         let of_type = || kind.is_some_and(|kind| self.types.iter().any(|one| one == kind));
-        let file = Path::new(source).file_name().and_then(|name| name.to_str());
-        let of_source =
-            || self.sources.iter().any(|one| one == source || Some(one.as_str()) == file);
+        let of_source = || self.sources.iter().any(|one| one == source);
         (self.types.is_empty() || of_type()) && (self.sources.is_empty() || of_source())
     }
 }
@@ -548,10 +551,14 @@ mod tests {
     #[test]
     fn kinds_are_those_that_are_listed() {
         for (name, _) in KINDS {
-            let error = Filters::parse(&format!("[[filter]]\nkind = '{name}'\nx_y = 1"), Path::new(""))
-                .unwrap_err();
+            let error =
+                Filters::parse(&format!("[[filter]]\nkind = '{name}'\nx_y = 1"), Path::new(""))
+                    .unwrap_err();
             let error = format!("{error:#}");
-            assert!(error.contains("x_y") && error.contains(&format!("filter 1 ({name})")), "{error}");
+            assert!(
+                error.contains("x_y") && error.contains(&format!("filter 1 ({name})")),
+                "{error}"
+            );
         }
     }
 
@@ -588,7 +595,7 @@ mod tests {
         let filters = Filters::parse(text, Path::new("")).unwrap().filters;
         assert_eq!((&filters[0].name[..], &filters[1].name[..]), ("equal", "equal 2"));
         let looks = |kind, source| filters[0].looks_at(kind, source);
-        assert!(looks(Some("sts"), "/data/rows.jsonl") && looks(Some("bitext"), "made"));
+        assert!(looks(Some("sts"), "rows.jsonl") && looks(Some("bitext"), "made"));
         assert!(!looks(None, "made") && !looks(Some("sts"), "other.jsonl"));
         assert!(filters[1].looks_at(None, "x"));
     }

@@ -61,6 +61,11 @@ fn named<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
     fields.get(name)?.as_str().map(str::trim).filter(|text| !text.is_empty())
 }
 
+/// The last part of a file's path.
+fn file_name(file: &str) -> String {
+    Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy().into_owned())
+}
+
 fn passages(texts: Vec<String>, scores: &[f32]) -> Vec<Passage> {
     let passage = |(place, text)| Passage { text, place, score: scores.get(place).copied() };
     texts.into_iter().enumerate().map(passage).collect()
@@ -102,7 +107,10 @@ impl Row {
             positives: passages(example.pos, &example.pos_scores),
             negatives: passages(example.neg, &example.neg_scores),
             kind: named(&fields, "type").map(String::from),
-            source: named(&fields, "source").unwrap_or(file).to_string(),
+            source: match named(&fields, "source") {
+                Some(source) => source.into(),
+                None => file_name(file),
+            },
             mark: None,
             fields,
         })
@@ -226,7 +234,7 @@ pub fn open(path: &Path) -> Result<TextFile> {
 }
 
 /// A text as equal ones are compared: small letters, no punctuation, one space between words.
-pub fn normal(text: &str) -> String {
+pub(super) fn normal(text: &str) -> String {
     let parts = text.split(|c: char| {
         c.is_whitespace()
             || c.is_ascii_punctuation()
@@ -244,12 +252,12 @@ pub fn normal(text: &str) -> String {
 }
 
 /// A number for a text that is the same for texts that are equal as [`normal`] has them.
-pub fn normal_hash(text: &str) -> u128 {
+pub(super) fn normal_hash(text: &str) -> u128 {
     xxh3_128(normal(text).as_bytes())
 }
 
 /// One number for several, in order.
-pub fn hash_of(numbers: impl IntoIterator<Item = u128>) -> u128 {
+pub(super) fn hash_of(numbers: impl IntoIterator<Item = u128>) -> u128 {
     let bytes: Vec<u8> = numbers.into_iter().flat_map(u128::to_le_bytes).collect();
     xxh3_128(&bytes)
 }
@@ -282,7 +290,9 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_left_of_a_row_survives_its_rest() {
-        let mut row = row(json!({"query": "q", "positive": "p", "negatives": {"n1": "a", "n2": "b"}, "type": "short-long"}));
+        let mut row = row(
+            json!({"query": "q", "positive": "p", "negatives": {"n1": "a", "n2": "b"}, "type": "short-long"}),
+        );
         row.negatives.remove(0);
         row.mark = Some(" [1]".into());
         let row = Row::wake(row.rest("rows.jsonl")).unwrap();

@@ -21,10 +21,12 @@ mod quickstart;
 mod ranges;
 mod recall;
 mod recipes;
+mod refine;
 mod search;
 mod serve;
 mod similarity;
 mod sweep;
+mod synthesize;
 mod teacher_prompts;
 mod train;
 
@@ -87,6 +89,8 @@ enum Command {
     Sweep(sweep::SweepArgs),
     Recipes(recipes::RecipesArgs),
     Mine(mine::MineArgs),
+    Refine(Box<refine::RefineArgs>),
+    Synthesize(Box<synthesize::SynthesizeArgs>),
     Granularity(granularity::GranularityArgs),
     Eval(Box<eval::EvalArgs>),
     Compare(compare::CompareArgs),
@@ -294,6 +298,8 @@ pub fn main() -> ExitCode {
             Command::Sweep(args) => sweep::run(args, global),
             Command::Recipes(args) => recipes::run(args, global),
             Command::Mine(args) => mine::run(args, global),
+            Command::Refine(args) => refine::run(args, global),
+            Command::Synthesize(args) => synthesize::run(args, global),
             Command::Granularity(args) => granularity::run(args, global),
             Command::Eval(args) => eval::run(args, global),
             Command::Compare(args) => compare::run(args, global),

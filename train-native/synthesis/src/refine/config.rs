@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::language::Language;
+
 /// A list of filters, in the order in which rows pass them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filters {
@@ -404,12 +406,8 @@ impl Kind {
             Self::KeepShare { keep, .. } => share("keep", *keep),
             Self::Copy { share: Some(most), .. } => share("share", *most),
             Self::Leak { bm25: Some(most), .. } => share("bm25", f64::from(*most)),
-            Self::Language { expected: Some(name), .. }
-                if super::language::language(name).is_none() =>
-            {
-                bail!(
-                    "expected = {name:?} is no language that can be told; use a code such as \"en\""
-                )
+            Self::Language { expected: Some(name), .. } if Language::named(name).is_err() => {
+                bail!("expected = {name:?} is no language that is known; use a code such as \"en\"")
             }
             Self::Relatedness { min_positive: None, max_negative: None, .. } => {
                 bail!("give min_positive, max_negative, or both")
@@ -524,11 +522,11 @@ fn kinds() -> String {
 }
 
 impl Filter {
-    /// Whether it looks at rows of a type from a source. A source is what rows name, or the name of
-    /// their file.
-    pub fn looks_at(&self, kind: Option<&str>, source: &str) -> bool {
+    /// Whether it looks at rows of a type from a source: what rows name as such, and the name of their
+    /// file.
+    pub fn looks_at(&self, kind: Option<&str>, sources: [&str; 2]) -> bool {
         let of_type = || kind.is_some_and(|kind| self.types.iter().any(|one| one == kind));
-        let of_source = || self.sources.iter().any(|one| one == source);
+        let of_source = || self.sources.iter().any(|one| sources.contains(&one.as_str()));
         (self.types.is_empty() || of_type()) && (self.sources.is_empty() || of_source())
     }
 }
@@ -594,9 +592,9 @@ mod tests {
                     [[filter]]\nkind = 'equal'";
         let filters = Filters::parse(text, Path::new("")).unwrap().filters;
         assert_eq!((&filters[0].name[..], &filters[1].name[..]), ("equal", "equal 2"));
-        let looks = |kind, source| filters[0].looks_at(kind, source);
-        assert!(looks(Some("sts"), "rows.jsonl") && looks(Some("bitext"), "made"));
-        assert!(!looks(None, "made") && !looks(Some("sts"), "other.jsonl"));
-        assert!(filters[1].looks_at(None, "x"));
+        let looks = |kind, source, file| filters[0].looks_at(kind, [source, file]);
+        assert!(looks(Some("sts"), "x", "rows.jsonl") && looks(Some("bitext"), "made", "x"));
+        assert!(!looks(None, "made", "x") && !looks(Some("sts"), "x", "other.jsonl"));
+        assert!(filters[1].looks_at(None, ["x", "y"]));
     }
 }

@@ -5,7 +5,6 @@
 
 mod config;
 mod judge;
-mod language;
 mod page;
 mod ranks;
 mod row;
@@ -16,6 +15,6 @@ mod tally;
 pub use config::{Filter, Filters, KINDS, Kind, SHIPPED, Shipped};
 pub use judge::{Judge, Models};
 pub use ranks::{Rank, Ranks};
-pub use row::{Row, lines, open};
+pub use row::{Passage, Row, lines, open};
 pub use run::{FILES, LeftOut, Refine, Summary, refine};
 pub use tally::{FilterCounts, TypeCounts};

@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_data::data::{DataRow, Edit, Example, Fields, Part, RowFormat};
+use kiln_data::data::{DataRow, Edit, Example, Fields, Part, RowFormat, text_hash};
 use kiln_data::text::{Columns, Format, TextFile, Unreadable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_128;
+
+use crate::words;
 
 /// A positive or a negative of a row.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,6 +44,8 @@ pub struct Row {
     pub kind: Option<String>,
     /// Its `source`, or the name of its file.
     pub source: String,
+    /// The name of its file.
+    pub file: String,
     /// What is put behind each of its texts when it is written.
     pub mark: Option<String>,
 }
@@ -111,6 +115,7 @@ impl Row {
                 Some(source) => source.into(),
                 None => file_name(file),
             },
+            file: file_name(file),
             mark: None,
             fields,
         })
@@ -233,27 +238,26 @@ pub fn open(path: &Path) -> Result<TextFile> {
     TextFile::open(&path.to_string_lossy(), Columns::required(&[]))
 }
 
-/// A text as equal ones are compared: small letters, no punctuation, one space between words.
-pub(super) fn normal(text: &str) -> String {
-    let parts = text.split(|c: char| {
-        c.is_whitespace()
-            || c.is_ascii_punctuation()
-            || matches!(c, '\u{2000}'..='\u{206f}' | '\u{3000}'..='\u{303f}')
-    });
-    let mut normal = String::with_capacity(text.len());
-    for part in parts.filter(|part| !part.is_empty()) {
-        if !normal.is_empty() {
-            normal.push(' ');
-        }
-        normal.extend(part.chars().flat_map(char::to_lowercase));
+/// Texts of so many words are compared by them alone; in shorter ones signs tell things apart (C++, C#).
+const BY_WORDS: usize = 5;
+
+/// A number for a text that is the same for equal texts, whatever their case, space and punctuation.
+pub(super) fn same(text: &str) -> u128 {
+    if words::count(text) >= BY_WORDS {
+        words::hash(text)
+    } else {
+        text_hash(&plain_words(text).join(" "))
     }
-    // Texts of signs alone are told apart by them.
-    if normal.is_empty() { text.trim().to_string() } else { normal }
 }
 
-/// A number for a text that is the same for texts that are equal as [`normal`] has them.
-pub(super) fn normal_hash(text: &str) -> u128 {
-    xxh3_128(normal(text).as_bytes())
+/// What stands between spaces, without punctuation around it and in small letters.
+pub(super) fn plain_words(text: &str) -> Vec<String> {
+    let around = |c: char| matches!(c, '.' | ',' | ';' | ':' | '!' | '?' | '"' | '\'' | '(' | ')');
+    let parts = text.split_whitespace().map(|part| match part.trim_matches(around) {
+        "" => part.to_lowercase(),
+        word => word.to_lowercase(),
+    });
+    parts.collect()
 }
 
 /// One number for several, in order.
@@ -313,11 +317,10 @@ pub(super) mod tests {
 
     #[test]
     fn equal_texts_are_equal_whatever_their_signs() {
-        assert_eq!(normal("  Hello,\n  WORLD! "), "hello world");
-        assert_eq!(normal("don't"), "don t");
-        assert_eq!(normal("..."), "...");
-        assert_ne!(normal_hash("!"), normal_hash("?"));
-        assert_eq!(normal_hash("A b"), normal_hash("a  B."));
-        assert_eq!(normal("蜂蜜。"), "蜂蜜");
+        assert_eq!(same("  Hello,\n  WORLD! "), same("hello world"));
+        assert_ne!(same("C++"), same("C#"));
+        assert_ne!(same("!"), same("?"));
+        assert_eq!(same("One, two, three - four; FIVE."), same("one two three four five"));
+        assert_eq!(plain_words("News: (Sports) &"), ["news", "sports", "&"]);
     }
 }

@@ -19,10 +19,11 @@ use super::config::{Filter, Filters, Kind, Of};
 use super::judge::{Judge, Judged, Questions};
 use super::page::page;
 use super::ranks::Ranks;
-use super::row::{Resting, Row, hash_of, lines, normal_hash, open};
+use super::row::{Resting, Row, hash_of, lines, open, same};
 use super::sieve::{Context, Ruling, difference, label_words, sift};
 use super::tally::{FilterCounts, Measure, Tally, TypeCounts};
 use crate::llm::{Spent, Stop};
+use crate::prompts::Prompts;
 
 /// Rows that are held in memory together.
 const BLOCK: usize = 2048;
@@ -48,8 +49,8 @@ pub struct Refine<'a> {
     pub ranks: Option<&'a Ranks>,
     /// Who judges; filters that need them are left out where there is none.
     pub judge: Option<&'a mut dyn Judge>,
-    /// Folder of the user's own templates.
-    pub prompts: Option<&'a Path>,
+    /// The judges' prompts.
+    pub prompts: &'a Prompts,
     /// Rows that cannot be read.
     pub on_bad_row: OnBadRow,
     /// Folder of the results.
@@ -138,7 +139,7 @@ struct Run<'a> {
     files: Vec<TextFile>,
     ranks: Option<&'a Ranks>,
     judge: Option<&'a mut dyn Judge>,
-    questions: Option<Questions>,
+    questions: Option<Questions<'a>>,
     tally: Tally,
     spent: Spent,
     kept: WholeFile,
@@ -222,7 +223,7 @@ fn sieves<'a>(job: &Refine<'a>) -> Result<(Vec<Sieve<'a>>, Vec<LeftOut>)> {
             let own: Vec<String> = own.collect();
             let files = if own.is_empty() { job.evaluation } else { &own };
             if files.is_empty() {
-                leave("it names no files of evaluation texts, and --evaluation names none");
+                leave("it names no files of evaluation texts, and --leak names none");
                 continue;
             }
             leaks = Some(LeakFilter::of_files(files, bm25.is_some())?);
@@ -267,7 +268,7 @@ impl Sieve<'_> {
 
     fn looks_at(&self, one: &Travelling) -> bool {
         let row = &one.row;
-        one.dropped.is_none() && self.filter.looks_at(row.kind.as_deref(), &row.source)
+        one.dropped.is_none() && self.filter.looks_at(row.kind.as_deref(), [&row.source, &row.file])
     }
 
     /// What it says about a row, as far as the row alone tells.
@@ -297,10 +298,10 @@ impl Sieve<'_> {
 
     /// What it says about a row by those before it.
     fn repeats(&mut self, row: &Row) -> Option<String> {
-        let positives = || row.positives.iter().map(|one| normal_hash(&one.text));
+        let positives = || row.positives.iter().map(|one| same(&one.text));
         match &self.filter.kind {
             Kind::Duplicates { of } => {
-                let query = normal_hash(&row.query);
+                let query = same(&row.query);
                 let key = match of {
                     Of::Queries => query,
                     Of::Pairs => hash_of([query].into_iter().chain(positives())),
@@ -642,7 +643,7 @@ impl Run<'_> {
             (Some(judge), Some(questions)) => {
                 let asks = |sieve: &&Sieve<'_>| {
                     matches!(sieve.filter.kind, Kind::Answerable { .. } | Kind::Relatedness { .. })
-                        && sieve.filter.looks_at(row.kind.as_deref(), &row.source)
+                        && sieve.filter.looks_at(row.kind.as_deref(), [&row.source, &row.file])
                 };
                 match self.sieves.iter().find(asks) {
                     Some(sieve) => Some(questions.judged(&sieve.filter.kind, row, &**judge)?),
@@ -717,7 +718,7 @@ mod tests {
                 evaluation: &[],
                 ranks: self.ranks.as_ref(),
                 judge: judge.map(|fake| fake as &mut dyn Judge),
-                prompts: None,
+                prompts: &Prompts::open(None)?,
                 on_bad_row: OnBadRow::Skip,
                 output: self.folder.path(),
                 seed: 1,

@@ -9,9 +9,10 @@ use unicode_segmentation::UnicodeSegmentation as _;
 
 use super::config::{By, Kind, OnNegative, Scores, Span};
 use super::judge::{Judged, Stance};
-use super::language::{languages, told};
 use super::ranks::{Rank, Ranks};
-use super::row::{Passage, Row, normal};
+use super::row::{Passage, Row, plain_words, same};
+use crate::language::Language;
+use crate::words;
 
 /// What a filter says about a row; negatives and positives may have gone from it before.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,52 +67,48 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Result<R
             both(row, *drop, positives, negatives)
         }
         Kind::Language { expected, field, min_confidence, min_letters, drop } => {
-            let name = row.named(field).or(expected.as_deref()).map(String::from);
-            let Some(name) = name else { return Ok(Ruling::Unjudged) };
-            let [query, document] = languages(&name);
-            let judge = |text: &str, expected: Option<whatlang::Lang>| match expected {
-                None => Says::Unknown,
-                Some(expected) => match told(text, *min_letters) {
-                    Some((language, sure)) if sure >= *min_confidence => {
-                        Says::no_if(language != expected, || {
-                            format!(
-                                "{} where {} is asked for",
-                                language.eng_name(),
-                                expected.eng_name()
-                            )
-                        })
+            let name = row.named(field).or(expected.as_deref());
+            let [query, document] = languages(name.unwrap_or_default(), row.kind.as_deref());
+            let judge = |text: &str, expected: Option<Language>, what: &str| {
+                let other = expected
+                    .and_then(|one| Some((one, one.other(text, *min_letters, *min_confidence)?)));
+                match other {
+                    None => Says::Unknown,
+                    Some((_, None)) => Says::Yes,
+                    Some((expected, Some(name))) => {
+                        Says::No(format!("{what} is {name} where {} is asked for", expected.name))
                     }
-                    _ => Says::Unknown,
-                },
+                }
             };
-            if let Says::No(why) = judge(&row.query, query) {
-                return Ok(Ruling::Drops(format!("the query is {why}")));
+            if let Says::No(why) = judge(&row.query, query, "the query") {
+                return Ok(Ruling::Drops(why));
             }
-            let of = |_: &Row, one: &Passage| judge(&one.text, document);
-            both(row, *drop, of, of)
+            let positives = |_: &Row, one: &Passage| judge(&one.text, document, "the positive");
+            let negatives = |_: &Row, one: &Passage| judge(&one.text, document, "a negative");
+            both(row, *drop, positives, negatives)
         }
         Kind::LabelInText { drop } => {
-            let text = normal(&row.query);
-            let of = |_: &Row, one: &Passage| {
-                let label = normal(&one.text);
-                Says::no_if(holds_words(&text, &label), || "the label stands in the text".into())
+            let of = |row: &Row, one: &Passage| {
+                let stands = words::contains(&row.query, &one.text);
+                Says::no_if(stands, || "the label stands in the text".into())
             };
             both(row, *drop, of, of)
         }
         Kind::Copy { min_words, share, drop } => {
-            let query = normal(&row.query);
-            let words: HashSet<&str> = query.unicode_words().collect();
-            if query.unicode_words().count() < *min_words {
+            let all = |text: &str| -> HashSet<String> {
+                text.unicode_words().map(str::to_lowercase).collect()
+            };
+            let query = all(&row.query);
+            if words::count(&row.query) < *min_words {
                 return Ok(Ruling::Unjudged);
             }
-            let of = |_: &Row, one: &Passage| {
-                let text = normal(&one.text);
-                if holds_words(&text, &query) {
+            let of = |row: &Row, one: &Passage| {
+                if words::contains(&one.text, &row.query) {
                     return Says::No("the passage repeats the query word for word".into());
                 }
                 let Some(most) = share else { return Says::Yes };
-                let there: HashSet<&str> = text.unicode_words().collect();
-                let same = words.intersection(&there).count() as f64 / words.len().max(1) as f64;
+                let there = all(&one.text);
+                let same = query.intersection(&there).count() as f64 / query.len().max(1) as f64;
                 Says::no_if(same > *most, || {
                     format!("the passage has {:.0} % of the query's words", 100.0 * same)
                 })
@@ -232,17 +229,16 @@ fn take_out(row: &mut Row, drop: OnNegative, positives: Vec<Says>, negatives: Ve
 }
 
 fn equal(row: &mut Row, drop: OnNegative) -> Ruling {
-    let query = normal(&row.query);
-    let mut seen = HashSet::from([query]);
+    let mut seen = HashSet::from([same(&row.query)]);
     let mut positives = Vec::new();
     for one in &row.positives {
-        let is_new = seen.insert(normal(&one.text));
+        let is_new = seen.insert(same(&one.text));
         positives.push(Says::no_if(!is_new, || "the positive equals the query".into()));
     }
     let mut given = HashSet::new();
     let mut negatives = Vec::new();
     for one in &row.negatives {
-        let text = normal(&one.text);
+        let text = same(&one.text);
         let known = seen.contains(&text);
         let again = !given.insert(text);
         negatives.push(Says::no_if(known || again, || {
@@ -255,8 +251,7 @@ fn equal(row: &mut Row, drop: OnNegative) -> Ruling {
 
 /// The words of a label in alphabetical order.
 pub(super) fn label_words(text: &str) -> String {
-    let text = normal(text);
-    let mut words: Vec<&str> = text.split(' ').collect();
+    let mut words = plain_words(text);
     words.sort_unstable();
     words.join(" ")
 }
@@ -282,24 +277,19 @@ fn length(text: &str, span: Span, what: &str) -> Says {
     if span == Span::default() {
         return Says::Yes;
     }
-    let words = text.unicode_words().count();
+    let words = words::count(text);
     Says::no_if(!span.holds(words as f64), || format!("{what} has {words} words"))
 }
 
-/// Whether some words stand in a text, in their order and with nothing between. Both are [`normal`].
-/// Scripts that write words together are taken by their letters.
-fn holds_words(text: &str, words: &str) -> bool {
-    let together = |c: char| c >= '\u{2e80}';
-    let ends = |before: Option<char>, edge: Option<char>| {
-        let joined = before.is_some_and(char::is_alphanumeric);
-        !joined || edge.is_some_and(together) || before.is_some_and(together)
-    };
-    let (first, last) = (words.chars().next(), words.chars().next_back());
-    first.is_some()
-        && text.match_indices(words).any(|(start, part)| {
-            ends(text[..start].chars().next_back(), first)
-                && ends(text[start + part.len()..].chars().next(), last)
-        })
+/// The languages of queries and documents that a name says: one of both, or two with `->`, `/` or `,` between.
+/// Of a bitext one language alone is that of the documents.
+fn languages(name: &str, kind: Option<&str>) -> [Option<Language>; 2] {
+    let one = |name: &str| Language::named(name).ok();
+    match name.split_once("->").or_else(|| name.split_once(['/', ','])) {
+        Some((query, document)) => [one(query), one(document)],
+        None if kind == Some("bitext") => [None, one(name)],
+        None => [one(name); 2],
+    }
 }
 
 /// Whether a row's task or query asks for what is against something, by words in their usual endings.

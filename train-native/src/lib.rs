@@ -19,6 +19,7 @@ pub mod mine;
 pub mod model;
 pub mod output;
 pub mod quickstart;
+pub mod refine;
 pub mod search;
 pub mod serve;
 pub mod train;

@@ -16,6 +16,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use kiln_embed::checkpoint::write_safetensors;
 use parquet::arrow::ArrowWriter;
+use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use kiln_terminal::terminal::StandardOutput;
@@ -223,6 +224,16 @@ impl NewFile {
     /// A target whose place no file can take, or a folder that cannot be written.
     pub fn create(target: &Path) -> Result<Self> {
         Ok(Self { bytes: BufWriter::new(beside(target)?), target: target.to_path_buf() })
+    }
+
+    /// Adds a line of JSON.
+    ///
+    /// # Errors
+    /// A disk that is full.
+    pub fn line(&mut self, value: &impl Serialize) -> Result<()> {
+        let written = serde_json::to_writer(&mut self.bytes, value).map_err(anyhow::Error::from);
+        let ended = written.and_then(|()| Ok(self.bytes.write_all(b"\n")?));
+        ended.with_context(|| self.target.display().to_string())
     }
 
     /// Puts what was written in the target's place.

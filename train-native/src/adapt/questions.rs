@@ -1,16 +1,15 @@
 //! Which questions are trained on, and which are kept back, by the document that they are about.
 
 use std::collections::{HashMap, HashSet};
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use kiln_synthesis::documents::{Passage, Split, read_passages};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tempfile::NamedTempFile;
 
 use crate::text::{Columns, TextFile};
+use crate::vectors::{NewFile, write_atomically};
 
 /// Passages among which the questions of dev are looked for; each evaluation while training embeds them all.
 const MOST_DEV_PASSAGES: usize = 1000;
@@ -38,39 +37,17 @@ pub struct Questions {
     pub without_licence: usize,
 }
 
-/// A file of JSON lines that takes its place when it is whole.
-struct Lines(std::io::BufWriter<NamedTempFile>);
-
-impl Lines {
-    fn new(folder: &Path) -> Result<Self> {
-        let file = NamedTempFile::new_in(folder).with_context(|| folder.display().to_string())?;
-        Ok(Self(std::io::BufWriter::new(file)))
-    }
-
-    fn push(&mut self, value: &Value) -> Result<()> {
-        serde_json::to_writer(&mut self.0, value)?;
-        Ok(self.0.write_all(b"\n")?)
-    }
-
-    fn finish(self, path: &Path) -> Result<()> {
-        let label = || path.display().to_string();
-        let file = self.0.into_inner().map_err(|error| error.into_error()).with_context(label)?;
-        file.persist(path).map_err(|error| error.error).with_context(label)?;
-        Ok(())
-    }
-}
-
 /// Writes the corpus that is searched: passages with title and text, or without titles, where those are the
 /// questions.
 ///
 /// # Errors
 /// Passages that cannot be read, or a folder that cannot be written.
 pub fn texts_of_corpus(passages: &Path, output: &Path, titles: bool) -> Result<()> {
-    let mut lines = Lines::new(output.parent().unwrap_or(Path::new("")))?;
+    let mut lines = NewFile::create(output)?;
     for passage in read_passages(passages)? {
-        lines.push(&document(&passage?, titles))?;
+        lines.line(&document(&passage?, titles))?;
     }
-    lines.finish(output)
+    lines.finish()
 }
 
 fn document(passage: &Passage, titles: bool) -> Value {
@@ -91,7 +68,7 @@ impl Questions {
     /// Files that cannot be read or written, or a part without a question.
     pub fn split(rows: &Path, passages: &Path, folder: &Path, titles: bool) -> Result<Self> {
         let mut done = Self::default();
-        let mut train = Lines::new(folder)?;
+        let mut train = NewFile::create(&folder.join("train.jsonl"))?;
         let (mut dev, mut test) = (Vec::new(), Vec::new());
         let file = TextFile::open(&rows.to_string_lossy(), Columns::required(&[]))?;
         for object in file.objects()? {
@@ -107,7 +84,7 @@ impl Questions {
                 .with_context(place)?
                 .unwrap_or_default();
             if split == Split::Train {
-                train.push(&example(&fields))?;
+                train.line(&example(&fields))?;
                 done.train += 1;
                 continue;
             }
@@ -134,7 +111,7 @@ impl Questions {
         }
         dev.truncate(MOST_DEV_QUESTIONS);
         (done.dev, done.test) = (dev.len(), test.len());
-        train.finish(&folder.join("train.jsonl"))?;
+        train.finish()?;
         done.corpora(passages, folder, titles, &dev)?;
         write_set(&folder.join("dev"), "dev", &dev)?;
         write_set(&folder.join("test"), "test", &test)?;
@@ -154,9 +131,9 @@ impl Questions {
             std::fs::create_dir_all(&qrels).with_context(|| qrels.display().to_string())?;
         }
         let wanted: HashSet<&str> = dev.iter().map(|question| question.passage.as_str()).collect();
-        let mut few = Lines::new(&folder.join("dev"))?;
-        let mut all = Lines::new(&folder.join("test"))?;
-        let mut train = Lines::new(folder)?;
+        let mut few = NewFile::create(&folder.join("dev/corpus.jsonl"))?;
+        let mut all = NewFile::create(&folder.join("test/corpus.jsonl"))?;
+        let mut train = NewFile::create(&folder.join("train-corpus.jsonl"))?;
         let mut others = 0;
         let mut documents: HashMap<String, bool> = HashMap::new();
         for passage in read_passages(passages)? {
@@ -170,21 +147,21 @@ impl Questions {
                 }
                 documents.insert(passage.document.clone(), true);
             }
-            all.push(&document)?;
+            all.line(&document)?;
             let is_wanted = wanted.contains(passage.id.as_str());
             if is_wanted || others + wanted.len() < MOST_DEV_PASSAGES {
                 others += usize::from(!is_wanted);
-                few.push(&document)?;
+                few.line(&document)?;
             }
             // What is tested is no negative either.
             if passage.split == Split::Train {
-                train.push(&document)?;
+                train.line(&document)?;
             }
         }
         self.documents = documents.len();
-        few.finish(&folder.join("dev/corpus.jsonl"))?;
-        all.finish(&folder.join("test/corpus.jsonl"))?;
-        train.finish(&folder.join("train-corpus.jsonl"))
+        few.finish()?;
+        all.finish()?;
+        train.finish()
     }
 }
 
@@ -198,10 +175,10 @@ fn example(fields: &Map<String, Value>) -> Value {
 
 /// Queries and judgements of a BEIR folder.
 fn write_set(folder: &Path, split: &str, questions: &[Question]) -> Result<()> {
-    let mut queries = Lines::new(folder)?;
+    let mut queries = NewFile::create(&folder.join("queries.jsonl"))?;
     let mut qrels = String::from("query-id\tcorpus-id\tscore\n");
     for (i, question) in questions.iter().enumerate() {
-        queries.push(&json!({"_id": format!("q{i}"), "text": question.text}))?;
+        queries.line(&json!({"_id": format!("q{i}"), "text": question.text}))?;
         // A tab in a document's name would be another column.
         if question.passage.contains(['\t', '\n', '\r']) {
             bail!(
@@ -211,9 +188,6 @@ fn write_set(folder: &Path, split: &str, questions: &[Question]) -> Result<()> {
         }
         qrels += &format!("q{i}\t{}\t1\n", question.passage);
     }
-    queries.finish(&folder.join("queries.jsonl"))?;
-    crate::vectors::write_atomically(
-        &folder.join("qrels").join(format!("{split}.tsv")),
-        qrels.as_bytes(),
-    )
+    queries.finish()?;
+    write_atomically(&folder.join("qrels").join(format!("{split}.tsv")), qrels.as_bytes())
 }

@@ -171,7 +171,7 @@ impl Way<'_> {
         }
         terminal.note(format!("\n{name}: {command}"));
         let start = Instant::now();
-        act(self).with_context(|| format!("{name}"))?;
+        act(self).with_context(|| name.to_string())?;
         if crate::interrupt::asked() {
             return Err(kiln_embed::Error::Cancelled.into());
         }

@@ -24,6 +24,7 @@ mod quickstart;
 mod ranges;
 mod recall;
 mod recipes;
+mod refine;
 mod search;
 mod serve;
 mod similarity;
@@ -93,6 +94,7 @@ enum Command {
     Adapt(Box<adapt::AdaptArgs>),
     Chunk(chunk::ChunkArgs),
     Mine(mine::MineArgs),
+    Refine(Box<refine::RefineArgs>),
     Synthesize(Box<synthesize::SynthesizeArgs>),
     Granularity(granularity::GranularityArgs),
     Eval(Box<eval::EvalArgs>),
@@ -287,6 +289,7 @@ fn execute(command: &Command, global: &Global) -> Result<()> {
         Command::Recipes(args) => recipes::run(args, global),
         Command::Adapt(args) => adapt::run(args, global),
         Command::Chunk(args) => chunk::run(args, global),
+        Command::Refine(args) => refine::run(args, global),
         Command::Mine(args) => mine::run(args, global),
         Command::Synthesize(args) => synthesize::run(args, global),
         Command::Granularity(args) => granularity::run(args, global),

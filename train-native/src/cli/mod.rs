@@ -11,6 +11,7 @@ mod export;
 mod granularity;
 mod import;
 mod inspect;
+mod llm;
 mod load;
 mod mine;
 mod prune;

@@ -1,1 +1,6 @@
-//! The data engine: documents, an LLM's examples, filters.
+//! The data engine: from documents, or from nothing but a task, to training data.
+//!
+//! `documents, prompts -> llm -> synthesize -> refine`: no backend and no model is named here, so that a change is
+//! compiled in seconds.
+
+pub mod llm;

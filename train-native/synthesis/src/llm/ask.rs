@@ -1,0 +1,478 @@
+//! Asks many questions at once, within what the servers bear and the budget allows.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use kiln_terminal::interrupt;
+use kiln_terminal::terminal::Terminal;
+use rand::Rng as _;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use super::answer::Answer;
+use super::client::{Failure, Llm};
+use super::journal::Journal;
+use super::pace::Pace;
+
+/// How often a wait looks for Ctrl-C.
+const TICK: Duration = Duration::from_millis(100);
+/// The longest pause that a server may ask for, and the longest that we make by ourselves.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+/// Questions that fail in a row, with no answer between, before an endpoint is given up.
+const MOST_LOST: u32 = 8;
+/// Tries of a server that never answered.
+const TRIES_OF_NOBODY: u32 = 2;
+
+/// One question.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// What tells it from all others ([`super::key`]); its answer is kept under it.
+    pub key: u128,
+    /// Who answers it: a place in the list of endpoints.
+    pub endpoint: usize,
+    /// What the model is told first.
+    pub system: Option<String>,
+    /// The prompt.
+    pub prompt: String,
+    /// JSON schema of the answer, with a `title`.
+    pub schema: Option<Value>,
+    /// Randomness of the answer.
+    pub temperature: f32,
+    /// What it is for, in the journal.
+    pub label: String,
+}
+
+/// How much may be asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Questions under way at a time, at most.
+    pub concurrency: usize,
+    /// How often a question is sent again where the server or the network fails.
+    pub retries: u32,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Requests of this run.
+    pub max_requests: Option<u64>,
+    /// Tokens of prompts and answers, those in the journal included.
+    pub max_tokens: Option<u64>,
+    /// Money, in the unit of the endpoints' prices, what the journal's answers cost included.
+    pub max_cost: Option<f64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            concurrency: 16,
+            retries: 5,
+            timeout: Duration::from_secs(120),
+            max_requests: None,
+            max_tokens: None,
+            max_cost: None,
+        }
+    }
+}
+
+/// Why a run ended before all questions were answered.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// A limit was reached, which is named.
+    Budget(String),
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// What a run used.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Spent {
+    /// Requests that were sent.
+    pub requests: u64,
+    /// Questions answered by a server.
+    pub answered: u64,
+    /// Questions that the journal answered.
+    pub known: u64,
+    /// Tokens of prompts.
+    pub prompt_tokens: u64,
+    /// Tokens of answers.
+    pub completion_tokens: u64,
+    /// Money, where prices are known.
+    pub cost: f64,
+    /// Questions without an answer, after all tries.
+    pub failed: u64,
+    /// Mean number of questions under way while there were some left.
+    pub in_flight: f64,
+    /// Why it ended early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stop>,
+}
+
+impl Spent {
+    /// Adds another run's.
+    pub fn add(&mut self, other: Spent) {
+        self.requests += other.requests;
+        self.answered += other.answered;
+        self.known += other.known;
+        self.prompt_tokens += other.prompt_tokens;
+        self.completion_tokens += other.completion_tokens;
+        self.cost += other.cost;
+        self.failed += other.failed;
+        self.in_flight = self.in_flight.max(other.in_flight);
+        self.stopped = self.stopped.take().or(other.stopped);
+    }
+}
+
+/// A question that waits for its turn.
+struct Waiting {
+    question: Arc<Question>,
+    tries: u32,
+    not_before: Instant,
+}
+
+/// What a request brought.
+struct Done {
+    question: Arc<Question>,
+    tries: u32,
+    asked: Instant,
+    result: Result<Answer, Failure>,
+}
+
+/// How an endpoint does.
+struct Line {
+    pace: Pace,
+    waiting: VecDeque<Waiting>,
+    in_flight: usize,
+    answered: bool,
+    lost: u32,
+}
+
+/// Asks what the journal does not know. `check` sees every answer, the journal's too, and may return a question
+/// to ask in its place. The order of questions is kept as far as answers allow; what is held in memory grows
+/// with [`Limits::concurrency`] alone.
+///
+/// # Errors
+/// A server that cannot be asked at all, a question that cannot be made, a journal that cannot be written; every
+/// answer that came is kept even then.
+pub fn ask(
+    llm: &Arc<Llm>,
+    journal: &mut Journal,
+    limits: &Limits,
+    terminal: Terminal,
+    (what, total): (&str, u64),
+    questions: &mut dyn Iterator<Item = Result<Question>>,
+    check: &mut dyn FnMut(&Question, &Answer) -> Result<Option<Question>>,
+) -> Result<Spent> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let lines = llm.endpoints.endpoints.iter().map(|_| Line {
+        pace: Pace::new(limits.concurrency),
+        waiting: VecDeque::new(),
+        in_flight: 0,
+        answered: false,
+        lost: 0,
+    });
+    let mut asking = Asking {
+        llm,
+        journal,
+        limits,
+        lines: lines.collect(),
+        tasks: JoinSet::new(),
+        spent: Spent::default(),
+        bar: terminal.progress(total, what),
+        questions,
+        check,
+        over: false,
+        busy: (Duration::ZERO, 0.0),
+    };
+    let result = runtime.block_on(asking.run());
+    asking.bar.finish_and_clear();
+    let synced = asking.journal.sync();
+    let (time, area) = asking.busy;
+    let mut spent = asking.spent;
+    spent.in_flight = if time.is_zero() { 0.0 } else { area / time.as_secs_f64() };
+    // Requests that are under way are dropped with their connections.
+    runtime.shutdown_background();
+    result?;
+    synced?;
+    Ok(spent)
+}
+
+struct Asking<'a> {
+    llm: &'a Arc<Llm>,
+    journal: &'a mut Journal,
+    limits: &'a Limits,
+    lines: Vec<Line>,
+    tasks: JoinSet<Done>,
+    spent: Spent,
+    bar: kiln_terminal::terminal::ProgressBar,
+    questions: &'a mut dyn Iterator<Item = Result<Question>>,
+    check: &'a mut dyn FnMut(&Question, &Answer) -> Result<Option<Question>>,
+    /// No question is left.
+    over: bool,
+    /// Time while questions were left, and the requests under way over it.
+    busy: (Duration, f64),
+}
+
+impl Asking<'_> {
+    async fn run(&mut self) -> Result<()> {
+        loop {
+            if interrupt::asked() {
+                self.spent.stopped = Some(Stop::Interrupted);
+            }
+            if self.spent.stopped.is_none() {
+                self.spent.stopped = self.over_budget().map(Stop::Budget);
+            }
+            let goes_on = self.spent.stopped.is_none();
+            if goes_on {
+                self.send()?;
+            }
+            let waiting: usize = self.lines.iter().map(|line| line.waiting.len()).sum();
+            // Ctrl-C does not wait for what is under way; a budget does, as that is paid for.
+            let interrupted = self.spent.stopped == Some(Stop::Interrupted);
+            if interrupted || (self.tasks.is_empty() && (!goes_on || (self.over && waiting == 0))) {
+                return Ok(());
+            }
+            let since = Instant::now();
+            let under_way = self.tasks.len();
+            let done = match under_way {
+                0 => {
+                    tokio::time::sleep(self.idle()).await;
+                    None
+                }
+                _ => tokio::time::timeout(self.idle(), self.tasks.join_next()).await.ok().flatten(),
+            };
+            if !self.over {
+                self.busy.0 += since.elapsed();
+                self.busy.1 += since.elapsed().as_secs_f64() * under_way as f64;
+            }
+            let mut next = done;
+            while let Some(done) = next {
+                match done {
+                    Ok(done) => self.take(done)?,
+                    Err(error) => bail!("a request ended without a result: {error}"),
+                }
+                next = self.tasks.try_join_next();
+            }
+        }
+    }
+
+    /// How long to wait at most before looking again.
+    fn idle(&self) -> Duration {
+        let now = Instant::now();
+        let due = self.lines.iter().filter_map(|line| {
+            let first = line
+                .waiting
+                .iter()
+                .map(|one| one.not_before.saturating_duration_since(now))
+                .min()?;
+            Some(first.max(line.pace.held(now)))
+        });
+        due.min().unwrap_or(TICK).clamp(Duration::from_millis(1), TICK)
+    }
+
+    /// Sends what may be sent now.
+    fn send(&mut self) -> Result<()> {
+        loop {
+            while self.tasks.len() < self.limits.concurrency && !self.no_more_requests() {
+                let Some((endpoint, place)) = self.next_waiting() else { break };
+                let line = &mut self.lines[endpoint];
+                let Some(one) = line.waiting.remove(place) else { break };
+                line.in_flight += 1;
+                self.spent.requests += 1;
+                let (llm, timeout) = (self.llm.clone(), self.limits.timeout);
+                self.tasks.spawn(async move {
+                    let asked = Instant::now();
+                    let result = llm.ask(&one.question, timeout).await;
+                    Done { question: one.question, tries: one.tries + 1, asked, result }
+                });
+            }
+            // One that waits for its endpoint does not keep others from theirs, unless there are many.
+            let waiting: usize = self.lines.iter().map(|line| line.waiting.len()).sum();
+            if self.over
+                || waiting >= self.limits.concurrency
+                || self.tasks.len() >= self.limits.concurrency
+            {
+                return Ok(());
+            }
+            match self.questions.next() {
+                Some(question) => self.enter(question?)?,
+                None => self.over = true,
+            }
+            if interrupt::asked() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A question that may be sent: its endpoint and place there.
+    fn next_waiting(&self) -> Option<(usize, usize)> {
+        let now = Instant::now();
+        self.lines.iter().enumerate().find_map(|(endpoint, line)| {
+            if line.in_flight >= line.pace.limit() || !line.pace.held(now).is_zero() {
+                return None;
+            }
+            let place = line.waiting.iter().position(|one| one.not_before <= now)?;
+            Some((endpoint, place))
+        })
+    }
+
+    /// Takes a new question: to the journal first.
+    fn enter(&mut self, mut question: Question) -> Result<()> {
+        while let Some(answer) = self.journal.get(question.key)? {
+            match (self.check)(&question, &answer)? {
+                Some(next) if next.key != question.key => question = next,
+                _ => {
+                    self.spent.known += 1;
+                    self.bar.inc(1);
+                    return Ok(());
+                }
+            }
+        }
+        let Some(line) = self.lines.get_mut(question.endpoint) else {
+            bail!(
+                "a question names endpoint {}, and there are {}",
+                question.endpoint,
+                self.lines.len()
+            );
+        };
+        line.waiting.push_back(Waiting {
+            question: question.into(),
+            tries: 0,
+            not_before: Instant::now(),
+        });
+        Ok(())
+    }
+
+    fn take(&mut self, done: Done) -> Result<()> {
+        let Done { question, tries, asked, result } = done;
+        let line = &mut self.lines[question.endpoint];
+        line.in_flight -= 1;
+        let failure = match result {
+            Ok(answer) => {
+                line.pace.good();
+                (line.answered, line.lost) = (true, 0);
+                return self.keep(&question, &answer);
+            }
+            Err(failure) => failure,
+        };
+        let name = || self.llm.name(question.endpoint);
+        let (words, pause) = match failure {
+            Failure::Fatal(words) => bail!("{}: {words}; the answers so far are kept", name()),
+            Failure::Unsupported => {
+                line.waiting.push_front(Waiting {
+                    question,
+                    tries: tries - 1,
+                    not_before: Instant::now(),
+                });
+                return Ok(());
+            }
+            Failure::Bad(words) => {
+                return self.lose(&question, &words);
+            }
+            Failure::Busy(words, pause) => {
+                line.pace.slow(asked, pause);
+                (words, pause)
+            }
+            Failure::Ill(words) => (words, None),
+            Failure::Absent(words) => {
+                line.pace.slow(asked, None);
+                if !line.answered && tries >= TRIES_OF_NOBODY {
+                    bail!("{}: {words}; is the server running there?", name());
+                }
+                (words, None)
+            }
+        };
+        if pause.is_some_and(|pause| pause > LONGEST_PAUSE) {
+            let seconds = pause.unwrap_or_default().as_secs();
+            bail!(
+                "{}: {words}, and asks to wait for {seconds} seconds; the answers so far are kept",
+                name()
+            );
+        }
+        if tries > self.limits.retries {
+            return self.lose(&question, &words);
+        }
+        let doubled =
+            FIRST_BACKOFF.saturating_mul(1 << tries.min(16).saturating_sub(1)).min(LONGEST_BACKOFF);
+        let wait =
+            doubled.mul_f64(rand::rng().random_range(0.75..1.25)).max(pause.unwrap_or_default());
+        line.waiting.push_back(Waiting { question, tries, not_before: Instant::now() + wait });
+        Ok(())
+    }
+
+    fn keep(&mut self, question: &Question, answer: &Answer) -> Result<()> {
+        self.journal.keep(question.key, &question.label, answer)?;
+        self.spent.answered += 1;
+        self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(answer.usage.prompt);
+        self.spent.completion_tokens =
+            self.spent.completion_tokens.saturating_add(answer.usage.completion);
+        self.spent.cost += self.llm.endpoints.endpoints[question.endpoint]
+            .cost(answer.usage.prompt, answer.usage.completion);
+        match (self.check)(question, answer)? {
+            Some(next) if next.key != question.key => self.enter(next)?,
+            _ => self.bar.inc(1),
+        }
+        self.show();
+        Ok(())
+    }
+
+    fn lose(&mut self, question: &Question, words: &str) -> Result<()> {
+        self.spent.failed += 1;
+        self.bar.inc(1);
+        self.show();
+        let line = &mut self.lines[question.endpoint];
+        line.lost += 1;
+        if line.lost >= MOST_LOST {
+            let name = self.llm.name(question.endpoint);
+            bail!(
+                "{name}: {} questions in a row without an answer: {words}; the answers so far are kept",
+                line.lost
+            );
+        }
+        Ok(())
+    }
+
+    fn show(&self) {
+        let tokens = self.spent.prompt_tokens + self.spent.completion_tokens;
+        let mut line = format!("{} tokens", kiln_terminal::terminal::thousands(tokens as usize));
+        if self.spent.cost > 0.0 {
+            line += &format!(", cost {:.4}", self.spent.cost);
+        }
+        if self.spent.failed > 0 {
+            line += &format!(", {} failed", self.spent.failed);
+        }
+        self.bar.set_prefix(line);
+    }
+
+    fn no_more_requests(&self) -> bool {
+        self.limits.max_requests.is_some_and(|most| self.spent.requests >= most)
+    }
+
+    /// The limit that is reached, what is under way counted as the mean of what came.
+    fn over_budget(&self) -> Option<String> {
+        let limits = self.limits;
+        if self.no_more_requests() {
+            return Some(format!("{} requests", limits.max_requests.unwrap_or_default()));
+        }
+        if limits.max_tokens.is_none() && limits.max_cost.is_none() {
+            return None;
+        }
+        let (mut tokens, mut cost) = (0u64, 0.0);
+        for (model, used) in self.journal.used() {
+            tokens = tokens.saturating_add(used.prompt).saturating_add(used.completion);
+            let endpoint =
+                self.llm.endpoints.endpoints.iter().find(|endpoint| endpoint.model == *model);
+            cost += endpoint.map_or(0.0, |endpoint| endpoint.cost(used.prompt, used.completion));
+        }
+        let ahead = 1.0 + self.tasks.len() as f64 / (self.journal.len().max(1) as f64);
+        if let Some(most) = limits.max_tokens.filter(|most| tokens as f64 * ahead >= *most as f64) {
+            return Some(format!("{most} tokens"));
+        }
+        let most = limits.max_cost.filter(|most| cost * ahead >= *most && cost > 0.0)?;
+        Some(format!("{most} of money"))
+    }
+}

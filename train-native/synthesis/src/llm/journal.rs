@@ -1,0 +1,236 @@
+//! The answers that were paid for, in a file that only grows.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::answer::{Answer, Usage};
+
+/// How long answers may wait for the disk: a lost power supply loses no more.
+const SYNC_EVERY: Duration = Duration::from_secs(2);
+/// The longest line: an answer is bounded, and so is what a damaged file makes us read.
+const LONGEST: u64 = 64 << 20;
+
+/// Answers by the keys of their questions: a JSON line each, written when it comes, so that a process that is
+/// killed loses what was being answered and nothing else.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    /// Where the line of a key begins.
+    places: HashMap<u128, u64>,
+    end: u64,
+    synced: Instant,
+    used: HashMap<String, Usage>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    key: String,
+    /// What was asked, for people.
+    label: String,
+    #[serde(flatten)]
+    answer: Answer,
+}
+
+/// What is looked at when a journal is opened.
+#[derive(Deserialize)]
+struct Head {
+    key: String,
+    usage: Usage,
+    model: String,
+}
+
+fn parse_key(key: &str) -> Option<u128> {
+    u128::from_str_radix(key, 16).ok().filter(|_| key.len() == 32)
+}
+
+impl Journal {
+    /// Opens a journal, or begins one. A line that a killed process left unfinished is cut off.
+    ///
+    /// # Errors
+    /// Unreadable, damaged before its last line, or open elsewhere.
+    pub fn open(path: &Path) -> Result<Self> {
+        let label = || path.display().to_string();
+        let mut options = OpenOptions::new();
+        let file = options.read(true).append(true).create(true).open(path).with_context(label)?;
+        if !file.metadata().with_context(label)?.is_file() {
+            bail!("{}: is no regular file", label());
+        }
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                bail!("{}: another process writes to it; wait until that one is done", label())
+            }
+            // Where there are no locks, nothing is known, and nothing is wrong.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        let mut journal = Self {
+            path: path.to_path_buf(),
+            file,
+            places: HashMap::new(),
+            end: 0,
+            synced: Instant::now(),
+            used: HashMap::new(),
+        };
+        journal.read()?;
+        Ok(journal)
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let label = self.path.display().to_string();
+        let mut reader = BufReader::with_capacity(1 << 16, self.file.try_clone()?);
+        reader.seek(SeekFrom::Start(0))?;
+        let (mut line, mut number) = (Vec::new(), 0);
+        loop {
+            line.clear();
+            number += 1;
+            let read = (&mut reader)
+                .take(LONGEST)
+                .read_until(b'\n', &mut line)
+                .with_context(|| label.clone())?;
+            if read == 0 {
+                return Ok(());
+            }
+            if line.last() != Some(&b'\n') {
+                if read as u64 == LONGEST {
+                    bail!("{label}:{number}: is longer than any answer; is it the right file?");
+                }
+                self.file.set_len(self.end).with_context(|| label.clone())?;
+                return Ok(());
+            }
+            let head: Option<Head> = serde_json::from_slice(&line).ok();
+            let Some((head, key)) =
+                head.and_then(|head| parse_key(&head.key).map(|key| (head, key)))
+            else {
+                bail!(
+                    "{label}:{number}: is no answer that Kiln kept; take the line away, or begin a new folder"
+                );
+            };
+            self.know(key, &head.model, head.usage);
+            self.end += read as u64;
+        }
+    }
+
+    fn know(&mut self, key: u128, model: &str, usage: Usage) {
+        // The first answer counts, so that the same journal always says the same.
+        self.places.entry(key).or_insert(self.end);
+        let used = match self.used.get_mut(model) {
+            Some(used) => used,
+            None => self.used.entry(model.into()).or_default(),
+        };
+        used.prompt = used.prompt.saturating_add(usage.prompt);
+        used.completion = used.completion.saturating_add(usage.completion);
+        used.estimated |= usage.estimated;
+    }
+
+    /// Number of questions that are answered.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether nothing was answered yet.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Tokens of all answers, by model.
+    pub fn used(&self) -> &HashMap<String, Usage> {
+        &self.used
+    }
+
+    /// Whether a question is answered.
+    pub fn knows(&self, key: u128) -> bool {
+        self.places.contains_key(&key)
+    }
+
+    /// The answer to a question.
+    ///
+    /// # Errors
+    /// The file cannot be read any more.
+    pub fn get(&self, key: u128) -> Result<Option<Answer>> {
+        let Some(&place) = self.places.get(&key) else { return Ok(None) };
+        let label = || self.path.display().to_string();
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(place)).with_context(label)?;
+        let mut line = Vec::new();
+        BufReader::new(file).take(LONGEST).read_until(b'\n', &mut line).with_context(label)?;
+        let line: Line = serde_json::from_slice(&line).with_context(label)?;
+        Ok(Some(line.answer))
+    }
+
+    /// Keeps an answer.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep(&mut self, key: u128, label: &str, answer: &Answer) -> Result<()> {
+        let line = Line { key: format!("{key:032x}"), label: label.into(), answer: answer.clone() };
+        let mut bytes = serde_json::to_vec(&line)?;
+        bytes.push(b'\n');
+        let written = self.file.write_all(&bytes);
+        if let Err(error) = written {
+            // Half a line would make the next one unreadable.
+            let _ = self.file.set_len(self.end);
+            return Err(error).with_context(|| self.path.display().to_string());
+        }
+        self.know(key, &answer.model, answer.usage);
+        self.end += bytes.len() as u64;
+        if self.synced.elapsed() > SYNC_EVERY {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all answers are on the disk.
+    ///
+    /// # Errors
+    /// The disk does not take them.
+    pub fn sync(&mut self) -> Result<()> {
+        self.synced = Instant::now();
+        self.file.sync_data().with_context(|| self.path.display().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::llm::Finish;
+
+    fn answer(text: &str) -> Answer {
+        let usage = Usage { prompt: 10, completion: 2, estimated: false };
+        Answer { text: text.into(), finish: Finish::Stop, usage, model: "m".into() }
+    }
+
+    #[test]
+    fn answers_outlive_a_cut_line_and_the_first_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("answers.jsonl");
+        let mut journal = Journal::open(&path).unwrap();
+        assert!(
+            journal.is_empty()
+                && Journal::open(&path).unwrap_err().to_string().contains("another process")
+        );
+        journal.keep(7, "a", &answer("eins\n\"zwei\" 🚢")).unwrap();
+        journal.keep(8, "b", &answer("drei")).unwrap();
+        journal.keep(7, "a", &answer("later")).unwrap();
+        assert_eq!(journal.get(7).unwrap().unwrap().text, "eins\n\"zwei\" 🚢");
+        drop(journal);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 5]).unwrap();
+        let mut journal = Journal::open(&path).unwrap();
+        assert_eq!((journal.len(), journal.used()["m"].prompt), (2, 20));
+        journal.keep(9, "c", &answer("vier")).unwrap();
+        drop(journal);
+        let journal = Journal::open(&path).unwrap();
+        assert_eq!(journal.get(8).unwrap().unwrap(), answer("drei"));
+        assert_eq!(journal.get(9).unwrap().unwrap().text, "vier");
+        assert_eq!(journal.get(10).unwrap(), None);
+        drop(journal);
+        std::fs::write(&path, "{\"key\": \"zz\"}\n").unwrap();
+        assert!(Journal::open(&path).unwrap_err().to_string().contains("answers.jsonl:1"));
+    }
+}

@@ -6,6 +6,9 @@
 mod adapters;
 mod analyze;
 mod bad_input;
+#[path = "../llm/mod.rs"]
+#[allow(dead_code)]
+mod chat;
 mod commands;
 mod compat;
 mod compress;
@@ -21,6 +24,7 @@ mod scores;
 mod serve;
 mod server;
 mod sweep;
+mod synthesize;
 mod tasks;
 mod terminal;
 mod training;

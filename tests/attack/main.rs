@@ -7,7 +7,7 @@
 
 mod bombs;
 #[path = "../llm/mod.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 mod chat;
 mod folders;
 #[path = "../cli/harness.rs"]

@@ -7,7 +7,7 @@ mod adapters;
 mod analyze;
 mod bad_input;
 #[path = "../llm/mod.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 mod chat;
 mod commands;
 mod compat;

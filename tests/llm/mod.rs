@@ -2,7 +2,11 @@
 
 mod fake;
 mod real;
+mod run;
 mod text;
 
 pub(crate) use fake::{Fake, Reply, Request, Then, answer};
 pub(crate) use real::Real;
+pub(crate) use run::{
+    KEY, TYPES, answers, lines, no_key_below, no_key_in, rejected, rows, summary, synthesize,
+};

@@ -25,6 +25,7 @@ mod search;
 mod serve;
 mod similarity;
 mod sweep;
+mod synthesize;
 mod teacher_prompts;
 mod train;
 
@@ -87,6 +88,7 @@ enum Command {
     Sweep(sweep::SweepArgs),
     Recipes(recipes::RecipesArgs),
     Mine(mine::MineArgs),
+    Synthesize(Box<synthesize::SynthesizeArgs>),
     Granularity(granularity::GranularityArgs),
     Eval(Box<eval::EvalArgs>),
     Compare(compare::CompareArgs),
@@ -294,6 +296,7 @@ pub fn main() -> ExitCode {
             Command::Sweep(args) => sweep::run(args, global),
             Command::Recipes(args) => recipes::run(args, global),
             Command::Mine(args) => mine::run(args, global),
+            Command::Synthesize(args) => synthesize::run(args, global),
             Command::Granularity(args) => granularity::run(args, global),
             Command::Eval(args) => eval::run(args, global),
             Command::Compare(args) => compare::run(args, global),

@@ -1,0 +1,367 @@
+//! HTML by `html5gum`'s tokenizer: what a reader of the page sees, without the ways around it.
+
+use html5gum::{DefaultEmitter, StartTag, Token, Tokenizer};
+
+use super::outline::{Outline, one_line};
+use super::{Document, Facts};
+
+/// Elements whose content is no text of the page.
+const SKIPPED: [&[u8]; 14] = [
+    b"script",
+    b"style",
+    b"nav",
+    b"noscript",
+    b"template",
+    b"svg",
+    b"iframe",
+    b"noembed",
+    b"noframes",
+    b"object",
+    b"textarea",
+    b"select",
+    b"button",
+    b"dialog",
+];
+
+/// Elements that begin and end a paragraph.
+const BLOCKS: [&[u8]; 30] = [
+    b"address",
+    b"article",
+    b"aside",
+    b"blockquote",
+    b"body",
+    b"center",
+    b"details",
+    b"dd",
+    b"div",
+    b"dl",
+    b"dt",
+    b"fieldset",
+    b"figcaption",
+    b"figure",
+    b"footer",
+    b"form",
+    b"header",
+    b"head",
+    b"hr",
+    b"html",
+    b"li",
+    b"main",
+    b"p",
+    b"pre",
+    b"section",
+    b"summary",
+    b"caption",
+    b"thead",
+    b"tbody",
+    b"legend",
+];
+
+/// Deepest list that is still indented.
+const DEEPEST: usize = 8;
+
+/// A page.
+pub(super) fn read(name: String, text: &str) -> Document {
+    let mut outline = Outline::default();
+    let facts = read_into(text, &mut outline);
+    outline.finish(name, facts)
+}
+
+/// A part of a page as paragraphs.
+pub(super) fn plain(text: &str) -> String {
+    let mut outline = Outline::default();
+    read_into(text, &mut outline);
+    // No heading becomes the title, and is lost.
+    let untitled = Facts { title: Some(String::new()), ..Facts::default() };
+    let sections = outline.finish(String::new(), untitled).sections;
+    let texts = sections.into_iter().map(|section| {
+        let heading = section.heading.last().map(|heading| format!("{heading}\n"));
+        heading.unwrap_or_default() + &section.text
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// A page, or a part of one, into an outline; what its head says of it.
+pub(super) fn read_into(text: &str, outline: &mut Outline) -> Facts {
+    let mut emitter = DefaultEmitter::default();
+    // The content of scripts and styles has no tags.
+    emitter.naively_switch_states(true);
+    let mut page = Page::new(outline);
+    for token in Tokenizer::new_with_emitter(text, emitter) {
+        // A string is read without errors.
+        let Ok(token) = token;
+        match token {
+            Token::StartTag(tag) => page.start(&tag),
+            Token::EndTag(tag) => page.end(&tag.name),
+            Token::String(text) => page.string(&String::from_utf8_lossy(&text)),
+            Token::Comment(_) | Token::Doctype(_) | Token::Error(_) => {}
+        }
+    }
+    page.border();
+    page.facts
+}
+
+/// Whose text is being read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Text,
+    Title,
+    Heading(u8),
+    /// Left out until this element ends; how many of its kind are open in it.
+    Skipped(Vec<u8>, usize),
+}
+
+struct Page<'a> {
+    outline: &'a mut Outline,
+    facts: Facts,
+    place: Place,
+    /// The block that is being read.
+    text: String,
+    /// Open lists: whether they are numbered, and how many items they had.
+    lists: Vec<(bool, u64)>,
+    /// Open tables and preformatted blocks.
+    tables: usize,
+    preformatted: usize,
+}
+
+impl<'a> Page<'a> {
+    fn new(outline: &'a mut Outline) -> Self {
+        Self {
+            outline,
+            facts: Facts::default(),
+            place: Place::Text,
+            text: String::new(),
+            lists: Vec::new(),
+            tables: 0,
+            preformatted: 0,
+        }
+    }
+
+    fn start(&mut self, tag: &StartTag<()>) {
+        let name = tag.name.as_slice();
+        if let Place::Skipped(skipped, open) = &mut self.place {
+            *open += usize::from(skipped == name);
+            return;
+        }
+        if SKIPPED.contains(&name) {
+            // Only a picture may end where it begins.
+            if !(tag.self_closing && name == b"svg") {
+                self.place = Place::Skipped(name.to_vec(), 0);
+            }
+            return;
+        }
+        match name {
+            b"title" => {
+                self.border();
+                self.place = Place::Title;
+            }
+            b"meta" => self.meta(tag, b"name", b"content"),
+            b"link" => self.meta(tag, b"rel", b"href"),
+            [b'h', level @ b'1'..=b'6'] => {
+                self.flush();
+                self.place = Place::Heading(level - b'0');
+            }
+            b"br" => match self.place {
+                Place::Text => self.line(),
+                _ => self.text.push(' '),
+            },
+            b"ul" | b"ol" | b"menu" => {
+                self.border();
+                self.lists.push((name == b"ol", 0));
+            }
+            b"li" => self.item(),
+            b"table" => {
+                self.border();
+                self.tables += 1;
+            }
+            b"tr" => self.line(),
+            b"td" | b"th" => {
+                let begun = !self.text.is_empty() && !self.text.ends_with('\n');
+                if begun {
+                    self.text.truncate(self.text.trim_end_matches(' ').len());
+                    self.text.push_str(" | ");
+                }
+            }
+            b"pre" | b"listing" | b"xmp" => {
+                self.border();
+                self.preformatted += 1;
+            }
+            _ if BLOCKS.contains(&name) => self.border(),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, name: &[u8]) {
+        if let Place::Skipped(skipped, open) = &mut self.place {
+            if skipped == name {
+                match open.checked_sub(1) {
+                    Some(left) => *open = left,
+                    None => self.place = Place::Text,
+                }
+            }
+            return;
+        }
+        match name {
+            b"title" if self.place == Place::Title => {
+                let text = std::mem::take(&mut self.text);
+                self.facts.note("title", &one_line(&text));
+                self.place = Place::Text;
+            }
+            [b'h', b'1'..=b'6'] => {
+                if let Place::Heading(level) = self.place {
+                    let text = std::mem::take(&mut self.text);
+                    self.outline.heading(level, &text);
+                }
+                self.place = Place::Text;
+            }
+            b"ul" | b"ol" | b"menu" => {
+                self.lists.pop();
+                self.border();
+            }
+            b"table" => {
+                self.tables = self.tables.saturating_sub(1);
+                self.border();
+            }
+            b"pre" | b"listing" | b"xmp" => {
+                self.preformatted = self.preformatted.saturating_sub(1);
+                self.border();
+            }
+            _ if BLOCKS.contains(&name) => self.border(),
+            _ => {}
+        }
+    }
+
+    fn string(&mut self, text: &str) {
+        if matches!(self.place, Place::Skipped(..)) {
+            return;
+        }
+        if self.preformatted > 0 && self.place == Place::Text {
+            self.text.push_str(text);
+            return;
+        }
+        for letter in text.chars() {
+            if !letter.is_whitespace() {
+                self.text.push(letter);
+            } else if !self.text.is_empty() && !self.text.ends_with([' ', '\n']) {
+                self.text.push(' ');
+            }
+        }
+    }
+
+    /// What a tag of the head names: a licence, or the page's own address.
+    fn meta(&mut self, tag: &StartTag<()>, name: &[u8], value: &[u8]) {
+        let of = |wanted: &[u8]| {
+            let mut found = tag.attributes.iter().filter(|(name, _)| name.as_slice() == wanted);
+            found.next().map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+        };
+        if let (Some(name), Some(value)) = (of(name), of(value)) {
+            // What a page calls its source or title elsewhere than in its title is no fact of it.
+            if matches!(name.to_ascii_lowercase().as_str(), "licence" | "license" | "canonical") {
+                self.facts.note(&name, &value);
+            }
+        }
+    }
+
+    fn item(&mut self) {
+        self.line();
+        let depth = self.lists.len().saturating_sub(1).min(DEEPEST);
+        self.text.push_str(&"  ".repeat(depth));
+        match self.lists.last_mut() {
+            Some((true, count)) => {
+                *count += 1;
+                self.text.push_str(&format!("{count}. "));
+            }
+            _ => self.text.push_str("- "),
+        }
+    }
+
+    /// Ends a line, if one has begun.
+    fn line(&mut self) {
+        if self.preformatted > 0 {
+            self.text.push('\n');
+            return;
+        }
+        let end = self.text.trim_end_matches(' ').len();
+        // The sign of an item is no line by itself.
+        let begun = &self.text[self.text[..end].rfind('\n').map_or(0, |at| at + 1)..end];
+        if !matches!(begun.trim_start(), "" | "-") {
+            self.text.truncate(end);
+            self.text.push('\n');
+        }
+    }
+
+    /// Ends a block; in a list only a line, in a table nothing but a word, as both are blocks whole.
+    fn border(&mut self) {
+        match self.place {
+            Place::Text => {}
+            Place::Title | Place::Heading(_) => return self.text.push(' '),
+            Place::Skipped(..) => return,
+        }
+        if self.tables > 0 {
+            self.string(" ");
+        } else if !self.lists.is_empty() {
+            self.line();
+        } else {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let text = std::mem::take(&mut self.text);
+        self.outline.block(&text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_what_its_reader_sees() {
+        let text = "<!DOCTYPE html><html><head><title>Tea &amp; timber</title><meta charset=utf-8>\
+            <link rel=canonical href='https://a.example/tea'><meta name=license content='CC0'>\
+            <style>p { color: red }</style><script>if (a < b) { document.write('<p>no</p>') }</script></head>\
+            <body><nav>Home <nav>deep</nav> still</nav><h1>Tea <em>&amp;</em> timber</h1>\
+            <p>The ship\n   carried <b>tea</b>&nbsp;&eacute;.<p>Unclosed<br>lines\
+            <div>a<div>b</div></div><noscript>no</noscript><template><p>no</p></template>\
+            <h2>Holds<br>below</h2><ul><li>one<li><p>two</p><ol><li>deep</li></ol></li></ul>\
+            <table><tr><th>a<th>b<tr><td><p>1</p><td>2</table><pre>  x\n   y</pre><svg><text>no</text></svg>\
+            <h3></h3>&lt;script&gt;shown&lt;/script&gt; <!-- no -->end";
+        let document = read("a.html".into(), text);
+        assert_eq!(document.title, "Tea & timber");
+        assert_eq!(document.origin.as_deref(), Some("https://a.example/tea"));
+        assert_eq!(document.licence.as_deref(), Some("CC0"));
+        let texts: Vec<(String, &str)> = document
+            .sections
+            .iter()
+            .map(|section| (section.heading.join("/"), section.text.as_str()))
+            .collect();
+        let expected = [
+            ("", "The ship carried tea é.\n\nUnclosed\nlines\n\na\n\nb"),
+            (
+                "Holds below",
+                "- one\n- two\n  1. deep\n\na | b\n1 | 2\n\n  x\n   y\n\n<script>shown</script> end",
+            ),
+        ];
+        assert_eq!(texts, expected.map(|(heading, text)| (heading.to_string(), text)));
+    }
+
+    #[test]
+    fn what_is_not_closed_or_not_opened_is_read_to_the_end() {
+        for text in [
+            "<ul><li>a",
+            "</ul></table></pre>a",
+            "<h1>a",
+            "<title>a",
+            "<svg/>a",
+            "<p",
+            "<!--",
+            "<script>",
+        ] {
+            let document = read("x".into(), text);
+            assert!(document.sections.len() <= 1, "{text}");
+        }
+        assert_eq!(read("x".into(), "</ul></table></pre>a").sections[0].text, "a");
+        assert_eq!(plain("<h2>A</h2>b<p>c"), "A\nb\n\nc");
+    }
+}

@@ -1,0 +1,20 @@
+//! An LLM writes examples: tasks first, then examples of them; or queries for passages; or negatives for pairs.
+//!
+//! `Settings, Material -> Plan -> llm::ask -> answers.jsonl -> rows.jsonl`: rows are derived from the answers that
+//! the journal keeps, so the same seed and the same journal give the same rows, and nothing is asked twice.
+
+mod draw;
+mod kind;
+mod lines;
+mod material;
+mod plan;
+mod row;
+mod run;
+mod structure;
+
+pub use kind::{Kind, Shares};
+pub use material::{Material, Passages};
+pub use plan::Settings;
+pub use row::{LeftOut, Rejection, Row};
+pub use run::{ANSWERS, DryRun, FILES, REJECTED, ROWS, SETTINGS, SUMMARY, Summary, Synthesis};
+pub use structure::{Structured, from_structure};

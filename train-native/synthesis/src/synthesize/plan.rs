@@ -1,0 +1,353 @@
+//! What is asked, in which order: the same for the same settings, material and answers.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use kiln_data::data::mixed;
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::draw::{Words, draw};
+use super::kind::{Kind, Shares};
+use super::material::Material;
+use super::row::{LeftOut, Row, Texts, Wanted};
+use crate::documents::Passage;
+use crate::language::{Language, Mixture};
+use crate::llm::{Answer, EndpointList, Question, Role, key, texts_schema};
+use crate::prompts::Prompts;
+
+/// Numbers of samples begin here, so that they are other examples than the rows.
+const SAMPLES: u64 = 1 << 40;
+/// Examples whose query is a place of the task's list.
+const TASK: u64 = 1 << 48;
+
+/// What decides which questions are asked. Kept beside the answers, and compared when a run goes on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Seed.
+    pub seed: u64,
+    /// Kinds of examples, where they are free.
+    pub types: Shares,
+    /// Negatives in one answer: 1 (E5-Mistral), 2 (NV-Embed) or 4 (Negative Matters).
+    pub levels: usize,
+    /// Languages ([`Mixture::parse`]).
+    pub languages: String,
+    /// Most queries of a passage.
+    pub queries: usize,
+    /// Questions for tasks, of each kind.
+    pub brainstorms: usize,
+    /// Tasks in each answer to them.
+    pub tasks: usize,
+    /// Samples by the models with the role `seed` that stand before the others' prompts, of each kind.
+    pub samples: usize,
+    /// How often an example is asked for until it passes.
+    pub attempts: u32,
+    /// Checks that are left out.
+    pub left_out: LeftOut,
+}
+
+/// What a run is compared by: its settings, and all else that its questions depend on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Signature {
+    #[serde(flatten)]
+    settings: Settings,
+    material: String,
+    models: Vec<(String, f64, Vec<Role>)>,
+    prompts: Vec<String>,
+}
+
+impl Signature {
+    pub(super) fn new(
+        settings: &Settings,
+        material: &Material,
+        list: &EndpointList,
+        prompts: &Prompts,
+    ) -> Self {
+        let models =
+            list.endpoints.iter().map(|one| (one.model.clone(), one.share, one.roles.clone()));
+        Self {
+            settings: settings.clone(),
+            material: material.name(),
+            models: models.collect(),
+            prompts: prompts.versions().into_iter().map(String::from).collect(),
+        }
+    }
+
+    /// The first thing in which two differ.
+    pub(super) fn difference(&self, other: &Self) -> Option<String> {
+        let [own, other] = [self, other].map(|one| serde_json::to_value(one).unwrap_or_default());
+        let fields = own.as_object()?;
+        let (name, value) =
+            fields.iter().find(|(name, value)| other.get(name.as_str()) != Some(*value))?;
+        Some(format!("{name} was {value}, and is {}", other[name.as_str()]))
+    }
+}
+
+/// The plan of a run.
+pub(super) struct Plan<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) material: &'a Material,
+    pub(super) prompts: &'a Prompts,
+    pub(super) endpoints: &'a EndpointList,
+    pub(super) mixture: Mixture,
+    /// Passages or pairs, in the order in which they are taken.
+    pub(super) order: Vec<u32>,
+    /// Tasks of each kind.
+    pub(super) tasks: BTreeMap<Kind, Vec<String>>,
+    /// What a strong model wrote, of each kind.
+    pub(super) samples: BTreeMap<Kind, Vec<String>>,
+}
+
+/// One example to ask for.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    pub(super) kind: Kind,
+    number: u64,
+    pub(super) language: Language,
+    pub(super) task: Option<String>,
+    /// Instruction, query and positive, as far as they are there.
+    given: Option<[String; 3]>,
+    query: Words,
+    documents: Words,
+    pub(super) prompt: String,
+    endpoint: usize,
+    source: Option<Passage>,
+    pair: Option<u32>,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(
+        settings: &'a Settings,
+        material: &'a Material,
+        prompts: &'a Prompts,
+        endpoints: &'a EndpointList,
+    ) -> Result<Self> {
+        Ok(Self {
+            settings,
+            material,
+            prompts,
+            endpoints,
+            mixture: Mixture::parse(&settings.languages)?,
+            order: material.order(settings.seed),
+            tasks: BTreeMap::new(),
+            samples: BTreeMap::new(),
+        })
+    }
+
+    /// Kinds whose tasks a model thinks of.
+    pub(super) fn kinds_with_tasks(&self) -> Vec<(Kind, &'static str)> {
+        let Material::Tasks(None) = self.material else { return Vec::new() };
+        let kinds = self.settings.types.0.iter();
+        kinds.filter_map(|(kind, _)| kind.tasks().map(|template| (*kind, template))).collect()
+    }
+
+    /// A question for tasks.
+    pub(super) fn task_question(
+        &self,
+        kind: Kind,
+        template: &str,
+        number: u64,
+    ) -> Result<Question> {
+        let prompt = self.prompts.fill(template, json!({"count": self.settings.tasks}))?;
+        let endpoint =
+            self.endpoints.pick(Role::Seed, &[self.settings.seed, TASK, kind as u64, number])?;
+        let model = &self.endpoints.endpoints[endpoint].model;
+        let seed = self.settings.seed.to_string();
+        let list = json!({"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2 * self.settings.tasks});
+        Ok(Question {
+            key: key(&["tasks", model, &prompt, &seed, &number.to_string()]),
+            endpoint,
+            system: None,
+            prompt,
+            schema: Some(json!({
+                "title": "tasks", "type": "object", "properties": {"tasks": list}, "required": ["tasks"],
+                "additionalProperties": false,
+            })),
+            temperature: 1.0,
+            label: format!("tasks of {} {number}", kind.name()),
+        })
+    }
+
+    /// An example by its number.
+    pub(super) fn item(&self, number: u64) -> Result<Item> {
+        let mut rng = ChaCha8Rng::seed_from_u64(mixed(&[self.settings.seed, number]));
+        let kind = match self.material {
+            Material::Tasks(_) => self.settings.types.at(rng.random()),
+            Material::Corpus(_) => Kind::Corpus,
+            Material::Pairs(..) => Kind::Regenerated,
+        };
+        self.item_of(kind, number, Role::Write, rng)
+    }
+
+    /// A sample of a kind, for a strong model.
+    pub(super) fn sample(&self, kind: Kind, number: u64) -> Result<Item> {
+        let number = SAMPLES + number;
+        let rng = ChaCha8Rng::seed_from_u64(mixed(&[self.settings.seed, number, kind as u64]));
+        self.item_of(kind, number, Role::Seed, rng)
+    }
+
+    fn item_of(&self, kind: Kind, number: u64, role: Role, mut rng: ChaCha8Rng) -> Result<Item> {
+        let settings = self.settings;
+        let language = self.mixture.at(rng.random());
+        // Where all is in one language, a translation is between that and English.
+        let other = self.mixture.at(rng.random());
+        let other = if other == language { Language::ENGLISH } else { other };
+        let drawn = draw(kind, settings.levels, other, &mut rng);
+        let mut placeholders = serde_json::to_value(&drawn.placeholders)?;
+        placeholders["levels"] = settings.levels.into();
+        placeholders["language"] = language.name.into();
+        placeholders["keys"] = json!(kind.keys(settings.levels));
+        let samples = if role == Role::Seed { None } else { self.samples.get(&kind) };
+        placeholders["samples"] = json!(samples.map_or(&[][..], |samples| samples));
+        let mut item = Item {
+            kind,
+            number,
+            language,
+            task: None,
+            given: None,
+            query: drawn.query,
+            documents: drawn.documents,
+            prompt: String::new(),
+            endpoint: self.endpoints.pick(role, &[settings.seed, number])?,
+            source: None,
+            pair: None,
+        };
+        match self.material {
+            Material::Tasks(own) => {
+                if kind.tasks().is_some() {
+                    let tasks = own.as_ref().or_else(|| self.tasks.get(&kind));
+                    let tasks = tasks.filter(|tasks| !tasks.is_empty());
+                    let tasks =
+                        tasks.with_context(|| format!("there is no task of {}", kind.name()))?;
+                    let task = tasks[rng.random_range(0..tasks.len())].clone();
+                    placeholders["task"] = task.clone().into();
+                    item.task = Some(task);
+                }
+            }
+            Material::Corpus(passages) => {
+                let source = passages.get(self.order[number as usize] as usize)?;
+                placeholders["passage"] = source.text.clone().into();
+                placeholders["title"] = source.title.clone().into();
+                placeholders["count"] = settings.queries.into();
+                item.given = Some([String::new(), String::new(), source.text.clone()]);
+                item.source = Some(source);
+            }
+            Material::Pairs(set, _) => {
+                let pair = self.order[number as usize];
+                let example = set.get(pair as usize)?;
+                let positive = example.pos.into_iter().next().unwrap_or_default();
+                let instruction = example.instruction.unwrap_or_default();
+                placeholders["instruction"] = instruction.clone().into();
+                placeholders["query"] = example.query.clone().into();
+                placeholders["positive"] = positive.clone().into();
+                item.given = Some([instruction, example.query, positive]);
+                item.pair = Some(pair);
+            }
+        }
+        item.prompt = self.prompts.fill(kind.template(), placeholders)?;
+        Ok(item)
+    }
+
+    /// What an item's answer is to be.
+    pub(super) fn wanted<'b>(&self, item: &'b Item) -> Wanted<'b> {
+        Wanted {
+            kind: item.kind,
+            levels: self.settings.levels,
+            language: item.language,
+            query: item.query,
+            documents: item.documents,
+            left_out: self.settings.left_out,
+            queries: self.settings.queries,
+            task: item.task.as_deref(),
+            given: item.given.as_ref().map(|given| given.each_ref().map(String::as_str)),
+        }
+    }
+
+    /// The question for an item, at an attempt from 0.
+    pub(super) fn question(&self, item: &Item, attempt: u32) -> Question {
+        let endpoint = &self.endpoints.endpoints[item.endpoint];
+        let numbers =
+            [self.settings.seed, item.number, attempt.into()].map(|number| number.to_string());
+        let [seed, number, attempt] = numbers.each_ref().map(String::as_str);
+        Question {
+            key: key(&["example", &endpoint.model, &item.prompt, seed, number, attempt]),
+            endpoint: item.endpoint,
+            system: None,
+            prompt: item.prompt.clone(),
+            schema: Some(self.schema(item.kind)),
+            temperature: 1.0,
+            label: format!("{} {}.{attempt}", item.kind.name(), item.number),
+        }
+    }
+
+    fn schema(&self, kind: Kind) -> Value {
+        let keys = kind.keys(self.settings.levels);
+        let mut schema = texts_schema("example", keys.iter().map(String::as_str));
+        if kind == Kind::Corpus {
+            schema["properties"]["queries"] = json!({
+                "type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": self.settings.queries,
+            });
+        }
+        schema
+    }
+
+    /// Rows of an answer that is good.
+    pub(super) fn rows(&self, item: &Item, texts: Texts, answer: &Answer) -> Vec<Row> {
+        let Texts { instruction, queries, positive, negatives } = texts;
+        let source = item.source.as_ref();
+        let rows = queries.into_iter().enumerate().map(|(place, query)| {
+            // Negatives of a passage are written for its first query.
+            let own: &[String] = if place == 0 { &negatives } else { &[] };
+            let graded = self.settings.levels > 1;
+            let levels =
+                own.iter().enumerate().map(|(i, text)| (format!("n{}", i + 1), text.clone()));
+            Row {
+                instruction: instruction.clone(),
+                query,
+                pos: vec![positive.clone()],
+                neg: if graded { Vec::new() } else { own.to_vec() },
+                negatives: if graded { levels.collect() } else { BTreeMap::new() },
+                kind: item.kind.name().into(),
+                language: if item.kind == Kind::Regenerated {
+                    String::new()
+                } else {
+                    item.language.code.into()
+                },
+                generator: answer.model.clone(),
+                prompt_version: self.prompts.version(item.kind.template()).into(),
+                seed: Some(self.settings.seed),
+                tokens: Some(answer.usage),
+                source: source
+                    .map(|source| source.id.clone())
+                    .or_else(|| item.pair.map(|pair| pair.to_string())),
+                document: source.map(|source| source.document.clone()),
+                split: source.map(|source| source.split),
+            }
+        });
+        rows.collect()
+    }
+
+    /// About how many tokens an item's answer has.
+    pub(super) fn expected_tokens(&self, item: &Item) -> u64 {
+        let documents = match item.kind {
+            Kind::ShortLong => item.documents.expected() * (1 + self.settings.levels.max(1)),
+            Kind::LongLong if self.settings.levels < 2 => 700,
+            Kind::LongLong => 350 * (2 + self.settings.levels),
+            Kind::LongShort => item.query.expected() + 4 * (1 + self.settings.levels),
+            Kind::ShortShort | Kind::Sts | Kind::Bitext => 20 * (2 + self.settings.levels),
+            Kind::Corpus | Kind::Regenerated => {
+                let passage = item.given.as_ref().map_or(0, |given| crate::words::count(&given[2]));
+                let levels = if self.settings.levels > 1 || item.kind == Kind::Regenerated {
+                    self.settings.levels
+                } else {
+                    0
+                };
+                15 * self.settings.queries + passage * levels
+            }
+        };
+        // Four tokens for three words, and the keys.
+        (documents as u64 * 4 / 3) + 20
+    }
+}

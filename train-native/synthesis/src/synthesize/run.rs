@@ -1,0 +1,626 @@
+//! Asks by plan, and derives rows from what was answered.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use kiln_data::data::LeakFilter;
+use kiln_data::recipe::LeakRule;
+use kiln_data::text::read_small;
+use kiln_data::vectors::write_atomically;
+use kiln_terminal::interrupt;
+use kiln_terminal::terminal::Terminal;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::kind::Kind;
+use super::lines::Lines;
+use super::material::Material;
+use super::plan::{Item, Plan, Settings, Signature};
+use super::row::{Rejection, Texts, read, tasks};
+use crate::llm::{Answer, EndpointList, Journal, Limits, Llm, Question, Role, Spent, Stop, ask};
+use crate::prompts::Prompts;
+use crate::words;
+
+/// Answers as they came.
+pub const ANSWERS: &str = "answers.jsonl";
+/// Examples.
+pub const ROWS: &str = "rows.jsonl";
+/// Answers that are no examples, and why.
+pub const REJECTED: &str = "rejected.jsonl";
+/// What decides which questions are asked.
+pub const SETTINGS: &str = "settings.json";
+/// Counts.
+pub const SUMMARY: &str = "summary.json";
+/// All of them.
+pub const FILES: [&str; 5] = [ANSWERS, ROWS, REJECTED, SETTINGS, SUMMARY];
+
+/// Prompts that a dry run shows.
+const SHOWN: usize = 10;
+/// A task in a dry run, which asks for none.
+const NO_TASK: &str = "(a task that stage 1 thinks of)";
+
+/// What is to be written.
+pub struct Synthesis<'a> {
+    /// What decides which questions are asked.
+    pub settings: &'a Settings,
+    /// What examples are made of.
+    pub material: &'a Material,
+    /// Templates.
+    pub prompts: &'a Prompts,
+    /// Examples to ask for; of passages and pairs all where there are fewer.
+    pub examples: Option<usize>,
+    /// Texts of evaluation data, which no example may hold.
+    pub leaks: Option<&'a LeakFilter>,
+    /// Folder for everything that is written.
+    pub folder: &'a Path,
+    /// Whether answers of an earlier run may be there.
+    pub resume: bool,
+    /// Progress and notes.
+    pub terminal: Terminal,
+}
+
+/// What a run brought.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// Examples that were asked for.
+    pub examples: usize,
+    /// Rows that were written.
+    pub rows: usize,
+    /// Rows by kind.
+    pub types: BTreeMap<String, usize>,
+    /// Rows by language.
+    pub languages: BTreeMap<String, usize>,
+    /// Tasks by kind.
+    pub tasks: BTreeMap<String, usize>,
+    /// Answers that are no examples, by reason.
+    pub rejected: BTreeMap<Rejection, usize>,
+    /// Examples that no attempt brought.
+    pub without_row: usize,
+    /// Examples that were not answered yet.
+    pub unanswered: usize,
+    /// Tokens of all prompts that were answered, those of earlier runs included.
+    pub prompt_tokens: u64,
+    /// Tokens of all answers.
+    pub completion_tokens: u64,
+    /// What they cost, where prices are known.
+    pub cost: f64,
+    /// What this run used.
+    pub spent: Spent,
+    /// Where the rows are.
+    pub output: PathBuf,
+}
+
+/// What a run would ask.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DryRun {
+    /// The first prompts.
+    pub prompts: Vec<String>,
+    /// Questions in all.
+    pub questions: usize,
+    /// Tokens of prompts, about.
+    pub prompt_tokens: u64,
+    /// Tokens of answers, about.
+    pub completion_tokens: u64,
+    /// What that costs, where prices are known.
+    pub cost: f64,
+}
+
+/// An answer that is no example.
+#[derive(Serialize)]
+struct Rejected<'a> {
+    reason: Rejection,
+    label: &'a str,
+    key: String,
+    answer: &'a str,
+}
+
+/// The items that are under way, by the keys of their questions.
+type UnderWay = RefCell<HashMap<u128, (Item, u32)>>;
+
+impl Synthesis<'_> {
+    fn examples(&self) -> Result<usize> {
+        match (self.examples, self.material.most()) {
+            (Some(asked), most) => Ok(asked.min(most.unwrap_or(usize::MAX))),
+            (None, Some(most)) => Ok(most),
+            (None, None) => bail!("how many examples? Give --rows"),
+        }
+    }
+
+    /// What would be asked; nothing is.
+    ///
+    /// # Errors
+    /// Settings or templates that are wrong.
+    pub fn dry_run(&self, endpoints: &EndpointList) -> Result<DryRun> {
+        let mut plan = Plan::new(self.settings, self.material, self.prompts, endpoints)?;
+        let examples = self.examples()?;
+        let mut shown = Vec::new();
+        let (mut questions, mut prompt, mut completion, mut cost) = (0, 0u64, 0u64, 0.0);
+        let mut count = |question: &Question, answer: u64, times: usize| {
+            let tokens = question.prompt.len() as u64 / 4 * times as u64;
+            questions += times;
+            prompt += tokens;
+            completion += answer * times as u64;
+            cost += endpoints.endpoints[question.endpoint].cost(tokens, answer * times as u64);
+        };
+        for (kind, template) in plan.kinds_with_tasks() {
+            let question = plan.task_question(kind, template, 0)?;
+            count(&question, 30 * self.settings.tasks as u64, self.settings.brainstorms);
+            shown.push(question.prompt);
+            plan.tasks.insert(kind, vec![NO_TASK.into()]);
+        }
+        // Enough of them tell what all are like.
+        let looked_at = examples.min(1000);
+        for number in 0..looked_at {
+            let item = plan.item(number as u64)?;
+            let (from, to) = (number * examples / looked_at, (number + 1) * examples / looked_at);
+            count(&plan.question(&item, 0), plan.expected_tokens(&item), to - from);
+            if shown.len() < SHOWN {
+                shown.push(item.prompt);
+            }
+        }
+        Ok(DryRun {
+            prompts: shown,
+            questions,
+            prompt_tokens: prompt,
+            completion_tokens: completion,
+            cost,
+        })
+    }
+
+    /// Asks, and writes what comes of it. A budget that is spent or Ctrl-C ends it early, with the rows that the
+    /// answers so far give; [`Spent::stopped`] says so.
+    ///
+    /// # Errors
+    /// A folder of another run or with other settings, a server that cannot be asked, a disk that is full; every
+    /// answer that came is kept even then.
+    pub fn run(&self, llm: &Arc<Llm>, limits: &Limits) -> Result<Summary> {
+        let endpoints = &llm.endpoints;
+        let mut plan = Plan::new(self.settings, self.material, self.prompts, endpoints)?;
+        let examples = self.examples()?;
+        for role in [Role::Seed, Role::Write] {
+            endpoints.pick(role, &[])?;
+        }
+        self.claim(&plan)?;
+        let mut journal = Journal::open(&self.folder.join(ANSWERS))?;
+        if !self.resume && !journal.is_empty() {
+            bail!(
+                "{}: holds {} answers; add --resume to go on from them, or choose another --output",
+                self.folder.display(),
+                journal.len()
+            );
+        }
+        let mut spent = Spent::default();
+        let asking = Asking { llm, limits, terminal: self.terminal };
+        self.think_of_tasks(&mut plan, &mut journal, &asking, &mut spent)?;
+        if spent.stopped.is_none() {
+            self.write_samples(&mut plan, &mut journal, &asking, &mut spent)?;
+        }
+        if spent.stopped.is_none() {
+            let mut numbers = 0..examples as u64;
+            let items = &mut std::iter::from_fn(|| numbers.next().map(|number| plan.item(number)));
+            spent.add(asking.items(&plan, &mut journal, ("examples", examples as u64), items)?);
+        }
+        self.derive(&plan, &journal, examples, spent, endpoints)
+    }
+
+    /// Whether the folder is this run's.
+    fn claim(&self, plan: &Plan<'_>) -> Result<()> {
+        let signature = Signature::new(self.settings, self.material, plan.endpoints, self.prompts);
+        let path = self.folder.join(SETTINGS);
+        if self.resume && path.exists() {
+            let before: Signature = serde_json::from_str(&read_small(&path)?)
+                .with_context(|| path.display().to_string())?;
+            if let Some(difference) = before.difference(&signature) {
+                bail!(
+                    "{}: holds answers to other questions: {difference}; go on as before, or choose another --output",
+                    self.folder.display()
+                );
+            }
+            return Ok(());
+        }
+        if !self.resume && self.folder.join(ANSWERS).exists() && path.exists() {
+            // What is in the journal decides; its settings are not written over.
+            return Ok(());
+        }
+        write_atomically(&path, &serde_json::to_vec_pretty(&signature)?)
+    }
+
+    /// Stage 1.
+    fn think_of_tasks(
+        &self,
+        plan: &mut Plan<'_>,
+        journal: &mut Journal,
+        asking: &Asking<'_>,
+        spent: &mut Spent,
+    ) -> Result<()> {
+        let mut questions = Vec::new();
+        for (kind, template) in plan.kinds_with_tasks() {
+            for number in 0..self.settings.brainstorms as u64 {
+                questions.push((kind, plan.task_question(kind, template, number)?));
+            }
+        }
+        if questions.is_empty() {
+            return Ok(());
+        }
+        let total = questions.len() as u64;
+        let all = &mut questions.iter().map(|(_, question)| Ok(question.clone()));
+        spent.add(asking.questions(journal, ("tasks", total), all, &mut |_, _| Ok(None))?);
+        if spent.stopped.is_some() {
+            return Ok(());
+        }
+        let mut seen = HashSet::new();
+        for (kind, question) in &questions {
+            let Some(answer) = journal.get(question.key)? else {
+                // Other tasks would make other prompts of all that was asked before.
+                bail!(
+                    "{} of {total} questions for tasks have no answer; run it again with --resume",
+                    spent.failed
+                );
+            };
+            let new = tasks(&answer).into_iter().filter(|task| seen.insert(words::hash(task)));
+            plan.tasks.entry(*kind).or_default().extend(new);
+        }
+        for (kind, tasks) in &plan.tasks {
+            if tasks.is_empty() {
+                bail!(
+                    "no answer holds a task of {}; ask a larger model, give tasks of your own (--tasks), or leave \
+                     the type out (--types)",
+                    kind.name()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// What a strong model writes, to stand before the prompts of the others.
+    fn write_samples(
+        &self,
+        plan: &mut Plan<'_>,
+        journal: &mut Journal,
+        asking: &Asking<'_>,
+        spent: &mut Spent,
+    ) -> Result<()> {
+        let Material::Tasks(_) = self.material else { return Ok(()) };
+        let kinds: Vec<Kind> = self.settings.types.0.iter().map(|(kind, _)| *kind).collect();
+        let all: Vec<(Kind, u64)> = kinds
+            .iter()
+            .flat_map(|kind| (0..self.settings.samples as u64).map(|number| (*kind, number)))
+            .collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        let items = &mut all.iter().map(|(kind, number)| plan.sample(*kind, *number));
+        spent.add(asking.items(plan, journal, ("samples", all.len() as u64), items)?);
+        if spent.stopped.is_some() {
+            return Ok(());
+        }
+        let mut samples: BTreeMap<Kind, Vec<String>> = BTreeMap::new();
+        for (kind, number) in all {
+            let item = plan.sample(kind, number)?;
+            match plan.outcome(&item, journal)? {
+                Outcome::Good(texts, _) => samples.entry(kind).or_default().push(as_json(
+                    kind,
+                    self.settings.levels,
+                    &texts,
+                )),
+                Outcome::Bad => {}
+                Outcome::Open => bail!("a sample has no answer; run it again with --resume"),
+            }
+        }
+        plan.samples = samples;
+        Ok(())
+    }
+
+    /// Rows, from the journal alone.
+    fn derive(
+        &self,
+        plan: &Plan<'_>,
+        journal: &Journal,
+        examples: usize,
+        spent: Spent,
+        endpoints: &EndpointList,
+    ) -> Result<Summary> {
+        let mut rows = Lines::new(self.folder)?;
+        let mut rejected = Lines::new(self.folder)?;
+        let mut summary =
+            Summary { examples, spent, output: self.folder.join(ROWS), ..Summary::default() };
+        let mut seen = HashSet::new();
+        let ready = plan.kinds_with_tasks().iter().all(|(kind, _)| plan.tasks.contains_key(kind));
+        let bar = self.terminal.progress(examples as u64, "rows");
+        for number in 0..examples as u64 {
+            bar.inc(1);
+            if !ready {
+                summary.unanswered += 1;
+                continue;
+            }
+            let item = plan.item(number)?;
+            let mut refuse = |question: &Question, answer: &str, reason: Rejection| -> Result<()> {
+                *summary.rejected.entry(reason).or_default() += 1;
+                let (label, key) = (question.label.as_str(), format!("{:032x}", question.key));
+                rejected.push(&Rejected { reason, label, key, answer })
+            };
+            let mut outcome = Outcome::Bad;
+            for attempt in 0..self.settings.attempts {
+                let question = plan.question(&item, attempt);
+                let Some(answer) = journal.get(question.key)? else {
+                    outcome = Outcome::Open;
+                    break;
+                };
+                match read(&plan.wanted(&item), &answer) {
+                    Ok(texts) => {
+                        outcome = Outcome::Good(texts, answer);
+                        break;
+                    }
+                    Err(reason) => refuse(&question, &answer.text, reason)?,
+                }
+            }
+            let (texts, answer) = match outcome {
+                Outcome::Good(texts, answer) => (texts, answer),
+                Outcome::Bad => {
+                    summary.without_row += 1;
+                    continue;
+                }
+                Outcome::Open => {
+                    summary.unanswered += 1;
+                    continue;
+                }
+            };
+            for row in plan.rows(&item, texts, &answer) {
+                let leaks = |leaks: &LeakFilter| {
+                    let texts = [&row.query]
+                        .into_iter()
+                        .chain(&row.pos)
+                        .chain(&row.neg)
+                        .chain(row.negatives.values());
+                    texts.into_iter().any(|text| leaks.leaks(text, LeakRule::Exact))
+                };
+                let reason = match () {
+                    // The queries of pairs are what they are.
+                    () if item.kind != Kind::Regenerated
+                        && !seen.insert(words::hash(&row.query)) =>
+                    {
+                        Some(Rejection::Duplicate)
+                    }
+                    () if self.leaks.is_some_and(leaks) => Some(Rejection::Leak),
+                    () => None,
+                };
+                match reason {
+                    Some(reason) => refuse(&plan.question(&item, 0), &row.query, reason)?,
+                    None => {
+                        *summary.types.entry(row.kind.clone()).or_default() += 1;
+                        *summary.languages.entry(row.language.clone()).or_default() += 1;
+                        summary.rows += 1;
+                        rows.push(&row)?;
+                    }
+                }
+            }
+        }
+        bar.finish_and_clear();
+        summary.languages.remove("");
+        summary.tasks =
+            plan.tasks.iter().map(|(kind, tasks)| (kind.name().into(), tasks.len())).collect();
+        for (model, used) in journal.used() {
+            summary.prompt_tokens += used.prompt;
+            summary.completion_tokens += used.completion;
+            let endpoint = endpoints.endpoints.iter().find(|endpoint| endpoint.model == *model);
+            summary.cost +=
+                endpoint.map_or(0.0, |endpoint| endpoint.cost(used.prompt, used.completion));
+        }
+        rows.finish(&self.folder.join(ROWS))?;
+        rejected.finish(&self.folder.join(REJECTED))?;
+        write_atomically(&self.folder.join(SUMMARY), &serde_json::to_vec_pretty(&summary)?)?;
+        Ok(summary)
+    }
+}
+
+/// What an item's answers came to.
+enum Outcome {
+    Good(Texts, Answer),
+    Bad,
+    Open,
+}
+
+impl Plan<'_> {
+    fn outcome(&self, item: &Item, journal: &Journal) -> Result<Outcome> {
+        for attempt in 0..self.settings.attempts {
+            let Some(answer) = journal.get(self.question(item, attempt).key)? else {
+                return Ok(Outcome::Open);
+            };
+            if let Ok(texts) = read(&self.wanted(item), &answer) {
+                return Ok(Outcome::Good(texts, answer));
+            }
+        }
+        Ok(Outcome::Bad)
+    }
+}
+
+/// A sample as the model is to answer.
+fn as_json(kind: Kind, levels: usize, texts: &Texts) -> String {
+    let values = texts.queries.iter().take(1).chain([&texts.positive]).chain(&texts.negatives);
+    let pairs = kind.keys(levels).into_iter().zip(values.map(|text| Value::from(text.clone())));
+    Value::Object(pairs.collect()).to_string()
+}
+
+/// How questions are asked.
+struct Asking<'a> {
+    llm: &'a Arc<Llm>,
+    limits: &'a Limits,
+    terminal: Terminal,
+}
+
+impl Asking<'_> {
+    fn questions(
+        &self,
+        journal: &mut Journal,
+        what: (&str, u64),
+        questions: &mut dyn Iterator<Item = Result<Question>>,
+        check: &mut dyn FnMut(&Question, &Answer) -> Result<Option<Question>>,
+    ) -> Result<Spent> {
+        ask(self.llm, journal, self.limits, self.terminal, what, questions, check)
+    }
+
+    /// Asks for examples, again where an answer is none.
+    fn items(
+        &self,
+        plan: &Plan<'_>,
+        journal: &mut Journal,
+        what: (&str, u64),
+        items: &mut dyn Iterator<Item = Result<Item>>,
+    ) -> Result<Spent> {
+        let under_way = UnderWay::default();
+        let questions = &mut items.map(|item| {
+            let item = item?;
+            let question = plan.question(&item, 0);
+            under_way.borrow_mut().insert(question.key, (item, 0));
+            Ok(question)
+        });
+        let check = &mut |question: &Question, answer: &Answer| {
+            let Some((item, attempt)) = under_way.borrow_mut().remove(&question.key) else {
+                return Ok(None);
+            };
+            let again =
+                attempt + 1 < plan.settings.attempts && read(&plan.wanted(&item), answer).is_err();
+            Ok(again.then(|| {
+                let next = plan.question(&item, attempt + 1);
+                under_way.borrow_mut().insert(next.key, (item, attempt + 1));
+                next
+            }))
+        };
+        let spent = self.questions(journal, what, questions, check)?;
+        if interrupt::asked() {
+            return Ok(Spent { stopped: Some(Stop::Interrupted), ..spent });
+        }
+        Ok(spent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kind::Shares;
+    use super::super::row::LeftOut;
+    use super::*;
+    use crate::llm::{Endpoint, Finish, Usage};
+
+    fn settings() -> Settings {
+        Settings {
+            seed: 1,
+            types: Shares::parse("sts=1,short-short=1").unwrap(),
+            levels: 1,
+            languages: "en".into(),
+            queries: 2,
+            brainstorms: 2,
+            tasks: 5,
+            samples: 1,
+            attempts: 2,
+            left_out: LeftOut::default(),
+        }
+    }
+
+    fn list() -> EndpointList {
+        EndpointList { endpoints: vec![Endpoint::new("http://localhost:1", "m")] }
+    }
+
+    /// Answers to whatever is asked, kept as a server's would be.
+    fn answer_all(journal: &mut Journal, question: &Question) {
+        let keys = question.schema.as_ref().unwrap()["required"].as_array().unwrap().clone();
+        let values = keys.iter().map(|key| {
+            let key = key.as_str().unwrap();
+            let text = format!("The {key} of {:x} is quite another sentence.", question.key as u32);
+            let value = if key == "tasks" { serde_json::json!([text]) } else { text.into() };
+            (key.to_string(), value)
+        });
+        let text = Value::Object(values.collect()).to_string();
+        let answer = Answer {
+            text,
+            finish: Finish::Stop,
+            usage: Usage::estimate("p", "a"),
+            model: "m".into(),
+        };
+        journal.keep(question.key, &question.label, &answer).unwrap();
+    }
+
+    #[test]
+    fn the_same_journal_gives_the_same_rows_without_asking() {
+        let folder = tempfile::tempdir().unwrap();
+        let (settings, material, list) = (settings(), Material::Tasks(None), list());
+        let prompts = Prompts::open(None).unwrap();
+        let mut plan = Plan::new(&settings, &material, &prompts, &list).unwrap();
+        let mut journal = Journal::open(&folder.path().join(ANSWERS)).unwrap();
+        for number in 0..2 {
+            let question =
+                plan.task_question(Kind::ShortShort, "tasks-short-short", number).unwrap();
+            answer_all(&mut journal, &question);
+            let found = tasks(&journal.get(question.key).unwrap().unwrap());
+            plan.tasks.entry(Kind::ShortShort).or_default().extend(found);
+        }
+        for kind in [Kind::Sts, Kind::ShortShort] {
+            let item = plan.sample(kind, 0).unwrap();
+            answer_all(&mut journal, &plan.question(&item, 0));
+            let Outcome::Good(texts, _) = plan.outcome(&item, &journal).unwrap() else { panic!() };
+            plan.samples.insert(kind, vec![as_json(kind, 1, &texts)]);
+        }
+        for number in 0..20 {
+            let item = plan.item(number).unwrap();
+            assert!(
+                item.prompt.starts_with("Examples of what is asked for below"),
+                "{}",
+                item.prompt
+            );
+            answer_all(&mut journal, &plan.question(&item, 0));
+        }
+        drop(journal);
+        let synthesis = Synthesis {
+            settings: &settings,
+            material: &material,
+            prompts: &prompts,
+            examples: Some(20),
+            leaks: None,
+            folder: folder.path(),
+            resume: true,
+            terminal: Terminal { json: false, quiet: true },
+        };
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let llm = Arc::new(Llm::new(list, reqwest::Client::builder()).unwrap());
+        let summary = synthesis.run(&llm, &Limits::default()).unwrap();
+        assert_eq!((summary.rows, summary.spent.requests, summary.spent.known), (20, 0, 24));
+        assert_eq!(summary.types.values().sum::<usize>(), 20);
+        let first = std::fs::read(folder.path().join(ROWS)).unwrap();
+        synthesis.run(&llm, &Limits::default()).unwrap();
+        assert_eq!(std::fs::read(folder.path().join(ROWS)).unwrap(), first);
+        // Other settings are other questions.
+        let other = Settings { levels: 4, ..settings.clone() };
+        let error = Synthesis { settings: &other, ..synthesis }
+            .run(&llm, &Limits::default())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("levels was 1, and is 4"), "{error}");
+    }
+
+    #[test]
+    fn a_dry_run_counts_without_asking() {
+        let folder = tempfile::tempdir().unwrap();
+        let (settings, material) = (settings(), Material::Tasks(None));
+        let prompts = Prompts::open(None).unwrap();
+        let synthesis = Synthesis {
+            settings: &settings,
+            material: &material,
+            prompts: &prompts,
+            examples: Some(5000),
+            leaks: None,
+            folder: folder.path(),
+            resume: false,
+            terminal: Terminal { json: false, quiet: true },
+        };
+        let dry = synthesis.dry_run(&list()).unwrap();
+        assert_eq!((dry.prompts.len(), dry.questions), (10, 5002));
+        assert!(dry.prompt_tokens > 500_000 && dry.completion_tokens > 100_000, "{dry:?}");
+        assert!(
+            dry.prompts[1..].iter().any(|prompt| prompt.contains(NO_TASK)),
+            "{:?}",
+            dry.prompts
+        );
+    }
+}

@@ -8,5 +8,6 @@ mod text;
 pub(crate) use fake::{Fake, Reply, Request, Then, answer};
 pub(crate) use real::Real;
 pub(crate) use run::{
-    KEY, TYPES, answers, lines, no_key_below, no_key_in, rejected, rows, summary, synthesize,
+    KEY, Running, TYPES, answers, lines, no_key_below, no_key_in, rejected, rows, summary,
+    synthesize,
 };

@@ -1,6 +1,7 @@
 //! `kiln synthesize` as tests run it, and what it leaves behind.
 
 use std::path::Path;
+use std::process::{Child, Stdio};
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -13,12 +14,47 @@ pub(crate) const KEY: &str = "sk-test-6c62272e07bb0142";
 pub(crate) const TYPES: [&str; 6] =
     ["short-long", "long-short", "short-short", "long-long", "sts", "bitext"];
 
+/// The command's arguments, into `out` of a folder.
+fn arguments(url: &str, folder: &Folder, more: &[&str]) -> Vec<String> {
+    let out = folder.arg("out");
+    let own =
+        ["--quiet", "synthesize", "-o", &out, "--llm", url, "--llm-model", "writer"].into_iter();
+    own.chain(more.iter().copied()).map(String::from).collect()
+}
+
 /// The command, into `out` of a folder.
 pub(crate) fn synthesize(url: &str, folder: &Folder, more: &[&str]) -> Command {
-    let mut command = kiln(&["--quiet", "synthesize", "-o", &folder.arg("out")]);
-    command.args(["--llm", url, "--llm-model", "writer"]).args(more);
+    let arguments = arguments(url, folder, more);
+    let mut command = kiln(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     command.env("OPENAI_API_KEY", KEY).env("NO_PROXY", "127.0.0.1");
     command
+}
+
+/// The command, running.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    pub(crate) fn start(url: &str, folder: &Folder, more: &[&str]) -> Self {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kiln"));
+        command.args(["--device", "cpu"]).args(arguments(url, folder, more));
+        command.env("OPENAI_API_KEY", KEY).env("NO_PROXY", "127.0.0.1");
+        Self(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Asks it to end as Ctrl-C does, and waits for it.
+    #[cfg(unix)]
+    pub(crate) fn interrupt(mut self) -> Option<i32> {
+        let id = self.0.id().to_string();
+        std::process::Command::new("kill").args(["-INT", &id]).status().unwrap();
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Lines of a file of JSON lines.

@@ -239,35 +239,38 @@ fn passage(language: &Language, words: usize, rng: &mut ChaCha8Rng) -> String {
     text.trim_end_matches([',', '.']).to_string() + "."
 }
 
-/// The number before `words` in a prompt's sentence that speaks of a key, or the default.
-fn words_for(prompt: &str, default: usize) -> usize {
-    let mut before = 0;
-    for word in prompt.split_whitespace() {
-        if word.starts_with("words") && before > 0 {
-            return before;
-        }
-        before = word.parse().unwrap_or(0);
-    }
-    default
+/// The number after one phrase and before `words`.
+fn words_after(prompt: &str, phrase: &str) -> Option<usize> {
+    prompt.match_indices(phrase).find_map(|(at, _)| {
+        let mut rest = prompt[at + phrase.len()..].split_whitespace();
+        let number = rest.next()?.parse().ok()?;
+        rest.next()?.starts_with("words").then_some(number)
+    })
 }
 
 fn text(key: &str, i: usize, prompt: &str, rng: &mut ChaCha8Rng) -> String {
     let named = languages(prompt);
+    // Of a translation the first text is in the language that is named first, the others in the last.
+    let (first, last) = (named[0], named[named.len() - 1]);
+    let less = words_after(prompt, "less than");
+    let least = words_after(prompt, "at least");
     match key {
         "label" => LABELS[rng.random_range(0..4)].into(),
         _ if key.starts_with("misleading_label") => {
             LABELS[4 + 2 * (i % 6) + rng.random_range(0..2)].into()
         }
-        // The first sentence is in the first language that is named, the others in the last.
-        "S1" => sentence(named[0], rng),
-        "S2" | "S3" | "S4" | "S5" | "S6" => sentence(named[named.len() - 1], rng),
-        "user_query" | "query" | "query_1" | "query_2" | "query_3" => {
-            let words = if prompt.contains("less than 5 words") { 4 } else { 12 };
-            // A query is not a sentence that stands in a document.
-            passage(named[0], words, rng).trim_end_matches('.').to_string()
+        "tasks" => format!("Given a text from {}, tell: {}", name(rng), sentence(last, rng)),
+        "S1" => sentence(first, rng),
+        "S2" | "S3" | "S4" | "S5" | "S6" => sentence(last, rng),
+        "user_query" | "query" | "queries" => {
+            let words = less.map_or(12, |words| words - 1);
+            passage(first, words, rng).trim_end_matches('.').to_string()
         }
-        "input_text" => passage(named[0], words_for(prompt, 30), rng),
-        _ => passage(named[named.len() - 1], words_for(prompt, 40), rng),
+        "input_text" => {
+            let words = less.map(|words| words - 1).or(least.map(|words| words + 2));
+            passage(first, words.unwrap_or(30), rng)
+        }
+        _ => passage(last, words_after(prompt, "about").or(least).unwrap_or(20), rng),
     }
 }
 

@@ -97,6 +97,8 @@ pub(crate) struct Reply {
     status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
+    /// Instead of all that.
+    raw: Option<Vec<u8>>,
     /// Bytes of head and body that are sent, if not all.
     cut: Option<usize>,
     /// One byte of the body in this time.
@@ -111,7 +113,7 @@ impl Reply {
         let body = body.as_ref().to_vec();
         let headers = vec![("Content-Type".into(), "application/json".into())];
         let delay = Duration::ZERO;
-        Self { status, headers, body, cut: None, trickle: None, delay, then: Then::Keep }
+        Self { status, headers, body, raw: None, cut: None, trickle: None, delay, then: Then::Keep }
     }
 
     /// A message of the model, as OpenAI wraps it.
@@ -170,6 +172,18 @@ impl Reply {
         self
     }
 
+    /// The first bytes of the body, as if they were all.
+    pub(crate) fn shortened(mut self, length: usize) -> Self {
+        self.body.truncate(length);
+        self
+    }
+
+    /// These bytes and no others.
+    pub(crate) fn raw(mut self, bytes: &str) -> Self {
+        self.raw = Some(bytes.as_bytes().to_vec());
+        self.then(Then::Close)
+    }
+
     /// Breaks off after some bytes of the body.
     pub(crate) fn cut_body(mut self, length: usize) -> Self {
         self.cut = Some(self.head().len() + length.min(self.body.len()));
@@ -217,6 +231,7 @@ impl Reply {
         let mut bytes = self.head().into_bytes();
         let body = bytes.len();
         bytes.extend_from_slice(&self.body);
+        bytes = self.raw.clone().unwrap_or(bytes);
         bytes.truncate(self.cut.unwrap_or(usize::MAX));
         match self.trickle {
             None => stream.write_all(&bytes)?,

@@ -198,16 +198,9 @@ impl Way<'_> {
             let all =
                 std::iter::once("kiln".to_string()).chain(words.iter().cloned()).chain(more(way));
             let cli = Cli::try_parse_from(all).map_err(|error| {
-                let error = error.to_string();
-                anyhow::anyhow!(
-                    "{}",
-                    error
-                        .lines()
-                        .next()
-                        .unwrap_or_default()
-                        .trim_start_matches("error: ")
-                        .to_string()
-                )
+                let text = error.to_string();
+                let line = text.lines().next().unwrap_or_default();
+                anyhow::anyhow!("{}", line.trim_start_matches("error: "))
             })?;
             execute(&cli.command, way.global)
         })

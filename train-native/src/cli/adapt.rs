@@ -22,7 +22,7 @@ use crate::adapt::{
 };
 use crate::model::embedder_config;
 use crate::output::claim;
-use crate::terminal::plain;
+use crate::terminal::{plain, without_results};
 use crate::text::{is_missing, names_below, read_small};
 use crate::train::CHECKPOINTS;
 use crate::vectors::write_atomically;
@@ -177,11 +177,9 @@ impl Way<'_> {
         }
         self.done.0.insert(name.into(), state);
         write_atomically(&self.path(STEPS), &serde_json::to_vec_pretty(&self.done)?)?;
-        self.taken.push(StepTaken {
-            name: name.into(),
-            command,
-            seconds: Some(start.elapsed().as_secs_f64()),
-        });
+        let seconds = start.elapsed().as_secs_f64();
+        terminal.note(format!("{name}: done in {seconds:.0} s"));
+        self.taken.push(StepTaken { name: name.into(), command, seconds: Some(seconds) });
         Ok(())
     }
 
@@ -202,7 +200,7 @@ impl Way<'_> {
                 let line = text.lines().next().unwrap_or_default();
                 anyhow::anyhow!("{}", line.trim_start_matches("error: "))
             })?;
-            execute(&cli.command, way.global)
+            without_results(|| execute(&cli.command, way.global))
         })
     }
 }

@@ -9,6 +9,7 @@ mod bad_input;
 #[path = "../llm/mod.rs"]
 #[allow(dead_code, unused_imports)]
 mod chat;
+mod chunk;
 mod commands;
 mod compat;
 mod compress;

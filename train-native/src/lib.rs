@@ -5,6 +5,7 @@
 //! loads a model from a folder or the Hub, as an [`embedding::TextModel`] that hides its backend,
 //! [`text`] and [`vectors`] read and write files.
 
+pub mod adapt;
 pub mod analyze;
 pub mod bench;
 pub mod cli;
@@ -18,6 +19,7 @@ pub mod mine;
 pub mod model;
 pub mod output;
 pub mod quickstart;
+pub mod refine;
 pub mod search;
 pub mod serve;
 pub mod train;

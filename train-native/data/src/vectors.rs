@@ -16,6 +16,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use kiln_embed::checkpoint::write_safetensors;
 use parquet::arrow::ArrowWriter;
+use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use kiln_terminal::terminal::StandardOutput;
@@ -207,6 +208,52 @@ pub fn write_atomically(target: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = beside(target)?;
     file.write_all(bytes).with_context(|| target.display().to_string())?;
     persist(file, target)
+}
+
+/// A file that is written piece by piece, and takes its target's place when it is finished; until then, and
+/// where it never is, the target is as it was.
+pub struct NewFile {
+    bytes: BufWriter<NamedTempFile>,
+    target: PathBuf,
+}
+
+impl NewFile {
+    /// Begins a file for a target.
+    ///
+    /// # Errors
+    /// A target whose place no file can take, or a folder that cannot be written.
+    pub fn create(target: &Path) -> Result<Self> {
+        Ok(Self { bytes: BufWriter::new(beside(target)?), target: target.to_path_buf() })
+    }
+
+    /// Adds a line of JSON.
+    ///
+    /// # Errors
+    /// A disk that is full.
+    pub fn line(&mut self, value: &impl Serialize) -> Result<()> {
+        let written = serde_json::to_writer(&mut self.bytes, value).map_err(anyhow::Error::from);
+        let ended = written.and_then(|()| Ok(self.bytes.write_all(b"\n")?));
+        ended.with_context(|| self.target.display().to_string())
+    }
+
+    /// Puts what was written in the target's place.
+    ///
+    /// # Errors
+    /// Whatever the file system refuses.
+    pub fn finish(self) -> Result<()> {
+        let file = self.bytes.into_inner().map_err(std::io::IntoInnerError::into_error);
+        persist(file.with_context(|| self.target.display().to_string())?, &self.target)
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.bytes.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.bytes.flush()
+    }
 }
 
 /// Puts a written file in the target's place, so that a loss of power leaves the old or the new.

@@ -9,6 +9,17 @@ pub struct Page {
     body: String,
 }
 
+/// A box of texts, each with what it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Card {
+    /// Line above it.
+    pub title: String,
+    /// What each text is, and the text.
+    pub texts: Vec<(String, String)>,
+    /// Line below it, which stands out.
+    pub note: Option<String>,
+}
+
 /// Text with the characters that mean something in HTML replaced.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -61,6 +72,27 @@ impl Page {
         self.push(format_args!("</details>\n"))
     }
 
+    /// Cards in columns beside each other, each with a heading.
+    pub fn beside(&mut self, columns: &[(String, Vec<Card>)]) -> &mut Self {
+        self.push(format_args!("<div class=\"beside\">\n"));
+        for (heading, cards) in columns {
+            self.push(format_args!("<section><h3>{}</h3>\n", escape(heading)));
+            for card in cards {
+                self.push(format_args!("<article><h4>{}</h4><dl>\n", escape(&card.title)));
+                for (what, text) in &card.texts {
+                    self.push(format_args!("<dt>{}</dt><dd>{}</dd>\n", escape(what), escape(text)));
+                }
+                self.push(format_args!("</dl>"));
+                if let Some(note) = &card.note {
+                    self.push(format_args!("<p class=\"note\">{}</p>", escape(note)));
+                }
+                self.push(format_args!("</article>\n"));
+            }
+            self.push(format_args!("</section>\n"));
+        }
+        self.push(format_args!("</div>\n"))
+    }
+
     /// Text as it stands, in a fixed-width font.
     pub fn code(&mut self, text: &str) -> &mut Self {
         self.push(format_args!("<pre>{}</pre>\n", escape(text)))
@@ -76,6 +108,12 @@ impl Page {
              p,figcaption,li{{max-width:820px}}h1{{font-size:1.6rem}}h2{{font-size:1.15rem;margin-top:2rem}}figure{{margin:1rem 0}}\
              figure svg{{max-width:100%;height:auto}}figcaption{{color:#555;font-size:.9rem}}\
              .wide{{overflow-x:auto}}pre{{overflow-x:auto;background:#f6f6f6;padding:.8rem;font-size:.85rem}}table{{border-collapse:collapse}}\
+             .beside{{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1.5rem}}\
+             .beside section{{min-width:0}}h3{{font-size:1rem}}\
+             article{{border:1px solid #ddd;border-radius:6px;padding:.6rem .9rem;margin:0 0 .9rem;overflow-wrap:anywhere}}\
+             article h4{{margin:0 0 .4rem;font-size:.85rem;color:#555;font-weight:normal}}\
+             dl{{display:grid;grid-template-columns:5.2rem 1fr;gap:.25rem .6rem;margin:0;font-size:.9rem}}\
+             dt{{color:#555}}dd{{margin:0}}.note{{margin:.5rem 0 0;font-size:.85rem;color:#9c2b12}}\
              td,th{{border-bottom:1px solid #ddd;padding:.3rem .8rem .3rem 0;text-align:left;vertical-align:top}}</style></head>\n\
              <body><h1>{title}</h1>\n{}</body></html>\n",
             self.body
@@ -98,5 +136,11 @@ mod tests {
                 && html.contains("a &lt; b")
         );
         assert!(!html.contains("<script>"));
+        let texts = vec![("<dt>".into(), "<script>".into())];
+        let card = Card { title: "<b>".into(), texts, note: Some("\"<i>".into()) };
+        let html = Page::new("t").beside(&[("<u>".into(), vec![card])]).to_html();
+        for tag in ["<script>", "<b>", "<i>", "<u>", "<dt><"] {
+            assert!(!html.contains(tag), "{tag}");
+        }
     }
 }

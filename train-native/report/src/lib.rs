@@ -10,7 +10,7 @@ mod tokens;
 
 pub use charts::{Series, bar_chart, histogram, line_chart};
 pub use heat_map::{HeatMap, HeatStyle, heat_maps};
-pub use html::Page;
+pub use html::{Card, Page};
 pub use png::{has_fonts, png};
 pub use scatter::{Group, scatter};
 pub use tokens::token_weights;

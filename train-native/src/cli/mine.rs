@@ -1,6 +1,5 @@
 //! `kiln mine`
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -11,16 +10,16 @@ use serde_json::json;
 use super::ranges::{NEIGHBOURS, ROWS, seed, single, whole};
 use super::teacher_prompts::TeacherPrompts;
 use super::{Global, ModelOverrides};
-use crate::data::{DataSet, Example, OnBadRow, Opening, Store, StoreWriter, text_hash};
+use crate::data::{DataSet, Example, OnBadRow, Opening, Store};
 use crate::device::open;
 use crate::mine::{
-    Asking, Dropped, Filters, Keep, Negative, Pick, Query, Scored, filter, read_scores, search,
-    teacher_prompts, write_scores,
+    self, Asking, Dropped, Filters, Keep, Negative, Pick, Query, Scored, filter, read_scores,
+    search, teacher_prompts, write_scores,
 };
 use crate::model::load;
 use crate::recipe::{DataSource, LeakRule};
 use crate::terminal::{Terminal, thousands};
-use crate::text::{Columns, TextFile, apart};
+use crate::text::apart;
 use crate::vectors::write_atomically;
 
 /// Mine hard negatives with a teacher model.
@@ -116,7 +115,7 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
         bail!("{}: --output and --scores name the same file", args.output.display());
     }
     let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
-    let corpus = corpus(args.corpus.as_deref(), &set, terminal)?;
+    let corpus = mine::corpus(args.corpus.as_deref(), &set, terminal)?;
     let scored = scored(args, &set, &corpus, global)?;
     if let Some(path) = &args.scores {
         write_scores(path, &scored)?;
@@ -300,41 +299,4 @@ pub(super) fn open_examples(
         terminal,
     };
     DataSet::open(&DataSource::file(&path.to_string_lossy()), &opening)
-}
-
-/// The texts to mine from, each once.
-fn corpus(file: Option<&str>, set: &DataSet, terminal: Terminal) -> Result<Store> {
-    let mut writer = StoreWriter::new()?;
-    let mut seen = HashSet::new();
-    let mut push = |text: &String| -> Result<()> {
-        if !text.trim().is_empty() && seen.insert(text_hash(text)) {
-            writer.push(text)?;
-        }
-        Ok(())
-    };
-    match file {
-        Some(file) => {
-            let columns = Columns { fields: vec!["text".into()], optional: vec!["title".into()] };
-            let file = TextFile::open(file, columns)?;
-            let counter = terminal.counter("corpus");
-            for record in file.records()? {
-                let record = record?;
-                counter.inc(1);
-                // The title first, as BEIR does.
-                let parts: Vec<&str> = record.fields.iter().rev().map(String::as_str).collect();
-                push(&parts.join(" ").trim().to_string())?;
-            }
-            counter.finish_and_clear();
-        }
-        None => {
-            if let Some(texts) = set.pair_texts() {
-                (0..texts.len()).try_for_each(|row| push(&texts.get(row)?))?;
-            }
-            for i in 0..set.len() {
-                let example = set.get(i)?;
-                example.pos.iter().chain(&example.neg).try_for_each(&mut push)?;
-            }
-        }
-    }
-    writer.finish()
 }

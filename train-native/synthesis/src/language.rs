@@ -5,6 +5,10 @@ use whatlang::Lang;
 
 /// Letters below which no language is told.
 const LEAST_LETTERS: usize = 24;
+/// How sure another language has to be.
+const RELIABLE: f64 = 0.9;
+/// Letters that are looked at; more tell no more.
+const MOST_LETTERS: usize = 1000;
 
 /// A language of XLM-R's list (arXiv:1911.02116, table 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -142,16 +146,39 @@ impl Language {
         }
     }
 
+    /// A language by its code, also with a region (`en-GB`), its ISO 639-3 code, or its English name.
+    ///
+    /// # Errors
+    /// None is meant.
+    pub fn named(name: &str) -> Result<Self> {
+        let name = name.trim().to_lowercase();
+        let code = name.split(['-', '_']).next().unwrap_or_default();
+        let named =
+            |one: &&Self| one.told == Some(name.as_str()) || one.name.to_lowercase() == name;
+        match LANGUAGES.iter().find(named) {
+            Some(language) => Ok(*language),
+            None => Self::of(code),
+        }
+    }
+
     /// Whether a text is in it: `None` where the text is too short, or the language none that can be told.
     pub fn speaks(&self, text: &str) -> Option<bool> {
+        self.other(text, LEAST_LETTERS, RELIABLE).map(|other| other.is_none())
+    }
+
+    /// The other language that a text is in, or `Some(None)` where it is in this one. `None` where the text has
+    /// fewer letters, where that would be less sure, or where the language is none that can be told.
+    pub fn other(&self, text: &str, letters: usize, sure: f64) -> Option<Option<&'static str>> {
         let expected = Lang::from_code(self.told?)?;
-        if text.chars().filter(|letter| letter.is_alphabetic()).count() < LEAST_LETTERS {
+        let end = text.char_indices().nth(MOST_LETTERS).map_or(text.len(), |(end, _)| end);
+        let text = &text[..end];
+        if text.chars().filter(|letter| letter.is_alphabetic()).count() < letters {
             return None;
         }
         let found = whatlang::detect(text)?;
         match found.lang() {
-            lang if lang == expected => Some(true),
-            _ if !found.is_reliable() => None,
+            lang if lang == expected => Some(None),
+            _ if found.confidence() <= sure => None,
             // Near enough to be taken for each other in a sentence.
             lang => {
                 let near = [
@@ -163,9 +190,8 @@ impl Language {
                     &[Lang::Rus, Lang::Ukr, Lang::Bel],
                     &[Lang::Nld, Lang::Afr],
                 ];
-                near.iter()
-                    .all(|group| !(group.contains(&lang) && group.contains(&expected)))
-                    .then_some(false)
+                let taken = |group: &&[Lang]| group.contains(&lang) && group.contains(&expected);
+                (!near.iter().any(taken)).then(|| Some(lang.eng_name()))
             }
         }
     }
@@ -233,6 +259,15 @@ mod tests {
         assert_eq!((of("en").speaks(english), of("en").speaks(german)), (Some(true), Some(false)));
         assert_eq!((of("de").speaks(german), of("ja").speaks(english)), (Some(true), Some(false)));
         assert_eq!((of("en").speaks("river"), of("is").speaks(english)), (None, None));
+        assert_eq!(of("en").other(german, 24, 0.9), Some(Some("German")));
+        assert_eq!(
+            (of("en").other(german, 200, 0.9), of("en").other(english, 24, 0.9)),
+            (None, Some(None))
+        );
+        for name in ["EN", "en-GB", "eng", " English "] {
+            assert_eq!(Language::named(name).unwrap(), Language::ENGLISH, "{name}");
+        }
+        assert!(Language::named("klingon").is_err());
         // Each code that can be told is one that the library knows.
         for language in LANGUAGES {
             assert!(

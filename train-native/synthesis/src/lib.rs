@@ -7,5 +7,6 @@ pub mod documents;
 pub mod language;
 pub mod llm;
 pub mod prompts;
+pub mod refine;
 pub mod synthesize;
 pub mod words;

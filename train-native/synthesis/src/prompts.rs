@@ -29,6 +29,8 @@ const SHIPPED: &[(&str, &str)] = &shipped![
     "corpus",
     "negatives",
     "samples",
+    "answerable",
+    "refutation",
 ];
 
 /// What stands before a shipped template's version in its first line.

@@ -67,8 +67,8 @@ pub enum DataRow {
     },
 }
 
-const ANCHORS: [&str; 4] = ["anchor", "query", "question", "user_query"];
-const POSITIVES: [&str; 6] =
+pub(super) const ANCHORS: [&str; 4] = ["anchor", "query", "question", "user_query"];
+pub(super) const POSITIVES: [&str; 6] =
     ["positive", "pos", "answer", "document", "passage", "positive_document"];
 /// Names of columns of negatives, perhaps with a number behind them.
 const NEGATIVES: [&str; 3] = ["hard_negative_document", "hard_negative", "negative"];
@@ -231,21 +231,29 @@ fn positives(fields: &Fields) -> Result<Vec<String>> {
     one_or_many("positive", positive)
 }
 
+/// The names of the columns of negatives by their numbers, 0 being the one without.
+pub(super) fn columns(fields: &Fields) -> Vec<(usize, &String)> {
+    let number = |name: &String| {
+        NEGATIVES.iter().find_map(|prefix| match name.strip_prefix(prefix)? {
+            "" => Some(0),
+            rest => rest.trim_start_matches('_').parse().ok(),
+        })
+    };
+    let mut columns: Vec<(usize, &String)> =
+        fields.keys().filter_map(|name| Some((number(name)?, name))).collect();
+    columns.sort_by_key(|(number, _)| *number);
+    columns
+}
+
 /// The texts of the columns `negative`, `negative_1`, ..., and their levels: the columns' numbers,
 /// counted from the unnumbered one where there is one. A list in one column has no levels.
 fn negative_columns(fields: &Fields) -> Result<(Vec<String>, Vec<usize>)> {
     let mut columns: Vec<(usize, Vec<String>)> = Vec::new();
     let mut unnumbered = 0;
-    for (name, value) in fields {
-        let number = NEGATIVES.iter().find_map(|prefix| match name.strip_prefix(prefix)? {
-            "" => Some(0),
-            rest => rest.trim_start_matches('_').parse().ok(),
-        });
-        let Some(number) = number else { continue };
+    for (number, name) in self::columns(fields) {
         unnumbered |= usize::from(number == 0);
-        columns.push((number, one_or_many(name, value)?));
+        columns.push((number, one_or_many(name, &fields[name])?));
     }
-    columns.sort_by_key(|(number, _)| *number);
     let graded = columns.iter().all(|(_, texts)| texts.len() <= 1);
     let numbered = columns
         .into_iter()
@@ -329,7 +337,7 @@ fn text(fields: &Fields, names: &[&str]) -> Result<String> {
 }
 
 /// A passage: a text, or an object with `text` and perhaps `title`.
-fn passage(value: &Value) -> Option<String> {
+pub(super) fn passage(value: &Value) -> Option<String> {
     if let Some(text) = value.as_str() {
         return Some(text.to_string());
     }
@@ -385,6 +393,13 @@ fn whole_numbers(fields: &Fields, name: &str) -> Result<Vec<usize>> {
 /// Highest level of a negative; a number above it is a mistake.
 const MOST_LEVELS: usize = 1 << 10;
 
+/// The level that a key of graded negatives names.
+pub(super) fn leveled(name: &str) -> Result<usize> {
+    let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let level = digits.parse().ok().filter(|level| (1..=MOST_LEVELS).contains(level));
+    level.with_context(|| format!("negatives has the key {name:?}; expected n1 (hardest), n2, ..."))
+}
+
 /// Graded negatives, hardest first, and their levels: a list, in which an empty text is a level that
 /// is missing, or an object whose keys end in the level.
 fn graded(value: &Value) -> Result<(Vec<String>, Vec<usize>)> {
@@ -392,11 +407,7 @@ fn graded(value: &Value) -> Result<(Vec<String>, Vec<usize>)> {
     match value {
         Value::Object(levels) => {
             for (name, value) in levels {
-                let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
-                let level = digits.parse().ok().filter(|level| (1..=MOST_LEVELS).contains(level));
-                let level = level.with_context(|| {
-                    format!("negatives has the key {name:?}; expected n1 (hardest), n2, ...")
-                })?;
+                let level = leveled(name)?;
                 if !value.is_null() {
                     let text = passage(value);
                     graded.push((

@@ -6,6 +6,7 @@ mod beir;
 mod convert;
 pub mod corpus;
 mod dataset;
+mod edit;
 mod example;
 mod format;
 mod intake;
@@ -18,6 +19,7 @@ mod store;
 
 pub use beir::{BeirFiles, BeirFolder, MOST_GRADE, qrels_file, qrels_splits};
 pub use dataset::DataSet;
+pub use edit::{Edit, Part};
 pub use example::Example;
 pub use format::{DataRow, FIRST_TEXT, Fields, PAIR_SCORE, RowFormat, SECOND_TEXT};
 pub use intake::{Counts, OnBadRow, Opening};

@@ -15,7 +15,7 @@ const OBJECT: usize = 8;
 ///
 /// # Errors
 /// No JSON, no object, a name that comes twice, or too many values.
-pub(super) fn object(line: &str) -> serde_json::Result<Map<String, Value>> {
+pub fn object(line: &str) -> serde_json::Result<Map<String, Value>> {
     let left = Cell::new(MOST_VALUES);
     let mut reader = serde_json::Deserializer::from_str(line);
     let value = Any(&left).deserialize(&mut reader)?;

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
+pub use json::object;
 pub use limit::{DEFAULT_MOST_BYTES, most_bytes, set_most_bytes};
 pub use lines::numbered;
 pub(crate) use open::behind_mark;

@@ -9,14 +9,13 @@ use anyhow::{Context as _, Result, bail};
 use kiln_data::data::LeakFilter;
 use kiln_data::recipe::LeakRule;
 use kiln_data::text::read_small;
-use kiln_data::vectors::write_atomically;
+use kiln_data::vectors::{NewFile, write_atomically};
 use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::kind::Kind;
-use super::lines::Lines;
 use super::material::Material;
 use super::plan::{Item, Plan, Settings, Signature};
 use super::row::{Rejection, Texts, read, tasks};
@@ -324,8 +323,8 @@ impl Synthesis<'_> {
         spent: Spent,
         endpoints: &EndpointList,
     ) -> Result<Summary> {
-        let mut rows = Lines::new(self.folder)?;
-        let mut rejected = Lines::new(self.folder)?;
+        let mut rows = NewFile::create(&self.folder.join(ROWS))?;
+        let mut rejected = NewFile::create(&self.folder.join(REJECTED))?;
         let mut summary =
             Summary { examples, spent, output: self.folder.join(ROWS), ..Summary::default() };
         let mut seen = HashSet::new();
@@ -341,7 +340,7 @@ impl Synthesis<'_> {
             let mut refuse = |question: &Question, answer: &str, reason: Rejection| -> Result<()> {
                 *summary.rejected.entry(reason).or_default() += 1;
                 let (label, key) = (question.label.as_str(), format!("{:032x}", question.key));
-                rejected.push(&Rejected { reason, label, key, answer })
+                rejected.line(&Rejected { reason, label, key, answer })
             };
             let mut outcome = Outcome::Bad;
             for attempt in 0..self.settings.attempts {
@@ -394,7 +393,7 @@ impl Synthesis<'_> {
                         *summary.types.entry(row.kind.clone()).or_default() += 1;
                         *summary.languages.entry(row.language.clone()).or_default() += 1;
                         summary.rows += 1;
-                        rows.push(&row)?;
+                        rows.line(&row)?;
                     }
                 }
             }
@@ -410,8 +409,8 @@ impl Synthesis<'_> {
             summary.cost +=
                 endpoint.map_or(0.0, |endpoint| endpoint.cost(used.prompt, used.completion));
         }
-        rows.finish(&self.folder.join(ROWS))?;
-        rejected.finish(&self.folder.join(REJECTED))?;
+        rows.finish()?;
+        rejected.finish()?;
         write_atomically(&self.folder.join(SUMMARY), &serde_json::to_vec_pretty(&summary)?)?;
         Ok(summary)
     }

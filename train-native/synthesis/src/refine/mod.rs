@@ -1,0 +1,20 @@
+//! Cleans training data: filters of which each looks at the rows of some types and sources.
+//!
+//! `files -> Row -> filters (alone, a teacher's ranks, judges) -> kept.jsonl, dropped.jsonl, report.html`.
+//! Rows keep every field that they came with; what a filter does not change stays as it was.
+
+mod config;
+mod judge;
+mod page;
+mod ranks;
+mod row;
+mod run;
+mod sieve;
+mod tally;
+
+pub use config::{Filter, Filters, KINDS, Kind, SHIPPED, Shipped};
+pub use judge::{Judge, Models};
+pub use ranks::{Rank, Ranks};
+pub use row::{Passage, Row, lines, open};
+pub use run::{FILES, LeftOut, Refine, Summary, refine};
+pub use tally::{FilterCounts, TypeCounts};

@@ -16,6 +16,7 @@ use crate::chat::{
 use crate::harness::{Folder, kiln};
 
 type Lie = fn(&Request) -> Reply;
+type Behaviour = Box<dyn Fn(&Request) -> Reply + Send + Sync>;
 
 /// What a command said, and how long it took. Wherever it ends: no key, no panic, no escape sequence, and at
 /// most one line of error.
@@ -464,7 +465,7 @@ fn forms_that_a_server_does_not_know_are_left_out() {
         }
         _ => Reply::good(request),
     };
-    let cases: [(&str, Box<dyn Fn(&Request) -> Reply + Send + Sync>, usize); 4] = [
+    let cases: [(&str, Behaviour, usize); 4] = [
         ("json_object", Box::new(object), 1),
         ("plain", Box::new(plain), 2),
         ("newest", Box::new(newest), 3),
@@ -490,7 +491,7 @@ fn forms_that_a_server_does_not_know_are_left_out() {
 #[test]
 fn what_cannot_be_mended_is_not_tried_again() {
     let elsewhere: &'static Fake = Box::leak(Box::new(Fake::good()));
-    let cases: [(&str, Box<dyn Fn(&Request) -> Reply + Send + Sync>, &str); 7] = [
+    let cases: [(&str, Behaviour, &str); 7] = [
         (
             "a wrong key",
             Box::new(|_| {

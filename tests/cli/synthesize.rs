@@ -122,7 +122,7 @@ fn training_reads_what_was_written() {
     let recipe = folder.write(
         "recipe.toml",
         format!(
-            "name = 'r'\n[model]\nbase = '{base}'\n[[stage]]\nname = 's'\ndata = ['{rows}']\n\
+            "name = 'r'\n[model]\nbase = '{base}'\nmax_length = 256\n[[stage]]\nname = 's'\ndata = ['{rows}']\n\
              steps = 2\nbatch_size = 4\nlr = 1e-3\n"
         ),
     );

@@ -264,7 +264,8 @@ fn text(key: &str, i: usize, prompt: &str, rng: &mut ChaCha8Rng) -> String {
         "S2" | "S3" | "S4" | "S5" | "S6" => sentence(last, rng),
         "user_query" | "query" | "queries" => {
             let words = less.map_or(12, |words| words - 1);
-            passage(first, words, rng).trim_end_matches('.').to_string()
+            let rest = passage(first, words - 1, rng);
+            format!("{} {}", name(rng), rest.trim_end_matches('.'))
         }
         "input_text" => {
             let words = less.map(|words| words - 1).or(least.map(|words| words + 2));

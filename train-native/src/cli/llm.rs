@@ -133,6 +133,7 @@ impl LlmArgs {
             retries: self.llm_retries,
             timeout: Duration::from_secs_f64(self.llm_timeout),
             max_requests: self.max_requests,
+            requests_before: 0,
             max_tokens: self.max_tokens,
             max_cost: self.max_cost,
         }

@@ -200,7 +200,8 @@ impl Synthesis<'_> {
         if spent.stopped.is_none() {
             let mut numbers = 0..examples as u64;
             let items = &mut std::iter::from_fn(|| numbers.next().map(|number| plan.item(number)));
-            spent.add(asking.items(&plan, &mut journal, ("examples", examples as u64), items)?);
+            let what = ("examples", examples as u64);
+            asking.items(&mut spent, &plan, &mut journal, what, items)?;
         }
         self.derive(&plan, &journal, examples, spent, endpoints)
     }
@@ -246,7 +247,7 @@ impl Synthesis<'_> {
         }
         let total = questions.len() as u64;
         let all = &mut questions.iter().map(|(_, question)| Ok(question.clone()));
-        spent.add(asking.questions(journal, ("tasks", total), all, &mut |_, _| Ok(None))?);
+        asking.questions(spent, journal, ("tasks", total), all, &mut |_, _| Ok(None))?;
         if spent.stopped.is_some() {
             return Ok(());
         }
@@ -292,7 +293,7 @@ impl Synthesis<'_> {
             return Ok(());
         }
         let items = &mut all.iter().map(|(kind, number)| plan.sample(*kind, *number));
-        spent.add(asking.items(plan, journal, ("samples", all.len() as u64), items)?);
+        asking.items(spent, plan, journal, ("samples", all.len() as u64), items)?;
         if spent.stopped.is_some() {
             return Ok(());
         }
@@ -451,24 +452,30 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
+    /// Asks, and adds to what was spent.
     fn questions(
         &self,
+        spent: &mut Spent,
         journal: &mut Journal,
         what: (&str, u64),
         questions: &mut dyn Iterator<Item = Result<Question>>,
         check: &mut dyn FnMut(&Question, &Answer) -> Result<Option<Question>>,
-    ) -> Result<Spent> {
-        ask(self.llm, journal, self.limits, self.terminal, what, questions, check)
+    ) -> Result<()> {
+        // The stages of a run have one budget.
+        let limits = Limits { requests_before: spent.requests, ..self.limits.clone() };
+        spent.add(ask(self.llm, journal, &limits, self.terminal, what, questions, check)?);
+        Ok(())
     }
 
     /// Asks for examples, again where an answer is none.
     fn items(
         &self,
+        spent: &mut Spent,
         plan: &Plan<'_>,
         journal: &mut Journal,
         what: (&str, u64),
         items: &mut dyn Iterator<Item = Result<Item>>,
-    ) -> Result<Spent> {
+    ) -> Result<()> {
         let under_way = UnderWay::default();
         let questions = &mut items.map(|item| {
             let item = item?;
@@ -488,11 +495,11 @@ impl Asking<'_> {
                 next
             }))
         };
-        let spent = self.questions(journal, what, questions, check)?;
+        self.questions(spent, journal, what, questions, check)?;
         if interrupt::asked() {
-            return Ok(Spent { stopped: Some(Stop::Interrupted), ..spent });
+            spent.stopped = Some(Stop::Interrupted);
         }
-        Ok(spent)
+        Ok(())
     }
 }
 

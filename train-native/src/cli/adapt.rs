@@ -110,7 +110,7 @@ pub(super) struct AdaptArgs {
 }
 
 /// What lies in the output folder. Names of the steps' files are theirs.
-const FILES: [&str; 16] = [
+const FILES: [&str; 17] = [
     STEPS,
     "passages.jsonl",
     "corpus.jsonl",
@@ -119,6 +119,7 @@ const FILES: [&str; 16] = [
     "refined",
     "train.jsonl",
     "train-corpus.jsonl",
+    "questions.json",
     "dev",
     "test",
     "mined.jsonl",
@@ -259,7 +260,7 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
     }
     let config = embedder_config(&args.base, terminal)?;
     let base = match Path::new(&args.base).exists() {
-        true => std::fs::canonicalize(&args.base)?.to_string_lossy().into_owned(),
+        true => std::path::absolute(&args.base)?.to_string_lossy().into_owned(),
         false => args.base.clone(),
     };
     let docs = fingerprint(&args.docs)?;
@@ -285,6 +286,7 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
     let titles = endpoints.is_some();
     let tokens = args.tokens.to_string();
     let seed = args.seed.to_string();
+    let least = (args.tokens / 4).clamp(1, 16).to_string();
     let documents = args.docs.to_string_lossy().into_owned();
     let passages = way.arg("passages.jsonl");
 
@@ -296,6 +298,8 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         &base,
         "--tokens",
         &tokens,
+        "--min-tokens",
+        &least,
         "--split",
         &args.split,
         "--seed",

@@ -17,6 +17,7 @@ mod hub;
 mod mining;
 mod peers;
 mod recipes;
+mod refine;
 mod scores;
 mod serve;
 mod server;

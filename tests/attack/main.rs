@@ -6,11 +6,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod bombs;
+#[path = "../llm/mod.rs"]
+#[allow(dead_code, unused_imports)]
+mod chat;
 mod folders;
 #[path = "../cli/harness.rs"]
 #[allow(dead_code)]
 mod harness;
 mod hub;
+mod llm;
 mod power;
 mod readers;
 mod serve;

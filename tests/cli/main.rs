@@ -6,6 +6,10 @@
 mod adapters;
 mod analyze;
 mod bad_input;
+#[path = "../llm/mod.rs"]
+#[allow(dead_code, unused_imports)]
+mod chat;
+mod chunk;
 mod commands;
 mod compat;
 mod compress;
@@ -22,6 +26,7 @@ mod scores;
 mod serve;
 mod server;
 mod sweep;
+mod synthesize;
 mod tasks;
 mod terminal;
 mod training;

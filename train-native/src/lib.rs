@@ -5,6 +5,7 @@
 //! loads a model from a folder or the Hub, as an [`embedding::TextModel`] that hides its backend,
 //! [`text`] and [`vectors`] read and write files.
 
+pub mod adapt;
 pub mod analyze;
 pub mod bench;
 pub mod cli;

@@ -11,10 +11,11 @@ use kiln_embed::checkpoint::{
     save,
 };
 use kiln_embed::config::AttentionMode;
-use kiln_embed::embedder::{Embedder, EmbedderConfig};
+use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::pooling::PoolingConfig;
 use kiln_embed::quant::WeightPrecision;
+use kiln_embed::tokenizer::Tokenizer;
 
 use crate::device::Device;
 use crate::embedding::TextModel;
@@ -138,6 +139,18 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
         );
     }
     Ok(Some(base.to_string()))
+}
+
+/// The tokenizer and the prompts of a model, read without its weights; those of the base model where it is
+/// one of LoRA adapters.
+///
+/// # Errors
+/// As [`resolve`], and whatever is wrong with the model's files.
+pub fn load_tokenizer(name: &str, terminal: Terminal) -> Result<(Tokenizer, Prompts)> {
+    let folder = find(name, terminal, HubModel::fetch_configuration)?;
+    let base = base_of(&folder)?;
+    let folder = resolve_without_weights(base.as_deref().unwrap_or(name), terminal)?;
+    Ok(checkpoint::load_tokenizer(open_folder(&folder)?.as_ref(), &LoadOptions::default())?)
 }
 
 /// Loads a model by folder or Hub id on a device. A folder of LoRA adapters, as PEFT writes them, is

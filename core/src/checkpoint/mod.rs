@@ -23,8 +23,8 @@ pub use parameters::load_backbone;
 pub use peft::{load_adapters, save_adapters};
 pub use safetensors::{StoredTensor, TensorInfo, Weights, write_safetensors, write_tensors};
 pub use sentence_transformers::{
-    LoadOptions, SavedModel, load, load_pooling, read_embedder_config, save, save_as,
-    tokenizer_config_file,
+    LoadOptions, SavedModel, load, load_pooling, load_tokenizer, read_embedder_config, save,
+    save_as, tokenizer_config_file,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use write::{Existing, SUMS, Sums, check_target, write_directory};

@@ -415,6 +415,21 @@ impl Tokenizer {
         }
     }
 
+    /// How many tokens a whole text is after an instruction, with those that stand around it and whatever the
+    /// length limit; all of it is tokenized.
+    ///
+    /// # Errors
+    /// The tokenizer fails.
+    pub fn length(&self, instruction: &str, text: &str) -> Result<usize> {
+        let whole = match self.config.lower_case {
+            true => [instruction, &text.to_lowercase()].concat(),
+            false => [instruction, text].concat(),
+        };
+        let encoding = self.inner.encode_fast(whole, false);
+        let encoding = encoding.map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
+        Ok(self.prefix.len() + encoding.len() + self.suffix.len())
+    }
+
     /// How many tokens an instruction is by itself; one that leaves no room for a text counts as that.
     fn count(&self, instruction: &str) -> Result<usize> {
         let part = window::cut(instruction, Window::most(self.room()));

@@ -16,6 +16,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use kiln_embed::checkpoint::write_safetensors;
 use parquet::arrow::ArrowWriter;
+use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use kiln_terminal::terminal::StandardOutput;
@@ -209,39 +210,49 @@ pub fn write_atomically(target: &Path, bytes: &[u8]) -> Result<()> {
     persist(file, target)
 }
 
-/// A file that is written piece by piece and takes its place when it is whole.
-pub struct WholeFile {
+/// A file that is written piece by piece, and takes its target's place when it is finished; until then, and
+/// where it never is, the target is as it was.
+pub struct NewFile {
+    bytes: BufWriter<NamedTempFile>,
     target: PathBuf,
-    file: BufWriter<NamedTempFile>,
 }
 
-impl WholeFile {
-    /// A file for a target, which stays as it is until [`Self::finish`].
+impl NewFile {
+    /// Begins a file for a target.
     ///
     /// # Errors
-    /// A folder that cannot be written.
+    /// A target whose place no file can take, or a folder that cannot be written.
     pub fn create(target: &Path) -> Result<Self> {
-        let file = BufWriter::with_capacity(1 << 16, beside(target)?);
-        Ok(Self { target: target.to_path_buf(), file })
+        Ok(Self { bytes: BufWriter::new(beside(target)?), target: target.to_path_buf() })
     }
 
-    /// Puts it in its place.
+    /// Adds a line of JSON.
     ///
     /// # Errors
-    /// Whatever the file system refuses; the target is then as it was.
+    /// A disk that is full.
+    pub fn line(&mut self, value: &impl Serialize) -> Result<()> {
+        let written = serde_json::to_writer(&mut self.bytes, value).map_err(anyhow::Error::from);
+        let ended = written.and_then(|()| Ok(self.bytes.write_all(b"\n")?));
+        ended.with_context(|| self.target.display().to_string())
+    }
+
+    /// Puts what was written in the target's place.
+    ///
+    /// # Errors
+    /// Whatever the file system refuses.
     pub fn finish(self) -> Result<()> {
-        let file = self.file.into_inner().map_err(|error| error.into_error());
+        let file = self.bytes.into_inner().map_err(std::io::IntoInnerError::into_error);
         persist(file.with_context(|| self.target.display().to_string())?, &self.target)
     }
 }
 
-impl Write for WholeFile {
+impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.file.write(bytes)
+        self.bytes.write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.file.flush()
+        self.bytes.flush()
     }
 }
 

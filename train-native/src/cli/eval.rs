@@ -9,6 +9,7 @@ use kiln_embed::quant::WeightPrecision;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::eval_search::{self, EvalSearchArgs};
 use super::ranges::{ROWS, number, whole};
 use super::teacher_prompts::LightPrompts;
 use super::{EmbedFlags, Global, ModelOverrides};
@@ -103,6 +104,7 @@ enum Other {
     Trec(TrecArgs),
     /// List the shipped suites and their tasks
     Suites,
+    Search(EvalSearchArgs),
 }
 
 /// Files of trec_eval's formats.
@@ -130,6 +132,7 @@ pub(super) fn run(args: &EvalArgs, global: &Global) -> Result<()> {
     match (&args.trec, &args.model) {
         (Some(Other::Trec(args)), _) => trec(args, global),
         (Some(Other::Suites), _) => suites(global),
+        (Some(Other::Search(args)), _) => eval_search::run(args, global),
         (None, Some(model)) => tasks(args, model, global),
         (None, None) => bail!("name a model with --model"),
     }

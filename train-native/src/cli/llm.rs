@@ -100,6 +100,32 @@ impl LlmArgs {
         Ok(Some(Arc::new(Llm::new(list, crate::http::client())?)))
     }
 
+    /// The same as words of a command line.
+    pub(super) fn words(&self) -> Vec<String> {
+        let path = self.llm_config.as_ref().map(|path| path.to_string_lossy().into_owned());
+        let number = |number: Option<f64>| number.map(|number| number.to_string());
+        let count = |number: Option<u64>| number.map(|number| number.to_string());
+        let tokens = path.is_none().then(|| self.answer_tokens.to_string());
+        let options = [
+            ("--llm", self.llm.clone()),
+            ("--llm-model", self.llm_model.clone()),
+            ("--llm-config", path),
+            ("--llm-key-env", self.llm_key_env.clone()),
+            ("--concurrency", Some(self.concurrency.to_string())),
+            ("--llm-timeout", Some(self.llm_timeout.to_string())),
+            ("--llm-retries", Some(self.llm_retries.to_string())),
+            ("--answer-tokens", tokens),
+            ("--max-requests", count(self.max_requests)),
+            ("--max-tokens", count(self.max_tokens)),
+            ("--max-cost", number(self.max_cost)),
+            ("--prompt-price", number(self.prompt_price)),
+            ("--completion-price", number(self.completion_price)),
+        ];
+        let given =
+            options.into_iter().filter_map(|(name, value)| Some([name.to_string(), value?]));
+        given.flatten().collect()
+    }
+
     /// How much may be asked.
     pub(super) fn limits(&self) -> Limits {
         Limits {
@@ -107,6 +133,7 @@ impl LlmArgs {
             retries: self.llm_retries,
             timeout: Duration::from_secs_f64(self.llm_timeout),
             max_requests: self.max_requests,
+            requests_before: 0,
             max_tokens: self.max_tokens,
             max_cost: self.max_cost,
         }

@@ -1,12 +1,15 @@
 //! The command line: one file a command, each no more than arguments and a call.
 
+mod adapt;
 mod analyze;
 mod bench;
+mod chunk;
 mod compare;
 mod devices;
 mod distill;
 mod embed;
 mod eval;
+mod eval_search;
 mod export;
 mod granularity;
 mod import;
@@ -88,6 +91,8 @@ enum Command {
     Train(train::TrainArgs),
     Sweep(sweep::SweepArgs),
     Recipes(recipes::RecipesArgs),
+    Adapt(Box<adapt::AdaptArgs>),
+    Chunk(chunk::ChunkArgs),
     Mine(mine::MineArgs),
     Refine(Box<refine::RefineArgs>),
     Synthesize(Box<synthesize::SynthesizeArgs>),
@@ -275,6 +280,40 @@ fn is_out_of_memory(failure: &str) -> bool {
     ["out of memory", "outofmemory", "out_of_memory"].iter().any(|part| failure.contains(part))
 }
 
+/// Runs a command.
+fn execute(command: &Command, global: &Global) -> Result<()> {
+    match command {
+        Command::Quickstart(args) => quickstart::run(args, global),
+        Command::Train(args) => train::run(args, global),
+        Command::Sweep(args) => sweep::run(args, global),
+        Command::Recipes(args) => recipes::run(args, global),
+        Command::Adapt(args) => adapt::run(args, global),
+        Command::Chunk(args) => chunk::run(args, global),
+        Command::Refine(args) => refine::run(args, global),
+        Command::Mine(args) => mine::run(args, global),
+        Command::Synthesize(args) => synthesize::run(args, global),
+        Command::Granularity(args) => granularity::run(args, global),
+        Command::Eval(args) => eval::run(args, global),
+        Command::Compare(args) => compare::run(args, global),
+        Command::Analyze(args) => analyze::run(args, global),
+        Command::Recall(args) => recall::run(args, global),
+        Command::Serve(args) => serve::run(args, global),
+        Command::Load(args) => load::run(args, global),
+        Command::Distill(args) => distill::run(args, global),
+        Command::Prune(args) => prune::run(args, global),
+        Command::Quantize(args) => quantize::run(args, global),
+        Command::Export(args) => export::run(args, global),
+        Command::Import(args) => import::run(args, global),
+        Command::Push(args) => push::run(args, global),
+        Command::Devices => devices::run(global),
+        Command::Embed(args) => embed::run(args, global),
+        Command::Search(args) => search::run(args, global),
+        Command::Similarity(args) => similarity::run(args, global),
+        Command::Inspect(args) => inspect::run(args, global),
+        Command::Bench(args) => bench::run(args, global),
+    }
+}
+
 /// Parses the command line, runs the command, and reports an error in one line.
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
@@ -290,37 +329,7 @@ pub fn main() -> ExitCode {
     }));
     let cli = Cli::parse();
     crate::text::set_most_bytes(cli.global.max_text_bytes);
-    let result = interrupt::listen().and_then(|()| {
-        let global = &cli.global;
-        match &cli.command {
-            Command::Quickstart(args) => quickstart::run(args, global),
-            Command::Train(args) => train::run(args, global),
-            Command::Sweep(args) => sweep::run(args, global),
-            Command::Recipes(args) => recipes::run(args, global),
-            Command::Mine(args) => mine::run(args, global),
-            Command::Refine(args) => refine::run(args, global),
-            Command::Synthesize(args) => synthesize::run(args, global),
-            Command::Granularity(args) => granularity::run(args, global),
-            Command::Eval(args) => eval::run(args, global),
-            Command::Compare(args) => compare::run(args, global),
-            Command::Analyze(args) => analyze::run(args, global),
-            Command::Recall(args) => recall::run(args, global),
-            Command::Serve(args) => serve::run(args, global),
-            Command::Load(args) => load::run(args, global),
-            Command::Distill(args) => distill::run(args, global),
-            Command::Prune(args) => prune::run(args, global),
-            Command::Quantize(args) => quantize::run(args, global),
-            Command::Export(args) => export::run(args, global),
-            Command::Import(args) => import::run(args, global),
-            Command::Push(args) => push::run(args, global),
-            Command::Devices => devices::run(global),
-            Command::Embed(args) => embed::run(args, global),
-            Command::Search(args) => search::run(args, global),
-            Command::Similarity(args) => similarity::run(args, global),
-            Command::Inspect(args) => inspect::run(args, global),
-            Command::Bench(args) => bench::run(args, global),
-        }
-    });
+    let result = interrupt::listen().and_then(|()| execute(&cli.command, &cli.global));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

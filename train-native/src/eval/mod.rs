@@ -13,6 +13,7 @@ mod run_files;
 mod sets;
 mod source;
 mod suite;
+mod systems;
 mod task;
 mod tasks;
 
@@ -36,6 +37,7 @@ pub use run_files::{Found, RunFiles};
 pub use sets::{EvalSet, MEAN, scores};
 pub use source::{Card, Missing, TaskSource, split_files};
 pub use suite::Suite;
+pub use systems::{BM25, Difference, System, Systems};
 pub use task::{AirBench, Outcome, PromptChoice, Task, TaskKind};
 pub(crate) use tasks::labelled_texts;
 pub use tasks::{Evaluation, RankedTask, evaluate, ranking_scores};

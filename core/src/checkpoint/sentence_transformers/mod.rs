@@ -12,7 +12,7 @@ use crate::folder::Files;
 use crate::model::families::Names;
 use crate::pooling::PoolingConfig;
 
-pub use read::{LoadOptions, load, load_pooling, read_embedder_config};
+pub use read::{LoadOptions, load, load_pooling, load_tokenizer, read_embedder_config};
 pub use write::{save, save_as, tokenizer_config_file};
 
 /// A model as files, ready to be written.

@@ -217,6 +217,19 @@ pub fn read_embedder_config(folder: &dyn Folder) -> Result<EmbedderConfig> {
     Ok(shape)
 }
 
+/// The tokenizer of a model and its prompts, read without its weights. Which tokens are pooled is not
+/// asked: it is as for a model that pools its instruction.
+///
+/// # Errors
+/// Files of configuration or of the tokenizer that are missing, cannot be read or do not fit each other.
+pub fn load_tokenizer(folder: &dyn Folder, options: &LoadOptions) -> Result<(Tokenizer, Prompts)> {
+    let modules = read_modules(folder)?;
+    let (root, _, config) = read_shape(folder, modules.as_deref())?;
+    let pooled = InstructionSpan::Pooled;
+    let (tokenizer, _) = read_tokenizer(folder, &root, &config, pooled, options)?;
+    Ok((tokenizer, read_prompts(folder)?))
+}
+
 /// Reads a model folder.
 ///
 /// # Errors

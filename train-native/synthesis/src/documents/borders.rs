@@ -36,8 +36,19 @@ pub(super) fn paragraphs(text: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Sentences and lines of a paragraph. A line that is long enough to have been wrapped does not end one,
+/// Lines of a paragraph: items of a list, rows, code. One that is long enough to have been wrapped goes on,
 /// unless an item of a list or an indented line follows.
+pub(super) fn lines(text: &str) -> Vec<Range<usize>> {
+    let mut place = 0;
+    let unwrapped = unwrapped(text);
+    let lines = unwrapped.split_inclusive('\n').map(|line| {
+        place += line.len();
+        place - line.len()..place
+    });
+    lines.collect()
+}
+
+/// Sentences of a line or a paragraph, whose [`lines`] end them too.
 pub(super) fn sentences(text: &str) -> Vec<Range<usize>> {
     let unwrapped = unwrapped(text);
     let mut ranges: Vec<Range<usize>> = Vec::new();
@@ -186,7 +197,7 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_are_the_whole_text_and_halves_are_never_empty(text in "([a-z]{1,70}|[ \n.]{1,3}|\\PC){0,40}") {
-            for ranges in [paragraphs(&text), sentences(&text)] {
+            for ranges in [paragraphs(&text), lines(&text), sentences(&text)] {
                 prop_assert_eq!(parts(&text, &ranges).concat(), text.clone());
             }
             let Some(place) = middle(&text) else {

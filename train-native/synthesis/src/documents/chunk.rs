@@ -1,7 +1,7 @@
 //! Documents to passages.
 //!
 //! A passage lies within one section. Paragraphs are joined while they fit; one that is too long is cut behind
-//! sentences, a sentence that is too long between words, a word between letters. Passages are slices of their
+//! lines (items, rows, code) and sentences, a sentence that is too long between words, a word between letters. Passages are slices of their
 //! section, so that nothing is lost, and only the overlap stands twice.
 //!
 //! What is too little to stand alone (`min_tokens`): within a section it takes sentences of the paragraph
@@ -98,6 +98,7 @@ pub fn passages(document: &Document, rule: &ChunkRule, count: &Count<'_>) -> Res
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
     Paragraph,
+    Line,
     Sentence,
     /// Part of a sentence.
     Part,
@@ -305,6 +306,14 @@ impl Measure<'_> {
                 so_far += next.size;
                 atoms.extend(waiting.pop());
             }
+            // What announces something stands before it.
+            if let (Some(last), true) =
+                (atoms.last(), atoms.len() > shared + 1 && !waiting.is_empty())
+                && text[last.range.clone()].trim_end().ends_with(':')
+                && so_far - last.size >= rule.min_tokens
+            {
+                waiting.extend(atoms.pop());
+            }
             let tokens = loop {
                 let tokens = exact(&atoms)?;
                 let new = atoms.len() - shared;
@@ -356,7 +365,8 @@ impl Measure<'_> {
         }
         let moved = |part: Range<usize>| range.start + part.start..range.start + part.end;
         let (parts, finer): (Vec<_>, _) = match level {
-            Level::Paragraph => (borders::sentences(part), Level::Sentence),
+            Level::Paragraph => (borders::lines(part), Level::Line),
+            Level::Line => (borders::sentences(part), Level::Sentence),
             Level::Sentence | Level::Part => match borders::middle(part) {
                 Some(place) => (vec![0..place, place..part.len()], Level::Part),
                 None => return Ok(vec![Atom { range, size, level, opens: false }]),
@@ -372,19 +382,25 @@ impl Measure<'_> {
         Ok(atoms)
     }
 
-    /// The sentences of a paragraph that has several.
+    /// The lines of a paragraph that has several, else its sentences.
     fn sentences(&self, text: &str, atom: &Atom) -> Result<Option<Vec<Atom>>> {
-        if atom.level != Level::Paragraph {
-            return Ok(None);
-        }
-        let ranges = borders::sentences(&text[atom.range.clone()]);
+        let part = &text[atom.range.clone()];
+        let (lines, sentences) = match atom.level {
+            Level::Paragraph => (borders::lines(part), borders::sentences(part)),
+            Level::Line => (Vec::new(), borders::sentences(part)),
+            Level::Sentence | Level::Part => return Ok(None),
+        };
+        let (ranges, level) = match lines.len() > 1 {
+            true => (lines, Level::Line),
+            false => (sentences, Level::Sentence),
+        };
         if ranges.len() < 2 {
             return Ok(None);
         }
         let atoms = ranges.into_iter().map(|range| {
             let range = atom.range.start + range.start..atom.range.start + range.end;
             let size = self.size(&text[range.clone()])?;
-            Ok(Atom { range, size, level: Level::Sentence, opens: false })
+            Ok(Atom { range, size, level, opens: false })
         });
         atoms.collect::<Result<_>>().map(Some)
     }

@@ -2,6 +2,7 @@
 
 use html5gum::{DefaultEmitter, StartTag, Token, Tokenizer};
 
+use super::block::Block;
 use super::outline::{Outline, one_line};
 use super::{Document, Facts};
 
@@ -56,9 +57,6 @@ const BLOCKS: [&[u8]; 30] = [
     b"tbody",
     b"legend",
 ];
-
-/// Deepest list that is still indented.
-const DEEPEST: usize = 8;
 
 /// A page.
 pub(super) fn read(name: String, text: &str) -> Document {
@@ -115,10 +113,7 @@ struct Page<'a> {
     outline: &'a mut Outline,
     facts: Facts,
     place: Place,
-    /// The block that is being read.
-    text: String,
-    /// Open lists: whether they are numbered, and how many items they had.
-    lists: Vec<(bool, u64)>,
+    block: Block,
     /// Open tables and preformatted blocks.
     tables: usize,
     preformatted: usize,
@@ -130,8 +125,7 @@ impl<'a> Page<'a> {
             outline,
             facts: Facts::default(),
             place: Place::Text,
-            text: String::new(),
-            lists: Vec::new(),
+            block: Block::default(),
             tables: 0,
             preformatted: 0,
         }
@@ -163,25 +157,19 @@ impl<'a> Page<'a> {
             }
             b"br" => match self.place {
                 Place::Text => self.line(),
-                _ => self.text.push(' '),
+                _ => self.block.flow(" "),
             },
             b"ul" | b"ol" | b"menu" => {
                 self.border();
-                self.lists.push((name == b"ol", 0));
+                self.block.open_list((name == b"ol").then_some(1));
             }
-            b"li" => self.item(),
+            b"li" => self.block.item(),
             b"table" => {
                 self.border();
                 self.tables += 1;
             }
-            b"tr" => self.line(),
-            b"td" | b"th" => {
-                let begun = !self.text.is_empty() && !self.text.ends_with('\n');
-                if begun {
-                    self.text.truncate(self.text.trim_end_matches(' ').len());
-                    self.text.push_str(" | ");
-                }
-            }
+            b"tr" => self.block.line(),
+            b"td" | b"th" => self.block.cell(),
             b"pre" | b"listing" | b"xmp" => {
                 self.border();
                 self.preformatted += 1;
@@ -203,19 +191,19 @@ impl<'a> Page<'a> {
         }
         match name {
             b"title" if self.place == Place::Title => {
-                let text = std::mem::take(&mut self.text);
+                let text = self.block.take();
                 self.facts.note("title", &one_line(&text));
                 self.place = Place::Text;
             }
             [b'h', b'1'..=b'6'] => {
                 if let Place::Heading(level) = self.place {
-                    let text = std::mem::take(&mut self.text);
+                    let text = self.block.take();
                     self.outline.heading(level, &text);
                 }
                 self.place = Place::Text;
             }
             b"ul" | b"ol" | b"menu" => {
-                self.lists.pop();
+                self.block.close_list();
                 self.border();
             }
             b"table" => {
@@ -235,16 +223,9 @@ impl<'a> Page<'a> {
         if matches!(self.place, Place::Skipped(..)) {
             return;
         }
-        if self.preformatted > 0 && self.place == Place::Text {
-            self.text.push_str(text);
-            return;
-        }
-        for letter in text.chars() {
-            if !letter.is_whitespace() {
-                self.text.push(letter);
-            } else if !self.text.is_empty() && !self.text.ends_with([' ', '\n']) {
-                self.text.push(' ');
-            }
+        match self.preformatted > 0 && self.place == Place::Text {
+            true => self.block.push(text),
+            false => self.block.flow(text),
         }
     }
 
@@ -262,31 +243,10 @@ impl<'a> Page<'a> {
         }
     }
 
-    fn item(&mut self) {
-        self.line();
-        let depth = self.lists.len().saturating_sub(1).min(DEEPEST);
-        self.text.push_str(&"  ".repeat(depth));
-        match self.lists.last_mut() {
-            Some((true, count)) => {
-                *count += 1;
-                self.text.push_str(&format!("{count}. "));
-            }
-            _ => self.text.push_str("- "),
-        }
-    }
-
-    /// Ends a line, if one has begun.
     fn line(&mut self) {
-        if self.preformatted > 0 {
-            self.text.push('\n');
-            return;
-        }
-        let end = self.text.trim_end_matches(' ').len();
-        // The sign of an item is no line by itself.
-        let begun = &self.text[self.text[..end].rfind('\n').map_or(0, |at| at + 1)..end];
-        if !matches!(begun.trim_start(), "" | "-") {
-            self.text.truncate(end);
-            self.text.push('\n');
+        match self.preformatted > 0 {
+            true => self.block.push("\n"),
+            false => self.block.line(),
         }
     }
 
@@ -294,12 +254,12 @@ impl<'a> Page<'a> {
     fn border(&mut self) {
         match self.place {
             Place::Text => {}
-            Place::Title | Place::Heading(_) => return self.text.push(' '),
+            Place::Title | Place::Heading(_) => return self.block.flow(" "),
             Place::Skipped(..) => return,
         }
         if self.tables > 0 {
-            self.string(" ");
-        } else if !self.lists.is_empty() {
+            self.block.flow(" ");
+        } else if self.block.in_list() {
             self.line();
         } else {
             self.flush();
@@ -307,7 +267,7 @@ impl<'a> Page<'a> {
     }
 
     fn flush(&mut self) {
-        let text = std::mem::take(&mut self.text);
+        let text = self.block.take();
         self.outline.block(&text);
     }
 }
@@ -324,7 +284,7 @@ mod tests {
             <body><nav>Home <nav>deep</nav> still</nav><h1>Tea <em>&amp;</em> timber</h1>\
             <p>The ship\n   carried <b>tea</b>&nbsp;&eacute;.<p>Unclosed<br>lines\
             <div>a<div>b</div></div><noscript>no</noscript><template><p>no</p></template>\
-            <h2>Holds<br>below</h2><ul><li>one<li><p>two</p><ol><li>deep</li></ol></li></ul>\
+            <h2>Holds<br>below</h2><ul><li>one<li><li><p>two</p><ol><li>deep</li></ol></li></ul>\
             <table><tr><th>a<th>b<tr><td><p>1</p><td>2</table><pre>  x\n   y</pre><svg><text>no</text></svg>\
             <h3></h3>&lt;script&gt;shown&lt;/script&gt; <!-- no -->end";
         let document = read("a.html".into(), text);

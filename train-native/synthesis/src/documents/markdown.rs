@@ -1,13 +1,14 @@
 //! Markdown by `pulldown-cmark`: headings make sections, signs of emphasis and addresses of links go, code
 //! and tables stay as text.
 
-use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
+use super::block::Block;
 use super::outline::Outline;
 use super::{Document, Facts, html};
 
-/// Deepest list that is still indented; what lies deeper stands there too.
-const DEEPEST: usize = 8;
+/// Fewest words by which a picture tells something.
+const PICTURE_WORDS: usize = 4;
 
 /// A document in Markdown, perhaps with front matter (`---` or `+++`).
 pub(super) fn read(name: String, text: &str) -> Document {
@@ -20,8 +21,9 @@ pub(super) fn read(name: String, text: &str) -> Document {
         | Options::ENABLE_YAML_STYLE_METADATA_BLOCKS
         | Options::ENABLE_PLUSES_DELIMITED_METADATA_BLOCKS;
     let mut reader = Reader::default();
-    for event in Parser::new_ext(text, options) {
-        reader.step(event);
+    let start = text.len() - text.trim_start().len();
+    for (event, range) in Parser::new_ext(text, options).into_offset_iter() {
+        reader.step(event, range.start <= start);
     }
     reader.flush();
     reader.outline.finish(name, reader.facts)
@@ -31,35 +33,37 @@ pub(super) fn read(name: String, text: &str) -> Document {
 struct Reader {
     outline: Outline,
     facts: Facts,
-    /// The block that is being read.
-    text: String,
-    /// Number of the next item of each open list; none where they are not numbered.
-    lists: Vec<Option<u64>>,
-    /// Where the text of front matter or HTML begins to be kept apart.
+    block: Block,
+    /// Text of front matter or HTML, which is kept apart.
     apart: Option<String>,
+    /// Open links and pictures.
+    links: usize,
+    pictures: usize,
+    /// What stands for the picture.
+    picture: String,
 }
 
 impl Reader {
-    fn step(&mut self, event: Event<'_>) {
+    /// Takes the next event; whether it stands at the start of the document.
+    fn step(&mut self, event: Event<'_>, first: bool) {
         match event {
             Event::Start(tag) => self.start(tag),
-            Event::End(tag) => self.end(tag),
+            Event::End(tag) => self.end(tag, first),
             Event::Text(text) | Event::Html(text) => match &mut self.apart {
                 Some(apart) => apart.push_str(&text),
-                None => self.text.push_str(&text),
+                None if self.pictures > 0 => self.picture.push_str(&text),
+                None => self.block.push(&text),
             },
             Event::Code(text) | Event::InlineMath(text) | Event::DisplayMath(text) => {
-                self.text.push_str(&text);
+                self.block.push(&text);
             }
-            Event::SoftBreak => self.text.push(' '),
-            Event::HardBreak => self.text.push('\n'),
+            Event::SoftBreak => self.block.push(" "),
+            Event::HardBreak => self.block.push("\n"),
             Event::InlineHtml(tag) if tag.to_ascii_lowercase().starts_with("<br") => {
-                self.text.push(' ');
+                self.block.push(" ");
             }
             Event::Rule => self.border(),
-            Event::TaskListMarker(done) => {
-                self.text.push_str(if done { "[x] " } else { "[ ] " });
-            }
+            Event::TaskListMarker(done) => self.block.push(if done { "[x] " } else { "[ ] " }),
             Event::InlineHtml(_) | Event::FootnoteReference(_) => {}
         }
     }
@@ -67,55 +71,58 @@ impl Reader {
     fn start(&mut self, tag: Tag<'_>) {
         match tag {
             Tag::Heading { .. } => self.flush(),
-            Tag::Paragraph | Tag::CodeBlock(CodeBlockKind::Indented | CodeBlockKind::Fenced(_)) => {
-                self.border();
-            }
+            Tag::Paragraph | Tag::CodeBlock(_) => self.border(),
             Tag::List(first) => {
                 self.border();
-                self.lists.push(first);
+                self.block.open_list(first);
             }
-            Tag::Item => {
-                self.line();
-                let depth = self.lists.len().saturating_sub(1).min(DEEPEST);
-                self.text.push_str(&"  ".repeat(depth));
-                match self.lists.last_mut() {
-                    Some(Some(number)) => {
-                        self.text.push_str(&format!("{number}. "));
-                        *number = number.saturating_add(1);
-                    }
-                    _ => self.text.push_str("- "),
-                }
-            }
-            Tag::TableRow | Tag::TableHead => self.line(),
-            Tag::TableCell if !self.text.is_empty() && !self.text.ends_with('\n') => {
-                self.text.push_str(" | ");
-            }
+            Tag::Item => self.block.item(),
+            Tag::TableRow | Tag::TableHead => self.block.line(),
+            Tag::TableCell => self.block.cell(),
             Tag::HtmlBlock | Tag::MetadataBlock(_) => self.apart = Some(String::new()),
+            Tag::Link { .. } => self.links += 1,
+            Tag::Image { .. } => self.pictures += 1,
             _ => {}
         }
     }
 
-    fn end(&mut self, tag: TagEnd) {
+    fn end(&mut self, tag: TagEnd, first: bool) {
         match tag {
             TagEnd::Heading(level) => {
-                let text = std::mem::take(&mut self.text);
+                let text = self.block.take();
                 self.outline.heading(number(level), &text);
             }
             TagEnd::List(_) => {
-                self.lists.pop();
+                self.block.close_list();
                 self.border();
             }
             TagEnd::HtmlBlock => {
                 let apart = self.apart.take().unwrap_or_default();
-                if self.lists.is_empty() {
+                if self.block.in_list() {
+                    self.border();
+                    self.block.push(&html::plain(&apart));
+                } else {
                     self.flush();
                     html::read_into(&apart, &mut self.outline);
-                } else {
-                    self.border();
-                    self.text.push_str(&html::plain(&apart));
                 }
             }
-            TagEnd::MetadataBlock(_) => self.front_matter(),
+            TagEnd::MetadataBlock(_) => {
+                let apart = self.apart.take().unwrap_or_default();
+                match first {
+                    true => self.front_matter(&apart),
+                    // Between two lines, but not in front.
+                    false => self.outline.block(&apart),
+                }
+            }
+            TagEnd::Link => self.links = self.links.saturating_sub(1),
+            TagEnd::Image => {
+                self.pictures = self.pictures.saturating_sub(1);
+                let text = std::mem::take(&mut self.picture);
+                // A badge is a link, or says a word or two.
+                if self.links == 0 && text.split_whitespace().count() >= PICTURE_WORDS {
+                    self.block.push(&text);
+                }
+            }
             TagEnd::Paragraph
             | TagEnd::CodeBlock
             | TagEnd::Table
@@ -126,37 +133,24 @@ impl Reader {
     }
 
     /// `key: value` of YAML and `key = value` of TOML, as far as they stand on one line.
-    fn front_matter(&mut self) {
-        let text = self.apart.take().unwrap_or_default();
+    fn front_matter(&mut self, text: &str) {
         for line in text.lines().filter(|line| !line.starts_with([' ', '\t', '#', '['])) {
             if let Some((name, value)) = line.split_once([':', '=']) {
-                let value = value.trim().trim_matches(['"', '\'']);
-                self.facts.note(name, value);
+                self.facts.note(name, value.trim().trim_matches(['"', '\'']));
             }
-        }
-    }
-
-    /// Ends a line, if one has begun.
-    fn line(&mut self) {
-        let end = self.text.trim_end_matches(' ').len();
-        // The sign of an item is no line by itself.
-        let begun = &self.text[self.text[..end].rfind('\n').map_or(0, |at| at + 1)..end];
-        if !matches!(begun.trim_start(), "" | "-") {
-            self.text.truncate(end);
-            self.text.push('\n');
         }
     }
 
     /// Ends a block; in a list only a line, as the whole list is a block.
     fn border(&mut self) {
-        match self.lists.is_empty() {
-            true => self.flush(),
-            false => self.line(),
+        match self.block.in_list() {
+            true => self.block.line(),
+            false => self.flush(),
         }
     }
 
     fn flush(&mut self) {
-        let text = std::mem::take(&mut self.text);
+        let text = self.block.take();
         self.outline.block(&text);
     }
 }
@@ -182,7 +176,8 @@ mod tests {
             # A ship\n\nSee [the sea](sea.md) and `code`<br>here.[^1]\n\n\
             ```rust\nfn a() {\n    b();\n\n}\n```\n\n## Masts & sails\n\n- one\n- two\n  words\n\n  more\n  1. a\n  2. b\n\n\
             | a | b |\n|---|---|\n| 1 | 2 |\n\n<div>plain <b>HTML</b></div>\n\n<script>no()</script>\n\n\
-            ### Empty\n\n## Last\n> quoted\n\n[^1]: A note.\n";
+            ### Empty\n\n## Last\n> quoted ![a mast of wood](m.png) ![build](b.svg)\n\n[![badge](b.svg)](b.html)\n\n\
+            ---\ntitle: no\n---\n\n[^1]: A note.\n";
         let document = read("a/b.md".into(), text);
         assert_eq!((document.name.as_str(), document.title.as_str()), ("a/b.md", "A ship"));
         assert_eq!(document.licence.as_deref(), Some("MIT"));
@@ -201,7 +196,7 @@ mod tests {
                     "Masts & sails".into(),
                     "- one\n- two words\nmore\n  1. a\n  2. b\n\na | b\n1 | 2\n\nplain HTML"
                 ),
-                ("Last".into(), "quoted\n\nA note."),
+                ("Last".into(), "quoted a mast of wood\n\ntitle: no\n\nA note."),
             ]
         );
     }

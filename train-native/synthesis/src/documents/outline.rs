@@ -60,7 +60,7 @@ impl Outline {
         let own = facts.title.as_deref().map(one_line);
         let title = own.or(self.first.filter(|_| topmost.is_some())).unwrap_or_default();
         for section in &mut self.sections {
-            if section.heading.first() == Some(&title) {
+            if section.heading.first().is_some_and(|heading| says(&title, heading)) {
                 section.heading.remove(0);
             }
         }
@@ -72,6 +72,15 @@ impl Outline {
             sections: self.sections,
         }
     }
+}
+
+/// Whether a title is a heading, perhaps with the name of the whole behind it (`Heading - Whole`).
+fn says(title: &str, heading: &str) -> bool {
+    title.strip_prefix(heading).is_some_and(|rest| {
+        rest.is_empty()
+            || rest.starts_with([' ', ':'])
+                && rest.trim_start().starts_with(['-', '|', ':', '·', '—', '–', '»', '•'])
+    })
 }
 
 /// A text as one line, single spaces between its words.
@@ -104,6 +113,9 @@ mod tests {
         assert_eq!(outline(&headings, Some(" A\n")), ("A".into(), paths(&below)));
         let all = ["A", "A/B", "A/B/C", "A/B/D", "A/E"];
         assert_eq!(outline(&headings, Some("Z")), ("Z".into(), paths(&all)));
+        let named = outline(&headings[..2], Some("A - All of it"));
+        assert_eq!(named, ("A - All of it".into(), paths(&["", "B"])));
+        assert_eq!(outline(&headings[..1], Some("A B - All")).1, ["A"]);
         // Of several none is.
         let two = outline(&[(1, "A"), (2, "B"), (1, "C")], None);
         assert_eq!(two, (String::new(), paths(&["A", "A/B", "C"])));

@@ -58,6 +58,8 @@ pub struct Limits {
     pub timeout: Duration,
     /// Requests of this run.
     pub max_requests: Option<u64>,
+    /// Those that were sent before these questions, which count too.
+    pub requests_before: u64,
     /// Tokens of prompts and answers, those in the journal included.
     pub max_tokens: Option<u64>,
     /// Money, in the unit of the endpoints' prices, what the journal's answers cost included.
@@ -71,6 +73,7 @@ impl Default for Limits {
             retries: 5,
             timeout: Duration::from_secs(120),
             max_requests: None,
+            requests_before: 0,
             max_tokens: None,
             max_cost: None,
         }
@@ -277,7 +280,8 @@ impl Asking<'_> {
     /// Sends what may be sent now.
     fn send(&mut self) -> Result<()> {
         loop {
-            while self.tasks.len() < self.limits.concurrency && !self.no_more_requests() {
+            // Each that is sent brings the end of the budget nearer.
+            while self.tasks.len() < self.limits.concurrency && self.over_budget().is_none() {
                 let Some((endpoint, place)) = self.next_waiting() else { break };
                 let line = &mut self.lines[endpoint];
                 let Some(one) = line.waiting.remove(place) else { break };
@@ -449,7 +453,8 @@ impl Asking<'_> {
     }
 
     fn no_more_requests(&self) -> bool {
-        self.limits.max_requests.is_some_and(|most| self.spent.requests >= most)
+        let sent = self.limits.requests_before.saturating_add(self.spent.requests);
+        self.limits.max_requests.is_some_and(|most| sent >= most)
     }
 
     /// The limit that is reached, what is under way counted as the mean of what came.

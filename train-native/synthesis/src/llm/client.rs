@@ -17,6 +17,9 @@ use super::endpoint::{Endpoint, EndpointList};
 const LARGEST: usize = 8 << 20;
 /// Letters of a server's own words that an error repeats.
 const SHOWN: usize = 300;
+/// What stands where a server repeats the key.
+const HIDDEN: &str = "[the key]";
+const SHORTEST_KEY: usize = 8;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -121,11 +124,16 @@ impl Llm {
         }
         let response = request.send().await.map_err(of_transport)?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let bytes = bounded(response).await?;
+        let bytes = target.without_key_in(bounded(response).await?);
         if !status.is_success() {
             return Err(target.refusal(status, &headers, &bytes, lacks));
         }
-        answer(&headers, &bytes, question, &target.endpoint.model)
+        let mut answer = answer(&headers, &bytes, question, &target.endpoint.model)?;
+        // Letters may be written as numbers in JSON.
+        if let Some(key) = target.secret().filter(|key| answer.text.contains(key)) {
+            answer.text = answer.text.replace(key, HIDDEN);
+        }
+        Ok(answer)
     }
 }
 
@@ -207,10 +215,24 @@ impl Target {
         lacks & new == 0
     }
 
+    /// What came, without the key: before anything is cut, as half a key is a secret too.
+    fn without_key_in(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let Some(key) = self.secret() else { return bytes };
+        match String::from_utf8_lossy(&bytes) {
+            text if text.contains(key) => text.replace(key, HIDDEN).into_bytes(),
+            _ => bytes,
+        }
+    }
+
+    /// The key, where it is one: servers that need none get words like `none`, which answers may well hold.
+    fn secret(&self) -> Option<&str> {
+        self.key.as_deref().filter(|key| key.len() >= SHORTEST_KEY)
+    }
+
     /// A failure whose words do not hold the key, should the server repeat it.
     fn without_key(&self, failure: Failure) -> Failure {
-        let Some(key) = &self.key else { return failure };
-        let clean = |words: String| words.replace(key.as_str(), "[the key]");
+        let Some(key) = self.secret() else { return failure };
+        let clean = |words: String| words.replace(key, HIDDEN);
         match failure {
             Failure::Busy(words, pause) => Failure::Busy(clean(words), pause),
             Failure::Ill(words) => Failure::Ill(clean(words)),
@@ -413,6 +435,16 @@ mod tests {
         let failure = target.refusal(StatusCode::UNAUTHORIZED, &HeaderMap::new(), body, 0);
         let Failure::Fatal(words) = target.without_key(failure) else { panic!() };
         assert!(!words.contains("secret") && words.contains("[the key]"), "{words}");
+        // Nor half of it, where the words are cut.
+        let long = format!("{}sk-secret", "x".repeat(SHOWN - 5)).into_bytes();
+        let failure = target.refusal(
+            StatusCode::BAD_REQUEST,
+            &HeaderMap::new(),
+            &target.without_key_in(long),
+            0,
+        );
+        let Failure::Bad(words) = failure else { panic!() };
+        assert!(!words.contains("sk-s"), "{words}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use kiln_data::data::{LeakFilter, OnBadRow, Store, StoreWriter, text_hash};
 use kiln_data::text::{TextFile, most_bytes};
-use kiln_data::vectors::{WholeFile, write_atomically};
+use kiln_data::vectors::{NewFile, write_atomically};
 use kiln_terminal::interrupt;
 use kiln_terminal::terminal::{ProgressBar, Terminal};
 use rayon::prelude::*;
@@ -142,8 +142,8 @@ struct Run<'a> {
     questions: Option<Questions<'a>>,
     tally: Tally,
     spent: Spent,
-    kept: WholeFile,
-    dropped: WholeFile,
+    kept: NewFile,
+    dropped: NewFile,
     terminal: Terminal,
 }
 
@@ -174,8 +174,8 @@ pub fn refine(job: Refine<'_>) -> Result<Summary> {
         judge: job.judge,
         questions,
         spent: Spent::default(),
-        kept: WholeFile::create(&job.output.join("kept.jsonl"))?,
-        dropped: WholeFile::create(&job.output.join("dropped.jsonl"))?,
+        kept: NewFile::create(&job.output.join("kept.jsonl"))?,
+        dropped: NewFile::create(&job.output.join("dropped.jsonl"))?,
         terminal: job.terminal,
         sieves,
     };

@@ -5,7 +5,6 @@
 
 mod draw;
 mod kind;
-mod lines;
 mod material;
 mod plan;
 mod row;

@@ -231,7 +231,8 @@ impl<'a> Plan<'a> {
                 placeholders["passage"] = source.text.clone().into();
                 placeholders["title"] = source.title.clone().into();
                 placeholders["count"] = settings.queries.into();
-                item.given = Some([String::new(), String::new(), source.text.clone()]);
+                // As it will be embedded, title and headings first.
+                item.given = Some([String::new(), String::new(), source.embedded()]);
                 item.source = Some(source);
             }
             Material::Pairs(set, _) => {

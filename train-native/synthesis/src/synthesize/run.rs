@@ -9,14 +9,13 @@ use anyhow::{Context as _, Result, bail};
 use kiln_data::data::LeakFilter;
 use kiln_data::recipe::LeakRule;
 use kiln_data::text::read_small;
-use kiln_data::vectors::write_atomically;
+use kiln_data::vectors::{NewFile, write_atomically};
 use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::kind::Kind;
-use super::lines::Lines;
 use super::material::Material;
 use super::plan::{Item, Plan, Settings, Signature};
 use super::row::{Rejection, Texts, read, tasks};
@@ -201,7 +200,8 @@ impl Synthesis<'_> {
         if spent.stopped.is_none() {
             let mut numbers = 0..examples as u64;
             let items = &mut std::iter::from_fn(|| numbers.next().map(|number| plan.item(number)));
-            spent.add(asking.items(&plan, &mut journal, ("examples", examples as u64), items)?);
+            let what = ("examples", examples as u64);
+            asking.items(&mut spent, &plan, &mut journal, what, items)?;
         }
         self.derive(&plan, &journal, examples, spent, endpoints)
     }
@@ -247,7 +247,7 @@ impl Synthesis<'_> {
         }
         let total = questions.len() as u64;
         let all = &mut questions.iter().map(|(_, question)| Ok(question.clone()));
-        spent.add(asking.questions(journal, ("tasks", total), all, &mut |_, _| Ok(None))?);
+        asking.questions(spent, journal, ("tasks", total), all, &mut |_, _| Ok(None))?;
         if spent.stopped.is_some() {
             return Ok(());
         }
@@ -293,7 +293,7 @@ impl Synthesis<'_> {
             return Ok(());
         }
         let items = &mut all.iter().map(|(kind, number)| plan.sample(*kind, *number));
-        spent.add(asking.items(plan, journal, ("samples", all.len() as u64), items)?);
+        asking.items(spent, plan, journal, ("samples", all.len() as u64), items)?;
         if spent.stopped.is_some() {
             return Ok(());
         }
@@ -323,8 +323,8 @@ impl Synthesis<'_> {
         spent: Spent,
         endpoints: &EndpointList,
     ) -> Result<Summary> {
-        let mut rows = Lines::new(self.folder)?;
-        let mut rejected = Lines::new(self.folder)?;
+        let mut rows = NewFile::create(&self.folder.join(ROWS))?;
+        let mut rejected = NewFile::create(&self.folder.join(REJECTED))?;
         let mut summary =
             Summary { examples, spent, output: self.folder.join(ROWS), ..Summary::default() };
         let mut seen = HashSet::new();
@@ -340,7 +340,7 @@ impl Synthesis<'_> {
             let mut refuse = |question: &Question, answer: &str, reason: Rejection| -> Result<()> {
                 *summary.rejected.entry(reason).or_default() += 1;
                 let (label, key) = (question.label.as_str(), format!("{:032x}", question.key));
-                rejected.push(&Rejected { reason, label, key, answer })
+                rejected.line(&Rejected { reason, label, key, answer })
             };
             let mut outcome = Outcome::Bad;
             for attempt in 0..self.settings.attempts {
@@ -393,7 +393,7 @@ impl Synthesis<'_> {
                         *summary.types.entry(row.kind.clone()).or_default() += 1;
                         *summary.languages.entry(row.language.clone()).or_default() += 1;
                         summary.rows += 1;
-                        rows.push(&row)?;
+                        rows.line(&row)?;
                     }
                 }
             }
@@ -409,8 +409,8 @@ impl Synthesis<'_> {
             summary.cost +=
                 endpoint.map_or(0.0, |endpoint| endpoint.cost(used.prompt, used.completion));
         }
-        rows.finish(&self.folder.join(ROWS))?;
-        rejected.finish(&self.folder.join(REJECTED))?;
+        rows.finish()?;
+        rejected.finish()?;
         write_atomically(&self.folder.join(SUMMARY), &serde_json::to_vec_pretty(&summary)?)?;
         Ok(summary)
     }
@@ -452,24 +452,30 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
+    /// Asks, and adds to what was spent.
     fn questions(
         &self,
+        spent: &mut Spent,
         journal: &mut Journal,
         what: (&str, u64),
         questions: &mut dyn Iterator<Item = Result<Question>>,
         check: &mut dyn FnMut(&Question, &Answer) -> Result<Option<Question>>,
-    ) -> Result<Spent> {
-        ask(self.llm, journal, self.limits, self.terminal, what, questions, check)
+    ) -> Result<()> {
+        // The stages of a run have one budget.
+        let limits = Limits { requests_before: spent.requests, ..self.limits.clone() };
+        spent.add(ask(self.llm, journal, &limits, self.terminal, what, questions, check)?);
+        Ok(())
     }
 
     /// Asks for examples, again where an answer is none.
     fn items(
         &self,
+        spent: &mut Spent,
         plan: &Plan<'_>,
         journal: &mut Journal,
         what: (&str, u64),
         items: &mut dyn Iterator<Item = Result<Item>>,
-    ) -> Result<Spent> {
+    ) -> Result<()> {
         let under_way = UnderWay::default();
         let questions = &mut items.map(|item| {
             let item = item?;
@@ -489,11 +495,11 @@ impl Asking<'_> {
                 next
             }))
         };
-        let spent = self.questions(journal, what, questions, check)?;
+        self.questions(spent, journal, what, questions, check)?;
         if interrupt::asked() {
-            return Ok(Spent { stopped: Some(Stop::Interrupted), ..spent });
+            spent.stopped = Some(Stop::Interrupted);
         }
-        Ok(spent)
+        Ok(())
     }
 }
 

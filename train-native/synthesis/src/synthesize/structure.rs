@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use kiln_data::vectors::NewFile;
 use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
 use serde::Serialize;
 
-use super::lines::Lines;
 use super::row::Row;
 use super::run::ROWS;
 use crate::documents::{Pair, by_document, read_passages, structure_pairs};
@@ -36,7 +36,7 @@ pub struct Structured {
 /// # Errors
 /// Passages that cannot be read, documents without any structure, or a folder that cannot be written.
 pub fn from_structure(passages: &Path, folder: &Path, terminal: Terminal) -> Result<Structured> {
-    let mut rows = Lines::new(folder)?;
+    let mut rows = NewFile::create(&folder.join(ROWS))?;
     let mut done = Structured { output: folder.join(ROWS), ..Structured::default() };
     let mut seen = HashSet::new();
     let counter = terminal.counter("documents");
@@ -56,7 +56,7 @@ pub fn from_structure(passages: &Path, folder: &Path, terminal: Terminal) -> Res
             let row = row(pair)?;
             *done.types.entry(row.kind.clone()).or_default() += 1;
             done.rows += 1;
-            rows.push(&row)?;
+            rows.line(&row)?;
         }
     }
     counter.finish_and_clear();
@@ -68,7 +68,7 @@ pub fn from_structure(passages: &Path, folder: &Path, terminal: Terminal) -> Res
             done.documents
         );
     }
-    rows.finish(&done.output)?;
+    rows.finish()?;
     Ok(done)
 }
 

@@ -22,6 +22,7 @@ mod hub;
 mod mining;
 mod peers;
 mod recipes;
+mod refine;
 mod scores;
 mod serve;
 mod server;

@@ -7,10 +7,12 @@ use kiln_terminal::terminal::thousands;
 use super::config::Filters;
 use super::ranks::Ranks;
 use super::run::Summary;
-use super::tally::{Shown, Tally};
+use super::tally::{Measure, Shown, Tally};
 
 /// Steps of histograms.
 const STEPS: usize = 40;
+/// Steps of judgements, which are whole numbers from 1 to 10.
+const JUDGED_STEPS: usize = 10;
 /// Examples of each side.
 const EXAMPLES: usize = 12;
 
@@ -134,7 +136,11 @@ fn histograms(page: &mut Page, tally: &Tally) -> Result<()> {
             series.map(|(name, sample)| (name.to_string(), sample.items.clone())).collect();
         let names: Vec<&str> = series.iter().map(|(name, _)| name.as_str()).collect();
         let caption = format!("{}: rows {}", measure.name(), names.join(" and "));
-        page.figure(&histogram(measure.name(), &series, STEPS)?, &caption);
+        let steps = match measure {
+            Measure::PositiveRelatedness | Measure::NegativeRelatedness => JUDGED_STEPS,
+            _ => STEPS,
+        };
+        page.figure(&histogram(measure.name(), &series, steps)?, &caption);
     }
     Ok(())
 }

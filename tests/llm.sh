@@ -57,9 +57,14 @@ done
 
 cat "$out"/{short-long,long-short,short-short,long-long,sts,bitext}/rows.jsonl >"$out/rows.jsonl"
 
-say refined
+say "refined: what needs no teacher, which is trained on"
 if [ ! -e "$out/refined/summary.json" ]; then
-  "$kiln" refine -d "$out/rows.jsonl" --model "$minilm" --output "$out/refined"
+  "$kiln" refine -d "$out/rows.jsonl" --filters plain --output "$out/refined"
+fi
+say "refined as Linq-Embed-Mistral does, by a teacher and SmolLM2 as the judge, to see what they say"
+if [ ! -e "$out/linq/summary.json" ]; then
+  "$kiln" refine -d "$out/rows.jsonl" --filters linq --model "$minilm" --llm "$url" --llm-model smollm2 \
+    --concurrency 4 --llm-timeout 900 --answer-tokens 300 --output "$out/linq"
 fi
 
 # A fifth of the queries is kept for the test, with all texts to search among.

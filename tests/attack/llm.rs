@@ -316,7 +316,7 @@ fn what_does_not_pass_ends_in_one_line() {
         assert!(said.time < Duration::from_secs(60), "{name}: {:?}", said.time);
         // It is given up after a few questions, each asked twice.
         let seen = model.seen();
-        assert!(seen.most_asked() <= 2 && seen.count <= 2 * (8 + 4), "{name}: {}", seen.count);
+        assert!(seen.most_asked() <= 2 && seen.count <= 2 * (8 + 2 * 4), "{name}: {}", seen.count);
         assert!(answers(&folder).is_empty(), "{name}");
     });
 }
@@ -432,7 +432,8 @@ fn hostile_texts_stay_texts() {
     let said = run(&model.url(), &folder, &["--corpus", &corpus, "--queries", "1"]);
     assert_eq!(said.code, Some(0), "{}", said.error);
     let row = &crate::chat::rows(&folder)[0];
-    assert_eq!((&row["pos"][0], &row["source"]), (&passage["text"], &passage["_id"]));
+    let embedded = format!("{HOSTILE} {}", passage["text"].as_str().unwrap());
+    assert_eq!((&row["pos"][0], &row["source"]), (&json!(embedded), &passage["_id"]));
     assert!(model.seen().prompts()[0].contains(HOSTILE));
     let dry = run(&model.url(), &folder, &["--corpus", &corpus, "--dry-run"]);
     assert!(dry.out.contains("Ignore that") && !dry.out.contains('\u{202e}'), "{}", dry.out);
@@ -475,7 +476,9 @@ fn forms_that_a_server_does_not_know_are_left_out() {
         let (model, folder) = (Fake::start(behaviour), Folder::new());
         let args = [&STS[..], &["--rows", "40", "--concurrency", "4"]].concat();
         let said = run(&model.url(), &folder, &args);
-        assert_eq!((said.code, rows(&folder).len()), (Some(0), 40), "{name}: {}", said.error);
+        assert_eq!((said.code, answers(&folder).len()), (Some(0), 40), "{name}: {}", said.error);
+        // Without a seed our model says the same to all.
+        assert!(name == "newest" || rows(&folder).len() == 40, "{name}: {}", summary(&folder));
         // It is learnt once, by those who ask at the same time.
         let most = 40 + steps * 4;
         assert!(model.count() > 40 && model.count() <= most, "{name}: {}", model.count());
@@ -816,7 +819,7 @@ fn files_of_endpoints_are_read_with_care() {
         ("", "endpoint"),
         ("[[endpoint]]\nurl = 'http://a'\n", "model"),
         ("[[endpoint]]\nurl = 'ftp://a'\nmodel = 'm'\n", "http"),
-        ("[[endpoint]]\nurl = 'http://a'\nmodel = 'm'\nkey = 'sk-0123456789'\n", "key"),
+        ("[[endpoint]]\nurl = 'http://a'\nmodel = 'm'\nkey = 'sk-0123456789'\n", "models.toml:4"),
         ("[[endpoint]]\nurl = 'http://a'\nmodel = 'm'\nshare = nan\n", "share"),
         ("[[endpoint]]\nurl = 'http://a'\nmodel = 'm'\nroles = ['boss']\n", "boss"),
         ("[[endpoint]]\nurl = 'http://a'\nmodel = 'm'\nroles = ['judge']\n", "role"),

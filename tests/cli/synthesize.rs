@@ -118,12 +118,12 @@ fn training_reads_what_was_written() {
         ["--types", "sts,short-short", "--levels", "4", "--rows", "24", "--brainstorms", "1"];
     stdout(&mut synthesize(&model.url(), &folder, &args));
     let (rows, out) = (folder.arg("out/rows.jsonl"), folder.arg("trained"));
-    let base = folder.model("{ mode = 'mean' }").display().to_string();
     let recipe = folder.write(
         "recipe.toml",
         format!(
-            "name = 'r'\n[model]\nbase = '{base}'\nmax_length = 256\n[[stage]]\nname = 's'\ndata = ['{rows}']\n\
-             steps = 2\nbatch_size = 4\nlr = 1e-3\n"
+            "name = 'r'\n[model]\nmax_length = 128\npooling = {{ mode = 'mean' }}\n\
+             [model.new]\nvocab_size = 600\nhidden_size = 16\nintermediate_size = 24\nlayers = 2\nheads = 2\n\
+             [[stage]]\nname = 's'\ndata = ['{rows}']\nsteps = 2\nbatch_size = 4\nlr = 1e-3\n"
         ),
     );
     kiln(&["train", "--recipe", &recipe, "--output", &out]).assert().success();
@@ -154,7 +154,9 @@ fn passages_of_a_corpus_get_queries() {
     for row in &rows {
         check(row, 1);
         let passage = texts.iter().find(|passage| passage["_id"] == row["source"]).unwrap();
-        assert_eq!(row["pos"][0], passage["text"]);
+        let text = |name: &str| passage[name].as_str().unwrap();
+        // As it is embedded.
+        assert_eq!(row["pos"][0], format!("{} {}", text("title"), text("text")));
         assert_eq!((&row["document"], &row["split"]), (&passage["document"], &passage["split"]));
         assert_eq!(row["type"], "corpus");
         assert!(row.get("neg").is_none(), "{row}");

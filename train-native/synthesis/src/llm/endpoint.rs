@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_data::data::mixed;
 use kiln_data::text::read_small;
 use reqwest::Url;
@@ -164,7 +164,12 @@ impl EndpointList {
     /// Unreadable, or nothing that can be asked.
     pub fn read(path: &Path) -> Result<Self> {
         let label = || path.display().to_string();
-        let list: Self = toml::from_str(&read_small(path)?).with_context(label)?;
+        let text = read_small(path)?;
+        let list: Self = toml::from_str(&text).map_err(|error| {
+            // Its own words repeat the line, which may be a key that should not stand there.
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            anyhow!("{}:{}: {}", label(), before.matches('\n').count() + 1, error.message())
+        })?;
         list.check().with_context(label)?;
         Ok(list)
     }
@@ -189,6 +194,11 @@ impl EndpointList {
             }
         }
         Ok(())
+    }
+
+    /// What decides who answers which question: models, shares and roles, wherever they are.
+    pub fn of_models(&self) -> Vec<(&str, f64, &[Role])> {
+        self.endpoints.iter().map(|one| (one.model.as_str(), one.share, &one.roles[..])).collect()
     }
 
     /// The endpoints of a role.

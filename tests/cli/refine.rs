@@ -60,9 +60,11 @@ fn answer(mut stream: TcpStream, count: &AtomicUsize) {
     count.fetch_add(1, Ordering::SeqCst);
     let body: Value = serde_json::from_slice(&body).unwrap();
     let prompt = body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap();
-    let passage = prompt.split("--- passage ").nth(1).unwrap().split("--- end of passage").next().unwrap();
+    let passage =
+        prompt.split("--- passage ").nth(1).unwrap().split("--- end of passage").next().unwrap();
     let answers = passage.contains("flood");
-    let said = json!({"answerable": answers, "relatedness": if answers { 9 } else { 2 }}).to_string();
+    let said =
+        json!({"answerable": answers, "relatedness": if answers { 9 } else { 2 }}).to_string();
     let reply = json!({
         "choices": [{"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 100, "completion_tokens": 10},
@@ -93,7 +95,10 @@ fn rows_are_cleaned_without_a_model_and_keep_their_fields() {
     let dropped = lines(&folder, "out/dropped.jsonl");
     let why = |i: usize| dropped[i]["dropped"]["filter"].as_str().unwrap().to_string();
     assert_eq!((why(0), why(1)), ("equal".into(), "duplicates".into()));
-    assert_eq!(names(&folder.path("out")), [".kiln-run", "dropped.jsonl", "kept.jsonl", "report.html", "summary.json"]);
+    assert_eq!(
+        names(&folder.path("out")),
+        [".kiln-run", "dropped.jsonl", "kept.jsonl", "report.html", "summary.json"]
+    );
     let page = std::fs::read_to_string(folder.path("out/report.html")).unwrap();
     assert!(page.contains("&lt;script&gt;") && !page.contains("<script"), "{page}");
 
@@ -103,12 +108,15 @@ fn rows_are_cleaned_without_a_model_and_keep_their_fields() {
     assert_eq!((&done["rows"], &done["kept"]), (&2.into(), &2.into()), "{done}");
     let text = |name: &str| std::fs::read_to_string(folder.path(name)).unwrap();
     assert_eq!(text("again/kept.jsonl"), text("out/kept.jsonl"));
-    let people = stdout(&mut kiln(&["refine", "--quiet", "-d", &data, "-o", &out, "--leak", &kept]));
+    let third = folder.arg("third");
+    let people =
+        stdout(&mut kiln(&["refine", "--quiet", "-d", &data, "-o", &third, "--leak", &kept]));
     assert!(people.contains("of 4 rows kept") && people.contains("leak"), "{people}");
 
     // CSV and Parquet as well.
     let csv = folder.write("rows.csv", "anchor,positive,negative\na b,c d,e f\nq,Q,n\n");
-    let done = summary(&stdout(&mut kiln(&["refine", "--json", "-d", &csv, "-d", &data, "-o", &out])));
+    let done =
+        summary(&stdout(&mut kiln(&["refine", "--json", "-d", &csv, "-d", &data, "-o", &out])));
     assert_eq!((&done["rows"], &done["kept"]), (&6.into(), &3.into()), "{done}");
 }
 
@@ -139,7 +147,8 @@ fn a_teacher_ranks_once() {
     let page = std::fs::read_to_string(folder.path("out/report.html")).unwrap();
     assert!(page.contains("teacher&#39;s score") || page.contains("teacher's score"), "{page}");
     let kept = std::fs::metadata(folder.path("out/ranks.jsonl.zst")).unwrap().modified().unwrap();
-    let ranks = || std::fs::metadata(folder.path("out/ranks.jsonl.zst")).unwrap().modified().unwrap();
+    let ranks =
+        || std::fs::metadata(folder.path("out/ranks.jsonl.zst")).unwrap().modified().unwrap();
     // Other thresholds: nothing is computed again, the model is not even read.
     std::fs::rename(&model, folder.path("away")).unwrap();
     filters(1);
@@ -148,7 +157,8 @@ fn a_teacher_ranks_once() {
     assert_eq!(ranks(), kept);
     std::fs::rename(folder.path("away"), &model).unwrap();
     // Other weights are another teacher.
-    let other = kiln(&args).args(with).args(["--weights", "int8"]).assert().success().get_output().clone();
+    let other =
+        kiln(&args).args(with).args(["--weights", "int8"]).assert().success().get_output().clone();
     let error = String::from_utf8(other.stderr).unwrap();
     assert!(error.contains("another teacher") && ranks() != kept, "{error}");
 
@@ -156,8 +166,9 @@ fn a_teacher_ranks_once() {
     assert!(error.contains("--model") && error.contains("--without-teacher"), "{error}");
     let done = summary(&stdout(kiln(&args).arg("--without-teacher")));
     assert_eq!(done["left_out"].as_array().unwrap().len(), 2, "{done}");
-    let error = failure(kiln(&["--quiet"]).args(args).args(with).args(["--top-k", "2"]).args(["--filters", "linq", "--without-llm"]));
-    assert!(error.contains("--filters") || error.contains("--top-k"), "{error}");
+    let deep = ["refine", "-d", &data, "-o", &out, "--filters", "linq", "--without-llm"];
+    let error = failure(kiln(&["--quiet"]).args(deep).args(with).args(["--top-k", "20"]));
+    assert!(error.contains("up to 100") && error.contains("--top-k"), "{error}");
 }
 
 #[test]
@@ -182,7 +193,8 @@ fn judges_are_asked_once() {
     let out = folder.arg("out");
     let args = ["refine", "--json", "-d", &data, "-o", &out, "--filters", &filters];
     let llm = ["--llm", &judges.url, "--llm-model", "judge"];
-    let few = summary(&stdout(kiln(&args).args(llm).args(["--max-requests", "2", "--concurrency", "1"])));
+    let few =
+        summary(&stdout(kiln(&args).args(llm).args(["--max-requests", "2", "--concurrency", "1"])));
     assert_eq!((judges.asked(), few["kept"].as_u64()), (2, Some(1)), "{few}");
     assert!(few["judges"]["stopped"]["budget"].is_string(), "{few}");
     let done = summary(&stdout(kiln(&args).args(llm)));
@@ -197,7 +209,8 @@ fn judges_are_asked_once() {
 
     // Prompts of the user's own are other questions.
     std::fs::create_dir(folder.path("prompts")).unwrap();
-    let own = "{{ query }}\n--- passage {{ mark }} ---\n{{ passage }}\n--- end of passage {{ mark }} ---";
+    let own =
+        "{{ query }}\n--- passage {{ mark }} ---\n{{ passage }}\n--- end of passage {{ mark }} ---";
     folder.write("prompts/answerable.jinja", own);
     stdout(kiln(&args).args(llm).args(["--prompts", &folder.arg("prompts")]));
     assert_eq!(judges.asked(), 12);
@@ -205,7 +218,11 @@ fn judges_are_asked_once() {
     let error = failure(kiln(&["--quiet"]).args(args));
     assert!(error.contains("--llm") && error.contains("--without-llm"), "{error}");
     let done = summary(&stdout(kiln(&args).arg("--without-llm")));
-    assert_eq!((&done["kept"], done["left_out"].as_array().unwrap().len()), (&3.into(), 2), "{done}");
+    assert_eq!(
+        (&done["kept"], done["left_out"].as_array().unwrap().len()),
+        (&3.into(), 2),
+        "{done}"
+    );
 }
 
 #[test]
@@ -226,19 +243,37 @@ fn mistakes_are_named() {
     assert!(!folder.path("out/kept.jsonl").exists());
     std::fs::create_dir(folder.path("theirs")).unwrap();
     folder.write("theirs/kept.jsonl", "{}");
-    let theirs = failure(&mut kiln(&["--quiet", "refine", "-d", &data, "-o", &folder.arg("theirs")]));
+    let theirs =
+        failure(&mut kiln(&["--quiet", "refine", "-d", &data, "-o", &folder.arg("theirs")]));
     assert!(theirs.contains("did not write it"), "{theirs}");
-    let own = failure(&mut kiln(&["--quiet", "refine", "-d", &folder.arg("theirs/kept.jsonl"), "-o", &folder.arg("theirs")]));
+    let own = failure(&mut kiln(&[
+        "--quiet",
+        "refine",
+        "-d",
+        &folder.arg("theirs/kept.jsonl"),
+        "-o",
+        &folder.arg("theirs"),
+    ]));
     assert!(own.contains("kept.jsonl"), "{own}");
 
-    let done = stdout(&mut kiln(&["refine", "--json", "-d", &broken, "-o", &out, "--skip-bad-rows"]));
+    let done =
+        stdout(&mut kiln(&["refine", "--json", "-d", &broken, "-o", &out, "--skip-bad-rows"]));
     assert_eq!(summary(&done)["bad_rows"], 1, "{done}");
     let list = stdout(&mut kiln(&["refine", "--list-filters"]));
     assert!(list.contains("negative_rank") && list.contains("linq"), "{list}");
     let linq = stdout(&mut kiln(&["refine", "--print-filters", "--filters", "linq"]));
     let copy = folder.write("copy.toml", linq);
     let done = stdout(&mut kiln(&[
-        "refine", "--json", "-d", &data, "-o", &out, "--filters", &copy, "--without-llm", "--without-teacher",
+        "refine",
+        "--json",
+        "-d",
+        &data,
+        "-o",
+        &out,
+        "--filters",
+        &copy,
+        "--without-llm",
+        "--without-teacher",
     ]));
     assert_eq!(summary(&done)["left_out"].as_array().unwrap().len(), 8, "{done}");
 }

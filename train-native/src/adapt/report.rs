@@ -108,6 +108,17 @@ impl Adapted {
         )
     }
 
+    /// Whether it answers questions like those that it was trained on better than the base.
+    fn learned_its_own(&self) -> bool {
+        let difference = self.held_out.difference(&self.adapted, &self.held_out.against);
+        difference.is_some_and(|difference| Verdict::of(&difference) == Verdict::Better)
+    }
+
+    /// A way's name where there is no room: what it is to the base.
+    fn short(&self, name: &str) -> String {
+        name.replace(&self.adapted, "adapted").replace(&self.held_out.against, "base")
+    }
+
     /// Why it may not be better.
     pub fn reasons(&self) -> Vec<String> {
         if self.verdict == Verdict::Better {
@@ -136,8 +147,18 @@ impl Adapted {
             );
         }
         if words > base {
-            why.push("BM25 finds more than the base: these questions repeat the words of their passages, which teaches \
-                      little else; ask a stronger model, or use the hybrid".into());
+            why.push(
+                "BM25 finds more than the base: the words of these questions stand in their passages; look at the \
+                 hybrid"
+                    .into(),
+            );
+        }
+        if self.people.is_some() && self.learned_its_own() {
+            why.push(
+                "the model did learn its own questions, far better than people's: what it was trained on is not what \
+                 people ask"
+                    .into(),
+            );
         }
         if self.writers.is_empty() {
             why.push("titles and headings are not what people ask; let a language model write questions (--llm)".into());
@@ -176,8 +197,11 @@ pub fn page(adapted: &Adapted, set: &BeirFolder) -> Result<Page> {
     ));
     let mut show = |title: &str, systems: &Systems| -> Result<()> {
         page.heading(title);
-        let bars: Vec<(String, f64)> =
-            systems.systems.iter().map(|system| (system.name.clone(), system.ndcg_at_10)).collect();
+        let bars: Vec<(String, f64)> = systems
+            .systems
+            .iter()
+            .map(|system| (adapted.short(&system.name), system.ndcg_at_10))
+            .collect();
         page.figure(
             &bar_chart(&bars)?,
             &format!(

@@ -318,7 +318,6 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
     let titles = endpoints.is_some();
     let tokens = args.tokens.to_string();
     let seed = args.seed.to_string();
-    let least = (args.tokens / 4).clamp(1, 16).to_string();
     let documents = args.docs.to_string_lossy().into_owned();
     let passages = way.arg("passages.jsonl");
 
@@ -330,8 +329,6 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         &base,
         "--tokens",
         &tokens,
-        "--min-tokens",
-        &least,
         "--split",
         &args.split,
         "--seed",

@@ -18,6 +18,8 @@ use crate::vectors::NewFile;
 
 /// Tokens of a passage, where the model reads as many.
 const TOKENS: usize = 256;
+/// Tokens of a text that stands alone, where passages are long enough.
+const MIN_TOKENS: usize = 16;
 
 /// Cut documents into passages that fit a model.
 ///
@@ -44,9 +46,10 @@ pub(super) struct ChunkArgs {
     /// Begin a passage with sentences of the end of the one before it, at most this many tokens
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0, SIZE))]
     overlap: usize,
-    /// Join a text of fewer tokens than this with what stands beside it, where that fits
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole(0, SIZE))]
-    min_tokens: usize,
+    /// Join a text of fewer tokens than this with what stands beside it, where that fits [default: 16, or a
+    /// quarter of --tokens if that is less]
+    #[arg(long, value_name = "N", value_parser = whole(0, SIZE))]
+    min_tokens: Option<usize>,
     /// Shares of the documents for train, dev and test
     #[arg(long, value_name = "SHARES", default_value = "0.8,0.1,0.1")]
     split: Shares,
@@ -69,7 +72,8 @@ pub(super) fn run(args: &ChunkArgs, global: &Global) -> Result<()> {
             args.model
         );
     }
-    let rule = ChunkRule { tokens, overlap: args.overlap, min_tokens: args.min_tokens };
+    let min_tokens = args.min_tokens.unwrap_or(MIN_TOKENS.min(tokens / 4));
+    let rule = ChunkRule { tokens, overlap: args.overlap, min_tokens };
     let plan = Plan { rule, shares: args.split, seed: args.seed };
     let count = |text: &str| Ok(tokenizer.length(&prompt, text)?);
     let mut file = NewFile::create(&args.output)?;
@@ -85,7 +89,7 @@ pub(super) fn run(args: &ChunkArgs, global: &Global) -> Result<()> {
     say(&gathered, args.split, terminal);
     let value = json!({
         "output": args.output, "model": args.model, "max_tokens": tokens, "overlap": args.overlap,
-        "min_tokens": args.min_tokens, "split": args.split, "seed": args.seed,
+        "min_tokens": min_tokens, "split": args.split, "seed": args.seed,
         "documents": gathered.documents, "passages": gathered.passages, "tokens": gathered.tokens,
         "duplicate_documents": gathered.duplicate_documents, "left_out": gathered.left_out,
         "other_files": gathered.unread.endings,

@@ -56,7 +56,7 @@ impl ChunkRule {
             bail!("passages of {} tokens hold no text; give {FEWEST} or more", self.tokens);
         }
         let half = self.tokens / 2;
-        for (what, tokens) in [("an overlap", self.overlap), ("at least", self.min_tokens)] {
+        for (what, tokens) in [("an overlap", self.overlap), ("a least size", self.min_tokens)] {
             if tokens > half {
                 bail!("{what} of {tokens} tokens is more than half of {}; lower it", self.tokens);
             }
@@ -652,7 +652,7 @@ mod tests {
         for (rule, word) in [
             (rule(8, 0, 1), "8 tokens"),
             (rule(32, 17, 1), "overlap of 17"),
-            (rule(32, 0, 17), "at least of 17"),
+            (rule(32, 0, 17), "least size of 17"),
         ] {
             let error = passages(&document(&[]), &rule, &words).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

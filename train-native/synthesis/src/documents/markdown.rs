@@ -173,13 +173,13 @@ mod tests {
     #[test]
     fn headings_make_sections_and_signs_go() {
         let text = "---\ntitle: 'A ship'\nlicense: MIT\nurl: https://a.example/b\n---\nBefore *all*\nof it.\n\n\
-            # A ship\n\nSee [the sea](sea.md) and `code`<br>here.[^1]\n\n\
+            # A ship\n\nSee [the sea](#sea) and `code`<br>here.[^1]\n\n\
             ```rust\nfn a() {\n    b();\n\n}\n```\n\n## Masts & sails\n\n- one\n- two\n  words\n\n  more\n  1. a\n  2. b\n\n\
             | a | b |\n|---|---|\n| 1 | 2 |\n\n<div>plain <b>HTML</b></div>\n\n<script>no()</script>\n\n\
             ### Empty\n\n## Last\n> quoted ![a mast of wood](m.png) ![build](b.svg)\n\n[![badge](b.svg)](b.html)\n\n\
             ---\ntitle: no\n---\n\n[^1]: A note.\n";
-        let document = read("a/b.md".into(), text);
-        assert_eq!((document.name.as_str(), document.title.as_str()), ("a/b.md", "A ship"));
+        let document = read("a/b".into(), text);
+        assert_eq!((document.name.as_str(), document.title.as_str()), ("a/b", "A ship"));
         assert_eq!(document.licence.as_deref(), Some("MIT"));
         assert_eq!(document.origin.as_deref(), Some("https://a.example/b"));
         let sections: Vec<(String, &str)> = document

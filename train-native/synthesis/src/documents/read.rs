@@ -330,7 +330,7 @@ mod tests {
     fn errors_say_what_where_and_what_to_do() {
         let folder = folder(&[
             ("bad/a.txt", b"fine\nbad \xff\n"),
-            ("zero/a.md", b"a\0b"),
+            ("zero/a.txt", b"a\0b"),
             ("field/a.jsonl", b"{\"words\":\"x\"}\n"),
             ("type/a.jsonl", b"{\"text\":[1]}\n"),
             ("none/a.pdf", b"%PDF"),
@@ -339,7 +339,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("empty")).unwrap();
         for (name, words) in [
             ("bad", &["a.txt:2", "UTF-8"][..]),
-            ("zero", &["a.md:1", "zero byte"]),
+            ("zero", &["a.txt:1", "zero byte"]),
             ("field", &["a.jsonl:1", "text, body or content", "words"]),
             ("type", &["a.jsonl:1", "no text"]),
             ("none", &["no document", "1 .pdf", "pdftotext"]),

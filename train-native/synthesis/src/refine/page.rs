@@ -64,7 +64,7 @@ pub(super) fn page(
         page.paragraph(&format!("The judges were stopped before the end: {why}. {UNJUDGED}"));
     }
     counts(&mut page, summary);
-    histograms(&mut page, tally)?;
+    histograms(&mut page, tally, ranks)?;
     examples(&mut page, tally);
     page.heading("Filters");
     if !filters.description.is_empty() {
@@ -124,7 +124,7 @@ fn counts(page: &mut Page, summary: &Summary) {
     page.table(&rows);
 }
 
-fn histograms(page: &mut Page, tally: &Tally) -> Result<()> {
+fn histograms(page: &mut Page, tally: &Tally, ranks: Option<&Ranks>) -> Result<()> {
     if tally.measures.is_empty() {
         return Ok(());
     }
@@ -135,7 +135,11 @@ fn histograms(page: &mut Page, tally: &Tally) -> Result<()> {
         let series: Vec<_> =
             series.map(|(name, sample)| (name.to_string(), sample.items.clone())).collect();
         let names: Vec<&str> = series.iter().map(|(name, _)| name.as_str()).collect();
-        let caption = format!("{}: rows {}", measure.name(), names.join(" and "));
+        let mut caption = format!("{}, of rows {}", measure.name(), names.join(" and of rows "));
+        if let (Measure::PositiveRank | Measure::NegativeRank, Some(ranks)) = (measure, ranks) {
+            let last = thousands(ranks.depth + 1);
+            caption += &format!("; {last} stands for all that are farther");
+        }
         let steps = match measure {
             Measure::PositiveRelatedness | Measure::NegativeRelatedness => JUDGED_STEPS,
             _ => STEPS,

@@ -329,3 +329,16 @@ pub fn embedder_config(name: &str, terminal: Terminal) -> Result<EmbedderConfig>
     };
     Ok(read_embedder_config(open_folder(&folder)?.as_ref())?)
 }
+/// A model's name for folders and tables: the Hub id, or the folder's last part; of the folders
+/// that a training run leaves (`RUN/model`, `RUN/best`) the last two.
+pub fn model_name(model: &str) -> String {
+    let Ok(path) = Path::new(model).canonicalize() else {
+        return model.split('@').next().unwrap_or(model).into();
+    };
+    let part = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    let last = part(&path).unwrap_or_else(|| model.into());
+    match path.parent().and_then(part) {
+        Some(run) if ["model", "best"].contains(&last.as_str()) => format!("{run}/{last}"),
+        _ => last,
+    }
+}

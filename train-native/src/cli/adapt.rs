@@ -12,7 +12,6 @@ use kiln_synthesis::synthesize::{ANSWERS, SUMMARY};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::eval::model_name;
 use super::eval_search::systems;
 use super::llm::LlmArgs;
 use super::ranges::{ROWS, SIZE, number, seed, whole};
@@ -21,7 +20,7 @@ use crate::adapt::{
     Adapted, FILTERS, JUDGES, Questions, StepTaken, Tuning, Verdict, card, page, recipe,
     texts_of_corpus,
 };
-use crate::model::embedder_config;
+use crate::model::{embedder_config, model_name};
 use crate::output::claim;
 use crate::terminal::{plain, without_results};
 use crate::text::{is_missing, names_below, read_small};

@@ -112,7 +112,7 @@ pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
         false => &args.only[..],
     };
     let results = analyze(&view, &inputs, wanted, &cache, terminal)?;
-    results.write(&args.output, &super::eval::model_name(name), terminal)?;
+    results.write(&args.output, &crate::model::model_name(name), terminal)?;
     terminal.result(&results.to_json(&args.output), || {
         let mut text = String::new();
         if let Some(health) = &results.health {

@@ -20,7 +20,7 @@ use crate::eval::{
     read_results, results_folder, short_hash, write_meta, write_tables,
 };
 use crate::mine::teacher_prompts;
-use crate::model::{folders, load};
+use crate::model::{folders, load, model_name};
 use crate::terminal::{Terminal, print, print_json, thousands};
 
 /// Score a model on tasks as mteb defines them.
@@ -352,20 +352,6 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         &gaps,
         terminal,
     )
-}
-
-/// A model's name for folders and tables: the Hub id, or the folder's last part; of the folders
-/// that a training run leaves (`RUN/model`, `RUN/best`) the last two.
-pub(super) fn model_name(model: &str) -> String {
-    let Ok(path) = Path::new(model).canonicalize() else {
-        return model.split('@').next().unwrap_or(model).into();
-    };
-    let part = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
-    let last = part(&path).unwrap_or_else(|| model.into());
-    match path.parent().and_then(part) {
-        Some(run) if ["model", "best"].contains(&last.as_str()) => format!("{run}/{last}"),
-        _ => last,
-    }
 }
 
 fn one_text(result: &TaskResult) -> String {

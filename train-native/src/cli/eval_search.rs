@@ -7,11 +7,10 @@ use clap::Args;
 use kiln_embed::checkpoint::LoadOptions;
 
 use super::Global;
-use super::eval::model_name;
 use crate::data::{BeirFolder, qrels_splits};
 use crate::device::open;
 use crate::eval::{Systems, plain_table};
-use crate::model::load;
+use crate::model::{load, model_name};
 use crate::vectors::write_atomically;
 
 /// Compare ways to search a corpus: words (BM25), models, and both together.

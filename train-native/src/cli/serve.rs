@@ -120,7 +120,7 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     let folders = folders(&args.model.model, terminal)?;
     let overrides = LoadOptions { precision: args.weights, ..args.model.load_options() };
     let revision = fingerprint(&folders, &overrides, args.dimensions)?;
-    let name = args.name.clone().unwrap_or_else(|| super::eval::model_name(&args.model.model));
+    let name = args.name.clone().unwrap_or_else(|| crate::model::model_name(&args.model.model));
     let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
     let device = device::open(global.device)?;
     let model = load_resident(&args.model.model, &overrides, &device, terminal)?;

@@ -9,13 +9,13 @@ use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
 use rand::Rng as _;
 use serde::Serialize;
-use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::answer::Answer;
 use super::client::{Failure, Llm};
 use super::journal::Journal;
 use super::pace::Pace;
+use super::question::Question;
 
 /// How often a wait looks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(100);
@@ -27,25 +27,6 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const MOST_LOST: u32 = 8;
 /// Tries of a server that never answered.
 const TRIES_OF_NOBODY: u32 = 2;
-
-/// One question.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Question {
-    /// What tells it from all others ([`super::key`]); its answer is kept under it.
-    pub key: u128,
-    /// Who answers it: a place in the list of endpoints.
-    pub endpoint: usize,
-    /// What the model is told first.
-    pub system: Option<String>,
-    /// The prompt.
-    pub prompt: String,
-    /// JSON schema of the answer, with a `title`.
-    pub schema: Option<Value>,
-    /// Randomness of the answer.
-    pub temperature: f32,
-    /// What it is for, in the journal.
-    pub label: String,
-}
 
 /// How much may be asked.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,8 +10,8 @@ use reqwest::{Response, StatusCode, Url};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Finish, Usage};
-use super::ask::Question;
 use super::endpoint::{Endpoint, EndpointList};
+use super::question::Question;
 
 /// The largest answer; a model that writes a book has not understood the question.
 const LARGEST: usize = 8 << 20;

@@ -9,12 +9,14 @@ mod client;
 mod endpoint;
 mod journal;
 mod pace;
+mod question;
 
 pub use answer::{Answer, Finish, Usage, object, value};
-pub use ask::{Limits, Question, Spent, Stop, ask};
+pub use ask::{Limits, Spent, Stop, ask};
 pub use client::Llm;
 pub use endpoint::{Endpoint, EndpointList, Role};
 pub use journal::Journal;
+pub use question::Question;
 
 /// The key of a question: the same for the same parts in the same order.
 pub fn key(parts: &[&str]) -> u128 {

@@ -8,7 +8,7 @@ use kiln_terminal::terminal::Terminal;
 use serde_json::{Value, json};
 
 use super::config::Kind;
-use super::row::Row;
+use super::row::{Row, asks_refutation};
 use crate::llm::{self, Answer, EndpointList, Journal, Limits, Llm, Question, Role, Spent};
 use crate::prompts::Prompts;
 
@@ -195,7 +195,7 @@ impl<'p> Questions<'p> {
                 all.map(|one| self.about(row, &one.text)).collect()
             }
             Kind::Refutation { words, panel, .. } => {
-                if !super::sieve::asks_refutation(row, words) {
+                if !asks_refutation(row, words) {
                     return Ok(Vec::new());
                 }
                 let panel = self.panel(panel)?;

@@ -1,5 +1,6 @@
 //! A row on its way through the filters: its texts, what of them is still there, and how it is written.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -7,6 +8,7 @@ use kiln_data::data::{DataRow, Edit, Example, Fields, Part, RowFormat, text_hash
 use kiln_data::text::{Columns, Format, TextFile, Unreadable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use unicode_segmentation::UnicodeSegmentation as _;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::words;
@@ -264,6 +266,31 @@ pub(super) fn plain_words(text: &str) -> Vec<String> {
 pub(super) fn hash_of(numbers: impl IntoIterator<Item = u128>) -> u128 {
     let bytes: Vec<u8> = numbers.into_iter().flat_map(u128::to_le_bytes).collect();
     xxh3_128(&bytes)
+}
+
+/// Whether a row's task or query asks for what is against something, by words in their usual endings.
+pub(super) fn asks_refutation(row: &Row, words: &[String]) -> bool {
+    let forms: HashSet<String> =
+        words.iter().flat_map(|word| forms(&word.to_lowercase())).collect();
+    let texts = [row.instruction.as_deref().unwrap_or_default(), &row.query];
+    texts
+        .iter()
+        .any(|text| text.unicode_words().any(|word| forms.contains(word.to_lowercase().as_str())))
+}
+
+/// A verb as it may stand in a text.
+fn forms(word: &str) -> Vec<String> {
+    let ending = |stem: &str, endings: &[&str]| -> Vec<String> {
+        endings.iter().map(|ending| format!("{stem}{ending}")).collect()
+    };
+    let mut forms = ending(word, &["", "s", "es", "ed", "ing"]);
+    if let Some(stem) = word.strip_suffix('e') {
+        forms.extend(ending(stem, &["ed", "ing"]));
+    }
+    if let Some(stem) = word.strip_suffix('y') {
+        forms.extend(ending(stem, &["ies", "ied"]));
+    }
+    forms
 }
 
 #[cfg(test)]

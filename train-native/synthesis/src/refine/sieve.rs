@@ -10,7 +10,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 use super::config::{By, Kind, OnNegative, Scores, Span};
 use super::judge::{Judged, Stance};
 use super::ranks::{Rank, Ranks};
-use super::row::{Passage, Row, plain_words, same};
+use super::row::{Passage, Row, asks_refutation, plain_words, same};
 use crate::language::Language;
 use crate::words;
 
@@ -290,31 +290,6 @@ fn languages(name: &str, kind: Option<&str>) -> [Option<Language>; 2] {
         None if kind == Some("bitext") => [None, one(name)],
         None => [one(name); 2],
     }
-}
-
-/// Whether a row's task or query asks for what is against something, by words in their usual endings.
-pub(super) fn asks_refutation(row: &Row, words: &[String]) -> bool {
-    let forms: HashSet<String> =
-        words.iter().flat_map(|word| forms(&word.to_lowercase())).collect();
-    let texts = [row.instruction.as_deref().unwrap_or_default(), &row.query];
-    texts
-        .iter()
-        .any(|text| text.unicode_words().any(|word| forms.contains(word.to_lowercase().as_str())))
-}
-
-/// A verb as it may stand in a text.
-fn forms(word: &str) -> Vec<String> {
-    let ending = |stem: &str, endings: &[&str]| -> Vec<String> {
-        endings.iter().map(|ending| format!("{stem}{ending}")).collect()
-    };
-    let mut forms = ending(word, &["", "s", "es", "ed", "ing"]);
-    if let Some(stem) = word.strip_suffix('e') {
-        forms.extend(ending(stem, &["ed", "ing"]));
-    }
-    if let Some(stem) = word.strip_suffix('y') {
-        forms.extend(ending(stem, &["ies", "ied"]));
-    }
-    forms
 }
 
 fn answerable(

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod adapt;
 mod adapters;
 mod analyze;
 mod bad_input;

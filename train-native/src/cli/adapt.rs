@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser as _};
 use kiln_embed::config::AttentionMode;
 use kiln_synthesis::llm::Role;
+use kiln_synthesis::synthesize::{ANSWERS, SUMMARY};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -22,7 +23,7 @@ use crate::adapt::{
 };
 use crate::model::embedder_config;
 use crate::output::claim;
-use crate::terminal::plain;
+use crate::terminal::{plain, without_results};
 use crate::text::{is_missing, names_below, read_small};
 use crate::train::CHECKPOINTS;
 use crate::vectors::write_atomically;
@@ -110,7 +111,7 @@ pub(super) struct AdaptArgs {
 }
 
 /// What lies in the output folder. Names of the steps' files are theirs.
-const FILES: [&str; 16] = [
+const FILES: [&str; 17] = [
     STEPS,
     "passages.jsonl",
     "corpus.jsonl",
@@ -119,6 +120,7 @@ const FILES: [&str; 16] = [
     "refined",
     "train.jsonl",
     "train-corpus.jsonl",
+    "questions.json",
     "dev",
     "test",
     "mined.jsonl",
@@ -131,9 +133,14 @@ const FILES: [&str; 16] = [
 /// Which steps are done.
 const STEPS: &str = "steps.json";
 
-/// Steps that are done, each by a number for what it depended on.
+/// Steps, each by a number for what it depended on.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Done(BTreeMap<String, String>);
+struct Done {
+    /// Those that were begun, and may have left something to go on from.
+    begun: BTreeMap<String, String>,
+    /// Those that are done.
+    done: BTreeMap<String, String>,
+}
 
 /// The way through the steps.
 struct Way<'a> {
@@ -154,55 +161,76 @@ impl Way<'_> {
         self.path(name).to_string_lossy().into_owned()
     }
 
-    /// Does a step, unless it was done with all that went before it the same.
+    /// Does a step that is no command.
     fn step(
         &mut self,
         name: &str,
-        command: String,
-        act: impl FnOnce(&Self) -> Result<()>,
+        what: String,
+        act: impl FnOnce(&Self, bool) -> Result<()>,
     ) -> Result<()> {
-        self.state.update(command.as_bytes());
+        let own = what.clone();
+        self.step_of(name, &own, what, act)
+    }
+
+    /// Does a step, unless it was done with all that went before it the same; `own` is what its files depend on
+    /// beside that.
+    fn step_of(
+        &mut self,
+        name: &str,
+        own: &str,
+        command: String,
+        act: impl FnOnce(&Self, bool) -> Result<()>,
+    ) -> Result<()> {
+        self.state.update(name.as_bytes());
+        self.state.update(own.as_bytes());
         let state = format!("{:032x}", self.state.digest128());
         let terminal = self.global.terminal();
-        if self.done.0.get(name) == Some(&state) {
+        if self.done.done.get(name) == Some(&state) {
             terminal.note(format!("{name}: done before"));
             self.taken.push(StepTaken { name: name.into(), command, seconds: None });
             return Ok(());
         }
         terminal.note(format!("\n{name}: {command}"));
+        let goes_on = self.done.begun.insert(name.into(), state.clone()).as_ref() == Some(&state);
+        self.done.done.remove(name);
+        self.keep()?;
         let start = Instant::now();
-        act(self).with_context(|| name.to_string())?;
+        act(self, goes_on).with_context(|| name.to_string())?;
         if crate::interrupt::asked() {
             return Err(kiln_embed::Error::Cancelled.into());
         }
-        self.done.0.insert(name.into(), state);
-        write_atomically(&self.path(STEPS), &serde_json::to_vec_pretty(&self.done)?)?;
-        self.taken.push(StepTaken {
-            name: name.into(),
-            command,
-            seconds: Some(start.elapsed().as_secs_f64()),
-        });
+        self.done.done.insert(name.into(), state);
+        self.keep()?;
+        let seconds = start.elapsed().as_secs_f64();
+        terminal.note(format!("{name}: done in {seconds:.0} s"));
+        self.taken.push(StepTaken { name: name.into(), command, seconds: Some(seconds) });
         Ok(())
     }
 
-    /// Does a step that is a command. `more` is added where it goes on from an earlier try.
+    fn keep(&self) -> Result<()> {
+        write_atomically(&self.path(STEPS), &serde_json::to_vec_pretty(&self.done)?)
+    }
+
+    /// Does a step that is a command. Of `free` words nothing that is written depends; `more` is added where it goes on from an earlier try.
     fn command(
         &mut self,
         name: &str,
         words: &[String],
-        more: impl Fn(&Self) -> Vec<String>,
+        free: &[String],
+        more: impl Fn(&Self, bool) -> Result<Vec<String>>,
     ) -> Result<()> {
-        let line = std::iter::once("kiln".to_string()).chain(words.iter().map(|word| quoted(word)));
-        let line = line.collect::<Vec<_>>().join(" ");
-        self.step(name, line, |way| {
-            let all =
-                std::iter::once("kiln".to_string()).chain(words.iter().cloned()).chain(more(way));
+        let all = || std::iter::once("kiln".to_string()).chain(words.iter().chain(free).cloned());
+        let line = all().map(|word| quoted(&word)).collect::<Vec<_>>().join(" ");
+        // The state is that of what is written.
+        let own = words.join("\n");
+        self.step_of(name, &own, line, |way, goes_on| {
+            let all = all().chain(more(way, goes_on)?);
             let cli = Cli::try_parse_from(all).map_err(|error| {
                 let text = error.to_string();
                 let line = text.lines().next().unwrap_or_default();
                 anyhow::anyhow!("{}", line.trim_start_matches("error: "))
             })?;
-            execute(&cli.command, way.global)
+            without_results(|| execute(&cli.command, way.global))
         })
     }
 }
@@ -261,7 +289,7 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
     }
     let config = embedder_config(&args.base, terminal)?;
     let base = match Path::new(&args.base).exists() {
-        true => std::fs::canonicalize(&args.base)?.to_string_lossy().into_owned(),
+        true => std::path::absolute(&args.base)?.to_string_lossy().into_owned(),
         false => args.base.clone(),
     };
     let docs = fingerprint(&args.docs)?;
@@ -283,10 +311,14 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
     };
     let mut state = Xxh3::new();
     state.update(docs.as_bytes());
+    state.update(
+        serde_json::to_string(&endpoints.as_ref().map(|list| list.of_models()))?.as_bytes(),
+    );
     let mut way = Way { args, global, done, taken: Vec::new(), state };
     let titles = endpoints.is_some();
     let tokens = args.tokens.to_string();
     let seed = args.seed.to_string();
+    let least = (args.tokens / 4).clamp(1, 16).to_string();
     let documents = args.docs.to_string_lossy().into_owned();
     let passages = way.arg("passages.jsonl");
 
@@ -298,6 +330,8 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         &base,
         "--tokens",
         &tokens,
+        "--min-tokens",
+        &least,
         "--split",
         &args.split,
         "--seed",
@@ -305,21 +339,21 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         "--output",
         &passages,
     ];
-    way.command("passages", &words(&chunk), |_| Vec::new())?;
+    way.command("passages", &words(&chunk), &[], |_, _| Ok(Vec::new()))?;
     write_questions(&mut way, titles, &seed)?;
     let corpus = format!(
         "write {} {}",
         way.arg("corpus.jsonl"),
         if titles { "with titles" } else { "without titles" }
     );
-    way.step("corpus", corpus, |way| {
+    way.step("corpus", corpus, |way, _| {
         texts_of_corpus(&way.path("passages.jsonl"), &way.path("corpus.jsonl"), titles)
     })?;
     refine_questions(&mut way, titles, &base)?;
 
     let questions_file = way.path("questions.json");
     let split = format!("split {} by document", way.arg("refined/kept.jsonl"));
-    way.step("split", split, |way| {
+    way.step("split", split, |way, _| {
         let questions = Questions::split(
             &way.path("refined/kept.jsonl"),
             &way.path("passages.jsonl"),
@@ -350,7 +384,7 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         "--output",
         &mined,
     ];
-    way.command("negatives", &words(&mine), |_| Vec::new())?;
+    way.command("negatives", &words(&mine), &[], |_, _| Ok(Vec::new()))?;
 
     let decoder = config.config.attention == AttentionMode::Causal;
     let rank = args.lora.unwrap_or(if decoder { 16 } else { 0 });
@@ -368,20 +402,25 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         seed: args.seed,
     };
     let text = recipe(&tuning)?;
-    way.step("recipe", format!("write {}\n{text}", way.arg("recipe.toml")), |way| {
+    way.step("recipe", format!("write {}\n{text}", way.arg("recipe.toml")), |way, _| {
         write_atomically(&way.path("recipe.toml"), text.as_bytes())
     })?;
     let (recipe_file, trained) = (way.arg("recipe.toml"), way.arg("run"));
     let train = ["train", "--recipe", &recipe_file, "--output", &trained];
-    way.command("training", &words(&train), |way| {
-        let checkpoints = std::fs::read_dir(way.path("run").join(CHECKPOINTS));
+    way.command("training", &words(&train), &[], |way, goes_on| {
+        let folder = way.path("run");
+        if !goes_on && folder.exists() {
+            // What was trained on other data is no beginning of this.
+            std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        let checkpoints = std::fs::read_dir(folder.join(CHECKPOINTS));
         let begun = checkpoints.is_ok_and(|mut entries| entries.next().is_some());
-        words(if begun { &["--resume"] } else { &["--overwrite"] })
+        Ok(words(if begun { &["--resume"] } else { &["--overwrite"] }))
     })?;
     let best = if way.path("run/best").is_dir() { "run/best" } else { "run/model" };
     let (model, packed) = (way.arg(best), way.arg("adapted.kiln"));
     let quantize = ["quantize", "--model", &model, "--scheme", &args.scheme, "--output", &packed];
-    way.command("compression", &words(&quantize), |_| words(&["--overwrite"]))?;
+    way.command("compression", &words(&quantize), &[], |_, _| Ok(words(&["--overwrite"])))?;
     finish(way, &base, &packed, questions, writers)
 }
 
@@ -402,9 +441,9 @@ fn write_questions(way: &mut Way<'_>, titles: bool, seed: &str) -> Result<()> {
     let mut synthesize = words(&["synthesize", "--corpus", &passages, "--output", &output]);
     if !titles {
         synthesize.push("--structure".into());
-        return way.command("questions", &synthesize, |_| Vec::new());
+        return way.command("questions", &synthesize, &[], |_, _| Ok(Vec::new()));
     }
-    let args = way.args;
+    let (args, global) = (way.args, way.global);
     let queries = args.queries.to_string();
     synthesize.extend(words(&[
         "--seed",
@@ -418,10 +457,40 @@ fn write_questions(way: &mut Way<'_>, titles: bool, seed: &str) -> Result<()> {
     synthesize.extend(
         args.without_check.iter().flat_map(|check| ["--without-check".into(), check.clone()]),
     );
-    synthesize.extend(args.llm.words());
-    way.command("questions", &synthesize, |way| {
-        words(if way.path("synthesis/answers.jsonl").exists() { &["--resume"] } else { &[] })
-    })
+    way.command("questions", &synthesize, &args.llm.words(), |way, goes_on| {
+        let folder = way.path("synthesis");
+        if !goes_on && folder.exists() {
+            set_aside(&folder, global)?;
+        }
+        let begun = folder.join(ANSWERS).exists();
+        Ok(words(if begun { &["--resume"] } else { &[] }))
+    })?;
+    let path = way.path("synthesis").join(SUMMARY);
+    let summary: serde_json::Value =
+        serde_json::from_str(&read_small(&path)?).with_context(|| path.display().to_string())?;
+    if summary["unanswered"].as_u64().unwrap_or(0) > 0 {
+        way.done.done.remove("questions");
+        way.keep()?;
+        bail!(
+            "questions: {} of {} passages are not asked about yet, as the budget is spent; raise it, or ask about fewer \
+             (--passages), and run the same again",
+            summary["unanswered"],
+            summary["examples"]
+        );
+    }
+    Ok(())
+}
+
+/// Answers to other questions were paid for, and are kept beside.
+fn set_aside(folder: &Path, global: &Global) -> Result<()> {
+    let free =
+        (1..).map(|number| folder.with_extension(number.to_string())).find(|path| !path.exists());
+    let Some(free) = free else { return Ok(()) };
+    std::fs::rename(folder, &free).with_context(|| folder.display().to_string())?;
+    global
+        .terminal()
+        .note(format!("{}: answers to other questions are kept there", free.display()));
+    Ok(())
 }
 
 /// Filters by the base, and by the language model.
@@ -433,7 +502,7 @@ fn refine_questions(way: &mut Way<'_>, titles: bool, base: &str) -> Result<()> {
         None if judged => format!("{FILTERS}{JUDGES}"),
         None => FILTERS.into(),
     };
-    way.step("filters", format!("write {}\n{text}", way.arg("filters.toml")), |way| {
+    way.step("filters", format!("write {}\n{text}", way.arg("filters.toml")), |way, _| {
         write_atomically(&way.path("filters.toml"), text.as_bytes())
     })?;
     let (rows, output, filters, corpus) = (
@@ -443,7 +512,7 @@ fn refine_questions(way: &mut Way<'_>, titles: bool, base: &str) -> Result<()> {
         way.arg("corpus.jsonl"),
     );
     let tokens = args.tokens.to_string();
-    let mut refine = words(&[
+    let refine = words(&[
         "refine",
         "--data",
         &rows,
@@ -458,10 +527,9 @@ fn refine_questions(way: &mut Way<'_>, titles: bool, base: &str) -> Result<()> {
         "--output",
         &output,
     ]);
-    if titles && (judged || args.filters.is_some()) {
-        refine.extend(args.llm.words());
-    }
-    way.command("refinement", &refine, |_| Vec::new())
+    let asks = titles && (judged || args.filters.is_some());
+    let free = if asks { args.llm.words() } else { Vec::new() };
+    way.command("refinement", &refine, &free, |_, _| Ok(Vec::new()))
 }
 
 /// Compares, and writes the page and the card.

@@ -7,6 +7,7 @@ mod progress_bar;
 
 use std::borrow::Cow;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -83,7 +84,25 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     write_line(&serde_json::to_string(value)?)
 }
 
+/// Whether results are dropped ([`without_results`]).
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Runs a command that is part of another, whose own results nobody asked for.
+pub fn without_results<T>(run: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            SILENT.store(self.0, Ordering::Relaxed);
+        }
+    }
+    let _before = Before(SILENT.swap(true, Ordering::Relaxed));
+    run()
+}
+
 fn write_line(line: &str) -> Result<()> {
+    if SILENT.load(Ordering::Relaxed) {
+        return Ok(());
+    }
     writeln!(StandardOutput, "{line}").context("cannot write to standard output")
 }
 

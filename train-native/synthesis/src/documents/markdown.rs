@@ -7,6 +7,9 @@ use super::block::Block;
 use super::outline::Outline;
 use super::{Document, Facts, html};
 
+/// Fewest words by which a picture tells something.
+const PICTURE_WORDS: usize = 4;
+
 /// A document in Markdown, perhaps with front matter (`---` or `+++`).
 pub(super) fn read(name: String, text: &str) -> Document {
     let options = Options::ENABLE_TABLES
@@ -36,6 +39,8 @@ struct Reader {
     /// Open links and pictures.
     links: usize,
     pictures: usize,
+    /// What stands for the picture.
+    picture: String,
 }
 
 impl Reader {
@@ -46,8 +51,7 @@ impl Reader {
             Event::End(tag) => self.end(tag, first),
             Event::Text(text) | Event::Html(text) => match &mut self.apart {
                 Some(apart) => apart.push_str(&text),
-                // A picture that is a link is a badge.
-                None if self.pictures > 0 && self.links > 0 => {}
+                None if self.pictures > 0 => self.picture.push_str(&text),
                 None => self.block.push(&text),
             },
             Event::Code(text) | Event::InlineMath(text) | Event::DisplayMath(text) => {
@@ -111,7 +115,14 @@ impl Reader {
                 }
             }
             TagEnd::Link => self.links = self.links.saturating_sub(1),
-            TagEnd::Image => self.pictures = self.pictures.saturating_sub(1),
+            TagEnd::Image => {
+                self.pictures = self.pictures.saturating_sub(1);
+                let text = std::mem::take(&mut self.picture);
+                // A badge is a link, or says a word or two.
+                if self.links == 0 && text.split_whitespace().count() >= PICTURE_WORDS {
+                    self.block.push(&text);
+                }
+            }
             TagEnd::Paragraph
             | TagEnd::CodeBlock
             | TagEnd::Table
@@ -165,7 +176,7 @@ mod tests {
             # A ship\n\nSee [the sea](sea.md) and `code`<br>here.[^1]\n\n\
             ```rust\nfn a() {\n    b();\n\n}\n```\n\n## Masts & sails\n\n- one\n- two\n  words\n\n  more\n  1. a\n  2. b\n\n\
             | a | b |\n|---|---|\n| 1 | 2 |\n\n<div>plain <b>HTML</b></div>\n\n<script>no()</script>\n\n\
-            ### Empty\n\n## Last\n> quoted ![a mast](m.png)\n\n[![badge](b.svg)](b.html)\n\n\
+            ### Empty\n\n## Last\n> quoted ![a mast of wood](m.png) ![build](b.svg)\n\n[![badge](b.svg)](b.html)\n\n\
             ---\ntitle: no\n---\n\n[^1]: A note.\n";
         let document = read("a/b.md".into(), text);
         assert_eq!((document.name.as_str(), document.title.as_str()), ("a/b.md", "A ship"));
@@ -185,7 +196,7 @@ mod tests {
                     "Masts & sails".into(),
                     "- one\n- two words\nmore\n  1. a\n  2. b\n\na | b\n1 | 2\n\nplain HTML"
                 ),
-                ("Last".into(), "quoted a mast\n\ntitle: no\n\nA note."),
+                ("Last".into(), "quoted a mast of wood\n\ntitle: no\n\nA note."),
             ]
         );
     }

@@ -80,8 +80,13 @@ pub fn structure_pairs(passages: &[Passage]) -> Vec<Pair> {
     let mut pairs = Vec::new();
     let title = passages.iter().find_map(Passage::document_title);
     for (i, passage) in passages.iter().enumerate() {
-        let begins = i == 0 || passages[i - 1].heading != passage.heading;
-        if let (0, Some(title)) = (i, title)
+        // Where passages were left out, as another document has their text, the first may be among them.
+        let next = i.checked_sub(1).is_none_or(|before| follows(&passages[before], passage));
+        let begins = match i {
+            0 => number(passage) == 1,
+            _ => next && passages[i - 1].heading != passage.heading,
+        };
+        if let (1, Some(title)) = (number(passage), title)
             && !is_question(title)
         {
             push(&mut pairs, Kind::Title, title, &passage.text, passage);
@@ -107,6 +112,18 @@ pub fn structure_pairs(passages: &[Passage]) -> Vec<Pair> {
     let most = (pairs.len() / OTHERS).max(passages.len() / PASSAGES);
     neighbours(passages, most, &mut pairs);
     pairs
+}
+
+/// The number of a passage in its document, from 1.
+fn number(passage: &Passage) -> usize {
+    let behind = passage.id.strip_prefix(&passage.document);
+    let number = behind.and_then(|behind| behind.strip_prefix('#')?.parse().ok());
+    number.unwrap_or(1)
+}
+
+/// Whether nothing was left out between two passages.
+fn follows(before: &Passage, passage: &Passage) -> bool {
+    number(before) + 1 == number(passage)
 }
 
 fn push(pairs: &mut Vec<Pair>, kind: Kind, query: &str, pos: &str, passage: &Passage) {
@@ -145,7 +162,7 @@ fn neighbours(passages: &[Passage], most: usize, pairs: &mut Vec<Pair>) {
     let mut i = 0;
     while i + 1 < passages.len() {
         let (one, next) = (&passages[i], &passages[i + 1]);
-        if one.heading == next.heading && !overlap(&one.text, &next.text) {
+        if one.heading == next.heading && follows(one, next) && !overlap(&one.text, &next.text) {
             found.push(i);
             i += 1;
         }
@@ -172,7 +189,11 @@ fn questions(text: &str) -> Vec<(&str, &str)> {
     let mut place = 0;
     for line in text.split_inclusive('\n') {
         let bare = line.trim();
-        if (blank || bare.starts_with("Q:")) && is_question(bare) {
+        // Items of a list and comments of code ask nothing that the next line answers.
+        let asks = bare
+            .starts_with(|first: char| first.is_alphabetic() || "\"'*_(¿".contains(first))
+            && !bare.starts_with("* ");
+        if (blank || bare.starts_with("Q:")) && asks && is_question(bare) {
             starts.push((place, place + line.len()));
         }
         blank = bare.is_empty();
@@ -201,7 +222,7 @@ mod tests {
         let path: Vec<&str> =
             [title].iter().chain(heading).filter(|part| !part.is_empty()).copied().collect();
         Passage {
-            id: format!("x#{}", text.len()),
+            id: "x#1".into(),
             title: path.join(" > "),
             text: text.into(),
             document: "x".into(),
@@ -211,8 +232,14 @@ mod tests {
         }
     }
 
+    /// The passages with their numbers.
+    fn numbered(passages: &[Passage]) -> Vec<Passage> {
+        let all = passages.iter().cloned().zip(1..);
+        all.map(|(passage, n)| Passage { id: format!("x#{n}"), ..passage }).collect()
+    }
+
     fn pairs(passages: &[Passage]) -> Vec<(Kind, String, String)> {
-        structure_pairs(passages)
+        structure_pairs(&numbered(passages))
             .into_iter()
             .map(|pair| (pair.kind, pair.query, pair.pos))
             .collect()
@@ -220,7 +247,7 @@ mod tests {
 
     #[test]
     fn titles_headings_and_questions_find_their_texts() {
-        let found = structure_pairs(&[
+        let found = structure_pairs(&numbered(&[
             passage("Ships", &[], "They float on the water."),
             passage("Ships", &["Masts"], "They hold the many sails."),
             passage("Ships", &["Why wood?"], "It floats better than iron."),
@@ -230,7 +257,7 @@ mod tests {
                 "Intro here.\n\nQ: Who sails them?\nA: Sailors of many lands do.\n\nIs it *far*?\n\nYes, it is very far.",
             ),
             passage("Ships", &["Short"], "No."),
-        ]);
+        ]));
         let got: Vec<_> =
             found.iter().map(|pair| (pair.kind, pair.query.as_str(), pair.pos.as_str())).collect();
         assert_eq!(
@@ -261,6 +288,21 @@ mod tests {
         let queries: Vec<String> = pairs(&twice).into_iter().map(|pair| pair.1).collect();
         assert_eq!(queries, ["Other: Summary", "Third"]);
         assert!(structure_pairs(&[]).is_empty());
+        // The first passage, of the title and of the section, was left out, and so was what lay between.
+        let mut rest = numbered(&[
+            passage("T", &[], "This one is left out."),
+            passage("T", &[], "They float on the water."),
+            passage("T", &["A"], "This one is left out."),
+            passage("T", &["A"], "They sink under the water."),
+        ]);
+        rest.retain(|passage| !passage.text.contains("left out"));
+        assert_eq!(structure_pairs(&rest), []);
+        let list = "- Should they float?\n- Should they sink?\n\n1. Or fly?\n\n// A test of ?\n\nWho knows it all?\n- nobody knows it all\n";
+        let asked = pairs(&[passage("", &[], list)]);
+        assert_eq!(
+            asked,
+            [(Kind::Question, "Who knows it all?".into(), "- nobody knows it all".into())]
+        );
     }
 
     #[test]

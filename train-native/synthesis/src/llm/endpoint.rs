@@ -196,6 +196,11 @@ impl EndpointList {
         Ok(())
     }
 
+    /// What decides who answers which question: models, shares and roles, wherever they are.
+    pub fn of_models(&self) -> Vec<(&str, f64, &[Role])> {
+        self.endpoints.iter().map(|one| (one.model.as_str(), one.share, &one.roles[..])).collect()
+    }
+
     /// The endpoints of a role.
     pub fn of(&self, role: Role) -> Vec<usize> {
         let places = self.endpoints.iter().enumerate();

@@ -65,8 +65,8 @@ impl Signature {
         list: &EndpointList,
         prompts: &Prompts,
     ) -> Self {
-        let models =
-            list.endpoints.iter().map(|one| (one.model.clone(), one.share, one.roles.clone()));
+        let models = list.of_models().into_iter();
+        let models = models.map(|(model, share, roles)| (model.into(), share, roles.to_vec()));
         Self {
             settings: settings.clone(),
             material: material.name(),

@@ -184,9 +184,9 @@ const OF_MODELS: &[(&str, Lie, &str)] = &[
         "refused",
     ),
     ("filtered", |r| Reply::message(r, json!({"content": ""}), "content_filter"), "refused"),
-    ("a tower", |r| Reply::content(r, "[".repeat(1 << 20)), "not_json"),
-    ("a tower of objects", |r| Reply::content(r, r#"{"S1":"#.repeat(100_000)), "not_json"),
-    ("many beginnings", |r| Reply::content(r, "{ ".repeat(1 << 20)), "not_json"),
+    ("a tower", |r| Reply::content(r, "[".repeat(1 << 18)), "not_json"),
+    ("a tower of objects", |r| Reply::content(r, r#"{"S1":"#.repeat(50_000)), "not_json"),
+    ("many beginnings", |r| Reply::content(r, "{ ".repeat(1 << 17)), "not_json"),
     (
         "a way out",
         |r| {
@@ -743,7 +743,7 @@ fn bodies_are_bounded() {
     assert!(peak < 400 << 20, "{} MiB", peak >> 20);
     let model = Fake::start(|request| Reply::content(request, "a".repeat(7 << 20)));
     let folder = Folder::new();
-    let args = [&STS[..], &["--rows", "16", "--concurrency", "4"]].concat();
+    let args = [&STS[..], &["--rows", "6", "--concurrency", "3", "--attempts", "1"]].concat();
     let Some(peak) = self::peak(Running::start(&model.url(), &folder, &args)) else { return };
     assert!(peak < 500 << 20, "{} MiB", peak >> 20);
 }

@@ -10,11 +10,13 @@ mod ranks;
 mod row;
 mod run;
 mod sieve;
+mod summary;
 mod tally;
 
 pub use config::{Filter, Filters, KINDS, Kind, SHIPPED, Shipped};
 pub use judge::{Judge, Models};
 pub use ranks::{Rank, Ranks};
 pub use row::{Passage, Row, lines, open};
-pub use run::{FILES, LeftOut, Refine, Summary, refine};
+pub use run::{FILES, Refine, refine};
+pub use summary::{LeftOut, Summary};
 pub use tally::{FilterCounts, TypeCounts};

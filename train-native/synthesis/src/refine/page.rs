@@ -6,7 +6,7 @@ use kiln_terminal::terminal::thousands;
 
 use super::config::Filters;
 use super::ranks::Ranks;
-use super::run::Summary;
+use super::summary::Summary;
 use super::tally::{Measure, Shown, Tally};
 
 /// Steps of histograms.

@@ -21,7 +21,8 @@ use super::page::page;
 use super::ranks::Ranks;
 use super::row::{Resting, Row, hash_of, lines, open, same};
 use super::sieve::{Context, Ruling, difference, label_words, sift};
-use super::tally::{FilterCounts, Measure, Tally, TypeCounts};
+use super::summary::{LeftOut, Summary};
+use super::tally::{Measure, Tally, TypeCounts};
 use crate::llm::{Spent, Stop};
 use crate::prompts::Prompts;
 
@@ -59,50 +60,6 @@ pub struct Refine<'a> {
     pub seed: u64,
     /// What the user sees.
     pub terminal: Terminal,
-}
-
-/// What a run did.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
-    /// Rows that came.
-    pub rows: usize,
-    /// Rows that could not be read and were left out.
-    pub bad_rows: usize,
-    /// Rows that stay.
-    pub kept: usize,
-    /// Rows that went.
-    pub dropped: usize,
-    /// Each filter's counts, in order.
-    pub filters: Vec<FilterCounts>,
-    /// Each type's.
-    pub types: std::collections::BTreeMap<String, TypeCounts>,
-    /// Filters that were left out, and why.
-    pub left_out: Vec<LeftOut>,
-    /// The teacher.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub teacher: Option<String>,
-    /// What judges were asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub judges: Option<Spent>,
-}
-
-impl Summary {
-    /// Why judges were not asked to the end.
-    pub fn stopped(&self) -> Option<String> {
-        match self.judges.as_ref()?.stopped.as_ref()? {
-            Stop::Budget(what) => Some(what.clone()),
-            Stop::Interrupted => Some("it was interrupted".into()),
-        }
-    }
-}
-
-/// A filter that was left out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
-    /// The filter.
-    pub name: String,
-    /// Why.
-    pub why: String,
 }
 
 /// A filter and what it remembers.

@@ -1,0 +1,52 @@
+//! What a run came to.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::tally::{FilterCounts, TypeCounts};
+use crate::llm::{Spent, Stop};
+
+/// What a run did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// Rows that came.
+    pub rows: usize,
+    /// Rows that could not be read and were left out.
+    pub bad_rows: usize,
+    /// Rows that stay.
+    pub kept: usize,
+    /// Rows that went.
+    pub dropped: usize,
+    /// Each filter's counts, in order.
+    pub filters: Vec<FilterCounts>,
+    /// Each type's.
+    pub types: BTreeMap<String, TypeCounts>,
+    /// Filters that were left out, and why.
+    pub left_out: Vec<LeftOut>,
+    /// The teacher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<String>,
+    /// What judges were asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judges: Option<Spent>,
+}
+
+impl Summary {
+    /// Why judges were not asked to the end.
+    pub fn stopped(&self) -> Option<String> {
+        match self.judges.as_ref()?.stopped.as_ref()? {
+            Stop::Budget(what) => Some(what.clone()),
+            Stop::Interrupted => Some("it was interrupted".into()),
+        }
+    }
+}
+
+/// A filter that was left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The filter.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}

@@ -22,7 +22,7 @@ use super::ranks::Ranks;
 use super::row::{Resting, Row, hash_of, lines, open, same};
 use super::sieve::{Context, Ruling, difference, label_words, sift};
 use super::summary::{LeftOut, Summary};
-use super::tally::{Measure, Tally, TypeCounts};
+use super::tally::{Measure, Tally};
 use crate::llm::{Spent, Stop};
 use crate::prompts::Prompts;
 
@@ -651,6 +651,7 @@ mod tests {
     use crate::llm::Question;
     use crate::refine::judge::tests::Fake;
     use crate::refine::ranks::Rank;
+    use crate::refine::tally::TypeCounts;
     use serde_json::Value;
 
     const TERMINAL: Terminal = Terminal { json: false, quiet: true };

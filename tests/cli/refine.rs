@@ -149,13 +149,26 @@ fn a_teacher_ranks_once() {
     let kept = std::fs::metadata(folder.path("out/ranks.jsonl.zst")).unwrap().modified().unwrap();
     let ranks =
         || std::fs::metadata(folder.path("out/ranks.jsonl.zst")).unwrap().modified().unwrap();
-    // Other thresholds: nothing is computed again, the model is not even read.
-    std::fs::rename(&model, folder.path("away")).unwrap();
+    // Other thresholds: nothing is computed again.
     filters(1);
     let stricter = summary(&stdout(kiln(&args).args(with)));
     assert!(stricter["kept"].as_u64() <= done["kept"].as_u64(), "{stricter}");
     assert_eq!(ranks(), kept);
-    std::fs::rename(folder.path("away"), &model).unwrap();
+    // Nor with a prompt by name, once it was.
+    let named = ["--model", &model, "--query-prompt-name", "query"];
+    stdout(kiln(&args).args(named));
+    assert_ne!(ranks(), kept);
+    let kept = ranks();
+    stdout(kiln(&args).args(named));
+    assert_eq!(ranks(), kept);
+    // Another model under the same name is another teacher.
+    stdout(kiln(&args).args(with));
+    let kept = ranks();
+    folder.write("model/other.json", "{}");
+    let other = kiln(&args).args(with).assert().success().get_output().clone();
+    let error = String::from_utf8(other.stderr).unwrap();
+    assert!(error.contains("another teacher") && ranks() != kept, "{error}");
+    let kept = ranks();
     // Other weights are another teacher.
     let other =
         kiln(&args).args(with).args(["--weights", "int8"]).assert().success().get_output().clone();

@@ -88,6 +88,12 @@ fn a_good_model_writes_rows_of_all_types() {
         assert_eq!(negatives(row), expected, "{row}");
         assert_eq!((&row["generator"], &row["language"]), (&json!("writer"), &json!("en")));
         assert!(row["prompt_version"].as_str().unwrap().starts_with(kind), "{row}");
+        // What they were to be like, where that was asked for.
+        let scores = ["positive_score", "negative_score"].map(|name| row[name].as_f64());
+        match kind {
+            "sts" | "bitext" => assert!(scores[0] > scores[1] && scores[1].is_some(), "{row}"),
+            _ => assert_eq!(scores, [None, None], "{row}"),
+        }
     }
     assert_eq!(
         names(&folder.path("out")),
@@ -171,6 +177,28 @@ fn passages_of_a_corpus_get_queries() {
         rows.iter().filter(|row| row["negatives"]["n4"].is_string()).collect();
     assert_eq!(graded.len(), 5);
     graded.into_iter().for_each(|row| check(row, 4));
+}
+
+#[test]
+fn passages_that_stay_are_not_asked_about_again() {
+    let (folder, model) = (Folder::new(), Fake::good());
+    let corpus = passages(&folder);
+    let args = ["--corpus", &corpus, "--queries", "1"];
+    stdout(&mut synthesize(&model.url(), &folder, &args));
+    let text = std::fs::read_to_string(&corpus).unwrap();
+    // Two go, one comes, and one comes twice.
+    let new = json!({"_id": "new#1", "text": "The new mooring is open all year."}).to_string();
+    let rest: Vec<&str> = text.lines().skip(2).chain([new.as_str(), new.as_str()]).collect();
+    folder.write("passages.jsonl", rest.join("\n"));
+    let resumed = with(&args, &["--resume"]);
+    stdout(&mut synthesize(&model.url(), &folder, &resumed));
+    assert_eq!((model.count(), rows(&folder).len()), (13, 11), "{}", summary(&folder));
+    // A server that fails leaves the rows of what was answered.
+    let broken = Fake::start(|_| Reply::error(401, "invalid_api_key", "no"));
+    folder.write("passages.jsonl", rest.join("\n") + "\n" + &new.replace("all year", "in May"));
+    let error = refused(&mut synthesize(&broken.url(), &folder, &resumed));
+    assert!(error.contains("401"), "{error}");
+    assert_eq!((rows(&folder).len(), summary(&folder)["unanswered"].clone()), (11, json!(1)));
 }
 
 #[test]
@@ -264,7 +292,7 @@ fn prompts_are_printed_and_replaced() {
     let (folder, model) = (Folder::new(), Fake::good());
     for name in ["short-long", "tasks-long-long", "corpus", "negatives", "sts"] {
         let text = stdout(&mut kiln(&["synthesize", "--print-prompt", name]));
-        assert!(text.contains("{{") && text.contains("version 1"), "{text}");
+        assert!(text.contains("{{") && text.contains("{#- version "), "{text}");
     }
     let error = failure(&mut kiln(&["synthesize", "--print-prompt", "x"]));
     assert!(error.contains("short-long"), "{error}");
@@ -419,6 +447,11 @@ fn budgets_end_a_run_and_more_of_them_go_on() {
             assert_eq!((&done["unanswered"], done["spent"].get("stopped")), (&json!(0), None));
         }
     }
+    // While nothing is known of its answers, a server gets no more than the budget surely bears.
+    let (folder, hasty) = (Folder::new(), model());
+    let args = with(&STS, &["--rows", "20", "--concurrency", "16", "--max-tokens", "100"]);
+    stdout(&mut synthesize(&hasty.url(), &folder, &args));
+    assert_eq!(hasty.count(), 1);
     // Money without prices is none.
     let (folder, model) = (Folder::new(), model());
     let args = with(&STS, &["--rows", "20", "--max-cost", "1"]);
@@ -471,20 +504,20 @@ fn a_journal_that_was_cut_or_spoilt() {
         (std::fs::read(&path).unwrap(), std::fs::read(folder.path("out/rows.jsonl")).unwrap());
     let asked = model.count();
     let resumed = with(&args, &["--resume"]);
-    // The last line is asked again, and no other.
-    for cut in [1, 20] {
+    // The last line is asked again, and no other; where only its end is missing not even that.
+    for (cut, more) in [(1, 0), (20, 1)] {
         std::fs::write(&path, &whole[..whole.len() - cut]).unwrap();
         stdout(&mut synthesize(&model.url(), &folder, &resumed));
         assert_eq!(std::fs::read(folder.path("out/rows.jsonl")).unwrap(), rows);
+        assert_eq!(model.count(), asked + more);
     }
-    assert_eq!(model.count(), asked + 2);
     // A spoilt one is named, and nothing is asked or written.
     let mut spoilt = whole.clone();
     spoilt[3] = b'#';
     std::fs::write(&path, &spoilt).unwrap();
     let error = failure(&mut synthesize(&model.url(), &folder, &resumed));
     assert!(error.contains("answers.jsonl:1"), "{error}");
-    assert_eq!((model.count(), std::fs::read(&path).unwrap()), (asked + 2, spoilt));
+    assert_eq!((model.count(), std::fs::read(&path).unwrap()), (asked + 1, spoilt));
     // Nobody else's files are taken.
     let other = Folder::new();
     std::fs::create_dir(other.path("out")).unwrap();

@@ -1,7 +1,7 @@
 //! Whether two models differ: in a kind of task by Wilcoxon's signed-rank test over its tasks, in a task
 //! by a paired bootstrap over its parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -85,18 +85,55 @@ pub struct Interval {
 /// parts, or where the parts do not make up the score (a suite may name another one).
 pub fn paired_bootstrap(a: (&Parts, f64), b: (&Parts, f64)) -> Option<Interval> {
     let count = a.0.len();
-    if count < 2 || count != b.0.len() {
+    bootstrap(a, b, count, &|draw| draw.integers(count, count))
+}
+
+/// As [`paired_bootstrap`], but draws clusters with all of their parts: parts of one cluster, such as the questions
+/// about one document, are alike, and drawn one by one they would make chance look smaller than it is. `clusters`
+/// has the cluster of each part.
+pub fn clustered_bootstrap(
+    a: (&Parts, f64),
+    b: (&Parts, f64),
+    clusters: &[usize],
+) -> Option<Interval> {
+    let mut places: HashMap<usize, usize> = HashMap::new();
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    for (part, cluster) in clusters.iter().enumerate() {
+        let place = *places.entry(*cluster).or_insert(parts.len());
+        if place == parts.len() {
+            parts.push(Vec::new());
+        }
+        parts[place].push(part);
+    }
+    let count = parts.len();
+    if clusters.len() != a.0.len() {
         return None;
     }
-    let all: Vec<usize> = (0..count).collect();
+    let whole = |draw: &mut NumpyRandom| {
+        draw.integers(count, count).into_iter().flat_map(|place| parts[place].clone()).collect()
+    };
+    bootstrap(a, b, count, &whole)
+}
+
+/// What `draw` draws again and again, of so many parts or clusters of them.
+fn bootstrap(
+    a: (&Parts, f64),
+    b: (&Parts, f64),
+    count: usize,
+    draw: &(dyn Fn(&mut NumpyRandom) -> Vec<usize> + Sync),
+) -> Option<Interval> {
+    if count < 2 || a.0.len() != b.0.len() {
+        return None;
+    }
+    let all: Vec<usize> = (0..a.0.len()).collect();
     let make_up = |(parts, score): (&Parts, f64)| (parts.score(&all) - score).abs() < 1e-6;
     if !make_up(a) || !make_up(b) {
         return None;
     }
     let mut differences: Vec<f64> = (0..DRAWS as u32)
         .into_par_iter()
-        .map(|draw| {
-            let rows = NumpyRandom::new(SEED + draw).integers(count, count);
+        .map(|number| {
+            let rows = draw(&mut NumpyRandom::new(SEED + number));
             b.0.score(&rows) - a.0.score(&rows)
         })
         .filter(|difference| difference.is_finite())
@@ -112,4 +149,35 @@ pub fn paired_bootstrap(a: (&Parts, f64), b: (&Parts, f64)) -> Option<Interval> 
     };
     let p = (2.0 * share(|d| *d <= 0.0).min(share(|d| *d >= 0.0))).min(1.0);
     Some(Interval { low: at(0.025), high: at(0.975), p })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn means(values: &[f64]) -> Parts {
+        Parts::Mean { values: values.to_vec() }
+    }
+
+    #[test]
+    fn clusters_are_drawn_whole() {
+        // Three parts of one cluster are one better, and the one of the other as good. Two clusters are drawn: twice
+        // the first (1), both (3 of 4), or twice the second (0), the last in a quarter of the draws.
+        let (a, b) = (means(&[0.0; 4]), means(&[1.0, 0.0, 1.0, 1.0]));
+        let found = clustered_bootstrap((&a, 0.0), (&b, 0.75), &[7, 3, 7, 7]).unwrap();
+        assert_eq!((found.low, found.high), (0.0, 1.0));
+        assert!((found.p - 0.5).abs() < 0.05, "{found:?}");
+        // One by one they look far surer.
+        let single = paired_bootstrap((&a, 0.0), (&b, 0.75)).unwrap();
+        assert!(single.low >= 0.25 && single.p < 0.1, "{single:?}");
+    }
+
+    #[test]
+    fn clusters_of_one_part_are_its_draws() {
+        let (a, b) = (means(&[0.1, 0.5, 0.3]), means(&[0.4, 0.2, 0.9]));
+        let (a, b) = ((&a, 0.3), (&b, 0.5));
+        assert_eq!(clustered_bootstrap(a, b, &[5, 1, 2]), paired_bootstrap(a, b));
+        assert_eq!(clustered_bootstrap(a, b, &[5, 5, 5]), None);
+        assert_eq!(clustered_bootstrap(a, b, &[1, 2]), None);
+    }
 }

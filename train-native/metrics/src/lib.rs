@@ -19,7 +19,7 @@ mod trec;
 
 pub use classification::{average_precision, classification_scores};
 pub use clustering::{adjusted_mutual_information, v_measure};
-pub use compare::{Interval, Wilcoxon, paired_bootstrap, wilcoxon};
+pub use compare::{Interval, Wilcoxon, clustered_bootstrap, paired_bootstrap, wilcoxon};
 pub use correlation::{pearson, ranks, spearman};
 pub use kmeans::mini_batch_kmeans;
 pub use logistic::fit_predict;

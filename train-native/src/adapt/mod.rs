@@ -6,9 +6,9 @@ mod questions;
 mod recipe;
 mod report;
 
-pub use questions::{Questions, texts_of_corpus};
+pub use questions::{Questions, SOURCES, texts_of_corpus};
 pub use recipe::{Tuning, recipe};
-pub use report::{Adapted, StepTaken, Verdict, card, page};
+pub use report::{Adapted, StepTaken, Verdict, card, page, quoted};
 
 /// Filters of `adapt` that need no language model.
 pub const FILTERS: &str = include_str!("filters.toml");

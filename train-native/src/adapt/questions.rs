@@ -1,6 +1,6 @@
 //! Which questions are trained on, and which are kept back, by the document that they are about.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -17,6 +17,12 @@ const MOST_DEV_PASSAGES: usize = 1000;
 const MOST_DEV_QUESTIONS: usize = 200;
 /// What a row of documents that follow one another is called, which no one would ask.
 const NEIGHBOURS: &str = "neighbours";
+/// What a row is called whose query and positive stand in one passage.
+const QUESTION: &str = "question";
+/// Where the documents came from, and under which licences.
+pub const SOURCES: &str = "sources.jsonl";
+/// Letters of an origin's name.
+const LETTERS: usize = 80;
 
 /// How many questions there are, and what they are about.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -32,9 +38,12 @@ pub struct Questions {
     /// Questions to judge by.
     pub test: usize,
     /// Licences that the documents name, each with its number of documents.
-    pub licences: std::collections::BTreeMap<String, usize>,
+    pub licences: BTreeMap<String, usize>,
     /// Documents that name none.
     pub without_licence: usize,
+    /// Hosts that the documents say they came from, each with its number of documents.
+    #[serde(default)]
+    pub origins: BTreeMap<String, usize>,
 }
 
 /// Writes the corpus that is searched: passages with title and text, or without titles, where those are the
@@ -62,14 +71,15 @@ struct Question {
 }
 
 impl Questions {
-    /// Writes `train.jsonl`, `train-corpus.jsonl`, and the BEIR folders `dev` and `test` into a folder.
+    /// Writes `train.jsonl`, `train-corpus.jsonl`, `sources.jsonl`, and the BEIR folders `dev` and `test` into a
+    /// folder.
     ///
     /// # Errors
     /// Files that cannot be read or written, or a part without a question.
     pub fn split(rows: &Path, passages: &Path, folder: &Path, titles: bool) -> Result<Self> {
         let mut done = Self::default();
         let mut train = NewFile::create(&folder.join("train.jsonl"))?;
-        let (mut dev, mut test) = (Vec::new(), Vec::new());
+        let (mut dev, mut test, mut answers) = (Vec::new(), Vec::new(), HashMap::new());
         let file = TextFile::open(&rows.to_string_lossy(), Columns::required(&[]))?;
         for object in file.objects()? {
             let object = object?;
@@ -86,6 +96,9 @@ impl Questions {
             if split == Split::Train {
                 train.line(&example(&fields))?;
                 done.train += 1;
+                if let (Some(QUESTION), Some(source)) = (text("type").as_deref(), text("source")) {
+                    answers.entry(source).or_insert_with(Vec::new).extend(positives(&fields));
+                }
                 continue;
             }
             if text("type").as_deref() == Some(NEIGHBOURS) {
@@ -113,12 +126,13 @@ impl Questions {
         (done.dev, done.test) = (dev.len(), test.len());
         train.finish()?;
         done.corpora(passages, folder, titles, &dev)?;
+        write_mined_corpus(passages, folder, titles, &answers)?;
         write_set(&folder.join("dev"), "dev", &dev)?;
         write_set(&folder.join("test"), "test", &test)?;
         Ok(done)
     }
 
-    /// The corpora of training, dev and test.
+    /// The corpora of dev and test, and what is said of the documents.
     fn corpora(
         &mut self,
         passages: &Path,
@@ -133,19 +147,18 @@ impl Questions {
         let wanted: HashSet<&str> = dev.iter().map(|question| question.passage.as_str()).collect();
         let mut few = NewFile::create(&folder.join("dev/corpus.jsonl"))?;
         let mut all = NewFile::create(&folder.join("test/corpus.jsonl"))?;
-        let mut train = NewFile::create(&folder.join("train-corpus.jsonl"))?;
+        let mut sources = NewFile::create(&folder.join(SOURCES))?;
         let mut others = 0;
-        let mut documents: HashMap<String, bool> = HashMap::new();
+        let mut documents = HashSet::new();
         for passage in read_passages(passages)? {
             let passage = passage?;
             let document = document(&passage, titles);
             self.passages += 1;
-            if !documents.contains_key(&passage.document) {
-                match &passage.licence {
-                    Some(licence) => *self.licences.entry(licence.clone()).or_default() += 1,
-                    None => self.without_licence += 1,
-                }
-                documents.insert(passage.document.clone(), true);
+            if documents.insert(passage.document.clone()) {
+                sources.line(&json!({
+                    "document": passage.document, "origin": passage.origin, "licence": passage.licence,
+                }))?;
+                self.know(&passage);
             }
             all.line(&document)?;
             let is_wanted = wanted.contains(passage.id.as_str());
@@ -153,16 +166,67 @@ impl Questions {
                 others += usize::from(!is_wanted);
                 few.line(&document)?;
             }
-            // What is tested is no negative either.
-            if passage.split == Split::Train {
-                train.line(&document)?;
-            }
         }
         self.documents = documents.len();
+        sources.finish()?;
         few.finish()?;
-        all.finish()?;
-        train.finish()
+        all.finish()
     }
+
+    /// Counts what a document says of itself.
+    fn know(&mut self, passage: &Passage) {
+        match &passage.licence {
+            Some(licence) => *self.licences.entry(licence.clone()).or_default() += 1,
+            None => self.without_licence += 1,
+        }
+        if let Some(origin) = &passage.origin {
+            *self.origins.entry(host(origin)).or_default() += 1;
+        }
+    }
+}
+
+/// Writes what negatives are mined from: passages to train on, as what is tested is no negative either. A passage
+/// that holds a question with its answer would be a negative of that question: its answers stand in its place.
+fn write_mined_corpus(
+    passages: &Path,
+    folder: &Path,
+    titles: bool,
+    answers: &HashMap<String, Vec<String>>,
+) -> Result<()> {
+    let mut train = NewFile::create(&folder.join("train-corpus.jsonl"))?;
+    for passage in read_passages(passages)? {
+        let passage = passage?;
+        match answers.get(&passage.id) {
+            _ if passage.split != Split::Train => {}
+            None => train.line(&document(&passage, titles))?,
+            Some(answers) => {
+                for (i, answer) in answers.iter().enumerate() {
+                    let id = format!("{} answer {}", passage.id, i + 1);
+                    train.line(&json!({"_id": id, "title": "", "text": answer}))?;
+                }
+            }
+        }
+    }
+    train.finish()
+}
+
+/// The positives of a row.
+fn positives(fields: &Map<String, Value>) -> Vec<String> {
+    let list = fields.get("pos").and_then(Value::as_array).into_iter().flatten();
+    list.filter_map(|text| text.as_str().map(String::from)).collect()
+}
+
+/// The host of an address, or another origin without what may be a secret: neither user nor query.
+fn host(origin: &str) -> String {
+    let (is_address, rest) = match origin.split_once("://") {
+        Some((_, rest)) => (true, rest),
+        None => (false, origin),
+    };
+    let ends: &[char] = if is_address { &['/', '?', '#', '\\'] } else { &['?', '#'] };
+    let rest = rest.split(ends).next().unwrap_or_default();
+    let name = rest.rsplit('@').next().unwrap_or_default().trim().to_lowercase();
+    let name = if name.is_empty() { "unnamed".into() } else { name };
+    name.chars().take(LETTERS).collect()
 }
 
 /// What training takes of a row. Instructions would become prompts that nobody writes who searches later.
@@ -190,4 +254,57 @@ fn write_set(folder: &Path, split: &str, questions: &[Question]) -> Result<()> {
     }
     queries.finish()?;
     write_atomically(&folder.join("qrels").join(format!("{split}.tsv")), qrels.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_hosts_without_secrets() {
+        for (origin, name) in [
+            ("https://user:secret@Docs.Example.org:8080/a/b?key=secret#c", "docs.example.org:8080"),
+            ("https://example.org?key=secret", "example.org"),
+            ("Handbook, 3rd edition", "handbook, 3rd edition"),
+            ("me@example.org?x", "example.org"),
+            ("https://", "unnamed"),
+        ] {
+            assert_eq!(host(origin), name);
+        }
+        assert_eq!(host(&"ü".repeat(500)).chars().count(), LETTERS);
+    }
+
+    fn write(folder: &Path, name: &str, lines: &[Value]) -> std::path::PathBuf {
+        let path = folder.join(name);
+        let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_passage_with_a_question_is_no_negative_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let passage = |n: usize, split: &str| {
+            let origin = "https://example.org/x";
+            json!({"_id": format!("d{n}#1"), "document": format!("d{n}"), "text": format!("text {n}"), "split": split, "origin": origin})
+        };
+        let row = |n: usize, kind: &str, split: &str| json!({"query": format!("query {n}"), "pos": [format!("answer {n}")], "type": kind, "source": format!("d{n}#1"), "split": split});
+        let passages = [(1, "train"), (2, "train"), (3, "dev"), (4, "test")]
+            .map(|(n, split)| passage(n, split));
+        let passages = write(folder.path(), "passages.jsonl", &passages);
+        let rows = [
+            row(1, "question", "train"),
+            row(2, "title", "train"),
+            row(3, "title", "dev"),
+            row(4, "title", "test"),
+        ];
+        let rows = write(folder.path(), "rows.jsonl", &rows);
+        let done = Questions::split(&rows, &passages, folder.path(), false).unwrap();
+        assert_eq!((done.documents, done.train, done.origins["example.org"]), (4, 2, 4));
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let corpus = read("train-corpus.jsonl");
+        assert!(corpus.contains("answer 1") && corpus.contains("text 2"), "{corpus}");
+        assert!(!corpus.contains("text 1") && !corpus.contains("text 3"), "{corpus}");
+        assert_eq!(read(SOURCES).lines().count(), 4);
+    }
 }

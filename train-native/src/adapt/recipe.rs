@@ -28,6 +28,8 @@ pub struct Tuning {
     pub bf16: bool,
     /// Seed.
     pub seed: u64,
+    /// Texts that must not be trained on, beside those of dev and test: people's questions.
+    pub evaluation: Vec<String>,
 }
 
 impl Tuning {
@@ -70,7 +72,8 @@ pub fn recipe(tuning: &Tuning) -> Result<String> {
     let set = table(vec![("name", text("dev")), ("path", text("dev")), ("split", text("dev"))]);
     let eval =
         table(vec![("every", number((steps / 5).max(1))), ("set", Value::Array(vec![set.into()]))]);
-    let evaluation = ["dev/queries.jsonl", "test/queries.jsonl"].map(text).to_vec();
+    let own = ["dev/queries.jsonl", "test/queries.jsonl"].into_iter();
+    let evaluation = own.chain(tuning.evaluation.iter().map(String::as_str)).map(text).collect();
     let mut all = table(vec![
         ("name", text("adapted")),
         ("description", text("Fine-tunes a base on questions about a folder of documents")),
@@ -108,10 +111,12 @@ mod tests {
             max_length: 256,
             bf16: true,
             seed: 7,
+            evaluation: vec!["/people/queries.jsonl".into()],
         };
         let recipe = Recipe::parse(&recipe(&tuning).unwrap()).unwrap();
         assert_eq!((recipe.stages[0].steps, recipe.seed), (63, 7));
         assert_eq!(recipe.model.base.as_deref(), Some("a \"b\""));
+        assert_eq!(recipe.filter.evaluation_texts.len(), 3);
         assert!(recipe.model.lora.is_some() && recipe.eval.is_some());
     }
 }

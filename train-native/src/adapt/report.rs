@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
 
@@ -20,6 +20,12 @@ const LETTERS: usize = 300;
 const FEW_QUESTIONS: usize = 100;
 /// Examples below which there is little to learn from.
 const FEW_EXAMPLES: usize = 500;
+
+/// What is to be known of people's questions.
+const TRAINED_ON: &str =
+    "The documents of these questions may be those that were trained on; the questions were not.";
+/// Origins that the card names.
+const ORIGINS: usize = 20;
 
 /// A step that was taken.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -64,6 +70,16 @@ pub struct Adapted {
     pub documents: String,
     /// Who wrote the questions: models, or none.
     pub writers: Vec<String>,
+    /// Who judged them: models, or none.
+    pub judges: Vec<String>,
+    /// The versions of the prompts that these were given.
+    pub prompts: Vec<String>,
+    /// Seed.
+    pub seed: u64,
+    /// Compression of the result.
+    pub scheme: String,
+    /// Version of Kiln.
+    pub kiln: &'static str,
     /// Counts.
     pub questions: Questions,
     /// Ways to search by held-out questions.
@@ -114,6 +130,15 @@ impl Adapted {
         difference.is_some_and(|difference| Verdict::of(&difference) == Verdict::Better)
     }
 
+    /// What serves the model, and what loads it in a page, each with what it is.
+    pub fn uses(&self) -> [[String; 2]; 2] {
+        let page = "const model = await Embedder.load(\"/adapted.kiln\"); // import { Embedder } from \"kiln-embed\"";
+        [
+            ["serve it".into(), format!("kiln serve --model {}", quoted(&self.output))],
+            ["load it in a page".into(), page.into()],
+        ]
+    }
+
     /// A way's name where there is no room: what it is to the base.
     fn short(&self, name: &str) -> String {
         name.replace(&self.adapted, "adapted").replace(&self.held_out.against, "base")
@@ -155,10 +180,13 @@ impl Adapted {
         }
         if self.people.is_some() && self.learned_its_own() {
             why.push(
-                "the model did learn its own questions, far better than people's: what it was trained on is not what \
-                 people ask"
+                "the model did learn to answer questions like those that it was trained on: these are not what people \
+                 ask"
                     .into(),
             );
+        }
+        if self.scheme.starts_with("int4") {
+            why.push("int4 takes some of what was learned; int8 takes less (--scheme)".into());
         }
         if self.writers.is_empty() {
             why.push("titles and headings are not what people ask; let a language model write questions (--llm)".into());
@@ -195,7 +223,7 @@ pub fn page(adapted: &Adapted, set: &BeirFolder) -> Result<Page> {
         thousands(questions.dev),
         thousands(questions.test)
     ));
-    let mut show = |title: &str, systems: &Systems| -> Result<()> {
+    let show = |page: &mut Page, title: &str, systems: &Systems| -> Result<()> {
         page.heading(title);
         let bars: Vec<(String, f64)> = systems
             .systems
@@ -214,17 +242,20 @@ pub fn page(adapted: &Adapted, set: &BeirFolder) -> Result<Page> {
         Ok(())
     };
     if let Some(people) = &adapted.people {
-        show("Questions of people", people)?;
+        show(&mut page, "Questions of people", people)?;
+        page.paragraph(TRAINED_ON);
     }
-    show("Held-out questions", &adapted.held_out)?;
+    show(&mut page, "Held-out questions", &adapted.held_out)?;
     page.paragraph(
-        "In points of 100. The middle 95 % of 2000 paired draws over the questions, and how often they fall on the other \
-         side of zero (p, two-sided). A hybrid is the reciprocal rank fusion of BM25's and the model's first hundred hits.",
+        "In points of 100. The middle 95 % of 2000 paired draws of documents with their questions, and how often they fall \
+         on the other side of zero (p, two-sided). A hybrid is the reciprocal rank fusion of BM25's and the model's first hundred hits.",
     );
     page.heading("Held-out questions and what is found first");
     let systems =
         [adapted.held_out.get(&adapted.held_out.against), adapted.held_out.get(&adapted.adapted)];
-    let [Some(base), Some(own)] = systems else { return Ok(page) };
+    let [Some(base), Some(own)] = systems else {
+        bail!("{}: neither it nor the base searched", adapted.adapted)
+    };
     let mut rows = vec![
         [
             "question",
@@ -250,6 +281,8 @@ pub fn page(adapted: &Adapted, set: &BeirFolder) -> Result<Page> {
         rows.push(row);
     }
     page.table(&rows);
+    page.heading("Use");
+    page.table(&adapted.uses().map(Vec::from));
     page.heading("Steps");
     let mut rows = vec![["step", "command", "seconds"].map(String::from).to_vec()];
     rows.extend(adapted.steps.iter().map(|step| {
@@ -292,19 +325,31 @@ pub fn card(adapted: &Adapted) -> String {
         thousands(questions.dev),
         thousands(questions.test)
     );
+    let names = |names: &[String]| {
+        names.iter().map(|name| format!("`{}`", one_line(name))).collect::<Vec<_>>().join(", ")
+    };
     match &adapted.writers[..] {
         [] => {
             text += "- Questions: titles, headings and questions of the documents themselves; no language model wrote any.\n"
         }
         writers => {
-            let names: Vec<String> =
-                writers.iter().map(|name| format!("`{}`", one_line(name))).collect();
             let _ = writeln!(
                 text,
                 "- Questions: generated by {}. Passages are the documents' own text.",
-                names.join(", ")
+                names(writers)
             );
         }
+    }
+    if !adapted.judges.is_empty() {
+        let _ = writeln!(text, "- Judged by {}.", names(&adapted.judges));
+    }
+    if !adapted.prompts.is_empty() {
+        let _ = writeln!(text, "- Prompts: {}.", names(&adapted.prompts));
+    }
+    let _ = writeln!(text, "- Seed {}, Kiln {}.", adapted.seed, adapted.kiln);
+    if !questions.origins.is_empty() {
+        let _ =
+            writeln!(text, "- Where the documents came from, as they say: {}.", origins(questions));
     }
     text += "- Licences that the documents name: ";
     let mut licences: Vec<String> = questions
@@ -318,14 +363,58 @@ pub fn card(adapted: &Adapted) -> String {
     let _ = writeln!(text, "{}.", licences.join(", "));
     if let Some(people) = &adapted.people {
         let _ = writeln!(text, "\n## Questions of people\n\n{}", markdown_table(&people.rows()));
+        let _ = writeln!(text, "{TRAINED_ON}");
     }
     let _ =
         writeln!(text, "\n## Held-out questions\n\n{}", markdown_table(&adapted.held_out.rows()));
+    text += "\n## Use\n\n";
+    for [what, how] in adapted.uses() {
+        let _ = writeln!(text, "{what}:\n\n    {how}\n");
+    }
     text
+}
+
+/// The origins of most documents, and how many others there are.
+fn origins(questions: &Questions) -> String {
+    let mut all: Vec<(&String, &usize)> = questions.origins.iter().collect();
+    all.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+    let named =
+        all.iter().take(ORIGINS).map(|(name, count)| format!("{} ({count})", one_line(name)));
+    let mut named: Vec<String> = named.collect();
+    if let Some(others) = all.len().checked_sub(ORIGINS).filter(|others| *others > 0) {
+        named.push(format!("and {} others (sources.jsonl)", thousands(others)));
+    }
+    named.join(", ")
+}
+
+/// A word as shells read it.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,@%+".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// A name that stays in its place in Markdown.
 fn one_line(name: &str) -> String {
     let name: String = name.split_whitespace().collect::<Vec<_>>().join(" ");
     plain(&name).replace(['`', '<', '>', '[', ']'], "'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_origins_of_most_documents_are_named() {
+        let mut questions = Questions::default();
+        for n in 0..ORIGINS + 3 {
+            questions.origins.insert(format!("host-{n:02}.org"), 1);
+        }
+        questions.origins.insert("<b>.org".into(), 9);
+        let text = origins(&questions);
+        assert!(text.starts_with("'b'.org (9), host-00.org (1)"), "{text}");
+        assert!(text.ends_with("and 4 others (sources.jsonl)"), "{text}");
+    }
 }

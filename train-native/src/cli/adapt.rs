@@ -1,28 +1,39 @@
 //! `kiln adapt`
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Args, Parser as _};
+use clap::{Args, Parser as _, ValueEnum as _};
+use kiln_embed::checkpoint::LoadOptions;
 use kiln_embed::config::AttentionMode;
-use kiln_synthesis::llm::Role;
-use kiln_synthesis::synthesize::{ANSWERS, SUMMARY};
+use kiln_synthesis::documents::Shares;
+use kiln_synthesis::llm::{EndpointList, Role};
+use kiln_synthesis::prompts::Prompts;
+use kiln_synthesis::refine::{Filters, Kind};
+use kiln_synthesis::synthesize::{ANSWERS, OtherQuestions, SUMMARY};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::eval_search::systems;
 use super::llm::LlmArgs;
 use super::ranges::{ROWS, SIZE, number, seed, whole};
+use super::synthesize::{Check, parse_languages};
 use super::{Cli, Global, execute};
 use crate::adapt::{
-    Adapted, FILTERS, JUDGES, Questions, StepTaken, Tuning, Verdict, card, page, recipe,
-    texts_of_corpus,
+    Adapted, FILTERS, JUDGES, Questions, SOURCES, StepTaken, Tuning, Verdict, card, page, quoted,
+    recipe, texts_of_corpus,
 };
-use crate::model::{embedder_config, model_name};
+use crate::compress::Storage;
+use crate::eval::{Systems, fingerprint, judged_split};
+use crate::model::{embedder_config, folders, load_tokenizer, model_name};
 use crate::output::claim;
-use crate::terminal::{plain, without_results};
+use crate::terminal::{Terminal, plain, without_results};
 use crate::text::{is_missing, names_below, read_small};
 use crate::train::CHECKPOINTS;
 use crate::vectors::write_atomically;
@@ -59,11 +70,12 @@ pub(super) struct AdaptArgs {
     /// BEIR folder of people's questions about the same documents, to judge by as well
     #[arg(long, value_name = "DIR")]
     test_set: Option<PathBuf>,
-    /// Tokens of a passage, title and headings included
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = whole(16, SIZE))]
-    tokens: usize,
+    /// Tokens of a passage, title and headings included [default: 256, or what the base reads of a text if that is
+    /// less]
+    #[arg(long, value_name = "N", value_parser = whole(16, SIZE))]
+    tokens: Option<usize>,
     /// Shares of the documents to train on, to choose a checkpoint by, and to judge by
-    #[arg(long, value_name = "SHARES", default_value = "0.8,0.1,0.1")]
+    #[arg(long, value_name = "SHARES", default_value = "0.8,0.1,0.1", value_parser = checked::<Shares>)]
     split: String,
     /// Most questions of a passage
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = whole(1, 10))]
@@ -72,14 +84,15 @@ pub(super) struct AdaptArgs {
     #[arg(long, value_name = "N", value_parser = whole(1, ROWS))]
     passages: Option<usize>,
     /// Language of the documents
-    #[arg(long, value_name = "CODE", default_value = "en")]
+    #[arg(long, value_name = "CODE", default_value = "en", value_parser = parse_languages)]
     language: String,
     /// Checks of questions to leave out, such as length for small models
-    #[arg(long, value_name = "CHECK")]
-    without_check: Option<String>,
-    /// Filters of the questions: a TOML file of `kiln refine` [default: see filters.toml in the output]
-    #[arg(long, value_name = "FILE")]
-    filters: Option<PathBuf>,
+    #[arg(long, value_enum, value_name = "CHECK", value_delimiter = ',')]
+    without_check: Vec<Check>,
+    /// Filters of the questions, as `kiln refine` has them: a TOML file, plain or linq [default: see filters.toml in
+    /// the output]
+    #[arg(long, value_name = "NAME|FILE")]
+    filters: Option<String>,
     /// Hard negatives of each question
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0, 100))]
     negatives: usize,
@@ -102,15 +115,20 @@ pub(super) struct AdaptArgs {
     #[arg(long)]
     bf16: bool,
     /// Compression of the result: int8, int4, .., as `kiln quantize` has them
-    #[arg(long, value_name = "SCHEME", default_value = "int8")]
+    #[arg(long, value_name = "SCHEME", default_value = "int8", value_parser = checked::<Storage>)]
     scheme: String,
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     seed: u64,
 }
 
+/// A word that is one of a kind, as it was given.
+fn checked<T: FromStr<Err: Display>>(text: &str) -> Result<String, String> {
+    text.parse::<T>().map(|_| text.to_string()).map_err(|error| error.to_string())
+}
+
 /// What lies in the output folder. Names of the steps' files are theirs.
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     STEPS,
     "passages.jsonl",
     "corpus.jsonl",
@@ -119,6 +137,7 @@ const FILES: [&str; 17] = [
     "refined",
     "train.jsonl",
     "train-corpus.jsonl",
+    SOURCES,
     "questions.json",
     "dev",
     "test",
@@ -131,6 +150,10 @@ const FILES: [&str; 17] = [
 ];
 /// Which steps are done.
 const STEPS: &str = "steps.json";
+/// Changes where a step does something else with the same words.
+const FORMAT: &str = "2";
+/// Tokens of a passage, where the base reads as many.
+const TOKENS: usize = 256;
 
 /// Steps, each by a number for what it depended on.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -141,10 +164,22 @@ struct Done {
     done: BTreeMap<String, String>,
 }
 
+/// Who writes and judges questions.
+#[derive(Debug, Default)]
+struct Models {
+    writers: Vec<String>,
+    judges: Vec<String>,
+    prompts: Vec<String>,
+}
+
 /// The way through the steps.
 struct Way<'a> {
     args: &'a AdaptArgs,
     global: &'a Global,
+    /// The base as commands have it.
+    base: String,
+    /// A number for the base's files, and the models that are asked.
+    fixed: String,
     done: Done,
     taken: Vec<StepTaken>,
     /// A number for all that the next step depends on: what the steps before it were.
@@ -160,25 +195,35 @@ impl Way<'_> {
         self.path(name).to_string_lossy().into_owned()
     }
 
-    /// Does a step that is no command.
+    /// From here on all depends on this, and on nothing that was before.
+    fn depends_on(&mut self, what: &[u8]) {
+        self.state = Xxh3::new();
+        for part in [FORMAT.as_bytes(), self.fixed.as_bytes(), what] {
+            self.state.update(&(part.len() as u64).to_le_bytes());
+            self.state.update(part);
+        }
+    }
+
+    /// Does a step that is no command; `own` is what its files depend on beside what was before.
     fn step(
         &mut self,
         name: &str,
+        own: &str,
         what: String,
-        act: impl FnOnce(&Self, bool) -> Result<()>,
+        act: impl FnOnce(&Self) -> Result<()>,
     ) -> Result<()> {
-        let own = what.clone();
-        self.step_of(name, &own, what, act)
+        self.step_of(name, own, &[], &what, |way| (what.clone(), act(way)))
     }
 
-    /// Does a step, unless it was done with all that went before it the same; `own` is what its files depend on
-    /// beside that.
+    /// Does a step, unless it was done with all that went before it the same. What an earlier try with something else
+    /// left in `stale` is removed. `act` says what it did as a command.
     fn step_of(
         &mut self,
         name: &str,
         own: &str,
-        command: String,
-        act: impl FnOnce(&Self, bool) -> Result<()>,
+        stale: &[&str],
+        command: &str,
+        act: impl FnOnce(&Self) -> (String, Result<()>),
     ) -> Result<()> {
         self.state.update(name.as_bytes());
         self.state.update(own.as_bytes());
@@ -186,15 +231,22 @@ impl Way<'_> {
         let terminal = self.global.terminal();
         if self.done.done.get(name) == Some(&state) {
             terminal.note(format!("{name}: done before"));
-            self.taken.push(StepTaken { name: name.into(), command, seconds: None });
+            let step = StepTaken { name: name.into(), command: command.into(), seconds: None };
+            self.taken.push(step);
             return Ok(());
         }
-        terminal.note(format!("\n{name}: {command}"));
-        let goes_on = self.done.begun.insert(name.into(), state.clone()).as_ref() == Some(&state);
-        self.done.done.remove(name);
-        self.keep()?;
+        if self.done.begun.get(name) != Some(&state) {
+            self.undo(name)?;
+            // What is of other data is no beginning of this.
+            for name in stale {
+                remove(&self.path(name))?;
+            }
+            self.done.begun.insert(name.into(), state.clone());
+            self.keep()?;
+        }
         let start = Instant::now();
-        act(self, goes_on).with_context(|| name.to_string())?;
+        let (command, result) = act(self);
+        result.with_context(|| name.to_string())?;
         if crate::interrupt::asked() {
             return Err(kiln_embed::Error::Cancelled.into());
         }
@@ -206,56 +258,99 @@ impl Way<'_> {
         Ok(())
     }
 
+    /// A step is not done after all.
+    fn undo(&mut self, name: &str) -> Result<()> {
+        self.done.done.remove(name);
+        self.keep()
+    }
+
     fn keep(&self) -> Result<()> {
         write_atomically(&self.path(STEPS), &serde_json::to_vec_pretty(&self.done)?)
     }
 
-    /// Does a step that is a command. Of `free` words nothing that is written depends; `more` is added where it goes on from an earlier try.
+    /// Does a step that is a command. Of `free` words nothing that is written depends; `more` is what an earlier try
+    /// asks for.
     fn command(
         &mut self,
         name: &str,
         words: &[String],
         free: &[String],
-        more: impl Fn(&Self, bool) -> Result<Vec<String>>,
+        stale: &[&str],
+        more: impl Fn(&Self) -> &'static [&'static str],
     ) -> Result<()> {
-        let all = || std::iter::once("kiln".to_string()).chain(words.iter().chain(free).cloned());
-        let line = all().map(|word| quoted(&word)).collect::<Vec<_>>().join(" ");
-        // The state is that of what is written.
-        let own = words.join("\n");
-        self.step_of(name, &own, line, |way, goes_on| {
-            let all = all().chain(more(way, goes_on)?);
-            let cli = Cli::try_parse_from(all).map_err(|error| {
-                let text = error.to_string();
-                let line = text.lines().next().unwrap_or_default();
-                anyhow::anyhow!("{}", line.trim_start_matches("error: "))
-            })?;
-            without_results(|| execute(&cli.command, way.global))
+        let all: Vec<String> =
+            std::iter::once("kiln".to_string()).chain(words.iter().chain(free).cloned()).collect();
+        let line =
+            |all: &[String]| all.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        let own = self.own(words);
+        self.step_of(name, &own, stale, &line(&all), |way| {
+            let all = [&all[..], &self::words(more(way))].concat();
+            let line = line(&all);
+            way.global.terminal().note(format!("\n{name}: {line}"));
+            (line, way.execute(all))
         })
     }
-}
 
-/// A word as shells read it.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,@%+".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.into(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    /// What of a command's words its files depend on: not where they lie.
+    fn own(&self, words: &[String]) -> String {
+        let word = |word: &String| match Path::new(word).strip_prefix(&self.args.output) {
+            Ok(name) => name.to_string_lossy().into_owned(),
+            Err(_) if *word == self.base => "the base".into(),
+            Err(_) => word.clone(),
+        };
+        words.iter().map(word).collect::<Vec<_>>().join("\n")
+    }
+
+    fn execute(&self, all: Vec<String>) -> Result<()> {
+        let cli = Cli::try_parse_from(all).map_err(|error| {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            anyhow::anyhow!("{}", line.trim_start_matches("error: "))
+        })?;
+        without_results(|| execute(&cli.command, self.global))
+    }
+
+    /// A step's own counts.
+    fn summary(&self, name: &str) -> Result<Value> {
+        let path = self.path(name);
+        serde_json::from_str(&read_small(&path)?).with_context(|| path.display().to_string())
+    }
+
+    /// Whether a step was taken now, and not before.
+    fn took(&self, name: &str) -> bool {
+        self.taken.iter().any(|step| step.name == name && step.seconds.is_some())
     }
 }
 
-/// A number for the documents: their names, sizes and times.
-fn fingerprint(docs: &Path) -> Result<String> {
+/// Removes a file or a folder, if it is there.
+fn remove(path: &Path) -> Result<()> {
+    let removed = match path.is_dir() {
+        true => std::fs::remove_dir_all(path),
+        false => std::fs::remove_file(path),
+    };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| path.display().to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A number for the documents: their names, sizes and times. Links that lead nowhere are no documents.
+fn number_of(docs: &Path) -> Result<String> {
     let label = || docs.display().to_string();
-    let names = match std::fs::metadata(docs).with_context(label)?.is_dir() {
+    let mut names = match std::fs::metadata(docs).with_context(label)?.is_dir() {
         true => names_below(docs)?,
         false => vec![String::new()],
     };
-    let mut names = names;
     names.sort();
     let mut hash = Xxh3::new();
     for name in names {
         let path = if name.is_empty() { docs.to_path_buf() } else { docs.join(&name) };
-        let data = std::fs::metadata(&path).with_context(|| path.display().to_string())?;
+        let data = match std::fs::metadata(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            data => data.with_context(|| path.display().to_string())?,
+        };
         let time =
             data.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
         hash.update(name.as_bytes());
@@ -272,26 +367,26 @@ fn words(words: &[&str]) -> Vec<String> {
 pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let endpoints = args.llm.endpoints()?;
-    let writers: Vec<String> = match (&endpoints, args.no_llm) {
-        (Some(list), _) => {
-            list.of(Role::Write).into_iter().map(|i| list.endpoints[i].model.clone()).collect()
-        }
-        (None, true) => Vec::new(),
-        (None, false) => bail!(
+    if endpoints.is_none() && !args.no_llm {
+        bail!(
             "who is to write the questions? Give --llm URL and --llm-model NAME, --llm-config FILE, or --no-llm to take \
              titles and headings"
-        ),
-    };
+        );
+    }
     // What can be wrong is found before hours of work.
+    let filters = filters(args, endpoints.is_some())?;
+    let models = models(args, endpoints.as_ref(), &filters)?;
     if let Some(set) = &args.test_set {
-        crate::data::BeirFolder::read(set, &test_split(set)?, Some(1), terminal)?;
+        check_test_set(set, &args.docs)?;
+        crate::data::BeirFolder::read(set, &judged_split(set)?, Some(1), terminal)?;
     }
     let config = embedder_config(&args.base, terminal)?;
+    let tokens = tokens(args, terminal)?;
     let base = match Path::new(&args.base).exists() {
         true => std::path::absolute(&args.base)?.to_string_lossy().into_owned(),
         false => args.base.clone(),
     };
-    let docs = fingerprint(&args.docs)?;
+    let docs = number_of(&args.docs)?;
     let own = std::path::absolute(&args.output)?;
     if std::path::absolute(&args.docs)?.starts_with(&own)
         || own.starts_with(std::path::absolute(&args.docs)?)
@@ -308,19 +403,105 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         Err(error) if is_missing(&error) => Done::default(),
         Err(error) => return Err(error),
     };
-    let mut state = Xxh3::new();
-    state.update(docs.as_bytes());
-    state.update(
-        serde_json::to_string(&endpoints.as_ref().map(|list| list.of_models()))?.as_bytes(),
-    );
-    let mut way = Way { args, global, done, taken: Vec::new(), state };
+    let files = fingerprint(&folders(&args.base, terminal)?, &LoadOptions::default(), None)?;
+    let asked = serde_json::to_string(&endpoints.as_ref().map(|list| list.of_models()))?;
+    let fixed = format!("{files} {asked}");
+    let (taken, state) = (Vec::new(), Xxh3::new());
+    let mut way = Way { args, global, base, fixed, done, taken, state };
     let titles = endpoints.is_some();
-    let tokens = args.tokens.to_string();
-    let seed = args.seed.to_string();
-    let documents = args.docs.to_string_lossy().into_owned();
-    let passages = way.arg("passages.jsonl");
 
-    let chunk = [
+    write_passages(&mut way, &docs, tokens)?;
+    write_questions(&mut way, titles)?;
+    let corpus = if titles { "with titles" } else { "without titles" };
+    let what = format!("write {} {corpus}", way.arg("corpus.jsonl"));
+    way.step("corpus", corpus, what, |way| {
+        texts_of_corpus(&way.path("passages.jsonl"), &way.path("corpus.jsonl"), titles)
+    })?;
+    refine_questions(&mut way, &filters, tokens, !models.judges.is_empty())?;
+    let questions = split(&mut way, titles)?;
+    mine(&mut way, tokens)?;
+    let decoder = config.config.attention == AttentionMode::Causal;
+    train(&mut way, questions.train, tokens, decoder)?;
+    let best = if way.path("run/best").is_dir() { "run/best" } else { "run/model" };
+    let (model, packed) = (way.arg(best), way.arg("adapted.kiln"));
+    let quantize = ["quantize", "--model", &model, "--scheme", &args.scheme, "--output", &packed];
+    way.command("compression", &words(&quantize), &[], &[], |_| &["--overwrite"])?;
+    finish(way, &packed, questions, models)
+}
+
+/// The filters of the questions.
+fn filters(args: &AdaptArgs, asks: bool) -> Result<Filters> {
+    match &args.filters {
+        Some(name) => Filters::open(name),
+        None if asks && !args.no_judge => {
+            Filters::parse(&format!("{FILTERS}{JUDGES}"), Path::new(""))
+        }
+        None => Filters::parse(FILTERS, Path::new("")),
+    }
+}
+
+/// Who writes and judges, where anybody is asked; keys and roles are there.
+fn models(args: &AdaptArgs, endpoints: Option<&EndpointList>, filters: &Filters) -> Result<Models> {
+    let Some(list) = endpoints else { return Ok(Models::default()) };
+    args.llm.connect(Terminal { json: false, quiet: true })?;
+    let names = |role| list.of(role).into_iter().map(|i| list.endpoints[i].model.clone());
+    let writers: Vec<String> = names(Role::Write).collect();
+    if writers.is_empty() {
+        bail!("no endpoint writes; give one the role \"write\" in --llm-config");
+    }
+    let prompts = Prompts::open(None)?;
+    let mut versions = vec![prompts.version("corpus").to_string()];
+    let asking = || filters.filters.iter().filter(|filter| filter.kind.asks_judges());
+    if args.no_judge || asking().next().is_none() {
+        return Ok(Models { writers, judges: Vec::new(), prompts: versions });
+    }
+    let judges: Vec<String> = names(Role::Judge).collect();
+    if judges.is_empty() {
+        bail!(
+            "no endpoint judges; give one the role \"judge\" in --llm-config, or leave judgements out (--no-judge)"
+        );
+    }
+    let of = |refutes: bool| {
+        asking().any(|filter| matches!(filter.kind, Kind::Refutation { .. }) == refutes)
+    };
+    for (name, is_asked) in [("answerable", of(false)), ("refutation", of(true))] {
+        versions.extend(is_asked.then(|| prompts.version(name).to_string()));
+    }
+    Ok(Models { writers, judges, prompts: versions })
+}
+
+/// People's questions are no documents.
+fn check_test_set(set: &Path, docs: &Path) -> Result<()> {
+    let whole = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+    if whole(set)?.starts_with(whole(docs)?) && judged_split(set).is_ok() {
+        bail!(
+            "{}: lies below --docs, so its questions would be read as documents and trained on; move it elsewhere",
+            set.display()
+        );
+    }
+    Ok(())
+}
+
+/// Tokens of a passage, all of which the base reads.
+fn tokens(args: &AdaptArgs, terminal: Terminal) -> Result<usize> {
+    let most = load_tokenizer(&args.base, terminal)?.0.config().max_length;
+    match args.tokens {
+        Some(tokens) if tokens > most => bail!(
+            "--tokens {tokens}: {} reads {most} tokens of a text, and would not see the rest; lower it",
+            args.base
+        ),
+        Some(tokens) => Ok(tokens),
+        None => Ok(TOKENS.min(most)),
+    }
+}
+
+/// Passages; what comes then depends on what they say, wherever the documents lie.
+fn write_passages(way: &mut Way<'_>, docs: &str, tokens: usize) -> Result<()> {
+    way.depends_on(docs.as_bytes());
+    let args = way.args;
+    let (documents, passages) = (args.docs.to_string_lossy(), way.arg("passages.jsonl"));
+    let (tokens, seed, base) = (tokens.to_string(), args.seed.to_string(), way.base.clone());
+    let chunk = words(&[
         "chunk",
         "--docs",
         &documents,
@@ -334,145 +515,76 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         &seed,
         "--output",
         &passages,
-    ];
-    way.command("passages", &words(&chunk), &[], |_, _| Ok(Vec::new()))?;
-    write_questions(&mut way, titles, &seed)?;
-    let corpus = format!(
-        "write {} {}",
-        way.arg("corpus.jsonl"),
-        if titles { "with titles" } else { "without titles" }
-    );
-    way.step("corpus", corpus, |way, _| {
-        texts_of_corpus(&way.path("passages.jsonl"), &way.path("corpus.jsonl"), titles)
-    })?;
-    refine_questions(&mut way, titles, &base)?;
-
-    let questions_file = way.path("questions.json");
-    let split = format!("split {} by document", way.arg("refined/kept.jsonl"));
-    way.step("split", split, |way, _| {
-        let questions = Questions::split(
-            &way.path("refined/kept.jsonl"),
-            &way.path("passages.jsonl"),
-            &way.args.output,
-            titles,
-        )?;
-        write_atomically(&questions_file, &serde_json::to_vec_pretty(&questions)?)
-    })?;
-    let questions: Questions = serde_json::from_str(&read_small(&questions_file)?)?;
-
-    let (train, train_corpus, mined) =
-        (way.arg("train.jsonl"), way.arg("train-corpus.jsonl"), way.arg("mined.jsonl"));
-    let negatives = args.negatives.max(1).to_string();
-    let mine = [
-        "mine",
-        "--model",
-        &base,
-        "--data",
-        &train,
-        "--corpus",
-        &train_corpus,
-        "--negatives",
-        &negatives,
-        "--least",
-        "0",
-        "--max-length",
-        &tokens,
-        "--output",
-        &mined,
-    ];
-    way.command("negatives", &words(&mine), &[], |_, _| Ok(Vec::new()))?;
-
-    let decoder = config.config.attention == AttentionMode::Causal;
-    let rank = args.lora.unwrap_or(if decoder { 16 } else { 0 });
-    let tuning = Tuning {
-        base: base.clone(),
-        lora: Some(rank).filter(|rank| *rank > 0),
-        examples: questions.train,
-        epochs: args.epochs,
-        steps: args.steps,
-        batch: args.batch.min(questions.train.max(2)),
-        negatives: args.negatives,
-        lr: args.lr,
-        max_length: args.tokens,
-        bf16: args.bf16,
-        seed: args.seed,
-    };
-    let text = recipe(&tuning)?;
-    way.step("recipe", format!("write {}\n{text}", way.arg("recipe.toml")), |way, _| {
-        write_atomically(&way.path("recipe.toml"), text.as_bytes())
-    })?;
-    let (recipe_file, trained) = (way.arg("recipe.toml"), way.arg("run"));
-    let train = ["train", "--recipe", &recipe_file, "--output", &trained];
-    way.command("training", &words(&train), &[], |way, goes_on| {
-        let folder = way.path("run");
-        if !goes_on && folder.exists() {
-            // What was trained on other data is no beginning of this.
-            std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        }
-        let checkpoints = std::fs::read_dir(folder.join(CHECKPOINTS));
-        let begun = checkpoints.is_ok_and(|mut entries| entries.next().is_some());
-        Ok(words(if begun { &["--resume"] } else { &["--overwrite"] }))
-    })?;
-    let best = if way.path("run/best").is_dir() { "run/best" } else { "run/model" };
-    let (model, packed) = (way.arg(best), way.arg("adapted.kiln"));
-    let quantize = ["quantize", "--model", &model, "--scheme", &args.scheme, "--output", &packed];
-    way.command("compression", &words(&quantize), &[], |_, _| Ok(words(&["--overwrite"])))?;
-    finish(way, &base, &packed, questions, writers)
+    ]);
+    way.command("passages", &chunk, &[], &[], |_| &[])?;
+    way.depends_on(content(&way.path("passages.jsonl"))?.as_bytes());
+    Ok(())
 }
 
-/// The split of a folder of people's questions.
-fn test_split(set: &Path) -> Result<String> {
-    let splits = crate::data::qrels_splits(set);
-    let known = ["test", "dev", "validation"]
-        .into_iter()
-        .find(|name| splits.iter().any(|split| split == name));
-    known
-        .map(String::from)
-        .with_context(|| format!("{}: has no judgements in qrels/", set.display()))
+/// A number for what a file says.
+fn content(path: &Path) -> Result<String> {
+    let label = || path.display().to_string();
+    let mut file = std::fs::File::open(path).with_context(label)?;
+    let (mut hash, mut block) = (Xxh3::new(), vec![0; 1 << 20]);
+    loop {
+        let read = file.read(&mut block).with_context(label)?;
+        if read == 0 {
+            return Ok(format!("{:032x}", hash.digest128()));
+        }
+        hash.update(&block[..read]);
+    }
 }
 
 /// Questions by a model, or by structure.
-fn write_questions(way: &mut Way<'_>, titles: bool, seed: &str) -> Result<()> {
+fn write_questions(way: &mut Way<'_>, asks: bool) -> Result<()> {
     let (passages, output) = (way.arg("passages.jsonl"), way.arg("synthesis"));
     let mut synthesize = words(&["synthesize", "--corpus", &passages, "--output", &output]);
-    if !titles {
+    if !asks {
         synthesize.push("--structure".into());
-        return way.command("questions", &synthesize, &[], |_, _| Ok(Vec::new()));
+        return way.command("questions", &synthesize, &[], &[], |_| &[]);
     }
-    let (args, global) = (way.args, way.global);
-    let queries = args.queries.to_string();
-    synthesize.extend(words(&[
-        "--seed",
-        seed,
-        "--queries",
-        &queries,
-        "--languages",
-        &args.language,
-    ]));
+    let args = way.args;
+    let (seed, queries) = (args.seed.to_string(), args.queries.to_string());
+    let options = ["--seed", &seed, "--queries", &queries, "--languages", &args.language];
+    synthesize.extend(words(&options));
     synthesize.extend(args.passages.iter().flat_map(|count| ["--rows".into(), count.to_string()]));
-    synthesize.extend(
-        args.without_check.iter().flat_map(|check| ["--without-check".into(), check.clone()]),
-    );
-    way.command("questions", &synthesize, &args.llm.words(), |way, goes_on| {
-        let folder = way.path("synthesis");
-        if !goes_on && folder.exists() {
-            set_aside(&folder, global)?;
+    let checks = args.without_check.iter().filter_map(|check| check.to_possible_value());
+    synthesize
+        .extend(checks.flat_map(|check| ["--without-check".into(), check.get_name().to_string()]));
+    let before = way.state.clone();
+    let ask = |way: &mut Way<'_>| {
+        way.command("questions", &synthesize, &args.llm.words(), &[], |way| {
+            // What was answered is paid for, even about other documents.
+            let begun = way.path("synthesis").join(ANSWERS).exists();
+            if begun { &["--resume"] } else { &[] }
+        })
+    };
+    match ask(way) {
+        Err(error) if error.chain().any(|cause| cause.is::<OtherQuestions>()) => {
+            set_aside(&way.path("synthesis"), way.global)?;
+            way.state = before;
+            ask(way)?;
         }
-        let begun = folder.join(ANSWERS).exists();
-        Ok(words(if begun { &["--resume"] } else { &[] }))
-    })?;
-    let path = way.path("synthesis").join(SUMMARY);
-    let summary: serde_json::Value =
-        serde_json::from_str(&read_small(&path)?).with_context(|| path.display().to_string())?;
-    if summary["unanswered"].as_u64().unwrap_or(0) > 0 {
-        way.done.done.remove("questions");
-        way.keep()?;
+        asked => asked?,
+    }
+    check_questions(way)
+}
+
+/// Whether all passages were asked about, as far as the budget goes.
+fn check_questions(way: &mut Way<'_>) -> Result<()> {
+    let summary = way.summary(&format!("synthesis/{SUMMARY}"))?;
+    let (open, all) = (&summary["unanswered"], &summary["examples"]);
+    if !summary["spent"]["stopped"].is_null() {
+        way.undo("questions")?;
         bail!(
-            "questions: {} of {} passages are not asked about yet, as the budget is spent; raise it, or ask about fewer \
-             (--passages), and run the same again",
-            summary["unanswered"],
-            summary["examples"]
+            "questions: {open} of {all} passages are not asked about yet, as the budget is spent; raise it, or ask about \
+             fewer (--passages), and run the same again"
         );
+    }
+    if open.as_u64() > Some(0) {
+        way.global
+            .terminal()
+            .note(format!("questions: {open} of {all} passages got no answer, and are left out"));
     }
     Ok(())
 }
@@ -489,33 +601,46 @@ fn set_aside(folder: &Path, global: &Global) -> Result<()> {
     Ok(())
 }
 
+/// What is left of the budget when the questions are written.
+fn left(way: &Way<'_>) -> Result<LlmArgs> {
+    let summary = way.summary(&format!("synthesis/{SUMMARY}"))?;
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    // A limit of requests is of this run alone.
+    let requests = if way.took("questions") { number(&summary["spent"]["requests"]) } else { 0 };
+    let tokens = number(&summary["prompt_tokens"]) + number(&summary["completion_tokens"]);
+    Ok(way.args.llm.less(requests, tokens, summary["cost"].as_f64().unwrap_or(0.0)))
+}
+
 /// Filters by the base, and by the language model.
-fn refine_questions(way: &mut Way<'_>, titles: bool, base: &str) -> Result<()> {
-    let args = way.args;
-    let judged = titles && !args.no_judge && args.filters.is_none();
-    let text = match &args.filters {
-        Some(path) => read_small(path)?,
-        None if judged => format!("{FILTERS}{JUDGES}"),
-        None => FILTERS.into(),
+fn refine_questions(
+    way: &mut Way<'_>,
+    filters: &Filters,
+    tokens: usize,
+    judged: bool,
+) -> Result<()> {
+    let name = match &way.args.filters {
+        // As it stands: what it names lies beside it.
+        Some(name) => name.clone(),
+        None => {
+            let what = format!("write {}\n{}", way.arg("filters.toml"), filters.text);
+            way.step("filters", &filters.text, what, |way| {
+                write_atomically(&way.path("filters.toml"), filters.text.as_bytes())
+            })?;
+            way.arg("filters.toml")
+        }
     };
-    way.step("filters", format!("write {}\n{text}", way.arg("filters.toml")), |way, _| {
-        write_atomically(&way.path("filters.toml"), text.as_bytes())
-    })?;
-    let (rows, output, filters, corpus) = (
-        way.arg("synthesis/rows.jsonl"),
-        way.arg("refined"),
-        way.arg("filters.toml"),
-        way.arg("corpus.jsonl"),
-    );
-    let tokens = args.tokens.to_string();
-    let refine = words(&[
+    way.state.update(filters.text.as_bytes());
+    let (rows, output, corpus) =
+        (way.arg("synthesis/rows.jsonl"), way.arg("refined"), way.arg("corpus.jsonl"));
+    let (tokens, base) = (tokens.to_string(), way.base.clone());
+    let mut refine = words(&[
         "refine",
         "--data",
         &rows,
         "--filters",
-        &filters,
+        &name,
         "--model",
-        base,
+        &base,
         "--corpus",
         &corpus,
         "--max-length",
@@ -523,35 +648,123 @@ fn refine_questions(way: &mut Way<'_>, titles: bool, base: &str) -> Result<()> {
         "--output",
         &output,
     ]);
-    let asks = titles && (judged || args.filters.is_some());
-    let free = if asks { args.llm.words() } else { Vec::new() };
-    way.command("refinement", &refine, &free, |_, _| Ok(Vec::new()))
+    if !judged {
+        refine.push("--without-llm".into());
+    }
+    let free = if judged { left(way)?.words() } else { Vec::new() };
+    way.command("refinement", &refine, &free, &[], |_| &[])?;
+    let stopped = way.summary("refined/summary.json")?["judges"]["stopped"].take();
+    if !stopped.is_null() {
+        way.undo("refinement")?;
+        bail!(
+            "refinement: not all questions are judged yet, as the budget is spent; raise it, or leave judgements out \
+             (--no-judge), and run the same again"
+        );
+    }
+    Ok(())
+}
+
+/// Questions to train on, to choose by and to judge by.
+fn split(way: &mut Way<'_>, titles: bool) -> Result<Questions> {
+    let file = way.path("questions.json");
+    let what = format!("split {} by document", way.arg("refined/kept.jsonl"));
+    way.step("split", "", what, |way| {
+        let (kept, passages) = (way.path("refined/kept.jsonl"), way.path("passages.jsonl"));
+        let questions = Questions::split(&kept, &passages, &way.args.output, titles)?;
+        write_atomically(&file, &serde_json::to_vec_pretty(&questions)?)
+    })?;
+    serde_json::from_str(&read_small(&file)?).with_context(|| file.display().to_string())
+}
+
+fn mine(way: &mut Way<'_>, tokens: usize) -> Result<()> {
+    let (train, corpus, mined) =
+        (way.arg("train.jsonl"), way.arg("train-corpus.jsonl"), way.arg("mined.jsonl"));
+    let (negatives, tokens) = (way.args.negatives.max(1).to_string(), tokens.to_string());
+    let base = way.base.clone();
+    let mine = words(&[
+        "mine",
+        "--model",
+        &base,
+        "--data",
+        &train,
+        "--corpus",
+        &corpus,
+        "--negatives",
+        &negatives,
+        "--least",
+        "0",
+        "--max-length",
+        &tokens,
+        "--output",
+        &mined,
+    ]);
+    way.command("negatives", &mine, &[], &[], |_| &[])
+}
+
+/// The recipe, and the training by it.
+fn train(way: &mut Way<'_>, examples: usize, tokens: usize, decoder: bool) -> Result<()> {
+    let args = way.args;
+    let rank = args.lora.unwrap_or(if decoder { 16 } else { 0 });
+    let people = args.test_set.as_deref().map(queries_of).transpose()?;
+    let mut tuning = Tuning {
+        base: "the base".into(),
+        lora: Some(rank).filter(|rank| *rank > 0),
+        examples,
+        epochs: args.epochs,
+        steps: args.steps,
+        batch: args.batch.min(examples.max(2)),
+        negatives: args.negatives,
+        lr: args.lr,
+        max_length: tokens,
+        bf16: args.bf16,
+        seed: args.seed,
+        evaluation: people.iter().map(|path| content(path)).collect::<Result<_>>()?,
+    };
+    // What is trained depends on what base and questions are, and not on where they lie.
+    let own = recipe(&tuning)?;
+    tuning.base = way.base.clone();
+    tuning.evaluation = people.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+    let text = recipe(&tuning)?;
+    let what = format!("write {}\n{text}", way.arg("recipe.toml"));
+    way.step("recipe", &own, what, |way| {
+        write_atomically(&way.path("recipe.toml"), text.as_bytes())
+    })?;
+    let (recipe, trained) = (way.arg("recipe.toml"), way.arg("run"));
+    let train = ["train", "--recipe", &recipe, "--output", &trained];
+    way.command("training", &words(&train), &[], &["run"], |way| {
+        let checkpoints = std::fs::read_dir(way.path("run").join(CHECKPOINTS));
+        let begun = checkpoints.is_ok_and(|mut entries| entries.next().is_some());
+        if begun { &["--resume"] } else { &["--overwrite"] }
+    })
+}
+
+/// The file of people's questions.
+fn queries_of(set: &Path) -> Result<PathBuf> {
+    let set = std::path::absolute(set)?;
+    let files = ["queries.jsonl", "queries.jsonl.gz", "queries.jsonl.zst"];
+    let file = files.iter().map(|name| set.join(name)).find(|path| path.is_file());
+    file.with_context(|| format!("{}: has no queries.jsonl", set.display()))
 }
 
 /// Compares, and writes the page and the card.
-fn finish(
-    mut way: Way<'_>,
-    base: &str,
-    packed: &str,
-    questions: Questions,
-    writers: Vec<String>,
-) -> Result<()> {
+fn finish(mut way: Way<'_>, packed: &str, questions: Questions, models: Models) -> Result<()> {
     let (args, global) = (way.args, way.global);
     let terminal = global.terminal();
-    let models = words(&[base, packed]);
+    let both = words(&[&way.base, packed]);
     let command = |data: &str| {
-        let line = ["kiln", "eval", "search", "--model", base, "--model", packed, "--data", data];
+        let line =
+            ["kiln", "eval", "search", "--model", &both[0], "--model", packed, "--data", data];
         line.map(quoted).join(" ")
     };
     let test = way.arg("test");
     terminal.note(format!("\ncomparison: {}", command(&test)));
     let start = Instant::now();
-    let (held_out, set) = systems(&models, &way.path("test"), Some("test"), global)?;
+    let (held_out, set) = systems(&both, &way.path("test"), Some("test"), global)?;
     let mut commands = vec![command(&test)];
     let people = match &args.test_set {
         Some(folder) => {
             commands.push(command(&folder.to_string_lossy()));
-            Some(systems(&models, folder, Some(&test_split(folder)?), global)?.0)
+            Some(systems(&both, folder, None, global)?.0)
         }
         None => None,
     };
@@ -564,7 +777,12 @@ fn finish(
     let mut all = Adapted {
         base: args.base.clone(),
         documents: args.docs.display().to_string(),
-        writers,
+        writers: models.writers,
+        judges: models.judges,
+        prompts: models.prompts,
+        seed: args.seed,
+        scheme: args.scheme.clone(),
+        kiln: env!("CARGO_PKG_VERSION"),
         questions,
         held_out,
         people,
@@ -578,17 +796,46 @@ fn finish(
     let report = args.output.join("report.html");
     write_atomically(&report, page(&all, &set)?.to_html().as_bytes())?;
     write_atomically(&args.output.join("README.md"), card(&all).as_bytes())?;
-    terminal.result(&all, || {
-        let mut lines = vec![String::new()];
-        if let Some(people) = &all.people {
-            lines.push(format!("questions of people\n{}", crate::eval::plain_table(&people.rows())));
-        }
-        lines.push(format!("held-out questions\n{}", crate::eval::plain_table(&all.held_out.rows())));
-        lines.push(format!("{}.", all.sentence()));
-        lines.extend(all.why.iter().map(|reason| format!("  perhaps because {reason}")));
-        lines.push(format!("model   {}\nreport  {}\n", plain(packed), report.display()));
-        lines.push(format!("serve it:          kiln serve --model {}", quoted(packed)));
-        lines.push(r#"load it in a page: const model = await Embedder.load("/adapted.kiln"); // import { Embedder } from "kiln-embed""#.into());
-        lines.join("\n")
-    })
+    terminal.result(&all, || text(&all, &report))
+}
+
+fn text(all: &Adapted, report: &Path) -> String {
+    let mut lines = vec![String::new()];
+    let table = |systems: &Systems| crate::eval::plain_table(&systems.rows());
+    if let Some(people) = &all.people {
+        lines.push(format!("questions of people\n{}", table(people)));
+    }
+    lines.push(format!("held-out questions\n{}", table(&all.held_out)));
+    lines.push(format!("{}.", all.sentence()));
+    lines.extend(all.why.iter().map(|reason| format!("  perhaps because {reason}")));
+    lines.push(format!("model   {}\nreport  {}\n", plain(&all.output), report.display()));
+    lines.extend(all.uses().map(|[what, how]| format!("{:<19}{how}", format!("{what}:"))));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn links_that_lead_nowhere_are_no_documents() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.md"), "a").unwrap();
+        let before = number_of(folder.path()).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("b.md")).unwrap();
+        assert_eq!(number_of(folder.path()).unwrap(), before);
+        std::fs::write(folder.path().join("c.md"), "c").unwrap();
+        assert_ne!(number_of(folder.path()).unwrap(), before);
+        assert!(number_of(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn what_is_not_there_is_removed_too() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("run/a")).unwrap();
+        remove(&folder.path().join("run")).unwrap();
+        remove(&folder.path().join("run")).unwrap();
+        assert!(!folder.path().join("run").exists());
+    }
 }

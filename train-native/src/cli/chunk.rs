@@ -1,9 +1,8 @@
 //! `kiln chunk`
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use kiln_synthesis::documents::{ChunkRule, Documents, Gathered, Plan, Shares, Split, gather};
 use serde_json::json;
@@ -78,12 +77,7 @@ pub(super) fn run(args: &ChunkArgs, global: &Global) -> Result<()> {
     let count = |text: &str| Ok(tokenizer.length(&prompt, text)?);
     let mut file = NewFile::create(&args.output)?;
     let gathered = gather(&mut documents, &plan, &count, terminal, &mut |passages| {
-        for passage in passages {
-            let mut line = serde_json::to_vec(&passage)?;
-            line.push(b'\n');
-            file.write_all(&line).with_context(|| args.output.display().to_string())?;
-        }
-        Ok(())
+        passages.iter().try_for_each(|passage| file.line(passage))
     })?;
     file.finish()?;
     say(&gathered, args.split, terminal);

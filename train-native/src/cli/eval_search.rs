@@ -7,15 +7,15 @@ use clap::Args;
 use kiln_embed::checkpoint::LoadOptions;
 
 use super::Global;
-use crate::data::{BeirFolder, qrels_splits};
+use crate::data::BeirFolder;
 use crate::device::open;
-use crate::eval::{Systems, plain_table};
+use crate::eval::{Systems, judged_split, plain_table};
 use crate::model::{load, model_name};
 use crate::vectors::write_atomically;
 
 /// Compare ways to search a corpus: words (BM25), models, and both together.
 ///
-/// Compares all with the first model by a paired bootstrap over the queries; a hybrid is the reciprocal rank fusion of
+/// Compares all with the first model by a paired bootstrap over documents with their queries; a hybrid is the reciprocal rank fusion of
 /// BM25's and the model's first hundred hits.
 #[derive(Debug, Args)]
 pub(super) struct EvalSearchArgs {
@@ -40,8 +40,8 @@ pub(super) fn run(args: &EvalSearchArgs, global: &Global) -> Result<()> {
     }
     let text = || {
         format!(
-            "{} queries, {} documents\n\n{}\nIn points of 100; the middle 95 % of 2000 paired draws over the queries, and \
-             how often they fall on the other side of zero (p, two-sided).\n",
+            "{} queries, {} documents\n\n{}\nIn points of 100; the middle 95 % of 2000 paired draws of documents with \
+             their questions, and how often they fall on the other side of zero (p, two-sided).\n",
             systems.queries,
             systems.documents,
             plain_table(&systems.rows())
@@ -58,14 +58,8 @@ pub(super) fn systems(
     global: &Global,
 ) -> Result<(Systems, BeirFolder)> {
     let terminal = global.terminal();
-    let splits = qrels_splits(data);
-    let known = ["test", "dev", "validation"]
-        .into_iter()
-        .find(|name| splits.iter().any(|split| split == name));
-    let Some(split) = split.or(known) else {
-        bail!("{}: has no judgements in qrels/; name a split with --split", data.display());
-    };
-    let set = BeirFolder::read(data, split, None, terminal)?;
+    let split = split.map_or_else(|| judged_split(data), |split| Ok(split.into()))?;
+    let set = BeirFolder::read(data, &split, None, terminal)?;
     let device = open(global.device)?;
     let mut loaded = Vec::new();
     for model in models {

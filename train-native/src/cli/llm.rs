@@ -9,6 +9,7 @@ use clap::Args;
 use kiln_synthesis::llm::{Endpoint, EndpointList, Limits, Llm};
 
 use super::ranges::{number, whole};
+use crate::terminal::Terminal;
 
 /// The endpoints, and the limits of what they are asked.
 #[derive(Debug, Clone, Args)]
@@ -95,9 +96,19 @@ impl LlmArgs {
     ///
     /// # Errors
     /// As [`Self::endpoints`], or a key that is not there.
-    pub(super) fn connect(&self) -> Result<Option<Arc<Llm>>> {
+    pub(super) fn connect(&self, terminal: Terminal) -> Result<Option<Arc<Llm>>> {
         let Some(list) = self.endpoints()? else { return Ok(None) };
-        Ok(Some(Arc::new(Llm::new(list, crate::http::client())?)))
+        Ok(Some(Arc::new(Llm::new(list, crate::http::client(), terminal)?)))
+    }
+
+    /// The same with what is left of the budget when so much of it is used.
+    pub(super) fn less(&self, requests: u64, tokens: u64, cost: f64) -> Self {
+        Self {
+            max_requests: self.max_requests.map(|most| most.saturating_sub(requests)),
+            max_tokens: self.max_tokens.map(|most| most.saturating_sub(tokens)),
+            max_cost: self.max_cost.map(|most| (most - cost).max(0.0)),
+            ..self.clone()
+        }
     }
 
     /// The same as words of a command line.
@@ -137,5 +148,33 @@ impl LlmArgs {
             max_tokens: self.max_tokens,
             max_cost: self.max_cost,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        llm: LlmArgs,
+    }
+
+    #[test]
+    fn a_budget_shrinks_by_what_was_used() {
+        let line =
+            "kiln --llm http://a --llm-model m --max-tokens 100 --max-cost 1.5 --prompt-price 1";
+        let llm = Line::parse_from(line.split(' ')).llm;
+        let limits = llm.less(3, 60, 1.25).limits();
+        assert_eq!((limits.max_requests, limits.max_tokens), (None, Some(40)));
+        assert_eq!(limits.max_cost, Some(0.25));
+        assert_eq!(llm.less(0, 200, 9.0).limits().max_cost, Some(0.0));
+        // As words it is the same.
+        let words = llm.less(0, 60, 0.0).words();
+        let again = Line::parse_from(std::iter::once("kiln".into()).chain(words)).llm;
+        assert_eq!(again.limits().max_tokens, Some(40));
     }
 }

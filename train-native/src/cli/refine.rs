@@ -18,9 +18,10 @@ use super::llm::LlmArgs;
 use super::ranges::{NEIGHBOURS, seed, whole};
 use super::teacher_prompts::TeacherPrompts;
 use super::{Global, ModelOverrides};
-use crate::data::OnBadRow;
+use crate::data::{OnBadRow, text_hash};
 use crate::device::open;
-use crate::model::load;
+use crate::eval::fingerprint;
+use crate::model::{folders, load};
 use crate::output::claim;
 use crate::refine::{Ask, ranks};
 use crate::terminal::thousands;
@@ -109,7 +110,7 @@ pub(super) fn run(args: &RefineArgs, global: &Global) -> Result<()> {
     let prompts = Prompts::open(args.prompts.as_deref())?;
     let uses = |asks: fn(&Kind) -> bool| filters.filters.iter().any(|filter| asks(&filter.kind));
     let llm = match uses(Kind::asks_judges) {
-        true => args.llm.connect()?,
+        true => args.llm.connect(terminal)?,
         false => None,
     };
     claim(output, &FILES)?;
@@ -190,7 +191,7 @@ fn teacher(args: &RefineArgs, name: &str, output: &Path, global: &Global) -> Res
         data: &args.data,
         on_bad_row: on_bad_row(args),
         corpus: args.corpus.as_deref(),
-        teacher: &label(name, args, &options),
+        teacher: &label(name, args, &options, global)?,
         prompts: args.teacher_prompts.asked(),
         top_k: args.top_k,
         kept: &output.join("ranks.jsonl.zst"),
@@ -199,25 +200,16 @@ fn teacher(args: &RefineArgs, name: &str, output: &Path, global: &Global) -> Res
     ranks(&ask, || load(name, &options, &open(global.device)?, global.terminal()))
 }
 
-/// The teacher's name with all that changes its vectors.
-fn label(name: &str, args: &RefineArgs, options: &LoadOptions) -> String {
-    let mut label = name.to_string();
-    if args.weights != WeightPrecision::Kept {
-        let _ = write!(label, ", {}", args.weights);
-    }
-    let settings = format!(
-        "{:?}",
-        (
-            LoadOptions { precision: WeightPrecision::Kept, ..options.clone() },
-            args.teacher_prompts.asked()
-        )
-    );
-    let none =
-        format!("{:?}", (LoadOptions::default(), [None::<kiln_embed::embedder::Prompt>, None]));
-    if settings != none {
-        let _ = write!(label, ", other settings {:08x}", crate::data::text_hash(&settings) as u32);
-    }
-    label
+/// The teacher's name with a number for all that changes its vectors: the files that lie under the name now, its
+/// prompts, and how it is loaded.
+fn label(name: &str, args: &RefineArgs, options: &LoadOptions, global: &Global) -> Result<String> {
+    let files = fingerprint(&folders(name, global.terminal())?, options, None)?;
+    let settings = text_hash(&format!("{files} {:?}", args.teacher_prompts.asked())) as u64;
+    let weights = match args.weights {
+        WeightPrecision::Kept => String::new(),
+        weights => format!(", {weights}"),
+    };
+    Ok(format!("{name}{weights}, files and settings {settings:016x}"))
 }
 
 fn list() -> String {
@@ -225,7 +217,7 @@ fn list() -> String {
     for (kind, what) in KINDS {
         let _ = writeln!(text, "  {kind:<17} {what}");
     }
-    text += "of each: types, sources (of the rows that it looks at), name; of most: drop = \"negative\" or \"row\"\n";
+    text += "of each: types, sources, splits (of the rows that it looks at), name; of most: drop = \"negative\" or \"row\"\n";
     text += "shipped\n";
     for shipped in SHIPPED {
         let what = Filters::open(shipped.name).map(|filters| filters.description);
@@ -249,6 +241,9 @@ fn text(summary: &Summary, output: &Path) -> String {
             thousands(one.dropped),
             thousands(one.rows)
         );
+        if one.rows == 0 {
+            line += ", no row came to it";
+        }
         for (count, what) in [
             (one.positives, "positives taken out"),
             (one.negatives, "negatives taken out"),

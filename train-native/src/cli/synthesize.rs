@@ -19,7 +19,7 @@ use super::ranges::{ROWS, seed, whole};
 use crate::data::LeakFilter;
 use crate::output::claim;
 use crate::terminal::{Terminal, plain, print, thousands};
-use crate::text::{Columns, TextFile, apart};
+use crate::text::apart;
 
 /// Have a language model write training data.
 ///
@@ -106,7 +106,7 @@ pub(super) struct SynthesizeArgs {
 
 /// A check that can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Check {
+pub(super) enum Check {
     /// Words are not counted
     Length,
     /// Languages are not told
@@ -117,7 +117,7 @@ fn parse_types(text: &str) -> Result<Shares, String> {
     Shares::parse(text).map_err(|error| error.to_string())
 }
 
-fn parse_languages(text: &str) -> Result<String, String> {
+pub(super) fn parse_languages(text: &str) -> Result<String, String> {
     Mixture::parse(text).map(|_| text.to_string()).map_err(|error| error.to_string())
 }
 
@@ -125,7 +125,8 @@ impl SynthesizeArgs {
     fn settings(&self, endpoints: &EndpointList) -> Settings {
         let levels = if self.regenerate.is_some() { 4 } else { 1 };
         // A model that writes by itself needs no samples of itself.
-        let other = endpoints.of(Role::Seed) != endpoints.of(Role::Write);
+        let seed = endpoints.of(Role::Seed);
+        let other = !seed.is_empty() && seed != endpoints.of(Role::Write);
         Settings {
             seed: self.seed,
             types: self.types.clone().unwrap_or_default(),
@@ -186,7 +187,7 @@ pub(super) fn run(args: &SynthesizeArgs, global: &Global) -> Result<()> {
     if args.output.is_none() {
         bail!("--output is missing");
     }
-    let Some(llm) = args.llm.connect()? else {
+    let Some(llm) = args.llm.connect(terminal)? else {
         bail!(
             "which model? Give --llm URL and --llm-model NAME, or --llm-config FILE (or --dry-run, which asks none)"
         );
@@ -197,7 +198,10 @@ pub(super) fn run(args: &SynthesizeArgs, global: &Global) -> Result<()> {
     for name in FILES {
         apart(&folder.join(name), &inputs)?;
     }
-    let leaks = leaks(&args.leak)?;
+    let leaks = match &args.leak[..] {
+        [] => None,
+        files => Some(LeakFilter::of_files(files, false)?),
+    };
     claim(folder, &FILES)?;
     let synthesis = Synthesis { leaks: leaks.as_ref(), ..synthesis(&settings) };
     let summary = synthesis.run(&llm, &args.llm.limits())?;
@@ -235,25 +239,6 @@ fn structure(corpus: &Path, args: &SynthesizeArgs, global: &Global) -> Result<()
             types.collect::<Vec<_>>().join(", ")
         )
     })
-}
-
-/// All texts of evaluation files.
-fn leaks(files: &[String]) -> Result<Option<LeakFilter>> {
-    let mut texts = Vec::new();
-    for path in files {
-        let file = TextFile::open(path, Columns::required(&[]))?;
-        for object in file.objects()? {
-            let object = object?;
-            texts.extend(object.fields.values().flat_map(|value| match value {
-                serde_json::Value::String(text) => vec![text.clone()],
-                serde_json::Value::Array(list) => {
-                    list.iter().filter_map(|one| one.as_str().map(String::from)).collect()
-                }
-                _ => Vec::new(),
-            }));
-        }
-    }
-    Ok((!texts.is_empty()).then(|| LeakFilter::new(texts, false)))
 }
 
 fn dry_text(dry: &DryRun) -> String {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::{Result, bail};
 use kiln_embed::embedder::{EmbedOptions, Prompt};
-use kiln_metrics::{Interval, Parts, dense_rankings, ndcg, paired_bootstrap};
+use kiln_metrics::{Interval, Parts, clustered_bootstrap, dense_rankings, ndcg};
 use serde::Serialize;
 
 use super::bm25_rankings;
@@ -44,7 +44,7 @@ pub struct Difference {
     pub name: String,
     /// Its mean nDCG@10 less that of the other.
     pub difference: f64,
-    /// The middle 95 % of 2000 paired draws over the queries, and their p.
+    /// The middle 95 % of 2000 paired draws of documents with their questions, and their p.
     pub bootstrap: Option<Interval>,
 }
 
@@ -61,6 +61,9 @@ pub struct Systems {
     pub against: String,
     /// The others, compared with it.
     pub differences: Vec<Difference>,
+    /// A number for the document that each query is about.
+    #[serde(skip)]
+    pub about: Vec<usize>,
 }
 
 impl Systems {
@@ -91,13 +94,15 @@ impl Systems {
         let first = systems.iter().find(|system| system.name == *against).cloned();
         let Some(first) = first else { bail!("{against} did not search") };
         let others = systems.iter().filter(|system| system.name != *against);
-        let differences = others.map(|system| system.less(&first)).collect();
+        let about = documents(set);
+        let differences = others.map(|system| system.less(&first, &about)).collect();
         Ok(Self {
             queries: set.queries.len(),
             documents: corpus.len(),
             systems,
             against: against.clone(),
             differences,
+            about,
         })
     }
 
@@ -108,7 +113,7 @@ impl Systems {
 
     /// One way less another.
     pub fn difference(&self, name: &str, from: &str) -> Option<Difference> {
-        Some(self.get(name)?.less(self.get(from)?))
+        Some(self.get(name)?.less(self.get(from)?, &self.about))
     }
 
     /// The table of people.
@@ -169,14 +174,39 @@ impl System {
         }
     }
 
-    fn less(&self, other: &Self) -> Difference {
+    /// How far this one is from another, by queries of these documents.
+    fn less(&self, other: &Self, documents: &[usize]) -> Difference {
         let parts = |system: &Self| Parts::Mean { values: system.per_query.clone() };
         let (own, others) = (parts(self), parts(other));
         Difference {
             name: self.name.clone(),
             difference: self.ndcg_at_10 - other.ndcg_at_10,
-            bootstrap: paired_bootstrap((&others, other.ndcg_at_10), (&own, self.ndcg_at_10)),
+            bootstrap: clustered_bootstrap(
+                (&others, other.ndcg_at_10),
+                (&own, self.ndcg_at_10),
+                documents,
+            ),
         }
+    }
+}
+
+/// A number for the document that each query is about: passages are called `DOCUMENT#NUMBER`. A query that nothing
+/// in the corpus answers stands for itself.
+fn documents(set: &BeirFolder) -> Vec<usize> {
+    let mut known: HashMap<String, usize> = HashMap::new();
+    let each = set.relevant.iter().zip(&set.query_ids).map(|(relevant, query)| {
+        let document = relevant.keys().min().map(|row| document_of(&set.corpus_ids[*row]));
+        let name = document.map_or(format!("query {query}"), |document| format!("of {document}"));
+        let next = known.len();
+        *known.entry(name).or_insert(next)
+    });
+    each.collect()
+}
+
+fn document_of(passage: &str) -> &str {
+    match passage.rsplit_once('#') {
+        Some((document, number)) if number.parse::<u64>().is_ok() => document,
+        _ => passage,
     }
 }
 
@@ -229,5 +259,13 @@ mod tests {
         assert_eq!(fused(&[1, 2, 3], &[3, 4]), [3, 1, 2, 4]);
         assert_eq!(fused(&[5], &[6]), [5, 6]);
         assert!(fused(&[], &[]).is_empty());
+    }
+
+    #[test]
+    fn passages_are_of_their_documents() {
+        let cases = [("a/b.md#12", "a/b.md"), ("C#", "C#"), ("x", "x"), ("a#b#3", "a#b")];
+        for (passage, document) in cases {
+            assert_eq!(document_of(passage), document);
+        }
     }
 }

@@ -1,19 +1,20 @@
 //! A teacher's ranks of all passages of some rows, computed once and kept.
 
+use std::collections::HashMap;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use kiln_embed::embedder::Prompt;
-use kiln_synthesis::refine::{Passage, Rank, Ranks, Row, lines, open};
+use kiln_synthesis::refine::{Passage, Rank, Ranks, Role, Row, lines, open};
 use serde_json::json;
 
-use crate::data::{DataSet, Example, LeakFilter, OnBadRow, Opening, Store};
+use crate::data::{DataSet, Example, LeakFilter, OnBadRow, Opening, Store, text_hash};
 use crate::embedding::TextModel;
 use crate::interrupt;
 use crate::mine::{
-    Asking, Query, Scored, corpus, read_scores, search, teacher_prompts, write_scores,
+    Asking, Candidate, Query, Scored, corpus, read_scores, search, teacher_prompts, write_scores,
 };
 use crate::recipe::{DataSource, LeakRule};
 use crate::terminal::Terminal;
@@ -27,7 +28,7 @@ pub struct Ask<'a> {
     pub on_bad_row: OnBadRow,
     /// File of texts to rank; the rows' own passages where absent.
     pub corpus: Option<&'a str>,
-    /// The teacher's name, with all that changes its vectors.
+    /// The teacher's name, with all that changes its vectors: its files, its prompts, how it is loaded.
     pub teacher: &'a str,
     /// Its prompts of queries and documents, where they are not its own.
     pub prompts: [Option<Prompt>; 2],
@@ -42,8 +43,8 @@ pub struct Ask<'a> {
 /// The ranks of all passages of the rows: kept by an earlier run on the same texts with the same teacher, or
 /// found now, for which `load` makes the teacher ready.
 ///
-/// A positive's rank is its place among the nearest texts without the query itself; a negative's is its
-/// place among those that are neither the query nor an answer to it, by all rows.
+/// A passage's rank is its place among the nearest texts that are neither the query nor another answer to it, by
+/// all rows.
 ///
 /// # Errors
 /// Rows or texts that cannot be read or embedded; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
@@ -68,7 +69,7 @@ pub fn ranks(ask: &Ask<'_>, load: impl FnOnce() -> Result<Arc<dyn TextModel>>) -
     let mut ranks = Ranks::new(scored.model.clone(), depth(&scored), scored.corpus);
     for query in &scored.queries {
         let example = set.get(query.number)?;
-        insert(&mut ranks, &example, query);
+        insert(&mut ranks, &example, query, &mut |row| Ok(text_hash(&texts.get::<String>(row)?)))?;
     }
     Ok(ranks)
 }
@@ -142,14 +143,11 @@ fn again(ask: &Ask<'_>, set: &DataSet, texts: &Store) -> Option<Scored> {
         ask.terminal.note(format!("{name}: {why}; the teacher is asked again"));
         None
     };
+    // What a name stands for is a matter of the model's files, and so of the teacher's name.
     let prompts = ask.prompts.each_ref().map(|prompt| match prompt {
         Some(Prompt::Text(text)) => Some(text.as_str()),
         _ => None,
     });
-    // What a name stands for is known to the model alone.
-    if ask.prompts.iter().any(|prompt| matches!(prompt, Some(Prompt::Named(_)))) {
-        return other("prompts by name are looked up in the model");
-    }
     match read_scores(&ask.kept.to_string_lossy(), set, texts, prompts) {
         Ok(scored) if scored.model != ask.teacher => other("was kept for another teacher"),
         Ok(scored) if !scored.given || depth(&scored) < ask.top_k.min(scored.corpus) => {
@@ -160,23 +158,38 @@ fn again(ask: &Ask<'_>, set: &DataSet, texts: &Store) -> Option<Scored> {
     }
 }
 
-fn insert(ranks: &mut Ranks, example: &Example, query: &Query) {
-    let others = || query.candidates.iter().filter(|candidate| !candidate.own);
-    for (text, &score) in example.pos.iter().zip(&query.positive_scores) {
-        let before = others().filter(|candidate| candidate.score > score).count();
-        ranks.insert(&example.query, text, placed(query, score, before));
+/// Adds the ranks of an example's passages. `hash` is that of a text of the corpus.
+fn insert(
+    ranks: &mut Ranks,
+    example: &Example,
+    query: &Query,
+    hash: &mut dyn FnMut(usize) -> Result<u128>,
+) -> Result<()> {
+    let mut candidates = HashMap::new();
+    for one in query.candidates.iter().filter(|one| one.known || one.given) {
+        candidates.insert(hash(one.row)?, one);
     }
-    for (text, &score) in example.neg.iter().zip(&query.negative_scores) {
-        let before = others().filter(|one| !one.known && one.score > score).count();
-        ranks.insert(&example.query, text, placed(query, score, before));
+    let positives = (Role::Positive, &example.pos, &query.positive_scores);
+    let negatives = (Role::Negative, &example.neg, &query.negative_scores);
+    for (role, texts, scores) in [positives, negatives] {
+        for (text, &score) in texts.iter().zip(scores) {
+            let own = candidates.get(&text_hash(text)).copied();
+            ranks.insert(role, &example.query, text, placed(query, own, score));
+        }
     }
+    Ok(())
 }
 
-/// A rank, or the one after the last where the text is farther than all that are known.
-fn placed(query: &Query, score: f32, before: usize) -> Rank {
+/// A passage's rank, or the one after the last where it is farther than all that are known. As a candidate it has
+/// the score that it was ranked by: another batch may round the same text otherwise, and put it behind itself.
+fn placed(query: &Query, own: Option<&Candidate>, score: f32) -> Rank {
     let last = query.candidates.last().map_or(f32::NEG_INFINITY, |candidate| candidate.score);
-    let rank = if score < last { query.candidates.len() + 1 } else { before + 1 };
-    Rank { score, rank }
+    if own.is_none() && score < last {
+        return Rank { score, rank: query.candidates.len() + 1 };
+    }
+    let score = own.map_or(score, |own| own.score);
+    let others = query.candidates.iter().filter(|one| !one.own && !one.known);
+    Rank { score, rank: 1 + others.filter(|one| one.score > score).count() }
 }
 
 #[cfg(test)]
@@ -184,32 +197,61 @@ mod tests {
     use super::*;
     use crate::mine::Candidate;
 
+    const TEXTS: [&str; 6] = ["q", "first", "near", "nearer", "third", "other"];
+
+    fn candidate(row: usize, score: f32) -> Candidate {
+        let (known, given) = (matches!(row, 2 | 3), matches!(row, 1 | 4));
+        Candidate { row, score, known, own: row == 0, given }
+    }
+
+    /// The ranks of a query among candidates, by the scores of its positives and negatives.
+    fn ranked(candidates: &[(usize, f32)], pos: &[(&str, f32)], neg: &[(&str, f32)]) -> Ranks {
+        let split = |all: &[(&str, f32)]| -> (Vec<String>, Vec<f32>) {
+            all.iter().map(|(text, score)| (text.to_string(), *score)).unzip()
+        };
+        let ((pos, positive_scores), (neg, negative_scores)) = (split(pos), split(neg));
+        let candidates = candidates.iter().map(|(row, score)| candidate(*row, *score)).collect();
+        let query = Query { number: 0, positive_scores, negative_scores, candidates };
+        let example = Example { query: "q".into(), pos, neg, ..Example::default() };
+        let mut ranks = Ranks::new("t".into(), 5, 10);
+        let mut hash = |row: usize| Ok(text_hash(TEXTS[row]));
+        insert(&mut ranks, &example, &query, &mut hash).unwrap();
+        ranks
+    }
+
     #[test]
-    fn ranks_leave_out_the_query_and_of_negatives_the_answers() {
-        let candidate = |row, score, known, own| Candidate { row, score, known, own, given: false };
-        let query = Query {
-            number: 0,
-            positive_scores: vec![0.8, 0.2],
-            negative_scores: vec![0.7, 0.9, 0.1],
-            candidates: vec![
-                candidate(0, 1.0, false, true),
-                candidate(1, 0.9, false, false),
-                candidate(2, 0.8, true, false),
-                candidate(3, 0.7, false, false),
-            ],
-        };
-        let texts = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect();
-        let example = Example {
-            query: "q".into(),
-            pos: texts(&["near", "far"]),
-            neg: texts(&["third", "first", "last"]),
-            ..Example::default()
-        };
-        let mut ranks = Ranks::new("t".into(), 4, 10);
-        insert(&mut ranks, &example, &query);
-        let rank = |text: &str| ranks.of("q", text).unwrap().rank;
-        assert_eq!((rank("near"), rank("far")), (2, 5));
-        assert_eq!((rank("third"), rank("first"), rank("last")), (2, 1, 5));
-        assert!(ranks.of("q", "other").is_none());
+    fn ranks_leave_out_the_query_and_its_answers() {
+        let candidates = [(0, 1.0), (1, 0.9), (3, 0.85), (2, 0.8), (4, 0.7)];
+        let pos = [("near", 0.8), ("nearer", 0.85), ("far", 0.2)];
+        let neg = [("third", 0.7), ("first", 0.9), ("last", 0.1)];
+        let ranks = ranked(&candidates, &pos, &neg);
+        let rank = |role, text: &str| ranks.of(role, "q", text).unwrap().rank;
+        let positive = |text| rank(Role::Positive, text);
+        assert_eq!((positive("near"), positive("nearer"), positive("far")), (2, 2, 6));
+        let negative = |text| rank(Role::Negative, text);
+        assert_eq!((negative("third"), negative("first"), negative("last")), (2, 1, 6));
+        assert!(ranks.of(Role::Negative, "q", "near").is_none());
+        assert!(ranks.of(Role::Positive, "q", "other").is_none());
+    }
+
+    #[test]
+    fn no_text_stands_before_itself_by_rounding() {
+        // Alone each scores a little less than in the corpus.
+        let less = |score: f32| score.next_down();
+        let candidates = [(1, 0.9), (2, 0.8), (4, 0.7)];
+        let ranks = ranked(
+            &candidates,
+            &[("near", less(0.8))],
+            &[("first", less(0.9)), ("third", less(0.7))],
+        );
+        let of = |role, text: &str| ranks.of(role, "q", text).unwrap();
+        assert_eq!(of(Role::Negative, "first"), Rank { score: 0.9, rank: 1 });
+        assert_eq!(of(Role::Positive, "near"), Rank { score: 0.8, rank: 2 });
+        // Not beyond the last, which it is.
+        assert_eq!(of(Role::Negative, "third"), Rank { score: 0.7, rank: 2 });
+        // Texts of the same score share a place.
+        let ranks = ranked(&[(1, 0.9), (4, 0.9), (2, 0.9)], &[("near", 0.9)], &[("third", 0.9)]);
+        assert_eq!(ranks.of(Role::Positive, "q", "near").unwrap().rank, 1);
+        assert_eq!(ranks.of(Role::Negative, "q", "third").unwrap().rank, 1);
     }
 }

@@ -7,6 +7,8 @@ mod ranked;
 mod sts;
 mod summarization;
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value};
 
@@ -14,6 +16,7 @@ use super::encoder::TextEncoder;
 use super::run_files::RunFiles;
 use super::source::TaskSource;
 use super::task::{Outcome, Task, TaskKind};
+use crate::data::qrels_splits;
 use crate::search::normalize;
 use crate::terminal::Terminal;
 use crate::text::TextFile;
@@ -23,6 +26,18 @@ pub use ranked::{RankedTask, ranking_scores};
 
 /// Splits in the order in which they are looked for.
 pub(crate) const SPLITS: [&str; 3] = ["test", "dev", "validation"];
+
+/// The split that a BEIR folder is judged by: the first of the usual ones, or else the first that is there.
+///
+/// # Errors
+/// No judgements.
+pub fn judged_split(folder: &Path) -> Result<String> {
+    let there = qrels_splits(folder);
+    let usual = SPLITS.iter().find(|split| there.iter().any(|one| one == *split));
+    usual.map(|split| split.to_string()).or_else(|| there.first().cloned()).with_context(|| {
+        format!("{}: has no judgements in qrels/; it is no BEIR folder", folder.display())
+    })
+}
 
 /// What evaluates a task: the encoder, its prompts for queries and documents.
 pub struct Evaluation<'a> {

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use kiln_embed::index::dot;
 use kiln_metrics::{ParallelTopK, Parts, Ranking};
 
-use super::{Evaluation, SPLITS, read_rows, split_of, text, texts};
-use crate::data::{BeirFiles, BeirFolder, StoreWriter, qrels_splits};
+use super::{Evaluation, judged_split, read_rows, split_of, text, texts};
+use crate::data::{BeirFiles, BeirFolder, StoreWriter};
 use crate::embedding::BLOCK;
 use crate::eval::run_files::Found;
 use crate::eval::source::TaskSource;
@@ -66,16 +66,7 @@ fn read(task: &Task, source: &TaskSource, terminal: Terminal) -> Result<(String,
     if let TaskSource::Folder(folder) = source
         && folder.join("qrels").is_dir()
     {
-        let there = qrels_splits(folder);
-        let split = match &task.split {
-            Some(split) => split.clone(),
-            None => SPLITS
-                .iter()
-                .map(|split| split.to_string())
-                .chain(there.first().cloned())
-                .find(|split| there.contains(split))
-                .with_context(|| format!("{}: no judgements in qrels/", folder.display()))?,
-        };
+        let split = task.split.clone().map_or_else(|| judged_split(folder), Ok)?;
         return Ok((split.clone(), BeirFolder::read(folder, &split, None, terminal)?));
     }
     if let TaskSource::Hub { .. } = source {

@@ -3,10 +3,17 @@
 /// Deepest list that is indented; what lies deeper stands there too.
 const DEEPEST: usize = 8;
 
-/// The text, and the lists that are open in it.
+/// The text, and the lists that are open in it. What its last line holds is kept beside it, so that no line is
+/// read again for each tag that ends it.
 #[derive(Debug, Default)]
 pub(super) struct Block {
     text: String,
+    /// Where the last line begins.
+    line: usize,
+    /// Whether it begins with the sign of an item.
+    sign: bool,
+    /// Whether it says anything, the sign aside.
+    full: bool,
     /// Number of the next item of each; none where they are not numbered.
     lists: Vec<Option<u64>>,
 }
@@ -14,6 +21,12 @@ pub(super) struct Block {
 impl Block {
     /// Adds a text as it is.
     pub(super) fn push(&mut self, text: &str) {
+        if let Some(end) = text.rfind('\n') {
+            self.begin(self.text.len() + end + 1);
+            self.full = !text[end..].trim().is_empty();
+        } else {
+            self.full |= !text.trim().is_empty();
+        }
         self.text.push_str(text);
     }
 
@@ -22,6 +35,7 @@ impl Block {
         for letter in text.chars() {
             if !letter.is_whitespace() {
                 self.text.push(letter);
+                self.full = true;
             } else if !self.text.is_empty() && !self.text.ends_with([' ', '\n']) {
                 self.text.push(' ');
             }
@@ -57,51 +71,49 @@ impl Block {
             }
             _ => self.text.push_str("- "),
         }
+        self.sign = true;
     }
 
     /// Begins a cell of a table's row.
     pub(super) fn cell(&mut self) {
         if !self.text.is_empty() && !self.text.ends_with('\n') {
-            self.text.truncate(self.text.trim_end_matches(' ').len());
-            self.text.push_str(" | ");
+            self.trim();
+            self.push(" | ");
         }
     }
 
     /// Ends a line, if one has begun. The sign of an item is none by itself.
     pub(super) fn line(&mut self) {
-        let (start, end) = self.last_line();
-        let line = &self.text[start..end];
-        if !line.trim().is_empty() && !is_sign(line) {
-            self.text.truncate(end);
+        if self.full {
+            self.trim();
             self.text.push('\n');
+            self.begin(self.text.len());
         }
     }
 
     /// The whole text, and another block begins.
     pub(super) fn take(&mut self) -> String {
+        self.begin(0);
         std::mem::take(&mut self.text)
+    }
+
+    /// A line begins at a place, with nothing in it.
+    fn begin(&mut self, place: usize) {
+        (self.line, self.sign, self.full) = (place, false, false);
+    }
+
+    /// Removes the spaces at the end.
+    fn trim(&mut self) {
+        self.text.truncate(self.text.trim_end_matches(' ').len());
     }
 
     /// Removes the sign of an item that has nothing in it.
     fn drop_sign(&mut self) {
-        let (start, end) = self.last_line();
-        if is_sign(&self.text[start..end]) {
-            self.text.truncate(start);
+        if self.sign && !self.full {
+            self.text.truncate(self.line);
+            self.begin(self.line);
         }
     }
-
-    /// Where the last line begins, and ends without its spaces.
-    fn last_line(&self) -> (usize, usize) {
-        let end = self.text.trim_end_matches(' ').len();
-        (self.text[..end].rfind('\n').map_or(0, |place| place + 1), end)
-    }
-}
-
-/// Whether a line is only the sign before an item.
-fn is_sign(line: &str) -> bool {
-    let line = line.trim();
-    let number = line.strip_suffix('.').unwrap_or_default();
-    line == "-" || !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -130,5 +142,28 @@ mod tests {
         block.cell();
         block.push("y");
         assert_eq!(block.take(), "a b\n4. four\n  - deep\nx | y");
+    }
+
+    #[test]
+    fn a_number_that_is_said_is_no_sign() {
+        let mut block = Block::default();
+        block.flow("1984. ");
+        block.open_list(None);
+        block.item();
+        block.flow("5.");
+        block.item();
+        block.close_list();
+        assert_eq!(block.take(), "1984.\n- 5.\n");
+    }
+
+    #[test]
+    fn time_grows_with_the_text() {
+        let mut block = Block::default();
+        block.push(&" ".repeat(1 << 20));
+        for _ in 0..100_000 {
+            block.line();
+            block.close_list();
+        }
+        assert_eq!(block.take().len(), 1 << 20);
     }
 }

@@ -170,34 +170,50 @@ impl Measure<'_> {
         }
     }
 
+    /// Whether a section is too little to stand alone.
+    fn is_tiny(&self, section: &Section) -> Result<bool> {
+        let most = self.rule.min_tokens * BYTES_A_TOKEN;
+        Ok(section.text.len() <= most && self.size(&section.text)? < self.rule.min_tokens)
+    }
+
     /// The sections, those that are too little joined with others.
     fn joined(&self, sections: &[Section]) -> Result<Vec<Section>> {
-        let tiny = |section: &Section| -> Result<bool> {
-            let most = self.rule.min_tokens * BYTES_A_TOKEN;
-            Ok(section.text.len() <= most && self.size(&section.text)? < self.rule.min_tokens)
-        };
-        let asks = |section: &Section| section.heading.last().is_some_and(|last| is_question(last));
-        // From the end, so that an introduction finds what it introduces complete.
-        let mut below: Vec<Section> = Vec::new();
+        self.with_neighbours(self.introduced(sections)?)
+    }
+
+    /// The sections, with the introductions that are too little in front of what they introduce.
+    fn introduced(&self, sections: &[Section]) -> Result<Vec<Section>> {
+        // From the end, so that an introduction finds what it introduces complete; all texts are joined once.
+        let mut below: Vec<(&Section, Vec<&str>)> = Vec::new();
         for section in sections.iter().rev().filter(|section| !section.text.trim().is_empty()) {
+            let text = section.text.as_str();
             match below.last_mut() {
-                Some(next)
+                Some((next, texts))
                     if next.heading.len() > section.heading.len()
                         && next.heading.starts_with(&section.heading)
                         && !asks(next)
-                        && tiny(section)? =>
+                        && self.is_tiny(section)? =>
                 {
-                    next.text = format!("{}\n\n{}", section.text, next.text);
+                    texts.push(text);
                 }
-                _ => below.push(section.clone()),
+                _ => below.push((section, vec![text])),
             }
         }
+        let introduced = below.into_iter().rev().map(|(section, mut texts)| {
+            texts.reverse();
+            Section { heading: section.heading.clone(), text: texts.join("\n\n") }
+        });
+        Ok(introduced.collect())
+    }
+
+    /// The sections, neighbours of one rank that are too little made one.
+    fn with_neighbours(&self, sections: Vec<Section>) -> Result<Vec<Section>> {
         let mut joined: Vec<Section> = Vec::new();
-        // The run of neighbours that ends `joined`: their rank, whether it is one already, and its size.
+        // The run of neighbours that ends `joined`: the heading above them, and their size.
         let mut run: Option<(Vec<String>, usize)> = None;
-        for section in below.into_iter().rev() {
+        for section in sections {
             let parent = match section.heading.split_last() {
-                Some((_, above)) if !asks(&section) && tiny(&section)? => above.to_vec(),
+                Some((_, above)) if !asks(&section) && self.is_tiny(&section)? => above.to_vec(),
                 _ => {
                     run = None;
                     joined.push(section);
@@ -225,8 +241,8 @@ impl Measure<'_> {
         Ok(joined)
     }
 
-    /// A passage's title: the document's and the headings, as far as there is room for them.
-    fn title(&self, title: &str, heading: &[String]) -> Result<String> {
+    /// A passage's title and its tokens: the document's and the headings, as far as there is room for them.
+    fn title(&self, title: &str, heading: &[String]) -> Result<(String, usize)> {
         let parts: Vec<&str> = [title]
             .into_iter()
             .chain(heading.iter().map(String::as_str))
@@ -237,39 +253,41 @@ impl Measure<'_> {
         };
         let whole = parts.join(ABOVE);
         for title in [whole, [first, last].join(ABOVE)] {
-            if self.size(&title)? <= self.rule.tokens / TITLE_PART {
-                return Ok(title);
+            let size = self.size(&title)?;
+            if size <= self.rule.tokens / TITLE_PART {
+                return Ok((title, size));
             }
         }
         self.shortened(last)
     }
 
-    /// The start of a title that there is room for.
-    fn shortened(&self, title: &str) -> Result<String> {
+    /// The start of a title that there is room for, and its tokens.
+    fn shortened(&self, title: &str) -> Result<(String, usize)> {
         let mut title = title;
-        while self.size(title)? > self.rule.tokens / TITLE_PART {
-            match borders::middle(title) {
-                Some(place) => title = title[..place].trim(),
-                None => return Ok(String::new()),
+        loop {
+            let size = self.size(title)?;
+            if size <= self.rule.tokens / TITLE_PART {
+                return Ok((title.to_string(), size));
             }
+            title = borders::middle(title).map_or("", |place| title[..place].trim());
         }
-        Ok(title.to_string())
     }
 
     /// A section's title, and its texts with their tokens.
     fn cut(&self, title: &str, section: &Section) -> Result<(String, Vec<(String, usize)>)> {
         let text = section.text.as_str();
-        let title = self.title(title, &section.heading)?;
-        let pieces = self.pieces(&title, text)?;
+        let (title, size) = self.title(title, &section.heading)?;
+        let room = self.rule.tokens.saturating_sub(size + self.around);
+        let pieces = self.pieces(&title, room, text)?;
         let texts =
             pieces.iter().map(|piece| (slice(text, &piece.atoms).to_string(), piece.tokens));
         Ok((title, texts.filter(|(text, _)| !text.is_empty()).collect()))
     }
 
-    fn pieces(&self, title: &str, text: &str) -> Result<Vec<Piece>> {
+    /// The passages of a section, where a title leaves so many tokens for the text.
+    fn pieces(&self, title: &str, room: usize, text: &str) -> Result<Vec<Piece>> {
         let rule = self.rule;
         let exact = |atoms: &[Atom]| self.whole(&embedded(title, slice(text, atoms)));
-        let room = rule.tokens.saturating_sub(self.size(title)? + self.around);
         let paragraphs = borders::paragraphs(text);
         let atoms: Vec<Vec<Atom>> = paragraphs
             .into_par_iter()
@@ -484,6 +502,11 @@ impl Measure<'_> {
     }
 }
 
+/// Whether a section's heading is a question, which its text answers.
+fn asks(section: &Section) -> bool {
+    section.heading.last().is_some_and(|last| is_question(last))
+}
+
 /// A section's text below its heading.
 fn with_heading(section: &Section) -> String {
     match section.heading.last() {
@@ -685,6 +708,18 @@ mod tests {
             let times = counted.load(Ordering::Relaxed) as f64 / text.len() as f64;
             assert!(times < 32.0, "{times} times {:?}", &text[..20]);
         }
+    }
+
+    #[test]
+    fn many_introductions_stand_in_their_order_and_take_no_longer_each() {
+        let mut sections: Vec<(&[&str], &str)> = vec![(&["A"], "Yes."); 50_000];
+        sections[0].1 = "First.";
+        sections.push((&["A", "B"], "The end."));
+        let document = document(&sections);
+        let all = passages(&document, &rule(64, 0, 8), &words).unwrap();
+        assert!(all[0].text.starts_with("First.\n\nYes."), "{}", all[0].text);
+        assert!(all[all.len() - 1].text.ends_with("Yes.\n\nThe end."));
+        assert!(all.iter().all(|passage| passage.heading == ["A", "B"]));
     }
 
     fn bare(text: &str) -> String {

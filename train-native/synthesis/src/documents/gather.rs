@@ -68,7 +68,7 @@ pub struct TokenCounts {
 /// What made no passage, by reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Passages whose text another one has already.
+    /// Passages that another one is, title and text, or whose text another split has.
     pub duplicate_passages: usize,
     /// Passages without a letter or digit.
     pub without_words: usize,
@@ -91,7 +91,7 @@ pub struct Gathered {
     pub tokens: TokenCounts,
     /// What made none.
     pub left_out: LeftOut,
-    /// Documents that are word for word another one; they are used for the same, and their passages are there
+    /// Documents that are word for word another one, title and text; they are used for the same, and their passages are there
     /// once.
     pub duplicate_documents: usize,
     /// What was not read.
@@ -102,8 +102,8 @@ pub struct Gathered {
 /// Makes passages of documents, and hands over those of each document together, in order.
 ///
 /// A document is used for what its name and the seed say; one that is word for word an earlier one, for what
-/// that one is. A text that several passages have is kept where it came first, so that nothing that is tested
-/// was trained on.
+/// that one is. Passages of one title and text are one, and stay where they came first. A text stays in the split
+/// in which it came first, whatever the titles, so that nothing that is tested was trained on.
 ///
 /// # Errors
 /// A document that cannot be read, no text in any of them, errors of `count` and of `each`, or Ctrl-C.
@@ -124,7 +124,7 @@ pub fn gather(
     };
     let mut gathered = Gathered::default();
     let mut splits: HashMap<u128, Split> = HashMap::new();
-    let mut seen: HashSet<u128> = HashSet::new();
+    let mut seen = Seen::default();
     loop {
         let batch = batch(documents)?;
         if batch.is_empty() {
@@ -141,7 +141,7 @@ pub fn gather(
             passages.retain_mut(|passage| {
                 passage.split = split;
                 let words = passage.text.contains(char::is_alphanumeric);
-                let first = words && seen.insert(text_hash(&passage.text));
+                let first = words && seen.insert(passage);
                 gathered.left_out.without_words += usize::from(!words);
                 gathered.left_out.duplicate_passages += usize::from(words && !first);
                 first
@@ -170,6 +170,23 @@ pub fn gather(
     Ok(gathered)
 }
 
+/// The passages that were kept.
+#[derive(Default)]
+struct Seen {
+    /// What is embedded of each.
+    embedded: HashSet<u128>,
+    /// The split that each text is in.
+    splits: HashMap<u128, Split>,
+}
+
+impl Seen {
+    /// Adds a passage, unless it is there or its text is in another split.
+    fn insert(&mut self, passage: &Passage) -> bool {
+        let split = *self.splits.entry(text_hash(&passage.text)).or_insert(passage.split);
+        split == passage.split && self.embedded.insert(text_hash(&passage.embedded()))
+    }
+}
+
 /// The next documents.
 fn batch(documents: &mut Documents) -> Result<Vec<Document>> {
     let mut batch = Vec::new();
@@ -182,14 +199,14 @@ fn batch(documents: &mut Documents) -> Result<Vec<Document>> {
     Ok(batch)
 }
 
-/// A hash of what a document says.
+/// A hash of what a document says, its title with it.
 fn content(document: &Document) -> u128 {
+    let sections = document.sections.iter();
+    let parts = sections.flat_map(|section| section.heading.iter().chain([&section.text]));
     let mut hash = Xxh3::new();
-    for section in &document.sections {
-        for part in section.heading.iter().chain([&section.text]) {
-            hash.update(&(part.len() as u64).to_le_bytes());
-            hash.update(part.as_bytes());
-        }
+    for part in [&document.title].into_iter().chain(parts) {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part.as_bytes());
     }
     hash.digest128()
 }
@@ -197,6 +214,7 @@ fn content(document: &Document) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::documents::Section;
 
     fn run(folder: &std::path::Path, shares: &str, seed: u64) -> (Gathered, Vec<Vec<Passage>>) {
         let plan = Plan {
@@ -233,9 +251,12 @@ mod tests {
         assert_eq!(gathered.duplicate_documents, 20);
         assert_eq!(gathered.left_out.without_words, 1);
         assert_eq!(gathered.left_out.other_files, 1);
-        // The first has the common text too, and a double nothing.
-        assert_eq!((all.len(), gathered.passages.total()), (40, 41));
-        assert_eq!(gathered.left_out.duplicate_passages, 79);
+        // A double has nothing; the common text stands below each title of the split in which it came first.
+        let common: Vec<&Passage> =
+            all.iter().flatten().filter(|passage| passage.text == "All have this.").collect();
+        assert!(common.len() > 1 && common.iter().all(|one| one.split == common[0].split));
+        assert_eq!((all.len(), gathered.passages.total()), (40, 40 + common.len()));
+        assert_eq!(gathered.left_out.duplicate_passages, 80 - common.len());
         let mut counts = gathered.passages;
         assert!(counts.train > counts.dev && counts.dev > 0 && *counts.of(Split::Test) > 0);
         assert_eq!(
@@ -250,5 +271,33 @@ mod tests {
         // The same again, whatever else is there.
         assert_eq!(run(folder.path(), "0.5,0.25,0.25", 1).1, all);
         assert_ne!(run(folder.path(), "0.5,0.25,0.25", 2).1, all);
+    }
+
+    #[test]
+    fn a_text_is_in_one_split_and_there_below_each_title() {
+        let passage = |title: &str, text: &str, split| Passage {
+            title: title.into(),
+            text: text.into(),
+            split,
+            ..Passage::default()
+        };
+        let mut seen = Seen::default();
+        let all = [
+            (passage("A", "same", Split::Train), true),
+            (passage("B", "same", Split::Train), true),
+            (passage("A", "same", Split::Train), false),
+            (passage("C", "same", Split::Test), false),
+            (passage("C", "other", Split::Test), true),
+            (passage("D", "other", Split::Train), false),
+        ];
+        for (passage, stays) in all {
+            assert_eq!(seen.insert(&passage), stays, "{passage:?}");
+        }
+        let titled = |title: &str| {
+            let sections = vec![Section { text: "same".into(), ..Section::default() }];
+            content(&Document { title: title.into(), sections, ..Document::default() })
+        };
+        assert_eq!(titled("A"), titled("A"));
+        assert_ne!(titled("A"), titled("B"));
     }
 }

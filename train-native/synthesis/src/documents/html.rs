@@ -24,6 +24,15 @@ const SKIPPED: [&[u8]; 14] = [
     b"dialog",
 ];
 
+/// Those of them that hold no tags, and go on to their own end whatever comes.
+const RAW: [&[u8]; 6] = [b"script", b"style", b"noscript", b"iframe", b"noembed", b"textarea"];
+
+/// Elements whose end is always written, and ends what is still open in them.
+const AROUND: [&[u8]; 10] = [
+    b"html", b"body", b"main", b"article", b"section", b"header", b"footer", b"aside", b"div",
+    b"table",
+];
+
 /// Elements that begin and end a paragraph.
 const BLOCKS: [&[u8]; 30] = [
     b"address",
@@ -88,15 +97,9 @@ pub(super) fn read_into(text: &str, outline: &mut Outline) -> Facts {
     for token in Tokenizer::new_with_emitter(text, emitter) {
         // A string is read without errors.
         let Ok(token) = token;
-        match token {
-            Token::StartTag(tag) => page.start(&tag),
-            Token::EndTag(tag) => page.end(&tag.name),
-            Token::String(text) => page.string(&String::from_utf8_lossy(&text)),
-            Token::Comment(_) | Token::Doctype(_) | Token::Error(_) => {}
-        }
+        page.token(token);
     }
-    page.border();
-    page.facts
+    page.finish()
 }
 
 /// Whose text is being read.
@@ -105,14 +108,28 @@ enum Place {
     Text,
     Title,
     Heading(u8),
-    /// Left out until this element ends; how many of its kind are open in it.
-    Skipped(Vec<u8>, usize),
+}
+
+/// An element that is left out, while it is open.
+struct Skipped {
+    name: Vec<u8>,
+    /// How many of its kind are open in it.
+    open: usize,
+    /// How many of each element of [`AROUND`] are open in it.
+    around: [usize; AROUND.len()],
+    /// What stands in it, which is read after all where it never ends.
+    held: Vec<Token>,
 }
 
 struct Page<'a> {
     outline: &'a mut Outline,
     facts: Facts,
     place: Place,
+    skipped: Option<Skipped>,
+    /// Whether only elements without tags are left out, as another one was never closed.
+    lenient: bool,
+    /// How many of each element of [`AROUND`] are open.
+    around: [usize; AROUND.len()],
     block: Block,
     /// Open tables and preformatted blocks.
     tables: usize,
@@ -125,24 +142,95 @@ impl<'a> Page<'a> {
             outline,
             facts: Facts::default(),
             place: Place::Text,
+            skipped: None,
+            lenient: false,
+            around: [0; AROUND.len()],
             block: Block::default(),
             tables: 0,
             preformatted: 0,
         }
     }
 
-    fn start(&mut self, tag: &StartTag<()>) {
-        let name = tag.name.as_slice();
-        if let Place::Skipped(skipped, open) = &mut self.place {
-            *open += usize::from(skipped == name);
+    fn token(&mut self, token: Token) {
+        if let Some(skipped) = self.skipped.take() {
+            self.skip(skipped, token);
             return;
         }
+        match token {
+            Token::StartTag(tag) => self.start(&tag),
+            Token::EndTag(tag) => self.end(&tag.name),
+            Token::String(text) => self.string(&String::from_utf8_lossy(&text)),
+            Token::Comment(_) | Token::Doctype(_) | Token::Error(_) => {}
+        }
+    }
+
+    /// Leaves out what stands in an element, until it ends or one around it does.
+    fn skip(&mut self, mut skipped: Skipped, token: Token) {
+        let is_raw = RAW.contains(&skipped.name.as_slice());
+        match &token {
+            Token::EndTag(tag) if tag.name.as_slice() == skipped.name => {
+                match skipped.open.checked_sub(1) {
+                    Some(left) => skipped.open = left,
+                    None => return,
+                }
+            }
+            Token::EndTag(tag) if !is_raw => {
+                if let Some(place) = around(&tag.name) {
+                    match skipped.around[place].checked_sub(1) {
+                        Some(left) => skipped.around[place] = left,
+                        None if self.around[place] > 0 => return self.end(&tag.name),
+                        None => {}
+                    }
+                }
+            }
+            Token::StartTag(tag) => {
+                skipped.open += usize::from(tag.name.as_slice() == skipped.name);
+                if let Some(place) = around(&tag.name) {
+                    skipped.around[place] += 1;
+                }
+            }
+            _ => {}
+        }
+        if !is_raw {
+            skipped.held.push(token);
+        }
+        self.skipped = Some(skipped);
+    }
+
+    /// Ends the page with what is still open in it: what is not closed has no end to be left out up to, and is no
+    /// heading.
+    fn finish(mut self) -> Facts {
+        self.lenient = true;
+        if let Some(skipped) = self.skipped.take() {
+            self.border();
+            skipped.held.into_iter().for_each(|token| self.token(token));
+        }
+        if self.place == Place::Title {
+            self.end(b"title");
+        }
+        self.flush();
+        self.facts
+    }
+
+    fn start(&mut self, tag: &StartTag<()>) {
+        let name = tag.name.as_slice();
         if SKIPPED.contains(&name) {
             // Only a picture may end where it begins.
-            if !(tag.self_closing && name == b"svg") {
-                self.place = Place::Skipped(name.to_vec(), 0);
+            let is_empty = tag.self_closing && name == b"svg";
+            if self.lenient && !RAW.contains(&name) {
+                self.border();
+            } else if !is_empty {
+                self.skipped = Some(Skipped {
+                    name: name.to_vec(),
+                    open: 0,
+                    around: [0; AROUND.len()],
+                    held: Vec::new(),
+                });
             }
             return;
+        }
+        if let Some(place) = around(name) {
+            self.around[place] += 1;
         }
         match name {
             b"title" => {
@@ -180,14 +268,8 @@ impl<'a> Page<'a> {
     }
 
     fn end(&mut self, name: &[u8]) {
-        if let Place::Skipped(skipped, open) = &mut self.place {
-            if skipped == name {
-                match open.checked_sub(1) {
-                    Some(left) => *open = left,
-                    None => self.place = Place::Text,
-                }
-            }
-            return;
+        if let Some(place) = around(name) {
+            self.around[place] = self.around[place].saturating_sub(1);
         }
         match name {
             b"title" if self.place == Place::Title => {
@@ -220,9 +302,6 @@ impl<'a> Page<'a> {
     }
 
     fn string(&mut self, text: &str) {
-        if matches!(self.place, Place::Skipped(..)) {
-            return;
-        }
         match self.preformatted > 0 && self.place == Place::Text {
             true => self.block.push(text),
             false => self.block.flow(text),
@@ -255,7 +334,6 @@ impl<'a> Page<'a> {
         match self.place {
             Place::Text => {}
             Place::Title | Place::Heading(_) => return self.block.flow(" "),
-            Place::Skipped(..) => return,
         }
         if self.tables > 0 {
             self.block.flow(" ");
@@ -270,6 +348,11 @@ impl<'a> Page<'a> {
         let text = self.block.take();
         self.outline.block(&text);
     }
+}
+
+/// The place of an element among those of [`AROUND`].
+fn around(name: &[u8]) -> Option<usize> {
+    AROUND.iter().position(|known| *known == name)
 }
 
 #[cfg(test)]
@@ -323,5 +406,26 @@ mod tests {
         }
         assert_eq!(read("x".into(), "</ul></table></pre>a").sections[0].text, "a");
         assert_eq!(plain("<h2>A</h2>b<p>c"), "A\nb\n\nc");
+    }
+
+    #[test]
+    fn no_text_is_lost_to_what_is_not_closed() {
+        let texts = |text: &str| {
+            let document = read("x".into(), text);
+            let sections = document.sections.iter();
+            let all =
+                sections.map(|section| format!("{}: {}", section.heading.join("/"), section.text));
+            all.collect::<Vec<_>>().join("; ")
+        };
+        // A heading that goes on to the end.
+        assert_eq!(texts("<p>a<h2>b<p>c"), ": a\n\nb c");
+        // An element that is left out ends with the one around it, or is not left out.
+        assert_eq!(texts("<div><nav><div>no</div></div><p>a<p>b"), ": a\n\nb");
+        assert_eq!(texts("<p>a<nav>b<h2>c</h2><p>d<script>no()</script> e"), ": a\n\nb; : d e");
+        assert_eq!(texts("<nav><p>no</div></nav>a"), ": a");
+        // And leaves the heading that it stands in a heading.
+        assert_eq!(texts("<h2>a<button>no</button> b</h2>c<h2>d</h2>e"), "a b: c; d: e");
+        // What has no tags goes on to its own end.
+        assert_eq!(texts("<div><script>'</div>'</script>a"), ": a");
     }
 }

@@ -29,7 +29,7 @@ pub use structure::{Kind, Pair, structure_pairs};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Document {
     /// Its path below the folder, with `/` between the parts; of a row `file:id`. Control characters are
-    /// written out (`\n`).
+    /// written out (`\n`). No other document of a folder has it.
     pub name: String,
     /// What it is called; empty where it does not say.
     pub title: String,

@@ -2,6 +2,10 @@
 
 use super::{Document, Facts, Section};
 
+/// Letters of a title or a heading. They stand before every passage, and a document that marks its whole text as
+/// one heading would stand there again and again.
+const LONGEST: usize = 200;
+
 /// A document while it is read.
 #[derive(Debug, Default)]
 pub(super) struct Outline {
@@ -17,9 +21,11 @@ pub(super) struct Outline {
 }
 
 impl Outline {
-    /// Begins a section. One without a text is nothing to find things by.
+    /// Begins a section. One without a text is nothing to find things by. A heading that is too long is shortened,
+    /// and stands whole below itself.
     pub(super) fn heading(&mut self, level: u8, text: &str) {
-        let text = one_line(text);
+        let whole = one_line(text);
+        let text = shortened(&whole);
         if text.is_empty() {
             return;
         }
@@ -29,6 +35,9 @@ impl Outline {
         }
         self.levels.push(level);
         self.first.get_or_insert_with(|| text.clone());
+        if text.len() < whole.len() {
+            self.block(&whole);
+        }
         self.open.push((level, text));
     }
 
@@ -57,7 +66,7 @@ impl Outline {
         self.close();
         let topmost =
             self.levels.first().filter(|first| self.levels[1..].iter().all(|level| level > first));
-        let own = facts.title.as_deref().map(one_line);
+        let own = facts.title.as_deref().map(|title| shortened(&one_line(title)));
         let title = own.or(self.first.filter(|_| topmost.is_some())).unwrap_or_default();
         for section in &mut self.sections {
             if section.heading.first().is_some_and(|heading| says(&title, heading)) {
@@ -86,6 +95,13 @@ fn says(title: &str, heading: &str) -> bool {
 /// A text as one line, single spaces between its words.
 pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The words of a line as far as a heading may go.
+fn shortened(line: &str) -> String {
+    let Some((end, _)) = line.char_indices().nth(LONGEST) else { return line.into() };
+    let end = line[..end].rfind(' ').unwrap_or(end);
+    line[..end].into()
 }
 
 #[cfg(test)]
@@ -121,5 +137,17 @@ mod tests {
         assert_eq!(two, (String::new(), paths(&["A", "A/B", "C"])));
         let late = outline(&[(2, "B"), (1, "A")], None);
         assert_eq!(late, (String::new(), paths(&["B", "A"])));
+    }
+
+    #[test]
+    fn long_headings_are_shortened_and_lose_nothing() {
+        let mut outline = Outline::default();
+        let long = "word ".repeat(100);
+        outline.heading(1, &long);
+        outline.block("text");
+        let document = outline.finish("x".into(), Facts::default());
+        assert_eq!(document.title, "word ".repeat(40).trim());
+        assert_eq!(document.sections[0].text, format!("{}\n\ntext", long.trim()));
+        assert_eq!(shortened(&"x".repeat(300)).len(), LONGEST);
     }
 }

@@ -1,9 +1,10 @@
 //! Finds documents in a folder, and reads them one after another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use kiln_data::data::text_hash;
 use kiln_data::text::{TextFile, most_bytes, regular};
 use kiln_terminal::terminal::field;
 
@@ -88,6 +89,8 @@ pub struct Documents {
     files: Vec<(PathBuf, String, Format)>,
     /// Rows of the file that is being read.
     rows: Option<Rows>,
+    /// How often each name was given.
+    names: HashMap<u128, usize>,
     unread: Unread,
 }
 
@@ -120,7 +123,7 @@ impl Documents {
                 Err(_) => bail!("{label}: is none of the kinds that are read; {kinds}"),
             };
             let files = vec![(path.to_path_buf(), name, format)];
-            return Ok(Self { files, rows: None, unread });
+            return Ok(Self { files, rows: None, names: HashMap::new(), unread });
         }
         let mut files = Vec::new();
         find(path, &mut files, &mut unread)?;
@@ -129,7 +132,7 @@ impl Documents {
             bail!("{label}: has no document{note}; {kinds}");
         }
         files.sort_by(|a, b| b.1.cmp(&a.1));
-        Ok(Self { files, rows: None, unread })
+        Ok(Self { files, rows: None, names: HashMap::new(), unread })
     }
 
     /// What was not read so far.
@@ -139,7 +142,7 @@ impl Documents {
 
     fn step(&mut self) -> Result<Option<Document>> {
         loop {
-            let document = match &mut self.rows {
+            let mut document = match &mut self.rows {
                 Some(rows) => match rows.next().transpose()? {
                     Some(document) => document,
                     None => {
@@ -168,8 +171,26 @@ impl Documents {
                 self.unread.empty += 1;
                 continue;
             }
+            document.name = self.unused(document.name);
             return Ok(Some(document));
         }
+    }
+
+    /// A name that no document before has, as passages are known by it: two rows may have one id, and two paths
+    /// that differ in what cannot be written may be written alike.
+    fn unused(&mut self, name: String) -> String {
+        let mut unused = name.clone();
+        let mut number =
+            *self.names.entry(text_hash(&name)).and_modify(|count| *count += 1).or_insert(1);
+        while number > 1 {
+            unused = format!("{name}:{number}");
+            if self.names.insert(text_hash(&unused), 1).is_none() {
+                break;
+            }
+            number += 1;
+        }
+        self.names.insert(text_hash(&name), number);
+        unused
     }
 }
 
@@ -372,5 +393,15 @@ mod tests {
         let names: Vec<String> = documents.by_ref().map(|one| one.unwrap().name).collect();
         assert_eq!(names, ["a\\nb\\u{1b}[2J.txt", "in.txt", "same.txt"]);
         assert_eq!(documents.unread().links, 4);
+    }
+
+    #[test]
+    fn no_two_documents_have_one_name() {
+        let ids = ["x", "x:2", "x", "x", "7"];
+        let rows = ids.map(|id| format!("{{\"_id\":\"{id}\",\"text\":\"of {id}\"}}\n")).concat();
+        let folder = folder(&[("a.jsonl", rows.as_bytes())]);
+        let names: Vec<String> =
+            read(folder.path()).unwrap().into_iter().map(|one| one.name).collect();
+        assert_eq!(names, ["a.jsonl:x", "a.jsonl:x:2", "a.jsonl:x:3", "a.jsonl:x:4", "a.jsonl:7"]);
     }
 }

@@ -1,10 +1,8 @@
 //! Rows of JSONL, CSV, TSV and Parquet: each is a document.
 
-use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use kiln_data::data::text_hash;
 use kiln_data::text::{Columns, Object, Stream, TextFile};
 use kiln_terminal::terminal::field;
 use serde_json::Value;
@@ -14,14 +12,15 @@ use super::{Document, Facts};
 
 /// Fields that hold a row's text; the first that is there counts.
 const TEXTS: [&str; 3] = ["text", "body", "content"];
+/// Fields that an error names, and letters of each.
+const SHOWN: usize = 12;
+const SHOWN_LETTERS: usize = 40;
 
 /// A file of rows.
 pub(super) struct Rows {
     name: String,
     label: String,
     rows: Stream<Object>,
-    /// Ids that were seen, as a document's name is its own.
-    ids: HashSet<u128>,
 }
 
 impl Rows {
@@ -33,7 +32,7 @@ impl Rows {
         })?;
         let file = TextFile::open(place, columns)?;
         let rows = file.objects()?;
-        Ok(Self { name: name.into(), label: file.label, rows, ids: HashSet::new() })
+        Ok(Self { name: name.into(), label: file.label, rows })
     }
 
     /// The next row; `None` behind the last. A row without a text has no section.
@@ -42,11 +41,11 @@ impl Rows {
         Some(row.and_then(|row| self.document(&row)))
     }
 
-    fn document(&mut self, row: &Object) -> Result<Document> {
+    fn document(&self, row: &Object) -> Result<Document> {
         let fields = &row.fields;
         let place = || format!("{}:{}", self.label, row.number);
         let Some(name) = TEXTS.iter().find(|name| fields.contains_key(**name)) else {
-            let known = fields.keys().cloned().collect::<Vec<_>>().join(", ");
+            let known = names(fields.keys());
             bail!(
                 "{}: a document's text is in the field text, body or content, and the row has {known}; name the \
                  field so, or take the file away",
@@ -67,15 +66,20 @@ impl Rows {
         for name in ["title", "licence", "license", "url", "source"] {
             facts.note(name, &word(name).unwrap_or_default());
         }
-        let number = row.number.to_string();
         let id = word("_id").or_else(|| word("id")).filter(|id| !id.is_empty());
-        let id = match id {
-            None => number,
-            Some(id) if self.ids.insert(text_hash(&id)) => id,
-            Some(id) => format!("{id}:{number}"),
-        };
+        let id = id.unwrap_or_else(|| row.number.to_string());
         let mut outline = Outline::default();
         outline.block(&text.replace("\r\n", "\n"));
         Ok(outline.finish(format!("{}:{}", self.name, field(&id)), facts))
     }
+}
+
+/// Names of fields, as far as a line holds them.
+fn names<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = if names.len() > SHOWN { ", .." } else { "" };
+    let shown = names.take(SHOWN).map(|name| match name.char_indices().nth(SHOWN_LETTERS) {
+        Some((end, _)) => format!("{}..", &name[..end]),
+        None => name.clone(),
+    });
+    shown.collect::<Vec<_>>().join(", ") + more
 }

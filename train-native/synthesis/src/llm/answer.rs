@@ -23,6 +23,31 @@ impl Usage {
     }
 }
 
+/// What answers used, in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Used {
+    /// Tokens of prompts.
+    pub prompt: u64,
+    /// Tokens of answers.
+    pub completion: u64,
+    /// Money, at the prices when they came.
+    pub cost: f64,
+}
+
+impl Used {
+    /// Adds an answer's.
+    pub(super) fn add(&mut self, usage: Usage, cost: f64) {
+        self.prompt = self.prompt.saturating_add(usage.prompt);
+        self.completion = self.completion.saturating_add(usage.completion);
+        self.cost += cost;
+    }
+
+    /// Tokens of prompts and answers.
+    pub(super) fn tokens(self) -> u64 {
+        self.prompt.saturating_add(self.completion)
+    }
+}
+
 /// Why an answer ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -32,7 +57,7 @@ pub enum Finish {
     Stop,
     /// It reached the limit of tokens, so the end is missing.
     Length,
-    /// The model or its provider refused.
+    /// The model, its provider or the server refused.
     Refused,
 }
 

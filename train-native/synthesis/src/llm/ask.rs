@@ -11,7 +11,7 @@ use rand::Rng as _;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::answer::Answer;
+use super::answer::{Answer, Finish, Usage, Used};
 use super::client::{Failure, Llm};
 use super::journal::Journal;
 use super::pace::Pace;
@@ -110,6 +110,17 @@ impl Spent {
     }
 }
 
+impl Limits {
+    /// The limit of tokens or money that so much reaches.
+    fn reached_by(&self, tokens: f64, cost: f64) -> Option<String> {
+        if let Some(most) = self.max_tokens.filter(|most| tokens >= *most as f64) {
+            return Some(format!("{most} tokens"));
+        }
+        let most = self.max_cost.filter(|most| cost >= *most)?;
+        Some(format!("{most} of money"))
+    }
+}
+
 /// A question that waits for its turn.
 struct Waiting {
     question: Arc<Question>,
@@ -132,6 +143,13 @@ struct Line {
     in_flight: usize,
     answered: bool,
     lost: u32,
+}
+
+impl Line {
+    /// Whether another question may be under way.
+    fn has_room(&self) -> bool {
+        self.in_flight < self.pace.limit()
+    }
 }
 
 /// Asks what the journal does not know. `check` sees every answer, the journal's too, and may return a question
@@ -170,6 +188,7 @@ pub fn ask(
         questions,
         check,
         over: false,
+        reserved: Used::default(),
         busy: (Duration::ZERO, 0.0),
     };
     let result = runtime.block_on(asking.run());
@@ -197,6 +216,8 @@ struct Asking<'a> {
     check: &'a mut dyn FnMut(&Question, &Answer) -> Result<Option<Question>>,
     /// No question is left.
     over: bool,
+    /// What the requests under way may use at most.
+    reserved: Used,
     /// Time while questions were left, and the requests under way over it.
     busy: (Duration, f64),
 }
@@ -204,21 +225,20 @@ struct Asking<'a> {
 impl Asking<'_> {
     async fn run(&mut self) -> Result<()> {
         loop {
+            // Ctrl-C does not wait for what is under way; a budget does, as that is paid for.
             if interrupt::asked() {
                 self.spent.stopped = Some(Stop::Interrupted);
-            }
-            if self.spent.stopped.is_none() {
-                self.spent.stopped = self.over_budget().map(Stop::Budget);
-            }
-            let goes_on = self.spent.stopped.is_none();
-            if goes_on {
-                self.send()?;
-            }
-            let waiting: usize = self.lines.iter().map(|line| line.waiting.len()).sum();
-            // Ctrl-C does not wait for what is under way; a budget does, as that is paid for.
-            let interrupted = self.spent.stopped == Some(Stop::Interrupted);
-            if interrupted || (self.tasks.is_empty() && (!goes_on || (self.over && waiting == 0))) {
                 return Ok(());
+            }
+            self.send()?;
+            if self.tasks.is_empty() {
+                if self.over && self.waiting() == 0 {
+                    return Ok(());
+                }
+                self.spent.stopped = self.over_budget().map(Stop::Budget);
+                if self.spent.stopped.is_some() {
+                    return Ok(());
+                }
             }
             let since = Instant::now();
             let under_way = self.tasks.len();
@@ -239,15 +259,28 @@ impl Asking<'_> {
                     Ok(done) => self.take(done)?,
                     Err(error) => bail!("a request ended without a result: {error}"),
                 }
+                // The server is not to wait until all that came together is read; after Ctrl-C what came is kept, and
+                // no more is asked.
+                if !interrupt::asked() {
+                    self.send()?;
+                }
                 next = self.tasks.try_join_next();
             }
         }
     }
 
+    /// Questions that wait.
+    fn waiting(&self) -> usize {
+        self.lines.iter().map(|line| line.waiting.len()).sum()
+    }
+
     /// How long to wait at most before looking again.
     fn idle(&self) -> Duration {
+        if self.tasks.len() >= self.limits.concurrency || self.over_budget().is_some() {
+            return TICK;
+        }
         let now = Instant::now();
-        let due = self.lines.iter().filter_map(|line| {
+        let due = self.lines.iter().filter(|line| line.has_room()).filter_map(|line| {
             let first = line
                 .waiting
                 .iter()
@@ -267,6 +300,8 @@ impl Asking<'_> {
                 let line = &mut self.lines[endpoint];
                 let Some(one) = line.waiting.remove(place) else { break };
                 line.in_flight += 1;
+                let (usage, cost) = self.most(&one.question);
+                self.reserved.add(usage, cost);
                 self.spent.requests += 1;
                 let (llm, timeout) = (self.llm.clone(), self.limits.timeout);
                 self.tasks.spawn(async move {
@@ -276,9 +311,8 @@ impl Asking<'_> {
                 });
             }
             // One that waits for its endpoint does not keep others from theirs, unless there are many.
-            let waiting: usize = self.lines.iter().map(|line| line.waiting.len()).sum();
             if self.over
-                || waiting >= self.limits.concurrency
+                || self.waiting() >= self.limits.concurrency
                 || self.tasks.len() >= self.limits.concurrency
             {
                 return Ok(());
@@ -297,7 +331,7 @@ impl Asking<'_> {
     fn next_waiting(&self) -> Option<(usize, usize)> {
         let now = Instant::now();
         self.lines.iter().enumerate().find_map(|(endpoint, line)| {
-            if line.in_flight >= line.pace.limit() || !line.pace.held(now).is_zero() {
+            if !line.has_room() || !line.pace.held(now).is_zero() {
                 return None;
             }
             let place = line.waiting.iter().position(|one| one.not_before <= now)?;
@@ -332,8 +366,18 @@ impl Asking<'_> {
         Ok(())
     }
 
+    /// What a request may use at most.
+    fn most(&self, question: &Question) -> (Usage, f64) {
+        let endpoint = &self.llm.endpoints.endpoints[question.endpoint];
+        let prompt = Usage::estimate(&question.prompt, "").prompt;
+        let completion = endpoint.answer_tokens.into();
+        let usage = Usage { prompt, completion, estimated: true };
+        (usage, endpoint.cost(prompt, completion))
+    }
+
     fn take(&mut self, done: Done) -> Result<()> {
         let Done { question, tries, asked, result } = done;
+        self.release(&question);
         let line = &mut self.lines[question.endpoint];
         line.in_flight -= 1;
         let failure = match result {
@@ -355,14 +399,11 @@ impl Asking<'_> {
                 });
                 return Ok(());
             }
-            Failure::Bad(words) => {
-                return self.lose(&question, &words);
-            }
-            Failure::Busy(words, pause) => {
+            Failure::Bad(words) => return self.refuse(&question, words),
+            Failure::Ill(words, pause) => {
                 line.pace.slow(asked, pause);
                 (words, pause)
             }
-            Failure::Ill(words) => (words, None),
             Failure::Absent(words) => {
                 line.pace.slow(asked, None);
                 if !line.answered && tries >= TRIES_OF_NOBODY {
@@ -379,6 +420,7 @@ impl Asking<'_> {
             );
         }
         if tries > self.limits.retries {
+            self.bar.inc(1);
             return self.lose(&question, &words);
         }
         let doubled =
@@ -386,17 +428,48 @@ impl Asking<'_> {
         let wait =
             doubled.mul_f64(rand::rng().random_range(0.75..1.25)).max(pause.unwrap_or_default());
         line.waiting.push_back(Waiting { question, tries, not_before: Instant::now() + wait });
+        self.show();
         Ok(())
     }
 
+    /// Takes back what was reserved for a request.
+    fn release(&mut self, question: &Question) {
+        let (usage, cost) = self.most(question);
+        self.reserved.prompt = self.reserved.prompt.saturating_sub(usage.prompt);
+        self.reserved.completion = self.reserved.completion.saturating_sub(usage.completion);
+        self.reserved.cost -= cost;
+    }
+
     fn keep(&mut self, question: &Question, answer: &Answer) -> Result<()> {
-        self.journal.keep(question.key, &question.label, answer)?;
+        let usage = answer.usage;
+        let endpoint = &self.llm.endpoints.endpoints[question.endpoint];
+        let cost = endpoint.cost(usage.prompt, usage.completion);
+        self.journal.keep(question.key, &question.label, answer, cost)?;
         self.spent.answered += 1;
-        self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(answer.usage.prompt);
+        self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(usage.prompt);
         self.spent.completion_tokens =
-            self.spent.completion_tokens.saturating_add(answer.usage.completion);
-        self.spent.cost += self.llm.endpoints.endpoints[question.endpoint]
-            .cost(answer.usage.prompt, answer.usage.completion);
+            self.spent.completion_tokens.saturating_add(usage.completion);
+        self.spent.cost += cost;
+        self.follow(question, answer)
+    }
+
+    /// A server that answers others refuses this question: that is kept, so that it is not asked again and again.
+    fn refuse(&mut self, question: &Question, words: String) -> Result<()> {
+        if !self.lines[question.endpoint].answered {
+            // All may be wrong with what is asked for, which can be mended.
+            self.bar.inc(1);
+            return self.lose(question, &words);
+        }
+        self.lose(question, &words)?;
+        let model = self.llm.endpoints.endpoints[question.endpoint].model.clone();
+        let answer =
+            Answer { text: words, finish: Finish::Refused, usage: Usage::default(), model };
+        self.journal.keep(question.key, &question.label, &answer, 0.0)?;
+        self.follow(question, &answer)
+    }
+
+    /// Asks what is to be asked instead, if anything.
+    fn follow(&mut self, question: &Question, answer: &Answer) -> Result<()> {
         match (self.check)(question, answer)? {
             Some(next) if next.key != question.key => self.enter(next)?,
             _ => self.bar.inc(1),
@@ -407,7 +480,6 @@ impl Asking<'_> {
 
     fn lose(&mut self, question: &Question, words: &str) -> Result<()> {
         self.spent.failed += 1;
-        self.bar.inc(1);
         self.show();
         let line = &mut self.lines[question.endpoint];
         line.lost += 1;
@@ -430,6 +502,10 @@ impl Asking<'_> {
         if self.spent.failed > 0 {
             line += &format!(", {} failed", self.spent.failed);
         }
+        let limit: usize = self.lines.iter().map(|line| line.pace.limit()).sum();
+        if limit < self.limits.concurrency {
+            line += &format!(", busy: {limit} at a time");
+        }
         self.bar.set_prefix(line);
     }
 
@@ -438,7 +514,8 @@ impl Asking<'_> {
         self.limits.max_requests.is_some_and(|most| sent >= most)
     }
 
-    /// The limit that is reached, what is under way counted as the mean of what came.
+    /// The limit that is reached, what is under way counted as the mean of what came; as the most that it may be
+    /// while nothing came yet.
     fn over_budget(&self) -> Option<String> {
         let limits = self.limits;
         if self.no_more_requests() {
@@ -447,18 +524,12 @@ impl Asking<'_> {
         if limits.max_tokens.is_none() && limits.max_cost.is_none() {
             return None;
         }
-        let (mut tokens, mut cost) = (0u64, 0.0);
-        for (model, used) in self.journal.used() {
-            tokens = tokens.saturating_add(used.prompt).saturating_add(used.completion);
-            let endpoint =
-                self.llm.endpoints.endpoints.iter().find(|endpoint| endpoint.model == *model);
-            cost += endpoint.map_or(0.0, |endpoint| endpoint.cost(used.prompt, used.completion));
+        let used = self.journal.used();
+        if used.tokens() == 0 {
+            let under_way = if self.tasks.is_empty() { Used::default() } else { self.reserved };
+            return limits.reached_by(under_way.tokens() as f64, under_way.cost);
         }
         let ahead = 1.0 + self.tasks.len() as f64 / (self.journal.len().max(1) as f64);
-        if let Some(most) = limits.max_tokens.filter(|most| tokens as f64 * ahead >= *most as f64) {
-            return Some(format!("{most} tokens"));
-        }
-        let most = limits.max_cost.filter(|most| cost * ahead >= *most && cost > 0.0)?;
-        Some(format!("{most} of money"))
+        limits.reached_by(used.tokens() as f64 * ahead, used.cost * ahead)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
-use kiln_terminal::terminal::field;
+use kiln_terminal::terminal::{Terminal, field};
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 use serde_json::{Value, json};
@@ -20,14 +20,15 @@ const SHOWN: usize = 300;
 /// What stands where a server repeats the key.
 const HIDDEN: &str = "[the key]";
 const SHORTEST_KEY: usize = 8;
+/// The longest pause that is told from others: what is added to a time must leave it one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 86_400);
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The server has too much to do, and perhaps says for how long.
-    Busy(String, Option<Duration>),
-    /// The server or the network is ill; another try may help.
-    Ill(String),
+    /// The server has too much to do, or it or the network is ill: another try may help, after the pause that it
+    /// asks for.
+    Ill(String, Option<Duration>),
     /// Nobody is there.
     Absent(String),
     /// The server does not know something that was asked for, which is left out from now on.
@@ -45,11 +46,47 @@ const COMPLETION_TOKENS: u8 = 4;
 const NO_SAMPLING: u8 = 8;
 const NO_SEED: u8 = 16;
 
+/// What may be left out, by the words that errors have for it.
+const PARAMETERS: [(&[&str], u8); 4] = [
+    (&["max_tokens", "max_completion_tokens"], COMPLETION_TOKENS),
+    (&["temperature", "top_p"], NO_SAMPLING),
+    (&["seed"], NO_SEED),
+    (
+        &[
+            "response_format",
+            "response format",
+            "json_schema",
+            "json_object",
+            "schema",
+            "grammar",
+            "guided",
+        ],
+        NO_SCHEMA,
+    ),
+];
+/// What an error says of a parameter that cannot be.
+const UNKNOWN: [&str; 13] = [
+    "unsupported",
+    "not support",
+    "unknown",
+    "unrecognized",
+    "unrecognised",
+    "unexpected",
+    "unavailable",
+    "not permitted",
+    "not allowed",
+    "not implemented",
+    "must be",
+    "invalid",
+    "bad ",
+];
+
 struct Target {
     endpoint: Endpoint,
     url: Url,
     key: Option<String>,
     lacks: AtomicU8,
+    terminal: Terminal,
 }
 
 /// The endpoints, ready to be asked.
@@ -72,7 +109,11 @@ impl Llm {
     ///
     /// # Errors
     /// As [`EndpointList::check`], or a key that is not there.
-    pub fn new(endpoints: EndpointList, http: reqwest::ClientBuilder) -> Result<Self> {
+    pub fn new(
+        endpoints: EndpointList,
+        http: reqwest::ClientBuilder,
+        terminal: Terminal,
+    ) -> Result<Self> {
         endpoints.check()?;
         let http = http
             .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
@@ -84,7 +125,8 @@ impl Llm {
         let target = |endpoint: &Endpoint| -> Result<Target> {
             let url = endpoint.address()?;
             let key = endpoint.key(&url)?;
-            Ok(Target { endpoint: endpoint.clone(), url, key, lacks: AtomicU8::new(0) })
+            let (endpoint, lacks) = (endpoint.clone(), AtomicU8::new(0));
+            Ok(Target { endpoint, url, key, lacks, terminal })
         };
         let targets = endpoints.endpoints.iter().map(target).collect::<Result<_>>()?;
         Ok(Self { http, targets, endpoints })
@@ -92,8 +134,7 @@ impl Llm {
 
     /// An endpoint's name in messages.
     pub(super) fn name(&self, endpoint: usize) -> String {
-        let target = &self.targets[endpoint];
-        format!("{} ({})", target.url, target.endpoint.model)
+        self.targets[endpoint].name()
     }
 
     /// Asks once.
@@ -108,7 +149,7 @@ impl Llm {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(failure)) => failure,
             Err(_) => {
-                Failure::Busy(format!("no answer within {} seconds", limit.as_secs_f64()), None)
+                Failure::Ill(format!("no answer within {} seconds", limit.as_secs_f64()), None)
             }
         };
         Err(target.without_key(failure))
@@ -138,6 +179,10 @@ impl Llm {
 }
 
 impl Target {
+    fn name(&self) -> String {
+        format!("{} ({})", self.url, self.endpoint.model)
+    }
+
     fn body(&self, question: &Question, lacks: u8) -> Value {
         let mut messages = Vec::new();
         if let Some(system) = &question.system {
@@ -181,8 +226,7 @@ impl Target {
             429 if matches!(code, "insufficient_quota" | "billing_hard_limit_reached") => {
                 Failure::Fatal(said)
             }
-            429 | 503 | 529 => Failure::Busy(said, pause(headers)),
-            408 | 425 | 500..=599 => Failure::Ill(said),
+            408 | 425 | 429 | 500..=599 => Failure::Ill(said, pause(headers)),
             400 | 404 | 415 | 422 if self.learns(&body, &words, lacks) => Failure::Unsupported,
             300..=399 => Failure::Fatal(format!(
                 "the server answers {status} and leads elsewhere; name the address that it leads to"
@@ -195,23 +239,20 @@ impl Target {
     /// Notes what the endpoint does not know by its own words, and says whether that was new, so that asking
     /// again may help.
     fn learns(&self, body: &Value, words: &str, lacks: u8) -> bool {
-        let param = body["error"]["param"].as_str().unwrap_or_default();
-        let words = format!("{param} {words}").to_lowercase();
+        let field = |name: &str| body["error"][name].as_str().unwrap_or_default().to_lowercase();
+        let (param, words) =
+            (field("param"), format!("{} {}", field("code"), words.to_lowercase()));
         let says = |names: &[&str]| names.iter().any(|name| words.contains(name));
-        let format =
-            ["response_format", "json_schema", "json_object", "schema", "grammar", "guided"];
-        let new = if says(&["max_tokens", "max_completion_tokens"]) {
-            COMPLETION_TOKENS
-        } else if says(&["temperature", "top_p"]) {
-            NO_SAMPLING
-        } else if says(&["seed"]) {
-            NO_SEED
-        } else if says(&format) {
-            if lacks & NO_SCHEMA == 0 { NO_SCHEMA } else { NO_JSON }
-        } else {
-            return false;
-        };
-        self.lacks.fetch_or(new, Ordering::Relaxed);
+        // What is too long may be said by the same names, and is no reason to ask for less than a schema.
+        let is_unknown = says(&UNKNOWN);
+        let found = PARAMETERS.iter().find(|(names, _)| {
+            names.iter().any(|name| param.contains(name)) || (is_unknown && says(names))
+        });
+        let Some(&(_, lack)) = found else { return false };
+        let new = if lack == NO_SCHEMA && lacks & NO_SCHEMA > 0 { NO_JSON } else { lack };
+        if self.lacks.fetch_or(new, Ordering::Relaxed) & new == 0 {
+            self.terminal.note(format!("{} {}", self.name(), instead(new)));
+        }
         lacks & new == 0
     }
 
@@ -234,13 +275,23 @@ impl Target {
         let Some(key) = self.secret() else { return failure };
         let clean = |words: String| words.replace(key, HIDDEN);
         match failure {
-            Failure::Busy(words, pause) => Failure::Busy(clean(words), pause),
-            Failure::Ill(words) => Failure::Ill(clean(words)),
+            Failure::Ill(words, pause) => Failure::Ill(clean(words), pause),
             Failure::Absent(words) => Failure::Absent(clean(words)),
             Failure::Bad(words) => Failure::Bad(clean(words)),
             Failure::Fatal(words) => Failure::Fatal(clean(words)),
             Failure::Unsupported => failure,
         }
+    }
+}
+
+/// What is done where an endpoint does not know something.
+fn instead(lack: u8) -> &'static str {
+    match lack {
+        NO_SCHEMA => "does not take json_schema; json_object is asked for instead",
+        NO_JSON => "does not take json_object; the form of answers is asked for in words alone",
+        COMPLETION_TOKENS => "does not take max_tokens; max_completion_tokens is said instead",
+        NO_SAMPLING => "does not take temperature and top_p; its own are left to it",
+        _ => "does not take a seed; the same question may get another answer",
     }
 }
 
@@ -270,18 +321,21 @@ fn of_transport(error: reqwest::Error) -> Failure {
     match (builder, absent) {
         (true, _) => Failure::Fatal(cause),
         (_, true) => Failure::Absent(cause),
-        _ => Failure::Ill(format!("the connection broke off: {cause}")),
+        _ => Failure::Ill(format!("the connection broke off: {cause}"), None),
     }
 }
 
 /// How long a server asks to be left alone: seconds, or a date.
 fn pause(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).ok();
-    }
-    let date = httpdate::parse_http_date(text).ok()?;
-    Some(date.duration_since(SystemTime::now()).unwrap_or_default())
+    let pause = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok()?,
+        Err(_) => {
+            let date = httpdate::parse_http_date(text).ok()?;
+            date.duration_since(SystemTime::now()).unwrap_or_default()
+        }
+    };
+    Some(pause.min(LONGEST_PAUSE))
 }
 
 /// All of a body, if it is not too much.
@@ -289,7 +343,8 @@ async fn bounded(mut response: Response) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     while let Some(part) = response.chunk().await.map_err(of_transport)? {
         if bytes.len() + part.len() > LARGEST {
-            return Err(Failure::Ill(format!("the answer is larger than {} MiB", LARGEST >> 20)));
+            let words = format!("the answer is larger than {} MiB", LARGEST >> 20);
+            return Err(Failure::Ill(words, None));
         }
         bytes.extend_from_slice(&part);
     }
@@ -303,37 +358,48 @@ fn answer(
     question: &Question,
     model: &str,
 ) -> Result<Answer, Failure> {
-    let ill =
-        |what: &str| Failure::Ill(format!("{what}: {}", short(&String::from_utf8_lossy(bytes))));
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let (text, finish, usage) = match kind.starts_with("text/event-stream")
-        || bytes.starts_with(b"data:")
-    {
-        true => streamed(bytes).ok_or_else(|| ill("the stream breaks off"))?,
-        false => {
-            let body: Value =
-                serde_json::from_slice(bytes).map_err(|_| ill("the answer is no JSON"))?;
-            if body.get("choices").is_none()
-                && let Some(words) = words_of(&body)
-            {
-                return Err(Failure::Ill(format!("the server says: {words}")));
-            }
-            let choice = body["choices"].get(0).ok_or_else(|| ill("the answer has no choices"))?;
-            let message = choice.get("message").ok_or_else(|| ill("the answer has no message"))?;
-            let refused = message["refusal"].as_str().is_some_and(|words| !words.is_empty());
-            let finish = match choice["finish_reason"].as_str() {
-                _ if refused => Finish::Refused,
-                Some("content_filter") => Finish::Refused,
-                Some("length" | "max_tokens") => Finish::Length,
-                _ => Finish::Stop,
-            };
-            let text =
-                if refused { words(&message["refusal"]) } else { words(&message["content"]) };
-            (text, finish, counted(&body["usage"]))
-        }
-    };
+    let streams = kind.starts_with("text/event-stream") || bytes.starts_with(b"data:");
+    let said = if streams { streamed(bytes) } else { whole(bytes) };
+    let (text, finish, usage) = said.map_err(|words| Failure::Ill(words, None))?;
     let usage = usage.unwrap_or_else(|| Usage::estimate(&question.prompt, &text));
     Ok(Answer { text, finish, usage, model: model.into() })
+}
+
+/// Text, end and tokens of an answer, or why it is none.
+type Said = Result<(String, Finish, Option<Usage>), String>;
+
+/// What is said of an answer that cannot be read.
+fn ill(what: &str, bytes: &[u8]) -> String {
+    format!("{what}: {}", short(&String::from_utf8_lossy(bytes)))
+}
+
+/// An answer that is one JSON object.
+fn whole(bytes: &[u8]) -> Said {
+    let body: Value =
+        serde_json::from_slice(bytes).map_err(|_| ill("the answer is no JSON", bytes))?;
+    if body.get("choices").is_none()
+        && let Some(words) = words_of(&body)
+    {
+        return Err(format!("the server says: {words}"));
+    }
+    let choice = body["choices"].get(0).ok_or_else(|| ill("the answer has no choices", bytes))?;
+    let message = choice.get("message").ok_or_else(|| ill("the answer has no message", bytes))?;
+    let end = finish(choice).ok_or_else(|| ill("the model broke off", bytes))?;
+    Ok(match message["refusal"].as_str().filter(|words| !words.is_empty()) {
+        Some(words) => (words.into(), Finish::Refused, counted(&body["usage"])),
+        None => (words(&message["content"]), end, counted(&body["usage"])),
+    })
+}
+
+/// Why an answer ends; none where the server failed while it wrote.
+fn finish(choice: &Value) -> Option<Finish> {
+    match choice["finish_reason"].as_str() {
+        Some("error") => None,
+        Some("content_filter") => Some(Finish::Refused),
+        Some("length" | "max_tokens") => Some(Finish::Length),
+        _ => Some(Finish::Stop),
+    }
 }
 
 /// The text of a message: one, or several parts.
@@ -356,28 +422,29 @@ fn counted(usage: &Value) -> Option<Usage> {
 }
 
 /// The text of an answer that comes in parts although nobody asked for that.
-fn streamed(bytes: &[u8]) -> Option<(String, Finish, Option<Usage>)> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    let (mut all, mut finish, mut usage, mut done) = (String::new(), Finish::Stop, None, false);
+fn streamed(bytes: &[u8]) -> Said {
+    let broken = || ill("the stream breaks off", bytes);
+    let text = std::str::from_utf8(bytes).map_err(|_| broken())?;
+    let (mut all, mut end, mut usage, mut done) = (String::new(), Finish::Stop, None, false);
     for data in text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim) {
         if data == "[DONE]" {
             done = true;
             continue;
         }
-        let part: Value = serde_json::from_str(data).ok()?;
+        let part: Value = serde_json::from_str(data).map_err(|_| broken())?;
+        if part.get("error").is_some_and(|error| !error.is_null())
+            && let Some(words) = words_of(&part)
+        {
+            return Err(format!("the server says amid its answer: {words}"));
+        }
         usage = usage.or_else(|| counted(&part["usage"]));
         let choice = &part["choices"][0];
         all.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
-        if let Some(reason) = choice["finish_reason"].as_str() {
-            done = true;
-            finish = match reason {
-                "length" => Finish::Length,
-                "content_filter" => Finish::Refused,
-                _ => finish,
-            };
+        if choice["finish_reason"].is_string() {
+            (done, end) = (true, finish(choice).ok_or_else(broken)?);
         }
     }
-    done.then_some((all, finish, usage))
+    done.then_some((all, end, usage)).ok_or_else(broken)
 }
 
 #[cfg(test)]
@@ -400,7 +467,9 @@ mod tests {
     fn target() -> Target {
         let endpoint = Endpoint::new("http://localhost", "m");
         let url = endpoint.address().unwrap();
-        Target { endpoint, url, key: Some("sk-secret".into()), lacks: AtomicU8::new(0) }
+        let terminal = Terminal { json: false, quiet: true };
+        let key = Some("sk-secret".into());
+        Target { endpoint, url, key, lacks: AtomicU8::new(0), terminal }
     }
 
     #[test]
@@ -426,6 +495,21 @@ mod tests {
         assert!(matches!(refuse("temperature must be 1"), Failure::Unsupported));
         assert!(ask().get("temperature").is_none());
         assert!(matches!(refuse("the prompt is too long"), Failure::Bad(_)));
+    }
+
+    #[test]
+    fn what_is_too_long_is_no_missing_parameter() {
+        let target = target();
+        let refuse = |body: Value| {
+            let body = body.to_string();
+            target.refusal(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes(), 0)
+        };
+        let long = "'max_tokens' is too large: 2048. The schema and your prompt have 4000 tokens";
+        assert!(matches!(refuse(json!({"error": {"message": long}})), Failure::Bad(_)));
+        assert_eq!(target.lacks.load(Ordering::Relaxed), 0);
+        let named = json!({"error": {"message": "no", "param": "response_format.json_schema"}});
+        assert!(matches!(refuse(named), Failure::Unsupported));
+        assert_eq!(target.lacks.load(Ordering::Relaxed), NO_SCHEMA);
     }
 
     #[test]
@@ -462,6 +546,11 @@ mod tests {
         let stream = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"b\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n";
         assert_eq!(read("text/event-stream", stream).unwrap().text, "ab");
         assert!(read("text/event-stream", &stream[..60]).is_err());
+        let amid = stream.replace("data: [DONE]", "data: {\"error\":{\"message\":\"CUDA\"}}");
+        let Err(Failure::Ill(words, None)) = read("text/event-stream", &amid) else { panic!() };
+        assert!(words.contains("CUDA"), "{words}");
+        let failed = stream.replace("\"stop\"", "\"error\"");
+        assert!(matches!(read("text/event-stream", &failed), Err(Failure::Ill(..))));
         let refusal = r#"{"choices":[{"message":{"content":null,"refusal":"no"}}],"usage":{"prompt_tokens":-1}}"#;
         let answer = read("application/json", refusal).unwrap();
         assert_eq!((answer.finish, answer.usage.estimated), (Finish::Refused, true));
@@ -471,8 +560,9 @@ mod tests {
             "<html>",
             "",
             "{\"choices\":[{}]}",
+            r#"{"choices":[{"message":{"content":"half a"},"finish_reason":"error"}]}"#,
         ] {
-            assert!(matches!(read("application/json", broken), Err(Failure::Ill(_))), "{broken}");
+            assert!(matches!(read("application/json", broken), Err(Failure::Ill(..))), "{broken}");
         }
     }
 
@@ -483,6 +573,7 @@ mod tests {
         assert_eq!(pause(&header("Wed, 21 Oct 2015 07:28:00 GMT")), Some(Duration::ZERO));
         let later = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(100));
         assert!(pause(&header(&later)).unwrap() > Duration::from_secs(90));
+        assert_eq!(pause(&header("1e19")), Some(LONGEST_PAUSE));
         assert_eq!(
             (pause(&header("-1")), pause(&header("soon")), pause(&header("1e300"))),
             (None, None, None)

@@ -89,9 +89,10 @@ impl Endpoint {
                 self.model
             );
         };
-        if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
+        let holds_more = url.query().is_some() || url.fragment().is_some();
+        if !url.username().is_empty() || url.password().is_some() || holds_more {
             bail!(
-                "the address of the model {:?} holds a user, password or query, which would end up in logs; \
+                "the address of the model {:?} holds a user, password, query or #, which would end up in logs; \
                  put the key into the environment (--llm-key-env, key_env)",
                 self.model
             );
@@ -251,6 +252,7 @@ mod tests {
             "x",
             "http://u:secret@a.b",
             "http://a.b/?key=secret",
+            "http://a.b/v1#secret",
         ] {
             let error = address(url).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Answer, Usage};
+use super::answer::{Answer, Usage, Used};
 
 /// How long answers may wait for the disk: a lost power supply loses no more.
 const SYNC_EVERY: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ pub struct Journal {
     places: HashMap<u128, u64>,
     end: u64,
     synced: Instant,
-    used: HashMap<String, Usage>,
+    used: Used,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -34,8 +34,15 @@ struct Line {
     key: String,
     /// What was asked, for people.
     label: String,
+    /// What it cost when it came; later prices change nothing of that.
+    #[serde(default, skip_serializing_if = "is_free")]
+    cost: f64,
     #[serde(flatten)]
     answer: Answer,
+}
+
+fn is_free(cost: &f64) -> bool {
+    *cost == 0.0
 }
 
 /// What is looked at when a journal is opened.
@@ -43,15 +50,23 @@ struct Line {
 struct Head {
     key: String,
     usage: Usage,
-    model: String,
+    #[serde(default)]
+    cost: f64,
 }
 
-fn parse_key(key: &str) -> Option<u128> {
-    u128::from_str_radix(key, 16).ok().filter(|_| key.len() == 32)
+impl Head {
+    /// What a line begins with, and its key; none where it is no answer's.
+    fn of(line: &[u8]) -> Option<(Self, u128)> {
+        let head: Self = serde_json::from_slice(line).ok()?;
+        let key = u128::from_str_radix(&head.key, 16).ok().filter(|_| head.key.len() == 32)?;
+        let is_price = head.cost.is_finite() && head.cost >= 0.0;
+        is_price.then_some((head, key))
+    }
 }
 
 impl Journal {
-    /// Opens a journal, or begins one. A line that a killed process left unfinished is cut off.
+    /// Opens a journal, or begins one. A line that a killed process left unfinished is cut off, unless only its
+    /// end is missing.
     ///
     /// # Errors
     /// Unreadable, damaged before its last line, or open elsewhere.
@@ -75,7 +90,7 @@ impl Journal {
             places: HashMap::new(),
             end: 0,
             synced: Instant::now(),
-            used: HashMap::new(),
+            used: Used::default(),
         };
         journal.read()?;
         Ok(journal)
@@ -96,36 +111,30 @@ impl Journal {
             if read == 0 {
                 return Ok(());
             }
-            if line.last() != Some(&b'\n') {
-                if read as u64 == LONGEST {
-                    bail!("{label}:{number}: is longer than any answer; is it the right file?");
-                }
-                self.file.set_len(self.end).with_context(|| label.clone())?;
-                return Ok(());
+            let is_whole = line.last() == Some(&b'\n');
+            if !is_whole && read as u64 == LONGEST {
+                bail!("{label}:{number}: is longer than any answer; is it the right file?");
             }
-            let head: Option<Head> = serde_json::from_slice(&line).ok();
-            let Some((head, key)) =
-                head.and_then(|head| parse_key(&head.key).map(|key| (head, key)))
-            else {
-                bail!(
+            match Head::of(&line) {
+                Some((head, key)) => self.know(key, head.usage, head.cost, read as u64),
+                None if is_whole => bail!(
                     "{label}:{number}: is no answer that Kiln kept; take the line away, or begin a new folder"
-                );
-            };
-            self.know(key, &head.model, head.usage);
-            self.end += read as u64;
+                ),
+                None => return self.file.set_len(self.end).with_context(|| label.clone()),
+            }
+            if !is_whole {
+                self.end += 1;
+                return self.file.write_all(b"\n").with_context(|| label.clone());
+            }
         }
     }
 
-    fn know(&mut self, key: u128, model: &str, usage: Usage) {
+    /// Counts a line of so many bytes at the end.
+    fn know(&mut self, key: u128, usage: Usage, cost: f64, bytes: u64) {
         // The first answer counts, so that the same journal always says the same.
         self.places.entry(key).or_insert(self.end);
-        let used = match self.used.get_mut(model) {
-            Some(used) => used,
-            None => self.used.entry(model.into()).or_default(),
-        };
-        used.prompt = used.prompt.saturating_add(usage.prompt);
-        used.completion = used.completion.saturating_add(usage.completion);
-        used.estimated |= usage.estimated;
+        self.used.add(usage, cost);
+        self.end += bytes;
     }
 
     /// Number of questions that are answered.
@@ -138,9 +147,9 @@ impl Journal {
         self.places.is_empty()
     }
 
-    /// Tokens of all answers, by model.
-    pub fn used(&self) -> &HashMap<String, Usage> {
-        &self.used
+    /// What all answers used.
+    pub fn used(&self) -> Used {
+        self.used
     }
 
     /// Whether a question is answered.
@@ -163,12 +172,13 @@ impl Journal {
         Ok(Some(line.answer))
     }
 
-    /// Keeps an answer.
+    /// Keeps an answer, and what it cost.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn keep(&mut self, key: u128, label: &str, answer: &Answer) -> Result<()> {
-        let line = Line { key: format!("{key:032x}"), label: label.into(), answer: answer.clone() };
+    pub fn keep(&mut self, key: u128, label: &str, answer: &Answer, cost: f64) -> Result<()> {
+        let line =
+            Line { key: format!("{key:032x}"), label: label.into(), cost, answer: answer.clone() };
         let mut bytes = serde_json::to_vec(&line)?;
         bytes.push(b'\n');
         let written = self.file.write_all(&bytes);
@@ -177,8 +187,7 @@ impl Journal {
             let _ = self.file.set_len(self.end);
             return Err(error).with_context(|| self.path.display().to_string());
         }
-        self.know(key, &answer.model, answer.usage);
-        self.end += bytes.len() as u64;
+        self.know(key, answer.usage, cost, bytes.len() as u64);
         if self.synced.elapsed() > SYNC_EVERY {
             self.sync()?;
         }
@@ -214,17 +223,23 @@ mod tests {
             journal.is_empty()
                 && Journal::open(&path).unwrap_err().to_string().contains("another process")
         );
-        journal.keep(7, "a", &answer("eins\n\"zwei\" 🚢")).unwrap();
-        journal.keep(8, "b", &answer("drei")).unwrap();
-        journal.keep(7, "a", &answer("later")).unwrap();
+        journal.keep(7, "a", &answer("eins\n\"zwei\" 🚢"), 0.25).unwrap();
+        journal.keep(8, "b", &answer("drei"), 0.0).unwrap();
+        journal.keep(7, "a", &answer("later"), 0.5).unwrap();
         assert_eq!(journal.get(7).unwrap().unwrap().text, "eins\n\"zwei\" 🚢");
         drop(journal);
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 5]).unwrap();
         let mut journal = Journal::open(&path).unwrap();
-        assert_eq!((journal.len(), journal.used()["m"].prompt), (2, 20));
-        journal.keep(9, "c", &answer("vier")).unwrap();
+        let used = Used { prompt: 20, completion: 4, cost: 0.25 };
+        assert_eq!((journal.len(), journal.used()), (2, used));
+        journal.keep(9, "c", &answer("vier"), 0.0).unwrap();
         drop(journal);
+        // Only its end is missing.
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        Journal::open(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
         let journal = Journal::open(&path).unwrap();
         assert_eq!(journal.get(8).unwrap().unwrap(), answer("drei"));
         assert_eq!(journal.get(9).unwrap().unwrap().text, "vier");

@@ -11,7 +11,7 @@ mod journal;
 mod pace;
 mod question;
 
-pub use answer::{Answer, Finish, Usage, object, value};
+pub use answer::{Answer, Finish, Usage, Used, object, value};
 pub use ask::{Limits, Spent, Stop, ask};
 pub use client::Llm;
 pub use endpoint::{Endpoint, EndpointList, Role};

@@ -1,11 +1,15 @@
 //! Which filters there are: the file of filters, and those that come with the program.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize;
-use toml::{Table, Value};
+use toml::{Spanned, Table, Value};
 
+use super::row::Row;
+use crate::documents::Split;
 use crate::language::Language;
 
 /// A list of filters, in the order in which rows pass them.
@@ -30,6 +34,8 @@ pub struct Filter {
     pub types: Vec<String>,
     /// Rows of these sources; all where empty.
     pub sources: Vec<String>,
+    /// Rows of these splits; all where empty. A row that names none is for training.
+    pub splits: Vec<Split>,
     /// What it does.
     pub kind: Kind,
 }
@@ -93,6 +99,25 @@ impl Span {
     /// Whether a number is within.
     pub fn holds(self, number: f64) -> bool {
         self.min.is_none_or(|min| number >= min) && self.max.is_none_or(|max| number <= max)
+    }
+
+    /// Refuses bounds out of a range, and those between which nothing lies.
+    fn check(self, range: RangeInclusive<f64>) -> Result<(), Wrong> {
+        for (key, bound) in [("min", self.min), ("max", self.max)] {
+            bound.map_or(Ok(()), |bound| number(key, bound, range.clone()))?;
+        }
+        match (self.min, self.max) {
+            (Some(min), Some(max)) if min > max => {
+                wrong("min", format!("= {min} is above max = {max}, which nothing passes"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Self::check`], of bounds that stand in a table.
+    fn within(self, key: &str, range: RangeInclusive<f64>) -> Result<(), Wrong> {
+        self.check(range)
+            .map_err(|Wrong { what, .. }| Wrong { key: key.into(), what: format!("{key}.{what}") })
     }
 }
 
@@ -239,7 +264,7 @@ pub enum Kind {
         #[serde(default = "whole_row")]
         drop: OnNegative,
     },
-    /// A share of the rows.
+    /// A share of the rows, of those of which the teacher knows the difference.
     KeepShare {
         /// Which: those where this is smallest.
         #[serde(default)]
@@ -272,7 +297,7 @@ pub enum Kind {
     /// Where the task asks for what refutes the query: a positive that any of some judges takes for
     /// support goes.
     Refutation {
-        /// Words by which such a task or query is known, in any of their endings.
+        /// Words by which such a task or query is known: English ones in their usual forms, others as they are.
         #[serde(default = "refutation_words")]
         words: Vec<String>,
         /// Models of the endpoints that judge; all that do where absent.
@@ -317,7 +342,9 @@ fn score_fields() -> [String; 2] {
 }
 
 fn refutation_words() -> Vec<String> {
-    ["refute", "oppose", "disagree", "reject", "deny", "contradict"].map(String::from).into()
+    ["refute", "oppose", "opposition", "disagree", "reject", "deny", "contradict"]
+        .map(String::from)
+        .into()
 }
 
 /// What each kind is for, in a line.
@@ -379,42 +406,83 @@ impl Kind {
         }
     }
 
-    fn check(&self) -> Result<()> {
-        let span = |what: &str, span: Span| match (span.min, span.max) {
-            (Some(min), Some(max)) if min > max => {
-                bail!("{what}: min = {min} is above max = {max}, which no text passes")
-            }
-            _ => Ok(()),
-        };
-        let share = |name: &str, share: f64| match share {
-            share if share > 0.0 && share <= 1.0 => Ok(()),
-            share => bail!("{name} = {share} is no share between 0 and 1"),
-        };
+    /// Whether its numbers are such that something may pass.
+    fn check(&self) -> Result<(), Wrong> {
         match self {
             Self::Length { query, positive, negative, .. } => {
-                span("query", *query)?;
-                span("positive", *positive)?;
-                span("negative", *negative)
+                let spans = [("query", query), ("positive", positive), ("negative", negative)];
+                spans.into_iter().try_for_each(|(key, span)| span.within(key, 0.0..=f64::MAX))
             }
-            Self::PositiveScore { min, max } | Self::NegativeScore { min, max, .. } => {
-                span("scores", Span { min: *min, max: *max })
+            Self::DuplicateLabels { most: Some(0), .. } => {
+                wrong("most", "= 0: no row would pass; give 1 or more")
             }
-            Self::NegativeRank { min, max: Some(max), .. } if min > max => {
-                bail!("min = {min} is after max = {max}, which no negative passes")
+            Self::Language { expected: Some(name), .. } if Language::named(name).is_err() => {
+                let why =
+                    format!("= {name:?} is no language that is known; use a code such as \"en\"");
+                wrong("expected", why)
             }
-            Self::PositiveRank { max: 0 } => bail!("max = 0: ranks count from 1"),
-            Self::KeepShare { keep, .. } => share("keep", *keep),
+            Self::Language { min_confidence, .. } => {
+                number("min_confidence", *min_confidence, 0.0..=1.0)
+            }
             Self::Copy { share: Some(most), .. } => share("share", *most),
             Self::Leak { bm25: Some(most), .. } => share("bm25", f64::from(*most)),
-            Self::Language { expected: Some(name), .. } if Language::named(name).is_err() => {
-                bail!("expected = {name:?} is no language that is known; use a code such as \"en\"")
+            Self::KeepShare { keep, .. } => share("keep", *keep),
+            Self::PositiveRank { max: 0 } => wrong("max", "= 0: ranks count from 1"),
+            Self::NegativeRank { min: 0, .. } => wrong("min", "= 0: ranks count from 1"),
+            Self::NegativeRank { min, max: Some(max), .. } if min > max => {
+                wrong("min", format!("= {min} is after max = {max}, which no negative passes"))
             }
+            Self::PositiveScore { min, max } | Self::NegativeScore { min, max, .. } => {
+                Span { min: *min, max: *max }.check(f64::MIN..=f64::MAX)
+            }
+            Self::ScoreGap { min, .. } => number("min", *min, f64::MIN..=f64::MAX),
             Self::Relatedness { min_positive: None, max_negative: None, .. } => {
-                bail!("give min_positive, max_negative, or both")
+                wrong("kind", "has no bound; give min_positive, max_negative, or both")
             }
-            Self::Refutation { words, .. } if words.is_empty() => bail!("words is empty"),
+            Self::Relatedness { min_positive, max_negative, .. } => {
+                let given = [("min_positive", min_positive), ("max_negative", max_negative)];
+                given.into_iter().try_for_each(|(key, value)| {
+                    value.map_or(Ok(()), |value| number(key, value, 1.0..=10.0))
+                })
+            }
+            Self::Refutation { words, .. } if words.iter().all(|word| word.trim().is_empty()) => {
+                wrong("words", "is empty; name the words of tasks that ask for what refutes")
+            }
             _ => Ok(()),
         }
+    }
+}
+
+/// What is wrong with a filter, and the key by which its line is found.
+#[derive(Debug)]
+struct Wrong {
+    key: String,
+    what: String,
+}
+
+fn wrong<T>(key: &str, why: impl Display) -> Result<T, Wrong> {
+    Err(Wrong { key: key.into(), what: format!("{key} {why}") })
+}
+
+/// Refuses a number out of a range, and what is no number.
+fn number(key: &str, value: f64, range: RangeInclusive<f64>) -> Result<(), Wrong> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = (range.start(), range.end());
+    let expected = match (*least == f64::MIN, *most == f64::MAX) {
+        (true, _) => "is no number".into(),
+        (false, true) => format!("is no number from {least} on"),
+        (false, false) => format!("is no number from {least} to {most}"),
+    };
+    wrong(key, format!("= {value} {expected}"))
+}
+
+/// Refuses what is no share, or the share of nothing.
+fn share(key: &str, value: f64) -> Result<(), Wrong> {
+    match value > 0.0 && value <= 1.0 {
+        true => Ok(()),
+        false => wrong(key, format!("= {value} is no share above 0 and up to 1")),
     }
 }
 
@@ -456,65 +524,121 @@ impl Filters {
     /// Reads a file of filters.
     ///
     /// # Errors
-    /// No TOML, or a filter that is unknown or wrong; the error names it.
+    /// No TOML, or a filter that is unknown or wrong; the error names it and its line.
     pub fn parse(text: &str, folder: &Path) -> Result<Self> {
-        let mut table: Table = toml::from_str(text)?;
-        let description = match table.remove("description") {
-            None => String::new(),
-            Some(Value::String(text)) => text,
-            Some(_) => bail!("description is no text"),
-        };
-        let list = match table.remove("filter") {
-            Some(Value::Array(list)) if !list.is_empty() => list,
-            _ => bail!("holds no [[filter]]; `kiln refine --list-filters` says which there are"),
-        };
-        if let Some(name) = table.keys().next() {
-            bail!("unknown field {name:?}; a file of filters has description and [[filter]]");
+        let file: File = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            anyhow!("line {line}: {}", one_line(error.message()))
+        })?;
+        if file.filter.is_empty() {
+            bail!("holds no [[filter]]; `kiln refine --list-filters` says which there are");
         }
         let mut filters: Vec<Filter> = Vec::new();
-        for (i, value) in list.into_iter().enumerate() {
-            let Value::Table(table) = value else { bail!("filter {}: is no table", i + 1) };
+        for (i, table) in file.filter.into_iter().enumerate() {
+            let start = table.span().start;
+            let table = table.into_inner();
             let kind = table.get("kind").and_then(Value::as_str).unwrap_or("no kind").to_string();
-            let mut filter = filter(table).with_context(|| format!("filter {} ({kind})", i + 1))?;
-            // Counts are by name.
-            let same = |filters: &[Filter], name: &str| filters.iter().any(|one| one.name == name);
-            let name = filter.name.clone();
-            let mut again = 2;
-            while same(&filters, &filter.name) {
-                filter.name = format!("{name} {again}");
-                again += 1;
-            }
-            filters.push(filter);
+            let filter = filter(table).map_err(|Wrong { key, what }| {
+                let line = key_line(text, start, &key);
+                anyhow!("line {line}: filter {} ({kind}): {what}", i + 1)
+            })?;
+            filters.push(Filter { name: unused(filter.name, &filters), ..filter });
         }
-        Ok(Self { description, filters, text: text.into(), folder: folder.into() })
+        Ok(Self {
+            description: file.description,
+            filters,
+            text: text.into(),
+            folder: folder.into(),
+        })
     }
 }
 
-fn filter(mut table: Table) -> Result<Filter> {
-    let mut names = |field: &str| -> Result<Vec<String>> {
-        match table.remove(field) {
-            None => Ok(Vec::new()),
-            Some(value) => value
-                .try_into::<Vec<String>>()
-                .with_context(|| format!("{field} is no list of texts")),
+/// What stands in a file of filters.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    filter: Vec<Spanned<Table>>,
+}
+
+/// The number of the line in which a place lies.
+fn line_of(text: &str, place: usize) -> usize {
+    1 + text.bytes().take(place).filter(|byte| *byte == b'\n').count()
+}
+
+/// The number of the line in which a filter's key stands; that in which the filter begins, where it has none.
+fn key_line(text: &str, start: usize, key: &str) -> usize {
+    let behind = text.get(start..).unwrap_or_default();
+    let own = behind.lines().enumerate().take_while(|(i, line)| *i == 0 || !line.starts_with("[["));
+    let is_key = |line: &str| {
+        let value = line.trim_start().strip_prefix(key).map(str::trim_start);
+        value.is_some_and(|value| value.starts_with(['=', '.']))
+    };
+    let place = own.into_iter().find(|(_, line)| is_key(line)).map_or(0, |(i, _)| i);
+    line_of(text, start) + place
+}
+
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A name that no other filter has, as counts are by name.
+fn unused(name: String, filters: &[Filter]) -> String {
+    let numbers = (2..).map(|number| format!("{name} {number}"));
+    let mut names = std::iter::once(name.clone()).chain(numbers);
+    names.find(|name| filters.iter().all(|one| one.name != *name)).unwrap_or(name)
+}
+
+fn filter(mut table: Table) -> Result<Filter, Wrong> {
+    let mut texts = |key: &str| -> Result<Vec<String>, Wrong> {
+        match table.remove(key).map(Value::try_into).transpose() {
+            Ok(texts) => Ok(texts.unwrap_or_default()),
+            Err(_) => wrong(key, "is no list of texts"),
         }
     };
-    let (types, sources) = (names("types")?, names("sources")?);
-    let kind = match table.get("kind") {
-        Some(Value::String(kind)) => kind.clone(),
-        _ => bail!("kind is missing; it is one of {}", kinds()),
+    let (types, sources) = (texts("types")?, texts("sources")?);
+    let splits = texts("splits")?.iter().map(|name| split(name)).collect::<Result<_, _>>()?;
+    let kind = match table.get("kind").and_then(Value::as_str) {
+        Some(kind) => kind.to_string(),
+        None => return wrong("kind", format!("is missing; it is one of {}", kinds())),
     };
     if !KINDS.iter().any(|(known, _)| *known == kind) {
-        bail!("no filter is of this kind; there are {}", kinds());
+        return wrong("kind", format!("= {kind:?} is none of {}", kinds()));
     }
     let name = match table.remove("name") {
         None => kind,
         Some(Value::String(name)) if !name.trim().is_empty() => name,
-        Some(_) => bail!("name is no text"),
+        Some(_) => return wrong("name", "is no text"),
     };
-    let kind: Kind = Value::Table(table).try_into()?;
+    let kind = read(table)?;
     kind.check()?;
-    Ok(Filter { name, types, sources, kind })
+    Ok(Filter { name, types, sources, splits, kind })
+}
+
+/// What a filter does, by its keys. The one that is wrong is that without which it is another error, or none.
+fn read(table: Table) -> Result<Kind, Wrong> {
+    let read = |table: Table| {
+        Kind::deserialize(Value::Table(table)).map_err(|error| one_line(&error.to_string()))
+    };
+    let error = match read(table.clone()) {
+        Ok(kind) => return Ok(kind),
+        Err(error) => error,
+    };
+    let is_wrong = |key: &&String| {
+        let mut others = table.clone();
+        others.remove(key.as_str());
+        *key != "kind" && read(others).err().as_ref() != Some(&error)
+    };
+    wrong(table.keys().find(is_wrong).map_or("kind", String::as_str), format!("is wrong: {error}"))
+}
+
+fn split(name: &str) -> Result<Split, Wrong> {
+    match serde_json::from_value(name.into()) {
+        Ok(split) => Ok(split),
+        Err(_) => wrong("splits", format!("has {name:?}, which is none of train, dev and test")),
+    }
 }
 
 fn kinds() -> String {
@@ -522,18 +646,22 @@ fn kinds() -> String {
 }
 
 impl Filter {
-    /// Whether it looks at rows of a type from a source: what rows name as such, and the name of their
-    /// file.
-    pub fn looks_at(&self, kind: Option<&str>, sources: [&str; 2]) -> bool {
-        let of_type = || kind.is_some_and(|kind| self.types.iter().any(|one| one == kind));
-        let of_source = || self.sources.iter().any(|one| sources.contains(&one.as_str()));
-        (self.types.is_empty() || of_type()) && (self.sources.is_empty() || of_source())
+    /// Whether it looks at a row, by its type, its split, and its source: what the row names as such, or the
+    /// name of its file.
+    pub fn looks_at(&self, row: &Row) -> bool {
+        let of_type = || row.kind.as_ref().is_some_and(|kind| self.types.contains(kind));
+        let of_source = || self.sources.contains(&row.source) || self.sources.contains(&row.file);
+        let of_split = || row.split.is_some_and(|split| self.splits.contains(&split));
+        (self.types.is_empty() || of_type())
+            && (self.sources.is_empty() || of_source())
+            && (self.splits.is_empty() || of_split())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     #[test]
     fn shipped_filters_are_read() {
@@ -567,7 +695,8 @@ mod tests {
         assert!(unknown.contains("filter 2 (lenght)") && unknown.contains("length"), "{unknown}");
         for (text, word) in [
             ("", "no [[filter]]"),
-            ("x = 1\n[[filter]]\nkind = 'equal'", "\"x\""),
+            ("x = 1\n[[filter]]\nkind = 'equal'", "line 1: unknown field `x`"),
+            ("\n[[filter]\nkind = 'equal'", "line 2"),
             ("[[filter]]\ntypes = ['a']", "kind is missing"),
             ("[[filter]]\nkind = 'equal'\ntypes = 'a'", "types is no list"),
             ("[[filter]]\nkind = 'length'\nquery = { min = 5, max = 2 }", "min = 5"),
@@ -578,23 +707,58 @@ mod tests {
             ("[[filter]]\nkind = 'language'\nexpected = 'xx-klingon'", "klingon"),
             ("[[filter]]\nkind = 'relatedness'", "min_positive"),
             ("[[filter]]\nkind = 'equal'\ndrop = 'all'", "negative"),
+            ("[[filter]]\nkind = 'equal'\nsplits = ['trian']", "\"trian\""),
+            (
+                "[[filter]]\nkind = 'length'\nquery = { min = nan }",
+                "line 3: filter 1 (length): query.min = NaN",
+            ),
+            (
+                "[[filter]]\nkind = 'length'\n\nnegative.min = -1",
+                "line 4: filter 1 (length): negative",
+            ),
+            ("[[filter]]\nkind = 'keep_share'\nkeep = -0.5", "line 3"),
+            (
+                "[[filter]]\nkind = 'equal'\n[[filter]]\nkeep = nan\nkind = 'keep_share'",
+                "line 4: filter 2",
+            ),
+            ("[[filter]]\nkind = 'positive_score'\nmin = 0.5\nmax = 0.2", "above max"),
+            ("[[filter]]\nkind = 'score_gap'\nmin = nan", "line 3"),
+            ("[[filter]]\nkind = 'relatedness'\nmin_positive = 11", "from 1 to 10"),
+            ("[[filter]]\nkind = 'language'\nmin_confidence = 90", "from 0 to 1"),
+            ("[[filter]]\nkind = 'copy'\nshare = 1.5", "line 3"),
+            ("[[filter]]\nkind = 'duplicate_labels'\nmost = 0", "most = 0"),
+            ("[[filter]]\nkind = 'negatives'\nmin = -1", "line 3"),
+            ("[[filter]]\nkind = 'refutation'\nwords = [' ']", "words is empty"),
         ] {
             let error = error(text);
-            assert!(error.contains(word), "{word}: {error}");
+            assert!(error.contains(word) && !error.contains('\n'), "{word}: {error}");
         }
         let error = format!("{:#}", Filters::open("lunq").unwrap_err());
         assert!(error.contains("plain, linq") && error.contains(".toml"), "{error}");
     }
 
     #[test]
-    fn a_filter_looks_at_its_types_and_sources() {
+    fn a_filter_looks_at_its_types_sources_and_splits() {
         let text = "[[filter]]\nkind = 'equal'\ntypes = ['sts', 'bitext']\nsources = ['rows.jsonl', 'made']\n\
-                    [[filter]]\nkind = 'equal'";
+                    [[filter]]\nkind = 'equal'\n[[filter]]\nkind = 'equal'\nsplits = ['train', 'dev']";
         let filters = Filters::parse(text, Path::new("")).unwrap().filters;
         assert_eq!((&filters[0].name[..], &filters[1].name[..]), ("equal", "equal 2"));
-        let looks = |kind, source, file| filters[0].looks_at(kind, [source, file]);
-        assert!(looks(Some("sts"), "x", "rows.jsonl") && looks(Some("bitext"), "made", "x"));
-        assert!(!looks(None, "made", "x") && !looks(Some("sts"), "x", "other.jsonl"));
-        assert!(filters[1].looks_at(None, ["x", "y"]));
+        let of = |more: Value| {
+            let mut row = json!({"query": "q", "pos": ["p"]});
+            row.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            crate::refine::row::tests::row(row)
+        };
+        let looks = |more: Value| {
+            filters.iter().map(|one| one.looks_at(&of(more.clone()))).collect::<Vec<_>>()
+        };
+        assert_eq!(looks(json!({"type": "sts"})), [true, true, true]);
+        assert_eq!(
+            looks(json!({"type": "bitext", "source": "made", "split": "dev"})),
+            [true, true, true]
+        );
+        assert_eq!(looks(json!({"source": "made", "split": "test"})), [false, true, false]);
+        assert!(!filters[0].looks_at(
+            &Row::of_line(r#"{"query":"q","pos":"p","type":"sts"}"#.into(), "other.jsonl").unwrap()
+        ));
     }
 }

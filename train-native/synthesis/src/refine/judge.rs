@@ -17,7 +17,7 @@ const VERSION: &str = "1";
 /// The template about answers and relatedness, and the one about sides.
 const ANSWERABLE: &str = "answerable";
 const REFUTATION: &str = "refutation";
-/// Letters of a passage that a judge sees.
+/// Letters of a query, of a passage and of a task that a judge sees.
 const MOST_LETTERS: usize = 12_000;
 /// How often a judge is asked whose answer says nothing.
 const TRIES: usize = 3;
@@ -88,7 +88,7 @@ impl Judge for Models {
     }
 }
 
-/// What a judge says about a passage.
+/// What a judge says about a passage. Both are asked in one question, so that a filter by either pays once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Judgement {
     /// Whether the passage answers the query.
@@ -173,7 +173,7 @@ impl<'p> Questions<'p> {
     /// Questions to the endpoints that judge.
     ///
     /// # Errors
-    /// None does.
+    /// No endpoint does.
     pub(super) fn new(endpoints: &EndpointList, prompts: &'p Prompts) -> Result<Self> {
         if endpoints.of(Role::Judge).is_empty() {
             bail!("no endpoint judges; give one the role \"judge\" in --llm-config");
@@ -214,6 +214,7 @@ impl<'p> Questions<'p> {
         }
     }
 
+    /// Of several judges one is asked about a passage, always the same one.
     fn about<'a>(&self, row: &'a Row, passage: &'a str) -> Result<Asked<'a>> {
         let content = llm::key(&[&row.query, passage]);
         let endpoint = self.endpoints.pick(Role::Judge, &[content as u64])?;
@@ -345,13 +346,19 @@ fn said<T>(judge: &dyn Judge, mut key: u128, read: fn(&str) -> Option<T>) -> Res
     Ok(None)
 }
 
-/// What templates are filled with. Texts stand between marks that nobody who wrote them can know.
+/// What templates are filled with. Texts stand between marks that nobody who wrote one of them can know, as each
+/// depends on all of them.
 fn values(instruction: Option<&str>, query: &str, passage: &str) -> Value {
-    let end = passage.char_indices().nth(MOST_LETTERS).map_or(passage.len(), |(end, _)| end);
-    let mark = format!("{:016x}", llm::key(&["mark", query, passage]) as u64);
-    json!({
-        "instruction": instruction.unwrap_or_default(), "query": query, "passage": &passage[..end], "mark": mark,
-    })
+    let instruction = instruction.unwrap_or_default();
+    let mark = format!("{:016x}", llm::key(&["mark", instruction, query, passage]) as u64);
+    let [instruction, query, passage] = [instruction, query, passage].map(seen);
+    json!({ "instruction": instruction, "query": query, "passage": passage, "mark": mark })
+}
+
+/// What a judge sees of a text.
+fn seen(text: &str) -> &str {
+    let end = text.char_indices().nth(MOST_LETTERS).map_or(text.len(), |(end, _)| end);
+    &text[..end]
 }
 
 fn schema(template: &str) -> Value {
@@ -490,10 +497,18 @@ pub(super) mod tests {
         assert_eq!((mark.len(), passage.contains(mark)), (16, false));
         assert_eq!(prompt.matches(&format!("--- end of passage {mark} ---")).count(), 1);
         let long = "ü".repeat(MOST_LETTERS + 10);
-        let row = super::super::row::tests::row(json!({"query": "q", "pos": [long]}));
-        let asked = questions.questions(&kind("kind = 'answerable'"), &row).unwrap();
-        assert_eq!(asked[0].prompt.matches('ü').count(), MOST_LETTERS);
-        assert!(!asked[0].prompt.contains("--- task"));
+        let of = |value| {
+            let row = super::super::row::tests::row(value);
+            questions.questions(&kind("kind = 'answerable'"), &row).unwrap().remove(0).prompt
+        };
+        let prompt = of(json!({"query": "q", "pos": [long]}));
+        assert_eq!(prompt.matches('ü').count(), MOST_LETTERS);
+        assert!(!prompt.contains("--- task"));
+        let all = of(json!({"query": long, "pos": [long], "instruction": long}));
+        assert_eq!(all.matches('ü').count(), 3 * MOST_LETTERS);
+        // Who knows query and passage does not know the mark of a task.
+        let mark = |task: &str| values(Some(task), "q", "p")["mark"].clone();
+        assert_ne!(mark("find"), mark("find it"));
     }
 
     #[test]

@@ -13,10 +13,9 @@ mod sieve;
 mod summary;
 mod tally;
 
-pub use config::{Filter, Filters, KINDS, Kind, SHIPPED, Shipped};
+pub use config::{Filters, KINDS, Kind, SHIPPED};
 pub use judge::{Judge, Models};
-pub use ranks::{Rank, Ranks};
+pub use ranks::{Rank, Ranks, Role};
 pub use row::{Passage, Row, lines, open};
 pub use run::{FILES, Refine, refine};
-pub use summary::{LeftOut, Summary};
-pub use tally::{FilterCounts, TypeCounts};
+pub use summary::Summary;

@@ -38,9 +38,8 @@ pub(super) fn page(
         thousands(summary.rows),
         thousands(summary.dropped)
     ));
-    if summary.bad_rows > 0 {
-        let bad = thousands(summary.bad_rows);
-        page.paragraph(&format!("{bad} rows could not be read and were left out."));
+    for line in summary.unread().into_iter().chain(summary.idle()) {
+        page.paragraph(&format!("Note: {line}."));
     }
     if let Some(ranks) = ranks {
         page.paragraph(&format!(

@@ -6,6 +6,15 @@ use kiln_data::data::text_hash;
 
 use super::row::hash_of;
 
+/// What a passage is to its query. A text may be both, in two rows, and then has a rank as either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// An answer.
+    Positive,
+    /// None.
+    Negative,
+}
+
 /// A passage among a query's nearest texts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rank {
@@ -27,8 +36,8 @@ pub struct Ranks {
     ranks: HashMap<u128, (f32, u32)>,
 }
 
-fn pair(query: &str, passage: &str) -> u128 {
-    hash_of([text_hash(query), text_hash(passage)])
+fn slot(role: Role, query: &str, passage: &str) -> u128 {
+    hash_of([role as u128, text_hash(query), text_hash(passage)])
 }
 
 impl Ranks {
@@ -38,14 +47,19 @@ impl Ranks {
     }
 
     /// Adds a pair's.
-    pub fn insert(&mut self, query: &str, passage: &str, rank: Rank) {
-        self.ranks.insert(pair(query, passage), (rank.score, rank.rank as u32));
+    pub fn insert(&mut self, role: Role, query: &str, passage: &str, rank: Rank) {
+        self.ranks.insert(slot(role, query, passage), (rank.score, rank.rank as u32));
     }
 
     /// A pair's. A query that is its own positive has none, nor has a negative that another row has as an
     /// answer to the query.
-    pub fn of(&self, query: &str, passage: &str) -> Option<Rank> {
-        let (score, rank) = *self.ranks.get(&pair(query, passage))?;
+    pub fn of(&self, role: Role, query: &str, passage: &str) -> Option<Rank> {
+        let (score, rank) = *self.ranks.get(&slot(role, query, passage))?;
         Some(Rank { score, rank: rank as usize })
+    }
+
+    /// Whether a place is farther than all that are told apart, and so any number.
+    pub fn is_far(&self, rank: usize) -> bool {
+        rank > self.depth
     }
 }

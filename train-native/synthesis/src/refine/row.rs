@@ -8,9 +8,9 @@ use kiln_data::data::{DataRow, Edit, Example, Fields, Part, RowFormat, text_hash
 use kiln_data::text::{Columns, Format, TextFile, Unreadable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use unicode_segmentation::UnicodeSegmentation as _;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::documents::Split;
 use crate::words;
 
 /// A positive or a negative of a row.
@@ -48,6 +48,8 @@ pub struct Row {
     pub source: String,
     /// The name of its file.
     pub file: String,
+    /// Its `split`: training where it names none, nothing where it names another than ours.
+    pub split: Option<Split>,
     /// What is put behind each of its texts when it is written.
     pub mark: Option<String>,
 }
@@ -118,6 +120,10 @@ impl Row {
                 None => file_name(file),
             },
             file: file_name(file),
+            split: match fields.get("split") {
+                Some(split) => Split::deserialize(split).ok(),
+                None => Some(Split::Train),
+            },
             mark: None,
             fields,
         })
@@ -153,8 +159,10 @@ impl Row {
     /// As [`Self::of_line`].
     pub fn wake(resting: Resting) -> Result<Self> {
         let mut row = Self::of_line(resting.line, &resting.file)?;
-        row.positives.retain(|one| resting.positives.contains(&one.place));
-        row.negatives.retain(|one| resting.negatives.contains(&one.place));
+        let [positives, negatives] =
+            [resting.positives, resting.negatives].map(HashSet::<usize>::from_iter);
+        row.positives.retain(|one| positives.contains(&one.place));
+        row.negatives.retain(|one| negatives.contains(&one.place));
         row.mark = resting.mark;
         Ok(row)
     }
@@ -174,11 +182,12 @@ impl Row {
             (true, Some(mark)) => Edit::Append(mark.clone()),
             (true, None) => Edit::Keep,
         };
-        let there = |all: &[Passage], place| all.iter().any(|one| one.place == place);
+        let [positives, negatives] = [&self.positives, &self.negatives]
+            .map(|all| all.iter().map(|one| one.place).collect::<HashSet<usize>>());
         self.format.edit(&mut fields, &mut |part| match part {
             Part::Query => more(true),
-            Part::Positive(place) => more(there(&self.positives, place)),
-            Part::Negative(place) => more(there(&self.negatives, place)),
+            Part::Positive(place) => more(positives.contains(&place)),
+            Part::Negative(place) => more(negatives.contains(&place)),
         })?;
         Ok(serde_json::to_string(&fields)?)
     }
@@ -240,26 +249,9 @@ pub fn open(path: &Path) -> Result<TextFile> {
     TextFile::open(&path.to_string_lossy(), Columns::required(&[]))
 }
 
-/// Texts of so many words are compared by them alone; in shorter ones signs tell things apart (C++, C#).
-const BY_WORDS: usize = 5;
-
-/// A number for a text that is the same for equal texts, whatever their case, space and punctuation.
+/// A number for a text that is the same for texts of the same plain words.
 pub(super) fn same(text: &str) -> u128 {
-    if words::count(text) >= BY_WORDS {
-        words::hash(text)
-    } else {
-        text_hash(&plain_words(text).join(" "))
-    }
-}
-
-/// What stands between spaces, without punctuation around it and in small letters.
-pub(super) fn plain_words(text: &str) -> Vec<String> {
-    let around = |c: char| matches!(c, '.' | ',' | ';' | ':' | '!' | '?' | '"' | '\'' | '(' | ')');
-    let parts = text.split_whitespace().map(|part| match part.trim_matches(around) {
-        "" => part.to_lowercase(),
-        word => word.to_lowercase(),
-    });
-    parts.collect()
+    text_hash(&words::plain_words(text).join(" "))
 }
 
 /// One number for several, in order.
@@ -268,27 +260,29 @@ pub(super) fn hash_of(numbers: impl IntoIterator<Item = u128>) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// Whether a row's task or query asks for what is against something, by words in their usual endings.
+/// Whether a row's task or query asks for what is against something. English words count in their usual forms,
+/// those of other languages as they are given.
 pub(super) fn asks_refutation(row: &Row, words: &[String]) -> bool {
-    let forms: HashSet<String> =
-        words.iter().flat_map(|word| forms(&word.to_lowercase())).collect();
-    let texts = [row.instruction.as_deref().unwrap_or_default(), &row.query];
-    texts
-        .iter()
-        .any(|text| text.unicode_words().any(|word| forms.contains(word.to_lowercase().as_str())))
+    let instruction = row.instruction.as_deref().unwrap_or_default();
+    let texts = [instruction, &row.query].map(words::spaced);
+    let forms = words.iter().flat_map(|word| forms(word.trim()));
+    forms
+        .map(|form| words::spaced(&form))
+        .any(|form| form.len() > 1 && texts.iter().any(|text| text.contains(&form)))
 }
 
-/// A verb as it may stand in a text.
+/// A verb as it may stand in a text, and the nouns of it.
 fn forms(word: &str) -> Vec<String> {
     let ending = |stem: &str, endings: &[&str]| -> Vec<String> {
         endings.iter().map(|ending| format!("{stem}{ending}")).collect()
     };
-    let mut forms = ending(word, &["", "s", "es", "ed", "ing"]);
+    let mut forms =
+        ending(word, &["", "s", "es", "ed", "ing", "ion", "ions", "ory", "ment", "ments"]);
     if let Some(stem) = word.strip_suffix('e') {
-        forms.extend(ending(stem, &["ed", "ing"]));
+        forms.extend(ending(stem, &["ed", "ing", "ation", "ations"]));
     }
     if let Some(stem) = word.strip_suffix('y') {
-        forms.extend(ending(stem, &["ies", "ied"]));
+        forms.extend(ending(stem, &["ies", "ied", "ial", "ials"]));
     }
     forms
 }
@@ -347,7 +341,9 @@ pub(super) mod tests {
         assert_eq!(same("  Hello,\n  WORLD! "), same("hello world"));
         assert_ne!(same("C++"), same("C#"));
         assert_ne!(same("!"), same("?"));
-        assert_eq!(same("One, two, three - four; FIVE."), same("one two three four five"));
-        assert_eq!(plain_words("News: (Sports) &"), ["news", "sports", "&"]);
+        assert_eq!(same("One, two, (three) four; FIVE."), same("one two three four five"));
+        // Signs tell long texts apart as well.
+        let asks = |name: &str| same(&format!("how do I write a loop in {name}?"));
+        assert_ne!(asks("C++"), asks("C#"));
     }
 }

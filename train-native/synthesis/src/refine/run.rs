@@ -18,11 +18,11 @@ use serde::Serialize;
 use super::config::{Filter, Filters, Kind, Of};
 use super::judge::{Judge, Judged, Questions};
 use super::page::page;
-use super::ranks::Ranks;
+use super::ranks::{Ranks, Role};
 use super::row::{Resting, Row, hash_of, lines, open, same};
 use super::sieve::{Context, Ruling, difference, label_words, sift};
 use super::summary::{LeftOut, Summary};
-use super::tally::{Measure, Tally};
+use super::tally::{Measure, Tally, short};
 use crate::llm::{Spent, Stop};
 use crate::prompts::Prompts;
 
@@ -83,6 +83,9 @@ struct Travelling {
     dropped: Option<(usize, String)>,
 }
 
+/// A line of a file by its number, or why it cannot be read.
+type Line = (usize, Result<String>);
+
 /// What is on disk between two passes.
 #[derive(Serialize, serde::Deserialize)]
 struct Spooled {
@@ -108,8 +111,8 @@ struct Run<'a> {
 ///
 /// # Errors
 /// Files that cannot be read or written, rows that are none, judges that cannot be asked;
-/// [`kiln_embed::Error::Cancelled`] after Ctrl-C. Results are written all together or not at all; answers
-/// of judges are kept.
+/// [`kiln_embed::Error::Cancelled`] after Ctrl-C. Results are put in their places one after another, once all
+/// rows have passed; after any other error those of an earlier run stay. Answers of judges are kept.
 pub fn refine(job: Refine<'_>) -> Result<Summary> {
     let (sieves, left_out) = sieves(&job)?;
     let questions = match &job.judge {
@@ -119,7 +122,11 @@ pub fn refine(job: Refine<'_>) -> Result<Summary> {
     for sieve in &sieves {
         if let (Kind::Refutation { panel, .. }, Some(questions)) = (&sieve.filter.kind, &questions)
         {
-            questions.panel(panel).with_context(|| sieve.filter.name.clone())?;
+            let judges = questions.panel(panel).with_context(|| sieve.filter.name.clone())?;
+            if judges.len() == 1 {
+                let name = &sieve.filter.name;
+                job.terminal.note(format!("{name}: one judge is asked, where a panel has several"));
+            }
         }
     }
     let names = sieves.iter().map(|sieve| sieve.filter.name.clone());
@@ -141,6 +148,7 @@ pub fn refine(job: Refine<'_>) -> Result<Summary> {
     let summary = Summary {
         rows: tally.rows,
         bad_rows: tally.bad_rows,
+        first_bad_row: tally.first_bad.as_ref().map(|error| short(&format!("{error:#}"))),
         kept: tally.kept,
         dropped: tally.rows - tally.kept,
         filters: tally.filters.clone(),
@@ -156,6 +164,7 @@ pub fn refine(job: Refine<'_>) -> Result<Summary> {
     dropped.finish()?;
     write_atomically(&job.output.join("summary.json"), &json)?;
     write_atomically(&job.output.join("report.html"), page.to_html().as_bytes())?;
+    summary.unread().into_iter().chain(summary.idle()).for_each(|line| job.terminal.note(line));
     Ok(summary)
 }
 
@@ -224,13 +233,12 @@ impl Sieve<'_> {
     }
 
     fn looks_at(&self, one: &Travelling) -> bool {
-        let row = &one.row;
-        one.dropped.is_none() && self.filter.looks_at(row.kind.as_deref(), [&row.source, &row.file])
+        one.dropped.is_none() && self.filter.looks_at(&one.row)
     }
 
     /// What it says about a row, as far as the row alone tells.
-    fn ruling(&self, one: &mut Travelling, context: Context<'_>) -> Result<Ruling> {
-        Ok(match &self.filter.kind {
+    fn ruling(&self, one: &mut Travelling, context: Context<'_>) -> Ruling {
+        match &self.filter.kind {
             Kind::KeepShare { keep, by } => {
                 let known = context.ranks.and_then(|ranks| difference(&one.row, ranks, *by));
                 match (&self.share, known) {
@@ -249,30 +257,32 @@ impl Sieve<'_> {
                 row.mark = Some(format!(" [{:012x}]", hash_of(all) & 0xffff_ffff_ffff));
                 Ruling::Passes
             }
-            kind => sift(kind, &mut one.row, context)?,
-        })
+            kind => sift(kind, &mut one.row, context),
+        }
     }
 
     /// What it says about a row by those before it.
     fn repeats(&mut self, row: &Row) -> Option<String> {
-        let positives = || row.positives.iter().map(|one| same(&one.text));
+        let task = same(row.instruction.as_deref().unwrap_or_default());
         match &self.filter.kind {
             Kind::Duplicates { of } => {
-                let query = same(&row.query);
-                let key = match of {
-                    Of::Queries => query,
-                    Of::Pairs => hash_of([query].into_iter().chain(positives())),
+                let query = [task, same(&row.query)];
+                let (key, what) = match of {
+                    Of::Queries => (hash_of(query), ""),
+                    Of::Pairs => {
+                        let texts = row.positives.iter().map(|one| same(&one.text));
+                        let mut positives: Vec<u128> = texts.collect();
+                        positives.sort_unstable();
+                        let all = query.into_iter().chain(positives);
+                        (hash_of(all), " with the same positives")
+                    }
                 };
-                let what = match of {
-                    Of::Queries => "the query was there before",
-                    Of::Pairs => "the query was there before with the same positives",
-                };
-                (!self.seen.insert(key)).then(|| what.into())
+                let again = !self.seen.insert(key);
+                again.then(|| format!("the query was there before{what}, for the same task"))
             }
             Kind::DuplicateLabels { most: Some(most), .. } => {
                 let passages = row.positives.iter().chain(&row.negatives);
                 let labels = passages.map(|one| text_hash(&label_words(&one.text)));
-                let task = text_hash(row.instruction.as_deref().unwrap_or_default());
                 let count =
                     self.often.entry(hash_of([task].into_iter().chain(labels))).or_default();
                 *count += 1;
@@ -318,71 +328,60 @@ impl Run<'_> {
         mut spool: Option<&mut StoreWriter>,
     ) -> Result<()> {
         let bar = self.terminal.counter("rows");
-        let mut first_bad: Option<anyhow::Error> = None;
-        let mut number = 0;
         for (file, text_file) in self.files.clone().iter().enumerate() {
-            let label = &text_file.label;
             let (mut block, mut bytes) = (Vec::new(), 0);
-            let mut take = |run: &mut Self, block: &mut Vec<(usize, String)>| -> Result<()> {
-                let count = block.len() as u64;
-                let read = |(line, text): (usize, String)| {
-                    Row::of_line(text, label).with_context(|| format!("{label}:{line}"))
-                };
-                let rows: Vec<Result<Row>> =
-                    std::mem::take(block).into_par_iter().map(read).collect();
-                let mut travelling = Vec::with_capacity(rows.len());
-                for row in rows {
-                    match row {
-                        Ok(row) => {
-                            run.tally.came(&row);
-                            travelling.push(Travelling { number, file, row, dropped: None });
-                            number += 1;
-                        }
-                        Err(error) if on_bad_row == OnBadRow::Skip => {
-                            run.tally.bad_rows += 1;
-                            first_bad.get_or_insert(error);
-                        }
-                        Err(error) => return Err(error),
-                    }
-                }
-                run.pass(travelling, filters.clone(), spool.as_deref_mut())?;
-                bar.inc(count);
-                Ok(())
+            let mut pass = |run: &mut Self, block: Vec<Line>| -> Result<()> {
+                bar.inc(block.len() as u64);
+                let rows = run.rows(file, block, on_bad_row)?;
+                run.pass(rows, filters.clone(), spool.as_deref_mut())
             };
-            let mut bad = Vec::new();
             lines(text_file, &mut |line, text| {
-                match text {
-                    Ok(text) => {
-                        bytes += text.len();
-                        block.push((line, text));
-                    }
-                    Err(error) if on_bad_row == OnBadRow::Skip => bad.push(error),
-                    Err(error) => return Err(error),
-                }
+                bytes += text.as_ref().map_or(0, String::len);
+                block.push((line, text));
                 if block.len() == BLOCK || bytes > most_bytes() {
                     bytes = 0;
-                    take(self, &mut block)?;
+                    pass(self, std::mem::take(&mut block))?;
                 }
                 Ok(())
             })?;
-            take(self, &mut block)?;
-            self.tally.bad_rows += bad.len();
-            if let Some(error) = bad.into_iter().next() {
-                first_bad.get_or_insert(error);
-            }
+            pass(self, block)?;
         }
         bar.finish_and_clear();
-        if let Some(error) = first_bad {
-            if self.tally.rows == 0 {
-                return Err(error.context("no row can be read, the first"));
+        match self.tally.first_bad.take_if(|_| self.tally.rows == 0) {
+            Some(error) => Err(error.context("no row can be read, the first")),
+            None if self.tally.rows == 0 => {
+                let label = self.files.first().map_or("", |file| file.label.as_str());
+                bail!("{label}: holds no row; name a file with rows in it")
             }
-            let count = self.tally.bad_rows;
-            self.terminal.note(format!("left out {count} bad rows, the first: {error:#}"));
+            None => Ok(()),
         }
-        if self.tally.rows == 0 {
-            bail!("{}: holds no row", self.files.first().map_or("", |file| file.label.as_str()));
+    }
+
+    /// The rows of some lines of a file; those that are none are counted, or the first of them is an error.
+    fn rows(
+        &mut self,
+        file: usize,
+        lines: Vec<Line>,
+        on_bad_row: OnBadRow,
+    ) -> Result<Vec<Travelling>> {
+        let label = &self.files[file].label;
+        let read = |(line, text): Line| {
+            Row::of_line(text?, label).with_context(|| format!("{label}:{line}"))
+        };
+        let read: Vec<Result<Row>> = lines.into_par_iter().map(read).collect();
+        let mut rows = Vec::with_capacity(read.len());
+        for row in read {
+            match row {
+                Ok(row) => {
+                    let number = self.tally.rows as u64;
+                    self.tally.came(&row);
+                    rows.push(Travelling { number, file, row, dropped: None });
+                }
+                Err(error) if on_bad_row == OnBadRow::Skip => self.tally.bad(error),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        Ok(rows)
     }
 
     /// Rows that were put to rest, through some filters.
@@ -451,13 +450,13 @@ impl Run<'_> {
         let sieve = &self.sieves[place];
         let context =
             Context { ranks: self.ranks, leaks: sieve.leaks.as_ref(), ..Context::default() };
-        let rule = |one: &mut Travelling, judged: Option<&Judged>| -> Result<Outcome> {
+        let rule = |one: &mut Travelling, judged: Option<&Judged>| -> Outcome {
             if !sieve.looks_at(one) {
-                return Ok(Outcome::default());
+                return Outcome::default();
             }
             let texts = |row: &Row| [row.positives.len(), row.negatives.len()];
             let before = texts(&one.row);
-            let ruling = sieve.ruling(one, Context { judged, ..context })?;
+            let ruling = sieve.ruling(one, Context { judged, ..context });
             let after = texts(&one.row);
             let mut outcome = Outcome {
                 looked: true,
@@ -469,7 +468,7 @@ impl Run<'_> {
                 one.dropped = Some((sieve.place, why));
                 (outcome.positives, outcome.negatives) = (0, 0);
             }
-            Ok(outcome)
+            outcome
         };
         let outcomes: Vec<Outcome> = match (&self.judge, &self.questions) {
             (Some(judge), Some(questions)) if sieve.filter.kind.asks_judges() => {
@@ -478,11 +477,11 @@ impl Run<'_> {
                         true => Some(questions.judged(&sieve.filter.kind, &one.row, &**judge)?),
                         false => None,
                     };
-                    rule(one, judged.as_ref())
+                    Ok(rule(one, judged.as_ref()))
                 };
                 rows.iter_mut().map(one).collect::<Result<_>>()?
             }
-            _ => rows.par_iter_mut().map(|one| rule(one, None)).collect::<Result<_>>()?,
+            _ => rows.par_iter_mut().map(|one| rule(one, None)).collect(),
         };
         let counts = &mut self.tally.filters[place];
         for outcome in outcomes {
@@ -521,7 +520,7 @@ impl Run<'_> {
                     all.push((number, one.number));
                 }
             }
-            // Of equal ones the first.
+            // Of equal ones the first; the share is of all that have a number, those at any distance among them.
             all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             all.truncate((all.len() as f64 * keep).round() as usize);
             let share = all.into_iter().map(|(_, number)| number).collect();
@@ -584,12 +583,14 @@ impl Run<'_> {
     fn measure(&mut self, row: &Row, stays: bool) -> Result<()> {
         let sides = [
             (
+                Role::Positive,
                 &row.positives,
                 Measure::PositiveScore,
                 Measure::PositiveRank,
                 Measure::PositiveRelatedness,
             ),
             (
+                Role::Negative,
                 &row.negatives,
                 Measure::NegativeScore,
                 Measure::NegativeRank,
@@ -600,7 +601,7 @@ impl Run<'_> {
             (Some(judge), Some(questions)) => {
                 let asks = |sieve: &&Sieve<'_>| {
                     matches!(sieve.filter.kind, Kind::Answerable { .. } | Kind::Relatedness { .. })
-                        && sieve.filter.looks_at(row.kind.as_deref(), [&row.source, &row.file])
+                        && sieve.filter.looks_at(row)
                 };
                 match self.sieves.iter().find(asks) {
                     Some(sieve) => Some(questions.judged(&sieve.filter.kind, row, &**judge)?),
@@ -609,9 +610,10 @@ impl Run<'_> {
             }
             _ => None,
         };
-        for (passages, score, rank, related) in sides {
+        for (role, passages, score, rank, related) in sides {
             for one in passages {
-                if let Some(found) = self.ranks.and_then(|ranks| ranks.of(&row.query, &one.text)) {
+                let found = self.ranks.and_then(|ranks| ranks.of(role, &row.query, &one.text));
+                if let Some(found) = found {
                     self.tally.measure(score, stays, found.score.into());
                     self.tally.measure(rank, stays, found.rank as f64);
                 }
@@ -724,6 +726,38 @@ mod tests {
         assert_eq!(dropped[1]["dropped"]["filter"], "duplicates");
         let page = std::fs::read_to_string(run.folder.path().join("report.html")).unwrap();
         assert!(page.contains("duplicates: the query was there before"), "{page}");
+        let first = summary.unread().unwrap();
+        assert!(first.contains("1 bad rows") && first.contains("rows.jsonl:4"), "{first}");
+    }
+
+    #[test]
+    fn the_first_bad_row_is_the_first_of_the_file() {
+        let bad = "{\"text\":\"a\",\"label\":\"b\"}\nnothing\n";
+        let summary = Try::new(&format!("{}{bad}{}", rows(2), rows(1)))
+            .run("[[filter]]\nkind = 'equal'\nsplits = ['dev']\n[[filter]]\nkind = 'equal'", None)
+            .unwrap();
+        assert_eq!((summary.rows, summary.bad_rows), (3, 2));
+        assert!(summary.first_bad_row.as_ref().unwrap().contains("rows.jsonl:3"), "{summary:?}");
+        let idle = summary.idle().unwrap();
+        assert!(idle.starts_with("no row came to equal:"), "{idle}");
+    }
+
+    #[test]
+    fn rows_are_the_same_where_task_query_and_positives_are() {
+        let row = |task: &str, query: &str, pos: &str| {
+            format!("{{\"instruction\":\"{task}\",\"query\":\"{query}\",\"pos\":{pos}}}\n")
+        };
+        let text = [
+            row("find", "use C++", "[\"a\",\"b\"]"),
+            row("Find.", "Use  C++?", "[\"B\",\"a.\"]"),
+            row("other", "use C++", "[\"a\",\"b\"]"),
+            row("find", "use C#", "[\"a\",\"b\"]"),
+            row("find", "use C++", "[\"c\"]"),
+        ];
+        let run = Try::new(&text.concat());
+        assert_eq!(run.run("[[filter]]\nkind = 'duplicates'", None).unwrap().kept, 4);
+        let queries = "[[filter]]\nkind = 'duplicates'\nof = 'queries'";
+        assert_eq!(run.run(queries, None).unwrap().kept, 3);
     }
 
     #[test]
@@ -731,11 +765,13 @@ mod tests {
         let mut run = Try::new(&rows(10));
         let mut ranks = Ranks::new("t".into(), 100, 100);
         for i in 0..8 {
-            let mut insert = |text: String, rank| {
-                ranks.insert(&format!("q{i}"), &text, Rank { score: 1.0 / rank as f32, rank });
+            let mut insert = |role, text: String, rank| {
+                let found = Rank { score: 1.0 / rank as f32, rank };
+                ranks.insert(role, &format!("q{i}"), &text, found);
             };
-            insert(format!("p{i}"), 1);
-            insert(format!("n{i}"), 20 - i);
+            // The first two lie beyond the last rank, wherever that is: not side by side.
+            insert(Role::Positive, format!("p{i}"), if i < 2 { 101 } else { 1 });
+            insert(Role::Negative, format!("n{i}"), if i < 2 { 101 } else { 20 - i });
         }
         run.ranks = Some(ranks);
         let filters = "[[filter]]\nkind = 'equal'\n[[filter]]\nkind = 'keep_share'\nkeep = 0.25\n[[filter]]\nkind = 'unique_id'";

@@ -2,15 +2,14 @@
 
 use std::collections::HashSet;
 
-use anyhow::Result;
 use kiln_data::data::LeakFilter;
 use kiln_data::recipe::LeakRule;
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use super::config::{By, Kind, OnNegative, Scores, Span};
 use super::judge::{Judged, Stance};
-use super::ranks::{Rank, Ranks};
-use super::row::{Passage, Row, asks_refutation, plain_words, same};
+use super::ranks::{Rank, Ranks, Role};
+use super::row::{Passage, Row, asks_refutation, same};
 use crate::language::Language;
 use crate::words;
 
@@ -51,16 +50,13 @@ pub(super) struct Context<'a> {
 }
 
 /// A filter on one row: takes out of it what does not pass.
-///
-/// # Errors
-/// None yet; filters that look elsewhere have some.
-pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Result<Ruling> {
-    Ok(match kind {
+pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Ruling {
+    match kind {
         Kind::Equal { drop } => equal(row, *drop),
         Kind::DuplicateLabels { drop, .. } => same_labels(row, *drop),
         Kind::Length { query, positive, negative, drop } => {
             if let Says::No(why) = length(&row.query, *query, "the query") {
-                return Ok(Ruling::Drops(why));
+                return Ruling::Drops(why);
             }
             let positives = |_: &Row, one: &Passage| length(&one.text, *positive, "the positive");
             let negatives = |_: &Row, one: &Passage| length(&one.text, *negative, "a negative");
@@ -81,7 +77,7 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Result<R
                 }
             };
             if let Says::No(why) = judge(&row.query, query, "the query") {
-                return Ok(Ruling::Drops(why));
+                return Ruling::Drops(why);
             }
             let positives = |_: &Row, one: &Passage| judge(&one.text, document, "the positive");
             let negatives = |_: &Row, one: &Passage| judge(&one.text, document, "a negative");
@@ -89,7 +85,7 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Result<R
         }
         Kind::LabelInText { drop } => {
             let of = |row: &Row, one: &Passage| {
-                let stands = words::contains(&row.query, &one.text);
+                let stands = words::gives_away(&row.query, &one.text);
                 Says::no_if(stands, || "the label stands in the text".into())
             };
             both(row, *drop, of, of)
@@ -100,7 +96,7 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Result<R
             };
             let query = all(&row.query);
             if words::count(&row.query) < *min_words {
-                return Ok(Ruling::Unjudged);
+                return Ruling::Unjudged;
             }
             let of = |row: &Row, one: &Passage| {
                 if words::contains(&one.text, &row.query) {
@@ -116,11 +112,11 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Result<R
             both(row, *drop, of, of)
         }
         Kind::Leak { bm25, drop, .. } => {
-            let Some(leaks) = context.leaks else { return Ok(Ruling::Unjudged) };
+            let Some(leaks) = context.leaks else { return Ruling::Unjudged };
             let rule = bm25.map_or(LeakRule::Exact, LeakRule::Bm25);
             let why = || "an evaluation text".to_string();
             if leaks.leaks(&row.query, rule) {
-                return Ok(Ruling::Drops(format!("the query is {}", why())));
+                return Ruling::Drops(format!("the query is {}", why()));
             }
             let of = |_: &Row, one: &Passage| Says::no_if(leaks.leaks(&one.text, rule), why);
             both(row, *drop, of, of)
@@ -157,7 +153,7 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Result<R
         }
         Kind::Refutation { words, keep_unjudged, .. } => {
             if !asks_refutation(row, words) {
-                return Ok(Ruling::Passes);
+                return Ruling::Passes;
             }
             let of = |_: &Row, one: &Passage| {
                 let stances = context.judged.map_or(&[][..], |judged| judged.stances(&one.text));
@@ -185,7 +181,7 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Result<R
         | Kind::KeepShare { .. }
         | Kind::Negatives { .. }
         | Kind::UniqueId {} => Ruling::Passes,
-    })
+    }
 }
 
 fn unjudged(keep: bool) -> Says {
@@ -251,7 +247,7 @@ fn equal(row: &mut Row, drop: OnNegative) -> Ruling {
 
 /// The words of a label in alphabetical order.
 pub(super) fn label_words(text: &str) -> String {
-    let mut words = plain_words(text);
+    let mut words = words::plain_words(text);
     words.sort_unstable();
     words.join(" ")
 }
@@ -319,12 +315,13 @@ fn score_gap(
     fields: &[String; 2],
     drop: OnNegative,
 ) -> Ruling {
-    let score = |one: &Passage, field: &str| match of {
-        Scores::Row => one.score.or_else(|| row.number(field)),
-        Scores::Teacher => Some(context.ranks?.of(&row.query, &one.text)?.score),
+    let score = |one: &Passage, role: Role| match of {
+        Scores::Row => one.score.or_else(|| row.number(&fields[role as usize])),
+        Scores::Teacher => Some(context.ranks?.of(role, &row.query, &one.text)?.score),
     };
-    let best = row.positives.iter().filter_map(|one| score(one, &fields[0])).reduce(f32::max);
-    let negatives = row.negatives.iter().map(|one| match (best, score(one, &fields[1])) {
+    let positives = row.positives.iter().filter_map(|one| score(one, Role::Positive));
+    let best = positives.reduce(f32::max);
+    let negatives = row.negatives.iter().map(|one| match (best, score(one, Role::Negative)) {
         (Some(best), Some(score)) => {
             let gap = f64::from(best) - f64::from(score);
             // What is 1.5 on paper is not always in single precision.
@@ -339,20 +336,29 @@ fn score_gap(
     take_out(row, drop, positives, negatives)
 }
 
-/// The teacher's ranks of a row's passages.
+/// The teacher's ranks of a row's positives or negatives.
 fn ranked<'a>(
     row: &'a Row,
-    all: &'a [Passage],
+    role: Role,
     ranks: &'a Ranks,
 ) -> impl Iterator<Item = Option<Rank>> + 'a {
-    all.iter().map(|one| ranks.of(&row.query, &one.text))
+    let all = match role {
+        Role::Positive => &row.positives,
+        Role::Negative => &row.negatives,
+    };
+    all.iter().map(move |one| ranks.of(role, &row.query, &one.text))
+}
+
+/// The one that the teacher scores highest.
+fn best(row: &Row, role: Role, ranks: &Ranks) -> Option<Rank> {
+    ranked(row, role, ranks).flatten().reduce(|a, b| if b.score > a.score { b } else { a })
 }
 
 fn by_teacher(kind: &Kind, row: &mut Row, ranks: &Ranks) -> Ruling {
     let unranked =
         || Says::No("the teacher has no rank of it: it is the query, or answers it".into());
     let place = |rank: usize| match rank {
-        rank if rank > ranks.depth => format!("after {}", ranks.depth),
+        rank if ranks.is_far(rank) => format!("after {}", ranks.depth),
         rank => rank.to_string(),
     };
     let positive = |one: Option<Rank>| match (kind, one) {
@@ -368,7 +374,7 @@ fn by_teacher(kind: &Kind, row: &mut Row, ranks: &Ranks) -> Ruling {
         (Kind::PositiveRank { .. } | Kind::PositiveScore { .. }, None) => unranked(),
         _ => Says::Yes,
     };
-    let best = ranked(row, &row.positives, ranks).flatten().map(|one| one.score).reduce(f32::max);
+    let best = best(row, Role::Positive, ranks);
     let negative = |one: Option<Rank>| match (kind, one) {
         (Kind::NegativeRank { min, max, .. }, Some(one)) => {
             let within = one.rank >= *min && max.is_none_or(|max| one.rank <= max);
@@ -381,7 +387,7 @@ fn by_teacher(kind: &Kind, row: &mut Row, ranks: &Ranks) -> Ruling {
             })
         }
         (Kind::RankOrder { .. }, Some(one)) => {
-            Says::no_if(best.is_none_or(|best| one.score > best), || {
+            Says::no_if(best.is_none_or(|best| one.score > best.score), || {
                 format!("a negative ranks {}, before the positive", place(one.rank))
             })
         }
@@ -396,18 +402,19 @@ fn by_teacher(kind: &Kind, row: &mut Row, ranks: &Ranks) -> Ruling {
         | Kind::RankOrder { drop } => *drop,
         _ => OnNegative::default(),
     };
-    let positives = ranked(row, &row.positives, ranks).map(positive).collect();
-    let negatives = ranked(row, &row.negatives, ranks).map(negative).collect();
+    let positives = ranked(row, Role::Positive, ranks).map(positive).collect();
+    let negatives = ranked(row, Role::Negative, ranks).map(negative).collect();
     take_out(row, drop, positives, negatives)
 }
 
-/// What `keep_share` orders rows by; `None` where the teacher does not know, or nothing is to compare.
+/// What `keep_share` orders rows by; `None` where the teacher does not know, or nothing is to compare. How far
+/// a text beyond the last rank is from another is not known, and may be any distance.
 pub(super) fn difference(row: &Row, ranks: &Ranks, by: By) -> Option<f64> {
-    let positive = ranked(row, &row.positives, ranks).flatten();
-    let positive = positive.reduce(|a, b| if b.score > a.score { b } else { a })?;
-    let negative = ranked(row, &row.negatives, ranks).flatten();
-    let negative = negative.reduce(|a, b| if b.score > a.score { b } else { a })?;
+    let positive = best(row, Role::Positive, ranks)?;
+    let negative = best(row, Role::Negative, ranks)?;
+    let is_far = ranks.is_far(positive.rank) || ranks.is_far(negative.rank);
     Some(match by {
+        By::RankDifference if is_far => f64::INFINITY,
         By::RankDifference => negative.rank.abs_diff(positive.rank) as f64,
         By::ScoreDifference => f64::from((positive.score - negative.score).abs()),
     })
@@ -433,7 +440,7 @@ mod tests {
         context: Context<'_>,
     ) -> (Ruling, Vec<String>, Vec<String>) {
         let mut row = row(value);
-        let ruling = sift(&kind(filter), &mut row, context).unwrap();
+        let ruling = sift(&kind(filter), &mut row, context);
         let texts = |all: &[Passage]| all.iter().map(|one| one.text.clone()).collect();
         (ruling, texts(&row.positives), texts(&row.negatives))
     }
@@ -581,10 +588,12 @@ mod tests {
     /// One query with a positive at rank 2, negatives at 1, 60 and beyond the last.
     fn ranks() -> Ranks {
         let mut ranks = Ranks::new("t".into(), 200, 1000);
-        for (text, score, rank) in
-            [("p", 0.9, 2), ("n1", 0.95, 1), ("n60", 0.5, 60), ("far", 0.1, 201)]
-        {
-            ranks.insert("q", text, Rank { score, rank });
+        ranks.insert(Role::Positive, "q", "p", Rank { score: 0.9, rank: 2 });
+        ranks.insert(Role::Positive, "q", "farther", Rank { score: 0.05, rank: 201 });
+        // Of another row of the same query.
+        ranks.insert(Role::Negative, "q", "p", Rank { score: 0.9, rank: 150 });
+        for (text, score, rank) in [("n1", 0.95, 1), ("n60", 0.5, 60), ("far", 0.1, 201)] {
+            ranks.insert(Role::Negative, "q", text, Rank { score, rank });
         }
         ranks
     }
@@ -620,6 +629,9 @@ mod tests {
 
         let of = |neg: &[&str], by| difference(&row(value(neg)), &ranks, by);
         assert_eq!(of(&["n60", "far"], By::RankDifference), Some(58.0));
+        assert_eq!(of(&["far"], By::RankDifference), Some(f64::INFINITY));
+        let both = row(json!({"query": "q", "pos": ["farther"], "neg": ["far"]}));
+        assert_eq!(difference(&both, &ranks, By::RankDifference), Some(f64::INFINITY));
         assert!((of(&["n60"], By::ScoreDifference).unwrap() - 0.4).abs() < 1e-6);
         assert_eq!(of(&[], By::RankDifference), None);
     }
@@ -637,5 +649,9 @@ mod tests {
         assert!(asks("Find opposing arguments", "q") && asks("t", "who DENIED it?"));
         assert!(asks("t", "denies") && asks("t", "it refutes that"));
         assert!(!asks("Given a claim, find support", "Denmark's density opposite the sea"));
+        assert!(asks("t", "a refutation of it"));
+        let chinese =
+            row(json!({"query": "q", "pos": ["p"], "instruction": "找到反驳该说法的文章"}));
+        assert!(asks_refutation(&chinese, &["反驳".into()]) && !asks_refutation(&chinese, &words));
     }
 }

@@ -14,6 +14,9 @@ pub struct Summary {
     pub rows: usize,
     /// Rows that could not be read and were left out.
     pub bad_rows: usize,
+    /// What was wrong with the first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_bad_row: Option<String>,
     /// Rows that stay.
     pub kept: usize,
     /// Rows that went.
@@ -33,6 +36,25 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Filters that no row came to, as a line: their types, sources and splits may be misspelt.
+    pub fn idle(&self) -> Option<String> {
+        let idle = self.filters.iter().filter(|one| one.rows == 0);
+        let names: Vec<&str> = idle.map(|one| one.name.as_str()).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "no row came to {}: the types, sources and splits that they name are those of no row, or of none \
+                 that was left",
+                names.join(", ")
+            )
+        })
+    }
+
+    /// What could not be read, as a line.
+    pub fn unread(&self) -> Option<String> {
+        let first = self.first_bad_row.as_ref()?;
+        Some(format!("left out {} bad rows, the first: {first}", self.bad_rows))
+    }
+
     /// Why judges were not asked to the end.
     pub fn stopped(&self) -> Option<String> {
         match self.judges.as_ref()?.stopped.as_ref()? {

@@ -124,8 +124,9 @@ pub(super) struct Tally {
     rng: ChaCha8Rng,
     /// Rows that came.
     pub rows: usize,
-    /// Rows that could not be read.
+    /// Rows that could not be read, and what was wrong with the first.
     pub bad_rows: usize,
+    pub first_bad: Option<anyhow::Error>,
     /// Rows that stay.
     pub kept: usize,
     /// Each filter's.
@@ -149,6 +150,7 @@ impl Tally {
             rng: ChaCha8Rng::seed_from_u64(seed),
             rows: 0,
             bad_rows: 0,
+            first_bad: None,
             kept: 0,
             dropped: filters.iter().map(|_| Sample::new(DROPPED)).collect(),
             filters,
@@ -171,6 +173,12 @@ impl Tally {
     pub(super) fn came(&mut self, row: &Row) {
         self.rows += 1;
         self.of_type(row).rows += 1;
+    }
+
+    /// A row could not be read.
+    pub(super) fn bad(&mut self, error: anyhow::Error) {
+        self.bad_rows += 1;
+        self.first_bad.get_or_insert(error);
     }
 
     /// A row stays.
@@ -199,7 +207,7 @@ impl Tally {
 }
 
 /// A text as far as it is shown.
-fn short(text: &str) -> String {
+pub(super) fn short(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{} ...", text[..end].trim_end()),
         None => text.into(),

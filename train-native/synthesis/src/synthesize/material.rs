@@ -7,12 +7,9 @@ use kiln_data::data::{DataSet, Store, StoreWriter, mixed};
 use kiln_data::text::{Columns, TextFile};
 use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
-use rand::SeedableRng as _;
-use rand::seq::SliceRandom as _;
-use rand_chacha::ChaCha8Rng;
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::documents::{Passage, read_passages};
+use crate::llm::key;
 
 /// Tells the seed of the order from those of examples.
 const ORDER: u64 = 1 << 50;
@@ -21,7 +18,7 @@ const ORDER: u64 = 1 << 50;
 #[derive(Debug)]
 pub struct Passages {
     store: Store,
-    hash: u128,
+    numbers: Vec<u64>,
 }
 
 impl Passages {
@@ -30,7 +27,7 @@ impl Passages {
     /// # Errors
     /// Unreadable, a row without id or text, or no row at all.
     pub fn read(path: &Path, terminal: Terminal) -> Result<Self> {
-        let (mut writer, mut hash) = (StoreWriter::new()?, Xxh3::new());
+        let (mut writer, mut numbers) = (StoreWriter::new()?, Vec::new());
         let counter = terminal.counter("passages");
         for (row, passage) in read_passages(path)?.enumerate() {
             if row.is_multiple_of(1024) && interrupt::asked() {
@@ -40,10 +37,7 @@ impl Passages {
             if passage.text.trim().is_empty() {
                 bail!("{}: the passage {:?} has no text", path.display(), passage.id);
             }
-            for text in [&passage.title, &passage.text] {
-                hash.update(text.as_bytes());
-                hash.update(b"\0");
-            }
+            numbers.push(key(&[&passage.title, &passage.text]) as u64);
             writer.push(&passage)?;
             counter.inc(1);
         }
@@ -51,7 +45,7 @@ impl Passages {
         if writer.is_empty() {
             bail!("{}: holds no passage", path.display());
         }
-        Ok(Self { store: writer.finish()?, hash: hash.digest128() })
+        Ok(Self { store: writer.finish()?, numbers })
     }
 
     /// How many.
@@ -80,8 +74,8 @@ pub enum Material {
     Tasks(Option<Vec<String>>),
     /// Passages.
     Corpus(Passages),
-    /// Pairs that get new negatives, and a number for them.
-    Pairs(Box<DataSet>, u128),
+    /// Pairs that get new negatives, and a number for each.
+    Pairs(Box<DataSet>, Vec<u64>),
 }
 
 impl Material {
@@ -110,45 +104,55 @@ impl Material {
     /// # Errors
     /// The temporary files cannot be read, or no pair.
     pub fn pairs(set: DataSet) -> Result<Self> {
-        let mut hash = Xxh3::new();
-        for i in 0..set.len() {
-            let example = set.get(i)?;
-            for text in [Some(&example.query), example.pos.first()].into_iter().flatten() {
-                hash.update(text.as_bytes());
-                hash.update(b"\0");
-            }
-        }
         if set.is_empty() {
             bail!("there is no pair to write negatives for");
         }
-        Ok(Self::Pairs(Box::new(set), hash.digest128()))
+        let number = |i: usize| -> Result<u64> {
+            let example = set.get(i)?;
+            let instruction = example.instruction.as_deref().unwrap_or_default();
+            let positive = example.pos.first().map_or("", String::as_str);
+            Ok(key(&[instruction, &example.query, positive]) as u64)
+        };
+        let numbers = (0..set.len()).map(number).collect::<Result<_>>()?;
+        Ok(Self::Pairs(Box::new(set), numbers))
     }
 
     /// Examples that can be asked for, if that is bounded.
     pub(super) fn most(&self) -> Option<usize> {
         match self {
             Self::Tasks(_) => None,
-            Self::Corpus(passages) => Some(passages.len()),
-            Self::Pairs(set, _) => Some(set.len()),
+            Self::Corpus(_) | Self::Pairs(..) => Some(self.numbers().len()),
         }
     }
 
-    /// The order in which passages and pairs are taken.
+    /// A number for each passage and pair by what it says, so that one that stays the same is asked the same among
+    /// others.
+    pub(super) fn numbers(&self) -> &[u64] {
+        match self {
+            Self::Tasks(_) => &[],
+            Self::Corpus(passages) => &passages.numbers,
+            Self::Pairs(_, numbers) => numbers,
+        }
+    }
+
+    /// The order in which passages and pairs are taken: by their numbers, so that the first stay the first where
+    /// others come or go.
     pub(super) fn order(&self, seed: u64) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..self.most().unwrap_or(0) as u32).collect();
-        order.shuffle(&mut ChaCha8Rng::seed_from_u64(mixed(&[seed, ORDER])));
+        let numbers = self.numbers();
+        let mut order: Vec<u32> = (0..numbers.len() as u32).collect();
+        order.sort_by_cached_key(|row| mixed(&[seed, ORDER, numbers[*row as usize]]));
         order
     }
 
-    /// A name that is the same for the same material.
+    /// A name of what is asked about. Passages and pairs may come and go: each question is about one of them.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Tasks(None) => "tasks".into(),
             Self::Tasks(Some(tasks)) => {
                 format!("tasks {:032x}", xxhash_rust::xxh3::xxh3_128(tasks.join("\n").as_bytes()))
             }
-            Self::Corpus(passages) => format!("corpus {:032x}", passages.hash),
-            Self::Pairs(_, hash) => format!("pairs {hash:032x}"),
+            Self::Corpus(_) => "corpus".into(),
+            Self::Pairs(..) => "pairs".into(),
         }
     }
 }

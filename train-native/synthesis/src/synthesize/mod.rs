@@ -13,7 +13,7 @@ mod structure;
 
 pub use kind::{Kind, Shares};
 pub use material::{Material, Passages};
-pub use plan::Settings;
+pub use plan::{OtherQuestions, Settings};
 pub use row::{LeftOut, Rejection, Row};
 pub use run::{ANSWERS, DryRun, FILES, REJECTED, ROWS, SETTINGS, SUMMARY, Summary, Synthesis};
 pub use structure::{Structured, from_structure};

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use kiln_data::data::mixed;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::draw::{Words, draw};
+use super::draw::{Placeholders, Words, draw};
 use super::kind::{Kind, Shares};
 use super::material::Material;
 use super::row::{LeftOut, Row, Texts, Wanted};
@@ -71,7 +71,10 @@ impl Signature {
             settings: settings.clone(),
             material: material.name(),
             models: models.collect(),
-            prompts: prompts.versions().into_iter().map(String::from).collect(),
+            prompts: templates(settings, material)
+                .into_iter()
+                .map(|name| prompts.version(name).into())
+                .collect(),
         }
     }
 
@@ -83,6 +86,32 @@ impl Signature {
             fields.iter().find(|(name, value)| other.get(name.as_str()) != Some(*value))?;
         Some(format!("{name} was {value}, and is {}", other[name.as_str()]))
     }
+}
+
+/// The templates of a run's questions.
+fn templates(settings: &Settings, material: &Material) -> Vec<&'static str> {
+    let mut names = vec!["samples"];
+    match material {
+        Material::Tasks(own) => {
+            let kinds = || settings.types.0.iter().map(|(kind, _)| *kind);
+            names.extend(kinds().map(Kind::template));
+            names.extend(kinds().filter(|_| own.is_none()).filter_map(Kind::tasks));
+        }
+        Material::Corpus(_) => names.push(Kind::Corpus.template()),
+        Material::Pairs(..) => names.push(Kind::Regenerated.template()),
+    }
+    names
+}
+
+/// Answers that are kept are of other questions: what they cost would be lost.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{folder}: holds answers to other questions: {difference}; go on as before, or choose another --output"
+)]
+pub struct OtherQuestions {
+    pub(super) folder: String,
+    /// The first thing in which they differ.
+    pub(super) difference: String,
 }
 
 /// The plan of a run.
@@ -104,17 +133,52 @@ pub(super) struct Plan<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) kind: Kind,
+    /// Its place among the examples, or the number of what is given.
     number: u64,
     pub(super) language: Language,
     pub(super) task: Option<String>,
-    /// Instruction, query and positive, as far as they are there.
-    given: Option<[String; 3]>,
+    given: Option<Given>,
     query: Words,
     documents: Words,
+    /// Similarities that were asked for, of the positive and of the nearest negative.
+    scores: Option<[f32; 2]>,
     pub(super) prompt: String,
     endpoint: usize,
-    source: Option<Passage>,
-    pair: Option<u32>,
+}
+
+/// What an example is written for.
+#[derive(Debug, Clone)]
+enum Given {
+    /// A passage, and the text of it that is embedded, title and headings first.
+    Passage(Passage, String),
+    /// A pair by its place: instruction, query and positive.
+    Pair(u32, [String; 3]),
+}
+
+impl Given {
+    /// Instruction, query and positive, as far as they are there.
+    fn texts(&self) -> [&str; 3] {
+        match self {
+            Self::Passage(_, embedded) => ["", "", embedded],
+            Self::Pair(_, texts) => texts.each_ref().map(String::as_str),
+        }
+    }
+
+    /// Where it comes from.
+    fn source(&self) -> String {
+        match self {
+            Self::Passage(passage, _) => passage.id.clone(),
+            Self::Pair(place, _) => place.to_string(),
+        }
+    }
+
+    /// The passage that it is.
+    fn passage(&self) -> Option<&Passage> {
+        match self {
+            Self::Passage(passage, _) => Some(passage),
+            Self::Pair(..) => None,
+        }
+    }
 }
 
 impl<'a> Plan<'a> {
@@ -141,6 +205,24 @@ impl<'a> Plan<'a> {
         let Material::Tasks(None) = self.material else { return Vec::new() };
         let kinds = self.settings.types.0.iter();
         kinds.filter_map(|(kind, _)| kind.tasks().map(|template| (*kind, template))).collect()
+    }
+
+    /// Kinds that a strong model writes samples of.
+    pub(super) fn kinds_with_samples(&self) -> Vec<Kind> {
+        match self.material {
+            Material::Tasks(_) if self.settings.samples > 0 => {
+                self.settings.types.0.iter().map(|(kind, _)| *kind).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The roles that are asked.
+    pub(super) fn roles(&self) -> Vec<Role> {
+        match self.kinds_with_tasks().is_empty() && self.kinds_with_samples().is_empty() {
+            true => vec![Role::Write],
+            false => vec![Role::Seed, Role::Write],
+        }
     }
 
     /// A question for tasks.
@@ -170,25 +252,53 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// An example by its number.
-    pub(super) fn item(&self, number: u64) -> Result<Item> {
+    /// An example by its place.
+    pub(super) fn item(&self, place: u64) -> Result<Item> {
+        let row = self.order.get(place as usize).copied();
+        let number = row.map_or(place, |row| self.material.numbers()[row as usize]);
         let mut rng = ChaCha8Rng::seed_from_u64(mixed(&[self.settings.seed, number]));
         let kind = match self.material {
             Material::Tasks(_) => self.settings.types.at(rng.random()),
             Material::Corpus(_) => Kind::Corpus,
             Material::Pairs(..) => Kind::Regenerated,
         };
-        self.item_of(kind, number, Role::Write, rng)
+        let given = row.map(|row| self.given(row)).transpose()?;
+        self.item_of(kind, number, Role::Write, given, rng)
+    }
+
+    /// What stands at a place of the material.
+    fn given(&self, row: u32) -> Result<Given> {
+        match self.material {
+            Material::Tasks(_) => bail!("tasks have no rows"),
+            Material::Corpus(passages) => {
+                let passage = passages.get(row as usize)?;
+                let embedded = passage.embedded();
+                Ok(Given::Passage(passage, embedded))
+            }
+            Material::Pairs(set, _) => {
+                let example = set.get(row as usize)?;
+                let positive = example.pos.into_iter().next().unwrap_or_default();
+                let instruction = example.instruction.unwrap_or_default();
+                Ok(Given::Pair(row, [instruction, example.query, positive]))
+            }
+        }
     }
 
     /// A sample of a kind, for a strong model.
     pub(super) fn sample(&self, kind: Kind, number: u64) -> Result<Item> {
         let number = SAMPLES + number;
         let rng = ChaCha8Rng::seed_from_u64(mixed(&[self.settings.seed, number, kind as u64]));
-        self.item_of(kind, number, Role::Seed, rng)
+        self.item_of(kind, number, Role::Seed, None, rng)
     }
 
-    fn item_of(&self, kind: Kind, number: u64, role: Role, mut rng: ChaCha8Rng) -> Result<Item> {
+    fn item_of(
+        &self,
+        kind: Kind,
+        number: u64,
+        role: Role,
+        given: Option<Given>,
+        mut rng: ChaCha8Rng,
+    ) -> Result<Item> {
         let settings = self.settings;
         let language = self.mixture.at(rng.random());
         // Where all is in one language, a translation is between that and English.
@@ -201,54 +311,64 @@ impl<'a> Plan<'a> {
         placeholders["keys"] = json!(kind.keys(settings.levels));
         let samples = if role == Role::Seed { None } else { self.samples.get(&kind) };
         placeholders["samples"] = json!(samples.map_or(&[][..], |samples| samples));
-        let mut item = Item {
+        let task = match kind.tasks() {
+            Some(_) => Some(self.task(kind, &mut rng)?),
+            None => None,
+        };
+        if let Some(task) = &task {
+            placeholders["task"] = task.clone().into();
+        }
+        if let Some(given) = &given {
+            self.present(given, &mut placeholders);
+        }
+        Ok(Item {
             kind,
             number,
             language,
-            task: None,
-            given: None,
+            task,
+            given,
             query: drawn.query,
             documents: drawn.documents,
-            prompt: String::new(),
-            endpoint: self.endpoints.pick(role, &[settings.seed, number])?,
-            source: None,
-            pair: None,
-        };
-        match self.material {
-            Material::Tasks(own) => {
-                if kind.tasks().is_some() {
-                    let tasks = own.as_ref().or_else(|| self.tasks.get(&kind));
-                    let tasks = tasks.filter(|tasks| !tasks.is_empty());
-                    let tasks =
-                        tasks.with_context(|| format!("there is no task of {}", kind.name()))?;
-                    let task = tasks[rng.random_range(0..tasks.len())].clone();
-                    placeholders["task"] = task.clone().into();
-                    item.task = Some(task);
+            scores: match &drawn.placeholders {
+                Placeholders::Similar { high_score, low_scores, .. } => {
+                    low_scores.first().map(|low| [*high_score, *low])
                 }
+                _ => None,
+            },
+            prompt: self.prompts.fill(kind.template(), placeholders)?,
+            endpoint: self.endpoints.pick(role, &[settings.seed, number])?,
+        })
+    }
+
+    /// One of a kind's tasks.
+    fn task(&self, kind: Kind, rng: &mut ChaCha8Rng) -> Result<String> {
+        let own = match self.material {
+            Material::Tasks(own) => own.as_ref(),
+            _ => None,
+        };
+        let tasks = own.or_else(|| self.tasks.get(&kind)).filter(|tasks| !tasks.is_empty());
+        let tasks = tasks.with_context(|| format!("there is no task of {}", kind.name()))?;
+        Ok(tasks[rng.random_range(0..tasks.len())].clone())
+    }
+
+    /// What a prompt is told of it, between marks that nobody who wrote it can know.
+    fn present(&self, given: &Given, placeholders: &mut Value) {
+        let [instruction, query, positive] = given.texts();
+        let seed = self.settings.seed.to_string();
+        let mark = key(&["mark", &seed, instruction, query, positive]) as u64;
+        placeholders["mark"] = format!("{mark:016x}").into();
+        match given {
+            Given::Passage(passage, _) => {
+                placeholders["passage"] = passage.text.clone().into();
+                placeholders["title"] = passage.title.clone().into();
+                placeholders["count"] = self.settings.queries.into();
             }
-            Material::Corpus(passages) => {
-                let source = passages.get(self.order[number as usize] as usize)?;
-                placeholders["passage"] = source.text.clone().into();
-                placeholders["title"] = source.title.clone().into();
-                placeholders["count"] = settings.queries.into();
-                // As it will be embedded, title and headings first.
-                item.given = Some([String::new(), String::new(), source.embedded()]);
-                item.source = Some(source);
-            }
-            Material::Pairs(set, _) => {
-                let pair = self.order[number as usize];
-                let example = set.get(pair as usize)?;
-                let positive = example.pos.into_iter().next().unwrap_or_default();
-                let instruction = example.instruction.unwrap_or_default();
-                placeholders["instruction"] = instruction.clone().into();
-                placeholders["query"] = example.query.clone().into();
-                placeholders["positive"] = positive.clone().into();
-                item.given = Some([instruction, example.query, positive]);
-                item.pair = Some(pair);
+            Given::Pair(..) => {
+                placeholders["instruction"] = instruction.into();
+                placeholders["query"] = query.into();
+                placeholders["positive"] = positive.into();
             }
         }
-        item.prompt = self.prompts.fill(kind.template(), placeholders)?;
-        Ok(item)
     }
 
     /// What an item's answer is to be.
@@ -262,7 +382,7 @@ impl<'a> Plan<'a> {
             left_out: self.settings.left_out,
             queries: self.settings.queries,
             task: item.task.as_deref(),
-            given: item.given.as_ref().map(|given| given.each_ref().map(String::as_str)),
+            given: item.given.as_ref().map(Given::texts),
         }
     }
 
@@ -297,7 +417,7 @@ impl<'a> Plan<'a> {
     /// Rows of an answer that is good.
     pub(super) fn rows(&self, item: &Item, texts: Texts, answer: &Answer) -> Vec<Row> {
         let Texts { instruction, queries, positive, negatives } = texts;
-        let source = item.source.as_ref();
+        let passage = item.given.as_ref().and_then(Given::passage);
         let rows = queries.into_iter().enumerate().map(|(place, query)| {
             // Negatives of a passage are written for its first query.
             let own: &[String] = if place == 0 { &negatives } else { &[] };
@@ -320,11 +440,11 @@ impl<'a> Plan<'a> {
                 prompt_version: self.prompts.version(item.kind.template()).into(),
                 seed: Some(self.settings.seed),
                 tokens: Some(answer.usage),
-                source: source
-                    .map(|source| source.id.clone())
-                    .or_else(|| item.pair.map(|pair| pair.to_string())),
-                document: source.map(|source| source.document.clone()),
-                split: source.map(|source| source.split),
+                positive_score: item.scores.map(|[high, _]| high),
+                negative_score: item.scores.map(|[_, low]| low),
+                source: item.given.as_ref().map(Given::source),
+                document: passage.map(|passage| passage.document.clone()),
+                split: passage.map(|passage| passage.split),
             }
         });
         rows.collect()
@@ -339,7 +459,8 @@ impl<'a> Plan<'a> {
             Kind::LongShort => item.query.expected() + 4 * (1 + self.settings.levels),
             Kind::ShortShort | Kind::Sts | Kind::Bitext => 20 * (2 + self.settings.levels),
             Kind::Corpus | Kind::Regenerated => {
-                let passage = item.given.as_ref().map_or(0, |given| crate::words::count(&given[2]));
+                let passage =
+                    item.given.as_ref().map_or(0, |given| crate::words::count(given.texts()[2]));
                 let levels = if self.settings.levels > 1 || item.kind == Kind::Regenerated {
                     self.settings.levels
                 } else {

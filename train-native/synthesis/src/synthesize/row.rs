@@ -51,6 +51,12 @@ pub struct Row {
     /// Tokens of prompt and answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Usage>,
+    /// Similarity that the positive was to have (1 to 5), of similar texts and translations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positive_score: Option<f32>,
+    /// Similarity that the nearest negative was to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub negative_score: Option<f32>,
     /// Passage or row that it was made of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -72,7 +78,7 @@ pub enum Rejection {
     Cut,
     /// It is not the JSON that was asked for.
     NotJson,
-    /// A key is missing, empty, or no text.
+    /// A key is missing, or has no text with a word.
     Keys,
     /// A negative says the same as another, as the query or as a positive.
     Repeats,
@@ -162,9 +168,8 @@ fn texts(
     found: &Map<String, Value>,
 ) -> Result<Texts, Rejection> {
     let text = |key: &str| {
-        let text =
-            found.get(key).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
-        text.map(String::from).ok_or(Rejection::Keys)
+        let text = found.get(key).and_then(Value::as_str).map(str::trim);
+        text.filter(|text| has_word(text)).map(String::from).ok_or(Rejection::Keys)
     };
     let all = |keys: &[&str]| keys.iter().map(|key| text(key)).collect::<Result<Vec<_>, _>>();
     let given = wanted.given.unwrap_or_default().map(String::from);
@@ -175,7 +180,7 @@ fn texts(
             let queries = queries.iter().filter_map(Value::as_str).map(str::trim);
             let mut seen = HashSet::new();
             let queries: Vec<String> = queries
-                .filter(|query| !query.is_empty() && seen.insert(words::hash(query)))
+                .filter(|query| has_word(query) && seen.insert(words::hash(query)))
                 .take(wanted.queries)
                 .map(String::from)
                 .collect();
@@ -203,6 +208,10 @@ fn texts(
     }
 }
 
+fn has_word(text: &str) -> bool {
+    words::count(text) > 0
+}
+
 fn check(wanted: &Wanted<'_>, texts: &Texts) -> Result<(), Rejection> {
     let mut seen: HashSet<u128> = texts.queries.iter().map(|query| words::hash(query)).collect();
     let documents = || [&texts.positive].into_iter().chain(&texts.negatives);
@@ -220,8 +229,7 @@ fn check(wanted: &Wanted<'_>, texts: &Texts) -> Result<(), Rejection> {
     }
     if kind == Kind::LongShort {
         let text = &texts.queries[0];
-        // A label of one or two letters stands in any text.
-        if documents().any(|label| label.chars().count() > 2 && words::contains(text, label)) {
+        if documents().any(|label| words::gives_away(text, label)) {
             return Err(Rejection::LabelInText);
         }
     }
@@ -276,7 +284,7 @@ mod tests {
             "hard_negative_document": "The sea is deep.", "more": 1});
         let texts = read_json(&wanted(Kind::ShortLong, 1), value).unwrap();
         assert_eq!((texts.queries[0].as_str(), texts.negatives.len()), ("why is the sky blue", 1));
-        let value = json!({"queries": ["a river", "A river!", "the floods", "third"]});
+        let value = json!({"queries": ["?", "a river", "A river!", "the floods", "third"]});
         let passage =
             Wanted { given: Some(["", "", "The river floods."]), ..wanted(Kind::Corpus, 1) };
         let texts = read_json(&passage, value).unwrap();
@@ -298,6 +306,7 @@ mod tests {
         assert_eq!(reject(short_long("q", "same text", "Same text!")), Rejection::Repeats);
         assert_eq!(reject(short_long("same", "same", "n")), Rejection::Repeats);
         assert_eq!(reject(short_long("q", " ", "n")), Rejection::Keys);
+        assert_eq!(reject(short_long("???", "p", "n")), Rejection::Keys);
         assert_eq!(
             reject(
                 json!({"user_query": "q", "positive_document": ["p"], "hard_negative_document": "n"})

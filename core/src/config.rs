@@ -27,11 +27,31 @@ pub enum Family {
     Qwen2,
     /// Qwen3: Llama with RMS norms on the heads of q and k.
     Qwen3,
+    /// CamemBERT: as RoBERTa.
+    Camembert,
+    /// DistilBERT: BERT without token types.
+    Distilbert,
+    /// MPNet: RoBERTa's positions, and a learned bias for each bucket of distances.
+    Mpnet,
+    /// jina-embeddings-v2, BERT with ALiBi and a gated feed-forward; its files say `bert`.
+    JinaBert,
+    /// ModernBERT: pre-norm, rotary, gated, local and global layers.
+    Modernbert,
+    /// nomic-embed v1 and v1.5: post-norm, rotary, gated.
+    NomicBert,
+    /// gte v1.5, gte-multilingual and arctic-embed-m v2: post-norm, rotary, gated; older files say `new`.
+    Gte,
+    /// EuroBERT: Llama in both directions.
+    Eurobert,
+    /// Gemma 3's text models, EmbeddingGemma among them.
+    Gemma3,
+    /// A table of tokens whose rows are averaged.
+    Static,
 }
 
 impl Family {
     /// All families, in the order in which errors list them.
-    pub const ALL: [Family; 7] = [
+    pub const ALL: [Family; 17] = [
         Family::Bert,
         Family::Roberta,
         Family::XlmRoberta,
@@ -39,6 +59,16 @@ impl Family {
         Family::Mistral,
         Family::Qwen2,
         Family::Qwen3,
+        Family::Camembert,
+        Family::Distilbert,
+        Family::Mpnet,
+        Family::JinaBert,
+        Family::Modernbert,
+        Family::NomicBert,
+        Family::Gte,
+        Family::Eurobert,
+        Family::Gemma3,
+        Family::Static,
     ];
 
     /// The `model_type` string of `config.json`.
@@ -51,12 +81,25 @@ impl Family {
             Family::Mistral => "mistral",
             Family::Qwen2 => "qwen2",
             Family::Qwen3 => "qwen3",
+            Family::Camembert => "camembert",
+            Family::Distilbert => "distilbert",
+            Family::Mpnet => "mpnet",
+            Family::JinaBert => "bert",
+            Family::Modernbert => "modernbert",
+            Family::NomicBert => "nomic_bert",
+            Family::Gte => "gte",
+            Family::Eurobert => "eurobert",
+            Family::Gemma3 => "gemma3_text",
+            Family::Static => "static",
         }
     }
 
-    /// True for decoder-only families, which are causal unless told otherwise.
+    /// True for language models, which are causal unless told otherwise.
     pub fn is_decoder(self) -> bool {
-        !matches!(self, Family::Bert | Family::Roberta | Family::XlmRoberta)
+        matches!(
+            self,
+            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 | Family::Gemma3
+        )
     }
 }
 
@@ -107,6 +150,12 @@ pub enum RopeScaling {
     Default,
     /// All frequencies divided by `factor`.
     Linear {
+        /// Stretch factor, at least 1.
+        factor: f64,
+    },
+    /// A stretched base (gte-multilingual): theta times `factor`, then all frequencies divided by
+    /// `factor^(2 / head_dim)`.
+    Ntk {
         /// Stretch factor, at least 1.
         factor: f64,
     },
@@ -165,7 +214,9 @@ impl Rope {
         finite("rope_theta", self.theta, 1.0, 1e18)?;
         match self.scaling {
             RopeScaling::Default => Ok(()),
-            RopeScaling::Linear { factor } => finite("the rope factor", factor, 0.0, 1e6),
+            RopeScaling::Linear { factor } | RopeScaling::Ntk { factor } => {
+                finite("the rope factor", factor, 0.0, 1e6)
+            }
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor: low,
@@ -196,22 +247,117 @@ impl Rope {
     }
 }
 
-/// What only the post-norm encoder has.
+/// Rotary positions by layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ropes {
+    /// Of layers that see the whole text, and of all where there are no others.
+    pub global: Rope,
+    /// Of layers with a window, where they have their own (ModernBERT, Gemma 3).
+    pub local: Option<Rope>,
+}
+
+impl Ropes {
+    /// The same for all layers.
+    pub fn alike(rope: Rope) -> Self {
+        Self { global: rope, local: None }
+    }
+}
+
+/// A table of positions that is added to the tokens' embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LearnedPositions {
+    /// Row of the first token: 0 for BERT, `pad_token_id + 1` for RoBERTa.
+    pub offset: usize,
+    /// Rows of the table, the offset included.
+    pub rows: usize,
+}
+
+/// What is added to the scores of attention, by the distance of key and query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScoreBias {
+    /// A learned number for each head and bucket of distances, shared by all layers (T5, arXiv:1910.10683,
+    /// section 2.1; MPNet).
+    Buckets {
+        /// Number of buckets; half of them are for keys after the query.
+        buckets: usize,
+        /// Distances from here on share the last bucket.
+        max_distance: usize,
+    },
+    /// The distance times a constant of the head, subtracted (ALiBi, arXiv:2108.12409), in both directions.
+    Alibi,
+}
+
+/// The gate of a feed-forward block (GLU, arXiv:2002.05202).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gate {
+    /// There is none.
+    None,
+    /// A projection of its own.
+    Apart,
+    /// The first half of the outputs of the projection into the block.
+    Joined,
+}
+
+/// What only the encoder has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EncoderConfig {
-    /// Position of the first token: 0 for BERT, `pad_token_id + 1` for RoBERTa.
-    pub position_offset: usize,
-    /// Rows of the token-type table (every token uses row 0).
+    /// Learned positions.
+    pub positions: Option<LearnedPositions>,
+    /// Rotary positions.
+    pub ropes: Option<Ropes>,
+    /// Bias on the scores of attention.
+    pub score_bias: Option<ScoreBias>,
+    /// Rows of the token-type table (every token uses row 0); 0: there is none.
     pub type_vocab_size: usize,
-    /// Rows of the position table, the offset included.
-    pub position_rows: usize,
+    /// Whether the sum of the embeddings is normed; it is but in static embeddings.
+    pub embedding_norm: bool,
+    /// Norms before attention and feed-forward, but for the first attention, and one at the end (ModernBERT),
+    /// rather than after each residual sum (BERT).
+    pub pre_norm: bool,
+    /// Whether norms add a learned vector.
+    pub norm_bias: bool,
+    /// Biases on the q, k and v projections.
+    pub qkv_bias: bool,
+    /// Bias on the attention's output projection.
+    pub output_bias: bool,
+    /// The gate of the feed-forward.
+    pub gate: Gate,
+    /// Biases on the feed-forward's first projections.
+    pub up_bias: bool,
+    /// Bias on its last.
+    pub down_bias: bool,
+    /// Farthest key that a query of each layer sees, in tokens; `None`: the whole text.
+    pub windows: Vec<Option<usize>>,
+}
+
+impl EncoderConfig {
+    /// BERT's (arXiv:1810.04805) with so many layers, from which the other families differ.
+    pub fn bert(layers: usize) -> Self {
+        Self {
+            positions: None,
+            ropes: None,
+            score_bias: None,
+            type_vocab_size: 0,
+            embedding_norm: true,
+            pre_norm: false,
+            norm_bias: true,
+            qkv_bias: true,
+            output_bias: true,
+            gate: Gate::None,
+            up_bias: true,
+            down_bias: true,
+            windows: vec![None; layers],
+        }
+    }
 }
 
 /// What only the decoder has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DecoderConfig {
     /// Rotary positions.
-    pub rope: Rope,
+    pub ropes: Ropes,
     /// Biases on the q, k and v projections.
     pub qkv_bias: bool,
     /// Bias on the attention's output projection.
@@ -222,6 +368,12 @@ pub struct DecoderConfig {
     pub qk_norm: bool,
     /// Sliding window of each layer in tokens; `None`: the whole text.
     pub windows: Vec<Option<usize>>,
+    /// A norm on the output of each branch, too (Gemma).
+    pub sandwich_norms: bool,
+    /// What embeddings are multiplied with (Gemma).
+    pub embedding_scale: Option<f64>,
+    /// The scores' scale is its root's inverse, where it is not the heads' width (Gemma); their norms carry it.
+    pub query_scalar: Option<f64>,
     /// Whether a language-model head would share the embedding table.
     pub tie_word_embeddings: bool,
 }
@@ -230,9 +382,9 @@ pub struct DecoderConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Architecture {
-    /// Post-norm BERT blocks.
+    /// Blocks with layer norms, BERT's and their kin.
     Encoder(EncoderConfig),
-    /// Pre-norm decoder blocks.
+    /// Blocks with RMS norms, Llama's and their kin.
     Decoder(DecoderConfig),
 }
 
@@ -279,6 +431,9 @@ pub struct ModelConfig {
     pub architecture: Architecture,
 }
 
+/// Largest width, table or length that a model may have.
+const LARGEST: usize = 1 << 24;
+
 /// The error of a `config.json` that no model can be built from.
 pub(crate) fn bad_config(cause: impl std::fmt::Display) -> Error {
     Error::bad_file("config.json", cause, "use the config.json that was saved with the weights")
@@ -291,13 +446,41 @@ impl ModelConfig {
     /// No layer, or one that the model lacks.
     pub fn keep_layers(mut self, keep: &[usize]) -> Result<Self> {
         check_kept(keep, self.num_layers)?;
-        self.num_layers = keep.len();
-        if let Architecture::Decoder(decoder) = &mut self.architecture {
-            let windows = &decoder.windows;
-            let kept = keep.iter().map(|&layer| windows.get(layer).copied().flatten());
-            decoder.windows = kept.collect();
+        if let Architecture::Encoder(encoder) = &self.architecture
+            && encoder.pre_norm
+            && (keep[0] != 0 || keep[1..].contains(&0))
+        {
+            return Err(Error::invalid(
+                "block 0 of this model has no norm before its attention: keep it, and first",
+            ));
         }
+        self.num_layers = keep.len();
+        let windows = self.windows_mut();
+        *windows = keep.iter().map(|&layer| windows.get(layer).copied().flatten()).collect();
         Ok(self)
+    }
+
+    fn windows_mut(&mut self) -> &mut Vec<Option<usize>> {
+        match &mut self.architecture {
+            Architecture::Encoder(encoder) => &mut encoder.windows,
+            Architecture::Decoder(decoder) => &mut decoder.windows,
+        }
+    }
+
+    /// Window of each layer in tokens; `None`: the whole text.
+    pub fn windows(&self) -> &[Option<usize>] {
+        match &self.architecture {
+            Architecture::Encoder(encoder) => &encoder.windows,
+            Architecture::Decoder(decoder) => &decoder.windows,
+        }
+    }
+
+    /// Rotary positions, where the model has them.
+    pub fn ropes(&self) -> Option<&Ropes> {
+        match &self.architecture {
+            Architecture::Encoder(encoder) => encoder.ropes.as_ref(),
+            Architecture::Decoder(decoder) => Some(&decoder.ropes),
+        }
     }
 
     /// The encoder's part, or an error for a decoder.
@@ -306,6 +489,15 @@ impl ModelConfig {
             Architecture::Encoder(encoder) => Ok(encoder),
             Architecture::Decoder(_) => {
                 Err(Error::invalid("this model is a decoder, not an encoder"))
+            }
+        }
+    }
+
+    pub(crate) fn decoder_mut(&mut self) -> Result<&mut DecoderConfig> {
+        match &mut self.architecture {
+            Architecture::Decoder(decoder) => Ok(decoder),
+            Architecture::Encoder(_) => {
+                Err(Error::invalid("this model is an encoder, not a decoder"))
             }
         }
     }
@@ -323,7 +515,6 @@ impl ModelConfig {
     /// Checks that the sizes fit one another, so that no later code divides by zero or allocates
     /// without bound.
     pub(crate) fn check(&self) -> Result<()> {
-        const LARGEST: usize = 1 << 24;
         let sizes = [
             ("vocab_size", self.vocab_size, LARGEST),
             ("hidden_size", self.hidden_size, LARGEST),
@@ -336,7 +527,8 @@ impl ModelConfig {
             ("max_position_embeddings", self.max_positions, LARGEST),
         ];
         for (key, size, largest) in sizes {
-            if size == 0 || size > largest {
+            let may_be_none = key == "num_hidden_layers" && self.family == Family::Static;
+            if (size == 0 && !may_be_none) || size > largest {
                 return Err(bad_config(format!("{key} is {size}, outside 1..={largest}")));
             }
         }
@@ -354,60 +546,74 @@ impl ModelConfig {
                 f32::MIN_POSITIVE
             )));
         }
-        match &self.architecture {
-            Architecture::Encoder(encoder) => {
-                if self.num_heads * self.head_dim != self.hidden_size {
-                    return Err(bad_config(format!(
-                        "hidden_size {} is no multiple of num_attention_heads {}",
-                        self.hidden_size, self.num_heads
-                    )));
-                }
-                if encoder.position_rows <= encoder.position_offset
-                    || encoder.position_rows > LARGEST
-                {
-                    return Err(bad_config(
-                        "max_position_embeddings leaves no position for a token",
-                    ));
-                }
-                if encoder.type_vocab_size > LARGEST {
-                    let types = encoder.type_vocab_size;
-                    return Err(bad_config(format!(
-                        "type_vocab_size is {types}, more than {LARGEST}"
-                    )));
-                }
+        if let Architecture::Encoder(encoder) = &self.architecture {
+            self.check_encoder(encoder)?;
+        }
+        if let Some(ropes) = self.ropes() {
+            if !self.head_dim.is_multiple_of(2) {
+                return Err(bad_config(format!(
+                    "head_dim {} is odd; rotary positions need pairs",
+                    self.head_dim
+                )));
             }
-            Architecture::Decoder(decoder) => {
-                if !self.head_dim.is_multiple_of(2) {
-                    return Err(bad_config(format!(
-                        "head_dim {} is odd; rotary positions need pairs",
-                        self.head_dim
-                    )));
-                }
-                decoder.rope.check()?;
-                if let Some(window) =
-                    decoder.windows.iter().flatten().find(|window| !(1..=LARGEST).contains(window))
-                {
-                    return Err(bad_config(format!(
-                        "sliding_window is {window}, outside 1..={LARGEST}"
-                    )));
-                }
-                if decoder.windows.len() != self.num_layers {
-                    return Err(bad_config(format!(
-                        "layer_types has {} entries for {} layers",
-                        decoder.windows.len(),
-                        self.num_layers
-                    )));
-                }
-            }
+            ropes.global.check()?;
+            ropes.local.as_ref().map_or(Ok(()), Rope::check)?;
+        }
+        let windows = self.windows();
+        if let Some(window) =
+            windows.iter().flatten().find(|window| !(1..=LARGEST).contains(*window))
+        {
+            return Err(bad_config(format!("sliding_window is {window}, outside 1..={LARGEST}")));
+        }
+        if windows.len() != self.num_layers {
+            return Err(bad_config(format!(
+                "layer_types has {} entries for {} layers",
+                windows.len(),
+                self.num_layers
+            )));
         }
         self.check_addressable()
+    }
+
+    fn check_encoder(&self, encoder: &EncoderConfig) -> Result<()> {
+        if self.num_heads * self.head_dim != self.hidden_size {
+            return Err(bad_config(format!(
+                "hidden_size {} is no multiple of num_attention_heads {}",
+                self.hidden_size, self.num_heads
+            )));
+        }
+        if let Some(LearnedPositions { offset, rows }) = encoder.positions
+            && (rows <= offset || rows > LARGEST)
+        {
+            return Err(bad_config("max_position_embeddings leaves no position for a token"));
+        }
+        if encoder.type_vocab_size > LARGEST {
+            let types = encoder.type_vocab_size;
+            return Err(bad_config(format!("type_vocab_size is {types}, more than {LARGEST}")));
+        }
+        if let Some(ScoreBias::Buckets { buckets, max_distance }) = encoder.score_bias {
+            // Two directions, each with buckets of one distance and buckets of several.
+            if !(4..=1 << 16).contains(&buckets) || !buckets.is_multiple_of(4) {
+                return Err(bad_config(format!(
+                    "relative_attention_num_buckets is {buckets}, and has to be a multiple of 4 up to 65536"
+                )));
+            }
+            if max_distance <= buckets / 4 || max_distance > LARGEST {
+                return Err(bad_config(format!(
+                    "the largest distance of {buckets} buckets is {max_distance}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses matrices that are too large to address, which matters on 32-bit targets.
     fn check_addressable(&self) -> Result<()> {
         let qkv = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim;
         let (positions, types) = match &self.architecture {
-            Architecture::Encoder(encoder) => (encoder.position_rows, encoder.type_vocab_size),
+            Architecture::Encoder(encoder) => {
+                (encoder.positions.map_or(0, |table| table.rows), encoder.type_vocab_size)
+            }
             Architecture::Decoder(_) => (0, 0),
         };
         let widest = [self.vocab_size, self.intermediate_size, qkv, positions, types];

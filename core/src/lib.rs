@@ -13,12 +13,13 @@
 //! * [`tokenizer`] turns texts (with a prompt) into token batches;
 //! * [`kernels`] is what the models compute beyond Burn's own operations, for each kind of device,
 //!   and [`quant`] few-bit weights;
-//! * [`model`] holds the post-norm encoder, the one configurable decoder, and what each family
+//! * [`model`] holds the one configurable encoder, the one configurable decoder, and what each family
 //!   calls things;
 //! * [`pooling`] turns token states into one vector a text, and explains how;
 //! * [`loss`] holds the training losses;
 //! * [`checkpoint`] reads and writes safetensors and the sentence-transformers layout;
 //! * [`embedder`] joins all of it: texts in, vectors out;
+//! * [`reranker`] is the cross-encoder: a query and a text in, a score out;
 //! * [`explanation`] says why a text got its vector, and what other pooling heads look at;
 //! * [`index`] is exact top-k search over vectors.
 
@@ -35,6 +36,7 @@ pub mod model;
 mod parallel;
 pub mod pooling;
 pub mod quant;
+pub mod reranker;
 pub mod tokenizer;
 
 pub use config::ModelConfig;
@@ -45,6 +47,7 @@ pub use error::{Error, Result, TensorReport};
 pub use explanation::TextExplanation;
 pub use index::{Hit, Index, IndexPrecision};
 pub use pooling::PoolingConfig;
+pub use reranker::{Ranked, Reranker};
 
 /// A model with its tokenizer and prompts; on the CPU where no backend is named.
 #[cfg(feature = "flex")]

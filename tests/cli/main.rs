@@ -23,6 +23,7 @@ mod mining;
 mod peers;
 mod recipes;
 mod refine;
+mod rerank;
 mod scores;
 mod serve;
 mod server;

@@ -51,6 +51,10 @@ fn seeds() {
     let index = serde_json::json!({"metadata": {}, "weight_map": {"embed_tokens.weight": "model.safetensors"}});
     write("shards", "one", index.to_string().as_bytes());
     write("shards", "outside", br#"{"weight_map": {"a": "../../etc/passwd", "b": "/etc/passwd"}}"#);
+    for case in ["zip", "wide", "legacy", "evil-state"] {
+        let path = kiln_tests::fixture("pytorch").join(format!("{case}.bin"));
+        write("pytorch", case, &std::fs::read(path).unwrap());
+    }
     write("config", "model", &file("config.json"));
     for family in ["bert", "xlm-roberta", "mistral", "llama-yarn", "qwen2-window", "qwen3"] {
         let path = kiln_tests::fixture("families").join(family).join("config.json");

@@ -26,10 +26,11 @@ use train_native::vectors::read_blocks;
 pub type Reader = fn(&[u8]);
 
 /// Every reader, by the name of its fuzz target and of its folder in the corpus.
-pub const READERS: [(&str, Reader); 15] = [
+pub const READERS: [(&str, Reader); 16] = [
     ("kiln_file", kiln_file),
     ("safetensors", safetensors),
     ("shards", shards),
+    ("pytorch", pytorch),
     ("config", config),
     ("tokenizer", tokenizer),
     ("tokenizer_config", tokenizer_config),
@@ -114,14 +115,24 @@ pub fn kiln_file(data: &[u8]) {
 
 /// Weights in one file, every tensor of them.
 pub fn safetensors(data: &[u8]) {
-    let files = replaced("model.safetensors", data);
-    if let Ok(mut weights) = Weights::open(&files, "model") {
+    every_tensor(&replaced("model.safetensors", data));
+}
+
+/// The same in PyTorch's format.
+pub fn pytorch(data: &[u8]) {
+    let mut files = replaced("pytorch_model.bin", data);
+    files.0.remove("model.safetensors");
+    every_tensor(&files);
+}
+
+fn every_tensor(files: &Files) {
+    if let Ok(mut weights) = Weights::open(files, "model") {
         let names: Vec<String> = weights.tensors().keys().cloned().collect();
         for name in names {
             let _ = weights.read(&name);
         }
     }
-    embed_with(&files);
+    embed_with(files);
 }
 
 /// The list of a sharded model's files.

@@ -18,8 +18,8 @@ fn fused_equals_plain<B: Kernels>(device: B::Device) {
     let padding: Tensor<B, 4, Bool> = padding.reshape([1, 1, 1, seq]).expand([batch, 1, seq, seq]);
     for mask in [None, Some(&padding)] {
         let (query, key, value) = (query.clone(), key.clone(), value.clone());
-        let fused = scaled_dot_product(query.clone(), key.clone(), value.clone(), mask);
-        let (plain, weights) = weighted_scaled_dot_product(query, key, value, mask);
+        let fused = scaled_dot_product(query.clone(), key.clone(), value.clone(), mask, None);
+        let (plain, weights) = weighted_scaled_dot_product(query, key, value, mask, None);
         assert_eq!(weights.dims(), [batch, heads, seq, seq]);
         let [fused, plain] = [fused, plain].map(|x| x.into_data().to_vec::<f32>().unwrap());
         let error = relative_error(&fused, &plain, dim, &vec![true; batch * heads * seq]);

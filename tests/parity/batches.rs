@@ -34,6 +34,7 @@ fn tokenizer(padding_side: PaddingSide) -> Tokenizer {
         add_eos: Some(true),
         text_suffix: String::new(),
         lower_case: false,
+        drop_unknown: false,
         instruction: InstructionSpan::Pooled,
     };
     Tokenizer::new(file.to_string().as_bytes(), &names, config).unwrap()

@@ -16,14 +16,20 @@ use kiln_tests::fixture;
 
 type B = Autodiff<Flex>;
 
-const FAMILIES: [&str; 12] = [
+const FAMILIES: [&str; 18] = [
     "bert",
+    "distilbert",
+    "gemma3",
+    "gte",
+    "jina-bert",
     "llama",
     "llama-geglu",
     "llama-linear",
     "llama-llama3",
     "llama-yarn",
     "mistral",
+    "modernbert",
+    "mpnet",
     "qwen2",
     "qwen2-window",
     "qwen3",
@@ -269,7 +275,8 @@ fn norms_inside_and_around_a_branch_have_their_gradients() {
         x.reshape([batch * seq, inputs]).matmul(weight.clone()).reshape([batch, seq, outputs])
     };
     let rows = vec![0..seq; batch];
-    let seen = Seen { rows: &rows, angles: None, mask: None };
+    let bias = matrix(heads.queries, 2 * seq - 1, 50.0);
+    let seen = Seen { rows: &rows, angles: None, mask: None, bias: Some(&bias) };
     let attended = |x| {
         let context = B::self_attention(linear(x, &weights[0]), heads, seen);
         linear(context, &weights[1])
@@ -299,10 +306,12 @@ fn norms_inside_and_around_a_branch_have_their_gradients() {
         precision: MatmulPrecision::F32,
         attention: Branch { before: norm(0), inside: norm(1), after: norm(2) },
         head_norms: None,
+        score_bias: Some(bias.clone().into_primitive().tensor()),
         qkv: projection(&weights[0]),
         output: projection(&weights[1]),
         feed_forward: Branch { before: norm(3), inside: norm(4), after: norm(5) },
         gate: None,
+        joined: false,
         up: projection(&weights[2]),
         down: projection(&weights[3]),
     };
@@ -314,6 +323,7 @@ fn norms_inside_and_around_a_branch_have_their_gradients() {
         let read = |name: &str, values: TensorData| (name.to_string(), values.to_vec().unwrap());
         let mut result = vec![read("states", y.into_data())];
         result.push(read("input", x.grad(&grads).unwrap().into_data()));
+        result.push(read("score bias", bias.grad(&grads).unwrap().into_data()));
         for (i, weight) in weights.iter().enumerate() {
             result.push(read(&format!("weight {i}"), weight.grad(&grads).unwrap().into_data()));
         }

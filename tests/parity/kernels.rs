@@ -164,7 +164,7 @@ fn attention<B: Kernels>(device: B::Device) {
         let hidden: Vec<bool> = (0..batch * seq * seq)
             .map(|i| (i / seq % seq) != i % seq && i * 7919 % 5 < 2)
             .collect();
-        let angles: Vec<f32> = drawn(seq * width, 13).iter().map(|value| value * 3.0).collect();
+        let turns: Vec<f32> = drawn(seq * width, 13).iter().map(|value| value * 3.0).collect();
         for masked in [false, true] {
             let turned = masked == rotary;
             let mask = masked.then(|| {
@@ -173,14 +173,18 @@ fn attention<B: Kernels>(device: B::Device) {
             });
             let tables = turned.then(|| {
                 let table = |f: fn(f32) -> f32| {
-                    let values: Vec<f32> = angles.iter().copied().map(f).collect();
+                    let values: Vec<f32> = turns.iter().copied().map(f).collect();
                     floats::<B, 4>(&values, [1, 1, seq, width], &device)
                 };
                 (table(f32::cos), table(f32::sin))
             });
             let tensor = floats::<B, 3>(&qkv, [batch, seq, row], &device);
             let rows = vec![0..seq; batch];
-            let seen = Seen { rows: &rows, angles: tables.as_ref(), mask: mask.as_ref() };
+            // By the distance of key and query.
+            let biases: Vec<f32> = drawn(queries * (2 * seq - 1), 17);
+            let bias = turned.then(|| floats::<B, 2>(&biases, [queries, 2 * seq - 1], &device));
+            let (angles, mask) = (tables.as_ref(), mask.as_ref());
+            let seen = Seen { rows: &rows, angles, mask, bias: bias.as_ref() };
             let actual = read(B::self_attention(tensor, heads, seen));
             assert_eq!(actual.len(), batch * seq * queries * width);
             for text in 0..batch {
@@ -197,7 +201,7 @@ fn attention<B: Kernels>(device: B::Device) {
                             true => -number(token, part, i + half),
                             false => number(token, part, i - half),
                         };
-                        let angle = angles[token * width + i];
+                        let angle = turns[token * width + i];
                         number(token, part, i) * f64::from(angle.cos())
                             + other * f64::from(angle.sin())
                     };
@@ -211,7 +215,9 @@ fn attention<B: Kernels>(device: B::Device) {
                                 let product: f64 = (0..width)
                                     .map(|i| rotated(query, head, i) * rotated(key, of_keys, i))
                                     .sum();
-                                (product / (width as f64).sqrt()).exp()
+                                let place = head * (2 * seq - 1) + seq - 1 + key - query;
+                                let bias = if turned { f64::from(biases[place]) } else { 0.0 };
+                                (product / (width as f64).sqrt() + bias).exp()
                             })
                             .collect();
                         let total: f64 = weights.iter().sum();

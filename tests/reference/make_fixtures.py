@@ -1,6 +1,6 @@
 """Makes the fixtures of the parity tests from transformers, sentence-transformers and PyTorch.
 
-    python tests/reference/make_fixtures.py [families] [pooling] [minilm]
+    python tests/reference/make_fixtures.py [families [NAME ..]] [pooling] [minilm] [rerankers] [static] [losses]
 
 Random weights are seeded, so a second run writes the same numbers (up to the last bits of
 another CPU or PyTorch version). Everything lands in tests/fixtures/.
@@ -23,12 +23,20 @@ TINY = dict(vocab_size=48, hidden_size=32, num_hidden_layers=3, num_attention_he
             max_position_embeddings=64, attn_implementation="eager")
 DECODER = dict(TINY, num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-6, pad_token_id=0)
 ROPE = dict(rope_theta=10000.0)
+# Encoders whose positions are learned, those whose class has a pooler, and all of them.
+LEARNED = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"}
+POOLED = {"bert", "roberta", "xlm-roberta", "camembert", "mpnet"}
+ENCODERS = LEARNED | {"jina-bert", "modernbert", "nomic-bert", "gte", "eurobert", "gemma3-both"}
 
 
 def families():
-    from transformers import (BertConfig, BertModel, LlamaConfig, LlamaModel, MistralConfig, MistralModel,
-                              Qwen2Config, Qwen2Model, Qwen3Config, Qwen3Model, RobertaConfig, RobertaModel,
-                              XLMRobertaConfig, XLMRobertaModel)
+    from transformers import (BertConfig, BertModel, CamembertConfig, CamembertModel, DistilBertConfig,
+                              DistilBertModel, EuroBertConfig, EuroBertModel, Gemma3TextConfig,
+                              Gemma3TextModel, GteConfig, GteModel, LlamaConfig,
+                              LlamaModel, MistralConfig, MistralModel, ModernBertConfig, ModernBertModel,
+                              MPNetConfig, MPNetModel, NomicBertConfig, NomicBertModel, Qwen2Config, Qwen2Model,
+                              Qwen3Config, Qwen3Model, RobertaConfig, RobertaModel, XLMRobertaConfig,
+                              XLMRobertaModel)
     llama3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
                   original_max_position_embeddings=16, **ROPE)
     yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, **ROPE)
@@ -50,7 +58,138 @@ def families():
                                                  rope_parameters=default, use_sliding_window=True,
                                                  sliding_window=3, max_window_layers=1)),
         "qwen3": (Qwen3Model, Qwen3Config(**{**DECODER, "head_dim": 16}, rope_parameters=default)),
+        "camembert": (CamembertModel, CamembertConfig(**TINY, type_vocab_size=1, pad_token_id=1)),
+        "distilbert": (DistilBertModel, DistilBertConfig(
+            vocab_size=48, dim=32, n_layers=3, n_heads=4, hidden_dim=40, max_position_embeddings=64, pad_token_id=0,
+            attn_implementation="eager")),
+        "mpnet": (MPNetModel, MPNetConfig(**TINY, pad_token_id=1)),
+        "jina-bert": (JinaBert, JinaBertConfig(**TINY, type_vocab_size=2, pad_token_id=0)),
+        # Layers: global, local, local, global.
+        "modernbert": (ModernBertModel, ModernBertConfig(
+            **dict(TINY, num_hidden_layers=4), local_attention=6, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            cls_token_id=1, sep_token_id=2)),
+        "nomic-bert": (NomicBertModel, NomicBertConfig(**TINY, type_vocab_size=2, pad_token_id=0)),
+        "gte": (GteModel, GteConfig(**TINY, type_vocab_size=1, pad_token_id=1)),
+        # Two layers of three with a window, scores scaled by another number than the heads' width.
+        "gemma3": (Gemma3TextModel, Gemma3TextConfig(**DECODER, sliding_window=4, layer_types=[
+            "sliding_attention", "sliding_attention", "full_attention"], query_pre_attn_scalar=12,
+            bos_token_id=1, eos_token_id=2)),
+        "gemma3-both": (Gemma3TextModel, Gemma3TextConfig(**DECODER, sliding_window=6, layer_types=[
+            "sliding_attention", "full_attention", "sliding_attention"], query_pre_attn_scalar=8,
+            use_bidirectional_attention=True, bos_token_id=1, eos_token_id=2)),
+        "eurobert": (EuroBertModel, EuroBertConfig(**DECODER, rope_parameters=dict(rope_type="default",
+                                                                                   rope_theta=250000.0))),
     }
+
+
+class JinaBertConfig:
+    """What jina-embeddings-v2's config.json says."""
+
+    model_type = "bert"
+
+    def __init__(self, **keys):
+        self.__dict__.update(keys)
+
+    def save(self, folder):
+        keys = {k: v for k, v in self.__dict__.items() if k not in ("attn_implementation", "is_causal")}
+        keys |= dict(model_type="bert", position_embedding_type="alibi", feed_forward_type="geglu",
+                     hidden_act="gelu", layer_norm_eps=1e-12)
+        (folder / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
+
+
+class JinaBert(torch.nn.Module):
+    """jina-embeddings-v2 (arXiv:2310.19923, section 3.1): BERT whose positions are ALiBi in both directions
+    (arXiv:2108.12409) and whose feed-forward is gated. transformers has no such class; this follows the paper and
+    the names of the release."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        hidden, heads, inner = config.hidden_size, config.num_attention_heads, config.intermediate_size
+        self.heads = heads
+        embedding = torch.nn.Embedding
+        norm = lambda: torch.nn.LayerNorm(hidden, eps=1e-12)
+        linear = lambda *sizes, bias=True: torch.nn.Linear(*sizes, bias=bias)
+        tree = lambda **parts: torch.nn.ModuleDict(parts)
+        self.embeddings = tree(word_embeddings=embedding(config.vocab_size, hidden),
+                               token_type_embeddings=embedding(config.type_vocab_size, hidden), LayerNorm=norm())
+        self.encoder = tree(layer=torch.nn.ModuleList([
+            tree(attention=torch.nn.ModuleDict({
+                     "self": tree(query=linear(hidden, hidden), key=linear(hidden, hidden),
+                                  value=linear(hidden, hidden)),
+                     "output": tree(dense=linear(hidden, hidden), LayerNorm=norm())}),
+                 mlp=tree(gated_layers=linear(hidden, 2 * inner, bias=False), wo=linear(inner, hidden),
+                          layernorm=norm()))
+            for _ in range(config.num_hidden_layers)]))
+
+    def forward(self, ids, attention_mask, **_):
+        from types import SimpleNamespace
+        rows, seq = ids.shape
+        x = self.embeddings["word_embeddings"](ids) + self.embeddings["token_type_embeddings"].weight[0]
+        x = self.embeddings["LayerNorm"](x)
+        slopes = 2.0 ** (-8.0 * torch.arange(1, self.heads + 1) / self.heads)
+        places = torch.arange(seq)
+        bias = -slopes[:, None, None] * (places[None, :] - places[:, None]).abs()
+        bias = bias[None] + torch.where(attention_mask[:, None, None, :].bool(), 0.0, -1e9)
+        states, attentions = [x], []
+        for layer in self.encoder["layer"]:
+            part = lambda name: layer["attention"]["self"][name](x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            scores = part("query") @ part("key").transpose(2, 3) / (x.shape[-1] / self.heads) ** 0.5
+            attentions.append((scores + bias).softmax(-1))
+            context = (attentions[-1] @ part("value")).transpose(1, 2).flatten(2)
+            output = layer["attention"]["output"]
+            x = output["LayerNorm"](x + output["dense"](context))
+            gate, up = layer["mlp"]["gated_layers"](x).chunk(2, dim=-1)
+            x = layer["mlp"]["layernorm"](x + layer["mlp"]["wo"](F.gelu(gate) * up))
+            states.append(x)
+        return SimpleNamespace(hidden_states=states, attentions=attentions)
+
+    def save_pretrained(self, folder, **_):
+        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / "model.safetensors",
+                  metadata={"format": "pt"})
+        self.config.save(folder)
+
+
+def save_released(name, model, folder):
+    """The same weights under the names and keys of the release, which transformers renames when it loads them."""
+    old = {"nomic-bert": [("layers.", "encoder.layers."), ("self_attn.o_proj", "attn.out_proj"),
+                          ("embeddings.LayerNorm", "emb_ln"), ("mlp.up_proj", "mlp.fc11"),
+                          ("mlp.gate_proj", "mlp.fc12"), ("mlp.down_proj", "mlp.fc2"),
+                          ("post_attention_layernorm", "norm1"), ("post_mlp_layernorm", "norm2")],
+           "gte": [("layers.", "encoder.layer."), ("self_attn.o_proj", "attention.o_proj"),
+                   ("post_attention_layernorm", "attn_ln"), ("post_mlp_layernorm", "mlp_ln")]}[name]
+    joined = {"nomic-bert": {"attn.Wqkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
+              "gte": {"attention.qkv_proj": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+                      "mlp.up_gate_proj": ["mlp.up_proj", "mlp.gate_proj"]}}[name]
+    prefix = {"nomic-bert": "", "gte": "new."}[name]
+    state = dict(model.state_dict())
+    for target, sources in joined.items():
+        for key in [key for key in state if sources[0] in key]:
+            parts = [state.pop(key.replace(sources[0], source)) for source in sources]
+            state[key.replace(sources[0], target)] = torch.cat(parts)
+    released = {}
+    for key, value in state.items():
+        for new, released_name in old:
+            key = key.replace(new, released_name)
+        released[prefix + key] = value.contiguous()
+    c = model.config
+    if name == "nomic-bert":
+        keys = dict(model_type="nomic_bert", n_embd=c.hidden_size, n_head=c.num_attention_heads,
+                    n_inner=c.intermediate_size, n_layer=c.num_hidden_layers, n_positions=c.max_position_embeddings,
+                    activation_function="swiglu", layer_norm_epsilon=c.layer_norm_eps, rotary_emb_base=1000,
+                    rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_scaling_factor=None,
+                    qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False, prenorm=False,
+                    type_vocab_size=c.type_vocab_size, vocab_size=c.vocab_size, use_rms_norm=False)
+    else:
+        keys = dict(model_type="new", hidden_size=c.hidden_size, num_attention_heads=c.num_attention_heads,
+                    intermediate_size=c.intermediate_size, num_hidden_layers=c.num_hidden_layers,
+                    max_position_embeddings=c.max_position_embeddings, hidden_act="gelu",
+                    layer_norm_eps=c.layer_norm_eps, layer_norm_type="layer_norm", position_embedding_type="rope",
+                    rope_theta=160000.0, type_vocab_size=c.type_vocab_size, vocab_size=c.vocab_size,
+                    pad_token_id=c.pad_token_id, logn_attention_scale=False, logn_attention_clip1=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(released, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(keys, indent=2) + "\n")
 
 
 def randomize(module, seed):
@@ -77,29 +216,38 @@ def masks(side):
 
 
 def make_families():
+    only = set(sys.argv[1:]) & set(families())
     for index, (name, (cls, config)) in enumerate(families().items()):
+        if only and name not in only:
+            continue
         torch.manual_seed(index)
-        kwargs = {"add_pooling_layer": False} if "bert" in name else {}
+        kwargs = {"add_pooling_layer": False} if name in POOLED else {}
         model = cls(config, **kwargs).eval()
         randomize(model, index)
         folder = FIXTURES / "families" / name
         folder.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(folder, safe_serialization=True)
-        encoder = "bert" in name
+        # transformers would write released names again where it knows them.
+        options = {"save_original_format": False} if name in ("nomic-bert", "gte") else {}
+        model.save_pretrained(folder, safe_serialization=True, **options)
+        if options:
+            save_released(name, model, folder.with_name(f"{name}-released"))
+        encoder = name in ENCODERS
         generator = torch.Generator().manual_seed(100 + index)
         ids = torch.randint(3, TINY["vocab_size"], (BATCH, SEQ), generator=generator)
         expected = {"ids": ids.int()}
-        for causal in [False] if encoder else [True, False]:
-            model.config.is_causal = causal
+        # Gemma 3's attention in both directions is another model: its windows are.
+        for causal in [False] if encoder else [True] if name == "gemma3" else [True, False]:
+            if not encoder:
+                model.config.is_causal = causal
             for side in ["right", "left"]:
                 mask = masks(side)
                 padded = ids.clone()
                 padded[mask == 0] = config.pad_token_id or 0
                 extra = {}
-                if encoder:
+                if name in LEARNED:
                     # The position of a token counts the tokens before it, whatever the side of
                     # the padding; RoBERTa counts so by itself, BERT is told.
-                    offset = 0 if name == "bert" else config.pad_token_id + 1
+                    offset = 0 if name in ("bert", "distilbert") else config.pad_token_id + 1
                     extra["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0) + offset
                 with torch.no_grad():
                     output = model(padded, attention_mask=mask, output_hidden_states=True, output_attentions=True,
@@ -307,8 +455,198 @@ def make_minilm():
     save_file({"vectors": vectors.contiguous()}, folder / "vectors.safetensors")
 
 
+PAIRS = [("how do bees make honey", "bees collect nectar and make honey of it"),
+         ("how do bees make honey", "the train to the north leaves at noon"),
+         ("a", "b"), ("", "only the second"), ("only the first", ""),
+         ("when does the train leave " * 4, "the train leaves at noon"),
+         ("noon", "the train to the north leaves at noon and comes back at night " * 3),
+         ("the north " * 9, "and the night " * 9)]
+
+
+def letters(template, special):
+    """A tokenizer of letters, with a template for pairs."""
+    import tokenizers
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+    vocab = special + ["[UNK]"] + [a for a in "abcdefghijklmnopqrstuvwxyz"] + ["##" + a for a in "aeinorst"]
+    model = models.WordPiece({token: i for i, token in enumerate(vocab)}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Split("", "isolated")])
+    if template:
+        single, pair = template
+        used = [token for token in special if token in single + pair]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=single, pair=pair, special_tokens=[(token, vocab.index(token)) for token in used])
+    typed = bool(template) and ":1" in template[1]
+    names = ["input_ids", "token_type_ids", "attention_mask"] if typed else ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=40, model_input_names=names,
+                                   pad_token=next(token for token in special if "pad" in token.lower()),
+                                   cls_token=next(token for token in special if token in ("[CLS]", "<s>")),
+                                   sep_token=special[2], unk_token="[UNK]")
+
+
+def make_rerankers():
+    """Cross-encoders of every family, scored by sentence-transformers; a decoder that answers yes or no, scored
+    as Qwen3-Reranker's card does it."""
+    from sentence_transformers import CrossEncoder
+    from transformers import (BertForSequenceClassification, DistilBertForSequenceClassification,
+                              GteForSequenceClassification, ModernBertForSequenceClassification,
+                              MPNetForSequenceClassification, Qwen3Config, Qwen3ForCausalLM,
+                              RobertaForSequenceClassification, XLMRobertaForSequenceClassification)
+    shapes = {name: config for name, (_, config) in families().items()}
+    bert = (["[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"], ["[PAD]", "[CLS]", "[SEP]"])
+    roberta = (["<s> $A </s>", "<s> $A </s> </s> $B </s>"], ["<s>", "<pad>", "</s>"])
+    makers = {"bert": (BertForSequenceClassification, bert), "roberta": (RobertaForSequenceClassification, roberta),
+              "xlm-roberta": (XLMRobertaForSequenceClassification, roberta),
+              "distilbert": (DistilBertForSequenceClassification, (["[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"],
+                                                                   bert[1])),
+              "mpnet": (MPNetForSequenceClassification, roberta),
+              "modernbert": (ModernBertForSequenceClassification, (["[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"],
+                                                                   bert[1])),
+              "gte": (GteForSequenceClassification, roberta)}
+    for index, (name, (cls, (template, special))) in enumerate(makers.items()):
+        folder = FIXTURES / "rerankers" / name
+        config = shapes[name]
+        config.num_labels = 1
+        # RoBERTa and its kin count positions from the padding's id.
+        config.pad_token_id = special.index("<pad>") if "<pad>" in special else 0
+        torch.manual_seed(50 + index)
+        model = cls(config).eval()
+        randomize(model, 50 + index)
+        tokenizer = letters(template, special)
+        options = {"save_original_format": False} if name == "gte" else {}
+        model.save_pretrained(folder, **options)
+        tokenizer.save_pretrained(folder)
+        encoder = CrossEncoder(str(folder), device="cpu")
+        scores = encoder.predict(PAIRS, batch_size=1, activation_fn=torch.nn.Identity(), convert_to_tensor=True)
+        # One by one: what stands beside a pair must not change it.
+        (folder / "scores.json").write_text(json.dumps(scores.flatten().tolist()) + "\n")
+
+    folder = FIXTURES / "rerankers" / "qwen3"
+    torch.manual_seed(70)
+    special = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "yes", "no"]
+    tokenizer = letters(None, special)
+    tokenizer.add_special_tokens({"additional_special_tokens": special[3:7]})
+    tokenizer.model_max_length = 900
+    config = Qwen3Config(**dict(DECODER, vocab_size=64, max_position_embeddings=1024), tie_word_embeddings=True,
+                         rope_parameters=dict(rope_type="default", rope_theta=5000.0))
+    model = Qwen3ForCausalLM(config).eval()
+    randomize(model, 70)
+    model.tie_weights()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    before = ("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
+              "Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n")
+    after = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    task = "Given a web search query, retrieve relevant passages that answer the query"
+    plain = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+    yes, no = tokenizer.convert_tokens_to_ids(["yes", "no"])
+    scores = []
+    for query, text in PAIRS:
+        room = 900 - len(plain(before)) - len(plain(after))
+        body = plain(f"<Instruct>: {task}\n<Query>: {query}\n<Document>: {text}")[:room]
+        with torch.no_grad():
+            logits = model(torch.tensor([plain(before) + body + plain(after)])).logits[0, -1]
+        scores.append((logits[yes] - logits[no]).item())
+    (folder / "scores.json").write_text(json.dumps(scores) + "\n")
+    for name in ["generation_config.json"]:
+        (folder / name).unlink(missing_ok=True)
+    (FIXTURES / "rerankers" / "pairs.json").write_text(json.dumps(PAIRS, indent=0) + "\n")
+
+
+def make_static():
+    """Static embeddings: sentence-transformers' own, and Model2Vec's with a mapping and weights of tokens."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+    texts = [text for pair in PAIRS for text in pair if text] + ["ZZZ 123 unknown", "a" * 50]
+    tokenizer = letters((["[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"]), ["[PAD]", "[CLS]", "[SEP]"])
+    generator = torch.Generator().manual_seed(80)
+    table = torch.randn(len(tokenizer), 24, generator=generator)
+    folder = FIXTURES / "static" / "sentence-transformers"
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=table), Normalize()], device="cpu")
+    model.save_pretrained(str(folder), create_model_card=False)
+    out = {"sentence-transformers": model.encode(texts, convert_to_tensor=True)}
+
+    # As model2vec 0.10 saves and computes it: rows shared by tokens, weights, unknown tokens left out.
+    folder = FIXTURES / "static" / "model2vec"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = torch.randn(20, 16, generator=generator)
+    mapping = torch.arange(len(tokenizer)) % 20
+    weights = torch.rand(len(tokenizer), generator=generator, dtype=torch.float64)
+    save_file({"embeddings": rows.half(), "mapping": mapping, "weights": weights}, folder / "model.safetensors")
+    tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "architectures": ["StaticModel"],
+                                                    "normalize": True, "max_length": 30}, indent=2) + "\n")
+    vectors = []
+    unknown = tokenizer.convert_tokens_to_ids("[UNK]")
+    for text in texts:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"][:30]
+        ids = torch.tensor([token for token in ids if token != unknown])
+        if len(ids) == 0:
+            vectors.append(torch.zeros(16))
+            continue
+        mean = (rows.half().float()[mapping[ids]] * weights[ids, None].float()).mean(0)
+        vectors.append(mean / mean.norm())
+    out["model2vec"] = torch.stack(vectors)
+    save_file({name: value.contiguous().float() for name, value in out.items()},
+              FIXTURES / "static" / "expected.safetensors")
+    (FIXTURES / "static" / "texts.json").write_text(json.dumps(texts, indent=0) + "\n")
+
+
+def make_losses():
+    """Values and gradients of sentence-transformers' losses on drawn vectors."""
+    from sentence_transformers.sentence_transformer import losses
+    from sentence_transformers.util import pairwise_angle_sim, pairwise_cos_sim, pairwise_dot_score
+    generator = torch.Generator().manual_seed(90)
+    draw = lambda *shape: F.normalize(torch.randn(*shape, generator=generator), dim=-1)
+    n, dim, negatives = 6, 9, 2
+    out = {"a": draw(n, dim), "b": draw(n, dim), "scores": torch.tensor([0.0, 1.0, 0.5, 0.5, 0.2, 1.0])}
+    for name, similarity in [("cosent", pairwise_cos_sim), ("angle", pairwise_angle_sim)]:
+        loss = object.__new__(losses.CoSENTLoss)
+        torch.nn.Module.__init__(loss)
+        loss.scale, loss.similarity_fct = 20.0, similarity
+        a, b = out["a"].clone().requires_grad_(), out["b"].clone().requires_grad_()
+        value = loss.compute_loss_from_embeddings([a, b], out["scores"])
+        value.backward()
+        out |= {f"{name}.loss": value.detach().reshape(1), f"{name}.a": a.grad, f"{name}.b": b.grad}
+    out |= {"query": draw(n, dim), "positive": draw(n, dim), "negative.0": draw(n, dim), "negative.1": draw(n, dim),
+            "margins": torch.rand(n, negatives, generator=generator)}
+    names = ["query", "positive", "negative.0", "negative.1"]
+    leaves = [out[name].clone().requires_grad_() for name in names]
+    loss = object.__new__(losses.MarginMSELoss)
+    torch.nn.Module.__init__(loss)
+    loss.similarity_fct, loss.loss_fct = pairwise_dot_score, torch.nn.MSELoss()
+    value = loss.compute_loss_from_embeddings(leaves, out["margins"])
+    value.backward()
+    out["margin_mse.loss"] = value.detach().reshape(1)
+    out |= {f"margin_mse.{name}": leaf.grad for name, leaf in zip(names, leaves)}
+    # A guide of another width, whose positives are near enough that it hides some texts and not others.
+    for name in names:
+        out[f"guide.{name}"] = draw(n, 5)
+    out["guide.positive"] = F.normalize(out["guide.query"] + 0.8 * out["guide.positive"], dim=-1)
+    for kind, strategy, margin, both in [("gist", "absolute", 0.0, True), ("gist.relative", "relative", 0.3, False)]:
+        loss = object.__new__(losses.CachedGISTEmbedLoss)
+        torch.nn.Module.__init__(loss)
+        loss.temperature, loss.margin_strategy, loss.margin = 0.05, strategy, margin
+        loss.contrast_anchors = loss.contrast_positives = both
+        loss.gather_across_devices, loss.mini_batch_size, loss.show_progress_bar = False, 64, False
+        loss.cross_entropy_loss = torch.nn.CrossEntropyLoss()
+        loss.similarity_fct = torch.nn.CosineSimilarity(dim=-1)
+        loss.sim_matrix = lambda a, b: torch.nn.CosineSimilarity(dim=-1)(a[:, None], b[None])
+        leaves = [out[name].clone().requires_grad_() for name in names]
+        value = loss.calculate_loss([[leaf] for leaf in leaves], [[out[f"guide.{name}"]] for name in names])
+        value.backward()
+        out[f"{kind}.loss"] = value.detach().reshape(1)
+        out |= {f"{kind}.{name}": leaf.grad for name, leaf in zip(names, leaves)}
+    folder = FIXTURES / "losses"
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.contiguous() for name, value in out.items()}, folder / "expected.safetensors")
+
+
 if __name__ == "__main__":
-    makers = {"families": make_families, "pooling": make_pooling, "minilm": make_minilm}
-    for name in sys.argv[1:] or makers:
+    makers = {"families": make_families, "pooling": make_pooling, "minilm": make_minilm,
+              "rerankers": make_rerankers, "static": make_static, "losses": make_losses}
+    for name in [name for name in sys.argv[1:] if name in makers] or makers:
         makers[name]()
         print(f"made {name}")

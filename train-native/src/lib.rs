@@ -20,6 +20,7 @@ pub mod model;
 pub mod output;
 pub mod quickstart;
 pub mod refine;
+pub mod reranking;
 pub mod search;
 pub mod serve;
 pub mod train;

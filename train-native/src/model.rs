@@ -118,7 +118,12 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
     if !folder.is_dir() || !path.exists() {
         return Ok(None);
     }
-    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    let weights = [
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
+    ];
     if folder.join("config.json").exists() && weights.iter().any(|file| folder.join(file).exists())
     {
         return Ok(None);
@@ -223,7 +228,8 @@ pub fn load_into_memory<B: Kernels>(
 
 type Opener = fn(&Path) -> Result<Box<dyn Folder>>;
 
-fn open_to_read(path: &Path) -> Result<Box<dyn Folder>> {
+/// As [`open_folder`], with files that are read, never mapped.
+pub(crate) fn open_to_read(path: &Path) -> Result<Box<dyn Folder>> {
     Ok(Box::new(ToRead(open_folder(path)?)))
 }
 

@@ -13,8 +13,11 @@ use crate::vectors::VectorRow;
 pub struct Found {
     /// Row of the corpus, from 0.
     pub row: usize,
-    /// Cosine with the query.
+    /// Cosine with the query, or a reranker's score.
     pub score: f32,
+    /// Cosine with the query, where the score is a reranker's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub similarity: Option<f32>,
     /// Id of the text, if it has one.
     pub id: Option<String>,
     /// The text; empty where the index does not keep it.
@@ -67,7 +70,7 @@ impl Search {
         let Self { top, kept } = self;
         let with_text = |hit: kiln_embed::index::Hit| {
             let (id, text) = kept.get(&hit.row).cloned().unwrap_or_default();
-            Found { row: hit.row, score: hit.score, id, text }
+            Found { row: hit.row, score: hit.score, similarity: None, id, text }
         };
         top.finish().into_iter().map(|hits| hits.into_iter().map(with_text).collect()).collect()
     }

@@ -289,16 +289,62 @@ class Session {
 }
 
 function read(core, { kiln, files, weights }, device) {
-  if (kiln) return core.Model.fromKiln(kiln, device, weights);
-  const folder = new core.ModelFiles();
-  for (const [path, bytes] of files) folder.add(path, bytes);
-  return core.Model.fromFiles(folder, device, weights);
+  return kiln ? core.Model.fromKiln(kiln, device, weights) : core.Model.fromFiles(folderOf(core, files), device, weights);
 }
 
-/** A model and an index, and what can be asked of them. */
+function folderOf(core, files) {
+  const folder = new core.ModelFiles();
+  for (const [path, bytes] of files) folder.add(path, bytes);
+  return folder;
+}
+
+/** A cross-encoder, on the CPU. */
+class Ranker {
+  constructor(scorer, device, threads) {
+    this.scorer = scorer;
+    this.info = { ...JSON.parse(scorer.info()), device, threads };
+  }
+
+  static async open({ kiln, files, weights }, threads, watch, warn = console.warn) {
+    const names = builds(threads);
+    for (const [at, name] of names.entries()) {
+      try {
+        const core = await build(name, threads, watch);
+        const scorer = kiln ? core.PairScorer.fromKiln(kiln, weights) : core.PairScorer.fromFiles(folderOf(core, files), weights);
+        const used = name === "threads" ? threads : 1;
+        return new Ranker(scorer, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
+      } catch (error) {
+        const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError";
+        if (!ofBuild || at + 1 === names.length) throw error;
+        warn(`kiln-embed: ${error.message}; the ${names[at + 1]} build is used instead of ${name}`);
+      }
+    }
+  }
+
+  /** Scores of texts, in their order. */
+  async scores(query, texts, onProgress, isAborted) {
+    const scores = new Float32Array(texts.length);
+    const start = performance.now();
+    for (const [at, text] of texts.entries()) {
+      scores[at] = await this.scorer.score(query, text);
+      const done = at + 1;
+      onProgress?.({ texts: done, total: texts.length, textsPerSecond: done / Math.max(1e-6, (performance.now() - start) / 1000) });
+      if (done < texts.length) await pause();
+      if (isAborted()) throw aborted();
+    }
+    return scores;
+  }
+
+  free() {
+    this.scorer.free();
+  }
+}
+
+/** A model, an index and a cross-encoder, and what can be asked of them. */
 export class Engine {
   #session;
   #index;
+  #ranker;
   /** Why nothing can be asked any more: a module that has trapped may hold anything. */
   #broken;
   #watch;
@@ -325,7 +371,8 @@ export class Engine {
     if (this.#broken) return;
     this.#session?.free();
     this.#index?.free();
-    this.#session = this.#index = undefined;
+    this.#ranker?.free();
+    this.#session = this.#index = this.#ranker = undefined;
   }
 
   #actions = {
@@ -334,6 +381,16 @@ export class Engine {
       this.#session = undefined;
       this.#session = await Session.open(files, device, threads, this.#watch);
       return [this.#session.info];
+    },
+    openRanker: async ({ threads, ...files }) => {
+      this.#ranker?.free();
+      this.#ranker = undefined;
+      this.#ranker = await Ranker.open(files, threads, this.#watch);
+      return [this.#ranker.info];
+    },
+    rank: async ({ query, texts }, onProgress, isAborted) => {
+      const scores = await this.#ranker.scores(query, texts, onProgress, isAborted);
+      return [scores, [scores.buffer]];
     },
     embed: async ({ texts, options }, onProgress, isAborted) => {
       const vectors = await this.#session.embed(texts, options, onProgress, isAborted);

@@ -46,7 +46,9 @@ async function droppedFolder(files, options) {
   }
   const root = config.slice(0, -"config.json".length);
   // Not the same weights once more in other formats.
-  const isRead = (path) => path.startsWith(root) && /\.(json|safetensors|txt)$/.test(path);
+  const isPyTorch = (path) => /(^|\/)pytorch_model[^/]*\.bin$/.test(path);
+  const whole = paths.some((path) => path.startsWith(root) && path.endsWith(".safetensors"));
+  const isRead = (path) => path.startsWith(root) && (/\.(json|safetensors|txt)$/.test(path) || (!whole && isPyTorch(path)));
   const inside = files.map((file, at) => [paths[at], file]).filter(([path]) => isRead(path));
   const read = async ([path, file]) => [path.slice(root.length), await blobBytes(file, options)];
   return { files: await Promise.all(inside.map(read)) };
@@ -95,7 +97,11 @@ async function downloadFolder(root, options) {
     }
     return [...files];
   }
-  await get("config.json");
+  if (!(await optional("config.json"))) {
+    // A table of tokens needs none.
+    const modules = await optional("modules.json");
+    if (!modules || !new TextDecoder().decode(modules).includes("StaticEmbedding")) await get("config.json");
+  }
   await get("tokenizer.json");
   for (const name of ["tokenizer_config.json", "special_tokens_map.json", "config_sentence_transformers.json", "sentence_bert_config.json"]) {
     await optional(name);
@@ -104,7 +110,7 @@ async function downloadFolder(root, options) {
   const shards = whole ? undefined : await told("model.safetensors.index.json", "weight_map", (index) => isObject(index?.weight_map) && [...new Set(Object.values(index.weight_map))]);
   if (shards) {
     for (const name of shards.found) await get(name, { where: shards.where });
-  } else if (!whole) {
+  } else if (!whole && !(await optional("pytorch_model.bin"))) {
     await get("model.safetensors");
   }
   const modules = await told("modules.json", "list of modules", (list) => Array.isArray(list) && list.every(isObject) && list);

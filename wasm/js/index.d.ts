@@ -172,6 +172,52 @@ export class Embedder {
   dispose(): void;
 }
 
+/** What a cross-encoder is. */
+export interface RerankerInfo {
+  /** Tokens of a query and a text that are read together. */
+  readonly maxLength: number;
+  readonly hiddenSize: number;
+  readonly layers: number;
+  readonly vocabularySize: number;
+  /** What is made of a score: `sigmoid` gives a number between 0 and 1. */
+  readonly activation: "identity" | "sigmoid";
+  /** Where it computes, for people. */
+  readonly device: string;
+  readonly threads: number;
+}
+
+/** How far a ranking is. */
+export interface RankProgress {
+  texts: number;
+  total: number;
+  textsPerSecond: number;
+}
+
+export interface RankOptions {
+  /** How many of the best; all where it is left out. */
+  top?: number;
+  onProgress?: (progress: RankProgress) => void;
+  /** Stops after the text that is being scored; the promise is rejected with an AbortError. */
+  signal?: AbortSignal;
+}
+
+/**
+ * A loaded cross-encoder, which reads a query and a text together: slower than vectors, and usually better. Rank
+ * the best few dozen that an index finds. It computes on the CPU; its calls reject as those of `Embedder`.
+ */
+export class Reranker {
+  /** Loads a cross-encoder: a folder with a head for sequence classification of one score, or a Qwen3-Reranker. */
+  static load(source: ModelSource, options?: Omit<LoadOptions, "device" | "workers">): Promise<Reranker>;
+  readonly info: RerankerInfo;
+  readonly device: string;
+  /** Scores of texts, in their order. */
+  scores(query: string, texts: readonly string[], options?: Omit<RankOptions, "top">): Promise<Float32Array>;
+  /** Texts by how relevant they are to a query, the most relevant first; equal ones in their order. */
+  rank(query: string, texts: readonly string[], options?: RankOptions): Promise<{ index: number; score: number; text: string }[]>;
+  /** Frees everything; a ranking that is under way is rejected. */
+  dispose(): void;
+}
+
 /** How an index keeps vectors: four bytes a number, one byte, one bit, or bits to find candidates and bytes to score them. */
 export type Precision = "f32" | "int8" | "binary" | "binary+int8";
 

@@ -126,8 +126,52 @@ export class Embedder {
   }
 }
 
+export class Reranker {
+  #calls;
+  #info;
+
+  constructor(calls, info) {
+    this.#calls = calls;
+    this.#info = Object.freeze(info);
+  }
+
+  static async load(source, { cache = true, worker = true, threads = "auto", weights = "kept", onProgress, signal } = {}) {
+    check.loadOptions({ device: "cpu", workers: 1, threads, weights, onProgress, signal });
+    const options = { action: "openRanker", device: "cpu", cache, worker, weights, threads: threadsFor(threads, "auto"), onProgress, signal };
+    const { calls, info } = await opened(source, options);
+    onProgress?.({ stage: "ready" });
+    return new Reranker(calls, info);
+  }
+
+  get info() {
+    return this.#info;
+  }
+
+  get device() {
+    return this.#info.device;
+  }
+
+  async scores(query, texts, { onProgress, signal } = {}) {
+    const argument = { query: check.text("the query", query), texts: check.texts("texts", texts) };
+    check.listeners({ onProgress, signal });
+    return argument.texts.length === 0 ? new Float32Array(0) : this.#calls.call("rank", argument, { onProgress, signal });
+  }
+
+  async rank(query, texts, { top, ...options } = {}) {
+    const most = check.optional(check.whole, "top", top, 1);
+    const all = check.texts("texts", texts);
+    const scores = await this.scores(query, all, options);
+    const ranked = all.map((text, index) => ({ index, score: scores[index], text }));
+    return ranked.sort((a, b) => b.score - a.score).slice(0, most);
+  }
+
+  dispose() {
+    this.#calls.end(new Error("the reranker is disposed"));
+  }
+}
+
 /** Where a model's calls go, what it is, and how many bytes it has. */
-async function opened(source, { device, cache, worker, weights, threads, onProgress, signal }) {
+async function opened(source, { action = "open", device, cache, worker, weights, threads, onProgress, signal }) {
   const calls = worker ? new WorkerCalls() : new LocalCalls();
   // Reading a model does not stop in the midst of it; who reads it can be ended.
   const abort = () => calls.end(aborted());
@@ -142,7 +186,7 @@ async function opened(source, { device, cache, worker, weights, threads, onProgr
       // Bytes of the caller's own stay the caller's.
       const own = source instanceof ArrayBuffer || ArrayBuffer.isView(source);
       const transfer = own ? [] : [...new Set(parts(files).map((part) => part.buffer))];
-      return calls.call("open", { ...files, device, threads, weights }, { signal, transfer });
+      return calls.call(action, { ...files, device, threads, weights }, { signal, transfer });
     };
     let info;
     try {

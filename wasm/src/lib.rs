@@ -6,11 +6,13 @@
 mod device;
 mod index;
 mod model;
+mod reranker;
 #[cfg(feature = "threads")]
 mod threads;
 
 pub use index::VectorIndex;
 pub use model::{Job, Model, ModelFiles, TextLens};
+pub use reranker::PairScorer;
 
 use wasm_bindgen::prelude::*;
 

@@ -30,6 +30,12 @@ impl ModelFiles {
     }
 }
 
+impl ModelFiles {
+    pub(crate) fn folder(&self) -> &dyn Folder {
+        &self.0
+    }
+}
+
 /// A loaded model.
 #[wasm_bindgen]
 pub struct Model {

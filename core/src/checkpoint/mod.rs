@@ -1,13 +1,16 @@
-//! Checkpoints: safetensors, PEFT adapters, the sentence-transformers folder layout, and exported
+//! Checkpoints: safetensors, PyTorch files, PEFT adapters, the sentence-transformers folder layout, and exported
 //! models (`kiln.json`, `.kiln`). The tensor names of each family are in `model::families`.
 
+mod header;
 mod kiln_file;
 mod manifest;
 mod open;
 mod parameters;
 mod peft;
+mod pytorch;
 mod safetensors;
 mod sentence_transformers;
+mod weights;
 #[cfg(not(target_arch = "wasm32"))]
 mod write;
 
@@ -19,12 +22,15 @@ pub use kiln_file::{KILN_MAGIC, KilnFile, write_kiln_file};
 pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest};
 #[cfg(not(target_arch = "wasm32"))]
 pub use open::open_folder;
+pub(crate) use parameters::fill;
 pub use parameters::load_backbone;
 pub use peft::{load_adapters, save_adapters};
-pub use safetensors::{StoredTensor, TensorInfo, Weights, write_safetensors, write_tensors};
+pub use safetensors::{StoredTensor, write_safetensors, write_tensors};
+pub(crate) use sentence_transformers::read_folder;
 pub use sentence_transformers::{
     LoadOptions, SavedModel, load, load_pooling, load_tokenizer, read_embedder_config, save,
     save_as, tokenizer_config_file,
 };
+pub use weights::{TensorInfo, Weights};
 #[cfg(not(target_arch = "wasm32"))]
 pub use write::{Existing, SUMS, Sums, check_target, write_directory};

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
-use super::safetensors::{TensorInfo, Weights};
+use super::weights::{TensorInfo, Weights};
 use crate::config::ModelConfig;
 use crate::kernels::{Kernels, Packing};
 use crate::model::Backbone;
-use crate::model::families::{self, Names, TensorSource};
+use crate::model::families::{self, Names, Part, TensorSource};
 #[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
 use crate::quant::{Bf16Matrix, HostMatrix, WeightPrecision};
 use crate::quant::{Number, Scheme};
@@ -27,8 +27,9 @@ pub fn load_backbone<B: Kernels>(
     weights: &mut Weights,
     device: &B::Device,
 ) -> Result<Backbone<B>> {
-    let names = families::names(config);
-    let prefix = names.prefix(|name| weights.tensors().contains_key(name));
+    let has = |name: &str| weights.tensors().contains_key(name);
+    let names = families::names_in(config, has);
+    let prefix = names.prefix(has);
     // No zeros are allocated yet: Burn makes a parameter at its first use.
     let mut backbone = Backbone::zeros(config, device);
     compare(&backbone, weights, &names, prefix)?;
@@ -52,18 +53,18 @@ fn keep_packed<B: Kernels>(
     }
     for (path, linear) in backbone.linears_mut() {
         let [inputs, outputs] = linear.weight.lazy_shape().dims();
-        let mut parts: Vec<String> = Vec::new();
+        let mut parts: Vec<(String, Option<usize>)> = Vec::new();
         let mut schemes = Vec::new();
         let mut rows = 0;
-        for (name, _) in names.source(&format!("{path}.weight"))?.parts {
+        for Part { name, half, .. } in names.source(&format!("{path}.weight"))?.parts {
             let name = format!("{prefix}{name}");
             let shape = weights.tensors().get(&name).map(|info| info.shape.as_slice());
             if let (Some(scheme), Some(&[height, width])) = (weights.scheme(&name), shape)
                 && width == inputs
             {
-                rows += height;
+                rows += if half.is_some() { height / 2 } else { height };
                 schemes.push(scheme);
-                parts.push(name);
+                parts.push((name, half));
             } else {
                 schemes.clear();
                 break;
@@ -73,15 +74,19 @@ fn keep_packed<B: Kernels>(
         let alike = schemes.windows(2).all(|pair| pair[0] == pair[1]);
         if rows == outputs && alike && schemes.first().is_some_and(whole) {
             let mut read = Vec::with_capacity(parts.len());
-            for name in &parts {
-                read.extend(weights.read_quantized(name)?);
+            for (name, half) in &parts {
+                let whole = weights.read_quantized(name)?;
+                read.extend(match half {
+                    Some(half) => whole.map(|whole| whole.half(*half)).transpose()?,
+                    None => whole,
+                });
             }
             linear.keep_packed(&read)?;
         }
     }
     for (path, table) in backbone.tables_mut() {
         let shape: [usize; 2] = table.weight.lazy_shape().dims();
-        for (name, _) in names.source(&format!("{path}.weight"))?.parts {
+        for Part { name, .. } in names.source(&format!("{path}.weight"))?.parts {
             let name = format!("{prefix}{name}");
             let fits = |info: &TensorInfo| info.shape == shape;
             if weights.tensors().get(&name).is_some_and(fits)
@@ -106,12 +111,13 @@ fn keep_bf16<B: Kernels>(
         let [inputs, outputs] = linear.weight.lazy_shape().dims();
         let source = names.source(&format!("{path}.weight"))?;
         let mut values = Vec::with_capacity(inputs * outputs);
-        for (name, _) in &source.parts {
+        for Part { name, half, .. } in &source.parts {
             let name = format!("{prefix}{name}");
             let shape = weights.tensors().get(&name).map(|info| info.shape.as_slice());
             // `[outputs, inputs]` in files, as linear layers are stored.
             if source.transposed && matches!(shape, Some(&[_, width]) if width == inputs) {
-                values.extend(weights.read(&name)?.unwrap_or_default());
+                let whole = weights.read(&name)?.unwrap_or_default();
+                values.extend_from_slice(half_of(&whole, *half));
             }
         }
         if values.len() == inputs * outputs && values.iter().all(|value| value.is_finite()) {
@@ -119,6 +125,16 @@ fn keep_bf16<B: Kernels>(
         }
     }
     Ok(())
+}
+
+/// The rows of a parameter in a tensor that has two of them, one after the other.
+fn half_of(values: &[f32], half: Option<usize>) -> &[f32] {
+    let size = values.len() / 2;
+    match half {
+        Some(0) => &values[..size],
+        Some(_) => &values[size..],
+        None => values,
+    }
 }
 
 /// The tensors of a backbone, one after another, under the names of its family.
@@ -232,13 +248,15 @@ struct Piece {
     columns: usize,
     /// As in the checkpoint.
     shape: Vec<usize>,
+    /// Which half of the tensor it is.
+    half: Option<usize>,
 }
 
 /// The tensors that fill the parameter at a path, and whether they hold `[out, in]` where it is
 /// `[in, out]`.
 fn pieces(names: &Names, prefix: &str, path: &Path, shape: &[usize]) -> Result<(Vec<Piece>, bool)> {
-    let TensorSource { parts, transposed } = names.source(&path.dotted())?;
-    let piece = |(name, width): (String, Option<usize>)| {
+    let TensorSource { parts, transposed, .. } = names.source(&path.dotted())?;
+    let piece = |Part { name, width, half }| {
         let mut shape = shape.to_vec();
         if let (Some(last), Some(width)) = (shape.last_mut(), width) {
             *last = width;
@@ -247,7 +265,10 @@ fn pieces(names: &Names, prefix: &str, path: &Path, shape: &[usize]) -> Result<(
         if transposed {
             shape.reverse();
         }
-        Piece { name: format!("{prefix}{name}"), columns, shape }
+        if let (Some(first), Some(_)) = (shape.first_mut(), half) {
+            *first = first.saturating_mul(2);
+        }
+        Piece { name: format!("{prefix}{name}"), columns, shape, half }
     };
     Ok((parts.into_iter().map(piece).collect(), transposed))
 }
@@ -285,8 +306,10 @@ impl<B: Kernels> ModuleVisitor<B> for Comparer<'_> {
             Ok((pieces, _)) => {
                 for Piece { name, shape, .. } in pieces {
                     match self.weights.tensors().get(&name) {
+                        // Both halves of a tensor miss it.
+                        None if self.needed.contains(&name) => {}
                         None => self.report.missing.push(name.clone()),
-                        Some(info) if info.shape != shape => {
+                        Some(info) if info.shape != shape && !self.needed.contains(&name) => {
                             self.report.misshaped.push((name.clone(), shape, info.shape.clone()));
                         }
                         Some(_) => {}
@@ -335,8 +358,9 @@ impl<B: Kernels> Loader<'_, B> {
         // Assembled on the host in our orientation, so nothing is read back from the device.
         let mut joined = vec![0.0; rows * total];
         let mut column = 0;
-        for Piece { name, columns, .. } in pieces {
-            let values = self.weights.read(&name)?.unwrap_or_default();
+        for Piece { name, columns, half, .. } in pieces {
+            let whole = self.weights.read(&name)?.unwrap_or_default();
+            let values = half_of(&whole, half);
             if values.len() != rows * columns || column + columns > total {
                 return Err(Error::invalid(format!("{name}: has not the shape that was compared")));
             }
@@ -355,6 +379,9 @@ impl<B: Kernels> Loader<'_, B> {
                 }
             }
             column += columns;
+        }
+        if let Some(affine) = self.names.source(&self.path.dotted())?.affine {
+            joined.iter_mut().for_each(|value| *value = affine.read(*value));
         }
         Ok(self
             .report
@@ -401,10 +428,10 @@ struct Saver<'a, 'k, E> {
 
 impl<E: From<Error>> Saver<'_, '_, E> {
     fn save<B: Kernels, const D: usize>(&mut self, tensor: Tensor<B, D>) -> Result<(), E> {
-        let TensorSource { parts, transposed } = self.names.source(&self.path.dotted())?;
+        let TensorSource { parts, transposed, affine } = self.names.source(&self.path.dotted())?;
         let total = tensor.dims()[D - 1];
         let mut column = 0;
-        for (name, width) in parts {
+        for Part { name, width, .. } in parts {
             let width = width.unwrap_or(total);
             let piece = tensor.clone().narrow(D - 1, column, width);
             column += width;
@@ -412,7 +439,11 @@ impl<E: From<Error>> Saver<'_, '_, E> {
             let shape = piece.dims().to_vec();
             let values = piece.into_data().convert::<f32>().into_vec().map_err(|e| {
                 Error::invalid(format!("{name}: could not be read back from the device: {e:?}"))
-            })?;
+            });
+            let mut values: Vec<f32> = values?;
+            if let Some(affine) = affine {
+                values.iter_mut().for_each(|value| *value = affine.write(*value));
+            }
             (self.keep)(name, shape, values)?;
         }
         Ok(())

@@ -7,7 +7,8 @@ use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 use serde_json::{Value, json};
 
-use super::safetensors::{Weights, write_safetensors};
+use super::safetensors::write_safetensors;
+use super::weights::Weights;
 use crate::config::ModelConfig;
 use crate::folder::{Files, Folder, read_text};
 use crate::kernels::Kernels;

@@ -111,47 +111,13 @@ impl<B: Kernels> Embedder<B> {
         progress: impl FnMut(Progress) -> ControlFlow<()> + Send,
         of_batch: impl Fn(&TokenBatch, &[usize]) -> Result<Vec<T>> + Sync,
     ) -> Result<Vec<T>> {
-        let done = Progress::of(tokens.len());
-        let plan = BatchPlan::new(tokens, options.batch_tokens::<B>(1));
-        let shared = Mutex::new((done, ControlFlow::Continue(()), progress));
-        let run = |rows: &Vec<usize>| {
-            let batch = plan.pad(rows, &self.tokenizer);
-            let results = of_batch(&batch, rows)?;
-            if results.len() != rows.len() {
-                return Err(Error::invalid(format!(
-                    "{} results for a batch of {} texts",
-                    results.len(),
-                    rows.len()
-                )));
-            }
-            // A poisoned lock means that another batch panicked, and the panic is on its way.
-            if let Ok(mut shared) = shared.lock() {
-                let (done, flow, progress) = &mut *shared;
-                if flow.is_continue() {
-                    done.add(&batch);
-                    *flow = progress(*done);
-                }
-                // Batches that have not begun never will.
-                if flow.is_break() {
-                    return Err(Error::Cancelled);
-                }
-            }
-            Ok(results)
-        };
-        // Fewer batches than cores are worked on one after another, each by all cores.
-        let results = if B::HOST && plan.batches.len() >= workers() {
-            try_map(&plan.batches, run)?
-        } else {
-            plan.batches.iter().map(run).collect::<Result<_>>()?
-        };
-        let mut in_order: Vec<T> = Vec::new();
-        in_order.resize_with(plan.tokens.len(), T::default);
-        for (rows, results) in plan.batches.iter().zip(results) {
-            for (&row, result) in rows.iter().zip(results) {
-                in_order[row] = result;
-            }
-        }
-        Ok(in_order)
+        run_batches::<B, T>(
+            &self.tokenizer,
+            tokens,
+            options.batch_tokens::<B>(1),
+            progress,
+            of_batch,
+        )
     }
 
     /// Begins a run that is computed batch by batch.
@@ -174,6 +140,57 @@ impl<B: Kernels> Embedder<B> {
             options: options.clone(),
         })
     }
+}
+
+/// What `of_batch` makes of each row, in the rows' order; see [`Embedder::each_batch`].
+pub(crate) fn run_batches<B: Kernels, T: Send + Default>(
+    tokenizer: &Tokenizer,
+    tokens: Vec<Tokens>,
+    batch_tokens: usize,
+    progress: impl FnMut(Progress) -> ControlFlow<()> + Send,
+    of_batch: impl Fn(&TokenBatch, &[usize]) -> Result<Vec<T>> + Sync,
+) -> Result<Vec<T>> {
+    let done = Progress::of(tokens.len());
+    let plan = BatchPlan::new(tokens, batch_tokens);
+    let shared = Mutex::new((done, ControlFlow::Continue(()), progress));
+    let run = |rows: &Vec<usize>| {
+        let batch = plan.pad(rows, tokenizer);
+        let results = of_batch(&batch, rows)?;
+        if results.len() != rows.len() {
+            return Err(Error::invalid(format!(
+                "{} results for a batch of {} texts",
+                results.len(),
+                rows.len()
+            )));
+        }
+        // A poisoned lock means that another batch panicked, and the panic is on its way.
+        if let Ok(mut shared) = shared.lock() {
+            let (done, flow, progress) = &mut *shared;
+            if flow.is_continue() {
+                done.add(&batch);
+                *flow = progress(*done);
+            }
+            // Batches that have not begun never will.
+            if flow.is_break() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(results)
+    };
+    // Fewer batches than cores are worked on one after another, each by all cores.
+    let results = if B::HOST && plan.batches.len() >= workers() {
+        try_map(&plan.batches, run)?
+    } else {
+        plan.batches.iter().map(run).collect::<Result<_>>()?
+    };
+    let mut in_order: Vec<T> = Vec::new();
+    in_order.resize_with(plan.tokens.len(), T::default);
+    for (rows, results) in plan.batches.iter().zip(results) {
+        for (&row, result) in rows.iter().zip(results) {
+            in_order[row] = result;
+        }
+    }
+    Ok(in_order)
 }
 
 /// A run of texts through a model that is computed batch by batch; see [`Embedder::begin`].
@@ -324,7 +341,7 @@ mod tests {
         ) {
             let tokens: Vec<Tokens> = lengths
                 .iter()
-                .map(|&n| Tokens { ids: vec![0; n], pooling: vec![true; n], offsets: vec![(0, 0); n], content: 0..n, truncated: false })
+                .map(|&n| Tokens { ids: vec![0; n], pooling: vec![true; n], offsets: vec![(0, 0); n], content: 0..n, truncated: false, types: Vec::new() })
                 .collect();
             let batches = batches(&tokens, budget);
             let mut seen: Vec<usize> = batches.concat();

@@ -17,6 +17,7 @@ use crate::pooling;
 use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use crate::{Error, Result};
 
+pub(crate) use batch::run_batches;
 pub use batch::{EmbedRun, Progress};
 pub use model::{EmbedderConfig, EmbeddingModel};
 pub use options::EmbedOptions;

@@ -36,14 +36,18 @@ pub struct Block<T> {
     pub attention: Branch<T>,
     /// RMS norms of the heads of queries and of keys (Qwen3).
     pub head_norms: Option<[Norm<T>; 2]>,
+    /// What is added to the scores of attention `[heads, 2 seq - 1]`, as [`Seen::bias`](super::Seen::bias).
+    pub score_bias: Option<T>,
     /// Queries, keys and values side by side.
     pub qkv: Projection<T>,
     /// From the heads to the residual stream.
     pub output: Projection<T>,
     /// Norms around the feed-forward.
     pub feed_forward: Branch<T>,
-    /// The gate of a gated feed-forward.
+    /// The gate of a gated feed-forward, where it has a projection of its own.
     pub gate: Option<Projection<T>>,
+    /// Whether the gate is the first half of the outputs of `up`.
+    pub joined: bool,
     /// Into the feed-forward's width.
     pub up: Projection<T>,
     /// Back to the residual stream.
@@ -155,10 +159,12 @@ impl<T> Block<T> {
             precision: self.precision,
             attention: self.attention.map(to),
             head_norms: self.head_norms.map(|[query, key]| [query.map(to), key.map(to)]),
+            score_bias: self.score_bias.map(&mut *to),
             qkv: self.qkv.map(to),
             output: self.output.map(to),
             feed_forward: self.feed_forward.map(to),
             gate: self.gate.map(|gate| gate.map(to)),
+            joined: self.joined,
             up: self.up.map(to),
             down: self.down.map(to),
         }

@@ -63,6 +63,8 @@ pub struct Seen<'a, B: Backend> {
     pub angles: Option<&'a RotaryTables<B>>,
     /// `[batch, 1, query, key]`, true where attention is masked; it hides padding from tokens.
     pub mask: Option<&'a Tensor<B, 4, Bool>>,
+    /// What is added to the scores `[heads, 2 seq - 1]`, by distance: at `seq - 1 + key - query`.
+    pub bias: Option<&'a Tensor<B, 2>>,
 }
 
 impl<B: Backend> Clone for Seen<'_, B> {
@@ -131,7 +133,7 @@ pub trait Kernels: Backend {
         activation::silu(gate) * up
     }
 
-    /// `softmax(q k^T / sqrt(width)) v` of `[batch, seq, (queries + 2 keys) width]`, queries, keys
+    /// `softmax(q k^T / sqrt(width) + bias) v` of `[batch, seq, (queries + 2 keys) width]`, queries, keys
     /// and values side by side: `[batch, seq, queries width]`. Queries and keys are rotated first.
     /// The output at padding is finite and meaningless.
     fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {

@@ -25,7 +25,7 @@ pub(super) fn attention<B: Kernels>(
         None => [query, key],
     };
     let [query, key, value] = by_head(query, key, value);
-    B::merge_heads(scaled_dot_product(query, key, value, seen.mask))
+    B::merge_heads(scaled_dot_product(query, key, value, seen.mask, seen.bias))
 }
 
 /// Heads `[batch, seq, heads, width]` rotated by the angles of their positions.
@@ -67,19 +67,33 @@ const LONGEST_HELD: usize = 512;
 
 /// `softmax(q k^T / sqrt(width)) v` over `[batch, heads, seq, width]` tensors.
 ///
-/// `mask` is `[batch, 1, query, key]`, true where attention is masked.
+/// `mask` is `[batch, 1, query, key]`, true where attention is masked; `bias` `[heads, 2 seq - 1]` is added to
+/// the scores, by distance (see [`Seen::bias`]).
 pub fn scaled_dot_product<B: Kernels>(
     query: Tensor<B, 4>,
     key: Tensor<B, 4>,
     value: Tensor<B, 4>,
     mask: Option<&Tensor<B, 4, Bool>>,
+    bias: Option<&Tensor<B, 2>>,
 ) -> Tensor<B, 4> {
-    let ([batch, heads, queries, _], keys) = (query.dims(), key.dims()[2]);
+    let shape @ [_, _, _, keys] =
+        [query.dims()[0], query.dims()[1], query.dims()[2], key.dims()[2]];
     if keys > LONGEST_HELD {
-        let mask = mask.cloned().map(|mask| mask.expand([batch, heads, queries, keys]));
-        return module::attention(query, key, value, mask, None, AttentionModuleOptions::default());
+        let mask = mask.cloned().map(|mask| mask.expand(shape));
+        let bias = bias.map(|bias| by_pair(bias).expand(shape));
+        return module::attention(query, key, value, mask, bias, AttentionModuleOptions::default());
     }
-    weighted_scaled_dot_product(query, key, value, mask).0
+    weighted_scaled_dot_product(query, key, value, mask, bias).0
+}
+
+/// A bias by distance `[heads, 2 seq - 1]` for each query and key: `[1, heads, seq, seq]`.
+fn by_pair<B: Kernels>(bias: &Tensor<B, 2>) -> Tensor<B, 4> {
+    let [heads, distances] = bias.dims();
+    let seq = distances.div_ceil(2);
+    let index = (0..seq).flat_map(|query| (0..seq).map(move |key| (seq - 1 + key - query) as i32));
+    let index = TensorData::new(index.collect::<Vec<_>>(), [seq * seq]);
+    let index = Tensor::<B, 1, Int>::from_data(index, &bias.device());
+    bias.clone().select(1, index).reshape([1, heads, seq, seq])
 }
 
 /// As [`scaled_dot_product`], with the weights `[batch, heads, query, key]`.
@@ -88,9 +102,14 @@ pub fn weighted_scaled_dot_product<B: Kernels>(
     key: Tensor<B, 4>,
     value: Tensor<B, 4>,
     mask: Option<&Tensor<B, 4, Bool>>,
+    bias: Option<&Tensor<B, 2>>,
 ) -> (Tensor<B, 4>, Tensor<B, 4>) {
     let [_, heads, _, width] = query.dims();
     let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((width as f64).powf(-0.5));
+    if let Some(bias) = bias {
+        let dtype: FloatDType = scores.dtype().into();
+        scores = scores + by_pair(bias).cast(dtype);
+    }
     if let Some(mask) = mask {
         // Added rather than filled in, which saves a pass in the backward; large enough to swallow
         // every score, and finite, because some shader compilers assume that there are no

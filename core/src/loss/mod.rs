@@ -1,11 +1,15 @@
 //! Training losses, one file a method.
 
 mod distillation;
+mod gist;
 mod info_nce;
 mod matryoshka;
 mod reconstruction;
+mod scored;
 
 pub use distillation::{score_distillation, state_distillation};
+pub use gist::{Contrasted, Gist, gist};
 pub use info_nce::{Candidates, InfoNce, info_nce};
 pub use matryoshka::{Matryoshka, matryoshka};
 pub use reconstruction::{Reduction, token_cross_entropy};
+pub use scored::{angle_similarities, cosent, cosines, margin_mse};

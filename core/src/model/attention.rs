@@ -17,7 +17,8 @@ pub(super) struct AttentionOptions<'a> {
     pub output_bias: bool,
     /// Epsilon of the RMS norms on the heads of q and k, where the family has them.
     pub qk_norm: Option<f64>,
-    /// What the family calls q, k, v and the output projection.
+    /// What the family calls q, k, v and the output projection; all three by the first name where it has but
+    /// one projection for them.
     pub names: [&'a str; 4],
 }
 
@@ -43,13 +44,15 @@ impl<B: Kernels> Attention<B> {
     ) -> Self {
         let &AttentionOptions { hidden, heads, kv_heads, head_dim, names, .. } = options;
         let [query, key, value, output] = names;
-        let parts =
+        let apart =
             [(query, heads * head_dim), (key, kv_heads * head_dim), (value, kv_heads * head_dim)];
+        let joined = [(query, (heads + 2 * kv_heads) * head_dim)];
+        let parts = if key.is_empty() { &joined[..] } else { &apart };
         let norm = || {
             options.qk_norm.map(|eps| RmsNormConfig::new(head_dim).with_epsilon(eps).init(device))
         };
         Self {
-            qkv: Linear::new(hidden, &parts, options.qkv_bias, init, device),
+            qkv: Linear::new(hidden, parts, options.qkv_bias, init, device),
             output: Linear::new(
                 heads * head_dim,
                 &[(output, hidden)],
@@ -95,7 +98,8 @@ impl<B: Kernels> Attention<B> {
             key = rotated(key, angles);
         }
         let [query, key, value] = by_head(query, key, part(heads + kv_heads, kv_heads));
-        let (context, weights) = weighted_scaled_dot_product(query, key, value, seen.mask);
+        let (context, weights) =
+            weighted_scaled_dot_product(query, key, value, seen.mask, seen.bias);
         (self.output.forward(B::merge_heads(context)), Some(weights))
     }
 

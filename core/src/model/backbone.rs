@@ -1,6 +1,6 @@
 //! [`Backbone`], either architecture: token ids in, [`States`] out.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 
@@ -10,17 +10,16 @@ use super::encoder::{Encoder, EncoderBlock};
 use super::init::initialized;
 use super::input::{BlockInputs, ForwardOptions, ModelInput, States};
 use super::linear::Linear;
-use super::mask::attention_mask;
 use crate::config::{Architecture, AttentionMode, ModelConfig};
-use crate::kernels::{Kernels, MatmulPrecision, Seen};
+use crate::kernels::{Kernels, MatmulPrecision};
 
 /// Either architecture.
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one backbone in a model")]
 pub enum Backbone<B: Backend> {
-    /// Post-norm BERT blocks.
+    /// Blocks with layer norms, BERT's and their kin.
     Encoder(Encoder<B>),
-    /// Pre-norm decoder blocks.
+    /// Blocks with RMS norms, Llama's and their kin.
     Decoder(Decoder<B>),
 }
 
@@ -45,6 +44,15 @@ impl<B: Kernels> Backbone<B> {
                 Backbone::Decoder(Decoder::new(config, decoder, init, device))
             }
         }
+    }
+
+    /// A static embedding: its table `[vocab, hidden]`.
+    pub(crate) fn of_table(config: &ModelConfig, table: Tensor<B, 2>, device: &B::Device) -> Self {
+        let mut backbone = Self::zeros(config, device);
+        if let Backbone::Encoder(encoder) = &mut backbone {
+            encoder.token_embedding.weight = Param::from_tensor(table);
+        }
+        backbone
     }
 
     /// Number of blocks.
@@ -115,12 +123,7 @@ impl<B: Kernels> Backbone<B> {
         dtype: FloatDType,
     ) -> BlockInputs<B> {
         match self {
-            Backbone::Encoder(encoder) => BlockInputs {
-                rows: input.rows.clone(),
-                angles: None,
-                masks: vec![attention_mask(input, mode, None)],
-                mask_of_layer: vec![0; encoder.blocks.len()],
-            },
+            Backbone::Encoder(encoder) => encoder.prepare(input, mode, dtype),
             Backbone::Decoder(decoder) => decoder.prepare(input, mode, dtype),
         }
     }
@@ -133,11 +136,7 @@ impl<B: Kernels> Backbone<B> {
         shared: &BlockInputs<B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
-        let seen = Seen {
-            rows: &shared.rows,
-            angles: shared.angles.as_ref(),
-            mask: shared.masks[shared.mask_of_layer[index]].as_ref(),
-        };
+        let seen = shared.seen(index);
         match self {
             Backbone::Encoder(encoder) => encoder.blocks[index].forward(x, seen, want_weights),
             Backbone::Decoder(decoder) => decoder.blocks[index].forward(x, seen, want_weights),
@@ -147,7 +146,7 @@ impl<B: Kernels> Backbone<B> {
     /// The final norm, where the architecture has one.
     pub fn finish(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         match self {
-            Backbone::Encoder(_) => x,
+            Backbone::Encoder(encoder) => encoder.finish(x),
             Backbone::Decoder(decoder) => B::rms_norm(x, &decoder.norm),
         }
     }
@@ -164,10 +163,11 @@ impl<B: Kernels> Backbone<B> {
     /// The embedding tables with their paths among our parameters.
     pub(crate) fn tables_mut(&mut self) -> Vec<(&'static str, &mut Embedding<B>)> {
         match self {
-            Backbone::Encoder(encoder) => vec![
-                ("token_embedding", &mut encoder.token_embedding),
-                ("position_embedding", &mut encoder.position_embedding),
-            ],
+            Backbone::Encoder(encoder) => {
+                let positions = &mut encoder.position_embedding;
+                let positions = positions.iter_mut().map(|table| ("position_embedding", table));
+                positions.chain([("token_embedding", &mut encoder.token_embedding)]).collect()
+            }
             Backbone::Decoder(decoder) => vec![("token_embedding", &mut decoder.token_embedding)],
         }
     }

@@ -27,6 +27,7 @@ pub(super) fn described<B: Kernels>(
     attention: &Attention<B>,
     feed_forward: &FeedForward<B>,
     [around_attention, around_feed_forward]: [Branch<FloatTensor<B>>; 2],
+    seen: Seen<'_, B>,
     rows: usize,
 ) -> Option<BlockOf<B>> {
     let head_norms = match (&attention.query_norm, &attention.key_norm) {
@@ -45,10 +46,12 @@ pub(super) fn described<B: Kernels>(
         precision: attention.qkv.matmul_precision(),
         attention: around_attention,
         head_norms,
+        score_bias: seen.bias.map(|bias| bias.clone().into_primitive().tensor()),
         qkv,
         output,
         feed_forward: around_feed_forward,
         gate,
+        joined: feed_forward.joined,
         up: feed_forward.up.projection(rows)?,
         down: feed_forward.down.projection(rows)?,
     })
@@ -80,6 +83,11 @@ pub(super) fn layer_norm<B: Backend>(norm: &LayerNorm<B>, epsilon: f64) -> Norm<
         centred: true,
         epsilon: epsilon as f32,
     }
+}
+
+/// No norm.
+pub(super) fn bare<T>() -> Branch<T> {
+    Branch { before: None, inside: None, after: None }
 }
 
 fn primitive<B: Backend>(tensor: Tensor<B, 1>) -> FloatTensor<B> {

@@ -1,5 +1,5 @@
 //! The one decoder: RMS norms, rotary positions, grouped queries, gated feed-forward, and the
-//! options that tell Llama, Mistral, Qwen2 and Qwen3 apart.
+//! options that tell Llama, Mistral, Qwen2, Qwen3 and Gemma 3 apart.
 
 use burn::module::Module;
 use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
@@ -11,10 +11,9 @@ use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
 use super::input::{BlockInputs, ModelInput};
 use super::linear::Linear;
-use super::mask::attention_mask;
-use super::rotary::Rotary;
-use crate::config::{AttentionMode, DecoderConfig, ModelConfig};
-use crate::kernels::{BlockOf, Kernels, Seen};
+use super::views::LayerViews;
+use crate::config::{AttentionMode, DecoderConfig, Gate, ModelConfig};
+use crate::kernels::{BlockOf, Branch, Kernels, Seen};
 
 /// Token embeddings, pre-norm blocks, final norm.
 #[derive(Module, Debug)]
@@ -25,11 +24,10 @@ pub struct Decoder<B: Backend> {
     pub blocks: Vec<DecoderBlock<B>>,
     /// Norm of the last block's output.
     pub norm: RmsNorm<B>,
+    views: LayerViews,
+    /// What embeddings are multiplied with.
     #[module(skip)]
-    rotary: Rotary,
-    /// Sliding window of each layer in tokens.
-    #[module(skip)]
-    windows: Vec<Option<usize>>,
+    embedding_scale: Option<f64>,
 }
 
 /// Norm, attention, residual; norm, feed-forward, residual.
@@ -39,10 +37,14 @@ pub struct DecoderBlock<B: Backend> {
     pub attention_norm: RmsNorm<B>,
     /// Self-attention.
     pub attention: Attention<B>,
+    /// Norm of the attention's output, before the residual sum (Gemma).
+    pub attention_output_norm: Option<RmsNorm<B>>,
     /// Norm before the feed-forward block.
     pub feed_forward_norm: RmsNorm<B>,
     /// Gated feed-forward block.
     pub feed_forward: FeedForward<B>,
+    /// Norm of its output, likewise.
+    pub feed_forward_output_norm: Option<RmsNorm<B>>,
 }
 
 impl<B: Kernels> Decoder<B> {
@@ -70,11 +72,14 @@ impl<B: Kernels> Decoder<B> {
                 init,
                 device,
             ),
+            attention_output_norm: decoder.sandwich_norms.then(norm),
+            feed_forward_output_norm: decoder.sandwich_norms.then(norm),
             feed_forward_norm: norm(),
             feed_forward: FeedForward::new(
                 [hidden, config.intermediate_size],
-                (Some("gate_proj"), "up_proj", "down_proj"),
-                decoder.mlp_bias,
+                Gate::Apart,
+                ["gate_proj", "up_proj", "down_proj"],
+                [decoder.mlp_bias; 2],
                 config.activation,
                 init,
                 device,
@@ -84,47 +89,34 @@ impl<B: Kernels> Decoder<B> {
             token_embedding: Embedding::new([config.vocab_size, hidden], init, device),
             blocks: (0..config.num_layers).map(block).collect(),
             norm: norm(),
-            rotary: Rotary::new(&decoder.rope, config.head_dim),
-            windows: decoder.windows.clone(),
+            views: LayerViews::new(config),
+            embedding_scale: decoder.embedding_scale,
         }
     }
 
     /// Input embeddings `[batch, seq, hidden]` of token ids.
     pub(super) fn embed_tokens(&self, input: &ModelInput<B>) -> Tensor<B, 3> {
-        self.token_embedding.forward(input.ids.clone())
+        let x = self.token_embedding.forward(input.ids.clone());
+        match self.embedding_scale {
+            Some(scale) => x.mul_scalar(scale),
+            None => x,
+        }
     }
 
     /// Keeps only some blocks, in the order given.
     pub(super) fn keep_blocks(&mut self, keep: &[usize]) {
         self.blocks = keep.iter().map(|&block| self.blocks[block].clone()).collect();
-        self.windows = keep.iter().map(|&block| self.windows[block]).collect();
+        self.views.keep(keep);
     }
 
-    /// Rotary tables, and one mask for each distinct window rather than for each layer.
+    /// What the blocks share.
     pub(super) fn prepare(
         &self,
         input: &ModelInput<B>,
         mode: AttentionMode,
         dtype: FloatDType,
     ) -> BlockInputs<B> {
-        let [_, seq] = input.attention_mask.dims();
-        let (cos, sin) = self.rotary.angles(seq, &input.attention_mask.device());
-        let mut shared = BlockInputs {
-            rows: input.rows.clone(),
-            angles: Some((cos.cast(dtype), sin.cast(dtype))),
-            masks: Vec::new(),
-            mask_of_layer: Vec::new(),
-        };
-        let mut windows: Vec<Option<usize>> = Vec::new();
-        for window in &self.windows {
-            let i = windows.iter().position(|known| known == window).unwrap_or_else(|| {
-                windows.push(*window);
-                shared.masks.push(attention_mask(input, mode, *window));
-                windows.len() - 1
-            });
-            shared.mask_of_layer.push(i);
-        }
-        shared
+        self.views.prepare(input, mode, dtype, None)
     }
 }
 
@@ -135,22 +127,29 @@ impl<B: Kernels> DecoderBlock<B> {
         seen: Seen<'_, B>,
         want_weights: bool,
     ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
-        let describe = |rows| self.described(rows);
+        let describe = |rows| self.described(seen, rows);
         if let Some(y) = block::at_once(&x, seen, want_weights, describe) {
             return (y, None);
         }
         let normed = B::rms_norm(x.clone(), &self.attention_norm);
         let (attended, weights) = self.attention.forward(normed, seen, want_weights);
-        let x = x + attended;
+        let x = x + normed_by(attended, self.attention_output_norm.as_ref());
         let normed = B::rms_norm(x.clone(), &self.feed_forward_norm);
-        let x = x + self.feed_forward.forward(normed);
-        (x, weights)
+        let fed = self.feed_forward.forward(normed);
+        (x + normed_by(fed, self.feed_forward_output_norm.as_ref()), weights)
     }
 
-    fn described(&self, rows: usize) -> Option<BlockOf<B>> {
-        let norms = [&self.attention_norm, &self.feed_forward_norm];
-        let norms = norms.map(|norm| block::before(block::rms_norm(norm)));
-        block::described(&self.attention, &self.feed_forward, norms, rows)
+    fn described(&self, seen: Seen<'_, B>, rows: usize) -> Option<BlockOf<B>> {
+        let norms = [
+            (&self.attention_norm, &self.attention_output_norm),
+            (&self.feed_forward_norm, &self.feed_forward_output_norm),
+        ];
+        let norms = norms.map(|(before, inside)| Branch {
+            before: Some(block::rms_norm(before)),
+            inside: inside.as_ref().map(block::rms_norm),
+            after: None,
+        });
+        block::described(&self.attention, &self.feed_forward, norms, seen, rows)
     }
 
     /// The projections with their paths inside the block.
@@ -158,5 +157,12 @@ impl<B: Kernels> DecoderBlock<B> {
         let mut all: Vec<_> = self.attention.projections_mut().into();
         all.extend(self.feed_forward.projections_mut());
         all
+    }
+}
+
+fn normed_by<B: Kernels>(x: Tensor<B, 3>, norm: Option<&RmsNorm<B>>) -> Tensor<B, 3> {
+    match norm {
+        Some(norm) => B::rms_norm(x, norm),
+        None => x,
     }
 }

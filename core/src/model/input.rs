@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::{BasicOps, Bool, Int, Tensor, TensorData, backend::Backend};
 
-use crate::kernels::{Kernels, RotaryTables};
+use crate::kernels::{Kernels, RotaryTables, Seen};
 use crate::tokenizer::TokenBatch;
 
 /// What a forward pass keeps besides the last hidden states.
@@ -54,14 +54,36 @@ impl<B: Backend> States<B> {
     }
 }
 
-/// What all blocks of one forward pass share: the extent of each row, rotary tables and attention masks.
+/// What all blocks of one forward pass share: the extent of each row, rotary tables, attention masks, and what
+/// is added to scores.
 #[derive(Debug, Clone)]
 pub struct BlockInputs<B: Backend> {
     pub(super) rows: Arc<[Range<usize>]>,
-    pub(super) angles: Option<RotaryTables<B>>,
+    /// Distinct tables.
+    pub(super) angles: Vec<RotaryTables<B>>,
+    pub(super) angles_of_layer: Vec<Option<usize>>,
     /// Distinct masks `[batch, 1, query, key]`, true where a query must not look.
     pub(super) masks: Vec<Option<Tensor<B, 4, Bool>>>,
     pub(super) mask_of_layer: Vec<usize>,
+    /// Added to the scores of every layer `[heads, 2 seq - 1]`, at `seq - 1 + key - query`.
+    pub(super) bias: Option<Tensor<B, 2>>,
+}
+
+impl<B: Backend> BlockInputs<B> {
+    /// What one layer sees.
+    pub(super) fn seen(&self, layer: usize) -> Seen<'_, B> {
+        Seen {
+            rows: &self.rows,
+            angles: self.angles_of_layer[layer].map(|table| &self.angles[table]),
+            mask: self.masks[self.mask_of_layer[layer]].as_ref(),
+            bias: self.bias.as_ref(),
+        }
+    }
+
+    /// Whether it may be made of parameters, so that each graph of a model that trains needs its own.
+    pub fn learns(&self) -> bool {
+        self.bias.is_some()
+    }
 }
 
 /// A batch of token ids on a device.
@@ -75,6 +97,8 @@ pub struct ModelInput<B: Backend> {
     pub pooling_mask: Tensor<B, 2, Bool>,
     /// Index of each token among its row's tokens, padding 0: `[batch, seq]`.
     pub positions: Tensor<B, 2, Int>,
+    /// Which of two texts each token belongs to `[batch, seq]`; `None`: there is one.
+    pub types: Option<Tensor<B, 2, Int>>,
     /// Whether any position of the batch is padding.
     pub padded: bool,
     /// First and one past the last token of each row.
@@ -98,6 +122,10 @@ impl<B: Kernels> ModelInput<B> {
             ),
             pooling_mask: Tensor::from_data(TensorData::new(tokens.pooling.clone(), shape), device),
             positions: Tensor::from_data(TensorData::new(tokens.positions(), shape), device),
+            types: (!tokens.types.is_empty()).then(|| {
+                let types: Vec<i32> = tokens.types.iter().map(|&kind| kind as i32).collect();
+                Tensor::from_data(TensorData::new(types, shape), device)
+            }),
             padded: tokens.attention.iter().any(|&token| !token),
             rows: tokens.attention.chunks(tokens.seq.max(1)).map(extent).collect(),
         }
@@ -118,6 +146,7 @@ impl<B: Kernels> ModelInput<B> {
             attention_mask: part(&self.attention_mask, row, &extent),
             pooling_mask: part(&self.pooling_mask, row, &extent),
             positions: part(&self.positions, row, &extent),
+            types: self.types.as_ref().map(|types| part(types, row, &extent)),
             padded: false,
             rows: std::iter::once(0..extent.len()).collect(),
         }

@@ -6,6 +6,7 @@ use burn::module::{Module, Param, ParamId};
 use burn::nn::Initializer;
 use burn::tensor::{Bool, Tensor, TensorData, backend::Backend, module, ops::FloatTensor};
 
+use super::families::Part;
 use super::gram::SharedGram;
 use super::init::initialized;
 use super::lora::{Adapter, LoraConfig, names_module};
@@ -121,7 +122,7 @@ impl<B: Kernels> Linear<B> {
     /// Changes the weights part by part, each as `[out, in]`.
     pub(super) fn change(
         &mut self,
-        parts: &[(String, Option<usize>)],
+        parts: &[Part],
         change: &mut impl FnMut(&str, &mut [f32], [usize; 2]) -> Result<()>,
     ) -> Result<()> {
         let weight = self.weight.val();
@@ -130,7 +131,7 @@ impl<B: Kernels> Linear<B> {
         let mut values =
             data.map_err(|e| Error::invalid(format!("a weight cannot be read back: {e:?}")))?;
         let mut row = 0;
-        for (name, width) in parts {
+        for Part { name, width, .. } in parts {
             let width = width.unwrap_or(outputs);
             let part = &mut values[row * inputs..(row + width) * inputs];
             change(name, part, [width, inputs])?;

@@ -1,8 +1,8 @@
-//! Backbones: the post-norm [`Encoder`] and the one configurable [`Decoder`]; [`Backbone`] is either.
+//! Backbones: the one configurable [`Encoder`] and the one configurable [`Decoder`]; [`Backbone`] is either.
 //!
 //! * `backbone`: the forward pass, block by block; `input`: what goes in and what comes out;
 //! * `encoder`, `decoder`: the blocks, built from `attention`, `feed_forward`, `linear`,
-//!   `embedding`, `rotary`, `mask` and `dropout`;
+//!   `embedding`, `rotary`, `mask`, `score_bias` and `dropout`; `views`: what each layer sees;
 //! * `packed`: layers whose int8 or int4 weights stay packed in a device's memory;
 //! * `lora`, `gram`: what hangs on a projection; `surgery`: LoRA in and out, pruning, fewer blocks;
 //! * `families`: config keys and tensor names of each family.
@@ -24,7 +24,9 @@ mod lora;
 mod mask;
 mod packed;
 mod rotary;
+mod score_bias;
 mod surgery;
+mod views;
 
 pub use attention::Attention;
 pub use backbone::Backbone;

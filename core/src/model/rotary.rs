@@ -1,4 +1,4 @@
-//! Rotary position embedding (RoFormer, arXiv:2104.09864) with the llama3, linear and YaRN scalings.
+//! Rotary position embedding (RoFormer, arXiv:2104.09864) with the llama3, linear, NTK and YaRN scalings.
 
 use std::f64::consts::PI;
 
@@ -59,6 +59,11 @@ pub fn inverse_frequencies(rope: &Rope, head_dim: usize) -> Vec<f32> {
         match rope.scaling {
             RopeScaling::Default => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Ntk { factor } => {
+                // The base is stretched, and so is each wavelength by as much as all dimensions share.
+                let base = rope.theta * factor;
+                base.powf(-2.0 * pair as f64 / head_dim as f64) / factor.powf(2.0 / head_dim as f64)
+            }
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor: low,

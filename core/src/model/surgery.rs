@@ -2,7 +2,7 @@
 //! packed weights unpacked, and the views of one block that pruning and quantization work on.
 
 use super::backbone::Backbone;
-use super::families;
+use super::families::{self, Part};
 use super::gram::SharedGram;
 use super::linear::Linear;
 use super::lora::LoraConfig;
@@ -82,7 +82,7 @@ impl<B: Kernels> Backbone<B> {
             .into_iter()
             .map(|(path, linear)| {
                 let parts = names.source(&format!("{path}.weight"))?.parts;
-                let module = |(name, _): (String, _)| name.trim_end_matches(".weight").to_string();
+                let module = |part: Part| part.name.trim_end_matches(".weight").to_string();
                 Ok((parts.into_iter().map(module).collect(), linear))
             })
             .collect()
@@ -114,9 +114,7 @@ impl<B: Kernels> Backbone<B> {
     pub fn keep_blocks(mut self, keep: &[usize]) -> Result<Self> {
         check_kept(keep, self.layers())?;
         match &mut self {
-            Backbone::Encoder(encoder) => {
-                encoder.blocks = keep.iter().map(|&block| encoder.blocks[block].clone()).collect();
-            }
+            Backbone::Encoder(encoder) => encoder.keep_blocks(keep),
             Backbone::Decoder(decoder) => decoder.keep_blocks(keep),
         }
         Ok(self)
@@ -147,7 +145,7 @@ impl<B: Kernels> Backbone<B> {
                 let parts = names.source(&format!("{path}.weight"))?.parts;
                 let observer = SharedGram::default();
                 linear.observe(Some(observer.clone()));
-                observers.push((parts.into_iter().map(|(name, _)| name).collect(), observer));
+                observers.push((parts.into_iter().map(|part| part.name).collect(), observer));
             }
         }
         Ok(observers)

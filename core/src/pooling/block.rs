@@ -171,7 +171,7 @@ impl<B: Kernels> CrossAttention<B> {
             .expand([batch, heads, keys, head_dim]);
         let mask = hidden
             .map(|hidden| hidden.reshape([batch, 1, 1, keys]).expand([batch, 1, queries, keys]));
-        let (context, weights) = weighted_scaled_dot_product(q, k, v, mask.as_ref());
+        let (context, weights) = weighted_scaled_dot_product(q, k, v, mask.as_ref(), None);
         let context = context.swap_dims(1, 2).reshape([batch, queries, inner]);
         (x + self.to_out.forward(context), weights)
     }

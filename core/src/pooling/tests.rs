@@ -21,7 +21,14 @@ fn batch(left: bool) -> TokenBatch {
     let row1 =
         if left { [false, false, true, true, true] } else { [true, true, true, false, false] };
     let attention: Vec<bool> = [[true; 5], row1].concat();
-    TokenBatch { ids: vec![1; 10], pooling: attention.clone(), attention, batch: 2, seq: 5 }
+    TokenBatch {
+        ids: vec![1; 10],
+        pooling: attention.clone(),
+        attention,
+        types: Vec::new(),
+        batch: 2,
+        seq: 5,
+    }
 }
 
 fn states(device: &burn::tensor::Device<B>) -> States<B> {
@@ -195,6 +202,7 @@ fn padding_changes_no_head() {
         ids: vec![1; 3],
         attention: vec![true; 3],
         pooling: vec![true; 3],
+        types: Vec::new(),
         batch: 1,
         seq: 3,
     };

@@ -123,6 +123,24 @@ impl Quantized {
         Ok(Self { scheme, shape, codes, scales })
     }
 
+    /// The first (0) or the second half of the rows.
+    ///
+    /// # Errors
+    /// An odd number of rows.
+    pub(crate) fn half(&self, half: usize) -> Result<Self> {
+        let [rows, columns] = self.shape;
+        if !rows.is_multiple_of(2) {
+            return Err(Error::invalid(format!("a matrix of {rows} rows has no halves")));
+        }
+        let part = |size: usize| match half {
+            0 => 0..size / 2,
+            _ => size / 2..size,
+        };
+        let codes = self.codes.slice(part(self.codes.len()));
+        let scales = self.scales[part(self.scales.len())].to_vec();
+        Self::from_parts(self.scheme, [rows / 2, columns], codes, scales)
+    }
+
     /// The scheme.
     pub fn scheme(&self) -> Scheme {
         self.scheme

@@ -10,6 +10,7 @@
 //! The prefix and the suffix are never truncated away.
 
 mod limits;
+mod pair;
 mod template;
 mod window;
 
@@ -97,6 +98,9 @@ pub struct TokenizerConfig {
     /// Lower-case the text first (`do_lower_case` of sentence-transformers).
     #[serde(default)]
     pub lower_case: bool,
+    /// Leave out tokens that the vocabulary does not know (model2vec).
+    #[serde(default)]
+    pub drop_unknown: bool,
     /// Which instruction tokens pooling leaves out.
     #[serde(default)]
     pub instruction: InstructionSpan,
@@ -112,6 +116,7 @@ impl TokenizerConfig {
             add_eos: None,
             text_suffix: String::new(),
             lower_case: false,
+            drop_unknown: false,
             instruction: InstructionSpan::default(),
         }
     }
@@ -131,6 +136,8 @@ pub struct Tokens {
     pub content: std::ops::Range<usize>,
     /// Whether the text was cut to fit the length limit.
     pub truncated: bool,
+    /// Which of two texts each token belongs to (token types); empty where there is one text.
+    pub types: Vec<u32>,
 }
 
 /// A padded batch of token ids, row-major `[batch, seq]`.
@@ -141,6 +148,8 @@ pub struct TokenBatch {
     pub(crate) attention: Vec<bool>,
     /// True at tokens that pooling may use.
     pub(crate) pooling: Vec<bool>,
+    /// Token types; empty where all are 0.
+    pub(crate) types: Vec<u32>,
     /// Rows.
     pub(crate) batch: usize,
     /// Columns.
@@ -171,7 +180,7 @@ impl TokenBatch {
         if attention.chunks(seq.max(1)).any(|row| !row.contains(&true)) {
             return Err(Error::invalid("a row of the batch has no token"));
         }
-        Ok(Self { ids, attention, pooling, batch, seq })
+        Ok(Self { ids, attention, pooling, types: Vec::new(), batch, seq })
     }
 
     /// Number of rows.
@@ -197,6 +206,11 @@ impl TokenBatch {
     /// True at tokens that pooling may use.
     pub fn pooling(&self) -> &[bool] {
         &self.pooling
+    }
+
+    /// Token types, row by row; empty where all are 0.
+    pub fn types(&self) -> &[u32] {
+        &self.types
     }
 
     /// Number of tokens, padding not counted.
@@ -228,6 +242,8 @@ pub struct Tokenizer {
     prefix: Vec<u32>,
     suffix: Vec<u32>,
     pad: u32,
+    /// The unknown token, where it is left out.
+    dropped: Option<u32>,
 }
 
 impl Tokenizer {
@@ -317,7 +333,9 @@ impl Tokenizer {
                 if config.text_suffix.is_empty() { "" } else { ", or shorten text_suffix" }
             )));
         }
-        Ok(Self { inner, window, config, prefix, suffix, pad })
+        let unknown = unknown_token(json).and_then(|token| inner.token_to_id(&token));
+        let dropped = unknown.filter(|_| config.drop_unknown);
+        Ok(Self { inner, window, config, prefix, suffix, pad, dropped })
     }
 
     /// The settings.
@@ -359,7 +377,14 @@ impl Tokenizer {
             ids.extend(row.iter().copied().chain(std::iter::repeat_n(self.pad, seq - row.len())));
             attention.extend((0..seq).map(|i| i < row.len()));
         }
-        TokenBatch { ids, pooling: attention.clone(), attention, batch: rows.len(), seq }
+        TokenBatch {
+            ids,
+            pooling: attention.clone(),
+            attention,
+            types: Vec::new(),
+            batch: rows.len(),
+            seq,
+        }
     }
 
     /// The id of a token, as the vocabulary spells it.
@@ -454,6 +479,9 @@ impl Tokenizer {
         let room = self.room();
         let kept = encoding.len().min(room);
         let offsets = &encoding.get_offsets()[..kept];
+        if let Some(dropped) = self.dropped {
+            return Ok(self.encode_known(&encoding, kept, dropped, !is_all));
+        }
         let border = instruction.len();
         let is_instruction = |&(start, end): &(usize, usize)| end <= border && start < border;
         let instructed = offsets.iter().filter(|span| is_instruction(span)).count();
@@ -464,6 +492,7 @@ impl Tokenizer {
             offsets: vec![(0, 0); self.prefix.len()],
             content: self.prefix.len() + instructed..self.prefix.len() + kept,
             truncated: !is_all || encoding.len() > kept,
+            types: Vec::new(),
         };
         tokens.offsets.extend(offsets.iter().map(|&span| {
             if is_instruction(&span) {
@@ -491,6 +520,30 @@ impl Tokenizer {
         Ok(tokens)
     }
 
+    /// The known tokens among the first `kept`, without what stands around texts.
+    fn encode_known(
+        &self,
+        encoding: &tokenizers::Encoding,
+        kept: usize,
+        dropped: u32,
+        partial: bool,
+    ) -> Tokens {
+        let known = encoding.get_ids()[..kept].iter().zip(encoding.get_offsets());
+        let known = known.filter(|(id, _)| **id != dropped);
+        let (mut ids, mut offsets): (Vec<u32>, Vec<(usize, usize)>) = known.unzip();
+        if ids.is_empty() {
+            (ids, offsets) = (vec![self.pad], vec![(0, 0)]);
+        }
+        Tokens {
+            pooling: vec![true; ids.len()],
+            content: 0..ids.len(),
+            truncated: partial || encoding.len() > kept,
+            types: Vec::new(),
+            ids,
+            offsets,
+        }
+    }
+
     /// Tokens of many texts after the same instruction, on all cores.
     ///
     /// # Errors
@@ -511,9 +564,11 @@ impl Tokenizer {
             ids: Vec::with_capacity(total),
             attention: Vec::with_capacity(total),
             pooling: Vec::with_capacity(total),
+            types: Vec::new(),
             batch: rows.len(),
             seq,
         };
+        let typed = rows.iter().any(|row| row.types.iter().any(|&kind| kind > 0));
         for row in rows {
             let padding = seq - row.ids.len();
             let (before, after) = match self.config.padding_side {
@@ -528,9 +583,25 @@ impl Tokenizer {
             (0..before).for_each(|_| push(self.pad, false, false));
             row.ids.iter().zip(&row.pooling).for_each(|(&id, &pooled)| push(id, true, pooled));
             (0..after).for_each(|_| push(self.pad, false, false));
+            if typed {
+                let own = (0..row.ids.len()).map(|i| row.types.get(i).copied().unwrap_or(0));
+                batch.types.extend(std::iter::repeat_n(0, before).chain(own));
+                batch.types.extend(std::iter::repeat_n(0, after));
+            }
         }
         batch
     }
+}
+
+/// The unknown token of a `tokenizer.json`, by its text or, in a Unigram model, by its number.
+fn unknown_token(json: &[u8]) -> Option<String> {
+    let file: Value = serde_json::from_slice(json).ok()?;
+    let model = file.get("model")?;
+    if let Some(token) = model.get("unk_token").and_then(Value::as_str) {
+        return Some(token.into());
+    }
+    let id = model.get("unk_id")?.as_u64()?;
+    Some(model.get("vocab")?.get(usize::try_from(id).ok()?)?.get(0)?.as_str()?.into())
 }
 
 /// A special token of `tokenizer_config.json`: a string or an object with `content`.
@@ -571,6 +642,7 @@ mod tests {
             add_eos: Some(true),
             text_suffix: String::new(),
             lower_case: false,
+            drop_unknown: false,
             instruction: InstructionSpan::Masked,
         }
     }

@@ -148,8 +148,14 @@ impl LayerTask {
         match self {
             Self::Task(task, source) => {
                 let prompts = PromptChoice::Model.prompts(task, encoder)?;
-                let evaluation =
-                    Evaluation { encoder, prompts, reduce: &Ok, run_files: None, terminal };
+                let evaluation = Evaluation {
+                    encoder,
+                    prompts,
+                    reduce: &Ok,
+                    run_files: None,
+                    reranker: None,
+                    terminal,
+                };
                 let outcome = evaluate(task, source, &evaluation)?;
                 let score = outcome.scores.get(task.main_score()).copied().unwrap_or(f64::NAN);
                 Ok(checked(&task.name, task.main_score(), score)?.unwrap_or(f64::NAN))

@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 
 use super::eval_search::{self, EvalSearchArgs};
 use super::ranges::{ROWS, number, whole};
+use super::rerank::RerankerFlags;
 use super::teacher_prompts::LightPrompts;
 use super::{EmbedFlags, Global, ModelOverrides};
 use crate::device;
 use crate::eval::{
-    Cache, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice, Run,
-    RunFiles, Suite, SuiteRun, Summary, Task, TaskKind, TaskResult, fingerprint, plain_table,
+    Cache, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice, Reranking,
+    Run, RunFiles, Suite, SuiteRun, Summary, Task, TaskKind, TaskResult, fingerprint, plain_table,
     read_results, results_folder, short_hash, write_meta, write_tables,
 };
 use crate::mine::teacher_prompts;
@@ -80,6 +81,15 @@ pub(super) struct EvalArgs {
     light: Option<String>,
     #[command(flatten)]
     light_prompts: LightPrompts,
+    /// Rank with this cross-encoder: the candidates of reranking tasks, and the best --candidates documents
+    /// that the model finds in retrieval tasks
+    #[arg(long, value_name = "DIR|HUB_ID")]
+    reranker: Option<String>,
+    /// Documents per query that the reranker ranks in retrieval tasks
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "reranker", value_parser = whole(1, 1000))]
+    candidates: usize,
+    #[command(flatten)]
+    reranker_flags: RerankerFlags,
     /// Folder of results; an interrupted evaluation continues there [default with --suite: results]
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -311,6 +321,15 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
     if let Some(light) = light.as_ref().filter(|_| !own_prompts) {
         revision += &format!("-{}", short_hash(&format!("{:?}", light.prompts)));
     }
+    let reranker = match &args.reranker {
+        Some(id) => {
+            let files = fingerprint(&folders(id, terminal)?, &LoadOptions::default(), None)?;
+            let how = format!("{files} {:?} {}", args.reranker_flags, args.candidates);
+            revision += &format!("-reranked.{}", short_hash(&how));
+            Some(args.reranker_flags.load(id, global)?)
+        }
+        None => None,
+    };
     let name = model_name(model);
     let output = match (&args.output, args.task) {
         (Some(output), _) => Some(output.clone()),
@@ -325,6 +344,11 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         folder: folder.clone(),
         again: args.again,
         light,
+        reranker: reranker.as_ref().map(|model| Reranking {
+            model: model.as_ref(),
+            candidates: args.candidates,
+            batch_tokens: args.reranker_flags.batch_tokens(),
+        }),
         run_files: args.runs.clone().map(|folder| RunFiles { folder, model: name.clone() }),
         terminal,
     };

@@ -25,6 +25,7 @@ mod ranges;
 mod recall;
 mod recipes;
 mod refine;
+mod rerank;
 mod search;
 mod serve;
 mod similarity;
@@ -101,7 +102,7 @@ enum Command {
     Compare(compare::CompareArgs),
     Analyze(Box<analyze::AnalyzeArgs>),
     Recall(recall::RecallArgs),
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     Load(load::LoadArgs),
     Distill(distill::DistillArgs),
     Prune(Box<prune::PruneArgs>),
@@ -112,7 +113,8 @@ enum Command {
     /// List the devices that can be used, and why others cannot
     Devices,
     Embed(embed::EmbedArgs),
-    Search(search::SearchArgs),
+    Search(Box<search::SearchArgs>),
+    Rerank(rerank::RerankArgs),
     Similarity(similarity::SimilarityArgs),
     Inspect(inspect::InspectArgs),
     Bench(bench::BenchArgs),
@@ -308,6 +310,7 @@ fn execute(command: &Command, global: &Global) -> Result<()> {
         Command::Devices => devices::run(global),
         Command::Embed(args) => embed::run(args, global),
         Command::Search(args) => search::run(args, global),
+        Command::Rerank(args) => rerank::run(args, global),
         Command::Similarity(args) => similarity::run(args, global),
         Command::Inspect(args) => inspect::run(args, global),
         Command::Bench(args) => bench::run(args, global),

@@ -8,9 +8,11 @@ use kiln_embed::embedder::{EmbedOptions, Prompt};
 use serde::Serialize;
 
 use super::ranges::{NEIGHBOURS, whole};
+use super::rerank::RerankerFlags;
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::embedding::{BLOCK, TextModel, embed_blocks};
 use crate::interrupt;
+use crate::reranking::PairModel;
 use crate::search::{Found, Search};
 use crate::terminal::{Terminal, field};
 use crate::text::{Columns, Record, TextFile, apart};
@@ -53,6 +55,14 @@ pub(super) struct SearchArgs {
     /// it]
     #[arg(long, value_name = "NAME")]
     corpus_prompt_name: Option<String>,
+    /// Rerank the best hits with this cross-encoder: a folder or a Hub id, as `kiln rerank --model` takes
+    #[arg(long, value_name = "DIR|HUB_ID")]
+    reranker: Option<String>,
+    /// Hits per query that are reranked
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "reranker", value_parser = whole(1, NEIGHBOURS))]
+    candidates: usize,
+    #[command(flatten)]
+    reranker_flags: RerankerFlags,
     #[command(flatten)]
     flags: EmbedFlags,
 }
@@ -80,8 +90,50 @@ pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
     if queries.is_empty() {
         bail!("no query; give --query TEXT or --queries FILE");
     }
+    let reranker = match &args.reranker {
+        Some(name) => Some(args.reranker_flags.load(name, global)?),
+        None => None,
+    };
     let model = args.model.load(&args.flags, global)?;
-    search(model.as_ref(), &queries, corpus.as_ref(), args, global.terminal())
+    let terminal = global.terminal();
+    let mut answers = search(model.as_ref(), &queries, corpus.as_ref(), args, terminal)?;
+    if let Some(reranker) = &reranker {
+        rerank(reranker.as_ref(), &mut answers, args, terminal)?;
+    }
+    terminal.result(&answers, || answers.iter().map(Answer::text).collect::<Vec<_>>().join("\n\n"))
+}
+
+/// Puts the hits of each query into the order of a cross-encoder, and keeps the best.
+fn rerank(
+    reranker: &dyn PairModel,
+    answers: &mut [Answer],
+    args: &SearchArgs,
+    terminal: Terminal,
+) -> Result<()> {
+    if answers.iter().flat_map(|answer| &answer.hits).any(|hit| hit.text.is_empty()) {
+        bail!(
+            "the index has no texts to rerank; search --corpus FILE, or an index in .jsonl or .parquet, which keep them"
+        );
+    }
+    let total: usize = answers.iter().map(|answer| answer.hits.len()).sum();
+    let bar = terminal.progress(total as u64, "reranking");
+    let mut before = 0;
+    for answer in answers {
+        let texts: Vec<&str> = answer.hits.iter().map(|hit| hit.text.as_str()).collect();
+        let batch_tokens = args.reranker_flags.batch_tokens();
+        let ranked = reranker.rank(&answer.query, &texts, batch_tokens, |done| {
+            bar.set_position(before + done.texts as u64);
+        })?;
+        before += texts.len() as u64;
+        let best = ranked.into_iter().take(args.top_k);
+        let reranked = best.map(|place| {
+            let hit = answer.hits[place.index].clone();
+            Found { similarity: Some(hit.score), score: place.score, ..hit }
+        });
+        answer.hits = reranked.collect();
+    }
+    bar.finish_and_clear();
+    Ok(())
 }
 
 fn search(
@@ -90,7 +142,7 @@ fn search(
     corpus: Option<&TextFile>,
     args: &SearchArgs,
     terminal: Terminal,
-) -> Result<()> {
+) -> Result<Vec<Answer>> {
     let options = |asked: &Option<String>, usual: &[&str]| {
         let prompt = match asked {
             Some(name) => Prompt::Named(name.clone()),
@@ -100,7 +152,8 @@ fn search(
     };
     let of_queries = options(&args.query_prompt_name, &["query", "search_query"]);
     let vectors = model.embed(queries, &of_queries, |_| {})?;
-    let mut search = Search::new(vectors, args.top_k)?;
+    let depth = if args.reranker.is_some() { args.candidates.max(args.top_k) } else { args.top_k };
+    let mut search = Search::new(vectors, depth)?;
     match (corpus, &args.index) {
         (Some(corpus), _) => {
             let options = options(&args.corpus_prompt_name, &["document", "passage"]);
@@ -140,7 +193,15 @@ fn search(
         .zip(search.finish())
         .map(|(query, hits)| Answer { query: query.clone(), hits })
         .collect();
-    terminal.result(&answers, || answers.iter().map(Answer::text).collect::<Vec<_>>().join("\n\n"))
+    Ok(answers)
+}
+
+/// The beginning of a text, in one line.
+pub(super) fn excerpt(text: &str) -> String {
+    let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let short: String = text.chars().take(100).collect();
+    let more = if short.len() < text.len() { "..." } else { "" };
+    format!("{}{more}", field(&short))
 }
 
 impl Answer {
@@ -148,11 +209,8 @@ impl Answer {
         let mut lines = vec![field(&self.query).into_owned()];
         for (rank, hit) in self.hits.iter().enumerate() {
             let name = hit.id.clone().unwrap_or_else(|| format!("#{}", hit.row));
-            let text: String = hit.text.split_whitespace().collect::<Vec<_>>().join(" ");
-            let short: String = text.chars().take(100).collect();
-            let more = if short.len() < text.len() { "..." } else { "" };
-            let (name, short) = (field(&name), field(&short));
-            lines.push(format!("{:>4}  {:.4}  {name}  {short}{more}", rank + 1, hit.score));
+            let (name, short) = (field(&name), excerpt(&hit.text));
+            lines.push(format!("{:>4}  {:.4}  {name}  {short}", rank + 1, hit.score));
         }
         lines.join("\n")
     }

@@ -12,21 +12,30 @@ use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::quant::WeightPrecision;
 use serde_json::json;
 
+use super::rerank::RerankerFlags;
 use super::{Global, ModelArgs};
 use crate::device;
 use crate::eval::fingerprint;
 use crate::model::{folders, load_resident};
-use crate::serve::{Access, Limits, MOST_TEXTS, SPARE_CONNECTIONS, ServedModel, serve};
+use crate::serve::{
+    Access, Limits, MOST_TEXTS, SPARE_CONNECTIONS, ServedModel, ServedReranker, serve,
+};
 use crate::terminal::{field, print, print_json};
 
 /// Serve a model over HTTP with the APIs of OpenAI and text-embeddings-inference.
 ///
-/// OpenAI's /v1/embeddings and /v1/models, and text-embeddings-inference's /embed, /info, /health
-/// and /metrics (Prometheus).
+/// OpenAI's /v1/embeddings and /v1/models, text-embeddings-inference's /embed, /info, /health and /metrics
+/// (Prometheus), and with --reranker its /rerank and /v1/rerank as Cohere's and Jina's clients ask.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     #[command(flatten)]
     model: ModelArgs,
+    /// Also serve this cross-encoder at /rerank and /v1/rerank: a folder or a Hub id, as `kiln rerank --model`
+    /// takes
+    #[arg(long, value_name = "DIR|HUB_ID")]
+    reranker: Option<String>,
+    #[command(flatten)]
+    reranker_flags: RerankerFlags,
     /// Address to listen on; the default is reachable from this machine only
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
@@ -124,6 +133,13 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
     let device = device::open(global.device)?;
     let model = load_resident(&args.model.model, &overrides, &device, terminal)?;
+    let reranker = match &args.reranker {
+        Some(id) => {
+            let model = args.reranker_flags.load(id, global)?;
+            Some(ServedReranker::new(model, &crate::model::model_name(id)))
+        }
+        None => None,
+    };
     let prompt = args.default_prompt_name.clone();
     let model = Arc::new(ServedModel::new(model, &name, &revision, options, prompt)?);
     let limits = Limits {
@@ -143,7 +159,7 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
         terminal.note("no --api-key: whoever reaches this address may ask");
     }
     let address = SocketAddr::new(args.host, args.port);
-    serve(model, address, limits, access, terminal, |address| {
+    serve(model, reranker, address, limits, access, terminal, |address| {
         let url = format!("http://{address}");
         if global.json {
             return print_json(&json!({ "url": url, "model": name, "device": device.to_string() }));

@@ -40,4 +40,4 @@ pub use suite::Suite;
 pub use systems::{BM25, Difference, System, Systems};
 pub use task::{AirBench, Outcome, PromptChoice, Task, TaskKind};
 pub(crate) use tasks::labelled_texts;
-pub use tasks::{Evaluation, RankedTask, evaluate, judged_split, ranking_scores};
+pub use tasks::{Evaluation, RankedTask, Reranking, evaluate, judged_split, ranking_scores};

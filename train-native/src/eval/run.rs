@@ -12,7 +12,7 @@ use super::results::{TaskResult, read_result, write_result};
 use super::run_files::RunFiles;
 use super::source::{Missing, TaskSource};
 use super::task::{PromptChoice, Task, TaskKind};
-use super::tasks::{Evaluation, RankedTask, evaluate};
+use super::tasks::{Evaluation, RankedTask, Reranking, evaluate};
 use crate::hub::HubDataSet;
 use crate::interrupt;
 use crate::terminal::Terminal;
@@ -31,6 +31,8 @@ pub struct Run<'a> {
     pub again: bool,
     /// Makes retrieval sets light.
     pub light: Option<Light<'a>>,
+    /// Ranks candidates, and the best of a corpus, anew.
+    pub reranker: Option<Reranking<'a>>,
     /// Where what retrieval tasks find is written, if anywhere. Results kept from before find nothing.
     pub run_files: Option<RunFiles>,
     /// What the user sees.
@@ -122,6 +124,7 @@ impl Run<'_> {
             prompts: prompts.clone(),
             reduce: &reduce,
             run_files: self.run_files.as_ref(),
+            reranker: self.reranker,
             terminal: self.terminal,
         };
         let outcome = evaluate(task, &source, &evaluation)?;

@@ -136,6 +136,7 @@ impl EvalSet {
                     folder: None,
                     again: true,
                     light: None,
+                    reranker: None,
                     run_files: None,
                     terminal,
                 };

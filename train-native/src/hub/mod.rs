@@ -107,23 +107,34 @@ impl HubModel {
             return folder_of(&adapter);
         };
         self.fetch_all_but_weights()?;
-        match self.unless_empty("model.safetensors.index.json")? {
-            Some(index) => {
-                for shard in shards(&index)? {
-                    self.required(&shard)?;
-                }
-            }
-            // Adapters with a copy of the base's config.json, as LLM2Vec has them.
-            None if self.unless_empty("model.safetensors")?.is_none()
-                && self.unless_empty(ADAPTER)?.is_some() =>
-            {
-                self.required("adapter_model.safetensors")?;
-            }
-            None => {
-                self.required("model.safetensors")?;
-            }
-        }
+        self.fetch_weights()?;
         folder_of(&config)
+    }
+
+    /// Downloads the backbone's weights: safetensors where there are any, adapters with a copy of the base's
+    /// config.json as LLM2Vec has them, else PyTorch's own files.
+    fn fetch_weights(&self) -> Result<()> {
+        if self.fetch_whole_or_shards("model.safetensors")? {
+            return Ok(());
+        }
+        if self.unless_empty(ADAPTER)?.is_some() {
+            return self.required("adapter_model.safetensors").map(drop);
+        }
+        if self.fetch_whole_or_shards("pytorch_model.bin")? {
+            return Ok(());
+        }
+        self.required("model.safetensors").map(drop)
+    }
+
+    /// Downloads a file of weights, or those that its index lists; false where there is neither.
+    fn fetch_whole_or_shards(&self, file: &str) -> Result<bool> {
+        let Some(index) = self.unless_empty(&format!("{file}.index.json"))? else {
+            return Ok(self.unless_empty(file)?.is_some());
+        };
+        for shard in shards(&index)? {
+            self.required(&shard)?;
+        }
+        Ok(true)
     }
 
     /// Downloads all but the backbone's weights.
@@ -143,8 +154,9 @@ impl HubModel {
             self.optional(file)?;
         }
         for path in self.module_paths()? {
-            for file in ["config.json", "model.safetensors"] {
-                self.optional(&format!("{path}/{file}"))?;
+            self.optional(&format!("{path}/config.json"))?;
+            if self.optional(&format!("{path}/model.safetensors"))?.is_none() {
+                self.optional(&format!("{path}/pytorch_model.bin"))?;
             }
         }
         Ok(())

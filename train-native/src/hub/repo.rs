@@ -304,7 +304,8 @@ impl Repo {
         let commit = self.commit.get().context(
             "the answer names no commit (X-Repo-Commit); HF_ENDPOINT or a proxy leads to no Hub",
         )?;
-        let is_text = self.kind == Kind::Model && !name.ends_with(".safetensors");
+        let is_text =
+            self.kind == Kind::Model && !name.ends_with(".safetensors") && !name.ends_with(".bin");
         if let Some(size) = head.size.filter(|size| is_text && *size > LARGEST_TEXT) {
             bail!(
                 "the Hub announces {size} bytes, too many for this file; do not use this repository"

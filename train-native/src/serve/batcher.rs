@@ -277,6 +277,7 @@ mod tests {
             offsets: vec![(0, 0); ids.len()],
             content: 0..ids.len(),
             truncated: false,
+            types: Vec::new(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! A server of embeddings: OpenAI's `/v1/embeddings`, and the routes of text-embeddings-inference.
+//! A server of embeddings and rankings: OpenAI's `/v1/embeddings`, the routes of text-embeddings-inference, and
+//! `/v1/rerank`.
 //!
 //! `connections (how many, how long) -> access (who may ask) -> routes (body, request, tokens) ->
 //! Batcher (turns, one thread with the model) -> answer`
@@ -15,6 +16,7 @@ mod load;
 mod memory;
 mod refusal;
 mod request;
+mod rerank;
 mod routes;
 mod telemetry;
 
@@ -31,7 +33,10 @@ pub use batcher::{Batcher, Place};
 pub use limits::{Limits, MOST_TEXTS, SMALL_BODY, SMALL_WORK, SPARE_CONNECTIONS};
 pub use load::{Load, LoadLine};
 pub use refusal::Refusal;
-pub use request::{EmbeddingRequest, Protocol, parse_request};
+pub use request::{
+    EmbeddingRequest, Protocol, RerankProtocol, RerankRequest, parse_request, parse_rerank,
+};
+pub use rerank::ServedReranker;
 pub use telemetry::Telemetry;
 
 use crate::embedding::TextModel;
@@ -144,6 +149,7 @@ impl Served for ServedModel {
 /// An address that cannot be listened on.
 pub fn serve(
     model: Arc<dyn Served>,
+    reranker: Option<ServedReranker>,
     address: SocketAddr,
     limits: Limits,
     access: Access,
@@ -162,8 +168,14 @@ pub fn serve(
         })?;
         listening(listener.local_addr()?)?;
         let answers = memory::Memory::new(limits.memory / 3);
-        let routes =
-            routes::routes(model, batcher, limits.clone(), access, answers.clone(), telemetry);
+        let routes = routes::routes(
+            (model, reranker),
+            batcher,
+            limits.clone(),
+            access,
+            answers.clone(),
+            telemetry,
+        );
         if !connections::serve(listener, routes, limits, answers, asked_to_end()).await {
             terminal.note("some connections stayed open and are closed");
         }

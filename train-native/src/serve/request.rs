@@ -86,6 +86,118 @@ pub fn parse_request(
     }
 }
 
+/// A query and texts to be ranked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RerankRequest {
+    /// The query.
+    pub query: String,
+    /// The texts, one at least.
+    pub texts: Vec<String>,
+    /// Scores before the model's activation.
+    pub raw_scores: bool,
+    /// Whether texts come back with their scores.
+    pub return_texts: bool,
+    /// How many of the best; `None`: all.
+    pub top: Option<usize>,
+    /// Whether pairs that are too long are cut.
+    pub truncate: bool,
+}
+
+/// The protocols of reranking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RerankProtocol {
+    /// The `/rerank` of text-embeddings-inference.
+    Tei,
+    /// Cohere's and Jina's `/v1/rerank`.
+    Cohere,
+}
+
+#[derive(Deserialize)]
+struct TeiRerankBody {
+    query: String,
+    texts: Texts,
+    #[serde(default)]
+    raw_scores: bool,
+    #[serde(default)]
+    return_text: bool,
+    truncate: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct CohereBody {
+    query: String,
+    documents: Documents,
+    top_n: Option<usize>,
+    #[serde(default)]
+    return_documents: bool,
+}
+
+/// Texts, or objects with one.
+struct Documents(Texts);
+
+impl<'de> Deserialize<'de> for Documents {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Document {
+            Text(String),
+            Object { text: String },
+        }
+        let documents = Vec::<Document>::deserialize(deserializer)?;
+        let text = |document| match document {
+            Document::Text(text) | Document::Object { text } => text,
+        };
+        let list: Vec<String> = documents.into_iter().map(text).collect();
+        Ok(Self(Texts { count: list.len(), list }))
+    }
+}
+
+/// Reads the body of a request for a ranking.
+///
+/// # Errors
+/// Anything that is not one within the limits.
+pub fn parse_rerank(
+    protocol: RerankProtocol,
+    body: &[u8],
+    limits: &Limits,
+) -> Result<RerankRequest, Refusal> {
+    let (texts, request) = match protocol {
+        RerankProtocol::Tei => {
+            let TeiRerankBody { query, texts, raw_scores, return_text, truncate } = json(body)?;
+            let request = RerankRequest {
+                query,
+                texts: Vec::new(),
+                raw_scores,
+                return_texts: return_text,
+                top: None,
+                truncate: truncate.unwrap_or(limits.truncate),
+            };
+            (texts, request)
+        }
+        RerankProtocol::Cohere => {
+            let CohereBody { query, documents, top_n, return_documents } = json(body)?;
+            let request = RerankRequest {
+                query,
+                texts: Vec::new(),
+                raw_scores: false,
+                return_texts: return_documents,
+                top: top_n,
+                truncate: true,
+            };
+            (documents.0, request)
+        }
+    };
+    match texts.count {
+        0 => Err(Refusal::invalid("there are no texts to rank")),
+        count if count > limits.max_texts => Err(Refusal::too_large(format!(
+            "{count} texts in one request; at most {} are taken",
+            limits.max_texts
+        ))),
+        _ if request.top == Some(0) => Err(Refusal::invalid("top_n is 0")),
+        _ => Ok(RerankRequest { texts: texts.list, ..request }),
+    }
+}
+
 /// Bytes of texts, each with its prompt before it.
 pub(super) fn expanded_bytes(texts: &[String], prompt: &str) -> usize {
     texts

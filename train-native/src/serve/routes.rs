@@ -24,7 +24,8 @@ use super::connections::Client;
 use super::limits::{SMALL_BODY, SMALL_WORK};
 use super::memory::{Held, Memory};
 use super::refusal::Refusal;
-use super::request::{EmbeddingRequest, Protocol, expanded_bytes, parse_request};
+use super::request::{EmbeddingRequest, Protocol, expanded_bytes, parse_request, parse_rerank};
+use super::rerank::{self, ServedReranker};
 use super::telemetry::Telemetry;
 use super::{Limits, Served};
 use crate::search::normalize;
@@ -44,6 +45,7 @@ const QUICK: usize = 4096;
 /// What every route knows.
 struct Server {
     model: Arc<dyn Served>,
+    reranker: Option<ServedReranker>,
     batcher: Batcher,
     limits: Limits,
     telemetry: Arc<Telemetry>,
@@ -59,7 +61,7 @@ type Shared = State<Arc<Server>>;
 
 /// All routes; `answers` is what vectors and answers may hold.
 pub(super) fn routes(
-    model: Arc<dyn Served>,
+    (model, reranker): (Arc<dyn Served>, Option<ServedReranker>),
     batcher: Batcher,
     limits: Limits,
     access: Access,
@@ -70,6 +72,7 @@ pub(super) fn routes(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let server = Arc::new(Server {
         model,
+        reranker,
         batcher,
         limits,
         telemetry: telemetry.clone(),
@@ -83,6 +86,9 @@ pub(super) fn routes(
         .route("/v1/embeddings", post(openai))
         .route("/v1/models", get(models))
         .route("/embed", post(embed))
+        .route("/rerank", post(rank))
+        .route("/v1/rerank", post(rank))
+        .route("/v2/rerank", post(rank))
         .route("/info", get(info))
         .route_layer(from_fn_with_state(access.clone(), authorize));
     let mut routes = Router::new()
@@ -139,11 +145,22 @@ impl Server {
         client: &Client,
         request: Request,
     ) -> Result<Response, Refusal> {
+        let work = self.vectors(protocol, client, request);
+        self.in_time(method, client, work).await.map_err(|refusal| refusal.in_protocol(protocol))
+    }
+
+    /// Does a request's work, unless it takes too long or its client goes away, and counts it.
+    async fn in_time(
+        &self,
+        method: &str,
+        client: &Client,
+        work: impl Future<Output = Result<Response, Refusal>>,
+    ) -> Result<Response, Refusal> {
         let start = Instant::now();
         self.telemetry.requests.with_label_values(&[method]).inc();
         let timeout = self.limits.timeout;
         let result = tokio::select! {
-            result = tokio::time::timeout(timeout, self.vectors(protocol, client, request)) => {
+            result = tokio::time::timeout(timeout, work) => {
                 result.unwrap_or_else(|_| Err(Refusal::new(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "timeout",
@@ -161,7 +178,24 @@ impl Server {
             Ok(_) => self.telemetry.successes.with_label_values(&[method]).inc(),
             Err(refusal) => self.telemetry.failures.with_label_values(&[refusal.kind()]).inc(),
         }
-        result.map_err(|refusal| refusal.in_protocol(protocol))
+        result
+    }
+
+    async fn ranking(&self, client: &Client, request: Request) -> Result<Response, Refusal> {
+        let Some(reranker) = &self.reranker else {
+            return Err(Refusal::invalid(
+                "no reranker is served here; start the server with --reranker",
+            ));
+        };
+        let (limits, protocol) = (&self.limits, rerank::protocol(&request));
+        let (head, body) = request.into_parts();
+        let (body, _held) = body::read(&head.headers, body, limits, &self.bodies, client).await?;
+        let known = limits.clone();
+        let request =
+            self.work(rerank::is_quick(&body), move || parse_rerank(protocol, &body, &known));
+        let (answer, tokens) = reranker.answer(protocol, request.await??, limits).await?;
+        self.telemetry.tokens.inc_by(tokens as u64);
+        Ok(answer)
     }
 
     async fn vectors(
@@ -356,10 +390,22 @@ async fn embed(
     server.answer(Protocol::Tei, "embed", &client, request).await
 }
 
+/// In either protocol, which the path tells.
+async fn rank(
+    State(server): Shared,
+    Extension(client): Extension<Arc<Client>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let work = server.ranking(&client, request);
+    server.in_time("rerank", &client, work).await
+}
+
 async fn models(State(server): Shared) -> Json<Value> {
-    let facts = server.model.facts();
-    let model = json!({ "id": facts.name, "object": "model", "created": 0, "owned_by": "kiln" });
-    Json(json!({ "object": "list", "data": [model] }))
+    let model =
+        |name: &str| json!({ "id": name, "object": "model", "created": 0, "owned_by": "kiln" });
+    let names = [server.model.facts().name.as_str()].into_iter();
+    let names = names.chain(server.reranker.as_ref().map(ServedReranker::name));
+    Json(json!({ "object": "list", "data": names.map(model).collect::<Vec<_>>() }))
 }
 
 async fn info(State(server): Shared) -> Json<Value> {

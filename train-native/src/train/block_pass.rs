@@ -84,6 +84,8 @@ fn of_parameters<B: TrainingBackend>(
 /// with memory for one block's graph.
 pub(super) struct BlockPass<'a, B: AutodiffBackend> {
     replica: &'a TrainModel<B>,
+    input: &'a ModelInput<B>,
+    mode: AttentionMode,
     shared: BlockInputs<B>,
     /// What goes into each block `[batch, seq, hidden]`.
     pub(super) inputs: Vec<Tensor<B::InnerBackend, 3>>,
@@ -97,7 +99,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
     pub(super) fn new(
         replica: &'a TrainModel<B>,
         frozen: &TrainModel<B>,
-        input: &ModelInput<B>,
+        input: &'a ModelInput<B>,
         mode: AttentionMode,
         x: Tensor<B::InnerBackend, 3>,
         seed: u64,
@@ -105,7 +107,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
     ) -> Self {
         let dtype: FloatDType = x.dtype().into();
         let shared = replica.backbone().prepare(input, mode, dtype);
-        let mut pass = Self { replica, shared, inputs: vec![x], seed, device };
+        let mut pass = Self { replica, input, mode, shared, inputs: vec![x], seed, device };
         for block in 0..frozen.backbone().layers().saturating_sub(1) {
             let x = Tensor::from_inner(pass.inputs[block].clone());
             pass.inputs.push(pass.layer(frozen, block, x).inner());
@@ -115,7 +117,12 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
 
     fn layer(&self, of: &TrainModel<B>, block: usize, x: Tensor<B, 3>) -> Tensor<B, 3> {
         seed_dropout::<B>(self.device, block_seed(self.seed, block));
-        of.backbone().layer(block, x, &self.shared, false).0
+        // What learns belongs to each block's graph.
+        let own = self
+            .shared
+            .learns()
+            .then(|| of.backbone().prepare(self.input, self.mode, x.dtype().into()));
+        of.backbone().layer(block, x, own.as_ref().unwrap_or(&self.shared), false).0
     }
 
     /// The last states `[batch, seq, hidden]`, final-normed, made from the last block's input.

@@ -117,6 +117,7 @@ pub fn new_model<'a, B: Kernels>(
         add_eos: Some(text.add_eos.unwrap_or(true)),
         text_suffix: text.text_suffix.unwrap_or_default(),
         lower_case: false,
+        drop_unknown: false,
         instruction: text.instruction.unwrap_or(InstructionSpan::Masked),
     };
     let names = tokenizer_config_file(

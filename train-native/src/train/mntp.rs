@@ -178,6 +178,7 @@ mod tests {
             offsets: vec![(0, 0); count],
             content,
             truncated: false,
+            types: Vec::new(),
         }
     }
 

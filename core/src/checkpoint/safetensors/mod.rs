@@ -1,12 +1,12 @@
-//! Safetensors files, single or sharded, read tensor by tensor.
+//! Safetensors files.
 //!
 //! The `safetensors` crate parses and validates the header; added here are checks of every size in
-//! it against the file's real length, and reading one tensor at a time.
+//! it against the file's real length.
 
 mod read;
 mod write;
 
-pub use read::{TensorInfo, Weights};
+pub(super) use read::read_header;
 pub use write::{StoredTensor, write_safetensors, write_tensors};
 
 use safetensors::tensor::Dtype;
@@ -14,13 +14,13 @@ use safetensors::tensor::Dtype;
 use crate::quant::Number;
 
 /// Suffix of a quantized tensor's name that gives the name of its scales.
-const SCALES: &str = ".scales";
+pub(super) const SCALES: &str = ".scales";
 /// The entry of a file's metadata that says how its tensors are quantized: a JSON object from
 /// names to schemes.
 const QUANTIZED: &str = "kiln.quantized";
 
 /// Dtype under which codes are stored.
-fn code_type(number: Number) -> Dtype {
+pub(super) fn code_type(number: Number) -> Dtype {
     match number {
         Number::Int8 => Dtype::I8,
         // Two per byte.
@@ -34,7 +34,7 @@ fn code_type(number: Number) -> Dtype {
 mod tests {
     use super::write::{Numbers, Writable, write};
     use super::*;
-    use crate::checkpoint::Files;
+    use crate::checkpoint::{Files, Weights};
     use crate::quant::{Quantized, WeightPrecision};
     use proptest::prelude::*;
 

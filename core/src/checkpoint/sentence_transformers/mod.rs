@@ -12,6 +12,7 @@ use crate::folder::Files;
 use crate::model::families::Names;
 use crate::pooling::PoolingConfig;
 
+pub(crate) use read::read_folder;
 pub use read::{LoadOptions, load, load_pooling, load_tokenizer, read_embedder_config};
 pub use write::{save, save_as, tokenizer_config_file};
 
@@ -49,3 +50,6 @@ const MODES: [(&str, &str, PoolingConfig); 4] = [
 /// Key of `config_sentence_transformers.json` for what sentence-transformers has no word for: which of an
 /// instruction's tokens are pooled, where neither all nor none are.
 const INSTRUCTION: &str = "kiln_instruction";
+
+/// Key of a static embedding's `config.json`: whether unknown tokens are left out, as model2vec does.
+const DROPS_UNKNOWN: &str = "drop_unknown";

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use burn::tensor::{Tensor, TensorData};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{INSTRUCTION, MODES, dense_names, head_names};
+use super::{DROPS_UNKNOWN, INSTRUCTION, MODES, dense_names, head_names};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
-use crate::checkpoint::safetensors::Weights;
-use crate::config::{AttentionMode, ModelConfig};
+use crate::checkpoint::weights::Weights;
+use crate::config::{AttentionMode, Family, ModelConfig};
 use crate::embedder::{Embedder, EmbedderConfig, EmbeddingModel, Prompts};
 use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::kernels::{Kernels, Packing};
+use crate::model::Backbone;
+use crate::model::families::static_table;
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
 };
@@ -79,6 +83,9 @@ fn inside(path: &str, name: &str) -> String {
     if path.is_empty() { name.into() } else { format!("{path}/{name}") }
 }
 
+/// The module of a static embedding.
+const STATIC: &str = "StaticEmbedding";
+
 /// One entry of `modules.json`.
 struct ModuleEntry {
     kind: String,
@@ -111,6 +118,7 @@ fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
                 ));
             }
             let path = text(entry, "path")?;
+            let path = if path == "." { String::new() } else { path };
             if !path.is_empty() && !stays_inside(&path) {
                 return Err(bad(
                     folder,
@@ -127,14 +135,24 @@ fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
     Ok(Some(entries))
 }
 
-/// Modules are computed as Transformer, Pooling, Dense, .., Normalize; a list in another order
-/// would mean other vectors, so it is refused. NV-Embed's release pools by itself and lists no
-/// Pooling.
+/// Modules are computed as Transformer (or StaticEmbedding), Pooling, Dense, .., Normalize; a list in another
+/// order would mean other vectors, so it is refused. NV-Embed's release and static embeddings pool by
+/// themselves and list no Pooling.
 fn check_order(entries: &[ModuleEntry]) -> std::result::Result<(), String> {
     const ORDER: [&str; 4] = ["Transformer", "Pooling", "Dense", "Normalize"];
     let mut before: Option<(usize, &str)> = None;
     for entry in entries {
-        let kind = entry.kind.as_str();
+        let kind = match entry.kind.as_str() {
+            STATIC => "Transformer",
+            "Asym" | "Router" => {
+                return Err(format!(
+                    "the module type {:?} sends queries and documents through different models, which is not \
+                     supported; name the folder of one of them",
+                    entry.kind
+                ));
+            }
+            kind => kind,
+        };
         let Some(place) = ORDER.iter().position(|known| *known == kind) else {
             return Err(format!(
                 "the module type {kind:?} is not supported; Transformer, Pooling, Dense and Normalize are"
@@ -163,7 +181,8 @@ fn check_order(entries: &[ModuleEntry]) -> std::result::Result<(), String> {
 
 /// A list without a Pooling gives no vector for a text, unless the model pools by itself.
 fn check_pooled(folder: &dyn Folder, modules: Option<&[ModuleEntry]>, raw: &Value) -> Result<()> {
-    let pooled = |modules: &[ModuleEntry]| modules.iter().any(|module| module.kind == "Pooling");
+    let pools = |module: &ModuleEntry| module.kind == "Pooling" || module.kind == STATIC;
+    let pooled = |modules: &[ModuleEntry]| modules.iter().any(pools);
     match modules.is_none_or(pooled) || nv_embed_block(raw).is_some() {
         true => Ok(()),
         false => Err(bad(folder, "modules.json", "lists no Pooling")),
@@ -175,11 +194,18 @@ fn read_shape(
     folder: &dyn Folder,
     modules: Option<&[ModuleEntry]>,
 ) -> Result<(String, Value, ModelConfig)> {
-    let root = modules
-        .and_then(|modules| modules.iter().find(|module| module.kind == "Transformer"))
-        .map_or(String::new(), |module| module.path.clone());
+    let first = modules.and_then(<[ModuleEntry]>::first);
+    let root = first.map_or(String::new(), |module| module.path.clone());
     let config_path = inside(&root, "config.json");
-    let raw = read_json(folder, &config_path)?.ok_or_else(|| Error::MissingFile {
+    let raw = read_json(folder, &config_path)?;
+    let kind = raw.as_ref().and_then(|raw| raw["model_type"].as_str()).unwrap_or_default();
+    let table = kind == "model2vec" || first.is_some_and(|module| module.kind == STATIC);
+    if table && kind != "static" {
+        let raw = raw.unwrap_or_default();
+        let config = static_table::of_table(table_shape(folder, &root)?, &raw)?;
+        return Ok((root, raw, config));
+    }
+    let raw = raw.ok_or_else(|| Error::MissingFile {
         folder: folder.label(),
         file: config_path.clone(),
         remedy: "name a folder that holds a saved model".into(),
@@ -192,6 +218,73 @@ fn read_shape(
         other => other,
     })?;
     Ok((root, raw, config))
+}
+
+/// Rows and width of a static embedding: one row for each token, which may be another's (model2vec's
+/// `mapping`).
+fn table_shape(folder: &dyn Folder, root: &str) -> Result<[usize; 2]> {
+    let weights = Weights::open(folder, &inside(root, "model"))?;
+    let shape = |name: &str| weights.tensors().get(name).map(|info| info.shape.as_slice());
+    match (shape(static_table::TABLE).or(shape(TABLE)), shape(MAPPING)) {
+        (Some(&[_, width]), Some(&[rows])) | (Some(&[rows, width]), None) => Ok([rows, width]),
+        _ => Err(Error::bad_file(
+            weights.label(),
+            format!("has no table {:?} or {TABLE:?} of two dimensions", static_table::TABLE),
+            "name a folder that holds a saved model",
+        )),
+    }
+}
+
+/// model2vec's names: the table, which of its rows is each token's, and what a token's row is multiplied with.
+const TABLE: &str = "embeddings";
+const MAPPING: &str = "mapping";
+const TOKEN_WEIGHTS: &str = "weights";
+
+/// The table of a static embedding under model2vec's names, one row for each token.
+fn fold_table(weights: &mut Weights, [rows, width]: [usize; 2]) -> Result<Vec<f32>> {
+    let label = weights.label();
+    let wrong = |cause: &str| {
+        Error::bad_file(label.clone(), cause, "use the file that was saved with the model")
+    };
+    let table = weights.read_numbers(TABLE)?.unwrap_or_default();
+    let mapping = weights.read_numbers(MAPPING)?;
+    let factors = weights.read_numbers(TOKEN_WEIGHTS)?;
+    let stored = table.len() / width.max(1);
+    let mut folded = Vec::with_capacity(rows * width);
+    for token in 0..rows {
+        let place = match &mapping {
+            Some(mapping) => mapping.get(token).copied().unwrap_or(-1.0),
+            None => token as f32,
+        };
+        if !(place >= 0.0 && (place as usize) < stored) {
+            return Err(wrong("its mapping names a row that the table has not"));
+        }
+        let factor = match &factors {
+            Some(factors) => *factors.get(token).ok_or_else(|| wrong("has too few weights"))?,
+            None => 1.0,
+        };
+        let row = &table[place as usize * width..][..width];
+        folded.extend(row.iter().map(|value| value * factor));
+    }
+    if folded.iter().any(|value| !value.is_finite()) {
+        return Err(wrong("its table holds NaN or infinite values"));
+    }
+    Ok(folded)
+}
+
+/// The weights of a backbone, static ones under either name.
+fn read_backbone<B: Kernels>(
+    config: &ModelConfig,
+    weights: &mut Weights,
+    device: &B::Device,
+) -> Result<Backbone<B>> {
+    if config.family != Family::Static || !weights.tensors().contains_key(TABLE) {
+        return load_backbone(config, weights, device);
+    }
+    let shape = [config.vocab_size, config.hidden_size];
+    let table = fold_table(weights, shape)?;
+    let table = Tensor::from_data(TensorData::new(table, shape), device);
+    Ok(Backbone::of_table(config, table, device))
 }
 
 /// Shape of a model, read from its configuration files alone.
@@ -230,6 +323,57 @@ pub fn load_tokenizer(folder: &dyn Folder, options: &LoadOptions) -> Result<(Tok
     Ok((tokenizer, read_prompts(folder)?))
 }
 
+/// What all that is read from a folder has in common: shape and tokenizer.
+pub(crate) struct ReadFolder {
+    pub config: ModelConfig,
+    /// The `config.json` as it is.
+    pub raw: Value,
+    /// Path of the weights without their ending.
+    pub stem: String,
+    pub tokenizer: Tokenizer,
+}
+
+/// Shape and tokenizer of a folder, whatever its head.
+///
+/// # Errors
+/// Files of configuration or of the tokenizer that are missing, cannot be read or do not fit each other.
+pub(crate) fn read_folder(
+    folder: &dyn Folder,
+    instruction: InstructionSpan,
+    options: &LoadOptions,
+) -> Result<ReadFolder> {
+    // A list of modules is an embedder's, or has one for the transformer and others that are looked for by the
+    // caller.
+    let (_, raw, config) = read_shape(folder, None)?;
+    let (tokenizer, _) = read_tokenizer(folder, "", &config, instruction, options)?;
+    if tokenizer.id_bound() > config.vocab_size {
+        let cause = format!(
+            "has token ids up to {}, but the model has {} embeddings",
+            tokenizer.id_bound().saturating_sub(1),
+            config.vocab_size
+        );
+        return Err(bad(folder, "tokenizer.json", cause));
+    }
+    Ok(ReadFolder { config, raw, stem: "model".into(), tokenizer })
+}
+
+/// Refuses a cross-encoder, whose files are else those of an embedder without a list of modules.
+fn check_embeds(folder: &dyn Folder, modules: Option<&[ModuleEntry]>, raw: &Value) -> Result<()> {
+    let class = raw["architectures"][0].as_str().unwrap_or_default();
+    let pools =
+        modules.is_some_and(|modules| modules.iter().any(|module| module.kind == "Pooling"));
+    if pools || !class.ends_with("ForSequenceClassification") {
+        return Ok(());
+    }
+    Err(bad(
+        folder,
+        "config.json",
+        format!(
+            "is a reranker's ({class}), which gives scores of pairs and no vectors: use `kiln rerank`"
+        ),
+    ))
+}
+
 /// Reads a model folder.
 ///
 /// # Errors
@@ -245,6 +389,7 @@ pub fn load<B: Kernels>(
     }
     let modules = read_modules(folder)?;
     let (root, raw, mut config) = read_shape(folder, modules.as_deref())?;
+    check_embeds(folder, modules.as_deref(), &raw)?;
     check_pooled(folder, modules.as_deref(), &raw)?;
     config.attention = options.attention.unwrap_or(config.attention);
     let mut weights = Weights::open(folder, &inside(&root, "model"))?;
@@ -264,10 +409,12 @@ pub fn load<B: Kernels>(
         ));
     }
     weights.give_in(precision);
-    let backbone = load_backbone(&config, &mut weights, device)?;
+    let backbone = read_backbone(&config, &mut weights, device)?;
 
     let mean = Pooling::new(&PoolingConfig::Mean, &config, device);
     let mut model = EmbeddingModel::new(backbone, mean, &config).with_normalize(false);
+    // model2vec has no list of modules, and says it here.
+    model.normalize = config.family == Family::Static && raw["normalize"] == true;
     let mut instruction = InstructionSpan::Pooled;
     if let Some(block) = nv_embed_block(&raw) {
         PoolingConfig::LatentAttention(block.clone())
@@ -286,7 +433,7 @@ pub fn load<B: Kernels>(
     }
     for module in modules.iter().flatten() {
         match module.kind.as_str() {
-            "Transformer" => {}
+            "Transformer" | STATIC => {}
             "Pooling" => {
                 let (pooling, include_prompt) = read_pooling(folder, &module.path)?;
                 if !include_prompt {
@@ -507,11 +654,15 @@ fn read_tokenizer(
             files.0.insert(name.into(), bytes.into());
         }
     }
+    let table = config.family == Family::Static;
     let json = files.0.get("tokenizer.json").ok_or_else(|| Error::MissingFile {
         folder: folder.label(),
         file: inside(root, "tokenizer.json"),
         remedy: "save the model with its fast tokenizer".into(),
     })?;
+    // The rows of a table are averaged without special tokens.
+    let bare = if table { Some(without_template(folder, root, json)?) } else { None };
+    let json = bare.as_ref().unwrap_or(json);
     let names: Value = match files.0.get("tokenizer_config.json") {
         Some(text) => serde_json::from_slice(text)
             .map_err(|e| bad(folder, "tokenizer_config.json", format!("not valid JSON: {e}")))?,
@@ -524,7 +675,14 @@ fn read_tokenizer(
         // transformers writes 10^30 for tokenizers without a limit.
         value.get(key).and_then(Value::as_u64).map_or(usize::MAX, |length| length as usize)
     };
+    let keys = if table { read_json(folder, &inside(root, "config.json"))? } else { None };
+    let is_listed = folder.open("modules.json").is_ok_and(|file| file.is_some());
+    let drops = keys.is_some_and(|keys| {
+        keys[DROPS_UNKNOWN] == true || (keys["model_type"] == "model2vec" && !is_listed)
+    });
     let max_length = match sentence.get("max_seq_length").and_then(Value::as_u64) {
+        // A table says nothing of it in its tokenizer.
+        None if table => usize::MAX,
         Some(length) => length as usize,
         None => length(&names, "model_max_length"),
     };
@@ -541,6 +699,8 @@ fn read_tokenizer(
         add_eos: text.add_eos.or(adds("add_eos_token")),
         text_suffix: text.text_suffix.clone().unwrap_or_default(),
         lower_case: flag(&sentence, "do_lower_case"),
+        // As model2vec does it; sentence-transformers averages them with the others.
+        drop_unknown: table && drops,
         instruction: text.instruction.unwrap_or(instruction),
     };
     let tokenizer =
@@ -556,6 +716,18 @@ fn read_tokenizer(
         files.0.insert("tokenizer_config.json".into(), format!("{names:#}\n").into());
     }
     Ok((tokenizer, files))
+}
+
+/// A `tokenizer.json` without its template and its own limit.
+fn without_template(folder: &dyn Folder, root: &str, json: &Bytes) -> Result<Bytes> {
+    let path = inside(root, "tokenizer.json");
+    let mut file: Value = serde_json::from_slice(json)
+        .map_err(|error| bad(folder, &path, format!("not valid JSON: {error}")))?;
+    if let Some(file) = file.as_object_mut() {
+        file.remove("post_processor");
+        file.remove("truncation");
+    }
+    serde_json::to_vec(&file).map(Bytes::from).map_err(Error::invalid)
 }
 
 /// `tokenizer_config.json` for a `tokenizer.json` whose own template rules: of no class that makes

@@ -3,14 +3,14 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{INSTRUCTION, MODES, SavedModel, dense_names, head_names};
+use super::{DROPS_UNKNOWN, INSTRUCTION, MODES, SavedModel, dense_names, head_names};
 use crate::checkpoint::parameters::{Keep, each_tensor, save_backbone};
 use crate::checkpoint::safetensors::{StoredTensor, write_tensors};
 use crate::config::Family;
 use crate::embedder::Embedder;
 use crate::folder::Files;
 use crate::kernels::Kernels;
-use crate::pooling::{DenseActivation, DenseConfig};
+use crate::pooling::{DenseActivation, DenseConfig, PoolingConfig};
 use crate::tokenizer::{InstructionSpan, TokenizerConfig};
 use crate::{Error, Result};
 
@@ -57,12 +57,20 @@ pub fn save_as<B: Kernels, E: From<Error>>(
     let own = !MODES.iter().any(|(_, _, pooling)| pooling == model.pooling.config());
     let library = "sentence_transformers.models";
     let pooling_class = if own { "kiln.Pooling".to_string() } else { format!("{library}.Pooling") };
-    let mut modules = vec![
-        json!({"idx": 0, "name": "0", "path": "", "type": format!("{library}.Transformer")}),
-        json!({"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling_class}),
-    ];
-    json_file("config.json", model.config.to_value());
-    json_file("1_Pooling/config.json", pooling_value(embedder, own));
+    // A table averages by itself.
+    let table = model.config.family == Family::Static;
+    let first = if table { "StaticEmbedding" } else { "Transformer" };
+    let mut modules =
+        vec![json!({"idx": 0, "name": "0", "path": "", "type": format!("{library}.{first}")})];
+    let mut config = model.config.to_value();
+    if table {
+        config[DROPS_UNKNOWN] = embedder.tokenizer().config().drop_unknown.into();
+    }
+    json_file("config.json", config);
+    if !table || *model.pooling.config() != PoolingConfig::Mean {
+        modules.push(json!({"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling_class}));
+        json_file("1_Pooling/config.json", pooling_value(embedder, own));
+    }
     for dense in &model.dense {
         let path = format!("{}_Dense", modules.len());
         json_file(&format!("{path}/config.json"), dense_value(dense.config()));

@@ -76,11 +76,11 @@ where
     }
 
     fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
-        let Seen { angles, mask, .. } = seen;
+        let Seen { angles, mask, bias, .. } = seen;
         let fits = heads.width.is_multiple_of(LANES) && heads.width <= attention::WIDEST;
         // The two halves of a head rotate together.
         let turns = angles.is_none() || heads.width.is_multiple_of(2 * LANES);
-        if qkv.dtype() != DType::F32 || !fits || !turns {
+        if qkv.dtype() != DType::F32 || !fits || !turns || bias.is_some() {
             return plain::attention(qkv, heads, seen);
         }
         let mask = mask.map(|mask| mask.clone().into_primitive());

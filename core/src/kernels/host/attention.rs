@@ -43,6 +43,12 @@ pub(super) fn attention(
         Some(Err(_)) => return plain(qkv),
         None => None,
     };
+    let bias = match seen.bias.map(|bias| (bias.dims(), bias.clone().into_data().into_vec::<f32>()))
+    {
+        Some((shape, Ok(bias))) if shape == [heads.queries, 2 * seq - 1] => Some(bias),
+        Some(_) => return plain(qkv),
+        None => None,
+    };
     let data = qkv.into_data();
     if data.as_slice::<f32>().is_err() {
         return plain(Tensor::from_data(data, &device));
@@ -72,8 +78,9 @@ pub(super) fn attention(
             mask: mask
                 .as_ref()
                 .map(|mask| &mask[(number * seq + extent.start) * seq + extent.start..]),
+            bias: bias.as_deref(),
             tokens: extent.len(),
-            of_mask: seq,
+            padded: seq,
         };
         let context = &mut context[extent.start * width..extent.end * width];
         each_part(context, TILE * width, |number, context| {
@@ -104,9 +111,11 @@ struct Text<'a> {
     qkv: &'a [f32],
     /// True where attention is masked, starting at the first token.
     mask: Option<&'a [bool]>,
+    /// Added to the scores `[heads, 2 padded - 1]`.
+    bias: Option<&'a [f32]>,
     tokens: usize,
     /// Keys of a row of the mask, padding included.
-    of_mask: usize,
+    padded: usize,
 }
 
 /// Attention of some queries of one head of one text, written over the queries.
@@ -134,8 +143,11 @@ fn tile(
     let (queries_of, keys_of) = (part(query, row, 1), part(key, 1, row));
     product(queries_of, keys_of, [rows, width, seq], scale, None, scores, seq);
     for (i, scores) in scores.chunks_exact_mut(seq).enumerate() {
+        if let Some(bias) = text.bias {
+            add_bias(scores, bias, head, first + i, text.padded);
+        }
         if let Some(mask) = text.mask {
-            let mask = &mask[(first + i) * text.of_mask..][..seq];
+            let mask = &mask[(first + i) * text.padded..][..seq];
             for (score, hidden) in scores.iter_mut().zip(mask) {
                 *score = if *hidden { -3e4 } else { *score };
             }
@@ -145,6 +157,14 @@ fn tile(
     let weights = Strided::rows(scores, seq);
     let to = &mut context[head * width..];
     product(weights, part(value, row, 1), [rows, seq, width], 1.0, None, to, queries * width);
+}
+
+/// Adds what a head adds to the scores of a query with the keys from the text's first on.
+pub(super) fn add_bias(scores: &mut [f32], bias: &[f32], head: usize, query: usize, padded: usize) {
+    let from = head * (2 * padded - 1) + padded - 1 - query;
+    for (score, bias) in scores.iter_mut().zip(&bias[from..]) {
+        *score += bias;
+    }
 }
 
 /// Values per SIMD step.
@@ -217,7 +237,7 @@ mod tests {
         #[test]
         fn it_is_the_plain_attention(
             batch in 1usize..3, seq in 1usize..150, keys in 1usize..3, times in 1usize..3,
-            width in prop_oneof![Just(4usize), Just(16), Just(32)], masked in prop::bool::ANY,
+            width in prop_oneof![Just(4usize), Just(16), Just(32)], masked in prop::bool::ANY, biased in prop::bool::ANY,
             size in prop_oneof![Just(1.0f64), Just(30.0)], seed in any::<u64>(),
         ) {
             let device = Default::default();
@@ -232,6 +252,10 @@ mod tests {
                     .equal_elem(0).reshape([1, 1, 1, seq]).expand([batch, 1, seq, seq]);
                 random.greater_elem(0.5).bool_and(first.bool_not())
             });
+            let bias = biased.then(|| {
+                let shape = [heads.queries, 2 * seq - 1];
+                Tensor::<B, 2>::random(shape, Distribution::Normal(0.0, 2.0), &device)
+            });
             let split = qkv.clone().reshape([batch, seq, all, width]).swap_dims(1, 2);
             let part = |from: usize, count: usize, times: usize| {
                 let part = split.clone().narrow(1, from, count);
@@ -244,10 +268,11 @@ mod tests {
                 part(heads.queries, keys, times),
                 part(heads.queries + keys, keys, times),
                 mask.as_ref(),
+                bias.as_ref(),
             );
             let plain = plain.swap_dims(1, 2).reshape([batch, seq, heads.queries * width]);
             let rows = vec![0..seq; batch];
-            let seen = Seen { rows: &rows, angles: None, mask: mask.as_ref() };
+            let seen = Seen { rows: &rows, angles: None, mask: mask.as_ref(), bias: bias.as_ref() };
             let result = attention(qkv.clone(), heads, seen);
             let (plain, result) = (plain.into_data().to_vec::<f32>().unwrap(), result.into_data().to_vec::<f32>().unwrap());
             for (plain, result) in plain.iter().zip(&result) {

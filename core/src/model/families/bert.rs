@@ -3,11 +3,17 @@
 use serde_json::Value;
 
 use super::encoder::{self, Traits};
+use super::jina_bert;
 use crate::Result;
 use crate::config::{Family, Keys, ModelConfig};
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
-    encoder::read(keys, &Traits { family: Family::Bert, default_pad: 0, position_offset: |_| 0 })
+    if jina_bert::is(keys) {
+        return jina_bert::read(keys);
+    }
+    let traits =
+        Traits { family: Family::Bert, default_pad: 0, position_offset: |_| 0, default_types: 2 };
+    encoder::read(keys, &traits)
 }
 
 pub(super) fn write(config: &ModelConfig) -> Value {

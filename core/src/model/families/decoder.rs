@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::Names;
+use super::rope;
 use crate::Result;
 use crate::config::{
-    Activation, Architecture, AttentionMode, DecoderConfig, Family, Keys, ModelConfig, Rope,
-    RopeScaling, bad_config,
+    Activation, Architecture, AttentionMode, DecoderConfig, Family, Keys, ModelConfig, Ropes,
+    bad_config,
 };
 
 /// What a family decides for itself.
@@ -43,12 +44,15 @@ pub(super) fn read(keys: &Keys<'_>, traits: Traits) -> Result<ModelConfig> {
             .and_then(Value::as_u64)
             .and_then(|id| u32::try_from(id).ok()),
         architecture: Architecture::Decoder(DecoderConfig {
-            rope: read_rope(keys, max_positions)?,
+            ropes: Ropes::alike(rope::read(keys, 10_000.0, max_positions)?),
             qkv_bias: traits.qkv_bias,
             output_bias: traits.output_bias,
             mlp_bias: traits.mlp_bias,
             qk_norm: traits.qk_norm,
             windows: traits.windows,
+            sandwich_norms: false,
+            embedding_scale: None,
+            query_scalar: None,
             tie_word_embeddings: keys.bool_or("tie_word_embeddings", false)?,
         }),
     })
@@ -68,72 +72,11 @@ fn read_attention(keys: &Keys<'_>) -> Result<AttentionMode> {
     }
 }
 
-/// Reads both layouts: `rope_theta` with `rope_scaling`, and transformers 5's `rope_parameters`.
-fn read_rope(keys: &Keys<'_>, max_positions: usize) -> Result<Rope> {
-    let empty = serde_json::Map::new();
-    let scaling = match keys.get("rope_parameters").or_else(|| keys.get("rope_scaling")) {
-        Some(value) => Keys::new(value)?,
-        None => Keys(&empty),
-    };
-    let theta = scaling.float_or("rope_theta", keys.float_or("rope_theta", 10_000.0)?)?;
-    let kind = scaling.text_or("rope_type", scaling.text_or("type", "default")?)?;
-    let original = |default: usize| {
-        scaling.size_or(
-            "original_max_position_embeddings",
-            Some(keys.size_or("original_max_position_embeddings", Some(default))?),
-        )
-    };
-    let factor = |default: f64| {
-        let factor = scaling.float_or("factor", default)?;
-        if factor.is_finite() && factor >= 1.0 {
-            Ok(factor)
-        } else {
-            Err(bad_config(format!("rope factor {factor} is below 1")))
-        }
-    };
-    let scaling = match kind {
-        "default" => RopeScaling::Default,
-        "linear" => RopeScaling::Linear { factor: factor(1.0)? },
-        "llama3" => RopeScaling::Llama3 {
-            factor: factor(8.0)?,
-            low_freq_factor: scaling.float_or("low_freq_factor", 1.0)?,
-            high_freq_factor: scaling.float_or("high_freq_factor", 4.0)?,
-            original_max_position_embeddings: original(8192)?,
-        },
-        "yarn" => {
-            let original = original(max_positions)?.max(1);
-            let factor = factor(max_positions as f64 / original as f64)?;
-            let mscale = |weight: f64| {
-                if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
-            };
-            let (one, all) =
-                (scaling.float_or("mscale", 0.0)?, scaling.float_or("mscale_all_dim", 0.0)?);
-            let inferred =
-                if one != 0.0 && all != 0.0 { mscale(one) / mscale(all) } else { mscale(1.0) };
-            RopeScaling::Yarn {
-                factor,
-                original_max_position_embeddings: original,
-                beta_fast: scaling.float_or("beta_fast", 32.0)?,
-                beta_slow: scaling.float_or("beta_slow", 1.0)?,
-                attention_factor: scaling.float_or("attention_factor", inferred)?,
-                truncate: scaling.bool_or("truncate", true)?,
-            }
-        }
-        other => {
-            return Err(bad_config(format!(
-                "rope_type {other:?} is not supported; default, linear, llama3 and yarn are"
-            )));
-        }
-    };
-    Ok(Rope { theta, scaling })
-}
-
 pub(super) fn write(config: &ModelConfig, class: &str) -> Value {
     let Architecture::Decoder(decoder) = &config.architecture else {
         return Value::Null;
     };
-    let mut rope = json!(decoder.rope.scaling);
-    rope["rope_theta"] = json!(decoder.rope.theta);
+    let rope = &decoder.ropes.global;
     json!({
         "architectures": [class],
         "model_type": config.family.model_type(),
@@ -149,14 +92,15 @@ pub(super) fn write(config: &ModelConfig, class: &str) -> Value {
         "hidden_act": config.activation.to_hf(),
         "pad_token_id": config.pad_token_id,
         "is_causal": config.attention == AttentionMode::Causal,
-        "rope_theta": decoder.rope.theta,
-        "rope_parameters": rope,
+        "rope_theta": rope.theta,
+        "rope_parameters": rope::write(rope),
         "tie_word_embeddings": decoder.tie_word_embeddings,
         "use_cache": false,
     })
 }
 
-pub(super) fn names(config: &ModelConfig) -> Names {
+/// Names that all have, the norms left out.
+pub(super) fn attention_and_feed_forward(config: &ModelConfig) -> Names {
     let (query, key) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
     Names::new(&["", "model.", "embedding_model.", "base_model.model."], "embed_tokens.weight")
         .tensor("token_embedding.weight", "embed_tokens.weight")
@@ -169,16 +113,20 @@ pub(super) fn names(config: &ModelConfig) -> Names {
             ],
         )
         .linear("blocks.{}.attention.output", "layers.{}.self_attn.o_proj")
-        .rms("blocks.{}.attention.query_norm", "layers.{}.self_attn.q_norm")
-        .rms("blocks.{}.attention.key_norm", "layers.{}.self_attn.k_norm")
-        .rms("blocks.{}.attention_norm", "layers.{}.input_layernorm")
         .linear("blocks.{}.feed_forward.gate", "layers.{}.mlp.gate_proj")
         .linear("blocks.{}.feed_forward.up", "layers.{}.mlp.up_proj")
         .linear("blocks.{}.feed_forward.down", "layers.{}.mlp.down_proj")
-        .rms("blocks.{}.feed_forward_norm", "layers.{}.post_attention_layernorm")
-        .rms("norm", "norm")
         // A buffer of old releases, the language-model head, and NV-Embed's pooling head.
         .ignored(&["lm_head.", "score.", "latent_attention_model.", "{}rotary_emb.inv_freq"])
+}
+
+pub(super) fn names(config: &ModelConfig) -> Names {
+    attention_and_feed_forward(config)
+        .rms("blocks.{}.attention.query_norm", "layers.{}.self_attn.q_norm")
+        .rms("blocks.{}.attention.key_norm", "layers.{}.self_attn.k_norm")
+        .rms("blocks.{}.attention_norm", "layers.{}.input_layernorm")
+        .rms("blocks.{}.feed_forward_norm", "layers.{}.post_attention_layernorm")
+        .rms("norm", "norm")
 }
 
 #[cfg(test)]

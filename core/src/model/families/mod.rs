@@ -1,23 +1,37 @@
 //! Model families: which keys of `config.json` and which tensor names each has, one small file a
 //! family, and the dispatch from `model_type` to them.
 //!
-//! `encoder` and `decoder` hold what the BERT and the Llama descendants share; [`mod@names`] is the
-//! table of tensor names that loading and saving both read.
+//! `encoder`, `rotary_encoder` and `decoder` hold what the BERT and the Llama descendants share, `rope` the
+//! keys of rotary positions, `modules` what LoRA calls projections; [`mod@names`] is the table of tensor names
+//! that loading and saving both read.
 
 mod bert;
 mod decoder;
+mod distilbert;
 mod encoder;
+mod eurobert;
+mod gemma3;
+mod gte;
+mod jina_bert;
 mod llama;
 mod mistral;
+mod modernbert;
+mod modules;
+mod mpnet;
 mod names;
+mod nomic_bert;
 pub(crate) mod nv_embed;
 mod qwen2;
 mod qwen3;
 mod roberta;
+mod rope;
+mod rotary_encoder;
+pub(crate) mod static_table;
 
 use serde_json::Value;
 
-pub(crate) use names::{Names, TensorSource};
+pub(crate) use modules::encoder_modules;
+pub(crate) use names::{Affine, Names, Part, TensorSource};
 
 use crate::config::{Family, Keys, ModelConfig, bad_config};
 use crate::{Error, Result};
@@ -47,7 +61,16 @@ impl ModelConfig {
     pub fn to_value(&self) -> Value {
         match self.family {
             Family::Bert => bert::write(self),
-            Family::Roberta | Family::XlmRoberta => roberta::write(self),
+            Family::Roberta | Family::XlmRoberta | Family::Camembert => roberta::write(self),
+            Family::Distilbert => distilbert::write(self),
+            Family::Mpnet => mpnet::write(self),
+            Family::JinaBert => jina_bert::write(self),
+            Family::Modernbert => modernbert::write(self),
+            Family::NomicBert => nomic_bert::write(self),
+            Family::Gte => gte::write(self),
+            Family::Eurobert => eurobert::write(self),
+            Family::Gemma3 => gemma3::write(self),
+            Family::Static => static_table::write(self),
             Family::Llama => llama::write(self),
             Family::Mistral => mistral::write(self),
             Family::Qwen2 => qwen2::write(self),
@@ -62,6 +85,15 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
         "bert" => bert::read(keys),
         "roberta" => roberta::read(Family::Roberta, keys),
         "xlm-roberta" => roberta::read(Family::XlmRoberta, keys),
+        "camembert" => roberta::read(Family::Camembert, keys),
+        "distilbert" => distilbert::read(keys),
+        "mpnet" => mpnet::read(keys),
+        "modernbert" => modernbert::read(keys),
+        "nomic_bert" => nomic_bert::read(keys),
+        "gte" | "new" => gte::read(keys),
+        "eurobert" => eurobert::read(keys),
+        "gemma3_text" => gemma3::read(keys),
+        "static" => static_table::read(keys),
         "llama" => llama::read(keys),
         "mistral" => mistral::read(keys),
         "qwen2" => qwen2::read(keys),
@@ -74,12 +106,34 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
     }
 }
 
-/// The tensor names of a model's checkpoints.
+/// The tensor names of a model's checkpoints, as it is saved.
 pub(crate) fn names(config: &ModelConfig) -> Names {
     match config.family {
-        Family::Bert | Family::Roberta | Family::XlmRoberta => encoder::names(config),
-        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => decoder::names(config),
+        Family::Bert | Family::Roberta | Family::XlmRoberta | Family::Camembert => {
+            encoder::names(config)
+        }
+        Family::Distilbert => distilbert::names(config),
+        Family::Mpnet => mpnet::names(config),
+        Family::JinaBert => jina_bert::names(config),
+        Family::Modernbert => modernbert::names(config),
+        Family::NomicBert => nomic_bert::names(config),
+        Family::Gte => gte::names(config),
+        Family::Gemma3 => gemma3::names(config),
+        Family::Static => static_table::names(),
+        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 | Family::Eurobert => {
+            decoder::names(config)
+        }
     }
+}
+
+/// The tensor names of one checkpoint: those of [`names`], or of a release that has others.
+pub(crate) fn names_in(config: &ModelConfig, has: impl Fn(&str) -> bool) -> Names {
+    let released = match config.family {
+        Family::NomicBert => Some(nomic_bert::released(config)),
+        Family::Gte => Some(gte::released(config)),
+        _ => None,
+    };
+    released.filter(|names| names.found(&has)).unwrap_or_else(|| names(config))
 }
 
 #[cfg(test)]
@@ -130,7 +184,7 @@ mod tests {
 
         #[test]
         fn any_sizes_are_an_error_or_a_checked_config(
-            family in 0usize..7, heads in 0u64..9, kv in 0u64..9, hidden in 0u64..70,
+            family in 0usize..Family::ALL.len(), heads in 0u64..9, kv in 0u64..9, hidden in 0u64..70,
             dim in proptest::option::of(0u64..20), layers in 0u64..5, theta in -2.0f64..1e6,
         ) {
             let value = serde_json::json!({

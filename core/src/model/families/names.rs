@@ -18,22 +18,50 @@ struct Rule {
     path: String,
     parts: Vec<Part>,
     transposed: bool,
+    affine: Option<Affine>,
 }
 
-#[derive(Debug, Clone)]
-struct Part {
-    name: String,
-    /// Columns of the joined parameter that this tensor fills; `None`: all.
-    width: Option<usize>,
+/// A parameter that is `(value + add) * times` of a checkpoint's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Affine {
+    /// Added first.
+    pub add: f64,
+    /// Multiplied with the sum.
+    pub times: f64,
+}
+
+impl Affine {
+    /// From the checkpoint's to ours.
+    pub(crate) fn read(self, value: f32) -> f32 {
+        ((f64::from(value) + self.add) * self.times) as f32
+    }
+
+    /// From ours to the checkpoint's.
+    pub(crate) fn write(self, value: f32) -> f32 {
+        (f64::from(value) / self.times - self.add) as f32
+    }
+}
+
+/// A tensor that fills a parameter, or some of its columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Name of the tensor.
+    pub name: String,
+    /// Columns (entries of the last dimension) of the joined parameter that it fills; `None`: all.
+    pub width: Option<usize>,
+    /// Which half of the tensor it is, where a release has two of our parameters in one.
+    pub half: Option<usize>,
 }
 
 /// Where one of our parameters lives in a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TensorSource {
-    /// Tensor names and how many of the parameter's last-dimension entries each fills.
-    pub parts: Vec<(String, Option<usize>)>,
+    /// Tensors, in the order of the columns that they fill.
+    pub parts: Vec<Part>,
     /// Whether the checkpoint holds `[out, in]` where we hold `[in, out]`.
     pub transposed: bool,
+    /// What is made of the checkpoint's values.
+    pub affine: Option<Affine>,
 }
 
 impl Names {
@@ -44,18 +72,28 @@ impl Names {
     }
 
     fn rule(mut self, path: String, parts: Vec<Part>, transposed: bool) -> Self {
-        self.rules.push(Rule { path, parts, transposed });
+        self.rules.push(Rule { path, parts, transposed, affine: None });
         self
     }
 
     /// A parameter that is one tensor as it is.
     pub(crate) fn tensor(self, path: &str, name: &str) -> Self {
-        self.rule(path.into(), vec![Part { name: name.into(), width: None }], false)
+        self.rule(path.into(), vec![Part { name: name.into(), width: None, half: None }], false)
     }
 
     /// A [`crate::model::Linear`]: weight (transposed) and bias.
     pub(crate) fn linear(self, path: &str, name: &str) -> Self {
-        let part = |kind: &str| vec![Part { name: format!("{name}.{kind}"), width: None }];
+        self.part_of(path, name, None)
+    }
+
+    /// A [`crate::model::Linear`] that is half of the outputs of one of a release's, the first (0) or the
+    /// second (1). Such names are for reading alone.
+    pub(crate) fn share(self, path: &str, name: &str, half: usize) -> Self {
+        self.part_of(path, name, Some(half))
+    }
+
+    fn part_of(self, path: &str, name: &str, half: Option<usize>) -> Self {
+        let part = |kind: &str| vec![Part { name: format!("{name}.{kind}"), width: None, half }];
         self.rule(format!("{path}.weight"), part("weight"), true).rule(
             format!("{path}.bias"),
             part("bias"),
@@ -68,7 +106,11 @@ impl Names {
         let all = |kind: &str| {
             parts
                 .iter()
-                .map(|(name, width)| Part { name: format!("{name}.{kind}"), width: Some(*width) })
+                .map(|(name, width)| Part {
+                    name: format!("{name}.{kind}"),
+                    width: Some(*width),
+                    half: None,
+                })
                 .collect::<Vec<_>>()
         };
         let (weights, biases) = (all("weight"), all("bias"));
@@ -81,14 +123,23 @@ impl Names {
 
     /// A layer norm: `gamma` is the checkpoint's weight, `beta` its bias.
     pub(crate) fn norm(self, path: &str, name: &str) -> Self {
-        let beta = vec![Part { name: format!("{name}.bias"), width: None }];
+        let beta = vec![Part { name: format!("{name}.bias"), width: None, half: None }];
         self.rms(path, name).rule(format!("{path}.beta"), beta, false)
     }
 
     /// An RMS norm: `gamma` is the checkpoint's weight.
     pub(crate) fn rms(self, path: &str, name: &str) -> Self {
-        let gamma = vec![Part { name: format!("{name}.weight"), width: None }];
+        let gamma = vec![Part { name: format!("{name}.weight"), width: None, half: None }];
         self.rule(format!("{path}.gamma"), gamma, false)
+    }
+
+    /// An RMS norm whose `gamma` is made of the checkpoint's weight.
+    pub(crate) fn affine(self, path: &str, name: &str, affine: Affine) -> Self {
+        let mut names = self.rms(path, name);
+        if let Some(rule) = names.rules.last_mut() {
+            rule.affine = Some(affine);
+        }
+        names
     }
 
     /// Tensors that a checkpoint may hold and that we do not use: names that start so, or (after
@@ -107,11 +158,20 @@ impl Names {
         let rule = self.rules.iter().find(|rule| rule.path == general).ok_or_else(|| {
             Error::invalid(format!("the parameter {path} has no name in checkpoints"))
         })?;
-        let name = |part: &Part| (part.name.replace("{}", layer.unwrap_or("{}")), part.width);
+        let named = |part: &Part| Part {
+            name: part.name.replace("{}", layer.unwrap_or("{}")),
+            ..part.clone()
+        };
         Ok(TensorSource {
-            parts: rule.parts.iter().map(name).collect(),
+            parts: rule.parts.iter().map(named).collect(),
             transposed: rule.transposed,
+            affine: rule.affine,
         })
+    }
+
+    /// Whether a checkpoint has these names.
+    pub(crate) fn found(&self, has: impl Fn(&str) -> bool) -> bool {
+        self.prefixes.iter().any(|prefix| has(&format!("{prefix}{}", self.probe)))
     }
 
     /// The prefix that a checkpoint puts before its names.

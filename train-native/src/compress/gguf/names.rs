@@ -5,10 +5,14 @@ use kiln_embed::config::Family;
 /// Whether llama.cpp's architecture is that of a family.
 pub(super) fn fits(architecture: &str, family: Family) -> bool {
     match family {
-        Family::Bert | Family::Roberta | Family::XlmRoberta => architecture == "bert",
+        Family::Bert | Family::Roberta | Family::XlmRoberta | Family::Camembert => {
+            architecture == "bert"
+        }
         Family::Llama | Family::Mistral => architecture == "llama",
         Family::Qwen2 => architecture == "qwen2",
         Family::Qwen3 => architecture == "qwen3",
+        // Their tensors have other names there, or other numbers.
+        _ => false,
     }
 }
 

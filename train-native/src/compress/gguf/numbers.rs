@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use kiln_embed::checkpoint::StoredTensor;
-use kiln_embed::config::{Architecture, ModelConfig};
+use kiln_embed::config::ModelConfig;
 use kiln_embed::quant::{Quantized, Scheme};
 
 use super::blocks::Kind;
@@ -65,15 +65,15 @@ pub(super) fn convert(
             .collect();
     }
     // llama.cpp drops the rows that no position of RoBERTa uses.
-    if let (Architecture::Encoder(encoder), [rows, columns]) =
-        (&config.architecture, shape.as_mut_slice())
+    let positions = config.encoder().ok().and_then(|encoder| encoder.positions);
+    if let (Some(positions), [rows, columns]) = (positions, shape.as_mut_slice())
         && name == "embeddings.position_embeddings.weight"
         && *columns == config.hidden_size
-        && encoder.position_offset <= *rows
-        && *rows + encoder.position_offset == encoder.position_rows
+        && positions.offset <= *rows
+        && *rows + positions.offset == positions.rows
     {
-        result.splice(0..0, std::iter::repeat_n(0.0, encoder.position_offset * *columns));
-        *rows = encoder.position_rows;
+        result.splice(0..0, std::iter::repeat_n(0.0, positions.offset * *columns));
+        *rows = positions.rows;
     }
     let storage = match packed.kind.name {
         // What the file's maker left whole stays whole.

@@ -17,6 +17,7 @@ use super::run_files::RunFiles;
 use super::source::TaskSource;
 use super::task::{Outcome, Task, TaskKind};
 use crate::data::qrels_splits;
+use crate::reranking::PairModel;
 use crate::search::normalize;
 use crate::terminal::Terminal;
 use crate::text::TextFile;
@@ -49,8 +50,21 @@ pub struct Evaluation<'a> {
     pub reduce: &'a dyn Fn(RankedTask) -> Result<RankedTask>,
     /// Where what retrieval tasks find is written, if anywhere.
     pub run_files: Option<&'a RunFiles>,
+    /// Ranks candidates, and the best of a corpus, anew.
+    pub reranker: Option<Reranking<'a>>,
     /// What the user sees.
     pub terminal: Terminal,
+}
+
+/// A cross-encoder in retrieval and reranking tasks.
+#[derive(Clone, Copy)]
+pub struct Reranking<'a> {
+    /// The cross-encoder.
+    pub model: &'a dyn PairModel,
+    /// How many of what a query finds in a corpus it ranks anew.
+    pub candidates: usize,
+    /// Most tokens in a batch.
+    pub batch_tokens: Option<usize>,
 }
 
 /// Reads a task's data and evaluates it.

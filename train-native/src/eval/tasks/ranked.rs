@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use kiln_embed::index::dot;
 use kiln_metrics::{ParallelTopK, Parts, Ranking};
 
-use super::{Evaluation, judged_split, read_rows, split_of, text, texts};
+use super::{Evaluation, Reranking, judged_split, read_rows, split_of, text, texts};
 use crate::data::{BeirFiles, BeirFolder, StoreWriter};
 use crate::embedding::BLOCK;
 use crate::eval::run_files::Found;
@@ -35,9 +35,23 @@ pub(super) fn evaluate(
             source.label()
         );
     }
-    let rankings = match &set.candidates {
-        Some(candidates) => rank_candidates(&set, candidates, evaluation)?,
-        None => rank_corpus(&set, task.ignore_identical_ids, evaluation)?,
+    let rankings = match (&set.candidates, evaluation.reranker) {
+        (Some(candidates), None) => rank_candidates(&set, candidates, evaluation)?,
+        (Some(candidates), Some(reranker)) => {
+            let pairs = candidates.iter().map(|rows| rows.iter().map(|&row| (row, 0.0)).collect());
+            rerank(&set, pairs.collect(), usize::MAX, reranker, evaluation.terminal)?
+        }
+        (None, reranker) => {
+            let ranked = rank_corpus(&set, task.ignore_identical_ids, evaluation)?;
+            match reranker {
+                Some(reranker) => {
+                    let hits = ranked.into_iter().map(|ranked| ranked.hits).collect();
+                    let depth = reranker.candidates;
+                    rerank(&set, hits, depth, reranker, evaluation.terminal)?
+                }
+                None => ranked,
+            }
+        }
     };
     if let Some(files) = evaluation.run_files.filter(|_| task.kind == TaskKind::Retrieval) {
         let found: Vec<(&str, Found)> = rankings
@@ -232,6 +246,42 @@ fn rank_candidates(
         ranking(set, query, hits.collect())
     };
     Ok(candidates.iter().enumerate().map(of_query).collect())
+}
+
+/// The best `depth` hits of each query, which come best first, in the order of a cross-encoder; the others stay
+/// behind them.
+fn rerank(
+    set: &RankedTask,
+    hits: Vec<Vec<(usize, f64)>>,
+    depth: usize,
+    reranker: Reranking<'_>,
+    terminal: Terminal,
+) -> Result<Vec<Ranked>> {
+    let total: usize = hits.iter().map(|hits| hits.len().min(depth)).sum();
+    let bar = terminal.progress(total as u64, "reranking");
+    let mut before = 0;
+    let mut rankings = Vec::with_capacity(hits.len());
+    for (query, mut hits) in hits.into_iter().enumerate() {
+        let best = hits.len().min(depth);
+        let texts = hits[..best].iter().map(|(row, _)| set.corpus.get(*row));
+        let texts = texts.collect::<Result<Vec<String>>>()?;
+        let pairs: Vec<(&str, &str)> =
+            texts.iter().map(|text| (set.queries[query].as_str(), text.as_str())).collect();
+        let scores = reranker.model.logits(&pairs, reranker.batch_tokens, true, &mut |done| {
+            bar.set_position((before + done.texts) as u64);
+        })?;
+        before += best;
+        let lowest = scores.iter().copied().fold(f32::INFINITY, f32::min);
+        for (place, (_, score)) in hits.iter_mut().enumerate() {
+            *score = match scores.get(place) {
+                Some(score) => f64::from(*score),
+                None => f64::from(lowest) - 1.0 - (place - best) as f64,
+            };
+        }
+        rankings.push(ranking(set, query, hits));
+    }
+    bar.finish_and_clear();
+    Ok(rankings)
 }
 
 /// Queries whose ids differ in what follows the last `_` as one, each document with its best score

@@ -53,6 +53,30 @@ pub(super) fn backward(
     of_gate
 }
 
+/// The two halves of each row.
+pub(super) fn halves(rows: &[f32], width: usize) -> (Vec<f32>, Vec<f32>) {
+    let half = |second: bool| {
+        let mut to = Vec::with_capacity(rows.len() / 2);
+        for row in rows.chunks_exact(width.max(1)) {
+            let (first, last) = row.split_at(width / 2);
+            to.extend_from_slice(if second { last } else { first });
+        }
+        to
+    };
+    (half(false), half(true))
+}
+
+/// Rows `[first, second]` of two of `width`.
+pub(super) fn side_by_side(first: &[f32], second: &[f32], width: usize) -> Vec<f32> {
+    let mut to = Vec::with_capacity(2 * first.len());
+    let rows = first.chunks_exact(width.max(1)).zip(second.chunks_exact(width.max(1)));
+    for (first, second) in rows {
+        to.extend_from_slice(first);
+        to.extend_from_slice(second);
+    }
+    to
+}
+
 /// The versions of an activation for whole rows, from its value and its derivative.
 macro_rules! rows {
     ($forward:ident, $backward:ident, $value:expr, $both:expr) => {

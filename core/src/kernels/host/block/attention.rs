@@ -8,7 +8,7 @@ use multiversion::multiversion;
 use super::places::Places;
 use super::{Primitive, floats};
 use crate::kernels::Heads;
-use crate::kernels::host::attention::{rotate, softmax, weight};
+use crate::kernels::host::attention::{add_bias, rotate, softmax, weight};
 use crate::kernels::host::product::{Strided, add_product, product_over};
 use crate::parallel::{each_part, map};
 
@@ -28,6 +28,8 @@ pub(super) struct Attended {
     pub angles: Option<[Primitive; 2]>,
     /// `[batch, seq, seq]`, or `[1, seq, seq]` for all texts, in bytes: 1 where attention is masked.
     pub mask: Option<Primitive>,
+    /// What is added to scores, `[queries, 2 seq - 1]`.
+    pub bias: Option<Primitive>,
 }
 
 /// The heads of queries of a text that share one of keys.
@@ -53,6 +55,8 @@ struct OfGroup {
     queries: Vec<f32>,
     keys: Vec<f32>,
     values: Vec<f32>,
+    /// Of what is added to the scores of each of the group's queries, by distance; empty where nobody asks.
+    bias: Vec<f32>,
 }
 
 /// Rotates queries and keys of all tokens, or, for gradients, back.
@@ -136,6 +140,11 @@ impl Attended {
         let x = self.part(group, queries.start, query);
         let scale = (width as f32).powf(-0.5);
         product_over(x, keys, [queries.len(), width, tokens], scale, scores);
+        if let Some(bias) = &self.bias {
+            for (i, scores) in scores.chunks_exact_mut(tokens).enumerate().take(queries.len()) {
+                add_bias(scores, floats(bias), query, queries.start + i, seq);
+            }
+        }
         if let Some(mask) = &self.mask {
             for (i, scores) in scores.chunks_exact_mut(tokens).enumerate().take(queries.len()) {
                 let mask = &mask.bytes()[group.mask + (queries.start + i) * seq..][..tokens];
@@ -193,17 +202,24 @@ impl Attended {
     }
 
     /// Gradient of queries, keys and values `[tokens, row]` before their rotation, for the gradient
-    /// `[tokens, queries width]` of their context.
-    pub(super) fn backward(&self, gradient: &[f32], places: &Places) -> Vec<f32> {
+    /// `[tokens, queries width]` of their context; and of what is added to scores, if that is wanted.
+    pub(super) fn backward(
+        &self,
+        gradient: &[f32],
+        places: &Places,
+        wants_bias: bool,
+    ) -> (Vec<f32>, Option<Vec<f32>>) {
         let Heads { queries, keys, width } = self.heads;
         let (times, groups, row) = (self.times(), self.groups(places), self.heads.row());
         let scale = (width as f32).powf(-0.5);
         let parts = map(&groups, |group| {
             let tokens = group.tokens.len();
+            let distances = if wants_bias { (2 * tokens).saturating_sub(1) } else { 0 };
             let mut of_group = OfGroup {
                 queries: vec![0.0; tokens * times * width],
                 keys: vec![0.0; tokens * width],
                 values: vec![0.0; tokens * width],
+                bias: vec![0.0; times * distances],
             };
             let size = TILE.min(tokens) * tokens;
             let (mut weights, mut changes) = (vec![0.0; size], vec![0.0; size]);
@@ -230,6 +246,15 @@ impl Attended {
                         .zip(sums.iter().step_by(queries))
                     {
                         softmax_backward(weights, changes, *sum, scale);
+                    }
+                    if wants_bias {
+                        let of_bias = &mut of_group.bias[side * distances..][..distances];
+                        for (i, changes) in changes.chunks_exact(tokens).enumerate() {
+                            let from = tokens - 1 - (first + i);
+                            for (sum, change) in of_bias[from..].iter_mut().zip(changes) {
+                                *sum += change / scale;
+                            }
+                        }
                     }
                     let (weights, changes) =
                         (Strided::rows(weights, tokens), Strided::rows(changes, tokens));
@@ -263,7 +288,22 @@ impl Attended {
         if let Some(angles) = &self.angles {
             rotate_all(&mut of_qkv, self.heads, angles, places, true);
         }
-        of_qkv
+        let of_bias = wants_bias.then(|| {
+            let distances = 2 * places.seq - 1;
+            let mut of_bias = vec![0.0; queries * distances];
+            for (group, part) in groups.iter().zip(&parts) {
+                let own = (2 * group.tokens.len()).saturating_sub(1);
+                for (side, part) in part.bias.chunks_exact(own.max(1)).enumerate() {
+                    let head = group.key * times + side;
+                    let from = head * distances + places.seq - group.tokens.len();
+                    for (sum, part) in of_bias[from..].iter_mut().zip(part) {
+                        *sum += part;
+                    }
+                }
+            }
+            of_bias
+        });
+        (of_qkv, of_bias)
     }
 }
 

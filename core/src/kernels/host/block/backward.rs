@@ -64,6 +64,12 @@ fn run(
     drop((inner, of_branch));
     let of_gate =
         activation::backward(block.activation, tape.gate.as_deref(), &tape.up, &mut of_inner);
+    let (of_gate, of_inner) = match of_gate {
+        Some(of_gate) if block.joined => {
+            (None, activation::side_by_side(&of_gate, &of_inner, width_of(&block.down, 0)))
+        }
+        of_gate => (of_gate, of_inner),
+    };
     let x = &tape.feed_forward.input;
     let normed = before(x, &block.feed_forward);
     let input = Input::new(normed.as_deref().unwrap_or(x), width_of(&block.up, 0));
@@ -107,7 +113,8 @@ fn run(
     );
     drop(of_y);
     drop(of_branch);
-    let mut of_qkv = tape.attended.backward(&of_context, places);
+    let wants_bias = wanted.score_bias == Some(true);
+    let (mut of_qkv, score_bias) = tape.attended.backward(&of_context, places, wants_bias);
     drop(of_context);
     let head_norms = match (&block.head_norms, &wanted.head_norms, &tape.unnormed) {
         (Some(norms), Some(wanted), Some(unnormed)) => {
@@ -135,10 +142,12 @@ fn run(
         precision: block.precision,
         attention,
         head_norms,
+        score_bias: block.score_bias.as_ref().map(|_| score_bias),
         qkv,
         output,
         feed_forward,
         gate,
+        joined: block.joined,
         up,
         down,
     };

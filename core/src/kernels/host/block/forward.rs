@@ -25,7 +25,11 @@ pub(in super::super) fn forward(
     let (x, block) = (x.to_contiguous(), contiguous(block)?);
     let [batch, seq, hidden] = x.layout().shape().dims();
     let inside = seen.rows.len() == batch && seen.rows.iter().all(|extent| extent.end <= seq);
-    if x.dtype() != DType::F32 || !inside || hidden == 0 || !fits(&block, hidden, trains) {
+    let biased = block.score_bias.as_ref().is_none_or(|bias| {
+        seq > 0 && bias.layout().shape().as_slice() == [block.heads.queries, 2 * seq - 1]
+    });
+    if x.dtype() != DType::F32 || !inside || hidden == 0 || !biased || !fits(&block, hidden, trains)
+    {
         return None;
     }
     // Views of what all blocks share, not copies: a mask is as large as all scores of a head.
@@ -54,15 +58,17 @@ pub(in super::super) fn forward(
 /// Whether the projections are of widths that follow from one another, and may have gradients if they are
 /// to.
 fn fits(block: &BlockOf<Flex>, hidden: usize, trains: bool) -> bool {
-    let (heads, inner) = (block.heads, block.up.shape()[1]);
+    let (heads, inner) = (block.heads, block.down.shape()[0]);
+    let into = if block.joined { 2 * inner } else { inner };
     let expected = [
         (&block.qkv, [hidden, heads.row()]),
         (&block.output, [heads.queries * heads.width, hidden]),
-        (&block.up, [hidden, inner]),
+        (&block.up, [hidden, into]),
         (&block.down, [inner, hidden]),
     ];
     let gate = block.gate.iter().map(|gate| (gate, [hidden, inner]));
     heads.keys > 0
+        && !(block.joined && block.gate.is_some())
         && heads.queries.is_multiple_of(heads.keys)
         && inner > 0
         && heads.width > 0
@@ -100,6 +106,7 @@ pub(super) fn contiguous(block: &BlockOf<Flex>) -> Option<BlockOf<Flex>> {
         norm.gamma = norm.gamma.to_contiguous();
         norm.beta = norm.beta.as_ref().map(Primitive::to_contiguous);
     }
+    to.score_bias = to.score_bias.as_ref().map(Primitive::to_contiguous);
     let projections = [&mut to.qkv, &mut to.output, &mut to.up, &mut to.down];
     for projection in projections.into_iter().chain(&mut to.gate) {
         projection.bias = projection.bias.as_ref().map(Primitive::to_contiguous);
@@ -140,7 +147,8 @@ fn run(
     if let Some(angles) = &angles {
         rotate_all(&mut qkv, block.heads, angles, &places, false);
     }
-    let mut attended = Attended { heads: block.heads, qkv, sums: Vec::new(), angles, mask };
+    let bias = block.score_bias.clone();
+    let mut attended = Attended { heads: block.heads, qkv, sums: Vec::new(), angles, mask, bias };
     let context = attended.forward(&places);
     let y = project(&context, &block.output, &mut lows.output);
     let (x, attention) = join(x, y, &block.attention, trains);
@@ -156,6 +164,12 @@ fn run(
     });
     drop(input);
     drop(normed);
+    let (gate, up) = if block.joined {
+        let (gate, up) = activation::halves(&up, block.up.shape()[1]);
+        (Some(gate), up)
+    } else {
+        (gate, up)
+    };
     let inner = activation::activated(block.activation, gate.as_deref(), &up);
     let y = project(&inner, &block.down, &mut lows.down);
     let (x, feed_forward) = join(x, y, &block.feed_forward, trains);

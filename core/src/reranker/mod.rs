@@ -1,0 +1,215 @@
+//! Cross-encoders: a query and a text in one row, a score out of it ([`Reranker`]).
+
+mod head;
+mod load;
+
+use std::ops::ControlFlow;
+
+use burn::tensor::{Tensor, backend::Backend, read_sync};
+use serde::{Deserialize, Serialize};
+
+use crate::config::ModelConfig;
+use crate::embedder::{Progress, go_on, read, run_batches};
+use crate::kernels::Kernels;
+use crate::model::{Backbone, ForwardOptions, ModelInput};
+use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
+use crate::{Error, Result};
+
+pub use head::ScoreHead;
+
+/// How a query and a text become one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PairInput {
+    /// By the tokenizer's template for pairs.
+    Template,
+    /// Inside a prompt that asks whether the text is relevant (Qwen3-Reranker).
+    Prompt {
+        /// Stands before the instruction.
+        before: String,
+        /// Stands after the text.
+        after: String,
+        /// What is asked for.
+        instruction: String,
+    },
+}
+
+/// What is made of a score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScoreActivation {
+    /// Nothing.
+    Identity,
+    /// A number between 0 and 1.
+    Sigmoid,
+}
+
+impl ScoreActivation {
+    /// Of one score.
+    pub fn of(self, score: f32) -> f32 {
+        match self {
+            ScoreActivation::Identity => score,
+            ScoreActivation::Sigmoid => 1.0 / (1.0 + (-score).exp()),
+        }
+    }
+}
+
+/// A text's place and score in a ranking.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ranked {
+    /// Which of the texts it is, counted from 0.
+    pub index: usize,
+    /// Its score; higher is more relevant.
+    pub score: f32,
+}
+
+/// A cross-encoder: scores of pairs of a query and a text.
+#[derive(Debug, Clone)]
+pub struct Reranker<B: Backend> {
+    backbone: Backbone<B>,
+    head: ScoreHead<B>,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    input: PairInput,
+    activation: ScoreActivation,
+    device: B::Device,
+}
+
+impl<B: Kernels> Reranker<B> {
+    /// Shape of the backbone.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Number of scores that the head gives a pair; rankings take heads of one.
+    pub fn labels(&self) -> usize {
+        self.head.labels()
+    }
+
+    /// What is made of a score.
+    pub fn activation(&self) -> ScoreActivation {
+        self.activation
+    }
+
+    /// The same with something else made of a score.
+    pub fn with_activation(self, activation: ScoreActivation) -> Self {
+        Self { activation, ..self }
+    }
+
+    /// The same with another instruction in its prompt.
+    ///
+    /// # Errors
+    /// A reranker without a prompt.
+    pub fn with_instruction(mut self, text: &str) -> Result<Self> {
+        match &mut self.input {
+            PairInput::Prompt { instruction, .. } => *instruction = text.into(),
+            PairInput::Template => {
+                return Err(Error::invalid(
+                    "this reranker takes no instruction: it reads the query and the text alone",
+                ));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Tokens of a query and a text.
+    ///
+    /// # Errors
+    /// A text that the tokenizer cannot take.
+    pub fn tokenize(&self, query: &str, text: &str) -> Result<Tokens> {
+        match &self.input {
+            PairInput::Template => self.tokenizer.encode_pair(query, text),
+            PairInput::Prompt { before, after, instruction } => {
+                let body =
+                    format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {text}");
+                self.tokenizer.encode_between(before, &body, after)
+            }
+        }
+    }
+
+    /// Scores of pairs before the activation, in their order, on the CPU batches side by side. `progress` is
+    /// called after each batch and stops the run with `Break`.
+    ///
+    /// # Errors
+    /// A head with several scores, scores that are not finite, or [`Error::Cancelled`].
+    pub fn logits_with<S: AsRef<str> + Sync>(
+        &self,
+        pairs: &[(S, S)],
+        batch_tokens: Option<usize>,
+        progress: impl FnMut(Progress) -> ControlFlow<()> + Send,
+    ) -> Result<Vec<f32>> {
+        self.check_ranks()?;
+        let tokens = crate::parallel::try_map(pairs, |(query, text)| {
+            self.tokenize(query.as_ref(), text.as_ref())
+        })?;
+        let budget = batch_tokens.unwrap_or(if B::HOST { 256 } else { 4096 });
+        run_batches::<B, _>(&self.tokenizer, tokens, budget, progress, |batch, rows| {
+            read_sync(self.of_batch(batch, rows))
+        })
+    }
+
+    /// Scores of pairs, in their order.
+    ///
+    /// # Errors
+    /// As [`Reranker::logits_with`].
+    pub fn scores<S: AsRef<str> + Sync>(&self, pairs: &[(S, S)]) -> Result<Vec<f32>> {
+        let logits = self.logits_with(pairs, None, go_on)?;
+        Ok(logits.into_iter().map(|score| self.activation.of(score)).collect())
+    }
+
+    /// All texts, the most relevant first; equal ones in their order.
+    ///
+    /// # Errors
+    /// As [`Reranker::logits_with`].
+    pub fn rank(&self, query: &str, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Ranked>> {
+        let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query, text.as_ref())).collect();
+        Ok(ranked(&self.scores(&pairs)?))
+    }
+
+    /// The score of one pair, for devices that cannot be waited for and pages that are given back in between.
+    ///
+    /// # Errors
+    /// As [`Reranker::logits_with`].
+    pub async fn score_async(&self, query: &str, text: &str) -> Result<f32> {
+        self.check_ranks()?;
+        let tokens = self.tokenize(query, text)?;
+        let logits = self.of_batch(&self.tokenizer.pad(&[&tokens]), &[0]).await?;
+        Ok(self.activation.of(logits[0]))
+    }
+
+    fn check_ranks(&self) -> Result<()> {
+        match self.labels() {
+            1 => Ok(()),
+            labels => Err(Error::invalid(format!(
+                "the model gives each pair {labels} scores, and a reranker gives one; name a model that was trained to rank"
+            ))),
+        }
+    }
+
+    async fn of_batch(&self, batch: &TokenBatch, rows: &[usize]) -> Result<Vec<f32>> {
+        let input = ModelInput::new(batch, &self.device);
+        let want = ForwardOptions::default();
+        let states = self.backbone.forward(&input, self.config.attention, want);
+        let of_row = |(row, extent)| self.head.forward(states.row(row, extent));
+        let scores = input.rows.iter().enumerate().map(of_row).collect();
+        let scores = read(Tensor::cat(scores, 0)).await?;
+        if let Some((row, score)) = rows.iter().zip(&scores).find(|(_, score)| !score.is_finite()) {
+            return Err(Error::invalid(format!(
+                "the score of pair {row} is {score}; the device computed wrongly or the weights overflow"
+            )));
+        }
+        Ok(scores)
+    }
+}
+
+/// Indices and scores, the highest first; equal ones in their order.
+pub fn ranked(scores: &[f32]) -> Vec<Ranked> {
+    let mut ranked: Vec<Ranked> =
+        scores.iter().enumerate().map(|(index, &score)| Ranked { index, score }).collect();
+    ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
+    ranked
+}

@@ -1,0 +1,89 @@
+// Cross-encoders of every family in a real browser, by tests/browser.sh: their scores are sentence-transformers'.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { openKiln, withPage } from "./browser.mjs";
+
+const { KILN_PKG, KILN_MODELS } = process.env;
+const fixtures = join(import.meta.dirname, "..", "fixtures");
+const read = (path) => JSON.parse(readFileSync(join(fixtures, path), "utf8"));
+
+let server, page;
+
+withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, fixtures, wasm: join(KILN_PKG, "..") } }, async (begun) => {
+  ({ server, page } = begun);
+  page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
+  await openKiln(page, server);
+});
+
+const pairs = read("rerankers/pairs.json");
+const sigmoid = (score) => 1 / (1 + Math.exp(-score));
+
+for (const family of ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert", "gte", "qwen3"]) {
+  test(`${family} scores pairs as sentence-transformers does`, async () => {
+    const expected = read(`rerankers/${family}/scores.json`).map(sigmoid);
+    const { scores, info } = await page.evaluate(
+      async ([url, pairs]) => {
+        const reranker = await window.kiln.Reranker.load(url);
+        const scores = [];
+        for (const [query, text] of pairs) scores.push((await reranker.scores(query, [text]))[0]);
+        const { info } = reranker;
+        reranker.dispose();
+        return { scores, info };
+      },
+      [`/fixtures/rerankers/${family}`, pairs],
+    );
+    assert.equal(info.activation, "sigmoid");
+    assert.match(info.device, /^cpu \(wasm/);
+    for (const [at, score] of scores.entries()) {
+      assert.ok(Math.abs(score - expected[at]) < 1e-4, `${pairs[at]}: ${score} ${expected[at]}`);
+    }
+  });
+}
+
+test("texts are ranked, the most relevant first", async () => {
+  const [query] = pairs[0];
+  const texts = pairs.map(([, text]) => text);
+  const { all, best, seen, none, wrong, stopped } = await page.evaluate(
+    async ([query, texts]) => {
+      const reranker = await window.kiln.Reranker.load("/fixtures/rerankers/bert", { worker: false });
+      const seen = [];
+      const all = await reranker.rank(query, texts, { onProgress: ({ texts }) => seen.push(texts) });
+      const best = await reranker.rank(query, texts, { top: 2 });
+      const none = await reranker.rank(query, []);
+      const said = (run) => run().then(() => "it ran", (error) => `${error.name}: ${error.message}`);
+      const wrong = await said(() => reranker.rank(query, [7]));
+      const control = new AbortController();
+      const stopped = await said(() => reranker.rank(query, texts, { signal: control.signal, onProgress: () => control.abort() }));
+      reranker.dispose();
+      return { all, best, seen, none, wrong, stopped };
+    },
+    [query, texts],
+  );
+  assert.deepEqual([...all].sort((a, b) => a.index - b.index).map(({ text }) => text), texts);
+  assert.ok(all.every(({ score }, at) => at === 0 || score <= all[at - 1].score));
+  assert.deepEqual(best, all.slice(0, 2));
+  assert.deepEqual(seen, texts.map((_, at) => at + 1));
+  assert.deepEqual(none, []);
+  assert.match(wrong, /^TypeError: texts\[0\] is 7/);
+  assert.match(stopped, /^AbortError/);
+});
+
+test("an embedder is no reranker, and a reranker no embedder", async () => {
+  const said = (kind, url) =>
+    page.evaluate(([kind, url]) => window.kiln[kind].load(url).then(() => "it loaded", (error) => error.message), [kind, url]);
+  assert.match(await said("Reranker", "/fixtures/static/model2vec"), /is no reranker|has no/);
+  assert.match(await said("Embedder", "/fixtures/rerankers/bert"), /kiln rerank/);
+});
+
+test("static embeddings give sentence-transformers' vectors", async () => {
+  const texts = read("static/texts.json");
+  const lengths = await page.evaluate(async (texts) => {
+    const model = await window.kiln.Embedder.load("/fixtures/static/sentence-transformers");
+    const vectors = await model.embed(texts);
+    return vectors.map((vector) => Math.hypot(...vector));
+  }, texts);
+  assert.ok(lengths.every((length) => Math.abs(length - 1) < 1e-5));
+});

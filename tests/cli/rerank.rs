@@ -1,0 +1,224 @@
+//! `rerank`, `search --reranker`, `eval --reranker`, the server's `/rerank`, and what is no reranker.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Folder, TEXTS, failure, kiln, stdout};
+use crate::server::Server;
+
+/// A cross-encoder of BERT's shape, and the logits that sentence-transformers gives its pairs.
+fn reranker() -> (String, Vec<(String, String)>, Vec<f64>) {
+    let folder = kiln_tests::fixture("rerankers/bert");
+    let read = |path: std::path::PathBuf| std::fs::read(path).unwrap();
+    let pairs = serde_json::from_slice(&read(kiln_tests::fixture("rerankers/pairs.json"))).unwrap();
+    let scores = serde_json::from_slice(&read(folder.join("scores.json"))).unwrap();
+    (folder.display().to_string(), pairs, scores)
+}
+
+fn sigmoid(score: f64) -> f64 {
+    1.0 / (1.0 + (-score).exp())
+}
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn texts_are_ranked_by_their_scores() {
+    let (model, pairs, scores) = reranker();
+    let folder = Folder::new();
+    let corpus = folder.write(
+        "corpus.jsonl",
+        format!(
+            "{}\n{}\n",
+            json!({"id": "x", "text": pairs[1].1}),
+            json!({"id": "y", "text": pairs[0].1})
+        ),
+    );
+    let args = ["rerank", "--json", "--model", &model, "-Q", &pairs[0].0, "--corpus", &corpus];
+    let answer = parse(&stdout(&mut kiln(&args)));
+    let ranked = answer[0]["ranked"].as_array().unwrap();
+    let expected = [sigmoid(scores[1]), sigmoid(scores[0])];
+    assert_eq!(ranked.len(), 2);
+    for place in ranked {
+        let row = place["row"].as_u64().unwrap() as usize;
+        assert_eq!(place["id"], ["x", "y"][row]);
+        assert!((place["score"].as_f64().unwrap() - expected[row]).abs() < 1e-4, "{place}");
+    }
+    assert!(ranked[0]["score"].as_f64() >= ranked[1]["score"].as_f64());
+    let text = stdout(&mut kiln(&[
+        "rerank", "-m", &model, "-Q", "noon", "-t", "night", "-t", "noon", "-k", "1",
+    ]));
+    assert_eq!(text.lines().count(), 2, "{text}");
+    // Rounded weights rank, too.
+    let args = [&args[..], &["--reranker-weights", "int8"]].concat();
+    let rounded = parse(&stdout(&mut kiln(&args)));
+    for place in rounded[0]["ranked"].as_array().unwrap() {
+        let row = place["row"].as_u64().unwrap() as usize;
+        assert!((place["score"].as_f64().unwrap() - expected[row]).abs() < 0.05, "{place}");
+    }
+}
+
+#[test]
+fn search_puts_its_best_hits_into_the_rerankers_order() {
+    let (reranker, ..) = reranker();
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let corpus = folder.texts();
+    let search = ["search", "--json", "-m", &model, "-Q", "the old river", "--corpus", &corpus];
+    let plain = parse(&stdout(&mut kiln(&[&search[..], &["-k", "3"]].concat())));
+    let more = ["-k", "2", "--reranker", &reranker, "--candidates", "3"];
+    let answer = parse(&stdout(&mut kiln(&[&search[..], &more].concat())));
+    let hits = answer[0]["hits"].as_array().unwrap();
+    assert_eq!(hits.len(), 2);
+    assert!(hits[0]["score"].as_f64() >= hits[1]["score"].as_f64());
+    for hit in hits {
+        let found = plain[0]["hits"].as_array().unwrap();
+        let same = found.iter().find(|other| other["row"] == hit["row"]).expect("among the three");
+        assert_eq!(hit["similarity"], same["score"]);
+        let args = [
+            "rerank",
+            "--json",
+            "-m",
+            &reranker,
+            "-Q",
+            "the old river",
+            "-t",
+            hit["text"].as_str().unwrap(),
+        ];
+        let alone = parse(&stdout(&mut kiln(&args)));
+        let (a, b) =
+            (hit["score"].as_f64().unwrap(), alone[0]["ranked"][0]["score"].as_f64().unwrap());
+        assert!((a - b).abs() < 1e-5, "{a} {b}");
+    }
+    // Vectors without texts cannot be reranked.
+    let index = folder.arg("index.npy");
+    stdout(&mut kiln(&["embed", "--json", "-m", &model, "--input", &corpus, "--output", &index]));
+    let args = ["search", "-m", &model, "-Q", "x", "--index", &index, "--reranker", &reranker];
+    assert!(failure(&mut kiln(&args)).contains("no texts to rerank"));
+}
+
+#[test]
+fn tasks_are_reranked() {
+    let (reranker, ..) = reranker();
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let rows: String = TEXTS
+        .windows(3)
+        .map(|three| {
+            json!({"query": three[0], "positive": [three[1]], "negative": [three[2]]}).to_string()
+                + "\n"
+        })
+        .collect();
+    let data = folder.write("rows.jsonl", rows);
+    let eval =
+        ["eval", "--json", "-m", &model, "--task", "reranking", "--data", &data, "--no-cache"];
+    let answer = parse(&stdout(&mut kiln(&[&eval[..], &["--reranker", &reranker]].concat())));
+    // The map of one positive among two is 1 or 1/2; by hand, from the scores of the pairs.
+    let mut expected = 0.0;
+    for three in TEXTS.windows(3) {
+        let args =
+            ["rerank", "--json", "-m", &reranker, "-Q", three[0], "-t", three[1], "-t", three[2]];
+        let ranked = parse(&stdout(&mut kiln(&args)));
+        expected += if ranked[0]["ranked"][0]["row"] == 0 { 1.0 } else { 0.5 };
+    }
+    expected /= TEXTS.windows(3).count() as f64;
+    let found = answer["scores"]["map_at_1000"].as_f64().or(answer["main_score"].as_f64());
+    assert!((found.unwrap_or(f64::NAN) - expected).abs() < 1e-9, "{answer} {expected}");
+}
+
+#[test]
+fn the_server_ranks_in_both_protocols() {
+    let (reranker, pairs, scores) = reranker();
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let server = Server::start(&model, &["--reranker", &reranker, "--max-client-batch-size", "3"]);
+    let (query, texts) = (&pairs[0].0, [&pairs[0].1, &pairs[1].1]);
+    let (status, body) = server.post(
+        "/rerank",
+        json!({"query": query, "texts": texts, "raw_scores": true, "return_text": true}),
+    );
+    assert_eq!(status, 200, "{body}");
+    for place in body.as_array().unwrap() {
+        let index = place["index"].as_u64().unwrap() as usize;
+        assert!((place["score"].as_f64().unwrap() - scores[index]).abs() < 1e-4, "{place}");
+        assert_eq!(place["text"], *texts[index]);
+    }
+    let request = json!({"model": "x", "query": query, "documents": [texts[0], {"text": texts[1]}], "top_n": 1});
+    for path in ["/v1/rerank", "/v2/rerank"] {
+        let (status, body) = server.post(path, request.clone());
+        assert_eq!(status, 200, "{body}");
+        let results = body["results"].as_array().unwrap();
+        assert_eq!(results.len(), 1);
+        let index = results[0]["index"].as_u64().unwrap() as usize;
+        let best = scores[0].max(scores[1]);
+        assert!((results[0]["relevance_score"].as_f64().unwrap() - sigmoid(best)).abs() < 1e-4);
+        assert_eq!(scores[index], best);
+        assert!(body["usage"]["total_tokens"].as_u64().unwrap() > 10);
+    }
+    let (_, models) = server.ask("/v1/models", None, None);
+    assert_eq!(models["data"].as_array().unwrap().len(), 2);
+    for (body, status, part) in [
+        (json!({"query": query, "texts": []}), 422, "no texts"),
+        (json!({"query": query}), 422, "texts"),
+        (json!({"query": query, "texts": ["a", "b", "c", "d"]}), 413, "4 texts"),
+        (
+            json!({"query": query, "texts": ["a ".repeat(200)], "truncate": false}),
+            413,
+            "a pair has more",
+        ),
+    ] {
+        let (found, answer) = server.post("/rerank", body.clone());
+        assert_eq!(found, status, "{body} {answer}");
+        assert!(answer["error"].as_str().unwrap().contains(part), "{answer}");
+    }
+    let without = Server::start(&model, &[]);
+    let (status, answer) = without.post("/rerank", json!({"query": query, "texts": texts}));
+    assert_eq!(status, 422);
+    assert!(answer["error"].as_str().unwrap().contains("--reranker"), "{answer}");
+}
+
+#[test]
+fn what_is_no_reranker_and_what_is_no_embedder() {
+    let (reranker, ..) = reranker();
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let said = failure(&mut kiln(&["rerank", "-m", &model, "-Q", "x", "-t", "y"]));
+    assert!(said.contains("is no reranker"), "{said}");
+    let out = folder.arg("out.npy");
+    let said = failure(&mut kiln(&[
+        "embed",
+        "-m",
+        &reranker,
+        "--input",
+        &folder.texts(),
+        "--output",
+        &out,
+    ]));
+    assert!(said.contains("kiln rerank"), "{said}");
+    // A tokenizer that puts two texts together without a sign between them.
+    let copy = folder.path("copy");
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(&reranker).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    let path = copy.join("tokenizer.json");
+    let mut tokenizer = parse(&std::fs::read_to_string(&path).unwrap());
+    tokenizer["post_processor"] = Value::Null;
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let copy = copy.display().to_string();
+    let said = failure(&mut kiln(&["rerank", "-m", &copy, "-Q", "x", "-t", "y"]));
+    assert!(said.contains("no template for pairs"), "{said}");
+    let said = failure(&mut kiln(&[
+        "rerank",
+        "-m",
+        &reranker,
+        "-Q",
+        "x",
+        "-t",
+        "y",
+        "--instruction",
+        "z",
+    ]));
+    assert!(said.contains("takes no instruction"), "{said}");
+}

@@ -1,0 +1,118 @@
+//! Cross-encoders without the type of their backend: [`load_reranker`] makes them, `kiln rerank`, `kiln search
+//! --reranker`, the server's `/rerank` and evaluation use them.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use anyhow::Result;
+use kiln_embed::Reranker;
+use kiln_embed::checkpoint::LoadOptions;
+use kiln_embed::embedder::Progress;
+use kiln_embed::kernels::Kernels;
+use kiln_embed::reranker::{Ranked, ScoreActivation, ranked};
+
+use crate::device::Device;
+use crate::interrupt;
+use crate::model::{open_to_read, resolve};
+use crate::terminal::Terminal;
+use crate::with_backend;
+
+/// A cross-encoder on some device.
+pub trait PairModel: Send + Sync {
+    /// Scores of pairs of a query and a text before the model's activation, in their order; Ctrl-C ends it
+    /// where it is `stoppable`.
+    ///
+    /// # Errors
+    /// Texts that the tokenizer cannot take; [`kiln_embed::Error::Cancelled`] after Ctrl-C.
+    fn logits(
+        &self,
+        pairs: &[(&str, &str)],
+        batch_tokens: Option<usize>,
+        stoppable: bool,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> kiln_embed::Result<Vec<f32>>;
+
+    /// What the model makes of a score.
+    fn activation(&self) -> ScoreActivation;
+
+    /// Number of tokens of a pair, and whether it was cut.
+    ///
+    /// # Errors
+    /// Texts that the tokenizer cannot take.
+    fn length(&self, query: &str, text: &str) -> kiln_embed::Result<(usize, bool)>;
+
+    /// Most tokens of a pair.
+    fn max_length(&self) -> usize;
+}
+
+impl<B: Kernels> PairModel for Reranker<B> {
+    fn logits(
+        &self,
+        pairs: &[(&str, &str)],
+        batch_tokens: Option<usize>,
+        stoppable: bool,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> kiln_embed::Result<Vec<f32>> {
+        self.logits_with(pairs, batch_tokens, |done| {
+            progress(done);
+            match stoppable && interrupt::asked() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    }
+
+    fn activation(&self) -> ScoreActivation {
+        Reranker::activation(self)
+    }
+
+    fn length(&self, query: &str, text: &str) -> kiln_embed::Result<(usize, bool)> {
+        self.tokenize(query, text).map(|tokens| (tokens.ids.len(), tokens.truncated))
+    }
+
+    fn max_length(&self) -> usize {
+        self.tokenizer().config().max_length
+    }
+}
+
+impl dyn PairModel + '_ {
+    /// Texts by how relevant they are to a query, the most relevant first; Ctrl-C ends it.
+    ///
+    /// # Errors
+    /// As [`PairModel::logits`].
+    pub fn rank(
+        &self,
+        query: &str,
+        texts: &[impl AsRef<str>],
+        batch_tokens: Option<usize>,
+        mut progress: impl FnMut(Progress) + Send,
+    ) -> kiln_embed::Result<Vec<Ranked>> {
+        let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query, text.as_ref())).collect();
+        let logits = self.logits(&pairs, batch_tokens, true, &mut progress)?;
+        let scores: Vec<f32> =
+            logits.into_iter().map(|score| self.activation().of(score)).collect();
+        Ok(ranked(&scores))
+    }
+}
+
+/// Loads a cross-encoder by folder or Hub id on a device, all of it into memory.
+///
+/// # Errors
+/// As [`resolve`], and whatever is wrong with the model's files; a model that is no reranker.
+pub fn load_reranker(
+    name: &str,
+    options: &LoadOptions,
+    instruction: Option<&str>,
+    device: &Device,
+    terminal: Terminal,
+) -> Result<Arc<dyn PairModel>> {
+    let path = resolve(name, terminal)?;
+    let folder = open_to_read(&path)?;
+    Ok(with_backend!(device, B, handle => {
+        let reranker = Reranker::<B>::load_with(folder.as_ref(), options, &handle)?;
+        match instruction {
+            Some(text) => Arc::new(reranker.with_instruction(text)?) as Arc<dyn PairModel>,
+            None => Arc::new(reranker),
+        }
+    }))
+}

@@ -1,0 +1,63 @@
+//! A loaded cross-encoder, and the pairs that it scores. It computes on the CPU.
+
+use std::rc::Rc;
+
+use burn::backend::Flex;
+use kiln_embed::Reranker;
+use kiln_embed::checkpoint::{Folder, KilnFile, LoadOptions};
+use serde_json::json;
+use wasm_bindgen::prelude::*;
+
+use crate::model::ModelFiles;
+
+/// A loaded cross-encoder.
+#[wasm_bindgen]
+pub struct PairScorer(Rc<Reranker<Flex>>);
+
+#[wasm_bindgen]
+impl PairScorer {
+    /// Reads a cross-encoder from its files; `weights` as for [`Model::from_files`](crate::Model::from_files).
+    ///
+    /// # Errors
+    /// What is wrong with the files, in one line.
+    #[wasm_bindgen(js_name = fromFiles)]
+    pub fn from_files(files: ModelFiles, weights: &str) -> Result<PairScorer, JsError> {
+        Self::open(files.folder(), weights)
+    }
+
+    /// Reads a cross-encoder from the bytes of a `.kiln` file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, in one line.
+    #[wasm_bindgen(js_name = fromKiln)]
+    pub fn from_kiln(bytes: Vec<u8>, weights: &str) -> Result<PairScorer, JsError> {
+        Self::open(&KilnFile::from_bytes("model.kiln", bytes)?, weights)
+    }
+
+    fn open(folder: &dyn Folder, weights: &str) -> Result<PairScorer, JsError> {
+        let options = LoadOptions { precision: weights.parse()?, ..LoadOptions::default() };
+        Ok(Self(Rc::new(Reranker::load_with(folder, &options, &Default::default())?)))
+    }
+
+    /// What the model is, as JSON: see `RerankerInfo` in index.d.ts.
+    pub fn info(&self) -> String {
+        let config = self.0.config();
+        json!({
+            "maxLength": self.0.tokenizer().config().max_length,
+            "hiddenSize": config.hidden_size,
+            "layers": config.num_layers,
+            "vocabularySize": config.vocab_size,
+            "activation": self.0.activation(),
+        })
+        .to_string()
+    }
+
+    /// The score of a pair.
+    ///
+    /// # Errors
+    /// A text that the tokenizer cannot take, or a score that is not finite.
+    pub async fn score(&self, query: String, text: String) -> Result<f32, JsError> {
+        let reranker = self.0.clone();
+        Ok(reranker.score_async(&query, &text).await?)
+    }
+}

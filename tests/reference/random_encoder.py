@@ -1,10 +1,11 @@
-"""Writes a BERT of any size with random weights, to measure speed on: what it computes means nothing.
+"""Writes an encoder of any size with random weights, to measure speed on: what it computes means nothing.
 
-    python tests/reference/random_encoder.py OUT --tokenizer MODEL [--layers 12] [--hidden 768] [--heads 12] \\
-        [--positions 512]
+    python tests/reference/random_encoder.py OUT --tokenizer MODEL [--family bert] [--layers 12] [--hidden 768] \\
+        [--heads 12] [--intermediate 3072] [--positions 512]
 
 MODEL is a folder with a BERT tokenizer, such as all-MiniLM-L6-v2's (`tests/setup.sh python` installs it). The defaults
-are those of bert-base; OUT is a sentence-transformers folder with mean pooling.
+are those of bert-base and mpnet-base (ModernBERT-base: --family modernbert --layers 22 --intermediate 1152);
+OUT is a sentence-transformers folder with mean pooling.
 """
 
 import argparse
@@ -12,13 +13,20 @@ import json
 import pathlib
 
 import torch
-from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers import (AutoTokenizer, BertConfig, BertModel, GteConfig, GteModel, ModernBertConfig, ModernBertModel,
+                          MPNetConfig, MPNetModel, NomicBertConfig, NomicBertModel)
+
+FAMILIES = {"bert": (BertConfig, BertModel), "mpnet": (MPNetConfig, MPNetModel),
+            "modernbert": (ModernBertConfig, ModernBertModel), "nomic-bert": (NomicBertConfig, NomicBertModel),
+            "gte": (GteConfig, GteModel)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", metavar="OUT")
     parser.add_argument("--tokenizer", required=True, metavar="MODEL")
+    parser.add_argument("--family", choices=FAMILIES, default="bert")
+    parser.add_argument("--intermediate", type=int, help="width inside the feed-forward [default: 4 times hidden]")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)
@@ -28,12 +36,19 @@ def main():
     torch.manual_seed(1)
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
     tokenizer.model_max_length = args.positions
-    config = BertConfig(
+    config_class, model_class = FAMILIES[args.family]
+    # MPNet counts positions from the one after the padding's id.
+    positions = args.positions + (tokenizer.pad_token_id + 1 if args.family == "mpnet" else 0)
+    special = dict(pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id,
+                   eos_token_id=tokenizer.sep_token_id)
+    config = config_class(
         vocab_size=len(tokenizer), hidden_size=args.hidden, num_hidden_layers=args.layers,
-        num_attention_heads=args.heads, intermediate_size=4 * args.hidden, max_position_embeddings=args.positions,
+        num_attention_heads=args.heads, intermediate_size=args.intermediate or 4 * args.hidden,
+        max_position_embeddings=positions, **special,
     )
     out = pathlib.Path(args.out)
-    model = BertModel(config, add_pooling_layer=False)
+    options = {"add_pooling_layer": False} if args.family in ("bert", "mpnet") else {}
+    model = model_class(config, **options)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     modules = ["Transformer", "Pooling", "Normalize"]

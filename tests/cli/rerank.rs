@@ -222,3 +222,48 @@ fn what_is_no_reranker_and_what_is_no_embedder() {
     ]));
     assert!(said.contains("takes no instruction"), "{said}");
 }
+
+#[test]
+fn negatives_are_judged_by_a_reranker() {
+    let (reranker, ..) = reranker();
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let rows: String = TEXTS
+        .windows(2)
+        .map(|two| json!({"query": two[0], "pos": [two[1]]}).to_string() + "\n")
+        .collect();
+    let (data, out, scores) =
+        (folder.write("rows.jsonl", rows), folder.arg("mined.jsonl"), folder.arg("scores.jsonl"));
+    let args =
+        ["mine", "-m", &model, "--data", &data, "--output", &out, "--percent-of-positive", "0"];
+    let more = ["--reranker", &reranker, "--scores", &scores, "--negatives", "9"];
+    stdout(&mut kiln(&[&args[..], &more].concat()));
+    for line in std::fs::read_to_string(&out).unwrap().lines() {
+        let row = parse(line);
+        let negatives = row["neg"].as_array().unwrap();
+        assert!(negatives.len() > 2, "{row}");
+        let all = row["pos"].as_array().unwrap().iter().zip(row["pos_scores"].as_array().unwrap());
+        for (text, score) in all.chain(negatives.iter().zip(row["neg_scores"].as_array().unwrap()))
+        {
+            let (query, text) = (row["query"].as_str().unwrap(), text.as_str().unwrap());
+            let alone = parse(&stdout(&mut kiln(&[
+                "rerank", "--json", "-m", &reranker, "-Q", query, "-t", text,
+            ])));
+            let expected = alone[0]["ranked"][0]["score"].as_f64().unwrap();
+            assert!((score.as_f64().unwrap() - expected).abs() < 1e-5, "{score} {expected}");
+        }
+        let found: Vec<f64> =
+            row["neg_scores"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap()).collect();
+        assert!(found.is_sorted_by(|a, b| a >= b), "{found:?}");
+    }
+    // What the reranker scores as the positive, or above, is gone.
+    let strict = folder.arg("strict.jsonl");
+    let args = ["mine", "--from-scores", &scores, "--data", &data, "--output", &strict];
+    stdout(&mut kiln(&[&args[..], &["--percent-of-positive", "1", "--least", "0"]].concat()));
+    for line in std::fs::read_to_string(&strict).unwrap().lines() {
+        let row = parse(line);
+        let best = row["pos_scores"][0].as_f64().unwrap();
+        let negatives = row["neg_scores"].as_array().map(Vec::as_slice).unwrap_or_default();
+        assert!(negatives.iter().all(|score| score.as_f64().unwrap() <= best + 1e-6), "{row}");
+    }
+}

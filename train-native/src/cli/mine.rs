@@ -8,6 +8,7 @@ use kiln_embed::embedder::Prompt;
 use serde_json::json;
 
 use super::ranges::{NEIGHBOURS, ROWS, seed, single, whole};
+use super::rerank::RerankerFlags;
 use super::teacher_prompts::TeacherPrompts;
 use super::{Global, ModelOverrides};
 use crate::data::{DataSet, Example, OnBadRow, Opening, Store};
@@ -99,6 +100,12 @@ pub(super) struct MineArgs {
     /// Filter the scores of an earlier run (--scores) instead of embedding
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scores", "model"])]
     from_scores: Option<String>,
+    /// Score positives, given negatives and candidates anew with this cross-encoder (as `kiln rerank --model`),
+    /// and filter by its scores, so that what it takes for an answer is no negative
+    #[arg(long, value_name = "DIR|HUB_ID")]
+    reranker: Option<String>,
+    #[command(flatten)]
+    reranker_flags: RerankerFlags,
     /// Skip and count rows that cannot be read, instead of stopping
     #[arg(long)]
     skip_bad_rows: bool,
@@ -116,7 +123,13 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     }
     let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
     let corpus = mine::corpus(args.corpus.as_deref(), &set, terminal)?;
-    let scored = scored(args, &set, &corpus, global)?;
+    let mut scored = scored(args, &set, &corpus, global)?;
+    if let Some(name) = &args.reranker {
+        let reranker = args.reranker_flags.load(name, global)?;
+        let batch_tokens = args.reranker_flags.batch_tokens();
+        let texts = (&set, &corpus);
+        mine::rerank(&mut scored, reranker.as_ref(), name, batch_tokens, texts, terminal)?;
+    }
     if let Some(path) = &args.scores {
         write_scores(path, &scored)?;
     }

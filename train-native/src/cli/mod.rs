@@ -94,7 +94,7 @@ enum Command {
     Recipes(recipes::RecipesArgs),
     Adapt(Box<adapt::AdaptArgs>),
     Chunk(chunk::ChunkArgs),
-    Mine(mine::MineArgs),
+    Mine(Box<mine::MineArgs>),
     Refine(Box<refine::RefineArgs>),
     Synthesize(Box<synthesize::SynthesizeArgs>),
     Granularity(granularity::GranularityArgs),

@@ -47,7 +47,7 @@ pub(super) struct RerankArgs {
 pub(super) struct RerankerFlags {
     /// What the reranker is asked for, where its prompt has a place for it (Qwen3-Reranker)
     #[arg(long, value_name = "TEXT")]
-    instruction: Option<String>,
+    reranker_instruction: Option<String>,
     /// Truncate pairs to this many tokens [default: the reranker's own limit]
     #[arg(long, value_name = "TOKENS", value_parser = whole(4, SIZE))]
     max_pair_length: Option<usize>,
@@ -71,7 +71,13 @@ impl RerankerFlags {
             ..LoadOptions::default()
         };
         let device = open(global.device)?;
-        load_reranker(name, &options, self.instruction.as_deref(), &device, global.terminal())
+        load_reranker(
+            name,
+            &options,
+            self.reranker_instruction.as_deref(),
+            &device,
+            global.terminal(),
+        )
     }
 
     pub(super) fn batch_tokens(&self) -> Option<usize> {

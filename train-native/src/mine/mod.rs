@@ -4,6 +4,7 @@ mod candidates;
 mod corpus;
 mod filter;
 mod granularity;
+mod rerank;
 
 pub use candidates::{
     Asking, Candidate, Query, Scored, data_hash, read_scores, search, teacher_prompts, write_scores,
@@ -11,3 +12,4 @@ pub use candidates::{
 pub use corpus::corpus;
 pub use filter::{Dropped, Filters, Keep, Negative, Pick, filter};
 pub use granularity::{Granularity, Level, granularity};
+pub use rerank::rerank;

@@ -267,3 +267,82 @@ fn negatives_are_judged_by_a_reranker() {
         assert!(negatives.iter().all(|score| score.as_f64().unwrap() <= best + 1e-6), "{row}");
     }
 }
+
+/// A recipe of one stage, with `more` in it.
+fn recipe(more: &str) -> String {
+    format!(
+        "name = 'tiny'\nseed = 3\n[model]\nmax_length = 24\npooling = {{ mode = 'mean' }}\n\
+         [model.new]\nvocab_size = 320\nhidden_size = 32\nintermediate_size = 48\nlayers = 2\nheads = 2\n\
+         [[stage]]\nname = 'first'\ndata = ['mined.jsonl']\nsteps = 60\nbatch_size = 4\nhard_negatives = 2\nlr = 3e-3\n\
+         {more}\n"
+    )
+}
+
+fn losses(run: &str) -> Vec<f64> {
+    let lines = std::fs::read_to_string(std::path::Path::new(run).join("metrics.jsonl")).unwrap();
+    lines.lines().map(|line| parse(line)["loss"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn a_cross_encoder_is_distilled_into_an_embedder_and_an_embedder_guides_another() {
+    let (reranker, ..) = reranker();
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let rows: String = TEXTS
+        .windows(2)
+        .map(|two| json!({"query": two[0], "pos": [two[1]]}).to_string() + "\n")
+        .collect();
+    let (data, out) = (folder.write("rows.jsonl", rows.clone()), folder.arg("mined.jsonl"));
+    let args =
+        ["mine", "-m", &model, "--data", &data, "--output", &out, "--percent-of-positive", "0"];
+    stdout(&mut kiln(&[&args[..], &["--reranker", &reranker]].concat()));
+
+    let margins = "[stage.margin_mse]\ncontrastive = 0\nscale = 1";
+    let (path, run) = (folder.write("margins.toml", recipe(margins)), folder.arg("run"));
+    stdout(&mut kiln(&[
+        "train",
+        "--recipe",
+        &path,
+        "--data-dir",
+        &folder.arg(""),
+        "--output",
+        &run,
+        "--json",
+    ]));
+    let (first, last) = (losses(&run)[0], *losses(&run).last().unwrap());
+    assert!(last < 0.2 * first, "{:?}", losses(&run));
+
+    // What the guide finds as near as the positive is no negative: with fewer of them the loss is less.
+    let guided = |margin: &str| {
+        let text =
+            format!("[stage.distillation]\nteacher = '{model}'\nvectors = 0\nguide = {margin}");
+        let (path, run) =
+            (folder.write("guided.toml", recipe(&text)), folder.arg(&format!("guided{margin}")));
+        stdout(&mut kiln(&[
+            "train",
+            "--recipe",
+            &path,
+            "--data-dir",
+            &folder.arg(""),
+            "--output",
+            &run,
+            "--json",
+        ]));
+        losses(&run)[0]
+    };
+    assert!(guided("2.0") < 1e-3 && guided("-2.0") > 0.1);
+
+    let bare = folder.write("mined.jsonl", rows.replace("}", ",\"neg\":[\"tea\",\"ship\"]}"));
+    assert_eq!(bare, out);
+    let args = [
+        "train",
+        "--recipe",
+        &path,
+        "--data-dir",
+        &folder.arg(""),
+        "--output",
+        &folder.arg("none"),
+    ];
+    let said = failure(&mut kiln(&args));
+    assert!(said.contains("margin_mse") && said.contains("kiln mine --reranker"), "{said}");
+}

@@ -103,3 +103,60 @@ pub fn gist<B: Backend>(
     let scores = Tensor::cat(scores, 1).div_scalar(settings.temperature);
     log_softmax(scores, 1).gather(1, diagonal).mean().neg()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::{Candidates, Guide, InfoNce, guided_info_nce};
+    use crate::pooling::l2_normalize;
+    use burn::backend::Flex;
+    use burn::tensor::Distribution;
+    use burn::tensor::backend::Backend as _;
+
+    type B = Flex;
+
+    /// Without other queries and other positives' positives it is InfoNCE with a guide, which recipes use.
+    #[test]
+    fn a_guided_info_nce_is_gist_without_its_extra_pairs() {
+        let device = Default::default();
+        B::seed(&device, 3);
+        let (n, dim) = (7, 6);
+        let drawn = || {
+            let normal = Distribution::Normal(0.0, 1.0);
+            l2_normalize(Tensor::<B, 2>::random([n, dim], normal, &device))
+        };
+        let contrasted = || Contrasted {
+            queries: drawn(),
+            positives: drawn(),
+            negatives: vec![drawn(), drawn()],
+        };
+        let (own, guide) = (contrasted(), contrasted());
+        let documents = |of: &Contrasted<B>| {
+            let all = [&of.positives, &of.negatives[0], &of.negatives[1]];
+            let all = all.map(|x| x.clone().reshape([n, 1, dim])).to_vec();
+            Tensor::cat(all, 1).reshape([n * 3, dim])
+        };
+        let cosines = guide.queries.clone().matmul(documents(&guide).transpose());
+        let mut hidden = Vec::new();
+        for margin in [-0.4, 0.0, 0.3] {
+            let settings = Gist {
+                temperature: 0.1,
+                margin,
+                contrast_anchors: false,
+                contrast_positives: false,
+                ..Gist::default()
+            };
+            let expected = gist(&own, &guide, &settings).into_scalar();
+            let settings = InfoNce { temperature: 0.1, ..InfoNce::default() };
+            let candidates = Candidates::grouped(n, 3, true);
+            let guide = Guide { cosines: cosines.clone(), margin };
+            let (queries, documents) = (own.queries.clone(), documents(&own));
+            let found = guided_info_nce(queries, documents, &candidates, &settings, Some(&guide))
+                .into_scalar();
+            assert!((found - expected).abs() < 1e-5, "{margin}: {found} {expected}");
+            hidden.push(found);
+        }
+        // The larger the margin, the fewer negatives.
+        assert!(hidden[0] > hidden[1] && hidden[1] > hidden[2], "{hidden:?}");
+    }
+}

@@ -130,6 +130,27 @@ pub fn info_nce<B: Backend>(
     candidates: &Candidates,
     settings: &InfoNce,
 ) -> Tensor<B, 1> {
+    guided_info_nce(queries, documents, candidates, settings, None)
+}
+
+/// What another model says of a batch (GISTEmbed, arXiv:2402.16829).
+#[derive(Debug, Clone)]
+pub struct Guide<B: Backend> {
+    /// Its cosines of queries and documents `[n, m]`.
+    pub cosines: Tensor<B, 2>,
+    /// A document is no negative where its cosine is above the positive's less this.
+    pub margin: f64,
+}
+
+/// As [`info_nce`], where documents that a guide finds about as near as the positive are no negatives, a query's
+/// own hard negatives among them.
+pub fn guided_info_nce<B: Backend>(
+    queries: Tensor<B, 2>,
+    documents: Tensor<B, 2>,
+    candidates: &Candidates,
+    settings: &InfoNce,
+    guide: Option<&Guide<B>>,
+) -> Tensor<B, 1> {
     let [n, _] = queries.dims();
     let [m, _] = documents.dims();
     let device = queries.device();
@@ -151,6 +172,16 @@ pub fn info_nce<B: Backend>(
         let known = scores.clone().detach();
         let best = known.clone().gather(1, positive.clone().reshape([n, 1]));
         let above = known.greater(best.add_scalar(margin).expand([n, m]));
+        forward = forward.mask_fill(above.bool_and(other), HIDDEN);
+    }
+    if let Some(Guide { cosines, margin }) = guide {
+        let known = cosines.clone().detach();
+        let best = known.clone().gather(1, positive.clone().reshape([n, 1]));
+        let above = known.greater(best.sub_scalar(*margin).expand([n, m]));
+        let other: Vec<bool> = (0..n)
+            .flat_map(|query| (0..m).map(move |document| document != candidates.positive[query]))
+            .collect();
+        let other = Tensor::from_data(TensorData::new(other, [n, m]), &device);
         forward = forward.mask_fill(above.bool_and(other), HIDDEN);
     }
     let result = log_softmax(forward, 1).gather(1, positive.clone().reshape([n, 1]));

@@ -9,7 +9,7 @@ mod scored;
 
 pub use distillation::{score_distillation, state_distillation};
 pub use gist::{Contrasted, Gist, gist};
-pub use info_nce::{Candidates, InfoNce, info_nce};
+pub use info_nce::{Candidates, Guide, InfoNce, guided_info_nce, info_nce};
 pub use matryoshka::{Matryoshka, matryoshka};
 pub use reconstruction::{Reduction, token_cross_entropy};
 pub use scored::{angle_similarities, cosent, cosines, margin_mse};

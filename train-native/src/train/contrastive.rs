@@ -5,7 +5,7 @@ use anyhow::Result;
 use burn::optim::GradientsParams;
 use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
 use kiln_embed::kernels::TrainingBackend;
-use kiln_embed::loss::{info_nce, matryoshka};
+use kiln_embed::loss::{Guide, guided_info_nce, margin_mse, matryoshka};
 use kiln_embed::tokenizer::Tokenizer;
 
 use super::chunks::{Chunk, ChunkRunner, chunks, encode};
@@ -14,7 +14,7 @@ use super::gradients::add;
 use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text};
-use crate::recipe::{Objective, Stage};
+use crate::recipe::{MarginMse, Objective, Stage};
 
 /// Loss and gradients of one batch: the contrastive loss, what is learned from a teacher, or both.
 pub(super) fn contrastive<B: TrainingBackend>(
@@ -46,24 +46,39 @@ pub(super) fn contrastive<B: TrainingBackend>(
     let all = leaf.clone().select(0, Tensor::<B, 1, Int>::from_data(position, device));
     let [count, _] = all.dims();
     let queries = batch.queries.len();
+    let of_teacher = match teacher {
+        Some(teacher) => teacher.vectors_of(batch, device)?,
+        None => None,
+    };
+    let guide = teacher.zip(of_teacher.as_ref()).and_then(|(teacher, vectors)| {
+        let part = |from, count| vectors.clone().narrow(0, from, count);
+        let cosines = part(0, queries).matmul(part(queries, count - queries).transpose());
+        teacher.guide().map(|margin| Guide { cosines, margin })
+    });
     let contrast = |all: Tensor<B, 2>| {
         let (queries, documents) =
             (all.clone().narrow(0, 0, queries), all.narrow(0, queries, count - queries));
-        info_nce(queries, documents, &batch.candidates, &stage.loss)
+        guided_info_nce(queries, documents, &batch.candidates, &stage.loss, guide.as_ref())
     };
-    let distilled =
-        teacher.map(|teacher| teacher.vectors_loss(all.clone(), batch)).transpose()?.flatten();
+    let distilled = teacher
+        .zip(of_teacher.as_ref())
+        .and_then(|(teacher, vectors)| teacher.vectors_loss(all.clone(), vectors.clone()));
+    let margins = match &stage.margin_mse {
+        Some(settings) => Some(margins(&all, batch, settings)?),
+        None => None,
+    };
+    let weight = stage.margin_mse.map_or(1.0, |settings| settings.contrastive);
     let contrastive = match (stage.objective, &stage.matryoshka) {
         (Objective::Distillation, _) => None,
+        _ if weight == 0.0 => None,
         (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(contrast(cut)))?),
         (_, None) => Some(contrast(all)),
     };
-    let loss = match (contrastive, distilled) {
-        (Some(contrastive), Some(distilled)) => contrastive + distilled,
-        (Some(loss), None) | (None, Some(loss)) => loss,
-        // Only hidden states are compared: the vectors' graph still has to be there.
-        (None, None) => leaf.clone().sum().mul_scalar(0.0),
-    };
+    let contrastive =
+        contrastive.map(|loss| if weight == 1.0 { loss } else { loss.mul_scalar(weight) });
+    let parts = [contrastive, distilled, margins].into_iter().flatten();
+    // Where only hidden states are compared the vectors' graph still has to be there.
+    let loss = parts.reduce(|a, b| a + b).unwrap_or_else(|| leaf.clone().sum().mul_scalar(0.0));
     let value = loss.clone().into_scalar().elem::<f64>();
     let scaled = loss.mul_scalar(scale);
     let gradient = leaf.grad(&scaled.backward());
@@ -99,6 +114,43 @@ pub(super) fn contrastive<B: TrainingBackend>(
     }
     let loss = value + if teacher.is_some() { group.sum_number(states, device)? } else { 0.0 };
     Ok(BatchLoss { loss, gradients, texts: count, tokens })
+}
+
+/// How far the margins between positives and negatives, of all vectors `[texts, dim]`, are from those of the
+/// scores in rows.
+fn margins<B: TrainingBackend>(
+    all: &Tensor<B, 2>,
+    batch: &Batch,
+    settings: &MarginMse,
+) -> Result<Tensor<B, 1>> {
+    let (queries, [_, dim]) = (batch.queries.len(), all.dims());
+    let mut rows: [Vec<i32>; 3] = Default::default();
+    let mut wanted = Vec::new();
+    for (document, &query) in batch.candidates.owner.iter().enumerate() {
+        let positive = batch.candidates.positive[query];
+        if let (Some(above), Some(below)) = (batch.scores[positive], batch.scores[document])
+            && document != positive
+        {
+            for (rows, row) in rows.iter_mut().zip([query, queries + positive, queries + document])
+            {
+                rows.push(row as i32);
+            }
+            wanted.push(f64::from(above - below) / settings.scale);
+        }
+    }
+    if wanted.is_empty() {
+        anyhow::bail!(
+            "no row of the batch has scores of its positive and a negative, of which margin_mse learns; `kiln mine \
+             --reranker` writes them"
+        );
+    }
+    let count = wanted.len();
+    let [asked, positives, negatives] = rows.map(|rows| {
+        let rows = Tensor::<B, 1, Int>::from_data(TensorData::new(rows, [count]), &all.device());
+        all.clone().select(0, rows)
+    });
+    let loss = margin_mse(asked, positives, negatives.reshape([count, 1, dim]), &wanted);
+    Ok(loss.mul_scalar(settings.weight * settings.scale * settings.scale))
 }
 
 /// A value that one of several threads takes.

@@ -118,7 +118,7 @@ impl<B: TrainingBackend> Teacher<B> {
         }
         // Vectors are made once and kept, for later epochs and later runs.
         let mut cache = None;
-        if settings.vectors > 0.0 || settings.scores > 0.0 {
+        if settings.vectors > 0.0 || settings.scores > 0.0 || settings.guide.is_some() {
             let files: Vec<PathBuf> = folders(&settings.teacher, terminal)?;
             let name = fingerprint(&files, &options, None)?;
             let folder = Cache::default_folder();
@@ -161,7 +161,7 @@ impl<B: TrainingBackend> Teacher<B> {
         sets: &[DataSet],
         stage: &Stage,
     ) -> Result<()> {
-        let Distillation { vectors, scores, .. } = self.settings;
+        let vectors = self.settings.vectors;
         let (own, theirs) = (student.dimensions(), self.model.model().dimensions());
         if vectors > 0.0 && own != theirs {
             bail!(
@@ -171,7 +171,7 @@ impl<B: TrainingBackend> Teacher<B> {
         }
         let examples: usize = sets.iter().map(DataSet::len).sum();
         let drawn = stage.steps.saturating_mul(stage.batch_size * stage.accumulation);
-        if (vectors == 0.0 && scores == 0.0) || !self.cached || drawn < examples / 2 {
+        if !self.has_vectors() || !self.cached || drawn < examples / 2 {
             return Ok(());
         }
         let [query, document] = self.prompts();
@@ -203,30 +203,51 @@ impl<B: TrainingBackend> Teacher<B> {
             .map(|(role, asked)| asked.clone().unwrap_or_else(|| self.encoder.own_prompt(&[role])))
     }
 
-    /// The teacher's vectors `[texts, dim]` of a batch, queries first, divided by their norm.
-    fn teacher_vectors(&self, batch: &Batch, device: &B::Device) -> Result<Tensor<B, 2>> {
+    /// By how much a document has to be farther than the positive to be a negative, if the teacher guides.
+    pub(super) fn guide(&self) -> Option<f64> {
+        self.settings.guide
+    }
+
+    /// Whether its vectors are looked at.
+    fn has_vectors(&self) -> bool {
+        self.learns_vectors() || self.settings.guide.is_some()
+    }
+
+    fn learns_vectors(&self) -> bool {
+        self.settings.vectors > 0.0 || self.settings.scores > 0.0
+    }
+
+    /// The teacher's vectors `[texts, dim]` of a batch, queries first, divided by their norm; `None` where only
+    /// hidden states are compared.
+    pub(super) fn vectors_of(
+        &self,
+        batch: &Batch,
+        device: &B::Device,
+    ) -> Result<Option<Tensor<B, 2>>> {
+        if !self.has_vectors() {
+            return Ok(None);
+        }
         let [query, document] = self.prompts();
         let texts = |texts: &[Text]| texts.iter().map(|text| text.text.clone()).collect::<Vec<_>>();
         let mut vectors = self.encoder.encode(&texts(&batch.queries), &query)?;
         vectors.extend(self.encoder.encode(&texts(&batch.documents), &document)?);
         let (count, dim) = (vectors.len(), vectors.first().map_or(0, Vec::len));
         let data = TensorData::new(vectors.concat(), [count, dim]);
-        Ok(l2_normalize(Tensor::<B, 2>::from_data(data, device)))
+        Ok(Some(l2_normalize(Tensor::<B, 2>::from_data(data, device))))
     }
 
     /// How far the vectors `[texts, dim]` of a batch, queries first, are from the teacher's; `None`
-    /// where only hidden states are compared.
+    /// where nothing is learned from them.
     pub(super) fn vectors_loss(
         &self,
         student: Tensor<B, 2>,
-        batch: &Batch,
-    ) -> Result<Option<Tensor<B, 1>>> {
+        teacher: Tensor<B, 2>,
+    ) -> Option<Tensor<B, 1>> {
         let Distillation { alpha, vectors, scores, temperature, .. } = self.settings;
-        if vectors == 0.0 && scores == 0.0 {
-            return Ok(None);
+        if !self.learns_vectors() {
+            return None;
         }
         let device = student.device();
-        let teacher = self.teacher_vectors(batch, &device)?;
         let mut loss = Tensor::<B, 1>::zeros([1], &device);
         if vectors > 0.0 {
             let cosines = (student.clone() * teacher.clone()).sum_dim(1);
@@ -240,7 +261,7 @@ impl<B: TrainingBackend> Teacher<B> {
             let divergence = score_distillation(between(student), between(teacher), temperature);
             loss = loss + divergence.mul_scalar(scores);
         }
-        Ok(Some(loss.mul_scalar(alpha)))
+        Some(loss.mul_scalar(alpha))
     }
 
     /// Sum over the pairs of layers of the mean squared error between the student's states

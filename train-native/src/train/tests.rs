@@ -87,6 +87,7 @@ fn batch() -> Batch {
     Batch {
         queries: TEXTS[..4].iter().map(text).collect(),
         documents: TEXTS[4..].iter().map(text).collect(),
+        scores: vec![None; TEXTS[4..].len()],
         candidates: Candidates::grouped(4, 1, true),
         ids: (0..4).map(|i| (0, i)).collect(),
     }

@@ -28,12 +28,14 @@ pub struct Text {
 }
 
 /// The texts of one batch.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
     /// The queries.
     pub queries: Vec<Text>,
     /// Each query's positive and its hard negatives, query by query.
     pub documents: Vec<Text>,
+    /// The score that its row gives each document, where it gives one.
+    pub scores: Vec<Option<f32>>,
     /// Which document belongs to which query.
     pub candidates: Candidates,
     /// Data set and example of each query, to find a batch again.
@@ -183,13 +185,16 @@ impl<'a> Sampler<'a> {
         let own = example.instruction.as_deref();
         let [query_prompt, document_prompt] = self.prompts[set].draw(own, &mut self.state.rng);
         let query = batch.queries.len();
-        batch.queries.push(Text { prompt: query_prompt, text: example.query });
+        let example_texts =
+            [(&example.pos, &example.pos_scores), (&example.neg, &example.neg_scores)];
+        batch.queries.push(Text { prompt: query_prompt, text: example.query.clone() });
         if positive.is_some() {
             batch.candidates.positive.push(batch.documents.len());
         }
         batch.candidates.in_batch.push(in_batch);
         batch.ids.push((set, i));
         for text in positive.into_iter().chain(negatives) {
+            batch.scores.push(score(&example_texts, &text));
             batch.documents.push(Text { prompt: document_prompt.clone(), text });
             batch.candidates.owner.push(query);
         }
@@ -270,7 +275,7 @@ impl<'a> Sampler<'a> {
 
     /// Notes which documents are known positives of each query, by what its own source says.
     fn know_positives(&self, batch: &mut Batch) {
-        let Batch { queries, documents, candidates, ids } = batch;
+        let Batch { queries, documents, candidates, ids, .. } = batch;
         candidates.known = vec![HashSet::new(); queries.len()];
         let knows = |set: usize| !self.sets[set].known().is_empty();
         if !ids.iter().any(|(set, _)| knows(*set)) {
@@ -288,6 +293,14 @@ impl<'a> Sampler<'a> {
             }
         }
     }
+}
+
+/// The score of one of an example's texts, where it has one.
+fn score(texts: &[(&Vec<String>, &Vec<f32>); 2], text: &str) -> Option<f32> {
+    let found = texts.iter().find_map(|(texts, scores)| {
+        texts.iter().position(|known| known == text).map(|place| scores.get(place).copied())
+    });
+    found.flatten()
 }
 
 /// Equal texts get equal numbers.

@@ -23,8 +23,8 @@ use crate::text::{is_missing, read_small};
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
 pub use source::{DataRef, DataSource, INSTRUCTION_FORMAT, Labels, LeakRule, instructed};
 pub use stage::{
-    Curriculum, Distillation, LayerMap, Mixing, Mntp, Objective, OptimizerKind, Reconstruction,
-    SamplerKind, Schedule, Stage,
+    Curriculum, Distillation, LayerMap, MarginMse, Mixing, Mntp, Objective, OptimizerKind,
+    Reconstruction, SamplerKind, Schedule, Stage,
 };
 pub use sweep::{Sweep, Variant, slug};
 

@@ -79,6 +79,26 @@ pub struct Stage {
     /// What is learned from a teacher, beside the contrastive loss or alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distillation: Option<Distillation>,
+    /// What is learned from the scores in rows, beside the contrastive loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin_mse: Option<MarginMse>,
+}
+
+/// Learning how much better a positive is than a negative (arXiv:2010.02666), from rows with scores, as `kiln mine
+/// --reranker` writes them: the mean of `(scale (cos(q,p) - cos(q,n)) - (s_p - s_n))^2`. So a cross-encoder is
+/// distilled into an embedder.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MarginMse {
+    /// Weight of this loss.
+    #[serde(default = "unit")]
+    pub weight: f64,
+    /// Weight of the contrastive loss beside it; 0: this alone.
+    #[serde(default = "unit")]
+    pub contrastive: f64,
+    /// What cosines are multiplied with: 1 for scores between 0 and 1.
+    #[serde(default = "unit")]
+    pub scale: f64,
 }
 
 fn one() -> usize {
@@ -156,6 +176,11 @@ pub struct Distillation {
     /// softmax over the cosines to the batch's other texts.
     #[serde(default)]
     pub scores: f64,
+    /// In-batch documents and hard negatives that the teacher finds nearer to a query than its positive, less
+    /// this, are no negatives of it (GISTEmbed, arXiv:2402.16829); none is left out where absent. With `vectors =
+    /// 0` the teacher guides, and nothing else is learned from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guide: Option<f64>,
     /// Temperature of the scores' softmax.
     #[serde(default = "default_temperature")]
     pub temperature: f64,
@@ -467,6 +492,11 @@ impl Stage {
                 self.reconstruction.is_some() && objective != Objective::Reconstruction,
             ),
             ("mntp", self.mntp.is_some() && objective != Objective::Mntp),
+            ("margin_mse", self.margin_mse.is_some() && !contrasts),
+            (
+                "distillation.guide",
+                self.distillation.as_ref().is_some_and(|from| from.guide.is_some()) && !contrasts,
+            ),
             ("distillation", self.distillation.is_some() && objective.writes_tokens()),
             ("curriculum", self.curriculum != Curriculum::Given && !objective.takes_negatives()),
             ("hard_negatives", self.hard_negatives > 1 && !objective.takes_negatives()),
@@ -553,8 +583,13 @@ impl Stage {
                     bail!("distillation.temperature is {}", from.temperature);
                 }
                 let nothing = from.vectors == 0.0 && from.scores == 0.0;
-                if nothing && from.layers == LayerMap::None {
+                if nothing && from.layers == LayerMap::None && from.guide.is_none() {
                     bail!("distillation: neither vectors nor scores nor layers are to be learned");
+                }
+                if from.guide.is_some_and(|margin| !(-2.0..=2.0).contains(&margin)) {
+                    bail!(
+                        "distillation.guide is a distance of cosines, and has to be between -2 and 2"
+                    );
                 }
             }
             (None, _) => {}
@@ -568,6 +603,23 @@ impl Stage {
             }
             if mask_token.is_empty() {
                 bail!("mntp.mask_token is empty");
+            }
+        }
+        if let Some(MarginMse { weight, contrastive, scale }) = self.margin_mse {
+            let weights = [weight, contrastive];
+            if weights.iter().any(|weight| !(weight.is_finite() && *weight >= 0.0)) {
+                bail!("margin_mse: weight and contrastive must be at least 0");
+            }
+            if weight == 0.0 {
+                bail!(
+                    "margin_mse.weight is 0, so nothing is learned from the scores; leave margin_mse out"
+                );
+            }
+            if !(scale > 0.0 && scale <= 1e6) {
+                bail!("margin_mse.scale is {scale}, and has to be above 0 and at most 1e6");
+            }
+            if self.hard_negatives == 0 {
+                bail!("margin_mse compares positives with hard negatives; set hard_negatives");
             }
         }
         let alpha = self.reconstruction.unwrap_or_default().alpha;

@@ -61,8 +61,15 @@ pub fn must_be_full(name: &str, terminal: Terminal) -> Result<()> {
 /// # Errors
 /// An unreadable folder.
 pub fn weights_stem(folder: &dyn Folder) -> Result<&'static str> {
-    let nested = folder.open("0_Transformer/config.json")?.is_some();
-    Ok(if nested { "0_Transformer/model" } else { "model" })
+    for (file, stem) in [
+        ("0_Transformer/config.json", "0_Transformer/model"),
+        ("0_StaticEmbedding/tokenizer.json", "0_StaticEmbedding/model"),
+    ] {
+        if folder.open(file)?.is_some() {
+            return Ok(stem);
+        }
+    }
+    Ok("model")
 }
 
 /// The folder (or `.kiln` file) of a model: the path itself where it is one, else a Hub id

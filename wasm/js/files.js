@@ -97,12 +97,14 @@ async function downloadFolder(root, options) {
     }
     return [...files];
   }
+  // A table of tokens has none, and may have all else in its module's folder.
+  let table = false;
   if (!(await optional("config.json"))) {
-    // A table of tokens needs none.
     const modules = await optional("modules.json");
-    if (!modules || !new TextDecoder().decode(modules).includes("StaticEmbedding")) await get("config.json");
+    table = modules !== undefined && new TextDecoder().decode(modules).includes("StaticEmbedding");
+    if (!table) await get("config.json");
   }
-  await get("tokenizer.json");
+  const tokenizer = table ? await optional("tokenizer.json") : await get("tokenizer.json");
   for (const name of ["tokenizer_config.json", "special_tokens_map.json", "config_sentence_transformers.json", "sentence_bert_config.json"]) {
     await optional(name);
   }
@@ -110,7 +112,7 @@ async function downloadFolder(root, options) {
   const shards = whole ? undefined : await told("model.safetensors.index.json", "weight_map", (index) => isObject(index?.weight_map) && [...new Set(Object.values(index.weight_map))]);
   if (shards) {
     for (const name of shards.found) await get(name, { where: shards.where });
-  } else if (!whole && !(await optional("pytorch_model.bin"))) {
+  } else if (!whole && tokenizer && !(await optional("pytorch_model.bin"))) {
     await get("model.safetensors");
   }
   const modules = await told("modules.json", "list of modules", (list) => Array.isArray(list) && list.every(isObject) && list);
@@ -119,6 +121,7 @@ async function downloadFolder(root, options) {
     const { where } = modules;
     fileAddress(path, root, where);
     await optional(`${path}/config.json`, { where });
+    if (!tokenizer) await optional(`${path}/tokenizer.json`, { where });
     if (!path.endsWith("_Normalize") && !path.endsWith("_Pooling")) await optional(`${path}/model.safetensors`, { where });
   }
   return [...files];

@@ -100,15 +100,44 @@ impl HubModel {
     pub fn fetch(&self) -> Result<PathBuf> {
         self.repo.greet()?;
         let Some(config) = self.unless_empty("config.json")? else {
-            let Some(adapter) = self.unless_empty(ADAPTER)? else {
-                return self.required("config.json");
+            if let Some(adapter) = self.unless_empty(ADAPTER)? {
+                self.required("adapter_model.safetensors")?;
+                return folder_of(&adapter);
+            }
+            return match self.fetch_table()? {
+                Some(folder) => Ok(folder),
+                None => self.required("config.json"),
             };
-            self.required("adapter_model.safetensors")?;
-            return folder_of(&adapter);
         };
         self.fetch_all_but_weights()?;
         self.fetch_weights()?;
         folder_of(&config)
+    }
+
+    /// Downloads a static embedding of sentence-transformers, which has no config.json; `None` where the list of
+    /// modules names none.
+    fn fetch_table(&self) -> Result<Option<PathBuf>> {
+        let Some(list) = self.unless_empty("modules.json")? else { return Ok(None) };
+        if !std::fs::read_to_string(&list)?.contains("StaticEmbedding") {
+            return Ok(None);
+        }
+        for file in OPTIONAL_FILES {
+            self.optional(file)?;
+        }
+        // The table is in the first module's folder, which may be the model's own.
+        let folders = self.module_paths()?;
+        let inside = |file: &str| match folders.first() {
+            Some(folder) if folder.contains("StaticEmbedding") => format!("{folder}/{file}"),
+            _ => file.to_string(),
+        };
+        self.required(&inside("tokenizer.json"))?;
+        if self.optional(&inside("model.safetensors"))?.is_none() {
+            self.required(&inside("pytorch_model.bin"))?;
+        }
+        for folder in &folders {
+            self.optional(&format!("{folder}/config.json"))?;
+        }
+        folder_of(&list).map(Some)
     }
 
     /// Downloads the backbone's weights: safetensors where there are any, adapters with a copy of the base's
@@ -188,7 +217,7 @@ impl HubModel {
             serde_json::from_slice(&std::fs::read(&file)?).with_context(label)?;
         let modules = modules.as_array().with_context(label)?;
         let paths = modules.iter().filter_map(|module| module["path"].as_str());
-        let paths = paths.filter(|path| !path.is_empty()).map(|path| {
+        let paths = paths.filter(|path| !path.is_empty() && *path != ".").map(|path| {
             names::check(path).with_context(|| file.display().to_string())?;
             Ok(path.to_string())
         });

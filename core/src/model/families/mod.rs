@@ -99,11 +99,22 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
         "qwen2" => qwen2::read(keys),
         "qwen3" => qwen3::read(keys),
         nv_embed::MODEL_TYPE => nv_embed::read(keys),
-        other => Err(Error::UnknownFamily {
-            found: other.to_string(),
-            known: Family::ALL.map(Family::model_type).join(", ") + ", " + nv_embed::MODEL_TYPE,
-        }),
+        other => {
+            Err(Error::UnknownFamily { found: other.to_string(), known: known_types().join(", ") })
+        }
     }
+}
+
+/// All `model_type`s, each once.
+fn known_types() -> Vec<&'static str> {
+    let others = [nv_embed::MODEL_TYPE, "new", "model2vec"];
+    let mut known: Vec<&str> = Vec::new();
+    for kind in Family::ALL.map(Family::model_type).into_iter().chain(others) {
+        if !known.contains(&kind) {
+            known.push(kind);
+        }
+    }
+    known
 }
 
 /// The tensor names of a model's checkpoints, as it is saved.

@@ -117,7 +117,7 @@ async function downloadFolder(root, options) {
   }
   const modules = await told("modules.json", "list of modules", (list) => Array.isArray(list) && list.every(isObject) && list);
   for (const { path } of modules?.found ?? []) {
-    if (path === undefined || path === "") continue;
+    if (path === undefined || path === "" || path === ".") continue;
     const { where } = modules;
     fileAddress(path, root, where);
     await optional(`${path}/config.json`, { where });

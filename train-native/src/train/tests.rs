@@ -185,6 +185,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
         scores: 0.0,
         temperature: 0.05,
         layers: LayerMap::Pairs(vec![[1, 2], [3, 3]]),
+        guide: None,
     };
     let (parts, train_model) = train_model(&recipe, 0);
     let quiet = Terminal { json: false, quiet: true };

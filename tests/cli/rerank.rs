@@ -5,11 +5,15 @@ use serde_json::{Value, json};
 use crate::harness::{Folder, TEXTS, failure, kiln, stdout};
 use crate::server::Server;
 
+fn fixture(path: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(path)
+}
+
 /// A cross-encoder of BERT's shape, and the logits that sentence-transformers gives its pairs.
 fn reranker() -> (String, Vec<(String, String)>, Vec<f64>) {
-    let folder = kiln_tests::fixture("rerankers/bert");
+    let folder = fixture("rerankers/bert");
     let read = |path: std::path::PathBuf| std::fs::read(path).unwrap();
-    let pairs = serde_json::from_slice(&read(kiln_tests::fixture("rerankers/pairs.json"))).unwrap();
+    let pairs = serde_json::from_slice(&read(fixture("rerankers/pairs.json"))).unwrap();
     let scores = serde_json::from_slice(&read(folder.join("scores.json"))).unwrap();
     (folder.display().to_string(), pairs, scores)
 }
@@ -217,7 +221,7 @@ fn what_is_no_reranker_and_what_is_no_embedder() {
         "x",
         "-t",
         "y",
-        "--instruction",
+        "--reranker-instruction",
         "z",
     ]));
     assert!(said.contains("takes no instruction"), "{said}");

@@ -111,7 +111,6 @@ mod tests {
     use crate::pooling::l2_normalize;
     use burn::backend::Flex;
     use burn::tensor::Distribution;
-    use burn::tensor::backend::Backend as _;
 
     type B = Flex;
 

@@ -823,9 +823,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.md"), "a").unwrap();
         let before = number_of(folder.path()).unwrap();
-        std::os::unix::fs::symlink("nowhere", folder.path().join("b.md")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("b.txt")).unwrap();
         assert_eq!(number_of(folder.path()).unwrap(), before);
-        std::fs::write(folder.path().join("c.md"), "c").unwrap();
+        std::fs::write(folder.path().join("c.txt"), "c").unwrap();
         assert_ne!(number_of(folder.path()).unwrap(), before);
         assert!(number_of(&folder.path().join("none")).is_err());
     }

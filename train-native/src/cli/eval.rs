@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::eval_search::{self, EvalSearchArgs};
 use super::ranges::{ROWS, number, whole};
-use super::rerank::RerankerFlags;
+use super::reranker::RerankerFlags;
 use super::teacher_prompts::LightPrompts;
 use super::{EmbedFlags, Global, ModelOverrides};
 use crate::device;

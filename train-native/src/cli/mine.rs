@@ -8,7 +8,7 @@ use kiln_embed::embedder::Prompt;
 use serde_json::json;
 
 use super::ranges::{NEIGHBOURS, ROWS, seed, single, whole};
-use super::rerank::RerankerFlags;
+use super::reranker::RerankerFlags;
 use super::teacher_prompts::TeacherPrompts;
 use super::{Global, ModelOverrides};
 use crate::data::{DataSet, Example, OnBadRow, Opening, Store};

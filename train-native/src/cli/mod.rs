@@ -26,6 +26,7 @@ mod recall;
 mod recipes;
 mod refine;
 mod rerank;
+mod reranker;
 mod search;
 mod serve;
 mod similarity;

@@ -2,14 +2,11 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_embed::checkpoint::LoadOptions;
-use kiln_embed::quant::WeightPrecision;
 use serde::Serialize;
 
 use super::Global;
-use super::ranges::{NEIGHBOURS, SIZE, whole};
-use crate::device::open;
-use crate::reranking::load_reranker;
+use super::ranges::{NEIGHBOURS, whole};
+use super::reranker::RerankerFlags;
 use crate::terminal::field;
 use crate::text::{Columns, TextFile};
 
@@ -40,49 +37,6 @@ pub(super) struct RerankArgs {
     field: Vec<String>,
     #[command(flatten)]
     flags: RerankerFlags,
-}
-
-/// How to run a reranker.
-#[derive(Debug, Clone, Args)]
-pub(super) struct RerankerFlags {
-    /// What the reranker is asked for, where its prompt has a place for it (Qwen3-Reranker)
-    #[arg(long, value_name = "TEXT")]
-    reranker_instruction: Option<String>,
-    /// Truncate pairs to this many tokens [default: the reranker's own limit]
-    #[arg(long, value_name = "TOKENS", value_parser = whole(4, SIZE))]
-    max_pair_length: Option<usize>,
-    /// Maximum number of tokens in a batch of pairs, padding included [default: 256 on the CPU, 4096 on GPUs]
-    #[arg(long, value_name = "TOKENS", value_parser = whole(1, 1 << 30))]
-    pair_batch_tokens: Option<usize>,
-    /// Precision to run the reranker's weights in: as `--weights` of `kiln embed`
-    #[arg(long, value_name = "PRECISION", default_value_t = WeightPrecision::Kept)]
-    reranker_weights: WeightPrecision,
-}
-
-impl RerankerFlags {
-    pub(super) fn load(
-        &self,
-        name: &str,
-        global: &Global,
-    ) -> Result<std::sync::Arc<dyn crate::reranking::PairModel>> {
-        let options = LoadOptions {
-            max_length: self.max_pair_length,
-            precision: self.reranker_weights,
-            ..LoadOptions::default()
-        };
-        let device = open(global.device)?;
-        load_reranker(
-            name,
-            &options,
-            self.reranker_instruction.as_deref(),
-            &device,
-            global.terminal(),
-        )
-    }
-
-    pub(super) fn batch_tokens(&self) -> Option<usize> {
-        self.pair_batch_tokens
-    }
 }
 
 /// The ranking of one query.

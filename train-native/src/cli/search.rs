@@ -8,7 +8,7 @@ use kiln_embed::embedder::{EmbedOptions, Prompt};
 use serde::Serialize;
 
 use super::ranges::{NEIGHBOURS, whole};
-use super::rerank::RerankerFlags;
+use super::reranker::RerankerFlags;
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::embedding::{BLOCK, TextModel, embed_blocks};
 use crate::interrupt;

@@ -12,7 +12,7 @@ use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::quant::WeightPrecision;
 use serde_json::json;
 
-use super::rerank::RerankerFlags;
+use super::reranker::RerankerFlags;
 use super::{Global, ModelArgs};
 use crate::device;
 use crate::eval::fingerprint;

@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn passages_are_of_their_documents() {
-        let cases = [("a/b.md#12", "a/b.md"), ("C#", "C#"), ("x", "x"), ("a#b#3", "a#b")];
+        let cases = [("a/b.txt#12", "a/b.txt"), ("C#", "C#"), ("x", "x"), ("a#b#3", "a#b")];
         for (passage, document) in cases {
             assert_eq!(document_of(passage), document);
         }

@@ -10,6 +10,7 @@ use kiln_embed::tokenizer::Tokenizer;
 
 use super::chunks::{Chunk, ChunkRunner, chunks, encode};
 use super::device_group::DeviceGroup;
+use super::distillation::Teacher;
 use super::gradients::add;
 use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
@@ -50,10 +51,11 @@ pub(super) fn contrastive<B: TrainingBackend>(
         Some(teacher) => teacher.vectors_of(batch, device)?,
         None => None,
     };
-    let guide = teacher.zip(of_teacher.as_ref()).and_then(|(teacher, vectors)| {
+    let margin = teacher.and_then(Teacher::guide);
+    let guide = margin.zip(of_teacher.as_ref()).map(|(margin, vectors)| {
         let part = |from, count| vectors.clone().narrow(0, from, count);
         let cosines = part(0, queries).matmul(part(queries, count - queries).transpose());
-        teacher.guide().map(|margin| Guide { cosines, margin })
+        Guide { cosines, margin }
     });
     let contrast = |all: Tensor<B, 2>| {
         let (queries, documents) =

@@ -124,10 +124,15 @@ impl<'a> Sampler<'a> {
             let set = homogeneous.unwrap_or_else(|| self.draw_set());
             let i = self.next_example(set);
             let mut example = self.sets[set].get(i as usize)?;
+            let mut positive_score = None;
             // Texts for distillation stand alone.
             let positive = match example.pos.len() {
                 0 => None,
-                count => Some(example.pos.swap_remove(self.state.rng.random_range(0..count))),
+                count => {
+                    let drawn = self.state.rng.random_range(0..count);
+                    positive_score = example.pos_scores.get(drawn).copied();
+                    Some(example.pos.swap_remove(drawn))
+                }
             };
             let levels = self.sets[set].counts.levels.len();
             let moment = Moment { step, draw, levels };
@@ -142,7 +147,7 @@ impl<'a> Sampler<'a> {
             }
             fruitless = 0;
             seen.extend(texts.cloned());
-            self.push(&mut batch, set, i as usize, example, positive, own)?;
+            self.push(&mut batch, (set, i as usize), example, (positive, positive_score), own)?;
         }
         for (set, i) in waiting.into_iter().rev() {
             // Once is enough, or sets with few distinct texts would wait in ever longer queues.
@@ -158,10 +163,9 @@ impl<'a> Sampler<'a> {
     fn push(
         &mut self,
         batch: &mut Batch,
-        set: usize,
-        i: usize,
+        (set, i): (usize, usize),
         example: Example,
-        positive: Option<String>,
+        (positive, positive_score): (Option<String>, Option<f32>),
         mut negatives: Vec<String>,
     ) -> Result<()> {
         let in_batch = self.in_batch(set);
@@ -185,16 +189,19 @@ impl<'a> Sampler<'a> {
         let own = example.instruction.as_deref();
         let [query_prompt, document_prompt] = self.prompts[set].draw(own, &mut self.state.rng);
         let query = batch.queries.len();
-        let example_texts =
-            [(&example.pos, &example.pos_scores), (&example.neg, &example.neg_scores)];
-        batch.queries.push(Text { prompt: query_prompt, text: example.query.clone() });
+        batch.scores.extend(positive.is_some().then_some(positive_score));
+        let score = |text: &String| {
+            let place = example.neg.iter().position(|known| known == text)?;
+            example.neg_scores.get(place).copied()
+        };
+        batch.scores.extend(negatives.iter().map(score));
+        batch.queries.push(Text { prompt: query_prompt, text: example.query });
         if positive.is_some() {
             batch.candidates.positive.push(batch.documents.len());
         }
         batch.candidates.in_batch.push(in_batch);
         batch.ids.push((set, i));
         for text in positive.into_iter().chain(negatives) {
-            batch.scores.push(score(&example_texts, &text));
             batch.documents.push(Text { prompt: document_prompt.clone(), text });
             batch.candidates.owner.push(query);
         }
@@ -293,14 +300,6 @@ impl<'a> Sampler<'a> {
             }
         }
     }
-}
-
-/// The score of one of an example's texts, where it has one.
-fn score(texts: &[(&Vec<String>, &Vec<f32>); 2], text: &str) -> Option<f32> {
-    let found = texts.iter().find_map(|(texts, scores)| {
-        texts.iter().position(|known| known == text).map(|place| scores.get(place).copied())
-    });
-    found.flatten()
 }
 
 /// Equal texts get equal numbers.

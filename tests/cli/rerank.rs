@@ -340,6 +340,7 @@ fn a_cross_encoder_is_distilled_into_an_embedder_and_an_embedder_guides_another(
     assert_eq!(bare, out);
     let args = [
         "train",
+        "--quiet",
         "--recipe",
         &path,
         "--data-dir",

@@ -45,6 +45,9 @@ impl<B: Kernels> Reranker<B> {
             families::names_in(&config, has).prefix(has)
         };
         let of_head = labels.and_then(|labels| head::of_family(&config, &read.raw, prefix, labels));
+        if of_head.is_none() && !answers(&read.raw) {
+            return Err(no_reranker(folder, "it has no classifier"));
+        }
         weights.give_in(options.precision);
         let backbone = load_backbone::<B>(&config, &mut weights, device)?;
         let (head, input) = match of_head {
@@ -53,7 +56,7 @@ impl<B: Kernels> Reranker<B> {
                 check_types(&config, &read.tokenizer)?;
                 (filled(shape, &names, prefix, folder, &read.stem, device)?, PairInput::Template)
             }
-            None if answers(&read.raw) => {
+            None => {
                 let (yes, no) =
                     match (read.tokenizer.token_id("yes"), read.tokenizer.token_id("no")) {
                         (Some(yes), Some(no)) => (yes, no),
@@ -75,9 +78,6 @@ impl<B: Kernels> Reranker<B> {
                     instruction: INSTRUCTION.into(),
                 };
                 (yes_minus_no(&config, table, [yes, no], device), prompt)
-            }
-            None => {
-                return Err(no_reranker(folder, "it has no classifier"));
             }
         };
         let activation = activation(&read.raw, head.labels()).map_err(|cause| {

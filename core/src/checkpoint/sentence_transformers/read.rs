@@ -365,13 +365,10 @@ fn check_embeds(folder: &dyn Folder, modules: Option<&[ModuleEntry]>, raw: &Valu
     if pools || !class.ends_with("ForSequenceClassification") {
         return Ok(());
     }
-    Err(bad(
-        folder,
-        "config.json",
-        format!(
-            "is a reranker's ({class}), which gives scores of pairs and no vectors: use `kiln rerank`"
-        ),
-    ))
+    Err(Error::invalid(format!(
+        "{}: is a reranker ({class}), which gives scores of pairs and no vectors; use `kiln rerank`",
+        folder.label()
+    )))
 }
 
 /// Reads a model folder.

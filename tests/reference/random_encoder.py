@@ -37,8 +37,8 @@ def main():
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
     tokenizer.model_max_length = args.positions
     config_class, model_class = FAMILIES[args.family]
-    # MPNet counts positions from the one after the padding's id.
-    positions = args.positions + (tokenizer.pad_token_id + 1 if args.family == "mpnet" else 0)
+    # MPNet's positions begin at 2.
+    positions = args.positions + (2 if args.family == "mpnet" else 0)
     special = dict(pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id,
                    eos_token_id=tokenizer.sep_token_id)
     config = config_class(

@@ -22,7 +22,8 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let traits = Traits {
         family: Family::Mpnet,
         default_pad: 1,
-        position_offset: encoder::after_padding,
+        // The class counts from the one after 1, whatever the padding's id.
+        position_offset: |_| 2,
         default_types: 0,
     };
     let (mut config, mut encoder) =

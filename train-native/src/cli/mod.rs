@@ -35,6 +35,7 @@ mod synthesize;
 mod teacher_prompts;
 mod train;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ use crate::device::{DeviceChoice, open};
 use crate::embedding::TextModel;
 use crate::interrupt;
 use crate::model::load;
-use crate::terminal::{Terminal, error_line, field};
+use crate::terminal::{Terminal, captured, error_line, field};
 
 /// Train, run and search with text-embedding models on CPU, Vulkan and CUDA.
 #[derive(Debug, Parser)]
@@ -320,6 +321,12 @@ fn execute(command: &Command, global: &Global) -> Result<()> {
 
 /// Parses the command line, runs the command, and reports an error in one line.
 pub fn main() -> ExitCode {
+    ExitCode::from(run_as_process(std::env::args_os()))
+}
+
+/// As [`main`], of arguments that begin with the command's own name: the exit code. It takes over the
+/// process's panics and signals.
+pub fn run_as_process(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(|place| format!(" ({}:{})", place.file(), place.line()));
         let what =
@@ -331,24 +338,68 @@ pub fn main() -> ExitCode {
         let place = place.unwrap_or_default();
         eprintln!("error: internal failure: {}{place}; please report it", field(what));
     }));
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nobody is left to tell where the terminal is gone.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(1);
+        }
+    };
     crate::text::set_most_bytes(cli.global.max_text_bytes);
     let result = interrupt::listen().and_then(|()| execute(&cli.command, &cli.global));
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             eprintln!("error: {}", error_line(&error));
             match error.downcast_ref::<kiln_embed::Error>() {
-                Some(kiln_embed::Error::Cancelled) => ExitCode::from(interrupt::EXIT_CODE),
-                _ => ExitCode::FAILURE,
+                Some(kiln_embed::Error::Cancelled) => interrupt::EXIT_CODE,
+                _ => 1,
             }
         }
     }
 }
 
+/// What is wrong with the arguments of [`call`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadArguments(String);
+
+/// Runs a command inside another program, with `--json`: its results, a line of JSON each. Arguments begin
+/// with the command's own name. Signals stay the program's; [`interrupt::ask`] ends it.
+///
+/// # Errors
+/// [`BadArguments`], or the command's own.
+pub fn call(arguments: impl IntoIterator<Item = OsString>) -> Result<String> {
+    let cli = Cli::try_parse_from(arguments).map_err(|error| {
+        let text = error.to_string();
+        let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+        let line = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+        BadArguments(line.trim_start_matches("error: ").to_string())
+    })?;
+    let global = Global { json: true, ..cli.global };
+    crate::text::set_most_bytes(global.max_text_bytes);
+    let (done, results) = captured(|| execute(&cli.command, &global));
+    done.map(|()| results)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_gives_its_results_and_says_what_is_wrong() {
+        let call = |arguments: &[&str]| call(arguments.iter().map(OsString::from));
+        let recipes = call(&["kiln", "recipes"]).unwrap();
+        let recipes: serde_json::Value = serde_json::from_str(&recipes).unwrap();
+        assert!(recipes.as_array().is_some_and(|all| !all.is_empty()), "{recipes}");
+        let error = call(&["kiln", "embed", "--mode"]).unwrap_err();
+        assert!(error.is::<BadArguments>(), "{error}");
+        assert_eq!(error.to_string().lines().count(), 1, "{error}");
+        assert!(error.to_string().contains("--mode"), "{error}");
+        let error = call(&["kiln", "inspect", "--model", "no/such/folder"]).unwrap_err();
+        assert!(!error.is::<BadArguments>() && error.to_string().contains("no/such"), "{error:#}");
+    }
 
     #[test]
     fn drivers_words_for_no_memory_are_known() {

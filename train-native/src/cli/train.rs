@@ -11,7 +11,7 @@ use crate::data::OnBadRow;
 use crate::device::{DeviceChoice, open};
 use crate::recipe::{Recipe, shipped};
 use crate::terminal::thousands;
-use crate::train::{CHECKPOINTS, Checkpoint, DryRun, Fit, Inputs, RunArtifacts, fit};
+use crate::train::{DryRun, Fit, Inputs, RunArtifacts, fit, resumed};
 
 /// Train a model by a recipe.
 ///
@@ -91,15 +91,7 @@ pub(super) fn train_recipe(
     let Some(output) = &args.output else {
         bail!("--output is missing");
     };
-    let resume = Checkpoint::find(&output.join(CHECKPOINTS), recipe, terminal)?;
-    match (&resume, args.resume) {
-        (Some(_), false) => bail!(
-            "{}: holds a checkpoint; add --resume to go on from it, or choose another --output",
-            output.display()
-        ),
-        (None, true) => bail!("{}: holds no checkpoint to resume", output.display()),
-        _ => {}
-    }
+    let resume = resumed(output, recipe, args.resume, terminal)?;
     let inputs = Inputs::open(recipe, folder, on_bad_row, terminal)?;
     let plan = Fit {
         recipe,
@@ -111,6 +103,7 @@ pub(super) fn train_recipe(
         resume,
         overwrite: args.overwrite,
         terminal,
+        on_step: None,
     };
     let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };
     let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;

@@ -3,6 +3,8 @@
 mod states;
 mod text_model;
 
+use std::ops::ControlFlow;
+
 use anyhow::{Result, bail};
 use kiln_embed::embedder::{EmbedOptions, Progress};
 
@@ -19,6 +21,9 @@ pub const BLOCK: usize = 4096;
 
 /// Told after each batch how far an embedding run is.
 pub type OnProgress<'a> = &'a mut (dyn FnMut(Progress) + Send);
+
+/// Told after each batch how far an embedding run is; `Break` ends the run.
+pub type GoesOn<'a> = &'a mut (dyn FnMut(Progress) -> ControlFlow<()> + Send);
 
 /// Calls `each` with the rows of every block of a file, in the file's order.
 ///

@@ -5,12 +5,13 @@ use std::ops::ControlFlow;
 
 use burn::module::Module as _;
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbedderConfig, Progress, Prompts};
+use kiln_embed::explanation::TextExplanation;
 use kiln_embed::kernels::Kernels;
 use kiln_embed::pooling::LayerState;
 use kiln_embed::tokenizer::{Tokenizer, Tokens};
 
-use super::OnProgress;
 use super::states::{LayerStates, TextView, layer_states, look};
+use super::{GoesOn, OnProgress};
 use crate::interrupt;
 
 /// A model on some device.
@@ -55,7 +56,29 @@ pub trait TextModel: Send + Sync {
         texts: &[&str],
         options: &EmbedOptions,
         progress: OnProgress<'_>,
+    ) -> kiln_embed::Result<Vec<Vec<f32>>> {
+        self.embed_until(texts, options, &mut |done| {
+            progress(done);
+            interrupt::flow()
+        })
+    }
+
+    /// Vectors of texts, in their order; `progress`, and not Ctrl-C, ends it by `Break`.
+    ///
+    /// # Errors
+    /// As [`Embedder::embed_with`].
+    fn embed_until(
+        &self,
+        texts: &[&str],
+        options: &EmbedOptions,
+        progress: GoesOn<'_>,
     ) -> kiln_embed::Result<Vec<Vec<f32>>>;
+
+    /// Why a text gets its vector.
+    ///
+    /// # Errors
+    /// As [`Embedder::explain`].
+    fn explain(&self, text: &str, options: &EmbedOptions) -> kiln_embed::Result<TextExplanation>;
 
     /// Vectors of texts that are tokens already, in their order; Ctrl-C does not end it.
     ///
@@ -161,16 +184,17 @@ impl<B: Kernels> TextModel for Embedder<B> {
         Embedder::check(self, options)
     }
 
-    fn embed_strs(
+    fn embed_until(
         &self,
         texts: &[&str],
         options: &EmbedOptions,
-        progress: OnProgress<'_>,
+        progress: GoesOn<'_>,
     ) -> kiln_embed::Result<Vec<Vec<f32>>> {
-        self.embed_with(texts, options, |done| {
-            progress(done);
-            interrupt::flow()
-        })
+        self.embed_with(texts, options, progress)
+    }
+
+    fn explain(&self, text: &str, options: &EmbedOptions) -> kiln_embed::Result<TextExplanation> {
+        Embedder::explain(self, text, options)
     }
 
     fn embed_encoded(

@@ -12,6 +12,7 @@ use kiln_embed::kernels::Kernels;
 use kiln_embed::reranker::{Ranked, ScoreActivation, ranked};
 
 use crate::device::Device;
+use crate::embedding::{GoesOn, OnProgress};
 use crate::interrupt;
 use crate::model::{open_to_read, resolve};
 use crate::terminal::Terminal;
@@ -29,7 +30,26 @@ pub trait PairModel: Send + Sync {
         pairs: &[(&str, &str)],
         batch_tokens: Option<usize>,
         stoppable: bool,
-        progress: &mut (dyn FnMut(Progress) + Send),
+        progress: OnProgress<'_>,
+    ) -> kiln_embed::Result<Vec<f32>> {
+        self.logits_until(pairs, batch_tokens, &mut |done| {
+            progress(done);
+            match stoppable && interrupt::asked() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    }
+
+    /// As [`PairModel::logits`]; `progress`, and not Ctrl-C, ends it by `Break`.
+    ///
+    /// # Errors
+    /// Texts that the tokenizer cannot take; [`kiln_embed::Error::Cancelled`] where `progress` ended it.
+    fn logits_until(
+        &self,
+        pairs: &[(&str, &str)],
+        batch_tokens: Option<usize>,
+        progress: GoesOn<'_>,
     ) -> kiln_embed::Result<Vec<f32>>;
 
     /// What the model makes of a score.
@@ -46,20 +66,13 @@ pub trait PairModel: Send + Sync {
 }
 
 impl<B: Kernels> PairModel for Reranker<B> {
-    fn logits(
+    fn logits_until(
         &self,
         pairs: &[(&str, &str)],
         batch_tokens: Option<usize>,
-        stoppable: bool,
-        progress: &mut (dyn FnMut(Progress) + Send),
+        progress: GoesOn<'_>,
     ) -> kiln_embed::Result<Vec<f32>> {
-        self.logits_with(pairs, batch_tokens, |done| {
-            progress(done);
-            match stoppable && interrupt::asked() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        })
+        self.logits_with(pairs, batch_tokens, progress)
     }
 
     fn activation(&self) -> ScoreActivation {

@@ -11,8 +11,8 @@ use kiln_embed::kernels::Kernels;
 use super::dry_run::warn_of_memory;
 use super::word_vectors::start_from_words;
 use super::{
-    Best, Checkpoint, Inputs, ModelCard, Outcome, Point, TrainObserver, TrainPlan, base_model,
-    new_model, own_lm_head, train, training_page,
+    Best, CHECKPOINTS, Checkpoint, Inputs, ModelCard, Outcome, Point, TrainObserver, TrainPlan,
+    base_model, new_model, own_lm_head, train, training_page,
 };
 use crate::device::{Device, handles};
 use crate::output::claim;
@@ -41,6 +41,8 @@ pub struct Fit<'a> {
     pub overwrite: bool,
     /// What the user sees.
     pub terminal: Terminal,
+    /// Told of each step.
+    pub on_step: Option<&'a (dyn Fn(&Point) + Sync)>,
 }
 
 /// What a run left behind.
@@ -105,6 +107,12 @@ impl<B: Kernels> TrainObserver<Autodiff<B>> for Keep<'_> {
         self.save(&format!("{STEPS}/{step:06}"), embedder, point)
     }
 
+    fn step(&mut self, point: &Point) {
+        if let Some(on_step) = self.fit.on_step {
+            on_step(point);
+        }
+    }
+
     fn best(&mut self, embedder: &Embedder<B>, point: &Point) -> Result<()> {
         self.save("best", embedder, point)
     }
@@ -132,6 +140,28 @@ fn prepare(fit: &Fit<'_>) -> Result<()> {
         check_target(&fit.output.join(format!("{STEPS}/{step:06}")), existing)?;
     }
     claim(fit.output, if fit.resume.is_some() { &[] } else { &RUN_FILES })
+}
+
+/// The checkpoint that a run goes on from, where it is to `resume` what its folder holds.
+///
+/// # Errors
+/// A folder that holds a checkpoint and is not to be resumed, or the other way round; a checkpoint of another
+/// recipe.
+pub fn resumed(
+    output: &Path,
+    recipe: &Recipe,
+    resume: bool,
+    terminal: Terminal,
+) -> Result<Option<(Checkpoint, PathBuf)>> {
+    let found = Checkpoint::find(&output.join(CHECKPOINTS), recipe, terminal)?;
+    match (&found, resume) {
+        (Some(_), false) => bail!(
+            "{}: holds a checkpoint; add --resume to go on from it, or choose another --output",
+            output.display()
+        ),
+        (None, true) => bail!("{}: holds no checkpoint to resume", output.display()),
+        _ => Ok(found),
+    }
 }
 
 /// Trains on one device or several of one kind, and writes model, adapters, recipe and report.

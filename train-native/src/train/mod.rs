@@ -44,7 +44,7 @@ pub use checkpoint::{Best, Checkpoint, Position};
 pub use device_group::DeviceGroup;
 pub use dry_run::{DryRun, DryStage, Memory};
 pub(crate) use fit::RUN_FILES;
-pub use fit::{Fit, RunArtifacts, build, fit};
+pub use fit::{Fit, RunArtifacts, build, fit, resumed};
 pub use inputs::Inputs;
 pub use model_card::ModelCard;
 pub use plan::{Outcome, Silent, TrainObserver, TrainPlan};

@@ -72,6 +72,9 @@ pub trait TrainObserver<B: AutodiffBackend> {
         Ok(())
     }
 
+    /// After each step.
+    fn step(&mut self, _: &Point) {}
+
     /// After an evaluation that is the best so far.
     ///
     /// # Errors

@@ -273,6 +273,7 @@ fn conclude<B: TrainingBackend>(
         observer.at_step(&parts.embedder(&state.train_model)?, state.checkpoint.steps, &point)?;
     }
     running.live.step(&point);
+    observer.step(&point);
     state.telemetry.push(point)?;
     let interrupted = interrupt::asked();
     if let Some(folder) = run.output

@@ -169,6 +169,7 @@ fn train(
             quiet: terminal.quiet || !console::user_attended_stderr(),
             ..terminal
         },
+        on_step: None,
     };
     let artifacts = fit(&plan, devices)?;
     let last = artifacts.points.last().context("a recipe without steps")?;

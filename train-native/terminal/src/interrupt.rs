@@ -63,6 +63,16 @@ mod hangup {
     pub(super) fn ignore() {}
 }
 
+/// Asks the running job to stop, as Ctrl-C does.
+pub fn ask() {
+    ASKED.store(true, Ordering::SeqCst);
+}
+
+/// Lets the next job run after one that was asked to stop.
+pub fn forget() {
+    ASKED.store(false, Ordering::SeqCst);
+}
+
 /// Whether Ctrl-C was pressed.
 pub fn asked() -> bool {
     ASKED.load(Ordering::SeqCst)

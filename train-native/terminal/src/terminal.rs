@@ -8,6 +8,7 @@ mod progress_bar;
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -99,8 +100,36 @@ pub fn without_results<T>(run: impl FnOnce() -> T) -> T {
     run()
 }
 
+/// Results that are collected ([`captured`]).
+static CAPTURED: Mutex<Option<String>> = Mutex::new(None);
+
+/// Runs a command inside another program: what it would print as its results is returned. One at a time in a
+/// process.
+pub fn captured<T>(run: impl FnOnce() -> T) -> (T, String) {
+    struct Ends;
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            *capture() = None;
+        }
+    }
+    *capture() = Some(String::new());
+    let _ends = Ends;
+    let done = run();
+    let results = capture().take().unwrap_or_default();
+    (done, results)
+}
+
+fn capture() -> MutexGuard<'static, Option<String>> {
+    CAPTURED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn write_line(line: &str) -> Result<()> {
     if SILENT.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    if let Some(results) = &mut *capture() {
+        results.push_str(line);
+        results.push('\n');
         return Ok(());
     }
     writeln!(StandardOutput, "{line}").context("cannot write to standard output")
@@ -186,6 +215,14 @@ mod tests {
         assert_eq!(field("a\tb\nc"), "a\\tb\\nc");
         let harmless = "Größe 蜂蜜 \u{200f}עברית 🚢 \"'\\";
         assert!(matches!(plain(harmless), Cow::Borrowed(same) if same == harmless));
+    }
+
+    #[test]
+    fn results_are_captured_until_the_command_ends() {
+        let (done, results) = captured(|| print("one").and_then(|()| print_json(&[2])));
+        done.unwrap();
+        assert_eq!(results, "one\n[2]\n");
+        assert!(capture().is_none());
     }
 
     #[test]

@@ -46,9 +46,14 @@ def test_half_a_surrogate_pair_is_no_character(embedder):
     assert embedder.encode("\U0001f6a2").shape == (384,)
 
 
-@pytest.mark.parametrize("text", ["\0", "\u202e\x1b[31m", "a" * 1_000_000, " ", "\U0010ffff" * 500])
+@pytest.mark.parametrize("text", ["\0", "\u202e\x1b[31m", "a boat " * 200_000, " ", "\U0010ffff" * 500])
 def test_odd_texts_have_vectors(embedder, text):
     assert np.isfinite(embedder.encode(text)).all()
+
+
+def test_a_text_without_an_end_says_what_to_do(embedder):
+    with pytest.raises(ValueError, match="break it up"):
+        embedder.encode("a" * 1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +67,7 @@ def test_odd_texts_have_vectors(embedder, text):
         ({"truncate_dim": "8"}, TypeError, "truncate_dim must be int or None, not str"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         ({"batch_tokens": 1.5}, TypeError, "batch_tokens must be int or None, not float"),
-        ({"prompt": b"x"}, TypeError, ""),
+        ({"prompt": b"x"}, TypeError, "prompt"),
     ],
 )
 def test_arguments_without_sense(embedder, arguments, kind, said):
@@ -135,6 +140,7 @@ def test_an_embedder_is_no_reranker(tmp_path):
         ([[1.0, 2.0], [1.0]], (TypeError, ValueError), "vectors"),
         (np.ones((2, 2, 2)), ValueError, r"shape \(2, 2, 2\)"),
         (1.0, ValueError, "shape"),
+        (np.ones((3, 0)), ValueError, "no dimensions"),
         ([[1.0, 2.0, 3.0]], ValueError, r"vectors\[0\] has 3 dimensions, the index has 2"),
         ([[1.0, 0.0], [np.nan, 1.0]], ValueError, r"vectors\[1\] has numbers that are not finite"),
         ([[1.0, 0.0], [0.0, 0.0]], ValueError, r"vectors\[1\] has length 0"),

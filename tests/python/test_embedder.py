@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def test_meaning_is_in_them(embedder):
 
 @pytest.mark.parametrize("arguments", [[], ["--dimensions", "100"], ["--weights", "f32"]])
 def test_vectors_are_the_commands_bit_for_bit(kiln, tmp_path, arguments):
-    texts = many(5000)  # More than are sorted together.
+    texts = many(300 if arguments else 4200)  # More than are sorted together.
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     model = REPOSITORY / "web-demo/kiln-mini.kiln"
     kiln("embed", "--device", "cpu", "--quiet", "-m", model, "-i", tmp_path / "texts.jsonl",
@@ -117,9 +118,12 @@ def test_shorter_vectors_are_the_first_dimensions(embedder):
     assert np.array_equal(truncated.encode(SENTENCES), short)
 
 
-def test_normalising_is_the_models_or_asked_for():
-    model = REPOSITORY / "tests/fixtures/static/sentence-transformers"
-    embedder = Embedder(model, device="cpu")
+def test_normalising_is_the_models_or_asked_for(tmp_path):
+    # The same model without its last module, and without the manifest that has its sums.
+    shutil.copytree(REPOSITORY / "tests/compat/v1/model", tmp_path, ignore=lambda *_: ["kiln.json"], dirs_exist_ok=True)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    (tmp_path / "modules.json").write_text(json.dumps(modules[:2]))
+    embedder = Embedder(tmp_path, device="cpu")
     texts = SENTENCES[:5]
     vectors = embedder.encode(texts)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -170,14 +174,6 @@ def test_an_explanation_says_where_the_weight_lies(embedder):
         embedder.explain([text])
 
 
-def test_an_explanation_has_latents_where_the_model_has(tmp_path):
-    heads = REPOSITORY / "tests/fixtures/pooling"
-    models = [path.parent for path in heads.rglob("modules.json")]
-    if not models:
-        pytest.skip("no fixture has a trained pooling head")
-    assert any(Embedder(model, device="cpu").explain("a boat").latents is not None for model in models)
-
-
 def test_settings_change_the_model():
     model = REPOSITORY / "tests/compat/v1/model"
     vectors = {
@@ -193,5 +189,5 @@ def test_a_subclass_and_paths_work(tmp_path):
 
     model = tmp_path / "folder with ä space.kiln"
     model.write_bytes((REPOSITORY / "tests/compat/v1/int8.kiln").read_bytes())
-    assert Mine(model, device="cpu").encode("a").shape == (16,)
+    assert Mine(model, device="cpu").encode("a").shape == (32,)
     assert isinstance(Path(Mine(str(model), device="cpu").model), Path)

@@ -18,7 +18,7 @@ from kiln_embed import Embedder, Index
 
 
 def test_two_threads_share_a_model(embedder):
-    texts = [many(200)[i::8] for i in range(8)]
+    texts = [many(120)[i::8] for i in range(8)]
     expected = [embedder.encode(part) for part in texts]
     with ThreadPoolExecutor(8) as pool:
         for _ in range(3):
@@ -27,7 +27,7 @@ def test_two_threads_share_a_model(embedder):
 
 
 def test_the_interpreter_goes_on_while_a_model_computes(embedder):
-    texts, beats, done = many(3000), 0, threading.Event()
+    texts, beats, done = many(800), 0, threading.Event()
 
     def work():
         embedder.encode(texts)
@@ -47,8 +47,11 @@ def test_many_threads_read_and_write_an_index():
     with ThreadPoolExecutor(8) as pool:
         added = list(pool.map(index.add, np.array_split(rows, 40)))
         found = list(pool.map(lambda row: index.search(row, k=1).scores[0], rows))
-    assert len(index) == 400 and len(added) == 40
-    assert np.allclose(found, (rows * rows).sum(axis=1).clip(min=0), rtol=1e-3) or min(found) > 0
+    # Each call's rows are its own.
+    assert sorted(row for part in added for row in part) == list(range(400)) and len(index) == 400
+    for part, these in zip(added, np.array_split(rows, 40)):
+        assert np.array_equal(np.stack([index.vector(row) for row in part]), these)
+    assert (np.array(found) >= (rows * rows).sum(axis=1) * 0.999).all()
 
 
 def test_pickles_are_names_and_settings(embedder):
@@ -69,28 +72,28 @@ def embed_in_child(embedder, texts):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_embed_whatever_way_they_were_started(embedder, method):
-    texts = many(300)
+    texts = many(100)
     expected = embedder.encode(texts)  # Its threads run before the fork.
     with multiprocessing.get_context(method).Pool(2) as pool:
-        parts = pool.starmap_async(embed_in_child, [(embedder, texts[:150]), (embedder, texts[150:])])
+        parts = pool.starmap_async(embed_in_child, [(embedder, texts[:50]), (embedder, texts[50:])])
         assert np.array_equal(np.concatenate(parts.get(timeout=120)), expected)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_of_a_fork_has_all_of_it(embedder):
-    texts = many(100)
+    texts = many(40)
     expected = embedder.encode(texts)
     index = Index.from_vectors(expected)
 
     def works():
         rows = index.search(embedder.encode(texts), k=1).rows[:, 0]
-        return np.array_equal(embedder.encode(texts), expected) and rows.tolist() == list(range(100))
+        return np.array_equal(embedder.encode(texts), expected) and rows.tolist() == list(range(40))
 
     def fork(depth):
         child = os.fork()
         if child == 0:
-            signal.alarm(60)
+            signal.alarm(120)
             try:
                 good = works() and (depth == 0 or fork(depth - 1))
             finally:
@@ -107,12 +110,15 @@ def interrupt_after(seconds):
 
 
 def test_ctrl_c_ends_a_long_call_and_the_next_one_works(embedder):
-    texts = many(3000) * 40
-    timer, begun = interrupt_after(0.3), time.monotonic()
+    texts, begun = many(400), time.monotonic()
+    embedder.encode(texts)
+    part = time.monotonic() - begun
+    timer, begun = interrupt_after(0.2), time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        embedder.encode(texts)
+        embedder.encode(texts * 200)
     timer.join()
-    assert time.monotonic() - begun < 10
+    # Far from all of it, however slow the machine is.
+    assert time.monotonic() - begun < 40 * part + 5
     assert embedder.encode(SENTENCES).shape == (7, 384)
 
 
@@ -120,9 +126,9 @@ def test_a_signal_handler_of_the_programs_own_is_called(embedder):
     heard = []
     before = signal.signal(signal.SIGUSR1, lambda *_: heard.append(True))
     try:
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
         timer.start()
-        assert embedder.encode(many(3000)).shape == (3000, 384)
+        assert embedder.encode(many(800)).shape == (800, 384)
         timer.join()
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -144,7 +150,7 @@ def test_ctrl_c_ends_the_command(kiln, tmp_path):
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130 and "Traceback" not in said
     assert (tmp_path / "run/checkpoints").is_dir()
 
@@ -153,7 +159,7 @@ def test_a_program_ends_while_a_thread_computes(python):
     done = python(
         "import threading; from samples import many; from kiln_embed import Embedder\n"
         "embedder = Embedder(device='cpu')\n"
-        "threading.Thread(target=embedder.encode, args=(many(3000),), daemon=True).start()\n"
+        "threading.Thread(target=embedder.encode, args=(many(800),), daemon=True).start()\n"
     )
     assert done.returncode == 0 and done.stderr == ""
 
@@ -165,8 +171,8 @@ def test_models_are_freed(python):
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "for _ in range(3): Embedder(model, device='cpu', weights='f32').encode('a')\n"
         "first = peak()\n"
-        "for _ in range(12): Embedder(model, device='cpu', weights='f32').encode('a')\n"
+        "for _ in range(6): Embedder(model, device='cpu', weights='f32').encode('a')\n"
         "print(peak() - first)\n"
     )
     # Each has 26 MB of weights.
-    assert done.returncode == 0 and int(done.stdout) < 100_000, done
+    assert done.returncode == 0 and int(done.stdout) < 60_000, done

@@ -34,6 +34,13 @@ def glibc_versions(path: Path) -> set[tuple[int, ...]]:
     return versions
 
 
+def has_static_tls(path: Path) -> bool:
+    """Whether a shared object can only be loaded while there is room for its thread-local memory."""
+    with path.open("rb") as file:
+        dynamic = ELFFile(file).get_section_by_name(".dynamic")
+        return any(tag.entry.d_tag == "DT_FLAGS" and tag.entry.d_val & 0x10 for tag in dynamic.iter_tags())
+
+
 def main() -> None:
     wheel = Path(sys.argv[1])
     size = wheel.stat().st_size
@@ -52,6 +59,8 @@ def main() -> None:
             sys.exit(f"error: the wheel should not have {', '.join(odd)}")
         module = next(name for name in names if name.endswith(".so"))
         path = Path(archive.extract(module, folder))
+        if has_static_tls(path):
+            sys.exit(f"error: {module} asks for static thread-local memory, of which other packages then find too little")
         newest = max(glibc_versions(path))
         print(f"{module}: {path.stat().st_size / 1e6:.1f} MB, newest symbol GLIBC_{'.'.join(map(str, newest))}")
         if newest > NEWEST_GLIBC:

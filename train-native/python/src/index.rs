@@ -30,6 +30,9 @@ fn closed() -> Error {
 }
 
 fn numbers<'a>(vectors: &'a PyReadonlyArray2<'_, f32>) -> PyResult<&'a [f32]> {
+    if vectors.shape()[0] > 0 && vectors.shape()[1] == 0 {
+        return Err(bad_value("vectors have no dimensions"));
+    }
     vectors.as_slice().map_err(|_| bad_value("vectors must lie one after another in memory"))
 }
 
@@ -99,8 +102,8 @@ impl Index {
         py.detach(|| write_atomically(&path, &bytes)).map_err(|error| to_python(&error))
     }
 
-    /// Adds rows, all of them or none.
-    fn add(&self, py: Python<'_>, vectors: PyReadonlyArray2<'_, f32>) -> PyResult<()> {
+    /// Adds rows, all of them or none: the number of the first.
+    fn add(&self, py: Python<'_>, vectors: PyReadonlyArray2<'_, f32>) -> PyResult<usize> {
         let width = vectors.shape()[1];
         let numbers = numbers(&vectors)?;
         let add = |index: &mut index::Index| {
@@ -108,7 +111,9 @@ impl Index {
             for (i, row) in rows() {
                 index.check(row, format_args!("vectors[{i}]"))?;
             }
-            rows().try_for_each(|(_, row)| index.push(row))
+            let first = index.len();
+            rows().try_for_each(|(_, row)| index.push(row))?;
+            Ok(first)
         };
         py.detach(|| self.write(add)).map_err(|error| to_python(&error))
     }

@@ -81,8 +81,7 @@ class Index:
             ValueError: Another width, numbers that are not finite, or a vector of length 0; the error says which.
         """
         rows = _rows(vectors, "vectors")
-        first = len(self)
-        self._native.add(rows)
+        first = self._native.add(rows)
         return range(first, first + len(rows))
 
     def search(self, queries: ArrayLike, k: int = 10, rescore: int = 4) -> Hits:

@@ -22,7 +22,7 @@ def test_a_collection_is_made_filled_and_searched():
 def test_what_does_not_fit_is_said(prompted):
     client = QdrantClient(":memory:")
     texts = KilnQdrant(client, "passages", device="cpu")
-    with pytest.raises(ValueError, match="384 dimensions, the model gives 16"):
+    with pytest.raises(ValueError, match="384 dimensions, the model gives 32"):
         KilnQdrant(client, "passages", prompted, device="cpu")
     with pytest.raises(ValueError, match="1 texts, 1 payloads and 2 ids"):
         texts.add(["a"], ids=[1, 2])

@@ -2,6 +2,9 @@
 
 >>> from kiln_embed.integrations.haystack import KilnDocumentEmbedder, KilnTextEmbedder
 >>> pipeline.add_component("embedder", KilnTextEmbedder())
+
+A pipeline that was saved is loaded with `allowed_modules=["kiln_embed.integrations.haystack"]`: Haystack trusts its own
+modules only.
 """
 
 from __future__ import annotations
@@ -95,7 +98,8 @@ class KilnDocumentEmbedder(_Embeds):
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
     ) -> None:
-        super().__init__(model, device, weights, truncate_dim)
+        # `component` makes the class anew, so that super() would look for another one.
+        _Embeds.__init__(self, model, device, weights, truncate_dim)
         self.meta_fields_to_embed = meta_fields_to_embed or []
         self.embedding_separator = embedding_separator
 

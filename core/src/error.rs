@@ -62,6 +62,14 @@ impl Error {
         Error::BadFile { file: file.into(), cause: cause.to_string(), remedy: remedy.into() }
     }
 
+    /// The same [`Error::BadFile`] of another file; other errors stay.
+    pub(crate) fn in_file(self, file: String) -> Self {
+        match self {
+            Error::BadFile { cause, remedy, .. } => Error::BadFile { file, cause, remedy },
+            other => other,
+        }
+    }
+
     /// A [`Error::Invalid`] from anything printable.
     pub fn invalid(message: impl std::fmt::Display) -> Self {
         Error::Invalid(message.to_string())

@@ -4,10 +4,11 @@ use burn::module::Module;
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
 use burn::tensor::{Tensor, activation, backend::Backend};
 
-use crate::config::{Family, ModelConfig};
+use crate::config::{Family, Keys, ModelConfig, bad_config};
 use crate::kernels::Kernels;
 use crate::model::families::Names;
 use crate::model::{Linear, States};
+use crate::{Error, Result};
 
 /// What lies between the head's projections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,12 +95,15 @@ impl<B: Kernels> ScoreHead<B> {
 
 /// The head that transformers' class for sequence classification has in a family, and the names of its tensors
 /// behind the backbone's `prefix`; `None` for families without one.
+///
+/// # Errors
+/// Settings of the head that are not supported.
 pub(super) fn of_family(
     config: &ModelConfig,
     raw: &serde_json::Value,
     prefix: &str,
     labels: usize,
-) -> Option<(HeadConfig, Names)> {
+) -> Result<Option<(HeadConfig, Names)>> {
     let plain = HeadConfig {
         hidden: config.hidden_size,
         labels,
@@ -112,7 +116,7 @@ pub(super) fn of_family(
         Names::new(&[""], "classifier.weight").linear("dense", dense).linear("output", output)
     };
     let flag = |key: &str| raw.get(key).and_then(serde_json::Value::as_bool).unwrap_or(false);
-    Some(match config.family {
+    Ok(Some(match config.family {
         Family::Bert | Family::Gte | Family::NomicBert => {
             (plain, names(&format!("{prefix}pooler.dense"), "classifier"))
         }
@@ -124,17 +128,39 @@ pub(super) fn of_family(
             names("pre_classifier", "classifier"),
         ),
         Family::Modernbert => {
-            let mean = raw.get("classifier_pooling").is_some_and(|kind| kind == "mean");
+            let keys = Keys::new(raw)?;
+            let scored = match keys.text_or("classifier_pooling", "cls")? {
+                "cls" => Scored::First,
+                "mean" => Scored::Mean,
+                other => return Err(unknown("classifier_pooling", other, "cls and mean")),
+            };
+            let between = match keys.text_or("classifier_activation", "gelu")? {
+                "gelu" => Between::Gelu,
+                "relu" => Between::Relu,
+                "tanh" => Between::Tanh,
+                other => {
+                    return Err(unknown("classifier_activation", other, "gelu, relu and tanh"));
+                }
+            };
             let head = HeadConfig {
-                scored: if mean { Scored::Mean } else { Scored::First },
-                dense: Some((Between::Gelu, flag("classifier_bias"))),
+                scored,
+                dense: Some((between, flag("classifier_bias"))),
                 norm: Some((config.norm_eps, flag("norm_bias"))),
                 ..plain
             };
             (head, names("head.dense", "classifier").norm("norm", "head.norm"))
         }
-        _ => return None,
-    })
+        _ => return Ok(None),
+    }))
+}
+
+fn unknown(key: &str, found: &str, known: &str) -> Error {
+    bad_config(format!("{key} {found:?} is not supported; {known} are"))
+}
+
+/// Whether the head of a family begins with the backbone's pooler.
+pub(super) fn takes_pooler(family: Family) -> bool {
+    matches!(family, Family::Bert | Family::Gte | Family::NomicBert)
 }
 
 /// The name of the last projection's weight, which says how many scores there are.

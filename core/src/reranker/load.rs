@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::head::{self, HeadConfig, OUTPUTS, ScoreHead, Scored};
 use super::{PairInput, Reranker, ScoreActivation};
-use crate::checkpoint::{LoadOptions, Weights, load_backbone, read_folder};
+use crate::checkpoint::{LoadOptions, Weights, load_backbone, pools, read_folder, read_prompts};
 use crate::config::ModelConfig;
+use crate::embedder::Prompt;
 use crate::folder::Folder;
 use crate::kernels::Kernels;
 use crate::model::families;
@@ -33,6 +34,12 @@ impl<B: Kernels> Reranker<B> {
         options: &LoadOptions,
         device: &B::Device,
     ) -> Result<Self> {
+        if pools(folder)? {
+            return Err(no_reranker(folder, "it pools states into vectors, as embedders do"));
+        }
+        let prompts = read_prompts(folder)?;
+        let default_prompt = Some(prompts.text(&Prompt::Default)?).filter(|text| !text.is_empty());
+        let default_prompt = default_prompt.map(String::from);
         let read = read_folder(folder, InstructionSpan::Pooled, options)?;
         let config = read.config;
         let mut weights = Weights::open(folder, &read.stem)?;
@@ -44,7 +51,11 @@ impl<B: Kernels> Reranker<B> {
             let has = |name: &str| weights.tensors().contains_key(name);
             families::names_in(&config, has).prefix(has)
         };
-        let of_head = labels.and_then(|labels| head::of_family(&config, &read.raw, prefix, labels));
+        let of_head = match labels {
+            Some(labels) => head::of_family(&config, &read.raw, prefix, labels)
+                .map_err(|error| error.in_file(folder.file_label("config.json")))?,
+            None => None,
+        };
         if of_head.is_none() && !answers(&read.raw) {
             return Err(no_reranker(folder, "it has no classifier"));
         }
@@ -52,9 +63,18 @@ impl<B: Kernels> Reranker<B> {
         let backbone = load_backbone::<B>(&config, &mut weights, device)?;
         let (head, input) = match of_head {
             Some((shape, names)) => {
+                if let Some(prompt) = &default_prompt {
+                    return Err(no_reranker(
+                        folder,
+                        &format!(
+                            "its default prompt {prompt:?} would stand before each query, which is not supported"
+                        ),
+                    ));
+                }
                 read.tokenizer.check_pairs()?;
                 check_types(&config, &read.tokenizer)?;
-                (filled(shape, &names, prefix, folder, &read.stem, device)?, PairInput::Template)
+                let stem = (read.stem.as_str(), head::takes_pooler(config.family));
+                (filled(shape, &names, prefix, folder, stem, device)?, PairInput::Template)
             }
             None => {
                 let (yes, no) =
@@ -62,20 +82,14 @@ impl<B: Kernels> Reranker<B> {
                         (Some(yes), Some(no)) => (yes, no),
                         _ => return Err(no_reranker(folder, "its vocabulary has no yes and no")),
                     };
-                let table = match weights.read("lm_head.weight")? {
-                    Some(values) => {
-                        let shape = [config.vocab_size, config.hidden_size];
-                        if values.len() != shape[0] * shape[1] {
-                            return Err(no_reranker(folder, "lm_head.weight has another shape"));
-                        }
-                        Tensor::from_data(TensorData::new(values, shape), device)
-                    }
-                    None => backbone.token_embedding(),
+                let table = match config.decoder()?.tie_word_embeddings {
+                    true => backbone.token_embedding(),
+                    false => language_head(&config, &mut weights, device)?,
                 };
                 let prompt = PairInput::Prompt {
                     before: BEFORE.into(),
                     after: AFTER.into(),
-                    instruction: INSTRUCTION.into(),
+                    instruction: default_prompt.clone().unwrap_or(INSTRUCTION.into()),
                 };
                 (yes_minus_no(&config, table, [yes, no], device), prompt)
             }
@@ -116,6 +130,31 @@ fn no_reranker(folder: &dyn Folder, why: &str) -> Error {
     ))
 }
 
+/// The projection from states to the vocabulary `[vocab, hidden]`.
+fn language_head<B: Kernels>(
+    config: &ModelConfig,
+    weights: &mut Weights,
+    device: &B::Device,
+) -> Result<Tensor<B, 2>> {
+    const NAME: &str = "lm_head.weight";
+    let shape = [config.vocab_size, config.hidden_size];
+    let found = weights.tensors().get(NAME).map(|info| info.shape.clone());
+    let wrong = |cause: String| {
+        Error::bad_file(weights.label(), cause, "use the file that was saved with the model")
+    };
+    match found {
+        Some(found) if found == shape => {}
+        Some(found) => return Err(wrong(format!("{NAME} is {found:?} instead of {shape:?}"))),
+        None => {
+            return Err(wrong(format!(
+                "lacks {NAME}, which tie_word_embeddings = false in config.json asks for"
+            )));
+        }
+    }
+    let values = weights.read(NAME)?.unwrap_or_default();
+    Ok(Tensor::from_data(TensorData::new(values, shape), device))
+}
+
 /// Whether a model is a language model that is asked for an answer.
 fn answers(raw: &Value) -> bool {
     let class = raw["architectures"][0].as_str().unwrap_or_default();
@@ -127,13 +166,16 @@ fn filled<B: Kernels>(
     names: &families::Names,
     prefix: &str,
     folder: &dyn Folder,
-    stem: &str,
+    (stem, takes_pooler): (&str, bool),
     device: &B::Device,
 ) -> Result<ScoreHead<B>> {
     // Opened again, so that the head's reader lists only its own tensors.
     let mut weights = Weights::open(folder, stem)?;
+    // The heads of some families take the pooler; those of others leave it lie.
     let pooler = format!("{prefix}pooler.");
-    let starts = [pooler.as_str(), "classifier.", "pre_classifier.", "head."];
+    let pooler = takes_pooler.then_some(pooler.as_str());
+    let starts = ["classifier.", "pre_classifier.", "head."].into_iter().chain(pooler);
+    let starts = starts.collect::<Vec<_>>();
     weights.retain(|name| starts.iter().any(|start| name.starts_with(start)));
     crate::checkpoint::fill(ScoreHead::unfilled(shape, device), &mut weights, names, "", device)
 }

@@ -167,7 +167,7 @@ impl<B: Kernels> Reranker<B> {
     /// As [`Reranker::logits_with`].
     pub fn rank(&self, query: &str, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Ranked>> {
         let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query, text.as_ref())).collect();
-        Ok(ranked(&self.scores(&pairs)?))
+        Ok(ranked(&self.logits_with(&pairs, None, go_on)?, self.activation))
     }
 
     /// The score of one pair, for devices that cannot be waited for and pages that are given back in between.
@@ -206,10 +206,23 @@ impl<B: Kernels> Reranker<B> {
     }
 }
 
-/// Indices and scores, the highest first; equal ones in their order.
-pub fn ranked(scores: &[f32]) -> Vec<Ranked> {
-    let mut ranked: Vec<Ranked> =
-        scores.iter().enumerate().map(|(index, &score)| Ranked { index, score }).collect();
-    ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
-    ranked
+/// Indices and what is made of their scores, the highest first; equal ones in their order. The scores before
+/// the activation decide: a sigmoid makes 1 of all that are high enough.
+pub fn ranked(logits: &[f32], activation: ScoreActivation) -> Vec<Ranked> {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    let place = |index: usize| Ranked { index, score: activation.of(logits[index]) };
+    order.into_iter().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_that_a_sigmoid_makes_equal_keep_their_order_before_it() {
+        let ranked = ranked(&[20.0, 30.0, -1.0, 25.0], ScoreActivation::Sigmoid);
+        assert_eq!(ranked.iter().map(|place| place.index).collect::<Vec<_>>(), [1, 3, 0, 2]);
+        assert_eq!(ranked[0].score, ranked[1].score);
+    }
 }

@@ -40,13 +40,23 @@ impl Tokenizer {
         let (b, all_of_b) = self.encode_part("", second)?;
         let around = self.inner.get_post_processor().map_or(0, |post| post.added_tokens(true));
         let room = self.config.max_length.saturating_sub(around);
+        if room < 2 {
+            return Err(Error::invalid(format!(
+                "max_length {} leaves no room for two texts beside the {around} tokens that stand around them; raise \
+                 it",
+                self.config.max_length
+            )));
+        }
         let whole = a.get_ids().len() + b.get_ids().len();
         let cut = TruncationParams {
             max_length: room,
             strategy: TruncationStrategy::LongestFirst,
             ..TruncationParams::default()
         };
-        let (a, b) = truncate_encodings(a, Some(b), &cut).map_err(failed)?;
+        let (mut a, mut b) = truncate_encodings(a, Some(b), &cut).map_err(failed)?;
+        // What was cut would get a template, too.
+        a.take_overflowing();
+        b.as_mut().map(tokenizers::Encoding::take_overflowing);
         let joined = self.inner.post_process(a, b, true).map_err(failed)?;
         let ids = joined.get_ids().to_vec();
         if ids.is_empty() {

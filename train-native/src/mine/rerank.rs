@@ -2,8 +2,9 @@
 //! `cross_encoder`): what it takes for an answer is no negative.
 
 use anyhow::Result;
+use kiln_embed::reranker::ranked;
 
-use super::Scored;
+use super::{Candidate, Scored};
 use crate::data::{DataSet, Store};
 use crate::reranking::PairModel;
 use crate::terminal::Terminal;
@@ -38,14 +39,15 @@ pub fn rerank(
             texts.iter().map(|text| (example.query.as_str(), text.as_str())).collect();
         let logits = reranker.logits(&pairs, batch_tokens, true, &mut |_| {})?;
         let activation = reranker.activation();
-        let scores: Vec<f32> = logits.into_iter().map(|score| activation.of(score)).collect();
+        let scores: Vec<f32> = logits.iter().map(|&score| activation.of(score)).collect();
         query.positive_scores = scores[..positives].to_vec();
         query.negative_scores = scores[positives..given].to_vec();
-        for (candidate, score) in query.candidates.iter_mut().zip(&scores[given..]) {
-            candidate.score = *score;
-        }
-        // Equal ones stay in the teacher's order.
-        query.candidates.sort_by(|a, b| b.score.total_cmp(&a.score));
+        // By the scores before the activation, which may make many of them equal; equal ones stay in the
+        // teacher's order.
+        query.candidates = ranked(&logits[given..], activation)
+            .into_iter()
+            .map(|place| Candidate { score: place.score, ..query.candidates[place.index] })
+            .collect();
         bar.inc(query.candidates.len() as u64);
     }
     bar.finish_and_clear();

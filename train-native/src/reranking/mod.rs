@@ -102,9 +102,7 @@ impl dyn PairModel + '_ {
     ) -> kiln_embed::Result<Vec<Ranked>> {
         let pairs: Vec<(&str, &str)> = texts.iter().map(|text| (query, text.as_ref())).collect();
         let logits = self.logits(&pairs, batch_tokens, true, &mut progress)?;
-        let scores: Vec<f32> =
-            logits.into_iter().map(|score| self.activation().of(score)).collect();
-        Ok(ranked(&scores))
+        Ok(ranked(&logits, self.activation()))
     }
 }
 

@@ -26,11 +26,11 @@ pub(crate) use parameters::fill;
 pub use parameters::load_backbone;
 pub use peft::{load_adapters, save_adapters};
 pub use safetensors::{StoredTensor, write_safetensors, write_tensors};
-pub(crate) use sentence_transformers::read_folder;
 pub use sentence_transformers::{
     LoadOptions, SavedModel, load, load_pooling, load_tokenizer, read_embedder_config, save,
     save_as, tokenizer_config_file,
 };
+pub(crate) use sentence_transformers::{pools, read_folder, read_prompts};
 pub use weights::{TensorInfo, Weights};
 #[cfg(not(target_arch = "wasm32"))]
 pub use write::{Existing, SUMS, Sums, check_target, write_directory};

@@ -427,7 +427,7 @@ impl Tokenizer {
             };
             let encoding = self.inner.encode(part, false);
             let encoding = encoding.map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
-            if is_all || self.window.settled(&encoding) > room {
+            if is_all || self.known(&encoding, self.window.settled(&encoding)).count() > room {
                 return Ok((encoding, is_all));
             }
             if bytes >= most {
@@ -452,7 +452,8 @@ impl Tokenizer {
         };
         let encoding = self.inner.encode_fast(whole, false);
         let encoding = encoding.map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
-        Ok(self.prefix.len() + encoding.len() + self.suffix.len())
+        let known = self.known(&encoding, encoding.len()).count();
+        Ok(self.prefix.len() + known + self.suffix.len())
     }
 
     /// How many tokens an instruction is by itself; one that leaves no room for a text counts as that.
@@ -460,7 +461,18 @@ impl Tokenizer {
         let part = window::cut(instruction, Window::most(self.room()));
         let encoding = self.inner.encode(part, false);
         let encoding = encoding.map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
-        Ok(encoding.len().min(self.room()))
+        Ok(self.known(&encoding, encoding.len()).count().min(self.room()))
+    }
+
+    /// The first `count` tokens with their places in the text, less those that are left out.
+    fn known<'a>(
+        &self,
+        encoding: &'a tokenizers::Encoding,
+        count: usize,
+    ) -> impl Iterator<Item = (u32, (usize, usize))> + use<'a> {
+        let dropped = self.dropped;
+        let tokens = encoding.get_ids()[..count].iter().zip(&encoding.get_offsets()[..count]);
+        tokens.map(|(&id, &span)| (id, span)).filter(move |(id, _)| Some(*id) != dropped)
     }
 
     /// Most tokens kept of instruction and text.
@@ -476,22 +488,21 @@ impl Tokenizer {
     /// known to split texts by local context.
     pub fn encode(&self, instruction: &str, text: &str) -> Result<Tokens> {
         let (encoding, is_all) = self.encode_part(instruction, text)?;
-        let room = self.room();
-        let kept = encoding.len().min(room);
-        let offsets = &encoding.get_offsets()[..kept];
-        if let Some(dropped) = self.dropped {
-            return Ok(self.encode_known(&encoding, kept, dropped, !is_all));
-        }
+        let (ids, offsets): (Vec<u32>, Vec<(usize, usize)>) =
+            self.known(&encoding, encoding.len()).unzip();
+        let kept = ids.len().min(self.room());
+        let is_cut = kept < ids.len();
+        let (ids, offsets) = (&ids[..kept], &offsets[..kept]);
         let border = instruction.len();
         let is_instruction = |&(start, end): &(usize, usize)| end <= border && start < border;
         let instructed = offsets.iter().filter(|span| is_instruction(span)).count();
 
         let mut tokens = Tokens {
-            ids: [&self.prefix, &encoding.get_ids()[..kept], &self.suffix].concat(),
+            ids: [&self.prefix, ids, &self.suffix].concat(),
             pooling: Vec::new(),
             offsets: vec![(0, 0); self.prefix.len()],
             content: self.prefix.len() + instructed..self.prefix.len() + kept,
-            truncated: !is_all || encoding.len() > kept,
+            truncated: !is_all || is_cut,
             types: Vec::new(),
         };
         tokens.offsets.extend(offsets.iter().map(|&span| {
@@ -518,30 +529,6 @@ impl Tokenizer {
             tokens.pooling.fill(true);
         }
         Ok(tokens)
-    }
-
-    /// The known tokens among the first `kept`, without what stands around texts.
-    fn encode_known(
-        &self,
-        encoding: &tokenizers::Encoding,
-        kept: usize,
-        dropped: u32,
-        partial: bool,
-    ) -> Tokens {
-        let known = encoding.get_ids()[..kept].iter().zip(encoding.get_offsets());
-        let known = known.filter(|(id, _)| **id != dropped);
-        let (mut ids, mut offsets): (Vec<u32>, Vec<(usize, usize)>) = known.unzip();
-        if ids.is_empty() {
-            (ids, offsets) = (vec![self.pad], vec![(0, 0)]);
-        }
-        Tokens {
-            pooling: vec![true; ids.len()],
-            content: 0..ids.len(),
-            truncated: partial || encoding.len() > kept,
-            types: Vec::new(),
-            ids,
-            offsets,
-        }
     }
 
     /// Tokens of many texts after the same instruction, on all cores.
@@ -723,6 +710,28 @@ mod tests {
         assert_eq!(tokenizer(config()).encode("", "").unwrap().ids, [1, 2]);
         let tokens = tokenizer(config()).encode("query: ", "").unwrap();
         assert_eq!(tokens.pooling, [false, false, false, true]);
+    }
+
+    #[test]
+    fn what_is_left_out_makes_room_and_keeps_the_places_of_the_rest() {
+        let config = TokenizerConfig {
+            max_length: 3,
+            add_bos: Some(false),
+            drop_unknown: true,
+            ..TokenizerConfig::new(3)
+        };
+        let tokens = tokenizer(config.clone()).encode("", "what a why who b a b").unwrap();
+        assert_eq!((&tokens.ids[..], tokens.truncated), (&[4, 5, 4][..], true));
+        assert_eq!(tokens.offsets, [(5, 6), (15, 16), (17, 18)]);
+        let tokens = tokenizer(config.clone()).encode("query ", "what a").unwrap();
+        assert_eq!((&tokens.ids[..], tokens.content.clone()), (&[6, 4][..], 1..2));
+        assert_eq!((&tokens.offsets[..], tokens.truncated), (&[(0, 0), (5, 6)][..], false));
+        let tokenizer = tokenizer(config);
+        assert_eq!(tokenizer.encode("", "what").unwrap().ids, [0], "the padding token");
+        assert_eq!(tokenizer.length("", "what a").unwrap(), 1);
+        // Far behind much that is left out.
+        let far = tokenizer.encode("", &("what ".repeat(20_000) + "a b")).unwrap();
+        assert_eq!(far.ids, [4, 5]);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::folder::Files;
 use crate::model::families::Names;
 use crate::pooling::PoolingConfig;
 
-pub(crate) use read::read_folder;
 pub use read::{LoadOptions, load, load_pooling, load_tokenizer, read_embedder_config};
+pub(crate) use read::{pools, read_folder, read_prompts};
 pub use write::{save, save_as, tokenizer_config_file};
 
 /// A model as files, ready to be written.

@@ -201,22 +201,19 @@ fn read_shape(
     let kind = raw.as_ref().and_then(|raw| raw["model_type"].as_str()).unwrap_or_default();
     let table = kind == "model2vec" || first.is_some_and(|module| module.kind == STATIC);
     if table && kind != "static" {
-        let raw = raw.unwrap_or_default();
-        let config = static_table::of_table(table_shape(folder, &root)?, &raw)?;
-        return Ok((root, raw, config));
+        // With a list of modules sentence-transformers rules, which knows no keys of model2vec.
+        let keys = raw.filter(|_| modules.is_none()).unwrap_or_default();
+        let config = static_table::of_table(table_shape(folder, &root)?, &keys)?;
+        return Ok((root, keys, config));
     }
     let raw = raw.ok_or_else(|| Error::MissingFile {
         folder: folder.label(),
         file: config_path.clone(),
         remedy: "name a folder that holds a saved model".into(),
     })?;
-    let config = ModelConfig::from_value(&raw).map_err(|error| match error {
-        // `ModelConfig`'s errors name the file config.json, whatever its folder.
-        Error::BadFile { cause, remedy, .. } => {
-            Error::BadFile { file: folder.file_label(&config_path), cause, remedy }
-        }
-        other => other,
-    })?;
+    // `ModelConfig`'s errors name the file config.json, whatever its folder.
+    let config = ModelConfig::from_value(&raw)
+        .map_err(|error| error.in_file(folder.file_label(&config_path)))?;
     Ok((root, raw, config))
 }
 
@@ -247,22 +244,27 @@ fn fold_table(weights: &mut Weights, [rows, width]: [usize; 2]) -> Result<Vec<f3
         Error::bad_file(label.clone(), cause, "use the file that was saved with the model")
     };
     let table = weights.read_numbers(TABLE)?.unwrap_or_default();
+    let stored = table.len() / width.max(1);
+    if stored == 0 || table.len() != stored * width {
+        return Err(wrong(&format!("its table {TABLE:?} has no rows of {width} numbers")));
+    }
     let mapping = weights.read_numbers(MAPPING)?;
     let factors = weights.read_numbers(TOKEN_WEIGHTS)?;
-    let stored = table.len() / width.max(1);
+    for (name, numbers) in [(MAPPING, &mapping), (TOKEN_WEIGHTS, &factors)] {
+        if let Some(count) = numbers.as_ref().map(Vec::len).filter(|&count| count != rows) {
+            return Err(wrong(&format!("{name:?} has {count} entries for {rows} tokens")));
+        }
+    }
     let mut folded = Vec::with_capacity(rows * width);
     for token in 0..rows {
         let place = match &mapping {
-            Some(mapping) => mapping.get(token).copied().unwrap_or(-1.0),
+            Some(mapping) => mapping[token],
             None => token as f32,
         };
-        if !(place >= 0.0 && (place as usize) < stored) {
+        if !(place >= 0.0 && (place as usize) < stored && place.fract() == 0.0) {
             return Err(wrong("its mapping names a row that the table has not"));
         }
-        let factor = match &factors {
-            Some(factors) => *factors.get(token).ok_or_else(|| wrong("has too few weights"))?,
-            None => 1.0,
-        };
+        let factor = factors.as_ref().map_or(1.0, |factors| factors[token]);
         let row = &table[place as usize * width..][..width];
         folded.extend(row.iter().map(|value| value * factor));
     }
@@ -285,6 +287,16 @@ fn read_backbone<B: Kernels>(
     let table = fold_table(weights, shape)?;
     let table = Tensor::from_data(TensorData::new(table, shape), device);
     Ok(Backbone::of_table(config, table, device))
+}
+
+/// Whether a folder's list of modules makes a vector of a text.
+///
+/// # Errors
+/// A list that cannot be read.
+pub(crate) fn pools(folder: &dyn Folder) -> Result<bool> {
+    let modules = read_modules(folder)?;
+    let pools = |module: &ModuleEntry| module.kind == "Pooling" || module.kind == STATIC;
+    Ok(modules.is_some_and(|modules| modules.iter().any(pools)))
 }
 
 /// Shape of a model, read from its configuration files alone.
@@ -747,7 +759,7 @@ fn read_instruction(folder: &dyn Folder) -> Result<Option<InstructionSpan>> {
     kept.map(serde_json::from_value).transpose().map_err(|error| bad(folder, file, error))
 }
 
-fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {
+pub(crate) fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {
     let file = "config_sentence_transformers.json";
     let value = read_json(folder, file)?.unwrap_or_default();
     let mut by_name = BTreeMap::new();

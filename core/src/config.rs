@@ -153,12 +153,6 @@ pub enum RopeScaling {
         /// Stretch factor, at least 1.
         factor: f64,
     },
-    /// A stretched base (gte-multilingual): theta times `factor`, then all frequencies divided by
-    /// `factor^(2 / head_dim)`.
-    Ntk {
-        /// Stretch factor, at least 1.
-        factor: f64,
-    },
     /// Llama 3: low frequencies divided, high ones kept, a ramp between.
     Llama3 {
         /// Stretch factor of the low frequencies.
@@ -214,9 +208,7 @@ impl Rope {
         finite("rope_theta", self.theta, 1.0, 1e18)?;
         match self.scaling {
             RopeScaling::Default => Ok(()),
-            RopeScaling::Linear { factor } | RopeScaling::Ntk { factor } => {
-                finite("the rope factor", factor, 0.0, 1e6)
-            }
+            RopeScaling::Linear { factor } => finite("the rope factor", factor, 0.0, 1e6),
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor: low,

@@ -80,20 +80,21 @@ pub fn scaled_dot_product<B: Kernels>(
         [query.dims()[0], query.dims()[1], query.dims()[2], key.dims()[2]];
     if keys > LONGEST_HELD {
         let mask = mask.cloned().map(|mask| mask.expand(shape));
-        let bias = bias.map(|bias| by_pair(bias).expand(shape));
+        let dtype = query.dtype().into();
+        let bias = bias.map(|bias| by_pair(bias, dtype).expand(shape));
         return module::attention(query, key, value, mask, bias, AttentionModuleOptions::default());
     }
     weighted_scaled_dot_product(query, key, value, mask, bias).0
 }
 
-/// A bias by distance `[heads, 2 seq - 1]` for each query and key: `[1, heads, seq, seq]`.
-fn by_pair<B: Kernels>(bias: &Tensor<B, 2>) -> Tensor<B, 4> {
+/// A bias by distance `[heads, 2 seq - 1]` for each query and key: `[1, heads, seq, seq]`, in the scores' format.
+fn by_pair<B: Kernels>(bias: &Tensor<B, 2>, dtype: FloatDType) -> Tensor<B, 4> {
     let [heads, distances] = bias.dims();
     let seq = distances.div_ceil(2);
     let index = (0..seq).flat_map(|query| (0..seq).map(move |key| (seq - 1 + key - query) as i32));
     let index = TensorData::new(index.collect::<Vec<_>>(), [seq * seq]);
     let index = Tensor::<B, 1, Int>::from_data(index, &bias.device());
-    bias.clone().select(1, index).reshape([1, heads, seq, seq])
+    bias.clone().cast(dtype).select(1, index).reshape([1, heads, seq, seq])
 }
 
 /// As [`scaled_dot_product`], with the weights `[batch, heads, query, key]`.
@@ -107,8 +108,8 @@ pub fn weighted_scaled_dot_product<B: Kernels>(
     let [_, heads, _, width] = query.dims();
     let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((width as f64).powf(-0.5));
     if let Some(bias) = bias {
-        let dtype: FloatDType = scores.dtype().into();
-        scores = scores + by_pair(bias).cast(dtype);
+        let dtype = scores.dtype().into();
+        scores = scores + by_pair(bias, dtype);
     }
     if let Some(mask) = mask {
         // Added rather than filled in, which saves a pass in the backward; large enough to swallow

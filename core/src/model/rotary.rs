@@ -59,11 +59,6 @@ pub fn inverse_frequencies(rope: &Rope, head_dim: usize) -> Vec<f32> {
         match rope.scaling {
             RopeScaling::Default => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
-            RopeScaling::Ntk { factor } => {
-                // The base is stretched, and so is each wavelength by as much as all dimensions share.
-                let base = rope.theta * factor;
-                base.powf(-2.0 * pair as f64 / head_dim as f64) / factor.powf(2.0 / head_dim as f64)
-            }
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor: low,

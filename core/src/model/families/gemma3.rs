@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::decoder::{self, Traits};
-use super::modernbert::{GLOBAL, LOCAL};
+use super::windows::{self, GLOBAL, LOCAL};
 use super::{Affine, Names, rope};
 use crate::Result;
 use crate::config::{Activation, AttentionMode, Family, Keys, ModelConfig, Ropes, bad_config};
@@ -26,7 +26,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
             output_bias: bias,
             mlp_bias: false,
             qk_norm: true,
-            windows: windows(keys, both)?,
+            windows: layers(keys, both)?,
         },
     )?;
     config.activation =
@@ -40,7 +40,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let decoder = config.decoder_mut()?;
     decoder.ropes = Ropes {
         global: rope::of_kind(keys, GLOBAL, "rope_theta", 1e6, max_positions)?,
-        local: Some(rope::own_of_kind(keys, LOCAL, "rope_local_base_freq", 1e4, max_positions)?),
+        local: Some(rope::of_kind(keys, LOCAL, "rope_local_base_freq", 1e4, max_positions)?),
     };
     decoder.sandwich_norms = true;
     decoder.embedding_scale = Some(hidden.sqrt());
@@ -50,16 +50,12 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
 }
 
 /// In both directions half of `sliding_window` is on each side.
-fn windows(keys: &Keys<'_>, both: bool) -> Result<Vec<Option<usize>>> {
+fn layers(keys: &Keys<'_>, both: bool) -> Result<Vec<Option<usize>>> {
     let window = keys.size_or("sliding_window", Some(4096))?;
     let window = if both { window / 2 } else { window };
-    if let Some(kinds) = keys.get("layer_types").and_then(Value::as_array) {
-        let local = |kind: &Value| (kind.as_str() == Some(LOCAL)).then_some(window);
-        return Ok(kinds.iter().map(local).collect());
-    }
     let every = keys.size_or("sliding_window_pattern", Some(6))?.max(1);
     let layers = keys.size("num_hidden_layers")?.min(1025);
-    Ok((0..layers).map(|layer| ((layer + 1) % every != 0).then_some(window)).collect())
+    windows::read(keys, window, layers, |layer| (layer + 1) % every != 0)
 }
 
 pub(super) fn write(config: &ModelConfig) -> Value {
@@ -67,14 +63,13 @@ pub(super) fn write(config: &ModelConfig) -> Value {
     let Ok(decoder) = config.decoder() else { return value };
     let both = config.attention == AttentionMode::Bidirectional;
     let window = decoder.windows.iter().flatten().next().copied();
-    let kinds = decoder.windows.iter().map(|window| if window.is_some() { LOCAL } else { GLOBAL });
     let (global, local) = (&decoder.ropes.global, decoder.ropes.local.as_ref());
     let local = local.unwrap_or(global);
     value["attention_bias"] = json!(decoder.qkv_bias);
     value["use_bidirectional_attention"] = json!(both);
     value["sliding_window"] =
         json!(window.map_or(4096, |window| if both { 2 * window } else { window }));
-    value["layer_types"] = kinds.collect::<Vec<_>>().into();
+    value["layer_types"] = windows::kinds(&decoder.windows);
     value["rope_parameters"] = json!({GLOBAL: rope::write(global), LOCAL: rope::write(local)});
     // What releases before transformers 5 read.
     value["rope_theta"] = json!(global.theta);

@@ -2,7 +2,7 @@
 //! family, and the dispatch from `model_type` to them.
 //!
 //! `encoder`, `rotary_encoder` and `decoder` hold what the BERT and the Llama descendants share, `rope` the
-//! keys of rotary positions, `modules` what LoRA calls projections; [`mod@names`] is the table of tensor names
+//! keys of rotary positions, `windows` those of the layers that have one, `modules` what LoRA calls projections; [`mod@names`] is the table of tensor names
 //! that loading and saving both read.
 
 mod bert;
@@ -27,6 +27,7 @@ mod roberta;
 mod rope;
 mod rotary_encoder;
 pub(crate) mod static_table;
+mod windows;
 
 use serde_json::Value;
 

@@ -6,18 +6,15 @@ use serde_json::{Value, json};
 use super::Names;
 use super::encoder::{self, KeyNames};
 use super::rope;
+use super::windows::{self, GLOBAL, LOCAL};
 use crate::Result;
-use crate::config::{Family, Gate, Keys, ModelConfig, Ropes, bad_config};
+use crate::config::{Family, Gate, Keys, ModelConfig, Ropes};
 
 const KEYS: KeyNames = KeyNames {
     norm_eps: ("norm_eps", 1e-5),
     activation: ("hidden_activation", "gelu"),
     ..encoder::KEYS
 };
-
-/// What transformers calls the two kinds of layers.
-pub(super) const LOCAL: &str = "sliding_attention";
-pub(super) const GLOBAL: &str = "full_attention";
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     let (config, mut encoder) = encoder::base(keys, Family::Modernbert, &KEYS, None)?;
@@ -28,7 +25,11 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     encoder.pre_norm = true;
     encoder.gate = Gate::Joined;
     encoder.norm_bias = keys.bool_or("norm_bias", false)?;
-    encoder.windows = windows(keys, encoder.windows.len())?;
+    // The width of the window, both sides together.
+    let window = keys.size_or("local_attention", Some(128))? / 2;
+    let every = keys.size_or("global_attn_every_n_layers", Some(3))?.max(1);
+    let layers = encoder.windows.len();
+    encoder.windows = windows::read(keys, window, layers, |layer| layer % every != 0)?;
     encoder.ropes = Some(Ropes {
         global: rope::of_kind(keys, GLOBAL, "global_rope_theta", 160_000.0, config.max_positions)?,
         local: Some(rope::of_kind(
@@ -42,30 +43,10 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     Ok(encoder::with(config, encoder))
 }
 
-/// `local_attention` is the width of the window, both sides together.
-fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<usize>>> {
-    let window = keys.size_or("local_attention", Some(128))? / 2;
-    if let Some(kinds) = keys.get("layer_types").and_then(Value::as_array) {
-        return kinds
-            .iter()
-            .map(|kind| match kind.as_str() {
-                Some(LOCAL) => Ok(Some(window)),
-                Some(GLOBAL) => Ok(None),
-                _ => {
-                    Err(bad_config(format!("layer_types has {kind}, neither {LOCAL} nor {GLOBAL}")))
-                }
-            })
-            .collect();
-    }
-    let every = keys.size_or("global_attn_every_n_layers", Some(3))?.max(1);
-    Ok((0..layers).map(|layer| (layer % every != 0).then_some(window)).collect())
-}
-
 pub(super) fn write(config: &ModelConfig) -> Value {
     let encoder = encoder::part(config);
     let mut value = encoder::write(config, "ModernBertModel");
     let window = encoder.windows.iter().flatten().next().copied().unwrap_or(64);
-    let kinds = encoder.windows.iter().map(|window| if window.is_some() { LOCAL } else { GLOBAL });
     let mut ropes = serde_json::Map::new();
     if let Some(Ropes { global, local }) = &encoder.ropes {
         ropes.insert(GLOBAL.into(), rope::write(global));
@@ -75,7 +56,7 @@ pub(super) fn write(config: &ModelConfig) -> Value {
         value["local_rope_theta"] = json!(local.as_ref().unwrap_or(global).theta);
     }
     value["rope_parameters"] = ropes.into();
-    value["layer_types"] = kinds.collect::<Vec<_>>().into();
+    value["layer_types"] = windows::kinds(&encoder.windows);
     value["local_attention"] = json!(2 * window);
     value["norm_eps"] = json!(config.norm_eps);
     value["norm_bias"] = json!(encoder.norm_bias);

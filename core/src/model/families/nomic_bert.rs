@@ -33,6 +33,13 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
         ("qkv_proj_bias", 0.0),
         ("mlp_fc1_bias", 0.0),
         ("mlp_fc2_bias", 0.0),
+        ("causal", 0.0),
+        ("parallel_block", 0.0),
+        ("scale_attn_weights", 1.0),
+        ("scale_attn_by_inverse_layer_idx", 0.0),
+        ("reorder_and_upcast_attn", 0.0),
+        // Positions that are stretched by a text's length.
+        ("rotary_scaling_factor", 1.0),
     ] {
         let found = keys.get(key).map(|value| match value {
             Value::Bool(flag) => f64::from(u8::from(*flag)),

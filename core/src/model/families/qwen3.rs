@@ -17,7 +17,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
             output_bias: attention_bias,
             mlp_bias: false,
             qk_norm: true,
-            windows: qwen2::windows(keys)?,
+            windows: qwen2::layers(keys)?,
         },
     )
 }

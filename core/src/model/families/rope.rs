@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::windows::GLOBAL;
 use crate::Result;
 use crate::config::{Keys, Rope, RopeScaling, bad_config};
 
@@ -12,8 +13,8 @@ pub(super) fn read(keys: &Keys<'_>, default_theta: f64, max_positions: usize) ->
     parse(keys, scaling, theta, max_positions)
 }
 
-/// The positions of one kind of layers: under its name in `rope_parameters`, or by a key for its theta and by
-/// `rope_scaling`.
+/// The positions of one kind of layers: under its name in `rope_parameters`, or by a key for its theta and, of
+/// those that see the whole text, by `rope_scaling`.
 pub(super) fn of_kind(
     keys: &Keys<'_>,
     kind: &str,
@@ -21,24 +22,10 @@ pub(super) fn of_kind(
     default_theta: f64,
     max_positions: usize,
 ) -> Result<Rope> {
-    let scaling = own(keys, kind).or_else(|| keys.get("rope_scaling"));
-    parse(keys, scaling, keys.float_or(theta_key, default_theta)?, max_positions)
-}
-
-/// As [`of_kind`], for layers that `rope_scaling` does not mean.
-pub(super) fn own_of_kind(
-    keys: &Keys<'_>,
-    kind: &str,
-    theta_key: &str,
-    default_theta: f64,
-    max_positions: usize,
-) -> Result<Rope> {
-    parse(keys, own(keys, kind), keys.float_or(theta_key, default_theta)?, max_positions)
-}
-
-fn own<'a>(keys: &Keys<'a>, kind: &str) -> Option<&'a Value> {
     let own = keys.get("rope_parameters").and_then(|kinds| kinds.get(kind));
-    own.filter(|own| !own.is_null())
+    let shared = || keys.get("rope_scaling").filter(|_| kind == GLOBAL);
+    let scaling = own.filter(|own| !own.is_null()).or_else(shared);
+    parse(keys, scaling, keys.float_or(theta_key, default_theta)?, max_positions)
 }
 
 fn parse(
@@ -52,7 +39,7 @@ fn parse(
         Some(value) => Keys::new(value)?,
         None => Keys(&empty),
     };
-    let theta = scaling.float_or("rope_theta", theta)?;
+    let mut theta = scaling.float_or("rope_theta", theta)?;
     let kind = scaling.text_or("rope_type", scaling.text_or("type", "default")?)?;
     let original = |default: usize| {
         scaling.size_or(
@@ -96,7 +83,21 @@ fn parse(
                 truncate: scaling.bool_or("truncate", true)?,
             }
         }
-        "ntk" => RopeScaling::Ntk { factor: factor(1.0)? },
+        // gte-multilingual's: the base is stretched, and so is each wavelength by as much as all dimensions
+        // share. Said in transformers' words, so that what is saved is read there.
+        "ntk" => {
+            if let Some(mixed) = scaling.get("mixed_b") {
+                return Err(bad_config(format!(
+                    "rope_scaling.mixed_b is {mixed}, which is not supported"
+                )));
+            }
+            let factor = factor(1.0)?;
+            let heads = keys.size("num_attention_heads")?;
+            let width = keys.size("hidden_size")?.checked_div(heads).unwrap_or(0);
+            let width = keys.size_or("head_dim", Some(width))?.max(1);
+            theta *= factor;
+            RopeScaling::Linear { factor: factor.powf(2.0 / width as f64) }
+        }
         other => {
             return Err(bad_config(format!(
                 "rope_type {other:?} is not supported; default, linear, llama3, yarn and ntk are"
@@ -111,4 +112,28 @@ pub(super) fn write(rope: &Rope) -> Value {
     let mut value = json!(rope.scaling);
     value["rope_theta"] = json!(rope.theta);
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::rotary::inverse_frequencies;
+
+    #[test]
+    fn ntk_stretches_the_base_and_all_wavelengths() {
+        let value = json!({
+            "hidden_size": 24, "num_attention_heads": 3, "rope_theta": 20000.0,
+            "rope_scaling": {"type": "ntk", "factor": 8.0},
+        });
+        let rope = read(&Keys::new(&value).unwrap(), 1e4, 64).unwrap();
+        for (pair, found) in inverse_frequencies(&rope, 8).into_iter().enumerate() {
+            let base: f64 = 20000.0 * 8.0;
+            let expected = base.powf(-2.0 * pair as f64 / 8.0) / 8f64.powf(2.0 / 8.0);
+            assert!((f64::from(found) / expected - 1.0).abs() < 1e-6, "{pair}: {found} {expected}");
+        }
+        let mut mixed = value.clone();
+        mixed["rope_scaling"]["mixed_b"] = json!(0.5);
+        let error = read(&Keys::new(&mixed).unwrap(), 1e4, 64).unwrap_err().to_string();
+        assert!(error.contains("mixed_b"), "{error}");
+    }
 }

@@ -123,9 +123,13 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     }
     let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
     let corpus = mine::corpus(args.corpus.as_deref(), &set, terminal)?;
+    // A name that is no reranker's is an error before hours of embedding.
+    let reranker = match &args.reranker {
+        Some(name) => Some((name, args.reranker_flags.load(name, global)?)),
+        None => None,
+    };
     let mut scored = scored(args, &set, &corpus, global)?;
-    if let Some(name) = &args.reranker {
-        let reranker = args.reranker_flags.load(name, global)?;
+    if let Some((name, reranker)) = &reranker {
         let batch_tokens = args.reranker_flags.batch_tokens();
         let texts = (&set, &corpus);
         mine::rerank(&mut scored, reranker.as_ref(), name, batch_tokens, texts, terminal)?;
@@ -307,6 +311,7 @@ pub(super) fn open_examples(
         leak: LeakRule::None,
         deduplicate: true,
         texts_alone: false,
+        scored: false,
         negatives: 0,
         seed: 1,
         terminal,

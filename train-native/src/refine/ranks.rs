@@ -123,6 +123,7 @@ fn pairs(ask: &Ask<'_>) -> Result<DataSet> {
         // Rows of the same positives may have other negatives.
         deduplicate: false,
         texts_alone: false,
+        scored: false,
         negatives: 0,
         seed: 1,
         terminal: ask.terminal,

@@ -1,11 +1,13 @@
-//! The objectives on vectors: the vectors of all texts, InfoNCE over them, a teacher's vectors beside
+//! The objectives on vectors: the vectors of all texts, InfoNCE or the order of scored pairs over them, a teacher's vectors beside
 //! them, and the gradient back through each chunk.
 
 use anyhow::Result;
 use burn::optim::GradientsParams;
 use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
 use kiln_embed::kernels::TrainingBackend;
-use kiln_embed::loss::{Guide, guided_info_nce, margin_mse, matryoshka};
+use kiln_embed::loss::{
+    Guide, angle_similarities, cosent, cosines, guided_info_nce, margin_mse, matryoshka,
+};
 use kiln_embed::tokenizer::Tokenizer;
 
 use super::chunks::{Chunk, ChunkRunner, chunks, encode};
@@ -15,7 +17,7 @@ use super::gradients::add;
 use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text};
-use crate::recipe::{MarginMse, Objective, Stage};
+use crate::recipe::{MarginMse, Objective, Similarity, SimilarityLoss, Stage};
 
 /// Loss and gradients of one batch: the contrastive loss, what is learned from a teacher, or both.
 pub(super) fn contrastive<B: TrainingBackend>(
@@ -66,12 +68,26 @@ pub(super) fn contrastive<B: TrainingBackend>(
         .zip(of_teacher.as_ref())
         .and_then(|(teacher, vectors)| teacher.vectors_loss(all.clone(), vectors.clone()));
     let margins = match &stage.margin_mse {
-        Some(settings) => Some(margins(&all, batch, settings)?),
+        Some(settings) => margins(&all, batch, settings),
         None => None,
+    };
+    let pairs = match stage.objective {
+        Objective::Similarity => ScoredPairs::of(batch),
+        _ => None,
     };
     let weight = stage.margin_mse.map_or(1.0, |settings| settings.contrastive);
     let contrastive = match (stage.objective, &stage.matryoshka) {
         (Objective::Distillation, _) => None,
+        (Objective::Similarity, widths) => {
+            let settings = stage.similarity.unwrap_or_default();
+            match (&pairs, widths) {
+                (Some(pairs), Some(widths)) => {
+                    Some(matryoshka(all, widths, |cut| Ok(pairs.loss(&cut, settings)))?)
+                }
+                (Some(pairs), None) => Some(pairs.loss(&all, settings)),
+                (None, _) => None,
+            }
+        }
         _ if weight == 0.0 => None,
         (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(contrast(cut)))?),
         (_, None) => Some(contrast(all)),
@@ -118,13 +134,47 @@ pub(super) fn contrastive<B: TrainingBackend>(
     Ok(BatchLoss { loss, gradients, texts: count, tokens })
 }
 
+/// The pairs of a batch that have scores: the rows of their texts among all, and their scores.
+struct ScoredPairs {
+    rows: [Vec<i32>; 2],
+    scores: Vec<f64>,
+}
+
+impl ScoredPairs {
+    /// Two at least, as one alone has no order.
+    fn of(batch: &Batch) -> Option<Self> {
+        let mut pairs = Self { rows: Default::default(), scores: Vec::new() };
+        let documents = batch.candidates.owner.iter().zip(&batch.scores).enumerate();
+        for (document, (&query, score)) in documents {
+            let Some(score) = score else { continue };
+            pairs.rows[0].push(query as i32);
+            pairs.rows[1].push((batch.queries.len() + document) as i32);
+            pairs.scores.push(f64::from(*score));
+        }
+        (pairs.scores.len() > 1).then_some(pairs)
+    }
+
+    /// How far the similarities of normalised vectors `[texts, dim]` are from the scores' order.
+    fn loss<B: TrainingBackend>(&self, all: &Tensor<B, 2>, settings: Similarity) -> Tensor<B, 1> {
+        let [first, second] = self.rows.clone().map(|rows| {
+            let rows = TensorData::new(rows, [self.scores.len()]);
+            all.clone().select(0, Tensor::<B, 1, Int>::from_data(rows, &all.device()))
+        });
+        let similarities = match settings.loss {
+            SimilarityLoss::Cosent => cosines(first, second),
+            SimilarityLoss::Angle => angle_similarities(first, second),
+        };
+        cosent(similarities, &self.scores, settings.scale)
+    }
+}
+
 /// How far the margins between positives and negatives, of all vectors `[texts, dim]`, are from those of the
-/// scores in rows.
+/// scores in rows; `None` where no row of the batch has those of its positive and a negative.
 fn margins<B: TrainingBackend>(
     all: &Tensor<B, 2>,
     batch: &Batch,
     settings: &MarginMse,
-) -> Result<Tensor<B, 1>> {
+) -> Option<Tensor<B, 1>> {
     let (queries, [_, dim]) = (batch.queries.len(), all.dims());
     let mut rows: [Vec<i32>; 3] = Default::default();
     let mut wanted = Vec::new();
@@ -141,10 +191,7 @@ fn margins<B: TrainingBackend>(
         }
     }
     if wanted.is_empty() {
-        anyhow::bail!(
-            "no row of the batch has scores of its positive and a negative, of which margin_mse learns; `kiln mine \
-             --reranker` writes them"
-        );
+        return None;
     }
     let count = wanted.len();
     let [asked, positives, negatives] = rows.map(|rows| {
@@ -152,7 +199,7 @@ fn margins<B: TrainingBackend>(
         all.clone().select(0, rows)
     });
     let loss = margin_mse(asked, positives, negatives.reshape([count, 1, dim]), &wanted);
-    Ok(loss.mul_scalar(settings.weight * settings.scale * settings.scale))
+    Some(loss.mul_scalar(settings.weight * settings.scale * settings.scale))
 }
 
 /// A value that one of several threads takes.

@@ -280,7 +280,7 @@ fn memory(
     };
     let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
     let texts = match stage.objective {
-        Objective::Contrastive | Objective::Distillation => {
+        Objective::Contrastive | Objective::Distillation | Objective::Similarity => {
             stage.batch_size * (2 + stage.hard_negatives)
         }
         Objective::Reconstruction => stage.batch_size * 4,

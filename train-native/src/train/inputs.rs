@@ -42,6 +42,7 @@ impl Inputs {
                 leak,
                 deduplicate: recipe.filter.deduplicate,
                 texts_alone: stage.objective.takes_texts_alone(),
+                scored: stage.objective == Objective::Similarity,
                 negatives: stage.hard_negatives,
                 seed: recipe.seed,
                 terminal,
@@ -173,6 +174,15 @@ fn runs_short(stage: &Stage, set: &DataSet) -> bool {
 
 /// Whether a stage can be trained on its data.
 fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
+    if stage.objective == Objective::Similarity
+        && let Some(set) = sets.iter().find(|set| set.counts.with_scores == 0)
+    {
+        bail!(
+            "{}: no row has a score, of which objective = \"similarity\" learns; it takes STS data (two texts and a \
+             score) and rows with pos_scores",
+            set.name
+        );
+    }
     if stage.objective != Objective::Contrastive {
         return Ok(());
     }
@@ -191,6 +201,15 @@ fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
             "curriculum = {{ fixed = {level} }}, and no example has a negative of level {level}; the \
              highest is {}",
             highest_level(sets)
+        );
+    }
+    if stage.margin_mse.is_some()
+        && let Some(set) = sets.iter().find(|set| set.counts.with_margins == 0)
+    {
+        bail!(
+            "{}: no row has scores of its positives and negatives, of which margin_mse learns; `kiln mine \
+             --reranker` writes them",
+            set.name
         );
     }
     if with_negatives == 0 && sets.iter().map(DataSet::len).sum::<usize>() < 2 {

@@ -83,7 +83,7 @@ fn objective<B: TrainingBackend>(
     seed: u64,
 ) -> Result<BatchLoss> {
     match stage.objective {
-        Objective::Contrastive | Objective::Distillation => {
+        Objective::Contrastive | Objective::Distillation | Objective::Similarity => {
             contrastive::contrastive(train_model, batch, stage, context, seed)
         }
         Objective::Reconstruction => {

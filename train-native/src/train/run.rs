@@ -90,7 +90,9 @@ fn run<B: TrainingBackend>(
     plan: &TrainPlan<'_>,
     observer: &mut impl TrainObserver<B>,
 ) -> Result<Outcome<B>> {
-    let runner = ChunkRunner::of::<B>(&plan.recipe.compute);
+    let mut runner = ChunkRunner::of::<B>(&plan.recipe.compute);
+    // A table of tokens has no block to compute again.
+    runner.blocks &= train_model.backbone().layers() > 0;
     let output = plan.output.filter(|_| group.is_main());
     let run = Run { plan, parts, group, runner, output };
     let mut teachers = Teachers::new(plan.recipe, &run.parts, plan.terminal);
@@ -396,7 +398,8 @@ pub fn train<B: TrainingBackend>(
     let own = [embedder.device().clone()];
     let devices = if devices.is_empty() { &own } else { devices };
     let (parts, train_model) = start::<B>(embedder, plan.lm_head.clone());
-    check_texts(&parts, plan.recipe, plan.sets)?;
+    let layers = train_model.backbone().layers();
+    check_texts(&parts, plan.recipe, plan.sets, layers)?;
     if devices.len() == 1 {
         return run(DeviceGroup::single(), parts, train_model, &plan, observer);
     }

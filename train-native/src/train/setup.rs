@@ -68,6 +68,7 @@ pub(super) fn check_texts<B: TrainingBackend>(
     parts: &EmbedderParts<B>,
     recipe: &Recipe,
     sets: &[Vec<DataSet>],
+    layers: usize,
 ) -> Result<()> {
     let format = recipe.model.instruction_format.as_deref().unwrap_or(INSTRUCTION_FORMAT);
     let room = |prompt: &str, whose: &str| {
@@ -90,6 +91,14 @@ pub(super) fn check_texts<B: TrainingBackend>(
     }
     for stage in &recipe.stages {
         let place = || format!("stage {:?}", stage.name);
+        if stage.objective.writes_tokens() && layers == 0 {
+            bail!(
+                "stage {:?}: a table of tokens has no layers that could predict one token from others, as {:?} \
+                 learns it; use objective = \"contrastive\"",
+                stage.name,
+                stage.objective.name()
+            );
+        }
         match stage.objective {
             Objective::Mntp => {
                 let settings = stage.mntp.clone().unwrap_or_default();
@@ -99,7 +108,7 @@ pub(super) fn check_texts<B: TrainingBackend>(
                 let settings = stage.reconstruction.unwrap_or_default();
                 written_eos(&parts.tokenizer, &settings).with_context(place)?;
             }
-            Objective::Contrastive | Objective::Distillation => {}
+            Objective::Contrastive | Objective::Distillation | Objective::Similarity => {}
         }
     }
     Ok(())

@@ -273,6 +273,9 @@ impl Rows<'_, '_> {
                 if self.intake.drops(&pair) {
                     return Ok(());
                 }
+                if self.intake.opening.scored {
+                    return self.intake.take_scored(pair, score as f32, instruction);
+                }
                 self.highest = self.highest.max(score);
                 pair.iter().try_for_each(|text| self.pair_texts.push(text))?;
                 if score < self.source.threshold {
@@ -404,6 +407,7 @@ mod tests {
             leak: LeakRule::Exact,
             deduplicate: true,
             texts_alone: false,
+            scored: false,
             negatives: 2,
             seed: 1,
             terminal: Terminal { json: false, quiet: true },

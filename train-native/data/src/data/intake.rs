@@ -37,6 +37,8 @@ pub struct Opening<'a> {
     pub deduplicate: bool,
     /// Whether texts without positives will do, as for distillation.
     pub texts_alone: bool,
+    /// Whether pairs keep their scores, whatever these are, and need not be alike.
+    pub scored: bool,
     /// Negatives that labelled texts are given.
     pub negatives: usize,
     /// Seed of conversions, of subsets and of made-up texts.
@@ -75,6 +77,10 @@ pub struct Counts {
     pub not_drawn: usize,
     /// Examples without a negative.
     pub without_negatives: usize,
+    /// Examples with scores of their positives.
+    pub with_scores: usize,
+    /// Examples with scores of their positives and negatives.
+    pub with_margins: usize,
     /// Most negatives that an example has.
     pub most_negatives: usize,
     /// Examples that have a negative of each level, the hardest first ([`Example::level`]).
@@ -107,6 +113,9 @@ impl Counts {
     pub(super) fn add(&mut self, example: &Example) {
         self.examples += 1;
         self.without_negatives += usize::from(example.neg.is_empty());
+        let scored = !example.pos_scores.is_empty();
+        self.with_scores += usize::from(scored);
+        self.with_margins += usize::from(scored && !example.neg_scores.is_empty());
         self.most_negatives = self.most_negatives.max(example.neg.len());
         let levels: HashSet<usize> = (0..example.neg.len()).map(|i| example.level(i)).collect();
         for level in levels {
@@ -120,6 +129,7 @@ impl Counts {
     /// Forgets the examples that were counted, but not what was left out.
     pub(super) fn start_over(&mut self) {
         (self.examples, self.without_negatives, self.most_negatives) = (0, 0, 0);
+        (self.with_scores, self.with_margins) = (0, 0);
         self.levels.clear();
     }
 }
@@ -166,6 +176,20 @@ impl<'a> Intake<'a> {
     /// Takes an example made of texts that [`Self::drops`] has seen.
     pub(super) fn take_converted(&mut self, example: Example) -> Result<()> {
         self.take_unless(example, false)
+    }
+
+    /// Takes a pair, of which [`Self::drops`] has seen the texts, with its score: equal texts and those that are
+    /// not alike are examples, too.
+    pub(super) fn take_scored(
+        &mut self,
+        [first, second]: [String; 2],
+        score: f32,
+        instruction: Option<String>,
+    ) -> Result<()> {
+        let pair = Example::new(first, second, Vec::new());
+        let example = Example { pos_scores: vec![score], instruction, ..pair };
+        self.counts.add(&example);
+        self.writer.push(&example)
     }
 
     fn take_unless(&mut self, mut example: Example, leaking: bool) -> Result<()> {

@@ -209,7 +209,9 @@ impl<'a> Sampler<'a> {
     }
 
     fn in_batch(&self, set: usize) -> bool {
-        self.sets[set].source.in_batch.unwrap_or(self.stage.loss.in_batch)
+        // Pairs with scores say nothing of other pairs' texts.
+        self.stage.objective != Objective::Similarity
+            && self.sets[set].source.in_batch.unwrap_or(self.stage.loss.in_batch)
     }
 
     /// The set of the next batch where batches are homogeneous.
@@ -362,6 +364,7 @@ mod tests {
             leak: LeakRule::None,
             deduplicate: false,
             texts_alone: false,
+            scored: false,
             negatives: 1,
             seed: 1,
             terminal: Terminal { json: false, quiet: true },
@@ -395,6 +398,7 @@ mod tests {
             leak: LeakRule::None,
             deduplicate: true,
             texts_alone: false,
+            scored: false,
             negatives: 1,
             seed: 1,
             terminal: Terminal { json: false, quiet: true },

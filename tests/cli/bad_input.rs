@@ -165,7 +165,7 @@ fn folders_and_paths_that_are_not_there() {
     has(&embed(&folder.arg("nowhere"), &texts, &out), &["nowhere", "no such folder"]);
     has(&embed(&texts, &texts, &out), &["texts.txt", "a model is a folder"]);
     has(&embed(&model, &folder.arg("none.txt"), &out), &["none.txt", "No such file"]);
-    has(&embed(&model, &folder.arg("empty"), &out), &["empty", "unknown format"]);
+    has(&embed(&model, &folder.arg("empty"), &out), &["empty", "many files", "out.npy"]);
     // A path that goes through a file can be read by nobody, not even by root.
     has(&embed(&model, &format!("{texts}/inside.txt"), &out), &["inside.txt", "Not a directory"]);
     has(&embed(&model, &texts, &folder.arg("no/folder/out.npy")), &["out.npy", "No such file"]);

@@ -27,6 +27,7 @@ mod rerank;
 mod scores;
 mod serve;
 mod server;
+mod shards;
 mod sweep;
 mod synthesize;
 mod tasks;

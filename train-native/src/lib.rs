@@ -23,6 +23,7 @@ pub mod refine;
 pub mod reranking;
 pub mod search;
 pub mod serve;
+pub mod shards;
 pub mod train;
 
 // What needs no backend is in crates of its own, so that a change there is compiled in seconds.

@@ -54,6 +54,16 @@ impl FromStr for VectorFormat {
 }
 
 impl VectorFormat {
+    /// Its name, which is the ending of its files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Npy => "npy",
+            Self::JsonLines => "jsonl",
+            Self::Parquet => "parquet",
+            Self::Safetensors => "safetensors",
+        }
+    }
+
     /// Format by the file's name.
     ///
     /// # Errors
@@ -91,7 +101,8 @@ pub struct VectorRow {
 pub struct VectorWriter {
     label: String,
     dim: usize,
-    rows: usize,
+    /// How many rows there shall be, where that is known.
+    rows: Option<usize>,
     written: usize,
     sink: Sink,
 }
@@ -285,6 +296,19 @@ impl VectorWriter {
         Self::new(place, format, &target.display().to_string(), rows, dim)
     }
 
+    /// A writer for vectors of width `dim` whose number is not known.
+    ///
+    /// # Errors
+    /// A format that says at its beginning how many follow, or a folder that cannot be written.
+    pub fn create_growing(format: VectorFormat, target: &Path, dim: usize) -> Result<Self> {
+        if !matches!(format, VectorFormat::JsonLines | VectorFormat::Parquet) {
+            bail!("{}: .jsonl and .parquet alone grow as rows come", target.display());
+        }
+        let place = Place::File { file: beside(target)?, target: target.to_path_buf() };
+        let writer = Self::new(place, format, &target.display().to_string(), 0, dim)?;
+        Ok(Self { rows: None, ..writer })
+    }
+
     /// A writer for `rows` vectors of width `dim` to standard output.
     ///
     /// # Errors
@@ -321,7 +345,7 @@ impl VectorWriter {
             }
             VectorFormat::Safetensors => Sink::Safetensors { place, values: Vec::new() },
         };
-        Ok(Self { label: label.into(), dim, rows, written: 0, sink })
+        Ok(Self { label: label.into(), dim, rows: Some(rows), written: 0, sink })
     }
 
     /// Writes the next rows.
@@ -360,7 +384,7 @@ impl VectorWriter {
     pub fn finish(self) -> Result<()> {
         let Self { label, dim, rows, written, sink } = self;
         let context = || label.clone();
-        if written != rows {
+        if let Some(rows) = rows.filter(|&rows| rows != written) {
             bail!(
                 "{label}: {written} of {rows} rows were written; was what they come from changed meanwhile?"
             );
@@ -372,7 +396,7 @@ impl VectorWriter {
                 .with_context(context)?,
             Sink::Parquet { writer, .. } => writer.into_inner().with_context(context)?,
             Sink::Safetensors { mut place, values } => {
-                let tensor = (EMBEDDING.to_string(), vec![rows, dim], values);
+                let tensor = (EMBEDDING.to_string(), vec![written, dim], values);
                 let bytes = write_safetensors(&[tensor], &[("format", "kiln")])?;
                 place.write_all(&bytes).with_context(context)?;
                 place

@@ -10,26 +10,40 @@ use serde_json::json;
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::device;
 use crate::embedding::embed_blocks;
-use crate::model::load;
-use crate::terminal::thousands;
+use crate::eval::fingerprint;
+use crate::model::{folders, load, load_tokenizer, model_name};
+use crate::shards::{self, Job, Settings, Shard, is_address};
+use crate::terminal::{print_json, thousands};
 use crate::text::{Columns, TextFile, apart};
 use crate::vectors::{VectorFormat, VectorWriter};
 
-/// Embed the texts of a file
+/// Embed the texts of a file, or of many files.
+///
+/// Many files are a folder, a pattern ('docs/*.parquet') or an address of an object store ('s3://bucket/docs/'; also gs,
+/// az, http), and --output is a folder or such an address. Each file gets an output of its own, written whole or not at
+/// all. What is done is skipped the next time, so that a job that was stopped goes on; --shard divides the files among
+/// processes.
 #[derive(Debug, Args)]
 pub(super) struct EmbedArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// File of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet, optionally with .gz or
-    /// .zst; - reads standard input
-    #[arg(long, short, value_name = "FILE")]
+    /// .zst; - reads standard input. Or many: a folder, a pattern, an address
+    #[arg(long, short, value_name = "FILE|DIR|PATTERN|URL")]
     input: String,
     /// File to write the vectors to: .npy, .jsonl, .parquet or .safetensors; - writes to standard
-    /// output
-    #[arg(long, short, value_name = "FILE")]
+    /// output. Of many files a folder (named with a / at its end, or there already) or an address
+    #[arg(long, short, value_name = "FILE|DIR|URL")]
     output: PathBuf,
+    /// Share of the files to embed: I/N, counted from 0, or auto (auto/N), which asks SLURM's, Kubernetes' and
+    /// torchrun's variables [default: all files]
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
+    /// Of many files, leave out rows that cannot be read or embedded, and list them in the output's _kiln/
+    #[arg(long)]
+    skip_bad_rows: bool,
     /// Format of the vectors: npy, jsonl, parquet or safetensors [default: by the extension; jsonl
-    /// on standard output]
+    /// on standard output; parquet for many files]
     #[arg(long, value_name = "FORMAT")]
     format: Option<VectorFormat>,
     /// Field or column of the text; several (title,text) are joined by a space
@@ -51,6 +65,18 @@ impl EmbedArgs {
         self.output == Path::new("-")
     }
 
+    /// Whether many files are asked for.
+    fn is_many(&self) -> bool {
+        let output = self.output.to_string_lossy();
+        is_address(&self.input)
+            || is_address(&output)
+            || output.ends_with('/')
+            || self.output.is_dir()
+            || Path::new(&self.input).is_dir()
+            || self.shard.is_some()
+            || self.skip_bad_rows
+    }
+
     fn format(&self) -> Result<VectorFormat> {
         match self.format {
             Some(format) => Ok(format),
@@ -60,7 +86,75 @@ impl EmbedArgs {
     }
 }
 
+/// Embeds many files into as many.
+fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
+    let output = args.output.to_string_lossy();
+    let is_folder = is_address(&output) || output.ends_with('/') || !args.output.is_file();
+    if args.piped() || !is_folder || VectorFormat::of(&args.output).is_ok() {
+        bail!(
+            "{}: many files are embedded into a folder, and {output} is none; name one, with a / at its end",
+            args.input
+        );
+    }
+    if args.input == "-" {
+        bail!("standard input is one file; --shard and --skip-bad-rows are for many");
+    }
+    let terminal = global.terminal();
+    let overrides = args.flags.load_options(args.model.load_options());
+    let options = args.flags.options(args.prompt_name.as_deref(), args.prompt.as_deref());
+    let folders = folders(&args.model.model, terminal)?;
+    let (_, prompts) = load_tokenizer(&args.model.model, terminal)?;
+    let format = args.format.unwrap_or(VectorFormat::Parquet);
+    let prepared = shards::prepare(Job {
+        input: &args.input,
+        output: &output,
+        shard: args.shard.unwrap_or(Shard::ALL),
+        format,
+        columns: Columns { fields: args.field.clone(), optional: Vec::new() },
+        skip_bad_rows: args.skip_bad_rows,
+        settings: Settings {
+            model: model_name(&args.model.model),
+            fingerprint: fingerprint(&folders, &overrides, args.flags.dimensions)?,
+            weights: args.flags.weights.name().to_string(),
+            prompt: prompts.text(&options.prompt)?.into(),
+            dimensions: args.flags.dimensions,
+            fields: args.field.clone(),
+            format: format.name().into(),
+        },
+        terminal,
+    })?;
+    let device = device::open(global.device)?;
+    let model = load(&args.model.model, &overrides, &device, terminal)?;
+    let summary = prepared.run(model.as_ref(), &options)?;
+    let text = || {
+        format!(
+            "{} files: {} done before, {} texts, {} tokens -> {output} in {:.1} s, {:.1} texts/s on {device}{}",
+            thousands(summary.files),
+            thousands(summary.skipped),
+            thousands(summary.texts),
+            thousands(summary.tokens),
+            summary.seconds,
+            summary.texts as f64 / summary.seconds.max(1e-9),
+            match summary.bad_rows {
+                0 => String::new(),
+                bad => format!("; {} bad rows left out", thousands(bad)),
+            },
+        )
+    };
+    let Some((_, first)) = summary.failed.iter().next() else {
+        return terminal.result(&summary, text);
+    };
+    match global.json {
+        true => print_json(&summary)?,
+        false => terminal.note(text()),
+    }
+    bail!("{} of {} files failed: {first}", summary.failed.len(), summary.files)
+}
+
 pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
+    if args.is_many() {
+        return run_many(args, global);
+    }
     // What can be wrong with the arguments is found before the model is loaded.
     let texts =
         TextFile::open(&args.input, Columns { fields: args.field.clone(), optional: Vec::new() })?;

@@ -1,0 +1,214 @@
+//! Where files are: a folder, or what an object store has behind a prefix (s3, gs, az, http).
+
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::entry::{Entry, file_name};
+#[cfg(feature = "object-store")]
+use super::remote::Remote;
+use crate::text::{names_below, regular};
+use crate::vectors::write_atomically;
+
+/// A folder, or a prefix of an object store.
+pub(super) enum Place {
+    Folder(PathBuf),
+    #[cfg(feature = "object-store")]
+    Store(Remote),
+}
+
+/// Whether something names an object store and no path.
+pub fn is_address(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, _)| {
+        !scheme.is_empty() && scheme.chars().all(|letter| letter.is_ascii_alphanumeric())
+    })
+}
+
+impl Place {
+    /// The folder or prefix that something names.
+    ///
+    /// # Errors
+    /// An address that is none, or of a kind that is not known.
+    pub(super) fn open(address: &str) -> Result<Self> {
+        if !is_address(address) {
+            return Ok(Self::Folder(address.into()));
+        }
+        #[cfg(feature = "object-store")]
+        return Remote::open(address).map(Self::Store);
+        #[cfg(not(feature = "object-store"))]
+        bail!(
+            "{address}: this kiln was built without object stores; build it with --features object-store, or name a \
+             folder"
+        );
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Folder(folder) => Some(folder),
+            #[cfg(feature = "object-store")]
+            Self::Store(_) => None,
+        }
+    }
+
+    /// Where a file is, for messages.
+    pub(super) fn label(&self, name: &str) -> String {
+        match self {
+            Self::Folder(folder) => folder.join(name).display().to_string(),
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.label(name),
+        }
+    }
+
+    /// All files below, by name.
+    ///
+    /// # Errors
+    /// A folder that cannot be read, a store that cannot be reached.
+    pub(super) fn list(&self) -> Result<Vec<Entry>> {
+        let mut entries = match self {
+            Self::Folder(folder) => files_below(folder)?,
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.list()?,
+        };
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// A small file, if it is there.
+    ///
+    /// # Errors
+    /// One that cannot be read.
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        match self {
+            Self::Folder(folder) => match std::fs::read(folder.join(name)) {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error).with_context(|| self.label(name)),
+            },
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.read(name),
+        }
+    }
+
+    /// Writes a small file, whole or not at all.
+    ///
+    /// # Errors
+    /// A place that cannot be written.
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Folder(_) => write_atomically(&self.target(name, Path::new(""))?, bytes),
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.write(name, bytes),
+        }
+    }
+
+    /// The path of a file's content: its own, or that of a copy in `scratch`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a store that cannot be reached, a disk that is full.
+    pub(super) fn fetch(&self, name: &str, scratch: &Path) -> Result<PathBuf> {
+        match self {
+            Self::Folder(folder) => {
+                let _ = scratch;
+                Ok(folder.join(name))
+            }
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.fetch(name, scratch),
+        }
+    }
+
+    /// The path to write a file's content to, which [`Place::put`] then puts in its place: its own, where it is
+    /// written whole or not at all, or one in `scratch`.
+    ///
+    /// # Errors
+    /// A folder that cannot be made.
+    pub(super) fn target(&self, name: &str, scratch: &Path) -> Result<PathBuf> {
+        let path = match self.folder() {
+            Some(folder) => folder.join(name),
+            None => scratch.join(file_name(name)),
+        };
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        }
+        Ok(path)
+    }
+
+    /// Puts what was written to [`Place::target`] in its place, whole or not at all.
+    ///
+    /// # Errors
+    /// A store that cannot be reached or does not let this be written.
+    pub(super) fn put(&self, name: &str, written: &Path) -> Result<()> {
+        match self {
+            Self::Folder(_) => {
+                let _ = (name, written);
+                Ok(())
+            }
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.put(name, written),
+        }
+    }
+
+    /// Whether this is the other place, or lies inside it.
+    pub(super) fn is_inside(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Self::Folder(own), Self::Folder(other)) => {
+                let real = |path: &PathBuf| {
+                    std::fs::canonicalize(path).or_else(|_| std::path::absolute(path))
+                };
+                matches!((real(own), real(other)), (Ok(own), Ok(other)) if own.starts_with(&other))
+            }
+            #[cfg(feature = "object-store")]
+            (Self::Store(own), Self::Store(other)) => own.is_inside(other),
+            #[cfg(feature = "object-store")]
+            _ => false,
+        }
+    }
+}
+
+fn files_below(folder: &Path) -> Result<Vec<Entry>> {
+    let data = std::fs::metadata(folder).with_context(|| folder.display().to_string())?;
+    if !data.is_dir() {
+        bail!("{}: is no folder", folder.display());
+    }
+    let entry = |name: String| {
+        let data = regular(&folder.join(&name))?;
+        let changed = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let version = changed.map_or(String::new(), |time| time.as_nanos().to_string());
+        Ok(Entry { name, bytes: data.len(), version })
+    };
+    names_below(folder)?.into_iter().map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_from_paths() {
+        for address in ["s3://bucket/docs", "gs://b/", "https://host/x"] {
+            assert!(is_address(address), "{address}");
+        }
+        for path in ["docs", "/a/b", "C:\\docs", "a://", "://x", "a b://c"] {
+            assert_eq!(is_address(path), path == "a://", "{path}");
+        }
+    }
+
+    #[test]
+    fn a_folder_lists_reads_and_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::open(folder.path().to_str().unwrap()).unwrap();
+        place.write("b/two.txt", b"two").unwrap();
+        place.write("a.txt", b"one").unwrap();
+        let entries = place.list().unwrap();
+        assert_eq!(
+            entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(),
+            ["a.txt", "b/two.txt"]
+        );
+        assert_eq!(entries[1].bytes, 3);
+        assert_eq!(place.read("b/two.txt").unwrap().unwrap(), b"two");
+        assert!(place.read("none").unwrap().is_none());
+        let below = Place::Folder(folder.path().join("b"));
+        assert!(below.is_inside(&place) && !place.is_inside(&below) && place.is_inside(&place));
+        assert!(Place::Folder(folder.path().join("a.txt")).list().is_err());
+    }
+}

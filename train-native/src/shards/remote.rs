@@ -1,0 +1,194 @@
+//! An object store behind an address; object_store's variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`,
+//! `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_KEY` ..) say how it is reached.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Error, Result};
+use futures_util::TryStreamExt as _;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path as Key;
+use object_store::{
+    ObjectStore, ObjectStoreExt as _, ObjectStoreScheme, PutPayload, RetryConfig, WriteMultipart,
+};
+use tokio::runtime::Runtime;
+
+use super::entry::{Entry, file_name};
+
+/// Bytes that are written at a time, and held in memory; stores take 10,000 such parts.
+const PART: usize = 16 << 20;
+/// How often a request is sent again that a store does not answer, within a minute.
+const RETRIES: usize = 5;
+/// Parts on their way at once.
+const AT_ONCE: usize = 4;
+
+/// What an object store has behind a prefix.
+pub(super) struct Remote {
+    store: Arc<dyn ObjectStore>,
+    address: String,
+    root: Key,
+    runtime: Runtime,
+}
+
+impl Remote {
+    pub(super) fn open(address: &str) -> Result<Self> {
+        // The way of encrypting has to be chosen before the first client is built.
+        let _ = crate::http::client();
+        let address = address.trim_end_matches('/').to_string();
+        let url = url::Url::parse(&address).with_context(|| format!("{address}: is no address"))?;
+        let (store, root) = opened(&url).map_err(|error| said(&address, error))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .context("cannot start a thread for the object store")?;
+        Ok(Self { store, address, root, runtime })
+    }
+
+    pub(super) fn label(&self, name: &str) -> String {
+        format!("{}/{name}", self.address)
+    }
+
+    fn key(&self, name: &str) -> Key {
+        name.split('/').fold(self.root.clone(), |key, part| key.join(part))
+    }
+
+    pub(super) fn list(&self) -> Result<Vec<Entry>> {
+        let root = (!self.root.as_ref().is_empty()).then_some(&self.root);
+        let found = self.runtime.block_on(self.store.list(root).try_collect::<Vec<_>>());
+        let found = found.map_err(|error| said(&self.address, error))?;
+        let entry = |object: object_store::ObjectMeta| {
+            let below = object.location.prefix_match(&self.root)?;
+            let parts: Vec<String> = below.map(|part| part.as_ref().to_string()).collect();
+            let version = object.e_tag.unwrap_or_else(|| object.last_modified.to_rfc3339());
+            // A key that ends in `/` is a folder to some, and has no name here.
+            (!parts.is_empty()).then(|| Entry {
+                name: parts.join("/"),
+                bytes: object.size,
+                version,
+            })
+        };
+        Ok(found.into_iter().filter_map(entry).collect())
+    }
+
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let key = self.key(name);
+        let read = async { self.store.get(&key).await?.bytes().await };
+        match self.runtime.block_on(read) {
+            Ok(bytes) => Ok(Some(bytes.to_vec())),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(said(&self.label(name), error)),
+        }
+    }
+
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let payload = PutPayload::from(bytes.to_vec());
+        let put = self.runtime.block_on(self.store.put(&self.key(name), payload));
+        put.map(drop).map_err(|error| said(&self.label(name), error))
+    }
+
+    /// Copies an object into a file, piece by piece.
+    pub(super) fn fetch(&self, name: &str, scratch: &Path) -> Result<PathBuf> {
+        let path = scratch.join(file_name(name));
+        let context = || path.display().to_string();
+        let mut file = File::create(&path).with_context(context)?;
+        let key = self.key(name);
+        self.runtime.block_on(async {
+            let broken = |error| said(&self.label(name), error);
+            let mut pieces = self.store.get(&key).await.map_err(broken)?.into_stream();
+            while let Some(piece) = pieces.try_next().await.map_err(broken)? {
+                file.write_all(&piece).with_context(context)?;
+            }
+            anyhow::Ok(())
+        })?;
+        Ok(path)
+    }
+
+    /// Writes a file as an object, which is there when all of it is.
+    pub(super) fn put(&self, name: &str, written: &Path) -> Result<()> {
+        let context = || written.display().to_string();
+        let mut file = File::open(written).with_context(context)?;
+        let length = file.metadata().with_context(context)?.len();
+        if length <= PART as u64 {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).with_context(context)?;
+            return self.write(name, &bytes);
+        }
+        let (key, broken) = (self.key(name), |error| said(&self.label(name), error));
+        self.runtime.block_on(async {
+            let upload = self.store.put_multipart(&key).await.map_err(broken)?;
+            let mut upload = WriteMultipart::new_with_chunk_size(upload, PART);
+            let mut part = vec![0; PART];
+            loop {
+                let count = match file.read(&mut part) {
+                    Ok(0) => break,
+                    Ok(count) => count,
+                    Err(error) => {
+                        // What was sent is thrown away; that this fails too is not the news.
+                        let _ = upload.abort().await;
+                        return Err(Error::from(error).context(context()));
+                    }
+                };
+                upload.wait_for_capacity(AT_ONCE).await.map_err(broken)?;
+                upload.write(&part[..count]);
+            }
+            upload.finish().await.map(drop).map_err(broken)
+        })
+    }
+
+    pub(super) fn is_inside(&self, other: &Self) -> bool {
+        self.address == other.address || self.address.starts_with(&format!("{}/", other.address))
+    }
+}
+
+/// The store of an address, as the environment says, and where it begins in it.
+fn opened(url: &url::Url) -> object_store::Result<(Arc<dyn ObjectStore>, Key)> {
+    let (scheme, root) = ObjectStoreScheme::parse(url)?;
+    let retry = RetryConfig {
+        max_retries: RETRIES,
+        retry_timeout: Duration::from_secs(60),
+        ..RetryConfig::default()
+    };
+    let url = url.as_str();
+    let store: Arc<dyn ObjectStore> = match scheme {
+        ObjectStoreScheme::AmazonS3 => {
+            Arc::new(AmazonS3Builder::from_env().with_url(url).with_retry(retry).build()?)
+        }
+        ObjectStoreScheme::GoogleCloudStorage => {
+            Arc::new(GoogleCloudStorageBuilder::from_env().with_url(url).with_retry(retry).build()?)
+        }
+        ObjectStoreScheme::MicrosoftAzure => {
+            Arc::new(MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retry).build()?)
+        }
+        ObjectStoreScheme::Http => {
+            // All of the address is the store's.
+            let store = HttpBuilder::new().with_url(url).with_retry(retry).build()?;
+            return Ok((Arc::new(store), Key::default()));
+        }
+        _ => {
+            return Err(object_store::Error::NotSupported {
+                source: "s3, gs, az and http addresses are known".into(),
+            });
+        }
+    };
+    Ok((store, root))
+}
+
+/// The error of a store in one line, with the innermost cause, which is what tells.
+fn said(place: &str, error: object_store::Error) -> Error {
+    let mut innermost: &dyn std::error::Error = &error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    let (whole, cause) = (error.to_string(), innermost.to_string());
+    match whole.contains(&cause) {
+        true => Error::msg(format!("{place}: {whole}")),
+        false => Error::msg(format!("{place}: {whole}: {cause}")),
+    }
+}

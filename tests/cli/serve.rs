@@ -312,3 +312,85 @@ fn mteb_over_the_server_agrees_with_eval() {
         assert!((main.0 - main.1).abs() < 1e-3 && compared >= 2, "{name}: {main:?}");
     }
 }
+
+#[test]
+fn the_document_names_every_route_and_what_the_model_takes() {
+    let (reranker, folder) =
+        (concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/rerankers/bert"), Folder::new());
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let server = Server::start(
+        &model,
+        &["--reranker", reranker, "--max-client-batch-size", "7", "--api-key", "secret"],
+    );
+    let (status, document) = server.ask("/openapi.json", None, None);
+    assert_eq!(status, 200, "{document}");
+    for (path, verb) in [
+        ("/v1/embeddings", "post"),
+        ("/v1/models", "get"),
+        ("/v1/rerank", "post"),
+        ("/embed", "post"),
+        ("/rerank", "post"),
+        ("/info", "get"),
+        ("/health", "get"),
+        ("/livez", "get"),
+        ("/readyz", "get"),
+        ("/metrics", "get"),
+    ] {
+        let route = &document["paths"][path][verb];
+        assert!(route["responses"]["200"].is_object(), "{path}: {document}");
+        // What the document says of the key is so.
+        let asks = !route["security"].is_null();
+        let (status, _) = match verb {
+            "get" => server.ask(path, None, None),
+            _ => server.ask(path, Some(&json!({})), None),
+        };
+        assert_eq!(status == 401, asks, "{path}: {status}");
+    }
+    let schemas = &document["components"]["schemas"];
+    assert_eq!(schemas["Texts"]["oneOf"][1]["maxItems"], 7, "{schemas}");
+    let (_, info) = server.ask("/info", None, Some("secret"));
+    assert_eq!(schemas["TeiBody"]["properties"]["dimensions"]["maximum"], info["dimensions"]);
+    let prompts = schemas["TeiBody"]["properties"]["prompt_name"]["enum"].as_array().unwrap();
+    assert!(prompts.contains(&json!("query")), "{prompts:?}");
+    let (status, page) = server.ask("/docs", None, None);
+    assert_eq!(status, 200);
+    assert!(page.as_str().unwrap().contains("openapi.json"));
+
+    let bare = Server::start(&model, &[]);
+    let (_, document) = bare.ask("/openapi.json", None, None);
+    assert!(document["paths"]["/rerank"].is_null() && document["paths"]["/v1/rerank"].is_null());
+    assert!(document["paths"]["/embed"]["post"]["security"].is_null());
+}
+
+#[test]
+fn several_models_answer_by_their_names() {
+    let folder = Folder::new();
+    let first = folder.model("{ mode = 'mean' }").display().to_string();
+    let other = Folder::new();
+    let second = other.path("second").display().to_string();
+    std::fs::rename(other.model("{ mode = 'cls' }"), &second).unwrap();
+    let server = Server::start(&first, &["--also", &second, "--name", "first"]);
+    let (_, models) = server.ask("/v1/models", None, None);
+    let names: Vec<&str> =
+        models["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!(names, ["first", "second"]);
+    let ask = |model: Value| {
+        server.post("/v1/embeddings", json!({"input": "the river floods", "model": model}))
+    };
+    for (name, folder) in [("first", &first), ("second", &second)] {
+        let alone = Server::start(folder, &[]);
+        let (_, expected) = alone.post("/v1/embeddings", json!({"input": "the river floods"}));
+        let (status, found) = ask(name.into());
+        assert_eq!((status, &found["model"]), (200, &json!(name)));
+        assert_eq!(vectors(&found), vectors(&expected));
+        // What a client calls the only model does not matter.
+        let (status, _) = alone.post("/v1/embeddings", json!({"input": "a", "model": "any"}));
+        assert_eq!(status, 200);
+    }
+    assert_eq!(ask(Value::Null).1["model"], "first");
+    let (status, refused) = ask("third".into());
+    assert_eq!(status, 404, "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("first, second"), "{refused}");
+    let twice = failure(&mut kiln(&["serve", "-m", &first, "--also", &first]));
+    assert!(twice.contains("two models would answer"), "{twice}");
+}

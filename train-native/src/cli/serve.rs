@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use kiln_embed::checkpoint::LoadOptions;
@@ -16,9 +16,9 @@ use super::reranker::RerankerFlags;
 use super::{Global, ModelArgs};
 use crate::device;
 use crate::eval::fingerprint;
-use crate::model::{folders, load_resident};
+use crate::model::{folders, load_resident, model_name};
 use crate::serve::{
-    Access, Limits, MOST_TEXTS, SPARE_CONNECTIONS, ServedModel, ServedReranker, serve,
+    Access, Limits, MOST_TEXTS, SPARE_CONNECTIONS, Served, ServedModel, ServedReranker, serve,
 };
 use crate::terminal::{field, print, print_json};
 
@@ -30,6 +30,10 @@ use crate::terminal::{field, print, print_json};
 pub(super) struct ServeArgs {
     #[command(flatten)]
     model: ModelArgs,
+    /// Also serve this model (repeatable): a folder, a .kiln file or a Hub id; OpenAI's requests choose by `model`, all
+    /// others get the first. Options that override a model's settings are for all
+    #[arg(long, value_name = "DIR|FILE|HUB_ID")]
+    also: Vec<String>,
     /// Also serve this cross-encoder at /rerank and /v1/rerank: a folder or a Hub id, as `kiln rerank --model`
     /// takes
     #[arg(long, value_name = "DIR|HUB_ID")]
@@ -126,22 +130,31 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
         );
     }
     let terminal = global.terminal();
-    let folders = folders(&args.model.model, terminal)?;
     let overrides = LoadOptions { precision: args.weights, ..args.model.load_options() };
-    let revision = fingerprint(&folders, &overrides, args.dimensions)?;
-    let name = args.name.clone().unwrap_or_else(|| crate::model::model_name(&args.model.model));
-    let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
+    let name = args.name.clone().unwrap_or_else(|| model_name(&args.model.model));
+    let names: Vec<String> =
+        [name.clone()].into_iter().chain(args.also.iter().map(|id| model_name(id))).collect();
+    if let Some(twice) = (1..names.len()).find(|&i| names[..i].contains(&names[i])) {
+        bail!("two models would answer as {:?}; rename a folder, or use --name", names[twice]);
+    }
     let device = device::open(global.device)?;
-    let model = load_resident(&args.model.model, &overrides, &device, terminal)?;
+    let mut models: Vec<Arc<dyn Served>> = Vec::new();
+    for (id, name) in [&args.model.model].into_iter().chain(&args.also).zip(&names) {
+        let revision = fingerprint(&folders(id, terminal)?, &overrides, args.dimensions)?;
+        let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
+        let model = load_resident(id, &overrides, &device, terminal)?;
+        let prompt = args.default_prompt_name.clone();
+        let served = ServedModel::new(model, name, &revision, options, prompt);
+        models.push(Arc::new(served.with_context(|| name.clone())?));
+    }
     let reranker = match &args.reranker {
         Some(id) => {
             let model = args.reranker_flags.load(id, global)?;
-            Some(ServedReranker::new(model, &crate::model::model_name(id)))
+            let batch_tokens = args.reranker_flags.batch_tokens();
+            Some(ServedReranker::new(model, &model_name(id), batch_tokens))
         }
         None => None,
     };
-    let prompt = args.default_prompt_name.clone();
-    let model = Arc::new(ServedModel::new(model, &name, &revision, options, prompt)?);
     let limits = Limits {
         max_requests: requests,
         max_texts: args.max_client_batch_size,
@@ -159,11 +172,16 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
         terminal.note("no --api-key: whoever reaches this address may ask");
     }
     let address = SocketAddr::new(args.host, args.port);
-    serve(model, reranker, address, limits, access, terminal, |address| {
+    serve(models, reranker, address, limits, access, terminal, |address| {
         let url = format!("http://{address}");
         if global.json {
-            return print_json(&json!({ "url": url, "model": name, "device": device.to_string() }));
+            return print_json(
+                &json!({ "url": url, "model": name, "models": names, "device": device.to_string() }),
+            );
         }
-        print(&format!("{} on {device}, serving at {url} (Ctrl-C ends it)", field(&name)))
+        print(&format!(
+            "{} on {device}, serving at {url} (Ctrl-C ends it)",
+            field(&names.join(", "))
+        ))
     })
 }

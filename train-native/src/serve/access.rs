@@ -76,6 +76,11 @@ impl Access {
         Ok(Self { key, hosts, origins: origins.collect::<Result<_>>()? })
     }
 
+    /// Whether a key is asked for.
+    pub(super) fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+
     /// Whether a server may be asked by a name, with or without a port.
     fn knows(&self, host: &str) -> bool {
         let Some(hosts) = &self.hosts else { return true };

@@ -298,6 +298,7 @@ mod tests {
             max_length: 8,
             pooling: "mean",
             normalized: false,
+            prompts: Vec::new(),
         };
         let (jobs, queue) = channel();
         let places = Arc::new(Semaphore::new(9));

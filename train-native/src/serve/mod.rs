@@ -14,6 +14,7 @@ mod connections;
 mod limits;
 mod load;
 mod memory;
+mod openapi;
 mod refusal;
 mod request;
 mod rerank;
@@ -37,6 +38,7 @@ pub use request::{
     EmbeddingRequest, Protocol, RerankProtocol, RerankRequest, parse_request, parse_rerank,
 };
 pub use rerank::ServedReranker;
+use routes::Hosted;
 pub use telemetry::Telemetry;
 
 use crate::embedding::TextModel;
@@ -82,6 +84,8 @@ pub struct Facts {
     pub pooling: &'static str,
     /// Whether its vectors are divided by their norm.
     pub normalized: bool,
+    /// Names of its prompts.
+    pub prompts: Vec<String>,
 }
 
 /// A model with what it needs to answer.
@@ -115,6 +119,7 @@ impl ServedModel {
             max_length: model.tokenizer().config().max_length,
             pooling: model.shape().pooling.name(),
             normalized: options.normalize.unwrap_or(model.normalizes()),
+            prompts: model.prompts().by_name().keys().cloned().collect(),
         };
         Ok(Self { model, options, default_prompt, facts })
     }
@@ -142,13 +147,13 @@ impl Served for ServedModel {
     }
 }
 
-/// Serves until Ctrl-C or a signal to end, then answers what was accepted. `listening` is told the
-/// address, whose port the system chose where 0 was asked for.
+/// Serves models, one at least, until Ctrl-C or a signal to end, then answers what was accepted. `listening` is told
+/// the address, whose port the system chose where 0 was asked for.
 ///
 /// # Errors
 /// An address that cannot be listened on.
 pub fn serve(
-    model: Arc<dyn Served>,
+    models: Vec<Arc<dyn Served>>,
     reranker: Option<ServedReranker>,
     address: SocketAddr,
     limits: Limits,
@@ -161,21 +166,19 @@ pub fn serve(
         .build()
         .context("cannot start the server's threads")?;
     let telemetry = Arc::new(Telemetry::new()?);
-    let batcher = Batcher::start(model.clone(), &limits, telemetry.clone())?;
+    let host = |model: Arc<dyn Served>| {
+        let batcher = Batcher::start(model.clone(), &limits, telemetry.clone())?;
+        anyhow::Ok(Hosted { model, batcher })
+    };
+    let models = models.into_iter().map(host).collect::<Result<Vec<_>>>()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
             format!("cannot listen on {address}; choose another with --host and --port")
         })?;
         listening(listener.local_addr()?)?;
         let answers = memory::Memory::new(limits.memory / 3);
-        let routes = routes::routes(
-            (model, reranker),
-            batcher,
-            limits.clone(),
-            access,
-            answers.clone(),
-            telemetry,
-        );
+        let routes =
+            routes::routes((models, reranker), limits.clone(), access, answers.clone(), telemetry);
         if !connections::serve(listener, routes, limits, answers, asked_to_end()).await {
             terminal.note("some connections stayed open and are closed");
         }

@@ -76,7 +76,7 @@ impl IntoResponse for Refusal {
         let body = match self.protocol {
             Protocol::OpenAi => {
                 let kind = match self.kind {
-                    "validation" => "invalid_request_error",
+                    "validation" | "not_found" => "invalid_request_error",
                     "overloaded" => "rate_limit_error",
                     "unauthorized" => "authentication_error",
                     "forbidden" => "permission_error",

@@ -2,9 +2,12 @@
 
 use kiln_embed::embedder::Prompt;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use utoipa::ToSchema;
 
 use super::limits::{Limits, MOST_TEXTS};
+use super::openapi;
 use super::refusal::Refusal;
 
 /// The protocols that are spoken.
@@ -26,6 +29,8 @@ impl Protocol {
 /// What is asked for, in either protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingRequest {
+    /// Which model is asked, by name.
+    pub model: Option<String>,
     /// The texts, one at least.
     pub texts: Vec<String>,
     /// What stands before each text.
@@ -51,9 +56,10 @@ pub fn parse_request(
 ) -> Result<EmbeddingRequest, Refusal> {
     let (texts, request) = match protocol {
         Protocol::OpenAi => {
-            let OpenAiBody { input, encoding_format, dimensions, prompt_name, prompt } =
+            let OpenAiBody { model, input, encoding_format, dimensions, prompt_name, prompt } =
                 json(body)?;
             let request = EmbeddingRequest {
+                model,
                 texts: Vec::new(),
                 prompt: Prompt::from_options(prompt_name.as_deref(), prompt.as_deref()),
                 truncate: limits.truncate,
@@ -66,6 +72,7 @@ pub fn parse_request(
         Protocol::Tei => {
             let TeiBody { inputs, truncate, normalize, prompt_name, dimensions } = json(body)?;
             let request = EmbeddingRequest {
+                model: None,
                 texts: Vec::new(),
                 prompt: Prompt::from_options(prompt_name.as_deref(), None),
                 truncate: truncate.unwrap_or(limits.truncate),
@@ -112,9 +119,11 @@ pub enum RerankProtocol {
     Cohere,
 }
 
-#[derive(Deserialize)]
-struct TeiRerankBody {
+/// text-embeddings-inference's request for a ranking.
+#[derive(Deserialize, ToSchema)]
+pub(super) struct TeiRerankBody {
     query: String,
+    #[schema(value_type = Vec<String>)]
     texts: Texts,
     #[serde(default)]
     raw_scores: bool,
@@ -123,10 +132,14 @@ struct TeiRerankBody {
     truncate: Option<bool>,
 }
 
-#[derive(Deserialize)]
-struct CohereBody {
+/// Cohere's and Jina's request for a ranking.
+#[derive(Deserialize, ToSchema)]
+pub(super) struct CohereBody {
     query: String,
+    #[schema(value_type = Vec<openapi::Document>)]
     documents: Documents,
+    /// How many of the best.
+    #[schema(minimum = 1)]
     top_n: Option<usize>,
     #[serde(default)]
     return_documents: bool,
@@ -136,20 +149,75 @@ struct CohereBody {
 struct Documents(Texts);
 
 impl<'de> Deserialize<'de> for Documents {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Document {
-            Text(String),
-            Object { text: String },
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Many;
+
+        impl<'de> Visitor<'de> for Many {
+            type Value = Documents;
+
+            fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.write_str("a list of documents")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, from: A) -> Result<Documents, A::Error> {
+                up_to_most(from, |Document(text)| text).map(Documents)
+            }
         }
-        let documents = Vec::<Document>::deserialize(deserializer)?;
-        let text = |document| match document {
-            Document::Text(text) | Document::Object { text } => text,
-        };
-        let list: Vec<String> = documents.into_iter().map(text).collect();
-        Ok(Self(Texts { count: list.len(), list }))
+
+        from.deserialize_seq(Many)
     }
+}
+
+/// A text, or an object with one, of whose other fields nothing is kept.
+struct Document(String);
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct One;
+
+        impl<'de> Visitor<'de> for One {
+            type Value = Document;
+
+            fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.write_str("a text, or an object with a text")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Document, E> {
+                Ok(Document(text.into()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, from: A) -> Result<Document, A::Error> {
+                #[derive(Deserialize)]
+                struct Object {
+                    text: String,
+                }
+                Object::deserialize(MapAccessDeserializer::new(from))
+                    .map(|Object { text }| Document(text))
+            }
+        }
+
+        from.deserialize_any(One)
+    }
+}
+
+/// The first [`MOST_TEXTS`] of a list, and how many there are.
+fn up_to_most<'de, A, T>(mut from: A, text: impl Fn(T) -> String) -> Result<Texts, A::Error>
+where
+    A: SeqAccess<'de>,
+    T: Deserialize<'de>,
+{
+    let mut list = Vec::new();
+    while list.len() < MOST_TEXTS {
+        match from.next_element::<T>()? {
+            Some(one) => list.push(text(one)),
+            None => return Ok(Texts { count: list.len(), list }),
+        }
+    }
+    let mut count = list.len();
+    while from.next_element::<IgnoredAny>()?.is_some() {
+        count += 1;
+    }
+    Ok(Texts { list, count })
 }
 
 /// Reads the body of a request for a ranking.
@@ -214,8 +282,11 @@ fn json<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
 }
 
 /// OpenAI's request; fields of theirs that change nothing here are taken and passed over.
-#[derive(Deserialize)]
-struct OpenAiBody {
+#[derive(Deserialize, ToSchema)]
+pub(super) struct OpenAiBody {
+    /// Of several models the one with this name; a server with one does not ask.
+    model: Option<String>,
+    #[schema(value_type = openapi::Texts)]
     input: Texts,
     encoding_format: Option<Encoding>,
     dimensions: Option<usize>,
@@ -225,16 +296,17 @@ struct OpenAiBody {
     prompt: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Encoding {
+pub(super) enum Encoding {
     Float,
     Base64,
 }
 
 /// The request of text-embeddings-inference.
-#[derive(Deserialize)]
-struct TeiBody {
+#[derive(Deserialize, ToSchema)]
+pub(super) struct TeiBody {
+    #[schema(value_type = openapi::Texts)]
     inputs: Texts,
     truncate: Option<bool>,
     normalize: Option<bool>,
@@ -263,19 +335,8 @@ impl<'de> Deserialize<'de> for Texts {
                 Ok(Texts { list: vec![text.into()], count: 1 })
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Texts, A::Error> {
-                let mut list = Vec::new();
-                while list.len() < MOST_TEXTS {
-                    match from.next_element::<Text>()? {
-                        Some(Text(text)) => list.push(text),
-                        None => return Ok(Texts { count: list.len(), list }),
-                    }
-                }
-                let mut count = list.len();
-                while from.next_element::<IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(Texts { list, count })
+            fn visit_seq<A: SeqAccess<'de>>(self, from: A) -> Result<Texts, A::Error> {
+                up_to_most(from, |Text(text)| text)
             }
         }
 
@@ -370,5 +431,28 @@ mod tests {
         }
         let invalid = parse_request(Protocol::OpenAi, b"{\"input\": \"\xff\"}", &Limits::default());
         assert_eq!(invalid.unwrap_err().status(), 422);
+    }
+
+    #[test]
+    fn documents_are_texts_or_objects_and_beyond_the_limit_only_counted() {
+        let read = |documents: &str| {
+            let body = format!(r#"{{"query": "q", "documents": {documents}}}"#);
+            parse_rerank(RerankProtocol::Cohere, body.as_bytes(), &Limits::default())
+        };
+        let actual = read(r#"["a", {"id": {"x": [1]}, "text": "b"}]"#).unwrap();
+        assert_eq!(actual.texts, ["a", "b"]);
+        let many = format!("[{}\"a\"]", r#"{"text": "a"},"#.repeat(70_000));
+        let deep = format!("[{}]", "[".repeat(100_000));
+        for (documents, status, part) in [
+            (r#""a""#, 422, "a list of documents"),
+            (r#"[{"title": "a"}]"#, 422, "text"),
+            ("[1]", 422, "a text, or an object"),
+            (&deep, 422, "a text, or an object"),
+            (&many, 413, "70001 texts"),
+        ] {
+            let refusal = read(documents).expect_err(&documents[..documents.len().min(40)]);
+            assert_eq!(refusal.status(), status, "{refusal:?}");
+            assert!(refusal.message().contains(part), "{refusal:?}");
+        }
     }
 }

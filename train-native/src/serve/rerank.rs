@@ -3,44 +3,47 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::Json;
-use axum::http::{Request, StatusCode};
-use axum::response::{IntoResponse, Response};
-use kiln_embed::reranker::ranked;
-use serde_json::{Value, json};
+use axum::http::StatusCode;
+use kiln_embed::reranker::{Ranked, ScoreActivation, ranked};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use tokio::sync::Semaphore;
 
-use super::limits::{Limits, SMALL_BODY};
+use super::limits::Limits;
 use super::refusal::Refusal;
 use super::request::{RerankProtocol, RerankRequest};
 use crate::reranking::PairModel;
 
-/// Pairs that one request has computed before another gets its turn.
+/// Pairs, and about as many tokens, that one request has computed before another gets its turn.
 const TURN: usize = 32;
+const TURN_TOKENS: usize = 4096;
+/// Bytes of an entry of an answer without its text, and of its score before that.
+const ENTRY: usize = 72;
 
 /// A reranker under its name, with its turns.
 pub struct ServedReranker {
     model: Arc<dyn PairModel>,
     name: String,
+    batch_tokens: Option<usize>,
     /// The model computes for one request at a time, with all cores.
     turn: Arc<Semaphore>,
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
 }
 
 /// A request's place among those in work.
-struct Place<'a>(&'a AtomicUsize);
+pub(super) struct Place(Arc<AtomicUsize>);
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl ServedReranker {
-    /// A reranker under a name.
-    pub fn new(model: Arc<dyn PairModel>, name: &str) -> Self {
+    /// A reranker under a name, and how many tokens of pairs it computes together (see
+    /// [`PairModel::logits`]).
+    pub fn new(model: Arc<dyn PairModel>, name: &str, batch_tokens: Option<usize>) -> Self {
         let turn = Arc::new(Semaphore::new(1));
-        Self { model, name: name.into(), turn, waiting: AtomicUsize::new(0) }
+        Self { model, name: name.into(), batch_tokens, turn, waiting: Arc::default() }
     }
 
     /// Name under which it answers.
@@ -48,25 +51,8 @@ impl ServedReranker {
         &self.name
     }
 
-    fn place(&self, limits: &Limits) -> Result<Place<'_>, Refusal> {
-        let place = Place(&self.waiting);
-        if self.waiting.fetch_add(1, Ordering::Relaxed) < limits.max_requests {
-            return Ok(place);
-        }
-        Err(Refusal::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "overloaded",
-            format!("{} requests are in work already; try again later", limits.max_requests),
-        ))
-    }
-
-    /// The answer to a request, and its number of tokens.
-    pub(super) async fn answer(
-        &self,
-        protocol: RerankProtocol,
-        request: RerankRequest,
-        limits: &Limits,
-    ) -> Result<(Response, usize), Refusal> {
+    /// A place for a request whose texts are within the limits.
+    pub(super) fn admit(&self, request: &RerankRequest, limits: &Limits) -> Result<Place, Refusal> {
         let each = request.query.len();
         let expanded = request
             .texts
@@ -78,14 +64,28 @@ impl ServedReranker {
                 limits.max_expanded
             )));
         }
-        let _place = self.place(limits)?;
-        let request = Arc::new(request);
+        let place = Place(self.waiting.clone());
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < limits.max_requests {
+            return Ok(place);
+        }
+        Err(Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "overloaded",
+            format!("{} requests are in work already; try again later", limits.max_requests),
+        ))
+    }
+
+    /// Scores of a request's texts before the activation, and its number of tokens.
+    pub(super) async fn logits(
+        &self,
+        request: &Arc<RerankRequest>,
+    ) -> Result<(Vec<f32>, usize), Refusal> {
         let (mut logits, mut tokens) = (Vec::with_capacity(request.texts.len()), 0);
         while logits.len() < request.texts.len() {
             // The semaphore is never closed. The turn lasts as long as the work, whoever still waits for it.
             let turn = self.turn.clone().acquire_owned().await;
             let (model, shared, from) = (self.model.clone(), request.clone(), logits.len());
-            let batch_tokens = limits.batch_tokens;
+            let batch_tokens = self.batch_tokens;
             let worked = tokio::task::spawn_blocking(move || {
                 let _turn = turn;
                 some(model.as_ref(), &shared, from, batch_tokens)
@@ -96,50 +96,105 @@ impl ServedReranker {
             logits.extend(some);
             tokens += count;
         }
-        Ok((Json(self.ranking(protocol, &request, &logits, tokens)).into_response(), tokens))
+        Ok((logits, tokens))
     }
 
-    fn ranking(
+    /// Most bytes of a request's scores and their answer.
+    pub(super) fn answer_bytes(request: &RerankRequest) -> usize {
+        let entries = request.texts.len() * ENTRY;
+        let escaped = |byte: u8| match byte {
+            0..0x20 => 6,
+            b'"' | b'\\' => 2,
+            _ => 1,
+        };
+        let texts = request.texts.iter().flat_map(|text| text.bytes()).map(escaped);
+        entries + if request.return_texts { texts.sum() } else { 0 }
+    }
+
+    /// Writes an answer.
+    ///
+    /// # Errors
+    /// None that scores can cause.
+    pub(super) fn write(
         &self,
         protocol: RerankProtocol,
         request: &RerankRequest,
         logits: &[f32],
         tokens: usize,
-    ) -> Value {
-        let activation = self.model.activation();
-        let scores: Vec<f32> = match request.raw_scores {
-            true => logits.to_vec(),
-            false => logits.iter().map(|&score| activation.of(score)).collect(),
+    ) -> serde_json::Result<Vec<u8>> {
+        let activation = match request.raw_scores {
+            true => ScoreActivation::Identity,
+            false => self.model.activation(),
         };
-        let best = ranked(&scores).into_iter().take(request.top.unwrap_or(scores.len()));
-        let entry = |score_key: &str, index: usize, score: f32| {
-            let mut entry = json!({ "index": index });
-            entry[score_key] = json!(score);
-            entry
-        };
+        let mut best = ranked(logits, activation);
+        best.truncate(request.top.unwrap_or(best.len()));
+        let texts = request.return_texts.then_some(request.texts.as_slice());
+        let results = Entries { protocol, best: &best, texts };
         match protocol {
-            RerankProtocol::Tei => best
-                .map(|place| {
-                    let mut entry = entry("score", place.index, place.score);
-                    if request.return_texts {
-                        entry["text"] = json!(request.texts[place.index]);
-                    }
-                    entry
-                })
-                .collect(),
+            RerankProtocol::Tei => serde_json::to_vec(&results),
+            RerankProtocol::Cohere => serde_json::to_vec(&Cohere {
+                model: &self.name,
+                results,
+                usage: Usage { total_tokens: tokens },
+            }),
+        }
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Cohere<'a> {
+    model: &'a str,
+    results: Entries<'a>,
+    usage: Usage,
+}
+
+#[derive(serde::Serialize)]
+struct Usage {
+    total_tokens: usize,
+}
+
+/// The best texts, under each protocol's names.
+struct Entries<'a> {
+    protocol: RerankProtocol,
+    best: &'a [Ranked],
+    texts: Option<&'a [String]>,
+}
+
+impl Serialize for Entries<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let entry = |&place| Entry { protocol: self.protocol, place, texts: self.texts };
+        to.collect_seq(self.best.iter().map(entry))
+    }
+}
+
+struct Entry<'a> {
+    protocol: RerankProtocol,
+    place: Ranked,
+    texts: Option<&'a [String]>,
+}
+
+#[derive(serde::Serialize)]
+struct Document<'a> {
+    text: &'a str,
+}
+
+impl Serialize for Entry<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Ranked { index, score } = self.place;
+        let text = self.texts.map(|texts| texts[index].as_str());
+        let mut entry = to.serialize_map(None)?;
+        entry.serialize_entry("index", &index)?;
+        match self.protocol {
+            RerankProtocol::Tei => {
+                entry.serialize_entry("score", &score)?;
+                text.map_or(Ok(()), |text| entry.serialize_entry("text", text))?;
+            }
             RerankProtocol::Cohere => {
-                let results: Vec<Value> = best
-                    .map(|place| {
-                        let mut entry = entry("relevance_score", place.index, place.score);
-                        if request.return_texts {
-                            entry["document"] = json!({ "text": request.texts[place.index] });
-                        }
-                        entry
-                    })
-                    .collect();
-                json!({ "model": self.name, "results": results, "usage": { "total_tokens": tokens } })
+                entry.serialize_entry("relevance_score", &score)?;
+                text.map_or(Ok(()), |text| entry.serialize_entry("document", &Document { text }))?;
             }
         }
+        entry.end()
     }
 }
 
@@ -148,11 +203,10 @@ fn some(
     model: &dyn PairModel,
     request: &RerankRequest,
     from: usize,
-    batch_tokens: usize,
+    batch_tokens: Option<usize>,
 ) -> Result<(Vec<f32>, usize), Refusal> {
-    let texts = &request.texts[from..request.texts.len().min(from + TURN)];
-    let mut tokens = 0;
-    for text in texts {
+    let (mut pairs, mut tokens) = (Vec::new(), 0);
+    for text in request.texts[from..].iter().take(TURN) {
         let (length, truncated) = model.length(&request.query, text).map_err(|error| {
             Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "tokenizer", error.to_string())
         })?;
@@ -162,28 +216,17 @@ fn some(
                 model.max_length()
             )));
         }
+        if !pairs.is_empty() && tokens + length > TURN_TOKENS {
+            break;
+        }
         tokens += length;
+        pairs.push((request.query.as_str(), text.as_str()));
     }
-    let pairs: Vec<(&str, &str)> =
-        texts.iter().map(|text| (request.query.as_str(), text.as_str())).collect();
     // What was accepted is answered, after Ctrl-C too.
-    let logits = model.logits(&pairs, Some(batch_tokens.min(1024)), false, &mut |_| {});
+    let logits = model.logits(&pairs, batch_tokens, false, &mut |_| {});
     logits.map(|logits| (logits, tokens)).map_err(|error| failed(error.to_string()))
 }
 
 fn failed(message: impl AsRef<str>) -> Refusal {
     Refusal::new(StatusCode::FAILED_DEPENDENCY, "backend", message)
-}
-
-/// Which protocol a path speaks.
-pub(super) fn protocol(request: &Request<axum::body::Body>) -> RerankProtocol {
-    match request.uri().path() {
-        "/rerank" => RerankProtocol::Tei,
-        _ => RerankProtocol::Cohere,
-    }
-}
-
-/// Whether a request is so small that it is read where it comes in.
-pub(super) fn is_quick(body: &[u8]) -> bool {
-    body.len() <= SMALL_BODY
 }

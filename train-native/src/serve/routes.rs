@@ -23,11 +23,16 @@ use super::body;
 use super::connections::Client;
 use super::limits::{SMALL_BODY, SMALL_WORK};
 use super::memory::{Held, Memory};
+use super::openapi::{self, Embeddings, OpenAiError, Ranking, TeiError, TeiPlace};
 use super::refusal::Refusal;
-use super::request::{EmbeddingRequest, Protocol, expanded_bytes, parse_request, parse_rerank};
-use super::rerank::{self, ServedReranker};
+use super::request::{
+    CohereBody, EmbeddingRequest, OpenAiBody, Protocol, RerankProtocol, TeiBody, TeiRerankBody,
+    expanded_bytes, parse_request, parse_rerank,
+};
+use super::rerank::ServedReranker;
 use super::telemetry::Telemetry;
-use super::{Limits, Served};
+use super::{Facts, Limits, Served};
+use crate::interrupt;
 use crate::search::normalize;
 
 /// Tokens that a request has ready for the model, about, and as many again that it gets ready meanwhile.
@@ -42,11 +47,17 @@ const WINDOW: usize = 1 << 18;
 /// Texts up to so many bytes, and what else is as quick, are worked on where the request is read.
 const QUICK: usize = 4096;
 
+/// A model with the queue before it.
+pub(super) struct Hosted {
+    pub(super) model: Arc<dyn Served>,
+    pub(super) batcher: Batcher,
+}
+
 /// What every route knows.
-struct Server {
-    model: Arc<dyn Served>,
-    reranker: Option<ServedReranker>,
-    batcher: Batcher,
+pub(super) struct Server {
+    /// One at least.
+    models: Vec<Arc<Hosted>>,
+    reranker: Option<Arc<ServedReranker>>,
     limits: Limits,
     telemetry: Arc<Telemetry>,
     /// What bodies may hold, what texts that become tokens may, and what vectors and answers may.
@@ -55,14 +66,15 @@ struct Server {
     answers: Memory,
     /// Turns of work that takes a core, one for each.
     cores: Arc<Semaphore>,
+    /// Whether a key is asked for.
+    has_key: bool,
 }
 
-type Shared = State<Arc<Server>>;
+pub(super) type Shared = State<Arc<Server>>;
 
 /// All routes; `answers` is what vectors and answers may hold.
 pub(super) fn routes(
-    (model, reranker): (Arc<dyn Served>, Option<ServedReranker>),
-    batcher: Batcher,
+    (hosted, reranker): (Vec<Hosted>, Option<ServedReranker>),
     limits: Limits,
     access: Access,
     answers: Memory,
@@ -71,28 +83,32 @@ pub(super) fn routes(
     let third = limits.memory / 3;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let server = Arc::new(Server {
-        model,
-        reranker,
-        batcher,
+        models: hosted.into_iter().map(Arc::new).collect(),
+        reranker: reranker.map(Arc::new),
         limits,
         telemetry: telemetry.clone(),
         bodies: Memory::new(third),
         windows: Memory::new(third),
         answers,
         cores: Arc::new(Semaphore::new(cores)),
+        has_key: access.has_key(),
     });
     let access = (Arc::new(access), telemetry);
     let guarded = Router::new()
         .route("/v1/embeddings", post(openai))
         .route("/v1/models", get(models))
         .route("/embed", post(embed))
-        .route("/rerank", post(rank))
-        .route("/v1/rerank", post(rank))
-        .route("/v2/rerank", post(rank))
+        .route("/rerank", post(rerank))
+        .route("/v1/rerank", post(cohere))
+        .route("/v2/rerank", post(cohere))
         .route("/info", get(info))
         .route_layer(from_fn_with_state(access.clone(), authorize));
     let mut routes = Router::new()
-        .route("/health", get(|| async { StatusCode::OK }))
+        .route("/health", get(health))
+        .route("/livez", get(live))
+        .route("/readyz", get(ready))
+        .route("/openapi.json", get(openapi))
+        .route("/docs", get(|| async { openapi::page() }))
         .route("/metrics", get(metrics))
         .merge(guarded)
         .with_state(server);
@@ -104,6 +120,7 @@ pub(super) fn routes(
 
 /// A request's texts while they become tokens.
 struct Texts {
+    hosted: Arc<Hosted>,
     request: EmbeddingRequest,
     prompt: String,
     /// Whether small enough to be worked on at once.
@@ -136,7 +153,30 @@ fn failed(message: impl AsRef<str>) -> Refusal {
     Refusal::new(StatusCode::FAILED_DEPENDENCY, "backend", message)
 }
 
+/// An answer that gives its memory back when it is sent.
+fn answered(bytes: Vec<u8>, held: Held) -> Response {
+    let body = Bytes::from_owner(Answer { bytes, _held: held });
+    ([(header::CONTENT_TYPE, "application/json")], Body::from(body)).into_response()
+}
+
 impl Server {
+    /// The model that a request names. Where there is one alone it is meant, whatever clients call it; a request
+    /// that names none means the first.
+    fn hosted(&self, name: Option<&str>) -> Result<&Arc<Hosted>, Refusal> {
+        let named =
+            |name: &str| self.models.iter().find(|hosted| hosted.model.facts().name == name);
+        match (&self.models[..], name) {
+            ([only], _) => Ok(only),
+            (models, None) => Ok(&models[0]),
+            (models, Some(name)) => named(name).ok_or_else(|| {
+                let known = models.iter().map(|hosted| hosted.model.facts().name.as_str());
+                let known = known.collect::<Vec<_>>().join(", ");
+                let message = format!("no model {name:?} is served here; there are {known}");
+                Refusal::new(StatusCode::NOT_FOUND, "not_found", message)
+            }),
+        }
+    }
+
     /// Answers a request, unless it takes too long or its client goes away.
     async fn answer(
         &self,
@@ -181,21 +221,36 @@ impl Server {
         result
     }
 
-    async fn ranking(&self, client: &Client, request: Request) -> Result<Response, Refusal> {
+    async fn ranking(
+        &self,
+        protocol: RerankProtocol,
+        client: &Client,
+        request: Request,
+    ) -> Result<Response, Refusal> {
         let Some(reranker) = &self.reranker else {
             return Err(Refusal::invalid(
                 "no reranker is served here; start the server with --reranker",
             ));
         };
-        let (limits, protocol) = (&self.limits, rerank::protocol(&request));
+        let limits = &self.limits;
         let (head, body) = request.into_parts();
         let (body, _held) = body::read(&head.headers, body, limits, &self.bodies, client).await?;
         let known = limits.clone();
         let request =
-            self.work(rerank::is_quick(&body), move || parse_rerank(protocol, &body, &known));
-        let (answer, tokens) = reranker.answer(protocol, request.await??, limits).await?;
+            self.work(body.len() <= SMALL_BODY, move || parse_rerank(protocol, &body, &known));
+        let request = Arc::new(request.await??);
+        let _place = reranker.admit(&request, limits)?;
+        let size = ServedReranker::answer_bytes(&request);
+        let large = size > SMALL_WORK;
+        let answer_held = if large { self.answers.get(size).await } else { Held::default() };
+        let (logits, tokens) = reranker.logits(&request).await?;
         self.telemetry.tokens.inc_by(tokens as u64);
-        Ok(answer)
+
+        let reranker = reranker.clone();
+        let write = move || reranker.write(protocol, &request, &logits, tokens);
+        let bytes = self.work(!large, write).await?.map_err(|error| failed(error.to_string()))?;
+        client.holds_memory(large);
+        Ok(answered(bytes, answer_held))
     }
 
     async fn vectors(
@@ -210,7 +265,8 @@ impl Server {
         let (quick, known) = (body.len() <= SMALL_BODY, limits.clone());
         let request = self.work(quick, move || parse_request(protocol, &body, &known)).await??;
 
-        let prompt = self.model.prompt(&request.prompt);
+        let hosted = self.hosted(request.model.as_deref())?;
+        let prompt = hosted.model.prompt(&request.prompt);
         let prompt = prompt.map_err(|error| Refusal::invalid(error.to_string()))?;
         let expanded = expanded_bytes(&request.texts, prompt);
         if expanded > limits.max_expanded {
@@ -219,7 +275,7 @@ impl Server {
                 limits.max_expanded
             )));
         }
-        let facts = self.model.facts();
+        let facts = hosted.model.facts();
         let width = request.dimensions.unwrap_or(facts.dimensions);
         if width == 0 || width > facts.dimensions {
             return Err(Refusal::invalid(format!(
@@ -232,7 +288,7 @@ impl Server {
         let tokens = (expanded + 8 * count).min(2 * PIECE) * TOKEN;
         let size = numbers.saturating_add(tokens);
         let small = size <= SMALL_WORK && expanded <= SMALL_BODY;
-        let Some(place) = self.batcher.place(!small) else {
+        let Some(place) = hosted.batcher.place(!small) else {
             return Err(Refusal::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "overloaded",
@@ -247,6 +303,7 @@ impl Server {
             if held_by_answer { self.answers.get(size).await } else { Held::default() };
 
         let texts = Arc::new(Texts {
+            hosted: hosted.clone(),
             prompt: prompt.to_string(),
             quick: expanded <= QUICK,
             longest: request.texts.iter().map(String::len).max().unwrap_or(0) + prompt.len(),
@@ -261,7 +318,7 @@ impl Server {
         self.telemetry.texts.inc_by(count as u64);
         self.telemetry.tokens.inc_by(tokens as u64);
 
-        let (base64, model) = (texts.request.base64, self.model.clone());
+        let (base64, model) = (texts.request.base64, hosted.model.clone());
         drop(texts);
         let bytes = self
             .work(size <= SMALL_WORK, move || {
@@ -270,8 +327,7 @@ impl Server {
             .await?
             .map_err(|error| failed(error.to_string()))?;
         client.holds_memory(held_by_answer);
-        let body = Bytes::from_owner(Answer { bytes, _held: answer_held });
-        Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+        Ok(answered(bytes, answer_held))
     }
 
     /// Vectors of texts and the number of their tokens, piece by piece: while the model has one, the next
@@ -282,14 +338,15 @@ impl Server {
         width: usize,
     ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
         let request = &texts.request;
-        let cut = width < self.model.facts().dimensions;
+        let hosted = &texts.hosted;
+        let cut = width < hosted.model.facts().dimensions;
         let (mut vectors, mut tokens) = (Vec::with_capacity(request.texts.len()), 0);
         let mut ready = self.tokenize(texts, 0).await?;
         loop {
             let (end, had) = (ready.end, tokens);
             tokens += ready.count;
             let embedding = async {
-                self.batcher.embed(ready.tokens, had, texts.place.clone()).await.map_err(failed)
+                hosted.batcher.embed(ready.tokens, had, texts.place.clone()).await.map_err(failed)
             };
             let (result, next) = tokio::try_join!(embedding, self.tokenize(texts, end))?;
             vectors.extend(result.into_iter().map(|mut vector| {
@@ -298,7 +355,7 @@ impl Server {
                     vector.shrink_to_fit();
                 }
                 // Not twice: the last bits would change.
-                if cut || request.normalize && !self.model.facts().normalized {
+                if cut || request.normalize && !hosted.model.facts().normalized {
                     normalize(&mut vector);
                 }
                 vector
@@ -319,7 +376,7 @@ impl Server {
             true => Held::default(),
             false => self.windows.get(texts.longest.min(WINDOW) * TOKENIZING).await,
         };
-        let (model, shared) = (self.model.clone(), texts.clone());
+        let (model, shared) = (texts.hosted.model.clone(), texts.clone());
         let piece = move || {
             let _window = window;
             piece(model.as_ref(), &shared, start)
@@ -374,7 +431,24 @@ fn piece(model: &dyn Served, texts: &Texts, start: usize) -> Result<Piece, Refus
     Ok(piece)
 }
 
-async fn openai(
+/// Vectors of texts, in OpenAI's protocol.
+#[utoipa::path(
+    post,
+    path = "/v1/embeddings",
+    request_body = OpenAiBody,
+    responses(
+        (status = 200, description = "The vectors", body = Embeddings),
+        (status = 400, description = "No such request", body = OpenAiError),
+        (status = 401, description = "The key is missing or wrong", body = OpenAiError),
+        (status = 404, description = "No model of that name", body = OpenAiError),
+        (status = 413, description = "More or longer texts than are taken", body = OpenAiError),
+        (status = 415, description = "The body does not call itself JSON", body = OpenAiError),
+        (status = 429, description = "Too many requests are in work", body = OpenAiError),
+        (status = 503, description = "Not done in time", body = OpenAiError),
+    ),
+    security(("key" = []))
+)]
+pub(super) async fn openai(
     State(server): Shared,
     Extension(client): Extension<Arc<Client>>,
     request: Request,
@@ -382,7 +456,23 @@ async fn openai(
     server.answer(Protocol::OpenAi, "openai", &client, request).await
 }
 
-async fn embed(
+/// Vectors of texts, in text-embeddings-inference's protocol.
+#[utoipa::path(
+    post,
+    path = "/embed",
+    request_body = TeiBody,
+    responses(
+        (status = 200, description = "A vector for each text", body = Vec<Vec<f32>>),
+        (status = 401, description = "The key is missing or wrong", body = TeiError),
+        (status = 413, description = "More or longer texts than are taken", body = TeiError),
+        (status = 415, description = "The body does not call itself JSON", body = TeiError),
+        (status = 422, description = "No such request", body = TeiError),
+        (status = 429, description = "Too many requests are in work", body = TeiError),
+        (status = 503, description = "Not done in time", body = TeiError),
+    ),
+    security(("key" = []))
+)]
+pub(super) async fn embed(
     State(server): Shared,
     Extension(client): Extension<Arc<Client>>,
     request: Request,
@@ -390,26 +480,86 @@ async fn embed(
     server.answer(Protocol::Tei, "embed", &client, request).await
 }
 
-/// In either protocol, which the path tells.
-async fn rank(
+/// Texts by how relevant they are to a query, in text-embeddings-inference's protocol.
+#[utoipa::path(
+    post,
+    path = "/rerank",
+    request_body = TeiRerankBody,
+    responses(
+        (status = 200, description = "The texts' places and scores", body = Vec<TeiPlace>),
+        (status = 401, description = "The key is missing or wrong", body = TeiError),
+        (status = 413, description = "More or longer texts than are taken", body = TeiError),
+        (status = 415, description = "The body does not call itself JSON", body = TeiError),
+        (status = 422, description = "No such request", body = TeiError),
+        (status = 429, description = "Too many requests are in work", body = TeiError),
+        (status = 503, description = "Not done in time", body = TeiError),
+    ),
+    security(("key" = []))
+)]
+pub(super) async fn rerank(
     State(server): Shared,
     Extension(client): Extension<Arc<Client>>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let work = server.ranking(&client, request);
+    let work = server.ranking(RerankProtocol::Tei, &client, request);
     server.in_time("rerank", &client, work).await
 }
 
-async fn models(State(server): Shared) -> Json<Value> {
+/// Texts by how relevant they are to a query, as Cohere's and Jina's clients ask; `/v2/rerank` is the same.
+#[utoipa::path(
+    post,
+    path = "/v1/rerank",
+    request_body = CohereBody,
+    responses(
+        (status = 200, description = "The best texts' places and scores", body = Ranking),
+        (status = 401, description = "The key is missing or wrong", body = OpenAiError),
+        (status = 413, description = "More or longer texts than are taken", body = TeiError),
+        (status = 415, description = "The body does not call itself JSON", body = OpenAiError),
+        (status = 422, description = "No such request", body = TeiError),
+        (status = 429, description = "Too many requests are in work", body = TeiError),
+        (status = 503, description = "Not done in time", body = TeiError),
+    ),
+    security(("key" = []))
+)]
+pub(super) async fn cohere(
+    State(server): Shared,
+    Extension(client): Extension<Arc<Client>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let work = server.ranking(RerankProtocol::Cohere, &client, request);
+    server.in_time("rerank", &client, work).await
+}
+
+/// The models that are served, as OpenAI's clients list them.
+#[utoipa::path(
+    get,
+    path = "/v1/models",
+    responses(
+        (status = 200, description = "The models", body = Value),
+        (status = 401, description = "The key is missing or wrong", body = OpenAiError),
+    ),
+    security(("key" = []))
+)]
+pub(super) async fn models(State(server): Shared) -> Json<Value> {
     let model =
         |name: &str| json!({ "id": name, "object": "model", "created": 0, "owned_by": "kiln" });
-    let names = [server.model.facts().name.as_str()].into_iter();
-    let names = names.chain(server.reranker.as_ref().map(ServedReranker::name));
+    let names = server.models.iter().map(|hosted| hosted.model.facts().name.as_str());
+    let names = names.chain(server.reranker.as_deref().map(ServedReranker::name));
     Json(json!({ "object": "list", "data": names.map(model).collect::<Vec<_>>() }))
 }
 
-async fn info(State(server): Shared) -> Json<Value> {
-    let (facts, limits) = (server.model.facts(), &server.limits);
+/// What is served, and its limits.
+#[utoipa::path(
+    get,
+    path = "/info",
+    responses(
+        (status = 200, description = "The model and the limits", body = Value),
+        (status = 401, description = "The key is missing or wrong", body = TeiError),
+    ),
+    security(("key" = []))
+)]
+pub(super) async fn info(State(server): Shared) -> Json<Value> {
+    let (facts, limits) = (server.models[0].model.facts(), &server.limits);
     Json(json!({
         "model_id": facts.name,
         "model_sha": facts.revision,
@@ -425,7 +575,48 @@ async fn info(State(server): Shared) -> Json<Value> {
     }))
 }
 
-async fn metrics(State(server): Shared) -> Response {
+/// Whether requests are taken, as text-embeddings-inference says it.
+#[utoipa::path(get, path = "/health", responses(
+    (status = 200, description = "Requests are taken"),
+    (status = 503, description = "The server ends"),
+))]
+pub(super) async fn health() -> StatusCode {
+    ready().await
+}
+
+/// Whether the process answers at all; one that does not is to be started anew.
+#[utoipa::path(get, path = "/livez", responses((status = 200, description = "The process answers")))]
+pub(super) async fn live() -> StatusCode {
+    StatusCode::OK
+}
+
+/// Whether requests are taken: not once the server was asked to end, while it answers those that it has.
+#[utoipa::path(get, path = "/readyz", responses(
+    (status = 200, description = "Requests are taken"),
+    (status = 503, description = "The server ends"),
+))]
+pub(super) async fn ready() -> StatusCode {
+    match interrupt::asked() {
+        true => StatusCode::SERVICE_UNAVAILABLE,
+        false => StatusCode::OK,
+    }
+}
+
+/// The routes, for programs.
+async fn openapi(State(server): Shared) -> Response {
+    let ranks = server.reranker.is_some();
+    let facts: Vec<&Facts> = server.models.iter().map(|hosted| hosted.model.facts()).collect();
+    match openapi::document(&facts, &server.limits, ranks, server.has_key) {
+        Ok(document) => Json(document).into_response(),
+        Err(error) => failed(error.to_string()).into_response(),
+    }
+}
+
+/// Counters and times, for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses(
+    (status = 200, description = "The measures", body = String, content_type = "text/plain"),
+))]
+pub(super) async fn metrics(State(server): Shared) -> Response {
     match server.telemetry.to_text() {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Asks a server for what its own OpenAPI document promises, and for what it says it refuses: schemathesis, from PyPI,
+# makes the requests up. Opt-in; needs the command kiln (KILN_NATIVE, or the release build).
+#
+#   tests/openapi.sh [EXAMPLES]     (default: 300 for each route)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache="${KILN_CACHE:-$HOME/.cache/kiln}"
+native="${KILN_NATIVE:-${CARGO_TARGET_DIR:-target}/release/kiln}"
+if [ ! -e "$cache/schemathesis/.complete" ]; then
+  python3 -m venv "$cache/schemathesis"
+  "$cache/schemathesis/bin/pip" install -q --disable-pip-version-check 'schemathesis>=4'
+  touch "$cache/schemathesis/.complete"
+fi
+
+folder=$(mktemp -d)
+trap 'kill "$server" 2>/dev/null || true; rm -rf "$folder"' EXIT
+"$native" serve --json --quiet --device cpu --port 0 --model web-demo/kiln-mini.kiln --reranker tests/fixtures/rerankers/bert \
+  --max-client-batch-size 16 >"$folder/started" &
+server=$!
+until [ -s "$folder/started" ]; do
+  kill -0 "$server"
+  sleep 0.1
+done
+url=$(sed -n 's/.*"url":"\([^"]*\)".*/\1/p' "$folder/started")
+
+"$cache/schemathesis/bin/schemathesis" run "$url/openapi.json" --checks all --max-examples "${1:-300}" --seed 1 --no-color
+# It answers still.
+curl -sf "$url/readyz"

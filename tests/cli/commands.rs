@@ -251,3 +251,34 @@ fn models_that_are_probably_meant_otherwise_are_warned_of() {
     assert!(notes(&named, &[]).contains("--attention bidirectional"));
     assert!(!notes(&named, &["--attention", "causal"]).contains("warning"));
 }
+
+#[test]
+fn shells_and_man_know_the_commands() {
+    for (shell, sign) in [
+        ("bash", "complete -F _kiln"),
+        ("zsh", "#compdef kiln"),
+        ("fish", "complete -c kiln"),
+        ("powershell", "Register-ArgumentCompleter"),
+        ("elvish", "edit:completion"),
+    ] {
+        let script = stdout(&mut kiln(&["completions", shell]));
+        for part in [sign, "quickstart", "--max-text-bytes"] {
+            // fish writes options without their dashes.
+            assert!(script.contains(part.trim_start_matches('-')), "{shell}: {part}");
+        }
+    }
+    assert!(failure(&mut kiln(&["completions", "dos"])).contains("dos"));
+
+    let folder = Folder::new();
+    let pages = json(&stdout(&mut kiln(&["man", "--json", "--output", &folder.arg("man1")])));
+    let pages: Vec<&str> =
+        pages.as_array().unwrap().iter().map(|page| page.as_str().unwrap()).collect();
+    for page in ["kiln.1", "kiln-embed.1", "kiln-eval-search.1", "kiln-man.1"] {
+        assert!(pages.contains(&page), "{page}: {pages:?}");
+    }
+    let embed = std::fs::read_to_string(folder.path("man1/kiln-embed.1")).unwrap();
+    for part in [".TH kiln-embed 1", "kiln embed", "\\-\\-model", "\\-\\-device"] {
+        assert!(embed.contains(part), "{part}: {embed}");
+    }
+    assert!(!pages.iter().any(|page| page.contains("help")), "{pages:?}");
+}

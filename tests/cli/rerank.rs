@@ -99,6 +99,14 @@ fn search_puts_its_best_hits_into_the_rerankers_order() {
     stdout(&mut kiln(&["embed", "--json", "-m", &model, "--input", &corpus, "--output", &index]));
     let args = ["search", "-m", &model, "-Q", "x", "--index", &index, "--reranker", &reranker];
     assert!(failure(&mut kiln(&args)).contains("no texts to rerank"));
+    // What is found can be no fewer than what is shown, and 100 where nothing is said.
+    let few = [&search[..], &["-k", "3", "--reranker", &reranker, "--candidates", "2"]].concat();
+    let said = failure(&mut kiln(&few));
+    assert!(said.contains("--candidates 2 are fewer than the --top-k 3"), "{said}");
+    for alone in [["--candidates", "5"], ["--pair-batch-tokens", "64"]] {
+        let said = failure(&mut kiln(&[&search[..], &alone].concat()));
+        assert!(said.contains("--reranker"), "{said}");
+    }
 }
 
 #[test]
@@ -227,6 +235,60 @@ fn what_is_no_reranker_and_what_is_no_embedder() {
     assert!(said.contains("takes no instruction"), "{said}");
 }
 
+/// A reranker's folder with one file changed or added.
+fn changed(folder: &Folder, of: &str, file: &str, content: &Value) -> String {
+    let copy = folder.path(&format!("{of}-{}", file.replace('.', "-")));
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(fixture(&format!("rerankers/{of}"))).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    std::fs::write(copy.join(file), content.to_string()).unwrap();
+    copy.display().to_string()
+}
+
+#[test]
+fn a_reranker_in_whose_files_something_is_amiss() {
+    let folder = Folder::new();
+    let read = |path: &str| parse(&std::fs::read_to_string(fixture(path)).unwrap());
+    let said = |model: &str| failure(&mut kiln(&["rerank", "-m", model, "-Q", "x", "-t", "y"]));
+    // An embedder that is a language model, as Qwen3-Embedding is.
+    let modules = json!([
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+    ]);
+    let model = changed(&folder, "qwen3", "modules.json", &modules);
+    assert!(said(&model).contains("is no reranker: it pools"), "{}", said(&model));
+    // Nothing stands before a query but in prompts that have a place for it.
+    let prompts = json!({"prompts": {"query": "find: "}, "default_prompt_name": "query"});
+    let model = changed(&folder, "bert", "config_sentence_transformers.json", &prompts);
+    assert!(said(&model).contains("its default prompt \"find: \""), "{}", said(&model));
+    let model = changed(&folder, "qwen3", "config_sentence_transformers.json", &prompts);
+    let score = |args: &[&str]| {
+        let args = [&["rerank", "--json", "-Q", "x", "-t", "y", "-m"], args].concat();
+        parse(&stdout(&mut kiln(&args)))[0]["ranked"][0]["score"].as_f64().unwrap()
+    };
+    let plain = fixture("rerankers/qwen3").display().to_string();
+    assert_eq!(score(&[&model]), score(&[&plain, "--reranker-instruction", "find: "]));
+    assert!(score(&[&model]) != score(&[&plain]));
+    for (key, value) in [("classifier_pooling", "max"), ("classifier_activation", "mish")] {
+        let mut config = read("rerankers/modernbert/config.json");
+        config[key] = value.into();
+        let model = changed(&folder, "modernbert", "config.json", &config);
+        assert!(said(&model).contains(&format!("{key} \"{value}\"")), "{}", said(&model));
+        std::fs::remove_dir_all(model).unwrap();
+    }
+    let mut config = read("rerankers/qwen3/config.json");
+    config["tie_word_embeddings"] = false.into();
+    let model = changed(&folder, "qwen3", "config.json", &config);
+    assert!(said(&model).contains("lacks lm_head.weight"), "{}", said(&model));
+    // No room for two texts.
+    let args =
+        ["rerank", "-m", &fixture("rerankers/bert").display().to_string(), "-Q", "x", "-t", "y"];
+    let said = failure(&mut kiln(&[&args[..], &["--max-pair-length", "4"]].concat()));
+    assert!(said.contains("no room"), "{said}");
+}
+
 #[test]
 fn negatives_are_judged_by_a_reranker() {
     let (reranker, ..) = reranker();
@@ -350,4 +412,56 @@ fn a_cross_encoder_is_distilled_into_an_embedder_and_an_embedder_guides_another(
     ];
     let said = failure(&mut kiln(&args));
     assert!(said.contains("margin_mse") && said.contains("kiln mine --reranker"), "{said}");
+}
+
+#[test]
+fn pairs_come_into_the_order_of_their_scores() {
+    let folder = Folder::new();
+    // Against what a new model finds: texts with words in common are unlike, and others alike.
+    let pairs = [
+        (TEXTS[0], "the river floods the lower town", 0.0),
+        (TEXTS[3], "the ship carried tea and gold", 1.0),
+        (TEXTS[0], TEXTS[1], 3.0),
+        (TEXTS[2], TEXTS[4], 4.0),
+        (TEXTS[5], TEXTS[3], 5.0),
+        (TEXTS[1], TEXTS[1], 5.0),
+    ];
+    let row = |(a, b, score): &(&str, &str, f64)| {
+        json!({"sentence1": a, "sentence2": b, "score": score}).to_string() + "\n"
+    };
+    let data = folder.write("mined.jsonl", pairs.iter().map(row).collect::<String>());
+    let train = |text: String, run: &str| {
+        let (path, data) = (folder.write("scored.toml", text), folder.arg(""));
+        kiln(&["train", "--quiet", "--recipe", &path, "--data-dir", &data, "--output", run])
+    };
+    for loss in ["cosent", "angle"] {
+        let more = format!(
+            "objective = 'similarity'\nsimilarity = {{ loss = '{loss}' }}\n\
+             matryoshka = {{ dimensions = [16, 32] }}"
+        );
+        let text = recipe(&more).replace("hard_negatives = 2\n", "");
+        let run = folder.arg(loss);
+        stdout(&mut train(text.replace("batch_size = 4", "batch_size = 6"), &run));
+        let all = losses(&run);
+        assert!(*all.last().unwrap() < 0.2 * all[0], "{loss}: {all:?}");
+        let model = format!("{run}/model");
+        let found = stdout(&mut kiln(&["similarity", "--json", "-m", &model, "--input", &data]));
+        let found: Vec<f64> = parse(&found)
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|pair| pair["cosine"].as_f64().unwrap())
+            .collect();
+        if loss == "cosent" {
+            // The last is a text beside itself, to which the last but one is as alike as can be.
+            assert!(found[..5].is_sorted(), "{found:?}");
+        }
+    }
+    folder.write(
+        "mined.jsonl",
+        "{\"query\": \"a\", \"pos\": [\"b\"]}\n{\"query\": \"c\", \"pos\": [\"d\"]}\n",
+    );
+    let text = recipe("objective = 'similarity'").replace("hard_negatives = 2\n", "");
+    let said = failure(&mut train(text, &folder.arg("none")));
+    assert!(said.contains("no row has a score"), "{said}");
 }

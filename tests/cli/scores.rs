@@ -111,6 +111,39 @@ fn what_retrieval_finds_is_written_as_runs() {
     let lines = std::fs::read_to_string(&run).unwrap().lines().count();
     let hits = queries.values().map(|hits| hits.as_object().unwrap().len()).sum::<usize>();
     assert_eq!(hits, lines);
+
+    // Reranked, the best three documents of each query are in the cross-encoder's order, before the fourth.
+    let reranker = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let reranker = reranker.join("../tests/fixtures/rerankers/bert").display().to_string();
+    let runs = folder.arg("reranked");
+    let args = ["-m", &model, "--suite", &suite, "--data", &data, "-o", &output, "--runs", &runs];
+    let more = ["--reranker", &reranker, "--candidates", "3"];
+    stdout(&mut eval(&folder, &[&args[..], &more].concat()));
+    let file = format!("reranked/{name}/bert/qa/wiki/en_default_test.json");
+    let found_anew = json(&std::fs::read_to_string(folder.path(&file)).unwrap());
+    assert_eq!(found_anew["reranker_name"], "bert");
+    let best_first = |found: &Value, query: &str| {
+        let mut hits: Vec<(String, f64)> = found["search_results"][query]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(id, score)| (id.clone(), score.as_f64().unwrap()))
+            .collect();
+        hits.sort_by(|a, b| b.1.total_cmp(&a.1));
+        hits.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+    };
+    for (query, text) in [("q1", "a river"), ("q2", "tea")] {
+        let before = best_first(&found, query);
+        let mut rank = vec!["rerank", "--json", "-m", &reranker, "-Q", text];
+        let number = |id: &String| id[1..].parse::<usize>().unwrap();
+        rank.extend(before[..3].iter().flat_map(|id| ["-t", texts[number(id)]]));
+        let ranked = json(&stdout(&mut kiln(&rank)));
+        let places = ranked[0]["ranked"].as_array().unwrap().iter();
+        let rows = places.map(|place| place["row"].as_u64().unwrap() as usize);
+        let mut expected: Vec<String> = rows.map(|row| before[row].clone()).collect();
+        expected.push(before[3].clone());
+        assert_eq!(best_first(&found_anew, query), expected);
+    }
 }
 
 /// A run keeps models along its way, and a suite's tasks are its evaluation.

@@ -581,8 +581,8 @@ def make_static():
     vectors = []
     unknown = tokenizer.convert_tokens_to_ids("[UNK]")
     for text in texts:
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"][:30]
-        ids = torch.tensor([token for token in ids if token != unknown])
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = torch.tensor([token for token in ids if token != unknown][:30])
         if len(ids) == 0:
             vectors.append(torch.zeros(16))
             continue

@@ -40,11 +40,12 @@ async function droppedFolder(files, options) {
   if (other !== undefined) throw new TypeError(`the source has ${shown(other)} in it, not a File`);
   const paths = files.map((file) => file.webkitRelativePath || file.name);
   if (files.length === 1 && paths[0].endsWith(".kiln")) return { kiln: await blobBytes(files[0], options) };
-  const config = paths.filter((path) => /(^|\/)config\.json$/.test(path)).sort((a, b) => a.length - b.length)[0];
-  if (config === undefined) {
+  // A list of modules, or where there is none a config.json, is at the top.
+  const tops = paths.filter((path) => /(^|\/)(modules|config)\.json$/.test(path)).map((path) => path.slice(0, path.lastIndexOf("/") + 1));
+  const root = tops.sort((a, b) => a.length - b.length)[0];
+  if (root === undefined) {
     throw new Error("these files are no model: choose a .kiln file, or a folder with config.json, tokenizer.json and model.safetensors");
   }
-  const root = config.slice(0, -"config.json".length);
   // Not the same weights once more in other formats.
   const isPyTorch = (path) => /(^|\/)pytorch_model[^/]*\.bin$/.test(path);
   const whole = paths.some((path) => path.startsWith(root) && path.endsWith(".safetensors"));
@@ -108,13 +109,14 @@ async function downloadFolder(root, options) {
   for (const name of ["tokenizer_config.json", "special_tokens_map.json", "config_sentence_transformers.json", "sentence_bert_config.json"]) {
     await optional(name);
   }
-  const whole = await optional("model.safetensors");
-  const shards = whole ? undefined : await told("model.safetensors.index.json", "weight_map", (index) => isObject(index?.weight_map) && [...new Set(Object.values(index.weight_map))]);
-  if (shards) {
-    for (const name of shards.found) await get(name, { where: shards.where });
-  } else if (!whole && tokenizer && !(await optional("pytorch_model.bin"))) {
-    await get("model.safetensors");
-  }
+  /** A file of weights, or its shards; whether it is there. */
+  const weights = async (name) => {
+    if (await optional(name)) return true;
+    const shards = await told(`${name}.index.json`, "weight_map", (index) => isObject(index?.weight_map) && [...new Set(Object.values(index.weight_map))]);
+    for (const shard of shards?.found ?? []) await get(shard, { where: shards.where });
+    return shards !== undefined;
+  };
+  if (!(await weights("model.safetensors")) && tokenizer && !(await weights("pytorch_model.bin"))) await get("model.safetensors");
   const modules = await told("modules.json", "list of modules", (list) => Array.isArray(list) && list.every(isObject) && list);
   for (const { path } of modules?.found ?? []) {
     if (path === undefined || path === "" || path === ".") continue;

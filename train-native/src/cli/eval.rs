@@ -349,16 +349,25 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
             candidates: args.candidates,
             batch_tokens: args.reranker_flags.batch_tokens(),
         }),
-        run_files: args.runs.clone().map(|folder| RunFiles { folder, model: name.clone() }),
+        run_files: args.runs.clone().map(|folder| RunFiles {
+            folder,
+            model: name.clone(),
+            reranker: args.reranker.as_deref().map(model_name),
+        }),
         terminal,
     };
     if let Some(folder) = &folder {
         let device = global.device.to_string();
-        write_meta(folder, &name, &revision, json!({ "device": device, "model": model }))?;
+        write_meta(
+            folder,
+            &name,
+            &revision,
+            json!({ "device": device, "model": model, "reranker": args.reranker }),
+        )?;
     }
     let gap_to = output
         .as_ref()
-        .filter(|_| revision != base)
+        .filter(|_| revision != base && reranker.is_none())
         .map(|output| results_folder(output, &name, &base));
     if let (Some(_), [task]) = (args.task, &tasks[..]) {
         let (result, _) = run.one(task)?;

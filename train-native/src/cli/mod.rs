@@ -5,6 +5,7 @@ mod analyze;
 mod bench;
 mod chunk;
 mod compare;
+mod completions;
 mod devices;
 mod distill;
 mod embed;
@@ -16,6 +17,7 @@ mod import;
 mod inspect;
 mod llm;
 mod load;
+mod man;
 mod mine;
 mod prune;
 mod push;
@@ -120,6 +122,8 @@ enum Command {
     Similarity(similarity::SimilarityArgs),
     Inspect(inspect::InspectArgs),
     Bench(bench::BenchArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// What may stand where a model is written.
@@ -316,6 +320,8 @@ fn execute(command: &Command, global: &Global) -> Result<()> {
         Command::Similarity(args) => similarity::run(args, global),
         Command::Inspect(args) => inspect::run(args, global),
         Command::Bench(args) => bench::run(args, global),
+        Command::Completions(args) => completions::run(args, global),
+        Command::Man(args) => man::run(args, global),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::text::{Columns, TextFile};
 pub(super) struct RerankArgs {
     /// Reranker: a folder or a Hub id (owner/name[@revision]) with a head for sequence classification of one
     /// score, or a Qwen3-Reranker
-    #[arg(long, short, value_name = "DIR|HUB_ID")]
+    #[arg(id = "reranker", long = "model", short = 'm', value_name = "DIR|HUB_ID")]
     model: String,
     /// Query (repeatable)
     #[arg(long, short = 'Q', value_name = "TEXT", required = true)]

@@ -12,20 +12,20 @@ use super::ranges::{SIZE, whole};
 use crate::device::open;
 use crate::reranking::{PairModel, load_reranker};
 
-/// How to run a reranker.
+/// How to run a reranker; the command's argument with the id `reranker` names it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RerankerFlags {
     /// What the reranker is asked for, where its prompt has a place for it (Qwen3-Reranker)
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, requires = "reranker", value_name = "TEXT")]
     reranker_instruction: Option<String>,
     /// Truncate pairs to this many tokens [default: the reranker's own limit]
-    #[arg(long, value_name = "TOKENS", value_parser = whole(4, SIZE))]
+    #[arg(long, requires = "reranker", value_name = "TOKENS", value_parser = whole(4, SIZE))]
     max_pair_length: Option<usize>,
     /// Maximum number of tokens in a batch of pairs, padding included [default: 256 on the CPU, 4096 on GPUs]
-    #[arg(long, value_name = "TOKENS", value_parser = whole(1, 1 << 30))]
+    #[arg(long, requires = "reranker", value_name = "TOKENS", value_parser = whole(1, 1 << 30))]
     pair_batch_tokens: Option<usize>,
     /// Precision to run the reranker's weights in: as `--weights` of `kiln embed`
-    #[arg(long, value_name = "PRECISION", default_value_t = WeightPrecision::Kept)]
+    #[arg(long, requires = "reranker", value_name = "PRECISION", default_value_t = WeightPrecision::Kept)]
     reranker_weights: WeightPrecision,
 }
 

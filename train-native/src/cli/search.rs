@@ -1,6 +1,6 @@
 //! `kiln search`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -16,7 +16,7 @@ use crate::reranking::PairModel;
 use crate::search::{Found, Search};
 use crate::terminal::{Terminal, field};
 use crate::text::{Columns, Record, TextFile, apart};
-use crate::vectors::{VectorWriter, read_blocks};
+use crate::vectors::{VectorFormat, VectorWriter, read_blocks};
 
 /// Search texts by meaning.
 ///
@@ -58,9 +58,9 @@ pub(super) struct SearchArgs {
     /// Rerank the best hits with this cross-encoder: a folder or a Hub id, as `kiln rerank --model` takes
     #[arg(long, value_name = "DIR|HUB_ID")]
     reranker: Option<String>,
-    /// Hits per query that are reranked
-    #[arg(long, value_name = "N", default_value_t = 100, requires = "reranker", value_parser = whole(1, NEIGHBOURS))]
-    candidates: usize,
+    /// Hits per query that are reranked, --top-k at least [default: 100, or --top-k if that is more]
+    #[arg(long, value_name = "N", requires = "reranker", value_parser = whole(1, NEIGHBOURS))]
+    candidates: Option<usize>,
     #[command(flatten)]
     reranker_flags: RerankerFlags,
     #[command(flatten)]
@@ -72,6 +72,23 @@ pub(super) struct SearchArgs {
 struct Answer {
     query: String,
     hits: Vec<Found>,
+}
+
+const NO_TEXTS: &str = "has no texts to rerank; search --corpus FILE, or an index in .jsonl or .parquet, which keep them";
+
+/// Whether a file of vectors may hold their texts.
+fn keeps_texts(index: &Path) -> bool {
+    !matches!(VectorFormat::of(index), Ok(VectorFormat::Npy | VectorFormat::Safetensors))
+}
+
+impl SearchArgs {
+    /// Hits per query before any are reranked.
+    fn depth(&self) -> usize {
+        match &self.reranker {
+            Some(_) => self.candidates.unwrap_or(self.top_k.max(100)),
+            None => self.top_k,
+        }
+    }
 }
 
 pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
@@ -90,8 +107,19 @@ pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
     if queries.is_empty() {
         bail!("no query; give --query TEXT or --queries FILE");
     }
+    if let Some(candidates) = args.candidates.filter(|&candidates| candidates < args.top_k) {
+        bail!(
+            "--candidates {candidates} are fewer than the --top-k {} that are to be left of them",
+            args.top_k
+        );
+    }
     let reranker = match &args.reranker {
-        Some(name) => Some(args.reranker_flags.load(name, global)?),
+        Some(name) => {
+            if let Some(index) = args.index.as_deref().filter(|index| !keeps_texts(index)) {
+                bail!("{}: {NO_TEXTS}", index.display());
+            }
+            Some(args.reranker_flags.load(name, global)?)
+        }
         None => None,
     };
     let model = args.model.load(&args.flags, global)?;
@@ -111,9 +139,7 @@ fn rerank(
     terminal: Terminal,
 ) -> Result<()> {
     if answers.iter().flat_map(|answer| &answer.hits).any(|hit| hit.text.is_empty()) {
-        bail!(
-            "the index has no texts to rerank; search --corpus FILE, or an index in .jsonl or .parquet, which keep them"
-        );
+        bail!("the index: {NO_TEXTS}");
     }
     let total: usize = answers.iter().map(|answer| answer.hits.len()).sum();
     let bar = terminal.progress(total as u64, "reranking");
@@ -152,8 +178,7 @@ fn search(
     };
     let of_queries = options(&args.query_prompt_name, &["query", "search_query"]);
     let vectors = model.embed(queries, &of_queries, |_| {})?;
-    let depth = if args.reranker.is_some() { args.candidates.max(args.top_k) } else { args.top_k };
-    let mut search = Search::new(vectors, depth)?;
+    let mut search = Search::new(vectors, args.depth())?;
     match (corpus, &args.index) {
         (Some(corpus), _) => {
             let options = options(&args.corpus_prompt_name, &["document", "passage"]);

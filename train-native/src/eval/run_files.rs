@@ -20,6 +20,8 @@ pub struct RunFiles {
     pub folder: PathBuf,
     /// Name of the model in the files.
     pub model: String,
+    /// Name of the reranker, if there is one.
+    pub reranker: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -34,7 +36,8 @@ struct SearchResults<'a> {
 
 impl RunFiles {
     /// Writes `TASK.trec`, which `eval trec` reads; of a task of AIR-Bench also
-    /// `MODEL/NoReranker/TYPE/DOMAIN/LANGUAGE_DATASET_SPLIT.json`, as its leaderboard takes it.
+    /// `MODEL/RERANKER/TYPE/DOMAIN/LANGUAGE_DATASET_SPLIT.json` (`NoReranker` without one), as its
+    /// leaderboard takes it.
     ///
     /// # Errors
     /// A folder that cannot be written, an id with a space, which a TREC run cannot hold, or a name of the
@@ -52,7 +55,13 @@ impl RunFiles {
             }
         }
         // Slashes would be folders, and spaces further columns.
-        let name = self.model.replace(['/', ' '], "_");
+        let plain = |name: &str| name.replace(['/', ' '], "_");
+        let name = plain(&self.model);
+        let reranker = self.reranker.as_deref().map_or(NO_RERANKER.into(), plain);
+        let tag = match &self.reranker {
+            Some(_) => format!("{name}+{reranker}"),
+            None => name.clone(),
+        };
         let ids = found.iter().flat_map(|(query, documents)| {
             documents.iter().map(|(id, _)| id.as_str()).chain([*query])
         });
@@ -65,7 +74,7 @@ impl RunFiles {
         let mut run = String::new();
         for (query, documents) in found {
             for (i, (document, score)) in documents.iter().enumerate() {
-                let _ = writeln!(run, "{query} Q0 {document} {} {score} {name}", i + 1);
+                let _ = writeln!(run, "{query} Q0 {document} {} {score} {tag}", i + 1);
             }
         }
         put(&self.folder.join(format!("{}.trec", task.name)), run.as_bytes())?;
@@ -75,14 +84,14 @@ impl RunFiles {
         };
         let results = SearchResults {
             model_name: &name,
-            reranker_name: NO_RERANKER,
+            reranker_name: &reranker,
             place,
             split,
             search_results: found.iter().map(of_query).collect(),
         };
         let AirBench { task_type, domain, language, dataset_name, .. } = place;
         let file = format!("{language}_{dataset_name}_{split}.json");
-        let path = self.folder.join(&name).join(NO_RERANKER).join(task_type).join(domain);
+        let path = self.folder.join(&name).join(&reranker).join(task_type).join(domain);
         put(&path.join(file), &serde_json::to_vec_pretty(&results)?)
     }
 }

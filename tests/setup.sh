@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
-#   tests/setup.sh [vulkan] [wasm] [python] [wheel] [s3] [browser] [llm] [deny] [llama]
+#   tests/setup.sh [vulkan] [wasm] [python] [wheel] [s3] [browser] [browsers] [runtimes] [llm] [deny] [llama]
 #                                                              (all but the last two by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
@@ -10,6 +10,8 @@
 #   wheel    what makes and checks the Python package: maturin, Zig, auditwheel, twine, mypy
 #   s3       moto, an S3 server for tests, from PyPI
 #   browser  Chromium, playwright-core and axe-core
+#   browsers Firefox and WebKitGTK, and what drives them
+#   runtimes Node 20, Deno, Bun and workerd, as npm carries them
 #   llm      llama.cpp for Node and SmolLM2-135M-Instruct, the language model that writes in tests (190 MB)
 #   deny     cargo-deny
 #   llama    llama.cpp for `kiln bench`, compiled for this machine (some minutes, a C++ compiler)
@@ -122,6 +124,34 @@ browser() {
   fi
 }
 
+browsers() {
+  command -v firefox-esr >/dev/null || { echo "setup: Firefox"; debian firefox-esr; }
+  if ! command -v WebKitWebDriver >/dev/null || ! command -v Xvfb >/dev/null; then
+    echo "setup: WebKitGTK"
+    debian webkit2gtk-driver xvfb
+  fi
+  if [ ! -d "$cache/browsers/node_modules/puppeteer-core" ] || [ ! -d "$cache/browsers/node_modules/selenium-webdriver" ]; then
+    echo "setup: puppeteer-core and selenium-webdriver from npm"
+    npm install --silent --no-fund --no-audit --prefix "$cache/browsers" puppeteer-core selenium-webdriver
+  fi
+}
+
+runtimes() {
+  node
+  local version=1
+  [ "$(cat "$cache/runtimes/.complete" 2>/dev/null)" != "$version" ] || return 0
+  echo "setup: Node 20, Deno, Bun and workerd"
+  # The packages that have the programs in them; those around them would download others by scripts.
+  npm install --silent --no-fund --no-audit --prefix "$cache/node-20" node@20
+  npm install --silent --no-fund --no-audit --ignore-scripts --prefix "$cache/runtimes" miniflare
+  local one
+  for one in @deno/linux-x64-glibc @oven/bun-linux-x64; do
+    npm install --silent --no-fund --no-audit --ignore-scripts --prefix "$cache/runtimes" "$one" ||
+      echo "setup: $one is not for this machine; its tests are skipped" >&2
+  done
+  echo "$version" >"$cache/runtimes/.complete"
+}
+
 llm() {
   node
   local version=3.22.1 platform gguf="$cache/llm/smollm2.gguf"
@@ -170,6 +200,6 @@ deny() {
     cargo install --quiet --locked cargo-deny --version "$version" --root "$root"
 }
 
-for part in "${@:-vulkan wasm python wheel s3 browser llm}"; do
+for part in "${@:-vulkan wasm python wheel s3 browser browsers runtimes llm}"; do
   for one in $part; do "$one"; done
 done

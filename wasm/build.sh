@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 out=wasm/pkg
 rm -rf "$out.new"
 mkdir -p "$out.new"
-cp wasm/js/* wasm/package.json wasm/README.md "$out.new/"
+cp -r wasm/js/. wasm/package.json wasm/README.md "$out.new/"
 for build in simd relaxed threads webgpu; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int

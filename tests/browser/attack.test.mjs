@@ -142,7 +142,7 @@ test("a wrong option costs nothing of what is kept", async () => {
   const from = server.seen.length;
   assert.match((await load(MINI, { weights: "int3" })).error, /^RangeError: weights "int3" are unknown/);
   await page.evaluate(() => Object.defineProperty(navigator, "gpu", { value: undefined }));
-  assert.match((await load(MINI, { device: "webgpu", worker: false })).error, /^DeviceError: this browser has no WebGPU/);
+  assert.match((await load(MINI, { device: "webgpu", worker: false })).error, /^DeviceError: there is no WebGPU/);
   near(await load(MINI), mini[0]);
   assert.equal(server.seen.slice(from).filter(({ path }) => path === MINI).length, 0);
 });

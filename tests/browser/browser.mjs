@@ -8,14 +8,14 @@ const { KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
 const { chromium } = createRequire(KILN_PLAYWRIGHT + "/")("playwright-core");
 
 /**
- * Calls `begin` with `{ browser, server, context, page }` before each of a file's tests. `roots` and what else `serve` takes, more
- * `args` for Chromium, and options for the page's `context`.
+ * Calls `begin` with `{ browser, server, context, page }` before each of a file's tests. `roots`, or `site`, and what else
+ * `serve` takes, more `args` for Chromium, and options for the page's `context`.
  */
-export function withPage({ roots, isolated, csp, args = [], context: options = {} }, begin) {
+export function withPage({ roots = {}, site, isolated, csp, args = [], context: options = {} }, begin) {
   let browser, server, context;
   before(async () => {
     browser = await chromium.launch({ executablePath: KILN_CHROMIUM, args: ["--no-sandbox", "--disable-background-networking", ...args] });
-    server = await serve(roots, { isolated, csp });
+    server = await serve(roots, { site, isolated, csp });
   });
   after(async () => {
     await browser?.close();

@@ -1,4 +1,4 @@
-// kiln-embed with a model on another site, whose server lets pages read little more than the bytes. By
+// kiln-embed with a model on another site, whose server lets pages read little more than the bytes, and itself on one. By
 // tests/browser.sh.
 
 import assert from "node:assert/strict";
@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { openKiln, withPage } from "./browser.mjs";
+import { serve } from "./server.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
 const { KILN_PKG, KILN_MODELS } = process.env;
@@ -44,5 +45,22 @@ for (const [what, date, joined] of [["goes on where it stopped", DATE, true], ["
     }, [address, texts[0]]);
     assert.ok(cosine(vector, native("native-mini.jsonl")[0]) > 0.999);
     assert.deepEqual(seen.slice(0, 3), [["GET", false], ["GET", true], ...(joined ? [] : [["GET", false]])]);
+  });
+}
+
+for (const isolated of [false, true]) {
+  test(`the package itself may lie on another site, as on a CDN${isolated ? ", with threads too" : ""}`, async (run) => {
+    const [cdn, home] = [await serve({ pkg: KILN_PKG, models: KILN_MODELS }, { open: true }), await serve({ page: import.meta.dirname, pkg: KILN_PKG }, { isolated, csp: false })];
+    run.after(() => [cdn, home].forEach((one) => one.close()));
+    await page.goto(`${home.url}/page/page.html`);
+    const found = await page.evaluate(async ([cdn, text, threads]) => {
+      const { Embedder } = await import(`${cdn}/pkg/index.js`);
+      const model = await Embedder.load(`${cdn}/models/mini.kiln`, { device: "cpu", threads });
+      return { device: model.device, vector: [...(await model.embed(text))] };
+    }, [cdn.url.replace("127.0.0.1", "localhost"), texts[0], isolated ? 2 : 1]);
+    assert.equal(found.device, `cpu (wasm, relaxed SIMD${isolated ? ", 2 threads" : ""})`);
+    assert.ok(cosine(found.vector, native("native-mini.jsonl")[0]) > 0.999);
+    // All of it came from there.
+    assert.ok(cdn.seen.some(({ path }) => path.endsWith(".wasm")) && home.seen.every(({ path }) => !path.endsWith(".wasm")));
   });
 }

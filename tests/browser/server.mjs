@@ -11,8 +11,8 @@ const TYPES = {
 /** What a page that embeds texts has to allow, and no more. */
 const CSP = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'";
 
-/** `roots` maps the first part of a path to a folder. */
-export async function serve(roots, { csp = true, isolated = false } = {}) {
+/** `roots` maps the first part of a path to a folder; `site` is the folder of all paths. `open` lets other sites' pages read. */
+export async function serve(roots, { site, csp = true, isolated = false, open = false } = {}) {
   const seen = [];
   let bytes = 0;
   let down = false;
@@ -36,7 +36,7 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
       response.writeHead(200, { "content-type": "text/html" });
       return response.end("<p>a page for every path</p>");
     }
-    const file = join(roots[root] ?? "/nowhere", normalize(`/${rest.join("/")}`));
+    const file = site ? join(site, normalize(path)) : join(roots[root] ?? "/nowhere", normalize(`/${rest.join("/")}`));
     let size, date;
     try {
       const stat = statSync(file);
@@ -51,6 +51,7 @@ export async function serve(roots, { csp = true, isolated = false } = {}) {
     const headers = { "content-type": TYPES[extname(file)] ?? "application/octet-stream", etag, "last-modified": date, "accept-ranges": "bytes" };
     if (csp && root === "page" && headers["content-type"] === "text/html") headers["content-security-policy"] = CSP;
     if (isolated) Object.assign(headers, { "cross-origin-opener-policy": "same-origin", "cross-origin-embedder-policy": "require-corp" });
+    if (open) Object.assign(headers, { "access-control-allow-origin": "*", "cross-origin-resource-policy": "cross-origin" });
     const asked = /^bytes=(\d+)-$/.exec(request.headers.range ?? "");
     const start = asked && request.headers["if-range"] === version ? Number(asked[1]) : 0;
     if (start > 0) headers["content-range"] = `bytes ${start}-${size - 1}/${size}`;

@@ -161,7 +161,7 @@ test("a model with too large a matrix for the adapter is refused, or left to the
 test("without WebGPU that is said", async () => {
   await page.evaluate(() => Object.defineProperty(navigator, "gpu", { value: undefined }));
   const said = await page.evaluate((url) => window.kiln.Embedder.load(url, { device: "webgpu", worker: false }).catch((error) => error.message), MINI);
-  assert.equal(said, 'this browser has no WebGPU adapter; use device: "cpu"');
+  assert.equal(said, 'there is no WebGPU adapter here; use device: "cpu"');
 });
 
 test("the demo computes on WebGPU where it is told to", { timeout: 180_000 }, async () => {

@@ -2,6 +2,7 @@
 
 import { aborted } from "./aborted.js";
 import { Engine } from "./engine.js";
+import { platform } from "./platform.js";
 
 function failure({ name, message }) {
   return name === "AbortError" ? new DOMException(message, name) : Object.assign(new Error(message), { name });
@@ -15,10 +16,12 @@ export class WorkerCalls {
   #ended;
 
   constructor() {
-    this.#worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "kiln-embed" });
+    this.#worker = platform.startWorker("worker");
+    platform.keepAlive(this.#worker, false);
     this.#worker.onmessage = ({ data: { id, result, error, progress, port } }) => {
       if (port) {
         port.onmessage = ({ data: why }) => this.#fail(`a thread of it ended: ${why}`);
+        platform.keepAlive(port, false);
         return;
       }
       // It can compute no more, and tells so of every call.
@@ -26,7 +29,7 @@ export class WorkerCalls {
       const call = this.#waiting.get(id);
       if (!call) return;
       if (progress) return call.onProgress?.(progress);
-      this.#waiting.delete(id);
+      this.#over(id);
       error ? call.reject(failure(error)) : call.resolve(result);
     };
     this.#worker.onerror = (event) => {
@@ -52,9 +55,16 @@ export class WorkerCalls {
       };
       // What cannot be sent is thrown here, and nothing waits for it.
       this.#worker.postMessage({ id, action, argument }, transfer);
+      platform.keepAlive(this.#worker, true);
       this.#waiting.set(id, { resolve: over(resolve), reject: over(reject), onProgress });
       signal?.addEventListener("abort", abort, { once: true });
     });
+  }
+
+  /** Nobody waits for a call any more; a program that waits for none may end. */
+  #over(id) {
+    this.#waiting.delete(id);
+    if (this.#waiting.size === 0) platform.keepAlive(this.#worker, false);
   }
 
   /** Ends the worker, and with it all that it holds. */

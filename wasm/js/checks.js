@@ -20,8 +20,9 @@ export function text(name, value, most = LONGEST_TEXT) {
   return value;
 }
 
-/** A list of texts. */
+/** A list of texts; a string would be one of its characters. */
 export function texts(name, value) {
+  if (typeof value === "string" || value instanceof String) throw new TypeError(`${name} is ${shown(String(value))}, not a list of strings`);
   if (typeof value?.[Symbol.iterator] !== "function") throw new TypeError(`${name} is ${shown(value)}, neither a string nor a list of strings`);
   return Array.from(value, (one, at) => text(`${name}[${at}]`, one));
 }
@@ -90,6 +91,9 @@ export function vector(name, value, dimensions) {
   const length = value?.length;
   if (typeof value !== "object" || typeof length !== "number") throw new TypeError(`${name} is ${shown(value)}, not a list of numbers`);
   if (length !== dimensions) throw new RangeError(`${name} has ${length} dimensions, the index has ${dimensions}`);
+  // Not what would be made a number of: "1", null, [1], 1n.
+  const other = Array.prototype.findIndex.call(value, (x) => typeof x !== "number");
+  if (other >= 0) throw new TypeError(`${name} has ${shown(value[other])} in place ${other}, not a number`);
   const numbers = Float32Array.from(value);
   const square = numbers.reduce((sum, x) => sum + x * x, 0);
   if (Number.isNaN(square) || !numbers.every(Number.isFinite)) throw new RangeError(`${name} has numbers that are not finite`);

@@ -3,6 +3,7 @@
 import { aborted } from "./aborted.js";
 import { partOf } from "./kept.js";
 import { said } from "./lengths.js";
+import { platform } from "./platform.js";
 
 /** How often a download that breaks off is taken up again. */
 const ATTEMPTS = 4;
@@ -49,6 +50,7 @@ function nameOf(url) {
 export async function download(url, { kept: store, fresh, onProgress, onKept, signal }, { needed = true, most } = {}) {
   const file = nameOf(url);
   const report = (loaded, total, cached = false) => onProgress?.({ stage: "download", file, loaded, total, cached });
+  if (platform.readFile && new URL(url).protocol === "file:") return platform.readFile(url, { needed, most, report, signal });
   const kept = fresh ? undefined : await store?.get(url);
   if (signal?.aborted) throw aborted();
   if (kept?.bytes) {
@@ -86,7 +88,7 @@ export async function download(url, { kept: store, fresh, onProgress, onKept, si
 async function isThere(url, signal) {
   if (globalThis.navigator?.onLine === false) return false;
   const ask = async () => {
-    const response = await fetch(url, { headers: { Accept: ACCEPT }, cache: "no-cache", signal });
+    const response = await platform.fetch(url, { headers: { Accept: ACCEPT }, cache: "no-cache", signal });
     response.body?.cancel().catch(() => {});
     return response.ok && !isPage(response);
   };
@@ -105,7 +107,7 @@ function versionOf({ headers }) {
 /** Asks, while the kept file is in use, whether the server has another by now: then the next load fetches it. */
 async function forgetIfChanged(store, url, version) {
   if (!version || globalThis.navigator?.onLine === false) return;
-  const response = await fetch(url, { method: "HEAD", headers: { Accept: ACCEPT }, cache: "no-cache" }).catch(() => undefined);
+  const response = await platform.fetch(url, { method: "HEAD", headers: { Accept: ACCEPT }, cache: "no-cache" }).catch(() => undefined);
   // A network's login page is no newer file.
   const now = response?.ok && !isPage(response) ? versionOf(response) : null;
   if (now && now !== version) await store.forget(url);
@@ -184,7 +186,7 @@ class Part {
       // Other sites would have to allow the header first; what they answer is compared all the same.
       if (new URL(this.url).origin === globalThis.location?.origin) headers["If-Range"] = this.version;
     }
-    const response = await fetch(this.url, { headers, signal, cache: this.fresh ? "reload" : "default" });
+    const response = await platform.fetch(this.url, { headers, signal, cache: this.fresh ? "reload" : "default" });
     const reader = response.body?.getReader();
     try {
       if (!this.needed && isAbsent(response)) return undefined;

@@ -2,6 +2,7 @@
 
 import { aborted } from "./aborted.js";
 import { cosine } from "./cosine.js";
+import { platform } from "./platform.js";
 
 /** A module with one instruction of relaxed SIMD: whether it is valid says which build to take. */
 const RELAXED = new Uint8Array([
@@ -14,7 +15,7 @@ const RELAXED = new Uint8Array([
  * cannot hear of one that dies: `watch` is given a port that tells of it.
  */
 async function startThreads(core, count, watch) {
-  const workers = Array.from({ length: count }, () => new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: "kiln-embed-thread" }));
+  const workers = Array.from({ length: count }, () => platform.startWorker("thread"));
   try {
     const shared = core.shared();
     await Promise.all(
@@ -30,6 +31,8 @@ async function startThreads(core, count, watch) {
       ),
     );
     core.startThreads(count);
+    // They wait for work as long as this thread is there.
+    for (const worker of workers) platform.keepAlive(worker, false);
   } catch (error) {
     for (const worker of workers) worker.terminate();
     throw error;
@@ -50,12 +53,13 @@ function build(name, threads, watch) {
     compiled.set(
       name,
       BUILDS[name]().then(async (core) => {
+        const init = () => core.default({ module_or_path: platform.wasm(name) });
         if (name !== "threads") {
-          await core.default();
+          await init();
           return core;
         }
         try {
-          await core.default();
+          await init();
           await startThreads(core, threads, watch);
           return core;
         } catch (error) {
@@ -67,13 +71,10 @@ function build(name, threads, watch) {
   return compiled.get(name);
 }
 
-/** Whether this thread may wait for others, and share a memory with them. */
-const canShare = () => globalThis.crossOriginIsolated === true && typeof WorkerGlobalScope === "function" && typeof Worker === "function";
-
-/** The builds that this browser can run, the fastest first. */
+/** The builds that can be run here, the fastest first. */
 function builds(threads) {
   if (!WebAssembly.validate(RELAXED)) return ["simd"];
-  return threads > 1 && canShare() ? ["threads", "relaxed", "simd"] : ["relaxed", "simd"];
+  return threads > 1 && platform.canShare() ? ["threads", "relaxed", "simd"] : ["relaxed", "simd"];
 }
 
 /** The fastest build for one thread. */
@@ -85,6 +86,7 @@ const NAMES = { simd: "SIMD", relaxed: "relaxed SIMD", threads: "relaxed SIMD" }
 
 /** Lets waiting messages be handled; unlike setTimeout it is not slowed down when nested. */
 function pause() {
+  if (typeof MessageChannel === "undefined") return new Promise((resolve) => setTimeout(resolve));
   return new Promise((resolve) => {
     const { port1, port2 } = new MessageChannel();
     port1.onmessage = () => {
@@ -106,7 +108,7 @@ function leastCosine(ours, others, count) {
   return ours.length === others.length ? Math.min(...cosines) : NaN;
 }
 
-/** An adapter of this browser; undefined where there is none. */
+/** A GPU's adapter; undefined where there is none. */
 async function gpuAdapter() {
   // A browser may know WebGPU and still have no adapter, or refuse.
   return (await globalThis.navigator?.gpu?.requestAdapter({ powerPreference: "high-performance" }).catch(() => null)) ?? undefined;
@@ -157,9 +159,9 @@ class Session {
    * where there is a GPU, and falls back to the CPU, with a warning, where the GPU fails.
    */
   static async open(files, device, threads, watch, warn = console.warn) {
-    const adapter = device === "cpu" ? undefined : await gpuAdapter();
+    const adapter = device === "webgpu" || (device === "auto" && platform.triesGpu) ? await gpuAdapter() : undefined;
     if (device === "webgpu") {
-      if (!adapter) throw Object.assign(new Error("this browser has no WebGPU adapter; use device: \"cpu\""), { name: "DeviceError" });
+      if (!adapter) throw Object.assign(new Error("there is no WebGPU adapter here; use device: \"cpu\""), { name: "DeviceError" });
       return Session.#onGpu(files, adapter);
     }
     const cpu = await Session.#onCpu(files, threads, watch, warn);

@@ -1,5 +1,7 @@
 // Workers beside a model's first one, each with the model, who take their share of the texts of a call.
 
+import { platform } from "./platform.js";
+
 /** Texts that are handed out at a time. */
 const SHARE = 16;
 /** From so many texts on they are shared. */
@@ -11,18 +13,16 @@ const USUAL = 4;
 /** Most threads unless asked; the matrices of small models are no work for more. */
 const THREADS = 8;
 
-const cores = () => globalThis.navigator?.hardwareConcurrency ?? 1;
-
 /** With how many threads a worker computes where it may: as asked, or one for each core, which several workers have already. */
 export function threadsFor(asked, workers) {
   if (asked !== "auto") return asked;
-  return workers === "auto" ? Math.min(THREADS, cores()) : 1;
+  return workers === "auto" ? Math.min(THREADS, platform.cores()) : 1;
 }
 
 /** How many workers compute: as asked, or one for each core as long as the model is small and has no threads. */
 export function workersFor(asked, bytes, threads) {
   if (asked !== "auto") return asked;
-  return bytes > LARGE || threads > 1 ? 1 : Math.min(USUAL, cores());
+  return bytes > LARGE || threads > 1 ? 1 : Math.min(USUAL, platform.cores());
 }
 
 export class Helpers {

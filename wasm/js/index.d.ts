@@ -1,7 +1,10 @@
-/** Text embeddings in the page: see the README for a start. */
+/** Text embeddings in pages, Node, Deno and Bun: see the README for a start. */
 
-/** Where a model comes from: the address of a `.kiln` file or of a model folder, a File, a dropped or chosen folder, or the bytes of a `.kiln` file. */
-export type ModelSource = string | URL | Blob | FileList | File[] | ArrayBuffer | Uint8Array;
+/**
+ * Where a model comes from: the address of a `.kiln` file or of a model folder (outside of browsers a path too), a File, a
+ * dropped or chosen folder, or the bytes of a `.kiln` file.
+ */
+export type ModelSource = string | URL | Blob | ArrayLike<File> | ArrayBuffer | Uint8Array;
 
 /** How far loading is. */
 export type LoadProgress =
@@ -23,16 +26,17 @@ export type LoadProgress =
 export interface LoadOptions {
   /**
    * Where to compute. `auto` (the default) measures the CPU and WebGPU where there is a GPU, and takes the faster
-   * one. A GPU that computes wrongly or is lost later is left for the CPU, with a warning.
+   * one; outside of browsers it takes the CPU. A GPU that computes wrongly or is lost later is left for the CPU, with a
+   * warning.
    */
   device?: "auto" | "cpu" | "webgpu";
-  /** Keep downloaded files in Cache Storage, so that the model loads offline the next time. Default: true. */
+  /** Keep downloaded files in Cache Storage, outside of browsers in a folder, so that the model loads offline the next time. Default: true. */
   cache?: boolean;
-  /** Compute in a worker, so that the page never waits. `false` computes in this thread, for those who are in a worker of their own. Default: true. */
+  /** Compute in a worker, so that the page never waits. `false` computes in this thread, for those who are in a worker of their own. Default: true, but in workerd. */
   worker?: boolean;
   /**
-   * How many threads compute on the CPU, with one model in one memory: each text is done sooner. They need a page that
-   * is isolated (`crossOriginIsolated`), a worker, and relaxed SIMD; elsewhere there is one. `auto` (the default) takes
+   * How many threads compute on the CPU, with one model in one memory: each text is done sooner. They need relaxed SIMD, a
+   * worker, and a page that is isolated (`crossOriginIsolated`) or Node, Deno or Bun; elsewhere there is one. `auto` (the default) takes
    * one for each core, at most 8, or a single one where `workers` is a number. 64 at most.
    */
   threads?: "auto" | number;
@@ -255,7 +259,7 @@ export class Index<Data = unknown> {
    * saved with another `model` than is given here.
    */
   static import<Data = unknown>(saved: SavedIndex, options?: { model?: string | null; worker?: boolean }): Promise<Index<Data>>;
-  /** An index as `save` kept it in IndexedDB, checked as `import` does; undefined where there is none of that name. */
+  /** An index as `save` kept it, checked as `import` does; undefined where there is none of that name. */
   static load<Data = unknown>(name: string, options?: { model?: string | null; worker?: boolean }): Promise<Index<Data> | undefined>;
   /** Deletes a saved index. */
   static delete(name: string): Promise<void>;
@@ -280,7 +284,7 @@ export class Index<Data = unknown> {
   /** The k best entries, best first, or all where there are fewer; `rescore` times k candidates of the binary precisions are scored again. */
   search(query: ArrayLike<number>, options?: { k?: number; rescore?: number; signal?: AbortSignal }): Promise<Hit<Data>[]>;
   export(): Promise<SavedIndex>;
-  /** Keeps the index in IndexedDB under a name. */
+  /** Keeps the index under a name: in IndexedDB; in Node, Deno and Bun in a folder, for the same runtime. */
   save(name: string): Promise<void>;
   dispose(): void;
 }

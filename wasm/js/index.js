@@ -7,6 +7,7 @@ import { cosine } from "./cosine.js";
 import { modelFiles } from "./files.js";
 import { Helpers, threadsFor, workersFor } from "./helpers.js";
 import { clearCache } from "./kept.js";
+import { platform } from "./platform.js";
 import { Index } from "./vectors.js";
 
 export { Index, clearCache, cosine };
@@ -33,7 +34,7 @@ export class Embedder {
     this.#helpers = helpers;
   }
 
-  static async load(source, { device = "auto", cache = true, worker = true, workers = "auto", threads = "auto", weights = "kept", onProgress, signal } = {}) {
+  static async load(source, { device = "auto", cache = true, worker = platform.hasWorkers, workers = "auto", threads = "auto", weights = "kept", onProgress, signal } = {}) {
     check.loadOptions({ device, workers, threads, weights, onProgress, signal });
     const on = (device, options) => opened(source, { device, cache, worker, weights, threads: threadsFor(threads, workers), ...options });
     const { calls, info, bytes } = await on(device, { onProgress, signal });
@@ -135,7 +136,7 @@ export class Reranker {
     this.#info = Object.freeze(info);
   }
 
-  static async load(source, { cache = true, worker = true, threads = "auto", weights = "kept", onProgress, signal } = {}) {
+  static async load(source, { cache = true, worker = platform.hasWorkers, threads = "auto", weights = "kept", onProgress, signal } = {}) {
     check.loadOptions({ device: "cpu", workers: 1, threads, weights, onProgress, signal });
     const options = { action: "openRanker", device: "cpu", cache, worker, weights, threads: threadsFor(threads, "auto"), onProgress, signal };
     const { calls, info } = await opened(source, options);

@@ -1,6 +1,7 @@
 // What is kept of downloads, in Cache Storage, with sums that say whether it still is what came.
 
 import { folderAddress } from "./names.js";
+import { platform } from "./platform.js";
 
 /** Name of the cache; a later layout gets a later number. */
 const CACHE = "kiln-embed-1";
@@ -18,20 +19,20 @@ export const partOf = (url) => `${url}${url.includes("?") ? "&" : "?"}kiln-embed
 
 /** Forgets downloaded models: one by its address, or all. */
 export async function clearCache(url) {
-  if (!globalThis.caches) return;
   if (url === undefined) {
-    await caches.delete(CACHE);
+    await platform.deleteCache(CACHE);
     return;
   }
-  const cache = await caches.open(CACHE);
-  const address = new URL(url, globalThis.location?.href);
+  const cache = await platform.openCache(CACHE);
+  if (!cache) return;
+  const address = platform.address(url);
   address.hash = "";
   const root = folderAddress(address);
   const lies = (url) => url.origin === root.origin && url.pathname.startsWith(root.pathname);
   const requests = await cache.keys();
   // A folder's files lie under its address.
   const mine = requests.filter(({ url }) => [address.href, partOf(address.href)].includes(url) || lies(new URL(url)));
-  await Promise.all(mine.map((request) => cache.delete(request)));
+  await Promise.all(mine.map(({ url }) => cache.delete(url)));
 }
 
 async function sumOf(bytes) {
@@ -54,7 +55,7 @@ export class Kept {
   /** The store; undefined where there is none. */
   static async open() {
     try {
-      const cache = crypto.subtle && (await globalThis.caches?.open(CACHE));
+      const cache = crypto.subtle && (await platform.openCache(CACHE));
       return cache && new Kept(cache);
     } catch {
       return undefined; // Not a secure context, or storage is switched off.

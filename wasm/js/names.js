@@ -1,6 +1,7 @@
 // Where a model is, and where the files are that its own files name.
 
 import { shown } from "./checks.js";
+import { platform } from "./platform.js";
 
 /** What no such name has: other separators, a scheme, what ends a path, escapes that a server may undo, and control characters or halves of characters. */
 const FORBIDDEN = /[\\:?#%\p{Cc}\p{Cs}]/u;
@@ -12,7 +13,7 @@ export function sourceAddress(source) {
   }
   let url;
   try {
-    url = new URL(source, globalThis.location?.href);
+    url = platform.address(source);
   } catch {
     throw new TypeError(`${shown(String(source))} is no address`);
   }

@@ -1,18 +1,5 @@
-// A worker's worker, which lends itself to the core that they share the memory of.
+// A page's worker's worker.
 
-import init, { lend } from "./threads/kiln_wasm.js";
+import { lendItself } from "./lending.js";
 
-onmessage = async ({ data: { shared, port } }) => {
-  const [module_or_path, memory] = shared;
-  try {
-    await init({ module_or_path, memory });
-  } catch (error) {
-    return postMessage(String(error));
-  }
-  postMessage(undefined);
-  try {
-    lend();
-  } catch (error) {
-    port.postMessage(String(error));
-  }
-};
+lendItself({ post: (message) => postMessage(message), listen: (hear) => (onmessage = ({ data }) => hear(data)) });

@@ -2,7 +2,7 @@
 
 import { LocalCalls, WorkerCalls } from "./calls.js";
 import * as check from "./checks.js";
-import * as store from "./store.js";
+import { platform } from "./platform.js";
 
 const PRECISIONS = ["f32", "int8", "binary", "binary+int8"];
 /** As in the core. */
@@ -25,7 +25,7 @@ export class Index {
     this.#rows = new Map(entries.map(({ id }, row) => [id, row]));
   }
 
-  static async create({ dimensions, precision = "int8", model, worker = true } = {}) {
+  static async create({ dimensions, precision = "int8", model, worker = platform.hasWorkers } = {}) {
     check.whole("dimensions", dimensions, 1, MOST_DIMENSIONS);
     check.oneOf("precision", precision, PRECISIONS);
     model = check.optional(check.text, "model", model);
@@ -39,7 +39,7 @@ export class Index {
     return new Index(calls, { dimensions, precision, ...(model && { model }) }, []);
   }
 
-  static async import(saved, { model, worker = true } = {}) {
+  static async import(saved, { model, worker = platform.hasWorkers } = {}) {
     model = check.optional(check.text, "model", model);
     const { entries, settings, bytes } = readable(saved);
     if (model !== undefined && settings.model !== undefined && settings.model !== model) {
@@ -60,16 +60,16 @@ export class Index {
   }
 
   static async load(name, options) {
-    const saved = await store.load(check.text("the name", name));
+    const saved = await platform.indexes.load(check.text("the name", name));
     return saved === undefined ? undefined : Index.import(saved, options);
   }
 
   static async delete(name) {
-    await store.remove(check.text("the name", name));
+    await platform.indexes.remove(check.text("the name", name));
   }
 
   static names() {
-    return store.names();
+    return platform.indexes.names();
   }
 
   get size() {
@@ -181,7 +181,7 @@ export class Index {
 
   async save(name) {
     check.text("the name", name);
-    await store.save(name, await this.export());
+    await platform.indexes.save(name, await this.export());
   }
 
   dispose() {

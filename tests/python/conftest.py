@@ -1,12 +1,16 @@
 """What the tests of the Python package share."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from samples import REPOSITORY
+
+# Where the tests run in the background, Ctrl-C is ignored from the start, and Python leaves it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope="session")
 def embedder():

@@ -209,27 +209,34 @@ pub(super) async fn guard(
     }
 }
 
-/// Before the routes that ask for the key: it, and that what is posted calls itself JSON, which a web page
-/// cannot send elsewhere without asking. The body has not been read.
+/// Before the routes that ask for the key. The body has not been read.
 pub(super) async fn authorize(
     State((access, telemetry)): Known,
     request: Request,
     next: Next,
 ) -> Response {
-    let checked = access.check_key(request.headers()).and_then(|()| {
-        match request.method() == Method::POST && !is_json(request.headers()) {
-            false => Ok(()),
-            true => Err(Refusal::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "validation",
-                "send the body as Content-Type: application/json",
-            )),
-        }
-    });
-    match checked {
+    match access.check_key(request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refused(refusal, &request, &telemetry),
     }
+}
+
+/// Before the routes that are posted to: what is posted has to call itself JSON, which a web page cannot send
+/// elsewhere without asking. The body has not been read.
+pub(super) async fn takes_json(
+    State((_, telemetry)): Known,
+    request: Request,
+    next: Next,
+) -> Response {
+    if request.method() != Method::POST || is_json(request.headers()) {
+        return next.run(request).await;
+    }
+    let refusal = Refusal::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "validation",
+        "send the body as Content-Type: application/json",
+    );
+    refused(refusal, &request, &telemetry)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

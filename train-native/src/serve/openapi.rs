@@ -194,12 +194,10 @@ pub(super) fn document(
     }
     schemas["Texts"]["oneOf"][1]["minItems"] = json!(1);
     schemas["Texts"]["oneOf"][1]["maxItems"] = json!(limits.max_texts);
-    for (body, list) in [("TeiRerankBody", "texts"), ("CohereBody", "documents")] {
-        if ranks {
-            let properties = &mut schemas[body]["properties"];
-            properties[list]["minItems"] = json!(1);
-            properties[list]["maxItems"] = json!(limits.max_texts);
-        }
+    if ranks {
+        let documents = &mut schemas["CohereBody"]["properties"]["documents"];
+        documents["minItems"] = json!(1);
+        documents["maxItems"] = json!(limits.max_texts);
     }
     Ok(document)
 }

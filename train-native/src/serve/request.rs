@@ -35,6 +35,8 @@ pub struct EmbeddingRequest {
     pub texts: Vec<String>,
     /// What stands before each text.
     pub prompt: Prompt,
+    /// A prompt's name where its text is given, too: it is not used, and has to be one of the model's.
+    pub unused_prompt: Option<String>,
     /// Whether texts that are too long are cut.
     pub truncate: bool,
     /// Whether vectors are divided by their norm even where the model does not.
@@ -62,6 +64,7 @@ pub fn parse_request(
                 model,
                 texts: Vec::new(),
                 prompt: Prompt::from_options(prompt_name.as_deref(), prompt.as_deref()),
+                unused_prompt: prompt_name.filter(|_| prompt.is_some()),
                 truncate: limits.truncate,
                 normalize: false,
                 dimensions,
@@ -75,6 +78,7 @@ pub fn parse_request(
                 model: None,
                 texts: Vec::new(),
                 prompt: Prompt::from_options(prompt_name.as_deref(), None),
+                unused_prompt: None,
                 truncate: truncate.unwrap_or(limits.truncate),
                 normalize: normalize.unwrap_or(true),
                 dimensions,
@@ -123,7 +127,7 @@ pub enum RerankProtocol {
 #[derive(Deserialize, ToSchema)]
 pub(super) struct TeiRerankBody {
     query: String,
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = openapi::Texts)]
     texts: Texts,
     #[serde(default)]
     raw_scores: bool,
@@ -140,6 +144,7 @@ pub(super) struct CohereBody {
     documents: Documents,
     /// How many of the best.
     #[schema(minimum = 1)]
+    #[serde(default, deserialize_with = "whole")]
     top_n: Option<usize>,
     #[serde(default)]
     return_documents: bool,
@@ -273,6 +278,27 @@ pub(super) fn expanded_bytes(texts: &[String], prompt: &str) -> usize {
         .fold(0usize, |total, text| total.saturating_add(text.len()).saturating_add(prompt.len()))
 }
 
+/// A whole number, which JSON may also write as 40.0.
+fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Number {
+        Whole(usize),
+        Float(f64),
+    }
+    match Option::<Number>::deserialize(from)? {
+        None => Ok(None),
+        Some(Number::Whole(number)) => Ok(Some(number)),
+        // A float holds all whole numbers up to 2^53.
+        Some(Number::Float(number)) if number.fract() == 0.0 && (0.0..=9e15).contains(&number) => {
+            Ok(Some(number as usize))
+        }
+        Some(Number::Float(number)) => {
+            Err(serde::de::Error::custom(format!("{number} is not a number of things")))
+        }
+    }
+}
+
 fn json<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     // A list would be taken for the fields in their order.
     if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
@@ -289,6 +315,7 @@ pub(super) struct OpenAiBody {
     #[schema(value_type = openapi::Texts)]
     input: Texts,
     encoding_format: Option<Encoding>,
+    #[serde(default, deserialize_with = "whole")]
     dimensions: Option<usize>,
     /// Ours: a prompt of the model by name.
     prompt_name: Option<String>,
@@ -311,6 +338,7 @@ pub(super) struct TeiBody {
     truncate: Option<bool>,
     normalize: Option<bool>,
     prompt_name: Option<String>,
+    #[serde(default, deserialize_with = "whole")]
     dimensions: Option<usize>,
 }
 
@@ -385,6 +413,8 @@ mod tests {
         assert!(
             actual.base64 && actual.dimensions == Some(3) && !actual.normalize && actual.truncate
         );
+        let whole = openai(r#"{"input": "a", "dimensions": 40.0}"#).unwrap();
+        assert_eq!(whole.dimensions, Some(40));
         let body = br#"{"inputs": "a", "truncate": false, "prompt_name": "query"}"#;
         let actual = parse_request(Protocol::Tei, body, &Limits::default()).unwrap();
         assert_eq!(actual.texts, ["a"]);
@@ -412,6 +442,7 @@ mod tests {
             (r#"{"input": "\ud800"}"#, 422, "hex escape"),
             (r#"{"input": "a", "dimensions": -1}"#, 422, "-1"),
             (r#"{"input": "a", "dimensions": 1e400}"#, 422, "out of range"),
+            (r#"{"input": "a", "dimensions": 1.5}"#, 422, "dimensions"),
             (r#"{"input": "a", "dimensions": 18446744073709551616}"#, 422, "dimensions"),
             (r#"{"input": "a", "encoding_format": 7}"#, 422, "encoding_format"),
             (r#"{"input": "a"} x"#, 422, "trailing"),

@@ -12,11 +12,12 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use kiln_embed::embedder::Prompt;
 use kiln_embed::tokenizer::Tokens;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::access::{Access, authorize, guard};
+use super::access::{Access, authorize, guard, takes_json};
 use super::answer::{self, Answer, NUMBER};
 use super::batcher::{Batcher, Place};
 use super::body;
@@ -94,14 +95,17 @@ pub(super) fn routes(
         has_key: access.has_key(),
     });
     let access = (Arc::new(access), telemetry);
-    let guarded = Router::new()
+    let posted = Router::new()
         .route("/v1/embeddings", post(openai))
-        .route("/v1/models", get(models))
         .route("/embed", post(embed))
         .route("/rerank", post(rerank))
         .route("/v1/rerank", post(cohere))
         .route("/v2/rerank", post(cohere))
+        .route_layer(from_fn_with_state(access.clone(), takes_json));
+    let guarded = Router::new()
+        .route("/v1/models", get(models))
         .route("/info", get(info))
+        .merge(posted)
         .route_layer(from_fn_with_state(access.clone(), authorize));
     let mut routes = Router::new()
         .route("/health", get(health))
@@ -266,6 +270,10 @@ impl Server {
         let request = self.work(quick, move || parse_request(protocol, &body, &known)).await??;
 
         let hosted = self.hosted(request.model.as_deref())?;
+        if let Some(name) = &request.unused_prompt {
+            let known = hosted.model.prompt(&Prompt::Named(name.clone())).map(drop);
+            known.map_err(|error| Refusal::invalid(error.to_string()))?;
+        }
         let prompt = hosted.model.prompt(&request.prompt);
         let prompt = prompt.map_err(|error| Refusal::invalid(error.to_string()))?;
         let expanded = expanded_bytes(&request.texts, prompt);

@@ -2,11 +2,18 @@
 
 import { aborted } from "./aborted.js";
 import { Engine } from "./engine.js";
+import { workerFromElsewhere } from "./elsewhere.js";
 import { platform } from "./platform.js";
 
 function failure({ name, message }) {
   return name === "AbortError" ? new DOMException(message, name) : Object.assign(new Error(message), { name });
 }
+
+const OPTIONS = { type: "module", name: "kiln-embed" };
+
+// Here and not in a file that the worker uses too: what would start itself is too much for some bundlers.
+const start = () =>
+  platform.startWorker?.("worker") ?? workerFromElsewhere("worker.js", OPTIONS) ?? new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "kiln-embed" });
 
 /** A worker whose calls are promises. */
 export class WorkerCalls {
@@ -16,7 +23,7 @@ export class WorkerCalls {
   #ended;
 
   constructor() {
-    this.#worker = platform.startWorker("worker");
+    this.#worker = start();
     platform.keepAlive(this.#worker, false);
     this.#worker.onmessage = ({ data: { id, result, error, progress, port } }) => {
       if (port) {

@@ -2,6 +2,7 @@
 
 import { aborted } from "./aborted.js";
 import { cosine } from "./cosine.js";
+import { workerFromElsewhere } from "./elsewhere.js";
 import { platform } from "./platform.js";
 
 /** A module with one instruction of relaxed SIMD: whether it is valid says which build to take. */
@@ -10,12 +11,17 @@ const RELAXED = new Uint8Array([
   253, 128, 2, 11,
 ]);
 
+const THREAD = { type: "module", name: "kiln-embed-thread" };
+
+const startThread = () =>
+  platform.startWorker?.("thread") ?? workerFromElsewhere("thread.js", THREAD) ?? new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: "kiln-embed-thread" });
+
 /**
  * Makes the core's memory that of `count` more workers, and has them compute. This thread waits for them, and so
  * cannot hear of one that dies: `watch` is given a port that tells of it.
  */
 async function startThreads(core, count, watch) {
-  const workers = Array.from({ length: count }, () => platform.startWorker("thread"));
+  const workers = Array.from({ length: count }, startThread);
   try {
     const shared = core.shared();
     await Promise.all(

@@ -107,7 +107,10 @@ for (const [name, { missing, start }] of Object.entries(browsers)) {
   });
 
   withKiln("a kept model loads without its server, and an index is found again", async (page) => {
+    // Room for it: the models of other tests are large.
+    await page.run(() => window.kiln.clearCache());
     await embed(page, "mini.kiln", {});
+    assert.equal(await page.run(async () => (await (await caches.open("kiln-embed-1")).keys()).length), 1);
     server.setDown(true);
     const found = await page.run(async (url) => {
       const { Embedder, Index } = window.kiln;

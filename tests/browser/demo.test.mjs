@@ -352,7 +352,7 @@ test("a device that is not there is said, and the other one taken again", async 
   await ready("#models");
   // Chromium without a GPU knows WebGPU and has no adapter.
   await page.getByLabel("Compute on").selectOption("webgpu");
-  await page.getByRole("alert").getByText(/no WebGPU adapter; use device: "cpu"/).waitFor();
+  await page.getByRole("alert").getByText(/no WebGPU adapter here; use device: "cpu"/).waitFor();
   await page.getByRole("button", { name: "Load kiln-mini" }).click();
   await page.getByText(/kiln-mini on cpu \(wasm/).waitFor();
   assert.equal(await page.getByLabel("Compute on").inputValue(), "auto");

@@ -21,7 +21,8 @@
 //! * [`embedder`] joins all of it: texts in, vectors out;
 //! * [`reranker`] is the cross-encoder: a query and a text in, a score out;
 //! * [`explanation`] says why a text got its vector, and what other pooling heads look at;
-//! * [`index`] is exact top-k search over vectors.
+//! * [`index`] is exact top-k search over vectors;
+//! * [`train`] is a step of training: the passes of a batch, its gradients, the optimizer (feature `autodiff`).
 
 pub mod checkpoint;
 pub mod config;
@@ -37,7 +38,9 @@ mod parallel;
 pub mod pooling;
 pub mod quant;
 pub mod reranker;
+pub mod seed;
 pub mod tokenizer;
+pub mod train;
 
 pub use config::ModelConfig;
 #[cfg(not(feature = "flex"))]

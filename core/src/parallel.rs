@@ -35,7 +35,7 @@ pub(crate) fn try_map<T: Sync, R: Send, E: Send>(
 
 /// What `work` makes of each item, in the items' order; side by side unless the caller is one of many
 /// workers already.
-#[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+#[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Send + Sync) -> Vec<R> {
     if cores() == 1 {
         return items.iter().map(work).collect();

@@ -10,7 +10,7 @@ use crate::config::ModelConfig;
 use crate::kernels::{Kernels, Packing};
 use crate::model::Backbone;
 use crate::model::families::{self, Names, Part, TensorSource};
-#[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+#[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 use crate::quant::{Bf16Matrix, HostMatrix, WeightPrecision};
 use crate::quant::{Number, Scheme};
 use crate::{Error, Result};
@@ -47,7 +47,7 @@ fn keep_packed<B: Kernels>(
     names: &Names,
     prefix: &str,
 ) -> Result<()> {
-    #[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+    #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
     if weights.precision() == WeightPrecision::Bf16 && B::PACKING == Packing::Host {
         return keep_bf16(backbone, weights, names, prefix);
     }
@@ -100,7 +100,7 @@ fn keep_packed<B: Kernels>(
 }
 
 /// Loads projections in bf16, one after the other. What does not fit is left to [`fill`].
-#[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+#[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 fn keep_bf16<B: Kernels>(
     backbone: &mut Backbone<B>,
     weights: &mut Weights,

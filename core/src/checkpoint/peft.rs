@@ -120,7 +120,7 @@ pub fn load_adapters<B: Kernels>(
     // Inputs and outputs of each projection, all of its parts together.
     let mut names: BTreeMap<String, [usize; 2]> = BTreeMap::new();
     for (parts, linear) in backbone.projections_mut(config)? {
-        let shape: [usize; 2] = linear.weight.lazy_shape().dims();
+        let shape = linear.shape();
         names.extend(parts.into_iter().map(|part| (part, shape)));
     }
     let mut targets = Vec::new();

@@ -224,7 +224,7 @@ impl Weights {
     }
 
     /// What [`Weights::give_in`] was asked for.
-    #[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+    #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
     pub(crate) fn precision(&self) -> WeightPrecision {
         self.precision
     }

@@ -216,8 +216,11 @@ impl<T> Projection<T> {
 pub struct Prepared(Arc<Mutex<Option<Arc<dyn Any + Send + Sync>>>>);
 
 #[cfg_attr(
-    not(all(feature = "flex", not(target_arch = "wasm32"))),
-    expect(dead_code, reason = "only the CPU backend computes whole blocks, and natively alone")
+    not(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff"))),
+    expect(
+        dead_code,
+        reason = "only the CPU backend computes whole blocks, in a page where it trains"
+    )
 )]
 impl Prepared {
     /// What was made before, where it still `fits`; otherwise what is made now.
@@ -247,8 +250,11 @@ impl fmt::Debug for Prepared {
 /// What a backend keeps of a block's forward pass for the backward pass.
 #[derive(Clone)]
 #[cfg_attr(
-    not(all(feature = "flex", not(target_arch = "wasm32"))),
-    expect(dead_code, reason = "only the CPU backend computes whole blocks, and natively alone")
+    not(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff"))),
+    expect(
+        dead_code,
+        reason = "only the CPU backend computes whole blocks, in a page where it trains"
+    )
 )]
 pub struct Tape(pub(crate) Arc<dyn Any + Send + Sync>);
 

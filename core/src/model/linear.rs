@@ -93,7 +93,7 @@ impl<B: Kernels> Linear<B> {
             return None;
         }
         let weight = self.weight.val();
-        let values = rows * weight.dims()[0];
+        let values = rows * self.shape()[0];
         let mut adapters = Vec::new();
         if !self.merged {
             let mut of_parts = self.adapters.iter().peekable();
@@ -202,12 +202,6 @@ impl<B: Kernels> Linear<B> {
         {
             gram.add(&x);
         }
-        if let Some(packed) = &self.packed_on_host {
-            return B::host_linear(x, packed, bias);
-        }
-        if let Some(packed) = &self.packed {
-            return packed.linear(x, bias);
-        }
         if let Some(mask) = &self.mask {
             let mut weight = self.weight.val();
             if !self.adapters.is_empty() && !self.merged {
@@ -215,11 +209,29 @@ impl<B: Kernels> Linear<B> {
             }
             return module::linear(x, weight.mask_fill(mask.val().bool_not(), 0.0), bias);
         }
+        let base = |x| match (&self.packed_on_host, &self.packed) {
+            (Some(packed), _) => B::host_linear(x, packed, bias),
+            (None, Some(packed)) => packed.linear(x, bias),
+            (None, None) => B::dense_linear(x, self.weight.val(), bias),
+        };
         if self.adapters.is_empty() || self.merged {
-            return B::dense_linear(x, self.weight.val(), bias);
+            return base(x);
         }
-        let y = B::dense_linear(x.clone(), self.weight.val(), bias);
-        y + self.adapted(x)
+        base(x.clone()) + self.adapted(x)
+    }
+
+    /// Inputs and outputs, whatever form the weight has.
+    pub(crate) fn shape(&self) -> [usize; 2] {
+        match (&self.packed_on_host, &self.packed) {
+            (Some(packed), _) => packed.shape(),
+            (None, Some(packed)) => packed.shape(),
+            (None, None) => self.weight.lazy_shape().dims(),
+        }
+    }
+
+    /// Whether the weight is packed.
+    fn is_packed(&self) -> bool {
+        self.packed_on_host.is_some() || self.packed.is_some()
     }
 
     /// The adapters' part of the output `[rows, out]`, zero where a part has none.
@@ -245,7 +257,7 @@ impl<B: Kernels> Linear<B> {
 
     /// Number of parameters that the adapters of a configuration would have.
     pub(super) fn lora_size(&self, lora: &LoraConfig, modules: &[String]) -> usize {
-        let [input, _] = self.weight.lazy_shape().dims();
+        let [input, _] = self.shape();
         let named = |name: &str, module: &str| {
             lora.targets.iter().any(|target| target == name || names_module(target, module))
         };
@@ -265,7 +277,7 @@ impl<B: Kernels> Linear<B> {
         matched: &mut [bool],
         device: &B::Device,
     ) -> usize {
-        let [input, _] = self.weight.dims();
+        let [input, _] = self.shape();
         let mut adapters = Vec::new();
         for ((name, width), module) in self.parts.iter().zip(modules) {
             let mut hit = false;
@@ -283,16 +295,20 @@ impl<B: Kernels> Linear<B> {
         self.adapters.len()
     }
 
-    /// Adds the adapters' update to the weight, once.
+    /// Adds the adapters' update to the weight, once; beside a packed weight they stay as they are.
     pub(super) fn merge(&mut self) {
-        if !self.merged {
+        if !self.merged && !self.is_packed() {
             self.add_delta(1.0);
             self.merged = !self.adapters.is_empty();
         }
     }
 
-    /// Adds the adapters' update to the weight for good, which leaves none.
+    /// Adds the adapters' update to the weight for good, which leaves none; a packed weight becomes one of
+    /// floating point for it.
     pub(super) fn merge_for_good(&mut self) {
+        if !self.adapters.is_empty() {
+            self.unpack();
+        }
         self.merge();
         self.adapters.clear();
         // Adapters that come later are not in the weight.

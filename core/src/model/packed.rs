@@ -34,6 +34,11 @@ impl<B: Kernels> PackedWeight<B> {
         B::packed_linear(x, self.codes.val(), self.scales.val(), self.layout, bias)
     }
 
+    /// Inputs and outputs.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.layout.inputs, self.layout.outputs]
+    }
+
     /// The weights `[inputs, outputs]` that the values stand for.
     pub fn weights(&self) -> Tensor<B, 2> {
         self.layout.weights(self.codes.val(), self.scales.val())

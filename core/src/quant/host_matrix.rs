@@ -1,6 +1,6 @@
 //! A weight as the CPU multiplies it.
 
-#[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+#[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 use super::bf16::Bf16Matrix;
 use super::packed::PackedMatrix;
 use crate::Result;
@@ -11,7 +11,7 @@ pub enum HostMatrix {
     /// int8 or int4.
     Integers(PackedMatrix),
     /// bf16.
-    #[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+    #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
     Bf16(Bf16Matrix),
 }
 
@@ -20,7 +20,7 @@ impl HostMatrix {
     pub fn shape(&self) -> [usize; 2] {
         match self {
             Self::Integers(matrix) => matrix.shape(),
-            #[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+            #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
             Self::Bf16(matrix) => matrix.shape(),
         }
     }
@@ -29,7 +29,7 @@ impl HostMatrix {
     pub fn weights(&self) -> Vec<f32> {
         match self {
             Self::Integers(matrix) => matrix.weights(),
-            #[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+            #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
             Self::Bf16(matrix) => matrix.weights(),
         }
     }
@@ -41,7 +41,7 @@ impl HostMatrix {
     pub fn product(&self, x: &[f32], bias: Option<&[f32]>) -> Result<Vec<f32>> {
         match self {
             Self::Integers(matrix) => matrix.product(x, bias),
-            #[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+            #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
             Self::Bf16(matrix) => matrix.product(x, bias),
         }
     }

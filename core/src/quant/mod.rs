@@ -4,7 +4,7 @@
 //! in bf16, which the CPU multiplies as they are.
 
 mod activations;
-#[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+#[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 pub(crate) mod bf16;
 mod host_matrix;
 mod on_device;
@@ -13,7 +13,7 @@ pub(crate) mod product;
 mod quantized;
 mod scheme;
 
-#[cfg(all(feature = "flex", not(target_arch = "wasm32")))]
+#[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 pub use bf16::{Bf16Matrix, bf16_instructions};
 pub use host_matrix::HostMatrix;
 pub use on_device::PackedLayout;

@@ -7,18 +7,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{Tensor, TensorData};
+use anyhow::{Context as _, Result, bail};
 use kiln_embed::checkpoint::{
     Directory, Existing, Files, SUMS, Sums, Weights, write_directory, write_safetensors,
 };
-use kiln_embed::kernels::{Kernels, TrainingBackend};
+use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::train::{Optimizer, SavedParameters, TrainModel, put_parameters};
 use serde::{Deserialize, Serialize};
 
-use super::optimizer::Optimizer;
-use super::train_model::{ParameterPath, TrainModel};
+use super::optimizer;
 use crate::data::SamplerState;
 use crate::recipe::{Recipe, Stage};
 use crate::terminal::Terminal;
@@ -107,25 +104,16 @@ impl Checkpoint {
         train_model: &TrainModel<B>,
         optimizer: &Optimizer<B>,
     ) -> Result<()> {
-        let mut collected = Collect {
-            path: ParameterPath::default(),
-            everything: holds_all_weights(&self.recipe, self.stage),
-            tensors: Vec::new(),
-            ids: BTreeMap::new(),
-            failure: None,
-        };
-        train_model.visit(&mut collected);
-        if let Some(failure) = collected.failure {
-            bail!("the parameters could not be read back from the device: {failure}");
-        }
-        self.parameters = collected.ids;
+        let everything = holds_all_weights(&self.recipe, self.stage);
+        let SavedParameters { tensors, ids } = SavedParameters::of(train_model, everything)?;
+        self.parameters = ids;
         let mut files = Files::default();
         files.0.insert(STATE.into(), serde_json::to_vec(self)?.into());
         files.0.insert(
             format!("{PARAMETERS}.safetensors"),
-            write_safetensors(&collected.tensors, &[("format", "kiln")])?.into(),
+            write_safetensors(&tensors, &[("format", "kiln")])?.into(),
         );
-        for (name, bytes) in optimizer.save()? {
+        for (name, bytes) in optimizer::save(optimizer)? {
             files.0.insert(name.into(), bytes.into());
         }
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
@@ -211,29 +199,12 @@ impl Checkpoint {
         device: &B::Device,
     ) -> Result<TrainModel<B>> {
         let weights = Weights::open(&Directory::new(folder)?, PARAMETERS)?;
-        let mut put = Put::<B> {
-            path: ParameterPath::default(),
-            checkpoint: self,
-            weights,
-            device,
-            placed: 0,
-            failure: None,
-        };
-        let train_model = train_model.map(&mut put);
-        if put.failure.is_none() && put.placed != self.parameters.len() {
-            put.failure = Some(anyhow!(
-                "it has {} parameters, of which the model takes {}",
-                self.parameters.len(),
-                put.placed
-            ));
-        }
-        match put.failure {
-            None => Ok(train_model),
-            Some(failure) => Err(failure.context(format!(
+        put_parameters(train_model, &self.parameters, weights, device).with_context(|| {
+            format!(
                 "{}: a damaged checkpoint; remove it to go on from the one before",
                 folder.display()
-            ))),
-        }
+            )
+        })
     }
 }
 
@@ -261,88 +232,4 @@ fn holds_all_weights(recipe: &Recipe, stage: usize) -> bool {
 /// Whether a stage leaves other weights in the base model than it found there.
 pub(super) fn changes_base(stage: &Stage) -> bool {
     stage.full || stage.merge_lora
-}
-
-/// Reads parameters back from the device.
-struct Collect {
-    path: ParameterPath,
-    everything: bool,
-    tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
-    ids: BTreeMap<String, String>,
-    failure: Option<String>,
-}
-
-impl<B: Kernels> ModuleVisitor<B> for Collect {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, container: &str) {
-        self.path.exit(container);
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if !(self.everything || param.is_require_grad()) {
-            return;
-        }
-        let path = self.path.dotted();
-        match param.val().into_data().into_vec::<f32>() {
-            Ok(values) => {
-                self.ids.insert(path.clone(), param.id.serialize());
-                self.tensors.push((path, param.shape().to_vec(), values));
-            }
-            Err(error) => self.failure = Some(format!("{path}: {error:?}")),
-        }
-    }
-}
-
-/// Puts saved parameters into a model.
-struct Put<'a, B: AutodiffBackend> {
-    path: ParameterPath,
-    checkpoint: &'a Checkpoint,
-    weights: Weights,
-    device: &'a B::Device,
-    placed: usize,
-    failure: Option<anyhow::Error>,
-}
-
-impl<B: TrainingBackend> Put<'_, B> {
-    fn read<const D: usize>(&mut self, path: &str, shape: [usize; D]) -> Result<Tensor<B, D>> {
-        let saved = self.weights.tensors().get(path).map(|info| info.shape.clone());
-        if saved.as_deref() != Some(&shape[..]) {
-            bail!("{path} is {saved:?}, expected {shape:?}");
-        }
-        let values = self.weights.read(path)?.with_context(|| path.to_string())?;
-        Ok(Tensor::from_data(TensorData::new(values, shape), self.device))
-    }
-}
-
-impl<B: TrainingBackend> ModuleMapper<B> for Put<'_, B> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, container: &str) {
-        self.path.exit(container);
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let path = self.path.dotted();
-        let Some(id) = self.checkpoint.parameters.get(&path) else {
-            return param;
-        };
-        match self.read(&path, param.shape().dims()) {
-            Ok(tensor) => {
-                self.placed += 1;
-                let trains = param.is_require_grad();
-                let (_, _, mapper) = param.consume();
-                let tensor = tensor.set_require_grad(trains);
-                Param::from_mapped_value(ParamId::deserialize(id), tensor, mapper)
-            }
-            Err(error) => {
-                self.failure.get_or_insert(error);
-                param
-            }
-        }
-    }
 }

@@ -2,21 +2,20 @@
 //! them, and the gradient back through each chunk.
 
 use anyhow::Result;
-use burn::optim::GradientsParams;
-use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::loss::{
     Guide, angle_similarities, cosent, cosines, guided_info_nce, margin_mse, matryoshka,
 };
 use kiln_embed::tokenizer::Tokenizer;
+use kiln_embed::train::{
+    BatchGradients, BatchPass, Chunk, ChunkRunner, TrainModel, chunks, encode,
+};
 
-use super::chunks::{Chunk, ChunkRunner, chunks, encode};
 use super::device_group::DeviceGroup;
 use super::distillation::Teacher;
-use super::gradients::add;
-use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
-use crate::data::{Batch, Text};
+use crate::data::Batch;
 use crate::recipe::{MarginMse, Objective, Similarity, SimilarityLoss, Stage};
 
 /// Loss and gradients of one batch: the contrastive loss, what is learned from a teacher, or both.
@@ -31,23 +30,8 @@ pub(super) fn contrastive<B: TrainingBackend>(
     let (chunks, tokens) = cut(tokenizer, batch, runner, seed)?;
     // The chunks of this device.
     let share: Vec<usize> = group.share(chunks.len());
-    let passes =
-        runner.each(&share, |&i| runner.forward(train_model, &chunks[i], teacher, device))?;
-    let (vectors, graphs): (Vec<_>, Vec<_>) =
-        passes.into_iter().map(|pass| (pass.vectors.clone(), pass.graph())).unzip();
-
-    // All vectors in the order of the chunks, other devices' included; then in the texts' order.
-    let rows = chunks.iter().flat_map(|chunk| &chunk.rows).copied().collect::<Vec<_>>();
-    let gathered =
-        gather::<B>(group, &chunks, &share, vectors, train_model.model.dimensions(), device)?;
-    let mut position = vec![0i32; rows.len()];
-    for (i, &row) in rows.iter().enumerate() {
-        position[row] = i as i32;
-    }
-    let position = TensorData::new(position, [rows.len()]);
-    let leaf = Tensor::<B, 2>::from_inner(gathered).require_grad();
-    let all = leaf.clone().select(0, Tensor::<B, 1, Int>::from_data(position, device));
-    let [count, _] = all.dims();
+    let [count, dim] =
+        [batch.queries.len() + batch.documents.len(), train_model.model.dimensions()];
     let queries = batch.queries.len();
     let of_teacher = match teacher {
         Some(teacher) => teacher.vectors_of(batch, device)?,
@@ -64,73 +48,54 @@ pub(super) fn contrastive<B: TrainingBackend>(
             (all.clone().narrow(0, 0, queries), all.narrow(0, queries, count - queries));
         guided_info_nce(queries, documents, &batch.candidates, &stage.loss, guide.as_ref())
     };
-    let distilled = teacher
-        .zip(of_teacher.as_ref())
-        .and_then(|(teacher, vectors)| teacher.vectors_loss(all.clone(), vectors.clone()));
-    let margins = match &stage.margin_mse {
-        Some(settings) => margins(&all, batch, settings),
-        None => None,
-    };
-    let pairs = match stage.objective {
-        Objective::Similarity => ScoredPairs::of(batch),
-        _ => None,
-    };
-    let weight = stage.margin_mse.map_or(1.0, |settings| settings.contrastive);
-    let contrastive = match (stage.objective, &stage.matryoshka) {
-        (Objective::Distillation, _) => None,
-        (Objective::Similarity, widths) => {
-            let settings = stage.similarity.unwrap_or_default();
-            match (&pairs, widths) {
-                (Some(pairs), Some(widths)) => {
-                    Some(matryoshka(all, widths, |cut| Ok(pairs.loss(&cut, settings)))?)
+    let loss = |all: Tensor<B, 2>| -> Result<Tensor<B, 1>> {
+        let whole = all.clone();
+        let distilled = teacher
+            .zip(of_teacher.as_ref())
+            .and_then(|(teacher, vectors)| teacher.vectors_loss(all.clone(), vectors.clone()));
+        let margins = match &stage.margin_mse {
+            Some(settings) => margins(&all, batch, settings),
+            None => None,
+        };
+        let pairs = match stage.objective {
+            Objective::Similarity => ScoredPairs::of(batch),
+            _ => None,
+        };
+        let weight = stage.margin_mse.map_or(1.0, |settings| settings.contrastive);
+        let contrastive = match (stage.objective, &stage.matryoshka) {
+            (Objective::Distillation, _) => None,
+            (Objective::Similarity, widths) => {
+                let settings = stage.similarity.unwrap_or_default();
+                match (&pairs, widths) {
+                    (Some(pairs), Some(widths)) => {
+                        Some(matryoshka(all, widths, |cut| Ok(pairs.loss(&cut, settings)))?)
+                    }
+                    (Some(pairs), None) => Some(pairs.loss(&all, settings)),
+                    (None, _) => None,
                 }
-                (Some(pairs), None) => Some(pairs.loss(&all, settings)),
-                (None, _) => None,
             }
-        }
-        _ if weight == 0.0 => None,
-        (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(contrast(cut)))?),
-        (_, None) => Some(contrast(all)),
+            _ if weight == 0.0 => None,
+            (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(contrast(cut)))?),
+            (_, None) => Some(contrast(all)),
+        };
+        let contrastive =
+            contrastive.map(|loss| if weight == 1.0 { loss } else { loss.mul_scalar(weight) });
+        let parts = [contrastive, distilled, margins].into_iter().flatten();
+        // Where only hidden states are compared the vectors' graph still has to be there.
+        Ok(parts.reduce(|a, b| a + b).unwrap_or_else(|| whole.sum().mul_scalar(0.0)))
     };
-    let contrastive =
-        contrastive.map(|loss| if weight == 1.0 { loss } else { loss.mul_scalar(weight) });
-    let parts = [contrastive, distilled, margins].into_iter().flatten();
-    // Where only hidden states are compared the vectors' graph still has to be there.
-    let loss = parts.reduce(|a, b| a + b).unwrap_or_else(|| leaf.clone().sum().mul_scalar(0.0));
-    let value = loss.clone().into_scalar().elem::<f64>();
-    let scaled = loss.mul_scalar(scale);
-    let gradient = leaf.grad(&scaled.backward());
-    let Some(gradient) = gradient else {
-        anyhow::bail!("the loss does not depend on the vectors; check the batch and the masks");
+    let pass = BatchPass {
+        train_model,
+        runner,
+        chunks: &chunks,
+        share: &share,
+        states: teacher.and_then(Teacher::states),
+        scale,
+        device,
     };
-
-    // Where each chunk's rows stand among the gathered ones.
-    let starts: Vec<usize> = chunks
-        .iter()
-        .scan(0, |next, chunk| {
-            let start = *next;
-            *next += chunk.rows.len();
-            Some(start)
-        })
-        .collect();
-    let work: Vec<_> =
-        share.iter().copied().zip(graphs).map(|(i, graph)| (i, Once::new(graph))).collect();
-    let parts = runner.each(&work, |(i, graph)| {
-        let chunk = &chunks[*i];
-        let gradient = gradient.clone().narrow(0, starts[*i], chunk.rows.len());
-        // By tokens, over which the states' loss is a mean.
-        let own = chunk.tokens.count_tokens();
-        let weight = own as f64 / tokens.max(1) as f64;
-        let states = (teacher, weight, scale);
-        runner.backward(train_model, chunk, graph.take(), gradient, states, device)
-    })?;
-    let mut gradients = GradientsParams::new();
-    let mut states = 0.0;
-    for part in parts {
-        states += part.loss;
-        add::<B, _>(train_model, &mut gradients, part.gradients, scale);
-    }
-    let loss = value + if teacher.is_some() { group.sum_number(states, device)? } else { 0.0 };
+    let vectors = |vectors| gather::<B>(group, &chunks, &share, vectors, dim, device);
+    let BatchGradients { loss, states, gradients } = pass.run(vectors, loss)?;
+    let loss = loss + if teacher.is_some() { group.sum_number(states, device)? } else { 0.0 };
     Ok(BatchLoss { loss, gradients, texts: count, tokens })
 }
 
@@ -202,19 +167,6 @@ fn margins<B: TrainingBackend>(
     Some(loss.mul_scalar(settings.weight * settings.scale * settings.scale))
 }
 
-/// A value that one of several threads takes.
-struct Once<T>(std::sync::Mutex<Option<T>>);
-
-impl<T> Once<T> {
-    fn new(value: Option<T>) -> Self {
-        Self(std::sync::Mutex::new(value))
-    }
-
-    fn take(&self) -> Option<T> {
-        self.0.lock().ok()?.take()
-    }
-}
-
 /// The chunks of a batch, and how many tokens they have.
 fn cut(
     tokenizer: &Tokenizer,
@@ -222,8 +174,7 @@ fn cut(
     runner: &ChunkRunner,
     seed: u64,
 ) -> Result<(Vec<Chunk>, usize)> {
-    let texts: Vec<&Text> = batch.queries.iter().chain(&batch.documents).collect();
-    let tokens = encode(tokenizer, &texts)?;
+    let tokens = encode(tokenizer, &batch.prompted())?;
     let count = tokens.iter().map(|tokens| tokens.ids.len()).sum();
     Ok((chunks(tokenizer, &tokens, runner.chunk, seed), count))
 }

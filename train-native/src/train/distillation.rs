@@ -16,10 +16,9 @@ use kiln_embed::loss::{score_distillation, state_distillation};
 use kiln_embed::model::ModelInput;
 use kiln_embed::pooling::{PoolingConfig, l2_normalize};
 use kiln_embed::tokenizer::Tokenizer;
+use kiln_embed::train::{Chunk, StatesLoss, StatesOf, TrainModel};
 
-use super::chunks::Chunk;
 use super::setup::EmbedderParts;
-use super::train_model::TrainModel;
 use crate::data::{Batch, DataSet, Text};
 use crate::embedding::BLOCK;
 use crate::eval::{Cache, ModelEncoder, TextEncoder, fingerprint};
@@ -130,9 +129,9 @@ impl<B: TrainingBackend> Teacher<B> {
         Ok(Self { settings: settings.clone(), model, encoder, cached, pairs })
     }
 
-    /// Whether hidden states are compared.
-    pub(super) fn has_layers(&self) -> bool {
-        !self.pairs.is_empty()
+    /// The loss on hidden states, where they are compared.
+    pub(super) fn states(&self) -> StatesOf<'_, B> {
+        (!self.pairs.is_empty()).then_some(self)
     }
 
     /// New projections from the student's width to the teacher's, where they differ.
@@ -263,10 +262,12 @@ impl<B: TrainingBackend> Teacher<B> {
         }
         Some(loss.mul_scalar(alpha))
     }
+}
 
+impl<B: TrainingBackend> StatesLoss<B> for Teacher<B> {
     /// Sum over the pairs of layers of the mean squared error between the student's states
     /// `[batch, seq, hidden]` and the teacher's, over the tokens of a chunk.
-    pub(super) fn states_loss(
+    fn loss(
         &self,
         student: &TrainModel<B>,
         layers: &[Tensor<B, 3>],

@@ -7,11 +7,10 @@ use kiln_embed::config::ModelConfig;
 use kiln_embed::embedder::{EmbedderConfig, EmbeddingModel};
 use kiln_embed::model::{Backbone, LoraConfig};
 use kiln_embed::pooling::{Dense, Pooling, PoolingConfig};
+use kiln_embed::train::{TrainModel, sizes, state_bytes};
 use serde::Serialize;
 
 use super::build::projection;
-use super::optimizer::state_bytes;
-use super::train_model::{TrainModel, sizes};
 use super::{Inputs, new_config};
 use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;

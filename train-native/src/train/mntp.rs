@@ -10,16 +10,13 @@ use burn::tensor::{ElementConversion as _, FloatDType, Int, Tensor, TensorData};
 use kiln_embed::kernels::{Kernels, TrainingBackend};
 use kiln_embed::model::{ForwardOptions, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
+use kiln_embed::train::{BlockPass, Chunk, Gathered, TrainModel, chunks, encode, summed};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::block_pass::{BlockPass, Gathered};
-use super::chunks::{Chunk, chunks, encode_unprompted};
-use super::gradients::summed;
-use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
-use crate::data::{Batch, Text, mixed};
+use crate::data::{Batch, mixed};
 use crate::recipe::Mntp;
 
 /// The masked tokens of a text: their places, and what they were.
@@ -35,8 +32,9 @@ pub(super) fn mntp<B: TrainingBackend>(
 ) -> Result<BatchLoss> {
     let &StepContext { tokenizer, ref runner, device, group, scale, .. } = context;
     let mask_token = mask_token(tokenizer, settings)?;
-    let texts: Vec<&Text> = batch.queries.iter().chain(&batch.documents).collect();
-    let mut tokens = encode_unprompted(tokenizer, &texts)?;
+    let texts: Vec<(&str, &str)> =
+        batch.prompted().into_iter().map(|(_, text)| ("", text)).collect();
+    let mut tokens = encode(tokenizer, &texts)?;
     let masked: Vec<Masked> = tokens
         .iter_mut()
         .enumerate()

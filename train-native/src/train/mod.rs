@@ -1,9 +1,7 @@
 //! Training: one readable loop ([`train`]), whatever the recipe.
 
-mod block_pass;
 mod build;
 mod checkpoint;
-mod chunks;
 mod collective;
 mod contrastive;
 mod device_group;
@@ -11,7 +9,6 @@ mod distillation;
 mod dry_run;
 mod event_file;
 mod fit;
-mod gradients;
 mod inputs;
 mod memory;
 mod mntp;
@@ -27,7 +24,6 @@ mod sweep;
 mod telemetry;
 #[cfg(test)]
 mod tests;
-mod train_model;
 mod word_vectors;
 
 use anyhow::Result;
@@ -35,6 +31,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::tokenizer::Tokenizer;
+use kiln_embed::train::ChunkRunner;
 
 use crate::data::Batch;
 use crate::recipe::{Objective, Stage};
@@ -46,18 +43,18 @@ pub use dry_run::{DryRun, DryStage, Memory};
 pub(crate) use fit::RUN_FILES;
 pub use fit::{Fit, RunArtifacts, build, fit, resumed};
 pub use inputs::Inputs;
+pub use kiln_embed::train::{ParameterInfo, TrainModel, parameters};
 pub use model_card::ModelCard;
 pub use plan::{Outcome, Silent, TrainObserver, TrainPlan};
 pub use report::{curves, training_page};
 pub use run::{CHECKPOINTS, train};
 pub use sweep::{SetScores, SweepRun, VariantScores, sweep, sweep_table};
 pub use telemetry::{Point, Telemetry};
-pub use train_model::{ParameterInfo, TrainModel, parameters};
 
 /// What an objective computes with.
 struct StepContext<'a, B: AutodiffBackend> {
     tokenizer: &'a Tokenizer,
-    runner: chunks::ChunkRunner,
+    runner: ChunkRunner,
     device: &'a B::Device,
     group: &'a DeviceGroup<B>,
     /// What the stage learns from a teacher.

@@ -1,247 +1,55 @@
-//! The optimizer: its parameter groups, its steps, its state on disk and its memory.
-//!
-//! To add one, give it a variant in [`OptimizerKind`], an arm in [`group`] and one in
-//! [`state_bytes`]. The rule itself is Burn's, or implements [`SimpleOptimizer`] as [`Lion`] does.
-//! Of Burn's own, L-BFGS wants a closure that evaluates the loss, Muon takes matrices alone, and
-//! RMSProp and Adan bring little that Adam does not.
+//! The optimizer of a stage, and its state on disk.
 
-use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use burn::module::ParamId;
-use burn::optim::adaptor::OptimizerAdaptor;
-use burn::optim::decay::WeightDecayConfig;
-use burn::optim::momentum::MomentumConfig;
-use burn::optim::{
-    AdaGradConfig, AdamConfig, AdamWConfig, GradientsParams, LearningRate, Optimizer as _,
-    SgdConfig, SimpleOptimizer,
-};
-use burn::record::{BinBytesRecorder, FullPrecisionSettings, Record, Recorder};
-use burn::tensor::Tensor;
-use burn::tensor::backend::{AutodiffBackend, Backend};
 use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::train::Optimizer;
 
-use super::gradients::partition;
-use super::train_model::{TrainModel, parameters};
-use crate::recipe::{OptimizerKind, Recipe, Stage};
-
-/// Added to a divisor, so that it is never zero; PyTorch's value for Adam and AdamW.
-const EPSILON: f32 = 1e-8;
-/// PyTorch's value for AdaGrad.
-const ADAGRAD_EPSILON: f32 = 1e-10;
-/// The usual momentum of SGD; PyTorch's documentation has it in its example.
-const SGD_MOMENTUM: f64 = 0.9;
+use crate::recipe::{Recipe, Stage};
 
 /// Where a checkpoint keeps the state of the decayed and of the undecayed group.
 const FILES: [&str; 2] = ["optimizer-decayed.bin", "optimizer-undecayed.bin"];
 
-type Bytes = BinBytesRecorder<FullPrecisionSettings>;
-
-// ------------------------------------------------------------------------------------- the kinds
-
-/// An optimizer of the given kind for one group of parameters.
-fn group<B: TrainingBackend>(kind: OptimizerKind, weight_decay: f64) -> Box<dyn Group<B>> {
-    let decay = weight_decay as f32;
-    // Adam, SGD and AdaGrad add the decay to the gradient, so zero is no penalty at all.
-    let penalty = (decay != 0.0).then(|| WeightDecayConfig::new(decay));
-    match kind {
-        OptimizerKind::AdamW => Box::new(
-            AdamWConfig::new()
-                .with_epsilon(EPSILON)
-                .with_weight_decay(decay)
-                .init::<B, TrainModel<B>>(),
-        ),
-        OptimizerKind::Adam => Box::new(
-            AdamConfig::new()
-                .with_epsilon(EPSILON)
-                .with_weight_decay(penalty)
-                .init::<B, TrainModel<B>>(),
-        ),
-        OptimizerKind::Sgd => {
-            let momentum = MomentumConfig::new().with_momentum(SGD_MOMENTUM).with_dampening(0.0);
-            let config = SgdConfig::new().with_momentum(Some(momentum));
-            Box::new(config.with_weight_decay(penalty).init::<B, TrainModel<B>>())
-        }
-        OptimizerKind::AdaGrad => Box::new(
-            AdaGradConfig::new()
-                .with_epsilon(ADAGRAD_EPSILON)
-                .with_weight_decay(penalty)
-                .init::<B, TrainModel<B>>(),
-        ),
-        OptimizerKind::Lion => {
-            Box::new(OptimizerAdaptor::<_, TrainModel<B>, B>::from(Lion { decay: weight_decay }))
-        }
-    }
+/// A new optimizer, as a stage asks for it.
+pub(super) fn optimizer_of<B: TrainingBackend>(stage: &Stage) -> Optimizer<B> {
+    Optimizer::new(stage.optimizer, stage.weight_decay)
 }
 
-/// Bytes of f32 state that an optimizer keeps of each trained value.
-pub(super) fn state_bytes(kind: OptimizerKind) -> usize {
-    let values = match kind {
-        // The mean of the gradients and of their squares.
-        OptimizerKind::AdamW | OptimizerKind::Adam => 2,
-        // The momentum.
-        OptimizerKind::Sgd | OptimizerKind::Lion => 1,
-        // The sum of the squares.
-        OptimizerKind::AdaGrad => 1,
-    };
-    values * size_of::<f32>()
+/// The state, as files of a checkpoint.
+pub(super) fn save<B: TrainingBackend>(
+    optimizer: &Optimizer<B>,
+) -> Result<[(&'static str, Vec<u8>); 2]> {
+    let [decayed, undecayed] = optimizer.state()?;
+    Ok([(FILES[0], decayed), (FILES[1], undecayed)])
 }
 
-/// Lion (arXiv:2302.06675, algorithm 2): every value moves by the learning rate, in the direction
-/// of the sign of an average of momentum and gradient. It wants a learning rate three to ten times
-/// lower than AdamW's, and a weight decay as many times higher (section 5).
-#[derive(Debug, Clone)]
-struct Lion {
-    decay: f64,
-}
-
-impl Lion {
-    /// Share of the momentum in the step.
-    const BETA_1: f64 = 0.9;
-    /// Share of the momentum in the next momentum.
-    const BETA_2: f64 = 0.99;
-}
-
-/// Lion's state of one parameter.
-#[derive(Record, Clone)]
-struct LionState<B: Backend, const D: usize> {
-    momentum: Tensor<B, D>,
-}
-
-impl<B: Backend> SimpleOptimizer<B> for Lion {
-    type State<const D: usize> = LionState<B, D>;
-
-    fn step<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: Tensor<B, D>,
-        grad: Tensor<B, D>,
-        state: Option<Self::State<D>>,
-    ) -> (Tensor<B, D>, Option<Self::State<D>>) {
-        let momentum = state.map_or_else(|| grad.zeros_like(), |state| state.momentum);
-        let mix =
-            |beta: f64| momentum.clone().mul_scalar(beta) + grad.clone().mul_scalar(1.0 - beta);
-        let step = mix(Self::BETA_1).sign().mul_scalar(lr);
-        let tensor = tensor.mul_scalar(1.0 - lr * self.decay) - step;
-        (tensor, Some(LionState { momentum: mix(Self::BETA_2) }))
+/// The optimizer that a run had when a checkpoint of the given stage was written. `Checkpoint` has compared
+/// the files' sums and the recipe before.
+///
+/// # Errors
+/// A file that is missing, or that the decoder refuses.
+pub(super) fn load<B: TrainingBackend>(
+    folder: &Path,
+    recipe: &Recipe,
+    stage: usize,
+    device: &B::Device,
+) -> Result<Optimizer<B>> {
+    // A stage that keeps the optimizer of the one before keeps its weight decay too.
+    let keeps = |stage: usize| stage > 0 && recipe.stages[stage].keep_optimizer;
+    let started = (0..=stage).rev().find(|&stage| !keeps(stage)).unwrap_or(stage);
+    let mut optimizer = optimizer_of(&recipe.stages[started]);
+    for (group, name) in FILES.into_iter().enumerate() {
+        let path = folder.join(name);
+        let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
+        optimizer.restore(group, bytes, device).map_err(|error| {
+            anyhow!(
+                "{}: no state of {}: {error}; remove {} to go on from the checkpoint before",
+                path.display(),
+                recipe.stages[stage].optimizer.name(),
+                folder.display()
+            )
+        })?;
     }
-
-    fn to_device<const D: usize>(state: Self::State<D>, device: &B::Device) -> Self::State<D> {
-        LionState { momentum: state.momentum.to_device(device) }
-    }
-}
-
-// --------------------------------------------------------------------------------- the optimizer
-
-/// An optimizer in two groups of parameters: those that decay, and norms, biases and latents, which
-/// do not.
-pub(super) struct Optimizer<B: AutodiffBackend> {
-    groups: [Box<dyn Group<B>>; 2],
-}
-
-impl<B: TrainingBackend> Optimizer<B> {
-    /// A new one, as the stage asks for it.
-    pub(super) fn new(stage: &Stage) -> Self {
-        Self { groups: [stage.weight_decay, 0.0].map(|decay| group(stage.optimizer, decay)) }
-    }
-
-    /// One step of every parameter that has a gradient.
-    pub(super) fn step(
-        &mut self,
-        lr: LearningRate,
-        model: TrainModel<B>,
-        gradients: GradientsParams,
-    ) -> TrainModel<B> {
-        let undecayed: HashSet<ParamId> = parameters(&model)
-            .into_iter()
-            .filter(|param| !param.decays)
-            .map(|param| param.id)
-            .collect();
-        let parts = partition::<B, _>(&model, gradients, |id| !undecayed.contains(&id));
-        self.groups
-            .iter_mut()
-            .zip(parts)
-            .fold(model, |model, (group, gradients)| group.step(lr, model, gradients))
-    }
-
-    /// The state, as files of a checkpoint.
-    ///
-    /// # Errors
-    /// What the encoder refuses.
-    pub(super) fn save(&self) -> Result<[(&'static str, Vec<u8>); 2]> {
-        let [decayed, undecayed] = &self.groups;
-        Ok([(FILES[0], decayed.to_bytes()?), (FILES[1], undecayed.to_bytes()?)])
-    }
-
-    /// The optimizer that a run had when a checkpoint of the given stage was written. `Checkpoint`
-    /// has compared the files' sums and the recipe before, since Burn's decoder panics on bytes
-    /// that are no state of this optimizer.
-    ///
-    /// # Errors
-    /// A file that is missing, or that the decoder refuses.
-    pub(super) fn load(
-        folder: &Path,
-        recipe: &Recipe,
-        stage: usize,
-        device: &B::Device,
-    ) -> Result<Self> {
-        // A stage that keeps the optimizer of the one before keeps its weight decay too.
-        let keeps = |stage: usize| stage > 0 && recipe.stages[stage].keep_optimizer;
-        let started = (0..=stage).rev().find(|&stage| !keeps(stage)).unwrap_or(stage);
-        let mut optimizer = Self::new(&recipe.stages[started]);
-        for (name, group) in FILES.into_iter().zip(&mut optimizer.groups) {
-            let path = folder.join(name);
-            let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
-            group.load(bytes, device).map_err(|error| {
-                anyhow!(
-                    "{}: no state of {}: {error}; remove {} to go on from the checkpoint before",
-                    path.display(),
-                    recipe.stages[stage].optimizer.name(),
-                    folder.display()
-                )
-            })?;
-        }
-        Ok(optimizer)
-    }
-}
-
-/// What a group of parameters asks of its optimizer, whatever the state is made of.
-trait Group<B: AutodiffBackend> {
-    fn step(
-        &mut self,
-        lr: LearningRate,
-        model: TrainModel<B>,
-        gradients: GradientsParams,
-    ) -> TrainModel<B>;
-
-    fn to_bytes(&self) -> Result<Vec<u8>>;
-
-    fn load(&mut self, bytes: Vec<u8>, device: &B::Device) -> Result<()>;
-}
-
-impl<B, O> Group<B> for OptimizerAdaptor<O, TrainModel<B>, B>
-where
-    B: TrainingBackend,
-    O: SimpleOptimizer<B::InnerBackend>,
-{
-    fn step(
-        &mut self,
-        lr: LearningRate,
-        model: TrainModel<B>,
-        gradients: GradientsParams,
-    ) -> TrainModel<B> {
-        burn::optim::Optimizer::step(self, lr, model, gradients)
-    }
-
-    fn to_bytes(&self) -> Result<Vec<u8>> {
-        <Bytes as Recorder<B>>::record(&Bytes::default(), self.to_record(), ())
-            .map_err(|error| anyhow!("cannot encode the optimizer: {error}"))
-    }
-
-    fn load(&mut self, bytes: Vec<u8>, device: &B::Device) -> Result<()> {
-        let record = <Bytes as Recorder<B>>::load(&Bytes::default(), bytes, device)?;
-        *self = self.clone().load_record(record);
-        Ok(())
-    }
+    Ok(optimizer)
 }

@@ -10,11 +10,8 @@ use kiln_embed::kernels::{Kernels, TrainingBackend};
 use kiln_embed::loss::{Reduction, token_cross_entropy};
 use kiln_embed::model::{ForwardOptions, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::{Tokenizer, Tokens};
+use kiln_embed::train::{BlockPass, Gathered, TrainModel, encode, summed};
 
-use super::block_pass::{BlockPass, Gathered};
-use super::chunks::{encode, encode_unprompted};
-use super::gradients::summed;
-use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text, mixed};
 use crate::recipe::Reconstruction;
@@ -40,9 +37,15 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     let &StepContext { tokenizer, ref runner, device, group, scale, .. } = context;
     let eos = written_eos(tokenizer, settings)?;
     let positives = batch.candidates.positive.iter().map(|&i| &batch.documents[i]);
-    let tokens = |texts: Vec<&Text>| match settings.instructions {
-        true => encode(tokenizer, &texts),
-        false => encode_unprompted(tokenizer, &texts),
+    let tokens = |texts: Vec<&Text>| {
+        let texts: Vec<(&str, &str)> = texts
+            .into_iter()
+            .map(|text| match settings.instructions {
+                true => text.prompted(),
+                false => ("", text.text.as_str()),
+            })
+            .collect();
+        encode(tokenizer, &texts)
     };
     let queries = tokens(batch.queries.iter().collect())?;
     let documents = tokens(positives.collect())?;

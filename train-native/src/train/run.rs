@@ -12,21 +12,19 @@ use kiln_embed::checkpoint::save_adapters;
 use kiln_embed::embedder::Embedder;
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
+use kiln_embed::train::{ChunkRunner, Optimizer, TrainModel, add, clip_norm, parameters};
 
 use super::checkpoint::changes_base;
-use super::chunks::ChunkRunner;
 use super::device_group::{DeviceGroup, copied};
 use super::distillation::{Teacher, Teachers};
-use super::gradients::{add, clip_norm};
 use super::memory::KeptMemory;
-use super::optimizer::Optimizer;
+use super::optimizer::{self, optimizer_of};
 use super::plan::{Outcome, Silent, TrainObserver, TrainPlan};
 use super::scale::LossScale;
-use super::setup::{EmbedderParts, check_texts, enter_stage, start};
+use super::setup::{EmbedderParts, check_texts, chunk_runner, enter_stage, start};
 use super::telemetry::Live;
-use super::train_model::{TrainModel, parameters};
 use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, objective};
-use crate::data::{ModelPrompts, Sampler, mixed};
+use crate::data::{DataSet, ModelPrompts, Sampler, mixed};
 use crate::eval::{EvalSet, MEAN, scores};
 use crate::interrupt;
 use crate::recipe::{ComputeDtype, Recipe, Stage};
@@ -76,7 +74,7 @@ struct RunningStage<'a, B: AutodiffBackend> {
     number: usize,
     stage: &'a Stage,
     teacher: Option<&'a Teacher<B>>,
-    sampler: Sampler<'a>,
+    sampler: Sampler<'a, DataSet>,
     live: Live,
 }
 
@@ -90,7 +88,7 @@ fn run<B: TrainingBackend>(
     plan: &TrainPlan<'_>,
     observer: &mut impl TrainObserver<B>,
 ) -> Result<Outcome<B>> {
-    let mut runner = ChunkRunner::of::<B>(&plan.recipe.compute);
+    let mut runner = chunk_runner::<B>(&plan.recipe.compute);
     // A table of tokens has no block to compute again.
     runner.blocks &= train_model.backbone().layers() > 0;
     let output = plan.output.filter(|_| group.is_main());
@@ -114,14 +112,14 @@ fn resume<B: TrainingBackend>(
 ) -> Result<RunState<B>> {
     let (recipe, device) = (run.plan.recipe, &run.parts.device);
     let mut checkpoint = Checkpoint::new(recipe);
-    let mut optimizer = Optimizer::new(&recipe.stages[0]);
+    let mut optimizer = optimizer_of(&recipe.stages[0]);
     if let Some((saved, folder)) = &run.plan.resume {
         checkpoint = saved.clone();
         let teacher = teachers.of(saved.stage, train_model.backbone().layers())?;
         train_model = enter_stage(train_model, recipe, saved.stage, teacher, device)?;
         train_model = saved.load(folder, train_model, device)?;
         train_model = enter_stage(train_model, recipe, saved.stage, teacher, device)?;
-        optimizer = Optimizer::load(folder, recipe, saved.stage, device)?;
+        optimizer = optimizer::load(folder, recipe, saved.stage, device)?;
     }
     let telemetry = match run.output {
         Some(folder) => Telemetry::in_folder(folder, checkpoint.steps)?,
@@ -153,7 +151,7 @@ fn run_stage<B: TrainingBackend>(
         teacher.prepare(&state.train_model.model, sets, stage)?;
     }
     if first_step == 0 && !stage.keep_optimizer {
-        state.optimizer = Optimizer::new(stage);
+        state.optimizer = optimizer_of(stage);
     }
     let seed = mixed(&[recipe.seed, number as u64]);
     let prompts = ModelPrompts::new(parts.prompts(), recipe.model.instruction_format.as_deref());

@@ -3,19 +3,19 @@
 use anyhow::{Context as _, Result, bail};
 use burn::module::{AutodiffModule, Param};
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{FloatDType, Tensor, TensorData};
 use kiln_embed::checkpoint::Files;
 use kiln_embed::embedder::{Embedder, EmbeddingModel, Parts, Prompts};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
 use kiln_embed::tokenizer::Tokenizer;
+use kiln_embed::train::{ChunkRunner, TrainModel, Trains, set_trainable};
 
 use super::distillation::Teacher;
 use super::mntp::mask_token;
 use super::reconstruction::written_eos;
-use super::train_model::{TrainModel, Trains, set_trainable};
 use crate::data::{DataSet, mixed};
-use crate::recipe::{INSTRUCTION_FORMAT, Objective, Recipe, instructed};
+use crate::recipe::{Compute, ComputeDtype, INSTRUCTION_FORMAT, Objective, Recipe, instructed};
 
 /// An embedder less its parameters.
 #[derive(Clone)]
@@ -24,6 +24,16 @@ pub(super) struct EmbedderParts<B: AutodiffBackend> {
     pub prompts: Prompts,
     pub tokenizer_files: Files,
     pub device: B::Device,
+}
+
+/// How chunks are computed, as a recipe says.
+pub(super) fn chunk_runner<B: TrainingBackend>(compute: &Compute) -> ChunkRunner {
+    let dtype = match compute.precision {
+        ComputeDtype::F32 => FloatDType::F32,
+        ComputeDtype::Bf16 => FloatDType::BF16,
+        ComputeDtype::F16 => FloatDType::F16,
+    };
+    ChunkRunner::new::<B>(compute.chunk, compute.grad_cache, compute.checkpoint_blocks, dtype)
 }
 
 /// Takes an embedder apart; the base model may have a language-model head of its own.

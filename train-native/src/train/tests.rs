@@ -11,14 +11,13 @@ use kiln_embed::embedder::Embedder;
 use kiln_embed::loss::{Candidates, info_nce};
 use kiln_embed::model::ModelInput;
 use kiln_embed::pooling::l2_normalize;
+use kiln_embed::train::{Optimizer, TrainModel, parameters, state_bytes};
 
-use super::chunks::ChunkRunner;
 use super::contrastive::contrastive;
 use super::device_group::DeviceGroup;
 use super::distillation::Teacher;
-use super::optimizer::{Optimizer, state_bytes};
-use super::setup::{EmbedderParts, enter_stage, start};
-use super::train_model::{TrainModel, parameters};
+use super::optimizer::{self, optimizer_of};
+use super::setup::{EmbedderParts, chunk_runner, enter_stage, start};
 use super::{BatchLoss, Checkpoint, StepContext, new_model};
 use crate::data::{Batch, Text};
 use crate::recipe::{Compute, ComputeDtype, Distillation, LayerMap, OptimizerKind, Recipe};
@@ -111,7 +110,7 @@ fn batch_loss_with(
     scale: f64,
     teacher: Option<&Teacher<B>>,
 ) -> BatchLoss {
-    let runner = ChunkRunner::of::<B>(compute);
+    let runner = chunk_runner::<B>(compute);
     let group = DeviceGroup::single();
     let context = StepContext {
         tokenizer: &parts.tokenizer,
@@ -411,7 +410,7 @@ fn two_devices_give_the_gradient_of_one() {
                 let (parts, train_model, recipe) = (parts.clone(), train_model.clone(), &recipe);
                 scope.spawn(move || {
                     let group = DeviceGroup::<B>::join(rank, 2, &parts.device).unwrap();
-                    let runner = ChunkRunner::of::<B>(compute);
+                    let runner = chunk_runner::<B>(compute);
                     let context = StepContext {
                         tokenizer: &parts.tokenizer,
                         runner,
@@ -478,7 +477,7 @@ fn each_optimizer_lowers_the_loss_and_goes_on_with_the_same_bits() {
             OptimizerKind::AdamW | OptimizerKind::Adam | OptimizerKind::AdaGrad => 1e-3,
         };
         let (parts, fresh) = train_model(&recipe, 0);
-        let mut optimizer = Optimizer::new(&recipe.stages[0]);
+        let mut optimizer = optimizer_of(&recipe.stages[0]);
         let (half, before) = steps(fresh.clone(), &parts, &recipe, &mut optimizer, 4);
 
         let folder = tempfile::tempdir().unwrap();
@@ -492,14 +491,15 @@ fn each_optimizer_lowers_the_loss_and_goes_on_with_the_same_bits() {
         let found = Checkpoint::find(folder.path(), &recipe, quiet).unwrap();
         let (state, checkpoint) = found.unwrap();
         let half = state.load(&checkpoint, fresh, &parts.device).unwrap();
-        let mut optimizer = Optimizer::load(&checkpoint, &recipe, 0, &parts.device).unwrap();
+        let mut optimizer = optimizer::load(&checkpoint, &recipe, 0, &parts.device).unwrap();
         let (resumed, losses) = steps(half, &parts, &recipe, &mut optimizer, 4);
         assert_eq!(losses, after, "{kind:?}");
         assert_eq!(values(&resumed), values(&whole), "{kind:?}");
 
         // The dry run's estimate: the state is these bytes a value, and a little a parameter.
         let sizes: Vec<usize> = parameters(&whole).iter().map(|param| param.size).collect();
-        let bytes: usize = optimizer.save().unwrap().iter().map(|(_, bytes)| bytes.len()).sum();
+        let bytes: usize =
+            optimizer::save(&optimizer).unwrap().iter().map(|(_, bytes)| bytes.len()).sum();
         let expected = state_bytes(kind) * sizes.iter().sum::<usize>();
         let extra = bytes.checked_sub(expected).unwrap();
         assert!(extra < 256 * sizes.len(), "{kind:?}: {bytes} {expected}");
@@ -526,7 +526,7 @@ fn norms_and_biases_do_not_decay() {
             let mut recipe = recipe.clone();
             recipe.stages[0].optimizer = kind;
             recipe.stages[0].weight_decay = weight_decay;
-            let mut optimizer = Optimizer::new(&recipe.stages[0]);
+            let mut optimizer = optimizer_of(&recipe.stages[0]);
             values(&steps(train_model.clone(), &parts, &recipe, &mut optimizer, 1).0)
         });
         let changed = |which: bool| {
@@ -544,18 +544,18 @@ fn a_kept_optimizer_is_loaded_with_the_decay_that_it_has() {
     recipe.stages[0].weight_decay = 0.5;
     recipe.stages[1].keep_optimizer = true;
     let (parts, fresh) = train_model(&recipe, 0);
-    let mut optimizer = Optimizer::new(&recipe.stages[0]);
+    let mut optimizer = optimizer_of(&recipe.stages[0]);
     let (half, _) = steps(fresh, &parts, &recipe, &mut optimizer, 1);
     let folder = tempfile::tempdir().unwrap();
-    for (name, bytes) in optimizer.save().unwrap() {
+    for (name, bytes) in optimizer::save(&optimizer).unwrap() {
         std::fs::write(folder.path().join(name), bytes).unwrap();
     }
-    let mut loaded = Optimizer::load(folder.path(), &recipe, 1, &parts.device).unwrap();
+    let mut loaded = optimizer::load(folder.path(), &recipe, 1, &parts.device).unwrap();
     let (whole, _) = steps(half.clone(), &parts, &recipe, &mut optimizer, 1);
     let (resumed, _) = steps(half, &parts, &recipe, &mut loaded, 1);
     assert_eq!(values(&resumed), values(&whole));
 
     std::fs::remove_file(folder.path().join("optimizer-undecayed.bin")).unwrap();
-    let error = Optimizer::<B>::load(folder.path(), &recipe, 1, &parts.device).err().unwrap();
+    let error = optimizer::load::<B>(folder.path(), &recipe, 1, &parts.device).err().unwrap();
     assert!(error.to_string().contains("optimizer-undecayed.bin"), "{error}");
 }

@@ -6,7 +6,7 @@
 //! into SIMD, in a version for each instruction set that is chosen at run time.
 
 mod attention;
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
 mod block;
 mod elementwise;
 mod norm;
@@ -16,11 +16,11 @@ use burn::backend::Flex;
 use burn::nn::RmsNorm;
 #[cfg(target_arch = "wasm32")]
 use burn::tensor::module;
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive, activation};
 
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
 use super::{Block, BlockGradients, BlockOf, Tape};
 use super::{Heads, Kernels, Packing, Seen, plain};
 use crate::parallel::each_part;
@@ -31,7 +31,7 @@ const PART: usize = 1 << 14;
 
 impl Kernels for Flex {
     const HOST: bool = true;
-    const BLOCKS: bool = cfg!(not(target_arch = "wasm32"));
+    const BLOCKS: bool = cfg!(any(not(target_arch = "wasm32"), feature = "autodiff"));
     const PACKING: Packing = Packing::Host;
     const TEXTS_APART: bool = true;
 
@@ -75,7 +75,7 @@ impl Kernels for Flex {
         attention::attention(qkv, heads, seen)
     }
 
-    #[cfg(not(target_arch = "wasm32"))]
+    #[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
     fn block(
         x: &Tensor<Self, 3>,
         block: BlockOf<Self>,
@@ -86,7 +86,7 @@ impl Kernels for Flex {
         Some(Tensor::from_primitive(TensorPrimitive::Float(y)))
     }
 
-    #[cfg(not(target_arch = "wasm32"))]
+    #[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
     fn block_forward(
         x: FloatTensor<Self>,
         block: &BlockOf<Self>,
@@ -96,7 +96,7 @@ impl Kernels for Flex {
         block::forward(x, block, seen, trains)
     }
 
-    #[cfg(not(target_arch = "wasm32"))]
+    #[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
     fn block_backward(
         tape: &Tape,
         block: &BlockOf<Self>,

@@ -139,6 +139,54 @@ fn assert_inside(x: Strided<'_>, y: Strided<'_>, [rows, inner, columns]: [usize;
     );
 }
 
+/// As [`product`] on some cores, added to `to`.
+///
+/// # Panics
+/// Where a matrix does not lie inside its slice.
+#[cfg(all(target_arch = "wasm32", feature = "autodiff"))]
+pub(super) fn add_product(
+    cores: usize,
+    x: Strided<'_>,
+    y: Strided<'_>,
+    shape: [usize; 3],
+    to: &mut [f32],
+) {
+    let result = new_product(cores, x, y, shape);
+    to[..result.len()].iter_mut().zip(result).for_each(|(to, value)| *to += value);
+}
+
+/// As [`product`] on some cores, in memory of its own.
+///
+/// # Panics
+/// Where a matrix does not lie inside its slice.
+#[cfg(all(target_arch = "wasm32", feature = "autodiff"))]
+pub(super) fn new_product(
+    _cores: usize,
+    x: Strided<'_>,
+    y: Strided<'_>,
+    shape: [usize; 3],
+) -> Vec<f32> {
+    let [rows, _, columns] = shape;
+    let mut result = vec![0.0; rows * columns];
+    product(x, y, shape, 1.0, None, &mut result, columns);
+    result
+}
+
+/// As [`product`] without a bias.
+///
+/// # Panics
+/// Where a matrix does not lie inside its slice.
+#[cfg(all(target_arch = "wasm32", feature = "autodiff"))]
+pub(super) fn product_over(
+    x: Strided<'_>,
+    y: Strided<'_>,
+    shape: [usize; 3],
+    scale: f32,
+    to: &mut [f32],
+) {
+    product(x, y, shape, scale, None, to, shape[2]);
+}
+
 /// # Safety
 /// All elements of the three matrices lie inside their memory, and the destination, which overlaps
 /// neither of the others, may be written; with `add`, it has been written before.

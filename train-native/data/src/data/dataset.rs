@@ -14,7 +14,7 @@ use super::format::{DataRow, RowFormat, has_label, joined, labelled};
 use super::intake::{Counts, Intake, OnBadRow, Opening};
 use super::known::KnownPositives;
 use super::store::Store;
-use super::{BeirFolder, Example, mixed, text_key};
+use super::{BeirFolder, Example, Examples, mixed};
 use crate::recipe::DataSource;
 use crate::text::{Columns, Object, TextFile, Unreadable, most_bytes};
 use kiln_terminal::interrupt;
@@ -77,12 +77,12 @@ impl DataSet {
             known: gathering.finish(),
             pair_texts,
         };
-        set.count()?;
+        set.count_again()?;
         Ok(set)
     }
 
     /// Counts the examples again, where some of them or of their negatives are left out.
-    fn count(&mut self) -> Result<()> {
+    fn count_again(&mut self) -> Result<()> {
         if self.drawn.is_none() && self.known.is_empty() {
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl DataSet {
                 return Err(kiln_embed::Error::Cancelled.into());
             }
             let mut example = self.store.get(self.place(i))?;
-            counts.equal_negatives += self.drop_known(&mut example);
+            counts.equal_negatives += self.known.drop_positives(&mut example);
             counts.add(&example);
         }
         counts.not_drawn = self.store.len() - self.len();
@@ -117,7 +117,7 @@ impl DataSet {
     /// The temporary file cannot be read.
     pub fn get(&self, i: usize) -> Result<Example> {
         let mut example = self.store.get(self.place(i))?;
-        self.drop_known(&mut example);
+        self.known.drop_positives(&mut example);
         Ok(example)
     }
 
@@ -164,17 +164,31 @@ impl DataSet {
     fn place(&self, i: usize) -> usize {
         self.drawn.as_ref().map_or(i, |drawn| drawn[i] as usize)
     }
+}
 
-    /// Removes the negatives that answer the query by another row, and says how many there were.
-    fn drop_known(&self, example: &mut Example) -> usize {
-        if example.neg.is_empty() || self.known.is_empty() {
-            return 0;
-        }
-        let positives = self.known.several(text_key(&example.query));
-        match positives.is_empty() {
-            true => 0,
-            false => example.retain_negatives(|text| !positives.contains(&text_key(text))),
-        }
+impl Examples for DataSet {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn example(&self, i: usize) -> Result<Example> {
+        self.get(i)
+    }
+
+    fn source(&self) -> &DataSource {
+        &self.source
+    }
+
+    fn known(&self) -> &KnownPositives {
+        self.known()
+    }
+
+    fn levels(&self) -> usize {
+        self.counts.levels.len()
+    }
+
+    fn stand_in(&self, rng: &mut ChaCha8Rng) -> Result<Option<String>> {
+        self.stand_in(rng)
     }
 }
 
@@ -385,6 +399,7 @@ fn rows(
 mod tests {
     use super::*;
     use crate::data::LeakFilter;
+    use crate::data::text_key;
     use crate::recipe::LeakRule;
     use kiln_terminal::terminal::Terminal;
 

@@ -1,5 +1,7 @@
 //! One training example.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 /// A query with its positives and negatives.
@@ -40,6 +42,22 @@ impl Example {
     /// The level of a negative, from 1, the hardest; its place among them where no level is given.
     pub fn level(&self, negative: usize) -> usize {
         self.levels.get(negative).copied().unwrap_or(negative + 1)
+    }
+
+    /// Leaves out the positives that are the query itself, and says how many there were.
+    pub fn drop_own_positives(&mut self) -> usize {
+        let query = self.query.trim().to_string();
+        self.retain_positives(|positive| positive.trim() != query)
+    }
+
+    /// Leaves out the negatives that are empty, the query or a positive, and says how many there were.
+    pub fn drop_equal_negatives(&mut self) -> usize {
+        if self.neg.is_empty() {
+            return 0;
+        }
+        let known = [&self.query].into_iter().chain(&self.pos);
+        let known: HashSet<String> = known.map(|text| text.trim().to_string()).collect();
+        self.retain_negatives(|text| !text.trim().is_empty() && !known.contains(text.trim()))
     }
 
     /// Keeps the positives that pass, with their scores, and says how many went.

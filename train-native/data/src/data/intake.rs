@@ -195,8 +195,7 @@ impl<'a> Intake<'a> {
     fn take_unless(&mut self, mut example: Example, leaking: bool) -> Result<()> {
         // Texts for distillation have no positive from the start.
         if !example.pos.is_empty() {
-            let query = example.query.trim().to_string();
-            let own = example.retain_positives(|positive| positive.trim() != query);
+            let own = example.drop_own_positives();
             if example.pos.is_empty() {
                 self.counts.without_positives += 1;
                 return Ok(());
@@ -224,13 +223,7 @@ impl<'a> Intake<'a> {
 
     /// Removes the negatives that answer the query or may not be trained on.
     fn clean_negatives(&mut self, example: &mut Example, leaking: bool) {
-        if example.neg.is_empty() {
-            return;
-        }
-        let known = [&example.query].into_iter().chain(&example.pos);
-        let known: HashSet<String> = known.map(|text| text.trim().to_string()).collect();
-        self.counts.equal_negatives += example
-            .retain_negatives(|text| !text.trim().is_empty() && !known.contains(text.trim()));
+        self.counts.equal_negatives += example.drop_equal_negatives();
         if leaking {
             self.counts.leaking_negatives += example.retain_negatives(|text| !self.leaks(text));
         }

@@ -84,6 +84,7 @@ impl Gathering {
     }
 
     /// The classes of labelled texts that are each other's positives.
+    #[cfg(feature = "files")]
     pub(super) fn set_classes(&mut self, classes: HashMap<u64, Vec<u32>>) {
         self.known.classes = classes;
     }

@@ -2,40 +2,49 @@
 //!
 //! `rows of a file -> format -> convert -> filter -> Store on disk -> Sampler -> Batch`
 
+#[cfg(feature = "files")]
 mod beir;
+#[cfg(feature = "files")]
 mod convert;
+#[cfg(feature = "files")]
 pub mod corpus;
+#[cfg(feature = "files")]
 mod dataset;
+#[cfg(feature = "files")]
 mod edit;
 mod example;
+mod examples;
+#[cfg(feature = "files")]
 mod format;
+#[cfg(feature = "files")]
 mod intake;
 mod known;
+#[cfg(feature = "files")]
 mod leak;
 mod levels;
 mod prompts;
 mod sampler;
+#[cfg(feature = "files")]
 mod store;
 
-pub use beir::{BeirFiles, BeirFolder, MOST_GRADE, qrels_file, qrels_splits};
-pub use dataset::DataSet;
-pub use edit::{Edit, Part};
 pub use example::Example;
-pub use format::{DataRow, FIRST_TEXT, Fields, PAIR_SCORE, RowFormat, SECOND_TEXT};
-pub use intake::{Counts, OnBadRow, Opening};
+pub use examples::{Examples, MemorySet};
+pub use kiln_embed::seed::mixed;
 pub use known::{KnownPositives, text_key};
-pub use leak::LeakFilter;
 pub use prompts::ModelPrompts;
 pub use sampler::{Batch, Sampler, SamplerState, Text};
-pub use store::{Store, StoreWriter};
+#[cfg(feature = "files")]
+pub use {
+    beir::{BeirFiles, BeirFolder, MOST_GRADE, qrels_file, qrels_splits},
+    dataset::DataSet,
+    edit::{Edit, Part},
+    format::{DataRow, FIRST_TEXT, Fields, PAIR_SCORE, RowFormat, SECOND_TEXT},
+    intake::{Counts, OnBadRow, Opening},
+    leak::LeakFilter,
+    store::{Store, StoreWriter},
+};
 
 /// A number for a text that is the same for the same text, whatever its case and outer space.
 pub fn text_hash(text: &str) -> u128 {
     xxhash_rust::xxh3::xxh3_128(text.trim().to_lowercase().as_bytes())
-}
-
-/// A seed from several numbers, the same for the same numbers in the same order.
-pub fn mixed(numbers: &[u64]) -> u64 {
-    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    xxhash_rust::xxh3::xxh3_64(&bytes)
 }

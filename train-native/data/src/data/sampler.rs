@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::levels::{Moment, own_negatives};
 use super::prompts::SourcePrompts;
-use super::{DataSet, Example, ModelPrompts, mixed, text_key};
+use super::{Example, Examples, ModelPrompts, mixed, text_key};
 use crate::recipe::{Objective, SamplerKind, Stage};
 
 /// Texts that are drawn to stand in for a query's hard negatives before it goes without.
@@ -25,6 +25,13 @@ pub struct Text {
     pub prompt: Arc<str>,
     /// The text.
     pub text: String,
+}
+
+impl Text {
+    /// Prompt and text.
+    pub fn prompted(&self) -> (&str, &str) {
+        (&self.prompt, &self.text)
+    }
 }
 
 /// The texts of one batch.
@@ -40,6 +47,13 @@ pub struct Batch {
     pub candidates: Candidates,
     /// Data set and example of each query, to find a batch again.
     pub ids: Vec<(usize, usize)>,
+}
+
+impl Batch {
+    /// Prompt and text of each query, then of each document.
+    pub fn prompted(&self) -> Vec<(&str, &str)> {
+        self.queries.iter().chain(&self.documents).map(Text::prompted).collect()
+    }
 }
 
 /// Where a stream of batches is; the same state gives the same batches.
@@ -61,8 +75,8 @@ struct Cursor {
 }
 
 /// An endless, deterministic stream of batches over data sets.
-pub struct Sampler<'a> {
-    sets: &'a [DataSet],
+pub struct Sampler<'a, S> {
+    sets: &'a [S],
     stage: &'a Stage,
     seed: u64,
     state: SamplerState,
@@ -72,23 +86,18 @@ pub struct Sampler<'a> {
     shares: Vec<f64>,
 }
 
-impl<'a> Sampler<'a> {
+impl<'a, S: Examples> Sampler<'a, S> {
     /// A stream that is the same for the same data sets, stage and seed.
-    pub fn new(
-        sets: &'a [DataSet],
-        stage: &'a Stage,
-        seed: u64,
-        prompts: ModelPrompts<'_>,
-    ) -> Self {
+    pub fn new(sets: &'a [S], stage: &'a Stage, seed: u64, prompts: ModelPrompts<'_>) -> Self {
         let state = SamplerState {
             rng: ChaCha8Rng::seed_from_u64(seed),
             cursors: vec![Cursor::default(); sets.len()],
             batches: 0,
         };
-        let prompts = sets.iter().map(|set| SourcePrompts::new(&set.source, prompts)).collect();
+        let prompts = sets.iter().map(|set| SourcePrompts::new(set.source(), prompts)).collect();
         let shares = sets
             .iter()
-            .map(|set| set.source.weight.unwrap_or_else(|| stage.mixing.share(set.len())))
+            .map(|set| set.source().weight.unwrap_or_else(|| stage.mixing.share(set.count())))
             .collect();
         let orders = vec![(u64::MAX, Vec::new()); sets.len()];
         Self { sets, stage, seed, state, orders, prompts, shares }
@@ -119,11 +128,11 @@ impl<'a> Sampler<'a> {
         let mut seen: HashSet<String> = HashSet::new();
         let mut waiting: Vec<(usize, u32)> = Vec::new();
         let mut fruitless = 0;
-        let most = 3 * self.sets.iter().map(DataSet::len).sum::<usize>();
+        let most = 3 * self.sets.iter().map(S::count).sum::<usize>();
         while batch.queries.len() < self.stage.batch_size && fruitless < most {
             let set = homogeneous.unwrap_or_else(|| self.draw_set());
             let i = self.next_example(set);
-            let mut example = self.sets[set].get(i as usize)?;
+            let mut example = self.sets[set].example(i as usize)?;
             let mut positive_score = None;
             // Texts for distillation stand alone.
             let positive = match example.pos.len() {
@@ -134,7 +143,7 @@ impl<'a> Sampler<'a> {
                     Some(example.pos.swap_remove(drawn))
                 }
             };
-            let levels = self.sets[set].counts.levels.len();
+            let levels = self.sets[set].levels();
             let moment = Moment { step, draw, levels };
             let own = own_negatives(self.stage, &example, moment, &mut self.state.rng);
             // Queries without in-batch negatives see their own documents only.
@@ -211,7 +220,7 @@ impl<'a> Sampler<'a> {
     fn in_batch(&self, set: usize) -> bool {
         // Pairs with scores say nothing of other pairs' texts.
         self.stage.objective != Objective::Similarity
-            && self.sets[set].source.in_batch.unwrap_or(self.stage.loss.in_batch)
+            && self.sets[set].source().in_batch.unwrap_or(self.stage.loss.in_batch)
     }
 
     /// The set of the next batch where batches are homogeneous.
@@ -267,7 +276,7 @@ impl<'a> Sampler<'a> {
         if let Some(i) = cursor.waiting.pop_front() {
             return i;
         }
-        let length = self.sets[set].len();
+        let length = self.sets[set].count();
         if cursor.position == length {
             (cursor.epoch, cursor.position) = (cursor.epoch + 1, 0);
         }
@@ -345,7 +354,7 @@ fn block_schedule(shares: &[f64], batches: usize, blocks: usize, seed: u64) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{OnBadRow, Opening};
+    use crate::data::{DataSet, OnBadRow, Opening};
     use crate::recipe::{DataSource, LeakRule};
     use kiln_terminal::terminal::Terminal;
 

@@ -6,9 +6,11 @@ mod papers;
 mod shipped;
 mod source;
 mod stage;
+#[cfg(feature = "files")]
 mod sweep;
 
 use std::collections::BTreeMap;
+#[cfg(feature = "files")]
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -18,14 +20,17 @@ use kiln_embed::pooling::PoolingConfig;
 use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, TextOptions};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "files")]
 use crate::text::{is_missing, read_small};
 
+pub use kiln_embed::train::{OptimizerKind, Schedule};
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
 pub use source::{DataRef, DataSource, INSTRUCTION_FORMAT, Labels, LeakRule, instructed};
 pub use stage::{
-    Curriculum, Distillation, LayerMap, MarginMse, Mixing, Mntp, Objective, OptimizerKind,
-    Reconstruction, SamplerKind, Schedule, Similarity, SimilarityLoss, Stage,
+    Curriculum, Distillation, LayerMap, MarginMse, Mixing, Mntp, Objective, Reconstruction,
+    SamplerKind, Similarity, SimilarityLoss, Stage,
 };
+#[cfg(feature = "files")]
 pub use sweep::{Sweep, Variant, slug};
 
 /// The whole of a training run, as data.
@@ -265,6 +270,7 @@ impl Recipe {
     /// # Errors
     /// Unreadable, not TOML, an unknown field (with the nearest known name), or values that make
     /// no sense.
+    #[cfg(feature = "files")]
     pub fn read(file_or_name: &str, changes: &[String]) -> Result<Self> {
         if let Some(shipped) = shipped(file_or_name) {
             return Self::parse_with(shipped.text, changes)

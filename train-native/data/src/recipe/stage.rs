@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use kiln_embed::loss::{InfoNce, Matryoshka, Reduction};
+use kiln_embed::train::{OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
 use super::DataRef;
@@ -359,44 +360,6 @@ impl Default for Mntp {
     }
 }
 
-/// How gradients become steps. What each one computes is in `train/optimizer.rs`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OptimizerKind {
-    /// Adam with decoupled weight decay (arXiv:1711.05101).
-    #[default]
-    AdamW,
-    /// Adam with an L2 penalty (arXiv:1412.6980).
-    Adam,
-    /// Stochastic gradient descent with momentum 0.9 and an L2 penalty.
-    Sgd,
-    /// AdaGrad with an L2 penalty (Duchi et al., JMLR 12, 2011).
-    AdaGrad,
-    /// Lion with decoupled weight decay (arXiv:2302.06675).
-    Lion,
-}
-
-impl OptimizerKind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::AdamW, Self::Adam, Self::Sgd, Self::AdaGrad, Self::Lion];
-
-    /// Its name in a recipe.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AdamW => "adamw",
-            Self::Adam => "adam",
-            Self::Sgd => "sgd",
-            Self::AdaGrad => "adagrad",
-            Self::Lion => "lion",
-        }
-    }
-
-    /// Whether a recipe need not name it.
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 /// How batches are put together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -484,32 +447,10 @@ impl Curriculum {
     }
 }
 
-/// Learning rate after the warm-up.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Schedule {
-    /// Falls linearly to zero.
-    #[default]
-    Linear,
-    /// Falls to zero along half a cosine.
-    Cosine,
-    /// Stays.
-    Constant,
-}
-
 impl Stage {
     /// Learning rate of a step, from 0.
     pub fn learning_rate(&self, step: usize) -> f64 {
-        if step < self.warmup {
-            return self.lr * (step + 1) as f64 / self.warmup as f64;
-        }
-        let left = self.steps.saturating_sub(step) as f64
-            / self.steps.saturating_sub(self.warmup).max(1) as f64;
-        match self.schedule {
-            Schedule::Constant => self.lr,
-            Schedule::Linear => self.lr * left,
-            Schedule::Cosine => self.lr * 0.5 * (1.0 + (std::f64::consts::PI * (1.0 - left)).cos()),
-        }
+        self.schedule.learning_rate(self.lr, step, self.steps, self.warmup)
     }
 
     /// Whether the language-model head is the token embeddings, where the stage says so.

@@ -64,7 +64,16 @@ enum Weight<'a> {
 }
 
 impl<'a> Weight<'a> {
-    fn of(projection: &'a Projection<Primitive>, precision: MatmulPrecision) -> Self {
+    /// The weight; `unpacked` has room for one of few bits, which is taken in f32.
+    fn of(
+        projection: &'a Projection<Primitive>,
+        precision: MatmulPrecision,
+        unpacked: &'a OnceCell<Vec<f32>>,
+    ) -> Self {
+        if let Some(matrix) = &projection.matrix {
+            let values = unpacked.get_or_init(|| matrix.weights());
+            return Self::F32 { values, row: matrix.shape()[1], column: 1 };
+        }
         let tensor = &projection.weight;
         let layout = tensor.layout();
         let (shape, strides) = (layout.shape(), layout.strides());
@@ -293,15 +302,16 @@ pub(super) fn forward(
     places: &Places,
 ) -> (Vec<f32>, Vec<f32>) {
     let outputs = projection.shape()[1];
-    if let Some(matrix) = projection.matrix.as_deref()
-        && projection.adapters.is_empty()
-    {
-        return (packed(input, matrix, projection.bias.as_ref().map(floats)), Vec::new());
-    }
-    let weight = Weight::of(projection, precision);
     let bias = projection.bias.as_ref().map(floats);
+    let matrix = projection.matrix.as_deref();
+    let unpacked = OnceCell::new();
+    let weight = || Weight::of(projection, precision, &unpacked);
     if projection.adapters.is_empty() {
-        return (times(&[(input, weight.matrix())], outputs, bias), Vec::new());
+        let y = match matrix {
+            Some(matrix) => packed(input, matrix, bias),
+            None => times(&[(input, weight().matrix())], outputs, bias),
+        };
+        return (y, Vec::new());
     }
     let joined = Joined::of(&projection.adapters, input.width, outputs);
     let low = if joined.drops {
@@ -323,8 +333,13 @@ pub(super) fn forward(
         })
     };
     let of_low = Input::new(&low, joined.ranks);
-    let y = with_matrix(&joined.b, outputs, false, precision, |b| {
-        times(&[(input, weight.matrix()), (&of_low, b)], outputs, bias)
+    let y = with_matrix(&joined.b, outputs, false, precision, |b| match matrix {
+        Some(matrix) => {
+            let mut y = packed(input, matrix, bias);
+            add_times(&[(&of_low, b)], outputs, &mut y);
+            y
+        }
+        None => times(&[(input, weight().matrix()), (&of_low, b)], outputs, bias),
     });
     (y, low)
 }
@@ -363,7 +378,10 @@ pub(super) fn backward(
         false => add_times(terms, input.width, to),
     };
     let (inputs, outputs) = (input.width, gradient.width);
-    let weight = Weight::of(projection, precision);
+    // Products of an unpacked weight are f32, and so are those beside it in one sum.
+    let precision = if projection.matrix.is_some() { MatmulPrecision::F32 } else { precision };
+    let unpacked = OnceCell::new();
+    let weight = Weight::of(projection, precision, &unpacked);
     let mut of_adapters = Vec::new();
     if projection.adapters.is_empty() {
         back(&[(gradient, weight.transposed())]);

@@ -5,7 +5,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
 
-use kiln_embed::kernels::TrainingBackend;
+use crate::kernels::TrainingBackend;
 
 /// Something to do with each gradient.
 trait Each<B: AutodiffBackend> {
@@ -36,7 +36,7 @@ fn each<B: TrainingBackend, M: AutodiffModule<B>>(
 }
 
 /// The losses and gradients of a batch's chunks as those of the batch; gradients are divided by `scale`.
-pub(super) fn summed<B: TrainingBackend, M: AutodiffModule<B>>(
+pub fn summed<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     parts: Vec<(f64, GradientsParams)>,
     scale: f64,
@@ -50,7 +50,7 @@ pub(super) fn summed<B: TrainingBackend, M: AutodiffModule<B>>(
 }
 
 /// Parts gradients into those whose parameter is chosen, and the others.
-pub(super) fn partition<B: TrainingBackend, M: AutodiffModule<B>>(
+pub fn partition<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     mut grads: GradientsParams,
     chosen: impl Fn(ParamId) -> bool,
@@ -74,7 +74,7 @@ pub(super) fn partition<B: TrainingBackend, M: AutodiffModule<B>>(
 
 /// Adds `other` to `grads`; in f32, whatever format `other` was computed in, and divided by the
 /// scale that its loss was multiplied with.
-pub(super) fn add<B: TrainingBackend, M: AutodiffModule<B>>(
+pub fn add<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
     mut other: GradientsParams,
@@ -103,7 +103,7 @@ pub(super) fn add<B: TrainingBackend, M: AutodiffModule<B>>(
 }
 
 /// Applies a function to every gradient, in the parameters' order.
-pub(super) fn map<B: TrainingBackend, M: AutodiffModule<B>>(
+pub fn map<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
     function: impl FnMut(Tensor<B::InnerBackend, 1>) -> Tensor<B::InnerBackend, 1>,
@@ -127,7 +127,7 @@ pub(super) fn map<B: TrainingBackend, M: AutodiffModule<B>>(
 }
 
 /// Euclidean norm of all gradients together.
-pub(super) fn norm<B: TrainingBackend, M: AutodiffModule<B>>(
+pub fn norm<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
 ) -> f64 {
@@ -145,7 +145,7 @@ pub(super) fn norm<B: TrainingBackend, M: AutodiffModule<B>>(
 
 /// Scales all gradients so that their joint norm is at most `largest` (0: no limit). Returns the
 /// norm before scaling.
-pub(super) fn clip_norm<B: TrainingBackend, M: AutodiffModule<B>>(
+pub fn clip_norm<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
     largest: f64,

@@ -10,23 +10,21 @@
 //!   pass, so that a contrastive batch of any size needs the memory of one chunk;
 //! * gradient checkpointing: within a chunk the same cut is made at every block's input.
 
+use crate::embedder::EmbeddingModel;
+use crate::kernels::{Kernels, MatmulPrecision, TrainingBackend};
+use crate::model::{ForwardOptions, ModelInput, States, seed_dropout};
+use crate::parallel::try_map;
+use crate::pooling::l2_normalize;
+use crate::seed::mixed;
+use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
+use crate::{Error, Result};
 use burn::module::AutodiffModule;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
-use kiln_embed::embedder::EmbeddingModel;
-use kiln_embed::kernels::{Kernels, MatmulPrecision, TrainingBackend};
-use kiln_embed::model::{ForwardOptions, ModelInput, States, seed_dropout};
-use kiln_embed::pooling::l2_normalize;
-use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
-use kiln_embed::{Error, Result};
-use rayon::prelude::*;
 
 use super::block_pass::{BlockPass, Gathered, block_seed};
-use super::distillation::Teacher;
 use super::train_model::TrainModel;
-use crate::data::Text;
-use crate::recipe::{Compute, ComputeDtype};
 
 /// Tokens, with padding, of a chunk that GradCache drops and makes again on the CPU, where the recipe
 /// does not say: enough that a chunk's gradient of the embedding table is not most of its work.
@@ -34,7 +32,8 @@ const CPU_CHUNK_TOKENS: usize = 2048;
 
 /// How much is computed at once.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum ChunkSize {
+pub enum ChunkSize {
+    /// So many texts.
     Texts(usize),
     /// Tokens with padding; one text at least.
     Tokens(usize),
@@ -42,7 +41,7 @@ pub(super) enum ChunkSize {
 
 impl ChunkSize {
     /// Texts of a chunk whose longest text has so many tokens.
-    pub(super) fn texts(self, longest: usize) -> usize {
+    pub fn texts(self, longest: usize) -> usize {
         match self {
             Self::Texts(texts) => texts.max(1),
             Self::Tokens(tokens) => (tokens / longest.max(1)).max(1),
@@ -52,7 +51,7 @@ impl ChunkSize {
 
 /// How chunks are computed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ChunkRunner {
+pub struct ChunkRunner {
     /// How much is computed at once.
     pub chunk: ChunkSize,
     /// Whether graphs are dropped after the first pass and made again for the second.
@@ -64,26 +63,25 @@ pub(super) struct ChunkRunner {
 }
 
 impl ChunkRunner {
-    pub(super) fn of<B: TrainingBackend>(compute: &Compute) -> Self {
-        let cached = compute.grad_cache || compute.checkpoint_blocks;
-        Self {
-            chunk: match compute.chunk {
-                Some(texts) => ChunkSize::Texts(texts),
-                None if B::HOST && cached => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
-                None => ChunkSize::Texts(usize::MAX),
-            },
-            cached,
-            blocks: compute.checkpoint_blocks,
-            dtype: match compute.precision {
-                ComputeDtype::F32 => FloatDType::F32,
-                ComputeDtype::Bf16 => FloatDType::BF16,
-                ComputeDtype::F16 => FloatDType::F16,
-            },
-        }
+    /// Chunks of so many texts, or as the device likes them. `cached` drops each chunk's graph after the first
+    /// pass; `blocks` computes it again block by block in the second, and is cached too.
+    pub fn new<B: TrainingBackend>(
+        texts: Option<usize>,
+        cached: bool,
+        blocks: bool,
+        dtype: FloatDType,
+    ) -> Self {
+        let cached = cached || blocks;
+        let chunk = match texts {
+            Some(texts) => ChunkSize::Texts(texts),
+            None if B::HOST && cached => ChunkSize::Tokens(CPU_CHUNK_TOKENS),
+            None => ChunkSize::Texts(usize::MAX),
+        };
+        Self { chunk, cached, blocks, dtype }
     }
 
     /// The parameters in the passes' number format, cut off from every other graph.
-    pub(super) fn replica<B: TrainingBackend>(&self, train_model: &TrainModel<B>) -> TrainModel<B> {
+    pub fn replica<B: TrainingBackend>(&self, train_model: &TrainModel<B>) -> TrainModel<B> {
         let mut replica = TrainModel::<B>::from_inner(train_model.valid());
         match self.dtype {
             FloatDType::F32 => replica,
@@ -99,14 +97,41 @@ impl ChunkRunner {
     /// Runs a function over items, one after the other. Each is computed on all cores: side by side they
     /// would share the cores worse, and each backward pass holds locks of Burn's graphs that the others
     /// wait for.
-    pub(super) fn each<T, R>(&self, items: &[T], run: impl Fn(&T) -> Result<R>) -> Result<Vec<R>> {
+    ///
+    /// # Errors
+    /// The first of the function's.
+    pub fn each<T, R, E>(
+        &self,
+        items: &[T],
+        run: impl Fn(&T) -> Result<R, E>,
+    ) -> Result<Vec<R>, E> {
         items.iter().map(run).collect()
     }
 }
 
+/// A loss on hidden states, beside that on vectors.
+pub trait StatesLoss<B: TrainingBackend> {
+    /// The loss `[1]` of the states `[batch, seq, hidden]` of all layers, the embeddings first, over the tokens
+    /// of a chunk.
+    ///
+    /// # Errors
+    /// What there is to compare with cannot be computed.
+    fn loss(
+        &self,
+        train_model: &TrainModel<B>,
+        layers: &[Tensor<B, 3>],
+        input: &ModelInput<B>,
+        chunk: &Chunk,
+        device: &B::Device,
+    ) -> Result<Tensor<B, 1>>;
+}
+
+/// The loss on hidden states, where there is one.
+pub type StatesOf<'a, B> = Option<&'a dyn StatesLoss<B>>;
+
 /// Texts that are computed at once.
 #[derive(Debug, Clone)]
-pub(super) struct Chunk {
+pub struct Chunk {
     /// Which texts of the batch.
     pub rows: Vec<usize>,
     /// Their tokens.
@@ -115,35 +140,27 @@ pub(super) struct Chunk {
     pub seed: u64,
 }
 
-/// Tokens of texts with their prompts.
-pub(super) fn encode(tokenizer: &Tokenizer, texts: &[&Text]) -> Result<Vec<Tokens>> {
-    let encode = |text: &&Text| {
-        let tokens = tokenizer.encode(&text.prompt, &text.text)?;
+/// Tokens of texts, each with its prompt before it: `(prompt, text)`.
+///
+/// # Errors
+/// A prompt that leaves no room for its text; a text that the tokenizer cannot take.
+pub fn encode(tokenizer: &Tokenizer, texts: &[(&str, &str)]) -> Result<Vec<Tokens>> {
+    let encode = |&(prompt, text): &(&str, &str)| {
+        let tokens = tokenizer.encode(prompt, text)?;
         // A row's own instruction may be too long.
-        if tokens.content.is_empty() && !text.prompt.is_empty() && !text.text.trim().is_empty() {
+        if tokens.content.is_empty() && !prompt.is_empty() && !text.trim().is_empty() {
             return Err(Error::invalid(format!(
-                "the prompt {:?} leaves no room for its text in max_length = {}; shorten it, or raise model.max_length",
-                text.prompt,
+                "the prompt {prompt:?} leaves no room for its text in max_length = {}; shorten it, or raise model.max_length",
                 tokenizer.config().max_length
             )));
         }
         Ok(tokens)
     };
-    texts.par_iter().map(encode).collect()
-}
-
-/// Tokens of texts without their prompts.
-pub(super) fn encode_unprompted(tokenizer: &Tokenizer, texts: &[&Text]) -> Result<Vec<Tokens>> {
-    texts.par_iter().map(|text| tokenizer.encode("", &text.text)).collect()
+    try_map(texts, encode)
 }
 
 /// Cuts texts into chunks, longest first, so that texts of a chunk are of like length.
-pub(super) fn chunks(
-    tokenizer: &Tokenizer,
-    tokens: &[Tokens],
-    size: ChunkSize,
-    seed: u64,
-) -> Vec<Chunk> {
+pub fn chunks(tokenizer: &Tokenizer, tokens: &[Tokens], size: ChunkSize, seed: u64) -> Vec<Chunk> {
     let mut order: Vec<usize> = (0..tokens.len()).collect();
     order.sort_by_key(|&row| std::cmp::Reverse(tokens[row].ids.len()));
     let mut chunks = Vec::new();
@@ -155,21 +172,21 @@ pub(super) fn chunks(
         chunks.push(Chunk {
             rows: rows.to_vec(),
             tokens: tokenizer.pad(&rows.iter().map(|&row| &tokens[row]).collect::<Vec<_>>()),
-            seed: crate::data::mixed(&[seed, chunks.len() as u64]),
+            seed: mixed(&[seed, chunks.len() as u64]),
         });
     }
     chunks
 }
 
 /// A chunk between its two passes.
-pub(super) struct ChunkForward<B: AutodiffBackend> {
+pub struct ChunkForward<B: AutodiffBackend> {
     /// The vectors `[rows, dim]`, f32, cut off from the graph.
     pub vectors: Tensor<B::InnerBackend, 2>,
     graph: Option<Graph<B>>,
 }
 
 /// What is kept of a chunk's first pass for its second.
-pub(super) struct Graph<B: AutodiffBackend> {
+pub struct Graph<B: AutodiffBackend> {
     vectors: Tensor<B, 2>,
     /// The chunk's share of a loss on its hidden states.
     states: Option<Tensor<B, 1>>,
@@ -177,7 +194,8 @@ pub(super) struct Graph<B: AutodiffBackend> {
 }
 
 /// What a chunk's second pass gives.
-pub(super) struct Backward {
+pub struct Backward {
+    /// Of the parameters.
     pub gradients: GradientsParams,
     /// The chunk's share of the loss on hidden states.
     pub loss: f64,
@@ -185,18 +203,21 @@ pub(super) struct Backward {
 
 impl<B: TrainingBackend> ChunkForward<B> {
     /// The graph, where it is kept.
-    pub(super) fn graph(self) -> Option<Graph<B>> {
+    pub fn graph(self) -> Option<Graph<B>> {
         self.graph
     }
 }
 
 impl ChunkRunner {
     /// The first pass of a chunk: its vectors.
-    pub(super) fn forward<B: TrainingBackend>(
+    ///
+    /// # Errors
+    /// A pooling head without its parameters; those of the loss on hidden states.
+    pub fn forward<B: TrainingBackend>(
         &self,
         train_model: &TrainModel<B>,
         chunk: &Chunk,
-        teacher: Option<&Teacher<B>>,
+        states: StatesOf<'_, B>,
         device: &B::Device,
     ) -> Result<ChunkForward<B>> {
         let replica = self.replica(train_model);
@@ -205,20 +226,23 @@ impl ChunkRunner {
             let vectors = self.vectors(&replica.model, chunk, device)?;
             return Ok(ChunkForward { vectors: vectors.inner(), graph: None });
         }
-        let graph = self.graph(replica, chunk, teacher, device)?;
+        let graph = self.graph(replica, chunk, states, device)?;
         Ok(ChunkForward { vectors: graph.vectors.clone().inner(), graph: Some(graph) })
     }
 
     /// The second pass of a chunk: the gradient of its parameters for the gradient `[rows, dim]` of
     /// its vectors, and for the loss on its hidden states, of which it has a `share` and which is
     /// multiplied with `scale`.
-    pub(super) fn backward<B: TrainingBackend>(
+    ///
+    /// # Errors
+    /// As [`ChunkRunner::forward`].
+    pub fn backward<B: TrainingBackend>(
         &self,
         train_model: &TrainModel<B>,
         chunk: &Chunk,
         graph: Option<Graph<B>>,
         gradient: Tensor<B::InnerBackend, 2>,
-        (teacher, share, scale): (Option<&Teacher<B>>, f64, f64),
+        (states, share, scale): (StatesOf<'_, B>, f64, f64),
         device: &B::Device,
     ) -> Result<Backward> {
         if self.blocks {
@@ -228,7 +252,7 @@ impl ChunkRunner {
         }
         let Graph { vectors, states, replica } = match graph {
             Some(kept) => kept,
-            None => self.graph(self.replica(train_model), chunk, teacher, device)?,
+            None => self.graph(self.replica(train_model), chunk, states, device)?,
         };
         let mut whole = joined(vectors, gradient);
         let mut loss = 0.0;
@@ -246,10 +270,10 @@ impl ChunkRunner {
         &self,
         replica: TrainModel<B>,
         chunk: &Chunk,
-        teacher: Option<&Teacher<B>>,
+        states: StatesOf<'_, B>,
         device: &B::Device,
     ) -> Result<Graph<B>> {
-        let Some(teacher) = teacher.filter(|teacher| teacher.has_layers()) else {
+        let Some(compared) = states else {
             let vectors = self.vectors(&replica.model, chunk, device)?;
             return Ok(Graph { vectors, states: None, replica });
         };
@@ -257,7 +281,7 @@ impl ChunkRunner {
         seed_dropout::<B>(device, chunk.seed);
         let options = ForwardOptions { layers: true, attention: false };
         let (vectors, _, states) = replica.model.forward_with(&input, options)?;
-        let states = teacher.states_loss(&replica, &states.layers, &input, chunk, device)?;
+        let states = compared.loss(&replica, &states.layers, &input, chunk, device)?;
         Ok(Graph { vectors: finished(vectors), states: Some(states), replica })
     }
 

@@ -1,11 +1,11 @@
 //! What is trained: the embedding model, and a language-model head where a stage needs one.
 
+use crate::embedder::EmbeddingModel;
+use crate::kernels::{Kernels, TrainingBackend};
+use crate::model::Backbone;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor, module::linear};
-use kiln_embed::embedder::EmbeddingModel;
-use kiln_embed::kernels::{Kernels, TrainingBackend};
-use kiln_embed::model::Backbone;
 
 /// The parameters of a run.
 #[derive(Module, Debug)]
@@ -54,36 +54,41 @@ impl<B: Kernels> TrainModel<B> {
 
 /// Which parameters train.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Trains<'a> {
+pub enum Trains<'a> {
     /// All.
     Everything,
     /// Adapters, the pooling head, the projections, and what is named by a part of its path.
     Adapters(&'a [String]),
+    /// Adapters alone.
+    AdaptersAlone,
 }
 
 /// Marks the parameters that train; frozen ones get no gradient and no optimizer state.
-pub(super) fn set_trainable<B: TrainingBackend, M: Module<B>>(module: M, trains: Trains<'_>) -> M {
+pub fn set_trainable<B: TrainingBackend, M: Module<B>>(module: M, trains: Trains<'_>) -> M {
     module.map(&mut Freeze { path: ParameterPath::default(), trains })
 }
 
 /// Path of the parameter that is being visited.
 #[derive(Debug, Default)]
-pub(super) struct ParameterPath(Vec<String>);
+pub struct ParameterPath(Vec<String>);
 
 impl ParameterPath {
-    pub(super) fn enter(&mut self, name: &str, container: &str) {
+    /// Goes into a module, as a visitor is told of it.
+    pub fn enter(&mut self, name: &str, container: &str) {
         if !container.starts_with("Enum:") {
             self.0.push(name.to_string());
         }
     }
 
-    pub(super) fn exit(&mut self, container: &str) {
+    /// Comes out of a module.
+    pub fn exit(&mut self, container: &str) {
         if !container.starts_with("Enum:") {
             self.0.pop();
         }
     }
 
-    pub(super) fn dotted(&self) -> String {
+    /// The path, as `model.backbone.blocks.0`.
+    pub fn dotted(&self) -> String {
         self.0.join(".")
     }
 
@@ -113,6 +118,7 @@ impl<B: Kernels> ModuleMapper<B> for Freeze<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let trains = match self.trains {
             Trains::Everything => true,
+            Trains::AdaptersAlone => self.path.has("adapters"),
             Trains::Adapters(extras) => {
                 ["adapters", "pooling", "dense", "projections"]
                     .iter()
@@ -141,7 +147,7 @@ pub struct ParameterInfo {
 
 /// Path and number of values of each parameter. Nothing is drawn: whether a parameter trains would
 /// have to be asked of its values, and of a model of 7 B they are 28 GB.
-pub(super) fn sizes<B: Kernels, M: Module<B>>(module: &M) -> Vec<(String, usize)> {
+pub fn sizes<B: Kernels, M: Module<B>>(module: &M) -> Vec<(String, usize)> {
     #[derive(Default)]
     struct Sizes {
         path: ParameterPath,

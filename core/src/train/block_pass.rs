@@ -1,20 +1,21 @@
 //! Gradient checkpointing: a pass through the blocks of which only their inputs are kept, and the way back
 //! through it, block by block.
 
+use crate::config::AttentionMode;
+use crate::kernels::TrainingBackend;
+use crate::model::{BlockInputs, ModelInput, seed_dropout};
+use crate::seed::mixed;
+use crate::{Error, Result};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
-use kiln_embed::config::AttentionMode;
-use kiln_embed::kernels::TrainingBackend;
-use kiln_embed::model::{BlockInputs, ModelInput, seed_dropout};
-use kiln_embed::{Error, Result};
 
 use super::gradients::add;
 use super::train_model::{TrainModel, parameters};
 
 /// The gradients of a replica's parameters, gathered from one graph after another.
-pub(super) struct Gathered<'a, B: AutodiffBackend> {
+pub struct Gathered<'a, B: AutodiffBackend> {
     replica: &'a TrainModel<B>,
     total: GradientsParams,
     /// Whether the embedding step has anything to learn.
@@ -23,7 +24,7 @@ pub(super) struct Gathered<'a, B: AutodiffBackend> {
 
 impl<'a, B: TrainingBackend> Gathered<'a, B> {
     /// None yet.
-    pub(super) fn new(replica: &'a TrainModel<B>) -> Self {
+    pub fn new(replica: &'a TrainModel<B>) -> Self {
         let learns_embeddings = parameters(replica.backbone())
             .iter()
             .any(|parameter| parameter.trains && !parameter.path.contains("blocks"));
@@ -31,14 +32,14 @@ impl<'a, B: TrainingBackend> Gathered<'a, B> {
     }
 
     /// Adds those of one graph.
-    pub(super) fn take(&mut self, grads: &B::Gradients) {
+    pub fn take(&mut self, grads: &B::Gradients) {
         let part = of_parameters(grads, self.replica);
         add::<B, _>(self.replica, &mut self.total, part, 1.0);
     }
 
     /// Adds those of the embedding step, from the gradient `[batch, tokens, hidden]` of the embeddings of
     /// each row's first columns; dropout starts from `seed`, as it did on the way there.
-    pub(super) fn take_embeddings(
+    pub fn take_embeddings(
         &mut self,
         input: &ModelInput<B>,
         gradient: Tensor<B, 3>,
@@ -55,7 +56,7 @@ impl<'a, B: TrainingBackend> Gathered<'a, B> {
     }
 
     /// All of them.
-    pub(super) fn into_total(self) -> GradientsParams {
+    pub fn into_total(self) -> GradientsParams {
         self.total
     }
 }
@@ -82,13 +83,13 @@ fn of_parameters<B: TrainingBackend>(
 
 /// A pass through the blocks of which only the blocks' inputs are kept, and the way back through it,
 /// with memory for one block's graph.
-pub(super) struct BlockPass<'a, B: AutodiffBackend> {
+pub struct BlockPass<'a, B: AutodiffBackend> {
     replica: &'a TrainModel<B>,
     input: &'a ModelInput<B>,
     mode: AttentionMode,
     shared: BlockInputs<B>,
     /// What goes into each block `[batch, seq, hidden]`.
-    pub(super) inputs: Vec<Tensor<B::InnerBackend, 3>>,
+    pub inputs: Vec<Tensor<B::InnerBackend, 3>>,
     seed: u64,
     device: &'a B::Device,
 }
@@ -96,7 +97,7 @@ pub(super) struct BlockPass<'a, B: AutodiffBackend> {
 impl<'a, B: TrainingBackend> BlockPass<'a, B> {
     /// The way there, from the first block's input `x` `[batch, seq, hidden]`. `frozen` is the replica
     /// without gradients; dropout starts from `seed` in each block anew.
-    pub(super) fn new(
+    pub fn new(
         replica: &'a TrainModel<B>,
         frozen: &TrainModel<B>,
         input: &'a ModelInput<B>,
@@ -126,12 +127,12 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
     }
 
     /// The last states `[batch, seq, hidden]`, final-normed, made from the last block's input.
-    pub(super) fn last(&self, of: &TrainModel<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
+    pub fn last(&self, of: &TrainModel<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
         of.backbone().finish(self.layer(of, self.inputs.len() - 1, x))
     }
 
     /// The input of the last block `[batch, seq, hidden]`.
-    pub(super) fn before_last(&self) -> Tensor<B, 3> {
+    pub fn before_last(&self) -> Tensor<B, 3> {
         Tensor::from_inner(self.inputs[self.inputs.len() - 1].clone())
     }
 
@@ -140,7 +141,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
     ///
     /// # Errors
     /// A block that the loss does not depend on.
-    pub(super) fn loss(
+    pub fn loss(
         &self,
         of_states: impl FnOnce(Tensor<B, 3>) -> Tensor<B, 1>,
         gathered: &mut Gathered<'_, B>,
@@ -161,7 +162,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
     ///
     /// # Errors
     /// A block whose input is owed nothing.
-    pub(super) fn backward(
+    pub fn backward(
         &self,
         mut owed: Vec<Option<Tensor<B::InnerBackend, 3>>>,
         gathered: &mut Gathered<'_, B>,
@@ -187,5 +188,5 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
 
 /// State of dropout at the start of a block of a pass that starts from `seed`.
 pub(super) fn block_seed(seed: u64, block: usize) -> u64 {
-    crate::data::mixed(&[seed, block as u64])
+    mixed(&[seed, block as u64])
 }

@@ -1,0 +1,117 @@
+//! A batch whose loss is a function of its texts' vectors: forward, loss, and back through each chunk.
+
+use std::sync::Mutex;
+
+use burn::optim::GradientsParams;
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
+
+use super::chunks::{Chunk, ChunkRunner, StatesOf};
+use super::gradients::add;
+use super::train_model::TrainModel;
+use crate::Error;
+use crate::kernels::TrainingBackend;
+
+/// A batch, cut into chunks, and where it is computed.
+pub struct BatchPass<'a, B: AutodiffBackend> {
+    /// The parameters.
+    pub train_model: &'a TrainModel<B>,
+    /// How chunks are computed.
+    pub runner: &'a ChunkRunner,
+    /// All chunks of the batch.
+    pub chunks: &'a [Chunk],
+    /// Which of them are computed here; the others by other devices.
+    pub share: &'a [usize],
+    /// A loss on hidden states too.
+    pub states: StatesOf<'a, B>,
+    /// Factor of the loss; gradients are divided by it again.
+    pub scale: f64,
+    /// Where.
+    pub device: &'a B::Device,
+}
+
+/// What a batch gives.
+pub struct BatchGradients {
+    /// The loss on the vectors.
+    pub loss: f64,
+    /// This device's share of the loss on hidden states.
+    pub states: f64,
+    /// Gradients of the chunks of this device.
+    pub gradients: GradientsParams,
+}
+
+impl<B: TrainingBackend> BatchPass<'_, B> {
+    /// Loss and gradients. `gather` makes the vectors `[texts, dim]` of all chunks, in the chunks' order, from those of
+    /// this device's chunks; `loss` gets them in the texts' order.
+    ///
+    /// # Errors
+    /// Those of the passes and of the two functions; a loss that does not depend on the vectors.
+    pub fn run<E: From<Error>>(
+        &self,
+        gather: impl FnOnce(Vec<Tensor<B::InnerBackend, 2>>) -> Result<Tensor<B::InnerBackend, 2>, E>,
+        loss: impl FnOnce(Tensor<B, 2>) -> Result<Tensor<B, 1>, E>,
+    ) -> Result<BatchGradients, E> {
+        let &Self { train_model, runner, chunks, share, states, scale, device } = self;
+        let passes =
+            runner.each(share, |&i| runner.forward(train_model, &chunks[i], states, device))?;
+        let (vectors, graphs): (Vec<_>, Vec<_>) =
+            passes.into_iter().map(|pass| (pass.vectors.clone(), pass.graph())).unzip();
+
+        // All vectors in the order of the chunks, other devices' included; then in the texts' order.
+        let rows = chunks.iter().flat_map(|chunk| &chunk.rows).copied().collect::<Vec<_>>();
+        let gathered = gather(vectors)?;
+        let mut position = vec![0i32; rows.len()];
+        for (i, &row) in rows.iter().enumerate() {
+            position[row] = i as i32;
+        }
+        let position = TensorData::new(position, [rows.len()]);
+        let leaf = Tensor::<B, 2>::from_inner(gathered).require_grad();
+        let all = leaf.clone().select(0, Tensor::<B, 1, Int>::from_data(position, device));
+        let loss = loss(all)?;
+        let value = loss.clone().into_scalar().elem::<f64>();
+        let gradient = leaf.grad(&loss.mul_scalar(scale).backward());
+        let gradient = gradient.ok_or_else(|| {
+            Error::invalid("the loss does not depend on the vectors; check the batch and the masks")
+        })?;
+
+        // Where each chunk's rows stand among the gathered ones.
+        let starts: Vec<usize> = chunks
+            .iter()
+            .scan(0, |next, chunk| {
+                let start = *next;
+                *next += chunk.rows.len();
+                Some(start)
+            })
+            .collect();
+        let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.count_tokens()).sum();
+        let work: Vec<_> = share.iter().copied().zip(graphs.into_iter().map(Once::new)).collect();
+        let parts = runner.each(&work, |(i, graph)| {
+            let chunk = &chunks[*i];
+            let gradient = gradient.clone().narrow(0, starts[*i], chunk.rows.len());
+            // By tokens, over which the states' loss is a mean.
+            let own = chunk.tokens.count_tokens();
+            let states = (states, own as f64 / tokens.max(1) as f64, scale);
+            runner.backward(train_model, chunk, graph.take(), gradient, states, device)
+        })?;
+        let mut result =
+            BatchGradients { loss: value, states: 0.0, gradients: GradientsParams::new() };
+        for part in parts {
+            result.states += part.loss;
+            add::<B, _>(train_model, &mut result.gradients, part.gradients, scale);
+        }
+        Ok(result)
+    }
+}
+
+/// A value that one of several threads takes.
+struct Once<T>(Mutex<Option<T>>);
+
+impl<T> Once<T> {
+    fn new(value: Option<T>) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    fn take(&self) -> Option<T> {
+        self.0.lock().ok()?.take()
+    }
+}

@@ -1,0 +1,101 @@
+//! A trainer's state as files: enough to go on with the same numbers after the page was closed.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, bail};
+use kiln_data::data::{Example, SamplerState};
+use kiln_embed::checkpoint::{FileSum, Files, Weights, write_safetensors};
+use kiln_embed::train::SavedParameters;
+use serde::{Deserialize, Serialize};
+
+use crate::trainer::{AdapterSettings, Plan, Progress};
+
+/// What a state says beside its tensors.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct State {
+    /// What is trained.
+    pub settings: AdapterSettings,
+    /// How.
+    pub plan: Plan,
+    /// The lessons that are taught.
+    pub taught: Vec<Example>,
+    /// The lessons that are held back.
+    pub held_back: Vec<Example>,
+    /// The texts among which their answers are to be found.
+    pub texts: Vec<String>,
+    /// Where the stream of batches is.
+    pub sampler: Option<SamplerState>,
+    /// How far the run is.
+    pub progress: Progress,
+    /// Ids of the parameters by their names.
+    pub ids: BTreeMap<String, String>,
+}
+
+/// A state as it was read.
+pub(crate) struct Kept {
+    pub state: State,
+    /// The parameters.
+    pub now: Option<Weights>,
+    /// The parameters at their best.
+    pub best: Option<Weights>,
+    /// The optimizer's state, group by group.
+    pub optimizer: [Vec<u8>; 2],
+}
+
+const STATE: &str = "state.json";
+const NOW: &str = "parameters";
+const BEST: &str = "best";
+const OPTIMIZER: [&str; 2] = ["optimizer-decayed.bin", "optimizer-undecayed.bin"];
+/// The sums of the others, so that no damaged one is read.
+const SUMS: &str = "sums.json";
+
+impl State {
+    /// The state as files.
+    pub(crate) fn to_files(
+        &self,
+        now: SavedParameters,
+        best: Option<SavedParameters>,
+        optimizer: [Vec<u8>; 2],
+    ) -> Result<Files> {
+        let mut files = Files::default();
+        files.0.insert(STATE.into(), serde_json::to_vec(self)?.into());
+        for (name, saved) in [(NOW, Some(now)), (BEST, best)] {
+            if let Some(saved) = saved {
+                let bytes = write_safetensors(&saved.tensors, &[("format", "kiln")])?;
+                files.0.insert(format!("{name}.safetensors"), bytes.into());
+            }
+        }
+        for (name, bytes) in OPTIMIZER.into_iter().zip(optimizer) {
+            files.0.insert(name.into(), bytes.into());
+        }
+        let sums: BTreeMap<&String, String> =
+            files.0.iter().map(|(name, bytes)| (name, FileSum::of(bytes).sha256)).collect();
+        let sums = serde_json::to_vec(&sums)?;
+        files.0.insert(SUMS.into(), sums.into());
+        Ok(files)
+    }
+
+    /// What files say: the state, the parameters now and at their best, the optimizer's state.
+    pub(crate) fn from_files(files: &Files) -> Result<Kept> {
+        let file = |name: &str| {
+            files.0.get(name).with_context(|| format!("the state of training has no {name}"))
+        };
+        let sums: BTreeMap<String, String> =
+            serde_json::from_slice(file(SUMS)?).with_context(|| format!("{SUMS} is damaged"))?;
+        for (name, sum) in &sums {
+            if FileSum::of(file(name)?).sha256 != *sum {
+                bail!("{name} of the state of training is damaged; begin anew");
+            }
+        }
+        let state = serde_json::from_slice(file(STATE)?)
+            .with_context(|| format!("{STATE} is no state of training"))?;
+        let optimizer = OPTIMIZER.map(|name| file(name).map(|bytes| bytes.to_vec()));
+        let [decayed, undecayed] = optimizer;
+        let weights = |name: &str| -> Result<Option<Weights>> {
+            let there = files.0.contains_key(&format!("{name}.safetensors"));
+            Ok(if there { Some(Weights::open(files, name)?) } else { None })
+        };
+        let (now, best) = (weights(NOW)?, weights(BEST)?);
+        Ok(Kept { state, now, best, optimizer: [decayed?, undecayed?] })
+    }
+}

@@ -1,0 +1,182 @@
+//! Lessons for kiln-mini, as the demo has it: int4 weights that stay packed.
+
+use std::path::Path;
+
+use burn::backend::{Autodiff, Flex};
+use kiln_data::data::Example;
+use kiln_embed::checkpoint::{Files, KilnFile, LoadOptions};
+use kiln_embed::embedder::Embedder;
+use kiln_embed::quant::WeightPrecision;
+use kiln_lessons::{AdapterSettings, Outcome, Phase, Plan, Point, Trainer};
+
+type B = Autodiff<Flex>;
+
+fn model(weights: &str) -> Embedder<Flex> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web-demo/kiln-mini.kiln");
+    let precision: WeightPrecision = weights.parse().unwrap();
+    let options = LoadOptions { precision, ..LoadOptions::default() };
+    let file = KilnFile::from_bytes("kiln-mini", std::fs::read(path).unwrap()).unwrap();
+    Embedder::load_with(&file, &options, &Default::default()).unwrap()
+}
+
+fn trainer(weights: &str) -> Trainer<B> {
+    Trainer::new(model(weights), AdapterSettings { rank: 4, ..AdapterSettings::default() }).unwrap()
+}
+
+/// Words of a shop's own, which no model knows: each is asked for in two ways.
+fn lessons(count: usize) -> Vec<Example> {
+    const THINGS: [&str; 12] = [
+        "a kettle for the stove",
+        "a rope for climbing",
+        "ink for fountain pens",
+        "a lamp with a clip",
+        "a saw for branches",
+        "oil for hinges",
+        "a brush for bottles",
+        "a tent for two",
+        "a scale for letters",
+        "wax for skis",
+        "a jar for honey",
+        "a hook for coats",
+    ];
+    const NAMES: [&str; 12] = [
+        "Veltra", "Sombo", "Quill", "Nixa", "Brado", "Mervin", "Tollo", "Ganda", "Pirro", "Zafir",
+        "Olmek", "Duvet",
+    ];
+    (0..count)
+        .map(|i| {
+            let thing = i % THINGS.len();
+            let (name, series) = (NAMES[thing], i / THINGS.len());
+            let wrong = NAMES[(thing + 5) % NAMES.len()];
+            Example {
+                query: format!("{} of series {series}", THINGS[thing]),
+                pos: vec![format!("{name} {series}")],
+                neg: vec![format!("{wrong} {series}")],
+                ..Example::default()
+            }
+        })
+        .collect()
+}
+
+fn run(trainer: &mut Trainer<B>) -> Vec<Point> {
+    let mut points = Vec::new();
+    loop {
+        points.push(trainer.step().unwrap());
+        if points.last().unwrap().phase == Phase::Done {
+            return points;
+        }
+    }
+}
+
+fn taught(weights: &str, plan: Plan) -> (Trainer<B>, Vec<Point>, Outcome) {
+    let mut trainer = trainer(weights);
+    trainer.begin(lessons(48), &[], plan).unwrap();
+    let points = run(&mut trainer);
+    let outcome = trainer.finish().unwrap();
+    (trainer, points, outcome)
+}
+
+fn small() -> Plan {
+    Plan { steps: 12, batch_size: 8, ..Plan::default() }
+}
+
+fn texts() -> Vec<String> {
+    ["a rope for climbing", "Sombo 0", "letters of the alphabet"].map(String::from).to_vec()
+}
+
+#[test]
+fn packed_weights_learn_what_unpacked_ones_learn() {
+    let (packed, points, outcome) = taught("kept", small());
+    let (_, of_f32, _) = taught("f32", small());
+    assert_eq!((outcome.taught, outcome.held_back, outcome.steps), (38, 10, 12));
+    let losses =
+        |points: &[Point]| points.iter().filter_map(|point| point.loss).collect::<Vec<_>>();
+    let (losses, of_f32) = (losses(&points), losses(&of_f32));
+    assert_eq!(losses.len(), 12);
+    let sum = |losses: &[f64]| losses.iter().sum::<f64>();
+    assert!(sum(&losses[8..]) < sum(&losses[..4]), "{losses:?}");
+    // int4 activations are rounded to int8; the rest is the same.
+    for (packed, unpacked) in losses.iter().zip(&of_f32) {
+        assert!((packed - unpacked).abs() < 0.1 * unpacked, "{losses:?} {of_f32:?}");
+    }
+    let (before, after) = (outcome.before.unwrap(), outcome.after.unwrap());
+    assert!(outcome.kept && after.is_better_than(before), "{outcome:?}");
+    // The adapters are PEFT's, and give the same vectors in a model of their own.
+    let files = packed.adapter("kiln-mini").unwrap();
+    let mut again = trainer("kept");
+    again.adapters(&files).unwrap();
+    let [one, two] = [&packed, &again].map(|trainer| trainer.embed(&texts(), "document").unwrap());
+    assert_eq!(one, two);
+    let bare = trainer("kept").embed(&texts(), "document").unwrap();
+    assert_ne!(one, bare);
+}
+
+#[test]
+fn a_state_goes_on_with_the_same_numbers() {
+    let plan = Plan { check_every: 3, ..small() };
+    let mut whole = trainer("kept");
+    whole.begin(lessons(48), &texts(), plan.clone()).unwrap();
+    let points = run(&mut whole);
+    let mut half = trainer("kept");
+    half.begin(lessons(48), &texts(), plan).unwrap();
+    for _ in 0..8 {
+        half.step().unwrap();
+    }
+    let files = half.state().unwrap();
+    let mut resumed = trainer("kept");
+    resumed.restore(&files).unwrap();
+    assert_eq!(points[8..], run(&mut resumed));
+    let [one, two] = [&mut whole, &mut resumed].map(|trainer| {
+        trainer.finish().unwrap();
+        trainer.embed(&texts(), "query").unwrap()
+    });
+    assert_eq!(one, two);
+
+    let mut damaged = Files::default();
+    for (name, bytes) in &files.0 {
+        let mut bytes = bytes.to_vec();
+        if name.starts_with("optimizer-undecayed") || name == "parameters.safetensors" {
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+        }
+        damaged.0.insert(name.clone(), bytes.into());
+    }
+    let error = trainer("kept").restore(&damaged).unwrap_err().to_string();
+    assert!(error.contains("damaged"), "{error}");
+}
+
+#[test]
+fn what_makes_it_worse_is_not_kept() {
+    // A rate at which nothing can be learned.
+    let plan = Plan { learning_rate: 3.0, patience: 1, check_every: 2, ..small() };
+    let (mut trainer, points, outcome) = taught("f32", plan);
+    assert!(!outcome.kept && outcome.steps == 2, "{outcome:?}");
+    assert!(points.last().unwrap().score.is_some());
+    let before = self::trainer("f32").embed(&texts(), "query").unwrap();
+    assert_eq!(trainer.embed(&texts(), "query").unwrap(), before);
+    assert!(trainer.step().unwrap_err().to_string().contains("begin with lessons"));
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let said = |plan: Plan, lessons: Vec<Example>| {
+        trainer("f32").begin(lessons, &[], plan).unwrap_err().to_string()
+    };
+    let plan = Plan::default();
+    assert!(said(Plan { steps: 0, ..plan.clone() }, lessons(9)).contains("steps is 0"));
+    assert!(said(Plan { batch_size: 1, ..plan.clone() }, lessons(9)).contains("batchSize is 1"));
+    assert!(
+        said(Plan { learning_rate: f64::NAN, ..plan.clone() }, lessons(9)).contains("learningRate")
+    );
+    assert!(said(Plan { hold_back: 1.0, ..plan.clone() }, lessons(9)).contains("holdBack"));
+    let mut alone = lessons(1);
+    alone[0].neg.clear();
+    assert!(said(plan, alone).contains("one lesson without a wrong answer"));
+    let settings = AdapterSettings { rank: 0, ..AdapterSettings::default() };
+    let error = Trainer::<B>::new(model("f32"), settings).err().unwrap();
+    assert!(error.to_string().contains("rank is 0"), "{error}");
+    let settings =
+        AdapterSettings { targets: vec!["nothing".into()], ..AdapterSettings::default() };
+    let error = Trainer::<B>::new(model("f32"), settings).err().unwrap();
+    assert!(error.to_string().contains("\"nothing\""), "{error}");
+}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the npm package kiln-embed into wasm/pkg: four builds of the core (with relaxed SIMD, without for
-# browsers that lack it, with threads too, and for WebGPU), made small by wasm-opt, and the package's JavaScript.
+# Builds the npm package kiln-embed into wasm/pkg: the builds of the core (with relaxed SIMD, without for browsers
+# that lack it, with threads too, for WebGPU, and those that train), made small by wasm-opt, and the package's JavaScript.
 # wasm-opt takes minutes; KILN_WASM_OPT=-O1 sets another level where only the tests need the package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ out=wasm/pkg
 rm -rf "$out.new"
 mkdir -p "$out.new"
 cp -r wasm/js/. wasm/package.json wasm/README.md "$out.new/"
-for build in simd relaxed threads webgpu; do
+for build in simd relaxed train threads train-threads webgpu; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int
     --enable-mutable-globals --enable-reference-types --enable-multivalue)
@@ -24,6 +24,14 @@ for build in simd relaxed threads webgpu; do
     threads)
       features+=(--enable-relaxed-simd --enable-threads)
       compile=(with_threads with_relaxed_simd "${compile[@]}" --no-default-features --features threads)
+      ;;
+    # Only what trains fetches these.
+    train)
+      compile+=(--no-default-features --features train)
+      ;;
+    train-threads)
+      features+=(--enable-relaxed-simd --enable-threads)
+      compile=(with_threads with_relaxed_simd "${compile[@]}" --no-default-features --features threads,train)
       ;;
     webgpu)
       compile+=(--features webgpu)

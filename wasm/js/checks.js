@@ -33,6 +33,20 @@ export function whole(name, value, least, most = Infinity) {
   throw new RangeError(`${name} is ${value}, not a whole number ${most === Infinity ? `from ${least} on` : `from ${least} to ${most}`}`);
 }
 
+/** A number above 0. */
+export function positive(name, value) {
+  if (typeof value !== "number") throw new TypeError(`${name} is ${shown(value)}, not a number`);
+  if (Number.isFinite(value) && value > 0) return value;
+  throw new RangeError(`${name} is ${value}, not a number above 0`);
+}
+
+/** A share below 0.9. */
+export function share(name, value) {
+  if (typeof value !== "number") throw new TypeError(`${name} is ${shown(value)}, not a number`);
+  if (value >= 0 && value < 0.9) return value;
+  throw new RangeError(`${name} is ${value}, not a share from 0 to 0.9`);
+}
+
 export function oneOf(name, value, known) {
   if (known.includes(value)) return value;
   throw new RangeError(`${name} ${shown(value)} is unknown; known are ${known.join(", ")}`);

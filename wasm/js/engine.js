@@ -50,6 +50,8 @@ const BUILDS = {
   threads: () => import("./threads/kiln_wasm.js"),
   relaxed: () => import("./relaxed/kiln_wasm.js"),
   simd: () => import("./simd/kiln_wasm.js"),
+  train: () => import("./train/kiln_wasm.js"),
+  "train-threads": () => import("./train-threads/kiln_wasm.js"),
 };
 
 /** Compiles a build once; `threads` is with how many the one computes that has some. */
@@ -60,7 +62,7 @@ function build(name, threads, watch) {
       name,
       BUILDS[name]().then(async (core) => {
         const init = () => core.default({ module_or_path: platform.wasm(name) });
-        if (name !== "threads") {
+        if (!name.endsWith("threads")) {
           await init();
           return core;
         }
@@ -88,7 +90,7 @@ async function core() {
   return build(builds(1)[0]);
 }
 
-const NAMES = { simd: "SIMD", relaxed: "relaxed SIMD", threads: "relaxed SIMD" };
+const NAMES = { simd: "SIMD", relaxed: "relaxed SIMD", threads: "relaxed SIMD", train: "SIMD", "train-threads": "relaxed SIMD" };
 
 /** Lets waiting messages be handled; unlike setTimeout it is not slowed down when nested. */
 function pause() {
@@ -154,10 +156,36 @@ class Session {
   #lost;
   /** Rejects the run that waits for the GPU. */
   #reject;
+  /** The model without adapters, and with each. */
+  #models;
+  #device;
 
-  constructor(model, device, threads = 1) {
-    this.model = model;
-    this.info = { ...JSON.parse(model.info()), device, threads };
+  constructor(core, model, device, threads = 1) {
+    this.core = core;
+    this.#models = new Map([[null, model]]);
+    this.#device = { device, threads };
+    this.use(null);
+  }
+
+  /** Adds adapters, PEFT's two files, by a name; those of the same name are replaced. */
+  addAdapter(name, files) {
+    const folder = folderOf(this.core, files);
+    try {
+      const adapted = this.#models.get(null).withAdapter(folder);
+      if (this.#models.get(name) === this.model) this.use(null);
+      this.#models.get(name)?.free();
+      this.#models.set(name, adapted);
+    } finally {
+      folder.free();
+    }
+  }
+
+  /** Computes with the adapters of a name from now on, or, with null, with none. */
+  use(name) {
+    if (!this.#models.has(name)) throw new RangeError(`there is no adapter ${JSON.stringify(name)}`);
+    this.model = this.#models.get(name);
+    this.info = { ...JSON.parse(this.model.info()), ...this.#device };
+    return this.info;
   }
 
   /**
@@ -194,9 +222,10 @@ class Session {
     const names = builds(threads);
     for (const [at, name] of names.entries()) {
       try {
-        const model = await read(await build(name, threads, watch), files, "cpu");
+        const core = await build(name, threads, watch);
+        const model = await read(core, files, "cpu");
         const used = name === "threads" ? threads : 1;
-        return new Session(model, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
+        return new Session(core, model, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
       } catch (error) {
         const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError" || String(error).includes("fails the test");
         if (!ofBuild || at + 1 === names.length) throw error;
@@ -211,7 +240,7 @@ class Session {
     if (gpuFailure) throw new Error(`${gpuFailure.message}; reload the page to use it again, or use device: "cpu"`);
     try {
       const core = await build("webgpu");
-      const session = new Session(await watchingDevice(() => read(core, files, "webgpu")), `webgpu (${name})`);
+      const session = new Session(core, await watchingDevice(() => read(core, files, "webgpu")), `webgpu (${name})`);
       gpuSessions.add(session);
       return session;
     } catch (error) {
@@ -292,7 +321,7 @@ class Session {
   free() {
     gpuSessions.delete(this);
     // A step that waits for a lost GPU still holds the model.
-    if (!this.#lost) this.model.free();
+    if (!this.#lost) for (const model of this.#models.values()) model.free();
   }
 }
 
@@ -348,11 +377,112 @@ class Ranker {
   }
 }
 
-/** A model, an index and a cross-encoder, and what can be asked of them. */
+/** Files of the core's as `[path, bytes]`. */
+function filesOf(folder) {
+  const files = folder.names().map((name) => [name, folder.bytes(name)]);
+  folder.free();
+  return files;
+}
+
+/** After how many steps a run within a time knows how many there will be. */
+const MEASURED = 3;
+
+/** Adapters on a model that are taught, on the CPU. */
+class Teaching {
+  constructor(trainer, device, threads, base) {
+    this.trainer = trainer;
+    this.base = base;
+    this.info = { device, threads };
+  }
+
+  static async open({ kiln, files, weights, settings, base }, threads, watch, warn = console.warn) {
+    const shares = threads > 1 && platform.canShare() && WebAssembly.validate(RELAXED);
+    const names = shares ? ["train-threads", "train"] : ["train"];
+    for (const [at, name] of names.entries()) {
+      try {
+        const core = await build(name, threads, watch);
+        const text = JSON.stringify(settings);
+        const trainer = await (kiln ? core.Trainer.fromKiln(kiln, weights, text) : core.Trainer.fromFiles(folderOf(core, files), weights, text));
+        const used = name === "train-threads" ? threads : 1;
+        const teaching = new Teaching(trainer, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used, base);
+        teaching.core = core;
+        return teaching;
+      } catch (error) {
+        const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError";
+        if (!ofBuild || at + 1 === names.length) throw error;
+        warn(`kiln-embed: ${error.message}; the ${names[at + 1]} build is used instead of ${name}`);
+      }
+    }
+  }
+
+  begin({ lessons, others, plan }) {
+    return this.trainer.begin(JSON.stringify(lessons), others, JSON.stringify(plan));
+  }
+
+  /**
+   * Teaches to the end, or as long as `budget` milliseconds allow. `stateEvery` steps the state comes with the progress, to be
+   * kept. Gives the outcome, and the adapters where they are kept.
+   */
+  async run({ budget, stateEvery }, onProgress, isAborted) {
+    const start = performance.now();
+    let first;
+    let steps = 0;
+    for (;;) {
+      const point = JSON.parse(this.trainer.step());
+      first ??= point.step;
+      const spent = performance.now() - start;
+      steps = point.step - first;
+      if (budget !== undefined && steps >= MEASURED) {
+        // What was looked at before the first step is not looked at again.
+        const each = spent / steps;
+        const affordable = first + Math.max(1, Math.floor(budget / each));
+        if (affordable < point.steps) this.trainer.shorten(affordable);
+      }
+      const left = steps > 0 ? (spent / steps) * (point.steps - point.step) : undefined;
+      const keeps = stateEvery !== undefined && point.loss !== null && point.step % stateEvery === 0 && point.phase !== "done";
+      onProgress?.({
+        step: point.step,
+        steps: point.steps,
+        ...(point.loss !== null && { loss: point.loss }),
+        ...(point.score && { score: point.score }),
+        seconds: spent / 1000,
+        ...(left !== undefined && { secondsLeft: left / 1000 }),
+        ...(keeps && { state: filesOf(this.trainer.state()) }),
+      });
+      if (point.phase === "done") break;
+      await pause();
+      if (isAborted()) throw aborted();
+    }
+    const outcome = JSON.parse(this.trainer.finish());
+    const files = outcome.kept ? filesOf(this.trainer.adapter(this.base)) : undefined;
+    return { ...outcome, seconds: (performance.now() - start) / 1000, files };
+  }
+
+  files(what) {
+    return filesOf(what === "state" ? this.trainer.state() : this.trainer.adapter(this.base));
+  }
+
+  /** Takes files for `restore` or `adapters`. */
+  take(what, files) {
+    const folder = folderOf(this.core, files);
+    try {
+      return this.trainer[what](folder);
+    } finally {
+      folder.free();
+    }
+  }
+
+  free() {
+    this.trainer.free();
+  }
+}
+
+/** A model, an index, a cross-encoder and a trainer, and what can be asked of them. */
 export class Engine {
   #session;
   #index;
   #ranker;
+  #teaching;
   /** Why nothing can be asked any more: a module that has trapped may hold anything. */
   #broken;
   #watch;
@@ -380,7 +510,8 @@ export class Engine {
     this.#session?.free();
     this.#index?.free();
     this.#ranker?.free();
-    this.#session = this.#index = this.#ranker = undefined;
+    this.#teaching?.free();
+    this.#session = this.#index = this.#ranker = this.#teaching = undefined;
   }
 
   #actions = {
@@ -395,6 +526,24 @@ export class Engine {
       this.#ranker = undefined;
       this.#ranker = await Ranker.open(files, threads, this.#watch);
       return [this.#ranker.info];
+    },
+    addAdapter: ({ name, files }) => {
+      this.#session.addAdapter(name, files);
+      return [undefined];
+    },
+    setAdapter: ({ name }) => [this.#session.use(name)],
+    openTrainer: async ({ threads, ...files }) => {
+      this.#teaching?.free();
+      this.#teaching = undefined;
+      this.#teaching = await Teaching.open(files, threads, this.#watch);
+      return [this.#teaching.info];
+    },
+    teachBegin: (argument) => [Array.from(this.#teaching.begin(argument))],
+    teach: async (argument, onProgress, isAborted) => [await this.#teaching.run(argument, onProgress, isAborted)],
+    teachFiles: ({ what }) => [this.#teaching.files(what)],
+    teachTake: ({ what, files }) => {
+      const counts = this.#teaching.take(what, files);
+      return [counts && Array.from(counts)];
     },
     rank: async ({ query, texts }, onProgress, isAborted) => {
       const scores = await this.#ranker.scores(query, texts, onProgress, isAborted);

@@ -38,6 +38,16 @@ export class Helpers {
     this.#most = most;
   }
 
+  /** Asks something of all who were started; one that does not do it is done without. */
+  async each(ask) {
+    await Promise.all(
+      this.#started.map(async (one) => {
+        const calls = await one;
+        await (calls && ask(calls))?.catch((error) => this.#without(one, error));
+      }),
+    );
+  }
+
   /** Whether to share texts; also where there are no others, so that later calls have their turn in between. */
   areWorth(texts) {
     return texts.length >= WORTH && !this.#ended;

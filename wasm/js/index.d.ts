@@ -52,6 +52,8 @@ export interface LoadOptions {
    * a scale); `f32` computes weights of few bits in floating point.
    */
   weights?: "kept" | "f32" | "int8" | "int4" | `${"int8" | "int4"}:${number | "channel"}`;
+  /** Adapters to compute with from the start, as `addAdapter` takes them. */
+  adapter?: AdapterSource;
   onProgress?: (progress: LoadProgress) => void;
   /** Stops loading, at once; what has come of a file is kept, and the next load goes on from there. */
   signal?: AbortSignal;
@@ -160,6 +162,20 @@ export class Embedder {
   readonly device: string;
   /** Numbers of a vector. */
   readonly dimensions: number;
+  /** Name of the adapters that it computes with; null where there are none. */
+  readonly adapter: string | null;
+  /** Adds LoRA adapters by a name; those of the same name are replaced. They share the model's weights, packed ones packed. */
+  addAdapter(name: string, adapter: AdapterSource): Promise<void>;
+  /**
+   * Computes with the adapters of a name from now on, or, with null, with none: a matter of milliseconds. Runs that are
+   * under way end before it. `info.fingerprint` becomes another, so that an index is not read with vectors of another space.
+   */
+  setAdapter(name: string | null): Promise<void>;
+  /**
+   * Loads the model once more to teach it adapters, with the build of the core that trains, which is fetched now. On the CPU,
+   * in a worker of its own.
+   */
+  trainer(options?: TrainerOptions): Promise<Trainer>;
   /** Vectors of texts, in their order. Halves of characters (lone surrogates) are read as U+FFFD. */
   embed(texts: readonly string[], options?: EmbedOptions): Promise<Float32Array[]>;
   /** The vector of one text. */
@@ -173,6 +189,129 @@ export class Embedder {
   /** Tokens that the model reads of a text, special ones included. */
   countTokens(text: string): Promise<number>;
   /** Frees everything; runs that are under way are rejected. */
+  dispose(): void;
+}
+
+/**
+ * LoRA adapters: what `trainer.fit` gave, the address of a folder that PEFT or `kiln train` wrote, its two files as `File`s,
+ * or their bytes by name.
+ */
+export type AdapterSource = string | URL | Adapter | readonly File[] | Record<string, Uint8Array>;
+
+/** PEFT's two files, `adapter_config.json` and `adapter_model.safetensors`, as `[name, bytes]`; can be cloned and stored. */
+export interface Adapter {
+  files: [name: string, bytes: Uint8Array][];
+}
+
+export interface TrainerOptions {
+  /** Rank of the adapters. Default: 8. */
+  rank?: number;
+  /** Their update is scaled by `alpha / rank`. Default: 16. */
+  alpha?: number;
+  /** Which projections get one, as PEFT's `target_modules`. Default: `["all-linear"]`. */
+  targets?: string[];
+  /** Seed of all that is drawn. The same lessons, settings and seed give the same adapters. Default: 1. */
+  seed?: number;
+  /** As for `Embedder.load`; default: as the model was loaded with. */
+  threads?: "auto" | number;
+  onProgress?: (progress: LoadProgress) => void;
+  signal?: AbortSignal;
+}
+
+/** A query and a text that answers it, or does not. */
+export type Pair = { query: string; text: string } | readonly [query: string, text: string];
+
+/** How well the answers of lessons that were held back are found, among all texts that the trainer has seen and `others`. */
+export interface Score {
+  /** Mean of one over the rank of the answer: 1 where each comes first. */
+  mrr: number;
+  /** What the answers lose to the other texts, on average; as the loss of training. */
+  loss: number;
+}
+
+export interface FitProgress {
+  /** Steps done; 0 where the lessons that are held back were asked before the first. */
+  step: number;
+  steps: number;
+  /** Loss of the step. */
+  loss?: number;
+  /** Where the lessons that are held back were asked. */
+  score?: Score;
+  seconds: number;
+  secondsLeft?: number;
+}
+
+export interface FitOptions {
+  /** Queries with texts that answer them. A pair that is given twice counts once. */
+  pairs: Iterable<Pair>;
+  /** Texts that do not answer a query, each of which needs a pair too. Other lessons' texts are wrong answers anyway. */
+  negatives?: Iterable<Pair>;
+  /** Texts that answers are to be told apart from where the lessons that are held back are asked, passages of the collection say. */
+  others?: Iterable<string>;
+  /** Steps of `batchSize` lessons each. Default: 60, or as many as `budget` allows. */
+  steps?: number;
+  /** Milliseconds to teach in, in place of `steps`. */
+  budget?: number;
+  /** Default: 16. */
+  batchSize?: number;
+  /** Highest learning rate. Default: 5e-4. */
+  learningRate?: number;
+  /** Of InfoNCE. Default: 0.05. */
+  temperature?: number;
+  /** Negatives of a lesson's own in a batch, of those that it has. Default: 1. */
+  hardNegatives?: number;
+  /**
+   * Share of the queries that is held back and never taught: they are asked before, in between and after. Default: 0.2; none
+   * where that would be fewer than five.
+   */
+  holdBack?: number;
+  /** Steps between looks at them. Default: a quarter of all. */
+  checkEvery?: number;
+  /** Looks without a gain after which training stops. Default: 2. */
+  patience?: number;
+  /** Keeps the state of the run under this name every ten steps (in IndexedDB, or a folder), for `resume`, until it ends. */
+  checkpoint?: string;
+  onProgress?: (progress: FitProgress) => void;
+  /** Stops after the step that is being computed; `state` can still be asked for. */
+  signal?: AbortSignal;
+}
+
+/** What became of lessons. */
+export interface FitResult {
+  /** The adapters; null where they are not kept. */
+  adapter: Adapter | null;
+  /** Whether they are: not where the queries that were held back are answered no better than before. */
+  kept: boolean;
+  /** Queries that were taught, and that were held back; where none were, nothing is known of the gain. */
+  taught: number;
+  heldBack: number;
+  /** Steps done, and the one whose adapters these are. */
+  steps: number;
+  bestStep: number;
+  /** How well held-back queries were answered before, and are now; null where none were held back. */
+  before: Score | null;
+  after: Score | null;
+  seconds: number;
+}
+
+/** Teaches a model from pairs of a query and a text, where they are; the model's own weights stay as they are. */
+export class Trainer {
+  /** Where it computes, for people. */
+  readonly device: string;
+  /**
+   * Teaches. Rejects with one line where the lessons make no sense: a pair of equal texts, an empty one, a text that is said to
+   * answer a query and not to. A second run goes on from the adapters of the first.
+   */
+  fit(options: FitOptions): Promise<FitResult>;
+  /** Goes on with the run that `checkpoint` kept, with the same numbers; undefined where there is none of that name. */
+  resume(checkpoint: string, options?: Pick<FitOptions, "budget" | "onProgress" | "signal">): Promise<FitResult | undefined>;
+  /** Begins with these adapters in place of fresh ones. */
+  startFrom(adapter: AdapterSource): Promise<void>;
+  /** All that is needed to go on with a run that was stopped; can be cloned and stored. */
+  state(): Promise<{ files: [name: string, bytes: Uint8Array][] }>;
+  /** Goes back to a state; `fit` would begin anew, `resume` goes on with one that was kept by name. */
+  restore(state: { files: [name: string, bytes: Uint8Array][] }): Promise<void>;
+  /** Frees everything; a run that is under way is rejected. */
   dispose(): void;
 }
 

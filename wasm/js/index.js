@@ -1,19 +1,15 @@
 // kiln-embed: text embeddings in the page. The types and their docs are in index.d.ts.
 
-import { aborted } from "./aborted.js";
-import { LocalCalls, WorkerCalls } from "./calls.js";
+import { adapterFiles } from "./adapters.js";
 import * as check from "./checks.js";
 import { cosine } from "./cosine.js";
-import { modelFiles } from "./files.js";
 import { Helpers, threadsFor, workersFor } from "./helpers.js";
 import { clearCache } from "./kept.js";
+import { opened } from "./opened.js";
 import { platform } from "./platform.js";
 import { Index } from "./vectors.js";
 
 export { Index, clearCache, cosine };
-
-/** All bytes of a model. */
-const parts = ({ kiln, files }) => (kiln ? [kiln] : files.map(([, bytes]) => bytes));
 
 export class Embedder {
   #calls;
@@ -26,24 +22,45 @@ export class Embedder {
   #helpers;
   /** What calls are told after the end. */
   #disposed;
+  /** How a trainer of the same model is opened. */
+  #forTraining;
+  /** Files of adapters by name, and the name of the one that computes. */
+  #adapters = new Map();
+  #adapter = null;
+  /** The last switch between adapters, and the runs of texts that are under way. */
+  #switching = Promise.resolve();
+  #running = new Set();
 
-  constructor(calls, info, again, helpers) {
+  constructor(calls, info, again, helpers, forTraining) {
     this.#calls = calls;
     this.#info = Object.freeze(info);
-    this.#again = again;
-    this.#helpers = helpers;
+    this.#again = () => again().then((opened) => this.#adapted(opened));
+    this.#helpers = helpers?.((calls) => this.#adapted({ calls }).then(({ calls }) => calls));
+    this.#forTraining = forTraining;
   }
 
-  static async load(source, { device = "auto", cache = true, worker = platform.hasWorkers, workers = "auto", threads = "auto", weights = "kept", onProgress, signal } = {}) {
+  static async load(source, { device = "auto", cache = true, worker = platform.hasWorkers, workers = "auto", threads = "auto", weights = "kept", adapter, onProgress, signal } = {}) {
     check.loadOptions({ device, workers, threads, weights, onProgress, signal });
+    const files = adapter === undefined ? undefined : await adapterFiles(adapter, { cache, signal });
     const on = (device, options) => opened(source, { device, cache, worker, weights, threads: threadsFor(threads, workers), ...options });
     const { calls, info, bytes } = await on(device, { onProgress, signal });
-    onProgress?.({ stage: "ready" });
     // What is not kept would be downloaded once more for each of them.
     const many = worker && (cache || workers !== "auto");
     const most = many ? workersFor(workers, bytes, info.threads) - 1 : 0;
-    const helpers = info.device.startsWith("cpu") ? new Helpers(async () => (await on("cpu")).calls, most) : undefined;
-    return new Embedder(calls, info, () => on("cpu"), helpers);
+    const helpers = info.device.startsWith("cpu") ? (adapted) => new Helpers(async () => adapted((await on("cpu")).calls), most) : undefined;
+    const forTraining = { source, cache, worker, weights, threads };
+    const embedder = new Embedder(calls, info, () => on("cpu"), helpers, forTraining);
+    try {
+      if (files) {
+        await embedder.addAdapter("loaded", files);
+        await embedder.setAdapter("loaded");
+      }
+    } catch (error) {
+      embedder.dispose();
+      throw error;
+    }
+    onProgress?.({ stage: "ready" });
+    return embedder;
   }
 
   /** A call; where the GPU is lost in the midst of it the model goes on on the CPU, with a warning. */
@@ -76,6 +93,57 @@ export class Embedder {
     }
   }
 
+  /** The same adapters in another worker. */
+  async #adapted(opened) {
+    const { calls } = opened;
+    for (const [name, files] of this.#adapters) await calls.call("addAdapter", { name, files });
+    const info = this.#adapter === null ? opened.info : await calls.call("setAdapter", { name: this.#adapter });
+    return { ...opened, info };
+  }
+
+  async addAdapter(name, adapter) {
+    check.text("the name", name);
+    const files = await adapterFiles(adapter);
+    await this.#call("addAdapter", { name, files });
+    this.#adapters.set(name, files);
+    await this.#helpers?.each((calls) => calls.call("addAdapter", { name, files }));
+  }
+
+  async setAdapter(name) {
+    const known = [...this.#adapters.keys()];
+    if (name !== null && !known.includes(name)) {
+      throw new RangeError(`there is no adapter ${check.shown(name)}; ${known.length > 0 ? `there are ${known.map(check.shown).join(", ")}` : "add one with addAdapter"}`);
+    }
+    const before = [this.#switching, ...this.#running];
+    const turn = async () => {
+      await Promise.allSettled(before);
+      this.#info = Object.freeze(await this.#call("setAdapter", { name }));
+      this.#adapter = name;
+      await this.#helpers?.each((calls) => calls.call("setAdapter", { name }));
+    };
+    const turned = turn();
+    this.#switching = turned.catch(() => {});
+    await turned;
+  }
+
+  get adapter() {
+    return this.#adapter;
+  }
+
+  /** A run of texts, all of them by the same adapters: a switch waits for those before it, and those after it for the switch. */
+  async #computing(compute) {
+    await this.#switching;
+    const run = compute();
+    const over = run.catch(() => {}).finally(() => this.#running.delete(over));
+    this.#running.add(over);
+    return run;
+  }
+
+  async trainer(options) {
+    const { Trainer } = await import("./trainer.js");
+    return Trainer.open(this.#forTraining, options);
+  }
+
   get info() {
     return this.#info;
   }
@@ -95,9 +163,11 @@ export class Embedder {
     const options = check.embedOptions(given, this.dimensions);
     if (all.length === 0) return [];
     const watched = { onProgress, signal };
-    const flat = this.#helpers?.areWorth(all)
-      ? await this.#helpers.embed(all, options, (...call) => this.#call(...call), watched)
-      : await this.#call("embed", { texts: all, options }, watched);
+    const compute = () =>
+      this.#helpers?.areWorth(all)
+        ? this.#helpers.embed(all, options, (...call) => this.#call(...call), watched)
+        : this.#call("embed", { texts: all, options }, watched);
+    const flat = await this.#computing(compute);
     const width = flat.length / all.length;
     const vectors = all.map((_, at) => flat.subarray(at * width, (at + 1) * width));
     return one ? vectors[0] : vectors;
@@ -168,40 +238,5 @@ export class Reranker {
 
   dispose() {
     this.#calls.end(new Error("the reranker is disposed"));
-  }
-}
-
-/** Where a model's calls go, what it is, and how many bytes it has. */
-async function opened(source, { action = "open", device, cache, worker, weights, threads, onProgress, signal }) {
-  const calls = worker ? new WorkerCalls() : new LocalCalls();
-  // Reading a model does not stop in the midst of it; who reads it can be ended.
-  const abort = () => calls.end(aborted());
-  signal?.addEventListener("abort", abort, { once: true });
-  try {
-    let kept = false;
-    let bytes = 0;
-    const open = async (fresh) => {
-      const files = await modelFiles(source, { cache, fresh, onProgress, onKept: () => (kept = true), signal });
-      onProgress?.({ stage: "open" });
-      bytes = parts(files).reduce((sum, part) => sum + part.byteLength, 0);
-      // Bytes of the caller's own stay the caller's.
-      const own = source instanceof ArrayBuffer || ArrayBuffer.isView(source);
-      const transfer = own ? [] : [...new Set(parts(files).map((part) => part.buffer))];
-      return calls.call(action, { ...files, device, threads, weights }, { signal, transfer });
-    };
-    let info;
-    try {
-      info = await open(false);
-    } catch (error) {
-      // What was kept may be damaged, or of another version than the rest; other failures have names of their own.
-      if (!kept || error.name !== "Error") throw error;
-      info = await open(true);
-    }
-    return { calls, info, bytes };
-  } catch (error) {
-    calls.end();
-    throw error;
-  } finally {
-    signal?.removeEventListener("abort", abort);
   }
 }

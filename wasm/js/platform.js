@@ -1,7 +1,7 @@
 // What differs between a browser and a runtime on a server: workers, what is kept, and where a model may lie. This is
 // the browser's; another runtime's entry puts its own in its place before anything is called (node/index.js).
 
-import * as indexes from "./store.js";
+import { indexes, states } from "./store.js";
 
 /** As the rest of the package asks for it; see `use`. */
 export const platform = {
@@ -28,6 +28,8 @@ export const platform = {
   deleteCache: async (name) => globalThis.caches?.delete(name),
   /** Where saved indexes are: `save`, `load`, `remove` and `names`. */
   indexes,
+  /** Where states of training are, likewise. */
+  states,
 };
 
 /** Takes another runtime's answers for the browser's. */

@@ -1,7 +1,7 @@
-// Saved indexes, in IndexedDB.
+// Saved indexes, and states of training, in IndexedDB.
 
 const DATABASE = "kiln-embed";
-const STORE = "indexes";
+const STORES = ["indexes", "states"];
 
 function done(request) {
   return new Promise((resolve, reject) => {
@@ -10,20 +10,23 @@ function done(request) {
   });
 }
 
-async function withStore(mode, use) {
-  if (!globalThis.indexedDB) throw new Error("this browser keeps no indexes here: it has no IndexedDB");
-  const opening = indexedDB.open(DATABASE, 1);
-  opening.onupgradeneeded = () => opening.result.createObjectStore(STORE);
+async function withStore(name, mode, use) {
+  if (!globalThis.indexedDB) throw new Error(`this browser keeps no ${name} here: it has no IndexedDB`);
+  const opening = indexedDB.open(DATABASE, 2);
+  opening.onupgradeneeded = () => {
+    const { result } = opening;
+    for (const store of STORES) if (!result.objectStoreNames.contains(store)) result.createObjectStore(store);
+  };
   const database = await done(opening);
   try {
-    const transaction = database.transaction(STORE, mode);
+    const transaction = database.transaction(name, mode);
     const finished = new Promise((resolve, reject) => {
       transaction.oncomplete = resolve;
       transaction.onerror = transaction.onabort = () => reject(transaction.error);
     });
     // Where the request fails already nobody waits for this.
     finished.catch(() => {});
-    const result = await done(use(transaction.objectStore(STORE)));
+    const result = await done(use(transaction.objectStore(name)));
     await finished;
     return result;
   } catch (error) {
@@ -36,7 +39,13 @@ async function withStore(mode, use) {
   }
 }
 
-export const save = (name, value) => withStore("readwrite", (store) => store.put(value, name));
-export const load = (name) => withStore("readonly", (store) => store.get(name));
-export const remove = (name) => withStore("readwrite", (store) => store.delete(name));
-export const names = () => withStore("readonly", (store) => store.getAllKeys());
+/** What is kept by name in a store. */
+const kept = (store) => ({
+  save: (name, value) => withStore(store, "readwrite", (store) => store.put(value, name)),
+  load: (name) => withStore(store, "readonly", (store) => store.get(name)),
+  remove: (name) => withStore(store, "readwrite", (store) => store.delete(name)),
+  names: () => withStore(store, "readonly", (store) => store.getAllKeys()),
+});
+
+export const indexes = kept("indexes");
+export const states = kept("states");

@@ -18,11 +18,16 @@ use({
   },
   // It knows no kinds of caching, and refuses to be told of one.
   fetch: (url, { cache, ...options }) => fetch(url, options),
-  indexes: Object.fromEntries(["save", "load", "remove", "names"].map((name) => [name, none])),
+  indexes: nothing("indexes"),
+  states: nothing("states of training"),
 });
 
-async function none() {
-  throw new Error("workerd keeps no indexes; export them, keep what you get where you keep data, and import it");
+/** A store that keeps none of what it is asked for. */
+function nothing(what) {
+  const none = async () => {
+    throw new Error(`workerd keeps no ${what}; export them, keep what you get where you keep data, and import it`);
+  };
+  return Object.fromEntries(["save", "load", "remove", "names"].map((name) => [name, none]));
 }
 
 export * from "./index.js";

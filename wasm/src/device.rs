@@ -1,8 +1,9 @@
 //! Where a model computes: the only place that names Burn's backends.
 
 use burn::backend::Flex;
-use kiln_embed::checkpoint::{Folder, LoadOptions};
-use kiln_embed::embedder::Embedder;
+use kiln_embed::checkpoint::{Files, Folder, LoadOptions, load_adapters};
+use kiln_embed::embedder::{Embedder, EmbeddingModel};
+use kiln_embed::kernels::Kernels;
 use kiln_embed::quant::WeightPrecision;
 use wasm_bindgen::JsError;
 
@@ -47,6 +48,27 @@ impl Loaded {
             other => return Err(JsError::new(&format!("this build computes nothing on {other}"))),
         })
     }
+}
+
+impl Loaded {
+    /// The same model with adapters beside its weights.
+    pub(crate) fn with_adapter(&self, files: &Files) -> Result<Self, JsError> {
+        Ok(match self {
+            Self::Cpu(embedder) => Self::Cpu(adapted(embedder, files)?),
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(embedder) => Self::WebGpu(adapted(embedder, files)?),
+        })
+    }
+}
+
+fn adapted<B: Kernels>(embedder: &Embedder<B>, files: &Files) -> Result<Embedder<B>, JsError> {
+    let device = embedder.device().clone();
+    let adapt = |model: EmbeddingModel<B>| {
+        let (config, backbone) = (model.config().clone(), model.backbone().clone());
+        let (backbone, _) = load_adapters(backbone, &config, files, &device)?;
+        Ok(model.map_backbone(|_| backbone))
+    };
+    Ok(embedder.clone().map_model(adapt)?)
 }
 
 /// The page's WebGPU device; there has to be an adapter.

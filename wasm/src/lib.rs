@@ -9,10 +9,14 @@ mod model;
 mod reranker;
 #[cfg(feature = "threads")]
 mod threads;
+#[cfg(feature = "train")]
+mod trainer;
 
 pub use index::VectorIndex;
 pub use model::{Job, Model, ModelFiles, TextLens};
 pub use reranker::PairScorer;
+#[cfg(feature = "train")]
+pub use trainer::Trainer;
 
 use wasm_bindgen::prelude::*;
 

@@ -28,13 +28,36 @@ impl ModelFiles {
     pub fn add(&mut self, path: String, bytes: Vec<u8>) {
         self.0.0.insert(path, bytes.into());
     }
+
+    /// The paths of all files.
+    pub fn names(&self) -> Vec<String> {
+        self.0.0.keys().cloned().collect()
+    }
+
+    /// The bytes of a file; none where there is no such file.
+    pub fn bytes(&self, path: &str) -> Option<Vec<u8>> {
+        self.0.0.get(path).map(|bytes| bytes.to_vec())
+    }
 }
 
 impl ModelFiles {
     pub(crate) fn folder(&self) -> &dyn Folder {
         &self.0
     }
+
+    #[cfg(feature = "train")]
+    pub(crate) fn files(&self) -> &Files {
+        &self.0
+    }
+
+    #[cfg(feature = "train")]
+    pub(crate) fn of(files: Files) -> Self {
+        Self(files)
+    }
 }
+
+/// The adapters among the files that PEFT writes.
+const ADAPTER: &str = "adapter_model.safetensors";
 
 /// A loaded model.
 #[wasm_bindgen]
@@ -90,6 +113,21 @@ impl Model {
         let fingerprint = manifest.map(|text| FileSum::of(&text).sha256);
         let loaded = Rc::new(Loaded::open(folder, device, precision).await?);
         Ok(Self { loaded, weights, fingerprint })
+    }
+
+    /// The same model with adapters, PEFT's two files, beside its weights, which both share.
+    ///
+    /// # Errors
+    /// Files that are no adapters of this model, in one line.
+    #[wasm_bindgen(js_name = withAdapter)]
+    pub fn with_adapter(&self, files: &ModelFiles) -> Result<Model, JsError> {
+        let weights = files.0.0.get(ADAPTER).map(|bytes| FileSum::of(bytes).sha256);
+        let fingerprint = match (&self.fingerprint, weights) {
+            (Some(base), Some(sum)) => Some(format!("{base}+{sum}")),
+            _ => None,
+        };
+        let loaded = Rc::new(self.loaded.with_adapter(&files.0)?);
+        Ok(Self { loaded, weights: self.weights.clone(), fingerprint })
     }
 
     /// What the model is, as JSON: see `ModelInfo` in index.d.ts.

@@ -7,7 +7,7 @@ import { pathToFileURL } from "node:url";
 import { isMainThread } from "node:worker_threads";
 import { deleteFolderCache, openFolderCache } from "./cache.js";
 import { readModelFile } from "./files.js";
-import * as indexes from "./indexes.js";
+import { indexes, states } from "./store.js";
 import { startWorker } from "./workers.js";
 
 /** An address with a scheme; one letter and a colon are a drive of Windows. */
@@ -31,4 +31,5 @@ export const node = {
   openCache: openFolderCache,
   deleteCache: deleteFolderCache,
   indexes,
+  states,
 };

@@ -381,11 +381,12 @@ impl<B: TrainingBackend> Trainer<B> {
         run.sampler = Some(sampler.state().clone());
 
         let tokens = encode(&self.tokenizer, &batch.prompted())?;
-        // The memory of a page is small: a chunk's graph is dropped, and made again when it is needed.
-        let runner = ChunkRunner::new::<B>(None, true, false, FloatDType::F32);
+        // The memory of a page is small: of several chunks each one's graph is dropped, and made again.
+        let mut runner = ChunkRunner::new::<B>(None, true, false, FloatDType::F32);
         let chunks =
             chunks(&self.tokenizer, &tokens, runner.chunk, mixed(&[seed, 0, step as u64, 0]));
         let share: Vec<usize> = (0..chunks.len()).collect();
+        runner.cached = chunks.len() > 1;
         let pass = BatchPass {
             train_model: &self.train_model,
             runner: &runner,

@@ -503,11 +503,11 @@ impl Stage {
         }
         // More than any run takes, and little enough that they can be multiplied.
         for (key, number, most) in [
-            ("steps", self.steps, 1 << 32),
+            ("steps", self.steps, u32::MAX as usize),
             ("batch_size", self.batch_size, 1 << 24),
             ("accumulation", self.accumulation, 1 << 16),
             ("hard_negatives", self.hard_negatives, 1 << 16),
-            ("warmup", self.warmup, 1 << 32),
+            ("warmup", self.warmup, u32::MAX as usize),
         ] {
             if number > most {
                 bail!("{key} is {number}, more than {most}");

@@ -42,7 +42,7 @@ models() {
 }
 
 node_tests() { "$cache/node-24/node_modules/.bin/node" --test --test-concurrency 1 "$@"; }
-export KILN_PKG="$PWD/wasm/pkg" KILN_DEMO="$PWD/web-demo/dist" KILN_SHOTS="$PWD/target/screenshots" KILN_MODELS="$models"
+export KILN_NATIVE="$native" KILN_PKG="$PWD/wasm/pkg" KILN_DEMO="$PWD/web-demo/dist" KILN_SHOTS="$PWD/target/screenshots" KILN_MODELS="$models"
 
 for part in "${@:-build chromium others runtimes}"; do
   for one in $part; do

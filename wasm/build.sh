@@ -27,7 +27,7 @@ for build in simd relaxed train threads train-threads webgpu; do
       ;;
     # Only what trains fetches these.
     train)
-      compile+=(--no-default-features --features train)
+      compile+=(--features train)
       ;;
     train-threads)
       features+=(--enable-relaxed-simd --enable-threads)

@@ -11,6 +11,7 @@ mod compression;
 mod corpus;
 mod families;
 mod kernels;
+mod lessons;
 mod losses;
 mod metrics;
 mod minilm;

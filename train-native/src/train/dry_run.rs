@@ -257,7 +257,8 @@ fn count(
     let mut frozen = 0;
     for (path, size) in sizes(&TrainModel { model, lm_head: None, projections: Vec::new() }) {
         let trains = lora.is_none()
-            || path.split('.').any(|part| matches!(part, "pooling" | "dense"))
+            || !recipe.adapters_alone
+                && path.split('.').any(|part| matches!(part, "pooling" | "dense"))
             || recipe.train.iter().any(|extra| path.contains(extra.as_str()));
         if trains { trained += size } else { frozen += size }
     }

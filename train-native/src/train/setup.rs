@@ -157,7 +157,10 @@ pub(super) fn enter_stage<B: TrainingBackend>(
     match recipe.model.lora.as_ref().filter(|_| !stage.full) {
         None => model = model.map_backbone(Backbone::merge_lora),
         Some(lora) => {
-            trains = Trains::Adapters(&recipe.model.train);
+            trains = match recipe.model.adapters_alone {
+                true => Trains::AdaptersAlone,
+                false => Trains::Adapters(&recipe.model.train),
+            };
             if !model.backbone().has_adapters() {
                 // The same on all devices, and after a resumption.
                 B::seed(device, mixed(&[recipe.seed, number as u64]));

@@ -1,5 +1,7 @@
 //! Lessons for kiln-mini, as the demo has it: int4 weights that stay packed.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 
 use burn::backend::{Autodiff, Flex};

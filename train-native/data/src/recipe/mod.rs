@@ -112,6 +112,10 @@ pub struct ModelRecipe {
     /// `token_embedding`). The pooling head and projections always train.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub train: Vec<String>,
+    /// With adapters: nothing else trains, not the pooling head nor projections either, so that PEFT's folder is the
+    /// whole difference to the base model, as with adapters that a page has taught.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adapters_alone: bool,
     /// Prompts that the model is saved with, by name ("query" and "document" are used in training).
     #[serde(default)]
     pub prompts: BTreeMap<String, String>,
@@ -392,6 +396,10 @@ impl Recipe {
         }
         if let Some(format) = &self.model.instruction_format {
             source::check_instruction_format(format)?;
+        }
+        if self.model.adapters_alone && (self.model.lora.is_none() || !self.model.train.is_empty())
+        {
+            bail!("model.adapters_alone needs model.lora, and goes without model.train");
         }
         if let Some(lora) = &self.model.lora
             && (lora.rank == 0 || !(0.0..1.0).contains(&lora.dropout))

@@ -1,0 +1,232 @@
+// Teaching in a real browser, by tests/browser.sh: the losses and vectors are those of `kiln train`.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { openKiln, withPage } from "./browser.mjs";
+import { cosine } from "./vectors.mjs";
+
+const { KILN_PKG, KILN_MODELS, KILN_NATIVE } = process.env;
+const MINI = "/models/mini.kiln";
+
+let server, page;
+
+withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS } }, async (begun) => {
+  ({ server, page } = begun);
+  page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
+  await openKiln(page, server);
+});
+
+const THINGS = [
+  "a kettle for the stove", "a rope for climbing", "ink for fountain pens", "a lamp with a clip", "a saw for branches", "oil for hinges",
+  "a brush for bottles", "a tent for two", "a scale for letters", "wax for skis", "a jar for honey", "a hook for coats",
+];
+const NAMES = ["Veltra", "Sombo", "Quill", "Nixa", "Brado", "Mervin", "Tollo", "Ganda", "Pirro", "Zafir", "Olmek", "Duvet"];
+
+/** Words of a shop's own, which no model knows. */
+function lessons(count) {
+  const pairs = [];
+  const negatives = [];
+  for (let at = 0; at < count; at++) {
+    const [thing, series] = [at % THINGS.length, Math.floor(at / THINGS.length)];
+    const query = `${THINGS[thing]} of series ${series}`;
+    pairs.push({ query, text: `${NAMES[thing]} ${series}` });
+    negatives.push({ query, text: `${NAMES[(thing + 5) % NAMES.length]} ${series}` });
+  }
+  return { pairs, negatives };
+}
+
+const TEXTS = ["a rope for climbing of series 1", "Sombo 1", "letters of the alphabet"];
+
+/** What fit gives in the page, its losses, and the vectors of texts with the adapters. */
+function taught(options, { load = {}, texts = TEXTS } = {}) {
+  return page.evaluate(
+    async ([url, options, load, texts]) => {
+      const model = await window.kiln.Embedder.load(url, load);
+      const trainer = await model.trainer({ rank: 4, seed: 3 });
+      const seen = [];
+      const result = await trainer.fit({ ...options, onProgress: (progress) => seen.push(progress) });
+      const { device } = trainer;
+      trainer.dispose();
+      const bare = await model.embed(texts);
+      const fingerprints = [model.info.fingerprint];
+      let vectors;
+      if (result.adapter) {
+        await model.addAdapter("taught", result.adapter);
+        await model.setAdapter("taught");
+        fingerprints.push(model.info.fingerprint);
+        vectors = await model.embed(texts);
+        await model.setAdapter(null);
+      }
+      const again = await model.embed(texts);
+      model.dispose();
+      const files = result.adapter?.files.map(([name, bytes]) => [name, Array.from(bytes)]);
+      const plain = (vectors) => vectors?.map((vector) => Array.from(vector));
+      return { ...result, adapter: undefined, files, seen, device, fingerprints, bare: plain(bare), vectors: plain(vectors), again: plain(again) };
+    },
+    [MINI, options, load, texts],
+  );
+}
+
+test("losses and vectors are those of kiln train, with the same seed, pairs and steps", async () => {
+  const given = lessons(40);
+  const plan = { steps: 12, batchSize: 8, learningRate: 1e-3 };
+  const inPage = await taught({ ...given, ...plan, holdBack: 0 }, { load: { weights: "f32" } });
+  assert.match(inPage.device, /^cpu \(wasm/);
+  assert.deepEqual([inPage.taught, inPage.heldBack, inPage.steps, inPage.kept, inPage.before, inPage.after], [40, 0, 12, true, null, null]);
+
+  const folder = mkdtempSync(join(tmpdir(), "kiln-lessons-"));
+  const rows = given.pairs.map(({ query, text }, at) => JSON.stringify({ query, pos: [text], neg: [given.negatives[at].text] }));
+  writeFileSync(join(folder, "lessons.jsonl"), rows.join("\n"));
+  writeFileSync(
+    join(folder, "recipe.toml"),
+    `name = "lessons"
+seed = 3
+[model]
+base = ${JSON.stringify(join(KILN_MODELS, "mini.kiln"))}
+adapters_alone = true
+lora = { rank = 4, alpha = 16.0, dropout = 0.0, targets = ["all-linear"] }
+[[stage]]
+name = "lessons"
+data = ["lessons.jsonl"]
+steps = 12
+batch_size = 8
+lr = 1e-3
+warmup = 1
+hard_negatives = 1
+curriculum = "sampled"
+loss = { temperature = 0.05 }
+`,
+  );
+  const run = join(folder, "run");
+  execFileSync(KILN_NATIVE, ["train", "--quiet", "--device", "cpu", "--recipe", join(folder, "recipe.toml"), "--output", run], { stdio: ["ignore", "ignore", "inherit"] });
+  const native = readFileSync(join(run, "metrics.jsonl"), "utf8").trim().split("\n").map((line) => JSON.parse(line).loss);
+  const losses = inPage.seen.filter(({ loss }) => loss !== undefined).map(({ loss }) => loss);
+  assert.equal(losses.length, 12);
+  for (const [at, loss] of losses.entries()) assert.ok(Math.abs(loss - native[at]) < 1e-4 * Math.max(1, native[at]), `step ${at + 1}: ${loss} ${native[at]}`);
+
+  const texts = join(folder, "texts.jsonl");
+  writeFileSync(texts, TEXTS.map((text) => JSON.stringify({ text })).join("\n"));
+  const out = join(folder, "vectors.jsonl");
+  execFileSync(KILN_NATIVE, ["embed", "--quiet", "--device", "cpu", "--model", join(run, "model"), "--input", texts, "--output", out]);
+  const vectors = readFileSync(out, "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
+  const least = Math.min(...vectors.map((vector, at) => cosine(vector, inPage.vectors[at])));
+  assert.ok(least > 0.9999, `${least}`);
+  // The adapters are those that the command wrote.
+  const names = inPage.files.map(([name]) => name);
+  assert.deepEqual(names, readdirSync(join(run, "adapter")).filter((name) => names.includes(name)).sort());
+});
+
+test("a packed model learns: held-back lessons are answered better, and the space is another", async () => {
+  const result = await taught({ ...lessons(60), steps: 24, batchSize: 12, learningRate: 2e-3 });
+  assert.ok(result.kept && result.heldBack === 12 && result.taught === 48, JSON.stringify(result.after));
+  assert.ok(result.after.mrr >= result.before.mrr && result.after.loss < result.before.loss);
+  assert.equal(result.seen[0].step, 0);
+  assert.deepEqual(result.seen[0].score, result.before);
+  assert.ok(result.seen.at(-1).secondsLeft < 1 && result.seen.every(({ seconds }) => seconds >= 0));
+  const config = JSON.parse(Buffer.from(result.files[0][1]).toString());
+  assert.deepEqual([config.peft_type, config.r, config.base_model_name_or_path], ["LORA", 4, "mini"]);
+  assert.deepEqual(result.again, result.bare);
+  assert.notDeepEqual(result.vectors, result.bare);
+  const [before, after] = result.fingerprints;
+  assert.ok(after.startsWith(`${before}+`));
+});
+
+test("a run that is stopped or closed goes on with the same numbers", async () => {
+  const given = { ...lessons(40), steps: 24, batchSize: 6 };
+  const said = await page.evaluate(
+    async ([url, given]) => {
+      const model = await window.kiln.Embedder.load(url);
+      const losses = [];
+      const whole = await model.trainer();
+      const first = await whole.fit({ ...given, onProgress: ({ step, loss }) => (losses[step] = loss) });
+      whole.dispose();
+      const stopped = await model.trainer();
+      const control = new AbortController();
+      const error = await stopped
+        .fit({ ...given, checkpoint: "test", signal: control.signal, onProgress: ({ step }) => step === 13 && control.abort() })
+        .catch(({ name }) => name);
+      stopped.dispose();
+      const other = await model.trainer();
+      const seen = [];
+      const second = await other.resume("test", { onProgress: ({ step, loss }) => seen.push([step, loss]) });
+      const gone = await other.resume("test");
+      other.dispose();
+      model.dispose();
+      const bytes = ({ adapter }) => adapter && Array.from(adapter.files[1][1]);
+      return { error, first: { ...first, adapter: bytes(first) }, second: { ...second, adapter: bytes(second) }, losses, seen, gone: gone === undefined };
+    },
+    [MINI, given],
+  );
+  assert.equal(said.error, "AbortError");
+  assert.equal(said.seen[0][0], 11);
+  for (const [step, loss] of said.seen) assert.equal(loss, said.losses[step], `step ${step}`);
+  assert.deepEqual(said.second.adapter, said.first.adapter);
+  assert.ok(said.gone, "a run that has ended is not kept");
+});
+
+test("a budget ends a run in time, and what is worse is not kept", async () => {
+  const { steps, seconds } = await taught({ ...lessons(40), budget: 4000, batchSize: 6, holdBack: 0 });
+  assert.ok(steps > 3 && steps < 1000 && seconds < 30, `${steps} steps in ${seconds} s`);
+  const worse = await taught({ ...lessons(40), steps: 12, batchSize: 6, learningRate: 3, patience: 1 }, { load: { weights: "f32" } });
+  assert.ok(!worse.kept && worse.files === undefined && worse.steps < 12, JSON.stringify(worse.after));
+});
+
+test("lessons and adapters that make no sense are one line", async () => {
+  const said = await page.evaluate(async ([url, other]) => {
+    const model = await window.kiln.Embedder.load(url);
+    const trainer = await model.trainer();
+    const line = (run) => run().then(() => "it ran", (error) => `${error.name}: ${error.message}`);
+    const fit = (options) => line(() => trainer.fit(options));
+    const pair = { query: "q", text: "a" };
+    const said = {
+      none: await fit({ pairs: [] }),
+      text: await fit({ pairs: "q" }),
+      number: await fit({ pairs: [["q", 7]] }),
+      both: await fit({ pairs: [pair, ["r", "b"]], negatives: [pair] }),
+      same: await fit({ pairs: [["q", "Q"]] }),
+      alone: await fit({ pairs: [pair] }),
+      lonely: await fit({ pairs: [pair, ["r", "b"]], negatives: [["s", "c"]] }),
+      steps: await fit({ pairs: [pair, ["r", "b"]], steps: 0 }),
+      rate: await fit({ pairs: [pair, ["r", "b"]], learningRate: NaN }),
+      share: await fit({ pairs: [pair, ["r", "b"]], holdBack: 1 }),
+      state: await line(() => trainer.restore({ files: [] })),
+      rank: await line(() => model.trainer({ rank: 0 })),
+      target: await line(() => model.trainer({ targets: ["nothing"] })),
+      unknown: await line(() => model.setAdapter("other")),
+      empty: await line(() => model.addAdapter("x", {})),
+      // It still works.
+      works: (await trainer.fit({ pairs: [pair, ["r", "b"]], steps: 2 })).steps,
+    };
+    const { adapter } = await trainer.fit({ pairs: [pair, ["r", "b"]], steps: 1 });
+    trainer.dispose();
+    model.dispose();
+    const foreign = await window.kiln.Embedder.load(other);
+    said.foreign = await line(() => foreign.addAdapter("x", adapter));
+    const cut = { files: adapter.files.map(([name, bytes]) => [name, bytes.slice(0, bytes.length / 2)]) };
+    said.cut = await line(() => foreign.addAdapter("x", cut));
+    foreign.dispose();
+    return said;
+  }, [MINI, "/models/latent.kiln"]);
+  assert.match(said.none, /no lesson to learn from/);
+  assert.match(said.text, /^TypeError: pairs are "q"/);
+  assert.match(said.number, /^TypeError: the text of pairs\[0\] is 7/);
+  assert.match(said.both, /lessons 1 and 1 contradict/);
+  assert.match(said.same, /answers itself/);
+  assert.match(said.alone, /one lesson without a wrong answer/);
+  assert.match(said.lonely, /^RangeError: there are negatives for "s"/);
+  assert.match(said.steps, /^RangeError: steps is 0/);
+  assert.match(said.rate, /^RangeError: learningRate is NaN/);
+  assert.match(said.share, /^RangeError: holdBack is 1/);
+  assert.match(said.state, /state of training has no/);
+  assert.match(said.rank, /^RangeError: rank is 0/);
+  assert.match(said.target, /"nothing" names no projection/);
+  assert.match(said.unknown, /^RangeError: there is no adapter "other"/);
+  assert.match(said.empty, /no adapter_config\.json/);
+  assert.equal(said.works, 2);
+  assert.match(said.foreign, /this model has not|for a projection of/);
+  assert.match(said.cut, /^Error: /);
+});

@@ -11,7 +11,7 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
     let (parts, train_model) = train_model(&recipe, 0);
     let group = DeviceGroup::single();
     let run_with = |alpha: f64, chunk: usize, blocks: bool, scale: f64| {
-        let runner = ChunkRunner::of::<B>(&compute(chunk, false, blocks));
+        let runner = chunk_runner::<B>(&compute(chunk, false, blocks));
         let context = StepContext {
             tokenizer: &parts.tokenizer,
             runner,
@@ -80,7 +80,7 @@ fn masked_tokens_are_predicted_from_the_state_before_them() {
         let run = |mask: f64, chunk: usize, blocks: bool, scale: f64| {
             let context = StepContext {
                 tokenizer: &parts.tokenizer,
-                runner: ChunkRunner::of::<B>(&compute(chunk, false, blocks)),
+                runner: chunk_runner::<B>(&compute(chunk, false, blocks)),
                 device: &parts.device,
                 group: &group,
                 teacher: None,

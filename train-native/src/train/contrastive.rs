@@ -1,19 +1,16 @@
-//! The objectives on vectors: the vectors of all texts, InfoNCE or the order of scored pairs over them, a teacher's vectors beside
-//! them, and the gradient back through each chunk.
+//! The objectives on vectors: InfoNCE or the order of scored pairs over the vectors of all texts, and a teacher's
+//! vectors beside them.
 
 use anyhow::Result;
-use burn::optim::GradientsParams;
-use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::loss::{
     Guide, angle_similarities, cosent, cosines, guided_info_nce, margin_mse, matryoshka,
 };
-use kiln_embed::tokenizer::Tokenizer;
 
-use super::chunks::{Chunk, ChunkRunner, chunks, encode};
-use super::device_group::DeviceGroup;
+use super::chunks::encode;
 use super::distillation::Teacher;
-use super::gradients::add;
+use super::passes::through_chunks;
 use super::train_model::TrainModel;
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text};
@@ -27,111 +24,60 @@ pub(super) fn contrastive<B: TrainingBackend>(
     context: &StepContext<'_, B>,
     seed: u64,
 ) -> Result<BatchLoss> {
-    let &StepContext { tokenizer, ref runner, device, group, teacher, scale } = context;
-    let (chunks, tokens) = cut(tokenizer, batch, runner, seed)?;
-    // The chunks of this device.
-    let share: Vec<usize> = group.share(chunks.len());
-    let passes =
-        runner.each(&share, |&i| runner.forward(train_model, &chunks[i], teacher, device))?;
-    let (vectors, graphs): (Vec<_>, Vec<_>) =
-        passes.into_iter().map(|pass| (pass.vectors.clone(), pass.graph())).unzip();
-
-    // All vectors in the order of the chunks, other devices' included; then in the texts' order.
-    let rows = chunks.iter().flat_map(|chunk| &chunk.rows).copied().collect::<Vec<_>>();
-    let gathered =
-        gather::<B>(group, &chunks, &share, vectors, train_model.model.dimensions(), device)?;
-    let mut position = vec![0i32; rows.len()];
-    for (i, &row) in rows.iter().enumerate() {
-        position[row] = i as i32;
-    }
-    let position = TensorData::new(position, [rows.len()]);
-    let leaf = Tensor::<B, 2>::from_inner(gathered).require_grad();
-    let all = leaf.clone().select(0, Tensor::<B, 1, Int>::from_data(position, device));
-    let [count, _] = all.dims();
-    let queries = batch.queries.len();
+    let &StepContext { tokenizer, device, teacher, .. } = context;
+    let texts: Vec<&Text> = batch.queries.iter().chain(&batch.documents).collect();
+    let tokens = encode(tokenizer, &texts)?;
+    let (count, queries) = (texts.len(), batch.queries.len());
     let of_teacher = match teacher {
         Some(teacher) => teacher.vectors_of(batch, device)?,
         None => None,
     };
-    let margin = teacher.and_then(Teacher::guide);
-    let guide = margin.zip(of_teacher.as_ref()).map(|(margin, vectors)| {
-        let part = |from, count| vectors.clone().narrow(0, from, count);
-        let cosines = part(0, queries).matmul(part(queries, count - queries).transpose());
-        Guide { cosines, margin }
-    });
-    let contrast = |all: Tensor<B, 2>| {
-        let (queries, documents) =
-            (all.clone().narrow(0, 0, queries), all.narrow(0, queries, count - queries));
-        guided_info_nce(queries, documents, &batch.candidates, &stage.loss, guide.as_ref())
-    };
-    let distilled = teacher
-        .zip(of_teacher.as_ref())
-        .and_then(|(teacher, vectors)| teacher.vectors_loss(all.clone(), vectors.clone()));
-    let margins = match &stage.margin_mse {
-        Some(settings) => margins(&all, batch, settings),
-        None => None,
-    };
-    let pairs = match stage.objective {
-        Objective::Similarity => ScoredPairs::of(batch),
-        _ => None,
-    };
-    let weight = stage.margin_mse.map_or(1.0, |settings| settings.contrastive);
-    let contrastive = match (stage.objective, &stage.matryoshka) {
-        (Objective::Distillation, _) => None,
-        (Objective::Similarity, widths) => {
-            let settings = stage.similarity.unwrap_or_default();
-            match (&pairs, widths) {
-                (Some(pairs), Some(widths)) => {
-                    Some(matryoshka(all, widths, |cut| Ok(pairs.loss(&cut, settings)))?)
+    let loss = |all: Tensor<B, 2>| {
+        let margin = teacher.and_then(Teacher::guide);
+        let guide = margin.zip(of_teacher.as_ref()).map(|(margin, vectors)| {
+            let part = |from, count| vectors.clone().narrow(0, from, count);
+            let cosines = part(0, queries).matmul(part(queries, count - queries).transpose());
+            Guide { cosines, margin }
+        });
+        let contrast = |all: Tensor<B, 2>| {
+            let (queries, documents) =
+                (all.clone().narrow(0, 0, queries), all.narrow(0, queries, count - queries));
+            guided_info_nce(queries, documents, &batch.candidates, &stage.loss, guide.as_ref())
+        };
+        let distilled = teacher
+            .zip(of_teacher.as_ref())
+            .and_then(|(teacher, vectors)| teacher.vectors_loss(all.clone(), vectors.clone()));
+        let margins = match &stage.margin_mse {
+            Some(settings) => margins(&all, batch, settings),
+            None => None,
+        };
+        let pairs = match stage.objective {
+            Objective::Similarity => ScoredPairs::of(batch),
+            _ => None,
+        };
+        let weight = stage.margin_mse.map_or(1.0, |settings| settings.contrastive);
+        let contrastive = match (stage.objective, &stage.matryoshka) {
+            (Objective::Distillation, _) => None,
+            (Objective::Similarity, widths) => {
+                let settings = stage.similarity.unwrap_or_default();
+                match (&pairs, widths) {
+                    (Some(pairs), Some(widths)) => {
+                        Some(matryoshka(all, widths, |cut| Ok(pairs.loss(&cut, settings)))?)
+                    }
+                    (Some(pairs), None) => Some(pairs.loss(&all, settings)),
+                    (None, _) => None,
                 }
-                (Some(pairs), None) => Some(pairs.loss(&all, settings)),
-                (None, _) => None,
             }
-        }
-        _ if weight == 0.0 => None,
-        (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(contrast(cut)))?),
-        (_, None) => Some(contrast(all)),
+            _ if weight == 0.0 => None,
+            (_, Some(settings)) => Some(matryoshka(all, settings, |cut| Ok(contrast(cut)))?),
+            (_, None) => Some(contrast(all)),
+        };
+        let contrastive =
+            contrastive.map(|loss| if weight == 1.0 { loss } else { loss.mul_scalar(weight) });
+        let parts = [contrastive, distilled, margins].into_iter().flatten();
+        Ok(parts.reduce(|a, b| a + b))
     };
-    let contrastive =
-        contrastive.map(|loss| if weight == 1.0 { loss } else { loss.mul_scalar(weight) });
-    let parts = [contrastive, distilled, margins].into_iter().flatten();
-    // Where only hidden states are compared the vectors' graph still has to be there.
-    let loss = parts.reduce(|a, b| a + b).unwrap_or_else(|| leaf.clone().sum().mul_scalar(0.0));
-    let value = loss.clone().into_scalar().elem::<f64>();
-    let scaled = loss.mul_scalar(scale);
-    let gradient = leaf.grad(&scaled.backward());
-    let Some(gradient) = gradient else {
-        anyhow::bail!("the loss does not depend on the vectors; check the batch and the masks");
-    };
-
-    // Where each chunk's rows stand among the gathered ones.
-    let starts: Vec<usize> = chunks
-        .iter()
-        .scan(0, |next, chunk| {
-            let start = *next;
-            *next += chunk.rows.len();
-            Some(start)
-        })
-        .collect();
-    let work: Vec<_> =
-        share.iter().copied().zip(graphs).map(|(i, graph)| (i, Once::new(graph))).collect();
-    let parts = runner.each(&work, |(i, graph)| {
-        let chunk = &chunks[*i];
-        let gradient = gradient.clone().narrow(0, starts[*i], chunk.rows.len());
-        // By tokens, over which the states' loss is a mean.
-        let own = chunk.tokens.count_tokens();
-        let weight = own as f64 / tokens.max(1) as f64;
-        let states = (teacher, weight, scale);
-        runner.backward(train_model, chunk, graph.take(), gradient, states, device)
-    })?;
-    let mut gradients = GradientsParams::new();
-    let mut states = 0.0;
-    for part in parts {
-        states += part.loss;
-        add::<B, _>(train_model, &mut gradients, part.gradients, scale);
-    }
-    let loss = value + if teacher.is_some() { group.sum_number(states, device)? } else { 0.0 };
-    Ok(BatchLoss { loss, gradients, texts: count, tokens })
+    through_chunks(train_model, &tokens, context, seed, loss)
 }
 
 /// The pairs of a batch that have scores: the rows of their texts among all, and their scores.
@@ -200,55 +146,4 @@ fn margins<B: TrainingBackend>(
     });
     let loss = margin_mse(asked, positives, negatives.reshape([count, 1, dim]), &wanted);
     Some(loss.mul_scalar(settings.weight * settings.scale * settings.scale))
-}
-
-/// A value that one of several threads takes.
-struct Once<T>(std::sync::Mutex<Option<T>>);
-
-impl<T> Once<T> {
-    fn new(value: Option<T>) -> Self {
-        Self(std::sync::Mutex::new(value))
-    }
-
-    fn take(&self) -> Option<T> {
-        self.0.lock().ok()?.take()
-    }
-}
-
-/// The chunks of a batch, and how many tokens they have.
-fn cut(
-    tokenizer: &Tokenizer,
-    batch: &Batch,
-    runner: &ChunkRunner,
-    seed: u64,
-) -> Result<(Vec<Chunk>, usize)> {
-    let texts: Vec<&Text> = batch.queries.iter().chain(&batch.documents).collect();
-    let tokens = encode(tokenizer, &texts)?;
-    let count = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-    Ok((chunks(tokenizer, &tokens, runner.chunk, seed), count))
-}
-
-/// The vectors of all chunks `[texts, dim]`, in the chunks' order, on every device.
-fn gather<B: TrainingBackend>(
-    group: &DeviceGroup<B>,
-    chunks: &[Chunk],
-    share: &[usize],
-    vectors: Vec<Tensor<B::InnerBackend, 2>>,
-    dim: usize,
-    device: &B::Device,
-) -> Result<Tensor<B::InnerBackend, 2>> {
-    if group.is_single() {
-        return Ok(Tensor::cat(vectors, 0));
-    }
-    // Zeros where other devices' vectors go; the sum over the devices is the gathered whole.
-    let mut own = share.iter().zip(vectors).peekable();
-    let parts = chunks
-        .iter()
-        .enumerate()
-        .map(|(i, chunk)| match own.next_if(|(own, _)| **own == i) {
-            Some((_, vectors)) => vectors,
-            None => Tensor::zeros([chunk.rows.len(), dim], device),
-        })
-        .collect();
-    group.sum(Tensor::cat(parts, 0))
 }

@@ -18,7 +18,7 @@ use kiln_embed::pooling::{PoolingConfig, l2_normalize};
 use kiln_embed::tokenizer::Tokenizer;
 
 use super::chunks::Chunk;
-use super::setup::EmbedderParts;
+use super::setup::ModelParts;
 use super::train_model::TrainModel;
 use crate::data::{Batch, DataSet, Text};
 use crate::embedding::BLOCK;
@@ -37,7 +37,7 @@ pub(super) struct Teachers<'a, B: AutodiffBackend> {
 }
 
 impl<'a, B: TrainingBackend> Teachers<'a, B> {
-    pub(super) fn new(recipe: &'a Recipe, parts: &EmbedderParts<B>, terminal: Terminal) -> Self {
+    pub(super) fn new(recipe: &'a Recipe, parts: &ModelParts<B>, terminal: Terminal) -> Self {
         Self {
             recipe,
             tokenizer: parts.tokenizer.clone(),

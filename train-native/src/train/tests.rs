@@ -17,7 +17,7 @@ use super::contrastive::contrastive;
 use super::device_group::DeviceGroup;
 use super::distillation::Teacher;
 use super::optimizer::{Optimizer, state_bytes};
-use super::setup::{EmbedderParts, enter_stage, start};
+use super::setup::{ModelParts, enter_stage, start};
 use super::train_model::{TrainModel, parameters};
 use super::{BatchLoss, Checkpoint, StepContext, new_model};
 use crate::data::{Batch, Text};
@@ -49,7 +49,7 @@ fn recipe(pooling: &str, rest: &str) -> Recipe {
     .unwrap()
 }
 
-fn train_model(recipe: &Recipe, stage: usize) -> (EmbedderParts<B>, TrainModel<B>) {
+fn train_model(recipe: &Recipe, stage: usize) -> (ModelParts<B>, TrainModel<B>) {
     let device = Default::default();
     Flex::seed(&device, 7);
     let new = recipe.model.new.as_ref().unwrap();
@@ -95,7 +95,7 @@ fn batch() -> Batch {
 
 fn batch_loss(
     train_model: &TrainModel<B>,
-    parts: &EmbedderParts<B>,
+    parts: &ModelParts<B>,
     recipe: &Recipe,
     compute: &Compute,
     scale: f64,
@@ -105,7 +105,7 @@ fn batch_loss(
 
 fn batch_loss_with(
     train_model: &TrainModel<B>,
-    parts: &EmbedderParts<B>,
+    parts: &ModelParts<B>,
     recipe: &Recipe,
     compute: &Compute,
     scale: f64,
@@ -242,7 +242,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
 /// The gradient of the plain way: one graph over the whole batch.
 fn plain(
     train_model: &TrainModel<B>,
-    parts: &EmbedderParts<B>,
+    parts: &ModelParts<B>,
     recipe: &Recipe,
 ) -> (f64, Vec<f32>) {
     let encode = |texts: &[&str]| {
@@ -452,7 +452,7 @@ fn values(train_model: &TrainModel<B>) -> Vec<f32> {
 /// The model after some steps on the same batch, and the loss before each.
 fn steps(
     mut train_model: TrainModel<B>,
-    parts: &EmbedderParts<B>,
+    parts: &ModelParts<B>,
     recipe: &Recipe,
     optimizer: &mut Optimizer<B>,
     count: usize,

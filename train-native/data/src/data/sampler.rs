@@ -209,9 +209,13 @@ impl<'a> Sampler<'a> {
     }
 
     fn in_batch(&self, set: usize) -> bool {
-        // Pairs with scores say nothing of other pairs' texts.
-        self.stage.objective != Objective::Similarity
-            && self.sets[set].source.in_batch.unwrap_or(self.stage.loss.in_batch)
+        let mixes = match self.stage.objective {
+            // Pairs with scores say nothing of other pairs' texts.
+            Objective::Similarity => false,
+            Objective::Rerank => self.stage.rerank.unwrap_or_default().num_negatives() > 0,
+            _ => true,
+        };
+        mixes && self.sets[set].source.in_batch.unwrap_or(self.stage.loss.in_batch)
     }
 
     /// The set of the next batch where batches are homogeneous.
@@ -365,6 +369,7 @@ mod tests {
             deduplicate: false,
             texts_alone: false,
             scored: false,
+            binary: false,
             negatives: 1,
             seed: 1,
             terminal: Terminal { json: false, quiet: true },
@@ -399,6 +404,7 @@ mod tests {
             deduplicate: true,
             texts_alone: false,
             scored: false,
+            binary: false,
             negatives: 1,
             seed: 1,
             terminal: Terminal { json: false, quiet: true },

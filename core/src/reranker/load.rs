@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::head::{self, HeadConfig, OUTPUTS, ScoreHead, Scored};
 use super::{PairInput, Reranker, ScoreActivation};
-use crate::checkpoint::{LoadOptions, Weights, load_backbone, pools, read_folder, read_prompts};
+use crate::checkpoint::{
+    LoadOptions, Weights, load_backbone, pools, read_activation, read_folder, read_prompts,
+};
 use crate::config::ModelConfig;
 use crate::embedder::Prompt;
 use crate::folder::Folder;
@@ -91,9 +93,15 @@ impl<B: Kernels> Reranker<B> {
                 (yes_minus_no(&config, table, [yes, no], device), prompt)
             }
         };
-        let activation = activation(&read.raw, head.labels()).map_err(|cause| {
-            Error::bad_file(folder.file_label("config.json"), cause, "change it there")
-        })?;
+        let said = read_activation(folder)?;
+        let activation =
+            activation(said.as_deref(), &read.raw, head.labels()).map_err(|cause| {
+                let file = match said {
+                    Some(_) => "config_sentence_transformers.json",
+                    None => "config.json",
+                };
+                Error::bad_file(folder.file_label(file), cause, "change it there")
+            })?;
         Ok(Self {
             backbone,
             head,
@@ -210,9 +218,13 @@ fn yes_minus_no<B: Kernels>(
 }
 
 /// What is made of the scores: as the files say, else a sigmoid of a single score.
-pub(super) fn activation(raw: &Value, labels: usize) -> std::result::Result<ScoreActivation, String> {
-    let class = raw["sentence_transformers"]["activation_fn"]
-        .as_str()
+fn activation(
+    said: Option<&str>,
+    raw: &Value,
+    labels: usize,
+) -> std::result::Result<ScoreActivation, String> {
+    let class = said
+        .or(raw["sentence_transformers"]["activation_fn"].as_str())
         .or(raw["sbert_ce_default_activation_function"].as_str());
     match class.map(|class| class.rsplit('.').next().unwrap_or_default()) {
         Some("Identity") => Ok(ScoreActivation::Identity),

@@ -126,9 +126,8 @@ impl<B: Kernels> Reranker<B> {
 
     /// Takes a cross-encoder apart that reads pairs by its tokenizer's template.
     pub fn into_parts(self) -> RerankerParts<B> {
-        let Self {
-            backbone, head, config, tokenizer, tokenizer_files, activation, device, ..
-        } = self;
+        let Self { backbone, head, config, tokenizer, tokenizer_files, activation, device, .. } =
+            self;
         let pooling = Pooling::unfilled(&head.config().scored.pooling(), &config, &device);
         let model = EmbeddingModel::new(backbone, pooling, &config).with_normalize(false);
         RerankerParts { model, head, tokenizer, tokenizer_files, activation, device }

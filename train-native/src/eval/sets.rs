@@ -169,12 +169,7 @@ impl EvalSet {
     ///
     /// # Errors
     /// No such suite, a task whose data is not there, or one that a cross-encoder cannot do.
-    pub fn open_suite(
-        suite: &str,
-        data: &Path,
-        folder: &Path,
-        reranks: bool,
-    ) -> Result<Vec<Self>> {
+    pub fn open_suite(suite: &str, data: &Path, folder: &Path, reranks: bool) -> Result<Vec<Self>> {
         let beside = folder.join(suite);
         let name = if beside.is_file() { beside.to_string_lossy() } else { suite.into() };
         let tasks = Suite::open(&name)?.tasks;
@@ -383,7 +378,8 @@ fn measures(set: &BeirFolder, rankings: &[Vec<usize>]) -> (f64, f64) {
 fn has_negatives(path: &Path) -> Result<bool> {
     let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
     let first = file.objects()?.next().transpose()?;
-    Ok(first.is_some_and(|row| ["negative", "neg"].iter().any(|name| row.fields.contains_key(*name))))
+    Ok(first
+        .is_some_and(|row| ["negative", "neg"].iter().any(|name| row.fields.contains_key(*name))))
 }
 
 fn made_up(seed: u64, limit: Option<usize>) -> Result<BeirFolder> {

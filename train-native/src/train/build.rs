@@ -20,9 +20,7 @@ use tokenizers::normalizers::Lowercase;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 
-use crate::model::{
-    folders, load_embedder, open_folder, reranker_config, resolve, weights_stem,
-};
+use crate::model::{folders, load_embedder, open_folder, reranker_config, resolve, weights_stem};
 use crate::recipe::{ModelRecipe, NewModel, Recipe, Stage};
 use crate::terminal::Terminal;
 

@@ -224,11 +224,7 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
 }
 
 /// Writes a model folder with its card.
-fn save_model<B: Kernels>(
-    folder: &Path,
-    model: &Trained<B>,
-    card: &ModelCard<'_>,
-) -> Result<()> {
+fn save_model<B: Kernels>(folder: &Path, model: &Trained<B>, card: &ModelCard<'_>) -> Result<()> {
     let mut files = model.files()?;
     files.0.insert("README.md".into(), card.to_markdown(model)?.into());
     Ok(write_directory(folder, &files, Existing::ReplaceOurs)?)

@@ -284,8 +284,7 @@ fn fits_reranker(settings: &Rerank, sets: &[DataSet], with_negatives: usize) -> 
             }
             // RankNet and Lambda ask only which label is the higher.
             let by_itself = settings.loss == L::BinaryCrossEntropy;
-            if by_itself
-                && let Some(set) = sets.iter().find(|set| set.counts.with_wide_scores > 0)
+            if by_itself && let Some(set) = sets.iter().find(|set| set.counts.with_wide_scores > 0)
             {
                 bail!(
                     "{}: {} of {} rows have a label below 0 or above 1, and rerank.loss = {name:?} learns from 0 to 1; \

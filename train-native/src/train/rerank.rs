@@ -66,7 +66,8 @@ impl Pairs {
                 own.push(all.len());
                 all.push((query, document));
             }
-            let hard = owner.iter().enumerate().filter(|&(place, &of)| of == query && place != positive);
+            let hard =
+                owner.iter().enumerate().filter(|&(place, &of)| of == query && place != positive);
             own.extend(hard.map(|(place, _)| place));
             of_query.push(own);
         }
@@ -105,7 +106,8 @@ impl Pairs {
                 let mut missing = Vec::with_capacity(columns * self.of_query.len());
                 for own in &self.of_query {
                     // What is missing is filled with the positive, and hidden.
-                    places.extend(own.iter().copied().chain(std::iter::repeat(own[0])).take(columns));
+                    places
+                        .extend(own.iter().copied().chain(std::iter::repeat(own[0])).take(columns));
                     missing.extend((0..columns).map(|column| column >= own.len()));
                 }
                 let shape = [self.of_query.len(), columns];
@@ -113,9 +115,8 @@ impl Pairs {
                     multiple_negatives_ranking(scores.reshape(shape), missing, settings.scale())
                 })
             }
-            RerankLoss::RankNet => self.preferences(&scores, batch, |places, labels| {
-                rank_net_preferences(places, labels)
-            }),
+            RerankLoss::RankNet => self
+                .preferences(&scores, batch, |places, labels| rank_net_preferences(places, labels)),
             RerankLoss::Lambda => {
                 let data = scores.clone().inner().into_data().convert::<f32>().into_vec::<f32>();
                 let now = data.map_err(|error| {
@@ -154,7 +155,8 @@ impl Pairs {
     ) -> Option<Tensor<B, 1>> {
         let mut all: Vec<Preference> = Vec::new();
         for own in &self.of_query {
-            let labelled = own.iter().filter_map(|&place| Some((place, f64::from(batch.scores[place]?))));
+            let labelled =
+                own.iter().filter_map(|&place| Some((place, f64::from(batch.scores[place]?))));
             let (places, labels): (Vec<usize>, Vec<f64>) = labelled.unzip();
             all.extend(prefer(&places, &labels));
         }

@@ -46,7 +46,11 @@ pub(super) fn start<B: TrainingBackend>(
             let RerankerParts { model, head, tokenizer, tokenizer_files, activation, device } =
                 reranker.into_parts();
             let prompts = Prompts::default();
-            (model, Some(head), ModelParts { tokenizer, prompts, tokenizer_files, activation, device })
+            (
+                model,
+                Some(head),
+                ModelParts { tokenizer, prompts, tokenizer_files, activation, device },
+            )
         }
     };
     let train_model = TrainModel {

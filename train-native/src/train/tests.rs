@@ -24,6 +24,7 @@ use crate::data::{Batch, Text};
 use crate::recipe::{Compute, ComputeDtype, Distillation, LayerMap, OptimizerKind, Recipe};
 use crate::terminal::Terminal;
 
+mod cross_encoders;
 mod token_objectives;
 
 type B = Autodiff<Flex>;
@@ -240,11 +241,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
 }
 
 /// The gradient of the plain way: one graph over the whole batch.
-fn plain(
-    train_model: &TrainModel<B>,
-    parts: &ModelParts<B>,
-    recipe: &Recipe,
-) -> (f64, Vec<f32>) {
+fn plain(train_model: &TrainModel<B>, parts: &ModelParts<B>, recipe: &Recipe) -> (f64, Vec<f32>) {
     let encode = |texts: &[&str]| {
         let tokens = parts.tokenizer.encode_all("", texts).unwrap();
         let tokens = parts.tokenizer.pad(&tokens.iter().collect::<Vec<_>>());

@@ -14,7 +14,7 @@ use crate::pooling::PoolingConfig;
 
 pub use read::{LoadOptions, load, load_pooling, load_tokenizer, read_embedder_config};
 pub(crate) use read::{
-    pools, read_folder, read_prompts, read_transformer, read_transformer_shape,
+    pools, read_activation, read_folder, read_prompts, read_transformer, read_transformer_shape,
 };
 pub use write::{save, save_as, tokenizer_config_file};
 

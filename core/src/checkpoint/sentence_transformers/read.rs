@@ -790,6 +790,13 @@ fn read_instruction(folder: &dyn Folder) -> Result<Option<InstructionSpan>> {
     kept.map(serde_json::from_value).transpose().map_err(|error| bad(folder, file, error))
 }
 
+/// The function that a cross-encoder of sentence-transformers 6 makes of its scores, by its Python path; older ones say
+/// it in their `config.json`.
+pub(crate) fn read_activation(folder: &dyn Folder) -> Result<Option<String>> {
+    let value = read_json(folder, "config_sentence_transformers.json")?.unwrap_or_default();
+    Ok(value["activation_fn"].as_str().map(String::from))
+}
+
 pub(crate) fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {
     let file = "config_sentence_transformers.json";
     let value = read_json(folder, file)?.unwrap_or_default();

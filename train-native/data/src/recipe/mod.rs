@@ -351,9 +351,10 @@ impl Recipe {
 
     /// Refuses what says something of vectors, where a cross-encoder is trained.
     fn check_reranker(&self) -> Result<()> {
-        let other = self.stages.iter().find(|stage| {
-            (stage.objective == Objective::Rerank) != self.reranks()
-        });
+        let other = self
+            .stages
+            .iter()
+            .find(|stage| (stage.objective == Objective::Rerank) != self.reranks());
         if let Some(stage) = other {
             bail!(
                 "stage {:?}: objective = {:?} trains another kind of model than stage {:?}, whose objective is {:?}; \

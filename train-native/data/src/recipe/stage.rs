@@ -331,10 +331,7 @@ impl Objective {
 
     /// Whether it looks at a query's negatives.
     pub fn takes_negatives(self) -> bool {
-        matches!(
-            self,
-            Self::Contrastive | Self::Distillation | Self::Similarity | Self::Rerank
-        )
+        matches!(self, Self::Contrastive | Self::Distillation | Self::Similarity | Self::Rerank)
     }
 
     /// Whether it writes tokens, for which it needs a language-model head.
@@ -697,10 +694,7 @@ impl Stage {
             ("mntp", self.mntp.is_some() && objective != Objective::Mntp),
             ("margin_mse", self.margin_mse.is_some() && !contrasts),
             ("distillation.guide", guides && !takes_loss),
-            (
-                "distillation",
-                self.distillation.is_some() && (objective.writes_tokens() || reranks),
-            ),
+            ("distillation", self.distillation.is_some() && (objective.writes_tokens() || reranks)),
             ("curriculum", self.curriculum != Curriculum::Given && !objective.takes_negatives()),
             ("hard_negatives", self.hard_negatives > 1 && !objective.takes_negatives()),
         ];

@@ -168,8 +168,8 @@ fn score(
         row.pos.iter().chain(&row.neg).map(|text| (row.query.as_str(), text.as_str()))
     });
     let pairs: Vec<(&str, &str)> = pairs.collect();
-    let (count, mut progress) = (pairs.len(), |_| {});
-    let logits = model.logits(&pairs, batch_tokens, true, &mut progress)?;
+    let count = pairs.len();
+    let logits = model.logits(&pairs, batch_tokens, true, &mut |_| {})?;
     let mut scores = logits.into_iter().map(|score| activation.of(score));
     for row in rows {
         let all: Vec<f32> = scores.by_ref().take(of(row)).collect();

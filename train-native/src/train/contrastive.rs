@@ -32,7 +32,7 @@ pub(super) fn contrastive<B: TrainingBackend>(
         Some(teacher) => teacher.vectors_of(batch, device)?,
         None => None,
     };
-    let loss = |all: Tensor<B, 2>| {
+    let loss = |all: Tensor<B, 2>| -> Result<Option<Tensor<B, 1>>> {
         let margin = teacher.and_then(Teacher::guide);
         let guide = margin.zip(of_teacher.as_ref()).map(|(margin, vectors)| {
             let part = |from, count| vectors.clone().narrow(0, from, count);

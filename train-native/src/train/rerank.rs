@@ -26,7 +26,7 @@ pub(super) fn rerank<B: TrainingBackend>(
     context: &StepContext<'_, B>,
     seed: u64,
 ) -> Result<BatchLoss> {
-    let pairs = Pairs::of(batch, settings, seed);
+    let (pairs, tokenizer) = (Pairs::of(batch, settings, seed), context.tokenizer);
     let text = |&(query, document): &(usize, usize)| {
         (&batch.queries[query].text, &batch.documents[document].text)
     };
@@ -34,7 +34,7 @@ pub(super) fn rerank<B: TrainingBackend>(
         .all
         .par_iter()
         .map(text)
-        .map(|(query, document)| context.tokenizer.encode_pair(query, document))
+        .map(|(query, document)| tokenizer.encode_pair(query, document))
         .collect::<kiln_embed::Result<Vec<_>>>()?;
     through_chunks(train_model, &tokens, context, seed, |scores: Tensor<B, 2>| {
         let [rows, width] = scores.dims();

@@ -104,8 +104,8 @@ fn cross_encoder_losses<B: Kernels>(device: B::Device) {
     let [queries, texts] = leaf.dims();
     let flat = || leaf.clone().reshape([queries * texts]);
     let at = |scores: Tensor<Autodiff<B>, 1>, places: &[usize]| {
-        let places: Vec<i32> = places.iter().map(|&place| place as i32).collect();
-        let places = TensorData::new(places.clone(), [places.len()]);
+        let rows: Vec<i32> = places.iter().map(|&place| place as i32).collect();
+        let places = TensorData::new(rows, [places.len()]);
         scores.clone().select(0, Tensor::<Autodiff<B>, 1, Int>::from_data(places, &scores.device()))
     };
     let numbers = |fixture: &mut Fixture<B>, name: &str| -> Vec<f64> {

@@ -115,8 +115,7 @@ impl Pairs {
                     multiple_negatives_ranking(scores.reshape(shape), missing, settings.scale())
                 })
             }
-            RerankLoss::RankNet => self
-                .preferences(&scores, batch, |places, labels| rank_net_preferences(places, labels)),
+            RerankLoss::RankNet => self.preferences(&scores, batch, rank_net_preferences),
             RerankLoss::Lambda => {
                 let data = scores.clone().inner().into_data().convert::<f32>().into_vec::<f32>();
                 let now = data.map_err(|error| {

@@ -14,6 +14,7 @@ mod chunk;
 mod commands;
 mod compat;
 mod compress;
+mod cross_encoders;
 mod data;
 mod eval;
 mod gguf;

@@ -1,9 +1,13 @@
 //! Losses and their gradients against sentence-transformers'.
 
 use burn::backend::Autodiff;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 use kiln_embed::kernels::Kernels;
-use kiln_embed::loss::{Contrasted, Gist, angle_similarities, cosent, cosines, gist, margin_mse};
+use kiln_embed::loss::{
+    Contrasted, Gist, Preference, angle_similarities, binary_cross_entropy, cosent, cosines, gist,
+    lambda_preferences, margin_mse, multiple_negatives_ranking, preference_loss,
+    rank_net_preferences, score_margin_mse, score_mse,
+};
 use kiln_tests::Tensors;
 
 struct Fixture<B: Kernels> {
@@ -92,4 +96,86 @@ fn losses<B: Kernels>(device: B::Device) {
     fixture.compare("gist.relative", gist(&own, &guide, &settings), &leaves, true);
 }
 
-kiln_tests::on_every_device!(losses);
+/// The losses of cross-encoders over drawn scores.
+fn cross_encoder_losses<B: Kernels>(device: B::Device) {
+    let tensors = Tensors::open("losses", "cross_encoder");
+    let mut fixture = Fixture::<B> { tensors, device };
+    let leaf = fixture.leaf("scores");
+    let [queries, texts] = leaf.dims();
+    let flat = || leaf.clone().reshape([queries * texts]);
+    let at = |scores: Tensor<Autodiff<B>, 1>, places: &[usize]| {
+        let rows: Vec<i32> = places.iter().map(|&place| place as i32).collect();
+        let places = TensorData::new(rows, [places.len()]);
+        scores.clone().select(0, Tensor::<Autodiff<B>, 1, Int>::from_data(places, &scores.device()))
+    };
+    let numbers = |fixture: &mut Fixture<B>, name: &str| -> Vec<f64> {
+        fixture.tensors.get(name).1.into_iter().map(f64::from).collect()
+    };
+    for (kind, labels, weight) in [
+        ("binary_cross_entropy", "binary", 1.0),
+        ("binary_cross_entropy.weighted", "binary", 3.0),
+        ("binary_cross_entropy.soft", "soft", 2.0),
+    ] {
+        let labels = numbers(&mut fixture, labels);
+        let loss = binary_cross_entropy(flat(), &labels, weight);
+        fixture.compare(kind, loss, &[("grad", &leaf)], false);
+    }
+    let teacher = numbers(&mut fixture, "teacher");
+    fixture.compare("mse", score_mse(flat(), &teacher), &[("grad", &leaf)], false);
+    let (mut above, mut below, mut margins) = (Vec::new(), Vec::new(), Vec::new());
+    for query in 0..queries {
+        for text in 1..texts {
+            above.push(query * texts);
+            below.push(query * texts + text);
+            margins.push(teacher[query * texts] - teacher[query * texts + text]);
+        }
+    }
+    let loss = score_margin_mse(at(flat(), &above), at(flat(), &below), &margins);
+    fixture.compare("margin_mse", loss, &[("grad", &leaf)], false);
+
+    let table = fixture.leaf("table");
+    let [_, columns] = table.dims();
+    let places: Vec<usize> = (0..queries)
+        .flat_map(|query| {
+            let own = [query, queries + query];
+            let others = (0..columns).filter(move |text| !own.contains(text));
+            [own[0]]
+                .into_iter()
+                .chain(others)
+                .chain([own[1]])
+                .map(move |text| query * columns + text)
+        })
+        .collect();
+    let scores = at(table.clone().reshape([queries * columns]), &places);
+    let scores = scores.reshape([queries, columns]);
+    let loss = multiple_negatives_ranking(scores, vec![false; queries * columns], 10.0);
+    fixture.compare("multiple_negatives_ranking", loss, &[("grad", &table)], false);
+
+    let (_, now) = fixture.tensors.get("scores");
+    for labels in ["binary", "graded"] {
+        let of = numbers(&mut fixture, labels);
+        for kind in ["rank_net", "lambda"] {
+            let preferences: Vec<Preference> = (0..queries)
+                .flat_map(|query| {
+                    let places: Vec<usize> = (query * texts..(query + 1) * texts).collect();
+                    let (labels, now) =
+                        (&of[query * texts..][..texts], &now[query * texts..][..texts]);
+                    match kind {
+                        "lambda" => lambda_preferences(&places, labels, now),
+                        _ => rank_net_preferences(&places, labels),
+                    }
+                })
+                .collect();
+            let places = |of: fn(&Preference) -> usize| -> Vec<usize> {
+                preferences.iter().map(of).collect()
+            };
+            let above = at(flat(), &places(|one| one.above));
+            let below = at(flat(), &places(|one| one.below));
+            let weights: Vec<f64> = preferences.iter().map(|one| one.weight).collect();
+            let loss = preference_loss(above, below, &weights);
+            fixture.compare(&format!("{kind}.{labels}"), loss, &[("grad", &leaf)], false);
+        }
+    }
+}
+
+kiln_tests::on_every_device!(losses, cross_encoder_losses);

@@ -1,10 +1,13 @@
 //! Scores of cross-encoders of every family against sentence-transformers (and, for the decoder, against the
 //! recipe of its model card): pairs of one and of two token types, texts that are cut, empty texts.
 
-use kiln_embed::checkpoint::{Directory, LoadOptions};
+use kiln_embed::checkpoint::{
+    Directory, Files, LoadOptions, Weights, read_text, write_safetensors,
+};
 use kiln_embed::kernels::Kernels;
-use kiln_embed::reranker::{Reranker, ScoreActivation};
+use kiln_embed::reranker::{Reranker, ScoreActivation, save_reranker};
 use kiln_tests::fixture;
+use serde_json::Value;
 
 fn reranker<B: Kernels>(name: &str, device: &B::Device) {
     let folder = fixture(&format!("rerankers/{name}"));
@@ -36,8 +39,11 @@ fn reranker<B: Kernels>(name: &str, device: &B::Device) {
     eprintln!("PARITY reranker {name}: {worst:.1e} over {} pairs", pairs.len());
 }
 
+const ENCODERS: [&str; 7] =
+    ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert", "gte"];
+
 fn encoders<B: Kernels>(device: B::Device) {
-    for name in ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert", "gte"] {
+    for name in ENCODERS {
         reranker::<B>(name, &device);
     }
 }
@@ -46,4 +52,146 @@ fn decoder<B: Kernels>(device: B::Device) {
     reranker::<B>("qwen3", &device);
 }
 
-kiln_tests::on_every_device!(encoders, decoder);
+fn open<B: Kernels>(name: &str, device: &B::Device) -> Reranker<B> {
+    let folder = Directory::new(fixture(&format!("rerankers/{name}"))).unwrap();
+    Reranker::load_with(&folder, &LoadOptions::default(), device).unwrap()
+}
+
+fn pairs() -> Vec<(String, String)> {
+    serde_json::from_slice(&std::fs::read(fixture("rerankers/pairs.json")).unwrap()).unwrap()
+}
+
+/// What is saved is what was loaded: the same tensors under the names of transformers' classes, and the same scores.
+fn saved<B: Kernels>(device: B::Device) {
+    for name in ENCODERS {
+        let reranker = open::<B>(name, &device).with_activation(ScoreActivation::Identity);
+        let files = save_reranker(&reranker).unwrap();
+        let folder = Directory::new(fixture(&format!("rerankers/{name}"))).unwrap();
+        let names =
+            |weights: &Weights| -> Vec<String> { weights.tensors().keys().cloned().collect() };
+        let (before, after) =
+            (Weights::open(&folder, "model").unwrap(), Weights::open(&files, "model").unwrap());
+        assert_eq!(names(&before), names(&after), "{name}");
+        let again = Reranker::<B>::load_with(&files, &LoadOptions::default(), &device).unwrap();
+        assert_eq!(again.activation(), ScoreActivation::Identity);
+        assert_eq!(again.scores(&pairs()).unwrap(), reranker.scores(&pairs()).unwrap(), "{name}");
+    }
+}
+
+/// A reranker's files without the tensors that an encoder lacks.
+fn encoder(name: &str, lacks: &[&str], class: &str) -> Files {
+    let folder = Directory::new(fixture(&format!("rerankers/{name}"))).unwrap();
+    let mut files = Files::default();
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        files.0.insert(file.into(), read_text(&folder, file).unwrap().unwrap().into());
+    }
+    let mut config: Value = serde_json::from_slice(&files.0["config.json"]).unwrap();
+    config["architectures"] = serde_json::json!([class]);
+    files.0.insert("config.json".into(), config.to_string().into());
+    let mut weights = Weights::open(&folder, "model").unwrap();
+    let kept: Vec<String> = weights.tensors().keys().cloned().collect();
+    let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = kept
+        .into_iter()
+        .filter(|tensor| !lacks.iter().any(|start| tensor.starts_with(start)))
+        .map(|tensor| {
+            let shape = weights.tensors()[&tensor].shape.clone();
+            let values = weights.read(&tensor).unwrap().unwrap();
+            (tensor, shape, values)
+        })
+        .collect();
+    let bytes = write_safetensors(&tensors, &[("format", "pt")]).unwrap();
+    files.0.insert("model.safetensors".into(), bytes.into());
+    files
+}
+
+/// A fresh head begins as transformers draws it, with what the encoder's own file has of it.
+fn fresh<B: Kernels>(device: B::Device) {
+    let train = |files: &Files| {
+        let options = LoadOptions::default();
+        Reranker::<B>::for_training(files, &options, ScoreActivation::Sigmoid, &device)
+    };
+    let spread = |values: &[f32]| {
+        let squares: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
+        (squares / values.len() as f64).sqrt()
+    };
+    // Per case: the head's tensors that are the file's own, and those that are drawn with their deviations.
+    let root = (32f64).sqrt();
+    for (name, lacks, own, drawn) in [
+        (
+            "bert",
+            &["classifier."][..],
+            &["bert.pooler.dense.weight"][..],
+            &[("classifier.weight", 0.02)][..],
+        ),
+        (
+            "bert",
+            &["classifier.", "bert.pooler."],
+            &[],
+            &[("bert.pooler.dense.weight", 0.02), ("classifier.weight", 0.02)],
+        ),
+        (
+            "roberta",
+            &["classifier."],
+            &[],
+            &[("classifier.dense.weight", 0.02), ("classifier.out_proj.weight", 0.02)],
+        ),
+        (
+            "distilbert",
+            &["classifier.", "pre_classifier."],
+            &[],
+            &[("pre_classifier.weight", 0.02)],
+        ),
+        (
+            "modernbert",
+            &["classifier."],
+            &["head.dense.weight", "head.norm.weight"],
+            &[("classifier.weight", 1.0 / root)],
+        ),
+        (
+            "modernbert",
+            &["classifier.", "head."],
+            &[],
+            // 0.02 / sqrt(2 x 4 layers)
+            &[("head.dense.weight", 0.02 / 8f64.sqrt()), ("classifier.weight", 1.0 / root)],
+        ),
+    ] {
+        B::seed(&device, 3);
+        let files = encoder(name, lacks, "AnEncoder");
+        let reranker = train(&files).unwrap_or_else(|error| panic!("{name} {lacks:?}: {error}"));
+        assert_eq!(reranker.labels(), 1);
+        let saved = save_reranker(&reranker).unwrap();
+        let original = Directory::new(fixture(&format!("rerankers/{name}"))).unwrap();
+        let mut before = Weights::open(&original, "model").unwrap();
+        let mut after = Weights::open(&saved, "model").unwrap();
+        for tensor in own {
+            assert_eq!(
+                before.read(tensor).unwrap(),
+                after.read(tensor).unwrap(),
+                "{name} {tensor}"
+            );
+        }
+        for (tensor, expected) in drawn {
+            let values = after.read(tensor).unwrap().unwrap();
+            // A thousand draws are this near; 32 are not, and a truncated normal is narrower.
+            let (low, high) = if values.len() > 100 { (0.8, 1.1) } else { (0.55, 1.45) };
+            let found = spread(&values) / expected;
+            assert!((low..high).contains(&found), "{name} {tensor}: {found}");
+            let bias = after.read(&tensor.replace("weight", "bias")).unwrap();
+            assert!(
+                bias.is_none_or(|bias| bias.iter().all(|value| *value == 0.0)),
+                "{name} {tensor}"
+            );
+        }
+        // What is saved is a reranker, with the sigmoid that was asked for.
+        let again = Reranker::<B>::load_with(&saved, &LoadOptions::default(), &device).unwrap();
+        assert_eq!(again.activation(), ScoreActivation::Sigmoid);
+        assert_eq!(again.scores(&pairs()).unwrap(), reranker.scores(&pairs()).unwrap());
+    }
+    let qwen = Directory::new(fixture("rerankers/qwen3")).unwrap();
+    let options = LoadOptions::default();
+    let error = Reranker::<B>::for_training(&qwen, &options, ScoreActivation::Sigmoid, &device);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("a decoder (qwen3)") && error.lines().count() == 1, "{error}");
+}
+
+kiln_tests::on_every_device!(encoders, decoder, saved, fresh);

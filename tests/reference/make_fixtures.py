@@ -1,6 +1,7 @@
 """Makes the fixtures of the parity tests from transformers, sentence-transformers and PyTorch.
 
     python tests/reference/make_fixtures.py [families [NAME ..]] [pooling] [minilm] [rerankers] [static] [losses]
+                                            [cross-encoders]
 
 Random weights are seeded, so a second run writes the same numbers (up to the last bits of
 another CPU or PyTorch version). Everything lands in tests/fixtures/.
@@ -644,9 +645,144 @@ def make_losses():
     save_file({name: value.contiguous() for name, value in out.items()}, folder / "expected.safetensors")
 
 
+class Drawn:
+    """Stands for a CrossEncoder whose scores are drawn: the score of a pair of texts is looked up."""
+
+    num_labels, device = 1, torch.device("cpu")
+
+    def __init__(self, table):
+        self.table = table
+
+    def preprocess(self, pairs, **_):
+        return {"pairs": pairs}
+
+    def __call__(self, inputs):
+        return {"scores": torch.stack([self.table[int(query), int(text)] for query, text in inputs["pairs"]])[:, None]}
+
+
+def loss_over(table, cls, **attributes):
+    """A loss of sentence-transformers over drawn scores, whose class would ask for a whole model."""
+    loss = object.__new__(cls)
+    torch.nn.Module.__init__(loss)
+    for name, value in (dict(activation_fn=torch.nn.Identity()) | attributes | dict(model=Drawn(table))).items():
+        setattr(loss, name, value)
+    return loss
+
+
+def make_cross_encoder_losses():
+    """Values and gradients of sentence-transformers' losses for cross-encoders on drawn scores."""
+    from sentence_transformers.cross_encoder import losses
+    generator = torch.Generator().manual_seed(91)
+    queries, texts = 5, 4
+    names = [[str(text) for text in range(texts)] for _ in range(queries)]
+    anchors = [str(query) for query in range(queries)]
+    out = {"scores": 2 * torch.randn(queries, texts, generator=generator),
+           "binary": torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1]]),
+           "soft": torch.rand(queries, texts, generator=generator),
+           "graded": torch.randint(0, 4, (queries, texts), generator=generator).float(),
+           "teacher": 3 * torch.randn(queries, texts, generator=generator),
+           "table": 2 * torch.randn(queries, 2 * queries, generator=generator)}
+
+    def keep(name, leaf, value):
+        value.backward()
+        out.update({f"{name}.loss": value.detach().reshape(1), f"{name}.grad": leaf.grad})
+
+    pairs = [[anchor for anchor in anchors for _ in range(texts)], [text for row in names for text in row]]
+    for name, labels, weight in [("binary_cross_entropy", "binary", None), ("binary_cross_entropy.weighted", "binary", 3.0),
+                                 ("binary_cross_entropy.soft", "soft", 2.0)]:
+        leaf = out["scores"].clone().requires_grad_()
+        weight = None if weight is None else torch.tensor(weight)
+        loss = loss_over(leaf, losses.BinaryCrossEntropyLoss,
+                         bce_with_logits_loss=torch.nn.BCEWithLogitsLoss(pos_weight=weight))
+        keep(name, leaf, loss(pairs, out[labels].flatten()))
+    leaf = out["scores"].clone().requires_grad_()
+    loss = loss_over(leaf, losses.MSELoss, loss_fct=torch.nn.MSELoss())
+    keep("mse", leaf, loss(pairs, out["teacher"].flatten()))
+    leaf = out["scores"].clone().requires_grad_()
+    loss = loss_over(leaf, losses.MarginMSELoss, loss_fct=torch.nn.MSELoss())
+    columns = [[str(text)] * queries for text in range(texts)]
+    keep("margin_mse", leaf, loss([anchors, *columns], out["teacher"]))
+    # Every query has a positive and a hard negative of its own, and meets those of all others.
+    leaf = out["table"].clone().requires_grad_()
+    loss = loss_over(leaf, losses.MultipleNegativesRankingLoss, num_negatives=None, scale=10.0,
+                     activation_fn=torch.nn.Sigmoid(), cross_entropy_loss=torch.nn.CrossEntropyLoss())
+    column = lambda first: [str(first + query) for query in range(queries)]
+    keep("multiple_negatives_ranking", leaf, loss([anchors, column(0), column(queries)], None))
+    for name, weights in [("rank_net", losses.NoWeightingScheme()), ("lambda", losses.NDCGLoss2PPScheme())]:
+        for labels in ["binary", "graded"]:
+            leaf = out["scores"].clone().requires_grad_()
+            loss = loss_over(leaf, losses.LambdaLoss, weighting_scheme=weights, k=None, sigma=1.0, eps=1e-10,
+                             reduction_log="binary", mini_batch_size=None)
+            keep(f"{name}.{labels}", leaf, loss([anchors, names], list(out[labels])))
+    save_file({name: value.detach().contiguous() for name, value in out.items()},
+              FIXTURES / "losses" / "cross_encoder.safetensors")
+
+
+STEP_ROWS = [
+    ("how do bees make honey", "bees collect nectar and make honey of it", ["the train to the north leaves at noon",
+                                                                         "a hive has one queen"]),
+    ("when does the train leave", "at noon a train leaves to the north", ["trains are made of steel",
+                                                                       "honey keeps for years"]),
+    ("what is a river", "water that runs to the sea", ["the sea is salt and wide", "rivers of steel are trains"]),
+    ("who wrote the letter", "it was written by a nurse " * 4, ["letters are written by hand",
+                                                            "the nurse left at night"]),
+]
+
+
+def make_cross_encoder_steps():
+    """The first loss of each of sentence-transformers' losses on a tiny BERT, the norm of its gradient, and the scores
+    after one step of AdamW; no dropout."""
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder import losses
+    generator = torch.Generator().manual_seed(92)
+    folder = FIXTURES / "cross-encoders"
+    folder.mkdir(parents=True, exist_ok=True)
+    teacher = 2 * torch.randn(len(STEP_ROWS), 3, generator=generator)
+    rows = [{"query": query, "pos": [positive], "neg": negatives, "pos_scores": scores[:1], "neg_scores": scores[1:]}
+            for (query, positive, negatives), scores in zip(STEP_ROWS, teacher.tolist())]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries, positives = [row["query"] for row in rows], [row["pos"][0] for row in rows]
+    first, second = ([row["neg"][i] for row in rows] for i in range(2))
+    texts = [[row["pos"][0], *row["neg"]] for row in rows]
+    flat = [[query for query in queries for _ in range(3)], [text for row in texts for text in row]]
+    binary = torch.tensor([[1.0, 0.0, 0.0]] * len(rows))
+    makers = {
+        "binary_cross_entropy": (lambda model: losses.BinaryCrossEntropyLoss(model, pos_weight=torch.tensor(2.0)), flat,
+                                 binary.flatten()),
+        "mse": (losses.MSELoss, flat, teacher.flatten()),
+        "margin_mse": (losses.MarginMSELoss, [queries, positives, first, second], teacher),
+        "multiple_negatives_ranking": (lambda model: losses.MultipleNegativesRankingLoss(model, num_negatives=None),
+                                       [queries, positives, first, second], None),
+        "rank_net": (losses.RankNetLoss, [queries, texts], list(binary)),
+        "lambda": (losses.LambdaLoss, [queries, texts], list(binary)),
+    }
+    expected = {}
+    for name, (make, inputs, labels) in makers.items():
+        model = CrossEncoder(str(FIXTURES / "rerankers" / "bert"), device="cpu")
+        loss = make(model)
+        model.eval()
+        value = loss(inputs, labels)
+        value.backward()
+        named = [(key, parameter) for key, parameter in model.named_parameters() if parameter.grad is not None]
+        bare = lambda key: key.endswith("bias") or "LayerNorm" in key
+        optimizer = torch.optim.AdamW([
+            {"params": [parameter for key, parameter in named if not bare(key)], "weight_decay": 0.01},
+            {"params": [parameter for key, parameter in named if bare(key)], "weight_decay": 0.0}], lr=1e-3)
+        norm = torch.nn.utils.clip_grad_norm_([parameter for _, parameter in named], 1.0)
+        optimizer.step()
+        after = model.predict(list(zip(*flat)), activation_fn=torch.nn.Identity(), batch_size=1)
+        expected[name] = {"loss": value.item(), "grad_norm": norm.item(), "scores": after.tolist()}
+    (folder / "steps.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def make_cross_encoders():
+    make_cross_encoder_losses()
+    make_cross_encoder_steps()
+
+
 if __name__ == "__main__":
     makers = {"families": make_families, "pooling": make_pooling, "minilm": make_minilm,
-              "rerankers": make_rerankers, "static": make_static, "losses": make_losses}
+              "rerankers": make_rerankers, "static": make_static, "losses": make_losses, "cross-encoders": make_cross_encoders}
     for name in [name for name in sys.argv[1:] if name in makers] or makers:
         makers[name]()
         print(f"made {name}")

@@ -15,6 +15,7 @@ use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::pooling::PoolingConfig;
 use kiln_embed::quant::WeightPrecision;
+use kiln_embed::reranker::{RerankerShape, read_reranker_shape, reranker_shape};
 use kiln_embed::tokenizer::Tokenizer;
 
 use crate::device::Device;
@@ -342,6 +343,29 @@ pub fn embedder_config(name: &str, terminal: Terminal) -> Result<EmbedderConfig>
     };
     Ok(read_embedder_config(open_folder(&folder)?.as_ref())?)
 }
+
+/// Shape of the cross-encoder that training makes of a model, from its configuration files alone. No server is asked
+/// for those that shipped recipes start from.
+///
+/// # Errors
+/// As [`embedder_config`]; a model of which no cross-encoder is trained.
+pub fn reranker_config(name: &str, terminal: Terminal) -> Result<RerankerShape> {
+    if !Path::new(name).exists()
+        && let Some(shape) = shapes::shipped_shape(name)?
+    {
+        terminal
+            .note(format!("{name}: its shape is the one that Kiln brings; nothing was downloaded"));
+        return Ok(reranker_shape(&shape.config, &shape.config.to_value())?);
+    }
+    let folder = find(name, terminal, HubModel::fetch_configuration)?;
+    if let Some(base) = base_of(&folder)? {
+        bail!(
+            "{name}: is adapters of {base}, of which no cross-encoder is trained; merge them, or start from {base}"
+        );
+    }
+    Ok(read_reranker_shape(open_folder(&folder)?.as_ref())?)
+}
+
 /// A model's name for folders and tables: the Hub id, or the folder's last part; of the folders
 /// that a training run leaves (`RUN/model`, `RUN/best`) the last two.
 pub fn model_name(model: &str) -> String {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use burn::backend::Autodiff;
 use kiln_embed::checkpoint::{Existing, check_target, save, write_directory};
-use kiln_embed::embedder::{EmbedOptions, Embedder, Prompt};
+use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::kernels::Kernels;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
@@ -23,7 +23,9 @@ use crate::output::claim;
 use crate::recipe::{Recipe, Stage};
 use crate::report::{Page, bar_chart, line_chart};
 use crate::terminal::Terminal;
-use crate::train::{Inputs, Point, RUN_FILES, TrainObserver, TrainPlan, curves, new_model, train};
+use crate::train::{
+    Inputs, Point, RUN_FILES, TrainObserver, TrainPlan, Trained, curves, new_model, train,
+};
 use crate::vectors::write_atomically;
 use crate::with_backend;
 
@@ -146,7 +148,8 @@ fn run_on<B: Kernels>(
     };
     struct Scores<'a, F>(&'a RetrievalSet, F);
     impl<B: Kernels, F: FnMut(String, f64)> TrainObserver<Autodiff<B>> for Scores<'_, F> {
-        fn after_stage(&mut self, embedder: &Embedder<B>, stage: &Stage) -> Result<()> {
+        fn after_stage(&mut self, model: &Trained<B>, stage: &Stage) -> Result<()> {
+            let Trained::Embedder(embedder) = model else { return Ok(()) };
             let value = score(embedder, self.0)?;
             (self.1)(format!("after stage {:?}", stage.name), value);
             Ok(())
@@ -157,14 +160,15 @@ fn run_on<B: Kernels>(
     if outcome.interrupted {
         return Err(kiln_embed::Error::Cancelled.into());
     }
+    let embedder = outcome.model.embedder().context("the quickstart recipe trains an embedder")?;
     let bm25 =
         mean_ndcg(&bm25_rankings(&corpus.test.queries, &corpus.test.corpus, DEPTH), &corpus.test);
     show("BM25 on the same test".into(), bm25, &mut scores);
 
     let model = out.join("model");
-    write_directory(&model, &save(&outcome.embedder)?, Existing::ReplaceOurs)?;
+    write_directory(&model, &save(embedder)?, Existing::ReplaceOurs)?;
     let summary = Summary {
-        samples: samples(&outcome.embedder, &corpus.test)?,
+        samples: samples(embedder, &corpus.test)?,
         scores,
         test_queries: corpus.test.queries.len(),
         parameters,

@@ -22,15 +22,17 @@ pub use kiln_file::{KILN_MAGIC, KilnFile, write_kiln_file};
 pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest};
 #[cfg(not(target_arch = "wasm32"))]
 pub use open::open_folder;
-pub(crate) use parameters::fill;
 pub use parameters::load_backbone;
+pub(crate) use parameters::{each_tensor, fill, save_backbone};
 pub use peft::{load_adapters, save_adapters};
 pub use safetensors::{StoredTensor, write_safetensors, write_tensors};
 pub use sentence_transformers::{
     LoadOptions, SavedModel, load, load_pooling, load_tokenizer, read_embedder_config, save,
     save_as, tokenizer_config_file,
 };
-pub(crate) use sentence_transformers::{pools, read_folder, read_prompts};
+pub(crate) use sentence_transformers::{
+    pools, read_activation, read_folder, read_prompts, read_transformer, read_transformer_shape,
+};
 pub use weights::{TensorInfo, Weights};
 #[cfg(not(target_arch = "wasm32"))]
 pub use write::{Existing, SUMS, Sums, check_target, write_directory};

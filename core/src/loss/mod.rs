@@ -1,5 +1,6 @@
 //! Training losses, one file a method.
 
+mod cross_encoder;
 mod distillation;
 mod gist;
 mod info_nce;
@@ -7,6 +8,10 @@ mod matryoshka;
 mod reconstruction;
 mod scored;
 
+pub use cross_encoder::{
+    Preference, binary_cross_entropy, lambda_preferences, multiple_negatives_ranking,
+    preference_loss, rank_net_preferences, score_margin_mse, score_mse,
+};
 pub use distillation::{score_distillation, state_distillation};
 pub use gist::{Contrasted, Gist, gist};
 pub use info_nce::{Candidates, Guide, InfoNce, guided_info_nce, info_nce};

@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::head::{self, HeadConfig, OUTPUTS, ScoreHead, Scored};
 use super::{PairInput, Reranker, ScoreActivation};
-use crate::checkpoint::{LoadOptions, Weights, load_backbone, pools, read_folder, read_prompts};
+use crate::checkpoint::{
+    LoadOptions, Weights, load_backbone, pools, read_activation, read_folder, read_prompts,
+};
 use crate::config::ModelConfig;
 use crate::embedder::Prompt;
 use crate::folder::Folder;
@@ -43,10 +45,7 @@ impl<B: Kernels> Reranker<B> {
         let read = read_folder(folder, InstructionSpan::Pooled, options)?;
         let config = read.config;
         let mut weights = Weights::open(folder, &read.stem)?;
-        let labels = OUTPUTS.iter().find_map(|name| {
-            let info = weights.tensors().get(*name)?;
-            info.shape.first().copied().filter(|_| info.shape.len() == 2)
-        });
+        let labels = labels(&weights);
         let prefix = {
             let has = |name: &str| weights.tensors().contains_key(name);
             families::names_in(&config, has).prefix(has)
@@ -94,14 +93,21 @@ impl<B: Kernels> Reranker<B> {
                 (yes_minus_no(&config, table, [yes, no], device), prompt)
             }
         };
-        let activation = activation(&read.raw, head.labels()).map_err(|cause| {
-            Error::bad_file(folder.file_label("config.json"), cause, "change it there")
-        })?;
+        let said = read_activation(folder)?;
+        let activation =
+            activation(said.as_deref(), &read.raw, head.labels()).map_err(|cause| {
+                let file = match said {
+                    Some(_) => "config_sentence_transformers.json",
+                    None => "config.json",
+                };
+                Error::bad_file(folder.file_label(file), cause, "change it there")
+            })?;
         Ok(Self {
             backbone,
             head,
             config,
             tokenizer: read.tokenizer,
+            tokenizer_files: read.tokenizer_files,
             input,
             activation,
             device: device.clone(),
@@ -109,8 +115,16 @@ impl<B: Kernels> Reranker<B> {
     }
 }
 
+/// Number of scores of the classifier in a checkpoint, where there is one.
+pub(super) fn labels(weights: &Weights) -> Option<usize> {
+    OUTPUTS.iter().find_map(|name| {
+        let info = weights.tensors().get(*name)?;
+        info.shape.first().copied().filter(|_| info.shape.len() == 2)
+    })
+}
+
 /// Whether the model has an embedding for each type that the tokenizer gives tokens.
-fn check_types(config: &ModelConfig, tokenizer: &Tokenizer) -> Result<()> {
+pub(super) fn check_types(config: &ModelConfig, tokenizer: &Tokenizer) -> Result<()> {
     let types = config.encoder()?.type_vocab_size;
     let largest = tokenizer.encode_pair("a", "b")?.types.into_iter().max().unwrap_or(0);
     if types == 0 || (largest as usize) < types {
@@ -156,7 +170,7 @@ fn language_head<B: Kernels>(
 }
 
 /// Whether a model is a language model that is asked for an answer.
-fn answers(raw: &Value) -> bool {
+pub(super) fn answers(raw: &Value) -> bool {
     let class = raw["architectures"][0].as_str().unwrap_or_default();
     class.ends_with("ForCausalLM") && raw["model_type"] == "qwen3"
 }
@@ -204,9 +218,13 @@ fn yes_minus_no<B: Kernels>(
 }
 
 /// What is made of the scores: as the files say, else a sigmoid of a single score.
-fn activation(raw: &Value, labels: usize) -> std::result::Result<ScoreActivation, String> {
-    let class = raw["sentence_transformers"]["activation_fn"]
-        .as_str()
+fn activation(
+    said: Option<&str>,
+    raw: &Value,
+    labels: usize,
+) -> std::result::Result<ScoreActivation, String> {
+    let class = said
+        .or(raw["sentence_transformers"]["activation_fn"].as_str())
         .or(raw["sbert_ce_default_activation_function"].as_str());
     match class.map(|class| class.rsplit('.').next().unwrap_or_default()) {
         Some("Identity") => Ok(ScoreActivation::Identity),

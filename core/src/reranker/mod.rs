@@ -1,7 +1,9 @@
 //! Cross-encoders: a query and a text in one row, a score out of it ([`Reranker`]).
 
+mod base;
 mod head;
 mod load;
+mod save;
 
 use std::ops::ControlFlow;
 
@@ -9,13 +11,17 @@ use burn::tensor::{Tensor, backend::Backend, read_sync};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ModelConfig;
-use crate::embedder::{Progress, go_on, read, run_batches};
+use crate::embedder::{EmbeddingModel, Progress, go_on, read, run_batches};
+use crate::folder::Files;
 use crate::kernels::Kernels;
 use crate::model::{Backbone, ForwardOptions, ModelInput};
+use crate::pooling::Pooling;
 use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use crate::{Error, Result};
 
-pub use head::ScoreHead;
+pub use base::{RerankerShape, read_reranker_shape, reranker_shape};
+pub use head::{Between, HeadConfig, ScoreHead, Scored};
+pub use save::save_reranker;
 
 /// How a query and a text become one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,9 +75,28 @@ pub struct Reranker<B: Backend> {
     head: ScoreHead<B>,
     config: ModelConfig,
     tokenizer: Tokenizer,
+    /// Tokenizer files of the loaded model, which are kept when it is saved.
+    tokenizer_files: Files,
     input: PairInput,
     activation: ScoreActivation,
     device: B::Device,
+}
+
+/// What a cross-encoder of an encoder is made of; see [`Reranker::into_parts`].
+#[derive(Debug, Clone)]
+pub struct RerankerParts<B: Backend> {
+    /// The backbone, with the pooling that gives the state that is scored, and vectors that are not normalised.
+    pub model: EmbeddingModel<B>,
+    /// From that state to the score.
+    pub head: ScoreHead<B>,
+    /// The tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Tokenizer files of the loaded model that are kept as they are when it is saved.
+    pub tokenizer_files: Files,
+    /// What is made of a score.
+    pub activation: ScoreActivation,
+    /// Where batches are computed.
+    pub device: B::Device,
 }
 
 impl<B: Kernels> Reranker<B> {
@@ -83,6 +108,39 @@ impl<B: Kernels> Reranker<B> {
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// Puts a cross-encoder together that reads pairs by its tokenizer's template.
+    ///
+    /// # Errors
+    /// A tokenizer without a template for pairs, or with ids and token types that the model has no embeddings for.
+    pub fn from_parts(parts: RerankerParts<B>) -> Result<Self> {
+        let RerankerParts { model, head, tokenizer, tokenizer_files, activation, device } = parts;
+        let config = model.config().clone();
+        tokenizer.check_pairs()?;
+        load::check_types(&config, &tokenizer)?;
+        let EmbeddingModel { backbone, .. } = model;
+        let input = PairInput::Template;
+        Ok(Self { backbone, head, config, tokenizer, tokenizer_files, input, activation, device })
+    }
+
+    /// Takes a cross-encoder apart that reads pairs by its tokenizer's template.
+    pub fn into_parts(self) -> RerankerParts<B> {
+        let Self { backbone, head, config, tokenizer, tokenizer_files, activation, device, .. } =
+            self;
+        let pooling = Pooling::unfilled(&head.config().scored.pooling(), &config, &device);
+        let model = EmbeddingModel::new(backbone, pooling, &config).with_normalize(false);
+        RerankerParts { model, head, tokenizer, tokenizer_files, activation, device }
+    }
+
+    /// The head.
+    pub fn head(&self) -> &ScoreHead<B> {
+        &self.head
+    }
+
+    /// Where batches are computed.
+    pub fn device(&self) -> &B::Device {
+        &self.device
     }
 
     /// Number of scores that the head gives a pair; rankings take heads of one.

@@ -223,7 +223,7 @@ impl ChunkRunner {
         let replica = self.replica(train_model);
         if self.cached {
             let replica = burn::module::Module::no_grad(replica);
-            let vectors = self.vectors(&replica.model, chunk, device)?;
+            let vectors = self.vectors(&replica, chunk, device)?;
             return Ok(ChunkForward { vectors: vectors.inner(), graph: None });
         }
         let graph = self.graph(replica, chunk, states, device)?;
@@ -274,7 +274,7 @@ impl ChunkRunner {
         device: &B::Device,
     ) -> Result<Graph<B>> {
         let Some(compared) = states else {
-            let vectors = self.vectors(&replica.model, chunk, device)?;
+            let vectors = self.vectors(&replica, chunk, device)?;
             return Ok(Graph { vectors, states: None, replica });
         };
         let input = ModelInput::new(&chunk.tokens, device);
@@ -282,20 +282,21 @@ impl ChunkRunner {
         let options = ForwardOptions { layers: true, attention: false };
         let (vectors, _, states) = replica.model.forward_with(&input, options)?;
         let states = compared.loss(&replica, &states.layers, &input, chunk, device)?;
-        Ok(Graph { vectors: finished(vectors), states: Some(states), replica })
+        Ok(Graph { vectors: replica.finished(vectors), states: Some(states), replica })
     }
 
-    /// Vectors `[rows, dim]` of a chunk in f32, normalised.
+    /// What the loss is of `[rows, width]` of a chunk ([`TrainModel::finished`]).
     fn vectors<B: Kernels>(
         &self,
-        model: &EmbeddingModel<B>,
+        replica: &TrainModel<B>,
         chunk: &Chunk,
         device: &B::Device,
     ) -> Result<Tensor<B, 2>> {
+        let model = &replica.model;
         let input = ModelInput::new(&chunk.tokens, device);
         seed_dropout::<B>(device, chunk.seed);
         if !self.blocks {
-            return Ok(finished(model.forward(&input)?.0));
+            return Ok(replica.finished(model.forward(&input)?.0));
         }
         // Dropout starts anew in each block, so that a block can be computed again alone.
         let backbone = model.backbone();
@@ -307,7 +308,7 @@ impl ChunkRunner {
             seed_dropout::<B>(device, chunk.seed_of(block));
             states.push(backbone.layer(block, x, &shared, false).0);
         }
-        head(model, &input, &states, chunk, device)
+        head(replica, &input, &states, chunk, device)
     }
 
     /// As `backward`, with memory for one block's graph.
@@ -331,7 +332,7 @@ impl ChunkRunner {
         // The last block, the final norm and the pooling head, on leaves.
         let leaves: Vec<Tensor<B, 3>> =
             pass.inputs.iter().map(|x| Tensor::from_inner(x.clone()).require_grad()).collect();
-        let vectors = head(model, &input, &leaves, chunk, device)?;
+        let vectors = head(replica, &input, &leaves, chunk, device)?;
         let grads = joined(vectors, gradient).backward();
         gathered.take(&grads);
         // What each block's input owes to the head directly (multi-layer pooling) and to the block.
@@ -351,14 +352,15 @@ impl Chunk {
     }
 }
 
-/// From the inputs of the blocks to vectors: last block, final norm, pooling, projections.
+/// From the inputs of the blocks to what the loss is of: last block, final norm, pooling, projections.
 fn head<B: Kernels>(
-    model: &EmbeddingModel<B>,
+    replica: &TrainModel<B>,
     input: &ModelInput<B>,
     inputs: &[Tensor<B, 3>],
     chunk: &Chunk,
     device: &B::Device,
 ) -> Result<Tensor<B, 2>> {
+    let model = &replica.model;
     let backbone = model.backbone();
     let options = model.pooling().config().forward_options();
     let block = backbone.layers().saturating_sub(1);
@@ -373,12 +375,7 @@ fn head<B: Kernels>(
         layers.push(last.clone());
     }
     let (vectors, _) = model.pool(&States { last, layers, attention }, input)?;
-    Ok(finished(vectors))
-}
-
-/// Vectors as the loss takes them: f32, of norm 1.
-fn finished<B: Kernels>(vectors: Tensor<B, 2>) -> Tensor<B, 2> {
-    l2_normalize(vectors.cast(FloatDType::F32))
+    Ok(replica.finished(vectors))
 }
 
 /// A number whose gradient with respect to `y` is `gradient`.

@@ -1,8 +1,10 @@
-//! What is trained: the embedding model, and a language-model head where a stage needs one.
+//! What is trained: the embedding model, a language-model head where a stage needs one, and a cross-encoder's head.
 
 use crate::embedder::EmbeddingModel;
 use crate::kernels::{Kernels, TrainingBackend};
 use crate::model::Backbone;
+use crate::pooling::l2_normalize;
+use crate::reranker::ScoreHead;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Tensor, module::linear};
@@ -17,12 +19,30 @@ pub struct TrainModel<B: Backend> {
     /// `[student width, teacher width]` for each pair of layers that are compared and differ in
     /// width; trained, and left behind.
     pub projections: Vec<Param<Tensor<B, 2>>>,
+    /// A cross-encoder's head, over the states that the embedding model pools.
+    pub score_head: Option<ScoreHead<B>>,
 }
 
 impl<B: Kernels> TrainModel<B> {
     /// The embedding model's transformer.
     pub fn backbone(&self) -> &Backbone<B> {
         self.model.backbone()
+    }
+
+    /// What the loss is of `[rows, width]`, in f32: vectors of norm 1, or a cross-encoder's scores.
+    pub fn finished(&self, vectors: Tensor<B, 2>) -> Tensor<B, 2> {
+        match &self.score_head {
+            Some(head) => head.forward_rows(vectors).cast(FloatDType::F32),
+            None => l2_normalize(vectors.cast(FloatDType::F32)),
+        }
+    }
+
+    /// Width of what the loss is of.
+    pub fn width(&self) -> usize {
+        match &self.score_head {
+            Some(head) => head.labels(),
+            None => self.model.dimensions(),
+        }
     }
 
     /// Logits `[rows, vocab]` of states `[rows, hidden]`.
@@ -57,7 +77,7 @@ impl<B: Kernels> TrainModel<B> {
 pub enum Trains<'a> {
     /// All.
     Everything,
-    /// Adapters, the pooling head, the projections, and what is named by a part of its path.
+    /// Adapters, the pooling head, the projections, a cross-encoder's head, and what is named by a part of its path.
     Adapters(&'a [String]),
     /// Adapters alone.
     AdaptersAlone,
@@ -120,7 +140,7 @@ impl<B: Kernels> ModuleMapper<B> for Freeze<'_> {
             Trains::Everything => true,
             Trains::AdaptersAlone => self.path.has("adapters"),
             Trains::Adapters(extras) => {
-                ["adapters", "pooling", "dense", "projections"]
+                ["adapters", "pooling", "dense", "projections", "score_head"]
                     .iter()
                     .any(|part| self.path.has(part))
                     || extras.iter().any(|extra| self.path.dotted().contains(extra.as_str()))

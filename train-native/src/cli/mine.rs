@@ -312,6 +312,7 @@ pub(super) fn open_examples(
         deduplicate: true,
         texts_alone: false,
         scored: false,
+        binary: false,
         negatives: 0,
         seed: 1,
         terminal,

@@ -13,7 +13,7 @@ use crate::recipe::{Recipe, shipped};
 use crate::terminal::thousands;
 use crate::train::{DryRun, Fit, Inputs, RunArtifacts, fit, resumed};
 
-/// Train a model by a recipe.
+/// Train a model by a recipe: an embedder, or a reranker.
 ///
 /// Ctrl-C saves a checkpoint and exits; --resume continues from it.
 #[derive(Debug, Args)]

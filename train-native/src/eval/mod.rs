@@ -34,7 +34,7 @@ pub use results::{
 };
 pub use run::{LeftOut, Run, SuiteRun};
 pub use run_files::{Found, RunFiles};
-pub use sets::{EvalSet, MEAN, scores};
+pub use sets::{EvalSet, MEAN, MRR, Model, scores};
 pub use source::{Card, Missing, TaskSource, split_files};
 pub use suite::Suite;
 pub use systems::{BM25, Difference, System, Systems};

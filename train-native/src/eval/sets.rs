@@ -6,21 +6,40 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::index::{TopK, cosine};
+use kiln_embed::reranker::{ScoreActivation, ranked};
 use kiln_metrics::{checked, ndcg, spearman};
 
+use super::bm25::bm25_rankings;
 use super::encoder::TextEncoder;
 use super::run::Run;
 use super::suite::Suite;
 use super::task::{PromptChoice, Task, TaskKind};
+use super::tasks::{Reranking, lists};
 use crate::data::corpus::{Corpus, CorpusSize};
 use crate::data::{BeirFolder, DataRow, RowFormat};
 use crate::embedding::{BLOCK, TextModel};
 use crate::recipe::EvaluationSet;
+use crate::reranking::PairModel;
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
 
 /// Rank down to which nDCG counts.
 const DEPTH: usize = 10;
+
+/// The measure that stands beside nDCG@10 where a cross-encoder ranks.
+pub const MRR: &str = "MRR@10";
+
+/// Texts that BM25 finds and a cross-encoder ranks anew, where a recipe does not say.
+const CANDIDATES: usize = 100;
+
+/// A model in training, as it is measured.
+#[derive(Clone, Copy)]
+pub enum Model<'a> {
+    /// One that gives texts vectors.
+    Texts(&'a dyn TextModel),
+    /// One that scores pairs.
+    Pairs(&'a dyn PairModel),
+}
 
 /// A set that is ready to be measured on.
 pub struct EvalSet {
@@ -46,16 +65,20 @@ pub const MEAN: &str = "mean";
 /// As [`EvalSet::score`].
 pub fn scores(
     sets: &[EvalSet],
-    model: &dyn TextModel,
+    model: Model<'_>,
     terminal: Terminal,
     mut each: impl FnMut(&EvalSet, f64),
 ) -> Result<Vec<(String, f64)>> {
     let mut scores = Vec::new();
     let mut by_kind: BTreeMap<TaskKind, Vec<f64>> = BTreeMap::new();
     for set in sets {
-        let score = set.score(model, terminal)?;
+        let (score, rank) = match model {
+            Model::Texts(model) => (set.score(model, terminal)?, None),
+            Model::Pairs(model) => set.score_pairs(model, terminal)?,
+        };
         each(set, score);
         scores.push((set.name.clone(), score));
+        scores.extend(rank.map(|rank| (format!("{} {MRR}", set.name), rank)));
         if let Kind::Task { task, .. } = &set.kind {
             by_kind.entry(task.kind).or_default().push(score);
         }
@@ -96,11 +119,57 @@ impl EvalSet {
         Ok(Self { name, metric: metric.into(), kind })
     }
 
-    /// The tasks of a recipe's suite; relative paths are looked for in `folder`.
+    /// Reads a set of a recipe that trains a cross-encoder, which ranks what BM25 finds, or what the set itself lists;
+    /// relative paths are looked for in `folder`.
     ///
     /// # Errors
-    /// No such suite, or a task whose data is not there.
-    pub fn open_suite(suite: &str, data: &Path, folder: &Path) -> Result<Vec<Self>> {
+    /// Files that cannot be read, or that are neither a BEIR folder nor rows to rank nor scored pairs.
+    pub fn open_to_rerank(
+        set: &EvaluationSet,
+        folder: &Path,
+        seed: u64,
+        terminal: Terminal,
+    ) -> Result<Self> {
+        let path = folder.join(&set.path);
+        let listed = set.path != "made-up:test" && !path.is_dir();
+        let mut opened = match listed && has_negatives(&path)? {
+            false => Self::open(set, folder, seed, terminal)?,
+            true => {
+                let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
+                let mut listed = lists(&[file], &set.split)
+                    .with_context(|| format!("evaluation set {:?}", set.name))?;
+                let limit = set.limit.unwrap_or(usize::MAX);
+                listed.queries.truncate(limit);
+                listed.relevant.truncate(limit);
+                listed.candidates.iter_mut().for_each(|rows| rows.truncate(limit));
+                let metric = "nDCG@10".into();
+                Self { name: set.name.clone(), metric, kind: Kind::Retrieval(listed) }
+            }
+        };
+        if let Kind::Retrieval(found) = &mut opened.kind
+            && found.candidates.is_none()
+        {
+            let corpus = (0..found.corpus.len()).map(|row| found.corpus.get(row));
+            let corpus = corpus.collect::<Result<Vec<String>>>()?;
+            let most = set.candidates.unwrap_or(CANDIDATES);
+            let ranked = bm25_rankings(&found.queries, &corpus, most);
+            let (before, rank) = measures(found, &ranked);
+            terminal.note(format!(
+                "evaluation set {}: BM25's {most} best, which are ranked anew, have nDCG@10 {before:.4} and {MRR} \
+                 {rank:.4} as BM25 ranks them",
+                set.name
+            ));
+            found.candidates = Some(ranked);
+        }
+        Ok(opened)
+    }
+
+    /// The tasks of a recipe's suite; relative paths are looked for in `folder`. A cross-encoder takes tasks of
+    /// reranking alone.
+    ///
+    /// # Errors
+    /// No such suite, a task whose data is not there, or one that a cross-encoder cannot do.
+    pub fn open_suite(suite: &str, data: &Path, folder: &Path, reranks: bool) -> Result<Vec<Self>> {
         let beside = folder.join(suite);
         let name = if beside.is_file() { beside.to_string_lossy() } else { suite.into() };
         let tasks = Suite::open(&name)?.tasks;
@@ -110,6 +179,14 @@ impl EvalSet {
             {
                 let path = data.join(path);
                 bail!("the task {} of the suite {suite}: {}: not there", task.name, path.display());
+            }
+            if reranks && task.kind != TaskKind::Reranking {
+                bail!(
+                    "the task {} of the suite {suite} is of {}, and a cross-encoder does reranking; use [[eval.set]] for a \
+                     retrieval set",
+                    task.name,
+                    task.kind
+                );
             }
             Ok(Self {
                 name: task.name.clone(),
@@ -182,6 +259,64 @@ impl EvalSet {
         self.checked(score)
     }
 
+    /// A cross-encoder's score and, where it ranks, its mean reciprocal rank.
+    ///
+    /// # Errors
+    /// As [`PairModel::logits`].
+    pub fn score_pairs(
+        &self,
+        model: &dyn PairModel,
+        terminal: Terminal,
+    ) -> Result<(f64, Option<f64>)> {
+        match &self.kind {
+            Kind::Pairs { texts, scores } => {
+                let pairs: Vec<(&str, &str)> =
+                    texts.chunks(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+                let bar = terminal.progress(pairs.len() as u64, &self.name);
+                let mut progress = |done: kiln_embed::Progress| bar.set_position(done.texts as u64);
+                let logits = model.logits(&pairs, None, true, &mut progress)?;
+                bar.finish_and_clear();
+                let found: Vec<f64> = logits.into_iter().map(f64::from).collect();
+                Ok((self.checked(spearman(&found, scores))?, None))
+            }
+            Kind::Retrieval(set) => {
+                let candidates = set.candidates.as_deref().unwrap_or_default();
+                let total: usize = candidates.iter().map(Vec::len).sum();
+                let bar = terminal.progress(total as u64, &self.name);
+                let mut rankings = Vec::with_capacity(candidates.len());
+                for (query, rows) in set.queries.iter().zip(candidates) {
+                    let texts = rows.iter().map(|&row| set.corpus.get(row));
+                    let texts = texts.collect::<Result<Vec<String>>>()?;
+                    let pairs: Vec<(&str, &str)> =
+                        texts.iter().map(|text| (query.as_str(), text.as_str())).collect();
+                    let logits = model.logits(&pairs, None, true, &mut |_| {})?;
+                    // Equal scores keep the candidates' order.
+                    let places = ranked(&logits, ScoreActivation::Identity);
+                    rankings.push(places.iter().map(|place| rows[place.index]).collect());
+                    bar.inc(rows.len() as u64);
+                }
+                bar.finish_and_clear();
+                let (score, rank) = measures(set, &rankings);
+                Ok((self.checked(score)?, Some(rank)))
+            }
+            Kind::Task { task, data } => {
+                let run = Run {
+                    encoder: &NoEncoder,
+                    prompts: PromptChoice::None,
+                    data: data.clone(),
+                    folder: None,
+                    again: true,
+                    light: None,
+                    reranker: Some(Reranking { model, candidates: 0, batch_tokens: None }),
+                    run_files: None,
+                    terminal,
+                };
+                let (result, _) = run.one(task)?;
+                Ok((self.checked(result.main_score().unwrap_or(f64::NAN))?, None))
+            }
+        }
+    }
+
     /// A score that is one; 0 where it is not defined.
     fn checked(&self, score: f64) -> Result<f64> {
         Ok(checked(&self.name, &self.metric, score)?.unwrap_or(0.0))
@@ -209,6 +344,42 @@ impl TextEncoder for InTraining<'_> {
         let prompts = self.model.prompts();
         prompts.text(&prompts.first_of(names)).unwrap_or_default().to_string()
     }
+}
+
+/// What stands for an encoder where nothing is embedded.
+struct NoEncoder;
+
+impl TextEncoder for NoEncoder {
+    fn encode(&self, _: &[String], _: &str) -> Result<Vec<Vec<f32>>> {
+        bail!("a cross-encoder gives texts no vectors")
+    }
+
+    fn own_prompt(&self, _: &[&str]) -> String {
+        String::new()
+    }
+}
+
+/// nDCG@10 and MRR@10 of rankings of corpus rows, means over the queries. Of lists of graded texts that are all that
+/// is judged, as of corpora.
+fn measures(set: &BeirFolder, rankings: &[Vec<usize>]) -> (f64, f64) {
+    let judged = set.relevant.iter().zip(&set.absent);
+    let (mut gain, mut rank) = (0.0, 0.0);
+    for (ranking, (grades, absent)) in rankings.iter().zip(judged) {
+        gain += ndcg(ranking, grades, absent, DEPTH);
+        let is_relevant = |row: &usize| grades.get(row).is_some_and(|grade| *grade > 0.0);
+        let first = ranking.iter().take(DEPTH).position(is_relevant);
+        rank += first.map_or(0.0, |place| 1.0 / (place as f64 + 1.0));
+    }
+    let count = rankings.len().max(1) as f64;
+    (gain / count, rank / count)
+}
+
+/// Whether a file's rows list negatives of a query.
+fn has_negatives(path: &Path) -> Result<bool> {
+    let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
+    let first = file.objects()?.next().transpose()?;
+    Ok(first
+        .is_some_and(|row| ["negative", "neg"].iter().any(|name| row.fields.contains_key(*name))))
 }
 
 fn made_up(seed: u64, limit: Option<usize>) -> Result<BeirFolder> {

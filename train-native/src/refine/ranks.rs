@@ -124,6 +124,7 @@ fn pairs(ask: &Ask<'_>) -> Result<DataSet> {
         deduplicate: false,
         texts_alone: false,
         scored: false,
+        binary: false,
         negatives: 0,
         seed: 1,
         terminal: ask.terminal,

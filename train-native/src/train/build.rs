@@ -11,6 +11,7 @@ use kiln_embed::kernels::Kernels;
 use kiln_embed::model::Backbone;
 use kiln_embed::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
 use kiln_embed::quant::WeightPrecision;
+use kiln_embed::reranker::{Reranker, RerankerParts, ScoreActivation};
 use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
@@ -19,7 +20,7 @@ use tokenizers::normalizers::Lowercase;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 
-use crate::model::{folders, load_embedder, open_folder, weights_stem};
+use crate::model::{folders, load_embedder, open_folder, reranker_config, resolve, weights_stem};
 use crate::recipe::{ModelRecipe, NewModel, Recipe, Stage};
 use crate::terminal::Terminal;
 
@@ -52,19 +53,28 @@ pub fn train_tokenizer<'a>(
         .special_tokens(SPECIAL.map(|token| AddedToken::from(token, true)).to_vec())
         .build();
     tokenizer.train(&mut TrainerWrapper::BpeTrainer(trainer), texts).map_err(failed)?;
+    put_around(&mut tokenizer, None)?;
+    Ok(tokenizer.to_string(true).map_err(failed)?.into_bytes())
+}
+
+/// Gives a tokenizer a template that puts `<s>` and `</s>` around a text, and what is said around two.
+fn put_around(tokenizer: &mut tokenizers::Tokenizer, pair: Option<String>) -> Result<()> {
     let special = |token: &str| {
         let id =
             tokenizer.token_to_id(token).with_context(|| format!("the tokenizer lost {token}"))?;
         Ok::<_, anyhow::Error>((token.to_string(), id))
     };
-    let template = TemplateProcessing::builder()
+    let mut template = TemplateProcessing::builder();
+    template
         .try_single(format!("{} $A {}", SPECIAL[1], SPECIAL[2]))
         .map_err(|error| anyhow!("{error}"))?
-        .special_tokens(vec![special(SPECIAL[1])?, special(SPECIAL[2])?])
-        .build()
-        .map_err(|error| anyhow!("{error}"))?;
+        .special_tokens(vec![special(SPECIAL[1])?, special(SPECIAL[2])?]);
+    if let Some(pair) = pair {
+        template.try_pair(pair).map_err(|error| anyhow!("{error}"))?;
+    }
+    let template = template.build().map_err(|error| anyhow!("{error}"))?;
     tokenizer.with_post_processor(Some(template));
-    Ok(tokenizer.to_string(true).map_err(failed)?.into_bytes())
+    Ok(())
 }
 
 /// The shape of a new model.
@@ -84,13 +94,113 @@ pub fn new_config(shape: &NewModel, recipe: &ModelRecipe) -> Result<ModelConfig>
         "pad_token_id": 0,
         "is_causal": recipe.attention == Some(AttentionMode::Causal),
     }));
-    // There is no config.json yet to be named.
-    config.map_err(|error| match error {
+    config.map_err(unnamed)
+}
+
+/// The shape of a new cross-encoder: BERT's.
+///
+/// # Errors
+/// Sizes that contradict one another.
+pub fn new_encoder_config(shape: &NewModel, recipe: &ModelRecipe) -> Result<ModelConfig> {
+    let config = ModelConfig::from_value(&serde_json::json!({
+        "model_type": Family::Bert.model_type(),
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "max_position_embeddings": recipe.max_length.unwrap_or(MAX_LENGTH),
+        "type_vocab_size": 2,
+        "pad_token_id": 0,
+    }));
+    config.map_err(unnamed)
+}
+
+/// The error of a shape of which there is no config.json yet to be named.
+fn unnamed(error: kiln_embed::Error) -> anyhow::Error {
+    match error {
         kiln_embed::Error::BadFile { cause, .. } => {
             anyhow!("model.new: {cause}; change the recipe")
         }
         error => error.into(),
-    })
+    }
+}
+
+/// A new BERT-shaped cross-encoder with random weights, and its tokenizer, which gives the two texts of a pair types
+/// of their own as BERT's does.
+///
+/// # Errors
+/// Sizes that contradict one another.
+pub fn new_reranker<'a, B: Kernels>(
+    shape: &NewModel,
+    recipe: &Recipe,
+    texts: impl Iterator<Item = &'a str> + Send,
+    device: &B::Device,
+) -> Result<Reranker<B>> {
+    let config = new_encoder_config(shape, &recipe.model)?;
+    let json = train_tokenizer(texts, shape.vocab_size, shape.lower_case)?;
+    let failed = |error: tokenizers::Error| anyhow!("cannot make a template: {error}");
+    let mut trained = tokenizers::Tokenizer::from_bytes(&json).map_err(failed)?;
+    let [_, first, last] = SPECIAL;
+    put_around(&mut trained, Some(format!("{first} $A {last} $B:1 {last}:1")))?;
+    let json = trained.to_string(true).map_err(failed)?.into_bytes();
+    let tokenizer_config = TokenizerConfig::new(recipe.model.max_length.unwrap_or(MAX_LENGTH));
+    let names = tokenizer_config_file(config.family, &tokenizer_config, [first, last, SPECIAL[0]]);
+    let mut names: serde_json::Value = serde_json::from_slice(&names)?;
+    names["model_input_names"] =
+        serde_json::json!(["input_ids", "token_type_ids", "attention_mask"]);
+    let tokenizer = Tokenizer::new(&json, &names, tokenizer_config)?;
+    let files = [
+        ("tokenizer.json".into(), json.into()),
+        ("tokenizer_config.json".into(), format!("{names:#}\n").into()),
+    ];
+    let (activation, files) = (fresh_activation(recipe), Files(files.into()));
+    let parts = RerankerParts::random(&config, (tokenizer, files), activation, device)?;
+    Ok(Reranker::from_parts(parts)?)
+}
+
+/// What a cross-encoder with a fresh head makes of its scores: nothing where it has learned a teacher's, else
+/// sentence-transformers' sigmoid.
+fn fresh_activation(recipe: &Recipe) -> ScoreActivation {
+    let last = recipe.stages.last().and_then(|stage| stage.rerank).unwrap_or_default();
+    match last.loss.learns_scores() {
+        true => ScoreActivation::Identity,
+        false => ScoreActivation::Sigmoid,
+    }
+}
+
+/// The recipe's base model as a cross-encoder: with its own head where it is one, else with a fresh one.
+///
+/// # Errors
+/// Whatever is wrong with the model's files; a model of which no cross-encoder is trained.
+pub fn base_reranker<B: Kernels>(
+    base: &str,
+    recipe: &Recipe,
+    device: &B::Device,
+    terminal: Terminal,
+) -> Result<Reranker<B>> {
+    // Refuses what is no encoder before the weights come.
+    reranker_config(base, Terminal { quiet: true, ..terminal })?;
+    let options = LoadOptions {
+        max_length: recipe.model.max_length,
+        // Training is in floating point.
+        precision: WeightPrecision::Full,
+        ..LoadOptions::default()
+    };
+    let folder = open_folder(&resolve(base, terminal)?)?;
+    let fresh = fresh_activation(recipe);
+    let reranker = Reranker::<B>::for_training(folder.as_ref(), &options, fresh, device)?;
+    if recipe.model.keep_blocks.is_none() && !recipe.model.keep_zeros {
+        return Ok(reranker);
+    }
+    let mut parts = reranker.into_parts();
+    if let Some(keep) = &recipe.model.keep_blocks {
+        parts.model = parts.model.keep_blocks(keep)?;
+    }
+    if recipe.model.keep_zeros {
+        parts.model = parts.model.map_backbone(Backbone::keep_zeros);
+    }
+    Ok(Reranker::from_parts(parts)?)
 }
 
 /// A new Llama-shaped model with random weights, and its tokenizer.

@@ -1,5 +1,5 @@
-//! The objectives on vectors: the vectors of all texts, InfoNCE or the order of scored pairs over them, a teacher's vectors beside
-//! them, and the gradient back through each chunk.
+//! The objectives on vectors: InfoNCE or the order of scored pairs over the vectors of all texts, and a teacher's
+//! vectors beside them.
 
 use anyhow::Result;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -7,13 +7,10 @@ use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::loss::{
     Guide, angle_similarities, cosent, cosines, guided_info_nce, margin_mse, matryoshka,
 };
-use kiln_embed::tokenizer::Tokenizer;
-use kiln_embed::train::{
-    BatchGradients, BatchPass, Chunk, ChunkRunner, TrainModel, chunks, encode,
-};
+use kiln_embed::train::encode;
 
-use super::device_group::DeviceGroup;
 use super::distillation::Teacher;
+use super::passes::through_chunks;
 use super::{BatchLoss, StepContext};
 use crate::data::Batch;
 use crate::recipe::{MarginMse, Objective, Similarity, SimilarityLoss, Stage};
@@ -26,30 +23,25 @@ pub(super) fn contrastive<B: TrainingBackend>(
     context: &StepContext<'_, B>,
     seed: u64,
 ) -> Result<BatchLoss> {
-    let &StepContext { tokenizer, ref runner, device, group, teacher, scale } = context;
-    let (chunks, tokens) = cut(tokenizer, batch, runner, seed)?;
-    // The chunks of this device.
-    let share: Vec<usize> = group.share(chunks.len());
-    let [count, dim] =
-        [batch.queries.len() + batch.documents.len(), train_model.model.dimensions()];
-    let queries = batch.queries.len();
+    let &StepContext { tokenizer, device, teacher, .. } = context;
+    let tokens = encode(tokenizer, &batch.prompted())?;
+    let (count, queries) = (tokens.len(), batch.queries.len());
     let of_teacher = match teacher {
         Some(teacher) => teacher.vectors_of(batch, device)?,
         None => None,
     };
-    let margin = teacher.and_then(Teacher::guide);
-    let guide = margin.zip(of_teacher.as_ref()).map(|(margin, vectors)| {
-        let part = |from, count| vectors.clone().narrow(0, from, count);
-        let cosines = part(0, queries).matmul(part(queries, count - queries).transpose());
-        Guide { cosines, margin }
-    });
-    let contrast = |all: Tensor<B, 2>| {
-        let (queries, documents) =
-            (all.clone().narrow(0, 0, queries), all.narrow(0, queries, count - queries));
-        guided_info_nce(queries, documents, &batch.candidates, &stage.loss, guide.as_ref())
-    };
-    let loss = |all: Tensor<B, 2>| -> Result<Tensor<B, 1>> {
-        let whole = all.clone();
+    let loss = |all: Tensor<B, 2>| -> Result<Option<Tensor<B, 1>>> {
+        let margin = teacher.and_then(Teacher::guide);
+        let guide = margin.zip(of_teacher.as_ref()).map(|(margin, vectors)| {
+            let part = |from, count| vectors.clone().narrow(0, from, count);
+            let cosines = part(0, queries).matmul(part(queries, count - queries).transpose());
+            Guide { cosines, margin }
+        });
+        let contrast = |all: Tensor<B, 2>| {
+            let (queries, documents) =
+                (all.clone().narrow(0, 0, queries), all.narrow(0, queries, count - queries));
+            guided_info_nce(queries, documents, &batch.candidates, &stage.loss, guide.as_ref())
+        };
         let distilled = teacher
             .zip(of_teacher.as_ref())
             .and_then(|(teacher, vectors)| teacher.vectors_loss(all.clone(), vectors.clone()));
@@ -81,22 +73,9 @@ pub(super) fn contrastive<B: TrainingBackend>(
         let contrastive =
             contrastive.map(|loss| if weight == 1.0 { loss } else { loss.mul_scalar(weight) });
         let parts = [contrastive, distilled, margins].into_iter().flatten();
-        // Where only hidden states are compared the vectors' graph still has to be there.
-        Ok(parts.reduce(|a, b| a + b).unwrap_or_else(|| whole.sum().mul_scalar(0.0)))
+        Ok(parts.reduce(|a, b| a + b))
     };
-    let pass = BatchPass {
-        train_model,
-        runner,
-        chunks: &chunks,
-        share: &share,
-        states: teacher.and_then(Teacher::states),
-        scale,
-        device,
-    };
-    let vectors = |vectors| gather::<B>(group, &chunks, &share, vectors, dim, device);
-    let BatchGradients { loss, states, gradients } = pass.run(vectors, loss)?;
-    let loss = loss + if teacher.is_some() { group.sum_number(states, device)? } else { 0.0 };
-    Ok(BatchLoss { loss, gradients, texts: count, tokens })
+    through_chunks(train_model, &tokens, context, seed, loss)
 }
 
 /// The pairs of a batch that have scores: the rows of their texts among all, and their scores.
@@ -165,41 +144,4 @@ fn margins<B: TrainingBackend>(
     });
     let loss = margin_mse(asked, positives, negatives.reshape([count, 1, dim]), &wanted);
     Some(loss.mul_scalar(settings.weight * settings.scale * settings.scale))
-}
-
-/// The chunks of a batch, and how many tokens they have.
-fn cut(
-    tokenizer: &Tokenizer,
-    batch: &Batch,
-    runner: &ChunkRunner,
-    seed: u64,
-) -> Result<(Vec<Chunk>, usize)> {
-    let tokens = encode(tokenizer, &batch.prompted())?;
-    let count = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-    Ok((chunks(tokenizer, &tokens, runner.chunk, seed), count))
-}
-
-/// The vectors of all chunks `[texts, dim]`, in the chunks' order, on every device.
-fn gather<B: TrainingBackend>(
-    group: &DeviceGroup<B>,
-    chunks: &[Chunk],
-    share: &[usize],
-    vectors: Vec<Tensor<B::InnerBackend, 2>>,
-    dim: usize,
-    device: &B::Device,
-) -> Result<Tensor<B::InnerBackend, 2>> {
-    if group.is_single() {
-        return Ok(Tensor::cat(vectors, 0));
-    }
-    // Zeros where other devices' vectors go; the sum over the devices is the gathered whole.
-    let mut own = share.iter().zip(vectors).peekable();
-    let parts = chunks
-        .iter()
-        .enumerate()
-        .map(|(i, chunk)| match own.next_if(|(own, _)| **own == i) {
-            Some((_, vectors)) => vectors,
-            None => Tensor::zeros([chunk.rows.len(), dim], device),
-        })
-        .collect();
-    group.sum(Tensor::cat(parts, 0))
 }

@@ -18,7 +18,7 @@ use kiln_embed::pooling::{PoolingConfig, l2_normalize};
 use kiln_embed::tokenizer::Tokenizer;
 use kiln_embed::train::{Chunk, StatesLoss, StatesOf, TrainModel};
 
-use super::setup::EmbedderParts;
+use super::setup::ModelParts;
 use crate::data::{Batch, DataSet, Text};
 use crate::embedding::BLOCK;
 use crate::eval::{Cache, ModelEncoder, TextEncoder, fingerprint};
@@ -36,7 +36,7 @@ pub(super) struct Teachers<'a, B: AutodiffBackend> {
 }
 
 impl<'a, B: TrainingBackend> Teachers<'a, B> {
-    pub(super) fn new(recipe: &'a Recipe, parts: &EmbedderParts<B>, terminal: Terminal) -> Self {
+    pub(super) fn new(recipe: &'a Recipe, parts: &ModelParts<B>, terminal: Terminal) -> Self {
         Self {
             recipe,
             tokenizer: parts.tokenizer.clone(),

@@ -7,14 +7,15 @@ use kiln_embed::config::ModelConfig;
 use kiln_embed::embedder::{EmbedderConfig, EmbeddingModel};
 use kiln_embed::model::{Backbone, LoraConfig};
 use kiln_embed::pooling::{Dense, Pooling, PoolingConfig};
+use kiln_embed::reranker::{ScoreHead, reranker_shape};
 use kiln_embed::train::{TrainModel, sizes, state_bytes};
 use serde::Serialize;
 
 use super::build::projection;
-use super::{Inputs, new_config};
+use super::{Inputs, TrainedShape, new_config, new_encoder_config};
 use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;
-use crate::model::embedder_config;
+use crate::model::{embedder_config, reranker_config};
 use crate::recipe::{ComputeDtype, ModelRecipe, NewModel, Objective, Recipe, Stage};
 use crate::terminal::{Terminal, thousands};
 
@@ -74,7 +75,18 @@ impl DryRun {
         on_bad_row: OnBadRow,
         terminal: Terminal,
     ) -> Result<Self> {
-        let shape = match (&recipe.model.base, &recipe.model.new) {
+        let shape: TrainedShape = match (&recipe.model.base, &recipe.model.new) {
+            (Some(base), _) if recipe.reranks() => {
+                let mut base = reranker_config(base, terminal)?;
+                if let Some(keep) = &recipe.model.keep_blocks {
+                    base.config = base.config.keep_layers(keep)?;
+                }
+                base.into()
+            }
+            (None, Some(new)) if recipe.reranks() => {
+                let config = new_encoder_config(new, &recipe.model)?;
+                reranker_shape(&config, &config.to_value())?.into()
+            }
             (Some(base), _) => {
                 let base = embedder_config(base, terminal)?;
                 let config = match &recipe.model.keep_blocks {
@@ -82,7 +94,7 @@ impl DryRun {
                     None => base.config,
                 };
                 let pooling = recipe.model.pooling.clone().unwrap_or(base.pooling);
-                EmbedderConfig { config, pooling, dense: base.dense }
+                EmbedderConfig { config, pooling, dense: base.dense }.into()
             }
             (None, Some(new)) => {
                 let pooling = recipe.model.pooling.clone().unwrap_or(PoolingConfig::Mean);
@@ -90,9 +102,10 @@ impl DryRun {
                     Some(donor) => embedder_config(donor, terminal)?.config.vocab_size,
                     None => new.vocab_size,
                 };
-                let config = new_config(&NewModel { vocab_size, ..new.clone() }, &recipe.model)?;
-                let dense = projection(new, &config, &pooling).into_iter().collect();
-                EmbedderConfig { config, pooling, dense }
+                let new = NewModel { vocab_size, ..new.clone() };
+                let config = new_config(&new, &recipe.model)?;
+                let dense = projection(&new, &config, &pooling).into_iter().collect();
+                EmbedderConfig { config, pooling, dense }.into()
             }
             (None, None) => bail!("the model needs either base or new"),
         };
@@ -168,10 +181,11 @@ impl Memory {
 
 impl DryStage {
     /// All but its data.
-    fn new(recipe: &Recipe, stage: &Stage, shape: &EmbedderConfig) -> Result<Self> {
+    fn new(recipe: &Recipe, stage: &Stage, shape: &TrainedShape) -> Result<Self> {
         let own = recipe.model.lora.as_ref().filter(|_| !stage.full);
         let (trained, frozen) = count(&recipe.model, shape, own)?;
-        let memory_of = |trained, frozen| memory(recipe, stage, &shape.config, trained, frozen);
+        let config = &shape.embedder.config;
+        let memory_of = |trained, frozen| memory(recipe, stage, config, trained, frozen);
         let usual =
             LoraConfig { rank: 16, alpha: 32.0, dropout: 0.1, targets: vec!["all-linear".into()] };
         let with_adapters = match own {
@@ -225,7 +239,7 @@ impl DryStage {
 /// Says which stages may not fit into main memory.
 pub(super) fn warn_of_memory(
     recipe: &Recipe,
-    shape: &EmbedderConfig,
+    shape: &TrainedShape,
     terminal: Terminal,
 ) -> Result<()> {
     for stage in &recipe.stages {
@@ -240,11 +254,11 @@ pub(super) fn warn_of_memory(
 /// memory, whatever the model.
 fn count(
     recipe: &ModelRecipe,
-    shape: &EmbedderConfig,
+    shape: &TrainedShape,
     lora: Option<&LoraConfig>,
 ) -> Result<(usize, usize)> {
     let device = Default::default();
-    let EmbedderConfig { config, pooling, dense } = shape;
+    let EmbedderConfig { config, pooling, dense } = &shape.embedder;
     let backbone = Backbone::<B>::zeros(config, &device);
     let mut trained = match lora {
         Some(lora) => backbone.lora_size(lora, config)?,
@@ -255,10 +269,12 @@ fn count(
         .iter()
         .fold(model, |model, projection| model.with_dense(Dense::new(projection, &device)));
     let mut frozen = 0;
-    for (path, size) in sizes(&TrainModel { model, lm_head: None, projections: Vec::new() }) {
+    let score_head = shape.head.clone().map(|head| ScoreHead::unfilled(head, &device));
+    let whole = TrainModel { model, lm_head: None, projections: Vec::new(), score_head };
+    for (path, size) in sizes(&whole) {
         let trains = lora.is_none()
             || !recipe.adapters_alone
-                && path.split('.').any(|part| matches!(part, "pooling" | "dense"))
+                && path.split('.').any(|part| matches!(part, "pooling" | "dense" | "score_head"))
             || recipe.train.iter().any(|extra| path.contains(extra.as_str()));
         if trains { trained += size } else { frozen += size }
     }
@@ -282,6 +298,10 @@ fn memory(
     let texts = match stage.objective {
         Objective::Contrastive | Objective::Distillation | Objective::Similarity => {
             stage.batch_size * (2 + stage.hard_negatives)
+        }
+        Objective::Rerank => {
+            let more = stage.rerank.unwrap_or_default().num_negatives();
+            stage.batch_size * (1 + stage.hard_negatives + more)
         }
         Objective::Reconstruction => stage.batch_size * 4,
         Objective::Mntp => stage.batch_size * 2,

@@ -4,15 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use burn::backend::Autodiff;
-use kiln_embed::checkpoint::{Existing, Files, check_target, save, write_directory};
-use kiln_embed::embedder::Embedder;
+use kiln_embed::checkpoint::{Existing, check_target, write_directory};
 use kiln_embed::kernels::Kernels;
 
 use super::dry_run::warn_of_memory;
 use super::word_vectors::start_from_words;
 use super::{
     Best, CHECKPOINTS, Checkpoint, Inputs, ModelCard, Outcome, Point, TrainObserver, TrainPlan,
-    base_model, new_model, own_lm_head, train, training_page,
+    Trained, base_model, base_reranker, new_model, new_reranker, own_lm_head, train, training_page,
 };
 use crate::device::{Device, handles};
 use crate::output::claim;
@@ -69,18 +68,24 @@ pub fn build<B: Kernels>(
     inputs: &Inputs,
     device: &B::Device,
     terminal: Terminal,
-) -> Result<Embedder<B>> {
+) -> Result<Trained<B>> {
     B::seed(device, recipe.seed);
     match (&recipe.model.base, &recipe.model.new) {
-        (Some(base), _) => base_model::<B>(base, &recipe.model, device, terminal),
+        (Some(base), _) if recipe.reranks() => {
+            Ok(Trained::Reranker(base_reranker::<B>(base, recipe, device, terminal)?))
+        }
+        (Some(base), _) => Ok(base_model::<B>(base, &recipe.model, device, terminal)?.into()),
         (None, Some(new)) => {
             let texts = inputs.texts()?;
             let words = texts.iter().map(String::as_str);
+            if recipe.reranks() {
+                return Ok(Trained::Reranker(new_reranker::<B>(new, recipe, words, device)?));
+            }
             let mut embedder = new_model::<B>(new, &recipe.model, words, device)?;
             if let Some(teacher) = &new.word_vectors {
                 start_from_words(&mut embedder, teacher, &texts, terminal)?;
             }
-            Ok(embedder)
+            Ok(embedder.into())
         }
         (None, None) => bail!("the model needs either base or new"),
     }
@@ -92,19 +97,19 @@ struct Keep<'a> {
 }
 
 impl Keep<'_> {
-    fn save<B: Kernels>(&self, folder: &str, embedder: &Embedder<B>, point: &Point) -> Result<()> {
+    fn save<B: Kernels>(&self, folder: &str, model: &Trained<B>, point: &Point) -> Result<()> {
         let card = ModelCard {
             recipe: self.fit.recipe,
             inputs: self.fit.inputs,
             points: std::slice::from_ref(point),
         };
-        save_model(&self.fit.output.join(folder), embedder, &card)
+        save_model(&self.fit.output.join(folder), model, &card)
     }
 }
 
 impl<B: Kernels> TrainObserver<Autodiff<B>> for Keep<'_> {
-    fn at_step(&mut self, embedder: &Embedder<B>, step: usize, point: &Point) -> Result<()> {
-        self.save(&format!("{STEPS}/{step:06}"), embedder, point)
+    fn at_step(&mut self, model: &Trained<B>, step: usize, point: &Point) -> Result<()> {
+        self.save(&format!("{STEPS}/{step:06}"), model, point)
     }
 
     fn step(&mut self, point: &Point) {
@@ -113,8 +118,8 @@ impl<B: Kernels> TrainObserver<Autodiff<B>> for Keep<'_> {
         }
     }
 
-    fn best(&mut self, embedder: &Embedder<B>, point: &Point) -> Result<()> {
-        self.save("best", embedder, point)
+    fn best(&mut self, model: &Trained<B>, point: &Point) -> Result<()> {
+        self.save("best", model, point)
     }
 }
 
@@ -177,9 +182,9 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
     let Fit { recipe, inputs, output, terminal, .. } = fit;
     prepare(fit)?;
     let first = devices.first().cloned().unwrap_or_default();
-    let embedder = build::<B>(recipe, inputs, &first, *terminal)?;
+    let start = build::<B>(recipe, inputs, &first, *terminal)?;
     if B::HOST {
-        warn_of_memory(recipe, &embedder.model().embedder_config(), *terminal)?;
+        warn_of_memory(recipe, &start.shape(), *terminal)?;
     }
     write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
     let plan = TrainPlan {
@@ -194,15 +199,15 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
         resume: fit.resume.clone(),
         terminal: *terminal,
     };
-    let outcome = train::<Autodiff<B>>(embedder, plan, devices, &mut Keep { fit })?;
-    let Outcome { embedder, adapters, points, best, interrupted } = outcome;
+    let outcome = train::<Autodiff<B>>(start, plan, devices, &mut Keep { fit })?;
+    let Outcome { model: trained, adapters, points, best, interrupted } = outcome;
     if interrupted {
         terminal.note(format!("stopped; go on with --resume --output {}", output.display()));
         return Err(kiln_embed::Error::Cancelled.into());
     }
     let model = output.join("model");
     let card = ModelCard { recipe, inputs, points: &points };
-    save_model(&model, &embedder, &card)?;
+    save_model(&model, &trained, &card)?;
     let adapter = match adapters {
         Some(files) => {
             let folder = output.join("adapter");
@@ -219,12 +224,8 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
 }
 
 /// Writes a model folder with its card.
-fn save_model<B: Kernels>(
-    folder: &Path,
-    embedder: &Embedder<B>,
-    card: &ModelCard<'_>,
-) -> Result<()> {
-    let mut files: Files = save(embedder)?;
-    files.0.insert("README.md".into(), card.to_markdown(embedder.model().dimensions())?.into());
+fn save_model<B: Kernels>(folder: &Path, model: &Trained<B>, card: &ModelCard<'_>) -> Result<()> {
+    let mut files = model.files()?;
+    files.0.insert("README.md".into(), card.to_markdown(model)?.into());
     Ok(write_directory(folder, &files, Existing::ReplaceOurs)?)
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::data::{DataSet, LeakFilter, OnBadRow, Opening};
 use crate::eval::{EvalSet, MEAN};
-use crate::recipe::{Curriculum, LeakRule, Objective, Recipe, Stage};
+use crate::recipe::{Curriculum, LeakRule, Objective, Recipe, Rerank, RerankLoss, Stage};
 use crate::terminal::{Terminal, thousands};
 
 /// Texts of each data set that a new tokenizer is trained on, at most.
@@ -42,7 +42,8 @@ impl Inputs {
                 leak,
                 deduplicate: recipe.filter.deduplicate,
                 texts_alone: stage.objective.takes_texts_alone(),
-                scored: stage.objective == Objective::Similarity,
+                scored: takes_scored_pairs(stage),
+                binary: rerank(stage).is_some_and(|settings| settings.is_binary()),
                 negatives: stage.hard_negatives,
                 seed: recipe.seed,
                 terminal,
@@ -82,14 +83,16 @@ impl Inputs {
             }
             sets.push(of_stage);
         }
-        let mut measured = Vec::new();
+        let (mut measured, reranks) = (Vec::new(), recipe.reranks());
         if let Some(eval) = &recipe.eval {
             for set in &eval.sets {
-                measured.push(EvalSet::open(set, folder, recipe.seed, terminal)?);
+                let open = if reranks { EvalSet::open_to_rerank } else { EvalSet::open };
+                measured.push(open(set, folder, recipe.seed, terminal)?);
             }
             if let Some(suite) = &eval.suite {
                 let data = folder.join(eval.data.as_deref().unwrap_or_default());
-                measured.extend(EvalSet::open_suite(suite, &data, folder).context("eval.suite")?);
+                let tasks = EvalSet::open_suite(suite, &data, folder, reranks);
+                measured.extend(tasks.context("eval.suite")?);
             }
             let names: Vec<&str> = measured.iter().map(|set| set.name.as_str()).collect();
             if let Some(best) = eval.best.as_ref().filter(|best| *best != MEAN)
@@ -116,6 +119,22 @@ impl Inputs {
         }
         Ok(texts)
     }
+}
+
+/// What a stage's cross-encoder learns, where it trains one.
+fn rerank(stage: &Stage) -> Option<Rerank> {
+    (stage.objective == Objective::Rerank).then(|| stage.rerank.unwrap_or_default())
+}
+
+/// Whether a stage learns from pairs of texts by their scores, and not from those that are alike enough.
+fn takes_scored_pairs(stage: &Stage) -> bool {
+    let learns = |settings: Rerank| settings.loss != RerankLoss::MultipleNegativesRanking;
+    stage.objective == Objective::Similarity || rerank(stage).is_some_and(learns)
+}
+
+/// Whether a stage takes the negatives of rows by the curriculum.
+fn contrasts(stage: &Stage) -> bool {
+    matches!(stage.objective, Objective::Contrastive | Objective::Rerank)
 }
 
 /// The rule of sources that have none of their own.
@@ -151,7 +170,7 @@ fn leaks(recipe: &Recipe, folder: &Path) -> Result<Option<LeakFilter>> {
 fn levels_missing(stage: &Stage, sets: &[DataSet]) -> Vec<usize> {
     let goes_through =
         stage.curriculum.is_graded() && !matches!(stage.curriculum, Curriculum::Fixed(_));
-    if !goes_through || stage.objective != Objective::Contrastive {
+    if !goes_through || !contrasts(stage) {
         return Vec::new();
     }
     (1..=highest_level(sets)).filter(|&level| !has_level(sets, level)).collect()
@@ -169,7 +188,7 @@ fn has_level(sets: &[DataSet], level: usize) -> bool {
 /// Whether a set has hard negatives, but for no example as many as the stage asks for.
 fn runs_short(stage: &Stage, set: &DataSet) -> bool {
     let most = set.counts.most_negatives;
-    stage.objective == Objective::Contrastive && most > 0 && most < stage.hard_negatives
+    contrasts(stage) && most > 0 && most < stage.hard_negatives
 }
 
 /// Whether a stage can be trained on its data.
@@ -183,7 +202,7 @@ fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
             set.name
         );
     }
-    if stage.objective != Objective::Contrastive {
+    if !contrasts(stage) {
         return Ok(());
     }
     let with_negatives: usize =
@@ -202,6 +221,9 @@ fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
              highest is {}",
             highest_level(sets)
         );
+    }
+    if let Some(settings) = rerank(stage) {
+        return fits_reranker(&settings, sets, with_negatives);
     }
     if stage.margin_mse.is_some()
         && let Some(set) = sets.iter().find(|set| set.counts.with_margins == 0)
@@ -222,6 +244,78 @@ fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
         }
         if !in_batch && stage.hard_negatives == 0 {
             bail!("{}: neither in-batch nor hard negatives; raise hard_negatives", set.name);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a cross-encoder can be trained on its data.
+fn fits_reranker(settings: &Rerank, sets: &[DataSet], with_negatives: usize) -> Result<()> {
+    use RerankLoss as L;
+    let name = settings.loss.name();
+    let without = |has: fn(&DataSet) -> usize| sets.iter().find(move |set| has(set) == 0);
+    let examples = sets.iter().map(DataSet::len).sum::<usize>();
+    match settings.loss {
+        L::Mse => {
+            if let Some(set) = without(|set| set.counts.with_scores) {
+                bail!(
+                    "{}: no row has a teacher's score, of which rerank.loss = {name:?} learns; `kiln rerank --data --scores` \
+                     writes them",
+                    set.name
+                );
+            }
+        }
+        L::MarginMse => {
+            if let Some(set) = without(|set| set.counts.with_margins) {
+                bail!(
+                    "{}: no row has scores of its positives and negatives, of which rerank.loss = {name:?} learns; `kiln \
+                     rerank --data --scores` writes them",
+                    set.name
+                );
+            }
+        }
+        L::BinaryCrossEntropy | L::RankNet | L::Lambda => {
+            if let Some(set) = without(|set| set.counts.with_scores) {
+                bail!(
+                    "{}: no row has a score, which rerank.labels = \"scores\" takes for labels; leave it out, or write \
+                     scores with `kiln rerank --data --scores`",
+                    set.name
+                );
+            }
+            // RankNet and Lambda ask only which label is the higher.
+            let by_itself = settings.loss == L::BinaryCrossEntropy;
+            if by_itself && let Some(set) = sets.iter().find(|set| set.counts.with_wide_scores > 0)
+            {
+                bail!(
+                    "{}: {} of {} rows have a label below 0 or above 1, and rerank.loss = {name:?} learns from 0 to 1; \
+                     scale them, or use loss = \"mse\"",
+                    set.name,
+                    set.counts.with_wide_scores,
+                    set.len()
+                );
+            }
+            if by_itself && sets.iter().all(|set| set.counts.with_low_scores == 0) {
+                bail!(
+                    "{}: no row has a label or a negative, so that all texts are relevant, and rerank.loss = {name:?} has \
+                     nothing to tell apart; add a column label, or mine negatives with `kiln mine`",
+                    sets[0].name
+                );
+            }
+            if !by_itself && with_negatives == 0 {
+                bail!(
+                    "{}: no row has a negative beside its positive, and rerank.loss = {name:?} compares the texts of a \
+                     query; use loss = \"binary_cross_entropy\", or mine negatives with `kiln mine`",
+                    sets[0].name
+                );
+            }
+        }
+        L::MultipleNegativesRanking => {
+            if with_negatives == 0 && (examples < 2 || settings.num_negatives() == 0) {
+                bail!(
+                    "{}: no row has a negative, nor are there others in the batch; mine negatives with `kiln mine`",
+                    sets[0].name
+                );
+            }
         }
     }
     Ok(())

@@ -14,9 +14,11 @@ mod memory;
 mod mntp;
 mod model_card;
 mod optimizer;
+mod passes;
 mod plan;
 mod reconstruction;
 mod report;
+mod rerank;
 mod run;
 mod scale;
 mod setup;
@@ -24,6 +26,7 @@ mod sweep;
 mod telemetry;
 #[cfg(test)]
 mod tests;
+mod trained;
 mod word_vectors;
 
 use anyhow::Result;
@@ -36,7 +39,10 @@ use kiln_embed::train::ChunkRunner;
 use crate::data::Batch;
 use crate::recipe::{Objective, Stage};
 
-pub use build::{base_model, new_config, new_model, own_lm_head, train_tokenizer};
+pub use build::{
+    base_model, base_reranker, new_config, new_encoder_config, new_model, new_reranker,
+    own_lm_head, train_tokenizer,
+};
 pub use checkpoint::{Best, Checkpoint, Position};
 pub use device_group::DeviceGroup;
 pub use dry_run::{DryRun, DryStage, Memory};
@@ -50,6 +56,7 @@ pub use report::{curves, training_page};
 pub use run::{CHECKPOINTS, train};
 pub use sweep::{SetScores, SweepRun, VariantScores, sweep, sweep_table};
 pub use telemetry::{Point, Telemetry};
+pub use trained::{Trained, TrainedShape};
 
 /// What an objective computes with.
 struct StepContext<'a, B: AutodiffBackend> {
@@ -86,6 +93,10 @@ fn objective<B: TrainingBackend>(
         Objective::Reconstruction => {
             let settings = stage.reconstruction.unwrap_or_default();
             reconstruction::reconstruction(train_model, batch, &settings, context, seed)
+        }
+        Objective::Rerank => {
+            let settings = stage.rerank.unwrap_or_default();
+            rerank::rerank(train_model, batch, &settings, context, seed)
         }
         Objective::Mntp => {
             let settings = stage.mntp.clone().unwrap_or_default();

@@ -3,9 +3,12 @@
 use std::path::Path;
 
 use anyhow::Result;
+use kiln_embed::kernels::Kernels;
+use kiln_embed::reranker::ScoreActivation;
 use serde_json::json;
 
-use super::{Inputs, Point};
+use super::{Inputs, Point, Trained};
+use crate::eval::MRR;
 use crate::hub::is_id;
 use crate::recipe::Recipe;
 
@@ -20,11 +23,11 @@ pub struct ModelCard<'a> {
 }
 
 impl ModelCard<'_> {
-    /// The card of a model with vectors of a width.
+    /// The card of a model.
     ///
     /// # Errors
     /// A recipe that TOML cannot express.
-    pub fn to_markdown(&self, dimensions: usize) -> Result<String> {
+    pub fn to_markdown<B: Kernels>(&self, model: &Trained<B>) -> Result<String> {
         let recipe = self.recipe;
         let scores: Vec<(&str, &str, f64)> = self
             .points
@@ -46,11 +49,16 @@ impl ModelCard<'_> {
             }
         }
         // JSON is YAML, and quotes what YAML would misread.
+        let (pipeline, tags) = match model {
+            Trained::Embedder(_) => {
+                ("sentence-similarity", &["sentence-similarity", "feature-extraction"][..])
+            }
+            Trained::Reranker(_) => ("text-ranking", &["cross-encoder", "reranker"][..]),
+        };
         let mut front = vec![
             "library_name: sentence-transformers".to_string(),
-            "pipeline_tag: sentence-similarity".to_string(),
-            "tags:\n- sentence-transformers\n- sentence-similarity\n- feature-extraction\n- kiln"
-                .to_string(),
+            format!("pipeline_tag: {pipeline}"),
+            format!("tags:\n- sentence-transformers\n- {}\n- kiln", tags.join("\n- ")),
         ];
         // A folder means nothing to others, and the Hub refuses what is no id of its own.
         let base = recipe.model.base.as_ref().and_then(|base| base.split('@').next());
@@ -61,7 +69,11 @@ impl ModelCard<'_> {
             let results: Vec<_> = scores
                 .iter()
                 .map(|(name, metric, score)| {
-                    let task = if *metric == "nDCG@10" { "information-retrieval" } else { "semantic-similarity" };
+                    let task = match (model, *metric) {
+                        (Trained::Reranker(_), _) => "text-ranking",
+                        (_, "nDCG@10") => "information-retrieval",
+                        _ => "semantic-similarity",
+                    };
                     json!({
                         "task": {"type": task, "name": task.replace('-', " ")},
                         "dataset": {"name": name, "type": name},
@@ -78,11 +90,7 @@ impl ModelCard<'_> {
         if !recipe.description.is_empty() {
             text.push_str(&format!("{}\n\n", recipe.description));
         }
-        text.push_str(&format!(
-            "A text-embedding model with vectors of {dimensions} dimensions, trained with Kiln. It loads in \
-             sentence-transformers where its pooling is one that sentence-transformers has, and in Kiln natively \
-             and in the browser.\n\n"
-        ));
+        text.push_str(&about(model));
         if !scores.is_empty() {
             text.push_str("## Scores\n\n| set | metric | score |\n|---|---|---|\n");
             for (name, metric, score) in &scores {
@@ -115,6 +123,38 @@ impl ModelCard<'_> {
     }
 
     fn metric(&self, name: &str) -> &str {
-        self.inputs.measured.iter().find(|set| set.name == name).map_or("score", |set| &set.metric)
+        let measured = &self.inputs.measured;
+        match measured.iter().find(|set| set.name == name) {
+            Some(set) => &set.metric,
+            None if name.ends_with(MRR) => MRR,
+            None => "score",
+        }
+    }
+}
+
+/// What a model is, and who loads it.
+fn about<B: Kernels>(model: &Trained<B>) -> String {
+    match model {
+        Trained::Embedder(embedder) => format!(
+            "A text-embedding model with vectors of {} dimensions, trained with Kiln. It loads in \
+             sentence-transformers where its pooling is one that sentence-transformers has, and in Kiln natively \
+             and in the browser.\n\n",
+            embedder.model().dimensions()
+        ),
+        Trained::Reranker(reranker) => {
+            let scores = match reranker.activation() {
+                ScoreActivation::Sigmoid => "between 0 and 1, by a sigmoid",
+                ScoreActivation::Identity => "as the model gives them, without an activation",
+            };
+            format!(
+                "A cross-encoder that scores pairs of a query and a text of up to {} tokens together, trained with \
+                 Kiln. Scores are {scores}; the higher, the more relevant. It loads in sentence-transformers:\n\n\
+                 ```python\nfrom sentence_transformers import CrossEncoder\n\n\
+                 model = CrossEncoder(\"path/to/this/folder\")\n\
+                 model.rank(\"a query\", [\"a text\", \"another text\"])\n```\n\nand in Kiln, natively and in the \
+                 browser: `kiln rerank --model DIR --query QUERY --corpus FILE`.\n\n",
+                reranker.tokenizer().config().max_length
+            )
+        }
     }
 }

@@ -6,10 +6,9 @@ use anyhow::Result;
 use burn::tensor::TensorData;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::checkpoint::Files;
-use kiln_embed::embedder::Embedder;
 use kiln_embed::kernels::TrainingBackend;
 
-use super::{Best, Checkpoint, Point};
+use super::{Best, Checkpoint, Point, Trained};
 use crate::data::DataSet;
 use crate::eval::EvalSet;
 use crate::recipe::{Recipe, Stage};
@@ -43,7 +42,7 @@ pub struct TrainPlan<'a> {
 /// How a run ended.
 pub struct Outcome<B: AutodiffBackend> {
     /// The trained model, adapters merged.
-    pub embedder: Embedder<B::InnerBackend>,
+    pub model: Trained<B::InnerBackend>,
     /// The adapters as PEFT keeps them, where the base model's weights stayed as they were.
     pub adapters: Option<Files>,
     /// Every step.
@@ -60,7 +59,7 @@ pub trait TrainObserver<B: AutodiffBackend> {
     ///
     /// # Errors
     /// The caller's own; training stops.
-    fn after_stage(&mut self, _: &Embedder<B::InnerBackend>, _: &Stage) -> Result<()> {
+    fn after_stage(&mut self, _: &Trained<B::InnerBackend>, _: &Stage) -> Result<()> {
         Ok(())
     }
 
@@ -68,7 +67,7 @@ pub trait TrainObserver<B: AutodiffBackend> {
     ///
     /// # Errors
     /// The caller's own; training stops.
-    fn at_step(&mut self, _: &Embedder<B::InnerBackend>, _: usize, _: &Point) -> Result<()> {
+    fn at_step(&mut self, _: &Trained<B::InnerBackend>, _: usize, _: &Point) -> Result<()> {
         Ok(())
     }
 
@@ -79,7 +78,7 @@ pub trait TrainObserver<B: AutodiffBackend> {
     ///
     /// # Errors
     /// The caller's own; training stops.
-    fn best(&mut self, _: &Embedder<B::InnerBackend>, _: &Point) -> Result<()> {
+    fn best(&mut self, _: &Trained<B::InnerBackend>, _: &Point) -> Result<()> {
         Ok(())
     }
 }

@@ -9,7 +9,6 @@ use burn::module::AutodiffModule as _;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::checkpoint::save_adapters;
-use kiln_embed::embedder::Embedder;
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
 use kiln_embed::train::{ChunkRunner, Optimizer, TrainModel, add, clip_norm, parameters};
@@ -21,9 +20,9 @@ use super::memory::KeptMemory;
 use super::optimizer::{self, optimizer_of};
 use super::plan::{Outcome, Silent, TrainObserver, TrainPlan};
 use super::scale::LossScale;
-use super::setup::{EmbedderParts, check_texts, chunk_runner, enter_stage, start};
+use super::setup::{ModelParts, check_texts, chunk_runner, enter_stage, start};
 use super::telemetry::Live;
-use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, objective};
+use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, Trained, objective};
 use crate::data::{DataSet, ModelPrompts, Sampler, mixed};
 use crate::eval::{EvalSet, MEAN, scores};
 use crate::interrupt;
@@ -36,7 +35,7 @@ pub const CHECKPOINTS: &str = "checkpoints";
 /// What stays the same for a whole run, on one of its devices.
 struct Run<'a, B: AutodiffBackend> {
     plan: &'a TrainPlan<'a>,
-    parts: EmbedderParts<B>,
+    parts: ModelParts<B>,
     group: DeviceGroup<B>,
     runner: ChunkRunner,
     /// Where this device writes, if it does.
@@ -83,7 +82,7 @@ struct RunningStage<'a, B: AutodiffBackend> {
 /// All stages, on one device.
 fn run<B: TrainingBackend>(
     group: DeviceGroup<B>,
-    parts: EmbedderParts<B>,
+    parts: ModelParts<B>,
     train_model: TrainModel<B>,
     plan: &TrainPlan<'_>,
     observer: &mut impl TrainObserver<B>,
@@ -173,7 +172,7 @@ fn run_stage<B: TrainingBackend>(
     }
     running.live.finish();
     if run.group.is_main() {
-        observer.after_stage(&parts.embedder(&state.train_model)?, stage)?;
+        observer.after_stage(&parts.trained(&state.train_model)?, stage)?;
     }
     state.checkpoint.position = Position { stage: number + 1, step: 0 };
     Ok(state)
@@ -259,18 +258,18 @@ fn conclude<B: TrainingBackend>(
     let evaluates = due(plan.recipe.eval.as_ref().map_or(0, |eval| eval.every));
     let saves = due(plan.checkpoint_every);
     if evaluates && !plan.measured.is_empty() {
-        let embedder = parts.embedder(&state.train_model)?;
+        let model = parts.trained(&state.train_model)?;
         let note = |set: &EvalSet, score: f64| {
             let EvalSet { name, metric, .. } = set;
             running.live.note(format!("step {}: {name} {metric} {score:.4}", point.step));
         };
-        point.scores = scores(plan.measured, &embedder, plan.terminal, note)?;
+        point.scores = scores(plan.measured, model.measured(), plan.terminal, note)?;
         if improved(plan.recipe, &mut state.checkpoint, &point) {
-            observer.best(&embedder, &point)?;
+            observer.best(&model, &point)?;
         }
     }
     if due_of_run(plan.save_every, state.checkpoint.steps) {
-        observer.at_step(&parts.embedder(&state.train_model)?, state.checkpoint.steps, &point)?;
+        observer.at_step(&parts.trained(&state.train_model)?, state.checkpoint.steps, &point)?;
     }
     running.live.step(&point);
     observer.step(&point);
@@ -365,14 +364,15 @@ fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<O
     let recipe = run.plan.recipe;
     let pristine = !recipe.stages.iter().any(changes_base);
     let adapters = match (&recipe.model.lora, &recipe.model.base) {
-        (Some(lora), Some(base)) if pristine => {
+        // PEFT's files of a cross-encoder would need its head, too.
+        (Some(lora), Some(base)) if pristine && state.train_model.score_head.is_none() => {
             let model = state.train_model.model.valid();
             Some(save_adapters(model.backbone(), model.config(), lora, base)?)
         }
         _ => None,
     };
     Ok(Outcome {
-        embedder: run.parts.embedder(&state.train_model)?,
+        model: run.parts.trained(&state.train_model)?,
         adapters,
         points: state.telemetry.points,
         best: state.checkpoint.best,
@@ -382,20 +382,20 @@ fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<O
 
 // -------------------------------------------------------------------------------------- the devices
 
-/// Trains an embedder through all stages of a recipe, on one device or on several together.
+/// Trains a model through all stages of a recipe, on one device or on several together.
 ///
 /// # Errors
 /// A loss that is not a number, a checkpoint that cannot be written, or the observer's own.
 pub fn train<B: TrainingBackend>(
-    embedder: Embedder<B::InnerBackend>,
+    model: impl Into<Trained<B::InnerBackend>>,
     plan: TrainPlan<'_>,
     devices: &[B::Device],
     observer: &mut impl TrainObserver<B>,
 ) -> Result<Outcome<B>> {
     let _kept = KeptMemory::new();
-    let own = [embedder.device().clone()];
+    let (parts, train_model) = start::<B>(model, plan.lm_head.clone());
+    let own = [parts.device.clone()];
     let devices = if devices.is_empty() { &own } else { devices };
-    let (parts, train_model) = start::<B>(embedder, plan.lm_head.clone());
     let layers = train_model.backbone().layers();
     check_texts(&parts, plan.recipe, plan.sets, layers)?;
     if devices.len() == 1 {
@@ -404,7 +404,7 @@ pub fn train<B: TrainingBackend>(
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..devices.len())
             .map(|i| {
-                let parts = EmbedderParts { device: devices[i].clone(), ..parts.clone() };
+                let parts = ModelParts { device: devices[i].clone(), ..parts.clone() };
                 let train_model = copied::<B, _>(&train_model, &devices[i]);
                 let plan =
                     TrainPlan { terminal: Terminal { json: false, quiet: true }, ..plan.clone() };

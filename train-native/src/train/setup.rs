@@ -8,21 +8,25 @@ use kiln_embed::checkpoint::Files;
 use kiln_embed::embedder::{Embedder, EmbeddingModel, Parts, Prompts};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
+use kiln_embed::reranker::{Reranker, RerankerParts, ScoreActivation, ScoreHead};
 use kiln_embed::tokenizer::Tokenizer;
 use kiln_embed::train::{ChunkRunner, TrainModel, Trains, set_trainable};
 
+use super::Trained;
 use super::distillation::Teacher;
 use super::mntp::mask_token;
 use super::reconstruction::written_eos;
 use crate::data::{DataSet, mixed};
 use crate::recipe::{Compute, ComputeDtype, INSTRUCTION_FORMAT, Objective, Recipe, instructed};
 
-/// An embedder less its parameters.
+/// A model less its parameters.
 #[derive(Clone)]
-pub(super) struct EmbedderParts<B: AutodiffBackend> {
+pub(super) struct ModelParts<B: AutodiffBackend> {
     pub tokenizer: Tokenizer,
     pub prompts: Prompts,
     pub tokenizer_files: Files,
+    /// What a cross-encoder makes of its scores.
+    pub activation: ScoreActivation,
     pub device: B::Device,
 }
 
@@ -36,30 +40,58 @@ pub(super) fn chunk_runner<B: TrainingBackend>(compute: &Compute) -> ChunkRunner
     ChunkRunner::new::<B>(compute.chunk, compute.grad_cache, compute.checkpoint_blocks, dtype)
 }
 
-/// Takes an embedder apart; the base model may have a language-model head of its own.
+/// Takes a model apart; the base of an embedder may have a language-model head of its own.
 pub(super) fn start<B: TrainingBackend>(
-    embedder: Embedder<B::InnerBackend>,
+    model: impl Into<Trained<B::InnerBackend>>,
     lm_head: Option<TensorData>,
-) -> (EmbedderParts<B>, TrainModel<B>) {
-    let Parts { model, tokenizer, prompts, device, tokenizer_files } = embedder.into_parts();
+) -> (ModelParts<B>, TrainModel<B>) {
+    let (model, score_head, parts) = match model.into() {
+        Trained::Embedder(embedder) => {
+            let Parts { model, tokenizer, prompts, device, tokenizer_files } =
+                embedder.into_parts();
+            let activation = ScoreActivation::Identity;
+            (model, None, ModelParts { tokenizer, prompts, tokenizer_files, activation, device })
+        }
+        Trained::Reranker(reranker) => {
+            let RerankerParts { model, head, tokenizer, tokenizer_files, activation, device } =
+                reranker.into_parts();
+            let prompts = Prompts::default();
+            (
+                model,
+                Some(head),
+                ModelParts { tokenizer, prompts, tokenizer_files, activation, device },
+            )
+        }
+    };
     let train_model = TrainModel {
         model: EmbeddingModel::from_inner(model),
-        lm_head: lm_head.map(|head| Param::from_tensor(Tensor::from_data(head, &device))),
+        lm_head: lm_head.map(|head| Param::from_tensor(Tensor::from_data(head, &parts.device))),
         projections: Vec::new(),
+        score_head: score_head.map(ScoreHead::from_inner),
     };
-    (EmbedderParts { tokenizer, prompts, tokenizer_files, device }, train_model)
+    (parts, train_model)
 }
 
-impl<B: TrainingBackend> EmbedderParts<B> {
+impl<B: TrainingBackend> ModelParts<B> {
     /// The model as it is, adapters merged, to evaluate and to save.
-    pub(super) fn embedder(
-        &self,
-        train_model: &TrainModel<B>,
-    ) -> Result<Embedder<B::InnerBackend>> {
-        let inner = train_model.model.valid().map_backbone(Backbone::merge_lora);
-        Ok(Embedder::new(inner, self.tokenizer.clone(), &self.device)?
-            .with_prompts(self.prompts.clone())
-            .with_tokenizer_files(self.tokenizer_files.clone()))
+    pub(super) fn trained(&self, train_model: &TrainModel<B>) -> Result<Trained<B::InnerBackend>> {
+        let model = train_model.model.valid().map_backbone(Backbone::merge_lora);
+        let (tokenizer, files) = (self.tokenizer.clone(), self.tokenizer_files.clone());
+        Ok(match &train_model.score_head {
+            None => Trained::Embedder(
+                Embedder::new(model, tokenizer, &self.device)?
+                    .with_prompts(self.prompts.clone())
+                    .with_tokenizer_files(files),
+            ),
+            Some(head) => Trained::Reranker(Reranker::from_parts(RerankerParts {
+                model,
+                head: head.valid(),
+                tokenizer,
+                tokenizer_files: files,
+                activation: self.activation,
+                device: self.device.clone(),
+            })?),
+        })
     }
 
     /// The model's prompts of queries and documents.
@@ -75,7 +107,7 @@ impl<B: TrainingBackend> EmbedderParts<B> {
 /// # Errors
 /// The first such prompt, and whose it is; the first stage without its token.
 pub(super) fn check_texts<B: TrainingBackend>(
-    parts: &EmbedderParts<B>,
+    parts: &ModelParts<B>,
     recipe: &Recipe,
     sets: &[Vec<DataSet>],
     layers: usize,
@@ -118,6 +150,10 @@ pub(super) fn check_texts<B: TrainingBackend>(
                 let settings = stage.reconstruction.unwrap_or_default();
                 written_eos(&parts.tokenizer, &settings).with_context(place)?;
             }
+            Objective::Rerank => {
+                // What stands around a pair leaves room for two texts.
+                parts.tokenizer.encode_pair("a", "a").map(drop).with_context(place)?;
+            }
             Objective::Contrastive | Objective::Distillation | Objective::Similarity => {}
         }
     }
@@ -134,7 +170,7 @@ pub(super) fn enter_stage<B: TrainingBackend>(
     device: &B::Device,
 ) -> Result<TrainModel<B>> {
     let stage = &recipe.stages[number];
-    let TrainModel { mut model, lm_head, mut projections } = train_model;
+    let TrainModel { mut model, lm_head, mut projections, score_head } = train_model;
     let new = teacher.map_or(Vec::new(), |teacher| teacher.projections(&model, device));
     let shapes = |projections: &[Param<Tensor<B, 2>>]| -> Vec<[usize; 2]> {
         projections.iter().map(|projection| projection.val().dims()).collect()
@@ -168,5 +204,6 @@ pub(super) fn enter_stage<B: TrainingBackend>(
             }
         }
     }
-    Ok(set_trainable::<B, _>(TrainModel { model, lm_head, projections }, trains))
+    let train_model = TrainModel { model, lm_head, projections, score_head };
+    Ok(set_trainable::<B, _>(train_model, trains))
 }

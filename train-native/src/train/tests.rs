@@ -17,12 +17,13 @@ use super::contrastive::contrastive;
 use super::device_group::DeviceGroup;
 use super::distillation::Teacher;
 use super::optimizer::{self, optimizer_of};
-use super::setup::{EmbedderParts, chunk_runner, enter_stage, start};
+use super::setup::{ModelParts, chunk_runner, enter_stage, start};
 use super::{BatchLoss, Checkpoint, StepContext, new_model};
 use crate::data::{Batch, Text};
 use crate::recipe::{Compute, ComputeDtype, Distillation, LayerMap, OptimizerKind, Recipe};
 use crate::terminal::Terminal;
 
+mod cross_encoders;
 mod token_objectives;
 
 type B = Autodiff<Flex>;
@@ -48,7 +49,7 @@ fn recipe(pooling: &str, rest: &str) -> Recipe {
     .unwrap()
 }
 
-fn train_model(recipe: &Recipe, stage: usize) -> (EmbedderParts<B>, TrainModel<B>) {
+fn train_model(recipe: &Recipe, stage: usize) -> (ModelParts<B>, TrainModel<B>) {
     let device = Default::default();
     Flex::seed(&device, 7);
     let new = recipe.model.new.as_ref().unwrap();
@@ -94,7 +95,7 @@ fn batch() -> Batch {
 
 fn batch_loss(
     train_model: &TrainModel<B>,
-    parts: &EmbedderParts<B>,
+    parts: &ModelParts<B>,
     recipe: &Recipe,
     compute: &Compute,
     scale: f64,
@@ -104,7 +105,7 @@ fn batch_loss(
 
 fn batch_loss_with(
     train_model: &TrainModel<B>,
-    parts: &EmbedderParts<B>,
+    parts: &ModelParts<B>,
     recipe: &Recipe,
     compute: &Compute,
     scale: f64,
@@ -239,11 +240,7 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
 }
 
 /// The gradient of the plain way: one graph over the whole batch.
-fn plain(
-    train_model: &TrainModel<B>,
-    parts: &EmbedderParts<B>,
-    recipe: &Recipe,
-) -> (f64, Vec<f32>) {
+fn plain(train_model: &TrainModel<B>, parts: &ModelParts<B>, recipe: &Recipe) -> (f64, Vec<f32>) {
     let encode = |texts: &[&str]| {
         let tokens = parts.tokenizer.encode_all("", texts).unwrap();
         let tokens = parts.tokenizer.pad(&tokens.iter().collect::<Vec<_>>());
@@ -451,7 +448,7 @@ fn values(train_model: &TrainModel<B>) -> Vec<f32> {
 /// The model after some steps on the same batch, and the loss before each.
 fn steps(
     mut train_model: TrainModel<B>,
-    parts: &EmbedderParts<B>,
+    parts: &ModelParts<B>,
     recipe: &Recipe,
     optimizer: &mut Optimizer<B>,
     count: usize,

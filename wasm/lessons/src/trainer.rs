@@ -525,6 +525,7 @@ impl<B: TrainingBackend> Trainer<B> {
 
 /// A model whose adapters alone learn.
 fn trainable<B: TrainingBackend>(model: EmbeddingModel<B>) -> TrainModel<B> {
-    let train_model = TrainModel { model, lm_head: None, projections: Vec::new() };
+    let train_model =
+        TrainModel { model, lm_head: None, projections: Vec::new(), score_head: None };
     set_trainable::<B, _>(train_model, Trains::AdaptersAlone)
 }

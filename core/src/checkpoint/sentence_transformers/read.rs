@@ -343,6 +343,8 @@ pub(crate) struct ReadFolder {
     /// Path of the weights without their ending.
     pub stem: String,
     pub tokenizer: Tokenizer,
+    /// As they are.
+    pub tokenizer_files: Files,
 }
 
 /// Shape and tokenizer of a folder, whatever its head.
@@ -356,8 +358,37 @@ pub(crate) fn read_folder(
 ) -> Result<ReadFolder> {
     // A list of modules is an embedder's, or has one for the transformer and others that are looked for by the
     // caller.
-    let (_, raw, config) = read_shape(folder, None)?;
-    let (tokenizer, _) = read_tokenizer(folder, "", &config, instruction, options)?;
+    read_at(folder, None, instruction, options)
+}
+
+/// Shape and tokenizer of the transformer in a folder, whether it is by itself or the first of an embedder's modules.
+///
+/// # Errors
+/// As [`read_folder`].
+pub(crate) fn read_transformer(folder: &dyn Folder, options: &LoadOptions) -> Result<ReadFolder> {
+    let modules = read_modules(folder)?;
+    read_at(folder, modules.as_deref(), InstructionSpan::Pooled, options)
+}
+
+/// Shape of the transformer in a folder, and its `config.json`.
+///
+/// # Errors
+/// Configuration files that are missing or cannot be read.
+pub(crate) fn read_transformer_shape(folder: &dyn Folder) -> Result<(Value, ModelConfig)> {
+    let modules = read_modules(folder)?;
+    let (_, raw, config) = read_shape(folder, modules.as_deref())?;
+    Ok((raw, config))
+}
+
+fn read_at(
+    folder: &dyn Folder,
+    modules: Option<&[ModuleEntry]>,
+    instruction: InstructionSpan,
+    options: &LoadOptions,
+) -> Result<ReadFolder> {
+    let (root, raw, config) = read_shape(folder, modules)?;
+    let (tokenizer, tokenizer_files) =
+        read_tokenizer(folder, &root, &config, instruction, options)?;
     if tokenizer.id_bound() > config.vocab_size {
         let cause = format!(
             "has token ids up to {}, but the model has {} embeddings",
@@ -366,7 +397,7 @@ pub(crate) fn read_folder(
         );
         return Err(bad(folder, "tokenizer.json", cause));
     }
-    Ok(ReadFolder { config, raw, stem: "model".into(), tokenizer })
+    Ok(ReadFolder { config, raw, stem: inside(&root, "model"), tokenizer, tokenizer_files })
 }
 
 /// Refuses a cross-encoder, whose files are else those of an embedder without a list of modules.
@@ -757,6 +788,13 @@ fn read_instruction(folder: &dyn Folder) -> Result<Option<InstructionSpan>> {
     let value = read_json(folder, file)?.unwrap_or_default();
     let kept = value.get(INSTRUCTION).cloned();
     kept.map(serde_json::from_value).transpose().map_err(|error| bad(folder, file, error))
+}
+
+/// The function that a cross-encoder of sentence-transformers 6 makes of its scores, by its Python path; older ones say
+/// it in their `config.json`.
+pub(crate) fn read_activation(folder: &dyn Folder) -> Result<Option<String>> {
+    let value = read_json(folder, "config_sentence_transformers.json")?.unwrap_or_default();
+    Ok(value["activation_fn"].as_str().map(String::from))
 }
 
 pub(crate) fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {

@@ -423,6 +423,7 @@ mod tests {
             deduplicate: true,
             texts_alone: false,
             scored: false,
+            binary: false,
             negatives: 2,
             seed: 1,
             terminal: Terminal { json: false, quiet: true },

@@ -39,6 +39,8 @@ pub struct Opening<'a> {
     pub texts_alone: bool,
     /// Whether pairs keep their scores, whatever these are, and need not be alike.
     pub scored: bool,
+    /// Whether positives get the score 1 and negatives 0, whatever their rows say; pairs keep their own.
+    pub binary: bool,
     /// Negatives that labelled texts are given.
     pub negatives: usize,
     /// Seed of conversions, of subsets and of made-up texts.
@@ -81,6 +83,10 @@ pub struct Counts {
     pub with_scores: usize,
     /// Examples with scores of their positives and negatives.
     pub with_margins: usize,
+    /// Examples with a score below 1.
+    pub with_low_scores: usize,
+    /// Examples with a score below 0 or above 1.
+    pub with_wide_scores: usize,
     /// Most negatives that an example has.
     pub most_negatives: usize,
     /// Examples that have a negative of each level, the hardest first ([`Example::level`]).
@@ -116,6 +122,11 @@ impl Counts {
         let scored = !example.pos_scores.is_empty();
         self.with_scores += usize::from(scored);
         self.with_margins += usize::from(scored && !example.neg_scores.is_empty());
+        let any = |is: fn(f32) -> bool| {
+            usize::from(example.pos_scores.iter().chain(&example.neg_scores).any(|&one| is(one)))
+        };
+        self.with_low_scores += any(|score| score < 1.0);
+        self.with_wide_scores += any(|score| !(0.0..=1.0).contains(&score));
         self.most_negatives = self.most_negatives.max(example.neg.len());
         let levels: HashSet<usize> = (0..example.neg.len()).map(|i| example.level(i)).collect();
         for level in levels {
@@ -130,6 +141,7 @@ impl Counts {
     pub(super) fn start_over(&mut self) {
         (self.examples, self.without_negatives, self.most_negatives) = (0, 0, 0);
         (self.with_scores, self.with_margins) = (0, 0);
+        (self.with_low_scores, self.with_wide_scores) = (0, 0);
         self.levels.clear();
     }
 }
@@ -217,6 +229,10 @@ impl<'a> Intake<'a> {
             return Ok(());
         }
         self.clean_negatives(&mut example, leaking);
+        if self.opening.binary {
+            example.pos_scores = vec![1.0; example.pos.len()];
+            example.neg_scores = vec![0.0; example.neg.len()];
+        }
         self.counts.add(&example);
         self.writer.push(&example)
     }

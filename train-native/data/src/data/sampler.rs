@@ -218,9 +218,13 @@ impl<'a, S: Examples> Sampler<'a, S> {
     }
 
     fn in_batch(&self, set: usize) -> bool {
-        // Pairs with scores say nothing of other pairs' texts.
-        self.stage.objective != Objective::Similarity
-            && self.sets[set].source().in_batch.unwrap_or(self.stage.loss.in_batch)
+        let mixes = match self.stage.objective {
+            // Pairs with scores say nothing of other pairs' texts.
+            Objective::Similarity => false,
+            Objective::Rerank => self.stage.rerank.unwrap_or_default().num_negatives() > 0,
+            _ => true,
+        };
+        mixes && self.sets[set].source().in_batch.unwrap_or(self.stage.loss.in_batch)
     }
 
     /// The set of the next batch where batches are homogeneous.
@@ -374,6 +378,7 @@ mod tests {
             deduplicate: false,
             texts_alone: false,
             scored: false,
+            binary: false,
             negatives: 1,
             seed: 1,
             terminal: Terminal { json: false, quiet: true },
@@ -408,6 +413,7 @@ mod tests {
             deduplicate: true,
             texts_alone: false,
             scored: false,
+            binary: false,
             negatives: 1,
             seed: 1,
             terminal: Terminal { json: false, quiet: true },

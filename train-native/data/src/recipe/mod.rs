@@ -27,8 +27,8 @@ pub use kiln_embed::train::{OptimizerKind, Schedule};
 pub use shipped::{SHIPPED, SWEEPS, Shipped, shipped};
 pub use source::{DataRef, DataSource, INSTRUCTION_FORMAT, Labels, LeakRule, instructed};
 pub use stage::{
-    Curriculum, Distillation, LayerMap, MarginMse, Mixing, Mntp, Objective, Reconstruction,
-    SamplerKind, Similarity, SimilarityLoss, Stage,
+    Curriculum, Distillation, LayerMap, MarginMse, Mixing, Mntp, Objective, Reconstruction, Rerank,
+    RerankLabels, RerankLoss, SamplerKind, Similarity, SimilarityLoss, Stage,
 };
 #[cfg(feature = "files")]
 pub use sweep::{Sweep, Variant, slug};
@@ -134,7 +134,7 @@ impl ModelRecipe {
     }
 }
 
-/// Shape of a new model: a Llama-shaped decoder.
+/// Shape of a new model: a Llama-shaped decoder, or, where a cross-encoder is trained, a BERT-shaped encoder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewModel {
@@ -251,7 +251,8 @@ pub struct EvaluationSet {
     /// Name for reports.
     pub name: String,
     /// BEIR folder (`corpus.jsonl`, `queries.jsonl`, `qrels/`), measured by nDCG@10; a file of scored
-    /// pairs, measured by Spearman's correlation of the cosine; or `made-up:test`.
+    /// pairs, measured by Spearman's correlation of the cosine; or `made-up:test`. Of a cross-encoder also a file of
+    /// rows of a query, positives and negatives, which it ranks.
     pub path: String,
     /// Which qrels of a BEIR folder.
     #[serde(default = "dev")]
@@ -259,6 +260,10 @@ pub struct EvaluationSet {
     /// Use only the first queries or pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+    /// Of a cross-encoder: how many of the texts that BM25 finds best it ranks anew, 100 where absent; a BEIR folder
+    /// with `top_ranked` says itself which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidates: Option<usize>,
 }
 
 fn yes() -> bool {
@@ -348,6 +353,66 @@ impl Recipe {
         Ok(self)
     }
 
+    /// Whether a cross-encoder is trained, and no embedder.
+    pub fn reranks(&self) -> bool {
+        self.stages.first().is_some_and(|stage| stage.objective == Objective::Rerank)
+    }
+
+    /// Refuses what says something of vectors, where a cross-encoder is trained.
+    fn check_reranker(&self) -> Result<()> {
+        let other = self
+            .stages
+            .iter()
+            .find(|stage| (stage.objective == Objective::Rerank) != self.reranks());
+        if let Some(stage) = other {
+            bail!(
+                "stage {:?}: objective = {:?} trains another kind of model than stage {:?}, whose objective is {:?}; \
+                 make two recipes",
+                stage.name,
+                stage.objective.name(),
+                self.stages[0].name,
+                self.stages[0].objective.name()
+            );
+        }
+        if !self.reranks() {
+            return Ok(());
+        }
+        let model = &self.model;
+        let text = [model.add_bos.is_some(), model.add_eos.is_some(), model.text_suffix.is_some()];
+        let new = model.new.as_ref();
+        for (key, given) in [
+            ("model.pooling", model.pooling.is_some()),
+            ("model.attention", model.attention.is_some()),
+            ("model.add_bos, add_eos or text_suffix", text.contains(&true)),
+            ("model.padding_side", model.padding_side.is_some()),
+            ("model.instruction", model.instruction.is_some()),
+            ("model.instruction_format", model.instruction_format.is_some()),
+            ("model.prompts", !model.prompts.is_empty()),
+            ("model.new.kv_heads", new.is_some_and(|new| new.kv_heads.is_some())),
+            ("model.new.dimensions", new.is_some_and(|new| new.dimensions.is_some())),
+            ("model.new.tokenizer", new.is_some_and(|new| new.tokenizer.is_some())),
+            ("model.new.word_vectors", new.is_some_and(|new| new.word_vectors.is_some())),
+        ] {
+            if given {
+                bail!(
+                    "{key} is an embedder's, and objective = \"rerank\" trains a cross-encoder; leave it out"
+                );
+            }
+        }
+        for entry in self.stages.iter().flat_map(|stage| &stage.data) {
+            let source = self.source(entry);
+            let prompts = source.query_prompt.is_some() || source.document_prompt.is_some();
+            if prompts || source.symmetric || !source.instructions.is_empty() {
+                bail!(
+                    "{}: a cross-encoder reads a query and a text without prompts; leave query_prompt, document_prompt, \
+                     instructions and symmetric out",
+                    source.path
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// The source that a stage's entry means, with its name.
     pub fn source(&self, entry: &DataRef) -> DataSource {
         match entry {
@@ -421,8 +486,15 @@ impl Recipe {
                 bail!("eval.data is the folder of a suite's tasks; name eval.suite");
             }
             for (i, set) in eval.sets.iter().enumerate() {
-                if set.limit == Some(0) {
-                    bail!("eval.set {:?}: limit must be at least 1", set.name);
+                if set.limit == Some(0) || set.candidates == Some(0) {
+                    bail!("eval.set {:?}: limit and candidates must be at least 1", set.name);
+                }
+                if set.candidates.is_some() && !self.reranks() {
+                    bail!(
+                        "eval.set {:?}: candidates are what a cross-encoder ranks anew, and no stage has objective = \
+                         \"rerank\"; leave it out",
+                        set.name
+                    );
                 }
                 if names[..i].contains(&set.name.as_str()) {
                     bail!("eval has two sets of the name {:?}", set.name);
@@ -439,6 +511,7 @@ impl Recipe {
         if self.stages.is_empty() {
             bail!("the recipe has no [[stage]]");
         }
+        self.check_reranker()?;
         for (before, stage) in self.stages.iter().zip(self.stages.iter().skip(1)) {
             if stage.keep_optimizer && stage.optimizer != before.optimizer {
                 bail!(
@@ -548,6 +621,26 @@ mod tests {
         assert!(error(RECIPE, &["lr"]).contains("key=value"));
         let wrong = error(RECIPE, &["stage.1.data=[{ pth = 'x' }]"]);
         assert!(wrong.contains("did you mean `path`"), "{wrong}");
+    }
+
+    #[test]
+    fn a_cross_encoder_takes_nothing_of_an_embedder() {
+        let one = RECIPE.replace("warmup = 2", "objective = \"rerank\"");
+        let both = one.replace("lr = 1e-4", "lr = 1e-4\nobjective = \"rerank\"");
+        assert!(Recipe::parse(&both).unwrap().reranks());
+        assert!(error(&one, &[]).contains("another kind of model"));
+        for (change, part) in [
+            ("model.pooling={ mode = 'mean' }", "model.pooling"),
+            ("model.add_eos=true", "add_eos"),
+            ("model.prompts={ query = 'q: ' }", "model.prompts"),
+            ("sources.web.query_prompt='q: '", "web.jsonl: a cross-encoder"),
+            ("stage.1.data=[{ path = 'x', symmetric = true }]", "symmetric"),
+        ] {
+            let said = error(&both, &[change]);
+            assert!(said.contains(part), "{change}: {said}");
+        }
+        let set = "eval={ set = [{ name = 's', path = 'p', candidates = 5 }] }";
+        assert!(error(RECIPE, &[set]).contains("candidates"));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub const SHIPPED: &[Shipped] = shipped![
     "pooling-attn-5-small",
     "linq",
     "linq-small",
+    "cross-encoder",
+    "cross-encoder-small",
 ];
 
 /// All shipped sweeps.

@@ -86,6 +86,9 @@ pub struct Stage {
     /// How pairs are set in the order of their scores, where that is the objective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub similarity: Option<Similarity>,
+    /// What a cross-encoder learns of its scores, where that is the objective.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerank: Option<Rerank>,
 }
 
 /// Learning how much better a positive is than a negative (arXiv:2010.02666), from rows with scores, as `kiln mine
@@ -138,6 +141,148 @@ fn default_similarity_scale() -> f64 {
     20.0
 }
 
+/// What a cross-encoder learns of its scores of pairs ([`Objective::Rerank`]). Names and defaults are
+/// sentence-transformers'.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rerank {
+    /// Which loss.
+    #[serde(default)]
+    pub loss: RerankLoss,
+    /// What the labels of texts are, where the loss learns from labels.
+    #[serde(default)]
+    pub labels: RerankLabels,
+    /// `binary_cross_entropy`: the weight of positives, 1 where absent; sentence-transformers' guide takes the number
+    /// of negatives beside each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pos_weight: Option<f64>,
+    /// `multiple_negatives_ranking`: other queries' texts that are drawn beside each query's own, 4 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_negatives: Option<usize>,
+    /// `multiple_negatives_ranking`: what scores between 0 and 1 are multiplied with, 10 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<f64>,
+}
+
+/// The losses of [`Objective::Rerank`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RerankLoss {
+    /// `BinaryCrossEntropyLoss`: each pair by itself, relevant or not.
+    #[default]
+    BinaryCrossEntropy,
+    /// `MSELoss`: each pair's score as a teacher's.
+    Mse,
+    /// `MarginMSELoss` (arXiv:2010.02666): a positive as much above a negative as with a teacher.
+    MarginMse,
+    /// `MultipleNegativesRankingLoss`: the positive among its negatives and some of other queries' texts.
+    #[serde(alias = "multiple_negatives")]
+    MultipleNegativesRanking,
+    /// `RankNetLoss` (Burges et al., ICML 2005): each text above all of the query's with a lower label.
+    RankNet,
+    /// `LambdaLoss` with NDCG-Loss2++ (Wang et al., CIKM 2018): the same, weighted by what a swap costs in nDCG.
+    Lambda,
+}
+
+/// What the labels of texts are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RerankLabels {
+    /// 1 for positives and 0 for negatives, whatever scores a row has; of a pair its own label.
+    #[default]
+    Binary,
+    /// The scores in rows (`pos_scores`, `neg_scores`, a pair's own).
+    Scores,
+}
+
+impl RerankLoss {
+    /// Its name in a recipe.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BinaryCrossEntropy => "binary_cross_entropy",
+            Self::Mse => "mse",
+            Self::MarginMse => "margin_mse",
+            Self::MultipleNegativesRanking => "multiple_negatives_ranking",
+            Self::RankNet => "rank_net",
+            Self::Lambda => "lambda",
+        }
+    }
+
+    /// Whether it learns a teacher's scores, which have no other meaning than the teacher's.
+    pub fn learns_scores(self) -> bool {
+        matches!(self, Self::Mse | Self::MarginMse)
+    }
+
+    /// Whether it learns from labels: how relevant a text is.
+    pub fn learns_labels(self) -> bool {
+        matches!(self, Self::BinaryCrossEntropy | Self::RankNet | Self::Lambda)
+    }
+
+    /// Whether it compares the texts of a query, so that each needs a negative beside its positive.
+    pub fn compares(self) -> bool {
+        matches!(self, Self::MarginMse | Self::RankNet | Self::Lambda)
+    }
+}
+
+impl Rerank {
+    /// The weight of positives.
+    pub fn pos_weight(&self) -> f64 {
+        self.pos_weight.unwrap_or(1.0)
+    }
+
+    /// Other queries' texts beside each query's own; none with losses that take none.
+    pub fn num_negatives(&self) -> usize {
+        match self.loss {
+            RerankLoss::MultipleNegativesRanking => self.num_negatives.unwrap_or(4),
+            _ => 0,
+        }
+    }
+
+    /// What scores between 0 and 1 are multiplied with.
+    pub fn scale(&self) -> f64 {
+        self.scale.unwrap_or(10.0)
+    }
+
+    /// Whether positives are labelled 1 and negatives 0, whatever their rows say.
+    pub fn is_binary(&self) -> bool {
+        self.loss.learns_labels() && self.labels == RerankLabels::Binary
+    }
+
+    /// Refuses what the loss does not use and what has no meaning.
+    fn check(&self, hard_negatives: usize) -> Result<()> {
+        use RerankLoss as L;
+        let name = self.loss.name();
+        let ranks = self.loss == L::MultipleNegativesRanking;
+        for (key, unused) in [
+            ("pos_weight", self.pos_weight.is_some() && self.loss != L::BinaryCrossEntropy),
+            ("num_negatives", self.num_negatives.is_some() && !ranks),
+            ("scale", self.scale.is_some() && !ranks),
+            ("labels", self.labels != RerankLabels::Binary && !self.loss.learns_labels()),
+        ] {
+            if unused {
+                bail!("rerank.loss = {name:?} does not use rerank.{key}; leave it out");
+            }
+        }
+        for (key, value) in [("pos_weight", self.pos_weight()), ("scale", self.scale())] {
+            if !(value > 0.0 && value <= 1e6) {
+                bail!("rerank.{key} is {value}, and has to be above 0 and at most 1e6");
+            }
+        }
+        if self.num_negatives() > 1 << 16 {
+            bail!("rerank.num_negatives is {}, more than {}", self.num_negatives(), 1 << 16);
+        }
+        if self.loss.compares() && hard_negatives == 0 {
+            bail!(
+                "rerank.loss = {name:?} compares positives with hard negatives; set hard_negatives"
+            );
+        }
+        if ranks && hard_negatives == 0 && self.num_negatives() == 0 {
+            bail!("without hard negatives and num_negatives there is nothing to learn from");
+        }
+        Ok(())
+    }
+}
+
 fn one() -> usize {
     1
 }
@@ -163,6 +308,8 @@ pub enum Objective {
     /// Pairs of texts as alike as their scores say, by order: those of STS data, and of rows with `pos_scores` and
     /// `neg_scores`.
     Similarity,
+    /// A cross-encoder's scores of a query and a text; the model is then a reranker.
+    Rerank,
 }
 
 impl Objective {
@@ -174,6 +321,7 @@ impl Objective {
             Self::Distillation => "distillation",
             Self::Mntp => "mntp",
             Self::Similarity => "similarity",
+            Self::Rerank => "rerank",
         }
     }
 
@@ -184,7 +332,7 @@ impl Objective {
 
     /// Whether it looks at a query's negatives.
     pub fn takes_negatives(self) -> bool {
-        matches!(self, Self::Contrastive | Self::Distillation | Self::Similarity)
+        matches!(self, Self::Contrastive | Self::Distillation | Self::Similarity | Self::Rerank)
     }
 
     /// Whether it writes tokens, for which it needs a language-model head.
@@ -473,11 +621,13 @@ impl Stage {
         let contrasts = objective == Objective::Contrastive;
         let takes_loss = contrasts && !self.leaves_contrastive_out();
         let scores = objective == Objective::Similarity;
+        let reranks = objective == Objective::Rerank;
         let guides = self.distillation.as_ref().is_some_and(|from| from.guide.is_some());
         let fields = [
             ("loss", self.loss != InfoNce::default() && !takes_loss),
             ("matryoshka", self.matryoshka.is_some() && !takes_loss && !scores),
             ("similarity", self.similarity.is_some() && !scores),
+            ("rerank", self.rerank.is_some() && !reranks),
             (
                 "reconstruction",
                 self.reconstruction.is_some() && objective != Objective::Reconstruction,
@@ -485,7 +635,7 @@ impl Stage {
             ("mntp", self.mntp.is_some() && objective != Objective::Mntp),
             ("margin_mse", self.margin_mse.is_some() && !contrasts),
             ("distillation.guide", guides && !takes_loss),
-            ("distillation", self.distillation.is_some() && objective.writes_tokens()),
+            ("distillation", self.distillation.is_some() && (objective.writes_tokens() || reranks)),
             ("curriculum", self.curriculum != Curriculum::Given && !objective.takes_negatives()),
             ("hard_negatives", self.hard_negatives > 1 && !objective.takes_negatives()),
         ];
@@ -538,6 +688,9 @@ impl Stage {
             if self.batch_size == 1 && self.hard_negatives == 0 {
                 bail!("a batch of one has no in-batch negatives");
             }
+        }
+        if self.objective == Objective::Rerank {
+            self.rerank.unwrap_or_default().check(self.hard_negatives)?;
         }
         self.curriculum.check(self.hard_negatives)?;
         if self.sampler == SamplerKind::Blocks(0) {
@@ -684,6 +837,11 @@ mod tests {
             ("margin_mse = { contrastive = 0.0 }\nloss = { temperature = 1.0 }", "loss"),
             ("objective = 'similarity'\nloss = { temperature = 1.0 }", "loss"),
             ("similarity = { loss = 'angle' }", "similarity"),
+            ("rerank = { loss = 'mse' }", "rerank"),
+            ("objective = 'rerank'\nmargin_mse = { scale = 2.0 }", "margin_mse"),
+            ("objective = 'rerank'\nmatryoshka = { dimensions = [8] }", "matryoshka"),
+            ("objective = 'rerank'\nloss = { temperature = 1.0 }", "loss"),
+            ("objective = 'rerank'\ndistillation = { teacher = 't' }", "distillation"),
             ("margin_mse = { contrastive = 0.0 }\nmatryoshka = { dimensions = [8] }", "matryoshka"),
             (
                 "margin_mse = { contrastive = 0.0 }\ndistillation = { teacher = 't', guide = 0.1 }",
@@ -694,6 +852,22 @@ mod tests {
             assert!(error.contains(&format!("does not use {field};")), "{rest}: {error}");
         }
         assert_eq!(error("objective = 'mntp'\nmntp = { mask = 1.0 }"), "");
+        let rerank = |rest: &str| error(&format!("objective = 'rerank'\n{rest}"));
+        assert_eq!(rerank("rerank = { loss = 'multiple_negatives', num_negatives = 2 }"), "");
+        for (rest, part) in [
+            ("rerank = { loss = 'mse', pos_weight = 2.0 }", "does not use rerank.pos_weight"),
+            ("rerank = { scale = 2.0 }", "does not use rerank.scale"),
+            ("rerank = { loss = 'rank_net', num_negatives = 1 }", "rerank.num_negatives"),
+            ("rerank = { loss = 'margin_mse', labels = 'scores' }", "rerank.labels"),
+            ("rerank = { pos_weight = 0.0 }", "rerank.pos_weight is 0"),
+            ("hard_negatives = 0\nrerank = { loss = 'lambda' }", "set hard_negatives"),
+            (
+                "hard_negatives = 0\nrerank = { loss = 'multiple_negatives_ranking', num_negatives = 0 }",
+                "nothing to learn",
+            ),
+        ] {
+            assert!(rerank(rest).contains(part), "{rest}: {}", rerank(rest));
+        }
         let guided =
             "loss = { both_directions = true }\ndistillation = { teacher = 't', guide = 0.1 }";
         assert!(error(guided).contains("both_directions"));

@@ -23,6 +23,7 @@ use crate::terminal::Terminal;
 use crate::text::TextFile;
 
 pub(crate) use classification::read as labelled_texts;
+pub(crate) use ranked::lists;
 pub use ranked::{RankedTask, ranking_scores};
 
 /// Splits in the order in which they are looked for.

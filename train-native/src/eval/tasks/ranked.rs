@@ -122,14 +122,17 @@ fn read(task: &Task, source: &TaskSource, terminal: Terminal) -> Result<(String,
 }
 
 /// Rows of query, positive and negative as one set, with mteb's ids, by which it breaks ties.
-fn lists(files: &[TextFile], split: &str) -> Result<RankedTask> {
+pub(crate) fn lists(files: &[TextFile], split: &str) -> Result<RankedTask> {
     let mut corpus = StoreWriter::new()?;
     let mut set = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (corpus_ids, query_ids, queries, relevant, candidates) =
         (&mut set.0, &mut set.1, &mut set.2, &mut set.3, &mut set.4);
     read_rows(files, &[], |fields| {
         let query = text(fields, &["query"])?;
-        let (positive, negative) = (texts(fields, "positive")?, texts(fields, "negative")?);
+        let [positive, negative] = [["positive", "pos"], ["negative", "neg"]].map(|names| {
+            names.into_iter().find(|name| fields.contains_key(*name)).unwrap_or(names[0])
+        });
+        let (positive, negative) = (texts(fields, positive)?, texts(fields, negative)?);
         // Rows with one kind alone cannot be ranked wrong.
         if positive.is_empty() || negative.is_empty() {
             return Ok(());

@@ -1,0 +1,175 @@
+//! What a cross-encoder is trained from: one that exists, or an encoder that gets a head.
+
+use burn::module::Module;
+use burn::nn::LayerNorm;
+use burn::tensor::backend::Backend;
+use serde_json::Value;
+
+use super::head::{self, HeadConfig, ScoreHead};
+use super::load::{answers, check_types, labels};
+use super::{PairInput, Reranker, RerankerParts, ScoreActivation};
+use crate::checkpoint::{
+    LoadOptions, Weights, fill, load_backbone, pools, read_transformer, read_transformer_shape,
+};
+use crate::config::ModelConfig;
+use crate::embedder::EmbeddingModel;
+use crate::folder::{Files, Folder};
+use crate::kernels::Kernels;
+use crate::model::families::{self, Names};
+use crate::model::{Backbone, Linear};
+use crate::pooling::Pooling;
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+
+/// Shape of a cross-encoder of one score.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RerankerShape {
+    /// The transformer's.
+    pub config: ModelConfig,
+    /// The head's.
+    pub head: HeadConfig,
+}
+
+/// Shape of the cross-encoder that training makes of a folder's model, from its configuration alone.
+///
+/// # Errors
+/// Configuration that cannot be read, and what [`reranker_shape`] refuses.
+pub fn read_reranker_shape(folder: &dyn Folder) -> Result<RerankerShape> {
+    let (raw, config) = read_transformer_shape(folder)?;
+    reranker_shape(&config, &raw)
+        .map_err(|error| Error::invalid(format!("{}: {error}", folder.label())))
+}
+
+/// Shape of the cross-encoder that training makes of an encoder, whose `config.json` is `raw`.
+///
+/// # Errors
+/// A decoder, or an encoder for which there is no head.
+pub fn reranker_shape(config: &ModelConfig, raw: &Value) -> Result<RerankerShape> {
+    let family = config.family.model_type();
+    if answers(raw) {
+        return Err(refused(&format!("answers yes or no, as a decoder ({family}) does")));
+    }
+    if config.family.is_decoder() {
+        return Err(refused(&format!("is a decoder ({family})")));
+    }
+    match head::of_family(config, raw, "", 1)? {
+        Some((head, _)) => Ok(RerankerShape { config: config.clone(), head }),
+        None => Err(refused(&format!("is of a family without such a head ({family})"))),
+    }
+}
+
+fn refused(what: &str) -> Error {
+    Error::invalid(format!(
+        "{what}, and cross-encoders are trained from encoders with a head for sequence classification; start from one \
+         of BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet, ModernBERT, nomic-bert or gte"
+    ))
+}
+
+/// What a checkpoint of an encoder may have of a head.
+#[derive(Module, Debug)]
+struct Middle<B: Backend> {
+    dense: Option<Linear<B>>,
+    norm: Option<LayerNorm<B>>,
+}
+
+impl<B: Kernels> Reranker<B> {
+    /// The cross-encoder that training starts from: that of a folder, or the folder's encoder with a head that is
+    /// drawn, of which `fresh` says what is made of its scores. Of the head the file's own part is taken, as
+    /// transformers takes it: BERT's pooler, and the layers before the output of ModernBERT's language-model head.
+    ///
+    /// # Errors
+    /// As [`Reranker::load_with`]; a head of several scores; what [`reranker_shape`] refuses.
+    pub fn for_training(
+        folder: &dyn Folder,
+        options: &LoadOptions,
+        fresh: ScoreActivation,
+        device: &B::Device,
+    ) -> Result<Self> {
+        read_reranker_shape(folder)?;
+        let read = read_transformer(folder, options)?;
+        let mut weights = Weights::open(folder, &read.stem)?;
+        if let Some(scores) = labels(&weights).filter(|_| !matches!(pools(folder), Ok(true))) {
+            if scores != 1 {
+                return Err(Error::invalid(format!(
+                    "{}: its head gives each pair {scores} scores, and a reranker gives one; start from the encoder \
+                     without that head",
+                    folder.label()
+                )));
+            }
+            return Self::load_with(folder, options, device);
+        }
+        if read.tokenizer.config().lower_case {
+            return Err(Error::invalid(format!(
+                "{}: its sentence_bert_config.json lower-cases texts, which a cross-encoder's files cannot say; start \
+                 from an encoder whose tokenizer.json does it",
+                folder.label()
+            )));
+        }
+        read.tokenizer.check_pairs()?;
+        check_types(&read.config, &read.tokenizer)?;
+        let prefix = {
+            let has = |name: &str| weights.tensors().contains_key(name);
+            families::names_in(&read.config, has).prefix(has)
+        };
+        weights.give_in(options.precision);
+        let backbone = load_backbone::<B>(&read.config, &mut weights, device)?;
+        let Some((shape, names)) = head::of_family(&read.config, &read.raw, prefix, 1)? else {
+            return Err(refused("has no head"));
+        };
+        let head = ScoreHead::random(shape, &read.config, device);
+        Ok(Self {
+            backbone,
+            head: with_own_part(head, &names, folder, &read.stem, device)?,
+            config: read.config,
+            tokenizer: read.tokenizer,
+            tokenizer_files: read.tokenizer_files,
+            input: PairInput::Template,
+            activation: fresh,
+            device: device.clone(),
+        })
+    }
+}
+
+impl<B: Kernels> RerankerParts<B> {
+    /// A cross-encoder with random weights.
+    ///
+    /// # Errors
+    /// What [`reranker_shape`] refuses.
+    pub fn random(
+        config: &ModelConfig,
+        (tokenizer, tokenizer_files): (Tokenizer, Files),
+        activation: ScoreActivation,
+        device: &B::Device,
+    ) -> Result<Self> {
+        let RerankerShape { config, head } = reranker_shape(config, &config.to_value())?;
+        let backbone = Backbone::random(&config, device);
+        let pooling = Pooling::unfilled(&head.scored.pooling(), &config, device);
+        let model = EmbeddingModel::new(backbone, pooling, &config).with_normalize(false);
+        let head = ScoreHead::random(head, &config, device);
+        let device = device.clone();
+        Ok(Self { model, head, tokenizer, tokenizer_files, activation, device })
+    }
+}
+
+/// The head with what the file has of it before its last projection.
+fn with_own_part<B: Kernels>(
+    mut head: ScoreHead<B>,
+    names: &Names,
+    folder: &dyn Folder,
+    stem: &str,
+    device: &B::Device,
+) -> Result<ScoreHead<B>> {
+    let paths = ["dense.weight", "dense.bias", "norm.gamma", "norm.beta"];
+    let sources = paths.iter().filter_map(|path| names.source(path).ok());
+    let wanted: Vec<String> =
+        sources.flat_map(|source| source.parts).map(|part| part.name).collect();
+    // Opened again, so that the head's reader lists only its own tensors.
+    let mut weights = Weights::open(folder, stem)?;
+    weights.retain(|name| wanted.iter().any(|one| one == name));
+    if !weights.tensors().is_empty() {
+        let own = Middle { dense: head.dense.take(), norm: head.norm.take() };
+        let Middle { dense, norm } = fill(own, &mut weights, names, "", device)?;
+        (head.dense, head.norm) = (dense, norm);
+    }
+    Ok(head)
+}

@@ -10,11 +10,9 @@
 //!   pass, so that a contrastive batch of any size needs the memory of one chunk;
 //! * gradient checkpointing: within a chunk the same cut is made at every block's input.
 
-use crate::embedder::EmbeddingModel;
 use crate::kernels::{Kernels, MatmulPrecision, TrainingBackend};
 use crate::model::{ForwardOptions, ModelInput, States, seed_dropout};
 use crate::parallel::try_map;
-use crate::pooling::l2_normalize;
 use crate::seed::mixed;
 use crate::tokenizer::{TokenBatch, Tokenizer, Tokens};
 use crate::{Error, Result};

@@ -7,7 +7,7 @@ use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::loss::{
     Guide, angle_similarities, cosent, cosines, guided_info_nce, margin_mse, matryoshka,
 };
-use kiln_embed::train::encode;
+use kiln_embed::train::{TrainModel, encode};
 
 use super::distillation::Teacher;
 use super::passes::through_chunks;

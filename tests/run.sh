@@ -60,6 +60,8 @@ step 'Python: wheel and pytest' tests/python.sh
 export KILN_LINT=yes
 # What users get is made smaller still, in minutes.
 export KILN_WASM_OPT="${KILN_WASM_OPT:--O1}"
+# Training in threads is the other two's code together; the whole package is for releases.
+export KILN_WASM_BUILDS="${KILN_WASM_BUILDS:-simd relaxed train threads webgpu}"
 step 'WebAssembly: products' tests/wasm.sh
 step 'JavaScript: kiln-embed and the demo in Chromium' tests/browser.sh build chromium
 if_time_is_left 'JavaScript: Node, Deno, Bun, workerd' tests/browser.sh runtimes

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the npm package kiln-embed into wasm/pkg: the builds of the core (with relaxed SIMD, without for browsers
 # that lack it, with threads too, for WebGPU, and those that train), made small by wasm-opt, and the package's JavaScript.
-# wasm-opt takes minutes; KILN_WASM_OPT=-O1 sets another level where only the tests need the package.
+# wasm-opt takes minutes; KILN_WASM_OPT=-O1 sets another level where only the tests need the package, and
+# KILN_WASM_BUILDS names the builds that are made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/wasm-env.sh
@@ -10,7 +11,7 @@ out=wasm/pkg
 rm -rf "$out.new"
 mkdir -p "$out.new"
 cp -r wasm/js/. wasm/package.json wasm/README.md "$out.new/"
-for build in simd relaxed train threads train-threads webgpu; do
+for build in ${KILN_WASM_BUILDS:-simd relaxed train threads train-threads webgpu}; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int
     --enable-mutable-globals --enable-reference-types --enable-multivalue)

@@ -58,25 +58,23 @@ const BUILDS = {
 const compiled = new Map();
 function build(name, threads, watch) {
   if (!compiled.has(name)) {
-    compiled.set(
-      name,
-      BUILDS[name]().then(async (core) => {
-        const init = () => core.default({ module_or_path: platform.wasm(name) });
-        if (!name.endsWith("threads")) {
-          await init();
-          return core;
-        }
-        try {
-          await init();
-          await startThreads(core, threads, watch);
-          return core;
-        } catch (error) {
-          throw Object.assign(new Error(`threads cannot be had: ${error.message}`, { cause: error }), { name: "ThreadsError" });
-        }
-      }),
-    );
+    compiled.set(name, begun(name, threads, watch));
   }
   return compiled.get(name);
+}
+
+async function begun(name, threads, watch) {
+  const hasThreads = name.endsWith("threads");
+  try {
+    const core = await BUILDS[name]();
+    await core.default({ module_or_path: platform.wasm(name) });
+    if (hasThreads) await startThreads(core, threads, watch);
+    return core;
+  } catch (error) {
+    // Who serves the package may have left these out.
+    if (!hasThreads) throw error;
+    throw Object.assign(new Error(`threads cannot be had: ${error.message}`, { cause: error }), { name: "ThreadsError" });
+  }
 }
 
 /** The builds that can be run here, the fastest first. */

@@ -193,7 +193,8 @@ fn a_small_set_is_learned_by_heart_with_each_loss() {
     }
     assert!(card.contains("| seen MRR@10 | MRR@10 | 1.0000 |"), "{card}");
     let config = parse(&read(&folder.path("lambda/model/config.json")));
-    assert_eq!(config["architectures"][0], "BertForSequenceClassification");
+    assert_eq!(config["architectures"][0], "ModernBertForSequenceClassification");
+    assert_eq!(config["classifier_pooling"], "mean");
     assert_eq!(config["id2label"], json!({"0": "LABEL_0"}));
     let tokenizer = parse(&read(&folder.path("lambda/model/tokenizer_config.json")));
     assert_eq!(tokenizer["model_max_length"], 48);

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::build::projection;
 use super::optimizer::state_bytes;
 use super::train_model::{TrainModel, sizes};
-use super::{Inputs, TrainedShape, new_config, new_encoder_config};
+use super::{Inputs, TrainedShape, new_config, new_encoder_config, new_encoder_value};
 use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;
 use crate::model::{embedder_config, reranker_config};
@@ -85,8 +85,8 @@ impl DryRun {
                 base.into()
             }
             (None, Some(new)) if recipe.reranks() => {
-                let config = new_encoder_config(new, &recipe.model)?;
-                reranker_shape(&config, &config.to_value())?.into()
+                let value = new_encoder_value(new, &recipe.model);
+                reranker_shape(&new_encoder_config(&value)?, &value)?.into()
             }
             (Some(base), _) => {
                 let base = embedder_config(base, terminal)?;

@@ -101,15 +101,30 @@ fn a_step_is_the_one_that_sentence_transformers_takes() {
             assert!((a - b).abs() < 2e-5 * b.abs().max(1.0), "{loss} {key}: {a} {b}");
         }
         let model = folder.arg(&format!("{loss}/model"));
-        let after = expected["scores"].as_array().unwrap();
-        for (row, after) in rows.lines().map(parse).zip(after.chunks(3)) {
-            let texts =
-                [&row["pos"][0], &row["neg"][0], &row["neg"][1]].map(|text| text.as_str().unwrap());
-            let found = scores(&model, row["query"].as_str().unwrap(), &texts);
-            for (found, after) in found.into_iter().zip(after) {
-                let (found, after) = (logit(found), after.as_f64().unwrap());
-                assert!((found - after).abs() < 1e-4, "{loss}: {found} {after}");
+        let mut found = Vec::new();
+        for row in rows.lines().map(parse) {
+            let texts = [&row["pos"][0], &row["neg"][0], &row["neg"][1]];
+            let texts = texts.map(|text| text.as_str().unwrap());
+            found.extend(
+                scores(&model, row["query"].as_str().unwrap(), &texts).into_iter().map(logit),
+            );
+        }
+        let mut after: Vec<f64> = expected["scores"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one.as_f64().unwrap())
+            .collect();
+        if ["margin_mse", "rank_net", "lambda"].contains(&loss) {
+            // These see differences alone, so that the last bias has a gradient of zero, up to rounding, of which Adam
+            // makes a step all the same: one that moves all scores alike.
+            for scores in [&mut found, &mut after] {
+                let mean = scores.iter().sum::<f64>() / scores.len() as f64;
+                scores.iter_mut().for_each(|score| *score -= mean);
             }
+        }
+        for (found, after) in found.iter().zip(&after) {
+            assert!((found - after).abs() < 1e-4, "{loss}: {found} {after}");
         }
     }
 }
@@ -167,7 +182,7 @@ fn a_small_set_is_learned_by_heart_with_each_loss() {
         let answer = parse(&stdout(&mut kiln(&[&args[..], &task].concat())));
         assert_eq!(answer["main_score"], 1.0, "{answer}");
     }
-    let card = read(&folder.path("lambda/model/README.md"));
+    let card = read(&folder.path("lambda/model").join("README.md"));
     for part in [
         "pipeline_tag: text-ranking",
         "cross-encoder",
@@ -178,7 +193,8 @@ fn a_small_set_is_learned_by_heart_with_each_loss() {
     }
     assert!(card.contains("| seen MRR@10 | MRR@10 | 1.0000 |"), "{card}");
     let config = parse(&read(&folder.path("lambda/model/config.json")));
-    assert_eq!(config["architectures"][0], "BertForSequenceClassification");
+    assert_eq!(config["architectures"][0], "ModernBertForSequenceClassification");
+    assert_eq!(config["classifier_pooling"], "mean");
     assert_eq!(config["id2label"], json!({"0": "LABEL_0"}));
     let tokenizer = parse(&read(&folder.path("lambda/model/tokenizer_config.json")));
     assert_eq!(tokenizer["model_max_length"], 48);

@@ -26,7 +26,12 @@ pub enum Backbone<B: Backend> {
 impl<B: Kernels> Backbone<B> {
     /// A backbone with random weights: N(0, 0.02), biases zero, norms one.
     pub fn random(config: &ModelConfig, device: &B::Device) -> Self {
-        let init = Initializer::Normal { mean: 0.0, std: 0.02 };
+        Self::drawn(config, 0.02, device)
+    }
+
+    /// As [`Backbone::random`], with another standard deviation.
+    pub(crate) fn drawn(config: &ModelConfig, std: f64, device: &B::Device) -> Self {
+        let init = Initializer::Normal { mean: 0.0, std };
         initialized(Self::with_initializer(config, &init, device))
     }
 

@@ -97,23 +97,29 @@ pub fn new_config(shape: &NewModel, recipe: &ModelRecipe) -> Result<ModelConfig>
     config.map_err(unnamed)
 }
 
-/// The shape of a new cross-encoder: BERT's.
-///
-/// # Errors
-/// Sizes that contradict one another.
-pub fn new_encoder_config(shape: &NewModel, recipe: &ModelRecipe) -> Result<ModelConfig> {
-    let config = ModelConfig::from_value(&serde_json::json!({
-        "model_type": Family::Bert.model_type(),
+/// The `config.json` of a new cross-encoder: ModernBERT's, whose layers all see the whole pair and whose head scores
+/// the mean of the states. From nothing, BERT's first token learns nothing in as many steps.
+pub fn new_encoder_value(shape: &NewModel, recipe: &ModelRecipe) -> serde_json::Value {
+    serde_json::json!({
+        "model_type": Family::Modernbert.model_type(),
         "vocab_size": shape.vocab_size,
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
         "max_position_embeddings": recipe.max_length.unwrap_or(MAX_LENGTH),
-        "type_vocab_size": 2,
+        "global_attn_every_n_layers": 1,
+        "classifier_pooling": "mean",
         "pad_token_id": 0,
-    }));
-    config.map_err(unnamed)
+    })
+}
+
+/// The shape of a new cross-encoder, by its `config.json`.
+///
+/// # Errors
+/// Sizes that contradict one another.
+pub fn new_encoder_config(value: &serde_json::Value) -> Result<ModelConfig> {
+    ModelConfig::from_value(value).map_err(unnamed)
 }
 
 /// The error of a shape of which there is no config.json yet to be named.
@@ -126,8 +132,7 @@ fn unnamed(error: kiln_embed::Error) -> anyhow::Error {
     }
 }
 
-/// A new BERT-shaped cross-encoder with random weights, and its tokenizer, which gives the two texts of a pair types
-/// of their own as BERT's does.
+/// A new ModernBERT-shaped cross-encoder with random weights, and its tokenizer.
 ///
 /// # Errors
 /// Sizes that contradict one another.
@@ -137,25 +142,25 @@ pub fn new_reranker<'a, B: Kernels>(
     texts: impl Iterator<Item = &'a str> + Send,
     device: &B::Device,
 ) -> Result<Reranker<B>> {
-    let config = new_encoder_config(shape, &recipe.model)?;
+    let value = new_encoder_value(shape, &recipe.model);
+    let config = new_encoder_config(&value)?;
     let json = train_tokenizer(texts, shape.vocab_size, shape.lower_case)?;
     let failed = |error: tokenizers::Error| anyhow!("cannot make a template: {error}");
     let mut trained = tokenizers::Tokenizer::from_bytes(&json).map_err(failed)?;
     let [_, first, last] = SPECIAL;
-    put_around(&mut trained, Some(format!("{first} $A {last} $B:1 {last}:1")))?;
+    put_around(&mut trained, Some(format!("{first} $A {last} $B {last}")))?;
     let json = trained.to_string(true).map_err(failed)?.into_bytes();
     let tokenizer_config = TokenizerConfig::new(recipe.model.max_length.unwrap_or(MAX_LENGTH));
     let names = tokenizer_config_file(config.family, &tokenizer_config, [first, last, SPECIAL[0]]);
     let mut names: serde_json::Value = serde_json::from_slice(&names)?;
-    names["model_input_names"] =
-        serde_json::json!(["input_ids", "token_type_ids", "attention_mask"]);
+    names["model_input_names"] = serde_json::json!(["input_ids", "attention_mask"]);
     let tokenizer = Tokenizer::new(&json, &names, tokenizer_config)?;
     let files = [
         ("tokenizer.json".into(), json.into()),
         ("tokenizer_config.json".into(), format!("{names:#}\n").into()),
     ];
     let (activation, files) = (fresh_activation(recipe), Files(files.into()));
-    let parts = RerankerParts::random(&config, (tokenizer, files), activation, device)?;
+    let parts = RerankerParts::random((&config, &value), (tokenizer, files), activation, device)?;
     Ok(Reranker::from_parts(parts)?)
 }
 

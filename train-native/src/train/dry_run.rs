@@ -12,7 +12,7 @@ use kiln_embed::train::{TrainModel, sizes, state_bytes};
 use serde::Serialize;
 
 use super::build::projection;
-use super::{Inputs, TrainedShape, new_config, new_encoder_config};
+use super::{Inputs, TrainedShape, new_config, new_encoder_config, new_encoder_value};
 use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;
 use crate::model::{embedder_config, reranker_config};
@@ -84,8 +84,8 @@ impl DryRun {
                 base.into()
             }
             (None, Some(new)) if recipe.reranks() => {
-                let config = new_encoder_config(new, &recipe.model)?;
-                reranker_shape(&config, &config.to_value())?.into()
+                let value = new_encoder_value(new, &recipe.model);
+                reranker_shape(&new_encoder_config(&value)?, &value)?.into()
             }
             (Some(base), _) => {
                 let base = embedder_config(base, terminal)?;

@@ -134,7 +134,7 @@ impl ModelRecipe {
     }
 }
 
-/// Shape of a new model: a Llama-shaped decoder, or, where a cross-encoder is trained, a BERT-shaped encoder.
+/// Shape of a new model: a Llama-shaped decoder, or, where a cross-encoder is trained, an encoder of ModernBERT's shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewModel {

@@ -14,6 +14,15 @@ const LOSSES: [RerankLoss; 6] = [
     RerankLoss::Lambda,
 ];
 
+/// How near gradients are. Where scores are compared that a random model makes nearly equal, most of the gradients of
+/// two pairs cancel, and what is left is rounded as they were.
+fn near(loss: RerankLoss) -> f32 {
+    match loss {
+        RerankLoss::BinaryCrossEntropy | RerankLoss::Mse => 1e-5,
+        _ => 1e-3,
+    }
+}
+
 fn recipe_of_pairs(rest: &str) -> Recipe {
     Recipe::parse(&format!(
         "name = 'tiny'\n[model]\nmax_length = 48\n{rest}\n\
@@ -122,15 +131,14 @@ fn chunks_of_pairs_give_the_gradient_of_one_graph() {
             let (value, found) = run(chunk, cached, blocks, scale);
             let error = difference(&expected, &found);
             assert!((value - whole).abs() < 1e-5, "{loss:?}: {value} {whole}");
-            assert!(error < 1e-4, "{loss:?}, chunks of {chunk}, {cached}, {blocks}: {error}");
+            assert!(error < near(loss), "{loss:?}, chunks of {chunk}, {cached}, {blocks}: {error}");
         }
     }
 }
 
 #[test]
 fn the_head_trains_beside_adapters_and_comes_back_from_a_checkpoint() {
-    let recipe =
-        recipe_of_pairs("lora = { rank = 4, dropout = 0.2, targets = ['query', 'value'] }");
+    let recipe = recipe_of_pairs("lora = { rank = 4, dropout = 0.2, targets = ['Wqkv'] }");
     let (parts, train_model) = pair_model(&recipe, 1);
     let other = pair_model(&recipe, 1).1.map(&mut Shake);
     let trained: Vec<String> = parameters(&train_model)
@@ -138,8 +146,9 @@ fn the_head_trains_beside_adapters_and_comes_back_from_a_checkpoint() {
         .filter(|parameter| parameter.trains)
         .map(|parameter| parameter.path)
         .collect();
-    // Two adapters of two matrices in each of three blocks, and the head's two projections.
-    assert_eq!(trained.len(), 3 * 2 * 2 + 4, "{trained:?}");
+    // An adapter of two matrices in each of three blocks, and the head: a projection and a norm without biases, and
+    // one with.
+    assert_eq!(trained.len(), 3 * 2 + 4, "{trained:?}");
     let (single, loss) = (DeviceGroup::single(), RerankLoss::BinaryCrossEntropy);
     let run = |cached| {
         let compute = compute(3, cached, false);
@@ -166,9 +175,19 @@ fn two_devices_share_the_pairs() {
     let recipe = recipe_of_pairs("");
     let (parts, train_model) = pair_model(&recipe, 0);
     let compute = &compute(2, false, false);
-    let loss = RerankLoss::MultipleNegativesRanking;
-    let single = pair_loss(&train_model, &parts, compute, loss, &DeviceGroup::single(), 1.0);
-    let expected = flat(&train_model, &single.gradients);
+    for loss in [RerankLoss::BinaryCrossEntropy, RerankLoss::MultipleNegativesRanking] {
+        shared_by_two(&train_model, &parts, compute, loss);
+    }
+}
+
+fn shared_by_two(
+    train_model: &TrainModel<B>,
+    parts: &ModelParts<B>,
+    compute: &Compute,
+    loss: RerankLoss,
+) {
+    let single = pair_loss(train_model, parts, compute, loss, &DeviceGroup::single(), 1.0);
+    let expected = flat(train_model, &single.gradients);
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
@@ -184,7 +203,8 @@ fn two_devices_share_the_pairs() {
         for rank in ranks {
             let (value, found) = rank.join().unwrap();
             assert!((value - single.loss).abs() < 1e-6);
-            assert!(difference(&expected, &found) < 1e-5);
+            let error = difference(&expected, &found);
+            assert!(error < near(loss), "{loss:?}: {error}");
         }
     });
 }

@@ -57,14 +57,12 @@ def on_ray(docs, workers):
 def on_daft(docs, workers):
     """As many processes of its own runner."""
     import daft
-    from daft.functions import embed_text
 
-    from kiln_embed.integrations.daft import KilnProvider
+    from kiln_embed.integrations.daft import embed_text
 
     def job():
         rows = daft.read_parquet(f"{docs}/*.parquet")
-        provider = KilnProvider(device="cpu", threads=1)
-        vectors = embed_text(rows["text"], provider=provider, concurrency=workers, batch_size=512)
+        vectors = embed_text(rows["text"], concurrency=workers, rows=512, threads=1, device="cpu")
         return len(rows.with_column("embedding", vectors).collect())
 
     return job

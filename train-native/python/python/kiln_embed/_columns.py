@@ -104,24 +104,27 @@ class ColumnEmbedder:
         """
         if batch.num_columns == 0 and batch.num_rows == 0:
             return batch
-        texts = self._texts(batch)
         if self.output in batch.schema.names:
             raise ValueError(f"column {self.output!r} is there already; name another for the vectors with output=")
-        return batch.append_column(self.field, self._vectors(texts))
+        return batch.append_column(self.field, self.vectors(batch, self.column))
 
-    def _texts(self, batch: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    def vectors(self, batch: pa.RecordBatch | pa.Table, column: str) -> pa.FixedSizeListArray:
+        """The vectors alone, of any column; raises as `append` does."""
         names = batch.schema.names
-        if names.count(self.column) != 1:
+        if names.count(column) != 1:
             here = ", ".join(map(repr, names)) or "none"
-            raise ValueError(f"there is {'no' if self.column not in names else 'more than one'} column "
-                             f"{self.column!r}; columns are {here}")  # fmt: skip
-        texts = batch.column(self.column)
+            raise ValueError(f"there is {'no' if column not in names else 'more than one'} column {column!r}; "
+                             f"columns are {here}")  # fmt: skip
+        return self._vectors(self._texts(batch, column))
+
+    def _texts(self, batch: pa.RecordBatch | pa.Table, column: str) -> pa.Array | pa.ChunkedArray:
+        texts = batch.column(column)
         if pa.types.is_dictionary(texts.type):
             texts = texts.cast(texts.type.value_type)
         if texts.null_count and self.nulls == "error":
             row = pc.index(texts.is_null(), True).as_py()
             raise TypeError(
-                f"column {self.column!r} is null in row {row} of a batch of {batch.num_rows}{_seen(batch, row)}; "
+                f"column {column!r} is null in row {row} of a batch of {batch.num_rows}{_seen(batch, row)}; "
                 "leave such rows out, or set nulls='keep'"
             )
         strings = pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)
@@ -129,7 +132,7 @@ class ColumnEmbedder:
             if pa.types.is_null(texts.type):
                 return texts.cast(pa.string())
             first = str(texts[0].as_py())[:40] if len(texts) else ""
-            raise TypeError(f"column {self.column!r} has {texts.type}, not strings; its first row is {first!r}")
+            raise TypeError(f"column {column!r} has {texts.type}, not strings; its first row is {first!r}")
         return texts
 
     def _vectors(self, texts: pa.Array | pa.ChunkedArray) -> pa.FixedSizeListArray:

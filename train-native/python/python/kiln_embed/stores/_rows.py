@@ -124,6 +124,9 @@ def _tidy(batch: pa.Table, before: int) -> pa.Table:
             row = before + pc.index(column.is_null(), True).as_py()
             raise ValueError(f"column {name!r} is null in row {row}")
     ids = ids.cast(pa.string())
+    if isinstance(vectors.type, pa.BaseExtensionType):
+        # As the tensors of Ray and the embeddings of Daft.
+        vectors = pa.chunked_array([chunk.storage for chunk in vectors.chunks], vectors.type.storage_type)
     kind = vectors.type
     if not pa.types.is_fixed_size_list(kind):
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):

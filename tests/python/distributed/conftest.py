@@ -3,10 +3,13 @@
 import os
 from pathlib import Path
 
+import pgserver
 import pyarrow
 import pyarrow.parquet
 import pytest
 from corpus import passages
+
+MODEL = Path(__file__).resolve().parents[3] / "web-demo/kiln-mini.kiln"
 
 # Workers find what the tests define.
 os.environ["PYTHONPATH"] = str(Path(__file__).parent)
@@ -48,4 +51,8 @@ def vectors(tmp_path_factory, docs):
     return folder
 
 
-MODEL = Path(__file__).resolve().parents[3] / "web-demo/kiln-mini.kiln"
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()

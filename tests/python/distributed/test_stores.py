@@ -7,7 +7,6 @@ import signal
 
 import lancedb
 import numpy as np
-import pgserver
 import psycopg
 import pyarrow
 import pyarrow.parquet
@@ -92,13 +91,6 @@ class Postgres:
     def others(self, name):
         self.connection.execute(f"create table {name} (id text, embedding vector(384))")
         self.connection.commit()
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
 
 
 @pytest.fixture(params=["lance", "qdrant", "postgres"])

@@ -140,6 +140,8 @@ def _tidy(batch: pa.Table, before: int) -> pa.Table:
     if not finite.all():
         raise ValueError(f"the vector in row {before + int(finite.argmin())} has a value that is no number")
     batch = batch.set_column(batch.schema.get_field_index(ID), ID, ids)
+    if TEXT in batch.schema.names:
+        batch = batch.set_column(batch.schema.get_field_index(TEXT), TEXT, batch.column(TEXT).cast(pa.string()))
     field = pa.field(EMBEDDING, vectors.type)
     return batch.set_column(batch.schema.get_field_index(EMBEDDING), field, vectors).replace_schema_metadata(None)
 

@@ -53,14 +53,13 @@ def write(
     opened = _open(database, table, given)
     refuse_others(_provenance(opened.schema), given, place)
     refuse_width(opened.schema.field(EMBEDDING).type.list_size, given, place)
-    missing = set(given.schema.names) ^ set(opened.schema.names)
-    if missing:
+    if set(given.schema.names) != set(opened.schema.names):
         raise ValueError(f"{place} has the columns {', '.join(opened.schema.names)}, and these rows have "
                          f"{', '.join(given.schema.names)}")  # fmt: skip
     read = 0
     for chunk in given.chunks:
         merge = opened.merge_insert(ID).when_matched_update_all(where=_differs(given.schema))
-        merge.when_not_matched_insert_all().execute(chunk)
+        merge.when_not_matched_insert_all().execute(chunk.select(opened.schema.names).cast(opened.schema))
         read += chunk.num_rows
     return read
 

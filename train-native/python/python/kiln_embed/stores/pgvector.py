@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from pgvector.psycopg import register_vector
@@ -92,6 +93,10 @@ def _provenance(comment: str | None) -> Provenance | None:
     return None if kept is None else Provenance.from_dict(kept)
 
 
+#: Dates and what else JSON has not are written as texts.
+_dumps = partial(json.dumps, default=str)
+
+
 def _write(connection: Connection[Any], name: sql.Identifier, chunk: Any) -> None:
     """COPY into a table of this transaction, and from there what is new or changed."""
     ids, others = chunk.column(ID).to_pylist(), payloads(chunk)
@@ -101,7 +106,7 @@ def _write(connection: Connection[Any], name: sql.Identifier, chunk: Any) -> Non
         with cursor.copy("copy kiln_rows (id, text, embedding, payload) from stdin with (format binary)") as copy:
             copy.set_types(["text", "text", "vector", "jsonb"])
             for id, text, vector, payload in zip(ids, texts, matrix(chunk.column(EMBEDDING)), others):
-                copy.write_row((id, text, vector, Jsonb(payload)))
+                copy.write_row((id, text, vector, Jsonb(payload, dumps=_dumps)))
         merge = sql.SQL(
             "insert into {0} as kept select * from kiln_rows on conflict (id) do update "
             "set text = excluded.text, embedding = excluded.embedding, payload = excluded.payload "

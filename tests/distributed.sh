@@ -3,7 +3,7 @@
 # all of them real, on this machine.
 #
 #   tests/distributed.sh [PYTEST'S ARGUMENTS]    about five minutes; 1.5 GB from PyPI, and a Java
-#   tests/distributed.sh rates                   texts a second with one and two workers
+#   tests/distributed.sh rates [NAME ...]        texts a second with one and two workers, rows a second into stores
 #
 # KILN_WHEEL names a wheel to test in the place of one that is built here, such as a release's.
 set -euo pipefail

@@ -1,9 +1,10 @@
-"""Texts a second that an engine embeds with one worker and with two, each on one thread.
+"""Texts a second that an engine embeds with one worker and with two, each on one thread; and rows a second that a store
+takes, new ones and in a second run.
 
-    python rates.py [ENGINE ...] [--texts 10000] [--runs 3]
+    python rates.py [ENGINE OR STORE ...] [--texts 10000] [--rows 50000] [--runs 3]
 
-The plain Embedder on one thread and on two is beside them. Of each run only the job is timed, with the starting of its
-workers and the reading of Parquet files; of several runs the median is taken. The engine itself has started before.
+The plain Embedder on one thread and on two is beside the engines. Of each run only the job is timed, with the starting of
+its workers and the reading of Parquet files; of several runs the median is taken. The engine itself has started before.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import pyarrow.parquet
 from corpus import passages
 
 ENGINES = ["plain", "ray", "daft", "spark"]
+STORES = ["lance", "qdrant", "postgres"]
 
 
 def plain(docs, workers):
@@ -91,6 +93,41 @@ def on_spark(docs, workers):
     return job
 
 
+def into_store(store, folder, rows):
+    """Seconds of the first run and of the second."""
+    import numpy as np
+
+    from kiln_embed.stores import Provenance
+
+    table = passages(rows).select(["id", "text"])
+    values = np.random.default_rng(0).normal(size=(rows, 384)).astype(np.float32)
+    vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(values.ravel()), 384)
+    table = table.append_column("embedding", vectors)
+    if store == "lance":
+        from kiln_embed.stores.lance import write
+
+        place = f"{folder}/lance"
+    elif store == "qdrant":
+        from kiln_embed.stores.qdrant import write
+        from qdrant_client import QdrantClient
+
+        place = QdrantClient(path=f"{folder}/qdrant")
+    else:
+        import pgserver
+        import psycopg
+
+        from kiln_embed.stores.pgvector import write
+
+        server = pgserver.get_server(f"{folder}/postgres", cleanup_mode="stop")
+        place = psycopg.connect(server.get_uri())
+    seconds = []
+    for _ in range(2):
+        begun = time.perf_counter()
+        assert write(place, "passages", table, provenance=Provenance("random", "0")) == rows
+        seconds.append(time.perf_counter() - begun)
+    print(f"{store:8}: {rows / seconds[0]:6.0f} new rows/s, {rows / seconds[1]:6.0f} rows/s in a second run", flush=True)
+
+
 def measure(engine, workers, docs, texts, runs):
     """In a process of its own."""
     job = {"plain": plain, "ray": on_ray, "daft": on_daft, "spark": on_spark}[engine](docs, workers)
@@ -104,20 +141,28 @@ def measure(engine, workers, docs, texts, runs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engines", nargs="*", default=ENGINES)
+    parser.add_argument("names", nargs="*", default=ENGINES + STORES, metavar="NAME")
     parser.add_argument("--texts", type=int, default=10_000)
+    parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--one", nargs=3, metavar=("ENGINE", "WORKERS", "DOCS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         measure(given.one[0], int(given.one[1]), Path(given.one[2]), given.texts, given.runs)
         return
-    with tempfile.TemporaryDirectory() as docs:
+    with tempfile.TemporaryDirectory() as scratch:
+        docs = f"{scratch}/docs"
+        os.mkdir(docs)
         table = passages(given.texts)
         for number in range(20):
             part = table.slice(number * given.texts // 20, given.texts // 20)
             pyarrow.parquet.write_table(part, f"{docs}/{number:02}.parquet")
-        for engine in given.engines:
+        for store in given.names:
+            if store in STORES:
+                into_store(store, scratch, given.rows)
+        for engine in given.names:
+            if engine in STORES:
+                continue
             for workers in (1, 2):
                 options = ["--texts", str(given.texts), "--runs", str(given.runs), "--one", engine, str(workers), docs]
                 said = subprocess.run(

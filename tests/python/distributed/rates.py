@@ -48,7 +48,7 @@ def on_ray(docs, workers):
 
     def job():
         rows = ray.data.read_parquet(str(docs)).map_batches(
-            KilnEmbedder, concurrency=workers, batch_size=512, batch_format="pyarrow",
+            KilnEmbedder, compute=ray.data.ActorPoolStrategy(size=workers), batch_size=512, batch_format="pyarrow",
             fn_constructor_kwargs={"device": "cpu", "threads": 1},
         )  # fmt: skip
         return rows.materialize().count()

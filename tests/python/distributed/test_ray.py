@@ -31,6 +31,10 @@ def cluster():
     cluster.shutdown()
 
 
+def actors(size):
+    return ray.data.ActorPoolStrategy(size=size)
+
+
 def read(folder):
     return pyarrow.dataset.dataset(folder).to_table()
 
@@ -54,7 +58,7 @@ def test_a_column_of_vectors(cluster, docs, expected, tmp_path):
 def test_batches_of_every_format(cluster, embedder, batch_format):
     table = passages(50)
     rows = ray.data.from_arrow(table).map_batches(
-        KilnEmbedder, concurrency=1, batch_format=batch_format, fn_constructor_kwargs={"device": "cpu"}
+        KilnEmbedder, compute=actors(1), batch_format=batch_format, fn_constructor_kwargs={"device": "cpu"}
     )
     out = pyarrow.concat_tables(rows.iter_batches(batch_format="pyarrow", batch_size=None)).sort_by("id")
     assert out["text"].to_pylist() == table["text"].to_pylist()
@@ -78,7 +82,7 @@ def test_settings_are_the_embedders(cluster, embedder):
     }
     given = pyarrow.table({"passage": pyarrow.array([*texts.to_pylist(), None]), "row": range(21)})
     rows = ray.data.from_arrow(given).map_batches(
-        KilnEmbedder, concurrency=1, batch_format="pyarrow", fn_constructor_kwargs=settings
+        KilnEmbedder, compute=actors(1), batch_format="pyarrow", fn_constructor_kwargs=settings
     )
     out = {row["row"]: row["vector"] for row in rows.take_all()}
     assert out.pop(20) is None
@@ -90,7 +94,7 @@ def test_an_actor_that_is_killed_loses_nothing(cluster, docs, expected, tmp_path
     (tmp_path / "marks").mkdir()
     settings = {"folder": str(tmp_path / "marks"), "dies": True, "device": "cpu"}
     rows = ray.data.read_parquet(str(docs)).map_batches(
-        Marked, concurrency=2, batch_size=50, batch_format="pyarrow", fn_constructor_kwargs=settings
+        Marked, compute=actors(2), batch_size=50, batch_format="pyarrow", fn_constructor_kwargs=settings
     )
     rows.write_parquet(str(tmp_path / "out"))
     assert (tmp_path / "marks/died").exists()
@@ -116,7 +120,7 @@ def test_a_node_that_is_killed_loses_nothing(cluster, docs, expected, tmp_path):
     thread.start()
     rows = ray.data.read_parquet(str(docs)).map_batches(
         Marked,
-        concurrency=3,
+        compute=actors(3),
         batch_size=25,
         batch_format="pyarrow",
         # Wherever there is room, so that some are on the node that goes.
@@ -128,6 +132,24 @@ def test_a_node_that_is_killed_loses_nothing(cluster, docs, expected, tmp_path):
     begun = int((marks / "killed").read_text())
     assert 8 <= begun < 96 and len([node for node in ray.nodes() if node["Alive"]]) == 3
     check(read(tmp_path / "out"), expected)
+
+
+def test_batches_and_files_go_into_a_store_with_their_model(cluster, tmp_path, expected):
+    import lancedb
+
+    from kiln_embed.stores import lance
+
+    rows = ray.data.from_arrow(passages(100)).drop_columns(["tags"]).map_batches(
+        KilnEmbedder, compute=actors(1), batch_format="pyarrow", fn_constructor_kwargs={"device": "cpu"}
+    )
+    batches = rows.iter_batches(batch_format="pyarrow", batch_size=40)
+    assert lance.write(tmp_path / "db", "passages", batches) == 100
+    rows.write_parquet(str(tmp_path / "out"))
+    assert lance.write(tmp_path / "db", "passages", pyarrow.dataset.dataset(tmp_path / "out").to_batches()) == 100
+    kept = lancedb.connect(tmp_path / "db").open_table("passages").to_arrow().to_pylist()
+    assert len(kept) == 100
+    for row in kept:
+        assert np.array_equal(np.array(row["embedding"], np.float32), expected[row["id"]])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +164,7 @@ def test_a_node_that_is_killed_loses_nothing(cluster, docs, expected, tmp_path):
 )
 def test_what_is_wrong_is_said(cluster, table, settings, said):
     rows = ray.data.from_arrow(pyarrow.table(table)).map_batches(
-        KilnEmbedder, concurrency=1, batch_format="pyarrow", fn_constructor_kwargs={"device": "cpu", **settings}
+        KilnEmbedder, compute=actors(1), batch_format="pyarrow", fn_constructor_kwargs={"device": "cpu", **settings}
     )
     with pytest.raises(Exception) as raised:
         rows.materialize()

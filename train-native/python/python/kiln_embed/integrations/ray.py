@@ -2,7 +2,8 @@
 
 >>> from kiln_embed.integrations.ray import KilnEmbedder
 >>> ds = ray.data.read_parquet("docs/")
->>> ds = ds.map_batches(KilnEmbedder, concurrency=4, num_cpus=2, fn_constructor_kwargs={"column": "text"})
+>>> actors = ray.data.ActorPoolStrategy(size=4)
+>>> ds = ds.map_batches(KilnEmbedder, compute=actors, num_cpus=2, fn_constructor_kwargs={"column": "text"})
 >>> ds.write_parquet("vectors/")
 
 An actor that dies is started again by Ray, and what it was at is computed again: the vectors are the same bits.

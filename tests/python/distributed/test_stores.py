@@ -80,7 +80,9 @@ class Postgres:
         with psycopg.connect(self.uri) as other:
             pgvector.register_vector(other)
             found = other.execute(f"select id, text, embedding, payload from {name}").fetchall()
-        return {id: {"id": id, "text": text, "embedding": vector, **payload} for id, text, vector, payload in found}
+        return {
+            id: {"id": id, "text": text, "embedding": vector.to_numpy(), **payload} for id, text, vector, payload in found
+        }
 
     def nearest(self, name, query, k):
         with psycopg.connect(self.uri) as other:

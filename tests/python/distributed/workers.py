@@ -4,6 +4,8 @@ import os
 import signal
 from pathlib import Path
 
+import ray
+
 from kiln_embed.integrations.ray import KilnEmbedder
 
 
@@ -17,16 +19,17 @@ def once(path) -> bool:
 
 
 class Marked(KilnEmbedder):
-    """Leaves a file for each batch that it begins, and dies in the third one of all, if it may."""
+    """Leaves a file for each batch that it begins, with its node's name, and dies in the third one of all, if it may."""
 
     def __init__(self, folder: str, dies: bool = False, **settings):
-        self.folder, self.dies = Path(folder), dies
-        self.folder.joinpath(f"worker-{os.getpid()}-{os.environ.get('RAYON_NUM_THREADS')}").touch()
         super().__init__(**settings)
+        self.folder, self.dies = Path(folder), dies
+        self.node = ray.get_runtime_context().get_node_id()
+        self.folder.joinpath(f"worker-{os.getpid()}-{os.environ['RAYON_NUM_THREADS']}").touch()
 
     def __call__(self, batch):
         begun = len(list(self.folder.glob("batch-*")))
-        self.folder.joinpath(f"batch-{os.getpid()}-{begun}-{batch.num_rows}").touch()
+        self.folder.joinpath(f"batch-{self.node}-{os.getpid()}-{begun}").touch()
         if self.dies and begun >= 2 and once(self.folder / "died"):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(batch)

@@ -39,6 +39,6 @@ if [ "${1:-}" = integrations ]; then
   "${install[@]}" "$wheel[chroma,haystack,lancedb,langchain,llama-index,mteb,qdrant]" pyarrow polars pandas
   "${pytest[@]}" tests/python/integrations
 else
-  "${pytest[@]}" tests/python --ignore tests/python/integrations
+  "${pytest[@]}" tests/python --ignore tests/python/integrations --ignore tests/python/distributed
   echo 'SKIPPED: integrations with the real packages; tests/python.sh integrations runs them'
 fi

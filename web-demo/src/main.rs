@@ -10,6 +10,7 @@ mod pages;
 mod parts;
 mod reading;
 mod state;
+mod teach;
 mod words;
 
 use gloo_storage::{LocalStorage, Storage as _};

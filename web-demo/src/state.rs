@@ -10,7 +10,8 @@ use leptos::task::spawn_local;
 use wasm_bindgen::JsValue;
 use web_sys::AbortController;
 
-use crate::kiln::{Embedder, Failure, Index, Info, LoadProgress, Passage};
+use crate::kiln::{Adapter, Embedder, Failure, Index, Info, LoadProgress, Passage};
+use crate::teach::{Teach, Variant};
 use crate::words::Words;
 
 /// The bundled model's address, beside the page.
@@ -90,6 +91,10 @@ pub(crate) struct State {
     pub(crate) device: RwSignal<String>,
     /// What their weights are computed with: as they are `kept`, `f32`, `int8` or `int4`.
     pub(crate) weights: RwSignal<String>,
+    /// What the model is taught.
+    pub(crate) teach: Teach,
+    /// What the model was taught that the search computes with; none where it computes as it was.
+    pub(crate) in_use: RwSignal<Option<Variant>>,
     parts: StoredValue<Rc<RefCell<Parts>>, LocalStorage>,
 }
 
@@ -100,6 +105,9 @@ pub(crate) struct Parts {
     pub(crate) index: Option<Rc<Index>>,
     loading: Option<AbortController>,
     pub(crate) indexing: Option<AbortController>,
+    pub(crate) teaching: Option<AbortController>,
+    /// What the model was taught last.
+    pub(crate) adapter: Option<Adapter>,
     /// Where the model was loaded from.
     source: Option<ModelSource>,
     /// Passages that are being added, and how many of them are done; another model takes over the rest.
@@ -140,6 +148,8 @@ impl State {
             precision: RwSignal::new(Browser::get("precision").unwrap_or("int8".into())),
             device: RwSignal::new(Browser::get("device").unwrap_or("auto".into())),
             weights: RwSignal::new(Browser::get("weights").unwrap_or("kept".into())),
+            teach: Teach::new(),
+            in_use: RwSignal::new(None),
             parts: StoredValue::new_local(Rc::default()),
         }
     }
@@ -200,7 +210,7 @@ impl State {
             {
                 let parts = self.parts();
                 let mut parts = parts.borrow_mut();
-                if let Some(former) = parts.loading.take() {
+                for former in [parts.loading.take(), parts.teaching.take()].into_iter().flatten() {
                     former.abort();
                 }
                 parts.loading = Some(stop.clone());
@@ -234,6 +244,12 @@ impl State {
             }
             match loaded {
                 Ok((info, embedder)) => {
+                    self.forget_notice();
+                    let taught = self.take_up(&name, &embedder).await;
+                    if signal.aborted() {
+                        embedder.dispose();
+                        return;
+                    }
                     let former = {
                         let parts = self.parts();
                         let mut parts = parts.borrow_mut();
@@ -246,7 +262,7 @@ impl State {
                     if let Some(index) = former.1 {
                         index.dispose();
                     }
-                    self.forget_notice();
+                    self.in_use.set(taught);
                     let seconds = now() - start;
                     let bytes = bytes.borrow().values().sum();
                     self.model.set(Model::Ready { name, info, seconds, bytes });

@@ -7,6 +7,7 @@ use leptos::task::spawn_local;
 use wasm_bindgen::JsCast as _;
 use web_sys::{FileList, HtmlAnchorElement, Url};
 
+use crate::kiln::Result;
 use crate::parts::{FileButton, duration};
 use crate::reading;
 use crate::state::State;
@@ -102,7 +103,8 @@ pub(crate) fn Collection() -> impl IntoView {
     }
 }
 
-async fn bytes(file: web_sys::File) -> std::result::Result<Vec<u8>, String> {
+/// A file's bytes, or why there are none.
+pub(crate) async fn bytes(file: web_sys::File) -> std::result::Result<Vec<u8>, String> {
     let name = file.name();
     let blob = Blob::from(web_sys::Blob::from(file));
     read_as_bytes(&blob).await.map_err(|error| format!("{name} cannot be read: {error}"))
@@ -146,20 +148,22 @@ fn import(state: State, files: FileList) {
 /// Hands the index to the browser as a download.
 fn export(state: State) {
     spawn_local(async move {
-        let offered = async {
-            let file = state.to_file().await?;
-            let parts = Array::of1(&Uint8Array::from(file.as_slice()));
-            let blob = web_sys::Blob::new_with_u8_array_sequence(&parts)?;
-            let address = Url::create_object_url_with_blob(&blob)?;
-            let link: HtmlAnchorElement = document().create_element("a")?.unchecked_into();
-            link.set_href(&address);
-            link.set_download("passages.kilnindex");
-            link.click();
-            Url::revoke_object_url(&address)?;
-            Ok::<_, crate::kiln::Failure>(())
-        };
+        let offered = async { offer("passages.kilnindex", &state.to_file().await?) };
         if let Err(failure) = offered.await {
             state.fail(failure.message);
         }
     });
+}
+
+/// Hands a file to the browser as a download.
+pub(crate) fn offer(name: &str, file: &[u8]) -> Result<()> {
+    let parts = Array::of1(&Uint8Array::from(file));
+    let blob = web_sys::Blob::new_with_u8_array_sequence(&parts)?;
+    let address = Url::create_object_url_with_blob(&blob)?;
+    let link: HtmlAnchorElement = document().create_element("a")?.unchecked_into();
+    link.set_href(&address);
+    link.set_download(name);
+    link.click();
+    Url::revoke_object_url(&address)?;
+    Ok(())
 }

@@ -53,8 +53,9 @@ pub(crate) fn LensPage() -> impl IntoView {
     let state = expect_context::<State>();
     let first = RwSignal::new("The bank raised the interest on its loans.".to_string());
     let second = RwSignal::new("We had lunch on the bank of the river.".to_string());
-    let seen_first = looked_at(state, first);
-    let seen_second = looked_at(state, second);
+    let as_it_was = RwSignal::new(false);
+    let seen_first = looked_at(state, first, as_it_was);
+    let seen_second = looked_at(state, second, as_it_was);
     let field = |id: &'static str, label: &'static str, text: RwSignal<String>| {
         view! {
             <label for=id>{label}</label>
@@ -69,6 +70,22 @@ pub(crate) fn LensPage() -> impl IntoView {
     view! {
         <div class="ask">{field("first", "A sentence", first)}</div>
         <div class="ask">{field("second", "Another one, to compare", second)}</div>
+        <Show when=move || state.in_use.with(Option::is_some)>
+            <div class="line" role="group" aria-label="The model that is looked at">
+                {[(false, "As taught"), (true, "As it was")]
+                    .map(|(was, name)| {
+                        view! {
+                            <button
+                                aria-pressed=move || (as_it_was.get() == was).to_string()
+                                on:click=move |_| as_it_was.set(was)
+                            >
+                                {name}
+                            </button>
+                        }
+                    })
+                    .collect_view()}
+            </div>
+        </Show>
         {move || match seen_first.get() {
             None => {
                 view! { <p class="none">"Nothing to look at yet: the model is being loaded, or there is no text."</p> }
@@ -97,15 +114,23 @@ struct Looked {
     /// The model's own head.
     pooling: String,
     vector: Vec<f32>,
+    /// The vector as taught, and as it was, where the model that searches was taught.
+    both: Option<[Vec<f32>; 2]>,
 }
 
 /// The lens over a text, anew where text or model change.
-fn looked_at(state: State, text: RwSignal<String>) -> RwSignal<Option<Looked>> {
+fn looked_at(
+    state: State,
+    text: RwSignal<String>,
+    as_it_was: RwSignal<bool>,
+) -> RwSignal<Option<Looked>> {
     let seen = RwSignal::new(None);
     let turns = Turns::new();
     Effect::new(move |_| {
         let text = text.get();
         let pooling = state.model.with(|model| model.info().map(|info| info.pooling.clone()));
+        let taught = state.in_use.get().map(|variant| variant.name);
+        let adapter = taught.clone().filter(|_| !as_it_was.get());
         let is_latest = turns.next();
         let Some(pooling) = pooling.filter(|_| !text.trim().is_empty()) else {
             seen.set(None);
@@ -115,10 +140,24 @@ fn looked_at(state: State, text: RwSignal<String>) -> RwSignal<Option<Looked>> {
             TimeoutFuture::new(PAUSE).await;
             let Some(embedder) = state.embedder().filter(|_| is_latest()) else { return };
             let look = async {
-                let lens = embedder.lens(&text).await?;
+                let lens = embedder.lens(&text, adapter.as_deref()).await?;
                 let names = lens.own.tokens.iter().map(|token| shown(&text, token)).collect();
-                let vector = state.query(&text).await?.to_vec();
-                Ok::<_, Failure>(Looked { names, lens, pooling, vector })
+                let vector = async |adapter: Option<&str>| {
+                    let found = embedder.embed_as(&[&text], adapter).await?;
+                    Ok::<_, Failure>(
+                        found.first().map(|vector| vector.to_vec()).unwrap_or_default(),
+                    )
+                };
+                let was = vector(None).await?;
+                let (vector, both) = match taught.as_deref() {
+                    None => (was, None),
+                    Some(name) => {
+                        let now = vector(Some(name)).await?;
+                        let own = if adapter.is_some() { now.clone() } else { was.clone() };
+                        (own, Some([now, was]))
+                    }
+                };
+                Ok::<_, Failure>(Looked { names, lens, pooling, vector, both })
             };
             match look.await {
                 Ok(looked) if is_latest() => seen.set(Some(looked)),
@@ -246,7 +285,15 @@ fn Pair(seen: Looked, other: Looked) -> impl IntoView {
         format!(" The nearest two tokens are “{a}” and “{b}” with {:.2}.", values[i])
     });
     let length = |x: &[f32]| dot(x, x).sqrt().max(1e-12);
-    let cosine = dot(&seen.vector, &other.vector) / length(&seen.vector) / length(&other.vector);
+    let between = |a: &[f32], b: &[f32]| dot(a, b) / length(a) / length(b);
+    let cosine = match (&seen.both, &other.both) {
+        (Some([now, was]), Some([other_now, other_was])) => format!(
+            "cosine of their vectors {:.3} as taught, {:.3} as it was",
+            between(now, other_now),
+            between(was, other_was)
+        ),
+        _ => format!("cosine of their vectors {:.3}", between(&seen.vector, &other.vector)),
+    };
     let label = format!(
         "Cosines between the {} tokens of the first sentence and the {} of the second.{nearest}",
         rows.len(),
@@ -255,7 +302,7 @@ fn Pair(seen: Looked, other: Looked) -> impl IntoView {
     let words = (names(&seen).join(" "), names(&other).join(" "));
     view! {
         <section aria-labelledby="pair">
-            <h2 id="pair">"Two sentences " <small>{format!("cosine of their vectors {cosine:.3}")}</small></h2>
+            <h2 id="pair">"Two sentences " <small>{cosine}</small></h2>
             <p class="what">
                 {format!(
                     "Rows are the tokens of the first sentence, columns those of the second; a shade is the cosine of their states.{nearest}",

@@ -5,3 +5,4 @@ pub(crate) mod lens;
 pub(crate) mod map;
 pub(crate) mod models;
 pub(crate) mod search;
+pub(crate) mod teach;

@@ -9,9 +9,11 @@ use leptos::task::spawn_local;
 use crate::kiln::{Hit, Passage, Result};
 use crate::library::embedded;
 use crate::pages::collection::Collection;
+use crate::pages::teach::{Mark, TeachPanel};
 use crate::parts::Marked;
 use crate::reading;
 use crate::state::{Model, State, Turns, now};
+use crate::teach::Says;
 
 /// Hits shown of each kind.
 const SHOWN: usize = 8;
@@ -69,6 +71,7 @@ pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
         let asked = query.get();
         settled.track();
         state.words.track();
+        state.in_use.track();
         let ready = state.model.with(|model| model.info().is_some());
         let is_latest = turns.next();
         let asks = ready && asked != Query::Text(String::new());
@@ -88,6 +91,9 @@ pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
                 if show(found.clone()).is_some()
                     && let Query::Text(text) = &asked
                 {
+                    if is_latest() {
+                        state.teach.note(text);
+                    }
                     show(mark_sentences(state, text, found).await?);
                 }
                 Ok(())
@@ -141,6 +147,7 @@ pub(crate) fn Search(query: RwSignal<Query>) -> impl IntoView {
             }}
         </div>
         <Collection />
+        <TeachPanel query />
         {move || match results.get() {
             Some(results) => view! { <Columns results query busy /> }.into_any(),
             None => view! { <Start query /> }.into_any(),
@@ -191,22 +198,31 @@ fn Start(query: RwSignal<Query>) -> impl IntoView {
 #[component]
 fn Columns(results: Results, query: RwSignal<Query>, busy: RwSignal<bool>) -> impl IntoView {
     let note = format!("{} ms", results.milliseconds.round());
+    // Only what somebody asked in words can be answered rightly or wrongly.
+    let asked = matches!(query.get_untracked(), Query::Text(_)).then(|| results.asked.clone());
     view! {
         <div class="columns" data-asked=results.asked aria-busy=move || busy.get().to_string()>
             <section aria-labelledby="by-meaning">
                 <h2 id="by-meaning">"By meaning " <small>{note}</small></h2>
-                <Hits found=results.by_meaning query is_cosine=true />
+                <Hits found=results.by_meaning query asked=asked.clone() is_cosine=true />
             </section>
             <section aria-labelledby="by-words">
                 <h2 id="by-words">"By words " <small>"BM25"</small></h2>
-                <Hits found=results.by_words query is_cosine=false />
+                <Hits found=results.by_words query asked is_cosine=false />
             </section>
         </div>
     }
 }
 
 #[component]
-fn Hits(found: Vec<Found>, query: RwSignal<Query>, is_cosine: bool) -> impl IntoView {
+fn Hits(
+    found: Vec<Found>,
+    query: RwSignal<Query>,
+    /// The text that they are answers to.
+    asked: Option<String>,
+    is_cosine: bool,
+) -> impl IntoView {
+    let state = expect_context::<State>();
     if found.is_empty() {
         let text = if is_cosine { "No passages." } else { "No passage has any of these words." };
         return view! { <p class="none">{text}</p> }.into_any();
@@ -216,8 +232,28 @@ fn Hits(found: Vec<Found>, query: RwSignal<Query>, is_cosine: bool) -> impl Into
         .into_iter()
         .map(|Found { id, passage, score, marks }| {
             let share = format!("{:.0}%", (score / largest).clamp(0.0, 1.0) * 100.0);
+            let marks_of = asked.clone().map(|asked| {
+                let mark = |says| view! { <Mark asked=asked.clone() passage=passage.clone() says by_words=!is_cosine /> };
+                if is_cosine {
+                    view! { {mark(Says::Right)} {mark(Says::Wrong)} }.into_any()
+                } else {
+                    mark(Says::Right).into_any()
+                }
+            });
+            let (keyed, asked) = (passage.clone(), asked.clone());
+            let by_key = move |event: leptos::ev::KeyboardEvent| {
+                let says = match event.key().as_str() {
+                    "+" => Says::Right,
+                    "-" => Says::Wrong,
+                    _ => return,
+                };
+                if let Some(asked) = &asked {
+                    event.prevent_default();
+                    state.mark(asked, &keyed, says);
+                }
+            };
             view! {
-                <li class="hit">
+                <li class="hit" tabindex="0" aria-keyshortcuts="+ -" on:keydown=by_key>
                     <h3>{passage.title}</h3>
                     <p class="from">
                         {passage.source}
@@ -231,9 +267,12 @@ fn Hits(found: Vec<Found>, query: RwSignal<Query>, is_cosine: bool) -> impl Into
                     <p class="text">
                         <Marked text=passage.text ranges=marks />
                     </p>
-                    <button class="plain" on:click=move |_| query.set(Query::Like(id))>
-                        "More like this"
-                    </button>
+                    <div class="marks">
+                        {marks_of}
+                        <button class="plain" on:click=move |_| query.set(Query::Like(id))>
+                            "More like this"
+                        </button>
+                    </div>
                 </li>
             }
         })
@@ -244,13 +283,13 @@ fn Hits(found: Vec<Found>, query: RwSignal<Query>, is_cosine: bool) -> impl Into
 async fn search(state: State, query: &Query) -> Result<Results> {
     let start = now();
     let (hits, like) = match query {
-        Query::Text(text) => (state.nearest(&state.query(text).await?, SHOWN).await?, None),
+        Query::Text(text) => (state.nearest_to(text, SHOWN).await?, None),
         Query::Like(id) => {
             let Some(index) = state.index().filter(|_| state.passage(*id).is_some()) else {
                 return Ok(Results::default());
             };
             let vectors = index.vectors(&[*id]).await?;
-            let mut hits = state.nearest(&vectors[0], SHOWN + 1).await?;
+            let mut hits = index.search(&vectors[0], SHOWN + 1).await?;
             hits.retain(|hit| hit.id != *id);
             hits.truncate(SHOWN);
             (hits, Some(*id))

@@ -130,7 +130,7 @@ async fn compare_weights(state: State, i: At, stop: &AbortController) -> Result<
             let left = (total - done.min(total)) as f64 * (now() - start) / done.max(1) as f64;
             i.set(Some(format!("{far}, {done} of {total}, {} left", duration(left))));
         };
-        let vectors = model.0.embed_many(&texts, &stop.signal(), on_progress).await?;
+        let vectors = model.0.embed_many(&texts, None, &stop.signal(), on_progress).await?;
         let rate = total as f64 / (now() - start).max(1e-6);
         let queries = model.0.embed(&titles).await?;
         let best: Vec<Vec<usize>> = queries.iter().map(|query| nearest(query, &vectors)).collect();
@@ -253,7 +253,7 @@ async fn compare_indexes(state: State, i: At) -> Result<Vec<Vec<String>>> {
     let mut lines = Vec::new();
     for precision in PRECISIONS {
         i.set(Some(format!("searching in {precision}")));
-        let index = Index::create(embedder.info()?.dimensions, precision).await?;
+        let index = Index::create(embedder.info()?.dimensions, precision, None).await?;
         let rows: Vec<(u32, &Passage, Vector)> = passages
             .iter()
             .zip(&vectors)

@@ -108,7 +108,9 @@ fn packed_weights_learn_what_unpacked_ones_learn() {
     let mut again = trainer("kept");
     again.adapters(&files).unwrap();
     let [one, two] = [&packed, &again].map(|trainer| trainer.embed(&texts(), "document").unwrap());
-    assert_eq!(one, two);
+    // Those that were read lie in memory in another order, in which sums are made.
+    let off = one.iter().flatten().zip(two.iter().flatten()).map(|(a, b)| (a - b).abs());
+    assert!(off.fold(0.0, f32::max) < 1e-5);
     let bare = trainer("kept").embed(&texts(), "document").unwrap();
     assert_ne!(one, bare);
 }

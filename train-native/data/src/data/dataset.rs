@@ -448,6 +448,7 @@ mod tests {
             leaks: 1,
             equal_negatives: 1,
             without_negatives: 1,
+            with_wide_scores: 1,
             most_negatives: 2,
             levels: vec![1, 0, 1],
             examples: 2,

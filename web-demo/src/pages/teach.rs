@@ -229,6 +229,7 @@ fn Controls() -> impl IntoView {
         LEAST.saturating_sub(right + synonyms)
     });
     let is_ready = move || state.model.with(|model| model.info().is_some()) && !state.is_busy();
+    let is_disabled = move || missing.get() > 0 || !is_ready();
     let name = move || match missing.get() {
         0 => "Teach the model".to_string(),
         1 => "Teach the model: 1 more right answer or synonym is needed".to_string(),
@@ -256,7 +257,7 @@ fn Controls() -> impl IntoView {
     let idle = move || {
         view! {
             <div class="line">
-                <button class="main" disabled=move || missing.get() > 0 || !is_ready() on:click=move |_| state.teach_now(false)>
+                <button class="main" disabled=is_disabled on:click=move |_| state.teach_now(false)>
                     {name}
                 </button>
                 <Show when=move || teach.unfinished.get()>

@@ -58,12 +58,13 @@ pub(crate) fn TeachPanel(query: RwSignal<Query>) -> impl IntoView {
     let state = expect_context::<State>();
     let teach = state.teach;
     let open = RwSignal::new(false);
-    Effect::new(move |_| {
-        // What cannot be overlooked.
-        if teach.run.with(Option::is_some)
+    let has_news = Memo::new(move |_| {
+        teach.run.with(Option::is_some)
             || teach.ended.with(Option::is_some)
             || teach.unfinished.get()
-        {
+    });
+    Effect::new(move |_| {
+        if has_news.get() {
             open.set(true);
         }
     });

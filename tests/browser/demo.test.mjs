@@ -302,6 +302,147 @@ test("the map: points, keys, zoom, from a point to its like", async () => {
   assert.deepEqual(problems, []);
 });
 
+/** The panel "Teach", open. */
+const teaching = async () => {
+  const panel = page.locator("details.teach");
+  if (!(await panel.evaluate((panel) => panel.open))) await panel.locator("summary").click();
+  return panel;
+};
+const synonym = async (word, meaning) => {
+  const panel = await teaching();
+  await panel.getByLabel("When I say").fill(word);
+  await panel.getByLabel("I mean").fill(meaning);
+  await panel.getByRole("button", { name: "Add" }).first().click();
+};
+const counter = (text) => page.locator(".lesson-count").getByText(text, { exact: true }).waitFor();
+const SYNONYMS = [["zog", "Migration of swallows"], ["blick", "Keeping bread fresh"], ["mervin", "Ghost ships"], ["tarrow", "Octopus"], ["quell", "Bamboo"]];
+const learned = (panel) => panel.locator(".outcome").getByText(/^Learned from \d+ questions/).waitFor({ timeout: 120_000 });
+/** Until the search has changed over, which the comparison then shows. */
+const changedOver = (panel) => panel.locator(".compared td:nth-child(2) li").first().waitFor({ timeout: 120_000 });
+
+test("teach: lessons, a run, before and after, undo, reload, export and import", async () => {
+  await ready();
+  const lessons = [["zorgle plant", "Bamboo"], ["zorgle beast", "Octopus"], ["zorgle flight", "Migration of swallows"], ["zorgle insect farm", "Ants as farmers"]];
+  const untaught = await found(lessons[0][0]);
+  for (const [query, title] of lessons) {
+    await found(query);
+    const panel = await teaching();
+    await panel.getByLabel(/^With .* I meant$/).fill(title);
+    await panel.getByRole("button", { name: "Add" }).last().click();
+    await panel.getByRole("listitem").getByText(`“${query}” is answered by “${title}”`).waitFor();
+  }
+  // Thumbs, by pointer and by keys.
+  await found("storms at sea");
+  const hits = page.locator("section[aria-labelledby=by-meaning] .hit");
+  const right = hits.nth(0).getByRole("button", { name: /^Right/ });
+  await right.click();
+  assert.equal(await right.getAttribute("aria-pressed"), "true");
+  await hits.nth(1).focus();
+  await page.keyboard.press("-");
+  const wrong = hits.nth(1).getByRole("button", { name: /^Wrong/ });
+  await page.waitForFunction((button) => button.getAttribute("aria-pressed") === "true", await wrong.elementHandle());
+  // What was said can be unsaid, here or in the list.
+  await hits.nth(2).getByRole("button", { name: /^Wrong/ }).click();
+  await hits.nth(2).getByRole("button", { name: /^Wrong/ }).click();
+  await found("octopus");
+  await page.locator("section[aria-labelledby=by-words] .hit").first().getByRole("button", { name: "This is what I meant" }).click();
+  await counter("6 right, 1 wrong, 0 synonyms");
+  await synonym("the grey lady", "Moss");
+  await synonym("the black lady", "Seaweed");
+  await synonym("too much", "Bamboo");
+  await counter("6 right, 1 wrong, 3 synonyms");
+  await page.getByRole("button", { name: "Take back: “too much” means “Bamboo”" }).click();
+  await counter("6 right, 1 wrong, 2 synonyms");
+
+  const panel = await teaching();
+  await panel.getByText(/^These are 8 questions\. All of them are taught/).waitFor();
+  await found(lessons[0][0]);
+  await panel.getByLabel("for", { exact: true }).selectOption("10");
+  await panel.getByRole("button", { name: "Teach the model" }).click();
+  await panel.getByText(/step \d+ of \d+, loss \d+\.\d\d, .* left/).waitFor({ timeout: 60_000 });
+  await shot("teach-running");
+  await learned(panel);
+  await panel.getByText("None could be held back, so whether the model has become better is not known").waitFor();
+  await changedOver(panel);
+  await panel.locator(".compared caption").waitFor();
+  assert.ok((await panel.locator(".compared .moved").count()) > 0, "something has moved");
+  await page.screenshot({ path: join(KILN_SHOTS, "teach-learned.png"), fullPage: true });
+  const taught = await found(lessons[0][0]);
+  assert.ok(taught.indexOf("Bamboo") === 0, `${taught}`);
+  assert.notDeepEqual(taught, untaught);
+
+  // The lens looks at both.
+  await page.getByRole("link", { name: "Pooling lens" }).click();
+  await page.getByText(/cosine of their vectors -?\d\.\d+ as taught, -?\d\.\d+ as it was/).waitFor();
+  await page.getByRole("button", { name: "As it was" }).click();
+  await page.getByRole("link", { name: "Search" }).click();
+  assert.deepEqual(await found(lessons[0][0] + " "), await found(lessons[0][0]));
+
+  const exported = [];
+  for (const name of ["adapter_config.json", "adapter_model.safetensors"]) {
+    const [download] = await Promise.all([page.waitForEvent("download"), panel.getByRole("button", { name }).click()]);
+    exported.push({ name: download.suggestedFilename(), mimeType: "application/octet-stream", buffer: readFileSync(await download.path()) });
+  }
+  assert.deepEqual(JSON.parse(exported[0].buffer).peft_type, "LORA");
+
+  await panel.getByRole("button", { name: "Undo: search as it was" }).click();
+  await panel.getByRole("button", { name: "Search as taught" }).waitFor({ timeout: 60_000 });
+  assert.deepEqual(await found(lessons[0][0]), untaught);
+  await panel.getByRole("button", { name: "Search as taught" }).click();
+  await panel.getByRole("button", { name: "Undo: search as it was" }).waitFor({ timeout: 60_000 });
+  assert.deepEqual(await found(lessons[0][0]), taught);
+
+  await open();
+  await count(PASSAGES);
+  await counter("6 right, 1 wrong, 2 synonyms");
+  await teaching();
+  assert.deepEqual(await found(lessons[0][0]), taught);
+
+  await panel.getByRole("button", { name: "Undo: search as it was" }).click();
+  await panel.getByRole("button", { name: "Search as taught" }).waitFor({ timeout: 60_000 });
+  await page.locator("#adapter").setInputFiles(exported[0]);
+  await page.getByRole("alert").getByText(/there is no adapter_model\.safetensors/).waitFor();
+  await page.locator("#adapter").setInputFiles(exported);
+  await panel.getByRole("button", { name: "Undo: search as it was" }).waitFor({ timeout: 60_000 });
+  assert.deepEqual(await found(lessons[0][0]), taught);
+  assert.deepEqual(problems, []);
+});
+
+test("teach: too few lessons, ones that contradict each other, and a run that is stopped and goes on", async () => {
+  await ready();
+  const panel = await teaching();
+  assert.ok(await panel.getByRole("button", { name: "Teach the model: 5 more right answers or synonyms are needed" }).isDisabled());
+  for (const [word, meaning] of SYNONYMS.slice(1)) await synonym(word, meaning);
+  assert.ok(await panel.getByRole("button", { name: "Teach the model: 1 more right answer or synonym is needed" }).isDisabled());
+  await synonym(...SYNONYMS[0]);
+  // Said of a query that differs in a letter's case alone.
+  await found("storms at sea");
+  await page.getByRole("button", { name: /^Right/ }).first().click();
+  await found("Storms at sea");
+  await page.getByRole("button", { name: /^Wrong/ }).first().click();
+  await panel.getByText("mark a right answer to “Storms at sea” too").waitFor();
+  await page.getByRole("button", { name: /^Right/ }).nth(1).click();
+  await panel.getByRole("button", { name: "Teach the model", exact: true }).click();
+  await panel.getByRole("alert").getByText(/^Nothing was learned: lessons \d+ and \d+ contradict each other/).waitFor({ timeout: 60_000 });
+  await shot("teach-contradiction");
+  await panel.getByRole("button", { name: /^Take back: “Storms at sea” is not/ }).click();
+
+  await panel.getByLabel("for", { exact: true }).selectOption("180");
+  await panel.getByRole("button", { name: "Teach the model", exact: true }).click();
+  await panel.getByText(/step 1\d of/).waitFor({ timeout: 120_000 });
+  await panel.getByRole("button", { name: "Stop teaching" }).click();
+  await panel.getByText("Teaching was stopped; the model stays as it was.").waitFor();
+  // As after a tab was closed.
+  await open();
+  await count(PASSAGES);
+  await counter("2 right, 0 wrong, 5 synonyms");
+  await panel.getByLabel("for", { exact: true }).selectOption("5");
+  await panel.getByRole("button", { name: "Go on with the run that was cut off" }).click();
+  await learned(panel);
+  await changedOver(panel);
+  assert.deepEqual(problems, []);
+});
+
 test("models: what is loaded, speed, precisions, another model, and wrong ones", async () => {
   await ready("#models");
   await page.getByRole("button", { name: "Measure" }).click();
@@ -385,6 +526,15 @@ for (const scheme of ["light", "dark"]) {
       assert.deepEqual(result.value, [], name);
     };
     await check("search");
+    for (const [word, meaning] of SYNONYMS) await synonym(word, meaning);
+    await page.getByRole("button", { name: /^Right/ }).first().click();
+    const panel = await teaching();
+    await panel.getByLabel("for", { exact: true }).selectOption("5");
+    await panel.getByRole("button", { name: "Teach the model" }).click();
+    await learned(panel);
+    await changedOver(panel);
+    await page.screenshot({ path: join(KILN_SHOTS, `teach-${scheme}.png`), fullPage: true });
+    await check("taught");
     await page.getByRole("link", { name: "Pooling lens" }).click();
     await page.locator("canvas").first().waitFor();
     await check("lens");
@@ -401,6 +551,9 @@ test("on a small screen nothing is cut off", async () => {
   await page.setViewportSize({ width: 360, height: 740 });
   await ready();
   await found("how to sleep well");
+  await page.getByRole("button", { name: /^Right/ }).first().click();
+  await synonym("a word that is rather long for so small a screen", "another one that says the same");
+  await page.screenshot({ path: join(KILN_SHOTS, "teach-small.png"), fullPage: true });
   for (const name of ["Search", "Pooling lens", "Map", "Models"]) {
     await page.getByRole("link", { name }).click();
     if (name === "Map") await page.locator("circle").first().waitFor({ timeout: 60_000 });

@@ -21,6 +21,8 @@ use crate::state::{Model, State};
 pub(crate) const LEAST: usize = 5;
 /// Questions from which on a fifth of them, rounded, are five that can be held back.
 pub(crate) const HELD_BACK_FROM: usize = 23;
+/// Steps after which kiln-embed keeps a run for the first time; what was kept before is of another one.
+const KEPT_FROM: usize = 10;
 /// Passages that right ones are to be told apart from, beside those of the lessons.
 const OTHERS: usize = 60;
 /// Searches that are shown before and after.
@@ -219,9 +221,8 @@ impl State {
         self.teach.lessons.update(change);
         // A run that was cut off learned from others.
         self.forget_unfinished();
-        if let Ended::Stopped | Ended::Failed(_) =
-            self.teach.ended.get_untracked().unwrap_or(Ended::Stopped)
-        {
+        let is_over = |ended: &Option<Ended>| matches!(ended, Some(Ended::Stopped | Ended::Failed(_)));
+        if self.teach.ended.with_untracked(is_over) {
             self.teach.ended.set(None);
         }
         let kept = self.teach.lessons.with_untracked(|lessons| Browser::set("lessons", lessons));
@@ -265,7 +266,9 @@ impl State {
         self.teach.run.set(Some(Run::Loading));
         spawn_local(async move {
             let key = unfinished_key(&self.model_name());
-            let _ = Browser::set(&key, true);
+            if !resume {
+                Browser::delete(&key);
+            }
             let learned = self.learn(&embedder, resume, &stop).await;
             if !self.embedder().is_some_and(|now| Rc::ptr_eq(&now, &embedder))
                 || matches!(self.model.get_untracked(), Model::Loading { .. })
@@ -276,10 +279,10 @@ impl State {
             }
             self.teach.run.set(None);
             let stopped = learned.as_ref().is_err_and(|failure| failure.aborted);
-            self.teach.unfinished.set(stopped);
             if !stopped {
                 Browser::delete(&key);
             }
+            self.teach.unfinished.set(Browser::get(&key).unwrap_or(false));
             match learned {
                 Ok((taught, adapter)) => {
                     self.teach.ended.set(Some(Ended::Learned(taught)));
@@ -314,10 +317,16 @@ impl State {
     ) -> Result<(Taught, Option<Adapter>)> {
         let signal = stop.signal();
         let (run, listening) = (self.teach.run, signal.clone());
-        let report = move |progress| {
-            if !listening.aborted() {
-                run.set(Some(Run::Steps(progress)));
+        let key = unfinished_key(&self.model_name());
+        let report = move |progress: FitProgress| {
+            if listening.aborted() {
+                return;
             }
+            if progress.step == KEPT_FROM {
+                // Where the browser keeps nothing, no run can go on either.
+                let _ = Browser::set(&key, true);
+            }
+            run.set(Some(Run::Steps(progress)));
         };
         let seconds = f64::from(self.teach.seconds.get_untracked());
         let checkpoint = self.checkpoint();

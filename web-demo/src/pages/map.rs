@@ -85,6 +85,7 @@ pub(crate) fn Map(
     Effect::new(move |_| {
         let ids = ids.get();
         model.track();
+        state.in_use.track();
         let is_latest = turns.next();
         chosen.set(None);
         drawn.set(Drawn::Nothing);

@@ -240,6 +240,7 @@ fn Hits(
                     mark(Says::Right).into_any()
                 }
             });
+            let is_answer = asked.is_some();
             let (keyed, asked) = (passage.clone(), asked.clone());
             let by_key = move |event: leptos::ev::KeyboardEvent| {
                 let says = match event.key().as_str() {
@@ -253,7 +254,12 @@ fn Hits(
                 }
             };
             view! {
-                <li class="hit" tabindex="0" aria-keyshortcuts="+ -" on:keydown=by_key>
+                <li
+                    class="hit"
+                    tabindex=is_answer.then_some("0")
+                    aria-keyshortcuts=is_answer.then_some("Plus -")
+                    on:keydown=by_key
+                >
                     <h3>{passage.title}</h3>
                     <p class="from">
                         {passage.source}

@@ -58,12 +58,13 @@ pub(crate) fn TeachPanel(query: RwSignal<Query>) -> impl IntoView {
     let state = expect_context::<State>();
     let teach = state.teach;
     let open = RwSignal::new(false);
-    Effect::new(move |_| {
-        // What cannot be overlooked.
-        if teach.run.with(Option::is_some)
+    let has_news = Memo::new(move |_| {
+        teach.run.with(Option::is_some)
             || teach.ended.with(Option::is_some)
             || teach.unfinished.get()
-        {
+    });
+    Effect::new(move |_| {
+        if has_news.get() {
             open.set(true);
         }
     });
@@ -229,6 +230,7 @@ fn Controls() -> impl IntoView {
         LEAST.saturating_sub(right + synonyms)
     });
     let is_ready = move || state.model.with(|model| model.info().is_some()) && !state.is_busy();
+    let is_disabled = move || missing.get() > 0 || !is_ready();
     let name = move || match missing.get() {
         0 => "Teach the model".to_string(),
         1 => "Teach the model: 1 more right answer or synonym is needed".to_string(),
@@ -256,7 +258,7 @@ fn Controls() -> impl IntoView {
     let idle = move || {
         view! {
             <div class="line">
-                <button class="main" disabled=move || missing.get() > 0 || !is_ready() on:click=move |_| state.teach_now(false)>
+                <button class="main" disabled=is_disabled on:click=move |_| state.teach_now(false)>
                     {name}
                 </button>
                 <Show when=move || teach.unfinished.get()>

@@ -10,7 +10,10 @@ import pyarrow.dataset
 import pytest
 from corpus import REPOSITORY, check
 
-GUIDES = [("train-native/SCALE.md", "## Ray, Daft and Spark", "## What 10^9"), ("train-native/python/README.md", "## On many", "## What it")]
+GUIDES = [
+    ("train-native/SCALE.md", "## Ray, Daft and Spark", "## What 10^9"),
+    ("train-native/python/README.md", "## On many", "## What it"),
+]
 
 
 def programs():
@@ -27,6 +30,8 @@ def test_a_program_of_a_guide_runs(program, docs, vectors, tmp_path, request, ex
     (tmp_path / "vectors").symlink_to(vectors)
     if "postgresql://" in program:
         program = program.replace("postgresql://localhost/passages", request.getfixturevalue("server"))
+    # Two actors of one CPU each leave none for what reads and writes on a machine of two.
+    program = program.replace("import ray\n", "import ray\n\nray.init(num_cpus=4)\n", 1)
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300

@@ -306,7 +306,7 @@ impl Recipe {
     /// Reads the text of a recipe.
     ///
     /// # Errors
-    /// As [`Recipe::read`].
+    /// It is not TOML, has an unknown field (the nearest known one is named), or values that make no sense.
     pub fn parse(text: &str) -> Result<Self> {
         Self::parse_with(text, &[])
     }
@@ -314,7 +314,7 @@ impl Recipe {
     /// Reads the text of a recipe and changes fields: `stage.1.lr=1e-4`.
     ///
     /// # Errors
-    /// As [`Recipe::read`], and changes that are no `key=value`.
+    /// As [`Recipe::parse`], and changes that are no `key=value`.
     pub fn parse_with(text: &str, changes: &[String]) -> Result<Self> {
         let recipe: Self = if changes.is_empty() {
             toml::from_str(text).map_err(overrides::explain)?

@@ -221,7 +221,8 @@ impl State {
         self.teach.lessons.update(change);
         // A run that was cut off learned from others.
         self.forget_unfinished();
-        let is_over = |ended: &Option<Ended>| matches!(ended, Some(Ended::Stopped | Ended::Failed(_)));
+        let is_over =
+            |ended: &Option<Ended>| matches!(ended, Some(Ended::Stopped | Ended::Failed(_)));
         if self.teach.ended.with_untracked(is_over) {
             self.teach.ended.set(None);
         }

@@ -14,6 +14,9 @@ use crate::teach::{Compared, Ended, HELD_BACK_FROM, LEAST, Lesson, Run, Says, Ti
 /// How long the model can be taught, in seconds.
 const TIMES: [u32; 5] = [5, 10, 20, 60, 180];
 
+/// Steps that kiln-embed times before it says how many there will be.
+const TIMED: usize = 3;
+
 /// A button that says of a passage whether it answers what was asked.
 #[component]
 pub(crate) fn Mark(
@@ -298,12 +301,13 @@ fn Running() -> impl IntoView {
     let state = expect_context::<State>();
     let run = state.teach.run;
     let steps = move || match run.get() {
-        Some(Run::Steps(FitProgress { step, steps, .. })) => Some((step, steps)),
+        Some(Run::Steps(FitProgress { step, steps, .. })) if step >= TIMED => Some((step, steps)),
         _ => None,
     };
     let words = move || match run.get() {
         Some(Run::Steps(FitProgress { step, steps, loss, seconds_left })) => {
             // How many there will be is known once some were timed.
+            let seconds_left = seconds_left.filter(|_| step >= TIMED);
             let of = seconds_left.map_or(String::new(), |_| format!(" of {steps}"));
             let loss = loss.map_or(String::new(), |loss| format!(", loss {loss:.2}"));
             let left =

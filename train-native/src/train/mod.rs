@@ -43,8 +43,8 @@ use crate::data::Batch;
 use crate::recipe::{Objective, Stage};
 
 pub use build::{
-    base_model, base_reranker, new_config, new_encoder_config, new_model, new_reranker,
-    own_lm_head, train_tokenizer,
+    base_model, base_reranker, new_config, new_encoder_config, new_encoder_value, new_model,
+    new_reranker, own_lm_head, train_tokenizer,
 };
 pub use checkpoint::{Best, Checkpoint, Position};
 pub use device_group::DeviceGroup;

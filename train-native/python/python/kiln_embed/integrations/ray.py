@@ -37,8 +37,8 @@ class KilnEmbedder(ColumnEmbedder):
         self, column: str = "text", output: str = "embedding", *, threads: int | None = None, **settings: Any
     ) -> None:
         if ray.is_initialized():
-            given = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
-            use_threads(threads, otherwise=int(given))
+            context: Any = ray.get_runtime_context()
+            use_threads(threads, otherwise=int(context.get_assigned_resources().get("CPU", 1)))
         else:
             use_threads(threads)
         super().__init__(column, output, **settings)

@@ -121,7 +121,7 @@ loss = { temperature = 0.05 }
 });
 
 test("a packed model learns: held-back lessons are answered better, and the space is another", async () => {
-  const result = await taught({ ...lessons(60), steps: 24, batchSize: 12, learningRate: 2e-3 });
+  const result = await taught({ ...lessons(60), steps: 16, batchSize: 12, learningRate: 2e-3 });
   assert.ok(result.kept && result.heldBack === 12 && result.taught === 48, JSON.stringify(result.after));
   assert.ok(result.after.mrr >= result.before.mrr && result.after.loss < result.before.loss);
   assert.equal(result.seen[0].step, 0);
@@ -136,7 +136,7 @@ test("a packed model learns: held-back lessons are answered better, and the spac
 });
 
 test("a run that is stopped or closed goes on with the same numbers", async () => {
-  const given = { ...lessons(40), steps: 24, batchSize: 6 };
+  const given = { ...lessons(40), steps: 16, batchSize: 6 };
   const said = await page.evaluate(
     async ([url, given]) => {
       const model = await window.kiln.Embedder.load(url);

@@ -311,7 +311,7 @@ const teaching = async () => {
 const synonym = async (word, meaning) => {
   const panel = await teaching();
   await panel.getByLabel("When I say").fill(word);
-  await panel.getByLabel("I mean").fill(meaning);
+  await panel.getByLabel("I mean", { exact: true }).fill(meaning);
   await panel.getByRole("button", { name: "Add" }).first().click();
 };
 const counter = (text) => page.locator(".lesson-count").getByText(text, { exact: true }).waitFor();

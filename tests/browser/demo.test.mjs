@@ -316,7 +316,7 @@ const synonym = async (word, meaning) => {
 };
 const counter = (text) => page.locator(".lesson-count").getByText(text, { exact: true }).waitFor();
 const SYNONYMS = [["zog", "Migration of swallows"], ["blick", "Keeping bread fresh"], ["mervin", "Ghost ships"], ["tarrow", "Octopus"], ["quell", "Bamboo"]];
-const learned = (panel) => panel.locator(".outcome").getByText(/^Learned from \d+ questions/).waitFor({ timeout: 120_000 });
+const learned = (panel) => panel.locator(".outcome").getByText(/^Learned from \d+ questions/).waitFor({ timeout: 300_000 });
 /** Until the search has changed over, which the comparison then shows. */
 const changedOver = (panel) => panel.locator(".compared td:nth-child(2) li").first().waitFor({ timeout: 120_000 });
 
@@ -357,7 +357,7 @@ test("teach: lessons, a run, before and after, undo, reload, export and import",
   const panel = await teaching();
   await panel.getByText(/^These are 8 questions\. All of them are taught/).waitFor();
   await found(lessons[0][0]);
-  await panel.getByLabel("for", { exact: true }).selectOption("10");
+  await panel.getByLabel("for", { exact: true }).selectOption("60 steps");
   await panel.getByRole("button", { name: "Teach the model" }).click();
   await panel.getByText(/step \d+ of \d+, loss \d+\.\d\d, .* left/).waitFor({ timeout: 60_000 });
   await shot("teach-running");
@@ -427,7 +427,7 @@ test("teach: too few lessons, ones that contradict each other, and a run that is
   await shot("teach-contradiction");
   await panel.getByRole("button", { name: /^Take back: “Storms at sea” is not/ }).click();
 
-  await panel.getByLabel("for", { exact: true }).selectOption("180");
+  await panel.getByLabel("for", { exact: true }).selectOption("3 min");
   await panel.getByRole("button", { name: "Teach the model", exact: true }).click();
   await panel.getByText(/step 1\d of/).waitFor({ timeout: 120_000 });
   await panel.getByRole("button", { name: "Stop teaching" }).click();
@@ -436,7 +436,7 @@ test("teach: too few lessons, ones that contradict each other, and a run that is
   await open();
   await count(PASSAGES);
   await counter("2 right, 0 wrong, 5 synonyms");
-  await panel.getByLabel("for", { exact: true }).selectOption("5");
+  await panel.getByLabel("for", { exact: true }).selectOption("10 s");
   await panel.getByRole("button", { name: "Go on with the run that was cut off" }).click();
   await learned(panel);
   await changedOver(panel);
@@ -529,7 +529,7 @@ for (const scheme of ["light", "dark"]) {
     for (const [word, meaning] of SYNONYMS) await synonym(word, meaning);
     await page.getByRole("button", { name: /^Right/ }).first().click();
     const panel = await teaching();
-    await panel.getByLabel("for", { exact: true }).selectOption("5");
+    await panel.getByLabel("for", { exact: true }).selectOption("20 steps");
     await panel.getByRole("button", { name: "Teach the model" }).click();
     await learned(panel);
     await changedOver(panel);

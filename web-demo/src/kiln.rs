@@ -376,6 +376,14 @@ pub(crate) struct Lessons {
     pub(crate) others: Vec<String>,
 }
 
+/// How long a model is taught.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Length {
+    Seconds(u32),
+    /// The same everywhere, however fast the machine is.
+    Steps(u32),
+}
+
 /// How far teaching is.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -409,17 +417,17 @@ pub(crate) struct Taught {
 pub(crate) struct Trainer(JsTrainer);
 
 impl Trainer {
-    /// Teaches for some seconds; the run is kept by a name until it ends, for [`Trainer::resume`].
+    /// Teaches; the run is kept by a name until it ends, for [`Trainer::resume`].
     pub(crate) async fn fit(
         &self,
         lessons: &Lessons,
-        seconds: f64,
+        length: Length,
         checkpoint: &str,
         signal: &AbortSignal,
         on_progress: impl FnMut(FitProgress) + 'static,
     ) -> Result<(Taught, Option<Adapter>)> {
         let (options, _report) =
-            fit_options(to_js(lessons)?.unchecked_into(), seconds, signal, on_progress);
+            fit_options(to_js(lessons)?.unchecked_into(), length, signal, on_progress);
         set(&options, "checkpoint", &checkpoint.into());
         taught(self.0.fit(&options).await?)
     }
@@ -428,11 +436,11 @@ impl Trainer {
     pub(crate) async fn resume(
         &self,
         checkpoint: &str,
-        seconds: f64,
+        length: Length,
         signal: &AbortSignal,
         on_progress: impl FnMut(FitProgress) + 'static,
     ) -> Result<Option<(Taught, Option<Adapter>)>> {
-        let (options, _report) = fit_options(Object::new(), seconds, signal, on_progress);
+        let (options, _report) = fit_options(Object::new(), length, signal, on_progress);
         let result = self.0.resume(checkpoint, &options).await?;
         if result.is_undefined() { Ok(None) } else { taught(result).map(Some) }
     }
@@ -445,7 +453,7 @@ impl Trainer {
 /// Options of a run, and what it reports to, which has to live as long.
 fn fit_options(
     options: Object,
-    seconds: f64,
+    length: Length,
     signal: &AbortSignal,
     mut on_progress: impl FnMut(FitProgress) + 'static,
 ) -> (Object, Closure<dyn FnMut(JsValue)>) {
@@ -454,7 +462,10 @@ fn fit_options(
             on_progress(progress);
         }
     });
-    set(&options, "budget", &(seconds * 1000.0).into());
+    match length {
+        Length::Seconds(seconds) => set(&options, "budget", &(f64::from(seconds) * 1000.0).into()),
+        Length::Steps(steps) => set(&options, "steps", &steps.into()),
+    }
     set(&options, "signal", signal);
     set(&options, "onProgress", report.as_ref());
     (options, report)

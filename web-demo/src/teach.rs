@@ -12,7 +12,7 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::{AbortController, Cache, Response};
 
 use crate::kiln::{
-    Adapter, Embedder, Failure, FitProgress, Lessons, Passage, Result, Taught, Trainer,
+    Adapter, Embedder, Failure, FitProgress, Length, Lessons, Passage, Result, Taught, Trainer,
 };
 use crate::library::embedded;
 use crate::state::{Model, State};
@@ -29,8 +29,8 @@ const OTHERS: usize = 60;
 const COMPARED: usize = 5;
 /// Titles that are shown of each.
 pub(crate) const TITLES: usize = 5;
-/// Seconds to teach in, unless the reader chooses others.
-const SECONDS: u32 = 20;
+/// How long to teach, unless the reader chooses otherwise.
+const LENGTH: Length = Length::Seconds(20);
 
 /// PEFT's files.
 pub(crate) const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
@@ -95,7 +95,7 @@ pub(crate) enum Ended {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Teach {
     pub(crate) lessons: RwSignal<Vec<Lesson>>,
-    pub(crate) seconds: RwSignal<u32>,
+    pub(crate) length: RwSignal<Length>,
     pub(crate) run: RwSignal<Option<Run>>,
     pub(crate) ended: RwSignal<Option<Ended>>,
     pub(crate) compared: RwSignal<Vec<Compared>>,
@@ -111,7 +111,7 @@ impl Teach {
     pub(crate) fn new() -> Self {
         Self {
             lessons: RwSignal::new(Browser::get("lessons").unwrap_or_default()),
-            seconds: RwSignal::new(Browser::get("teach-seconds").unwrap_or(SECONDS)),
+            length: RwSignal::new(Browser::get("teach-length").unwrap_or(LENGTH)),
             run: RwSignal::new(None),
             ended: RwSignal::new(None),
             compared: RwSignal::default(),
@@ -233,10 +233,10 @@ impl State {
     }
 
     /// How long to teach from now on.
-    pub(crate) fn change_seconds(self, seconds: u32) {
+    pub(crate) fn change_length(self, length: Length) {
         // Kept for the next visit, where the browser keeps anything.
-        let _ = Browser::set("teach-seconds", seconds);
-        self.teach.seconds.set(seconds);
+        let _ = Browser::set("teach-length", length);
+        self.teach.length.set(length);
     }
 
     fn model_name(&self) -> String {
@@ -329,16 +329,16 @@ impl State {
             }
             run.set(Some(Run::Steps(progress)));
         };
-        let seconds = f64::from(self.teach.seconds.get_untracked());
+        let length = self.teach.length.get_untracked();
         let checkpoint = self.checkpoint();
         if resume
             && let Some(learned) =
-                trainer.resume(&checkpoint, seconds, &signal, report.clone()).await?
+                trainer.resume(&checkpoint, length, &signal, report.clone()).await?
         {
             return Ok(learned);
         }
         // A run that had not got far enough to be kept begins anew.
-        trainer.fit(&self.given(), seconds, &checkpoint, &signal, report).await
+        trainer.fit(&self.given(), length, &checkpoint, &signal, report).await
     }
 
     /// The lessons as kiln-embed takes them.

@@ -6,13 +6,28 @@ use web_sys::FileList;
 
 use super::collection::{bytes, offer};
 use super::search::Query;
-use crate::kiln::{FitProgress, Passage, Score, Taught};
+use crate::kiln::{FitProgress, Length, Passage, Score, Taught};
 use crate::parts::{FileButton, duration, megabytes};
 use crate::state::State;
 use crate::teach::{Compared, Ended, HELD_BACK_FROM, LEAST, Lesson, Run, Says, Titled};
 
-/// How long the model can be taught, in seconds.
-const TIMES: [u32; 5] = [5, 10, 20, 60, 180];
+/// How long the model can be taught.
+const LENGTHS: [Length; 7] = [
+    Length::Seconds(10),
+    Length::Seconds(20),
+    Length::Seconds(60),
+    Length::Seconds(180),
+    Length::Steps(20),
+    Length::Steps(60),
+    Length::Steps(200),
+];
+
+fn named(length: Length) -> String {
+    match length {
+        Length::Seconds(seconds) => duration(f64::from(seconds)),
+        Length::Steps(steps) => format!("{steps} steps"),
+    }
+}
 
 /// Steps that kiln-embed times before it says how many there will be.
 const TIMED: usize = 3;
@@ -140,7 +155,7 @@ fn Pick(query: RwSignal<Query>) -> impl IntoView {
         Query::Text(text) if !text.trim().is_empty() => Some(text),
         _ => None,
     });
-    let named = move || {
+    let meant = move || {
         let title = title.get();
         state
             .passages
@@ -148,7 +163,7 @@ fn Pick(query: RwSignal<Query>) -> impl IntoView {
     };
     let add = move |event: leptos::ev::SubmitEvent| {
         event.prevent_default();
-        if let (Some(asked), Some(passage)) = (asked.get(), named()) {
+        if let (Some(asked), Some(passage)) = (asked.get(), meant()) {
             if state.teach.said(&asked, &crate::library::embedded(&passage)) != Some(Says::Right) {
                 state.mark(&asked, &passage, Says::Right);
             }
@@ -173,7 +188,7 @@ fn Pick(query: RwSignal<Query>) -> impl IntoView {
                         state.passages.with(|all| all.iter().map(title).collect_view())
                     }}
                 </datalist>
-                <button disabled=move || named().is_none()>"Add"</button>
+                <button disabled=move || meant().is_none()>"Add"</button>
             </form>
         </Show>
     }
@@ -269,18 +284,17 @@ fn Controls() -> impl IntoView {
                         "Go on with the run that was cut off"
                     </button>
                 </Show>
-                <label for="teach-seconds">"for"</label>
-                <select id="teach-seconds" on:change=move |event| {
-                    if let Ok(seconds) = event_target_value(&event).parse() {
-                        state.change_seconds(seconds);
+                <label for="teach-length">"for"</label>
+                <select id="teach-length" on:change=move |event| {
+                    let chosen = event_target_value(&event);
+                    if let Some(length) = LENGTHS.into_iter().find(|length| named(*length) == chosen) {
+                        state.change_length(length);
                     }
                 }>
-                    {TIMES
-                        .map(|seconds| {
+                    {LENGTHS
+                        .map(|length| {
                             view! {
-                                <option value=seconds.to_string() selected=move || teach.seconds.get() == seconds>
-                                    {duration(f64::from(seconds))}
-                                </option>
+                                <option selected=move || teach.length.get() == length>{named(length)}</option>
                             }
                         })
                         .collect_view()}

@@ -18,6 +18,8 @@ let server, context, page, problems;
 const viewport = { width: 1200, height: 900 };
 withPage({ roots: { demo: KILN_DEMO, models: KILN_MODELS }, context: { viewport, acceptDownloads: true } }, (begun) => {
   ({ server, context, page } = begun);
+  // Teaching takes its time on a loaded machine.
+  page.setDefaultTimeout(120_000);
   problems = [];
   page.on("pageerror", (error) => problems.push(`thrown: ${error}`));
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && problems.push(message.text()));

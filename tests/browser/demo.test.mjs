@@ -365,7 +365,7 @@ test("teach: lessons, a run, before and after, undo, reload, export and import",
   await panel.getByText("None could be held back, so whether the model has become better is not known").waitFor();
   await changedOver(panel);
   await panel.locator(".compared caption").waitFor();
-  assert.ok((await panel.locator(".compared .moved").count()) > 0, "something has moved");
+  assert.ok((await panel.locator(".compared mark").count()) > 0, "something has moved");
   await page.screenshot({ path: join(KILN_SHOTS, "teach-learned.png"), fullPage: true });
   const taught = await found(lessons[0][0]);
   assert.ok(taught.indexOf("Bamboo") === 0, `${taught}`);

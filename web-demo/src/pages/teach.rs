@@ -395,10 +395,12 @@ fn Comparison() -> impl IntoView {
     let state = expect_context::<State>();
     let list = |titles: &[Titled], before: Option<&[Titled]>| {
         let line = |(place, (id, title)): (usize, &Titled)| {
-            let moved = before.and_then(|before| moved(before, *id, place));
-            let class = moved.as_ref().map(|_| "moved");
-            view! {
-                <li class=class>{title.clone()} {moved.map(|moved| view! { <small>{moved}</small> })}</li>
+            let title = title.clone();
+            match before.and_then(|before| moved(before, *id, place)) {
+                Some(moved) => {
+                    view! { <li><mark>{title}</mark> " " <small>{moved}</small></li> }.into_any()
+                }
+                None => view! { <li>{title}</li> }.into_any(),
             }
         };
         titles.iter().enumerate().map(line).collect_view()

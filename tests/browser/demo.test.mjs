@@ -13,17 +13,33 @@ mkdirSync(KILN_SHOTS, { recursive: true });
 
 const PASSAGES = readFileSync(join(import.meta.dirname, "../../web-demo/collection.md"), "utf8").split("\n## ").length - 1;
 
-let server, context, page, problems;
+let browser, server, context, page, problems;
 
 const viewport = { width: 1200, height: 900 };
 withPage({ roots: { demo: KILN_DEMO, models: KILN_MODELS }, context: { viewport, acceptDownloads: true } }, (begun) => {
-  ({ server, context, page } = begun);
+  ({ browser, server, context, page } = begun);
+  watch();
+});
+
+/** Hears of what goes wrong in the page. */
+function watch() {
   // Teaching takes its time on a loaded machine.
   page.setDefaultTimeout(120_000);
   problems = [];
   page.on("pageerror", (error) => problems.push(`thrown: ${error}`));
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && problems.push(message.text()));
-});
+}
+
+/**
+ * Goes on in a context without service workers, which would isolate the page: then it trains in threads, in a build that the test
+ * command leaves out.
+ */
+async function withoutThreads(test) {
+  context = await browser.newContext({ viewport, acceptDownloads: true, serviceWorkers: "block" });
+  test.after(() => context.close());
+  page = await context.newPage();
+  watch();
+}
 
 const shot = (name) => page.screenshot({ path: join(KILN_SHOTS, `${name}.png`) });
 const open = async (hash = "") => {
@@ -322,7 +338,8 @@ const learned = (panel) => panel.locator(".outcome").getByText(/^Learned from \d
 /** Until the search has changed over, which the comparison then shows. */
 const changedOver = (panel) => panel.locator(".compared td:nth-child(2) li").first().waitFor({ timeout: 120_000 });
 
-test("teach: lessons, a run, before and after, undo, reload, export and import", async () => {
+test("teach: lessons, a run, before and after, undo, reload, export and import", async (test) => {
+  await withoutThreads(test);
   await ready();
   const lessons = [["zorgle plant", "Bamboo"], ["zorgle beast", "Octopus"], ["zorgle flight", "Migration of swallows"], ["zorgle insect farm", "Ants as farmers"]];
   const untaught = await found(lessons[0][0]);
@@ -411,7 +428,8 @@ test("teach: lessons, a run, before and after, undo, reload, export and import",
   assert.deepEqual(problems, []);
 });
 
-test("teach: too few lessons, ones that contradict each other, and a run that is stopped and goes on", async () => {
+test("teach: too few lessons, ones that contradict each other, and a run that is stopped and goes on", async (test) => {
+  await withoutThreads(test);
   await ready();
   const panel = await teaching();
   assert.ok(await panel.getByRole("button", { name: "Teach the model: 5 more right answers or synonyms are needed" }).isDisabled());

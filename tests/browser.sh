@@ -41,7 +41,8 @@ models() {
   "$native" embed --quiet --model "$models/quickstart/model" --device cpu "${around[@]}" --prompt "Query: " --input "$models/texts.jsonl" --output "$models/native-around.jsonl"
 }
 
-node_tests() { "$cache/node-24/node_modules/.bin/node" --test --test-concurrency 1 "$@"; }
+# A test that hangs fails, instead of holding up all the others.
+node_tests() { "$cache/node-24/node_modules/.bin/node" --test --test-concurrency 1 --test-timeout 900000 "$@"; }
 export KILN_NATIVE="$native" KILN_PKG="$PWD/wasm/pkg" KILN_DEMO="$PWD/web-demo/dist" KILN_SHOTS="$PWD/target/screenshots" KILN_MODELS="$models"
 
 for part in "${@:-build chromium others runtimes}"; do

@@ -8,6 +8,22 @@ cd "$(dirname "$0")/.."
 . tests/wasm-env.sh
 
 out=wasm/pkg
+
+# Takes one core, and as long as the next build.
+made_small() {
+  local file="$out.new/$1/kiln_wasm_bg.wasm"
+  "$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:-$level}" "${features[@]}" "$file" -o "$file.small"
+  mv "$file.small" "$file"
+  node -e '
+    const { readFileSync } = require("fs"), zlib = require("zlib");
+    const bytes = readFileSync(process.argv[1]);
+    const brotli = zlib.brotliCompressSync(bytes, { params: { [zlib.constants.BROTLI_PARAM_SIZE_HINT]: bytes.length } });
+    const mb = (bytes) => (bytes.length / 1e6).toFixed(2) + " MB";
+    console.log(`${process.argv[2]}: ${mb(bytes)}, ${mb(brotli)} with brotli`);
+  ' "$file" "$1"
+}
+
+small=()
 rm -rf "$out.new"
 mkdir -p "$out.new"
 cp -r wasm/js/. wasm/package.json wasm/README.md "$out.new/"
@@ -43,17 +59,10 @@ for build in ${KILN_WASM_BUILDS:-simd relaxed train threads train-threads webgpu
   "${compile[@]}"
   "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$out.new/$build" \
     "$wasm_built/release/kiln_wasm.wasm"
-  file="$out.new/$build/kiln_wasm_bg.wasm"
-  "$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:-$level}" "${features[@]}" "$file" -o "$file.small"
-  mv "$file.small" "$file"
-  node -e '
-    const { readFileSync } = require("fs"), zlib = require("zlib");
-    const bytes = readFileSync(process.argv[1]);
-    const brotli = zlib.brotliCompressSync(bytes, { params: { [zlib.constants.BROTLI_PARAM_SIZE_HINT]: bytes.length } });
-    const mb = (bytes) => (bytes.length / 1e6).toFixed(2) + " MB";
-    console.log(`${process.argv[2]}: ${mb(bytes)}, ${mb(brotli)} with brotli`);
-  ' "$file" "$build"
+  made_small "$build" &
+  small+=($!)
 done
+for one in "${small[@]}"; do wait "$one"; done
 rm -rf "$out"
 mv "$out.new" "$out"
 echo "built $out"

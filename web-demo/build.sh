@@ -6,9 +6,12 @@ cd "$(dirname "$0")/.."
 
 wasm/build.sh
 . tests/wasm-env.sh
-# The page is made small, as it is downloaded. Not a profile of its own: a release's macros are there.
+# The page is made small, as it is downloaded; for tests (KILN_WASM_OPT) as fast as it builds. Not a profile of its own: a
+# release's macros are there.
 page=()
-for setting in 'opt-level="s"' 'lto=true' 'codegen-units=1' 'panic="abort"'; do
+settings=('opt-level="s"' 'lto=true' 'codegen-units=1' 'panic="abort"')
+[ -z "${KILN_WASM_OPT:-}" ] || settings=('opt-level=1' 'panic="abort"')
+for setting in "${settings[@]}"; do
   page+=(--config "profile.release.$setting")
 done
 "${wasm_cargo[@]}" build --release "${page[@]}" "${wasm_flags[@]}" -p kiln-web-demo

@@ -345,10 +345,16 @@ test("a saved index whose parts do not belong together is refused", async () => 
     said.unknown = await read({ settings: { dimensions: 4, precision: "int8" } }, { model: "two" });
     // As it would come out of a damaged IndexedDB.
     await index.save("damaged");
-    const request = indexedDB.open("kiln-embed", 1);
-    const database = await new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
+    const request = indexedDB.open("kiln-embed");
+    const database = await new Promise((resolve, reject) => {
+      request.onsuccess = () => resolve(request.result);
+      request.onerror = () => reject(request.error);
+    });
     const put = database.transaction("indexes", "readwrite").objectStore("indexes").put({ ...saved, bytes: flipped }, "damaged");
-    await new Promise((resolve) => (put.onsuccess = resolve));
+    await new Promise((resolve, reject) => {
+      put.onsuccess = resolve;
+      put.onerror = () => reject(put.error);
+    });
     database.close();
     said.stored = await Index.load("damaged").catch((error) => error.message);
     await Index.delete("damaged");

@@ -27,7 +27,8 @@ function watch() {
   page.setDefaultTimeout(120_000);
   problems = [];
   page.on("pageerror", (error) => problems.push(`thrown: ${error}`));
-  page.on("console", (message) => ["error", "warning"].includes(message.type()) && problems.push(message.text()));
+  const heard = (text) => text.includes("blocked by Playwright") || problems.push(text);
+  page.on("console", (message) => ["error", "warning"].includes(message.type()) && heard(message.text()));
 }
 
 /**

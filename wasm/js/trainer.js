@@ -83,8 +83,9 @@ export class Trainer {
       onProgress?.(rest);
     };
     const argument = { budget, ...(checkpoint !== undefined && { stateEvery: STATE_EVERY }) };
-    const { files, ...outcome } = await this.#calls.call("teach", argument, { onProgress: progress, signal });
-    await keeping;
+    // Also where the run was stopped: who resumes at once finds the state.
+    const run = this.#calls.call("teach", argument, { onProgress: progress, signal }).finally(() => keeping);
+    const { files, ...outcome } = await run;
     if (checkpoint !== undefined) await platform.states.remove(checkpoint);
     return { ...outcome, adapter: files ? { files } : null };
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Cargo's RUSTC_WORKSPACE_WRAPPER in tests/run.sh: clippy, and rustdoc for the libraries, look at each
-# crate before it is compiled, with what it is compiled with. So the crates that ours use are built
+# crate while it is compiled, with what it is compiled with. So the crates that ours use are built
 # once; `cargo clippy` and `cargo doc` would check all of them again. Warnings are errors.
 set -euo pipefail
 
@@ -24,7 +24,18 @@ if [[ " $* " == *" --out-dir "* ]]; then
     esac
     previous=$argument
   done
-  clippy-driver "$rustc" "${lint[@]}" -D warnings
-  if [ "$library" = yes ]; then rustdoc "${doc[@]}" -D warnings; fi
+  looking() {
+    clippy-driver "$rustc" "${lint[@]}" -D warnings
+    if [ "$library" = yes ]; then rustdoc "${doc[@]}" -D warnings; fi
+  }
+  # Beside the compiler, so that crates which wait for this one do not wait for that. What it says comes in whole lines.
+  (looking) 2>"$scratch.said" &
+  trap 'kill %1 2>/dev/null || true; rm -rf "$scratch" "$scratch.said"' EXIT
+  "$rustc" "$@"
+  failed=''
+  wait %1 || failed=yes
+  cat "$scratch.said" >&2
+  [ ! "$failed" ]
+else
+  "$rustc" "$@"
 fi
-"$rustc" "$@"

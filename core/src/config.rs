@@ -41,6 +41,8 @@ pub enum Family {
     NomicBert,
     /// gte v1.5, gte-multilingual and arctic-embed-m v2: post-norm, rotary, gated; older files say `new`.
     Gte,
+    /// jina-embeddings-v3: XLM-RoBERTa with rotary positions in the place of learned ones.
+    JinaEmbeddingsV3,
     /// EuroBERT: Llama in both directions.
     Eurobert,
     /// Gemma 3's text models, EmbeddingGemma among them.
@@ -51,7 +53,7 @@ pub enum Family {
 
 impl Family {
     /// All families, in the order in which errors list them.
-    pub const ALL: [Family; 17] = [
+    pub const ALL: [Family; 18] = [
         Family::Bert,
         Family::Roberta,
         Family::XlmRoberta,
@@ -66,6 +68,7 @@ impl Family {
         Family::Modernbert,
         Family::NomicBert,
         Family::Gte,
+        Family::JinaEmbeddingsV3,
         Family::Eurobert,
         Family::Gemma3,
         Family::Static,
@@ -88,6 +91,7 @@ impl Family {
             Family::Modernbert => "modernbert",
             Family::NomicBert => "nomic_bert",
             Family::Gte => "gte",
+            Family::JinaEmbeddingsV3 => "jina_embeddings_v3",
             Family::Eurobert => "eurobert",
             Family::Gemma3 => "gemma3_text",
             Family::Static => "static",

@@ -166,3 +166,114 @@ fn we_load_what_peft_makes() {
     assert!(error < 1e-5, "{error}");
     stdout(&mut kiln(&["train", "--recipe", &recipe, "--dry-run", "--json"]));
 }
+
+/// A jina-embeddings-v3 of random weights with two adapters by name, which adapt its tables too, and the vectors by the
+/// base and by each of them.
+const SEVERAL: &str = r#"
+import json, sys
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoTokenizer, JinaEmbeddingsV3Config, JinaEmbeddingsV3Model
+files, out, texts = sys.argv[1:4]
+torch.manual_seed(11)
+tokenizer = AutoTokenizer.from_pretrained(files)
+config = JinaEmbeddingsV3Config(vocab_size=300, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+                                max_position_embeddings=64, type_vocab_size=1, pad_token_id=tokenizer.pad_token_id)
+base = JinaEmbeddingsV3Model(config, add_pooling_layer=False)
+for parameter in base.parameters():
+    parameter.data += 0.2 * torch.randn_like(parameter)
+base.save_pretrained(out)
+tokenizer.save_pretrained(out)
+def vectors(model):
+    rows = []
+    for text in json.load(open(texts)):
+        with torch.no_grad():
+            states = model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=16)).last_hidden_state
+        rows.append(torch.nn.functional.normalize(states[0].mean(0), dim=0).tolist())
+    return rows
+said = {"": vectors(base.eval())}
+targets = ["word_embeddings", "token_type_embeddings", "q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"]
+for name, place in {"retrieval.query": "retrieval_query", "text-matching": "adapters/text-matching"}.items():
+    model = JinaEmbeddingsV3Model.from_pretrained(out, add_pooling_layer=False)
+    lora = LoraConfig(r=4, lora_alpha=3, target_modules=targets, init_lora_weights=False, task_type="FEATURE_EXTRACTION")
+    get_peft_model(model, lora).save_pretrained(f"{out}/{place}")
+    model = JinaEmbeddingsV3Model.from_pretrained(out, add_pooling_layer=False)
+    said[name] = vectors(PeftModel.from_pretrained(model, f"{out}/{place}").eval())
+print(json.dumps(said))
+"#;
+
+#[test]
+fn one_of_several_adapters_is_taken_by_name() {
+    let Some(python) = std::env::var_os("KILN_PYTHON") else {
+        return eprintln!(
+            "SKIPPED: KILN_PYTHON is not set; tests/run.sh installs peft and sets it"
+        );
+    };
+    let folder = Folder::new();
+    let files = folder.model("{ mode = 'mean' }").display().to_string();
+    let (model, texts) =
+        (folder.arg("jina"), folder.write("texts.json", serde_json::to_string(&TEXTS).unwrap()));
+    let output = Command::new(python)
+        .args(["-c", SEVERAL, &files, &model, &texts])
+        .env("HF_HUB_OFFLINE", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line = String::from_utf8(output.stdout).unwrap();
+    let theirs: std::collections::BTreeMap<String, Vec<Vec<f32>>> =
+        serde_json::from_str(line.lines().last().unwrap()).unwrap();
+    let usual = ["--pooling", "mean", "--max-length", "16"];
+    let ours = |model: &str, more: &[&str]| embed(model, &folder, &[&usual[..], more].concat());
+    let base = ours(&model, &[]);
+    assert!(furthest(&base, &theirs[""]) < 1e-5);
+    for name in ["retrieval.query", "text-matching"] {
+        let vectors = ours(&model, &["--adapter", name]);
+        let error = furthest(&vectors, &theirs[name]);
+        assert!(error < 1e-5, "{name}: {error}");
+        assert!(furthest(&vectors, &base) > 1e-2);
+        assert_eq!(vectors, ours(&format!("{model}#{name}"), &[]));
+    }
+    // One file for the page, adapter and all.
+    let out = folder.arg("query.kiln");
+    let args = [
+        "export",
+        "-m",
+        &model,
+        "--adapter",
+        "retrieval.query",
+        "--pooling",
+        "mean",
+        "--weights",
+        "f32",
+        "-o",
+        &out,
+    ];
+    stdout(&mut kiln(&args));
+    assert!(
+        furthest(&embed(&out, &folder, &["--max-length", "16"]), &theirs["retrieval.query"]) < 1e-5
+    );
+
+    let said = crate::harness::failure(&mut kiln(&[
+        "similarity",
+        "-m",
+        &model,
+        "--adapter",
+        "separation",
+        "a",
+        "b",
+    ]));
+    assert!(
+        said.contains("has no adapter \"separation\"; there are retrieval_query, text-matching"),
+        "{said}"
+    );
+    let said = crate::harness::failure(&mut kiln(&[
+        "similarity",
+        "-m",
+        &files,
+        "--adapter",
+        "../jina",
+        "a",
+        "b",
+    ]));
+    assert!(said.contains("is no adapter's name"), "{said}");
+}

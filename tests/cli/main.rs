@@ -20,6 +20,7 @@ mod eval;
 mod gguf;
 mod harness;
 mod hub;
+mod index;
 mod mining;
 mod peers;
 mod recipes;

@@ -26,14 +26,15 @@ DECODER = dict(TINY, num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-6, pad_t
 ROPE = dict(rope_theta=10000.0)
 # Encoders whose positions are learned, those whose class has a pooler, and all of them.
 LEARNED = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"}
-POOLED = {"bert", "roberta", "xlm-roberta", "camembert", "mpnet"}
-ENCODERS = LEARNED | {"jina-bert", "modernbert", "nomic-bert", "gte", "eurobert", "gemma3-both"}
+POOLED = {"bert", "roberta", "xlm-roberta", "camembert", "mpnet", "jina-v3"}
+ENCODERS = LEARNED | {"jina-bert", "jina-v3", "modernbert", "nomic-bert", "gte", "eurobert", "gemma3-both"}
 
 
 def families():
     from transformers import (BertConfig, BertModel, CamembertConfig, CamembertModel, DistilBertConfig,
                               DistilBertModel, EuroBertConfig, EuroBertModel, Gemma3TextConfig,
-                              Gemma3TextModel, GteConfig, GteModel, LlamaConfig,
+                              Gemma3TextModel, GteConfig, GteModel, JinaEmbeddingsV3Config,
+                              JinaEmbeddingsV3Model, LlamaConfig,
                               LlamaModel, MistralConfig, MistralModel, ModernBertConfig, ModernBertModel,
                               MPNetConfig, MPNetModel, NomicBertConfig, NomicBertModel, Qwen2Config, Qwen2Model,
                               Qwen3Config, Qwen3Model, RobertaConfig, RobertaModel, XLMRobertaConfig,
@@ -71,6 +72,7 @@ def families():
             cls_token_id=1, sep_token_id=2)),
         "nomic-bert": (NomicBertModel, NomicBertConfig(**TINY, type_vocab_size=2, pad_token_id=0)),
         "gte": (GteModel, GteConfig(**TINY, type_vocab_size=1, pad_token_id=1)),
+        "jina-v3": (JinaEmbeddingsV3Model, JinaEmbeddingsV3Config(**TINY, type_vocab_size=1, pad_token_id=1)),
         # Two layers of three with a window, scores scaled by another number than the heads' width.
         "gemma3": (Gemma3TextModel, Gemma3TextConfig(**DECODER, sliding_window=4, layer_types=[
             "sliding_attention", "sliding_attention", "full_attention"], query_pre_attn_scalar=12,
@@ -157,12 +159,16 @@ def save_released(name, model, folder):
                           ("embeddings.LayerNorm", "emb_ln"), ("mlp.up_proj", "mlp.fc11"),
                           ("mlp.gate_proj", "mlp.fc12"), ("mlp.down_proj", "mlp.fc2"),
                           ("post_attention_layernorm", "norm1"), ("post_mlp_layernorm", "norm2")],
+           "jina-v3": [("layers.", "encoder.layers."), ("self_attn.o_proj", "mixer.out_proj"),
+                       ("embeddings.LayerNorm", "emb_ln"), ("post_attention_layernorm", "norm1"),
+                       ("post_mlp_layernorm", "norm2")],
            "gte": [("layers.", "encoder.layer."), ("self_attn.o_proj", "attention.o_proj"),
                    ("post_attention_layernorm", "attn_ln"), ("post_mlp_layernorm", "mlp_ln")]}[name]
     joined = {"nomic-bert": {"attn.Wqkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
+              "jina-v3": {"mixer.Wqkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
               "gte": {"attention.qkv_proj": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
                       "mlp.up_gate_proj": ["mlp.up_proj", "mlp.gate_proj"]}}[name]
-    prefix = {"nomic-bert": "", "gte": "new."}[name]
+    prefix = {"nomic-bert": "", "gte": "new.", "jina-v3": "roberta."}[name]
     state = dict(model.state_dict())
     for target, sources in joined.items():
         for key in [key for key in state if sources[0] in key]:
@@ -181,6 +187,12 @@ def save_released(name, model, folder):
                     rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_scaling_factor=None,
                     qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False, prenorm=False,
                     type_vocab_size=c.type_vocab_size, vocab_size=c.vocab_size, use_rms_norm=False)
+    elif name == "jina-v3":
+        keys = dict(model_type="jina_embeddings_v3", hidden_size=c.hidden_size, num_attention_heads=c.num_attention_heads,
+                    intermediate_size=c.intermediate_size, num_hidden_layers=c.num_hidden_layers,
+                    max_position_embeddings=c.max_position_embeddings, hidden_act="gelu",
+                    layer_norm_eps=c.layer_norm_eps, type_vocab_size=c.type_vocab_size, vocab_size=c.vocab_size,
+                    pad_token_id=c.pad_token_id, rope_parameters=dict(rope_type="default", rope_theta=20000.0))
     else:
         keys = dict(model_type="new", hidden_size=c.hidden_size, num_attention_heads=c.num_attention_heads,
                     intermediate_size=c.intermediate_size, num_hidden_layers=c.num_hidden_layers,
@@ -228,7 +240,7 @@ def make_families():
         folder = FIXTURES / "families" / name
         folder.mkdir(parents=True, exist_ok=True)
         # transformers would write released names again where it knows them.
-        options = {"save_original_format": False} if name in ("nomic-bert", "gte") else {}
+        options = {"save_original_format": False} if name in ("nomic-bert", "gte", "jina-v3") else {}
         model.save_pretrained(folder, safe_serialization=True, **options)
         if options:
             save_released(name, model, folder.with_name(f"{name}-released"))

@@ -13,6 +13,8 @@ pub mod compress;
 pub mod device;
 pub mod embedding;
 pub mod eval;
+#[cfg(feature = "hnsw")]
+pub mod hnsw;
 pub mod http;
 pub mod hub;
 pub mod mine;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_embed::checkpoint::{
     self, Directory, Folder, LoadOptions, ReadSeek, Weights, load_adapters, read_embedder_config,
-    save,
+    save, stays_inside,
 };
 use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts};
@@ -99,6 +99,9 @@ fn find(
     if path.exists() {
         return Ok(path.to_path_buf());
     }
+    if let Some((model, adapter)) = name.rsplit_once('#') {
+        return adapter_of(&find(model, terminal, fetch)?, model, adapter, terminal);
+    }
     if !is_id(name) {
         bail!(
             "{name}: no such folder, and not a Hub id (owner/name); name the folder that holds the model"
@@ -106,6 +109,52 @@ fn find(
     }
     fetch(&HubModel::new(name, terminal)?)
         .with_context(|| format!("{name}: no such folder here, and the Hub did not give it"))
+}
+
+/// The model's part of `MODEL#ADAPTER`.
+fn without_adapter(name: &str) -> &str {
+    match name.rsplit_once('#') {
+        Some((model, _)) if !Path::new(name).exists() => model,
+        _ => name,
+    }
+}
+
+/// The folder of one of several adapters that lie in a model's folder, or in its repository on the Hub:
+/// `retrieval.query` is also found as `retrieval_query`, and either below `adapters/`.
+fn adapter_of(folder: &Path, model: &str, adapter: &str, terminal: Terminal) -> Result<PathBuf> {
+    let plain = |name: &str| name.replace(['.', '-'], "_");
+    if adapter.is_empty() || !stays_inside(adapter) {
+        bail!("{model}: {adapter:?} is no adapter's name");
+    }
+    let places: Vec<String> = [adapter.to_string(), plain(adapter)]
+        .into_iter()
+        .flat_map(|name| [name.clone(), format!("adapters/{name}")])
+        .collect();
+    let there =
+        || places.iter().map(|place| folder.join(place)).find(|path| path.join(ADAPTER).is_file());
+    if let Some(path) = there() {
+        return Ok(path);
+    }
+    if is_snapshot(folder) {
+        let hub = HubModel::new(model, terminal)?;
+        for place in &places {
+            if hub.fetch_adapter(place)? {
+                return Ok(folder.join(place));
+            }
+        }
+    }
+    let mut names = Vec::new();
+    for below in [folder.to_path_buf(), folder.join("adapters")] {
+        let entries = std::fs::read_dir(below).into_iter().flatten().flatten();
+        let adapters = entries.filter(|entry| entry.path().join(ADAPTER).is_file());
+        names.extend(adapters.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+    }
+    names.sort();
+    let known = match names.is_empty() {
+        true => "there is none here".to_string(),
+        false => format!("there are {}", names.join(", ")),
+    };
+    bail!("{model}: has no adapter {adapter:?}; {known}")
 }
 
 /// The folders that a model is read from: its own and, where that is one of LoRA adapters, that of
@@ -119,6 +168,17 @@ pub fn folders(name: &str, terminal: Terminal) -> Result<Vec<PathBuf>> {
     Ok([folder].into_iter().chain(base).collect())
 }
 
+/// Whether a folder has a model's configuration and weights.
+fn is_whole(folder: &Path) -> bool {
+    let weights = [
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
+    ];
+    folder.join("config.json").exists() && weights.iter().any(|file| folder.join(file).exists())
+}
+
 /// The base model that a folder of LoRA adapters names; `None` where the folder is a model. LLM2Vec's
 /// folders have a copy of the base's config.json beside the adapters, and no weights.
 fn base_of(folder: &Path) -> Result<Option<String>> {
@@ -126,15 +186,16 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
     if !folder.is_dir() || !path.exists() {
         return Ok(None);
     }
-    let weights = [
-        "model.safetensors",
-        "model.safetensors.index.json",
-        "pytorch_model.bin",
-        "pytorch_model.bin.index.json",
-    ];
-    if folder.join("config.json").exists() && weights.iter().any(|file| folder.join(file).exists())
-    {
+    if is_whole(folder) {
         return Ok(None);
+    }
+    // Adapters in a model's folder are the model's, whatever they say.
+    let mut parent = folder.parent().unwrap_or(Path::new(""));
+    if parent.ends_with("adapters") {
+        parent = parent.parent().unwrap_or(Path::new(""));
+    }
+    if !parent.as_os_str().is_empty() && is_whole(parent) {
+        return Ok(Some(parent.display().to_string()));
     }
     let label = || path.display().to_string();
     let config: serde_json::Value =
@@ -160,6 +221,7 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
 /// # Errors
 /// As [`resolve`], and whatever is wrong with the model's files.
 pub fn load_tokenizer(name: &str, terminal: Terminal) -> Result<(Tokenizer, Prompts)> {
+    let name = without_adapter(name);
     let folder = find(name, terminal, HubModel::fetch_configuration)?;
     let base = base_of(&folder)?;
     let folder = resolve_without_weights(base.as_deref().unwrap_or(name), terminal)?;
@@ -369,6 +431,11 @@ pub fn reranker_config(name: &str, terminal: Terminal) -> Result<RerankerShape> 
 /// A model's name for folders and tables: the Hub id, or the folder's last part; of the folders
 /// that a training run leaves (`RUN/model`, `RUN/best`) the last two.
 pub fn model_name(model: &str) -> String {
+    if let Some((whole, adapter)) = model.rsplit_once('#')
+        && !Path::new(model).exists()
+    {
+        return format!("{}#{adapter}", model_name(whole));
+    }
     let Ok(path) = Path::new(model).canonicalize() else {
         return model.split('@').next().unwrap_or(model).into();
     };

@@ -12,12 +12,15 @@ use super::weights::Weights;
 use crate::config::ModelConfig;
 use crate::folder::{Files, Folder, read_text};
 use crate::kernels::Kernels;
-use crate::model::{Backbone, LoraConfig};
+use crate::model::{Backbone, LoraConfig, families};
 use crate::{Error, Result};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model";
 const REMEDY: &str = "check r in adapter_config.json and the base model";
+/// How PEFT's names of a table's two matrices end.
+const TABLE_A: &str = ".lora_embedding_A";
+const TABLE_B: &str = ".lora_embedding_B";
 /// What PEFT puts before the module names of a model without a task head.
 const PREFIX: &str = "base_model.model.";
 
@@ -77,7 +80,8 @@ pub fn save_adapters<B: Kernels>(
     Ok(files)
 }
 
-/// Adds the adapters of a PEFT folder to a backbone, and returns their settings.
+/// Adds the adapters of a PEFT folder to a backbone, and returns their settings. Those of tables of tokens or types are merged
+/// into them.
 ///
 /// # Errors
 /// An adapter that is not plain LoRA, or tensors that do not fit the backbone; the error names
@@ -105,17 +109,20 @@ pub fn load_adapters<B: Kernels>(
         .filter_map(|name| name.strip_suffix(".lora_A.weight"))
         .map(String::from)
         .collect();
+    // What is passed over would be missing in every vector.
+    let is_part = |name: &str| {
+        let ends = [".lora_A.weight", ".lora_B.weight", TABLE_A, TABLE_B];
+        ends.iter().any(|end| name.ends_with(end))
+    };
+    if let Some(other) = weights.tensors().keys().find(|name| !is_part(name)) {
+        return Err(Error::bad_file(
+            weights.label(),
+            format!("holds {other}, which is no part of a LoRA adapter"),
+            "merge the adapter with PEFT first",
+        ));
+    }
     let scale_by_root = value["use_rslora"] == json!(true);
     let alpha = if scale_by_root { lora.alpha * (lora.rank as f64).sqrt() } else { lora.alpha };
-    let known = |module: &str| {
-        // Task models nest the backbone (`base_model.model.model.layers`).
-        let bare = module.strip_prefix(PREFIX).unwrap_or(module);
-        ["", "model.", "bert.", "roberta.", "xlm_roberta."]
-            .iter()
-            .filter_map(|prefix| bare.strip_prefix(prefix))
-            .map(String::from)
-            .collect::<Vec<_>>()
-    };
     let mut backbone = backbone;
     // Inputs and outputs of each projection, all of its parts together.
     let mut names: BTreeMap<String, [usize; 2]> = BTreeMap::new();
@@ -126,7 +133,7 @@ pub fn load_adapters<B: Kernels>(
     let mut targets = Vec::new();
     for module in &modules {
         let named = |bare: String| names.get(&bare).map(|shape| (bare, *shape));
-        let result = known(module).into_iter().find_map(named);
+        let result = bare_names(module).into_iter().find_map(named);
         let (bare, [inputs, outputs]) = result.ok_or_else(|| {
             Error::bad_file(
                 weights.label(),
@@ -160,6 +167,7 @@ pub fn load_adapters<B: Kernels>(
         ..lora
     };
     let (mut backbone, _) = backbone.with_lora(&lora, config, device)?;
+    merge_tables(&mut backbone, config, &mut weights, &lora, device)?;
     for (_, linear) in backbone.projections_mut(config)? {
         for adapter in &mut linear.adapters {
             let Some((_, module)) = targets.iter().find(|(bare, _)| bare == adapter.module())
@@ -192,6 +200,77 @@ pub fn load_adapters<B: Kernels>(
         }
     }
     Ok((backbone, lora))
+}
+
+/// What a module of an adapter may be called in the base: task models nest the backbone
+/// (`base_model.model.model.layers`).
+fn bare_names(module: &str) -> Vec<String> {
+    let bare = module.strip_prefix(PREFIX).unwrap_or(module);
+    ["", "model.", "bert.", "roberta.", "xlm_roberta."]
+        .iter()
+        .filter_map(|prefix| bare.strip_prefix(prefix))
+        .map(String::from)
+        .collect()
+}
+
+/// Adds the adapters of tables to them.
+fn merge_tables<B: Kernels>(
+    backbone: &mut Backbone<B>,
+    config: &ModelConfig,
+    weights: &mut Weights,
+    lora: &LoraConfig,
+    device: &B::Device,
+) -> Result<()> {
+    let names = weights.tensors().keys();
+    let mut modules: Vec<String> =
+        names.filter_map(|name| name.strip_suffix(TABLE_A)).map(String::from).collect();
+    for (path, table) in backbone.lookups_mut() {
+        let source = families::names(config).source(path)?;
+        let bare = source.parts.first().map(|part| part.name.trim_end_matches(".weight"));
+        let ours =
+            |module: &String| bare_names(module).iter().any(|name| Some(name.as_str()) == bare);
+        let Some(at) = modules.iter().position(ours) else { continue };
+        merge_table(table, weights, &modules.swap_remove(at), lora, device)?;
+    }
+    match modules.first() {
+        None => Ok(()),
+        Some(module) => Err(Error::bad_file(
+            weights.label(),
+            format!("adapts the table {module}, which this model has not, or keeps packed"),
+            "use the base model that adapter_config.json names, with --weights f32",
+        )),
+    }
+}
+
+/// Adds an adapter of a table, `lora_embedding_A` `[rank, rows]` and `lora_embedding_B` `[width, rank]`, to the table
+/// `[rows, width]`.
+fn merge_table<B: Kernels>(
+    table: &mut Param<Tensor<B, 2>>,
+    weights: &mut Weights,
+    module: &str,
+    lora: &LoraConfig,
+    device: &B::Device,
+) -> Result<()> {
+    let [rows, width] = table.val().dims();
+    let mut matrix = |end: &str, shape: [usize; 2]| {
+        let name = format!("{module}{end}");
+        let found = weights.tensors().get(&name).map(|info| info.shape.clone());
+        if found.as_deref() != Some(&shape) {
+            let cause = format!("{name} is {found:?}, expected {shape:?}");
+            return Err(Error::bad_file(weights.label(), cause, REMEDY));
+        }
+        let values = weights.read(&name)?.unwrap_or_default();
+        if values.iter().any(|value| !value.is_finite()) {
+            let cause = format!("{name} holds NaN or infinite values");
+            return Err(Error::bad_file(weights.label(), cause, "save the adapter again"));
+        }
+        Ok(Tensor::<B, 2>::from_data(TensorData::new(values, shape), device))
+    };
+    let a = matrix(TABLE_A, [lora.rank, rows])?;
+    let b = matrix(TABLE_B, [width, lora.rank])?;
+    let scale = lora.alpha / lora.rank as f64;
+    *table = Param::initialized(table.id, table.val() + (b.matmul(a) * scale).transpose());
+    Ok(())
 }
 
 /// The settings of `adapter_config.json`, or an error that names what is not supported.

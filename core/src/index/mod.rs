@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use crate::{Error, Result};
 
-pub use compact::{Index, IndexPrecision};
+pub use compact::{Index, IndexPrecision, cosine_int8, quantize_int8};
 
 /// One found row.
 #[derive(Debug, Clone, Copy, PartialEq)]

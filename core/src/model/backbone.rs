@@ -177,6 +177,19 @@ impl<B: Kernels> Backbone<B> {
         }
     }
 
+    /// The tables of tokens and types that are not packed, by the paths of their parameters.
+    pub(crate) fn lookups_mut(&mut self) -> Vec<(&'static str, &mut Param<Tensor<B, 2>>)> {
+        let (tokens, types) = match self {
+            Backbone::Encoder(encoder) => {
+                (&mut encoder.token_embedding, encoder.type_embedding.as_mut())
+            }
+            Backbone::Decoder(decoder) => (&mut decoder.token_embedding, None),
+        };
+        let tokens =
+            (!tokens.is_packed()).then_some(("token_embedding.weight", &mut tokens.weight));
+        tokens.into_iter().chain(types.map(|table| ("type_embedding", table))).collect()
+    }
+
     /// All projections with their paths among our parameters.
     pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear<B>)> {
         let numbered = |(index, block): (usize, Vec<(&'static str, _)>)| {

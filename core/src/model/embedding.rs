@@ -68,9 +68,14 @@ impl<B: Kernels> Embedding<B> {
         Ok(())
     }
 
+    /// Whether the table is packed.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.packed_on_host.is_some() || self.packed.is_some()
+    }
+
     /// Replaces a packed table by a floating-point one.
     pub(crate) fn unpack(&mut self) {
-        if self.packed_on_host.is_some() || self.packed.is_some() {
+        if self.is_packed() {
             self.weight = Param::from_tensor(self.table());
             (self.packed_on_host, self.packed) = (None, None);
         }

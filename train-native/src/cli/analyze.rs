@@ -91,7 +91,7 @@ pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
     if !matches!(args.groups.len(), 0 | 2) {
         bail!("--groups takes two labels (a,b), not {}", args.groups.len());
     }
-    let name = &args.model.model;
+    let name = &args.model.name();
     let overrides = args.flags.load_options(args.model.load_options());
     let options = args.flags.options(None, None);
     let folders = folders(name, terminal)?;

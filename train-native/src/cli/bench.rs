@@ -91,7 +91,7 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
         bail!("nothing to measure: no texts");
     }
     let device = device::open(global.device)?;
-    let folder = resolve(&args.model.model, terminal)?;
+    let folder = resolve(&args.model.name(), terminal)?;
     let name = folder.display().to_string();
     let mut options = args.model.load_options();
     if let Some(longest) = lengths.iter().max() {

@@ -102,8 +102,8 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let overrides = args.flags.load_options(args.model.load_options());
     let options = args.flags.options(args.prompt_name.as_deref(), args.prompt.as_deref());
-    let folders = folders(&args.model.model, terminal)?;
-    let (_, prompts) = load_tokenizer(&args.model.model, terminal)?;
+    let folders = folders(&args.model.name(), terminal)?;
+    let (_, prompts) = load_tokenizer(&args.model.name(), terminal)?;
     let format = args.format.unwrap_or(VectorFormat::Parquet);
     let prepared = shards::prepare(Job {
         input: &args.input,
@@ -113,7 +113,7 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
         columns: Columns { fields: args.field.clone(), optional: Vec::new() },
         skip_bad_rows: args.skip_bad_rows,
         settings: Settings {
-            model: model_name(&args.model.model),
+            model: model_name(&args.model.name()),
             fingerprint: fingerprint(&folders, &overrides, args.flags.dimensions)?,
             weights: args.flags.weights.name().to_string(),
             prompt: prompts.text(&options.prompt)?.into(),
@@ -124,7 +124,7 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
         terminal,
     })?;
     let device = device::open(global.device)?;
-    let model = load(&args.model.model, &overrides, &device, terminal)?;
+    let model = load(&args.model.name(), &overrides, &device, terminal)?;
     let summary = prepared.run(model.as_ref(), &options)?;
     let text = || {
         format!(
@@ -171,7 +171,7 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     let device = device::open(global.device)?;
     let terminal = global.terminal();
     let overrides = args.flags.load_options(args.model.load_options());
-    let model = load(&args.model.model, &overrides, &device, terminal)?;
+    let model = load(&args.model.name(), &overrides, &device, terminal)?;
     let device = device.to_string();
     let total = texts.count()?;
     if total == 0 {

@@ -36,7 +36,7 @@ pub(super) struct ExportArgs {
 pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     check_export(&args.output, args.existing.rule())?;
-    let path = resolve(&args.model.model, terminal)?;
+    let path = resolve(&args.model.name(), terminal)?;
     let folder = open_folder(&path)?;
     let (files, weights, least) = match Manifest::read(folder.as_ref())? {
         Some(manifest) => {

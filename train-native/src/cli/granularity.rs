@@ -42,7 +42,7 @@ pub(super) struct GranularityArgs {
 pub(super) fn run(args: &GranularityArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let set = open_examples(&args.data, args.skip_bad_rows, terminal)?;
-    let name = &args.model.model;
+    let name = &args.model.name();
     let model = load(name, &args.model.load_options(), &open(global.device)?, terminal)?;
     let quiet = Terminal { quiet: true, ..terminal };
     let encoder = ModelEncoder::new(model, EmbedOptions::default(), None, quiet);

@@ -23,7 +23,7 @@ pub(super) struct InspectArgs {
 
 pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
-    let folder = resolve(&args.model.model, terminal)?;
+    let folder = resolve(&args.model.name(), terminal)?;
     let name = folder.display().to_string();
     let model = load(&name, &args.model.load_options(), &Device::Cpu, terminal)?;
     let shape = model.shape();

@@ -14,6 +14,7 @@ mod eval_search;
 mod export;
 mod granularity;
 mod import;
+mod index;
 mod inspect;
 mod llm;
 mod load;
@@ -37,6 +38,7 @@ mod synthesize;
 mod teacher_prompts;
 mod train;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -117,6 +119,7 @@ enum Command {
     /// List the devices that can be used, and why others cannot
     Devices,
     Embed(embed::EmbedArgs),
+    Index(index::IndexArgs),
     Search(Box<search::SearchArgs>),
     Rerank(rerank::RerankArgs),
     Similarity(similarity::SimilarityArgs),
@@ -144,14 +147,26 @@ impl Overwrite {
 #[derive(Debug, Clone, Args)]
 struct ModelArgs {
     /// Model: a folder, a .kiln file, or a Hub id (owner/name[@revision]), which is downloaded into
-    /// huggingface_hub's cache
+    /// huggingface_hub's cache; MODEL#NAME, wherever a model is named, is one with an adapter of its own
     #[arg(long, short, value_name = "DIR|FILE|HUB_ID")]
     model: String,
+    /// Take one of several adapters that lie in the model's folder or repository, by name, such as
+    /// jina-embeddings-v3-hf's retrieval.query
+    #[arg(long, value_name = "NAME")]
+    adapter: Option<String>,
     #[command(flatten)]
     overrides: ModelOverrides,
 }
 
 impl ModelArgs {
+    /// The model as [`load`] takes it, its adapter with it.
+    fn name(&self) -> Cow<'_, str> {
+        match &self.adapter {
+            Some(adapter) => format!("{}#{adapter}", self.model).into(),
+            None => self.model.as_str().into(),
+        }
+    }
+
     fn load_options(&self) -> LoadOptions {
         self.overrides.load_options()
     }
@@ -159,7 +174,7 @@ impl ModelArgs {
     /// Loads the model where the command computes.
     fn load(&self, flags: &EmbedFlags, global: &Global) -> Result<Arc<dyn TextModel>> {
         let options = flags.load_options(self.load_options());
-        load(&self.model, &options, &open(global.device)?, global.terminal())
+        load(&self.name(), &options, &open(global.device)?, global.terminal())
     }
 }
 
@@ -278,6 +293,10 @@ fn parse_instruction(name: &str) -> Result<InstructionSpan, String> {
     serde_json::from_value(name.into()).map_err(|error| error.to_string())
 }
 
+/// What a build without approximate indexes says.
+#[cfg(not(feature = "hnsw"))]
+const WITHOUT_HNSW: &str = "this kiln was built without approximate indexes; build it with --features hnsw, or install the package";
+
 /// What to do where memory runs out.
 pub const LOWER_MEMORY: &str = "in training lower compute.chunk (with compute.grad_cache or \
     compute.checkpoint_blocks = true), batch_size or max_length, elsewhere --batch-tokens";
@@ -315,6 +334,7 @@ fn execute(command: &Command, global: &Global) -> Result<()> {
         Command::Push(args) => push::run(args, global),
         Command::Devices => devices::run(global),
         Command::Embed(args) => embed::run(args, global),
+        Command::Index(args) => index::run(args, global),
         Command::Search(args) => search::run(args, global),
         Command::Rerank(args) => rerank::run(args, global),
         Command::Similarity(args) => similarity::run(args, global),

@@ -45,7 +45,7 @@ pub(super) struct PruneArgs {
 pub(super) fn run(args: &PruneArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     check_target(&args.output, args.existing.rule())?;
-    let folder = resolve(&args.model.model, terminal)?;
+    let folder = resolve(&args.model.name(), terminal)?;
     let name = folder.display().to_string();
     must_be_full(&name, terminal)?;
     let device = open(global.device)?;

@@ -135,7 +135,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
         plan = plan.with_rule(rule)?;
     }
     check_export(&args.output, args.existing.rule())?;
-    let folder = resolve(&args.model.model, terminal)?;
+    let folder = resolve(&args.model.name(), terminal)?;
     let name = folder.display().to_string();
     must_be_full(&name, terminal)?;
     let device = open(global.device)?;

@@ -102,7 +102,7 @@ fn read(args: &RecallArgs, terminal: Terminal) -> Result<BeirFolder> {
 pub(super) fn run(args: &RecallArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let set = read(args, terminal)?;
-    let name = &args.model.model;
+    let name = &args.model.name();
     let overrides = args.flags.load_options(args.model.load_options());
     let options = args.flags.options(None, None);
     let folders = folders(name, terminal)?;

@@ -4,24 +4,31 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use kiln_embed::checkpoint::LoadOptions;
 use kiln_embed::embedder::{EmbedOptions, Prompt};
+use kiln_embed::quant::WeightPrecision;
 use serde::Serialize;
 
 use super::ranges::{NEIGHBOURS, whole};
 use super::reranker::RerankerFlags;
 use super::{EmbedFlags, Global, ModelArgs};
 use crate::embedding::{BLOCK, TextModel, embed_blocks};
+use crate::eval::fingerprint;
+#[cfg(feature = "hnsw")]
+use crate::hnsw::ApproximateIndex;
 use crate::interrupt;
+use crate::model::{folders, model_name};
 use crate::reranking::PairModel;
 use crate::search::{Found, Search};
+use crate::shards::{Settings, VectorFiles};
 use crate::terminal::{Terminal, field};
 use crate::text::{Columns, Record, TextFile, apart};
-use crate::vectors::{VectorFormat, VectorWriter, read_blocks};
+use crate::vectors::VectorWriter;
 
 /// Search texts by meaning.
 ///
 /// Finds the exact top k by cosine similarity among the texts of a file, or among vectors that
-/// `kiln embed` wrote. Both are streamed and may be larger than memory.
+/// `kiln embed` wrote. Both are streamed and may be larger than memory. An index of `kiln index` is searched approximately.
 #[derive(Debug, Args)]
 pub(super) struct SearchArgs {
     #[command(flatten)]
@@ -35,10 +42,13 @@ pub(super) struct SearchArgs {
     /// File of texts to search, in any format of `embed --input`
     #[arg(long, short, value_name = "FILE", required_unless_present = "index")]
     corpus: Option<String>,
-    /// File of vectors to search, from `kiln embed` or --save-index; .jsonl and .parquet include
-    /// the texts
-    #[arg(long, value_name = "FILE", conflicts_with = "corpus")]
-    index: Option<PathBuf>,
+    /// Vectors to search, from `kiln embed` or --save-index, of which .jsonl and .parquet include the texts: a file, a
+    /// folder, a pattern, or an address of an object store. Or the folder of an index, from `kiln index`
+    #[arg(long, value_name = "FILE|DIR|URL", conflicts_with = "corpus")]
+    index: Option<String>,
+    /// Candidates that an approximate index looks at per query; more find more [default: as the index says]
+    #[arg(long, value_name = "N", requires = "index", value_parser = whole(1, NEIGHBOURS))]
+    expansion: Option<usize>,
     /// Also write the vectors of the corpus to this file, to search again with --index
     #[arg(long, value_name = "FILE", requires = "corpus")]
     save_index: Option<PathBuf>,
@@ -76,9 +86,76 @@ struct Answer {
 
 const NO_TEXTS: &str = "has no texts to rerank; search --corpus FILE, or an index in .jsonl or .parquet, which keep them";
 
-/// Whether a file of vectors may hold their texts.
-fn keeps_texts(index: &Path) -> bool {
-    !matches!(VectorFormat::of(index), Ok(VectorFormat::Npy | VectorFormat::Safetensors))
+/// What --index names.
+enum Vectors {
+    /// Vectors that are all looked at.
+    Files(Box<VectorFiles>),
+    /// A graph of them.
+    #[cfg(feature = "hnsw")]
+    Graph(Box<ApproximateIndex>),
+}
+
+impl Vectors {
+    fn open(index: &str, args: &SearchArgs) -> Result<Self> {
+        let folder = Path::new(index);
+        if folder.join("graph.usearch").is_file() {
+            #[cfg(feature = "hnsw")]
+            return Ok(Self::Graph(Box::new(ApproximateIndex::open(folder)?)));
+            #[cfg(not(feature = "hnsw"))]
+            bail!("{index}: {}", super::WITHOUT_HNSW);
+        }
+        if args.expansion.is_some() {
+            bail!(
+                "{index}: is no approximate index, and --expansion is for one; leave it out, or build one with `kiln index`"
+            );
+        }
+        Ok(Self::Files(Box::new(VectorFiles::find(index)?)))
+    }
+
+    /// Whether there may be texts beside the vectors.
+    fn may_keep_texts(&self) -> bool {
+        match self {
+            Self::Files(files) => files.may_keep_texts(),
+            #[cfg(feature = "hnsw")]
+            Self::Graph(index) => index.keeps_texts(),
+        }
+    }
+
+    /// What they were made by, if that is known.
+    fn settings(&self) -> Option<&Settings> {
+        match self {
+            Self::Files(files) => files.settings(),
+            #[cfg(feature = "hnsw")]
+            Self::Graph(index) => index.description().settings.as_ref(),
+        }
+    }
+
+    /// Refuses a model whose vectors are others.
+    fn check(&self, label: &str, args: &SearchArgs, terminal: Terminal) -> Result<()> {
+        let Some(made_by) = self.settings() else { return Ok(()) };
+        let folders = folders(&args.model.name(), terminal)?;
+        let same = |precision: WeightPrecision| -> Result<bool> {
+            let overrides = LoadOptions { precision, ..args.model.load_options() };
+            Ok(fingerprint(&folders, &overrides, args.flags.dimensions)? == made_by.fingerprint)
+        };
+        if same(args.flags.weights)? {
+            return Ok(());
+        }
+        match made_by.weights.parse() {
+            Ok(weights) if same(weights)? => {
+                terminal.note(format!(
+                    "{label}: its vectors were made by {} weights, and the queries' are by {}: they are near each other, not the same",
+                    made_by.weights, args.flags.weights
+                ));
+                Ok(())
+            }
+            _ => bail!(
+                "{label}: has vectors of the model {}, and not of {} with these options; search with that model, or embed again",
+                made_by.model,
+                model_name(&args.model.name())
+            ),
+        }
+    }
 }
 
 impl SearchArgs {
@@ -113,18 +190,25 @@ pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
             args.top_k
         );
     }
+    let terminal = global.terminal();
+    let vectors = args.index.as_deref().map(|index| Vectors::open(index, args)).transpose()?;
+    if let (Some(index), Some(vectors)) = (&args.index, &vectors) {
+        vectors.check(index, args, terminal)?;
+    }
     let reranker = match &args.reranker {
         Some(name) => {
-            if let Some(index) = args.index.as_deref().filter(|index| !keeps_texts(index)) {
-                bail!("{}: {NO_TEXTS}", index.display());
+            if let (Some(index), Some(vectors)) = (&args.index, &vectors)
+                && !vectors.may_keep_texts()
+            {
+                bail!("{index}: {NO_TEXTS}");
             }
             Some(args.reranker_flags.load(name, global)?)
         }
         None => None,
     };
     let model = args.model.load(&args.flags, global)?;
-    let terminal = global.terminal();
-    let mut answers = search(model.as_ref(), &queries, corpus.as_ref(), args, terminal)?;
+    let sources = (corpus.as_ref(), vectors.as_ref());
+    let mut answers = search(model.as_ref(), &queries, sources, args, terminal)?;
     if let Some(reranker) = &reranker {
         rerank(reranker.as_ref(), &mut answers, args, terminal)?;
     }
@@ -165,7 +249,7 @@ fn rerank(
 fn search(
     model: &dyn TextModel,
     queries: &[String],
-    corpus: Option<&TextFile>,
+    (corpus, vectors): (Option<&TextFile>, Option<&Vectors>),
     args: &SearchArgs,
     terminal: Terminal,
 ) -> Result<Vec<Answer>> {
@@ -177,9 +261,9 @@ fn search(
         EmbedOptions { prompt, ..args.flags.options(None, None) }
     };
     let of_queries = options(&args.query_prompt_name, &["query", "search_query"]);
-    let vectors = model.embed(queries, &of_queries, |_| {})?;
-    let mut search = Search::new(vectors, args.depth())?;
-    match (corpus, &args.index) {
+    let of_queries = model.embed(queries, &of_queries, |_| {})?;
+    let mut search = Search::new(of_queries.clone(), args.depth())?;
+    match (corpus, vectors) {
         (Some(corpus), _) => {
             let options = options(&args.corpus_prompt_name, &["document", "passage"]);
             let total = corpus.count()?;
@@ -199,26 +283,32 @@ fn search(
                 writer.finish()?;
             }
         }
-        (None, Some(index)) => {
+        (None, Some(Vectors::Files(files))) => {
             let bar = terminal.counter("searching");
-            for block in read_blocks(index, BLOCK)? {
-                let block = block?;
-                bar.inc(block.len() as u64);
-                search.push(block)?;
+            files.read(BLOCK, |block| {
                 if interrupt::asked() {
                     return Err(kiln_embed::Error::Cancelled.into());
                 }
-            }
+                bar.inc(block.len() as u64);
+                search.push(block)
+            })?;
             bar.finish_and_clear();
+        }
+        #[cfg(feature = "hnsw")]
+        (None, Some(Vectors::Graph(index))) => {
+            let found =
+                |query: &Vec<f32>| index.search(query, args.depth(), args.expansion.unwrap_or(0));
+            let found = of_queries.iter().map(found).collect::<Result<_>>()?;
+            return Ok(answers(queries, found));
         }
         (None, None) => bail!("nothing to search; give --corpus FILE or --index FILE"),
     }
-    let answers: Vec<Answer> = queries
-        .iter()
-        .zip(search.finish())
-        .map(|(query, hits)| Answer { query: query.clone(), hits })
-        .collect();
-    Ok(answers)
+    Ok(answers(queries, search.finish()))
+}
+
+fn answers(queries: &[String], found: Vec<Vec<Found>>) -> Vec<Answer> {
+    let answer = |(query, hits): (&String, _)| Answer { query: query.clone(), hits };
+    queries.iter().zip(found).map(answer).collect()
 }
 
 /// The beginning of a text, in one line.

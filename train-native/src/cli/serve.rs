@@ -131,7 +131,8 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     }
     let terminal = global.terminal();
     let overrides = LoadOptions { precision: args.weights, ..args.model.load_options() };
-    let name = args.name.clone().unwrap_or_else(|| model_name(&args.model.model));
+    let first = args.model.name().into_owned();
+    let name = args.name.clone().unwrap_or_else(|| model_name(&first));
     let names: Vec<String> =
         [name.clone()].into_iter().chain(args.also.iter().map(|id| model_name(id))).collect();
     if let Some(twice) = (1..names.len()).find(|&i| names[..i].contains(&names[i])) {
@@ -139,7 +140,7 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     }
     let device = device::open(global.device)?;
     let mut models: Vec<Arc<dyn Served>> = Vec::new();
-    for (id, name) in [&args.model.model].into_iter().chain(&args.also).zip(&names) {
+    for (id, name) in [&first].into_iter().chain(&args.also).zip(&names) {
         let revision = fingerprint(&folders(id, terminal)?, &overrides, args.dimensions)?;
         let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
         let model = load_resident(id, &overrides, &device, terminal)?;

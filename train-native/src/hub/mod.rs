@@ -114,6 +114,18 @@ impl HubModel {
         folder_of(&config)
     }
 
+    /// Downloads one of several adapters that lie in folders of their own; false where there is no such folder.
+    ///
+    /// # Errors
+    /// No network and no cached copy, or adapters without weights.
+    pub fn fetch_adapter(&self, folder: &str) -> Result<bool> {
+        if self.unless_empty(&format!("{folder}/{ADAPTER}"))?.is_none() {
+            return Ok(false);
+        }
+        self.required(&format!("{folder}/adapter_model.safetensors"))?;
+        Ok(true)
+    }
+
     /// Downloads a static embedding of sentence-transformers, which has no config.json; `None` where the list of
     /// modules names none.
     fn fetch_table(&self) -> Result<Option<PathBuf>> {

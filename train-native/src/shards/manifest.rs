@@ -31,6 +31,14 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether vectors of both can be compared: all but where the texts came from, and in which files.
+    pub fn is_same_space(&self, other: &Self) -> bool {
+        let of = |own: &Self| {
+            (own.fingerprint.clone(), own.weights.clone(), own.prompt.clone(), own.dimensions)
+        };
+        of(self) == of(other)
+    }
+
     /// A number for all of them.
     pub(super) fn sum(&self) -> String {
         let text = format!("{self:?}");

@@ -12,6 +12,7 @@ mod place;
 #[cfg(feature = "object-store")]
 mod remote;
 mod shard;
+mod vectors;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -29,6 +30,7 @@ use manifest::{Done, sum_of};
 use place::Place;
 pub use place::is_address;
 pub use shard::Shard;
+pub use vectors::VectorFiles;
 
 use crate::embedding::{TextModel, embed_records};
 use crate::interrupt;

@@ -13,6 +13,7 @@ mod eurobert;
 mod gemma3;
 mod gte;
 mod jina_bert;
+mod jina_embeddings_v3;
 mod llama;
 mod mistral;
 mod modernbert;
@@ -69,6 +70,7 @@ impl ModelConfig {
             Family::Modernbert => modernbert::write(self),
             Family::NomicBert => nomic_bert::write(self),
             Family::Gte => gte::write(self),
+            Family::JinaEmbeddingsV3 => jina_embeddings_v3::write(self),
             Family::Eurobert => eurobert::write(self),
             Family::Gemma3 => gemma3::write(self),
             Family::Static => static_table::write(self),
@@ -92,6 +94,7 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
         "modernbert" => modernbert::read(keys),
         "nomic_bert" => nomic_bert::read(keys),
         "gte" | "new" => gte::read(keys),
+        "jina_embeddings_v3" => jina_embeddings_v3::read(keys),
         "eurobert" => eurobert::read(keys),
         "gemma3_text" => gemma3::read(keys),
         "static" => static_table::read(keys),
@@ -130,6 +133,7 @@ pub(crate) fn names(config: &ModelConfig) -> Names {
         Family::Modernbert => modernbert::names(config),
         Family::NomicBert => nomic_bert::names(config),
         Family::Gte => gte::names(config),
+        Family::JinaEmbeddingsV3 => jina_embeddings_v3::names(config),
         Family::Gemma3 => gemma3::names(config),
         Family::Static => static_table::names(),
         Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 | Family::Eurobert => {
@@ -143,6 +147,7 @@ pub(crate) fn names_in(config: &ModelConfig, has: impl Fn(&str) -> bool) -> Name
     let released = match config.family {
         Family::NomicBert => Some(nomic_bert::released(config)),
         Family::Gte => Some(gte::released(config)),
+        Family::JinaEmbeddingsV3 => Some(jina_embeddings_v3::released(config)),
         _ => None,
     };
     released.filter(|names| names.found(&has)).unwrap_or_else(|| names(config))

@@ -40,6 +40,12 @@ pub(crate) fn encoder_modules(family: Family) -> Modules {
             up: "up_proj",
             down: "down_proj",
         },
+        Family::JinaEmbeddingsV3 => Modules {
+            attention: ["q_proj", "k_proj", "v_proj", "o_proj"],
+            up: "fc1",
+            down: "fc2",
+            ..bert
+        },
         _ => bert,
     }
 }

@@ -1,5 +1,5 @@
-//! What the post-norm encoders with rotary positions and a gated feed-forward share: transformers' names of
-//! nomic-embed and gte, and the reading of older files.
+//! What the post-norm encoders with rotary positions share: transformers' names of nomic-embed, gte and
+//! jina-embeddings-v3.
 
 use serde_json::{Value, json};
 
@@ -21,8 +21,16 @@ pub(super) fn write(config: &ModelConfig, class: &str) -> Value {
     value
 }
 
-/// transformers' names.
+/// transformers' names, with a gated feed-forward.
 pub(super) fn names(config: &ModelConfig, prefixes: &[&'static str]) -> Names {
+    attention(config, prefixes)
+        .linear("blocks.{}.feed_forward.gate", "layers.{}.mlp.gate_proj")
+        .linear("blocks.{}.feed_forward.up", "layers.{}.mlp.up_proj")
+        .linear("blocks.{}.feed_forward.down", "layers.{}.mlp.down_proj")
+}
+
+/// transformers' names of all but the feed-forward.
+pub(super) fn attention(config: &ModelConfig, prefixes: &[&'static str]) -> Names {
     let width = config.hidden_size;
     Names::new(prefixes, "layers.0.self_attn.q_proj.weight")
         .tensor("token_embedding.weight", "embeddings.word_embeddings.weight")
@@ -38,9 +46,6 @@ pub(super) fn names(config: &ModelConfig, prefixes: &[&'static str]) -> Names {
         )
         .linear("blocks.{}.attention.output", "layers.{}.self_attn.o_proj")
         .norm("blocks.{}.attention_norm", "layers.{}.post_attention_layernorm")
-        .linear("blocks.{}.feed_forward.gate", "layers.{}.mlp.gate_proj")
-        .linear("blocks.{}.feed_forward.up", "layers.{}.mlp.up_proj")
-        .linear("blocks.{}.feed_forward.down", "layers.{}.mlp.down_proj")
         .norm("blocks.{}.feed_forward_norm", "layers.{}.post_mlp_layernorm")
         .ignored(&IGNORED)
 }

@@ -1,0 +1,47 @@
+//! jina-embeddings-v3 (arXiv:2409.10173): XLM-RoBERTa whose positions are rotary. Its adapters for tasks are PEFT's, in
+//! folders beside the base. The release for transformers has fused projections; transformers 5 saves its own names.
+
+use serde_json::Value;
+
+use super::Names;
+use super::encoder::{self, IGNORED, KeyNames};
+use super::{rope, rotary_encoder};
+use crate::Result;
+use crate::config::{Family, Keys, ModelConfig, Ropes};
+
+const KEYS: KeyNames = KeyNames { norm_eps: ("layer_norm_eps", 1e-5), ..encoder::KEYS };
+
+pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    let (config, mut encoder) = encoder::base(keys, Family::JinaEmbeddingsV3, &KEYS, Some(1))?;
+    encoder.type_vocab_size = keys.size_or("type_vocab_size", Some(1))?;
+    encoder.ropes = Some(Ropes::alike(rope::read(keys, 20_000.0, config.max_positions)?));
+    Ok(encoder::with(config, encoder))
+}
+
+pub(super) fn write(config: &ModelConfig) -> Value {
+    rotary_encoder::write(config, "JinaEmbeddingsV3Model")
+}
+
+pub(super) fn names(config: &ModelConfig) -> Names {
+    rotary_encoder::attention(config, &["", "roberta."])
+        .linear("blocks.{}.feed_forward.up", "layers.{}.mlp.fc1")
+        .linear("blocks.{}.feed_forward.down", "layers.{}.mlp.fc2")
+}
+
+/// Names of the release.
+pub(super) fn released(config: &ModelConfig) -> Names {
+    Names::new(&["", "roberta."], "encoder.layers.0.mixer.Wqkv.weight")
+        .tensor("token_embedding.weight", "embeddings.word_embeddings.weight")
+        .tensor("type_embedding", "embeddings.token_type_embeddings.weight")
+        .norm("norm", "emb_ln")
+        .joined(
+            "blocks.{}.attention.qkv",
+            &[("encoder.layers.{}.mixer.Wqkv", 3 * config.hidden_size)],
+        )
+        .linear("blocks.{}.attention.output", "encoder.layers.{}.mixer.out_proj")
+        .norm("blocks.{}.attention_norm", "encoder.layers.{}.norm1")
+        .linear("blocks.{}.feed_forward.up", "encoder.layers.{}.mlp.fc1")
+        .linear("blocks.{}.feed_forward.down", "encoder.layers.{}.mlp.fc2")
+        .norm("blocks.{}.feed_forward_norm", "encoder.layers.{}.norm2")
+        .ignored(&IGNORED)
+}

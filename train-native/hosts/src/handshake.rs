@@ -17,8 +17,6 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use crate::frame::{Broken, Patience, read, write};
 use crate::launch::Secret;
 
-/// Version of everything that is sent, this included.
-pub(crate) const PROTOCOL: u16 = 1;
 const MAGIC: &[u8; 8] = b"KILNHOST";
 const CHALLENGE: usize = 32;
 const TAG: usize = 32;

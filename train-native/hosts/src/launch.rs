@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
+/// Version of everything that is sent.
+const PROTOCOL: u16 = 1;
 /// PyTorch's port where none is said.
 const PORT: u16 = 29_500;
 /// Bytes that a secret has at least: who sees a handshake can try short ones at leisure.
@@ -106,7 +108,7 @@ impl Launch {
             advertise: None,
             secret,
             timeouts: Timeouts::default(),
-            protocol: crate::handshake::PROTOCOL,
+            protocol: PROTOCOL,
         }
     }
 

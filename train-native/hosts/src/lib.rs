@@ -10,9 +10,9 @@
 //! Nothing is encrypted. The secret keeps strangers out of a job; it does not hide what is sent from those who
 //! can read the network.
 //!
-//! Why not MPI or gloo: `mpi` (rsmpi) needs an MPI installed on every host to build and to run, and its
-//! processes die with the one that is lost; gloo has no maintained binding. Both would be C++ or a system's
-//! library for two loops over a socket.
+//! Why not MPI or gloo: the crate `mpi` is bindings to an MPI that has to be installed, with its C compiler, wherever
+//! Kiln is built, and its launchers end all processes with the first that is lost; gloo, which is C++, has no
+//! bindings on crates.io.
 
 mod frame;
 mod handshake;

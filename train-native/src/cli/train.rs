@@ -156,6 +156,8 @@ fn train_on(
         Some(When::Always) => Resume::Yes,
         Some(When::Auto) => Resume::IfThere,
     };
+    // What is read and opened takes each process its own time.
+    let busy = hosts.map(Hosts::busy);
     // The others get what the first one finds.
     let found = match hosts.is_none_or(Hosts::is_main) {
         true => resumed(output, recipe, when, terminal)?,
@@ -165,7 +167,6 @@ fn train_on(
         Some(hosts) => hosts.share(found)?,
         None => (found, None),
     };
-    let busy = hosts.map(Hosts::busy);
     let on_bad_row = if args.skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
     let inputs = Inputs::open(recipe, folder, on_bad_row, terminal)?;
     let plan = Fit {
@@ -181,9 +182,8 @@ fn train_on(
         terminal,
         on_step: None,
     };
-    let fitted = fit(&plan, devices);
     drop(busy);
-    fitted
+    fit(&plan, devices)
 }
 
 fn report(fitted: &RunArtifacts, global: &Global) -> Result<()> {

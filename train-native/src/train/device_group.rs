@@ -116,7 +116,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
             return Ok(Tensor::cat(vectors, 0));
         };
         let rows_of =
-            |share: &Vec<usize>| share.iter().map(|&chunk| chunks[chunk].rows.len()).sum();
+            |share: &Vec<usize>| share.iter().map(|&chunk| chunks[chunk].rows.len()).sum::<usize>();
         let rows: Vec<usize> = shares.iter().map(rows_of).collect();
         let own = (!vectors.is_empty()).then(|| Tensor::cat(vectors, 0));
         let all = transport.gather(own, &rows, width, device)?;
@@ -164,7 +164,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
     /// A device that has gone away.
     pub fn sum_number(&self, number: f64) -> Result<f64> {
         let all = self.exchange(number.to_le_bytes().to_vec())?;
-        let numbers = all.into_iter().map(|bytes| {
+        let numbers = all.into_iter().map(|bytes| -> Result<f64> {
             let bytes = <[u8; 8]>::try_from(bytes).ok().context("the devices lost one another")?;
             Ok(f64::from_le_bytes(bytes))
         });

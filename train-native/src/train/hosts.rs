@@ -154,9 +154,11 @@ pub(super) fn lost(error: &anyhow::Error) -> Option<&str> {
     }
 }
 
-/// The error of a run that a lost process has ended, and what to go on from.
+/// The error of a run that a lost process has ended, and what there is to go on from: on rank 0 how many steps the
+/// checkpoints of its folder hold.
 pub(super) fn stopped(line: &str, kept: Option<(usize, &Path)>) -> anyhow::Error {
     Error::Lost(match kept {
+        Some((0, _)) => format!("{line}; there is no checkpoint yet"),
         Some((steps, folder)) => format!(
             "{line}; the state after {steps} steps is in {}: go on with --resume, with as many processes as you like",
             folder.display()

@@ -301,7 +301,7 @@ fn ended<B: TrainingBackend>(
     sampler: Option<SamplerState>,
     error: anyhow::Error,
 ) -> anyhow::Error {
-    let Some(line) = lost(&error) else { return error };
+    let Some(line) = lost(&error).map(str::to_owned) else { return error };
     // Before a stage's first step the checkpoint of the stage before is there.
     let fresh = state.checkpoint.steps > state.saved && state.checkpoint.position.step > 0;
     if let (true, Some(folder), Some(sampler)) = (fresh, run.output, sampler)
@@ -309,8 +309,7 @@ fn ended<B: TrainingBackend>(
     {
         return error.context(format!("the state could not be saved ({failure:#})"));
     }
-    let kept = run.output.filter(|_| state.saved > 0);
-    stopped(line, kept.map(|folder| (state.saved, folder)))
+    stopped(&line, run.output.map(|folder| (state.saved, folder)))
 }
 
 /// Writes a checkpoint.
@@ -344,7 +343,13 @@ fn after_step<B: TrainingBackend>(
     let saves = is_due(run.plan.checkpoint_every, &point, running.stage);
     if saves && !run.group.is_single() {
         // What is saved is what all go on with.
-        state.train_model = run.group.align(state.train_model.clone(), true)?;
+        match run.group.align(state.train_model.clone(), true) {
+            Ok(aligned) => state.train_model = aligned,
+            Err(error) => {
+                state.telemetry.push(point)?;
+                return Err(error);
+            }
+        }
     }
     let concluded = match run.group.is_main() {
         true => conclude(run, state, running, point, observer),
@@ -360,7 +365,8 @@ fn after_step<B: TrainingBackend>(
         return concluded;
     }
     running.live.finish();
-    state.stopped_by = asked.map(|rank| run.group.name(rank));
+    let hosts = run.plan.hosts.as_ref();
+    state.stopped_by = asked.filter(|_| hosts.is_some()).map(|rank| run.group.name(rank));
     if let Some(folder) = run.output
         && concluded.is_ok()
         && state.checkpoint.steps > state.saved

@@ -163,10 +163,8 @@ fn train_on(
         true => resumed(output, recipe, when, terminal)?,
         false => None,
     };
-    let (resume, _copy) = match hosts {
-        Some(hosts) => hosts.share(found)?,
-        None => (found, None),
-    };
+    let shared = hosts.map(|hosts| hosts.share(found.clone())).transpose()?;
+    let resume = shared.as_ref().map_or(found, |shared| shared.found.clone());
     let on_bad_row = if args.skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
     let inputs = Inputs::open(recipe, folder, on_bad_row, terminal)?;
     let plan = Fit {

@@ -26,6 +26,15 @@ pub struct Hosts {
     format: Format,
 }
 
+/// The checkpoint that all processes go on from.
+#[derive(Debug)]
+pub struct Shared {
+    /// Its state, and where its files are.
+    pub found: Option<(Checkpoint, PathBuf)>,
+    /// The folder of a copy, which is removed with this.
+    _copy: Option<tempfile::TempDir>,
+}
+
 impl Hosts {
     /// Finds the other processes, where the environment says that there are some (`RANK`, `WORLD_SIZE`,
     /// `MASTER_ADDR` and what else [`Launch::from_environment`] reads).
@@ -89,14 +98,11 @@ impl Hosts {
     }
 
     /// The checkpoint that rank 0 found, if it found one, for each process: the others need not reach its folder, and
-    /// get a copy in a temporary one, which lives as long as what is returned.
+    /// get a copy in a temporary one.
     ///
     /// # Errors
     /// A process that is lost, or files that cannot be read or written.
-    pub fn share(
-        &self,
-        found: Option<(Checkpoint, PathBuf)>,
-    ) -> Result<(Option<(Checkpoint, PathBuf)>, Option<tempfile::TempDir>)> {
+    pub fn share(&self, found: Option<(Checkpoint, PathBuf)>) -> Result<Shared> {
         let mut names: Vec<String> = Vec::new();
         if let Some((_, folder)) = &found {
             for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
@@ -109,7 +115,7 @@ impl Hosts {
         let names = self.ring.broadcast(serde_json::to_vec(&(found.is_some(), names))?)?;
         let (is_there, names): (bool, Vec<String>) = serde_json::from_slice(&names)?;
         if !is_there {
-            return Ok((None, None));
+            return Ok(Shared { found: None, _copy: None });
         }
         let copy = if found.is_some() { None } else { Some(tempfile::tempdir()?) };
         for name in names {
@@ -122,12 +128,11 @@ impl Hosts {
                 std::fs::write(copy.path().join(&name), bytes).context(name)?;
             }
         }
-        let found = match (&copy, found) {
-            (Some(copy), _) => (Checkpoint::read(copy.path())?, copy.path().to_path_buf()),
-            (None, Some(found)) => found,
-            (None, None) => return Ok((None, None)),
+        let found = match &copy {
+            Some(copy) => Some((Checkpoint::read(copy.path())?, copy.path().to_path_buf())),
+            None => found,
         };
-        Ok((Some(found), copy))
+        Ok(Shared { found, _copy: copy })
     }
 
     /// Ends in peace, once all processes do.

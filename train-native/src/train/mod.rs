@@ -50,7 +50,7 @@ pub use device_group::DeviceGroup;
 pub use dry_run::{DryRun, DryStage, Memory};
 pub(crate) use fit::RUN_FILES;
 pub use fit::{Fit, Resume, RunArtifacts, build, fit, resumed};
-pub use hosts::Hosts;
+pub use hosts::{Hosts, Shared};
 pub use inputs::Inputs;
 pub use kiln_embed::train::{ParameterInfo, TrainModel, parameters};
 pub use model_card::ModelCard;

@@ -45,7 +45,7 @@ for i in $(seq 1 40); do
   printf '{"query":"what is the number of item %d","pos":["item %d has the number %d"]}\n' "$i" "$i" "$((i * 37))"
 done > "$work/data.jsonl"
 steps=${STEPS:-8}
-train=("$binary" train --device cpu --recipe "$work/recipe.toml" --set "stage.0.steps=$steps" --quiet)
+train=("$binary" train --device cpu --recipe "$work/recipe.toml" --set "stage.1.steps=$steps" --quiet)
 
 if [ "${1:-}" = torchrun ]; then
   python=${KILN_PYTHON:-$HOME/.cache/kiln/venv/bin/python}
@@ -130,9 +130,9 @@ done
 
 echo '== a host whose cable is pulled'
 world=3
-host 1 "$work/none" --set stage.0.steps=100000 & first=$!
-host 2 "$work/none" --set stage.0.steps=100000 & second=$!
-host 0 "$work/pulled" --set stage.0.steps=100000 & main=$!
+host 1 "$work/none" --set stage.1.steps=100000 & first=$!
+host 2 "$work/none" --set stage.1.steps=100000 & second=$!
+host 0 "$work/pulled" --set stage.1.steps=100000 & main=$!
 until [ -s "$work/pulled/metrics.jsonl" ]; do sleep 0.1; done
 sleep 1
 ip link set "$tag-v2" down

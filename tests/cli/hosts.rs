@@ -12,6 +12,8 @@ use serde_json::Value;
 use crate::harness::{Folder, kiln, names};
 use crate::training::{DATA, losses, metrics, numbers, recipe, weights};
 
+/// A loss that stays one: the other falls to nothing in a few steps.
+const WARM: &str = "stage.1.loss={temperature=1.0}";
 const SECRET: &str = "only for these tests";
 /// Exit code of what was asked to stop.
 const ASKED: Option<i32> = Some(130);
@@ -171,7 +173,7 @@ fn processes_train_as_one_device_and_the_same_again() {
     folder.write("data.jsonl", DATA);
     let recipe = folder.write("r.toml", recipe(14));
     let one = folder.path("one");
-    let args = ["--recipe", &*recipe, "--checkpoint-every", "5"];
+    let args = ["--recipe", &*recipe, "--set", WARM, "--checkpoint-every", "5"];
     kiln(&[&["train", "--output", &folder.arg("one")], &args[..]].concat()).assert().success();
     for world in [2, 3] {
         let name = format!("of-{world}");
@@ -196,8 +198,8 @@ fn processes_train_as_one_device_and_the_same_again() {
 fn a_killed_process_is_named_and_another_number_goes_on() {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);
-    let recipe = folder.write("r.toml", recipe(300));
-    let args = ["--recipe", &*recipe, "--checkpoint-every", "200"];
+    let recipe = folder.write("r.toml", recipe(120));
+    let args = ["--recipe", &*recipe, "--set", WARM, "--checkpoint-every", "200"];
     kiln(&[&["train", "--output", &folder.arg("one")], &args[..]].concat()).assert().success();
     for victim in [1, 2, 0] {
         let name = format!("without-{victim}");
@@ -330,7 +332,7 @@ fn what_does_not_belong_together_does_not_train() {
     assert!(other.contains("another secret than this host"), "{other}");
     assert!(!other.contains("not the same secret"), "{other}");
     assert!(main.contains("rank 1 has not come") && main.contains("another KILN_SECRET"), "{main}");
-    let [main, other] = run(&keep, &["--set", "stage.0.lr=1e-4"]);
+    let [main, other] = run(&keep, &["--set", "stage.1.lr=1e-4"]);
     assert!(other.contains("trains by another recipe than rank 0"), "{other}");
     assert_eq!(main, other);
     let [main, other] = run(&|command| drop(command.env("WORLD_SIZE", "3")), &[]);

@@ -19,6 +19,7 @@ mod data;
 mod eval;
 mod gguf;
 mod harness;
+mod hosts;
 mod hub;
 mod index;
 mod mining;

@@ -18,7 +18,7 @@ pub(crate) const DATA: &str = r#"{"query":"where does the river flood","pos":["t
 const PAIRS: &str = "sentence1,sentence2,score\na river rises,the river floods,4.5\na ship at sea,tea and timber,2\n\
                      blue petals,petals of pale blue,5\ngranite walls,a small town,0.5\n";
 
-fn recipe(steps: usize) -> String {
+pub(crate) fn recipe(steps: usize) -> String {
     format!(
         "name = 'tiny'\nseed = 3\n[model]\nmax_length = 24\npooling = {{ mode = 'mean' }}\n\
          [model.new]\nvocab_size = 320\nhidden_size = 32\nintermediate_size = 48\nlayers = 2\nheads = 2\n\
@@ -30,22 +30,22 @@ fn recipe(steps: usize) -> String {
 }
 
 /// The lines that a run wrote.
-fn metrics(folder: &Path) -> Vec<Value> {
+pub(crate) fn metrics(folder: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Loss, gradient norm and scores of every step, exactly.
-fn numbers(folder: &Path) -> Vec<String> {
+pub(crate) fn numbers(folder: &Path) -> Vec<String> {
     let exact = |line: &Value| format!("{} {} {}", line["loss"], line["grad_norm"], line["scores"]);
     metrics(folder).iter().map(exact).collect()
 }
 
-fn losses(folder: &Path) -> Vec<f64> {
+pub(crate) fn losses(folder: &Path) -> Vec<f64> {
     metrics(folder).iter().map(|line| line["loss"].as_f64().unwrap()).collect()
 }
 
-fn weights(folder: &Path) -> Vec<u8> {
+pub(crate) fn weights(folder: &Path) -> Vec<u8> {
     std::fs::read(folder.join("model/model.safetensors")).unwrap()
 }
 

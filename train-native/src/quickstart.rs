@@ -144,6 +144,7 @@ fn run_on<B: Kernels>(
         keep: 1,
         save_every: 0,
         resume: None,
+        hosts: None,
         terminal,
     };
     struct Scores<'a, F>(&'a RetrievalSet, F);

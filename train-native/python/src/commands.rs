@@ -12,7 +12,7 @@ use train_native::data::OnBadRow;
 use train_native::device::open;
 use train_native::interrupt;
 use train_native::recipe::{Recipe, shipped};
-use train_native::train::{Fit, Inputs, Point, RunArtifacts, fit, resumed};
+use train_native::train::{Fit, Inputs, Point, Resume, RunArtifacts, fit, resumed};
 
 use crate::embedder::{device_choice, terminal};
 use crate::errors::KilnError;
@@ -80,6 +80,7 @@ pub(crate) fn train<'py>(
         };
         let recipe = Recipe::read(recipe, &changes)?;
         let steps: usize = recipe.stages.iter().map(|stage| stage.steps).sum();
+        let resume = if resume { Resume::Yes } else { Resume::No };
         let resume = resumed(&output, &recipe, resume, terminal)?;
         let on_bad_row = if skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
         let inputs = Inputs::open(&recipe, &folder, on_bad_row, terminal)?;
@@ -98,6 +99,7 @@ pub(crate) fn train<'py>(
             save_every,
             resume,
             overwrite,
+            hosts: None,
             terminal,
             on_step: Some(&on_step),
         };

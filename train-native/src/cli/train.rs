@@ -3,19 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::Global;
 use crate::data::OnBadRow;
-use crate::device::{DeviceChoice, open};
+use crate::device::{Device, DeviceChoice, open, open_local};
 use crate::recipe::{Recipe, shipped};
-use crate::terminal::thousands;
-use crate::train::{DryRun, Fit, Inputs, RunArtifacts, fit, resumed};
+use crate::terminal::{Terminal, thousands};
+use crate::train::{DryRun, Fit, Hosts, Inputs, Resume, RunArtifacts, fit, resumed};
 
 /// Train a model by a recipe: an embedder, or a reranker.
 ///
 /// Ctrl-C saves a checkpoint and exits; --resume continues from it.
+///
+/// On several hosts, start one process for each device with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (as
+/// torchrun sets them) and the same KILN_SECRET. The first one writes; SCALE.md says more.
 #[derive(Debug, Args)]
 pub(super) struct TrainArgs {
     /// Recipe: a TOML file, or the name of a shipped one (`kiln recipes` lists them)
@@ -38,9 +41,10 @@ pub(super) struct RunFlags {
     /// Folder to write the model, checkpoints, metrics and report to
     #[arg(long, short, value_name = "DIR", required_unless_present = "dry_run")]
     output: Option<PathBuf>,
-    /// Continue from the newest checkpoint in the output folder
-    #[arg(long)]
-    resume: bool,
+    /// Continue from the newest checkpoint in the output folder; with `auto` begin where there is none, as
+    /// what a scheduler starts again has to
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    resume: Option<When>,
     /// Replace the models of an earlier run in the output folder
     #[arg(long)]
     overwrite: bool,
@@ -63,6 +67,15 @@ pub(super) struct RunFlags {
     /// Print the resolved recipe, parameters, memory and samples without training
     #[arg(long)]
     dry_run: bool,
+}
+
+/// When a run goes on from a checkpoint.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum When {
+    /// Always: one has to be there
+    Always,
+    /// Where one is there
+    Auto,
 }
 
 pub(super) fn run(args: &TrainArgs, global: &Global) -> Result<()> {
@@ -88,10 +101,71 @@ pub(super) fn train_recipe(
         let dry = DryRun::new(recipe, folder, on_bad_row, terminal)?;
         return terminal.result(&dry, || dry.to_text());
     }
+    let Some(hosts) = Hosts::join(recipe, on_bad_row, terminal)? else {
+        let chosen = match args.devices.is_empty() {
+            true => vec![global.device],
+            false => args.devices.clone(),
+        };
+        let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
+        return report(&train_on(&devices, recipe, folder, args, None, terminal)?, global);
+    };
+    // The first process speaks for all; each says what ends it.
+    let quiet = terminal.quiet || !hosts.is_main();
+    let terminal = Terminal { quiet, ..terminal };
+    let trained = own_device(args, global, &hosts)
+        .and_then(|device| train_on(&[device], recipe, folder, args, Some(&hosts), terminal));
+    match trained {
+        Ok(fitted) if hosts.is_main() => report(&fitted, global),
+        Ok(_) => Ok(()),
+        Err(error) => {
+            hosts.failed(&error);
+            Err(error)
+        }
+    }
+}
+
+/// The device of one of several processes: of those that are named for its host the one of its number there.
+fn own_device(args: &RunFlags, global: &Global, hosts: &Hosts) -> Result<Device> {
+    let local = hosts.local_rank();
+    if let Some(choice) = args.devices.get(local) {
+        return open(*choice);
+    }
+    if !args.devices.is_empty() {
+        bail!(
+            "--devices names {} devices, and this is process {local} of its host (LOCAL_RANK); name one for each, or leave \
+             --devices out",
+            args.devices.len()
+        );
+    }
+    open_local(global.device, local)
+}
+
+fn train_on(
+    devices: &[Device],
+    recipe: &Recipe,
+    folder: &Path,
+    args: &RunFlags,
+    hosts: Option<&Hosts>,
+    terminal: Terminal,
+) -> Result<RunArtifacts> {
     let Some(output) = &args.output else {
         bail!("--output is missing");
     };
-    let resume = resumed(output, recipe, args.resume, terminal)?;
+    let when = match args.resume {
+        None => Resume::No,
+        Some(When::Always) => Resume::Yes,
+        Some(When::Auto) => Resume::IfThere,
+    };
+    // What is read and opened takes each process its own time.
+    let busy = hosts.map(Hosts::busy);
+    // The others get what the first one finds.
+    let found = match hosts.is_none_or(Hosts::is_main) {
+        true => resumed(output, recipe, when, terminal)?,
+        false => None,
+    };
+    let shared = hosts.map(|hosts| hosts.share(found.clone())).transpose()?;
+    let resume = shared.as_ref().map_or(found, |shared| shared.found.clone());
+    let on_bad_row = if args.skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
     let inputs = Inputs::open(recipe, folder, on_bad_row, terminal)?;
     let plan = Fit {
         recipe,
@@ -102,12 +176,12 @@ pub(super) fn train_recipe(
         save_every: args.save_every as usize,
         resume,
         overwrite: args.overwrite,
+        hosts: hosts.cloned(),
         terminal,
         on_step: None,
     };
-    let chosen = if args.devices.is_empty() { vec![global.device] } else { args.devices.clone() };
-    let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-    report(&fit(&plan, &devices)?, global)
+    drop(busy);
+    fit(&plan, devices)
 }
 
 fn report(fitted: &RunArtifacts, global: &Global) -> Result<()> {

@@ -221,6 +221,20 @@ pub fn open(choice: DeviceChoice) -> Result<Device> {
     }
 }
 
+/// Finds the device of one of several processes of this host: where the choice is left open, the GPU of the
+/// process's number, or the one that its launcher lets it see.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_local(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
+    match (choice, cuda::devices()) {
+        (DeviceChoice::Auto, Ok(found)) if !found.is_empty() => {
+            open(DeviceChoice::Cuda(local_rank % found.len()))
+        }
+        _ => open(choice),
+    }
+}
+
 /// Device number `index` of those that were found.
 fn numbered<H>(kind: &str, index: usize, found: Result<Vec<Found<H>>, Missing>) -> Result<H> {
     let instead = "run `kiln devices` to see what is there, or use --device cpu";

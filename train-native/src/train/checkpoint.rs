@@ -179,7 +179,7 @@ impl Checkpoint {
     }
 
     /// Reads a checkpoint's state, after a look at whether all of its files are as they were written.
-    fn read(folder: &Path) -> Result<Self> {
+    pub(super) fn read(folder: &Path) -> Result<Self> {
         let directory = Directory::new(folder)?;
         match Sums::read(&directory)? {
             Some(sums) => sums.check(&directory, SUMS, "it cannot be gone on from")?,

@@ -1,85 +1,177 @@
-//! Several devices in one machine that train one model together (data parallel).
+//! Several devices that train one model together (data parallel), in one process or in many.
 //!
-//! Each device runs the same loop over the same batches and computes its share of the chunks.
-//! Vectors and gradients are summed over the devices by Burn's collective, so that each query
-//! meets the negatives of all devices, and every copy of the model takes the same step.
+//! Each device runs the same loop over the same batches and computes its share of the chunks. Vectors are gathered
+//! and gradients summed over the devices, so that each query meets the negatives of all devices, each text gets
+//! the gradient of all losses, and every copy of the model takes the same step.
 
-use anyhow::Result;
+use std::any::Any;
+
+use anyhow::{Context as _, Result, bail};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{ElementConversion as _, Tensor};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Tensor, TensorData};
 use kiln_embed::kernels::TrainingBackend;
+use kiln_embed::tokenizer::Tokens;
+use kiln_embed::train::{Chunk, ChunkSize};
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::collective;
+use super::transport::Transport;
+
+/// Values of gradients that are summed at once: 64 MB.
+const BUCKET: usize = 1 << 24;
 
 /// This device among those that train together.
 #[derive(Debug)]
 pub struct DeviceGroup<B: AutodiffBackend> {
-    rank: usize,
-    world: usize,
-    backend: std::marker::PhantomData<B>,
+    transport: Option<Box<dyn Transport<B::InnerBackend>>>,
 }
 
 impl<B: TrainingBackend> DeviceGroup<B> {
     /// One device alone.
     pub fn single() -> Self {
-        Self { rank: 0, world: 1, backend: std::marker::PhantomData }
+        Self { transport: None }
     }
 
-    /// Joins `world` devices as number `rank`; each calls this from a thread of its own.
-    ///
-    /// # Errors
-    /// What the collective refuses.
-    pub fn join(rank: usize, world: usize, device: &B::Device) -> Result<Self> {
-        if world > 1 {
-            collective::join::<B::InnerBackend>(rank, world, device)?;
-        }
-        Ok(Self { rank, world, backend: std::marker::PhantomData })
+    /// A device that reaches others.
+    pub(super) fn over(transport: impl Transport<B::InnerBackend> + 'static) -> Self {
+        Self { transport: Some(Box::new(transport)) }
     }
 
     /// Whether there is no other device.
     pub fn is_single(&self) -> bool {
-        self.world == 1
+        self.world() == 1
     }
 
     /// Whether this device writes the files and talks to the user.
     pub fn is_main(&self) -> bool {
-        self.rank == 0
+        self.rank() == 0
     }
 
-    /// Which of `count` pieces of work are this device's.
-    pub fn share(&self, count: usize) -> Vec<usize> {
-        (self.rank..count).step_by(self.world).collect()
+    fn rank(&self) -> usize {
+        self.transport.as_ref().map_or(0, |transport| transport.rank())
     }
 
-    /// The sum over the devices, on each of them.
+    fn world(&self) -> usize {
+        self.transport.as_ref().map_or(1, |transport| transport.world())
+    }
+
+    /// What a device is called.
+    pub(super) fn name(&self, rank: usize) -> String {
+        self.transport.as_ref().map_or_else(String::new, |transport| transport.name(rank))
+    }
+
+    /// How many texts are computed at once, where each device is to get some of a batch's.
+    pub(super) fn chunk_size(&self, size: ChunkSize, tokens: &[Tokens]) -> ChunkSize {
+        if self.is_single() {
+            return size;
+        }
+        // Two pieces for each, so that none has much more than another.
+        let all: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
+        let fair = all.div_ceil(2 * self.world());
+        match size {
+            ChunkSize::Texts(usize::MAX) => ChunkSize::Tokens(fair),
+            ChunkSize::Tokens(tokens) => ChunkSize::Tokens(tokens.min(fair)),
+            ChunkSize::Texts(_) => size,
+        }
+    }
+
+    /// Which pieces of work are each device's: the largest first, to the device that has least.
+    pub(super) fn shares(&self, work: &[usize]) -> Vec<Vec<usize>> {
+        let mut shares = vec![(0, Vec::new()); self.world()];
+        let mut order: Vec<usize> = (0..work.len()).collect();
+        order.sort_by_key(|&piece| std::cmp::Reverse(work[piece]));
+        for piece in order {
+            if let Some((load, share)) = shares.iter_mut().min_by_key(|(load, _)| *load) {
+                *load += work[piece];
+                share.push(piece);
+            }
+        }
+        let sorted = |(_, mut share): (usize, Vec<usize>)| {
+            share.sort_unstable();
+            share
+        };
+        shares.into_iter().map(sorted).collect()
+    }
+
+    /// This device's part of what is shared.
+    pub(super) fn own<'a, T>(&self, shares: &'a [Vec<T>]) -> &'a [T] {
+        shares.get(self.rank()).map_or(&[], Vec::as_slice)
+    }
+
+    /// What the model gives the rows of all chunks `[rows, width]`, in the chunks' order, on every device; each
+    /// brings those of its own.
     ///
     /// # Errors
     /// A device that has gone away.
-    pub fn sum<const D: usize>(
+    pub(super) fn gather_rows(
         &self,
-        tensor: Tensor<B::InnerBackend, D>,
-    ) -> Result<Tensor<B::InnerBackend, D>> {
-        if self.is_single() {
-            return Ok(tensor);
+        chunks: &[Chunk],
+        shares: &[Vec<usize>],
+        vectors: Vec<Tensor<B::InnerBackend, 2>>,
+        width: usize,
+        device: &B::Device,
+    ) -> Result<Tensor<B::InnerBackend, 2>> {
+        let Some(transport) = &self.transport else {
+            return Ok(Tensor::cat(vectors, 0));
+        };
+        let rows_of =
+            |share: &Vec<usize>| share.iter().map(|&chunk| chunks[chunk].rows.len()).sum::<usize>();
+        let rows: Vec<usize> = shares.iter().map(rows_of).collect();
+        let own = (!vectors.is_empty()).then(|| Tensor::cat(vectors, 0));
+        let all = transport.gather(own, &rows, width, device)?;
+        // From the devices' order to the chunks'.
+        let mut starts = vec![0; chunks.len()];
+        let mut next = 0;
+        for &chunk in shares.iter().flatten() {
+            starts[chunk] = next;
+            next += chunks[chunk].rows.len();
         }
-        collective::sum(self.rank, tensor)
+        let pieces = chunks
+            .iter()
+            .zip(starts)
+            .map(|(chunk, start)| all.clone().narrow(0, start, chunk.rows.len()));
+        Ok(Tensor::cat(pieces.collect(), 0))
     }
 
-    /// The sum of a number over the devices.
+    /// The bytes of each device, on all of them.
     ///
     /// # Errors
     /// A device that has gone away.
-    pub fn sum_number(&self, number: f64, device: &B::Device) -> Result<f64> {
-        if self.is_single() {
-            return Ok(number);
+    pub(super) fn exchange(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        match &self.transport {
+            Some(transport) => transport.exchange(own),
+            None => Ok(vec![own]),
         }
-        let sum = self.sum(Tensor::<B::InnerBackend, 1>::from_data([number as f32], device))?;
-        Ok(sum.into_scalar().elem())
     }
 
-    /// The sums of all gradients over the devices, in one exchange.
+    /// Returns once all devices have come here.
+    ///
+    /// # Errors
+    /// A device that has gone away.
+    pub(super) fn barrier(&self) -> Result<()> {
+        self.transport.as_ref().map_or(Ok(()), |transport| transport.barrier())
+    }
+
+    /// While what is returned lives the others wait for this device, however long.
+    pub(super) fn busy(&self) -> Box<dyn Any> {
+        self.transport.as_ref().map_or_else(|| Box::new(()) as Box<dyn Any>, |one| one.busy())
+    }
+
+    /// The sum of a number over the devices, in their order.
+    ///
+    /// # Errors
+    /// A device that has gone away.
+    pub fn sum_number(&self, number: f64) -> Result<f64> {
+        let all = self.exchange(number.to_le_bytes().to_vec())?;
+        let numbers = all.into_iter().map(|bytes| -> Result<f64> {
+            let bytes = <[u8; 8]>::try_from(bytes).ok().context("the devices lost one another")?;
+            Ok(f64::from_le_bytes(bytes))
+        });
+        numbers.sum()
+    }
+
+    /// The sums of all gradients over the devices.
     ///
     /// # Errors
     /// A device that has gone away.
@@ -88,59 +180,178 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         module: &M,
         mut grads: GradientsParams,
     ) -> Result<GradientsParams> {
-        if self.is_single() {
+        let Some(transport) = &self.transport else {
             return Ok(grads);
-        }
-        struct Flatten<'a, B: AutodiffBackend>(
-            &'a mut GradientsParams,
-            Vec<Tensor<B::InnerBackend, 1>>,
-        );
-        impl<B: TrainingBackend> ModuleVisitor<B> for Flatten<'_, B> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-                if !param.is_require_grad() {
-                    return;
-                }
-                let shape = param.shape();
-                let count = shape.num_elements();
-                // A device without a chunk has no gradient, and takes part all the same.
-                let flat = match self.0.remove::<B::InnerBackend, D>(param.id) {
-                    Some(grad) => grad.reshape([count as i32]),
-                    None => Tensor::zeros([count], &param.device()),
-                };
-                self.1.push(flat);
-            }
-        }
-        struct Unflatten<'a, B: AutodiffBackend> {
-            into: &'a mut GradientsParams,
-            sum: Tensor<B::InnerBackend, 1>,
-            offset: usize,
-        }
-        impl<B: TrainingBackend> ModuleVisitor<B> for Unflatten<'_, B> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-                if param.is_require_grad() {
-                    let shape = param.shape();
-                    let count = shape.num_elements();
-                    let grad = self.sum.clone().narrow(0, self.offset, count).reshape(shape);
-                    self.into.register::<B::InnerBackend, D>(param.id, grad);
-                    self.offset += count;
-                }
-            }
-        }
+        };
         let mut flatten = Flatten::<B>(&mut grads, Vec::new());
         module.visit(&mut flatten);
-        let sum = self.sum(Tensor::cat(flatten.1, 0))?;
+        let mut waiting = flatten.1;
+        waiting.reverse();
+        let mut sums = Vec::with_capacity(waiting.len());
+        while let Some(first) = waiting.pop() {
+            let mut bucket = vec![first];
+            let mut count = bucket[0].dims()[0];
+            while let Some(next) = waiting.pop_if(|next| count + next.dims()[0] <= BUCKET) {
+                count += next.dims()[0];
+                bucket.push(next);
+            }
+            let counts: Vec<usize> = bucket.iter().map(|part| part.dims()[0]).collect();
+            let sum = transport.sum(Tensor::cat(bucket, 0))?;
+            let mut from = 0;
+            for count in counts {
+                sums.push(sum.clone().narrow(0, from, count));
+                from += count;
+            }
+        }
         let mut summed = GradientsParams::new();
-        module.visit(&mut Unflatten::<B> { into: &mut summed, sum, offset: 0 });
+        module.visit(&mut Unflatten::<B> { into: &mut summed, sums: sums.into_iter() });
         Ok(summed)
+    }
+
+    /// The module with device 0's values where this device's are others: what is drawn or computed on unlike hardware
+    /// may differ in its last bits. `trained` looks at parameters that train alone.
+    ///
+    /// # Errors
+    /// A device that has gone away, or another structure.
+    pub(super) fn align<M: Module<B>>(&self, module: M, trained: bool) -> Result<M> {
+        let Some(transport) = &self.transport else {
+            return Ok(module);
+        };
+        let mut sums = Sums { trained, sums: Vec::new() };
+        Module::<B>::visit(&module, &mut sums);
+        let own: Vec<u8> = sums.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let all = transport.exchange(own)?;
+        if let Some(rank) = all.iter().position(|sums| sums.len() != all[0].len()) {
+            bail!(
+                "{} has a model of another structure than {}; give all hosts the same base and recipe",
+                transport.name(rank),
+                transport.name(0)
+            );
+        }
+        let differs: Vec<bool> = (0..sums.sums.len())
+            .map(|i| all.iter().any(|sums| sums[8 * i..8 * i + 8] != all[0][8 * i..8 * i + 8]))
+            .collect();
+        if !differs.contains(&true) {
+            return Ok(module);
+        }
+        let mut align = Align::<B> {
+            transport: &**transport,
+            trained,
+            differs: differs.into_iter(),
+            failure: None,
+        };
+        let module = module.map(&mut align);
+        align.failure.map_or(Ok(module), Err)
     }
 }
 
-impl<B: AutodiffBackend> Drop for DeviceGroup<B> {
-    fn drop(&mut self) {
-        if self.world > 1 {
-            collective::leave::<B::InnerBackend>(self.rank);
+/// Takes the gradients out of a module, in its order; a device without a chunk has none, and takes part all the same.
+struct Flatten<'a, B: AutodiffBackend>(&'a mut GradientsParams, Vec<Tensor<B::InnerBackend, 1>>);
+
+impl<B: TrainingBackend> ModuleVisitor<B> for Flatten<'_, B> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if !param.is_require_grad() {
+            return;
+        }
+        let count = param.shape().num_elements();
+        let flat = match self.0.remove::<B::InnerBackend, D>(param.id) {
+            Some(grad) => grad.reshape([count as i32]),
+            None => Tensor::zeros([count], &param.device()),
+        };
+        self.1.push(flat);
+    }
+}
+
+/// Gives them back.
+struct Unflatten<'a, B: AutodiffBackend> {
+    into: &'a mut GradientsParams,
+    sums: std::vec::IntoIter<Tensor<B::InnerBackend, 1>>,
+}
+
+impl<B: TrainingBackend> ModuleVisitor<B> for Unflatten<'_, B> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if param.is_require_grad()
+            && let Some(sum) = self.sums.next()
+        {
+            self.into.register::<B::InnerBackend, D>(param.id, sum.reshape(param.shape()));
         }
     }
+}
+
+/// A checksum of each parameter.
+struct Sums {
+    trained: bool,
+    sums: Vec<u64>,
+}
+
+impl<B: TrainingBackend> ModuleVisitor<B> for Sums {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if !self.trained || param.is_require_grad() {
+            self.sums.push(xxh3_64(param.val().into_data().as_bytes()));
+        }
+    }
+}
+
+/// Replaces what differs by what device 0 has.
+struct Align<'a, B: AutodiffBackend> {
+    transport: &'a dyn Transport<B::InnerBackend>,
+    trained: bool,
+    differs: std::vec::IntoIter<bool>,
+    failure: Option<anyhow::Error>,
+}
+
+impl<B: TrainingBackend> Align<'_, B> {
+    fn values<const D: usize>(
+        &self,
+        tensor: Tensor<B::InnerBackend, D>,
+    ) -> Result<Tensor<B::InnerBackend, D>> {
+        let (device, shape) = (tensor.device(), tensor.shape());
+        let own = match self.transport.rank() {
+            0 => bytes_of(&values_of(tensor.clone())?),
+            _ => Vec::new(),
+        };
+        let bytes = self.transport.broadcast(own)?;
+        if self.transport.rank() == 0 {
+            return Ok(tensor);
+        }
+        let (values, _) = bytes.as_chunks::<4>();
+        let values: Vec<f32> = values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        if values.len() != shape.num_elements() {
+            bail!("the devices' models are of another structure");
+        }
+        Ok(Tensor::from_data(TensorData::new(values, shape), &device))
+    }
+}
+
+impl<B: TrainingBackend> ModuleMapper<B> for Align<'_, B> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let trains = param.is_require_grad();
+        let looked_at = !self.trained || trains;
+        if self.failure.is_some() || !looked_at || self.differs.next() != Some(true) {
+            return param;
+        }
+        let (id, tensor, mapper) = param.consume();
+        let tensor = match self.values(tensor.clone().inner()) {
+            Ok(values) => Tensor::from_inner(values).set_require_grad(trains),
+            Err(error) => {
+                self.failure = Some(error);
+                tensor
+            }
+        };
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// The values of a tensor of f32, read back from its device.
+pub(super) fn values_of<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Result<Vec<f32>> {
+    let values = tensor.into_data().into_vec::<f32>();
+    values.map_err(|error| {
+        anyhow::anyhow!("values could not be read back from the device: {error:?}")
+    })
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// A copy of a module on another device, with the same parameter ids.
@@ -156,4 +367,28 @@ pub(super) fn copied<B: TrainingBackend, M: Module<B>>(module: &M, device: &B::D
         }
     }
     module.clone().map(&mut Copy::<B>(device))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::{Autodiff, Flex};
+
+    use super::super::in_process;
+    use super::*;
+
+    #[test]
+    fn shares_are_fair_and_leave_nothing_out() {
+        let groups: Vec<DeviceGroup<Autodiff<Flex>>> =
+            in_process::devices(3).into_iter().map(DeviceGroup::over).collect();
+        let work = [9, 8, 7, 3, 3, 2, 1];
+        let shares = groups[0].shares(&work);
+        let loads: Vec<usize> =
+            shares.iter().map(|share| share.iter().map(|&i| work[i]).sum()).collect();
+        assert_eq!(loads, [11, 11, 11]);
+        let mut all: Vec<usize> =
+            groups.iter().flat_map(|group| group.own(&shares).to_vec()).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(DeviceGroup::<Autodiff<Flex>>::single().shares(&work), [all]);
+    }
 }

@@ -10,8 +10,9 @@ use kiln_embed::kernels::Kernels;
 use super::dry_run::warn_of_memory;
 use super::word_vectors::start_from_words;
 use super::{
-    Best, CHECKPOINTS, Checkpoint, Inputs, ModelCard, Outcome, Point, TrainObserver, TrainPlan,
-    Trained, base_model, base_reranker, new_model, new_reranker, own_lm_head, train, training_page,
+    Best, CHECKPOINTS, Checkpoint, Hosts, Inputs, ModelCard, Outcome, Point, TrainObserver,
+    TrainPlan, Trained, base_model, base_reranker, new_model, new_reranker, own_lm_head, train,
+    training_page,
 };
 use crate::device::{Device, handles};
 use crate::output::claim;
@@ -38,6 +39,8 @@ pub struct Fit<'a> {
     pub resume: Option<(Checkpoint, PathBuf)>,
     /// Whether models that another run has left in the folder are replaced.
     pub overwrite: bool,
+    /// The processes that train together, of which this is one; the first writes.
+    pub hosts: Option<Hosts>,
     /// What the user sees.
     pub terminal: Terminal,
     /// Told of each step.
@@ -147,6 +150,17 @@ fn prepare(fit: &Fit<'_>) -> Result<()> {
     claim(fit.output, if fit.resume.is_some() { &[] } else { &RUN_FILES })
 }
 
+/// Whether a run goes on from what its folder holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resume {
+    /// It begins, and the folder holds no checkpoint.
+    No,
+    /// It goes on from a checkpoint that has to be there.
+    Yes,
+    /// It goes on where there is a checkpoint, and begins otherwise: what a launcher starts again and again.
+    IfThere,
+}
+
 /// The checkpoint that a run goes on from, where it is to `resume` what its folder holds.
 ///
 /// # Errors
@@ -155,16 +169,16 @@ fn prepare(fit: &Fit<'_>) -> Result<()> {
 pub fn resumed(
     output: &Path,
     recipe: &Recipe,
-    resume: bool,
+    resume: Resume,
     terminal: Terminal,
 ) -> Result<Option<(Checkpoint, PathBuf)>> {
     let found = Checkpoint::find(&output.join(CHECKPOINTS), recipe, terminal)?;
     match (&found, resume) {
-        (Some(_), false) => bail!(
+        (Some(_), Resume::No) => bail!(
             "{}: holds a checkpoint; add --resume to go on from it, or choose another --output",
             output.display()
         ),
-        (None, true) => bail!("{}: holds no checkpoint to resume", output.display()),
+        (None, Resume::Yes) => bail!("{}: holds no checkpoint to resume", output.display()),
         _ => Ok(found),
     }
 }
@@ -179,14 +193,21 @@ pub fn fit(fit: &Fit<'_>, devices: &[Device]) -> Result<RunArtifacts> {
 }
 
 fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifacts> {
-    let Fit { recipe, inputs, output, terminal, .. } = fit;
-    prepare(fit)?;
+    let Fit { recipe, inputs, output, terminal, hosts, .. } = fit;
+    let writes = hosts.as_ref().is_none_or(Hosts::is_main);
+    // What is loaded and made here takes each process its own time.
+    let busy = hosts.as_ref().map(Hosts::busy);
+    if writes {
+        prepare(fit)?;
+    }
     let first = devices.first().cloned().unwrap_or_default();
     let start = build::<B>(recipe, inputs, &first, *terminal)?;
     if B::HOST {
         warn_of_memory(recipe, &start.shape(), *terminal)?;
     }
-    write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
+    if writes {
+        write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
+    }
     let plan = TrainPlan {
         recipe,
         sets: &inputs.sets,
@@ -197,15 +218,28 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
         keep: fit.keep,
         save_every: fit.save_every,
         resume: fit.resume.clone(),
+        hosts: hosts.clone(),
         terminal: *terminal,
     };
+    drop(busy);
     let outcome = train::<Autodiff<B>>(start, plan, devices, &mut Keep { fit })?;
-    let Outcome { model: trained, adapters, points, best, interrupted } = outcome;
+    let Outcome { model: trained, adapters, points, best, interrupted, stopped_by } = outcome;
     if interrupted {
+        hosts.as_ref().map_or(Ok(()), Hosts::leave)?;
         terminal.note(format!("stopped; go on with --resume --output {}", output.display()));
-        return Err(kiln_embed::Error::Cancelled.into());
+        let cancelled = anyhow::Error::from(kiln_embed::Error::Cancelled);
+        return Err(match stopped_by {
+            Some(name) => cancelled.context(format!("{name} was asked to stop")),
+            None => cancelled,
+        });
     }
     let model = output.join("model");
+    if !writes {
+        hosts.as_ref().map_or(Ok(()), Hosts::leave)?;
+        let (adapter, report) = (None, output.join("report.html"));
+        return Ok(RunArtifacts { model, adapter, best: None, report, points });
+    }
+    let busy = hosts.as_ref().map(Hosts::busy);
     let card = ModelCard { recipe, inputs, points: &points };
     save_model(&model, &trained, &card)?;
     let adapter = match adapters {
@@ -220,6 +254,8 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
     let page = training_page(recipe, inputs, &points)?;
     write_atomically(&report, page.to_html().as_bytes())?;
     let best = best.map(|best| (output.join("best"), best));
+    drop(busy);
+    hosts.as_ref().map_or(Ok(()), Hosts::leave)?;
     Ok(RunArtifacts { model, adapter, best, report, points })
 }
 

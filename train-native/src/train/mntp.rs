@@ -44,9 +44,10 @@ pub(super) fn mntp<B: TrainingBackend>(
     if count == 0 {
         bail!("no text of the batch has a token to mask that another stands before");
     }
-    let chunks = chunks(tokenizer, &tokens, runner.chunk, seed);
-    let share: Vec<usize> = group.share(chunks.len());
-    let parts = runner.each(&share, |&i| {
+    let chunks = chunks(tokenizer, &tokens, group.chunk_size(runner.chunk, &tokens), seed);
+    let padded = |chunk: &Chunk| chunk.rows.len() * chunk.tokens.seq();
+    let shares = group.shares(&chunks.iter().map(padded).collect::<Vec<_>>());
+    let parts = runner.each(group.own(&shares), |&i| {
         let (chunk, replica) = (&chunks[i], runner.replica(train_model));
         if chunk.rows.iter().all(|&text| masked[text].is_empty()) {
             return Ok((0.0, GradientsParams::new()));
@@ -66,7 +67,7 @@ pub(super) fn mntp<B: TrainingBackend>(
     })?;
     let (loss, gradients) = summed::<B, _>(train_model, parts, scale);
     let all = tokens.iter().map(|text| text.ids.len()).sum();
-    let loss = group.sum_number(loss, device)?;
+    let loss = group.sum_number(loss)?;
     Ok(BatchLoss { loss, gradients, texts: texts.len(), tokens: all })
 }
 

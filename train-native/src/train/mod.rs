@@ -2,13 +2,14 @@
 
 mod build;
 mod checkpoint;
-mod collective;
 mod contrastive;
 mod device_group;
 mod distillation;
 mod dry_run;
 mod event_file;
 mod fit;
+mod hosts;
+mod in_process;
 mod inputs;
 mod memory;
 mod mntp;
@@ -27,6 +28,7 @@ mod telemetry;
 #[cfg(test)]
 mod tests;
 mod trained;
+mod transport;
 mod word_vectors;
 
 use anyhow::Result;
@@ -47,7 +49,8 @@ pub use checkpoint::{Best, Checkpoint, Position};
 pub use device_group::DeviceGroup;
 pub use dry_run::{DryRun, DryStage, Memory};
 pub(crate) use fit::RUN_FILES;
-pub use fit::{Fit, RunArtifacts, build, fit, resumed};
+pub use fit::{Fit, Resume, RunArtifacts, build, fit, resumed};
+pub use hosts::{Hosts, Shared};
 pub use inputs::Inputs;
 pub use kiln_embed::train::{ParameterInfo, TrainModel, parameters};
 pub use model_card::ModelCard;

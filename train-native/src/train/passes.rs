@@ -6,7 +6,6 @@ use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::tokenizer::Tokens;
 use kiln_embed::train::{BatchGradients, BatchPass, Chunk, TrainModel, chunks};
 
-use super::device_group::DeviceGroup;
 use super::distillation::Teacher;
 use super::{BatchLoss, StepContext};
 
@@ -21,20 +20,22 @@ pub(super) fn through_chunks<B: TrainingBackend>(
 ) -> Result<BatchLoss> {
     let &StepContext { tokenizer, ref runner, device, group, teacher, scale } = context;
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-    let chunks = chunks(tokenizer, tokens, runner.chunk, seed);
-    // The chunks of this device.
-    let share: Vec<usize> = group.share(chunks.len());
+    let chunks = chunks(tokenizer, tokens, group.chunk_size(runner.chunk, tokens), seed);
+    // The chunks of each device, by the tokens that it computes.
+    let padded = |chunk: &Chunk| chunk.rows.len() * chunk.tokens.seq();
+    let shares = group.shares(&chunks.iter().map(padded).collect::<Vec<_>>());
+    let share = group.own(&shares);
     let pass = BatchPass {
         train_model,
         runner,
         chunks: &chunks,
-        share: &share,
+        share,
         states: teacher.and_then(Teacher::states),
         scale,
         device,
     };
     let vectors =
-        |vectors| gather::<B>(group, &chunks, &share, vectors, train_model.width(), device);
+        |vectors| group.gather_rows(&chunks, &shares, vectors, train_model.width(), device);
     let BatchGradients { loss: value, states, gradients } = pass.run(vectors, |all| {
         // Where only hidden states are compared the vectors' graph still has to be there.
         Ok::<_, anyhow::Error>(match loss(all.clone())? {
@@ -43,33 +44,8 @@ pub(super) fn through_chunks<B: TrainingBackend>(
         })
     })?;
     let of_states = match teacher {
-        Some(_) => group.sum_number(states, device)?,
+        Some(_) => group.sum_number(states)?,
         None => 0.0,
     };
     Ok(BatchLoss { loss: value + of_states, gradients, texts: tokens.len(), tokens: total })
-}
-
-/// What the model gives the rows of all chunks `[rows, width]`, in the chunks' order, on every device.
-fn gather<B: TrainingBackend>(
-    group: &DeviceGroup<B>,
-    chunks: &[Chunk],
-    share: &[usize],
-    vectors: Vec<Tensor<B::InnerBackend, 2>>,
-    width: usize,
-    device: &B::Device,
-) -> Result<Tensor<B::InnerBackend, 2>> {
-    if group.is_single() {
-        return Ok(Tensor::cat(vectors, 0));
-    }
-    // Zeros where other devices' vectors go; the sum over the devices is the gathered whole.
-    let mut own = share.iter().zip(vectors).peekable();
-    let parts = chunks
-        .iter()
-        .enumerate()
-        .map(|(i, chunk)| match own.next_if(|(own, _)| **own == i) {
-            Some((_, vectors)) => vectors,
-            None => Tensor::zeros([chunk.rows.len(), width], device),
-        })
-        .collect();
-    group.sum(Tensor::cat(parts, 0))
 }

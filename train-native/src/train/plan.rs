@@ -8,7 +8,7 @@ use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::checkpoint::Files;
 use kiln_embed::kernels::TrainingBackend;
 
-use super::{Best, Checkpoint, Point, Trained};
+use super::{Best, Checkpoint, Hosts, Point, Trained};
 use crate::data::DataSet;
 use crate::eval::EvalSet;
 use crate::recipe::{Recipe, Stage};
@@ -35,6 +35,8 @@ pub struct TrainPlan<'a> {
     pub save_every: usize,
     /// The state to go on from, as [`Checkpoint::find`] found it.
     pub resume: Option<(Checkpoint, PathBuf)>,
+    /// The processes that train together, of which this is one; its device is the first.
+    pub hosts: Option<Hosts>,
     /// What the user sees.
     pub terminal: Terminal,
 }
@@ -51,6 +53,8 @@ pub struct Outcome<B: AutodiffBackend> {
     pub best: Option<Best>,
     /// True where Ctrl-C ended it early; the checkpoint then holds its state.
     pub interrupted: bool,
+    /// Which of several processes was asked to stop.
+    pub stopped_by: Option<String>,
 }
 
 /// What the caller does between steps.

@@ -67,10 +67,17 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     });
     // Two texts a pair.
     let longest = queries.iter().chain(&documents).map(|text| text.ids.len()).max().unwrap_or(0);
-    let size = (runner.chunk.texts(longest) / 2).clamp(1, pairs.max(1));
+    let size = match group.is_single() {
+        true => runner.chunk,
+        false => group.chunk_size(runner.chunk, &[&queries[..], &documents].concat()),
+    };
+    let size = (size.texts(longest) / 2).clamp(1, pairs.max(1));
     let chunks: Vec<(usize, &[usize])> = order.chunks(size).enumerate().collect();
-    let share: Vec<(usize, &[usize])> =
-        group.share(chunks.len()).into_iter().map(|i| chunks[i]).collect();
+    let work = |(_, rows): &(usize, &[usize])| -> usize {
+        rows.iter().map(|&pair| queries[pair].ids.len() + documents[pair].ids.len()).sum()
+    };
+    let shares = group.shares(&chunks.iter().map(work).collect::<Vec<_>>());
+    let share: Vec<(usize, &[usize])> = group.own(&shares).iter().map(|&i| chunks[i]).collect();
     let parts = runner.each(&share, |&(number, rows)| {
         let replica = runner.replica(train_model);
         let direction = |read: &[Tokens], write: &[Vec<u32>], weight: f64| {
@@ -107,7 +114,7 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     })?;
     let (loss, gradients) = summed::<B, _>(train_model, parts, scale);
     let tokens = queries.iter().chain(&documents).map(|text| text.ids.len()).sum();
-    let loss = group.sum_number(loss, device)?;
+    let loss = group.sum_number(loss)?;
     Ok(BatchLoss { loss, gradients, texts: 2 * pairs, tokens })
 }
 

@@ -16,6 +16,8 @@ use kiln_embed::train::{ChunkRunner, Optimizer, TrainModel, add, clip_norm, para
 use super::checkpoint::changes_base;
 use super::device_group::{DeviceGroup, copied};
 use super::distillation::{Teacher, Teachers};
+use super::hosts::{fingerprint, lost, stopped};
+use super::in_process;
 use super::memory::KeptMemory;
 use super::optimizer::{self, optimizer_of};
 use super::plan::{Outcome, Silent, TrainObserver, TrainPlan};
@@ -23,7 +25,7 @@ use super::scale::LossScale;
 use super::setup::{ModelParts, check_texts, chunk_runner, enter_stage, start};
 use super::telemetry::Live;
 use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, Trained, objective};
-use crate::data::{DataSet, ModelPrompts, Sampler, mixed};
+use crate::data::{Batch, DataSet, ModelPrompts, Sampler, SamplerState, mixed};
 use crate::eval::{EvalSet, MEAN, scores};
 use crate::interrupt;
 use crate::recipe::{ComputeDtype, Recipe, Stage};
@@ -64,8 +66,12 @@ struct RunState<B: AutodiffBackend> {
     /// Where the run is, and the best score so far.
     checkpoint: Checkpoint,
     telemetry: Telemetry,
+    /// Steps of the run whose state a checkpoint holds.
+    saved: usize,
     /// Whether Ctrl-C ended the run.
     interrupted: bool,
+    /// The device whose process was asked to stop, where there are several.
+    stopped_by: Option<String>,
 }
 
 /// The stage that is running.
@@ -126,7 +132,17 @@ fn resume<B: TrainingBackend>(
     };
     let scales = recipe.compute.precision == ComputeDtype::F16;
     let loss_scale = LossScale::new(scales, checkpoint.loss_scale);
-    Ok(RunState { train_model, optimizer, loss_scale, checkpoint, telemetry, interrupted: false })
+    let saved = checkpoint.steps;
+    Ok(RunState {
+        train_model,
+        optimizer,
+        loss_scale,
+        checkpoint,
+        telemetry,
+        saved,
+        interrupted: false,
+        stopped_by: None,
+    })
 }
 
 /// A stage, from its first step or from where a checkpoint left it.
@@ -140,6 +156,8 @@ fn run_stage<B: TrainingBackend>(
     let Run { plan, parts, .. } = run;
     let (recipe, stage, sets) = (plan.recipe, &plan.recipe.stages[number], &plan.sets[number]);
     let first_step = state.checkpoint.position.step;
+    // What is loaded, drawn and embedded takes each device its own time.
+    let busy = run.group.busy();
     let teacher = teachers.of(number, state.train_model.backbone().layers())?;
     if first_step == 0 && stage.merge_lora {
         let TrainModel { model, .. } = &mut state.train_model;
@@ -149,6 +167,8 @@ fn run_stage<B: TrainingBackend>(
     if let Some(teacher) = teacher {
         teacher.prepare(&state.train_model.model, sets, stage)?;
     }
+    drop(busy);
+    state.train_model = run.group.align(state.train_model, false)?;
     if first_step == 0 && !stage.keep_optimizer {
         state.optimizer = optimizer_of(stage);
     }
@@ -163,57 +183,148 @@ fn run_stage<B: TrainingBackend>(
     let live = Live::new(plan.terminal, &stage.name, stage.steps, first_step);
     let mut running = RunningStage { number, stage, teacher, sampler, live };
     for step in first_step..stage.steps {
+        // Where the batches of a step begin, for a checkpoint if a device is lost in the middle of it.
+        let begins = (!run.group.is_single()).then(|| running.sampler.state().clone());
+        let (found, half) = match gradients_of(run, &state, &mut running, step) {
+            Ok(found) => found,
+            Err(error) => return Err(ended(run, &mut state, begins, error)),
+        };
         let point;
-        (state, point) = train_step(run, state, &mut running, step)?;
-        if after_step(run, &mut state, &mut running, point, observer)? {
-            state.interrupted = true;
-            return Ok(state);
+        (state, point) = take_step(run, state, &running, found, half)?;
+        match after_step(run, &mut state, &mut running, point, observer) {
+            Ok(false) => {}
+            Ok(true) => {
+                state.interrupted = true;
+                return Ok(state);
+            }
+            Err(error) => {
+                let here = Some(running.sampler.state().clone());
+                return Err(ended(run, &mut state, here, error));
+            }
         }
     }
     running.live.finish();
     if run.group.is_main() {
+        let _busy = run.group.busy();
         observer.after_stage(&parts.trained(&state.train_model)?, stage)?;
     }
     state.checkpoint.position = Position { stage: number + 1, step: 0 };
     Ok(state)
 }
 
-/// One step: the gradients of its batches, summed over batches and devices, clipped, and given to
-/// the optimizer. Where the loss is scaled, a step that overflows only lowers the scale.
-fn train_step<B: TrainingBackend>(
+/// A step's gradients, and the examples that they are of.
+struct Found {
+    gradients: GradientsParams,
+    examples: Vec<(usize, usize)>,
+}
+
+/// The gradients of a step's batches, summed over batches and devices.
+fn gradients_of<B: TrainingBackend>(
     run: &Run<'_, B>,
-    mut state: RunState<B>,
+    state: &RunState<B>,
     running: &mut RunningStage<'_, B>,
     step: usize,
-) -> Result<(RunState<B>, Point)> {
+) -> Result<(Found, Point)> {
     let begun = Instant::now();
     let RunningStage { number, stage, ref mut sampler, .. } = *running;
     let context = run.context(running.teacher, state.loss_scale.value());
-    let batches = stage.accumulation as f64;
+    let count = stage.accumulation as f64;
     let mut point = Point { stage: number, step: step + 1, ..Point::default() };
+    let batches =
+        (0..stage.accumulation).map(|_| sampler.next(step)).collect::<Result<Vec<_>>>()?;
+    check_batches(run, &batches, &point)?;
     let mut gradients = GradientsParams::new();
     let mut examples = Vec::new();
-    for part in 0..stage.accumulation {
-        let batch = sampler.next(step)?;
+    for (part, batch) in batches.into_iter().enumerate() {
         let seed = mixed(&[run.plan.recipe.seed, number as u64, step as u64, part as u64]);
         let result = objective(&state.train_model, &batch, stage, &context, seed)?;
-        add::<B, _>(&state.train_model, &mut gradients, result.gradients, batches);
-        point.loss += result.loss / batches;
+        add::<B, _>(&state.train_model, &mut gradients, result.gradients, count);
+        point.loss += result.loss / count;
         point.texts += result.texts;
         point.tokens += result.tokens;
         examples.extend(batch.ids);
     }
-    let mut gradients = run.group.sum_gradients(&state.train_model, gradients)?;
+    let gradients = run.group.sum_gradients(&state.train_model, gradients)?;
+    point.seconds = begun.elapsed().as_secs_f64();
+    Ok((Found { gradients, examples }, point))
+}
+
+/// Refuses to train on where a device has drawn other batches than the first: its files are others.
+fn check_batches<B: TrainingBackend>(
+    run: &Run<'_, B>,
+    batches: &[Batch],
+    point: &Point,
+) -> Result<()> {
+    if run.group.is_single() {
+        return Ok(());
+    }
+    let all = run.group.exchange(fingerprint(batches).to_le_bytes().to_vec())?;
+    match all.iter().position(|other| *other != all[0]) {
+        None => Ok(()),
+        Some(rank) => bail!(
+            "{} reads other data than {}: the batches of step {} differ; give all hosts the same files",
+            run.group.name(rank),
+            run.group.name(0),
+            point.step
+        ),
+    }
+}
+
+/// One step: the gradients, clipped, are given to the optimizer. Where the loss is scaled, a step that overflows
+/// only lowers the scale.
+fn take_step<B: TrainingBackend>(
+    run: &Run<'_, B>,
+    mut state: RunState<B>,
+    running: &RunningStage<'_, B>,
+    Found { mut gradients, examples }: Found,
+    mut point: Point,
+) -> Result<(RunState<B>, Point)> {
+    let begun = Instant::now();
+    let stage = running.stage;
     point.grad_norm = clip_norm::<B, _>(&state.train_model, &mut gradients, stage.clip_norm);
-    point.lr = stage.learning_rate(step);
+    point.lr = stage.learning_rate(point.step - 1);
     if point.loss.is_finite() && point.grad_norm.is_finite() {
         state.train_model = state.optimizer.step(point.lr, state.train_model, gradients);
         state.loss_scale.good();
     } else if !state.loss_scale.bad() {
         return Err(not_a_number(run, stage, &point, &examples));
     }
-    point.seconds = begun.elapsed().as_secs_f64();
+    point.seconds += begun.elapsed().as_secs_f64();
     Ok((state, point))
+}
+
+/// What a run ends with: where a device was lost, the main one first saves the state of the last whole step, from
+/// where its batches began.
+fn ended<B: TrainingBackend>(
+    run: &Run<'_, B>,
+    state: &mut RunState<B>,
+    sampler: Option<SamplerState>,
+    error: anyhow::Error,
+) -> anyhow::Error {
+    let Some(line) = lost(&error).map(str::to_owned) else { return error };
+    // Before a stage's first step the checkpoint of the stage before is there.
+    let fresh = state.checkpoint.steps > state.saved && state.checkpoint.position.step > 0;
+    if let (true, Some(folder), Some(sampler)) = (fresh, run.output, sampler)
+        && let Err(failure) = save(run, state, sampler, folder)
+    {
+        return error.context(format!("the state could not be saved ({failure:#})"));
+    }
+    stopped(&line, run.output.map(|folder| (state.saved, folder)))
+}
+
+/// Writes a checkpoint.
+fn save<B: TrainingBackend>(
+    run: &Run<'_, B>,
+    state: &mut RunState<B>,
+    sampler: SamplerState,
+    folder: &Path,
+) -> Result<()> {
+    let RunState { train_model, optimizer, loss_scale, checkpoint, saved, .. } = state;
+    checkpoint.sampler = Some(sampler);
+    checkpoint.loss_scale = loss_scale.state();
+    checkpoint.save(&folder.join(CHECKPOINTS), run.plan.keep, train_model, optimizer)?;
+    *saved = checkpoint.steps;
+    Ok(())
 }
 
 /// What follows a step: the main device evaluates, reports and saves. Whether the run stops here.
@@ -229,17 +340,42 @@ fn after_step<B: TrainingBackend>(
         true => Position { stage: running.number, step: point.step },
         false => Position { stage: running.number + 1, step: 0 },
     };
+    let saves = is_due(run.plan.checkpoint_every, &point, running.stage);
+    if saves && !run.group.is_single() {
+        // What is saved is what all go on with.
+        match run.group.align(state.train_model.clone(), true) {
+            Ok(aligned) => state.train_model = aligned,
+            Err(error) => {
+                state.telemetry.push(point)?;
+                return Err(error);
+            }
+        }
+    }
     let concluded = match run.group.is_main() {
         true => conclude(run, state, running, point, observer),
         false => Ok(false),
     };
-    // The other devices stop too, after Ctrl-C and after a failure.
-    let stops = f64::from(!matches!(concluded, Ok(false)));
-    let stops = run.group.sum_number(stops, &run.parts.device)? > 0.0;
-    if stops {
-        running.live.finish();
+    // All stop together, after Ctrl-C or its like on any of them and after a failure.
+    let stops = !matches!(concluded, Ok(false));
+    let own = vec![u8::from(stops), u8::from(interrupt::asked())];
+    let all = run.group.exchange(own)?;
+    let says = |flag: usize| all.iter().position(|flags| flags.get(flag) == Some(&1));
+    let asked = says(1).filter(|_| !run.group.is_single());
+    if says(0).is_none() && asked.is_none() {
+        return concluded;
     }
-    concluded.map(|_| stops)
+    running.live.finish();
+    let hosts = run.plan.hosts.as_ref();
+    state.stopped_by = asked.filter(|_| hosts.is_some()).map(|rank| run.group.name(rank));
+    if let Some(folder) = run.output
+        && concluded.is_ok()
+        && state.checkpoint.steps > state.saved
+    {
+        let _busy = run.group.busy();
+        save(run, state, running.sampler.state().clone(), folder)?;
+    }
+    run.group.barrier()?;
+    concluded.map(|_| true)
 }
 
 // --------------------------------------------------------------------------- evaluate, report, save
@@ -253,10 +389,11 @@ fn conclude<B: TrainingBackend>(
     observer: &mut impl TrainObserver<B>,
 ) -> Result<bool> {
     let Run { plan, parts, .. } = run;
-    let last = point.step == running.stage.steps;
-    let due = |every: usize| last || (every > 0 && point.step.is_multiple_of(every));
+    let due = |every: usize| is_due(every, &point, running.stage);
     let evaluates = due(plan.recipe.eval.as_ref().map_or(0, |eval| eval.every));
     let saves = due(plan.checkpoint_every);
+    // The others wait, however long that takes.
+    let _busy = run.group.busy();
     if evaluates && !plan.measured.is_empty() {
         let model = parts.trained(&state.train_model)?;
         let note = |set: &EvalSet, score: f64| {
@@ -278,12 +415,14 @@ fn conclude<B: TrainingBackend>(
     if let Some(folder) = run.output
         && (saves || interrupted)
     {
-        let RunState { train_model, optimizer, loss_scale, checkpoint, .. } = state;
-        checkpoint.sampler = Some(running.sampler.state().clone());
-        checkpoint.loss_scale = loss_scale.state();
-        checkpoint.save(&folder.join(CHECKPOINTS), plan.keep, train_model, optimizer)?;
+        save(run, state, running.sampler.state().clone(), folder)?;
     }
     Ok(interrupted)
+}
+
+/// Whether something is due after a step of a stage: every so many, 0 is never, and at the stage's end.
+fn is_due(every: usize, point: &Point, stage: &Stage) -> bool {
+    point.step == stage.steps || (every > 0 && point.step.is_multiple_of(every))
 }
 
 /// Whether a step of the whole run, from 1, is one of every so many; 0 is never.
@@ -377,12 +516,13 @@ fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<O
         points: state.telemetry.points,
         best: state.checkpoint.best,
         interrupted: state.interrupted,
+        stopped_by: state.stopped_by,
     })
 }
 
 // -------------------------------------------------------------------------------------- the devices
 
-/// Trains a model through all stages of a recipe, on one device or on several together.
+/// Trains a model through all stages of a recipe: on one device, on several together, or as one of several processes.
 ///
 /// # Errors
 /// A loss that is not a number, a checkpoint that cannot be written, or the observer's own.
@@ -398,24 +538,29 @@ pub fn train<B: TrainingBackend>(
     let devices = if devices.is_empty() { &own } else { devices };
     let layers = train_model.backbone().layers();
     check_texts(&parts, plan.recipe, plan.sets, layers)?;
+    if let Some(hosts) = &plan.hosts {
+        let group = DeviceGroup::over(hosts.transport());
+        return run(group, parts, train_model, &plan, observer);
+    }
     if devices.len() == 1 {
         return run(DeviceGroup::single(), parts, train_model, &plan, observer);
     }
+    let mut groups = in_process::devices(devices.len()).into_iter().map(DeviceGroup::over);
+    let first = groups.next().unwrap_or_else(DeviceGroup::single);
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..devices.len())
-            .map(|i| {
-                let parts = ModelParts { device: devices[i].clone(), ..parts.clone() };
-                let train_model = copied::<B, _>(&train_model, &devices[i]);
+        let others: Vec<_> = groups
+            .zip(&devices[1..])
+            .map(|(group, device)| {
+                let parts = ModelParts { device: device.clone(), ..parts.clone() };
+                let train_model = copied::<B, _>(&train_model, device);
                 let plan =
                     TrainPlan { terminal: Terminal { json: false, quiet: true }, ..plan.clone() };
                 scope.spawn(move || {
-                    let group = DeviceGroup::join(i, devices.len(), &parts.device)?;
                     run::<B>(group, parts, train_model, &plan, &mut Silent).map(drop)
                 })
             })
             .collect();
-        let group = DeviceGroup::join(0, devices.len(), &parts.device)?;
-        let outcome = run(group, parts, train_model, &plan, observer);
+        let outcome = run(first, parts, train_model, &plan, observer);
         for other in others {
             match other.join() {
                 Ok(result) if outcome.is_ok() => result.context("on another device")?,

@@ -165,6 +165,7 @@ fn train(
         save_every: 0,
         resume,
         overwrite: true,
+        hosts: None,
         terminal: Terminal {
             quiet: terminal.quiet || !console::user_attended_stderr(),
             ..terminal

@@ -16,6 +16,7 @@ use kiln_embed::train::{Optimizer, TrainModel, parameters, state_bytes};
 use super::contrastive::contrastive;
 use super::device_group::DeviceGroup;
 use super::distillation::Teacher;
+use super::in_process;
 use super::optimizer::{self, optimizer_of};
 use super::setup::{ModelParts, chunk_runner, enter_stage, start};
 use super::{BatchLoss, Checkpoint, StepContext, new_model};
@@ -402,11 +403,12 @@ fn two_devices_give_the_gradient_of_one() {
     let single = batch_loss(&train_model, &parts, &recipe, compute, 1.0);
     let expected = flat(&train_model, &single.gradients);
     let ranks: Vec<(f64, Vec<f32>)> = std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..2)
-            .map(|rank| {
+        let ranks: Vec<_> = in_process::devices(2)
+            .into_iter()
+            .map(|device| {
                 let (parts, train_model, recipe) = (parts.clone(), train_model.clone(), &recipe);
                 scope.spawn(move || {
-                    let group = DeviceGroup::<B>::join(rank, 2, &parts.device).unwrap();
+                    let group = DeviceGroup::<B>::over(device);
                     let runner = chunk_runner::<B>(compute);
                     let context = StepContext {
                         tokenizer: &parts.tokenizer,

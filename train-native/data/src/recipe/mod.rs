@@ -201,6 +201,23 @@ pub enum ComputeDtype {
     F16,
 }
 
+/// Number format in which gradients go from host to host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GradientFormat {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// bfloat16: half of what is sent, and sums that are rounded at each hop.
+    Bf16,
+}
+
+impl GradientFormat {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// How a batch is computed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -220,6 +237,9 @@ pub struct Compute {
     /// checkpointing): memory for one block, whatever the depth. Implies `grad_cache`.
     #[serde(default)]
     pub checkpoint_blocks: bool,
+    /// Number format in which gradients go from host to host, where several train together.
+    #[serde(default, skip_serializing_if = "GradientFormat::is_default")]
+    pub gradients: GradientFormat,
 }
 
 /// Evaluation during training.

@@ -189,11 +189,12 @@ fn shared_by_two(
     let single = pair_loss(train_model, parts, compute, loss, &DeviceGroup::single(), 1.0);
     let expected = flat(train_model, &single.gradients);
     std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..2)
-            .map(|rank| {
+        let ranks: Vec<_> = in_process::devices(2)
+            .into_iter()
+            .map(|device| {
                 let (parts, train_model) = (parts.clone(), train_model.clone());
                 scope.spawn(move || {
-                    let group = DeviceGroup::<B>::join(rank, 2, &parts.device).unwrap();
+                    let group = DeviceGroup::<B>::over(device);
                     let found = pair_loss(&train_model, &parts, compute, loss, &group, 1.0);
                     let summed = group.sum_gradients(&train_model, found.gradients).unwrap();
                     (found.loss, flat(&train_model, &summed))

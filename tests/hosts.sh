@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Training on several hosts, each of which is a network namespace of this machine with a link of a given rate:
+#
+#   tests/hosts.sh                      numbers of one device, a host that is cut off, time a step at some rates
+#   tests/hosts.sh torchrun             the same job started by torchrun (of KILN_CACHE's Python, if it has torch)
+#
+# Not part of the test command: it needs root, ip and tc, and an otherwise idle machine for its times. It takes the
+# release's binary where there is one, else the tests' (or the one that KILN_NATIVE names).
+# HOSTS (2 3), RATES (100mbit 300mbit 1gbit) and STEPS (8) say what is measured.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+binary=${KILN_NATIVE:-}
+for built in target/release/kiln target/quick/kiln; do
+  if [ -z "$binary" ] && [ -x "$built" ]; then binary=$PWD/$built; fi
+done
+if [ -z "$binary" ]; then
+  echo "error: no binary; cargo build --release -p train-native first, or name one by KILN_NATIVE" >&2
+  exit 1
+fi
+work=$(mktemp -d)
+export KILN_SECRET="only for these tests" KILN_TIMEOUT=10 RAYON_NUM_THREADS=1
+
+# A job whose gradients are most of its work: 5.3 million parameters, and few short texts.
+cat > "$work/recipe.toml" <<'TOML'
+name = "hosts"
+seed = 1
+[model]
+max_length = 16
+pooling = { mode = "mean" }
+[model.new]
+vocab_size = 2000
+hidden_size = 256
+intermediate_size = 1024
+layers = 4
+heads = 4
+[[stage]]
+name = "all"
+data = ["data.jsonl"]
+steps = 8
+batch_size = 6
+lr = 1e-4
+TOML
+for i in $(seq 1 40); do
+  printf '{"query":"what is the number of item %d","pos":["item %d has the number %d"]}\n' "$i" "$i" "$((i * 37))"
+done > "$work/data.jsonl"
+steps=${STEPS:-8}
+train=("$binary" train --device cpu --recipe "$work/recipe.toml" --set "stage.1.steps=$steps" --quiet)
+
+if [ "${1:-}" = torchrun ]; then
+  python=${KILN_PYTHON:-$HOME/.cache/kiln/venv/bin/python}
+  if ! "$python" -c 'import torch.distributed.run' 2>/dev/null; then
+    echo "skipped: $python has no torch"
+    exit 0
+  fi
+  "${train[@]}" --output "$work/one" > /dev/null
+  "$python" -m torch.distributed.run --standalone --nproc-per-node 2 --no-python \
+    "${train[@]}" --output "$work/two" > /dev/null
+  "$python" tests/reference/hosts.py same "$work/one" "$work/two"
+  rm -rf "$work"
+  exit 0
+fi
+
+if [ "$(id -u)" != 0 ] || ! command -v ip tc > /dev/null; then
+  echo "skipped: network namespaces take root, ip and tc"
+  exit 0
+fi
+tag=k$$
+if ! ip netns add "$tag-0" 2>/dev/null; then
+  echo "skipped: this system lets nobody make network namespaces"
+  exit 0
+fi
+most=3
+cleanup() {
+  jobs -p | xargs -r kill 2>/dev/null || true
+  for i in $(seq 0 $((most - 1))); do ip netns del "$tag-$i" 2>/dev/null || true; done
+  ip link del "$tag" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+# One bridge, and a cable to each host.
+ip link add "$tag" type bridge
+ip link set "$tag" up
+for i in $(seq 0 $((most - 1))); do
+  [ "$i" = 0 ] || ip netns add "$tag-$i"
+  ip link add "$tag-v$i" type veth peer name eth0 netns "$tag-$i"
+  ip link set "$tag-v$i" master "$tag" up
+  ip netns exec "$tag-$i" ip address add "10.77.0.$((i + 1))/24" dev eth0
+  ip netns exec "$tag-$i" ip link set eth0 up
+  ip netns exec "$tag-$i" ip link set lo up
+done
+
+rate() { # of what each host sends and what it gets
+  for i in $(seq 0 $((most - 1))); do
+    ip netns exec "$tag-$i" tc qdisc del dev eth0 root 2>/dev/null || true
+    tc qdisc del dev "$tag-v$i" root 2>/dev/null || true
+    if [ "$1" != none ]; then
+      ip netns exec "$tag-$i" tc qdisc add dev eth0 root tbf rate "$1" burst 512kb latency 200ms
+      tc qdisc add dev "$tag-v$i" root tbf rate "$1" burst 512kb latency 200ms
+    fi
+  done
+}
+
+host() { # HOST OUTPUT ARGUMENTS...: one process on one host
+  local i=$1 output=$2
+  shift 2
+  ip netns exec "$tag-$i" env RANK="$i" WORLD_SIZE="$world" LOCAL_RANK=0 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 \
+    "${train[@]}" --output "$output" "$@" > "$work/out-$i" 2>&1
+}
+
+job() { # OUTPUT ARGUMENTS...: all hosts
+  local pids=() output=$1
+  shift
+  for i in $(seq 1 $((world - 1))); do
+    host "$i" "$work/none" "$@" &
+    pids+=($!)
+  done
+  host 0 "$output" "$@" || { cat "$work"/out-*; return 1; }
+  for pid in "${pids[@]}"; do wait "$pid" || { cat "$work"/out-*; return 1; }; done
+}
+
+echo '== the numbers of one device'
+"${train[@]}" --output "$work/one" > /dev/null
+for world in ${HOSTS:-2 3}; do
+  rate none
+  job "$work/of-$world"
+  python3 tests/reference/hosts.py same "$work/one" "$work/of-$world"
+done
+
+echo '== a host whose cable is pulled'
+world=3
+host 1 "$work/none" --set stage.1.steps=100000 & first=$!
+host 2 "$work/none" --set stage.1.steps=100000 & second=$!
+host 0 "$work/pulled" --set stage.1.steps=100000 & main=$!
+until [ -s "$work/pulled/metrics.jsonl" ]; do sleep 0.1; done
+sleep 1
+ip link set "$tag-v2" down
+SECONDS=0
+wait "$main" && exit 1
+wait "$first" && exit 1
+echo "the others stopped after $SECONDS s (KILN_TIMEOUT=$KILN_TIMEOUT):"
+grep -h '^error: ' "$work/out-0" "$work/out-1"
+grep -q '^error: rank 2 ' "$work/out-0"
+wait "$second" && exit 1
+echo "and what was cut off:"
+grep -h '^error: ' "$work/out-2"
+ip link set "$tag-v2" up
+
+echo '== seconds a step'
+for world in ${HOSTS:-2 3}; do
+  for speed in none ${RATES:-100mbit 300mbit 1gbit}; do
+    for format in f32 bf16; do
+      rate "$speed"
+      job "$work/rate-$world-$speed-$format" --set "compute.gradients='$format'"
+    done
+  done
+done
+python3 tests/reference/hosts.py rates "$work" 4

@@ -170,10 +170,170 @@ test("a run that is stopped or closed goes on with the same numbers", async () =
 });
 
 test("a budget ends a run in time, and what is worse is not kept", async () => {
-  const { steps, seconds } = await taught({ ...lessons(40), budget: 4000, batchSize: 6, holdBack: 0 });
+  const { steps, seconds, seen } = await taught({ ...lessons(40), budget: 4000, batchSize: 6 });
   assert.ok(steps > 3 && steps < 1000 && seconds < 30, `${steps} steps in ${seconds} s`);
+  // What is left is known from the beginning, and how many steps there will be from the first on.
+  assert.ok(seen.every(({ secondsLeft }) => secondsLeft >= 0 && secondsLeft <= 4.1), JSON.stringify(seen));
+  assert.deepEqual([seen[0].step, seen[0].steps], [0, undefined]);
+  assert.ok(seen.slice(1).every(({ step, steps }) => steps >= step && steps < 1000));
   const worse = await taught({ ...lessons(40), steps: 12, batchSize: 6, learningRate: 3, patience: 1 }, { load: { weights: "f32" } });
   assert.ok(!worse.kept && worse.files === undefined && worse.steps < 12, JSON.stringify(worse.after));
+});
+
+test("an adapter of vectors is learned in a moment, and an index follows it at once", async () => {
+  const said = await page.evaluate(
+    async ([url, given, texts, foreign]) => {
+      const { Embedder, Index } = window.kiln;
+      const model = await Embedder.load(url);
+      const line = (run) => run().then(() => "it ran", ({ message }) => message);
+      const vectors = await model.embed(texts);
+      const entries = vectors.map((vector, id) => ({ id, vector, data: texts[id] }));
+      const indexed = async (precision) => {
+        const index = await Index.create({ dimensions: model.dimensions, precision, model: model.info.fingerprint });
+        await index.add(entries);
+        return index;
+      };
+      const trainer = await model.trainer({ kind: "adapter", rank: 4, seed: 3 });
+      const seen = [];
+      const result = await trainer.fit({ ...given, steps: 40, learningRate: 2e-3, onProgress: (progress) => seen.push(progress) });
+      const { kind } = trainer;
+      trainer.dispose();
+      await model.addAdapter("taught", result.adapter);
+      await model.setAdapter("taught");
+      const taught = await model.embed(texts);
+      const fingerprint = model.info.fingerprint;
+      const found = {};
+      for (const precision of ["f32", "int8", "binary+int8"]) {
+        const index = await indexed(precision);
+        const adapted = await index.adapted(result.adapter);
+        const [hit] = await adapted.search(taught[1], { k: 1 });
+        found[precision] = { vectors: (await adapted.vectors([0, 1, 2])).map((vector) => Array.from(vector)), model: adapted.model, hit: [hit.id, hit.data], size: index.size };
+        if (precision === "f32") found.twice = await line(() => adapted.adapted(result.adapter));
+        index.dispose();
+        adapted.dispose();
+      }
+      const binary = await indexed("binary");
+      found.binary = await line(() => binary.adapted(result.adapter));
+      binary.dispose();
+      // It goes on from what it was, with no kind said.
+      const more = await model.trainer({ rank: 4 });
+      const before = more.kind;
+      await more.startFrom(result.adapter);
+      const again = [before, more.kind];
+      more.dispose();
+      await model.setAdapter(null);
+      const bare = await model.embed(texts);
+      model.dispose();
+      const loaded = await Embedder.load(url, { adapter: Object.fromEntries(result.adapter.files) });
+      const same = (await loaded.embed(texts)).every((vector, at) => vector.every((x, i) => x === taught[at][i]));
+      loaded.dispose();
+      const other = await Embedder.load(foreign);
+      found.other = await line(() => other.addAdapter("x", result.adapter));
+      other.dispose();
+      const plain = (vectors) => vectors.map((vector) => Array.from(vector));
+      const changed = bare.some((vector, at) => vector.some((x, i) => x !== vectors[at][i]));
+      return { ...result, adapter: undefined, names: result.adapter.files.map(([name]) => name), seen, kind, again, found, fingerprint, taught: plain(taught), bare: plain(bare), same, changed };
+    },
+    [MINI, lessons(60), TEXTS, "/models/model.kiln"],
+  );
+  assert.ok(said.kept && said.kind === "adapter" && said.after.loss < said.before.loss, JSON.stringify(said.after));
+  assert.deepEqual(said.names, ["config.json", "model.safetensors"]);
+  assert.deepEqual(said.again, ["lora", "adapter"]);
+  assert.ok(said.same && !said.changed);
+  assert.notDeepEqual(said.taught, said.bare);
+  assert.ok(said.seen.every(({ kind }) => kind === "adapter"));
+  for (const precision of ["f32", "int8", "binary+int8"]) {
+    const { vectors, model, hit, size } = said.found[precision];
+    const least = Math.min(...vectors.map((vector, at) => cosine(vector, said.taught[at])));
+    assert.ok(least > (precision === "f32" ? 0.999999 : 0.9995), `${precision}: ${least}`);
+    assert.deepEqual([model, hit, size], [said.fingerprint, [1, TEXTS[1]], 3]);
+  }
+  assert.match(said.found.binary, /signs of its vectors alone/);
+  assert.match(said.found.twice, /adapted already/);
+  assert.match(said.found.other, /another model|for vectors of/);
+});
+
+test("wrong answers are mined from an index of the model, and never the right ones", async () => {
+  const said = await page.evaluate(
+    async ([url, { pairs }]) => {
+      const { Embedder, Index } = window.kiln;
+      const model = await Embedder.load(url);
+      const line = (run) => run().then(() => "it ran", ({ name, message }) => `${name}: ${message}`);
+      const texts = [...new Set(pairs.map(({ text }) => text)), "a stove", "a mountain", "ink", "a branch"];
+      const vectors = await model.embed(texts);
+      const indexed = async (precision, by) => {
+        const index = await Index.create({ dimensions: model.dimensions, precision, model: by });
+        await index.add(texts.map((text, id) => ({ id, vector: vectors[id], data: { text } })));
+        return index;
+      };
+      const own = model.info.fingerprint;
+      const [index, other, binary] = await Promise.all([indexed("int8", own), indexed("int8", "other"), indexed("binary", own)]);
+      const trainer = await model.trainer({ kind: "adapter" });
+      const fit = (mine) => trainer.fit({ pairs, steps: 2, mine });
+      const said = {
+        mined: (await fit(index)).mined,
+        fewer: (await fit({ index, perQuery: 1, text: ({ data }) => data.text })).mined,
+        none: (await fit()).mined,
+        other: await line(() => fit(other)),
+        binary: await line(() => fit(binary)),
+        wrong: await line(() => fit({ index: 7 })),
+        textless: await line(() => fit({ index, text: () => undefined })),
+      };
+      for (const one of [trainer, index, other, binary, model]) one.dispose();
+      return said;
+    },
+    [MINI, lessons(24)],
+  );
+  assert.ok(said.mined > said.fewer && said.fewer > 0 && said.fewer <= 24 && said.none === 0, JSON.stringify(said));
+  assert.match(said.other, /of another model, or of other adapters/);
+  assert.match(said.binary, /^RangeError: mine has an index in binary/);
+  assert.match(said.wrong, /^TypeError: mine is an object, neither an Index/);
+  assert.match(said.textless, /^TypeError: the text of \d+ is undefined/);
+});
+
+test("adapters are replaced where they compute, and removed; a run that was kept is forgotten", async () => {
+  const said = await page.evaluate(
+    async ([url, given]) => {
+      const { Embedder, checkpoints } = window.kiln;
+      const model = await Embedder.load(url);
+      const trainer = await model.trainer({ kind: "adapter", rank: 2 });
+      const fit = (options) => trainer.fit({ ...given, holdBack: 0, learningRate: 1e-2, ...options });
+      const [one, two] = [await fit({ steps: 4 }), await fit({ steps: 4 })];
+      const prints = [model.info.fingerprint];
+      const note = () => prints.push(model.info.fingerprint);
+      await model.addAdapter("a", one.adapter);
+      await model.setAdapter("a");
+      note();
+      const first = await model.embed("a rope");
+      // Under the name in use: what is under way ends by the first.
+      const running = model.embed("a rope");
+      const replaced = model.addAdapter("a", two.adapter);
+      const later = replaced.then(() => model.embed("a rope"));
+      const during = await running;
+      const second = await later;
+      note();
+      const name = model.adapter;
+      await model.removeAdapter("a");
+      note();
+      const gone = model.adapter;
+      const unknown = await model.removeAdapter("a").catch(({ name }) => name);
+      const stop = new AbortController();
+      await fit({ steps: 60, checkpoint: "stopped", signal: stop.signal, onProgress: ({ step }) => step === 30 && stop.abort() }).catch(() => {});
+      const names = await checkpoints.names();
+      await checkpoints.delete("stopped");
+      const resumed = await trainer.resume("stopped");
+      trainer.dispose();
+      model.dispose();
+      const same = (a, b) => a.every((x, i) => x === b[i]);
+      return { prints, during: same(during, first), second: same(second, first), name, gone, unknown, names, resumed: resumed === undefined };
+    },
+    [MINI, lessons(12)],
+  );
+  const [bare, first, second, last] = said.prints;
+  assert.ok(first.startsWith(`${bare}+`) && second.startsWith(`${bare}+`) && first !== second && last === bare, String(said.prints));
+  assert.ok(said.during && !said.second);
+  assert.deepEqual([said.name, said.gone, said.unknown], ["a", null, "RangeError"]);
+  assert.ok(said.names.includes("stopped") && said.resumed);
 });
 
 test("lessons and adapters that make no sense are one line", async () => {
@@ -196,6 +356,7 @@ test("lessons and adapters that make no sense are one line", async () => {
       share: await fit({ pairs: [pair, ["r", "b"]], holdBack: 1 }),
       state: await line(() => trainer.restore({ files: [] })),
       rank: await line(() => model.trainer({ rank: 0 })),
+      kind: await line(() => model.trainer({ kind: "dora" })),
       target: await line(() => model.trainer({ targets: ["nothing"] })),
       unknown: await line(() => model.setAdapter("other")),
       empty: await line(() => model.addAdapter("x", {})),
@@ -224,6 +385,7 @@ test("lessons and adapters that make no sense are one line", async () => {
   assert.match(said.share, /^RangeError: holdBack is 1/);
   assert.match(said.state, /state of training has no/);
   assert.match(said.rank, /^RangeError: rank is 0/);
+  assert.match(said.kind, /^RangeError: kind "dora" is unknown; known are auto, lora, adapter/);
   assert.match(said.target, /"nothing" names no projection/);
   assert.match(said.unknown, /^RangeError: there is no adapter "other"/);
   assert.match(said.empty, /no adapter_config\.json/);

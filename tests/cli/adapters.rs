@@ -2,6 +2,9 @@
 
 use std::process::Command;
 
+use kiln_embed::checkpoint::{AdapterBase, save_vector_adapter};
+use kiln_embed::index::VectorAdapter;
+
 use crate::harness::{Folder, TEXTS, embed, kiln, stdout};
 use crate::training::DATA;
 
@@ -83,6 +86,56 @@ fn peft_loads_what_we_train() {
     let loaded = furthest(&embed(&adapter, &folder, &[]), &theirs);
     assert!(merged < 1e-5 && loaded < 1e-5, "merged {merged}, loaded {loaded}");
     println!("PEFT reads ours: {merged:e}; we read ours again: {loaded:e}");
+}
+
+/// An adapter of vectors, as a page teaches one, is a module of sentence-transformers, and a model by its base.
+#[test]
+fn an_adapter_of_vectors_is_read_with_its_base() {
+    let folder = Folder::new();
+    let base = folder.model("{ mode = 'mean' }").display().to_string();
+    let plain = embed(&base, &folder, &[]);
+    let width = plain[0].len();
+    let shear = |i: usize| match (i % width).wrapping_sub(i / width) {
+        0 => 1.0,
+        1 => 0.5,
+        _ => 0.0,
+    };
+    let adapter = VectorAdapter::new(width, (0..width * width).map(shear).collect()).unwrap();
+    let of = AdapterBase { name: Some(base.clone()), fingerprint: None };
+    std::fs::create_dir(folder.path("adapter")).unwrap();
+    for (name, bytes) in save_vector_adapter(&adapter, &of).unwrap().0 {
+        folder.write(&format!("adapter/{name}"), bytes);
+    }
+    let expected: Vec<Vec<f32>> =
+        plain.iter().map(|vector| adapter.apply(vector, "it").unwrap()).collect();
+    assert!(furthest(&plain, &expected) > 1e-2);
+    let loaded = embed(&folder.arg("adapter"), &folder, &[]);
+    assert!(furthest(&loaded, &expected) < 1e-5);
+    let whole = folder.arg("whole");
+    kiln(&["export", "--model", &folder.arg("adapter"), "--output", &whole, "--weights", "f32"])
+        .assert()
+        .success();
+    assert!(furthest(&embed(&whole, &folder, &[]), &expected) < 1e-5);
+
+    let Some(python) = std::env::var_os("KILN_PYTHON") else {
+        eprintln!("SKIPPED: KILN_PYTHON is not set; tests/run.sh sets it");
+        return;
+    };
+    let vectors = folder.write("vectors.json", serde_json::to_string(&plain).unwrap());
+    let script = "import json, sys, torch\n\
+                  from sentence_transformers.models import Dense\n\
+                  vectors = torch.tensor(json.load(open(sys.argv[2])))\n\
+                  moved = Dense.load(sys.argv[1])({'sentence_embedding': vectors})['sentence_embedding']\n\
+                  print(json.dumps((moved / moved.norm(dim=1, keepdim=True)).tolist()))\n";
+    let output = Command::new(python)
+        .args(["-c", script, &folder.arg("adapter"), &vectors])
+        .env("HF_HUB_OFFLINE", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line = String::from_utf8(output.stdout).unwrap();
+    let theirs: Vec<Vec<f32>> = serde_json::from_str(line.lines().last().unwrap()).unwrap();
+    assert!(furthest(&theirs, &expected) < 1e-5);
 }
 
 /// LLM2Vec's folders have the base's config.json beside the adapters; with weights they are models.

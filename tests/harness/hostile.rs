@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use kiln_embed::checkpoint::{
     Files, Folder, KilnFile, LoadOptions, Manifest, Weights, load, load_adapters,
-    read_embedder_config, save, write_kiln_file,
+    load_vector_adapter, read_embedder_config, save, write_kiln_file,
 };
 use kiln_embed::embedder::Embedder;
 use kiln_embed::index::Index;
@@ -188,6 +188,13 @@ pub fn peft(data: &[u8]) {
     });
     let (backbone, shape) = (base.model().backbone().clone(), base.model().config());
     let _ = load_adapters(backbone, shape, &files, base.device());
+    // The same bytes as an adapter of vectors.
+    let files = Files(
+        [("config.json", &data[..border]), ("model.safetensors", weights)]
+            .map(|(name, bytes)| (name.to_string(), bytes.to_vec().into()))
+            .into(),
+    );
+    let _ = load_vector_adapter(&files);
 }
 
 /// A file on disk for the readers that take a path.

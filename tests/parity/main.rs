@@ -11,7 +11,6 @@ mod compression;
 mod corpus;
 mod families;
 mod kernels;
-mod lessons;
 mod losses;
 mod metrics;
 mod minilm;

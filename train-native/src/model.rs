@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_embed::checkpoint::{
-    self, Directory, Folder, LoadOptions, ReadSeek, Weights, load_adapters, read_embedder_config,
-    save, stays_inside,
+    self, Directory, Folder, LoadOptions, ReadSeek, Weights, is_vector_adapter, load_adapted,
+    load_vector_adapter, read_embedder_config, save, stays_inside,
 };
 use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts};
 use kiln_embed::kernels::Kernels;
-use kiln_embed::pooling::PoolingConfig;
+use kiln_embed::model::Backbone;
+use kiln_embed::pooling::{DenseConfig, PoolingConfig};
 use kiln_embed::quant::WeightPrecision;
 use kiln_embed::reranker::{RerankerShape, read_reranker_shape, reranker_shape};
 use kiln_embed::tokenizer::Tokenizer;
@@ -179,12 +180,27 @@ fn is_whole(folder: &Path) -> bool {
     folder.join("config.json").exists() && weights.iter().any(|file| folder.join(file).exists())
 }
 
-/// The base model that a folder of LoRA adapters names; `None` where the folder is a model. LLM2Vec's
-/// folders have a copy of the base's config.json beside the adapters, and no weights.
+/// The base model that a folder of LoRA adapters, or of an adapter of vectors, names; `None` where the folder is a
+/// model. LLM2Vec's folders have a copy of the base's config.json beside the adapters, and no weights.
 fn base_of(folder: &Path) -> Result<Option<String>> {
     let path = folder.join(ADAPTER);
-    if !folder.is_dir() || !path.exists() {
+    if !folder.is_dir() {
         return Ok(None);
+    }
+    if !path.exists() {
+        let files = Directory::new(folder)?;
+        if !is_vector_adapter(&files) {
+            return Ok(None);
+        }
+        let (_, base) = load_vector_adapter(&files)?;
+        let path = folder.join("config.json");
+        let name = base.name.filter(|name| !name.is_empty()).ok_or_else(|| {
+            anyhow!(
+                "{}: is one module, and names no model that it belongs to; set base_model_name_or_path",
+                path.display()
+            )
+        })?;
+        return trusted(folder, &path, name).map(Some);
     }
     if is_whole(folder) {
         return Ok(None);
@@ -204,15 +220,19 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
     let base = base.ok_or_else(|| {
         anyhow!("{}: names no base model; set base_model_name_or_path", path.display())
     })?;
-    // A stranger's adapters must not have this machine's files opened.
-    if is_snapshot(folder) && (!is_id(base) || Path::new(base).exists()) {
+    trusted(folder, &path, base.to_string()).map(Some)
+}
+
+/// The base model that a folder names, unless a stranger's adapters would have this machine's files opened.
+fn trusted(folder: &Path, path: &Path, base: String) -> Result<String> {
+    if is_snapshot(folder) && (!is_id(&base) || Path::new(&base).exists()) {
         bail!(
             "{}: names the base model {base:?}, which is no Hub id (owner/name) or is a folder here; \
              copy the adapters, and set base_model_name_or_path yourself",
             path.display()
         );
     }
-    Ok(Some(base.to_string()))
+    Ok(base)
 }
 
 /// The tokenizer and the prompts of a model, read without its weights; those of the base model where it is
@@ -339,9 +359,10 @@ fn load_from<B: Kernels>(
     let full = LoadOptions { precision: WeightPrecision::Full, ..options.clone() };
     let embedder: Embedder<B> = checkpoint::load(open(&base)?.as_ref(), &full, device)?;
     let folder = Directory::new(path)?;
-    let model = embedder.model();
-    let (adapted, _) = load_adapters(model.backbone().clone(), model.config(), &folder, device)?;
-    let embedder = embedder.map_model(|model| Ok(model.map_backbone(|_| adapted.merge_lora())))?;
+    let embedder = embedder.map_model(|model| {
+        let adapted = load_adapted(model, &folder, None, device)?;
+        Ok(adapted.map_backbone(Backbone::merge_lora))
+    })?;
     advise(name, &embedder, options, terminal);
     match options.precision {
         // Rounded once the adapters are in.
@@ -399,11 +420,16 @@ pub fn embedder_config(name: &str, terminal: Terminal) -> Result<EmbedderConfig>
         return Ok(shape);
     }
     let folder = find(name, terminal, HubModel::fetch_configuration)?;
-    let folder = match base_of(&folder)? {
-        Some(base) => find(&base, terminal, HubModel::fetch_configuration)?,
-        None => folder,
+    let Some(base) = base_of(&folder)? else {
+        return Ok(read_embedder_config(open_folder(&folder)?.as_ref())?);
     };
-    Ok(read_embedder_config(open_folder(&folder)?.as_ref())?)
+    let base = find(&base, terminal, HubModel::fetch_configuration)?;
+    let mut shape = read_embedder_config(open_folder(&base)?.as_ref())?;
+    if !folder.join(ADAPTER).exists() {
+        let (adapter, _) = load_vector_adapter(&Directory::new(folder)?)?;
+        shape.dense.push(DenseConfig::of_adapter(&adapter));
+    }
+    Ok(shape)
 }
 
 /// Shape of the cross-encoder that training makes of a model, from its configuration files alone. No server is asked

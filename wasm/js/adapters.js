@@ -5,18 +5,26 @@ import { download } from "./download.js";
 import { Kept } from "./kept.js";
 import { fileAddress, folderAddress, sourceAddress } from "./names.js";
 
-/** The files that PEFT writes. */
-const NAMES = ["adapter_config.json", "adapter_model.safetensors"];
+/** The files of each kind: LoRA's, as PEFT writes them, and those of an adapter of vectors, a Dense module of sentence-transformers. */
+const KINDS = [
+  ["adapter_config.json", "adapter_model.safetensors"],
+  ["config.json", "model.safetensors"],
+];
 
-/** The bytes of adapters' two files, as `[path, bytes]`. */
+/** The bytes of an adapter's two files, as `[path, bytes]`. */
 export async function adapterFiles(source, { cache = true, signal } = {}) {
   if (typeof source === "string" || source instanceof URL) {
     const root = folderAddress(sourceAddress(source));
     const options = { kept: cache ? await Kept.open() : undefined, signal };
-    return Promise.all(NAMES.map(async (name) => [name, await download(fileAddress(name, root), options)]));
+    const [lora, ofVectors] = KINDS;
+    const bytes = await download(fileAddress(lora[0], root), options, { needed: false });
+    const rest = async (names) => Promise.all(names.map(async (name) => [name, await download(fileAddress(name, root), options)]));
+    return bytes === undefined ? rest(ofVectors) : [[lora[0], bytes], ...(await rest(lora.slice(1)))];
   }
   const files = await listed(source?.files ?? source);
-  return NAMES.map((name) => {
+  // LLM2Vec's folders have the model's config.json beside the adapters.
+  const names = KINDS.find(([config]) => files.has(config)) ?? KINDS[0];
+  return names.map((name) => {
     const bytes = files.get(name);
     if (bytes === undefined) throw new Error(`these are no adapters: there is no ${name}; give the two files that PEFT's save_pretrained, kiln train or trainer.fit wrote`);
     if (!(bytes instanceof Uint8Array)) throw new TypeError(`${name} is ${shown(bytes)}, not a Uint8Array`);

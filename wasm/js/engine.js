@@ -165,17 +165,28 @@ class Session {
     this.use(null);
   }
 
-  /** Adds adapters, PEFT's two files, by a name; those of the same name are replaced. */
+  /** Adds an adapter's two files by a name; those of the same name are replaced, also where they compute. Gives what the model is then. */
   addAdapter(name, files) {
     const folder = folderOf(this.core, files);
     try {
       const adapted = this.#models.get(null).withAdapter(folder);
-      if (this.#models.get(name) === this.model) this.use(null);
-      this.#models.get(name)?.free();
+      const replaced = this.#models.get(name);
       this.#models.set(name, adapted);
+      if (replaced !== undefined && replaced === this.model) this.use(name);
+      replaced?.free();
+      return this.info;
     } finally {
       folder.free();
     }
+  }
+
+  /** Takes the adapter of a name out; where it computes, the model goes on as it was. */
+  removeAdapter(name) {
+    const removed = this.#models.get(name);
+    if (removed === this.model) this.use(null);
+    this.#models.delete(name);
+    removed?.free();
+    return this.info;
   }
 
   /** Computes with the adapters of a name from now on, or, with null, with none. */
@@ -382,15 +393,28 @@ function filesOf(folder) {
   return files;
 }
 
-/** After how many steps a run within a time knows how many there will be. */
+/** After how many steps a run within a time is held to what they take. */
 const MEASURED = 3;
+/** Steps at most of a run within a time. */
+const MOST_STEPS = 1000;
+/** With fewer steps LoRA learns too little; where no time was given, this one in milliseconds is. */
+const FEWEST_STEPS = 20;
+const PATIENCE = 120_000;
 
 /** Adapters on a model that are taught, on the CPU. */
 class Teaching {
   constructor(trainer, device, threads, base) {
     this.trainer = trainer;
     this.base = base;
-    this.info = { device, threads };
+    this.#device = { device, threads };
+  }
+
+  #device;
+  /** What is taught, as it was given. */
+  #given;
+
+  get info() {
+    return { ...this.#device, kind: this.trainer.kind };
   }
 
   static async open({ kiln, files, weights, settings, base }, threads, watch, warn = console.warn) {
@@ -404,6 +428,7 @@ class Teaching {
         const used = name === "train-threads" ? threads : 1;
         const teaching = new Teaching(trainer, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used, base);
         teaching.core = core;
+        teaching.mayChange = (settings.kind ?? "auto") === "auto";
         return teaching;
       } catch (error) {
         const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError";
@@ -413,8 +438,22 @@ class Teaching {
     }
   }
 
-  begin({ lessons, others, plan }) {
-    return this.trainer.begin(JSON.stringify(lessons), others, JSON.stringify(plan));
+  /** Begins to teach; without `steps` a run within a time has as many as fit into it. */
+  begin(given) {
+    this.#given = given;
+    return this.#begin();
+  }
+
+  #begin() {
+    const { lessons, others, plan, mine, within } = this.#given;
+    const usual = within && this.trainer.kind === "lora" ? { steps: MOST_STEPS, ...plan } : plan;
+    return this.trainer.begin(JSON.stringify(lessons), others, JSON.stringify(usual), mine && JSON.stringify(mine));
+  }
+
+  /** Where the kind was left open and LoRA's steps take too long here, an adapter of vectors is taught instead. */
+  #isTooSlow(each, left, steps) {
+    if (!this.mayChange || this.trainer.kind !== "lora") return false;
+    return left === undefined ? each * steps > PATIENCE : each * FEWEST_STEPS > left;
   }
 
   /**
@@ -423,28 +462,44 @@ class Teaching {
    */
   async run({ budget, stateEvery }, onProgress, isAborted) {
     const start = performance.now();
+    /** The step that the run begins with, and how long it took until then: texts are embedded, lessons held back asked. */
     let first;
-    let steps = 0;
+    let ready = 0;
+    let most;
     for (;;) {
       const point = JSON.parse(this.trainer.step());
-      first ??= point.step;
+      first ??= point.loss === null ? point.step : point.step - 1;
+      most ??= point.steps;
       const spent = performance.now() - start;
-      steps = point.step - first;
-      if (budget !== undefined && steps >= MEASURED) {
-        // What was looked at before the first step is not looked at again.
-        const each = spent / steps;
-        const affordable = first + Math.max(1, Math.floor(budget / each));
-        if (affordable < point.steps) this.trainer.shorten(affordable);
+      if (point.loss === null) ready = spent;
+      const steps = point.step - first;
+      const each = steps > 0 ? (spent - ready) / steps : undefined;
+      const left = budget === undefined ? undefined : Math.max(0, budget - spent);
+      if (steps === 1 && point.phase !== "done" && this.#isTooSlow(each, left, point.steps)) {
+        this.trainer.useVectorAdapter();
+        this.#begin();
+        first = most = undefined;
+        continue;
       }
-      const left = steps > 0 ? (spent / steps) * (point.steps - point.step) : undefined;
+      if (steps > 0) this.mayChange = false;
+      let total = point.steps;
+      if (budget !== undefined && each !== undefined) {
+        total = Math.min(most, Math.max(point.step, first + 1, first + Math.floor((budget - ready) / each)));
+        // Also up again, where other work had the processor for a while.
+        if (steps >= MEASURED && point.phase !== "done") this.trainer.setSteps(total);
+      }
+      // Within a time nothing is known of the number of steps before the first.
+      const isKnown = budget === undefined || each !== undefined;
+      const needed = each === undefined ? left : each * (total - point.step);
       const keeps = stateEvery !== undefined && point.loss !== null && point.step % stateEvery === 0 && point.phase !== "done";
       onProgress?.({
+        kind: this.trainer.kind,
         step: point.step,
-        steps: point.steps,
+        ...(isKnown && { steps: total }),
         ...(point.loss !== null && { loss: point.loss }),
         ...(point.score && { score: point.score }),
         seconds: spent / 1000,
-        ...(left !== undefined && { secondsLeft: left / 1000 }),
+        ...(needed !== undefined && { secondsLeft: needed / 1000 }),
         ...(keeps && { state: filesOf(this.trainer.state()) }),
       });
       if (point.phase === "done") break;
@@ -453,7 +508,7 @@ class Teaching {
     }
     const outcome = JSON.parse(this.trainer.finish());
     const files = outcome.kept ? filesOf(this.trainer.adapter(this.base)) : undefined;
-    return { ...outcome, seconds: (performance.now() - start) / 1000, files };
+    return { ...outcome, kind: this.trainer.kind, seconds: (performance.now() - start) / 1000, files };
   }
 
   files(what) {
@@ -463,6 +518,8 @@ class Teaching {
   /** Takes files for `restore` or `adapters`. */
   take(what, files) {
     const folder = folderOf(this.core, files);
+    // What was learned is gone on with.
+    this.mayChange = false;
     try {
       return this.trainer[what](folder);
     } finally {
@@ -525,10 +582,8 @@ export class Engine {
       this.#ranker = await Ranker.open(files, threads, this.#watch);
       return [this.#ranker.info];
     },
-    addAdapter: ({ name, files }) => {
-      this.#session.addAdapter(name, files);
-      return [undefined];
-    },
+    addAdapter: ({ name, files }) => [this.#session.addAdapter(name, files)],
+    removeAdapter: ({ name }) => [this.#session.removeAdapter(name)],
     setAdapter: ({ name }) => [this.#session.use(name)],
     openTrainer: async ({ threads, ...files }) => {
       this.#teaching?.free();
@@ -540,8 +595,8 @@ export class Engine {
     teach: async (argument, onProgress, isAborted) => [await this.#teaching.run(argument, onProgress, isAborted)],
     teachFiles: ({ what }) => [this.#teaching.files(what)],
     teachTake: ({ what, files }) => {
-      const counts = this.#teaching.take(what, files);
-      return [counts && Array.from(counts)];
+      this.#teaching.take(what, files);
+      return [this.#teaching.info];
     },
     rank: async ({ query, texts }, onProgress, isAborted) => {
       const scores = await this.#ranker.scores(query, texts, onProgress, isAborted);
@@ -565,6 +620,16 @@ export class Engine {
       this.#index = (await core()).VectorIndex.fromBytes(bytes);
       const { length, dimensions, precision } = this.#index;
       return [{ length, dimensions, precision }];
+    },
+    indexAdapted: async ({ bytes, files, model }) => {
+      const built = await core();
+      this.#index = built.VectorIndex.fromBytes(bytes);
+      const folder = folderOf(built, files);
+      try {
+        return [this.#index.adapt(folder, model)];
+      } finally {
+        folder.free();
+      }
     },
     indexAdd: ({ vectors }) => {
       this.#index.add(vectors);

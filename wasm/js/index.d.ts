@@ -164,8 +164,13 @@ export class Embedder {
   readonly dimensions: number;
   /** Name of the adapters that it computes with; null where there are none. */
   readonly adapter: string | null;
-  /** Adds LoRA adapters by a name; those of the same name are replaced. They share the model's weights, packed ones packed. */
+  /**
+   * Adds an adapter of either kind by a name; one of the same name is replaced, also where it computes, once the runs that are
+   * under way have ended. It shares the model's weights, packed ones packed. Rejects where it is of another model.
+   */
   addAdapter(name: string, adapter: AdapterSource): Promise<void>;
+  /** Forgets an adapter; where it computes, the model goes on as it was. */
+  removeAdapter(name: string): Promise<void>;
   /**
    * Computes with the adapters of a name from now on, or, with null, with none: a matter of milliseconds. Runs that are
    * under way end before it. `info.fingerprint` becomes another, so that an index is not read with vectors of another space.
@@ -193,22 +198,34 @@ export class Embedder {
 }
 
 /**
- * LoRA adapters: what `trainer.fit` gave, the address of a folder that PEFT or `kiln train` wrote, its two files as `File`s,
- * or their bytes by name.
+ * An adapter of either kind: what `trainer.fit` gave, the address of a folder that PEFT or `kiln train` wrote, its two files
+ * as `File`s, or their bytes by name.
  */
 export type AdapterSource = string | URL | Adapter | readonly File[] | Record<string, Uint8Array>;
 
-/** PEFT's two files, `adapter_config.json` and `adapter_model.safetensors`, as `[name, bytes]`; can be cloned and stored. */
+/**
+ * Two files as `[name, bytes]`, which can be cloned and stored. LoRA: PEFT's `adapter_config.json` and
+ * `adapter_model.safetensors`. An adapter of vectors: `config.json` and `model.safetensors`, a `Dense` module of
+ * sentence-transformers, which stands before `Normalize`.
+ */
 export interface Adapter {
   files: [name: string, bytes: Uint8Array][];
 }
 
 export interface TrainerOptions {
+  /**
+   * What is taught. `lora`: adapters on the model's projections; each step is a pass through the model. `adapter`: a residual
+   * adapter of its vectors, `v + B A v` divided by its norm; texts are embedded once, steps take milliseconds, and an index
+   * follows at once (`index.adapted`). `auto` (the default): LoRA for small models (12 blocks of 384 numbers at most, as
+   * kiln-mini and MiniLM have), else an adapter; an adapter too where, by its first step, LoRA would get fewer than 20 steps
+   * into `budget`, or its steps would take more than two minutes.
+   */
+  kind?: "auto" | "lora" | "adapter";
   /** Rank of the adapters. Default: 8. */
   rank?: number;
   /** Their update is scaled by `alpha / rank`. Default: 16. */
   alpha?: number;
-  /** Which projections get one, as PEFT's `target_modules`. Default: `["all-linear"]`. */
+  /** Which projections get LoRA, as PEFT's `target_modules`. Default: `["all-linear"]`. */
   targets?: string[];
   /** Seed of all that is drawn. The same lessons, settings and seed give the same adapters. Default: 1. */
   seed?: number;
@@ -230,15 +247,34 @@ export interface Score {
 }
 
 export interface FitProgress {
-  /** Steps done; 0 where the lessons that are held back were asked before the first. */
+  /** What is taught, which `auto` may change after the first step. */
+  kind: "lora" | "adapter";
+  /** Steps done; 0 while texts are embedded for an adapter, and where the lessons that are held back were asked before the first. */
   step: number;
-  steps: number;
+  /** Steps in all; with `budget` by what those before took, and left out before the first. */
+  steps?: number;
   /** Loss of the step. */
   loss?: number;
   /** Where the lessons that are held back were asked. */
   score?: Score;
   seconds: number;
+  /** Left out before the first step, unless there is a `budget`. */
   secondsLeft?: number;
+}
+
+/** Where negatives are mined from, and by which rule. */
+export interface MineOptions {
+  index: Index<any>;
+  /** An entry's text. Default: what was given with it, or its `text`. */
+  text?: (entry: { id: string | number; data?: any }) => string;
+  /** Entries that are looked at, the nearest to each query. Default: 50. */
+  nearest?: number;
+  /** Negatives of each query at most. Default: 3. */
+  perQuery?: number;
+  /** No entry is taken that is nearer to the query than this share of its lowest text's cosine: it may be an answer. Default: 0.95. */
+  percentOfPositive?: number;
+  /** First rank that is taken, from 1. Default: 1. */
+  minRank?: number;
 }
 
 export interface FitOptions {
@@ -248,13 +284,18 @@ export interface FitOptions {
   negatives?: Iterable<Pair>;
   /** Texts that answers are to be told apart from where the lessons that are held back are asked, passages of the collection say. */
   others?: Iterable<string>;
-  /** Steps of `batchSize` lessons each. Default: 60, or as many as `budget` allows. */
+  /**
+   * Mines negatives of each query from the texts of an index, which has to be of the model as it computes now: the nearest that
+   * are no answers, by the rule of `kiln mine`.
+   */
+  mine?: Index<any> | MineOptions;
+  /** Steps of `batchSize` lessons each. Default: 60, of an adapter 100; with `budget` as many as it allows, of an adapter 100 at most. */
   steps?: number;
   /** Milliseconds to teach in, in place of `steps`. */
   budget?: number;
-  /** Default: 16. */
+  /** Default: 16, of an adapter 64. */
   batchSize?: number;
-  /** Highest learning rate. Default: 5e-4. */
+  /** Highest learning rate. Default: 5e-4, of an adapter 2e-3. */
   learningRate?: number;
   /** Of InfoNCE. Default: 0.05. */
   temperature?: number;
@@ -262,7 +303,7 @@ export interface FitOptions {
   hardNegatives?: number;
   /**
    * Share of the queries that is held back and never taught: they are asked before, in between and after. Default: 0.2; none
-   * where that would be fewer than five.
+   * where the share is less than five, by default below 25 queries.
    */
   holdBack?: number;
   /** Steps between looks at them. Default: a quarter of all. */
@@ -280,11 +321,15 @@ export interface FitOptions {
 export interface FitResult {
   /** The adapters; null where they are not kept. */
   adapter: Adapter | null;
+  /** What was taught. */
+  kind: "lora" | "adapter";
   /** Whether they are: not where the queries that were held back are answered no better than before. */
   kept: boolean;
   /** Queries that were taught, and that were held back; where none were, nothing is known of the gain. */
   taught: number;
   heldBack: number;
+  /** Negatives that `mine` found; not of `resume`. */
+  mined?: number;
   /** Steps done, and the one whose adapters these are. */
   steps: number;
   bestStep: number;
@@ -298,6 +343,8 @@ export interface FitResult {
 export class Trainer {
   /** Where it computes, for people. */
   readonly device: string;
+  /** What it teaches; `auto` may change it in the first run. */
+  readonly kind: "lora" | "adapter";
   /**
    * Teaches. Rejects with one line where the lessons make no sense: a pair of equal texts, an empty one, a text that is said to
    * answer a query and not to. A second run goes on from the adapters of the first.
@@ -305,7 +352,7 @@ export class Trainer {
   fit(options: FitOptions): Promise<FitResult>;
   /** Goes on with the run that `checkpoint` kept, with the same numbers; undefined where there is none of that name. */
   resume(checkpoint: string, options?: Pick<FitOptions, "budget" | "onProgress" | "signal">): Promise<FitResult | undefined>;
-  /** Begins with these adapters in place of fresh ones. */
+  /** Begins with these adapters in place of fresh ones; a trainer of kind `auto` teaches their kind from then on. */
   startFrom(adapter: AdapterSource): Promise<void>;
   /** All that is needed to go on with a run that was stopped; can be cloned and stored. */
   state(): Promise<{ files: [name: string, bytes: Uint8Array][] }>;
@@ -314,6 +361,14 @@ export class Trainer {
   /** Frees everything; a run that is under way is rejected. */
   dispose(): void;
 }
+
+/** Runs that `checkpoint` kept. */
+export const checkpoints: {
+  /** Their names. */
+  names(): Promise<string[]>;
+  /** Forgets one; nothing happens where there is none of that name. */
+  delete(name: string): Promise<void>;
+};
 
 /** What a cross-encoder is. */
 export interface RerankerInfo {
@@ -422,6 +477,12 @@ export class Index<Data = unknown> {
   remove(ids: Iterable<string | number>): Promise<number>;
   /** The k best entries, best first, or all where there are fewer; `rescore` times k candidates of the binary precisions are scored again. */
   search(query: ArrayLike<number>, options?: { k?: number; rescore?: number; signal?: AbortSignal }): Promise<Hit<Data>[]>;
+  /**
+   * The same entries with their vectors in the space of an adapter of vectors (`kind: "adapter"`), as the model gives them with
+   * it; nothing is embedded. Of `f32` exactly, of int8 rounded a second time. This index stays as it is. Rejects for LoRA
+   * adapters, for an adapter of another model or an index that is adapted already, and for `binary`, which keeps signs alone.
+   */
+  adapted(adapter: AdapterSource, options?: { worker?: boolean }): Promise<Index<Data>>;
   export(): Promise<SavedIndex>;
   /** Keeps the index under a name: in IndexedDB; in Node, Deno and Bun in a folder, for the same runtime. */
   save(name: string): Promise<void>;

@@ -11,6 +11,14 @@ import { Index } from "./vectors.js";
 
 export { Index, clearCache, cosine };
 
+/** Runs of trainers that were kept by name. */
+export const checkpoints = {
+  names: () => platform.states.names(),
+  delete: async (name) => {
+    await platform.states.remove(check.text("the name", name));
+  },
+};
+
 export class Embedder {
   #calls;
   #info;
@@ -104,26 +112,49 @@ export class Embedder {
   async addAdapter(name, adapter) {
     check.text("the name", name);
     const files = await adapterFiles(adapter);
-    await this.#call("addAdapter", { name, files });
-    this.#adapters.set(name, files);
-    await this.#helpers?.each((calls) => calls.call("addAdapter", { name, files }));
+    const add = async () => {
+      const info = await this.#call("addAdapter", { name, files });
+      this.#adapters.set(name, files);
+      if (name === this.#adapter) this.#info = Object.freeze(info);
+      await this.#helpers?.each((calls) => calls.call("addAdapter", { name, files }));
+    };
+    // Where it computes, the runs that are under way end by the one that it replaces.
+    await (name === this.#adapter ? this.#turn(add) : add());
+  }
+
+  async removeAdapter(name) {
+    this.#known(name);
+    await this.#turn(async () => {
+      const info = await this.#call("removeAdapter", { name });
+      this.#adapters.delete(name);
+      if (name === this.#adapter) {
+        this.#adapter = null;
+        this.#info = Object.freeze(info);
+      }
+      await this.#helpers?.each((calls) => calls.call("removeAdapter", { name }));
+    });
+  }
+
+  #known(name) {
+    const known = [...this.#adapters.keys()];
+    if (known.includes(name)) return;
+    throw new RangeError(`there is no adapter ${check.shown(name)}; ${known.length > 0 ? `there are ${known.map(check.shown).join(", ")}` : "add one with addAdapter"}`);
+  }
+
+  /** A change to how texts are computed: after the runs that are under way, and before those that are asked for later. */
+  async #turn(change) {
+    const turned = Promise.allSettled([this.#switching, ...this.#running]).then(change);
+    this.#switching = turned.catch(() => {});
+    await turned;
   }
 
   async setAdapter(name) {
-    const known = [...this.#adapters.keys()];
-    if (name !== null && !known.includes(name)) {
-      throw new RangeError(`there is no adapter ${check.shown(name)}; ${known.length > 0 ? `there are ${known.map(check.shown).join(", ")}` : "add one with addAdapter"}`);
-    }
-    const before = [this.#switching, ...this.#running];
-    const turn = async () => {
-      await Promise.allSettled(before);
+    if (name !== null) this.#known(name);
+    await this.#turn(async () => {
       this.#info = Object.freeze(await this.#call("setAdapter", { name }));
       this.#adapter = name;
       await this.#helpers?.each((calls) => calls.call("setAdapter", { name }));
-    };
-    const turned = turn();
-    this.#switching = turned.catch(() => {});
-    await turned;
+    });
   }
 
   get adapter() {
@@ -141,7 +172,11 @@ export class Embedder {
 
   async trainer(options) {
     const { Trainer } = await import("./trainer.js");
-    return Trainer.open(this.#forTraining, options);
+    const asked = {
+      fingerprint: () => this.#info.fingerprint,
+      embed: (texts, prompt, options) => this.embed(texts, { ...options, promptText: this.#info.prompts[prompt] ?? "", normalize: true }),
+    };
+    return Trainer.open({ ...this.#forTraining, asked }, options);
   }
 
   get info() {

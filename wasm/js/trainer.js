@@ -2,25 +2,34 @@
 
 import { adapterFiles } from "./adapters.js";
 import * as check from "./checks.js";
+import { cosine } from "./cosine.js";
 import { opened } from "./opened.js";
 import { platform } from "./platform.js";
 import { threadsFor } from "./helpers.js";
+import { Index } from "./vectors.js";
 
 /** Steps between states that are kept. */
 const STATE_EVERY = 10;
+/** Texts that are looked at for each query where negatives are mined. */
+const NEAREST = 50;
+const KINDS = ["auto", "lora", "adapter"];
 
 export class Trainer {
   #calls;
   #info;
+  /** What is asked of the embedder that it was made by. */
+  #asked;
 
-  constructor(calls, info) {
+  constructor(calls, info, asked) {
     this.#calls = calls;
-    this.#info = Object.freeze(info);
+    this.#info = info;
+    this.#asked = asked;
   }
 
-  static async open({ source, cache, worker, weights, threads: usual }, { rank, alpha, targets, seed, threads = usual, onProgress, signal } = {}) {
+  static async open({ source, cache, worker, weights, threads: usual, asked }, { kind, rank, alpha, targets, seed, threads = usual, onProgress, signal } = {}) {
     check.loadOptions({ device: "cpu", workers: 1, threads, weights, onProgress, signal });
     const settings = given({
+      kind: check.optional(check.oneOf, "kind", kind, KINDS),
       rank: check.optional(check.whole, "rank", rank, 1, 256),
       alpha: check.optional(check.positive, "alpha", alpha),
       targets: check.optional(check.texts, "targets", targets),
@@ -29,7 +38,11 @@ export class Trainer {
     const more = { settings, base: nameOf(source) };
     const { calls, info } = await opened(source, { action: "openTrainer", more, device: "cpu", cache, worker, weights, threads: threadsFor(threads, "auto"), onProgress, signal });
     onProgress?.({ stage: "ready" });
-    return new Trainer(calls, info);
+    return new Trainer(calls, info, asked);
+  }
+
+  get kind() {
+    return this.#info.kind;
   }
 
   get device() {
@@ -38,11 +51,16 @@ export class Trainer {
 
   /** Goes on from adapters that were trained before. */
   async startFrom(adapter) {
-    await this.#calls.call("teachTake", { what: "adapters", files: await adapterFiles(adapter) });
+    await this.#take("adapters", await adapterFiles(adapter));
   }
 
-  async fit({ pairs, negatives = [], others = [], steps, batchSize, learningRate, temperature, hardNegatives, holdBack, checkEvery, patience, budget, checkpoint, onProgress, signal } = {}) {
+  async #take(what, files) {
+    this.#info = await this.#calls.call("teachTake", { what, files });
+  }
+
+  async fit({ pairs, negatives = [], others = [], mine, steps, batchSize, learningRate, temperature, hardNegatives, holdBack, checkEvery, patience, budget, checkpoint, onProgress, signal } = {}) {
     const lessons = lessonsOf(pairs, negatives);
+    const mining = check.optional(miningOf, "mine", mine);
     const plan = given({
       steps: check.optional(check.whole, "steps", steps, 1, 100_000),
       batchSize: check.optional(check.whole, "batchSize", batchSize, 2, 100_000),
@@ -53,11 +71,28 @@ export class Trainer {
       checkEvery: check.optional(check.whole, "checkEvery", checkEvery, 1),
       patience: check.optional(check.whole, "patience", patience, 1),
     });
-    // As long as there is time, rather than so many steps.
-    if (budget !== undefined && steps === undefined) plan.steps = 1000;
     const how = this.#how({ budget, checkpoint, onProgress, signal });
-    await this.#calls.call("teachBegin", { lessons, others: check.texts("others", others), plan }, { signal });
-    return this.#teach(how);
+    others = check.texts("others", others);
+    if (mining) await this.#search(lessons, mining, signal);
+    // As long as there is time, rather than so many steps.
+    const within = budget !== undefined && steps === undefined;
+    const [, , mined] = await this.#calls.call("teachBegin", { lessons, others, plan, mine: mining?.rule, within }, { signal });
+    return { ...(await this.#teach(how)), mined };
+  }
+
+  /** Finds for each lesson the texts of an index that are nearest to its query, and how near its own text is. */
+  async #search(lessons, { index, text, nearest }, signal) {
+    const own = this.#asked.fingerprint();
+    if (index.model !== undefined && own && index.model !== own) {
+      throw new Error("the index has vectors of another model, or of other adapters, than compute now; mine from one that the embedder's own were added to");
+    }
+    const queries = await this.#asked.embed(lessons.map(({ query }) => query), "query", { signal });
+    const answers = await this.#asked.embed(lessons.map(({ positives }) => positives[0]), "document", { signal });
+    for (const [at, lesson] of lessons.entries()) {
+      const hits = await index.search(queries[at], { k: nearest, signal });
+      const texts = hits.map((hit) => [check.text(`the text of ${check.shown(hit.id)}`, text(hit)), hit.score]);
+      lesson.found = { positiveScores: [cosine(queries[at], answers[at])], texts };
+    }
   }
 
   /** Goes on with a run that was kept by `checkpoint`; undefined where there is none of that name. */
@@ -86,6 +121,7 @@ export class Trainer {
     // Also where the run was stopped: who resumes at once finds the state.
     const run = this.#calls.call("teach", argument, { onProgress: progress, signal }).finally(() => keeping);
     const { files, ...outcome } = await run;
+    this.#info = { ...this.#info, kind: outcome.kind };
     if (checkpoint !== undefined) await platform.states.remove(checkpoint);
     return { ...outcome, adapter: files ? { files } : null };
   }
@@ -97,7 +133,7 @@ export class Trainer {
 
   async restore(state) {
     if (!Array.isArray(state?.files)) throw new TypeError(`the state is ${check.shown(state)}, not one that trainer.state() gave`);
-    await this.#calls.call("teachTake", { what: "restore", files: state.files });
+    await this.#take("restore", state.files);
   }
 
   dispose() {
@@ -113,6 +149,23 @@ function nameOf(source) {
   if (typeof source !== "string" && !(source instanceof URL)) return source?.name ?? "model";
   const { pathname } = platform.address(source);
   return decodeURIComponent(pathname.split("/").filter(Boolean).at(-1) ?? "model").replace(/\.kiln$/, "");
+}
+
+/** An entry's text, where it is told by what was given with it. */
+const textOf = ({ data }) => (typeof data === "string" ? data : data?.text);
+
+/** Where negatives are mined, and by which rule: an index, or `{ index, text, perQuery, percentOfPositive, minRank, nearest }`. */
+function miningOf(name, value) {
+  const { index, text = textOf, nearest = NEAREST, perQuery, percentOfPositive, minRank } = value instanceof Index ? { index: value } : value;
+  if (!(index instanceof Index)) throw new TypeError(`${name} is ${check.shown(value)}, neither an Index nor { index, .. }`);
+  if (typeof text !== "function") throw new TypeError(`${name}.text is ${check.shown(text)}, not a function`);
+  if (index.precision === "binary") throw new RangeError(`${name} has an index in binary, whose scores are no cosines; mine from one in f32, int8 or binary+int8`);
+  const rule = given({
+    perQuery: check.optional(check.whole, `${name}.perQuery`, perQuery, 1, 64),
+    percentOfPositive: check.optional(check.positive, `${name}.percentOfPositive`, percentOfPositive),
+    minRank: check.optional(check.whole, `${name}.minRank`, minRank, 1),
+  });
+  return { index, text, nearest: check.whole(`${name}.nearest`, nearest, 1), rule };
 }
 
 /** A query and a text of it: `{ query, text }` or `[query, text]`. */

@@ -1,5 +1,6 @@
 // Vectors by name, and search among them.
 
+import { adapterFiles } from "./adapters.js";
 import { LocalCalls, WorkerCalls } from "./calls.js";
 import * as check from "./checks.js";
 import { platform } from "./platform.js";
@@ -171,6 +172,21 @@ export class Index {
     const hits = [];
     for (let at = 0; at < found.length; at += 2) hits.push({ ...entries[found[at]], score: found[at + 1] });
     return hits;
+  }
+
+  async adapted(adapter, { worker = platform.hasWorkers } = {}) {
+    const files = await adapterFiles(adapter);
+    const { settings, entries, bytes } = await this.export();
+    const calls = worker ? new WorkerCalls() : new LocalCalls();
+    try {
+      const sum = await calls.call("indexAdapted", { bytes, files, model: settings.model }, { transfer: [bytes.buffer] });
+      // As the model's own with the adapter.
+      const model = settings.model && { model: `${settings.model}+${sum}` };
+      return new Index(calls, { ...settings, ...model }, entries.map(([id, data]) => ({ id, data })));
+    } catch (error) {
+      calls.end();
+      throw error;
+    }
   }
 
   async export() {

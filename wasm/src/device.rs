@@ -1,8 +1,8 @@
 //! Where a model computes: the only place that names Burn's backends.
 
 use burn::backend::Flex;
-use kiln_embed::checkpoint::{Files, Folder, LoadOptions, load_adapters};
-use kiln_embed::embedder::{Embedder, EmbeddingModel};
+use kiln_embed::checkpoint::{Files, Folder, LoadOptions, load_adapted};
+use kiln_embed::embedder::Embedder;
 use kiln_embed::kernels::Kernels;
 use kiln_embed::quant::WeightPrecision;
 use wasm_bindgen::JsError;
@@ -51,23 +51,27 @@ impl Loaded {
 }
 
 impl Loaded {
-    /// The same model with adapters beside its weights.
-    pub(crate) fn with_adapter(&self, files: &Files) -> Result<Self, JsError> {
+    /// The same model with adapters beside its weights; `fingerprint` is the model's own.
+    pub(crate) fn with_adapter(
+        &self,
+        files: &Files,
+        fingerprint: Option<&str>,
+    ) -> Result<Self, JsError> {
         Ok(match self {
-            Self::Cpu(embedder) => Self::Cpu(adapted(embedder, files)?),
+            Self::Cpu(embedder) => Self::Cpu(adapted(embedder, files, fingerprint)?),
             #[cfg(feature = "webgpu")]
-            Self::WebGpu(embedder) => Self::WebGpu(adapted(embedder, files)?),
+            Self::WebGpu(embedder) => Self::WebGpu(adapted(embedder, files, fingerprint)?),
         })
     }
 }
 
-fn adapted<B: Kernels>(embedder: &Embedder<B>, files: &Files) -> Result<Embedder<B>, JsError> {
+fn adapted<B: Kernels>(
+    embedder: &Embedder<B>,
+    files: &Files,
+    fingerprint: Option<&str>,
+) -> Result<Embedder<B>, JsError> {
     let device = embedder.device().clone();
-    let adapt = |model: EmbeddingModel<B>| {
-        let (config, backbone) = (model.config().clone(), model.backbone().clone());
-        let (backbone, _) = load_adapters(backbone, &config, files, &device)?;
-        Ok(model.map_backbone(|_| backbone))
-    };
+    let adapt = |model| load_adapted(model, files, fingerprint, &device);
     Ok(embedder.clone().map_model(adapt)?)
 }
 

@@ -1,7 +1,10 @@
 //! Search among vectors in the page.
 
+use kiln_embed::checkpoint::{adapter_sum, is_vector_adapter, load_vector_adapter};
 use kiln_embed::index::{Index, IndexPrecision};
 use wasm_bindgen::prelude::*;
+
+use crate::model::ModelFiles;
 
 /// Vectors, and exact search among what is kept of them. Rows are numbers; the package's JavaScript
 /// gives them names.
@@ -74,6 +77,29 @@ impl VectorIndex {
     #[wasm_bindgen(js_name = swapRemove)]
     pub fn swap_remove(&mut self, row: usize) -> Result<(), JsError> {
         Ok(self.0.swap_remove(row)?)
+    }
+
+    /// Moves all vectors into the space of an adapter of vectors; `model` is the fingerprint of the model that made them,
+    /// where it is known. Gives the adapter's own.
+    ///
+    /// # Errors
+    /// Files that are no adapter of vectors, or one of another model; an index that has no numbers to move.
+    pub fn adapt(&mut self, files: &ModelFiles, model: Option<String>) -> Result<String, JsError> {
+        let files = files.files();
+        if !is_vector_adapter(files) {
+            return Err(JsError::new(
+                "LoRA adapters change the model itself; embed the index's texts again, or teach an adapter of vectors",
+            ));
+        }
+        let (adapter, base) = load_vector_adapter(files)?;
+        if model.as_ref().is_some_and(|model| model.contains('+')) {
+            return Err(JsError::new(
+                "the index's vectors are adapted already; take the index as the model alone made it",
+            ));
+        }
+        base.check(&adapter, self.0.dimensions(), model.as_deref())?;
+        self.0 = self.0.adapted(&adapter)?;
+        Ok(adapter_sum(files).unwrap_or_default())
     }
 
     /// The vectors of rows, one after another, as exact as they are kept.

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use kiln_embed::checkpoint::{FileSum, Files, Folder, KilnFile, MANIFEST, Manifest, read_text};
+use kiln_embed::checkpoint::{
+    FileSum, Files, Folder, KilnFile, MANIFEST, Manifest, adapter_sum, read_text,
+};
 use kiln_embed::embedder::{EmbedOptions, EmbedRun, Prompt};
 use kiln_embed::explanation::TextExplanation;
 use kiln_embed::quant::{Scheme, WeightPrecision};
@@ -45,7 +47,6 @@ impl ModelFiles {
         &self.0
     }
 
-    #[cfg(feature = "train")]
     pub(crate) fn files(&self) -> &Files {
         &self.0
     }
@@ -56,8 +57,10 @@ impl ModelFiles {
     }
 }
 
-/// The adapters among the files that PEFT writes.
-const ADAPTER: &str = "adapter_model.safetensors";
+/// The sum of a model's manifest, which has the sums of its files.
+pub(crate) fn fingerprint(folder: &dyn Folder) -> Result<Option<String>, JsError> {
+    Ok(read_text(folder, MANIFEST)?.map(|text| FileSum::of(&text).sha256))
+}
 
 /// A loaded model.
 #[wasm_bindgen]
@@ -109,24 +112,23 @@ impl Model {
             (WeightPrecision::Rounded(asked), Some(had)) if asked.gains_nothing_on(had) => kept,
             (asked, _) => Some(asked.to_string()),
         };
-        let manifest = read_text(folder, MANIFEST)?;
-        let fingerprint = manifest.map(|text| FileSum::of(&text).sha256);
+        let fingerprint = fingerprint(folder)?;
         let loaded = Rc::new(Loaded::open(folder, device, precision).await?);
         Ok(Self { loaded, weights, fingerprint })
     }
 
-    /// The same model with adapters, PEFT's two files, beside its weights, which both share.
+    /// The same model with adapters, PEFT's two files or those of an adapter of vectors, beside its weights, which both
+    /// share.
     ///
     /// # Errors
     /// Files that are no adapters of this model, in one line.
     #[wasm_bindgen(js_name = withAdapter)]
     pub fn with_adapter(&self, files: &ModelFiles) -> Result<Model, JsError> {
-        let weights = files.0.0.get(ADAPTER).map(|bytes| FileSum::of(bytes).sha256);
-        let fingerprint = match (&self.fingerprint, weights) {
+        let loaded = Rc::new(self.loaded.with_adapter(&files.0, self.fingerprint.as_deref())?);
+        let fingerprint = match (&self.fingerprint, adapter_sum(&files.0)) {
             (Some(base), Some(sum)) => Some(format!("{base}+{sum}")),
             _ => None,
         };
-        let loaded = Rc::new(self.loaded.with_adapter(&files.0)?);
         Ok(Self { loaded, weights: self.weights.clone(), fingerprint })
     }
 

@@ -2,19 +2,23 @@
 //! in between.
 
 use burn::backend::{Autodiff, Flex};
-use kiln_embed::checkpoint::{Files, Folder, KilnFile, LoadOptions};
+use kiln_embed::checkpoint::{AdapterBase, Files, Folder, KilnFile, LoadOptions};
 use kiln_embed::embedder::Embedder;
 use kiln_embed::quant::WeightPrecision;
-use kiln_lessons::{AdapterSettings, Plan};
+use kiln_lessons::{AdapterSettings, Found, Kind, Mine, Plan, mined};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use wasm_bindgen::prelude::*;
 
-use crate::model::ModelFiles;
+use crate::model::{ModelFiles, fingerprint};
 
 /// Adapters on a model, and what they are taught.
 #[wasm_bindgen]
-pub struct Trainer(kiln_lessons::Trainer<Autodiff<Flex>>);
+pub struct Trainer {
+    trainer: kiln_lessons::Trainer<Autodiff<Flex>>,
+    /// The sum of the model's manifest.
+    fingerprint: Option<String>,
+}
 
 /// What JavaScript gives as a lesson.
 #[derive(Deserialize)]
@@ -23,6 +27,9 @@ struct Lesson {
     query: String,
     positives: Vec<String>,
     negatives: Vec<String>,
+    /// What a search found for it, where negatives are mined.
+    #[serde(default)]
+    found: Found,
 }
 
 #[wasm_bindgen]
@@ -60,19 +67,36 @@ impl Trainer {
         let options = LoadOptions { precision, ..LoadOptions::default() };
         let device = Default::default();
         let embedder = Embedder::<Flex>::load_with_async(folder, &options, &device).await?;
-        Ok(Self(kiln_lessons::Trainer::new(embedder, settings).map_err(one_line)?))
+        let trainer = kiln_lessons::Trainer::new(embedder, settings).map_err(one_line)?;
+        Ok(Self { trainer, fingerprint: fingerprint(folder)? })
     }
 
-    /// Goes on from adapters that were trained before: PEFT's two files.
+    /// What is trained: `lora` or `adapter`.
+    #[wasm_bindgen(getter)]
+    pub fn kind(&self) -> String {
+        if self.trainer.kind() == Kind::Adapter { "adapter" } else { "lora" }.into()
+    }
+
+    /// Trains an adapter of vectors from now on, in place of LoRA; what was begun is left.
+    ///
+    /// # Errors
+    /// None that a model causes.
+    #[wasm_bindgen(js_name = useVectorAdapter)]
+    pub fn use_vector_adapter(&mut self) -> Result<(), JsError> {
+        self.trainer.use_vector_adapter().map_err(one_line)
+    }
+
+    /// Goes on from adapters that were trained before: PEFT's two files, or those of an adapter of vectors.
     ///
     /// # Errors
     /// Files that are no adapters of this model.
     pub fn adapters(&mut self, files: &ModelFiles) -> Result<(), JsError> {
-        self.0.adapters(files.files()).map_err(one_line)
+        self.trainer.adapters(files.files(), self.fingerprint.as_deref()).map_err(one_line)
     }
 
-    /// Begins to teach; `lessons` and `plan` are JSON, `others` texts among which answers are to be found when
-    /// held-back lessons are asked. Gives how many lessons are taught and how many held back.
+    /// Begins to teach; `lessons`, `plan` and `mine`, which says how negatives are taken from what a search found, are
+    /// JSON, `others` texts among which answers are to be found when held-back lessons are asked. Gives how many
+    /// lessons are taught, how many held back, and how many negatives were mined.
     ///
     /// # Errors
     /// Lessons or a plan that make no sense, in one line.
@@ -81,15 +105,24 @@ impl Trainer {
         lessons: &str,
         others: Vec<String>,
         plan: &str,
+        mine: Option<String>,
     ) -> Result<Vec<usize>, JsError> {
         let lessons: Vec<Lesson> = parsed(lessons)?;
-        let lessons = lessons.into_iter().map(|Lesson { query, positives, negatives }| {
-            kiln_data::data::Example { query, pos: positives, neg: negatives, ..Default::default() }
+        let lessons = lessons.into_iter().map(|Lesson { query, positives, negatives, found }| {
+            let (pos, neg) = (positives, negatives);
+            (kiln_data::data::Example { query, pos, neg, ..Default::default() }, found)
         });
+        let (lessons, kept) = match mine {
+            None => (lessons.map(|(lesson, _)| lesson).collect(), 0),
+            Some(mine) => {
+                let (lessons, dropped) = mined(lessons.collect(), &parsed::<Mine>(&mine)?);
+                (lessons, dropped.kept)
+            }
+        };
         let plan: Plan = parsed(plan)?;
-        self.0.begin(lessons.collect(), &others, plan).map_err(one_line)?;
-        let (taught, held_back) = self.0.counts();
-        Ok(vec![taught, held_back])
+        self.trainer.begin(lessons, &others, plan).map_err(one_line)?;
+        let (taught, held_back) = self.trainer.counts();
+        Ok(vec![taught, held_back, kept])
     }
 
     /// Takes a step, or looks at held-back lessons; gives a `Point` as JSON.
@@ -97,12 +130,13 @@ impl Trainer {
     /// # Errors
     /// Nothing was begun, or a loss that is not a number.
     pub fn step(&mut self) -> Result<String, JsError> {
-        json(&self.0.step().map_err(one_line)?)
+        json(&self.trainer.step().map_err(one_line)?)
     }
 
-    /// Ends the run after fewer steps than planned.
-    pub fn shorten(&mut self, steps: usize) {
-        self.0.shorten(steps);
+    /// Ends the run after so many steps, as many as planned at most.
+    #[wasm_bindgen(js_name = setSteps)]
+    pub fn set_steps(&mut self, steps: usize) {
+        self.trainer.set_steps(steps);
     }
 
     /// Ends the run; gives an `Outcome` as JSON.
@@ -110,15 +144,16 @@ impl Trainer {
     /// # Errors
     /// Nothing was begun.
     pub fn finish(&mut self) -> Result<String, JsError> {
-        json(&self.0.finish().map_err(one_line)?)
+        json(&self.trainer.finish().map_err(one_line)?)
     }
 
-    /// The adapters as PEFT's two files; `base` names the model that they adapt.
+    /// The adapters as two files, PEFT's or those of an adapter of vectors; `base` names the model that they adapt.
     ///
     /// # Errors
     /// Values that cannot be read back.
-    pub fn adapter(&self, base: &str) -> Result<ModelFiles, JsError> {
-        Ok(self.0.adapter(base).map_err(one_line)?.into())
+    pub fn adapter(&self, base: String) -> Result<ModelFiles, JsError> {
+        let base = AdapterBase { name: Some(base), fingerprint: self.fingerprint.clone() };
+        Ok(self.trainer.adapter(&base).map_err(one_line)?.into())
     }
 
     /// All that is needed to go on from here.
@@ -126,7 +161,7 @@ impl Trainer {
     /// # Errors
     /// Nothing was begun.
     pub fn state(&self) -> Result<ModelFiles, JsError> {
-        Ok(self.0.state().map_err(one_line)?.into())
+        Ok(self.trainer.state().map_err(one_line)?.into())
     }
 
     /// Goes on from a state; gives the counts of lessons as [`Trainer::begin`].
@@ -134,8 +169,8 @@ impl Trainer {
     /// # Errors
     /// Files that are no state of this trainer's.
     pub fn restore(&mut self, files: &ModelFiles) -> Result<Vec<usize>, JsError> {
-        self.0.restore(files.files()).map_err(one_line)?;
-        let (taught, held_back) = self.0.counts();
+        self.trainer.restore(files.files()).map_err(one_line)?;
+        let (taught, held_back) = self.trainer.counts();
         Ok(vec![taught, held_back])
     }
 }

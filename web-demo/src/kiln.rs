@@ -335,6 +335,8 @@ impl Embedder {
     pub(crate) async fn trainer(&self, signal: &AbortSignal) -> Result<Trainer> {
         let options = Object::new();
         set(&options, "signal", signal);
+        // Its files are those that the page keeps, exports and imports.
+        set(&options, "kind", &"lora".into());
         Ok(Trainer(self.0.trainer(&options).await?.unchecked_into()))
     }
 
@@ -389,7 +391,8 @@ pub(crate) enum Length {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FitProgress {
     pub(crate) step: usize,
-    pub(crate) steps: usize,
+    /// Within a time not known before the first.
+    pub(crate) steps: Option<usize>,
     pub(crate) loss: Option<f64>,
     pub(crate) seconds_left: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: safetensors, PyTorch files, PEFT adapters, the sentence-transformers folder layout, and exported
+//! Checkpoints: safetensors, PyTorch files, PEFT's adapters and those of vectors, the sentence-transformers folder layout, and exported
 //! models (`kiln.json`, `.kiln`). The tensor names of each family are in `model::families`.
 
 mod header;
@@ -10,6 +10,7 @@ mod peft;
 mod pytorch;
 mod safetensors;
 mod sentence_transformers;
+mod vector_adapter;
 mod weights;
 #[cfg(not(target_arch = "wasm32"))]
 mod write;
@@ -32,6 +33,10 @@ pub use sentence_transformers::{
 };
 pub(crate) use sentence_transformers::{
     pools, read_activation, read_folder, read_prompts, read_transformer, read_transformer_shape,
+};
+pub use vector_adapter::{
+    AdapterBase, adapter_sum, is_vector_adapter, load_adapted, load_vector_adapter,
+    save_vector_adapter,
 };
 pub use weights::{TensorInfo, Weights};
 #[cfg(not(target_arch = "wasm32"))]

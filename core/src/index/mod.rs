@@ -1,7 +1,8 @@
 //! Exact top-k search by inner product: [`TopK`] over rows that come in blocks, [`Index`]
-//! over rows stored in few bytes.
+//! over rows stored in few bytes, which a [`VectorAdapter`] moves into another space.
 
 mod compact;
+mod vector_adapter;
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -10,6 +11,7 @@ use std::fmt::Display;
 use crate::{Error, Result};
 
 pub use compact::{Index, IndexPrecision, cosine_int8, quantize_int8};
+pub use vector_adapter::VectorAdapter;
 
 /// One found row.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -270,7 +270,7 @@ impl<B: Kernels> Linear<B> {
 
     /// Adds an adapter to each part that a target names; marks the targets that matched.
     /// `modules` are the parts' full names.
-    pub(super) fn add_adapters(
+    pub(crate) fn add_adapters(
         &mut self,
         lora: &LoraConfig,
         modules: &[String],
@@ -333,6 +333,14 @@ impl<B: Kernels> Linear<B> {
         if let Some(mask) = self.mask.as_ref().filter(|_| sign > 0.0) {
             let zero = mask.val().bool_not();
             self.weight = self.weight.clone().map(|weight| weight.mask_fill(zero, 0.0).detach());
+        }
+    }
+
+    /// What an unpacked layer multiplies with `[in, out]`, the adapters' update included.
+    pub(crate) fn whole_weight(&self) -> Tensor<B, 2> {
+        match self.adapters.is_empty() || self.merged {
+            true => self.weight.val(),
+            false => self.weight.val() + self.delta(),
         }
     }
 

@@ -2,11 +2,12 @@
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
-use burn::tensor::{Tensor, activation, backend::Backend};
+use burn::tensor::{Tensor, TensorData, activation, backend::Backend};
 use serde::{Deserialize, Serialize};
 
+use crate::index::VectorAdapter;
 use crate::kernels::Kernels;
-use crate::model::{Linear, initialized};
+use crate::model::{Linear, LoraConfig, initialized};
 use crate::{Error, Result};
 
 /// Sizes of a [`Dense`] projection.
@@ -26,6 +27,22 @@ pub struct DenseConfig {
 
 fn yes() -> bool {
     true
+}
+
+impl DenseConfig {
+    /// The sizes of an adapter of vectors.
+    pub fn of_adapter(adapter: &VectorAdapter) -> Self {
+        let width = adapter.width();
+        let activation = DenseActivation::Identity;
+        Self { in_features: width, out_features: width, bias: false, activation }
+    }
+
+    /// Whether it may be an adapter of vectors: linear, of one width, and without a bias.
+    pub fn is_adapter(&self) -> bool {
+        self.in_features == self.out_features
+            && !self.bias
+            && self.activation == DenseActivation::Identity
+    }
 }
 
 /// Activation after a [`Dense`] projection.
@@ -84,6 +101,45 @@ impl<B: Kernels> Dense<B> {
         }
         self.linear.weight = Param::from_tensor(weight);
         Ok(())
+    }
+
+    /// The projection that an adapter of vectors is.
+    ///
+    /// # Errors
+    /// None that such an adapter causes.
+    pub fn of_adapter(adapter: &VectorAdapter, device: &B::Device) -> Result<Self> {
+        let width = adapter.width();
+        let mut dense = Self::new(&DenseConfig::of_adapter(adapter), device);
+        let weights = TensorData::new(adapter.weights().to_vec(), [width, width]);
+        dense.set_weight(Tensor::from_data(weights, device).transpose())?;
+        Ok(dense)
+    }
+
+    /// The same with a low-rank step beside the weights, zero at first; the weights stay as they are. Of the
+    /// configuration the targets are not asked.
+    pub fn with_low_rank(mut self, lora: &LoraConfig, device: &B::Device) -> Self {
+        let lora = LoraConfig { targets: vec!["all-linear".into()], ..lora.clone() };
+        self.linear.add_adapters(&lora, &["dense".into()], &mut [false], device);
+        self
+    }
+
+    /// The adapter of vectors that the projection is, the low-rank step included.
+    ///
+    /// # Errors
+    /// A projection to another width, with a bias, or with an activation; values that cannot be read back.
+    pub fn to_adapter(&self) -> Result<VectorAdapter> {
+        let in_features = self.config.in_features;
+        if !self.config.is_adapter() {
+            return Err(Error::invalid(format!(
+                "{:?} is no adapter of vectors: those keep the width, and have no bias and no activation",
+                self.config
+            )));
+        }
+        let weights = self.linear.whole_weight().transpose().into_data().convert::<f32>();
+        let weights = weights
+            .into_vec::<f32>()
+            .map_err(|e| Error::invalid(format!("an adapter cannot be read back: {e:?}")))?;
+        VectorAdapter::new(in_features, weights)
     }
 
     /// `[batch, in]` to `[batch, out]`.

@@ -33,7 +33,7 @@ pub use self::{
     },
     gradients::{add, clip_norm, map, norm, partition, summed},
     optimizer::{Optimizer, state_bytes},
-    pass::{BatchGradients, BatchPass},
+    pass::{BatchGradients, BatchPass, projection_pass},
     saved::{SavedParameters, put_parameters},
     train_model::{
         ParameterInfo, ParameterPath, TrainModel, Trains, parameters, set_trainable, sizes,

@@ -1,4 +1,5 @@
-//! A batch whose loss is a function of its texts' vectors: forward, loss, and back through each chunk.
+//! A batch whose loss is a function of its texts' vectors: forward, loss, and back through each chunk, or back
+//! through the last projection alone where that is all that trains.
 
 use std::sync::Mutex;
 
@@ -101,6 +102,25 @@ impl<B: TrainingBackend> BatchPass<'_, B> {
         }
         Ok(result)
     }
+}
+
+/// Loss and gradients of a batch whose texts' vectors before the last projection are known, `[texts, dim]`, where
+/// nothing before it trains: an adapter of vectors. `loss` gets what the projection makes of them, of norm 1.
+///
+/// # Errors
+/// A model without a projection; those of the function.
+pub fn projection_pass<B: TrainingBackend, E: From<Error>>(
+    train_model: &TrainModel<B>,
+    vectors: Tensor<B::InnerBackend, 2>,
+    loss: impl FnOnce(Tensor<B, 2>) -> Result<Tensor<B, 1>, E>,
+) -> Result<BatchGradients, E> {
+    let projection = train_model.model.dense().last();
+    let projection = projection.ok_or_else(|| Error::invalid("the model has no projection"))?;
+    let projected = projection.forward(Tensor::from_inner(vectors));
+    let loss = loss(train_model.finished(projected))?;
+    let value = loss.clone().into_scalar().elem::<f64>();
+    let gradients = GradientsParams::from_grads(loss.backward(), train_model);
+    Ok(BatchGradients { loss: value, states: 0.0, gradients })
 }
 
 /// A value that one of several threads takes.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kiln_embed::embedder::Prompt;
 use serde_json::json;
 
@@ -88,7 +89,7 @@ pub(super) struct MineArgs {
     #[arg(long, value_name = "RANK", value_parser = whole(0, ROWS))]
     max_positive_rank: Option<usize>,
     /// Which candidates to keep where more are left than --negatives
-    #[arg(long, value_enum, default_value_t = Pick::Top)]
+    #[arg(long, default_value_t = Pick::Top, value_parser = pick())]
     pick: Pick,
     /// Random seed of --pick random
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
@@ -109,6 +110,13 @@ pub(super) struct MineArgs {
     /// Skip and count rows that cannot be read, instead of stopping
     #[arg(long)]
     skip_bad_rows: bool,
+}
+
+/// The names of [`Pick`].
+fn pick() -> impl TypedValueParser<Value = Pick> {
+    let [top, random] = Pick::NAMES.map(PossibleValue::new);
+    let names = [top.help("The nearest"), random.help("Drawn at random")];
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Pick>())
 }
 
 pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {

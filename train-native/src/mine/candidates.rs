@@ -5,6 +5,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use kiln_data::data::negatives::{Candidate, Query};
 use kiln_embed::embedder::{EmbedOptions, Prompt, Prompts};
 use kiln_embed::index::{Hit, dot};
 use kiln_metrics::ParallelTopK;
@@ -15,37 +16,6 @@ use crate::data::{DataSet, Store, text_hash};
 use crate::embedding::{BLOCK, TextModel};
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
-
-/// One of the nearest texts.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Candidate {
-    /// Row of the corpus.
-    pub row: usize,
-    /// The teacher's score.
-    pub score: f32,
-    /// Whether it is one of the query's positives, those of other rows included.
-    pub known: bool,
-    /// Whether it is the query itself.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub own: bool,
-    /// Whether it is one of the example's given negatives.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub given: bool,
-}
-
-/// A query's nearest texts, best first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Query {
-    /// Number of the example.
-    pub number: usize,
-    /// The teacher's score of each positive.
-    pub positive_scores: Vec<f32>,
-    /// The teacher's score of each given negative, where they were to be kept.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub negative_scores: Vec<f32>,
-    /// The nearest texts.
-    pub candidates: Vec<Candidate>,
-}
 
 /// All queries, and what they were scored with.
 #[derive(Debug, Clone, PartialEq)]

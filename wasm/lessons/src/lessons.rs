@@ -79,8 +79,10 @@ impl Lessons {
 
     /// Holds a share of the lessons back, drawn by the seed; none where too few would be left on one side.
     pub fn split(self, share: f64, seed: u64) -> Split {
-        let count = (self.0.len() as f64 * share).round() as usize;
-        if count < Split::LEAST || self.0.len() - count < Split::LEAST {
+        let exact = self.0.len() as f64 * share;
+        let count = exact.round() as usize;
+        // Shares of a fifth and the like are not exact.
+        if exact + 1e-6 < Split::LEAST as f64 || self.0.len() - count < Split::LEAST {
             return Split { taught: self.0, held_back: Vec::new() };
         }
         let mut order: Vec<usize> = (0..self.0.len()).collect();
@@ -157,6 +159,9 @@ mod tests {
         };
         let few = lessons(20).split(0.2, 1);
         assert_eq!((few.taught.len(), few.held_back.len()), (20, 0));
+        // 24 times 0.2 is less than five, though it would be rounded to five.
+        assert!(lessons(24).split(0.2, 1).held_back.is_empty());
+        assert_eq!(lessons(25).split(0.2, 1).held_back.len(), 5);
         let some = lessons(50).split(0.2, 1);
         assert_eq!((some.taught.len(), some.held_back.len()), (40, 10));
         assert_eq!(some, lessons(50).split(0.2, 1));

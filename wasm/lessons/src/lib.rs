@@ -1,5 +1,6 @@
-//! Teaching an embedder from a few lessons, where the texts are: LoRA adapters on its projections, trained by
-//! the steps that `kiln train` takes ([`kiln_embed::train`]), over batches that its sampler draws.
+//! Teaching an embedder from a few lessons, where the texts are: LoRA adapters on its projections, or a residual
+//! adapter of its vectors, trained by the steps that `kiln train` takes ([`kiln_embed::train`]), over batches that its
+//! sampler draws.
 //!
 //! ```text
 //! lessons --Split--> taught --Sampler--> batch --BatchPass--> gradients --Optimizer--> adapters
@@ -9,11 +10,16 @@
 //! Nothing here knows a page: `kiln-wasm` hands it what JavaScript asks for.
 
 mod check;
+mod known;
 mod lessons;
+mod mined;
+mod settings;
 mod state;
 mod trainer;
 
 pub use check::{Check, Score};
 pub use lessons::{Lessons, Split};
+pub use mined::{Found, Mine, mined};
+pub use settings::{AdapterSettings, Kind, Plan};
 pub use state::State;
-pub use trainer::{AdapterSettings, Outcome, Phase, Plan, Point, Trainer};
+pub use trainer::{Outcome, Phase, Point, Trainer};

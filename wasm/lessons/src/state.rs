@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail};
 use kiln_data::data::{Example, SamplerState};
 use kiln_embed::checkpoint::{FileSum, Files, Weights, write_safetensors};
+use kiln_embed::index::VectorAdapter;
 use kiln_embed::train::SavedParameters;
 use serde::{Deserialize, Serialize};
 
-use crate::trainer::{AdapterSettings, Plan, Progress};
+use crate::settings::{AdapterSettings, Plan};
+use crate::trainer::Progress;
 
 /// What a state says beside its tensors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,6 +40,8 @@ pub(crate) struct Kept {
     pub now: Option<Weights>,
     /// The parameters at their best.
     pub best: Option<Weights>,
+    /// The adapter of vectors before the part that trains.
+    pub first: Option<VectorAdapter>,
     /// The optimizer's state, group by group.
     pub optimizer: [Vec<u8>; 2],
 }
@@ -45,6 +49,7 @@ pub(crate) struct Kept {
 const STATE: &str = "state.json";
 const NOW: &str = "parameters";
 const BEST: &str = "best";
+const FIRST: &str = "first";
 const OPTIMIZER: [&str; 2] = ["optimizer-decayed.bin", "optimizer-undecayed.bin"];
 /// The sums of the others, so that no damaged one is read.
 const SUMS: &str = "sums.json";
@@ -55,6 +60,7 @@ impl State {
         &self,
         now: SavedParameters,
         best: Option<SavedParameters>,
+        first: Option<&VectorAdapter>,
         optimizer: [Vec<u8>; 2],
     ) -> Result<Files> {
         let mut files = Files::default();
@@ -64,6 +70,11 @@ impl State {
                 let bytes = write_safetensors(&saved.tensors, &[("format", "kiln")])?;
                 files.0.insert(format!("{name}.safetensors"), bytes.into());
             }
+        }
+        if let Some(first) = first {
+            let tensor = (FIRST.to_string(), vec![first.width(); 2], first.weights().to_vec());
+            let bytes = write_safetensors(&[tensor], &[("format", "kiln")])?;
+            files.0.insert(format!("{FIRST}.safetensors"), bytes.into());
         }
         for (name, bytes) in OPTIMIZER.into_iter().zip(optimizer) {
             files.0.insert(name.into(), bytes.into());
@@ -96,6 +107,15 @@ impl State {
             Ok(if there { Some(Weights::open(files, name)?) } else { None })
         };
         let (now, best) = (weights(NOW)?, weights(BEST)?);
-        Ok(Kept { state, now, best, optimizer: [decayed?, undecayed?] })
+        let first = match weights(FIRST)? {
+            None => None,
+            Some(mut weights) => {
+                let width =
+                    weights.tensors().get(FIRST).and_then(|info| info.shape.first().copied());
+                let values = weights.read(FIRST)?.unwrap_or_default();
+                Some(VectorAdapter::new(width.unwrap_or_default(), values)?)
+            }
+        };
+        Ok(Kept { state, now, best, first, optimizer: [decayed?, undecayed?] })
     }
 }

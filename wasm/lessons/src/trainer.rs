@@ -2,149 +2,35 @@
 
 use anyhow::{Context as _, Result, bail};
 use burn::module::AutodiffModule;
-use burn::tensor::FloatDType;
 use burn::tensor::backend::AutodiffBackend;
-use kiln_data::data::{Example, MemorySet, ModelPrompts, Sampler, SamplerState, mixed};
-use kiln_data::recipe::{Curriculum, DataSource, Stage};
-use kiln_embed::checkpoint::{Files, load_adapters, save_adapters};
+use burn::tensor::{FloatDType, Tensor};
+use kiln_data::data::{Batch, Example, MemorySet, ModelPrompts, Sampler, SamplerState, mixed};
+use kiln_data::recipe::{DataSource, Stage};
+use kiln_embed::checkpoint::{
+    AdapterBase, Files, is_vector_adapter, load_adapters, load_vector_adapter, save_adapters,
+    save_vector_adapter,
+};
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel, Parts, Prompt, Prompts};
+use kiln_embed::index::VectorAdapter;
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::loss::info_nce;
 use kiln_embed::model::{Backbone, LoraConfig};
+use kiln_embed::pooling::{Dense, l2_normalize};
 use kiln_embed::tokenizer::Tokenizer;
 use kiln_embed::train::{
     BatchGradients, BatchPass, ChunkRunner, Optimizer, SavedParameters, TrainModel, Trains, chunks,
-    clip_norm, encode, put_parameters, set_trainable,
+    clip_norm, encode, projection_pass, put_parameters, set_trainable,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, Score};
+use crate::known::KnownVectors;
 use crate::lessons::{Lessons, Split};
+use crate::settings::{AdapterSettings, Kind, Plan, warmup};
 use crate::state::{Kept, State};
 
-/// What is trained.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct AdapterSettings {
-    /// Rank of the adapters.
-    pub rank: usize,
-    /// Their update is scaled by `alpha / rank`.
-    pub alpha: f64,
-    /// Which projections get one, as PEFT's `target_modules`.
-    pub targets: Vec<String>,
-    /// Seed of what is drawn: the adapters, what is held back, the batches.
-    pub seed: u64,
-}
-
-impl Default for AdapterSettings {
-    fn default() -> Self {
-        Self { rank: 8, alpha: 16.0, targets: vec!["all-linear".into()], seed: 1 }
-    }
-}
-
-impl AdapterSettings {
-    fn lora(&self) -> Result<LoraConfig> {
-        if self.rank == 0 || self.rank > 256 {
-            bail!("rank is {}; adapters have a rank between 1 and 256", self.rank);
-        }
-        if !(self.alpha.is_finite() && self.alpha > 0.0) {
-            bail!("alpha is {}; it has to be above 0", self.alpha);
-        }
-        Ok(LoraConfig {
-            rank: self.rank,
-            alpha: self.alpha,
-            dropout: 0.0,
-            targets: self.targets.clone(),
-        })
-    }
-}
-
-/// How it is trained.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct Plan {
-    /// Steps, each over one batch.
-    pub steps: usize,
-    /// Lessons in a batch.
-    pub batch_size: usize,
-    /// Highest learning rate; it rises over a tenth of the steps and falls linearly to zero.
-    pub learning_rate: f64,
-    /// Temperature of InfoNCE.
-    pub temperature: f64,
-    /// Negatives of each lesson's own in a batch, of those that it has.
-    pub hard_negatives: usize,
-    /// Share of the lessons that is held back, to see whether the model has become better.
-    pub hold_back: f64,
-    /// Steps between looks at the lessons that are held back; a quarter of all where 0.
-    pub check_every: usize,
-    /// Looks without a gain after which training stops.
-    pub patience: usize,
-    /// Texts at most among which the answers of held-back lessons are to be found.
-    pub check_texts: usize,
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            steps: 60,
-            batch_size: 16,
-            learning_rate: 5e-4,
-            temperature: 0.05,
-            hard_negatives: 1,
-            hold_back: 0.2,
-            check_every: 0,
-            patience: 2,
-            check_texts: 96,
-        }
-    }
-}
-
-impl Plan {
-    /// The stage of a recipe that trains so.
-    ///
-    /// # Errors
-    /// Values that make no sense, by name.
-    pub fn stage(&self) -> Result<Stage> {
-        let whole = [("steps", self.steps), ("batchSize", self.batch_size)];
-        for (name, value) in whole {
-            if value == 0 || value > 100_000 {
-                bail!("{name} is {value}; it has to be between 1 and 100000");
-            }
-        }
-        if self.batch_size < 2 {
-            bail!("batchSize is 1; with 2 or more, lessons are told apart from one another");
-        }
-        for (name, value) in
-            [("learningRate", self.learning_rate), ("temperature", self.temperature)]
-        {
-            if !(value.is_finite() && value > 0.0) {
-                bail!("{name} is {value}; it has to be above 0");
-            }
-        }
-        if !(0.0..0.9).contains(&self.hold_back) {
-            bail!("holdBack is {}; it is a share between 0 and 0.9", self.hold_back);
-        }
-        let mut stage: Stage = serde_json::from_value(serde_json::json!({
-            "name": "lessons",
-            "data": [],
-            "steps": self.steps,
-            "batch_size": self.batch_size,
-            "lr": self.learning_rate,
-            "warmup": self.steps / 10,
-            "hard_negatives": self.hard_negatives,
-            "loss": { "temperature": self.temperature },
-        }))?;
-        stage.curriculum = Curriculum::Sampled;
-        Ok(stage)
-    }
-
-    fn check_every(&self) -> usize {
-        match self.check_every {
-            0 => self.steps.div_ceil(4),
-            every => every,
-        }
-    }
-}
+/// Texts that are embedded in one call of [`Trainer::step`], before the first step of an adapter of vectors.
+const EMBEDDED: usize = 16;
 
 /// What a call of [`Trainer::step`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -166,6 +52,8 @@ pub struct Point {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
+    /// Texts are embedded, of an adapter of vectors.
+    Embedding,
     /// It goes on.
     Training,
     /// All steps are done, or there was no gain any more.
@@ -195,6 +83,8 @@ pub struct Outcome {
 /// What is taught, and how far it is.
 pub(crate) struct Run<B: AutodiffBackend> {
     pub plan: Plan,
+    /// Steps at most.
+    most: usize,
     stage: Stage,
     split: Split,
     sets: [MemorySet; 1],
@@ -230,8 +120,17 @@ pub struct Trainer<B: AutodiffBackend> {
     tokenizer: Tokenizer,
     prompts: Prompts,
     device: B::Device,
+    /// As it was asked for.
+    asked: Kind,
+    /// With all that the kind leaves open.
     settings: AdapterSettings,
     lora: LoraConfig,
+    /// The model without adapters.
+    base: EmbeddingModel<B>,
+    /// What the adapter of vectors was before the low-rank part that trains.
+    first: Option<VectorAdapter>,
+    /// Vectors of `base`.
+    known: KnownVectors,
     train_model: TrainModel<B>,
     run: Option<Run<B>>,
 }
@@ -244,25 +143,87 @@ impl<B: TrainingBackend> Trainer<B> {
     pub fn new(embedder: Embedder<B::InnerBackend>, settings: AdapterSettings) -> Result<Self> {
         let lora = settings.lora()?;
         let Parts { model, tokenizer, prompts, device, .. } = embedder.into_parts();
-        if model.backbone().layers() == 0 {
-            bail!("a table of tokens has no projections that could learn; teach a transformer");
-        }
-        let model = EmbeddingModel::<B>::from_inner(model.map_backbone(Backbone::merge_lora));
-        // The draws of the first stage of a recipe with this seed.
-        B::seed(&device, mixed(&[settings.seed, 0]));
-        let train_model = trainable(model.with_lora(&lora, &device)?);
-        Ok(Self { tokenizer, prompts, device, settings, lora, train_model, run: None })
+        let base = EmbeddingModel::<B>::from_inner(model.map_backbone(Backbone::merge_lora));
+        let mut trainer = Self {
+            tokenizer,
+            prompts,
+            device,
+            asked: settings.kind,
+            settings: settings.resolved(settings.kind.of(base.config())),
+            lora,
+            train_model: trainable(base.clone()),
+            base,
+            first: None,
+            known: KnownVectors::default(),
+            run: None,
+        };
+        trainer.begin_kind(trainer.settings.kind, None)?;
+        Ok(trainer)
     }
 
-    /// Goes on from adapters that were trained before.
+    /// What is trained: LoRA, or an adapter of vectors.
+    pub fn kind(&self) -> Kind {
+        self.settings.kind
+    }
+
+    /// Trains an adapter of vectors from now on, in place of LoRA. What was begun is left.
+    ///
+    /// # Errors
+    /// None that a model causes.
+    pub fn use_vector_adapter(&mut self) -> Result<()> {
+        self.begin_kind(Kind::Adapter, None)
+    }
+
+    /// Fresh adapters of a kind, on the base and, of an adapter of vectors, on `first`.
+    fn begin_kind(&mut self, kind: Kind, first: Option<VectorAdapter>) -> Result<()> {
+        let model = self.base.clone();
+        // The draws of the first stage of a recipe with this seed.
+        B::seed(&self.device, mixed(&[self.settings.seed, 0]));
+        let model = match kind {
+            Kind::Adapter => {
+                let width = model.dimensions();
+                let first = first.unwrap_or_else(|| VectorAdapter::identity(width));
+                let dense = Dense::of_adapter(&first, &self.device)?;
+                self.first = Some(first);
+                model.with_dense(dense.with_low_rank(&self.lora, &self.device))
+            }
+            Kind::Lora | Kind::Auto => {
+                if model.backbone().layers() == 0 {
+                    bail!(
+                        "a table of tokens has no projections that could learn; teach an adapter of its vectors"
+                    );
+                }
+                self.first = None;
+                model.with_lora(&self.lora, &self.device)?
+            }
+        };
+        self.settings = self.settings.resolved(kind);
+        self.train_model = trainable(model);
+        self.run = None;
+        Ok(())
+    }
+
+    /// Goes on from adapters that were trained before, of the kind that is trained; where that was left open, of
+    /// either. `fingerprint` is the SHA-256 of the model's manifest, where it has one.
     ///
     /// # Errors
     /// Files that are no adapters of this model.
-    pub fn adapters(&mut self, files: &Files) -> Result<()> {
-        let model = self.train_model.model.valid();
+    pub fn adapters(&mut self, files: &Files, fingerprint: Option<&str>) -> Result<()> {
+        let kind = if is_vector_adapter(files) { Kind::Adapter } else { Kind::Lora };
+        if kind != self.settings.kind && self.asked != Kind::Auto {
+            bail!("these adapters are of the other kind; make a trainer of kind \"auto\"");
+        }
+        if kind == Kind::Adapter {
+            let (adapter, base) = load_vector_adapter(files)?;
+            base.check(&adapter, self.base.dimensions(), fingerprint)?;
+            return self.begin_kind(kind, Some(adapter));
+        }
+        let model = self.base.valid();
         let (config, backbone) = (model.config().clone(), model.backbone().clone());
         let (backbone, lora) = load_adapters(backbone, &config, files, &self.device)?;
         let model = EmbeddingModel::<B>::from_inner(model.map_backbone(|_| backbone));
+        self.settings = self.settings.resolved(kind);
+        self.first = None;
         self.train_model = trainable(model);
         self.lora = LoraConfig { dropout: 0.0, ..lora };
         self.run = None;
@@ -281,6 +242,7 @@ impl<B: TrainingBackend> Trainer<B> {
     }
 
     fn begin_with(&mut self, split: Split, check: Check, plan: Plan) -> Result<()> {
+        let plan = plan.resolved(self.settings.kind);
         let stage = plan.stage()?;
         if let [alone] = &split.taught[..]
             && (alone.neg.is_empty() || plan.hard_negatives == 0)
@@ -290,8 +252,12 @@ impl<B: TrainingBackend> Trainer<B> {
             );
         }
         let set = MemorySet::new(split.taught.iter().cloned(), DataSource::default())?;
+        if self.settings.kind == Kind::Adapter {
+            self.want(&split, &check);
+        }
         self.run = Some(Run {
             optimizer: Optimizer::new(stage.optimizer, stage.weight_decay),
+            most: plan.steps(),
             plan,
             stage,
             split,
@@ -305,21 +271,32 @@ impl<B: TrainingBackend> Trainer<B> {
         Ok(())
     }
 
+    /// Asks for the vectors of all texts of a run.
+    fn want(&mut self, split: &Split, check: &Check) {
+        let [query, document] = ["query", "document"].map(|name| self.prompt(name));
+        let queries = split.taught.iter().map(|lesson| &lesson.query).chain(&check.queries);
+        queries.for_each(|text| self.known.want(&query, text));
+        let texts = split.taught.iter().flat_map(|lesson| lesson.pos.iter().chain(&lesson.neg));
+        texts.chain(&check.texts).for_each(|text| self.known.want(&document, text));
+    }
+
     /// Lessons that are taught, and that are held back.
     pub fn counts(&self) -> (usize, usize) {
         let split = self.run.as_ref().map(|run| &run.split);
         split.map_or((0, 0), |split| (split.taught.len(), split.held_back.len()))
     }
 
-    /// Ends the run after fewer steps than planned; the learning rate falls to zero by then.
-    pub fn shorten(&mut self, steps: usize) {
+    /// Ends the run after so many steps, as many as planned at most; the learning rate falls to zero by then.
+    pub fn set_steps(&mut self, steps: usize) {
         if let Some(run) = &mut self.run {
-            let steps = steps.max(run.progress.step + 1).min(run.plan.steps);
-            (run.plan.steps, run.stage.steps) = (steps, steps);
+            let steps = steps.max(run.progress.step + 1).min(run.most);
+            (run.plan.steps, run.stage.steps) = (Some(steps), steps);
+            run.stage.warmup = warmup(steps);
         }
     }
 
-    /// Takes a step, and looks at the held-back lessons where it is time to; before the first step it only looks.
+    /// Takes a step, and looks at the held-back lessons where it is time to; before the first step it only looks, and
+    /// before that, of an adapter of vectors, it embeds some of the texts.
     ///
     /// # Errors
     /// Nothing was begun, or a loss that is not a number.
@@ -331,14 +308,23 @@ impl<B: TrainingBackend> Trainer<B> {
     }
 
     fn step_of(&mut self, run: &mut Run<B>) -> Result<Point> {
+        let waiting = self.known.is_waiting() && self.settings.kind == Kind::Adapter;
         let point = |run: &Run<B>, loss, score| Point {
             step: run.progress.step,
-            steps: run.plan.steps,
+            steps: run.plan.steps(),
             loss,
             score,
-            phase: if run.progress.done { Phase::Done } else { Phase::Training },
+            phase: match (run.progress.done, waiting) {
+                (true, _) => Phase::Done,
+                (false, true) => Phase::Embedding,
+                (false, false) => Phase::Training,
+            },
         };
         if run.progress.done {
+            return Ok(point(run, None, None));
+        }
+        if waiting {
+            self.embed_some()?;
             return Ok(point(run, None, None));
         }
         if run.progress.before.is_none() && !run.check.is_empty() {
@@ -347,7 +333,7 @@ impl<B: TrainingBackend> Trainer<B> {
         }
         let loss = self.learn(run)?;
         run.progress.step += 1;
-        let last = run.progress.step >= run.plan.steps;
+        let last = run.progress.step >= run.plan.steps();
         let mut score = None;
         if !run.check.is_empty()
             && (last || run.progress.step.is_multiple_of(run.plan.check_every()))
@@ -380,11 +366,41 @@ impl<B: TrainingBackend> Trainer<B> {
         let batch = sampler.next(step)?;
         run.sampler = Some(sampler.state().clone());
 
+        let queries = batch.queries.len();
+        let documents = batch.documents.len();
+        let loss = |all: Tensor<B, 2>| {
+            let asked = all.clone().narrow(0, 0, queries);
+            let answers = all.narrow(0, queries, documents);
+            Ok(info_nce(asked, answers, &batch.candidates, &run.stage.loss))
+        };
+        let BatchGradients { loss, mut gradients, .. } = match self.settings.kind {
+            Kind::Adapter => {
+                let vectors = self.known.tensor(&batch.prompted(), &self.device)?;
+                projection_pass::<B, kiln_embed::Error>(&self.train_model, vectors, loss)?
+            }
+            Kind::Lora | Kind::Auto => self.pass(step, &batch, loss)?,
+        };
+        let norm = clip_norm::<B, _>(&self.train_model, &mut gradients, run.stage.clip_norm);
+        if !(loss.is_finite() && norm.is_finite()) {
+            bail!("the loss of step {} is not a number; lower learningRate", step + 1);
+        }
+        let rate = run.stage.learning_rate(step);
+        self.train_model = run.optimizer.step(rate, self.train_model.clone(), gradients);
+        Ok(loss)
+    }
+
+    /// Loss and gradients of a batch by a pass through the model.
+    fn pass(
+        &self,
+        step: usize,
+        batch: &Batch,
+        loss: impl FnOnce(Tensor<B, 2>) -> kiln_embed::Result<Tensor<B, 1>>,
+    ) -> Result<BatchGradients> {
+        let seed = mixed(&[self.settings.seed, 0, step as u64, 0]);
         let tokens = encode(&self.tokenizer, &batch.prompted())?;
         // The memory of a page is small: of several chunks each one's graph is dropped, and made again.
         let mut runner = ChunkRunner::new::<B>(None, true, false, FloatDType::F32);
-        let chunks =
-            chunks(&self.tokenizer, &tokens, runner.chunk, mixed(&[seed, 0, step as u64, 0]));
+        let chunks = chunks(&self.tokenizer, &tokens, runner.chunk, seed);
         let share: Vec<usize> = (0..chunks.len()).collect();
         runner.cached = chunks.len() > 1;
         let pass = BatchPass {
@@ -396,23 +412,16 @@ impl<B: TrainingBackend> Trainer<B> {
             scale: 1.0,
             device: &self.device,
         };
-        let queries = batch.queries.len();
-        let documents = batch.documents.len();
-        let BatchGradients { loss, mut gradients, .. } = pass.run::<kiln_embed::Error>(
-            |vectors| Ok(burn::tensor::Tensor::cat(vectors, 0)),
-            |all| {
-                let asked = all.clone().narrow(0, 0, queries);
-                let answers = all.narrow(0, queries, documents);
-                Ok(info_nce(asked, answers, &batch.candidates, &run.stage.loss))
-            },
-        )?;
-        let norm = clip_norm::<B, _>(&self.train_model, &mut gradients, run.stage.clip_norm);
-        if !(loss.is_finite() && norm.is_finite()) {
-            bail!("the loss of step {} is not a number; lower learningRate", step + 1);
+        Ok(pass.run::<kiln_embed::Error>(|vectors| Ok(Tensor::cat(vectors, 0)), loss)?)
+    }
+
+    /// Embeds some of the texts that wait for their vectors, by the model without adapters.
+    fn embed_some(&mut self) -> Result<()> {
+        if let Some((prompt, texts)) = self.known.next(EMBEDDED) {
+            let vectors = self.embed_by(self.base.valid(), &texts, Prompt::Text(prompt.clone()))?;
+            self.known.put(&prompt, texts, &vectors);
         }
-        let rate = run.stage.learning_rate(step);
-        self.train_model = run.optimizer.step(rate, self.train_model.clone(), gradients);
-        Ok(loss)
+        Ok(())
     }
 
     /// Ends the run with its best adapters, or, where they answer held-back lessons worse than the model without
@@ -442,8 +451,12 @@ impl<B: TrainingBackend> Trainer<B> {
 
     /// How well held-back lessons are answered.
     fn score(&self, check: &Check, temperature: f64) -> Result<Score> {
-        let queries = self.embed(&check.queries, "query")?;
-        let texts = self.embed(&check.texts, "document")?;
+        let vectors = |texts: &[String], prompt: &str| match self.settings.kind {
+            Kind::Adapter => self.adapted(texts, prompt),
+            Kind::Lora | Kind::Auto => self.embed(texts, prompt),
+        };
+        let (queries, texts) =
+            (vectors(&check.queries, "query")?, vectors(&check.texts, "document")?);
         Ok(check.score(&queries, &texts, temperature))
     }
 
@@ -453,10 +466,32 @@ impl<B: TrainingBackend> Trainer<B> {
     /// # Errors
     /// Vectors with NaN.
     pub fn embed(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
+        let prompt = Prompt::Text(self.prompt(prompt));
+        self.embed_by(self.train_model.model.valid(), texts, prompt)
+    }
+
+    /// The same of texts whose vectors are known, by the adapter of vectors.
+    fn adapted(&self, texts: &[String], prompt: &str) -> Result<Vec<Vec<f32>>> {
         let model = self.train_model.model.valid();
+        let adapter = model.dense().last().context("the model has no adapter of vectors")?;
+        let prompt = self.prompt(prompt);
+        let keys: Vec<(&str, &str)> = texts.iter().map(|text| (&prompt[..], &text[..])).collect();
+        let vectors = l2_normalize(adapter.forward(self.known.tensor(&keys, &self.device)?));
+        let [_, width] = vectors.dims();
+        let values = vectors.into_data().into_vec::<f32>();
+        let values = values
+            .map_err(|error| anyhow::anyhow!("the vectors cannot be read back: {error:?}"))?;
+        Ok(values.chunks(width.max(1)).map(<[f32]>::to_vec).collect())
+    }
+
+    fn embed_by(
+        &self,
+        model: EmbeddingModel<B::InnerBackend>,
+        texts: &[String],
+        prompt: Prompt,
+    ) -> Result<Vec<Vec<f32>>> {
         let embedder =
             Embedder::<B::InnerBackend>::new(model, self.tokenizer.clone(), &self.device)?;
-        let prompt = Prompt::Text(self.prompt(prompt));
         let options = EmbedOptions { normalize: Some(true), ..EmbedOptions::with_prompt(prompt) };
         Ok(embedder.embed_with(texts, &options, |_| std::ops::ControlFlow::Continue(()))?)
     }
@@ -465,13 +500,18 @@ impl<B: TrainingBackend> Trainer<B> {
         self.prompts.by_name().get(name).cloned().unwrap_or_default()
     }
 
-    /// The adapters as PEFT's two files; `base` names the model that they adapt.
+    /// The adapters as two files, PEFT's or those of an adapter of vectors; `base` says of which model they are.
     ///
     /// # Errors
     /// Values that cannot be read back.
-    pub fn adapter(&self, base: &str) -> Result<Files> {
+    pub fn adapter(&self, base: &AdapterBase) -> Result<Files> {
         let model = self.train_model.model.valid();
-        Ok(save_adapters(model.backbone(), model.config(), &self.lora, base)?)
+        if self.settings.kind == Kind::Adapter {
+            let adapter = model.dense().last().context("the model has no adapter of vectors")?;
+            return Ok(save_vector_adapter(&adapter.to_adapter()?, base)?);
+        }
+        let name = base.name.as_deref().unwrap_or("model");
+        Ok(save_adapters(model.backbone(), model.config(), &self.lora, name)?)
     }
 
     /// All that is needed to go on from here, as files.
@@ -495,7 +535,7 @@ impl<B: TrainingBackend> Trainer<B> {
             progress: run.progress.clone(),
             ids: now.ids.clone(),
         };
-        state.to_files(now, best, run.optimizer.state()?)
+        state.to_files(now, best, self.first.as_ref(), run.optimizer.state()?)
     }
 
     /// Goes on from a state of a trainer of the same model.
@@ -503,10 +543,13 @@ impl<B: TrainingBackend> Trainer<B> {
     /// # Errors
     /// Files that are no such state.
     pub fn restore(&mut self, files: &Files) -> Result<()> {
-        let Kept { state, now, best, optimizer } = State::from_files(files)?;
-        if state.settings != self.settings {
+        let Kept { state, now, best, first, optimizer } = State::from_files(files)?;
+        let kind = state.settings.kind.of(self.base.config());
+        let other = state.settings.resolved(kind) != self.settings.resolved(kind);
+        if other || (kind != self.settings.kind && self.asked != Kind::Auto) {
             bail!("the state is of a trainer with other settings; make one with those");
         }
+        self.begin_kind(kind, first)?;
         let split = Split { taught: state.taught, held_back: state.held_back };
         let check = Check::new(&split.held_back, state.texts.iter(), state.plan.check_texts);
         self.begin_with(split, check, state.plan)?;

@@ -6,10 +6,12 @@ use std::path::Path;
 
 use burn::backend::{Autodiff, Flex};
 use kiln_data::data::Example;
-use kiln_embed::checkpoint::{Files, KilnFile, LoadOptions};
+use kiln_embed::checkpoint::{
+    AdapterBase, Files, KilnFile, LoadOptions, load_adapted, load_vector_adapter,
+};
 use kiln_embed::embedder::Embedder;
 use kiln_embed::quant::WeightPrecision;
-use kiln_lessons::{AdapterSettings, Outcome, Phase, Plan, Point, Trainer};
+use kiln_lessons::{AdapterSettings, Kind, Outcome, Phase, Plan, Point, Trainer};
 
 type B = Autodiff<Flex>;
 
@@ -22,7 +24,16 @@ fn model(weights: &str) -> Embedder<Flex> {
 }
 
 fn trainer(weights: &str) -> Trainer<B> {
-    Trainer::new(model(weights), AdapterSettings { rank: 4, ..AdapterSettings::default() }).unwrap()
+    trainer_of(Kind::Auto, weights)
+}
+
+fn trainer_of(kind: Kind, weights: &str) -> Trainer<B> {
+    let settings = AdapterSettings { kind, rank: Some(4), ..AdapterSettings::default() };
+    Trainer::new(model(weights), settings).unwrap()
+}
+
+fn base() -> AdapterBase {
+    AdapterBase { name: Some("kiln-mini".into()), fingerprint: Some("ab".into()) }
 }
 
 /// Words of a shop's own, which no model knows: each is asked for in two ways.
@@ -79,7 +90,7 @@ fn taught(weights: &str, plan: Plan) -> (Trainer<B>, Vec<Point>, Outcome) {
 }
 
 fn small() -> Plan {
-    Plan { steps: 12, batch_size: 8, ..Plan::default() }
+    Plan { steps: Some(12), batch_size: Some(8), learning_rate: Some(5e-4), ..Plan::default() }
 }
 
 fn texts() -> Vec<String> {
@@ -104,9 +115,9 @@ fn packed_weights_learn_what_unpacked_ones_learn() {
     let (before, after) = (outcome.before.unwrap(), outcome.after.unwrap());
     assert!(outcome.kept && after.is_better_than(before), "{outcome:?}");
     // The adapters are PEFT's, and give the same vectors in a model of their own.
-    let files = packed.adapter("kiln-mini").unwrap();
+    let files = packed.adapter(&base()).unwrap();
     let mut again = trainer("kept");
-    again.adapters(&files).unwrap();
+    again.adapters(&files, None).unwrap();
     let [one, two] = [&packed, &again].map(|trainer| trainer.embed(&texts(), "document").unwrap());
     // Those that were read lie in memory in another order, in which sums are made.
     let off = one.iter().flatten().zip(two.iter().flatten()).map(|(a, b)| (a - b).abs());
@@ -149,10 +160,101 @@ fn a_state_goes_on_with_the_same_numbers() {
     assert!(error.contains("damaged"), "{error}");
 }
 
+/// Lessons, and vectors of texts by the trainer.
+fn vectors(trainer: &Trainer<B>) -> Vec<Vec<f32>> {
+    trainer.embed(&texts(), "document").unwrap()
+}
+
+#[test]
+fn an_adapter_of_vectors_learns_without_the_model() {
+    let plan = Plan { steps: Some(40), learning_rate: Some(2e-3), ..Plan::default() };
+    let mut trainer = trainer_of(Kind::Adapter, "kept");
+    let bare = vectors(&trainer);
+    trainer.begin(lessons(48), &texts(), plan.clone()).unwrap();
+    let points = run(&mut trainer);
+    // All texts are embedded before the first step, some in each call.
+    let embedding = points.iter().filter(|point| point.phase == Phase::Embedding).count();
+    assert!(embedding > 3 && points[embedding..].iter().all(|one| one.phase != Phase::Embedding));
+    let outcome = trainer.finish().unwrap();
+    let (before, after) = (outcome.before.unwrap(), outcome.after.unwrap());
+    assert!(outcome.kept && after.is_better_than(before), "{outcome:?}");
+    let taught = vectors(&trainer);
+    assert_ne!(taught, bare);
+
+    // What was saved gives the same in a model, and of vectors alone.
+    let files = trainer.adapter(&base()).unwrap();
+    let (adapter, of) = load_vector_adapter(&files).unwrap();
+    assert_eq!(of, base());
+    for (bare, taught) in bare.iter().zip(&taught) {
+        let mapped = adapter.apply(bare, "it").unwrap();
+        assert!(mapped.iter().zip(taught).all(|(a, b)| (a - b).abs() < 1e-5));
+    }
+    let device = Default::default();
+    let adapt = |sum: Option<&str>| {
+        let load = |one| load_adapted(one, &files, sum, &device);
+        model("kept").map_model(load)
+    };
+    assert!(adapt(Some("cd")).err().unwrap().to_string().contains("another model, those of"));
+    let embedded = adapt(Some("ab")).unwrap().embed(&texts()).unwrap();
+    for (one, taught) in embedded.iter().zip(&taught) {
+        assert!(one.iter().zip(taught).all(|(a, b)| (a - b).abs() < 1e-5));
+    }
+
+    // Another run goes on from it, and a state with it.
+    let begun = || {
+        let mut trainer = trainer_of(Kind::Auto, "kept");
+        trainer.adapters(&files, None).unwrap();
+        assert_eq!(trainer.kind(), Kind::Adapter);
+        trainer.begin(lessons(48), &texts(), plan.clone()).unwrap();
+        trainer
+    };
+    let mut whole = begun();
+    // What was learned is one matrix now, whose sums are made in another order.
+    let off = |a: &[Vec<f32>], b: &[Vec<f32>]| {
+        a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    };
+    assert!(off(&vectors(&whole), &taught) < 1e-5);
+    let points = run(&mut whole);
+    let mut half = begun();
+    for _ in 0..embedding + 9 {
+        half.step().unwrap();
+    }
+    let state = half.state().unwrap();
+    let mut resumed = trainer_of(Kind::Auto, "kept");
+    resumed.restore(&state).unwrap();
+    let left: Vec<Point> = run(&mut resumed);
+    let left = left.iter().filter(|point| point.phase != Phase::Embedding);
+    assert_eq!(points[embedding + 9..].iter().collect::<Vec<_>>(), left.collect::<Vec<_>>());
+    whole.finish().unwrap();
+    resumed.finish().unwrap();
+    assert_eq!(vectors(&whole), vectors(&resumed));
+    let error = trainer_of(Kind::Lora, "kept").restore(&state).unwrap_err().to_string();
+    assert!(error.contains("other settings"), "{error}");
+    let error = trainer_of(Kind::Lora, "kept").adapters(&files, None).unwrap_err().to_string();
+    assert!(error.contains("other kind"), "{error}");
+}
+
+#[test]
+fn a_shortened_run_rises_and_falls_within_its_steps() {
+    let mut trainer = trainer_of(Kind::Adapter, "kept");
+    let plan = Plan { steps: Some(1000), hold_back: 0.0, ..Plan::default() };
+    trainer.begin(lessons(24), &[], plan).unwrap();
+    while trainer.step().unwrap().step < 2 {}
+    let before = vectors(&trainer);
+    trainer.set_steps(20);
+    let points = run(&mut trainer);
+    assert_eq!(points.last().unwrap().step, 20);
+    // Not the hundredth part of a rate that would have risen over a hundred steps.
+    let moved = |a: &[Vec<f32>], b: &[Vec<f32>]| {
+        a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    };
+    assert!(moved(&before, &vectors(&trainer)) > 1e-3);
+}
+
 #[test]
 fn what_makes_it_worse_is_not_kept() {
     // A rate at which nothing can be learned.
-    let plan = Plan { learning_rate: 3.0, patience: 1, check_every: 2, ..small() };
+    let plan = Plan { learning_rate: Some(3.0), patience: 1, check_every: 2, ..small() };
     let (mut trainer, points, outcome) = taught("f32", plan);
     assert!(!outcome.kept && outcome.steps == 2, "{outcome:?}");
     assert!(points.last().unwrap().score.is_some());
@@ -167,16 +269,19 @@ fn what_makes_no_sense_is_said() {
         trainer("f32").begin(lessons, &[], plan).unwrap_err().to_string()
     };
     let plan = Plan::default();
-    assert!(said(Plan { steps: 0, ..plan.clone() }, lessons(9)).contains("steps is 0"));
-    assert!(said(Plan { batch_size: 1, ..plan.clone() }, lessons(9)).contains("batchSize is 1"));
+    assert!(said(Plan { steps: Some(0), ..plan.clone() }, lessons(9)).contains("steps is 0"));
     assert!(
-        said(Plan { learning_rate: f64::NAN, ..plan.clone() }, lessons(9)).contains("learningRate")
+        said(Plan { batch_size: Some(1), ..plan.clone() }, lessons(9)).contains("batchSize is 1")
+    );
+    assert!(
+        said(Plan { learning_rate: Some(f64::NAN), ..plan.clone() }, lessons(9))
+            .contains("learningRate")
     );
     assert!(said(Plan { hold_back: 1.0, ..plan.clone() }, lessons(9)).contains("holdBack"));
     let mut alone = lessons(1);
     alone[0].neg.clear();
     assert!(said(plan, alone).contains("one lesson without a wrong answer"));
-    let settings = AdapterSettings { rank: 0, ..AdapterSettings::default() };
+    let settings = AdapterSettings { rank: Some(0), ..AdapterSettings::default() };
     let error = Trainer::<B>::new(model("f32"), settings).err().unwrap();
     assert!(error.to_string().contains("rank is 0"), "{error}");
     let settings =

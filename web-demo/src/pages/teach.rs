@@ -315,14 +315,17 @@ fn Running() -> impl IntoView {
     let state = expect_context::<State>();
     let run = state.teach.run;
     let steps = move || match run.get() {
-        Some(Run::Steps(FitProgress { step, steps, .. })) if step >= TIMED => Some((step, steps)),
+        Some(Run::Steps(FitProgress { step, steps: Some(steps), .. })) if step >= TIMED => {
+            Some((step, steps))
+        }
         _ => None,
     };
     let words = move || match run.get() {
         Some(Run::Steps(FitProgress { step, steps, loss, seconds_left })) => {
             // How many there will be is known once some were timed.
             let seconds_left = seconds_left.filter(|_| step >= TIMED);
-            let of = seconds_left.map_or(String::new(), |_| format!(" of {steps}"));
+            let of = steps.filter(|_| step >= TIMED);
+            let of = of.map_or(String::new(), |steps| format!(" of {steps}"));
             let loss = loss.map_or(String::new(), |loss| format!(", loss {loss:.2}"));
             let left =
                 seconds_left.map_or(String::new(), |left| format!(", {} left", duration(left)));

@@ -14,8 +14,10 @@ use crate::pooling::PoolingConfig;
 
 pub use read::{LoadOptions, load, load_pooling, load_tokenizer, read_embedder_config};
 pub(crate) use read::{
-    pools, read_activation, read_folder, read_prompts, read_transformer, read_transformer_shape,
+    pools, read_activation, read_dense, read_folder, read_prompts, read_transformer,
+    read_transformer_shape,
 };
+pub(crate) use write::dense_value;
 pub use write::{save, save_as, tokenizer_config_file};
 
 /// A model as files, ready to be written.

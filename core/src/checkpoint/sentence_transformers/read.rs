@@ -646,7 +646,7 @@ fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)
 }
 
 /// The sizes of a projection's module.
-fn read_dense(folder: &dyn Folder, path: &str) -> Result<DenseConfig> {
+pub(crate) fn read_dense(folder: &dyn Folder, path: &str) -> Result<DenseConfig> {
     let file = inside(path, "config.json");
     let value = read_json(folder, &file)?.ok_or_else(|| bad(folder, &file, "is missing"))?;
     let size = |key: &str| {
@@ -655,6 +655,10 @@ fn read_dense(folder: &dyn Folder, path: &str) -> Result<DenseConfig> {
         size.map(|size| size as usize)
             .ok_or_else(|| bad(folder, &file, format!("{key} is missing or no size")))
     };
+    // sentence-transformers 6 has them; without them the vectors would be others.
+    if value["use_residual"] == true {
+        return Err(bad(folder, &file, "use_residual is true, which is not supported"));
+    }
     let class = value.get("activation_function").and_then(Value::as_str).unwrap_or("Tanh");
     Ok(DenseConfig {
         in_features: size("in_features")?,

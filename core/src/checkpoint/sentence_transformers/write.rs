@@ -130,7 +130,7 @@ fn pooling_value<B: Kernels>(embedder: &Embedder<B>, own: bool) -> Value {
     value
 }
 
-fn dense_value(config: &DenseConfig) -> Value {
+pub(crate) fn dense_value(config: &DenseConfig) -> Value {
     let activation = match config.activation {
         DenseActivation::Identity => "torch.nn.modules.linear.Identity",
         DenseActivation::Tanh => "torch.nn.modules.activation.Tanh",

@@ -22,6 +22,7 @@ mod known;
 #[cfg(feature = "files")]
 mod leak;
 mod levels;
+pub mod negatives;
 mod prompts;
 mod sampler;
 #[cfg(feature = "files")]

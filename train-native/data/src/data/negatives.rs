@@ -1,18 +1,50 @@
-//! Which of a query's nearest texts become its negatives.
+//! Which of a query's nearest texts become its negatives: `kiln mine`'s rule, and a page's.
 //!
 //! Names and their equals elsewhere: `percent_of_positive = 0.95` is NV-Embed's TopK-PercPos
 //! (arXiv:2405.17428, section 4.1.1) and sentence-transformers' `relative_margin = 0.05`; `absolute_margin` drops
 //! where `score + margin > positive's`.
+
+use std::fmt::{Display, Formatter};
+use std::str::FromStr;
 
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Query};
+/// One of the nearest texts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Row of the corpus.
+    pub row: usize,
+    /// The teacher's score.
+    pub score: f32,
+    /// Whether it is one of the query's positives, those of other rows included.
+    pub known: bool,
+    /// Whether it is the query itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own: bool,
+    /// Whether it is one of the example's given negatives.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub given: bool,
+}
+
+/// A query's nearest texts, best first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Query {
+    /// Number of the example.
+    pub number: usize,
+    /// The teacher's score of each positive.
+    pub positive_scores: Vec<f32>,
+    /// The teacher's score of each given negative, where they were to be kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub negative_scores: Vec<f32>,
+    /// The nearest texts.
+    pub candidates: Vec<Candidate>,
+}
 
 /// Which candidates stay when there are more than are asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pick {
     /// The nearest.
@@ -20,6 +52,27 @@ pub enum Pick {
     Top,
     /// Drawn at random.
     Random,
+}
+
+impl Pick {
+    /// Names on command lines.
+    pub const NAMES: [&str; 2] = ["top", "random"];
+}
+
+impl Display for Pick {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::NAMES[*self as usize])
+    }
+}
+
+impl FromStr for Pick {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = [Self::Top, Self::Random].into_iter().zip(Self::NAMES);
+        let found = known.into_iter().find(|(_, known)| *known == name);
+        found.map(|(pick, _)| pick).ok_or_else(|| format!("{name} is neither top nor random"))
+    }
 }
 
 /// Between which ranks a given negative stays (Linq-Embed-Mistral, arXiv:2412.03223, section 4.1:
@@ -160,7 +213,7 @@ pub fn filter(query: &Query, filters: &Filters, dropped: &mut Dropped) -> Option
     if mined.len() > room {
         dropped.surplus += mined.len() - room;
         if filters.pick == Pick::Random {
-            let seed = crate::data::mixed(&[filters.seed, query.number as u64]);
+            let seed = super::mixed(&[filters.seed, query.number as u64]);
             mined.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
         }
         mined.truncate(room);

@@ -1,0 +1,230 @@
+//! Adapters of vectors as files: a `Dense` module of sentence-transformers, `config.json` and `model.safetensors`, whose
+//! metadata say of which model it is. [`load_adapted`] takes PEFT's adapters too.
+
+use std::io::Read as _;
+
+use serde_json::Value;
+
+use super::header::LARGEST_HEADER;
+use super::manifest::FileSum;
+use super::peft::load_adapters;
+use super::safetensors::write_safetensors;
+use super::sentence_transformers::{dense_value, read_dense};
+use super::weights::Weights;
+use crate::embedder::EmbeddingModel;
+use crate::folder::{Files, Folder, read_text};
+use crate::index::VectorAdapter;
+use crate::kernels::Kernels;
+use crate::pooling::{Dense, DenseConfig};
+use crate::{Error, Result};
+
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model";
+/// sentence-transformers' name of the weights `[out, in]`.
+const TENSOR: &str = "linear.weight";
+const PEFT: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
+/// As PEFT spells it; in `config.json`, which a reader may change, or else in the weights' metadata.
+const BASE: &str = "base_model_name_or_path";
+const FINGERPRINT: &str = "kiln.base_fingerprint";
+const REMEDY: &str = "name an adapter of vectors that Kiln saved, or a Dense module without bias and activation that \
+                      keeps the width";
+
+/// Which model an adapter is of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AdapterBase {
+    /// Its name, as a path or an id.
+    pub name: Option<String>,
+    /// The SHA-256 of its manifest `kiln.json`, where it has one.
+    pub fingerprint: Option<String>,
+}
+
+impl AdapterBase {
+    /// That an adapter is for the vectors of a model: of `width` dimensions, and with the `fingerprint`, where both have
+    /// one. Vectors of one width may be those of many models.
+    ///
+    /// # Errors
+    /// Those of another model, which is named where it has a name.
+    pub fn check(
+        &self,
+        adapter: &VectorAdapter,
+        width: usize,
+        fingerprint: Option<&str>,
+    ) -> Result<()> {
+        let of = self.name.as_ref().map_or(String::new(), |name| format!(", those of {name:?}"));
+        if self.fingerprint.as_deref().zip(fingerprint).is_some_and(|(own, other)| own != other) {
+            return Err(Error::invalid(format!(
+                "the adapter is for the vectors of another model{of}"
+            )));
+        }
+        if adapter.width() != width {
+            return Err(Error::invalid(format!(
+                "the adapter is for vectors of {} dimensions{of}, and the model's have {width}",
+                adapter.width()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// An adapter of vectors as its two files.
+///
+/// # Errors
+/// None that such an adapter causes.
+pub fn save_vector_adapter(adapter: &VectorAdapter, base: &AdapterBase) -> Result<Files> {
+    let width = adapter.width();
+    let config = DenseConfig::of_adapter(adapter);
+    let mut metadata = vec![("format", "pt")];
+    metadata.extend(base.name.as_deref().map(|name| (BASE, name)));
+    metadata.extend(base.fingerprint.as_deref().map(|sum| (FINGERPRINT, sum)));
+    let tensor = (TENSOR.to_string(), vec![width, width], adapter.weights().to_vec());
+    let mut files = Files::default();
+    files.0.insert(CONFIG.into(), format!("{:#}\n", dense_value(&config)).into());
+    files
+        .0
+        .insert(format!("{WEIGHTS}.safetensors"), write_safetensors(&[tensor], &metadata)?.into());
+    Ok(files)
+}
+
+/// Whether a folder's `config.json` is that of an adapter of vectors, or of another `Dense` module.
+pub fn is_vector_adapter(folder: &dyn Folder) -> bool {
+    let config = config(folder).ok().flatten().unwrap_or_default();
+    config.get("in_features").is_some() && config.get("model_type").is_none()
+}
+
+fn config(folder: &dyn Folder) -> Result<Option<Value>> {
+    let Some(text) = read_text(folder, CONFIG)? else { return Ok(None) };
+    let value = serde_json::from_slice(&text);
+    value.map(Some).map_err(|cause| Error::bad_file(folder.file_label(CONFIG), cause, REMEDY))
+}
+
+/// Reads an adapter of vectors, and of which model it says that it is.
+///
+/// # Errors
+/// Files that are missing or damaged, or a `Dense` module that is more than a map of a space into itself.
+pub fn load_vector_adapter(folder: &dyn Folder) -> Result<(VectorAdapter, AdapterBase)> {
+    let dense = read_dense(folder, "")?;
+    let DenseConfig { in_features, out_features, bias, activation } = dense;
+    if !dense.is_adapter() {
+        let cause = format!(
+            "maps {in_features} dimensions to {out_features}, with bias {bias} and the activation {activation:?}"
+        );
+        return Err(Error::bad_file(folder.file_label(CONFIG), cause, REMEDY));
+    }
+    let mut weights = Weights::open(folder, WEIGHTS)?;
+    let label = weights.label();
+    let bad = |cause: String| Error::bad_file(label.clone(), cause, REMEDY);
+    let shape = weights.tensors().get(TENSOR).map(|info| info.shape.clone());
+    // Before reading: the file must hold what its config.json promises.
+    if shape.as_deref() != Some(&[in_features, in_features]) {
+        return Err(bad(format!("{TENSOR} is {shape:?}, expected [{in_features}, {in_features}]")));
+    }
+    let values = weights.read(TENSOR)?.unwrap_or_default();
+    let adapter =
+        VectorAdapter::new(in_features, values).map_err(|error| bad(error.to_string()))?;
+    let metadata = metadata(folder)?;
+    let said = |key: &str| metadata.get(key).and_then(Value::as_str).map(String::from);
+    let named = config(folder)?.and_then(|config| config[BASE].as_str().map(String::from));
+    let base = AdapterBase { name: named.or_else(|| said(BASE)), fingerprint: said(FINGERPRINT) };
+    Ok((adapter, base))
+}
+
+/// The metadata of the weights' file, which was found to be whole.
+fn metadata(folder: &dyn Folder) -> Result<Value> {
+    let path = format!("{WEIGHTS}.safetensors");
+    let io = |cause| Error::Io { file: folder.file_label(&path), cause };
+    let Some((mut reader, _)) = folder.open(&path).map_err(io)? else {
+        return Ok(Value::Null);
+    };
+    let mut size = [0; 8];
+    reader.read_exact(&mut size).map_err(io)?;
+    let mut header = Vec::new();
+    let size = u64::from_le_bytes(size).min(LARGEST_HEADER);
+    reader.take(size).read_to_end(&mut header).map_err(io)?;
+    let header: Value = serde_json::from_slice(&header).unwrap_or_default();
+    Ok(header.get("__metadata__").cloned().unwrap_or_default())
+}
+
+/// A model with an adapter of its own, of either kind: PEFT's two files, or those of an adapter of vectors.
+/// `fingerprint` is the SHA-256 of the model's manifest, where it has one.
+///
+/// # Errors
+/// Files that are no adapter, or one of another model.
+pub fn load_adapted<B: Kernels>(
+    model: EmbeddingModel<B>,
+    folder: &dyn Folder,
+    fingerprint: Option<&str>,
+    device: &B::Device,
+) -> Result<EmbeddingModel<B>> {
+    if read_text(folder, PEFT[0])?.is_some() || !is_vector_adapter(folder) {
+        let (config, backbone) = (model.config().clone(), model.backbone().clone());
+        let (backbone, _) = load_adapters(backbone, &config, folder, device)?;
+        return Ok(model.map_backbone(|_| backbone));
+    }
+    let (adapter, base) = load_vector_adapter(folder)?;
+    base.check(&adapter, model.dimensions(), fingerprint)?;
+    Ok(model.with_dense(Dense::of_adapter(&adapter, device)?))
+}
+
+/// The SHA-256 of an adapter's weights, of either kind: a fingerprint of the space that it makes.
+pub fn adapter_sum(files: &Files) -> Option<String> {
+    let names = [PEFT[1].to_string(), format!("{WEIGHTS}.safetensors")];
+    let bytes = names.iter().find_map(|name| files.0.get(name))?;
+    Some(FileSum::of(bytes).sha256)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> AdapterBase {
+        AdapterBase { name: Some("kiln-mini".into()), fingerprint: Some("ab".into()) }
+    }
+
+    fn adapter() -> VectorAdapter {
+        VectorAdapter::new(2, vec![1.0, 0.5, -0.25, 2.0]).unwrap()
+    }
+
+    #[test]
+    fn an_adapter_is_read_as_it_was_written() {
+        let mut files = save_vector_adapter(&adapter(), &base()).unwrap();
+        assert!(is_vector_adapter(&files));
+        assert_eq!(load_vector_adapter(&files).unwrap(), (adapter(), base()));
+        // Who renames the base does so in the file that can be edited.
+        let mut config = config(&files).unwrap().unwrap();
+        config[BASE] = "models/mini".into();
+        files.0.insert(CONFIG.into(), config.to_string().into());
+        let (_, named) = load_vector_adapter(&files).unwrap();
+        assert_eq!(named.name.as_deref(), Some("models/mini"));
+        assert_eq!(adapter_sum(&files).map(|sum| sum.len()), Some(64));
+    }
+
+    #[test]
+    fn what_is_no_adapter_is_refused() {
+        let files = save_vector_adapter(&adapter(), &base()).unwrap();
+        let said = |key: &str, value: Value| {
+            let mut files = files.clone();
+            let mut config = config(&files).unwrap().unwrap();
+            config[key] = value;
+            files.0.insert(CONFIG.into(), config.to_string().into());
+            load_vector_adapter(&files).unwrap_err().to_string()
+        };
+        assert!(said("out_features", 3.into()).contains("2 dimensions to 3"));
+        assert!(said("bias", true.into()).contains("bias true"));
+        assert!(said("activation_function", "torch.nn.Tanh".into()).contains("Tanh"));
+        assert!(said("use_residual", true.into()).contains("use_residual"));
+        let wide = VectorAdapter::identity(3);
+        let mut mixed = save_vector_adapter(&wide, &base()).unwrap();
+        mixed.0.insert(CONFIG.into(), files.0[CONFIG].clone());
+        let error = load_vector_adapter(&mixed).unwrap_err().to_string();
+        assert!(error.contains("expected [2, 2]"), "{error}");
+        let mut cut = files.clone();
+        let bytes = &files.0["model.safetensors"];
+        cut.0.insert("model.safetensors".into(), bytes.slice(..bytes.len() - 1));
+        assert!(load_vector_adapter(&cut).is_err());
+        let check = |width, sum| base().check(&adapter(), width, sum);
+        let said = |width, sum| check(width, sum).unwrap_err().to_string();
+        assert!(said(2, Some("cd")).contains("another model, those of \"kiln-mini\""));
+        assert!(said(3, None).contains("of 2 dimensions, those of \"kiln-mini\""));
+        assert!(check(2, None).is_ok() && check(2, Some("ab")).is_ok());
+    }
+}

@@ -1,0 +1,63 @@
+// How fast lessons are learned in Node, with how much memory, and whether trainers leave any behind.
+//
+//   node tests/browser/bench/lessons.mjs --pkg wasm/pkg --models FOLDER [--threads 1] [--cycles 50]
+//
+// FOLDER has mini.kiln and model.kiln, MiniLM in int8, as `tests/browser.sh models` makes them. The lessons are a hundred
+// passages of the demo's collection, each asked for by its beginning. Each line is one run in a process of its own, whose
+// memory is the most that it had in all.
+
+import { spawnSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { loadavg } from "node:os";
+import { join, resolve } from "node:path";
+import { parseArgs } from "node:util";
+import { pathToFileURL } from "node:url";
+
+const { values } = parseArgs({
+  options: { pkg: { type: "string" }, models: { type: "string" }, threads: { type: "string", default: "1" }, cycles: { type: "string", default: "50" }, one: { type: "string" } },
+});
+
+/** Pairs of a passage's beginning, and the passage. */
+function lessons(count) {
+  const text = readFileSync(join(import.meta.dirname, "../../../web-demo/collection.md"), "utf8");
+  const passages = text.split(/\n+/).filter((line) => !line.startsWith("#") && line.split(" ").length > 12);
+  return passages.slice(0, count).map((passage) => ({ query: passage.split(" ").slice(0, 7).join(" "), text: passage.split(" ").slice(7, 90).join(" ") }));
+}
+
+const megabytes = (bytes) => Math.round(bytes / 2 ** 20);
+
+async function teach({ model: file, kind, threads, cycles }) {
+  const { Embedder } = await import(pathToFileURL(join(resolve(values.pkg), "node/index.js")).href);
+  const model = await Embedder.load(join(values.models, file), { threads, workers: 1 });
+  const before = process.memoryUsage().rss;
+  const after = [];
+  let result;
+  const started = performance.now();
+  for (let cycle = 0; cycle < cycles; cycle++) {
+    const trainer = await model.trainer({ kind });
+    const plan = cycles > 1 ? { pairs: lessons(16), steps: 2, batchSize: 8 } : { pairs: lessons(100), steps: 60 };
+    result = await trainer.fit({ ...plan, learningRate: 5e-4, patience: 99 });
+    trainer.dispose();
+    if (cycles > 1) {
+      // The worker's end is not waited for.
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      after.push(megabytes(process.memoryUsage().rss));
+    }
+  }
+  const { steps, taught, heldBack, seconds, before: first, after: last } = result;
+  model.dispose();
+  const line = { model: file, kind, threads, load: loadavg()[0], memory: megabytes(process.resourceUsage().maxRSS * 1024) };
+  if (cycles > 1) Object.assign(line, { cycles, seconds: (performance.now() - started) / 1000, loaded: megabytes(before), after: after.filter((_, at) => at % 5 === 4) });
+  else Object.assign(line, { steps, taught, heldBack, seconds, before: first?.mrr, now: last?.mrr });
+  console.log(JSON.stringify(line));
+}
+
+if (values.one) {
+  await teach(JSON.parse(values.one));
+} else {
+  const threads = Number(values.threads);
+  const runs = ["mini.kiln", "model.kiln"].flatMap((model) => ["lora", "adapter"].map((kind) => ({ model, kind, threads, cycles: 1 })));
+  const cycles = Number(values.cycles);
+  if (cycles > 1) runs.push(...["lora", "adapter"].map((kind) => ({ model: "mini.kiln", kind, threads, cycles })));
+  for (const run of runs) spawnSync(process.execPath, [import.meta.filename, "--pkg", values.pkg, "--models", values.models, "--one", JSON.stringify(run)], { stdio: "inherit" });
+}

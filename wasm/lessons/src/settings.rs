@@ -1,0 +1,242 @@
+//! What is trained, and how.
+
+use anyhow::{Result, bail};
+use kiln_data::recipe::{Curriculum, Stage};
+use kiln_embed::config::ModelConfig;
+use kiln_embed::model::LoraConfig;
+use serde::{Deserialize, Serialize};
+
+/// What is trained.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// LoRA where the model is small, else an adapter of its vectors.
+    #[default]
+    Auto,
+    /// LoRA on the model's projections: each step is a pass through the model.
+    Lora,
+    /// A residual adapter of the model's vectors ([`kiln_embed::index::VectorAdapter`]): texts are embedded once.
+    Adapter,
+}
+
+/// Multiplications that a token takes in the projections of a model that `auto` trains with LoRA, at most: those of
+/// models of 6 or 12 blocks of 384 numbers, not of 12 blocks of 768.
+const SMALL: usize = 32_000_000;
+
+impl Kind {
+    /// What is trained of a model.
+    pub(crate) fn of(self, model: &ModelConfig) -> Self {
+        // Four projections of attention, and eight times its width in the feed-forward part, as in BERT.
+        let size = 12 * model.num_layers * model.hidden_size * model.hidden_size;
+        match self {
+            Self::Auto if model.num_layers > 0 && size <= SMALL => Self::Lora,
+            Self::Auto => Self::Adapter,
+            told => told,
+        }
+    }
+}
+
+/// What is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct AdapterSettings {
+    /// LoRA, or an adapter of vectors.
+    pub kind: Kind,
+    /// Rank of the adapters; 8 where absent.
+    pub rank: Option<usize>,
+    /// Their update is scaled by `alpha / rank`; 16 where absent.
+    pub alpha: Option<f64>,
+    /// Which projections get one, as PEFT's `target_modules`; for LoRA alone.
+    pub targets: Vec<String>,
+    /// Seed of what is drawn: the adapters, what is held back, the batches.
+    pub seed: u64,
+}
+
+impl Default for AdapterSettings {
+    fn default() -> Self {
+        let targets = vec!["all-linear".into()];
+        Self { kind: Kind::Auto, rank: None, alpha: None, targets, seed: 1 }
+    }
+}
+
+impl AdapterSettings {
+    /// The same with all that a kind leaves open.
+    pub(crate) fn resolved(&self, kind: Kind) -> Self {
+        let rank = self.rank.unwrap_or(8);
+        let alpha = self.alpha.unwrap_or(16.0);
+        Self { kind, rank: Some(rank), alpha: Some(alpha), ..self.clone() }
+    }
+
+    /// The settings of the low-rank part.
+    ///
+    /// # Errors
+    /// Values that make no sense, by name.
+    pub(crate) fn lora(&self) -> Result<LoraConfig> {
+        let Self { rank, alpha, targets, .. } = self.resolved(self.kind);
+        let (rank, alpha) = (rank.unwrap_or_default(), alpha.unwrap_or_default());
+        if rank == 0 || rank > 256 {
+            bail!("rank is {rank}; adapters have a rank between 1 and 256");
+        }
+        if !(alpha.is_finite() && alpha > 0.0) {
+            bail!("alpha is {alpha}; it has to be above 0");
+        }
+        Ok(LoraConfig { rank, alpha, dropout: 0.0, targets })
+    }
+}
+
+/// How it is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Plan {
+    /// Steps, each over one batch; where absent as many as the kind usually takes.
+    pub steps: Option<usize>,
+    /// Lessons in a batch; where absent as many as the kind usually takes.
+    pub batch_size: Option<usize>,
+    /// Highest learning rate; it rises over a tenth of the steps and falls linearly to zero. Where absent the kind's
+    /// usual one.
+    pub learning_rate: Option<f64>,
+    /// Temperature of InfoNCE.
+    pub temperature: f64,
+    /// Negatives of each lesson's own in a batch, of those that it has.
+    pub hard_negatives: usize,
+    /// Share of the lessons that is held back, to see whether the model has become better.
+    pub hold_back: f64,
+    /// Steps between looks at the lessons that are held back; a quarter of all where 0.
+    pub check_every: usize,
+    /// Looks without a gain after which training stops.
+    pub patience: usize,
+    /// Texts at most among which the answers of held-back lessons are to be found.
+    pub check_texts: usize,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            steps: None,
+            batch_size: None,
+            learning_rate: None,
+            temperature: 0.05,
+            hard_negatives: 1,
+            hold_back: 0.2,
+            check_every: 0,
+            patience: 2,
+            check_texts: 96,
+        }
+    }
+}
+
+/// What a kind is usually trained with; `wasm/RESULTS.md` has the measurements.
+struct Usual {
+    steps: usize,
+    batch_size: usize,
+    learning_rate: f64,
+}
+
+impl Usual {
+    fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Auto | Kind::Lora => Self { steps: 60, batch_size: 16, learning_rate: 5e-4 },
+            Kind::Adapter => Self { steps: 100, batch_size: 64, learning_rate: 2e-3 },
+        }
+    }
+}
+
+impl Plan {
+    /// The same with all that it leaves to the kind.
+    pub(crate) fn resolved(&self, kind: Kind) -> Self {
+        let usual = Usual::of(kind);
+        Self {
+            steps: self.steps.or(Some(usual.steps)),
+            batch_size: self.batch_size.or(Some(usual.batch_size)),
+            learning_rate: self.learning_rate.or(Some(usual.learning_rate)),
+            ..self.clone()
+        }
+    }
+
+    /// Steps in all; those of [`Plan::resolved`].
+    pub(crate) fn steps(&self) -> usize {
+        self.steps.unwrap_or_default()
+    }
+
+    /// The stage of a recipe that trains so, what is left open as for LoRA.
+    ///
+    /// # Errors
+    /// Values that make no sense, by name.
+    pub fn stage(&self) -> Result<Stage> {
+        let all = self.resolved(Kind::Lora);
+        let batch_size = all.batch_size.unwrap_or_default();
+        let learning_rate = all.learning_rate.unwrap_or_default();
+        let whole = [("steps", all.steps()), ("batchSize", batch_size)];
+        for (name, value) in whole {
+            if value == 0 || value > 100_000 {
+                bail!("{name} is {value}; it has to be between 1 and 100000");
+            }
+        }
+        if batch_size < 2 {
+            bail!("batchSize is 1; with 2 or more, lessons are told apart from one another");
+        }
+        for (name, value) in [("learningRate", learning_rate), ("temperature", self.temperature)] {
+            if !(value.is_finite() && value > 0.0) {
+                bail!("{name} is {value}; it has to be above 0");
+            }
+        }
+        if !(0.0..0.9).contains(&self.hold_back) {
+            bail!("holdBack is {}; it is a share between 0 and 0.9", self.hold_back);
+        }
+        let mut stage: Stage = serde_json::from_value(serde_json::json!({
+            "name": "lessons",
+            "data": [],
+            "steps": all.steps(),
+            "batch_size": batch_size,
+            "lr": learning_rate,
+            "warmup": warmup(all.steps()),
+            "hard_negatives": self.hard_negatives,
+            "loss": { "temperature": self.temperature },
+        }))?;
+        stage.curriculum = Curriculum::Sampled;
+        Ok(stage)
+    }
+
+    pub(crate) fn check_every(&self) -> usize {
+        match self.check_every {
+            0 => self.steps().div_ceil(4),
+            every => every,
+        }
+    }
+}
+
+/// Steps over which the learning rate rises.
+pub(crate) fn warmup(steps: usize) -> usize {
+    steps / 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_lora_for_small_models() {
+        let model = |num_layers: usize, hidden_size: usize| {
+            let json = format!(
+                r#"{{"model_type": "bert", "hidden_size": {hidden_size}, "num_hidden_layers": {num_layers},
+                    "num_attention_heads": 12, "intermediate_size": {}, "vocab_size": 99, "max_position_embeddings": 64}}"#,
+                4 * hidden_size
+            );
+            ModelConfig::from_json(json.as_bytes()).unwrap()
+        };
+        assert_eq!(Kind::Auto.of(&model(6, 384)), Kind::Lora);
+        assert_eq!(Kind::Auto.of(&model(12, 384)), Kind::Lora);
+        assert_eq!(Kind::Auto.of(&model(12, 768)), Kind::Adapter);
+        assert_eq!(Kind::Lora.of(&model(12, 768)), Kind::Lora);
+    }
+
+    #[test]
+    fn what_is_left_open_is_the_kinds() {
+        let plan = Plan { steps: Some(7), ..Plan::default() };
+        let adapter = plan.resolved(Kind::Adapter);
+        assert_eq!((adapter.steps(), adapter.batch_size), (7, Some(64)));
+        assert_eq!(Plan::default().resolved(Kind::Lora).steps(), 60);
+        let settings = AdapterSettings { rank: Some(4), ..AdapterSettings::default() };
+        assert_eq!((settings.lora().unwrap().rank, settings.lora().unwrap().alpha), (4, 16.0));
+    }
+}

@@ -186,7 +186,7 @@ impl Launch {
             bind,
             advertise: get("KILN_ADVERTISE"),
             timeouts,
-            ..Self::new(rank, world, &master, port, secret(&get)?)
+            ..Self::new(rank, world, &master, port, secret(get)?)
         }))
     }
 

@@ -289,13 +289,13 @@ export interface FitOptions {
    * are no answers, by the rule of `kiln mine`.
    */
   mine?: Index<any> | MineOptions;
-  /** Steps of `batchSize` lessons each. Default: 60, of an adapter 100; with `budget` as many as it allows, of an adapter 100 at most. */
+  /** Steps of `batchSize` lessons each. Default: 60; with `budget` as many as it allows, of an adapter 60 at most. */
   steps?: number;
   /** Milliseconds to teach in, in place of `steps`. */
   budget?: number;
   /** Default: 16, of an adapter 64. */
   batchSize?: number;
-  /** Highest learning rate. Default: 5e-4, of an adapter 2e-3. */
+  /** Highest learning rate. Default: 5e-4, of an adapter 3e-4. */
   learningRate?: number;
   /** Of InfoNCE. Default: 0.05. */
   temperature?: number;
@@ -323,7 +323,10 @@ export interface FitResult {
   adapter: Adapter | null;
   /** What was taught. */
   kind: "lora" | "adapter";
-  /** Whether they are: not where the queries that were held back are answered no better than before. */
+  /**
+   * Whether they are: not where the queries that were held back are answered no better than before, which is usual with few
+   * lessons.
+   */
   kept: boolean;
   /** Queries that were taught, and that were held back; where none were, nothing is known of the gain. */
   taught: number;

@@ -136,7 +136,7 @@ impl Usual {
     fn of(kind: Kind) -> Self {
         match kind {
             Kind::Auto | Kind::Lora => Self { steps: 60, batch_size: 16, learning_rate: 5e-4 },
-            Kind::Adapter => Self { steps: 100, batch_size: 64, learning_rate: 2e-3 },
+            Kind::Adapter => Self { steps: 60, batch_size: 64, learning_rate: 3e-4 },
         }
     }
 }

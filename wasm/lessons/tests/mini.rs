@@ -237,7 +237,8 @@ fn an_adapter_of_vectors_learns_without_the_model() {
 #[test]
 fn a_shortened_run_rises_and_falls_within_its_steps() {
     let mut trainer = trainer_of(Kind::Adapter, "kept");
-    let plan = Plan { steps: Some(1000), hold_back: 0.0, ..Plan::default() };
+    let learning_rate = Some(2e-3);
+    let plan = Plan { steps: Some(1000), hold_back: 0.0, learning_rate, ..Plan::default() };
     trainer.begin(lessons(24), &[], plan).unwrap();
     while trainer.step().unwrap().step < 2 {}
     let before = vectors(&trainer);

@@ -327,15 +327,24 @@ fn what_does_not_belong_together_does_not_train() {
         [job.start(0, &mut first), job.start(1, &mut second)].map(Process::error)
     };
     let keep = |_: &mut Command| ();
-    let [main, other] =
-        run(&|command| drop(command.env("KILN_SECRET", "not the same secret")), &[]);
+    let [main, other] = run(
+        &|command| {
+            command.env("KILN_SECRET", "not the same secret");
+        },
+        &[],
+    );
     assert!(other.contains("another secret than this host"), "{other}");
     assert!(!other.contains("not the same secret"), "{other}");
     assert!(main.contains("rank 1 has not come") && main.contains("another KILN_SECRET"), "{main}");
     let [main, other] = run(&keep, &["--set", "stage.1.lr=1e-4"]);
     assert!(other.contains("trains by another recipe than rank 0"), "{other}");
     assert_eq!(main, other);
-    let [main, other] = run(&|command| drop(command.env("WORLD_SIZE", "3")), &[]);
+    let [main, other] = run(
+        &|command| {
+            command.env("WORLD_SIZE", "3");
+        },
+        &[],
+    );
     assert!(other.contains("WORLD_SIZE"), "{other}");
     assert_eq!(main, other);
     assert!(!folder.path("never").exists());
@@ -346,11 +355,17 @@ fn what_does_not_belong_together_does_not_train() {
         change(&mut command);
         job.start(0, &mut command).error()
     };
-    let line = alone(&|command| drop(command.env_remove("KILN_SECRET")));
+    let line = alone(&|command| {
+        command.env_remove("KILN_SECRET");
+    });
     assert!(line.contains("KILN_SECRET is not set"), "{line}");
-    let line = alone(&|command| drop(command.env_remove("MASTER_ADDR")));
+    let line = alone(&|command| {
+        command.env_remove("MASTER_ADDR");
+    });
     assert!(line.contains("MASTER_ADDR"), "{line}");
-    let line = alone(&|command| drop(command.env("MASTER_ADDR", "192.0.2.1")));
+    let line = alone(&|command| {
+        command.env("MASTER_ADDR", "192.0.2.1");
+    });
     assert!(line.contains("cannot listen on 192.0.2.1"), "{line}");
 }
 

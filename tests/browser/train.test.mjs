@@ -46,7 +46,7 @@ function taught(options, { load = {}, texts = TEXTS } = {}) {
   return page.evaluate(
     async ([url, options, load, texts]) => {
       const model = await window.kiln.Embedder.load(url, load);
-      const trainer = await model.trainer({ rank: 4, seed: 3 });
+      const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
       const seen = [];
       const result = await trainer.fit({ ...options, onProgress: (progress) => seen.push(progress) });
       const { device } = trainer;
@@ -171,11 +171,12 @@ test("a run that is stopped or closed goes on with the same numbers", async () =
 
 test("a budget ends a run in time, and what is worse is not kept", async () => {
   const { steps, seconds, seen } = await taught({ ...lessons(40), budget: 4000, batchSize: 6 });
-  assert.ok(steps > 3 && steps < 1000 && seconds < 30, `${steps} steps in ${seconds} s`);
+  assert.ok(steps > 1 && steps < 1000 && seconds < 30, `${steps} steps in ${seconds} s`);
   // What is left is known from the beginning, and how many steps there will be from the first on.
   assert.ok(seen.every(({ secondsLeft }) => secondsLeft >= 0 && secondsLeft <= 4.1), JSON.stringify(seen));
   assert.deepEqual([seen[0].step, seen[0].steps], [0, undefined]);
-  assert.ok(seen.slice(1).every(({ step, steps }) => steps >= step && steps < 1000));
+  const begun = seen.filter(({ step }) => step > 0);
+  assert.ok(begun.every(({ step, steps }) => steps >= step && steps < 1000), JSON.stringify(seen));
   const worse = await taught({ ...lessons(40), steps: 12, batchSize: 6, learningRate: 3, patience: 1 }, { load: { weights: "f32" } });
   assert.ok(!worse.kept && worse.files === undefined && worse.steps < 12, JSON.stringify(worse.after));
 });
@@ -187,9 +188,10 @@ test("an adapter of vectors is learned in a moment, and an index follows it at o
       const model = await Embedder.load(url);
       const line = (run) => run().then(() => "it ran", ({ message }) => message);
       const vectors = await model.embed(texts);
+      const made = model.info.fingerprint;
       const entries = vectors.map((vector, id) => ({ id, vector, data: texts[id] }));
       const indexed = async (precision) => {
-        const index = await Index.create({ dimensions: model.dimensions, precision, model: model.info.fingerprint });
+        const index = await Index.create({ dimensions: model.dimensions, precision, model: made });
         await index.add(entries);
         return index;
       };

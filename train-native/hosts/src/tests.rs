@@ -297,8 +297,7 @@ fn proxy(to: SocketAddr, harm: Harm, after: usize) -> SocketAddr {
 
 fn pass(mut from: TcpStream, mut there: TcpStream, harm: Harm, after: usize) {
     let (mut buffer, mut passed) = (vec![0; 1 << 16], 0);
-    loop {
-        let Ok(count @ 1..) = from.read(&mut buffer) else { break };
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
         passed += count;
         if passed > after {
             match harm {

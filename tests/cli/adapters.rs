@@ -242,7 +242,7 @@ def vectors(model):
     for text in json.load(open(texts)):
         with torch.no_grad():
             states = model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=16)).last_hidden_state
-        rows.append(torch.nn.functional.normalize(states[0].mean(0), dim=0).tolist())
+        rows.append(states[0].mean(0).tolist())
     return rows
 said = {"": vectors(base.eval())}
 targets = ["word_embeddings", "token_type_embeddings", "q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"]

@@ -190,7 +190,7 @@ fn an_index_is_written_whole_and_read_whole_or_refused() {
     for (args, part) in [
         (vec!["-i", "none", "-o", "x"], "none"),
         (vec!["-i", &input, "-o", "x", "--precision", "int3"], "neither f32 nor int8"),
-        (vec!["-i", &folder.arg("index"), "-o", "x"], "not what"),
+        (vec!["-i", &folder.arg("index"), "-o", "x"], "embedding"),
         (vec!["-i", &folder.texts(), "-o", "x"], "format"),
     ] {
         let said = failure(&mut kiln(&[&["index", "--quiet"], &args[..]].concat()));

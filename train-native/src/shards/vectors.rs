@@ -5,8 +5,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use super::manifest::Settings;
-use super::place::Place;
+use super::place::{Place, is_address};
 use super::{OWN, split};
+use crate::text::regular;
 use crate::vectors::{Block, VectorFormat, read_blocks};
 
 /// Files of vectors in a folder or an object store.
@@ -23,6 +24,10 @@ impl VectorFiles {
     /// # Errors
     /// No file of vectors, a folder that cannot be read, a store that cannot be reached.
     pub fn find(input: &str) -> Result<Self> {
+        let path = Path::new(input);
+        if !is_address(input) && path.exists() && !path.is_dir() {
+            regular(path)?;
+        }
         let (base, pattern) = split(input)?;
         let place = Place::open(&base)?;
         let is_wanted = |name: &str| match &pattern {

@@ -25,7 +25,9 @@ impl VectorFiles {
     /// No file of vectors, a folder that cannot be read, a store that cannot be reached.
     pub fn find(input: &str) -> Result<Self> {
         let path = Path::new(input);
-        if !is_address(input) && path.exists() && !path.is_dir() {
+        // What is called as a file of vectors is one, or refused by what it is.
+        let is_file = VectorFormat::of(path).is_ok() || !path.is_dir();
+        if !is_address(input) && path.exists() && is_file {
             regular(path)?;
         }
         let (base, pattern) = split(input)?;

@@ -171,7 +171,7 @@ test("a run that is stopped or closed goes on with the same numbers", async () =
 
 test("a budget ends a run in time, and what is worse is not kept", async () => {
   const { steps, seconds, seen } = await taught({ ...lessons(40), budget: 4000, batchSize: 6 });
-  assert.ok(steps > 1 && steps < 1000 && seconds < 30, `${steps} steps in ${seconds} s`);
+  assert.ok(steps > 1 && steps < 1000 && seconds < 120, `${steps} steps in ${seconds} s`);
   // What is left is known from the beginning, and how many steps there will be from the first on.
   assert.ok(seen.every(({ secondsLeft }) => secondsLeft >= 0 && secondsLeft <= 4.1), JSON.stringify(seen));
   assert.deepEqual([seen[0].step, seen[0].steps], [0, undefined]);

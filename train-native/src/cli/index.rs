@@ -111,7 +111,7 @@ mod built {
             builder.push(block)
         })?;
         bar.finish_and_clear();
-        let done = builder.finish(settings)?;
+        let done = builder.finish(settings, terminal)?;
         let seconds = start.elapsed().as_secs_f64();
         let recall = match args.recall {
             Some(queries) => measured(args, &files, queries.min(done.rows), done.rows, terminal)?,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, bail};
 use kiln_embed::index::{cosine_int8, dot, quantize_int8};
 use serde::{Deserialize, Serialize};
-use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
+use usearch::{Index, IndexOptions, MetricKind, ScalarKind, VectorType};
 
 /// How a graph keeps its vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,6 +169,50 @@ impl Graph {
             .into_iter()
             .zip(found.distances.into_iter().map(|distance| 1.0 - distance))
             .collect())
+    }
+
+    /// Whether a row is among the ten that are nearest to its own vector, or ten others have the same vector.
+    ///
+    /// # Errors
+    /// No such row.
+    pub(super) fn finds(&self, row: u64) -> Result<bool> {
+        match self.precision {
+            GraphPrecision::F32 => self.finds_as::<f32>(row),
+            GraphPrecision::Int8 => self.finds_as::<i8>(row),
+        }
+    }
+
+    fn finds_as<T: VectorType + Clone + Default>(&self, row: u64) -> Result<bool> {
+        const NEAREST: usize = 10;
+        let found = self.index.search(&self.kept::<T>(row)?, NEAREST)?;
+        let same = found.distances.iter().filter(|distance| **distance < 1e-6).count();
+        Ok(found.keys.contains(&row) || same == NEAREST)
+    }
+
+    /// Takes a row out and adds it again.
+    ///
+    /// # Errors
+    /// No such row.
+    pub(super) fn add_again(&self, row: u64) -> Result<()> {
+        match self.precision {
+            GraphPrecision::F32 => self.add_again_as::<f32>(row),
+            GraphPrecision::Int8 => self.add_again_as::<i8>(row),
+        }
+    }
+
+    fn add_again_as<T: VectorType + Clone + Default>(&self, row: u64) -> Result<()> {
+        let vector = self.kept::<T>(row)?;
+        self.index.remove(row)?;
+        Ok(self.index.add(row, &vector)?)
+    }
+
+    /// A row's vector as it is kept.
+    fn kept<T: VectorType + Clone + Default>(&self, row: u64) -> Result<Vec<T>> {
+        let mut vector = vec![T::default(); self.dimensions];
+        match self.index.get(row, &mut vector)? {
+            1 => Ok(vector),
+            _ => bail!("the graph has no row {row}"),
+        }
     }
 
     /// Writes the graph to a file.

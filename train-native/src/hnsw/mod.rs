@@ -23,8 +23,10 @@ use graph::Graph;
 pub use graph::{GraphOptions, GraphPrecision};
 use texts::{RowText, TextReader, TextWriter};
 
+use crate::interrupt;
 use crate::search::{Found, normalize};
 use crate::shards::Settings;
+use crate::terminal::Terminal;
 use crate::vectors::VectorRow;
 
 const DESCRIPTION: &str = "index.json";
@@ -135,9 +137,10 @@ impl IndexBuilder {
     /// Writes what is left, and puts the index in its place.
     ///
     /// # Errors
-    /// No rows, a disk that is full.
-    pub fn finish(self, settings: Option<Settings>) -> Result<Description> {
+    /// No rows, a disk that is full, or [`kiln_embed::Error::Cancelled`] after Ctrl-C.
+    pub fn finish(self, settings: Option<Settings>, terminal: Terminal) -> Result<Description> {
         let Some((graph, dimensions)) = self.graph else { bail!("there is no vector to index") };
+        mend(&graph, self.rows, terminal)?;
         graph.save(&self.folder.path(GRAPH))?;
         let mut names = vec![GRAPH];
         if self.texts.finish()? {
@@ -158,6 +161,30 @@ impl IndexBuilder {
         self.folder.put()?;
         Ok(own)
     }
+}
+
+/// Adds again what no search would find. Rows that are added at the same time do not see one another, and a few of
+/// them are left without an edge that leads to them.
+fn mend(graph: &Graph, rows: usize, terminal: Terminal) -> Result<()> {
+    const ROUNDS: usize = 3;
+    for _ in 0..ROUNDS {
+        let bar = terminal.progress(rows as u64, "checking");
+        let lost = (0..rows as u64).into_par_iter().filter_map(|row| {
+            bar.inc(1);
+            if interrupt::asked() {
+                return Some(Err(kiln_embed::Error::Cancelled.into()));
+            }
+            graph.finds(row).map(|found| (!found).then_some(row)).transpose()
+        });
+        let lost: Vec<u64> = lost.collect::<Result<_>>()?;
+        bar.finish_and_clear();
+        if lost.is_empty() {
+            break;
+        }
+        // One after the other, so that they see one another.
+        lost.into_iter().try_for_each(|row| graph.add_again(row))?;
+    }
+    Ok(())
 }
 
 /// An index that is searched.

@@ -4,7 +4,7 @@
 //! ever becomes a wrong vector. FORMAT.md describes the file.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::Read;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -54,6 +54,20 @@ impl FileSum {
         Self { bytes: bytes.len() as u64, sha256: hexadecimal(&Sha256::digest(bytes)) }
     }
 
+    /// Length and sum of all that a reader gives.
+    pub(super) fn read(mut reader: impl Read) -> std::io::Result<Self> {
+        let (mut bytes, mut hash, mut block) = (0, Sha256::new(), vec![0; 1 << 16]);
+        loop {
+            match reader.read(&mut block)? {
+                0 => return Ok(Self { bytes, sha256: hexadecimal(&hash.finalize()) }),
+                read => {
+                    bytes += read as u64;
+                    hash.update(&block[..read]);
+                }
+            }
+        }
+    }
+
     /// Compares a file of a folder; `list` names where this length and sum come from, `remedy` what
     /// to do.
     ///
@@ -68,7 +82,7 @@ impl FileSum {
     ) -> Result<()> {
         let label = folder.file_label(path);
         let io = |cause| Error::Io { file: label.clone(), cause };
-        let Some((mut reader, length)) = folder.open(path).map_err(io)? else {
+        let Some((reader, length)) = folder.open(path).map_err(io)? else {
             return Err(Error::MissingFile {
                 folder: folder.label(),
                 file: path.into(),
@@ -79,15 +93,7 @@ impl FileSum {
             let cause = format!("has {length} bytes, and {list} says {}", self.bytes);
             return Err(Error::bad_file(label, cause, remedy));
         }
-        let mut hash = Sha256::new();
-        let mut block = vec![0; 1 << 16];
-        loop {
-            match reader.read(&mut block).map_err(io)? {
-                0 => break,
-                read => hash.update(&block[..read]),
-            }
-        }
-        if hexadecimal(&hash.finalize()) != self.sha256 {
+        if Self::read(reader).map_err(io)? != *self {
             let cause = format!("its SHA-256 is not the one of {list}");
             return Err(Error::bad_file(label, cause, remedy));
         }

@@ -40,4 +40,4 @@ pub use vector_adapter::{
 };
 pub use weights::{TensorInfo, Weights};
 #[cfg(not(target_arch = "wasm32"))]
-pub use write::{Existing, SUMS, Sums, check_target, write_directory};
+pub use write::{Existing, NewDirectory, SUMS, Sums, check_target, write_directory};

@@ -17,6 +17,8 @@ use crate::{Error, Result};
 /// its place.
 pub const SUMS: &str = ".kiln-sums.json";
 
+const WRITTEN_BY: &str = concat!("kiln ", env!("CARGO_PKG_VERSION"));
+
 /// What may be at a target already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
@@ -38,7 +40,7 @@ impl Sums {
     /// The sums of files about to be written.
     fn of(files: &Files) -> Self {
         Self {
-            written_by: concat!("kiln ", env!("CARGO_PKG_VERSION")).into(),
+            written_by: WRITTEN_BY.into(),
             files: files.0.iter().map(|(path, bytes)| (path.clone(), FileSum::of(bytes))).collect(),
         }
     }
@@ -170,69 +172,131 @@ fn temporary(name: &str) -> String {
 /// The file whose lock says that a temporary folder belongs to a living process.
 const LOCK: &str = ".kiln-lock";
 
-/// Writes all files to a new folder beside `path`, with a list of them ([`SUMS`]), and moves it to
-/// `path` once the disk has them, so that a full disk, a killed process or a power cut never leaves
-/// a half-written folder behind. What killed processes left beside it is removed.
+/// Writes all files as a [`NewDirectory`] to `path`.
 ///
 /// # Errors
 /// Something there may not be replaced, or the file system fails; `path` is then unchanged.
 pub fn write_directory(path: &Path, files: &Files, existing: Existing) -> Result<()> {
-    let parent_of = |path: &Path| match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
-        _ => PathBuf::from("."),
-    };
-    // Leftovers of others do no harm.
-    let _ = sweep(&parent_of(path));
-    let (path, exists) = target(path, existing)?;
-    let io = |path: &Path| {
-        let file = path.display().to_string();
-        move |cause| Error::Io { file, cause }
-    };
-    let parent = parent_of(&path);
-    fs::create_dir_all(&parent).map_err(io(&parent))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mounted = exists && is_mounted(&path, &parent);
-    let place = if mounted { &path } else { &parent };
-    if mounted {
-        let _ = sweep(place);
-    }
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let partial = place.join(format!("{}{}-{number}", temporary(&name), std::process::id()));
-    let mut listed = files.clone();
-    if !listed.0.contains_key(MANIFEST) {
-        let sums = serde_json::to_vec(&Sums::of(files)).map_err(Error::invalid)?;
-        listed.0.insert(SUMS.into(), sums.into());
-    }
-    let write = || -> Result<()> {
+    let new = NewDirectory::create(path, existing)?;
+    files.0.iter().try_for_each(|(name, bytes)| new.write(name, bytes))?;
+    new.place(&Sums::of(files))
+}
+
+/// A folder that is written beside its place, gets a list of its files ([`SUMS`]) and moves there once the disk has them,
+/// so that a full disk, a killed process or a power cut never leaves a half-written folder behind. Dropped before, it is
+/// gone, and what was at the place is unchanged.
+#[derive(Debug)]
+pub struct NewDirectory {
+    path: PathBuf,
+    existing: Existing,
+    /// Whether there is a folder at the path, and whether that is a mount point, which stays.
+    exists: bool,
+    mounted: bool,
+    /// The folder that it is written in, and its own until it moves.
+    place: PathBuf,
+    partial: PathBuf,
+    /// Held as long as this process lives.
+    _lock: Option<File>,
+}
+
+impl NewDirectory {
+    /// Begins to write the folder `path`. What killed processes left beside it is removed.
+    ///
+    /// # Errors
+    /// Something there may not be replaced, or the file system fails.
+    pub fn create(path: &Path, existing: Existing) -> Result<Self> {
+        let parent_of = |path: &Path| match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        // Leftovers of others do no harm.
+        let _ = sweep(&parent_of(path));
+        let (path, exists) = target(path, existing)?;
+        let parent = parent_of(&path);
+        fs::create_dir_all(&parent).map_err(io(&parent))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mounted = exists && is_mounted(&path, &parent);
+        let place = if mounted { path.clone() } else { parent };
+        if mounted {
+            let _ = sweep(&place);
+        }
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let partial = place.join(format!("{}{}-{number}", temporary(&name), std::process::id()));
         fs::create_dir(&partial).map_err(io(&partial))?;
-        let lock = File::create(partial.join(LOCK)).map_err(io(&partial))?;
+        let mut new = Self { path, existing, exists, mounted, place, partial, _lock: None };
+        let lock = File::create(new.file(LOCK)).map_err(io(&new.partial))?;
         // On a file system without locks nothing is swept either.
         let _ = lock.try_lock();
-        let mut written = Vec::new();
-        for (name, bytes) in &listed.0 {
-            let target = partial.join(name);
-            let parent = target.parent().unwrap_or(&partial);
-            fs::create_dir_all(parent).map_err(io(parent))?;
-            let mut file = File::create_new(&target).map_err(io(&target))?;
-            file.write_all(bytes).map_err(io(&target))?;
-            written.push((file, target));
+        new._lock = Some(lock);
+        Ok(new)
+    }
+
+    /// Where one of its files is to be written.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.partial.join(name)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let target = self.file(name);
+        let parent = target.parent().unwrap_or(&self.partial);
+        fs::create_dir_all(parent).map_err(io(parent))?;
+        let mut file = File::create_new(&target).map_err(io(&target))?;
+        file.write_all(bytes).map_err(io(&target))
+    }
+
+    /// Moves the folder to its place, with all files that are in it.
+    ///
+    /// # Errors
+    /// Something came there meanwhile that may not be replaced, or the file system fails.
+    pub fn put(mut self) -> Result<()> {
+        (self.path, self.exists) = target(&self.path, self.existing)?;
+        let mut files = BTreeMap::new();
+        for name in self.names()? {
+            let path = self.file(&name);
+            let sum = File::open(&path).and_then(FileSum::read).map_err(io(&path))?;
+            files.insert(name, sum);
+        }
+        self.place(&Sums { written_by: WRITTEN_BY.into(), files })
+    }
+
+    /// Its files but the lock.
+    fn names(&self) -> Result<Vec<String>> {
+        let mut names = names_below(&self.partial).map_err(io(&self.partial))?;
+        names.retain(|name| name != LOCK);
+        Ok(names)
+    }
+
+    fn place(self, sums: &Sums) -> Result<()> {
+        if !sums.files.contains_key(MANIFEST) {
+            self.write(SUMS, &serde_json::to_vec(sums).map_err(Error::invalid)?)?;
         }
         // Synced together at the end: the first wait covers most of the others.
-        for (file, target) in written {
-            file.sync_all().map_err(io(&target))?;
+        for name in self.names()? {
+            let path = self.file(&name);
+            let file = File::options().write(true).open(&path);
+            file.and_then(|file| file.sync_all()).map_err(io(&path))?;
         }
-        sync_folders(&partial).map_err(io(&partial))?;
-        let put = if mounted { put_inside } else { put };
-        put(&partial, &path, exists).map_err(io(&path))?;
-        sync(place).map_err(io(place))?;
-        let _ = fs::remove_file(path.join(LOCK));
+        sync_folders(&self.partial).map_err(io(&self.partial))?;
+        let put = if self.mounted { put_inside } else { put };
+        put(&self.partial, &self.path, self.exists).map_err(io(&self.path))?;
+        sync(&self.place).map_err(io(&self.place))?;
+        let _ = fs::remove_file(self.path.join(LOCK));
         Ok(())
-    };
-    let result = write();
-    // The replaced folder, or an unfinished one; the error to report is the one above.
-    let _ = fs::remove_dir_all(&partial);
-    result
+    }
+}
+
+impl Drop for NewDirectory {
+    fn drop(&mut self) {
+        // The replaced folder, or an unfinished one; what went wrong has been said.
+        let _ = fs::remove_dir_all(&self.partial);
+    }
+}
+
+/// The error of a path.
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let file = path.display().to_string();
+    move |cause| Error::Io { file, cause }
 }
 
 /// Moves a folder to a path, exchanging it with the one that is there, if any.

@@ -36,7 +36,7 @@ pub(super) struct IndexArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole(1, NEIGHBOURS))]
     expansion_search: usize,
     /// Measure with so many of the rows as queries how many of the best --top-k are found, against exact search in f32; the
-    /// vectors are read once more for it
+    /// vectors are read twice more for it
     #[arg(long, value_name = "N", value_parser = whole(1, 10_000))]
     recall: Option<usize>,
     /// Hits per query that --recall compares
@@ -103,7 +103,7 @@ mod built {
         let files =
             args.input.iter().map(|input| VectorFiles::find(input)).collect::<Result<Vec<_>>>()?;
         let settings = common(&args.input, &files)?;
-        let mut builder = IndexBuilder::create(&args.output, args.overwrite.overwrite, options)?;
+        let mut builder = IndexBuilder::create(&args.output, args.overwrite.rule(), options)?;
         let start = Instant::now();
         let bar = terminal.counter("indexing");
         each_block(&files, |block| {

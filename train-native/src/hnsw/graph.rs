@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::{PoisonError, RwLock};
 
 use anyhow::{Context as _, Result, bail};
 use kiln_embed::index::{cosine_int8, dot, quantize_int8};
@@ -71,6 +72,8 @@ pub(super) struct Graph {
     index: Index,
     precision: GraphPrecision,
     dimensions: usize,
+    /// Candidates that the index is set to look at.
+    expansion: RwLock<usize>,
 }
 
 impl Graph {
@@ -92,7 +95,8 @@ impl Graph {
             expansion_search: options.expansion_search,
             multi: false,
         })?;
-        Ok(Self { index, precision: options.precision, dimensions })
+        let expansion = RwLock::new(options.expansion_search);
+        Ok(Self { index, precision: options.precision, dimensions, expansion })
     }
 
     /// Puts Kiln's products in the place of usearch's, whose file says "cosine" either way.
@@ -159,34 +163,53 @@ impl Graph {
         k: usize,
         expansion: usize,
     ) -> Result<Vec<(u64, f32)>> {
-        self.index.change_expansion_search(expansion);
-        let found = match self.precision {
-            GraphPrecision::F32 => self.index.search(vector, k)?,
-            GraphPrecision::Int8 => self.index.search(&quantize_int8(vector), k)?,
+        let (keys, distances) = match self.precision {
+            GraphPrecision::F32 => self.nearest(vector, k, expansion)?,
+            GraphPrecision::Int8 => self.nearest(&quantize_int8(vector), k, expansion)?,
         };
-        Ok(found
-            .keys
-            .into_iter()
-            .zip(found.distances.into_iter().map(|distance| 1.0 - distance))
-            .collect())
+        Ok(keys.into_iter().zip(distances.into_iter().map(|distance| 1.0 - distance)).collect())
+    }
+
+    /// Rows and their distances. Searches at the same time share a number of candidates; one with another waits for them.
+    fn nearest<T: VectorType>(
+        &self,
+        vector: &[T],
+        k: usize,
+        expansion: usize,
+    ) -> Result<(Vec<u64>, Vec<f32>)> {
+        loop {
+            let set = self.expansion.read().unwrap_or_else(PoisonError::into_inner);
+            if *set == expansion {
+                let found = self.index.search(vector, k)?;
+                return Ok((found.keys, found.distances));
+            }
+            drop(set);
+            let mut set = self.expansion.write().unwrap_or_else(PoisonError::into_inner);
+            self.index.change_expansion_search(expansion);
+            *set = expansion;
+        }
     }
 
     /// Whether a row is among the ten that are nearest to its own vector, or ten others have the same vector.
     ///
     /// # Errors
     /// No such row.
-    pub(super) fn finds(&self, row: u64) -> Result<bool> {
+    pub(super) fn finds(&self, row: u64, expansion: usize) -> Result<bool> {
         match self.precision {
-            GraphPrecision::F32 => self.finds_as::<f32>(row),
-            GraphPrecision::Int8 => self.finds_as::<i8>(row),
+            GraphPrecision::F32 => self.finds_as::<f32>(row, expansion),
+            GraphPrecision::Int8 => self.finds_as::<i8>(row, expansion),
         }
     }
 
-    fn finds_as<T: VectorType + Clone + Default>(&self, row: u64) -> Result<bool> {
+    fn finds_as<T: VectorType + Clone + Default>(
+        &self,
+        row: u64,
+        expansion: usize,
+    ) -> Result<bool> {
         const NEAREST: usize = 10;
-        let found = self.index.search(&self.kept::<T>(row)?, NEAREST)?;
-        let same = found.distances.iter().filter(|distance| **distance < 1e-6).count();
-        Ok(found.keys.contains(&row) || same == NEAREST)
+        let (keys, distances) = self.nearest(&self.kept::<T>(row)?, NEAREST, expansion)?;
+        let same = distances.iter().filter(|distance| **distance < 1e-6).count();
+        Ok(keys.contains(&row) || same == NEAREST)
     }
 
     /// Takes a row out and adds it again.

@@ -7,8 +7,8 @@
 //! | `graph.usearch` | vectors and graph; usearch opens it in Python and elsewhere too |
 //! | `texts.jsonl`, `texts.offsets` | id and text of each row, and where each line begins (8 bytes, the lowest first); where the vectors' files had any |
 
-mod folder;
 mod graph;
+mod sums;
 mod texts;
 
 use std::collections::BTreeMap;
@@ -18,9 +18,10 @@ use anyhow::{Context as _, Result, bail};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use folder::{FileSum, NewFolder};
 use graph::Graph;
 pub use graph::{GraphOptions, GraphPrecision};
+use kiln_embed::checkpoint::{Existing, NewDirectory};
+use sums::FileSum;
 use texts::{RowText, TextReader, TextWriter};
 
 use crate::interrupt;
@@ -78,14 +79,9 @@ impl Description {
     }
 }
 
-/// Whether a folder is an index.
-pub fn is_index(folder: &Path) -> bool {
-    folder.join(DESCRIPTION).is_file() && folder.join(GRAPH).is_file()
-}
-
 /// Builds an index, row by row.
 pub struct IndexBuilder {
-    folder: NewFolder,
+    folder: NewDirectory,
     options: GraphOptions,
     texts: TextWriter,
     /// The graph and its width, once there is a row.
@@ -97,10 +93,10 @@ impl IndexBuilder {
     /// Begins an index, which takes its place when it is finished.
     ///
     /// # Errors
-    /// Something is there already: an index, unless `overwrite`, or anything else.
-    pub fn create(output: &Path, overwrite: bool, options: GraphOptions) -> Result<Self> {
-        let folder = NewFolder::create(output, overwrite)?;
-        let texts = TextWriter::create(folder.path(TEXTS), folder.path(OFFSETS))?;
+    /// Something is there already that may not be replaced.
+    pub fn create(output: &Path, existing: Existing, options: GraphOptions) -> Result<Self> {
+        let folder = NewDirectory::create(output, existing)?;
+        let texts = TextWriter::create(folder.file(TEXTS), folder.file(OFFSETS))?;
         Ok(Self { folder, options, texts, graph: None, rows: 0 })
     }
 
@@ -140,13 +136,13 @@ impl IndexBuilder {
     /// No rows, a disk that is full, or [`kiln_embed::Error::Cancelled`] after Ctrl-C.
     pub fn finish(self, settings: Option<Settings>, terminal: Terminal) -> Result<Description> {
         let Some((graph, dimensions)) = self.graph else { bail!("there is no vector to index") };
-        mend(&graph, self.rows, terminal)?;
-        graph.save(&self.folder.path(GRAPH))?;
+        mend(&graph, self.rows, &self.options, terminal)?;
+        graph.save(&self.folder.file(GRAPH))?;
         let mut names = vec![GRAPH];
         if self.texts.finish()? {
             names.extend([TEXTS, OFFSETS]);
         }
-        let sum = |name: &str| Ok((name.to_string(), FileSum::of(&self.folder.path(name))?));
+        let sum = |name: &str| Ok((name.to_string(), FileSum::of(&self.folder.file(name))?));
         let files = names.into_iter().map(sum).collect::<Result<_>>()?;
         let own = Description {
             version: VERSION,
@@ -156,7 +152,7 @@ impl IndexBuilder {
             settings,
             files,
         };
-        std::fs::write(self.folder.path(DESCRIPTION), serde_json::to_vec_pretty(&own)?)
+        std::fs::write(self.folder.file(DESCRIPTION), serde_json::to_vec_pretty(&own)?)
             .context(DESCRIPTION)?;
         self.folder.put()?;
         Ok(own)
@@ -165,8 +161,10 @@ impl IndexBuilder {
 
 /// Adds again what no search would find. Rows that are added at the same time do not see one another, and a few of
 /// them are left without an edge that leads to them.
-fn mend(graph: &Graph, rows: usize, terminal: Terminal) -> Result<()> {
+fn mend(graph: &Graph, rows: usize, options: &GraphOptions, terminal: Terminal) -> Result<()> {
     const ROUNDS: usize = 3;
+    // As thorough as the building, whatever searches will be.
+    let expansion = options.expansion_add;
     for _ in 0..ROUNDS {
         let bar = terminal.progress(rows as u64, "checking");
         let lost = (0..rows as u64).into_par_iter().filter_map(|row| {
@@ -174,7 +172,7 @@ fn mend(graph: &Graph, rows: usize, terminal: Terminal) -> Result<()> {
             if interrupt::asked() {
                 return Some(Err(kiln_embed::Error::Cancelled.into()));
             }
-            graph.finds(row).map(|found| (!found).then_some(row)).transpose()
+            graph.finds(row, expansion).map(|found| (!found).then_some(row)).transpose()
         });
         let lost: Vec<u64> = lost.collect::<Result<_>>()?;
         bar.finish_and_clear();
@@ -195,7 +193,7 @@ pub struct ApproximateIndex {
 }
 
 impl ApproximateIndex {
-    /// Opens an index. Its vectors stay on the disk until they are looked at.
+    /// Opens an index. All of it is read once, to know that it is whole; then vectors are read as they are looked at.
     ///
     /// # Errors
     /// A folder that is none, files that are missing, cut or damaged.

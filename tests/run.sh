@@ -20,10 +20,12 @@ step() {
   printf '== %s: done in %d s; %d s since the start\n' "$name" "$SECONDS" "$(($(date +%s) - started))"
 }
 
-# What is last goes without where the machine is so slow that all would take much more than an hour.
+# What is last goes without where the machine is so slow that all would take much more than an hour: a step that has not
+# begun after so many minutes (KILN_TEST_MINUTES: others than these).
 if_time_is_left() {
-  local minutes=$((($(date +%s) - started) / 60))
-  if [ "$minutes" -lt "${KILN_TEST_MINUTES:-65}" ]; then
+  local most=${KILN_TEST_MINUTES:-$1} minutes=$((($(date +%s) - started) / 60))
+  shift
+  if [ "$minutes" -lt "$most" ]; then
     step "$@"
   else
     echo "SKIPPED: $1: $minutes minutes have gone (KILN_TEST_MINUTES); run: ${*:2}"
@@ -63,10 +65,11 @@ export KILN_WASM_OPT="${KILN_WASM_OPT:--O1}"
 # Training in threads is the other two's code together; the whole package is for releases.
 export KILN_WASM_BUILDS="${KILN_WASM_BUILDS:-simd relaxed train threads webgpu}"
 step 'WebAssembly: products' tests/wasm.sh
-step 'JavaScript: kiln-embed and the demo in Chromium' tests/browser.sh build chromium
-if_time_is_left 'JavaScript: Node, Deno, Bun, workerd' tests/browser.sh runtimes
-if_time_is_left 'JavaScript: Firefox and WebKit' tests/browser.sh others
-if_time_is_left 'JavaScript: an example with Vite' tests/bundlers.sh vite
+step 'JavaScript: kiln-embed and the demo' tests/browser.sh build
+if_time_is_left 68 'JavaScript: Chromium' tests/browser.sh chromium
+if_time_is_left 65 'JavaScript: Node, Deno, Bun, workerd' tests/browser.sh runtimes
+if_time_is_left 65 'JavaScript: Firefox and WebKit' tests/browser.sh others
+if_time_is_left 65 'JavaScript: an example with Vite' tests/bundlers.sh vite
 echo 'skipped: tests/bundlers.sh (webpack, Next.js, Astro, Orama and LangChain.js: some 700 MB from npm); run it by hand'
 echo 'skipped: tests/distributed.sh (Ray, Daft, Spark, LanceDB, Qdrant, Postgres: 1.5 GB from PyPI); run it by hand'
 echo 'skipped: tests/hosts.sh (hosts that train together, in network namespaces; root); run it by hand'

@@ -7,14 +7,14 @@ use crate::harness::{Folder, TEXTS, embed};
 const SCRIPT: &str = r#"
 import json, sys
 from sentence_transformers import SentenceTransformer
-model = SentenceTransformer(sys.argv[1], device="cpu")
-texts = json.load(open(sys.argv[2]))
-prompt = sys.argv[3] if len(sys.argv) > 3 else None
-print(json.dumps(model.encode(texts, prompt_name=prompt).tolist()))
+texts = json.load(open(sys.argv[1]))
+of = lambda model, prompt: SentenceTransformer(model, device="cpu").encode(texts, prompt_name=prompt or None).tolist()
+print(json.dumps([of(*job) for job in zip(sys.argv[2::2], sys.argv[3::2])]))
 "#;
 
-/// Vectors by sentence-transformers, or `None` after printing why it is skipped.
-fn peer(model: &str, folder: &Folder, prompt: &[&str]) -> Option<Vec<Vec<f32>>> {
+/// Vectors by sentence-transformers for each model with a prompt's name (or none), all in one process, which takes its
+/// time to start; `None` after printing why it is skipped.
+fn peer(folder: &Folder, jobs: &[[&str; 2]]) -> Option<Vec<Vec<Vec<f32>>>> {
     let Some(python) = std::env::var_os("KILN_PYTHON") else {
         eprintln!(
             "SKIPPED: KILN_PYTHON is not set; tests/run.sh installs sentence-transformers and sets it"
@@ -23,8 +23,8 @@ fn peer(model: &str, folder: &Folder, prompt: &[&str]) -> Option<Vec<Vec<f32>>> 
     };
     let texts = folder.write("texts.json", serde_json::to_string(&TEXTS).unwrap());
     let output = Command::new(python)
-        .args(["-c", SCRIPT, model, &texts])
-        .args(prompt)
+        .args(["-c", SCRIPT, &texts])
+        .args(jobs.as_flattened())
         .env("HF_HUB_OFFLINE", "1")
         .output()
         .unwrap();
@@ -43,16 +43,21 @@ fn assert_same(a: &[Vec<f32>], b: &[Vec<f32>], what: &str) {
 
 #[test]
 fn it_loads_a_model_that_we_made() {
-    for mode in ["mean", "last_token", "cls", "weighted_mean"] {
+    // With a prompt, its tokens are kept out of pooling on both sides.
+    let jobs =
+        [("mean", ""), ("mean", "query"), ("last_token", ""), ("cls", ""), ("weighted_mean", "")];
+    let made = jobs.map(|(mode, _)| {
         let folder = Folder::new();
         let model = folder.model(&format!("{{ mode = '{mode}' }}")).display().to_string();
-        let Some(theirs) = peer(&model, &folder, &[]) else { return };
-        assert_same(&embed(&model, &folder, &[]), &theirs, mode);
-        if mode == "mean" {
-            // The prompt's tokens are kept out of pooling on both sides.
-            let theirs = peer(&model, &folder, &["query"]).unwrap();
-            assert_same(&embed(&model, &folder, &["--prompt-name", "query"]), &theirs, "prompt");
-        }
+        (folder, model)
+    });
+    let asked: Vec<[&str; 2]> =
+        made.iter().zip(jobs).map(|((_, model), (_, prompt))| [&**model, prompt]).collect();
+    let Some(theirs) = peer(&made[0].0, &asked) else { return };
+    for (((folder, model), (mode, prompt)), theirs) in made.iter().zip(jobs).zip(&theirs) {
+        let prompted = ["--prompt-name", prompt];
+        let args: &[&str] = if prompt.is_empty() { &[] } else { &prompted };
+        assert_same(&embed(model, folder, args), theirs, &format!("{mode} {prompt}"));
     }
 }
 
@@ -60,7 +65,7 @@ fn it_loads_a_model_that_we_made() {
 #[test]
 fn we_load_its_dense_projection() {
     const MAKE: &str = r#"
-import sys
+import json, sys
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
@@ -68,7 +73,9 @@ torch.manual_seed(5)
 transformer = Transformer(sys.argv[1])
 pooling = Pooling(16, pooling_mode="cls")
 dense = Dense(16, 6, activation_function=torch.nn.Tanh())
-SentenceTransformer(modules=[transformer, pooling, dense, Normalize()], device="cpu").save(sys.argv[2])
+model = SentenceTransformer(modules=[transformer, pooling, dense, Normalize()], device="cpu")
+model.save(sys.argv[2])
+print(json.dumps(model.encode(json.load(open(sys.argv[3]))).tolist()))
 "#;
     let Some(python) = std::env::var_os("KILN_PYTHON") else {
         eprintln!(
@@ -79,9 +86,12 @@ SentenceTransformer(modules=[transformer, pooling, dense, Normalize()], device="
     let folder = Folder::new();
     let model = folder.model("{ mode = 'mean' }");
     let made = folder.arg("made");
-    let output = Command::new(python).args(["-c", MAKE]).arg(model).arg(&made).output().unwrap();
+    let texts = folder.write("texts.json", serde_json::to_string(&TEXTS).unwrap());
+    let output =
+        Command::new(python).args(["-c", MAKE]).arg(model).args([&made, &texts]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let theirs = peer(&made, &folder, &[]).unwrap();
+    let line = String::from_utf8(output.stdout).unwrap();
+    let theirs: Vec<Vec<f32>> = serde_json::from_str(line.lines().last().unwrap()).unwrap();
     assert_eq!(theirs[0].len(), 6);
     assert_same(&embed(&made, &folder, &[]), &theirs, "dense");
 }
@@ -104,7 +114,7 @@ fn it_loads_the_real_model_saved_again() {
     .unwrap();
     let saved = folder.path("minilm");
     write_directory(&saved, &save(&embedder).unwrap(), Existing::Refuse).unwrap();
-    let original = peer(&minilm.to_string_lossy(), &folder, &[]).unwrap();
-    let again = peer(&saved.display().to_string(), &folder, &[]).unwrap();
-    assert_same(&again, &original, "saved again");
+    let (original, again) = (minilm.to_string_lossy(), saved.display().to_string());
+    let theirs = peer(&folder, &[[&original, ""], [&again, ""]]).unwrap();
+    assert_same(&theirs[1], &theirs[0], "saved again");
 }

@@ -27,6 +27,8 @@ pub(crate) enum Broken {
     Closed(io::Error),
     /// What came is not what was sent, or not for us.
     Damaged(String),
+    /// What came is whole, and not what belongs to what we do.
+    Unexpected,
     /// The caller's patience has ended.
     Ended(Error),
 }
@@ -83,6 +85,9 @@ pub(crate) fn read(
             Ok(count) => {
                 patience.came(count);
                 buffer = &mut buffer[count..];
+                if !buffer.is_empty() {
+                    patience.check().map_err(Broken::Ended)?;
+                }
             }
             Err(error) if waits(&error) => patience.check().map_err(Broken::Ended)?,
             Err(error) => return Err(Broken::Closed(error)),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -80,6 +80,50 @@ struct Search<'a> {
     deadline: Instant,
 }
 
+/// Those who call, and are listened to until they have said who they are.
+#[derive(Default)]
+struct Callers {
+    count: AtomicUsize,
+    /// Nobody is waited for any more.
+    over: AtomicBool,
+}
+
+/// The place of one of them.
+struct Place<'a>(&'a Callers);
+
+impl Callers {
+    /// A place, unless all are taken.
+    fn place(&self) -> Option<Place<'_>> {
+        let place = Place(self);
+        (self.count.fetch_add(1, Ordering::SeqCst) < CALLERS).then_some(place)
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// With one of them, until it takes too long or nobody is waited for.
+struct Hearing<'a> {
+    until: Deadline,
+    callers: &'a Callers,
+}
+
+impl Patience for Hearing<'_> {
+    fn check(&self) -> Result<()> {
+        match self.callers.over.load(Ordering::SeqCst) {
+            true => Err(Error::Stopped),
+            false => self.until.check(),
+        }
+    }
+}
+
 impl Patience for Search<'_> {
     fn check(&self) -> Result<()> {
         if (self.stops)() {
@@ -114,7 +158,14 @@ impl Search<'_> {
         let threads = watch.begin();
         let closed = self.close_ring(&table, &listener, &watch);
         let ended = |error: Error| {
-            let error = watch.judge(error);
+            // The others are told which of them was stopped.
+            let error = match error {
+                Error::Stopped => {
+                    watch.judge(start(self.was_stopped()));
+                    Error::Stopped
+                }
+                error => watch.judge(error),
+            };
             watch.depart("it could not reach the others");
             error
         };
@@ -145,7 +196,12 @@ impl Search<'_> {
     fn handshake_deadline(&self) -> Deadline {
         let until =
             (Instant::now() + HANDSHAKE).min(self.deadline.max(Instant::now() + HANDSHAKE / 10));
-        Deadline(until, self.too_late("a handshake has not ended"))
+        let seconds = HANDSHAKE.as_secs_f64();
+        Deadline(until, start(format!("has not said within {seconds:.0} s who it is")))
+    }
+
+    fn was_stopped(&self) -> String {
+        format!("rank {} ({}) was asked to stop", self.launch.rank, self.launch.host)
     }
 
     /// What this rank says of itself.
@@ -169,8 +225,11 @@ impl Search<'_> {
             bound.set_ip(usual);
         }
         let address = match &self.launch.advertise {
-            Some(address) if address.contains(':') => address.clone(),
-            Some(host) => format!("{host}:{}", bound.port()),
+            Some(text) => match text.parse::<IpAddr>() {
+                Ok(ip) => SocketAddr::new(ip, bound.port()).to_string(),
+                Err(_) if text.contains(':') => text.clone(),
+                Err(_) => format!("{text}:{}", bound.port()),
+            },
             None => bound.to_string(),
         };
         Ok((listener, address))
@@ -181,9 +240,24 @@ impl Search<'_> {
     /// Where rank 0 listens for the others.
     fn main_listener(&self) -> Result<TcpListener> {
         let Launch { master, port, bind, .. } = self.launch;
-        let addresses = match bind {
-            Some(bind) => vec![SocketAddr::new(bind.ip(), *port)],
-            None => self.launch.master_addresses()?,
+        let mut noted = false;
+        let addresses = loop {
+            if let Some(bind) = bind {
+                break vec![SocketAddr::new(bind.ip(), *port)];
+            }
+            match self.launch.master_addresses() {
+                Ok(addresses) => break addresses,
+                // Where names are given out as processes start, its own may come a little later.
+                Err(error) => match self.check() {
+                    Ok(()) if !std::mem::replace(&mut noted, true) => {
+                        (self.note)(&format!("{error}; waiting for it"));
+                    }
+                    Ok(()) => {}
+                    Err(Error::Stopped) => return Err(Error::Stopped),
+                    Err(_) => return Err(error),
+                },
+            }
+            std::thread::sleep(10 * PAUSE);
         };
         TcpListener::bind(&addresses[..]).map_err(|error| {
             start(format!(
@@ -213,7 +287,10 @@ impl Search<'_> {
         };
         let (come, wrong) = found;
         if let Some(error) = wrong {
-            refuse(&come, &error);
+            match &error {
+                Error::Stopped => refuse(&come, &start(self.was_stopped())),
+                error => refuse(&come, error),
+            }
             return Err(error);
         }
         let session = session()?;
@@ -241,17 +318,17 @@ impl Search<'_> {
         if let Err(error) = listener.set_nonblocking(true) {
             return (come, Some(start(format!("rank 0 cannot listen: {error}"))));
         }
+        let unheard = self.heard_here_alone(listener);
         let (tell, told) = mpsc::channel();
-        let (listening, refused) = (AtomicUsize::new(0), Mutex::new(None));
+        let (callers, refused) = (Callers::default(), Mutex::new(None));
         let wrong = std::thread::scope(|scope| -> Option<Error> {
             let mut noted = 0;
-            loop {
-                if let Ok((stream, from)) = listener.accept()
-                    && listening.fetch_add(1, Ordering::SeqCst) < CALLERS
-                {
-                    let (tell, listening, refused) = (tell.clone(), &listening, &refused);
+            let wrong = loop {
+                if let Ok((stream, from)) = listener.accept() {
+                    let Some(place) = callers.place() else { continue };
+                    let (tell, refused) = (tell.clone(), &refused);
                     scope.spawn(move || {
-                        match self.hear(stream) {
+                        match self.hear(stream, &place) {
                             // Nobody is told where all have come.
                             Ok(caller) => drop(tell.send(caller)),
                             Err(refusal) => {
@@ -262,14 +339,12 @@ impl Search<'_> {
                                 *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
                             }
                         }
-                        listening.fetch_sub(1, Ordering::SeqCst);
                     });
                     continue;
                 }
-                while let Ok(caller) = told.try_recv() {
-                    if let Err(error) = self.admit(&mut come, caller) {
-                        return Some(error);
-                    }
+                let mut admitted = told.try_iter().map(|caller| self.admit(&mut come, caller));
+                if let Some(error) = admitted.find_map(Result::err) {
+                    break Some(error);
                 }
                 // One that was stopped while it waited may be started again.
                 come.retain(|_, caller: &mut Caller| caller.is_there());
@@ -278,33 +353,58 @@ impl Search<'_> {
                     .map(|rank| rank.to_string())
                     .collect();
                 if missing.is_empty() {
-                    return None;
+                    break None;
                 }
                 if noted != missing.len() {
                     noted = missing.len();
-                    (self.note)(&format!("waiting for rank {}", listed(&missing)));
+                    (self.note)(&format!("waiting for rank {}{unheard}", listed(&missing)));
                 }
                 if let Err(error) = self.check() {
-                    let Error::Start(_) = error else { return Some(error) };
+                    let Error::Start(_) = error else { break Some(error) };
                     let last = refused.lock().unwrap_or_else(PoisonError::into_inner).take();
                     let last = last
                         .map_or(String::new(), |why| format!("; the last that was refused: {why}"));
                     let late = self.too_late(&format!("rank {} has not come", listed(&missing)));
-                    return Some(start(format!("{late}{last}")));
+                    break Some(start(format!("{late}{unheard}{last}")));
                 }
                 std::thread::sleep(PAUSE);
-            }
+            };
+            callers.end();
+            wrong
         });
         (come, wrong)
     }
 
+    /// What to say where rank 0 listens on an address that only its own host reaches, as many a host's own name leads to.
+    fn heard_here_alone(&self, listener: &TcpListener) -> String {
+        let master = &self.launch.master;
+        let meant = master == "localhost" || master.parse::<IpAddr>().is_ok();
+        match listener.local_addr() {
+            Ok(address) if address.ip().is_loopback() && !meant => format!(
+                ": {master} is {} here, which only this host reaches; KILN_BIND names another address",
+                address.ip()
+            ),
+            _ => String::new(),
+        }
+    }
+
     /// A caller that knows the secret, and what it says of itself.
-    fn hear(&self, stream: TcpStream) -> Result<Caller, Refusal> {
-        let deadline = self.handshake_deadline();
-        prepare(&stream).map_err(Broken::Closed)?;
-        serve(&stream, &self.launch.secret, self.launch.protocol, &deadline)?;
-        let member = message(&stream, JOIN, &deadline)?;
+    fn hear(&self, stream: TcpStream, place: &Place<'_>) -> Result<Caller, Refusal> {
+        let member = self.first_words(&stream, JOIN, place)?;
         Ok(Caller { stream, member })
+    }
+
+    /// The first message of one that knows the secret.
+    fn first_words<T: serde::de::DeserializeOwned>(
+        &self,
+        stream: &TcpStream,
+        kind: u8,
+        place: &Place<'_>,
+    ) -> Result<T, Refusal> {
+        let hearing = Hearing { until: self.handshake_deadline(), callers: place.0 };
+        prepare(stream).map_err(Broken::Closed)?;
+        serve(stream, &self.launch.secret, self.launch.protocol, &hearing)?;
+        message(stream, kind, &hearing)
     }
 
     /// Takes a caller in, or says why all have to stop: it knows the secret, so that it is one of ours.
@@ -326,7 +426,7 @@ impl Search<'_> {
             ))
         } else if terms.recipe != self.terms.recipe {
             Some(format!(
-                "{who} trains by another recipe than {main}; give all the same --recipe and --set"
+                "{who} trains by another recipe than {main}; give all the same --recipe, --set and --checkpoint-every"
             ))
         } else {
             match come.get(rank) {
@@ -358,9 +458,12 @@ impl Search<'_> {
     fn call_main(&self) -> Result<(Vec<Link>, Table, TcpListener)> {
         let Launch { master, port, .. } = self.launch;
         let main = format!("rank 0 ({master}:{port})");
-        let mut noted = false;
+        let (mut noted, mut pause) = (false, PAUSE);
         let stream = loop {
-            let failed = match self.call(&self.launch.master_addresses()?) {
+            // Where names are given out as processes start, that of rank 0 may come later.
+            let found = self.launch.master_addresses();
+            let found = found.map_err(|error| Refusal::Broken(Broken::Ended(error)));
+            let failed = match found.and_then(|addresses| self.call(&addresses)) {
                 Ok(stream) => break stream,
                 Err(Refusal::Secret) => {
                     return Err(start(format!(
@@ -385,9 +488,10 @@ impl Search<'_> {
                 return Err(start(format!("{late}: {failed}")));
             }
             if !std::mem::replace(&mut noted, true) {
-                (self.note)(&format!("waiting for {main}"));
+                (self.note)(&format!("waiting for {main}: {failed}"));
             }
-            std::thread::sleep(10 * PAUSE);
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(10 * PAUSE);
         };
         let local = stream.local_addr();
         let local = local.map_err(|error| start(format!("{main}: {error}")))?.ip();
@@ -464,6 +568,8 @@ impl Search<'_> {
             }
             Ok(())
         };
+        let callers = Callers::default();
+        let callers = &callers;
         std::thread::scope(|scope| {
             let called = scope.spawn(|| -> Result<TcpStream> {
                 let address = &table.members[next].address;
@@ -492,15 +598,13 @@ impl Search<'_> {
                 let cannot = |error| start(format!("cannot listen: {error}"));
                 listener.set_nonblocking(true).map_err(cannot)?;
                 let (tell, told) = mpsc::channel();
-                let listening = &AtomicUsize::new(0);
                 loop {
-                    if let Ok((stream, _)) = listener.accept()
-                        && listening.fetch_add(1, Ordering::SeqCst) < CALLERS
-                    {
+                    if let Ok((stream, _)) = listener.accept() {
+                        let Some(place) = callers.place() else { continue };
                         let tell = tell.clone();
                         scope.spawn(move || {
                             // Whoever else calls is not answered.
-                            if let Ok(stream) = self.hear_before(stream, table, before) {
+                            if let Ok(stream) = self.hear_before(stream, table, before, &place) {
                                 let _ = tell.send(stream);
                             }
                         });
@@ -514,6 +618,7 @@ impl Search<'_> {
                 }
             };
             let accepted = accepted();
+            callers.end();
             let called = called.join().unwrap_or_else(|_| Err(start("a thread ended early")));
             Ok((called?, accepted?))
         })
@@ -525,11 +630,9 @@ impl Search<'_> {
         stream: TcpStream,
         table: &Table,
         before: usize,
+        place: &Place<'_>,
     ) -> Result<TcpStream, Refusal> {
-        let deadline = self.handshake_deadline();
-        prepare(&stream).map_err(Broken::Closed)?;
-        serve(&stream, &self.launch.secret, self.launch.protocol, &deadline)?;
-        let hello: Hello = message(&stream, HELLO, &deadline)?;
+        let hello: Hello = self.first_words(&stream, HELLO, place)?;
         match hello.session == table.session && hello.rank == before {
             true => Ok(stream),
             false => Err(Refusal::Stranger),
@@ -595,6 +698,7 @@ fn said_of(refusal: &Refusal) -> String {
         Refusal::Version(version) => format!("speaks version {version} of what ranks say"),
         Refusal::Broken(Broken::Closed(error)) => format!("broke off: {error}"),
         Refusal::Broken(Broken::Damaged(what)) => format!("sent {what}"),
+        Refusal::Broken(Broken::Unexpected) => "sent what was not expected".into(),
         Refusal::Broken(Broken::Ended(error)) => error.to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! What a launcher says of a process, in the environment: the names are torchrun's, which Ray Train, SkyPilot and
+//! What a launcher says of a process, in the environment: the names are torchrun's, which Ray Train and
 //! most scripts for SLURM and Kubernetes set, too.
 
 use std::fmt;

@@ -143,7 +143,7 @@ impl Ring {
     ///
     /// # Errors
     /// A rank that is lost.
-    pub fn sum(&self, values: &mut [f32], format: Format) -> Result<()> {
+    pub fn all_reduce(&self, values: &mut [f32], format: Format) -> Result<()> {
         self.operation(|ring, work| {
             let (rank, world) = (ring.rank, ring.world);
             let bound = |part: usize| values.len() * part / world;
@@ -174,7 +174,7 @@ impl Ring {
     ///
     /// # Errors
     /// A rank that is lost.
-    pub fn gather(&self, own: &[f32], lengths: &[usize]) -> Result<Vec<f32>> {
+    pub fn all_gather(&self, own: &[f32], lengths: &[usize]) -> Result<Vec<f32>> {
         self.operation(|ring, work| {
             let (rank, world) = (ring.rank, ring.world);
             let mut next = 0;
@@ -201,7 +201,7 @@ impl Ring {
     ///
     /// # Errors
     /// A rank that is lost.
-    pub fn exchange(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    pub fn all_gather_bytes(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.operation(|ring, work| {
             let (rank, world) = (ring.rank, ring.world);
             let mut all = vec![Vec::new(); world];
@@ -261,7 +261,7 @@ impl Ring {
     /// # Errors
     /// A rank that is lost.
     pub fn barrier(&self) -> Result<()> {
-        self.exchange(&[]).map(drop)
+        self.all_gather_bytes(&[]).map(drop)
     }
 
     /// Ends, once all ranks do, in peace.
@@ -303,6 +303,11 @@ impl Ring {
             Broken::Ended(error) => error,
             Broken::Damaged(what) => self.watch.judge(Error::Lost(format!(
                 "{} got {what} from {before}: the network between them damages data",
+                self.watch.name(self.rank)
+            ))),
+            Broken::Unexpected => self.watch.judge(Error::Lost(format!(
+                "{} got data of another length or operation than it expected from {before}: they do not do the same; give \
+                 all hosts the same recipe, data and kind of device",
                 self.watch.name(self.rank)
             ))),
             Broken::Closed(error) => {
@@ -388,7 +393,7 @@ impl Ring {
             let count = payload.len() / format.size();
             let whole = payload.len().is_multiple_of(format.size()) && count <= into.len();
             if header != (Header { kind: VALUES, operation, left }) || !whole {
-                return Err(other_than_expected());
+                return Err(Broken::Unexpected);
             }
             let (now, later) = into.split_at_mut(count);
             format.read(payload, now, &each);
@@ -396,7 +401,7 @@ impl Ring {
                 return Ok(());
             }
             if count == 0 {
-                return Err(other_than_expected());
+                return Err(Broken::Unexpected);
             }
             into = later;
         }
@@ -431,14 +436,14 @@ impl Ring {
             let left = expected.unwrap_or(header.left);
             let now = payload.len() as u64;
             if header != (Header { kind: BYTES, operation, left }) || now > left {
-                return Err(other_than_expected());
+                return Err(Broken::Unexpected);
             }
             each(payload, header)?;
             if now == left {
                 return Ok(());
             }
             if now == 0 {
-                return Err(other_than_expected());
+                return Err(Broken::Unexpected);
             }
             expected = Some(left - now);
         }
@@ -454,10 +459,6 @@ impl Drop for Ring {
             let _ = thread.join();
         }
     }
-}
-
-fn other_than_expected() -> Broken {
-    Broken::Damaged("data of another length or operation than it expected".into())
 }
 
 /// Two parts of a slice, one to read and one to write.

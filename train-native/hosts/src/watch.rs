@@ -318,7 +318,10 @@ impl Watch {
 
     /// The rank that the others have waited for too long, or the two between which data stand still.
     fn behind(&self) -> Option<String> {
-        let reports = lock(&self.reports).clone();
+        self.late_of(&lock(&self.reports).clone())
+    }
+
+    fn late_of(&self, reports: &[Report]) -> Option<String> {
         let still = |report: &Report| report.changed.elapsed();
         // The first operation that has not ended everywhere: who waits in it, and who has not come to it.
         let waiting = reports.iter().filter(|report| report.beat.waits());
@@ -330,8 +333,10 @@ impl Watch {
         let mut late =
             ranks().filter(|(_, report)| !report.beat.waits() && report.beat.done < first);
         if late.clone().next().is_none() {
-            // A rank that is silent is named first.
-            if waited < self.timeouts.silence + 3 * self.interval() {
+            // A rank that has ended the operation has just said so; the others may have, and not have said it yet. And one
+            // that is silent is named first.
+            let news = ranks().map(|(_, report)| still(report)).min()?;
+            if news < self.timeouts.silence + 3 * self.interval() {
                 return None;
             }
             // The one that has got least has stood still longest.
@@ -379,7 +384,7 @@ impl Watch {
                     link.left.store(true, Ordering::SeqCst);
                     return;
                 }
-                Ok(_) | Err(Broken::Damaged(_)) => {
+                Ok(_) | Err(Broken::Damaged(_) | Broken::Unexpected) => {
                     self.judge(Error::Lost(format!(
                         "{} sends what is no sign of life: the network damages data",
                         self.name(link.rank)
@@ -443,5 +448,40 @@ impl Patience for Heard<'_> {
             self.watch.name(self.rank),
             silence.as_secs_f64()
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What ranks have said: operations begun and ended, bytes of the present one, and how many seconds ago.
+    fn late(said: &[(u64, u64, u64, u64)]) -> Option<String> {
+        let seconds = Duration::from_secs;
+        let timeouts = Timeouts { join: seconds(600), silence: seconds(60), slow: seconds(1800) };
+        let hosts = (0..said.len()).map(|rank| format!("host{rank}")).collect();
+        let watch = Watch::new(0, hosts, timeouts, Vec::new());
+        let now = Instant::now();
+        let report = |&(started, done, moved, ago): &(u64, u64, u64, u64)| Report {
+            beat: Beat { started, done, moved, busy: false },
+            changed: now.checked_sub(seconds(ago)).unwrap_or(now),
+        };
+        watch.late_of(&said.iter().map(report).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn who_is_late_follows_from_what_all_say() {
+        // All is well, for however long they have computed.
+        assert_eq!(late(&[(7, 7, 0, 900), (7, 7, 0, 900)]), None);
+        // Rank 1 has waited long, rank 0 has come, both have ended it, and rank 1 has not said so yet.
+        assert_eq!(late(&[(7, 7, 0, 0), (7, 6, 0, 300)]), None);
+        // Nothing moves in the operation that both are in.
+        let stands = late(&[(7, 6, 50, 80), (7, 6, 10, 90)]);
+        assert!(stands.is_some_and(|line| line.contains("rank 0 (host0) have reached rank 1")));
+        assert_eq!(late(&[(7, 6, 50, 2), (7, 6, 10, 90)]), None);
+        // Rank 1 does not come.
+        assert_eq!(late(&[(7, 6, 0, 1000), (6, 6, 0, 1000)]), None);
+        let slow = late(&[(7, 6, 0, 2000), (6, 6, 0, 2000)]);
+        assert!(slow.is_some_and(|line| line.starts_with("rank 1 (host1) is slow")));
     }
 }

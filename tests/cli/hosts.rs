@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -18,6 +19,16 @@ const SECRET: &str = "only for these tests";
 /// Exit code of what was asked to stop.
 const ASKED: Option<i32> = Some(130);
 
+/// A port below those that systems hand out, so that no other connection takes it meanwhile.
+fn free_port() -> u16 {
+    // Each test is a process of its own.
+    let first = 20_000 + (std::process::id() % 1000) as u16 * 10;
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    static USED: AtomicU16 = AtomicU16::new(0);
+    let used = USED.fetch_add(1, Ordering::SeqCst);
+    (first + used..32_000).find(free).unwrap()
+}
+
 /// Processes that find one another on loopback.
 struct Job<'a> {
     folder: &'a Folder,
@@ -30,8 +41,7 @@ struct Process(Child, std::path::PathBuf);
 
 impl<'a> Job<'a> {
     fn new(folder: &'a Folder, world: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Self { folder, world, port: listener.local_addr().unwrap().port() }
+        Self { folder, world, port: free_port() }
     }
 
     fn command(&self, rank: usize, args: &[&str]) -> Command {
@@ -198,8 +208,8 @@ fn processes_train_as_one_device_and_the_same_again() {
 fn a_killed_process_is_named_and_another_number_goes_on() {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);
-    let recipe = folder.write("r.toml", recipe(120));
-    let args = ["--recipe", &*recipe, "--set", WARM, "--checkpoint-every", "200"];
+    let recipe = folder.write("r.toml", recipe(240));
+    let args = ["--recipe", &*recipe, "--set", WARM, "--checkpoint-every", "300"];
     kiln(&[&["train", "--output", &folder.arg("one")], &args[..]].concat()).assert().success();
     for victim in [1, 2, 0] {
         let name = format!("without-{victim}");
@@ -218,7 +228,7 @@ fn a_killed_process_is_named_and_another_number_goes_on() {
             assert!(said[0].contains("the last checkpoint of rank 0 holds"), "{said:?}");
             continue;
         }
-        // Rank 0 saved the last whole step, which was no multiple of 200.
+        // Rank 0 saved the last whole step, which was no multiple of 300.
         assert!(said[0].contains("go on with --resume"), "{said:?}");
         let saved = names(&folder.path(&name).join("checkpoints"));
         assert!(!saved.is_empty(), "{said:?}");
@@ -235,13 +245,69 @@ fn a_killed_process_is_named_and_another_number_goes_on() {
 }
 
 #[test]
+fn an_optimizer_that_is_shared_out_takes_the_same_steps() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let recipe = folder.write("r.toml", recipe(14));
+    let args = ["--recipe", &*recipe, "--set", WARM, "--checkpoint-every", "5", "--keep", "9"];
+    Job::new(&folder, 2).run("whole", &args);
+    let args = [&args[..], &["--set", "compute.shard_optimizer=true"]].concat();
+    let (whole, shared) = (folder.path("whole"), folder.path("shared"));
+    let checkpoints = shared.join("checkpoints");
+    let kept = |checkpoint: &Path| -> [usize; 2] {
+        ["", "-1"].map(|part| {
+            let group =
+                |group: &str| checkpoint.join(format!("optimizer-{group}decayed{part}.bin"));
+            let size = |file: std::path::PathBuf| file.metadata().map_or(0, |file| file.len());
+            (size(group("")) + size(group("un"))) as usize
+        })
+    };
+    let again = |world: usize| {
+        // From the tenth step on.
+        for later in names(&checkpoints).into_iter().filter(|name| *name > format!("{:08}", 10)) {
+            std::fs::remove_dir_all(checkpoints.join(later)).unwrap();
+        }
+        let args = [&args[..], &["--resume"]].concat();
+        match world {
+            1 => {
+                let output = ["train", "--output", &shared.display().to_string()];
+                kiln(&[&output[..], &args].concat()).assert().success();
+            }
+            _ => Job::new(&folder, world).run("shared", &args),
+        }
+    };
+    Job::new(&folder, 2).run("shared", &args);
+    for resumed in [false, true] {
+        if resumed {
+            again(2);
+        }
+        assert_eq!(numbers(&shared), numbers(&whole));
+        assert_eq!(weights(&shared), weights(&whole));
+    }
+    // Each had about half of it.
+    let last = "00000020";
+    let [all, none] = kept(&whole.join("checkpoints").join(last));
+    let shares = kept(&checkpoints.join(last));
+    assert_eq!(none, 0);
+    assert!(
+        shares.iter().all(|share| *share > all / 3 && *share < 2 * all / 3),
+        "{shares:?} {all}"
+    );
+    for world in [3, 1] {
+        again(world);
+        assert_near(&whole, &shared, 1e-4);
+    }
+}
+
+#[test]
 fn a_process_that_is_asked_to_stop_stops_all() {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);
     let recipe = folder.write("r.toml", recipe(100_000));
     for victim in [0, 1] {
         let name = format!("asked-{victim}");
-        let processes = Job::new(&folder, 2).begin(&name, &["--recipe", &recipe]);
+        let args = ["--recipe", &*recipe, "--checkpoint-every", "100000"];
+        let processes = Job::new(&folder, 2).begin(&name, &args);
         wait_for_steps(&folder.path(&name), 5);
         processes[victim].signal("-TERM");
         for process in processes {
@@ -263,18 +329,10 @@ fn a_process_that_is_stopped_or_fails_is_named() {
     folder.write("data.jsonl", DATA);
     let text = recipe(100_000);
     let recipe = folder.write("r.toml", &text);
-    let mut processes = Job::new(&folder, 2).begin("still", &["--recipe", &recipe]);
+    let mut silent = Job::new(&folder, 2).begin("still", &["--recipe", &recipe]);
     wait_for_steps(&folder.path("still"), 5);
-    let stopped = processes.remove(1);
+    let stopped = silent.remove(1);
     stopped.signal("-STOP");
-    let line = processes.remove(0).error();
-    assert!(
-        line.starts_with("error: rank 1 (") && line.contains("nothing has been heard"),
-        "{line}"
-    );
-    stopped.signal("-CONT");
-    let line = stopped.error();
-    assert!(line.starts_with("error: rank "), "{line}");
 
     // Other data on one of the hosts.
     folder.write("other.jsonl", DATA.replace("river", "brook"));
@@ -292,6 +350,16 @@ fn a_process_that_is_stopped_or_fails_is_named() {
         let line = process.error();
         assert!(line.contains("reads other data than rank 0"), "{line}");
     }
+
+    // Meanwhile the one that stands still has been noticed.
+    let line = silent.remove(0).error();
+    assert!(
+        line.starts_with("error: rank 1 (") && line.contains("nothing has been heard"),
+        "{line}"
+    );
+    stopped.signal("-CONT");
+    let line = stopped.error();
+    assert!(line.starts_with("error: rank "), "{line}");
 
     // One that cannot write, and one whose data are not there.
     let job = Job::new(&folder, 2);
@@ -317,17 +385,20 @@ fn what_does_not_belong_together_does_not_train() {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);
     let recipe = folder.write("r.toml", recipe(5));
-    let run = |change: &dyn Fn(&mut Command), more: &[&str]| -> [String; 2] {
+    // The first one need not wait long for one that is refused; where it is told more, it waits for that.
+    let run = |seconds: &str, change: &dyn Fn(&mut Command), more: &[&str]| -> [String; 2] {
         let job = Job::new(&folder, 2);
         let args = ["--recipe", &*recipe, "--output", &folder.arg("never")];
         let mut first = job.command(0, &args);
-        first.env("KILN_JOIN_TIMEOUT", "4");
+        first.env("KILN_JOIN_TIMEOUT", seconds);
         let mut second = job.command(1, &[&args[..], more].concat());
         change(&mut second);
-        [job.start(0, &mut first), job.start(1, &mut second)].map(Process::error)
+        let second = job.start(1, &mut second);
+        [job.start(0, &mut first), second].map(Process::error)
     };
     let keep = |_: &mut Command| ();
     let [main, other] = run(
+        "4",
         &|command| {
             command.env("KILN_SECRET", "not the same secret");
         },
@@ -336,10 +407,13 @@ fn what_does_not_belong_together_does_not_train() {
     assert!(other.contains("another secret than this host"), "{other}");
     assert!(!other.contains("not the same secret"), "{other}");
     assert!(main.contains("rank 1 has not come") && main.contains("another KILN_SECRET"), "{main}");
-    let [main, other] = run(&keep, &["--set", "stage.1.lr=1e-4"]);
-    assert!(other.contains("trains by another recipe than rank 0"), "{other}");
-    assert_eq!(main, other);
+    for more in [["--set", "stage.1.lr=1e-4"], ["--checkpoint-every", "3"]] {
+        let [main, other] = run("60", &keep, &more);
+        assert!(other.contains("trains by another recipe than rank 0"), "{other}");
+        assert_eq!(main, other);
+    }
     let [main, other] = run(
+        "60",
         &|command| {
             command.env("WORLD_SIZE", "3");
         },
@@ -394,11 +468,14 @@ fn a_port_scan_and_another_version_disturb_nobody() {
         let _ = stream.write_all(garbage);
         held.push(stream);
     }
-    std::thread::sleep(Duration::from_millis(300));
+    let begun = Instant::now();
+    while !first.said().contains("127.0.0.1 speaks version 99") {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", first.said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let second = begin(1);
     let (code, said) = first.end();
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("127.0.0.1 speaks version 99"), "{said}");
     assert_eq!(second.end(), (Some(0), String::new()));
     assert!(folder.path("run/model").is_dir());
 }

@@ -1,9 +1,12 @@
 """train, evaluate, quantize and run."""
 
 import json
+import multiprocessing
 import os
 import signal
+import socket
 import threading
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -63,6 +66,25 @@ def test_each_step_is_told(trained, tmp_path):
     assert isinstance(steps[0], Step) and steps[0].total_steps == 8
     # The same seed trains the same model.
     assert [step.loss for step in steps] == [step.loss for step in done.steps] == [step.loss for step in trained.steps]
+
+
+def one_of_two(rank, port, recipe, folder):
+    others = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in others.items()}, KILN_SECRET="only for these tests")
+    done = train(recipe, folder / str(rank), device="cpu", resume="auto")
+    return done.written, [step.loss for step in done.steps]
+
+
+def test_two_processes_train_together(trained, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        ranks = [pool.submit(one_of_two, rank, port, RECIPE, tmp_path) for rank in range(2)]
+        (main, losses), (other, _) = [rank.result() for rank in ranks]
+    assert main and not other and not (tmp_path / "1").exists()
+    assert np.allclose(losses, [step.loss for step in trained.steps], rtol=1e-4)
+    assert Embedder(tmp_path / "0/model", device="cpu").encode(SENTENCES).shape == (7, 16)
 
 
 class Enough(Exception):

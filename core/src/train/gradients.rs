@@ -3,7 +3,7 @@
 use burn::module::{AutodiffModule, Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
+use burn::tensor::{ElementConversion as _, FloatDType, Shape, Tensor};
 
 use crate::kernels::TrainingBackend;
 
@@ -119,7 +119,7 @@ pub fn map<B: TrainingBackend, M: AutodiffModule<B>>(
             grad: Tensor<B::InnerBackend, D>,
         ) -> Option<Tensor<B::InnerBackend, D>> {
             let shape = grad.shape();
-            let flat = grad.reshape([shape.num_elements() as i32]);
+            let flat = grad.reshape(Shape::new([shape.num_elements()]));
             Some((self.0)(flat).reshape(shape))
         }
     }

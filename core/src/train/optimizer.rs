@@ -170,14 +170,21 @@ impl<B: TrainingBackend> Optimizer<B> {
         Ok([decayed.to_bytes()?, undecayed.to_bytes()?])
     }
 
-    /// Takes one group's state (0: that decays, 1: that does not), which [`Optimizer::state`] gave. Burn's decoder panics
-    /// on bytes that are no state of this kind of optimizer, so the caller has to know that they are.
+    /// Takes one group's state (0: that decays, 1: that does not), which [`Optimizer::state`] gave, beside what it has:
+    /// that of the parameters that `keep` chooses. Burn's decoder panics on bytes that are no state of this kind of
+    /// optimizer, so the caller has to know that they are.
     ///
     /// # Errors
     /// What the decoder refuses.
-    pub fn restore(&mut self, group: usize, bytes: Vec<u8>, device: &B::Device) -> Result<()> {
+    pub fn restore(
+        &mut self,
+        group: usize,
+        bytes: Vec<u8>,
+        keep: impl Fn(ParamId) -> bool,
+        device: &B::Device,
+    ) -> Result<()> {
         match self.groups.get_mut(group) {
-            Some(group) => group.load(bytes, device),
+            Some(group) => group.load(bytes, &keep, device),
             None => Err(Error::invalid(format!("an optimizer has two groups, not group {group}"))),
         }
     }
@@ -194,7 +201,12 @@ trait Group<B: AutodiffBackend> {
 
     fn to_bytes(&self) -> Result<Vec<u8>>;
 
-    fn load(&mut self, bytes: Vec<u8>, device: &B::Device) -> Result<()>;
+    fn load(
+        &mut self,
+        bytes: Vec<u8>,
+        keep: &dyn Fn(ParamId) -> bool,
+        device: &B::Device,
+    ) -> Result<()>;
 }
 
 impl<B, O> Group<B> for OptimizerAdaptor<O, TrainModel<B>, B>
@@ -216,11 +228,19 @@ where
             .map_err(|error| Error::invalid(format!("cannot encode the optimizer: {error}")))
     }
 
-    fn load(&mut self, bytes: Vec<u8>, device: &B::Device) -> Result<()> {
-        let record =
+    fn load(
+        &mut self,
+        bytes: Vec<u8>,
+        keep: &dyn Fn(ParamId) -> bool,
+        device: &B::Device,
+    ) -> Result<()> {
+        let mut record = self.to_record();
+        let mut loaded: <Self as burn::optim::Optimizer<TrainModel<B>, B>>::Record =
             <Bytes as Recorder<B>>::load(&Bytes::default(), bytes, device).map_err(|error| {
                 Error::invalid(format!("cannot read the optimizer's state: {error}"))
             })?;
+        loaded.retain(|id, _| keep(*id));
+        record.extend(loaded);
         *self = self.clone().load_record(record);
         Ok(())
     }

@@ -9,10 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use train_native::cli;
 use train_native::data::OnBadRow;
-use train_native::device::open;
 use train_native::interrupt;
 use train_native::recipe::{Recipe, shipped};
-use train_native::train::{Fit, Inputs, Point, Resume, RunArtifacts, fit, resumed};
+use train_native::train::{Job, Point, Resume, RunArtifacts};
 
 use crate::embedder::{device_choice, terminal};
 use crate::errors::KilnError;
@@ -48,8 +47,8 @@ pub(crate) fn call(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<String>
     run(py, work, |_, ()| Ok(()), interrupt::ask)
 }
 
-/// Trains by a recipe; `on_step` is called after each step with a dictionary of its numbers. An exception of
-/// `on_step`, or Ctrl-C, ends the training behind a checkpoint.
+/// Trains by a recipe (`resume`: `no`, `yes` or `auto`); `on_step` is called after each step with a dictionary of its
+/// numbers. An exception of `on_step`, or Ctrl-C, ends the training behind a checkpoint.
 #[pyfunction]
 #[pyo3(signature = (recipe, output, changes, data_dir, device, resume, overwrite, checkpoint_every, keep,
     save_every, skip_bad_rows, progress, on_step))]
@@ -60,7 +59,7 @@ pub(crate) fn train<'py>(
     changes: Vec<String>,
     data_dir: Option<PathBuf>,
     device: &str,
-    resume: bool,
+    resume: &str,
     overwrite: bool,
     checkpoint_every: usize,
     keep: usize,
@@ -70,6 +69,11 @@ pub(crate) fn train<'py>(
     on_step: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let choice = device_choice(device)?;
+    let resume = match resume {
+        "auto" => Resume::IfThere,
+        "yes" => Resume::Yes,
+        _ => Resume::No,
+    };
     let _turn = turn()?;
     let terminal = terminal(progress);
     let work = |points: std::sync::mpsc::Sender<(Point, usize)>| -> Result<RunArtifacts> {
@@ -80,30 +84,28 @@ pub(crate) fn train<'py>(
         };
         let recipe = Recipe::read(recipe, &changes)?;
         let steps: usize = recipe.stages.iter().map(|stage| stage.steps).sum();
-        let resume = if resume { Resume::Yes } else { Resume::No };
-        let resume = resumed(&output, &recipe, resume, terminal)?;
-        let on_bad_row = if skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
-        let inputs = Inputs::open(&recipe, &folder, on_bad_row, terminal)?;
         let points = Mutex::new(points);
         let on_step = |point: &Point| {
             let points = points.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             // Who listens is there as long as this thread.
             let _ = points.send((point.clone(), steps));
         };
-        let plan = Fit {
+        let job = Job {
             recipe: &recipe,
-            inputs: &inputs,
+            folder: &folder,
             output: &output,
+            device: choice,
+            devices: &[],
+            on_bad_row: if skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop },
             checkpoint_every,
             keep,
             save_every,
             resume,
             overwrite,
-            hosts: None,
             terminal,
             on_step: Some(&on_step),
         };
-        fit(&plan, &[open(choice)?])
+        job.run()
     };
     let each = |py: Python<'_>, (point, steps): (Point, usize)| {
         let Some(on_step) = &on_step else { return Ok(()) };
@@ -111,7 +113,7 @@ pub(crate) fn train<'py>(
         numbers.set_item("total_steps", steps)?;
         on_step.call1(py, (numbers,)).map(drop)
     };
-    let RunArtifacts { model, adapter, best, report, points } =
+    let RunArtifacts { model, adapter, best, report, points, written } =
         run(py, work, each, interrupt::ask)?;
     let found = PyDict::new(py);
     found.set_item("model", model)?;
@@ -121,6 +123,7 @@ pub(crate) fn train<'py>(
     found.set_item("best_step", best.as_ref().map(|best| best.step))?;
     found.set_item("best_score", best.as_ref().map(|best| best.score))?;
     found.set_item("report", report)?;
+    found.set_item("written", written)?;
     let points: PyResult<Vec<_>> = points.iter().map(|point| numbers(py, point)).collect();
     found.set_item("steps", points?)?;
     Ok(found)

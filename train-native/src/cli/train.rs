@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::Global;
 use crate::data::OnBadRow;
-use crate::device::{Device, DeviceChoice, open, open_local};
+use crate::device::DeviceChoice;
 use crate::recipe::{Recipe, shipped};
-use crate::terminal::{Terminal, thousands};
-use crate::train::{DryRun, Fit, Hosts, Inputs, Resume, RunArtifacts, fit, resumed};
+use crate::terminal::thousands;
+use crate::train::{DryRun, Job, Resume, RunArtifacts};
 
 /// Train a model by a recipe: an embedder, or a reranker.
 ///
@@ -101,91 +101,34 @@ pub(super) fn train_recipe(
         let dry = DryRun::new(recipe, folder, on_bad_row, terminal)?;
         return terminal.result(&dry, || dry.to_text());
     }
-    let Some(hosts) = Hosts::join(recipe, on_bad_row, terminal)? else {
-        let chosen = match args.devices.is_empty() {
-            true => vec![global.device],
-            false => args.devices.clone(),
-        };
-        let devices = chosen.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-        return report(&train_on(&devices, recipe, folder, args, None, terminal)?, global);
-    };
-    // The first process speaks for all; each says what ends it.
-    let quiet = terminal.quiet || !hosts.is_main();
-    let terminal = Terminal { quiet, ..terminal };
-    let trained = own_device(args, global, &hosts)
-        .and_then(|device| train_on(&[device], recipe, folder, args, Some(&hosts), terminal));
-    match trained {
-        Ok(fitted) if hosts.is_main() => report(&fitted, global),
-        Ok(_) => Ok(()),
-        Err(error) => {
-            hosts.failed(&error);
-            Err(error)
-        }
-    }
-}
-
-/// The device of one of several processes: of those that are named for its host the one of its number there.
-fn own_device(args: &RunFlags, global: &Global, hosts: &Hosts) -> Result<Device> {
-    let local = hosts.local_rank();
-    if let Some(choice) = args.devices.get(local) {
-        return open(*choice);
-    }
-    if !args.devices.is_empty() {
-        bail!(
-            "--devices names {} devices, and this is process {local} of its host (LOCAL_RANK); name one for each, or leave \
-             --devices out",
-            args.devices.len()
-        );
-    }
-    open_local(global.device, local)
-}
-
-fn train_on(
-    devices: &[Device],
-    recipe: &Recipe,
-    folder: &Path,
-    args: &RunFlags,
-    hosts: Option<&Hosts>,
-    terminal: Terminal,
-) -> Result<RunArtifacts> {
     let Some(output) = &args.output else {
         bail!("--output is missing");
     };
-    let when = match args.resume {
-        None => Resume::No,
-        Some(When::Always) => Resume::Yes,
-        Some(When::Auto) => Resume::IfThere,
-    };
-    // What is read and opened takes each process its own time.
-    let busy = hosts.map(Hosts::busy);
-    // The others get what the first one finds.
-    let found = match hosts.is_none_or(Hosts::is_main) {
-        true => resumed(output, recipe, when, terminal)?,
-        false => None,
-    };
-    let shared = hosts.map(|hosts| hosts.share(found.clone())).transpose()?;
-    let resume = shared.as_ref().map_or(found, |shared| shared.found.clone());
-    let on_bad_row = if args.skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
-    let inputs = Inputs::open(recipe, folder, on_bad_row, terminal)?;
-    let plan = Fit {
+    let job = Job {
         recipe,
-        inputs: &inputs,
+        folder,
         output,
+        device: global.device,
+        devices: &args.devices,
+        on_bad_row,
         checkpoint_every: args.checkpoint_every as usize,
         keep: args.keep as usize,
         save_every: args.save_every as usize,
-        resume,
+        resume: match args.resume {
+            None => Resume::No,
+            Some(When::Always) => Resume::Yes,
+            Some(When::Auto) => Resume::IfThere,
+        },
         overwrite: args.overwrite,
-        hosts: hosts.cloned(),
         terminal,
         on_step: None,
     };
-    drop(busy);
-    fit(&plan, devices)
+    let trained = job.run()?;
+    if trained.written { report(&trained, global) } else { Ok(()) }
 }
 
 fn report(fitted: &RunArtifacts, global: &Global) -> Result<()> {
-    let RunArtifacts { model, adapter, best, report, points } = fitted;
+    let RunArtifacts { model, adapter, best, report, points, .. } = fitted;
     let last = points.last();
     let seconds: f64 = points.iter().map(|point| point.seconds).sum();
     let summary = json!({

@@ -12,7 +12,7 @@ use kiln_embed::checkpoint::{
     Directory, Existing, Files, SUMS, Sums, Weights, write_directory, write_safetensors,
 };
 use kiln_embed::kernels::TrainingBackend;
-use kiln_embed::train::{Optimizer, SavedParameters, TrainModel, put_parameters};
+use kiln_embed::train::{SavedParameters, TrainModel, put_parameters};
 use serde::{Deserialize, Serialize};
 
 use super::optimizer;
@@ -57,6 +57,17 @@ pub struct Checkpoint {
     pub best: Option<Best>,
     /// Ids of the saved parameters by their paths.
     pub parameters: BTreeMap<String, String>,
+    /// Parts of the optimizer's state: one of each device where they shared it out.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub optimizer_parts: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(parts: &usize) -> bool {
+    *parts == 1
 }
 
 const STATE: &str = "state.json";
@@ -93,6 +104,7 @@ impl Checkpoint {
             loss_scale: super::scale::START,
             best: None,
             parameters: BTreeMap::new(),
+            optimizer_parts: 1,
         }
     }
 
@@ -102,19 +114,20 @@ impl Checkpoint {
         folder: &Path,
         keep: usize,
         train_model: &TrainModel<B>,
-        optimizer: &Optimizer<B>,
+        optimizer: Vec<optimizer::State>,
     ) -> Result<()> {
         let everything = holds_all_weights(&self.recipe, self.stage);
         let SavedParameters { tensors, ids } = SavedParameters::of(train_model, everything)?;
         self.parameters = ids;
+        self.optimizer_parts = optimizer.len();
         let mut files = Files::default();
         files.0.insert(STATE.into(), serde_json::to_vec(self)?.into());
         files.0.insert(
             format!("{PARAMETERS}.safetensors"),
             write_safetensors(&tensors, &[("format", "kiln")])?.into(),
         );
-        for (name, bytes) in optimizer::save(optimizer)? {
-            files.0.insert(name.into(), bytes.into());
+        for (name, bytes) in optimizer::to_files(optimizer) {
+            files.0.insert(name, bytes.into());
         }
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let checkpoint = folder.join(format!("{:08}", self.steps));

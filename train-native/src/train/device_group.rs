@@ -7,10 +7,10 @@
 use std::any::Any;
 
 use anyhow::{Context as _, Result, bail};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Shape, Tensor, TensorData};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::tokenizer::Tokens;
 use kiln_embed::train::{Chunk, ChunkSize};
@@ -18,8 +18,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::transport::Transport;
 
-/// Values of gradients that are summed at once: 64 MB.
-const BUCKET: usize = 1 << 24;
+/// Values that are sent at once: 64 MB.
+pub(super) const BUCKET: usize = 1 << 24;
 
 /// This device among those that train together.
 #[derive(Debug)]
@@ -48,11 +48,13 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         self.rank() == 0
     }
 
-    fn rank(&self) -> usize {
+    /// This device's number, from 0.
+    pub(super) fn rank(&self) -> usize {
         self.transport.as_ref().map_or(0, |transport| transport.rank())
     }
 
-    fn world(&self) -> usize {
+    /// How many devices there are.
+    pub(super) fn world(&self) -> usize {
         self.transport.as_ref().map_or(1, |transport| transport.world())
     }
 
@@ -112,14 +114,14 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         width: usize,
         device: &B::Device,
     ) -> Result<Tensor<B::InnerBackend, 2>> {
-        let Some(transport) = &self.transport else {
+        if self.is_single() {
             return Ok(Tensor::cat(vectors, 0));
-        };
+        }
         let rows_of =
             |share: &Vec<usize>| share.iter().map(|&chunk| chunks[chunk].rows.len()).sum::<usize>();
         let rows: Vec<usize> = shares.iter().map(rows_of).collect();
         let own = (!vectors.is_empty()).then(|| Tensor::cat(vectors, 0));
-        let all = transport.gather(own, &rows, width, device)?;
+        let all = self.all_gather(own, &rows, width, device)?;
         // From the devices' order to the chunks'.
         let mut starts = vec![0; chunks.len()];
         let mut next = 0;
@@ -134,13 +136,48 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         Ok(Tensor::cat(pieces.collect(), 0))
     }
 
+    /// The rows `[rows, width]` of all devices, one device's after the other's; all know how many each has.
+    ///
+    /// # Errors
+    /// A device that has gone away.
+    pub(super) fn all_gather(
+        &self,
+        own: Option<Tensor<B::InnerBackend, 2>>,
+        rows: &[usize],
+        width: usize,
+        device: &B::Device,
+    ) -> Result<Tensor<B::InnerBackend, 2>> {
+        match (&self.transport, own) {
+            (Some(transport), own) => transport.all_gather(own, rows, width, device),
+            (None, Some(own)) => Ok(own),
+            (None, None) => Ok(Tensor::zeros([0, width], device)),
+        }
+    }
+
+    /// The bytes of each device, on the main one, which is the only one that holds them all.
+    ///
+    /// # Errors
+    /// A device that has gone away.
+    pub(super) fn gather_bytes(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        let mut own = Some(own);
+        for rank in 0..self.world() {
+            let turn = if rank == self.rank() { own.take() } else { None };
+            let mut these = self.all_gather_bytes(turn.unwrap_or_default())?;
+            if self.is_main() {
+                all.push(these.swap_remove(rank));
+            }
+        }
+        Ok(all)
+    }
+
     /// The bytes of each device, on all of them.
     ///
     /// # Errors
     /// A device that has gone away.
-    pub(super) fn exchange(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn all_gather_bytes(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
         match &self.transport {
-            Some(transport) => transport.exchange(own),
+            Some(transport) => transport.all_gather_bytes(own),
             None => Ok(vec![own]),
         }
     }
@@ -163,7 +200,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
     /// # Errors
     /// A device that has gone away.
     pub fn sum_number(&self, number: f64) -> Result<f64> {
-        let all = self.exchange(number.to_le_bytes().to_vec())?;
+        let all = self.all_gather_bytes(number.to_le_bytes().to_vec())?;
         let numbers = all.into_iter().map(|bytes| -> Result<f64> {
             let bytes = <[u8; 8]>::try_from(bytes).ok().context("the devices lost one another")?;
             Ok(f64::from_le_bytes(bytes))
@@ -196,7 +233,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
                 bucket.push(next);
             }
             let counts: Vec<usize> = bucket.iter().map(|part| part.dims()[0]).collect();
-            let sum = transport.sum(Tensor::cat(bucket, 0))?;
+            let sum = transport.all_reduce(Tensor::cat(bucket, 0))?;
             let mut from = 0;
             for count in counts {
                 sums.push(sum.clone().narrow(0, from, count));
@@ -206,6 +243,27 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         let mut summed = GradientsParams::new();
         module.visit(&mut Unflatten::<B> { into: &mut summed, sums: sums.into_iter() });
         Ok(summed)
+    }
+
+    /// The module with device 0's ids of the parameters that train. Processes draw ids of their own, and the optimizer
+    /// knows its state by them.
+    ///
+    /// # Errors
+    /// A device that has gone away, or another structure.
+    pub(super) fn same_ids<M: Module<B>>(&self, module: M) -> Result<M> {
+        let Some(transport) = &self.transport else {
+            return Ok(module);
+        };
+        let mut ids = Ids(Vec::new());
+        Module::<B>::visit(&module, &mut ids);
+        let own: Vec<u8> = ids.0.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let bytes = transport.broadcast(own.clone())?;
+        if bytes.len() != own.len() {
+            bail!("the devices' models are of another structure");
+        }
+        let (ids, _) = bytes.as_chunks::<8>();
+        let ids: Vec<u64> = ids.iter().map(|id| u64::from_le_bytes(*id)).collect();
+        Ok(if bytes == own { module } else { module.map(&mut Rename(ids.into_iter())) })
     }
 
     /// The module with device 0's values where this device's are others: what is drawn or computed on unlike hardware
@@ -220,7 +278,7 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         let mut sums = Sums { trained, sums: Vec::new() };
         Module::<B>::visit(&module, &mut sums);
         let own: Vec<u8> = sums.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
-        let all = transport.exchange(own)?;
+        let all = transport.all_gather_bytes(own)?;
         if let Some(rank) = all.iter().position(|sums| sums.len() != all[0].len()) {
             bail!(
                 "{} has a model of another structure than {}; give all hosts the same base and recipe",
@@ -255,7 +313,7 @@ impl<B: TrainingBackend> ModuleVisitor<B> for Flatten<'_, B> {
         }
         let count = param.shape().num_elements();
         let flat = match self.0.remove::<B::InnerBackend, D>(param.id) {
-            Some(grad) => grad.reshape([count as i32]),
+            Some(grad) => grad.reshape(Shape::new([count])),
             None => Tensor::zeros([count], &param.device()),
         };
         self.1.push(flat);
@@ -275,6 +333,30 @@ impl<B: TrainingBackend> ModuleVisitor<B> for Unflatten<'_, B> {
         {
             self.into.register::<B::InnerBackend, D>(param.id, sum.reshape(param.shape()));
         }
+    }
+}
+
+/// The ids of the parameters that train.
+struct Ids(Vec<u64>);
+
+impl<B: TrainingBackend> ModuleVisitor<B> for Ids {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if param.is_require_grad() {
+            self.0.push(param.id.val());
+        }
+    }
+}
+
+/// Gives them others.
+struct Rename(std::vec::IntoIter<u64>);
+
+impl<B: TrainingBackend> ModuleMapper<B> for Rename {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        if !param.is_require_grad() {
+            return param;
+        }
+        let (id, tensor, mapper) = param.consume();
+        Param::from_mapped_value(self.0.next().map_or(id, ParamId::from), tensor, mapper)
     }
 }
 

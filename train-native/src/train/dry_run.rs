@@ -47,8 +47,21 @@ pub struct DryStage {
     pub memory: Memory,
     /// The same where all parameters train, if adapters were trained in their place.
     pub with_adapters: Option<Memory>,
+    /// The same on each of several devices that train together.
+    pub by_ranks: Vec<RankMemory>,
     /// Each data set and what became of its rows.
     pub data: Vec<(String, Counts)>,
+}
+
+/// Estimated bytes of one of several devices that train together.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct RankMemory {
+    /// How many there are.
+    pub ranks: usize,
+    /// Where each keeps the whole state of the optimizer.
+    pub replicated: Memory,
+    /// With `compute.shard_optimizer`.
+    pub sharded: Memory,
 }
 
 /// Estimated bytes.
@@ -119,7 +132,7 @@ impl DryRun {
             .iter()
             .enumerate()
             .map(|(number, stage)| {
-                let mut dry = DryStage::new(recipe, stage, &shape)?;
+                let mut dry = DryStage::new(recipe, stage, &shape, 1)?;
                 let data = inputs.iter().flat_map(|inputs| &inputs.sets[number]);
                 dry.data = data.map(|set| (set.name.clone(), set.counts.clone())).collect();
                 Ok(dry)
@@ -147,6 +160,18 @@ impl DryRun {
                 gigabytes(weights),
                 gigabytes(training),
                 gigabytes(activations)
+            ));
+            let all = |of: fn(&RankMemory) -> Memory| {
+                let each = stage.by_ranks.iter().map(|ranks| gigabytes(of(ranks).total()));
+                each.collect::<Vec<_>>().join(", ")
+            };
+            let ranks: Vec<String> =
+                stage.by_ranks.iter().map(|ranks| ranks.ranks.to_string()).collect();
+            lines.push(format!(
+                "  on each of {} ranks: in all {}; with compute.shard_optimizer {}",
+                ranks.join(", "),
+                all(|ranks| ranks.replicated),
+                all(|ranks| ranks.sharded)
             ));
             lines.extend(stage.warning().map(|line| format!("  {line}")));
             for (name, counts) in &stage.data {
@@ -180,12 +205,17 @@ impl Memory {
 }
 
 impl DryStage {
-    /// All but its data.
-    fn new(recipe: &Recipe, stage: &Stage, shape: &TrainedShape) -> Result<Self> {
+    /// All but its data, of one of so many devices.
+    fn new(recipe: &Recipe, stage: &Stage, shape: &TrainedShape, ranks: usize) -> Result<Self> {
         let own = recipe.model.lora.as_ref().filter(|_| !stage.full);
         let (trained, frozen) = count(&recipe.model, shape, own)?;
         let config = &shape.embedder.config;
-        let memory_of = |trained, frozen| memory(recipe, stage, config, trained, frozen);
+        let memory_on = |parameters, ranks, shard_optimizer| {
+            memory(recipe, stage, config, parameters, Ranks { count: ranks, shard_optimizer })
+        };
+        let memory_of = |trained, frozen| {
+            memory_on(Parameters { trained, frozen }, ranks, recipe.compute.shard_optimizer)
+        };
         let usual =
             LoraConfig { rank: 16, alpha: 32.0, dropout: 0.1, targets: vec!["all-linear".into()] };
         let with_adapters = match own {
@@ -204,6 +234,12 @@ impl DryStage {
             frozen,
             memory: memory_of(trained, frozen),
             with_adapters,
+            by_ranks: [2, 4, 8]
+                .map(|ranks| {
+                    let of = |shard| memory_on(Parameters { trained, frozen }, ranks, shard);
+                    RankMemory { ranks, replicated: of(false), sharded: of(true) }
+                })
+                .into(),
             data: Vec::new(),
         })
     }
@@ -236,14 +272,15 @@ impl DryStage {
     }
 }
 
-/// Says which stages may not fit into main memory.
+/// Says which stages may not fit into the main memory of one of so many hosts.
 pub(super) fn warn_of_memory(
     recipe: &Recipe,
     shape: &TrainedShape,
+    ranks: usize,
     terminal: Terminal,
 ) -> Result<()> {
     for stage in &recipe.stages {
-        if let Some(line) = DryStage::new(recipe, stage, shape)?.warning() {
+        if let Some(line) = DryStage::new(recipe, stage, shape, ranks)?.warning() {
             terminal.note(format!("stage {}: {line}", stage.name));
         }
     }
@@ -281,14 +318,28 @@ fn count(
     Ok((trained, frozen))
 }
 
+/// How many values train, and how many do not.
+#[derive(Clone, Copy)]
+struct Parameters {
+    trained: usize,
+    frozen: usize,
+}
+
+/// How many devices train together, and whether they share out the optimizer's state.
+#[derive(Clone, Copy)]
+struct Ranks {
+    count: usize,
+    shard_optimizer: bool,
+}
+
 /// An estimate; the activations are what autodiff keeps of a block: about 14 hidden widths, three
 /// inner widths and three score matrices a head.
 fn memory(
     recipe: &Recipe,
     stage: &Stage,
     config: &ModelConfig,
-    trained: usize,
-    frozen: usize,
+    Parameters { trained, frozen }: Parameters,
+    ranks: Ranks,
 ) -> Memory {
     let (value_bytes, copy_bytes) = match recipe.compute.precision {
         ComputeDtype::F32 => (4, 0),
@@ -306,6 +357,7 @@ fn memory(
         Objective::Reconstruction => stage.batch_size * 4,
         Objective::Mntp => stage.batch_size * 2,
     };
+    let texts = texts.div_ceil(ranks.count);
     let cached = recipe.compute.grad_cache || recipe.compute.checkpoint_blocks;
     let texts_at_once = match (cached, recipe.compute.chunk) {
         (true, Some(chunk)) => chunk.min(texts),
@@ -323,7 +375,12 @@ fn memory(
     }
     Memory {
         weights: (trained + frozen) * (4 + copy_bytes),
-        training: trained * (size_of::<f32>() + state_bytes(stage.optimizer)),
+        training: trained * size_of::<f32>()
+            + (trained * state_bytes(stage.optimizer)).div_ceil(if ranks.shard_optimizer {
+                ranks.count
+            } else {
+                1
+            }),
         activations: texts_at_once * longest * per_token * value_bytes,
     }
 }

@@ -60,6 +60,8 @@ pub struct RunArtifacts {
     pub report: PathBuf,
     /// Every step.
     pub points: Vec<Point>,
+    /// Whether this process wrote it: of several the first does, at paths that the others need not reach.
+    pub written: bool,
 }
 
 /// The model that a recipe starts from.
@@ -203,7 +205,8 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
     let first = devices.first().cloned().unwrap_or_default();
     let start = build::<B>(recipe, inputs, &first, *terminal)?;
     if B::HOST {
-        warn_of_memory(recipe, &start.shape(), *terminal)?;
+        let ranks = hosts.as_ref().map_or(1, Hosts::world);
+        warn_of_memory(recipe, &start.shape(), ranks, *terminal)?;
     }
     if writes {
         write_atomically(&output.join("recipe.toml"), toml::to_string(recipe)?.as_bytes())?;
@@ -237,7 +240,7 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
     if !writes {
         hosts.as_ref().map_or(Ok(()), Hosts::leave)?;
         let (adapter, report) = (None, output.join("report.html"));
-        return Ok(RunArtifacts { model, adapter, best: None, report, points });
+        return Ok(RunArtifacts { model, adapter, best: None, report, points, written: false });
     }
     let busy = hosts.as_ref().map(Hosts::busy);
     let card = ModelCard { recipe, inputs, points: &points };
@@ -255,8 +258,10 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
     write_atomically(&report, page.to_html().as_bytes())?;
     let best = best.map(|best| (output.join("best"), best));
     drop(busy);
-    hosts.as_ref().map_or(Ok(()), Hosts::leave)?;
-    Ok(RunArtifacts { model, adapter, best, report, points })
+    if let Err(error) = hosts.as_ref().map_or(Ok(()), Hosts::leave) {
+        terminal.note(format!("{error:#}; all had been written before"));
+    }
+    Ok(RunArtifacts { model, adapter, best, report, points, written: true })
 }
 
 /// Writes a model folder with its card.

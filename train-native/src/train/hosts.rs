@@ -1,6 +1,8 @@
 //! Training in several processes, on one host or many: who takes part, and what rank 0 has and the others need.
 
 use std::any::Any;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,17 +39,23 @@ pub struct Shared {
 
 impl Hosts {
     /// Finds the other processes, where the environment says that there are some (`RANK`, `WORLD_SIZE`,
-    /// `MASTER_ADDR` and what else [`Launch::from_environment`] reads).
+    /// `MASTER_ADDR` and what else [`Launch::from_environment`] reads). All must have the same recipe, rule for bad rows and
+    /// number of steps between checkpoints.
     ///
     /// # Errors
     /// An environment that does not fit together, a process that does not come or may not take part;
     /// [`kiln_embed::Error::Cancelled`] after Ctrl-C.
-    pub fn join(recipe: &Recipe, on_bad_row: OnBadRow, terminal: Terminal) -> Result<Option<Self>> {
+    pub fn join(
+        recipe: &Recipe,
+        on_bad_row: OnBadRow,
+        checkpoint_every: usize,
+        terminal: Terminal,
+    ) -> Result<Option<Self>> {
         let host = sysinfo::System::host_name().unwrap_or_else(|| "unknown host".into());
         let launch = Launch::from_environment(&host, |name| std::env::var(name).ok())?;
         let Some(launch) = launch else { return Ok(None) };
-        // Everything that decides which batches there are and what is computed of them.
-        let decides = format!("{}\n{on_bad_row:?}", toml::to_string(recipe)?);
+        // Everything that decides which batches there are, what is computed of them, and when all meet.
+        let decides = format!("{}\n{on_bad_row:?}\n{checkpoint_every}", toml::to_string(recipe)?);
         let terms = Terms {
             version: env!("CARGO_PKG_VERSION").into(),
             recipe: format!("{:016x}", xxh3_64(decides.as_bytes())),
@@ -80,6 +88,11 @@ impl Hosts {
     /// Whether this process writes the files and talks to the user.
     pub fn is_main(&self) -> bool {
         self.ring.is_main()
+    }
+
+    /// How many processes there are.
+    pub fn world(&self) -> usize {
+        self.ring.world()
     }
 
     /// The process's number among those of its host.
@@ -119,20 +132,39 @@ impl Hosts {
         }
         let copy = if found.is_some() { None } else { Some(tempfile::tempdir()?) };
         for name in names {
-            let bytes = match &found {
-                Some((_, folder)) => std::fs::read(folder.join(&name)).context(name.clone())?,
-                None => Vec::new(),
-            };
-            let bytes = self.ring.broadcast(bytes)?;
-            if let Some(copy) = &copy {
-                std::fs::write(copy.path().join(&name), bytes).context(name)?;
+            // What a name says is not ours to believe.
+            if Path::new(&name).file_name() != Some(name.as_ref()) {
+                bail!("rank 0 has a checkpoint with a file {name:?}; remove that checkpoint");
             }
+            let from = found.as_ref().map(|(_, folder)| folder.join(&name));
+            let to = copy.as_ref().map(|copy| copy.path().join(&name));
+            self.share_file(from.as_deref(), to.as_deref()).context(name)?;
         }
         let found = match &copy {
             Some(copy) => Some((Checkpoint::read(copy.path())?, copy.path().to_path_buf())),
             None => found,
         };
         Ok(Shared { found, _copy: copy })
+    }
+
+    /// Sends a file from rank 0 to the others, in pieces.
+    fn share_file(&self, from: Option<&Path>, to: Option<&Path>) -> Result<()> {
+        const PIECE: u64 = 1 << 26;
+        let mut from = from.map(File::open).transpose()?;
+        let mut to = to.map(File::create).transpose()?;
+        loop {
+            let mut piece = Vec::new();
+            if let Some(from) = &mut from {
+                from.take(PIECE).read_to_end(&mut piece)?;
+            }
+            let piece = self.ring.broadcast(piece)?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            if let Some(to) = &mut to {
+                to.write_all(&piece)?;
+            }
+        }
     }
 
     /// Ends in peace, once all processes do.
@@ -185,6 +217,11 @@ pub(super) fn fingerprint(batches: &[Batch]) -> u64 {
     for batch in batches {
         batch.queries.iter().chain(&batch.documents).for_each(&mut add);
     }
+    // Of everything else that a loss is computed of.
+    for batch in batches {
+        let Batch { candidates, scores, .. } = batch;
+        sum.update(format!("{candidates:?} {scores:?}").as_bytes());
+    }
     sum.digest()
 }
 
@@ -204,14 +241,14 @@ impl<B: Backend> Transport<B> for OverHosts {
         self.ring.world()
     }
 
-    fn sum(&self, values: Tensor<B, 1>) -> Result<Tensor<B, 1>> {
+    fn all_reduce(&self, values: Tensor<B, 1>) -> Result<Tensor<B, 1>> {
         let (device, [count]) = (values.device(), values.dims());
         let mut values = values_of(values)?;
-        self.ring.sum(&mut values, self.format)?;
+        self.ring.all_reduce(&mut values, self.format)?;
         Ok(Tensor::from_data(TensorData::new(values, [count]), &device))
     }
 
-    fn gather(
+    fn all_gather(
         &self,
         own: Option<Tensor<B, 2>>,
         rows: &[usize],
@@ -223,13 +260,13 @@ impl<B: Backend> Transport<B> for OverHosts {
         if lengths.get(self.ring.rank()) != Some(&own.len()) {
             bail!("{} vectors of {width} values make {} values", rows[self.ring.rank()], own.len());
         }
-        let all = self.ring.gather(&own, &lengths)?;
+        let all = self.ring.all_gather(&own, &lengths)?;
         let rows: usize = rows.iter().sum();
         Ok(Tensor::from_data(TensorData::new(all, [rows, width]), device))
     }
 
-    fn exchange(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        Ok(self.ring.exchange(&own)?)
+    fn all_gather_bytes(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        Ok(self.ring.all_gather_bytes(&own)?)
     }
 
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {

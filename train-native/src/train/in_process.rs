@@ -109,7 +109,7 @@ impl<B: Backend> Transport<B> for InProcess<B> {
         self.world
     }
 
-    fn sum(&self, values: Tensor<B, 1>) -> Result<Tensor<B, 1>> {
+    fn all_reduce(&self, values: Tensor<B, 1>) -> Result<Tensor<B, 1>> {
         let (device, [count]) = (values.device(), values.dims());
         let in_order = |parts: Vec<Tensor<B, 1>>| {
             let sum = parts.into_iter().reduce(|sum, part| sum + part);
@@ -131,7 +131,7 @@ impl<B: Backend> Transport<B> for InProcess<B> {
         Ok(Tensor::cat(self.values(Some(sum), &device)?, 0))
     }
 
-    fn gather(
+    fn all_gather(
         &self,
         own: Option<Tensor<B, 2>>,
         rows: &[usize],
@@ -143,7 +143,7 @@ impl<B: Backend> Transport<B> for InProcess<B> {
         Ok(all.reshape([rows.iter().sum::<usize>(), width]))
     }
 
-    fn exchange(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    fn all_gather_bytes(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
         let all = self.meet(Brought::Bytes(own))?;
         all.into_iter()
             .map(|brought| match brought {
@@ -154,7 +154,7 @@ impl<B: Backend> Transport<B> for InProcess<B> {
     }
 
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        let all = self.exchange(bytes)?;
+        let all = self.all_gather_bytes(bytes)?;
         Ok(all.into_iter().next().unwrap_or_default())
     }
 }
@@ -192,7 +192,7 @@ mod tests {
                 let own: Vec<f32> =
                     (0..count).map(|i| 0.1 * i as f32 + one.rank() as f32).collect();
                 let own = Tensor::<Flex, 1>::from_data(&own[..], &device);
-                let sum = one.sum(own).unwrap().into_data().to_vec::<f32>().unwrap();
+                let sum = one.all_reduce(own).unwrap().into_data().to_vec::<f32>().unwrap();
                 for (i, sum) in sum.iter().enumerate() {
                     assert!((sum - (0.3 * i as f32 + 3.0)).abs() < 1e-5 * (i as f32 + 3.0));
                 }
@@ -202,11 +202,11 @@ mod tests {
             let rows = [2, 0, 1];
             let own = (rows[one.rank()] > 0)
                 .then(|| Tensor::full([rows[one.rank()], 2], one.rank() as f32, &device));
-            let all = one.gather(own, &rows, 2, &device).unwrap();
+            let all = one.all_gather(own, &rows, 2, &device).unwrap();
             assert_eq!(all.dims(), [3, 2]);
             let all = all.into_data().to_vec::<f32>().unwrap();
             assert_eq!(all, [0.0, 0.0, 0.0, 0.0, 2.0, 2.0]);
-            let all = one.exchange(vec![one.rank() as u8; one.rank()]).unwrap();
+            let all = one.all_gather_bytes(vec![one.rank() as u8; one.rank()]).unwrap();
             assert_eq!(all, [vec![], vec![1], vec![2, 2]]);
             assert_eq!(one.broadcast(vec![7 + one.rank() as u8]).unwrap(), [7]);
             one.barrier().unwrap();

@@ -23,6 +23,7 @@ use super::optimizer::{self, optimizer_of};
 use super::plan::{Outcome, Silent, TrainObserver, TrainPlan};
 use super::scale::LossScale;
 use super::setup::{ModelParts, check_texts, chunk_runner, enter_stage, start};
+use super::sharding::{self, Owners};
 use super::telemetry::Live;
 use super::{Best, Checkpoint, Point, Position, StepContext, Telemetry, Trained, objective};
 use crate::data::{Batch, DataSet, ModelPrompts, Sampler, SamplerState, mixed};
@@ -40,6 +41,8 @@ struct Run<'a, B: AutodiffBackend> {
     parts: ModelParts<B>,
     group: DeviceGroup<B>,
     runner: ChunkRunner,
+    /// Whether each device keeps the optimizer's state of its share of the parameters alone.
+    sharded: bool,
     /// Where this device writes, if it does.
     output: Option<&'a Path>,
 }
@@ -97,7 +100,8 @@ fn run<B: TrainingBackend>(
     // A table of tokens has no block to compute again.
     runner.blocks &= train_model.backbone().layers() > 0;
     let output = plan.output.filter(|_| group.is_main());
-    let run = Run { plan, parts, group, runner, output };
+    let sharded = plan.recipe.compute.shard_optimizer && !group.is_single();
+    let run = Run { plan, parts, group, runner, sharded, output };
     let mut teachers = Teachers::new(plan.recipe, &run.parts, plan.terminal);
     let mut state = resume(&run, train_model, &mut teachers)?;
     for number in state.checkpoint.position.stage..plan.recipe.stages.len() {
@@ -124,7 +128,10 @@ fn resume<B: TrainingBackend>(
         train_model = enter_stage(train_model, recipe, saved.stage, teacher, device)?;
         train_model = saved.load(folder, train_model, device)?;
         train_model = enter_stage(train_model, recipe, saved.stage, teacher, device)?;
-        optimizer = optimizer::load(folder, recipe, saved.stage, device)?;
+        let owners = run.sharded.then(|| Owners::new(&train_model, &run.group));
+        let keep = |id| owners.as_ref().is_none_or(|owners| owners.own(id));
+        let parts = saved.optimizer_parts;
+        optimizer = optimizer::load(folder, recipe, saved.stage, parts, keep, device)?;
     }
     let telemetry = match run.output {
         Some(folder) => Telemetry::in_folder(folder, checkpoint.steps)?,
@@ -168,7 +175,12 @@ fn run_stage<B: TrainingBackend>(
         teacher.prepare(&state.train_model.model, sets, stage)?;
     }
     drop(busy);
-    state.train_model = run.group.align(state.train_model, false)?;
+    let saved = state.saved;
+    let told = |error| told(run, saved, error);
+    state.train_model = run.group.align(state.train_model, false).map_err(told)?;
+    if run.sharded {
+        state.train_model = run.group.same_ids(state.train_model).map_err(told)?;
+    }
     if first_step == 0 && !stage.keep_optimizer {
         state.optimizer = optimizer_of(stage);
     }
@@ -258,7 +270,7 @@ fn check_batches<B: TrainingBackend>(
     if run.group.is_single() {
         return Ok(());
     }
-    let all = run.group.exchange(fingerprint(batches).to_le_bytes().to_vec())?;
+    let all = run.group.all_gather_bytes(fingerprint(batches).to_le_bytes().to_vec())?;
     match all.iter().position(|other| *other != all[0]) {
         None => Ok(()),
         Some(rank) => bail!(
@@ -284,7 +296,15 @@ fn take_step<B: TrainingBackend>(
     point.grad_norm = clip_norm::<B, _>(&state.train_model, &mut gradients, stage.clip_norm);
     point.lr = stage.learning_rate(point.step - 1);
     if point.loss.is_finite() && point.grad_norm.is_finite() {
-        state.train_model = state.optimizer.step(point.lr, state.train_model, gradients);
+        let RunState { train_model, ref mut optimizer, .. } = state;
+        state.train_model = match run.sharded {
+            false => optimizer.step(point.lr, train_model, gradients),
+            true => {
+                let device = &run.parts.device;
+                sharding::step(&run.group, optimizer, point.lr, train_model, gradients, device)
+                    .map_err(|error| told(run, state.saved, error))?
+            }
+        };
         state.loss_scale.good();
     } else if !state.loss_scale.bad() {
         return Err(not_a_number(run, stage, &point, &examples));
@@ -301,25 +321,46 @@ fn ended<B: TrainingBackend>(
     sampler: Option<SamplerState>,
     error: anyhow::Error,
 ) -> anyhow::Error {
-    let Some(line) = lost(&error).map(str::to_owned) else { return error };
-    // Before a stage's first step the checkpoint of the stage before is there.
-    let fresh = state.checkpoint.steps > state.saved && state.checkpoint.position.step > 0;
+    // A part of what a shared optimizer knew is lost with its device.
+    let fresh = state.checkpoint.steps > state.saved && !run.sharded && lost(&error).is_some();
     if let (true, Some(folder), Some(sampler)) = (fresh, run.output, sampler)
-        && let Err(failure) = save(run, state, sampler, folder)
+        && let Err(failure) = optimizer::states(&state.optimizer, &run.group, run.sharded)
+            .and_then(|states| save(run, state, states, sampler, folder))
     {
         return error.context(format!("the state could not be saved ({failure:#})"));
     }
-    stopped(&line, run.output.map(|folder| (state.saved, folder)))
+    told(run, state.saved, error)
+}
+
+/// An error with what there is to go on from, where it is that a device was lost.
+fn told<B: TrainingBackend>(run: &Run<'_, B>, saved: usize, error: anyhow::Error) -> anyhow::Error {
+    match lost(&error) {
+        Some(line) => stopped(line, run.output.map(|folder| (saved, folder))),
+        None => error,
+    }
+}
+
+/// What a checkpoint keeps of the optimizer, on the device that writes it. All devices come here, and go on with the
+/// parameters that are saved.
+fn to_save<B: TrainingBackend>(
+    run: &Run<'_, B>,
+    state: &mut RunState<B>,
+) -> Result<Vec<optimizer::State>> {
+    if !run.group.is_single() {
+        state.train_model = run.group.align(state.train_model.clone(), true)?;
+    }
+    optimizer::states(&state.optimizer, &run.group, run.sharded)
 }
 
 /// Writes a checkpoint.
 fn save<B: TrainingBackend>(
     run: &Run<'_, B>,
     state: &mut RunState<B>,
+    optimizer: Vec<optimizer::State>,
     sampler: SamplerState,
     folder: &Path,
 ) -> Result<()> {
-    let RunState { train_model, optimizer, loss_scale, checkpoint, saved, .. } = state;
+    let RunState { train_model, loss_scale, checkpoint, saved, .. } = state;
     checkpoint.sampler = Some(sampler);
     checkpoint.loss_scale = loss_scale.state();
     checkpoint.save(&folder.join(CHECKPOINTS), run.plan.keep, train_model, optimizer)?;
@@ -340,25 +381,24 @@ fn after_step<B: TrainingBackend>(
         true => Position { stage: running.number, step: point.step },
         false => Position { stage: running.number + 1, step: 0 },
     };
-    let saves = is_due(run.plan.checkpoint_every, &point, running.stage);
-    if saves && !run.group.is_single() {
-        // What is saved is what all go on with.
-        match run.group.align(state.train_model.clone(), true) {
-            Ok(aligned) => state.train_model = aligned,
-            Err(error) => {
-                state.telemetry.push(point)?;
-                return Err(error);
-            }
+    let saves =
+        run.plan.output.is_some() && is_due(run.plan.checkpoint_every, &point, running.stage);
+    let optimizer = match saves.then(|| to_save(run, state)).transpose() {
+        Ok(optimizer) => optimizer,
+        Err(error) => {
+            state.telemetry.push(point)?;
+            return Err(error);
         }
-    }
+    };
     let concluded = match run.group.is_main() {
-        true => conclude(run, state, running, point, observer),
+        true => conclude(run, state, running, point, optimizer, observer),
         false => Ok(false),
     };
     // All stop together, after Ctrl-C or its like on any of them and after a failure.
     let stops = !matches!(concluded, Ok(false));
-    let own = vec![u8::from(stops), u8::from(interrupt::asked())];
-    let all = run.group.exchange(own)?;
+    let saves = run.output.is_some() && concluded.is_ok() && state.checkpoint.steps > state.saved;
+    let own = [stops, interrupt::asked(), saves].map(u8::from);
+    let all = run.group.all_gather_bytes(own.to_vec())?;
     let says = |flag: usize| all.iter().position(|flags| flags.get(flag) == Some(&1));
     let asked = says(1).filter(|_| !run.group.is_single());
     if says(0).is_none() && asked.is_none() {
@@ -367,12 +407,12 @@ fn after_step<B: TrainingBackend>(
     running.live.finish();
     let hosts = run.plan.hosts.as_ref();
     state.stopped_by = asked.filter(|_| hosts.is_some()).map(|rank| run.group.name(rank));
-    if let Some(folder) = run.output
-        && concluded.is_ok()
-        && state.checkpoint.steps > state.saved
-    {
-        let _busy = run.group.busy();
-        save(run, state, running.sampler.state().clone(), folder)?;
+    if says(2).is_some() {
+        let optimizer = to_save(run, state)?;
+        if let Some(folder) = run.output {
+            let _busy = run.group.busy();
+            save(run, state, optimizer, running.sampler.state().clone(), folder)?;
+        }
     }
     run.group.barrier()?;
     concluded.map(|_| true)
@@ -380,18 +420,18 @@ fn after_step<B: TrainingBackend>(
 
 // --------------------------------------------------------------------------- evaluate, report, save
 
-/// Evaluates and saves where it is time to, and reports. Whether Ctrl-C was pressed.
+/// Evaluates and saves (`optimizer`) where it is time to, and reports. Whether Ctrl-C was pressed.
 fn conclude<B: TrainingBackend>(
     run: &Run<'_, B>,
     state: &mut RunState<B>,
     running: &mut RunningStage<'_, B>,
     mut point: Point,
+    optimizer: Option<Vec<optimizer::State>>,
     observer: &mut impl TrainObserver<B>,
 ) -> Result<bool> {
     let Run { plan, parts, .. } = run;
-    let due = |every: usize| is_due(every, &point, running.stage);
-    let evaluates = due(plan.recipe.eval.as_ref().map_or(0, |eval| eval.every));
-    let saves = due(plan.checkpoint_every);
+    let every = plan.recipe.eval.as_ref().map_or(0, |eval| eval.every);
+    let evaluates = is_due(every, &point, running.stage);
     // The others wait, however long that takes.
     let _busy = run.group.busy();
     if evaluates && !plan.measured.is_empty() {
@@ -411,13 +451,10 @@ fn conclude<B: TrainingBackend>(
     running.live.step(&point);
     observer.step(&point);
     state.telemetry.push(point)?;
-    let interrupted = interrupt::asked();
-    if let Some(folder) = run.output
-        && (saves || interrupted)
-    {
-        save(run, state, running.sampler.state().clone(), folder)?;
+    if let (Some(folder), Some(optimizer)) = (run.output, optimizer) {
+        save(run, state, optimizer, running.sampler.state().clone(), folder)?;
     }
-    Ok(interrupted)
+    Ok(interrupt::asked())
 }
 
 /// Whether something is due after a step of a stage: every so many, 0 is never, and at the stage's end.

@@ -482,7 +482,8 @@ fn each_optimizer_lowers_the_loss_and_goes_on_with_the_same_bits() {
         let folder = tempfile::tempdir().unwrap();
         let mut state = Checkpoint::new(&recipe);
         state.steps = 4;
-        state.save(folder.path(), 1, &half, &optimizer).unwrap();
+        let states = optimizer::states(&optimizer, &DeviceGroup::single(), false).unwrap();
+        state.save(folder.path(), 1, &half, states.clone()).unwrap();
         let (whole, after) = steps(half, &parts, &recipe, &mut optimizer, 4);
         assert!(after[3] < before[0], "{kind:?}: {before:?} {after:?}");
 
@@ -490,15 +491,15 @@ fn each_optimizer_lowers_the_loss_and_goes_on_with_the_same_bits() {
         let found = Checkpoint::find(folder.path(), &recipe, quiet).unwrap();
         let (state, checkpoint) = found.unwrap();
         let half = state.load(&checkpoint, fresh, &parts.device).unwrap();
-        let mut optimizer = optimizer::load(&checkpoint, &recipe, 0, &parts.device).unwrap();
+        let mut optimizer =
+            optimizer::load(&checkpoint, &recipe, 0, 1, |_| true, &parts.device).unwrap();
         let (resumed, losses) = steps(half, &parts, &recipe, &mut optimizer, 4);
         assert_eq!(losses, after, "{kind:?}");
         assert_eq!(values(&resumed), values(&whole), "{kind:?}");
 
         // The dry run's estimate: the state is these bytes a value, and a little a parameter.
         let sizes: Vec<usize> = parameters(&whole).iter().map(|param| param.size).collect();
-        let bytes: usize =
-            optimizer::save(&optimizer).unwrap().iter().map(|(_, bytes)| bytes.len()).sum();
+        let bytes: usize = states.iter().flatten().map(Vec::len).sum();
         let expected = state_bytes(kind) * sizes.iter().sum::<usize>();
         let extra = bytes.checked_sub(expected).unwrap();
         assert!(extra < 256 * sizes.len(), "{kind:?}: {bytes} {expected}");
@@ -546,15 +547,17 @@ fn a_kept_optimizer_is_loaded_with_the_decay_that_it_has() {
     let mut optimizer = optimizer_of(&recipe.stages[0]);
     let (half, _) = steps(fresh, &parts, &recipe, &mut optimizer, 1);
     let folder = tempfile::tempdir().unwrap();
-    for (name, bytes) in optimizer::save(&optimizer).unwrap() {
+    let states = optimizer::states(&optimizer, &DeviceGroup::single(), false).unwrap();
+    for (name, bytes) in optimizer::to_files(states) {
         std::fs::write(folder.path().join(name), bytes).unwrap();
     }
-    let mut loaded = optimizer::load(folder.path(), &recipe, 1, &parts.device).unwrap();
+    let load = || optimizer::load::<B>(folder.path(), &recipe, 1, 1, |_| true, &parts.device);
+    let mut loaded = load().unwrap();
     let (whole, _) = steps(half.clone(), &parts, &recipe, &mut optimizer, 1);
     let (resumed, _) = steps(half, &parts, &recipe, &mut loaded, 1);
     assert_eq!(values(&resumed), values(&whole));
 
     std::fs::remove_file(folder.path().join("optimizer-undecayed.bin")).unwrap();
-    let error = optimizer::load::<B>(folder.path(), &recipe, 1, &parts.device).err().unwrap();
+    let error = load().err().unwrap();
     assert!(error.to_string().contains("optimizer-undecayed.bin"), "{error}");
 }

@@ -18,10 +18,10 @@ pub(super) trait Transport<B: Backend>: Debug + Send {
     fn world(&self) -> usize;
 
     /// The sums of values `[n]` over all devices, the same bits on each.
-    fn sum(&self, values: Tensor<B, 1>) -> Result<Tensor<B, 1>>;
+    fn all_reduce(&self, values: Tensor<B, 1>) -> Result<Tensor<B, 1>>;
 
     /// The rows `[rows, width]` of all devices, one device's after the other's; all know how many each has.
-    fn gather(
+    fn all_gather(
         &self,
         own: Option<Tensor<B, 2>>,
         rows: &[usize],
@@ -30,14 +30,14 @@ pub(super) trait Transport<B: Backend>: Debug + Send {
     ) -> Result<Tensor<B, 2>>;
 
     /// The bytes of each device.
-    fn exchange(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>>;
+    fn all_gather_bytes(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
     /// The bytes of device 0.
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>>;
 
     /// Returns once all devices have called it.
     fn barrier(&self) -> Result<()> {
-        self.exchange(Vec::new()).map(drop)
+        self.all_gather_bytes(Vec::new()).map(drop)
     }
 
     /// While what is returned lives the others wait for this device, however long.

@@ -558,7 +558,7 @@ impl<B: TrainingBackend> Trainer<B> {
         let (now, best) = (now.map(put).transpose()?, best.map(put).transpose()?);
         let run = self.run.as_mut().context("nothing was begun")?;
         for (group, bytes) in optimizer.into_iter().enumerate() {
-            run.optimizer.restore(group, bytes, &self.device)?;
+            run.optimizer.restore(group, bytes, |_| true, &self.device)?;
         }
         (run.sampler, run.progress, run.best) = (state.sampler, state.progress, best);
         self.train_model = now.context("the state has no parameters")?;

@@ -240,6 +240,10 @@ pub struct Compute {
     /// Number format in which gradients go from host to host, where several train together.
     #[serde(default, skip_serializing_if = "GradientFormat::is_default")]
     pub gradients: GradientFormat,
+    /// Where several devices train together, each keeps the optimizer's state of its share of the parameters (ZeRO's
+    /// first stage, arXiv:1910.02054, section 5.1): the same numbers, less memory, half as much again to send.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shard_optimizer: bool,
 }
 
 /// Evaluation during training.

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Literal, Union
 
 from kiln_embed import _native
 from kiln_embed._embedder import count, find_model
@@ -58,6 +58,8 @@ class Run:
     best_score: float | None
     #: The report, a page with curves.
     report: Path
+    #: Whether this process wrote all that; of several that train together the first does.
+    written: bool
     #: Every step.
     steps: list[Step] = field(repr=False)
 
@@ -68,7 +70,7 @@ def train(
     *,
     data_dir: StrPath | None = None,
     device: str = "auto",
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     overwrite: bool = False,
     checkpoint_every: int = 500,
     keep: int = 2,
@@ -78,14 +80,15 @@ def train(
     on_step: Callable[[Step], object] | None = None,
     **overrides: Any,
 ) -> Run:
-    """Trains a model by a recipe, as `kiln train` does.
+    """Trains a model by a recipe, as `kiln train` does: also as one of several processes, where `RANK`, `WORLD_SIZE`,
+    `MASTER_ADDR` and `KILN_SECRET` are set (by torchrun or Ray Train, say), of which the first writes.
 
     Args:
         recipe: The name of a shipped recipe (`kiln recipes` lists them), a TOML file, or its contents as a mapping.
         output: Folder for the model, checkpoints, metrics and report.
         data_dir: Folder that the recipe's paths are relative to; None: the recipe's own, or the current one.
         device: `auto`, `cpu`, `vulkan[:n]` or `cuda[:n]`.
-        resume: Go on from the newest checkpoint in the output folder.
+        resume: Go on from the newest checkpoint in the output folder; with `"auto"` begin where there is none.
         overwrite: Replace the models of an earlier run in the output folder.
         checkpoint_every: Steps between checkpoints.
         keep: Checkpoints to keep.
@@ -120,7 +123,7 @@ def train(
             changes,
             data_dir,
             device,
-            bool(resume),
+            "auto" if resume == "auto" else "yes" if resume else "no",
             bool(overwrite),
             count(checkpoint_every, "checkpoint_every") or 1,
             count(keep, "keep") or 1,

@@ -19,7 +19,7 @@ def train(
     changes: list[str],
     data_dir: str | os.PathLike[str] | None,
     device: str,
-    resume: bool,
+    resume: str,
     overwrite: bool,
     checkpoint_every: int,
     keep: int,

@@ -160,8 +160,9 @@ fn the_head_trains_beside_adapters_and_comes_back_from_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let mut state = Checkpoint::new(&recipe);
     state.stage = 1;
-    let optimizer = optimizer_of(&recipe.stages[1]);
-    state.save(folder.path(), 1, &train_model, &optimizer).unwrap();
+    let optimizer = optimizer_of::<B>(&recipe.stages[1]);
+    let states = optimizer::states(&optimizer, &DeviceGroup::single(), false).unwrap();
+    state.save(folder.path(), 1, &train_model, states).unwrap();
     let quiet = Terminal { json: false, quiet: true };
     let (state, checkpoint) = Checkpoint::find(folder.path(), &recipe, quiet).unwrap().unwrap();
     assert!(state.parameters.contains_key("score_head.output.weight"));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use kiln_embed::checkpoint::{AdapterBase, save_vector_adapter, write_safetensors};
+use kiln_embed::checkpoint::{AdapterBase, FileSum, save_vector_adapter, write_safetensors};
 use kiln_embed::index::VectorAdapter;
 use serde_json::json;
 
@@ -155,6 +155,32 @@ fn an_adapter_of_vectors_is_read_with_its_base() {
     let line = String::from_utf8(output.stdout).unwrap();
     let theirs: Vec<Vec<f32>> = serde_json::from_str(line.lines().last().unwrap()).unwrap();
     assert!(furthest(&theirs, &expected) < 1e-5);
+}
+
+/// A page keeps the sum of its model with what it teaches.
+#[test]
+fn an_adapter_of_vectors_on_another_model_is_noted() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let base = folder.arg("exported");
+    kiln(&["export", "-m", &model, "-o", &base, "--weights", "f32"]).assert().success();
+    std::fs::create_dir(folder.path("adapter")).unwrap();
+    let said = |base: &str, sum: String| {
+        let of = AdapterBase { name: Some(base.into()), fingerprint: Some(sum) };
+        for (name, bytes) in save_vector_adapter(&VectorAdapter::identity(16), &of).unwrap().0 {
+            folder.write(&format!("adapter/{name}"), bytes);
+        }
+        let mut command = kiln(&["similarity", "-m", &folder.arg("adapter"), "a", "b"]);
+        let output = command.assert().success().get_output().clone();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let manifest = std::fs::read(folder.path("exported/kiln.json")).unwrap();
+    let own = FileSum::of(&manifest).sha256;
+    assert!(!said(&base, own.clone()).contains("warning"));
+    let other = said(&base, "ab".repeat(32));
+    assert!(other.contains("warning") && other.contains("taught on another model"), "{other}");
+    // Which weights a folder without a sum has is not known.
+    assert!(!said(&model, own).contains("warning"));
 }
 
 #[test]

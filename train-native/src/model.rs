@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_embed::checkpoint::{
-    self, Directory, Folder, LoadOptions, ReadSeek, Weights, is_vector_adapter, load_adapted,
-    load_vector_adapter, read_embedder_config, save, stays_inside,
+    self, Directory, FileSum, Folder, LoadOptions, MANIFEST, ReadSeek, Weights, is_vector_adapter,
+    load_adapted, load_vector_adapter, read_embedder_config, read_text, save, stays_inside,
 };
 use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts};
@@ -402,6 +402,9 @@ fn load_from<B: Kernels>(
     let full = LoadOptions { precision: WeightPrecision::Full, ..options.clone() };
     let embedder: Embedder<B> = checkpoint::load(base.as_ref(), &full, device)?;
     let folder = Directory::new(&path)?;
+    if !path.join(ADAPTER).exists() {
+        advise_of_base(name, &folder, base.as_ref(), terminal)?;
+    }
     let embedder = embedder.map_model(|model| {
         let adapted = load_adapted(model, &folder, None, device)?;
         Ok(adapted.map_backbone(Backbone::merge_lora))
@@ -414,6 +417,26 @@ fn load_from<B: Kernels>(
         }
         WeightPrecision::Kept | WeightPrecision::Full => Ok(embedder),
     }
+}
+
+/// Says where an adapter of vectors was taught on another model than its base. That may be the same one with weights of
+/// another precision, so it is used all the same.
+fn advise_of_base(
+    name: &str,
+    adapter: &Directory,
+    base: &dyn Folder,
+    terminal: Terminal,
+) -> Result<()> {
+    let (_, taught_on) = load_vector_adapter(adapter)?;
+    let sum = read_text(base, MANIFEST)?.map(|text| FileSum::of(&text).sha256);
+    if taught_on.fingerprint.zip(sum).is_some_and(|(taught_on, sum)| taught_on != sum) {
+        terminal.note(format!(
+            "warning: {name}: was taught on another model than {}, or on other weights of it (kiln.json is another); \
+             if it is another model, name the right one in base_model_name_or_path",
+            base.label()
+        ));
+    }
+    Ok(())
 }
 
 /// Parts of the names of decoders that attend in both directions in their own code, which their

@@ -241,6 +241,59 @@ fn the_base_of_an_adapter_by_name_is_its_model() {
     assert_eq!(embed(&folder.arg("first#second"), &folder, &[]), expected);
 }
 
+/// Adapters for passages and for queries are trained for each other.
+#[test]
+fn search_takes_queries_by_another_adapter_of_the_model() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }");
+    let base = model.display().to_string();
+    std::fs::create_dir(folder.path("docs")).unwrap();
+    folder.write("docs/a.txt", TEXTS.join("\n"));
+    let vectors = |name: &str, more: &[&str]| {
+        let (docs, out) = (folder.arg("docs"), folder.arg(name));
+        let args = ["embed", "--quiet", "-m", &base, "--input", &docs, "--output", &out];
+        kiln(&[&args[..], more].concat()).assert().success();
+        out
+    };
+    let search = |model: &str, index: &str, more: &[&str]| {
+        let args = ["search", "-m", model, "-Q", TEXTS[0], "--index", index];
+        kiln(&[&args[..], more].concat())
+    };
+    let notes = |command: &mut assert_cmd::Command| {
+        let output = command.assert().success().get_output().clone();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    // Adapters that come later change nothing of the model.
+    let plain = vectors("plain/", &[]);
+    lora(&model.join("passage"), "someone/else", 1.0);
+    lora(&model.join("adapters/query"), "someone/else", 2.0);
+    let said = notes(&mut search(&base, &plain, &[]));
+    assert!(!said.contains("its vectors were"), "{said}");
+
+    let passages = vectors("passages/", &["--adapter", "passage"]);
+    let said = notes(&mut search(&base, &passages, &["--adapter", "passage"]));
+    assert!(!said.contains("its vectors were"), "{said}");
+    let said = notes(&mut search(&base, &passages, &["--adapter", "query"]));
+    assert!(said.contains("made with the adapter passage"), "{said}");
+    let more = ["--adapter", "query", "--weights", "f32"];
+    let said = notes(&mut search(&base, &passages, &more));
+    assert!(said.contains("the adapter passage") && said.contains("by kept weights"), "{said}");
+
+    let other = Folder::new();
+    let stranger = other.model("{ mode = 'cls' }");
+    lora(&stranger.join("passage"), "someone/else", 1.0);
+    lora(&stranger.join("query"), "someone/else", 2.0);
+    let stranger = stranger.display().to_string();
+    for (model, index, more) in [
+        (&base, &passages, &[][..]),
+        (&base, &plain, &["--adapter", "query"]),
+        (&stranger, &passages, &["--adapter", "query"]),
+    ] {
+        let said = failure(&mut search(model, index, more));
+        assert!(said.contains("has vectors of the model"), "{said}");
+    }
+}
+
 /// LLM2Vec's folders have the base's config.json beside the adapters; with weights they are models.
 #[test]
 fn adapters_beside_their_bases_config_are_read_as_both() {

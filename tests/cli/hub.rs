@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use crate::adapters::lora;
-use crate::harness::{Folder, failure, kiln, names, stdout};
+use crate::harness::{Folder, TEXTS, failure, kiln, names, stdout};
 
 /// The server, ended with the test.
 pub(crate) struct Hub {
@@ -112,6 +112,11 @@ fn an_adapter_by_name_comes_from_the_hub_whole() {
     let similarity = |model: &str| run(&["similarity", "--json", "-m", model, "a river", "a ship"]);
     let local = |name: &str| stdout(&mut similarity(&format!("{}#{name}", model.display())));
     let expected = local("retrieval.query");
+    std::fs::create_dir(folder.path("docs")).unwrap();
+    folder.write("docs/a.txt", TEXTS.join("\n"));
+    let (docs, vectors) = (folder.arg("docs"), folder.arg("vectors/"));
+    stdout(&mut run(&["embed", "-m", "someone/tiny", "--input", &docs, "--output", &vectors]));
+
     // A download that breaks off between the two files.
     let (weights, aside) =
         (model.join("retrieval_query/adapter_model.safetensors"), folder.path("aside"));
@@ -144,6 +149,8 @@ fn an_adapter_by_name_comes_from_the_hub_whole() {
     // By itself it is a stranger's that names a folder.
     let error = failure(&mut similarity(&snapshot.join("retrieval_query").display().to_string()));
     assert!(error.contains("names the base model"), "{error}");
+    // The model's vectors are what they were before it had adapters.
+    stdout(&mut run(&["search", "-m", "someone/tiny", "-Q", "x", "--index", &vectors]));
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! LoRA adapters: PEFT loads what we train, and we load what PEFT makes.
 
+use std::path::Path;
 use std::process::Command;
 
-use kiln_embed::checkpoint::{AdapterBase, save_vector_adapter};
+use kiln_embed::checkpoint::{AdapterBase, FileSum, save_vector_adapter, write_safetensors};
 use kiln_embed::index::VectorAdapter;
+use serde_json::json;
 
-use crate::harness::{Folder, TEXTS, embed, kiln, stdout};
+use crate::harness::{Folder, TEXTS, embed, failure, kiln, stdout};
 use crate::training::DATA;
 
 /// Mean of the last states over each text, normalised, from a base model with an adapter; makes a
@@ -34,6 +36,23 @@ for text in json.load(open(texts)):
     rows.append(torch.nn.functional.normalize(states[0].mean(0), dim=0).tolist())
 print(json.dumps({"vectors": rows, "adapted": len(missing), "r": model.peft_config["default"].r}))
 "#;
+
+/// Writes LoRA adapters of the tiny model into a folder, others by another `pitch`; they name `base` as theirs.
+pub(crate) fn lora(folder: &Path, base: &str, pitch: f32) {
+    let config = json!({
+        "peft_type": "LORA", "base_model_name_or_path": base, "r": 2, "lora_alpha": 4, "lora_dropout": 0.0,
+    });
+    let tensor = |name: &str, shape: [usize; 2]| {
+        let name = format!("base_model.model.layers.1.mlp.down_proj.{name}.weight");
+        let values = (0..shape[0] * shape[1]).map(|i| (i as f32 * pitch).sin()).collect();
+        (name, shape.to_vec(), values)
+    };
+    let tensors = [tensor("lora_A", [2, 24]), tensor("lora_B", [16, 2])];
+    let weights = write_safetensors(&tensors, &[("format", "pt")]).unwrap();
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+    std::fs::write(folder.join("adapter_model.safetensors"), weights).unwrap();
+}
 
 fn peft(base: &str, adapter: &str, folder: &Folder) -> Option<(Vec<Vec<f32>>, u64)> {
     let Some(python) = std::env::var_os("KILN_PYTHON") else {
@@ -136,6 +155,143 @@ fn an_adapter_of_vectors_is_read_with_its_base() {
     let line = String::from_utf8(output.stdout).unwrap();
     let theirs: Vec<Vec<f32>> = serde_json::from_str(line.lines().last().unwrap()).unwrap();
     assert!(furthest(&theirs, &expected) < 1e-5);
+}
+
+/// A page keeps the sum of its model with what it teaches.
+#[test]
+fn an_adapter_of_vectors_on_another_model_is_noted() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let base = folder.arg("exported");
+    kiln(&["export", "-m", &model, "-o", &base, "--weights", "f32"]).assert().success();
+    std::fs::create_dir(folder.path("adapter")).unwrap();
+    let said = |base: &str, sum: String| {
+        let of = AdapterBase { name: Some(base.into()), fingerprint: Some(sum) };
+        for (name, bytes) in save_vector_adapter(&VectorAdapter::identity(16), &of).unwrap().0 {
+            folder.write(&format!("adapter/{name}"), bytes);
+        }
+        let mut command = kiln(&["similarity", "-m", &folder.arg("adapter"), "a", "b"]);
+        let output = command.assert().success().get_output().clone();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let manifest = std::fs::read(folder.path("exported/kiln.json")).unwrap();
+    let own = FileSum::of(&manifest).sha256;
+    assert!(!said(&base, own.clone()).contains("warning"));
+    let other = said(&base, "ab".repeat(32));
+    assert!(other.contains("warning") && other.contains("taught on another model"), "{other}");
+    // Which weights a folder without a sum has is not known.
+    assert!(!said(&model, own).contains("warning"));
+}
+
+#[test]
+fn adapters_below_a_snapshot_open_no_folder_of_this_machine() {
+    let folder = Folder::new();
+    let own = folder.arg("own");
+    std::fs::rename(folder.model("{ mode = 'mean' }"), &own).unwrap();
+    let name = format!("hub/models--someone--model/snapshots/{}", "a1".repeat(20));
+    let snapshot = folder.path(&name);
+    std::fs::create_dir_all(snapshot.parent().unwrap()).unwrap();
+    std::fs::rename(folder.model("{ mode = 'mean' }"), &snapshot).unwrap();
+    let said = |model: &str, from: &Path| {
+        failure(kiln(&["similarity", "-m", model, "a", "b"]).current_dir(from))
+    };
+    // Its own model is not there yet.
+    let (weights, aside) = (snapshot.join("model.safetensors"), folder.path("aside"));
+    std::fs::rename(&weights, &aside).unwrap();
+    for place in ["query", "adapters/query"] {
+        lora(&snapshot.join(place), &own, 1.0);
+        for error in [
+            said(&folder.arg(&format!("{name}/{place}")), Path::new(".")),
+            said(&format!("./{place}"), &snapshot),
+            said(".", &snapshot.join(place)),
+        ] {
+            assert!(error.contains("names the base model") && error.contains(&own), "{error}");
+        }
+    }
+    std::fs::rename(&aside, &weights).unwrap();
+    // With the model that they lie in they are used, whatever they name.
+    lora(&folder.path("alone"), &own, 1.0);
+    let expected = embed(&folder.arg("alone"), &folder, &[]);
+    assert!(furthest(&expected, &embed(&own, &folder, &[])) > 1e-2);
+    assert_eq!(embed(&format!("{}#query", snapshot.display()), &folder, &[]), expected);
+}
+
+#[test]
+fn the_base_of_an_adapter_by_name_is_its_model() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }");
+    let base = model.display().to_string();
+    lora(&folder.path("alone"), &base, 1.0);
+    lora(&model.join("query"), "/nowhere", 1.0);
+    let named = format!("{base}#query");
+    let expected = embed(&folder.arg("alone"), &folder, &[]);
+    assert_eq!(embed(&named, &folder, &[]), expected);
+    // For what is made of it, too.
+    let (exported, packed) = (folder.arg("exported"), folder.arg("packed"));
+    kiln(&["export", "-m", &named, "-o", &exported, "--weights", "f32"]).assert().success();
+    assert!(furthest(&embed(&exported, &folder, &[]), &expected) < 1e-5);
+    kiln(&["quantize", "-m", &named, "-o", &packed, "--scheme", "int8:8"]).assert().success();
+    assert!(furthest(&embed(&packed, &folder, &[]), &expected) < 1e-2);
+    let bench =
+        ["bench", "-m", &named, "--tokens", "8", "--limit", "2", "--runs", "1", "--rounds", "1"];
+    kiln(&bench).env_remove("KILN_PYTHON").assert().success();
+    // PEFT keeps the second adapter of a model below the first, where no model is.
+    lora(&folder.path("first"), &base, 2.0);
+    lora(&folder.path("first/second"), &base, 1.0);
+    assert_eq!(embed(&folder.arg("first#second"), &folder, &[]), expected);
+}
+
+/// Adapters for passages and for queries are trained for each other.
+#[test]
+fn search_takes_queries_by_another_adapter_of_the_model() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }");
+    let base = model.display().to_string();
+    std::fs::create_dir(folder.path("docs")).unwrap();
+    folder.write("docs/a.txt", TEXTS.join("\n"));
+    let vectors = |name: &str, more: &[&str]| {
+        let (docs, out) = (folder.arg("docs"), folder.arg(name));
+        let args = ["embed", "--quiet", "-m", &base, "--input", &docs, "--output", &out];
+        kiln(&[&args[..], more].concat()).assert().success();
+        out
+    };
+    let search = |model: &str, index: &str, more: &[&str]| {
+        let args = ["search", "-m", model, "-Q", TEXTS[0], "--index", index];
+        kiln(&[&args[..], more].concat())
+    };
+    let notes = |command: &mut assert_cmd::Command| {
+        let output = command.assert().success().get_output().clone();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    // Adapters that come later change nothing of the model.
+    let plain = vectors("plain/", &[]);
+    lora(&model.join("passage"), "someone/else", 1.0);
+    lora(&model.join("adapters/query"), "someone/else", 2.0);
+    let said = notes(&mut search(&base, &plain, &[]));
+    assert!(!said.contains("its vectors were"), "{said}");
+
+    let passages = vectors("passages/", &["--adapter", "passage"]);
+    let said = notes(&mut search(&base, &passages, &["--adapter", "passage"]));
+    assert!(!said.contains("its vectors were"), "{said}");
+    let said = notes(&mut search(&base, &passages, &["--adapter", "query"]));
+    assert!(said.contains("made with the adapter passage"), "{said}");
+    let more = ["--adapter", "query", "--weights", "f32"];
+    let said = notes(&mut search(&base, &passages, &more));
+    assert!(said.contains("the adapter passage") && said.contains("by kept weights"), "{said}");
+
+    let other = Folder::new();
+    let stranger = other.model("{ mode = 'cls' }");
+    lora(&stranger.join("passage"), "someone/else", 1.0);
+    lora(&stranger.join("query"), "someone/else", 2.0);
+    let stranger = stranger.display().to_string();
+    for (model, index, more) in [
+        (&base, &passages, &[][..]),
+        (&base, &plain, &["--adapter", "query"]),
+        (&stranger, &passages, &["--adapter", "query"]),
+    ] {
+        let said = failure(&mut search(model, index, more));
+        assert!(said.contains("has vectors of the model"), "{said}");
+    }
 }
 
 /// LLM2Vec's folders have the base's config.json beside the adapters; with weights they are models.
@@ -306,27 +462,12 @@ fn one_of_several_adapters_is_taken_by_name() {
         furthest(&embed(&out, &folder, &["--max-length", "16"]), &theirs["retrieval.query"]) < 1e-5
     );
 
-    let said = crate::harness::failure(&mut kiln(&[
-        "similarity",
-        "-m",
-        &model,
-        "--adapter",
-        "separation",
-        "a",
-        "b",
-    ]));
+    let said =
+        failure(&mut kiln(&["similarity", "-m", &model, "--adapter", "separation", "a", "b"]));
     assert!(
         said.contains("has no adapter \"separation\"; there are retrieval_query, text-matching"),
         "{said}"
     );
-    let said = crate::harness::failure(&mut kiln(&[
-        "similarity",
-        "-m",
-        &files,
-        "--adapter",
-        "../jina",
-        "a",
-        "b",
-    ]));
+    let said = failure(&mut kiln(&["similarity", "-m", &files, "--adapter", "../jina", "a", "b"]));
     assert!(said.contains("is no adapter's name"), "{said}");
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_embed::checkpoint::{
-    self, Directory, Folder, LoadOptions, ReadSeek, Weights, is_vector_adapter, load_adapted,
-    load_vector_adapter, read_embedder_config, save, stays_inside,
+    self, Directory, FileSum, Folder, LoadOptions, MANIFEST, ReadSeek, Weights, is_vector_adapter,
+    load_adapted, load_vector_adapter, read_embedder_config, read_text, save, stays_inside,
 };
 use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts};
@@ -44,16 +44,12 @@ pub fn open_folder(path: &Path) -> Result<Box<dyn Folder>> {
 /// # Errors
 /// It is quantized, or its weights cannot be read.
 pub fn must_be_full(name: &str, terminal: Terminal) -> Result<()> {
-    for path in folders(name, terminal)? {
-        // Adapters have no weights of their own.
-        if base_of(&path)?.is_some() {
-            continue;
-        }
-        let folder = open_folder(&path)?;
-        let weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
-        if weights.tensors().values().any(|tensor| tensor.scheme.is_some()) {
-            bail!("{}: is quantized already; use the model that it was made from", path.display());
-        }
+    // Adapters have no weights of their own, and their base comes last.
+    let Some(path) = folders(name, terminal)?.pop() else { return Ok(()) };
+    let folder = open_folder(&path)?;
+    let weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
+    if weights.tensors().values().any(|tensor| tensor.scheme.is_some()) {
+        bail!("{}: is quantized already; use the model that it was made from", path.display());
     }
     Ok(())
 }
@@ -75,11 +71,19 @@ pub fn weights_stem(folder: &dyn Folder) -> Result<&'static str> {
 }
 
 /// The folder (or `.kiln` file) of a model: the path itself where it is one, else a Hub id
-/// (`owner/name` or `owner/name@revision`), downloaded into the Hub's cache.
+/// (`owner/name` or `owner/name@revision`), downloaded into the Hub's cache. Of `MODEL#ADAPTER` it is the adapter's.
 ///
 /// # Errors
-/// Neither a folder nor a model that the Hub has.
+/// Neither a folder nor a model that the Hub has; a model without that adapter.
 pub fn resolve(name: &str, terminal: Terminal) -> Result<PathBuf> {
+    Ok(locate(name, terminal)?.folder)
+}
+
+/// As [`resolve`], with the name that loads the same model again, and asks no server.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn locate(name: &str, terminal: Terminal) -> Result<Found> {
     find(name, terminal, HubModel::fetch)
 }
 
@@ -88,28 +92,64 @@ pub fn resolve(name: &str, terminal: Terminal) -> Result<PathBuf> {
 /// # Errors
 /// As [`resolve`].
 pub fn resolve_without_weights(name: &str, terminal: Terminal) -> Result<PathBuf> {
-    find(name, terminal, HubModel::fetch_without_weights)
+    Ok(find(name, terminal, HubModel::fetch_without_weights)?.folder)
+}
+
+/// Where a model's files are.
+pub struct Found {
+    /// Its folder or `.kiln` file; of adapters theirs.
+    pub folder: PathBuf,
+    /// Of `MODEL#ADAPTER` the folder of MODEL, which the adapter belongs to whatever it says.
+    model: Option<PathBuf>,
+}
+
+impl Found {
+    /// The name of what was found: its path, or `MODEL#ADAPTER` with MODEL's.
+    pub fn name(&self) -> String {
+        let Some(model) = &self.model else { return self.folder.display().to_string() };
+        let adapter = self.folder.strip_prefix(model).unwrap_or(&self.folder);
+        format!("{}#{}", model.display(), adapter.display())
+    }
+
+    /// The base model of adapters, as [`find`] takes it; `None` where this is a model.
+    fn base(&self) -> Result<Option<String>> {
+        match &self.model {
+            Some(model) => Ok(Some(model.display().to_string())),
+            None => base_of(&self.folder),
+        }
+    }
 }
 
 fn find(
     name: &str,
     terminal: Terminal,
     fetch: impl FnOnce(&HubModel) -> Result<PathBuf>,
-) -> Result<PathBuf> {
-    let path = Path::new(name);
-    if path.exists() {
-        return Ok(path.to_path_buf());
+) -> Result<Found> {
+    if Path::new(name).exists() {
+        return Ok(Found { folder: name.into(), model: None });
     }
-    if let Some((model, adapter)) = name.rsplit_once('#') {
-        return adapter_of(&find(model, terminal, fetch)?, model, adapter, terminal);
-    }
-    if !is_id(name) {
+    let (model, adapter) = match name.rsplit_once('#') {
+        Some((model, adapter)) => (model, Some(adapter)),
+        None => (name, None),
+    };
+    let (folder, hub) = if Path::new(model).exists() {
+        (PathBuf::from(model), None)
+    } else if is_id(model) {
+        let hub = HubModel::new(model, terminal)?;
+        let folder = fetch(&hub).with_context(|| {
+            format!("{model}: no such folder here, and the Hub did not give it")
+        })?;
+        (folder, Some(hub))
+    } else {
         bail!(
-            "{name}: no such folder, and not a Hub id (owner/name); name the folder that holds the model"
+            "{model}: no such folder, and not a Hub id (owner/name); name the folder that holds the model"
         );
-    }
-    fetch(&HubModel::new(name, terminal)?)
-        .with_context(|| format!("{name}: no such folder here, and the Hub did not give it"))
+    };
+    let Some(adapter) = adapter else { return Ok(Found { folder, model: None }) };
+    let own = adapter_of(&folder, hub.as_ref(), model, adapter)?;
+    // PEFT keeps several adapters below the first one's folder, which is no model.
+    let is_model = base_of(&folder)?.is_none();
+    Ok(Found { folder: own, model: is_model.then_some(folder) })
 }
 
 /// The model's part of `MODEL#ADAPTER`.
@@ -122,51 +162,57 @@ fn without_adapter(name: &str) -> &str {
 
 /// The folder of one of several adapters that lie in a model's folder, or in its repository on the Hub:
 /// `retrieval.query` is also found as `retrieval_query`, and either below `adapters/`.
-fn adapter_of(folder: &Path, model: &str, adapter: &str, terminal: Terminal) -> Result<PathBuf> {
-    let plain = |name: &str| name.replace(['.', '-'], "_");
+fn adapter_of(
+    folder: &Path,
+    hub: Option<&HubModel>,
+    model: &str,
+    adapter: &str,
+) -> Result<PathBuf> {
     if adapter.is_empty() || !stays_inside(adapter) {
         bail!("{model}: {adapter:?} is no adapter's name");
     }
-    let places: Vec<String> = [adapter.to_string(), plain(adapter)]
-        .into_iter()
-        .flat_map(|name| [name.clone(), format!("adapters/{name}")])
-        .collect();
-    let there =
-        || places.iter().map(|place| folder.join(place)).find(|path| path.join(ADAPTER).is_file());
-    if let Some(path) = there() {
-        return Ok(path);
-    }
-    if is_snapshot(folder) {
-        let hub = HubModel::new(model, terminal)?;
-        for place in &places {
-            if hub.fetch_adapter(place)? {
+    let plain = adapter.replace(['.', '-'], "_");
+    for name in [adapter, &plain] {
+        for place in [name.to_string(), format!("adapters/{name}")] {
+            let is_there = match hub {
+                Some(hub) => hub.fetch_adapter(&place).with_context(|| {
+                    format!("{model}: the Hub did not give its adapter {adapter:?}")
+                })?,
+                None => folder.join(&place).join(ADAPTER).is_file(),
+            };
+            if is_there {
                 return Ok(folder.join(place));
             }
         }
     }
-    let mut names = Vec::new();
-    for below in [folder.to_path_buf(), folder.join("adapters")] {
-        let entries = std::fs::read_dir(below).into_iter().flatten().flatten();
-        let adapters = entries.filter(|entry| entry.path().join(ADAPTER).is_file());
-        names.extend(adapters.map(|entry| entry.file_name().to_string_lossy().into_owned()));
-    }
+    let mut names = match hub {
+        Some(hub) => hub.adapters()?,
+        None => adapters_in(folder),
+    };
     names.sort();
     let known = match names.is_empty() {
-        true => "there is none here".to_string(),
+        true => "there is none".to_string(),
         false => format!("there are {}", names.join(", ")),
     };
     bail!("{model}: has no adapter {adapter:?}; {known}")
 }
 
-/// The folders that a model is read from: its own and, where that is one of LoRA adapters, that of
-/// the base model.
+/// The names of adapters in a model's folder.
+fn adapters_in(folder: &Path) -> Vec<String> {
+    let entries = [folder.to_path_buf(), folder.join("adapters")].into_iter();
+    let entries = entries.flat_map(std::fs::read_dir).flatten().flatten();
+    let adapters = entries.filter(|entry| entry.path().join(ADAPTER).is_file());
+    adapters.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// The folders that a model is read from: its own and, where that is one of adapters, then that of the base model.
 ///
 /// # Errors
 /// As [`resolve`].
 pub fn folders(name: &str, terminal: Terminal) -> Result<Vec<PathBuf>> {
-    let folder = resolve(name, terminal)?;
-    let base = base_of(&folder)?.map(|base| resolve(&base, terminal)).transpose()?;
-    Ok([folder].into_iter().chain(base).collect())
+    let found = locate(name, terminal)?;
+    let base = found.base()?.map(|base| resolve(&base, terminal)).transpose()?;
+    Ok([found.folder].into_iter().chain(base).collect())
 }
 
 /// Whether a folder has a model's configuration and weights.
@@ -205,14 +251,6 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
     if is_whole(folder) {
         return Ok(None);
     }
-    // Adapters in a model's folder are the model's, whatever they say.
-    let mut parent = folder.parent().unwrap_or(Path::new(""));
-    if parent.ends_with("adapters") {
-        parent = parent.parent().unwrap_or(Path::new(""));
-    }
-    if !parent.as_os_str().is_empty() && is_whole(parent) {
-        return Ok(Some(parent.display().to_string()));
-    }
     let label = || path.display().to_string();
     let config: serde_json::Value =
         serde_json::from_str(&read_small(&path)?).with_context(label)?;
@@ -225,7 +263,10 @@ fn base_of(folder: &Path) -> Result<Option<String>> {
 
 /// The base model that a folder names, unless a stranger's adapters would have this machine's files opened.
 fn trusted(folder: &Path, path: &Path, base: String) -> Result<String> {
-    if is_snapshot(folder) && (!is_id(&base) || Path::new(&base).exists()) {
+    let real = folder.canonicalize().with_context(|| folder.display().to_string())?;
+    // A snapshot has adapters in subfolders, too.
+    let is_strange = folder.ancestors().chain(real.ancestors()).any(is_snapshot);
+    if is_strange && (!is_id(&base) || Path::new(&base).exists()) {
         bail!(
             "{}: names the base model {base:?}, which is no Hub id (owner/name) or is a folder here; \
              copy the adapters, and set base_model_name_or_path yourself",
@@ -242,8 +283,7 @@ fn trusted(folder: &Path, path: &Path, base: String) -> Result<String> {
 /// As [`resolve`], and whatever is wrong with the model's files.
 pub fn load_tokenizer(name: &str, terminal: Terminal) -> Result<(Tokenizer, Prompts)> {
     let name = without_adapter(name);
-    let folder = find(name, terminal, HubModel::fetch_configuration)?;
-    let base = base_of(&folder)?;
+    let base = find(name, terminal, HubModel::fetch_configuration)?.base()?;
     let folder = resolve_without_weights(base.as_deref().unwrap_or(name), terminal)?;
     Ok(checkpoint::load_tokenizer(open_folder(&folder)?.as_ref(), &LoadOptions::default())?)
 }
@@ -347,8 +387,10 @@ fn load_from<B: Kernels>(
     terminal: Terminal,
     open: Opener,
 ) -> Result<Embedder<B>> {
-    let path = resolve(name, terminal)?;
-    let Some(base) = base_of(&path)? else {
+    let found = locate(name, terminal)?;
+    let base = found.base()?;
+    let path = found.folder;
+    let Some(base) = base else {
         let embedder = checkpoint::load(open(&path)?.as_ref(), options, device)?;
         embedder.verify().with_context(|| path.display().to_string())?;
         advise(name, &embedder, options, terminal);
@@ -356,9 +398,13 @@ fn load_from<B: Kernels>(
     };
     let base = resolve(&base, terminal)
         .with_context(|| format!("the base model of the adapters in {}", path.display()))?;
+    let base = open(&base)?;
     let full = LoadOptions { precision: WeightPrecision::Full, ..options.clone() };
-    let embedder: Embedder<B> = checkpoint::load(open(&base)?.as_ref(), &full, device)?;
-    let folder = Directory::new(path)?;
+    let embedder: Embedder<B> = checkpoint::load(base.as_ref(), &full, device)?;
+    let folder = Directory::new(&path)?;
+    if !path.join(ADAPTER).exists() {
+        advise_of_base(name, &folder, base.as_ref(), terminal)?;
+    }
     let embedder = embedder.map_model(|model| {
         let adapted = load_adapted(model, &folder, None, device)?;
         Ok(adapted.map_backbone(Backbone::merge_lora))
@@ -371,6 +417,26 @@ fn load_from<B: Kernels>(
         }
         WeightPrecision::Kept | WeightPrecision::Full => Ok(embedder),
     }
+}
+
+/// Says where an adapter of vectors was taught on another model than its base. That may be the same one with weights of
+/// another precision, so it is used all the same.
+fn advise_of_base(
+    name: &str,
+    adapter: &Directory,
+    base: &dyn Folder,
+    terminal: Terminal,
+) -> Result<()> {
+    let (_, taught_on) = load_vector_adapter(adapter)?;
+    let sum = read_text(base, MANIFEST)?.map(|text| FileSum::of(&text).sha256);
+    if taught_on.fingerprint.zip(sum).is_some_and(|(taught_on, sum)| taught_on != sum) {
+        terminal.note(format!(
+            "warning: {name}: was taught on another model than {}, or on other weights of it (kiln.json is another); \
+             if it is another model, name the right one in base_model_name_or_path",
+            base.label()
+        ));
+    }
+    Ok(())
 }
 
 /// Parts of the names of decoders that attend in both directions in their own code, which their
@@ -419,14 +485,14 @@ pub fn embedder_config(name: &str, terminal: Terminal) -> Result<EmbedderConfig>
             .note(format!("{name}: its shape is the one that Kiln brings; nothing was downloaded"));
         return Ok(shape);
     }
-    let folder = find(name, terminal, HubModel::fetch_configuration)?;
-    let Some(base) = base_of(&folder)? else {
-        return Ok(read_embedder_config(open_folder(&folder)?.as_ref())?);
+    let found = find(name, terminal, HubModel::fetch_configuration)?;
+    let Some(base) = found.base()? else {
+        return Ok(read_embedder_config(open_folder(&found.folder)?.as_ref())?);
     };
-    let base = find(&base, terminal, HubModel::fetch_configuration)?;
+    let base = find(&base, terminal, HubModel::fetch_configuration)?.folder;
     let mut shape = read_embedder_config(open_folder(&base)?.as_ref())?;
-    if !folder.join(ADAPTER).exists() {
-        let (adapter, _) = load_vector_adapter(&Directory::new(folder)?)?;
+    if !found.folder.join(ADAPTER).exists() {
+        let (adapter, _) = load_vector_adapter(&Directory::new(found.folder)?)?;
         shape.dense.push(DenseConfig::of_adapter(&adapter));
     }
     Ok(shape)
@@ -445,13 +511,13 @@ pub fn reranker_config(name: &str, terminal: Terminal) -> Result<RerankerShape> 
             .note(format!("{name}: its shape is the one that Kiln brings; nothing was downloaded"));
         return Ok(reranker_shape(&shape.config, &shape.config.to_value())?);
     }
-    let folder = find(name, terminal, HubModel::fetch_configuration)?;
-    if let Some(base) = base_of(&folder)? {
+    let found = find(name, terminal, HubModel::fetch_configuration)?;
+    if let Some(base) = found.base()? {
         bail!(
             "{name}: is adapters of {base}, of which no cross-encoder is trained; merge them, or start from {base}"
         );
     }
-    Ok(read_reranker_shape(open_folder(&folder)?.as_ref())?)
+    Ok(read_reranker_shape(open_folder(&found.folder)?.as_ref())?)
 }
 
 /// A model's name for folders and tables: the Hub id, or the folder's last part; of the folders

@@ -109,6 +109,8 @@ pub struct Report {
 pub struct Bench {
     /// Model folder.
     pub model: PathBuf,
+    /// The model as `--model` takes it: that folder, or `MODEL#ADAPTER`.
+    pub own: PathBuf,
     /// The same model quantized by Kiln: folders or `.kiln` files.
     pub quantized: Vec<PathBuf>,
     /// Precisions in which the model is measured too, rounded while it is loaded.
@@ -213,9 +215,9 @@ impl Bench {
             model: model.to_path_buf(),
             weights,
         };
-        let mut engines = vec![own(String::new(), &self.model, WeightPrecision::Kept)];
+        let mut engines = vec![own(String::new(), &self.own, WeightPrecision::Kept)];
         for &weights in &self.weights {
-            engines.push(own(unused(&weights.to_string(), &engines), &self.model, weights));
+            engines.push(own(unused(&weights.to_string(), &engines), &self.own, weights));
         }
         for path in &self.quantized {
             let manifest = Manifest::read(open_folder(path)?.as_ref())?;

@@ -14,7 +14,7 @@ use super::{Global, ModelArgs, ModelOverrides};
 use crate::bench::{Bench, Line, Peer, Ratios, Report, Work, WorkReport, made_up, measure};
 use crate::device::{self, Device, processor};
 use crate::embedding::TextModel;
-use crate::model::{load, resolve};
+use crate::model::{load, locate};
 use crate::terminal::{print_json, thousands};
 use crate::text::{Columns, Record, TextFile};
 
@@ -91,8 +91,8 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
         bail!("nothing to measure: no texts");
     }
     let device = device::open(global.device)?;
-    let folder = resolve(&args.model.name(), terminal)?;
-    let name = folder.display().to_string();
+    let found = locate(&args.model.name(), terminal)?;
+    let name = found.name();
     let mut options = args.model.load_options();
     if let Some(longest) = lengths.iter().max() {
         options.max_length = Some(*longest);
@@ -121,10 +121,11 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
     let pooling = model.shape().pooling.name().to_string();
     let size = thousands(model.parameters().backbone);
     drop(model);
-    let file = folder.file_name().unwrap_or_default().to_string_lossy();
+    let file = found.folder.file_name().unwrap_or_default().to_string_lossy();
     let bench = Bench {
         name: format!("{file}, {size} parameters"),
-        model: folder.clone(),
+        model: found.folder.clone(),
+        own: name.into(),
         quantized: args.quantized.clone(),
         weights: args.weights.clone(),
         pooling,

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Global, ModelArgs, Overwrite};
 use crate::compress::{Quantization, Storage, StoragePlan, check_export, export, quantize, sealed};
 use crate::device::Cpu;
-use crate::model::{load_embedder, open_folder, resolve};
+use crate::model::{load_embedder, locate, open_folder};
 use crate::terminal::thousands;
 
 /// Export a model for deployment: a folder with checksums and a self-test, or one .kiln file.
@@ -36,15 +36,15 @@ pub(super) struct ExportArgs {
 pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     check_export(&args.output, args.existing.rule())?;
-    let path = resolve(&args.model.name(), terminal)?;
-    let folder = open_folder(&path)?;
+    let found = locate(&args.model.name(), terminal)?;
+    let folder = open_folder(&found.folder)?;
     let (files, weights, least) = match Manifest::read(folder.as_ref())? {
         Some(manifest) => {
             if args.weights.is_some() || args.model.load_options() != LoadOptions::default() {
                 bail!(
                     "{}: is exported already, with {} weights, and is copied as it is; leave the options out, or \
                      export the model that it was made from",
-                    path.display(),
+                    found.folder.display(),
                     manifest.weights
                 );
             }
@@ -59,10 +59,8 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
             (files, manifest.weights, manifest.self_test.least_cosine)
         }
         None => {
-            let name = path.display().to_string();
-            let device = Default::default();
-            let embedder =
-                load_embedder::<Cpu>(&name, &args.model.load_options(), &device, terminal)?;
+            let (name, options) = (found.name(), args.model.load_options());
+            let embedder = load_embedder::<Cpu>(&name, &options, &Default::default(), terminal)?;
             let reference = SelfTest::of(&embedder, 0.0)?;
             let weights = args.weights.unwrap_or(Storage::F16);
             let plan = StoragePlan::all(weights);

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Global, ModelArgs};
 use crate::device::Device;
 use crate::embedding::Parameters;
-use crate::model::{load, open_folder, resolve, weights_stem};
+use crate::model::{load, locate, open_folder, weights_stem};
 use crate::terminal::thousands;
 
 /// Show a model's configuration, parameters, pooling, prompts and tensors
@@ -23,11 +23,11 @@ pub(super) struct InspectArgs {
 
 pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
-    let folder = resolve(&args.model.name(), terminal)?;
-    let name = folder.display().to_string();
+    let found = locate(&args.model.name(), terminal)?;
+    let name = found.name();
     let model = load(&name, &args.model.load_options(), &Device::Cpu, terminal)?;
     let shape = model.shape();
-    let opened = open_folder(&folder)?;
+    let opened = open_folder(&found.folder)?;
     let weights = Weights::open(opened.as_ref(), weights_stem(opened.as_ref())?)?;
     let manifest = Manifest::read(opened.as_ref())?;
     let kept = |info: &TensorInfo| match info.scheme {

@@ -167,6 +167,13 @@ impl ModelArgs {
         }
     }
 
+    /// The same model with the adapter of another name, and that adapter; `None` where either has none.
+    fn with_adapter_of<'a>(&self, other: &'a str) -> Option<(String, &'a str)> {
+        let name = self.name();
+        let ((model, _), (_, adapter)) = (name.rsplit_once('#')?, other.rsplit_once('#')?);
+        Some((format!("{model}#{adapter}"), adapter))
+    }
+
     fn load_options(&self) -> LoadOptions {
         self.overrides.load_options()
     }

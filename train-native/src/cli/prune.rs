@@ -12,7 +12,7 @@ use super::{Global, ModelArgs, Overwrite};
 use crate::compress::{Pattern, PruneMethod, prune};
 use crate::device::open;
 use crate::eval::plain_table;
-use crate::model::{load_embedder, must_be_full, resolve};
+use crate::model::{load_embedder, locate, must_be_full};
 use crate::with_backend;
 
 /// Prune a model's weights by magnitude, Wanda or SparseGPT.
@@ -45,8 +45,7 @@ pub(super) struct PruneArgs {
 pub(super) fn run(args: &PruneArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     check_target(&args.output, args.existing.rule())?;
-    let folder = resolve(&args.model.name(), terminal)?;
-    let name = folder.display().to_string();
+    let name = locate(&args.model.name(), terminal)?.name();
     must_be_full(&name, terminal)?;
     let device = open(global.device)?;
     let (files, lines) = with_backend!(&device, B, handle => {

@@ -16,7 +16,7 @@ use crate::compress::{
 };
 use crate::device::open;
 use crate::eval::plain_table;
-use crate::model::{load_embedder, must_be_full, resolve};
+use crate::model::{load_embedder, locate, must_be_full};
 use crate::terminal::thousands;
 use crate::with_backend;
 
@@ -135,8 +135,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
         plan = plan.with_rule(rule)?;
     }
     check_export(&args.output, args.existing.rule())?;
-    let folder = resolve(&args.model.name(), terminal)?;
-    let name = folder.display().to_string();
+    let name = locate(&args.model.name(), terminal)?.name();
     must_be_full(&name, terminal)?;
     let device = open(global.device)?;
     let (files, lines, reference) = with_backend!(&device, B, handle => {

@@ -130,31 +130,48 @@ impl Vectors {
         }
     }
 
-    /// Refuses a model whose vectors are others.
+    /// Refuses a model whose vectors are others, and notes where the queries' are near them, not the same.
     fn check(&self, label: &str, args: &SearchArgs, terminal: Terminal) -> Result<()> {
         let Some(made_by) = self.settings() else { return Ok(()) };
-        let folders = folders(&args.model.name(), terminal)?;
-        let same = |precision: WeightPrecision| -> Result<bool> {
-            let overrides = LoadOptions { precision, ..args.model.load_options() };
-            Ok(fingerprint(&folders, &overrides, args.flags.dimensions)? == made_by.fingerprint)
-        };
-        if same(args.flags.weights)? {
-            return Ok(());
-        }
-        match made_by.weights.parse() {
-            Ok(weights) if same(weights)? => {
-                terminal.note(format!(
-                    "{label}: its vectors were made by {} weights, and the queries' are by {}: they are near each other, not the same",
-                    made_by.weights, args.flags.weights
-                ));
-                Ok(())
+        let theirs = made_by.weights.parse().ok().filter(|theirs| *theirs != args.flags.weights);
+        // The weights by which a model makes these vectors.
+        let weights_of = |folders: Vec<PathBuf>| -> Result<Option<WeightPrecision>> {
+            for precision in [Some(args.flags.weights), theirs].into_iter().flatten() {
+                let overrides = LoadOptions { precision, ..args.model.load_options() };
+                let own = fingerprint(&folders, &overrides, args.flags.dimensions)?;
+                if own == made_by.fingerprint {
+                    return Ok(Some(precision));
+                }
             }
-            _ => bail!(
+            Ok(None)
+        };
+        let mut weights = weights_of(folders(&args.model.name(), terminal)?)?;
+        // A model that lacks the adapter is another one.
+        if weights.is_none()
+            && let Some((model, adapter)) = args.model.with_adapter_of(&made_by.model)
+            && let Ok(folders) = folders(&model, terminal)
+        {
+            weights = weights_of(folders)?;
+            if weights.is_some() {
+                terminal.note(format!(
+                    "{label}: its vectors were made with the adapter {adapter}, and the queries' are with another of the same \
+                     model: that fits where the two were trained for each other"
+                ));
+            }
+        }
+        match weights {
+            None => bail!(
                 "{label}: has vectors of the model {}, and not of {} with these options; search with that model, or embed again",
                 made_by.model,
                 model_name(&args.model.name())
             ),
+            Some(precision) if precision != args.flags.weights => terminal.note(format!(
+                "{label}: its vectors were made by {} weights, and the queries' are by {}: they are near each other, not the same",
+                made_by.weights, args.flags.weights
+            )),
+            Some(_) => {}
         }
+        Ok(())
     }
 }
 

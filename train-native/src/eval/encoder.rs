@@ -12,6 +12,7 @@ use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::embedding::{BLOCK, TextModel};
+use crate::hub::ADAPTER;
 use crate::terminal::Terminal;
 
 /// Turns texts into vectors; what a task needs of a model.
@@ -213,7 +214,7 @@ pub fn fingerprint(
     Ok(format!("{:032x}", hash.digest128()))
 }
 
-/// Names and contents of a model's files.
+/// Names and contents of a model's files, but for those of adapters in subfolders, which are no part of it and come and go.
 fn hash_files(folder: &Path, hash: &mut Xxh3) -> Result<()> {
     let mut files = Vec::new();
     let mut open = Vec::new();
@@ -226,7 +227,9 @@ fn hash_files(folder: &Path, hash: &mut Xxh3) -> Result<()> {
             // The Hub's cache holds links to files.
             let data = std::fs::metadata(&path).with_context(|| path.display().to_string())?;
             if data.is_dir() {
-                open.push(path);
+                if !path.join(ADAPTER).exists() {
+                    open.push(path);
+                }
             } else if path.extension().is_some_and(|ending| {
                 ["json", "safetensors", "txt", "model", "bin"].iter().any(|known| ending == *known)
             }) {

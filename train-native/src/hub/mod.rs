@@ -114,7 +114,8 @@ impl HubModel {
         folder_of(&config)
     }
 
-    /// Downloads one of several adapters that lie in folders of their own; false where there is no such folder.
+    /// Downloads what the cache does not have yet of one of several adapters that lie in folders of their own; false where
+    /// there is no such folder.
     ///
     /// # Errors
     /// No network and no cached copy, or adapters without weights.
@@ -124,6 +125,17 @@ impl HubModel {
         }
         self.required(&format!("{folder}/adapter_model.safetensors"))?;
         Ok(true)
+    }
+
+    /// The names of the adapters that lie in folders of their own, as [`HubModel::fetch_adapter`] finds them.
+    ///
+    /// # Errors
+    /// As [`HubModel::fetch`].
+    pub fn adapters(&self) -> Result<Vec<String>> {
+        let names = self.repo.names()?;
+        let folders = names.iter().filter_map(|name| name.strip_suffix(ADAPTER)?.strip_suffix('/'));
+        let names = folders.map(|folder| folder.strip_prefix("adapters/").unwrap_or(folder));
+        Ok(names.map(String::from).collect())
     }
 
     /// Downloads a static embedding of sentence-transformers, which has no config.json; `None` where the list of

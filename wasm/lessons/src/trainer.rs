@@ -7,8 +7,8 @@ use burn::tensor::{FloatDType, Tensor};
 use kiln_data::data::{Batch, Example, MemorySet, ModelPrompts, Sampler, SamplerState, mixed};
 use kiln_data::recipe::{DataSource, Stage};
 use kiln_embed::checkpoint::{
-    AdapterBase, Files, is_vector_adapter, load_adapters, load_vector_adapter, save_adapters,
-    save_vector_adapter,
+    AdapterBase, Files, is_vector_adapter, load_adapters, load_vector_adapter, lora_base,
+    save_adapters, save_vector_adapter,
 };
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel, Parts, Prompt, Prompts};
 use kiln_embed::index::VectorAdapter;
@@ -218,6 +218,7 @@ impl<B: TrainingBackend> Trainer<B> {
             base.check(&adapter, self.base.dimensions(), fingerprint)?;
             return self.begin_kind(kind, Some(adapter));
         }
+        lora_base(files)?.check_model(fingerprint)?;
         let model = self.base.valid();
         let (config, backbone) = (model.config().clone(), model.backbone().clone());
         let (backbone, lora) = load_adapters(backbone, &config, files, &self.device)?;
@@ -510,8 +511,7 @@ impl<B: TrainingBackend> Trainer<B> {
             let adapter = model.dense().last().context("the model has no adapter of vectors")?;
             return Ok(save_vector_adapter(&adapter.to_adapter()?, base)?);
         }
-        let name = base.name.as_deref().unwrap_or("model");
-        Ok(save_adapters(model.backbone(), model.config(), &self.lora, name)?)
+        Ok(save_adapters(model.backbone(), model.config(), &self.lora, base)?)
     }
 
     /// All that is needed to go on from here, as files.

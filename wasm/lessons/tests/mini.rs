@@ -194,7 +194,7 @@ fn an_adapter_of_vectors_learns_without_the_model() {
         let load = |one| load_adapted(one, &files, sum, &device);
         model("kept").map_model(load)
     };
-    assert!(adapt(Some("cd")).err().unwrap().to_string().contains("another model, those of"));
+    assert!(adapt(Some("cd")).err().unwrap().to_string().contains("of another model"));
     let embedded = adapt(Some("ab")).unwrap().embed(&texts()).unwrap();
     for (one, taught) in embedded.iter().zip(&taught) {
         assert!(one.iter().zip(taught).all(|(a, b)| (a - b).abs() < 1e-5));

@@ -1,5 +1,5 @@
-// What of kiln-embed needs no browser, in Node: names, lengths, arguments, and downloads from a server that
-// lies. By tests/browser.sh, or alone: node --test tests/browser/unit.test.mjs
+// What of kiln-embed needs no browser, in Node: names, lengths, arguments, downloads from a server that lies, and the order of
+// what a trainer is asked for. By tests/browser.sh, or alone: node --test tests/browser/unit.test.mjs
 
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, test } from "node:test";
@@ -8,6 +8,8 @@ import { modelFiles } from "../../wasm/js/files.js";
 import { partOf } from "../../wasm/js/kept.js";
 import { said } from "../../wasm/js/lengths.js";
 import { fileAddress, folderAddress, sourceAddress } from "../../wasm/js/names.js";
+import { platform } from "../../wasm/js/platform.js";
+import { Trainer } from "../../wasm/js/trainer.js";
 import { serve } from "./server.mjs";
 
 test("a file's name stays inside the folder", () => {
@@ -445,4 +447,74 @@ test("a full store, or one that cannot be read, is said once and done without", 
   globalThis.caches = { open: () => Promise.reject(new Error("off")) };
   assert.equal((await loadFolder()).length, 3);
   assert.equal(said.length, 1);
+});
+
+/**
+ * A trainer whose runs report `states`, what it asked of the core and of the store of states, and which runs it began; `fails`
+ * names what they cannot do.
+ */
+function trainerWithoutCore(run, { states = [], fails = [] } = {}) {
+  const [asked, begun, saved, warned] = [[], [], [], []];
+  const ask = async (name, what = name) => {
+    asked.push(what);
+    await new Promise((later) => setTimeout(later, 5));
+    if (fails.includes(what)) throw new Error(`${name} failed`);
+  };
+  const call = async (action, argument, { onProgress } = {}) => {
+    await ask(action, action === "teachBegin" ? `begin ${argument.lessons[0].query}` : action);
+    if (action === "teachBegin") begun.push(argument);
+    if (action === "teach") for (const state of states) onProgress({ step: 10, state });
+    return action === "teachBegin" ? [2, 0, 0] : { kind: "lora", files: [] };
+  };
+  const { states: former } = platform;
+  run.after(() => (platform.states = former));
+  platform.states = {
+    save: async (name, { files }) => {
+      await ask("save");
+      saved.push(files);
+    },
+    load: async () => ask("load").then(() => ({ files: [] })),
+    remove: () => ask("remove"),
+  };
+  run.mock.method(console, "warn", (text) => warned.push(text));
+  return { trainer: new Trainer({ call }, { kind: "lora" }, {}), asked, begun, saved, warned };
+}
+const pairs = (query) => [[query, "a"], ["r", "b"]];
+
+test("a trainer does one thing after another, and goes on after what failed", async (run) => {
+  const { trainer, asked } = trainerWithoutCore(run, { fails: ["begin a"] });
+  const adapter = { "adapter_config.json": bytes("{}"), "adapter_model.safetensors": bytes("") };
+  const fits = ["a", "b", "c"].map((query) => trainer.fit({ pairs: pairs(query) }));
+  const all = await Promise.allSettled([...fits, trainer.startFrom(adapter), trainer.resume("x"), trainer.state()]);
+  assert.deepEqual(all.map(({ status }) => status), ["rejected", ...Array(5).fill("fulfilled")]);
+  assert.deepEqual(asked, [
+    "begin a", "begin b", "teach", "begin c", "teach", "teachTake", "load", "teachTake", "teach", "remove", "teachFiles",
+  ]);
+});
+
+test("a checkpoint replaces an earlier run's, keeps the last state that came, and costs no run", async (run) => {
+  const states = ["ten", "twenty", "thirty"];
+  const { trainer, asked, saved, warned } = trainerWithoutCore(run, { states });
+  await trainer.fit({ pairs: pairs("a"), checkpoint: "x" });
+  assert.deepEqual(asked, ["begin a", "remove", "teach", "save", "save", "remove"]);
+  assert.deepEqual([saved, warned], [["ten", "thirty"], []]);
+
+  const full = trainerWithoutCore(run, { states, fails: ["save", "remove"] });
+  const { adapter } = await full.trainer.fit({ pairs: pairs("a"), checkpoint: "x" });
+  assert.deepEqual(adapter, { files: [] });
+  assert.equal(full.warned.length, 4);
+  assert.match(full.warned[1], /^kiln-embed: save failed; the run goes on/);
+  // Nothing is forgotten for lessons that make no sense.
+  const wrong = trainerWithoutCore(run, { fails: ["begin a"] });
+  await assert.rejects(wrong.trainer.fit({ pairs: pairs("a"), checkpoint: "x" }));
+  assert.deepEqual(wrong.asked, ["begin a"]);
+});
+
+test("lessons: null is as left out, and halves of characters are U+FFFD", async (run) => {
+  const { trainer, begun } = trainerWithoutCore(run);
+  await trainer.fit({ pairs: pairs("\ud83d"), negatives: [["\ud83d", "no \udc00"]], budget: null, steps: null });
+  assert.equal(begun[0].within, false);
+  assert.deepEqual(begun[0].lessons[0], { query: "\ufffd", positives: ["a"], negatives: ["no \ufffd"] });
+  await trainer.fit({ pairs: pairs("a"), budget: 1000, steps: null });
+  assert.equal(begun[1].within, true);
 });

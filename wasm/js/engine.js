@@ -90,6 +90,24 @@ async function core() {
 
 const NAMES = { simd: "SIMD", relaxed: "relaxed SIMD", threads: "relaxed SIMD", train: "SIMD", "train-threads": "relaxed SIMD" };
 
+/**
+ * What `open` gives with the first of some builds: one that does not compile here, or fails the model's own test, is left for
+ * the next one, with a warning. It is given the core, where it computes, for people, and with how many threads.
+ */
+async function firstThatWorks(names, threads, watch, warn, open) {
+  for (const [at, name] of names.entries()) {
+    try {
+      const core = await build(name, threads, watch);
+      const used = name.endsWith("threads") ? threads : 1;
+      return await open(core, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
+    } catch (error) {
+      const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError" || String(error).includes("fails the test");
+      if (!ofBuild || at + 1 === names.length) throw error;
+      warn(`kiln-embed: ${error.message}; the ${names[at + 1]} build is used instead of ${name}`);
+    }
+  }
+}
+
 /** Lets waiting messages be handled; unlike setTimeout it is not slowed down when nested. */
 function pause() {
   if (typeof MessageChannel === "undefined") return new Promise((resolve) => setTimeout(resolve));
@@ -226,21 +244,9 @@ class Session {
     }
   }
 
-  /** A build that does not compile here, or fails the model's own test, is left for the next one, with a warning. */
-  static async #onCpu(files, threads, watch, warn) {
-    const names = builds(threads);
-    for (const [at, name] of names.entries()) {
-      try {
-        const core = await build(name, threads, watch);
-        const model = await read(core, files, "cpu");
-        const used = name === "threads" ? threads : 1;
-        return new Session(core, model, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
-      } catch (error) {
-        const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError" || String(error).includes("fails the test");
-        if (!ofBuild || at + 1 === names.length) throw error;
-        warn(`kiln-embed: ${error.message}; the ${names[at + 1]} build is used instead of ${name}`);
-      }
-    }
+  static #onCpu(files, threads, watch, warn) {
+    const open = async (core, device, used) => new Session(core, await read(core, files, "cpu"), device, used);
+    return firstThatWorks(builds(threads), threads, watch, warn, open);
   }
 
   static async #onGpu(files, adapter) {
@@ -351,20 +357,11 @@ class Ranker {
     this.info = { ...JSON.parse(scorer.info()), device, threads };
   }
 
-  static async open({ kiln, files, weights }, threads, watch, warn = console.warn) {
-    const names = builds(threads);
-    for (const [at, name] of names.entries()) {
-      try {
-        const core = await build(name, threads, watch);
-        const scorer = kiln ? core.PairScorer.fromKiln(kiln, weights) : core.PairScorer.fromFiles(folderOf(core, files), weights);
-        const used = name === "threads" ? threads : 1;
-        return new Ranker(scorer, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
-      } catch (error) {
-        const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError";
-        if (!ofBuild || at + 1 === names.length) throw error;
-        warn(`kiln-embed: ${error.message}; the ${names[at + 1]} build is used instead of ${name}`);
-      }
-    }
+  static open({ kiln, files, weights }, threads, watch, warn = console.warn) {
+    return firstThatWorks(builds(threads), threads, watch, warn, (core, device, used) => {
+      const scorer = kiln ? core.PairScorer.fromKiln(kiln, weights) : core.PairScorer.fromFiles(folderOf(core, files), weights);
+      return new Ranker(scorer, device, used);
+    });
   }
 
   /** Scores of texts, in their order. */
@@ -397,16 +394,23 @@ function filesOf(folder) {
 const MEASURED = 3;
 /** Steps at most of a run within a time. */
 const MOST_STEPS = 1000;
+/** As many as a run may have. */
+const ALL_STEPS = 2 ** 31;
 /** With fewer steps LoRA learns too little; where no time was given, this one in milliseconds is. */
 const FEWEST_STEPS = 20;
 const PATIENCE = 120_000;
 
+/** Milliseconds between states of a run, at least. */
+const STATE_PAUSE = 1000;
+
 /** Adapters on a model that are taught, on the CPU. */
 class Teaching {
-  constructor(trainer, device, threads, base) {
+  constructor(core, trainer, device, { base, settings }) {
+    this.core = core;
     this.trainer = trainer;
+    this.#device = device;
     this.base = base;
-    this.#device = { device, threads };
+    this.mayChange = (settings.kind ?? "auto") === "auto";
   }
 
   #device;
@@ -417,25 +421,14 @@ class Teaching {
     return { ...this.#device, kind: this.trainer.kind };
   }
 
-  static async open({ kiln, files, weights, settings, base }, threads, watch, warn = console.warn) {
+  static open({ kiln, files, weights, ...given }, threads, watch, warn = console.warn) {
     const shares = threads > 1 && platform.canShare() && WebAssembly.validate(RELAXED);
     const names = shares ? ["train-threads", "train"] : ["train"];
-    for (const [at, name] of names.entries()) {
-      try {
-        const core = await build(name, threads, watch);
-        const text = JSON.stringify(settings);
-        const trainer = await (kiln ? core.Trainer.fromKiln(kiln, weights, text) : core.Trainer.fromFiles(folderOf(core, files), weights, text));
-        const used = name === "train-threads" ? threads : 1;
-        const teaching = new Teaching(trainer, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used, base);
-        teaching.core = core;
-        teaching.mayChange = (settings.kind ?? "auto") === "auto";
-        return teaching;
-      } catch (error) {
-        const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError";
-        if (!ofBuild || at + 1 === names.length) throw error;
-        warn(`kiln-embed: ${error.message}; the ${names[at + 1]} build is used instead of ${name}`);
-      }
-    }
+    return firstThatWorks(names, threads, watch, warn, async (core, device, used) => {
+      const settings = JSON.stringify(given.settings);
+      const trainer = await (kiln ? core.Trainer.fromKiln(kiln, weights, settings) : core.Trainer.fromFiles(folderOf(core, files), weights, settings));
+      return new Teaching(core, trainer, { device, threads: used }, given);
+    });
   }
 
   /** Begins to teach; without `steps` a run within a time has as many as fit into it. */
@@ -457,41 +450,43 @@ class Teaching {
   }
 
   /**
-   * Teaches to the end, or as long as `budget` milliseconds allow. `stateEvery` steps the state comes with the progress, to be
-   * kept. Gives the outcome, and the adapters where they are kept.
+   * Teaches to the end, or as long as `budget` milliseconds allow. Every `stateEvery` steps, but not more often than once a
+   * second, the state comes with the progress, to be kept. Gives the outcome, and the adapters where they are kept.
    */
   async run({ budget, stateEvery }, onProgress, isAborted) {
     const start = performance.now();
     /** The step that the run begins with, and how long it took until then: texts are embedded, lessons held back asked. */
     let first;
     let ready = 0;
-    let most;
+    let keptAt = -Infinity;
+    // One that is gone on with was cut to what fitted into the time that it had.
+    if (budget !== undefined) this.trainer.setSteps(ALL_STEPS);
     for (;;) {
       const point = JSON.parse(this.trainer.step());
       first ??= point.loss === null ? point.step : point.step - 1;
-      most ??= point.steps;
       const spent = performance.now() - start;
-      if (point.loss === null) ready = spent;
       const steps = point.step - first;
+      if (steps === 0) ready = spent;
       const each = steps > 0 ? (spent - ready) / steps : undefined;
       const left = budget === undefined ? undefined : Math.max(0, budget - spent);
       if (steps === 1 && point.phase !== "done" && this.#isTooSlow(each, left, point.steps)) {
         this.trainer.useVectorAdapter();
         this.#begin();
-        first = most = undefined;
+        first = undefined;
         continue;
       }
       if (steps > 0) this.mayChange = false;
       let total = point.steps;
       if (budget !== undefined && each !== undefined) {
-        total = Math.min(most, Math.max(point.step, first + 1, first + Math.floor((budget - ready) / each)));
+        total = Math.min(point.most, Math.max(point.step, first + Math.floor((budget - ready) / each)));
         // Also up again, where other work had the processor for a while.
         if (steps >= MEASURED && point.phase !== "done") this.trainer.setSteps(total);
       }
       // Within a time nothing is known of the number of steps before the first.
       const isKnown = budget === undefined || each !== undefined;
       const needed = each === undefined ? left : each * (total - point.step);
-      const keeps = stateEvery !== undefined && point.loss !== null && point.step % stateEvery === 0 && point.phase !== "done";
+      const keeps = stateEvery !== undefined && point.loss !== null && point.step % stateEvery === 0 && point.phase !== "done" && spent - keptAt >= STATE_PAUSE;
+      if (keeps) keptAt = spent;
       onProgress?.({
         kind: this.trainer.kind,
         step: point.step,

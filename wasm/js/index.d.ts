@@ -105,7 +105,10 @@ export interface ModelInfo {
   readonly defaultPrompt: string | null;
   /** What matrices are computed with where `load` was told, or kept in, as `int8:32`; null where the model does not say. */
   readonly weights: string | null;
-  /** What tells the model from others, and from other versions of itself: the SHA-256 of its kiln.json; null where it has none. */
+  /**
+   * What tells the model from others, and from other versions of itself: the SHA-256 of its kiln.json, and with adapters that of
+   * these behind a `+`; null where it has no kiln.json.
+   */
   readonly fingerprint: string | null;
   /** Where it computes, for people. */
   readonly device: string;
@@ -166,14 +169,16 @@ export class Embedder {
   readonly adapter: string | null;
   /**
    * Adds an adapter of either kind by a name; one of the same name is replaced, also where it computes, once the runs that are
-   * under way have ended. It shares the model's weights, packed ones packed. Rejects where it is of another model.
+   * under way have ended. It shares the model's weights, packed ones packed. Rejects where it is of another model, as far as
+   * both say which one: what `fit` gives says so of a model with a fingerprint.
    */
   addAdapter(name: string, adapter: AdapterSource): Promise<void>;
   /** Forgets an adapter; where it computes, the model goes on as it was. */
   removeAdapter(name: string): Promise<void>;
   /**
    * Computes with the adapters of a name from now on, or, with null, with none: a matter of milliseconds. Runs that are
-   * under way end before it. `info.fingerprint` becomes another, so that an index is not read with vectors of another space.
+   * under way end before it. `info.fingerprint`, where the model has one, becomes another, so that an index is not read with
+   * vectors of another space.
    */
   setAdapter(name: string | null): Promise<void>;
   /**
@@ -198,8 +203,8 @@ export class Embedder {
 }
 
 /**
- * An adapter of either kind: what `trainer.fit` gave, the address of a folder that PEFT or `kiln train` wrote, its two files
- * as `File`s, or their bytes by name.
+ * An adapter of either kind: what `trainer.fit` gave, the address of a folder with its two files, as PEFT, `kiln train` or
+ * sentence-transformers write them, these as `File`s, or their bytes by name.
  */
 export type AdapterSource = string | URL | Adapter | readonly File[] | Record<string, Uint8Array>;
 
@@ -238,7 +243,10 @@ export interface TrainerOptions {
 /** A query and a text that answers it, or does not. */
 export type Pair = { query: string; text: string } | readonly [query: string, text: string];
 
-/** How well the answers of lessons that were held back are found, among all texts that the trainer has seen and `others`. */
+/**
+ * How well the answers of lessons that were held back are found among 96 texts, or more where the lessons have more of their own:
+ * these, then `others`, then those of the lessons that are taught.
+ */
 export interface Score {
   /** Mean of one over the rank of the answer: 1 where each comes first. */
   mrr: number;
@@ -282,7 +290,10 @@ export interface FitOptions {
   pairs: Iterable<Pair>;
   /** Texts that do not answer a query, each of which needs a pair too. Other lessons' texts are wrong answers anyway. */
   negatives?: Iterable<Pair>;
-  /** Texts that answers are to be told apart from where the lessons that are held back are asked, passages of the collection say. */
+  /**
+   * Texts that answers are to be told apart from where the lessons that are held back are asked, passages of the collection
+   * say; as many as `Score` has room for.
+   */
   others?: Iterable<string>;
   /**
    * Mines negatives of each query from the texts of an index, which has to be of the model as it computes now: the nearest that
@@ -291,7 +302,10 @@ export interface FitOptions {
   mine?: Index<any> | MineOptions;
   /** Steps of `batchSize` lessons each. Default: 60; with `budget` as many as it allows, of an adapter 60 at most. */
   steps?: number;
-  /** Milliseconds to teach in, in place of `steps`. */
+  /**
+   * Milliseconds to teach in, in place of `steps`: no step but the first three is begun afterwards. With both, whichever ends
+   * first.
+   */
   budget?: number;
   /** Default: 16, of an adapter 64. */
   batchSize?: number;
@@ -302,15 +316,19 @@ export interface FitOptions {
   /** Negatives of a lesson's own in a batch, of those that it has. Default: 1. */
   hardNegatives?: number;
   /**
-   * Share of the queries that is held back and never taught: they are asked before, in between and after. Default: 0.2; none
-   * where the share is less than five, by default below 25 queries.
+   * Share of the queries that is held back and not taught: they are asked before, in between and after. Default: 0.2; none
+   * where the share is less than five, by default below 25 queries. Another run with the same queries, and a trainer of the same
+   * seed, hold the same ones back.
    */
   holdBack?: number;
   /** Steps between looks at them. Default: a quarter of all. */
   checkEvery?: number;
   /** Looks without a gain after which training stops. Default: 2. */
   patience?: number;
-  /** Keeps the state of the run under this name every ten steps (in IndexedDB, or a folder), for `resume`, until it ends. */
+  /**
+   * Keeps the state of the run under this name, every ten steps and once a second at most (in IndexedDB, or a folder), for
+   * `resume`, until it ends. What was kept under it before is forgotten.
+   */
   checkpoint?: string;
   onProgress?: (progress: FitProgress) => void;
   /** Stops after the step that is being computed; `state` can still be asked for. */
@@ -342,7 +360,10 @@ export interface FitResult {
   seconds: number;
 }
 
-/** Teaches a model from pairs of a query and a text, where they are; the model's own weights stay as they are. */
+/**
+ * Teaches a model from pairs of a query and a text, where they are; the model's own weights stay as they are. What is asked for
+ * is done one after another.
+ */
 export class Trainer {
   /** Where it computes, for people. */
   readonly device: string;
@@ -350,12 +371,16 @@ export class Trainer {
   readonly kind: "lora" | "adapter";
   /**
    * Teaches. Rejects with one line where the lessons make no sense: a pair of equal texts, an empty one, a text that is said to
-   * answer a query and not to. A second run goes on from the adapters of the first.
+   * answer a query and not to. A second run goes on from the adapters of the first, or, where that was stopped or failed, from
+   * those of before it.
    */
   fit(options: FitOptions): Promise<FitResult>;
   /** Goes on with the run that `checkpoint` kept, with the same numbers; undefined where there is none of that name. */
   resume(checkpoint: string, options?: Pick<FitOptions, "budget" | "onProgress" | "signal">): Promise<FitResult | undefined>;
-  /** Begins with these adapters in place of fresh ones; a trainer of kind `auto` teaches their kind from then on. */
+  /**
+   * Begins with these adapters in place of fresh ones; a trainer of kind `auto` teaches their kind from then on. Rejects for
+   * another model's, and for LoRA of tables of tokens.
+   */
   startFrom(adapter: AdapterSource): Promise<void>;
   /** All that is needed to go on with a run that was stopped; can be cloned and stored. */
   state(): Promise<{ files: [name: string, bytes: Uint8Array][] }>;
@@ -440,7 +465,7 @@ export interface Hit<Data = unknown> {
 /** A saved index: can be cloned, stored, and sent to a worker. */
 export interface SavedIndex {
   version: 1;
-  settings: { dimensions: number; precision: Precision; model?: string };
+  settings: { dimensions: number; precision: Precision; model?: string; adapted?: true };
   /** No id twice. */
   entries: [id: string | number, data: unknown][];
   /** With a sum of their own. */

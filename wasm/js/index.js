@@ -118,8 +118,8 @@ export class Embedder {
       if (name === this.#adapter) this.#info = Object.freeze(info);
       await this.#helpers?.each((calls) => calls.call("addAdapter", { name, files }));
     };
-    // Where it computes, the runs that are under way end by the one that it replaces.
-    await (name === this.#adapter ? this.#turn(add) : add());
+    // The runs that are under way, or follow a switch that is, end by the one that it replaces.
+    await (this.#adapters.has(name) ? this.#turn(add) : add());
   }
 
   async removeAdapter(name) {

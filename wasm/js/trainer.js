@@ -19,6 +19,8 @@ export class Trainer {
   #info;
   /** What is asked of the embedder that it was made by. */
   #asked;
+  /** The last of what was asked for: one after another, since a run is more than one call. */
+  #last = Promise.resolve();
 
   constructor(calls, info, asked) {
     this.#calls = calls;
@@ -49,9 +51,16 @@ export class Trainer {
     return this.#info.device;
   }
 
+  /** Begins once all that was asked for before is over. */
+  #turn(begin) {
+    const turn = this.#last.then(begin);
+    this.#last = turn.catch(() => {});
+    return turn;
+  }
+
   /** Goes on from adapters that were trained before. */
   async startFrom(adapter) {
-    await this.#take("adapters", await adapterFiles(adapter));
+    await this.#turn(async () => this.#take("adapters", await adapterFiles(adapter)));
   }
 
   async #take(what, files) {
@@ -73,11 +82,15 @@ export class Trainer {
     });
     const how = this.#how({ budget, checkpoint, onProgress, signal });
     others = check.texts("others", others);
-    if (mining) await this.#search(lessons, mining, signal);
     // As long as there is time, rather than so many steps.
-    const within = budget !== undefined && steps === undefined;
-    const [, , mined] = await this.#calls.call("teachBegin", { lessons, others, plan, mine: mining?.rule, within }, { signal });
-    return { ...(await this.#teach(how)), mined };
+    const within = how.budget !== undefined && plan.steps === undefined;
+    return this.#turn(async () => {
+      if (mining) await this.#search(lessons, mining, signal);
+      const [, , mined] = await this.#calls.call("teachBegin", { lessons, others, plan, mine: mining?.rule, within }, { signal });
+      // That of an earlier run would be gone on with where this one is stopped before its first.
+      await how.keeper?.forget();
+      return { ...(await this.#teach(how)), mined };
+    });
   }
 
   /** Finds for each lesson the texts of an index that are nearest to its query, and how near its own text is. */
@@ -90,7 +103,7 @@ export class Trainer {
     const answers = await this.#asked.embed(lessons.map(({ positives }) => positives[0]), "document", { signal });
     for (const [at, lesson] of lessons.entries()) {
       const hits = await index.search(queries[at], { k: nearest, signal });
-      const texts = hits.map((hit) => [check.text(`the text of ${check.shown(hit.id)}`, text(hit)), hit.score]);
+      const texts = hits.map((hit) => [wellFormed(`the text of ${check.shown(hit.id)}`, text(hit)), hit.score]);
       lesson.found = { positiveScores: [cosine(queries[at], answers[at])], texts };
     }
   }
@@ -98,46 +111,90 @@ export class Trainer {
   /** Goes on with a run that was kept by `checkpoint`; undefined where there is none of that name. */
   async resume(checkpoint, { budget, onProgress, signal } = {}) {
     const how = this.#how({ budget, checkpoint: check.text("the name", checkpoint), onProgress, signal });
-    const state = await platform.states.load(checkpoint);
-    if (state === undefined) return undefined;
-    await this.restore(state);
-    return this.#teach(how);
+    return this.#turn(async () => {
+      const state = await platform.states.load(checkpoint);
+      if (state === undefined) return undefined;
+      await this.#restore(state);
+      return this.#teach(how);
+    });
   }
 
   #how({ budget, checkpoint, onProgress, signal }) {
     check.listeners({ onProgress, signal });
     budget = check.optional(check.positive, "budget", budget);
-    return { budget, checkpoint: check.optional(check.text, "checkpoint", checkpoint), onProgress, signal };
+    checkpoint = check.optional(check.text, "checkpoint", checkpoint);
+    return { budget, keeper: checkpoint === undefined ? undefined : new Keeper(checkpoint), onProgress, signal };
   }
 
-  async #teach({ budget, checkpoint, onProgress, signal }) {
-    let keeping = Promise.resolve();
+  async #teach({ budget, keeper, onProgress, signal }) {
     const progress = ({ state, ...rest }) => {
-      // What cannot be kept, for lack of room say, is done without, with a warning.
-      if (state) keeping = keeping.then(() => platform.states.save(checkpoint, { files: state })).catch((error) => console.warn(`kiln-embed: ${error.message}; the run goes on, and is not kept`));
+      if (state) keeper?.keep(state);
       onProgress?.(rest);
     };
-    const argument = { budget, ...(checkpoint !== undefined && { stateEvery: STATE_EVERY }) };
+    const argument = { budget, ...(keeper && { stateEvery: STATE_EVERY }) };
     // Also where the run was stopped: who resumes at once finds the state.
-    const run = this.#calls.call("teach", argument, { onProgress: progress, signal }).finally(() => keeping);
+    const run = this.#calls.call("teach", argument, { onProgress: progress, signal }).finally(() => keeper?.kept);
     const { files, ...outcome } = await run;
     this.#info = { ...this.#info, kind: outcome.kind };
-    if (checkpoint !== undefined) await platform.states.remove(checkpoint);
+    await keeper?.forget();
     return { ...outcome, adapter: files ? { files } : null };
   }
 
   /** All that is needed to go on with a run that was stopped. */
   async state() {
-    return { files: await this.#calls.call("teachFiles", { what: "state" }) };
+    return this.#turn(async () => ({ files: await this.#calls.call("teachFiles", { what: "state" }) }));
   }
 
   async restore(state) {
+    await this.#turn(() => this.#restore(state));
+  }
+
+  async #restore(state) {
     if (!Array.isArray(state?.files)) throw new TypeError(`the state is ${check.shown(state)}, not one that trainer.state() gave`);
     await this.#take("restore", state.files);
   }
 
   dispose() {
     this.#calls.end(new Error("the trainer is disposed"));
+  }
+}
+
+/** Keeps a run by a name; what cannot be kept, for lack of room say, is done without, with a warning. */
+class Keeper {
+  #name;
+  /** The last state that came while another was being kept. */
+  #next;
+  /** Settled when none waits any more. */
+  kept;
+
+  constructor(name) {
+    this.#name = name;
+  }
+
+  keep(state) {
+    this.#next = state;
+    this.kept ??= this.#keepAll();
+  }
+
+  async #keepAll() {
+    while (this.#next) {
+      const files = this.#next;
+      this.#next = undefined;
+      await this.#tried("the run goes on, and is not kept", () => platform.states.save(this.#name, { files }));
+    }
+    this.kept = undefined;
+  }
+
+  async forget() {
+    await this.#tried("what was kept of a run stays", () => platform.states.remove(this.#name));
+  }
+
+  async #tried(otherwise, run) {
+    try {
+      await run();
+    } catch (error) {
+      console.warn(`kiln-embed: ${error.message}; ${otherwise}`);
+    }
   }
 }
 
@@ -148,8 +205,18 @@ const given = (values) => Object.fromEntries(Object.entries(values).filter(([, v
 function nameOf(source) {
   if (typeof source !== "string" && !(source instanceof URL)) return source?.name ?? "model";
   const { pathname } = platform.address(source);
-  return decodeURIComponent(pathname.split("/").filter(Boolean).at(-1) ?? "model").replace(/\.kiln$/, "");
+  const last = pathname.split("/").filter(Boolean).at(-1) ?? "model";
+  let name = last;
+  try {
+    name = decodeURIComponent(last);
+  } catch {
+    // A name with a bare % is taken as it is.
+  }
+  return name.replace(/\.kiln$/, "");
 }
+
+/** A text as the core takes it: halves of characters become U+FFFD, as where texts are embedded. */
+const wellFormed = (name, value) => check.text(name, value).toWellFormed();
 
 /** An entry's text, where it is told by what was given with it. */
 const textOf = ({ data }) => (typeof data === "string" ? data : data?.text);
@@ -171,7 +238,7 @@ function miningOf(name, value) {
 /** A query and a text of it: `{ query, text }` or `[query, text]`. */
 function pairOf(name, value) {
   const [query, text] = Array.isArray(value) ? value : [value?.query, value?.text];
-  return { query: check.text(`the query of ${name}`, query), text: check.text(`the text of ${name}`, text) };
+  return { query: wellFormed(`the query of ${name}`, query), text: wellFormed(`the text of ${name}`, text) };
 }
 
 /** Lessons as the core takes them: each pair, with the negatives of its query. */

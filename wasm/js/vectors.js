@@ -53,7 +53,8 @@ export class Index {
       if (settings.dimensions !== dimensions || settings.precision !== precision) {
         throw new Error(`the saved index says ${shown(settings.dimensions)} dimensions in ${shown(settings.precision)}, and has ${dimensions} in ${precision}`);
       }
-      return new Index(calls, { dimensions, precision, ...(settings.model && { model: settings.model }) }, entries);
+      const { model, adapted } = settings;
+      return new Index(calls, { dimensions, precision, ...(model && { model }), ...(adapted && { adapted: true }) }, entries);
     } catch (error) {
       calls.end();
       throw error;
@@ -175,14 +176,14 @@ export class Index {
   }
 
   async adapted(adapter, { worker = platform.hasWorkers } = {}) {
+    if (this.#settings.adapted) throw new Error("the index's vectors are adapted already; take the index as the model alone made it");
     const files = await adapterFiles(adapter);
     const { settings, entries, bytes } = await this.export();
     const calls = worker ? new WorkerCalls() : new LocalCalls();
     try {
-      const sum = await calls.call("indexAdapted", { bytes, files, model: settings.model }, { transfer: [bytes.buffer] });
       // As the model's own with the adapter.
-      const model = settings.model && { model: `${settings.model}+${sum}` };
-      return new Index(calls, { ...settings, ...model }, entries.map(([id, data]) => ({ id, data })));
+      const model = await calls.call("indexAdapted", { bytes, files, model: settings.model }, { transfer: [bytes.buffer] });
+      return new Index(calls, { ...settings, ...(model && { model }), adapted: true }, entries.map(([id, data]) => ({ id, data })));
     } catch (error) {
       calls.end();
       throw error;

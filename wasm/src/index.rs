@@ -1,6 +1,8 @@
 //! Search among vectors in the page.
 
-use kiln_embed::checkpoint::{adapter_sum, is_vector_adapter, load_vector_adapter};
+use kiln_embed::checkpoint::{
+    adapted_fingerprint, is_adapted, is_vector_adapter, load_vector_adapter,
+};
 use kiln_embed::index::{Index, IndexPrecision};
 use wasm_bindgen::prelude::*;
 
@@ -80,11 +82,15 @@ impl VectorIndex {
     }
 
     /// Moves all vectors into the space of an adapter of vectors; `model` is the fingerprint of the model that made them,
-    /// where it is known. Gives the adapter's own.
+    /// where it is known. Gives what it is with the adapter.
     ///
     /// # Errors
     /// Files that are no adapter of vectors, or one of another model; an index that has no numbers to move.
-    pub fn adapt(&mut self, files: &ModelFiles, model: Option<String>) -> Result<String, JsError> {
+    pub fn adapt(
+        &mut self,
+        files: &ModelFiles,
+        model: Option<String>,
+    ) -> Result<Option<String>, JsError> {
         let files = files.files();
         if !is_vector_adapter(files) {
             return Err(JsError::new(
@@ -92,14 +98,14 @@ impl VectorIndex {
             ));
         }
         let (adapter, base) = load_vector_adapter(files)?;
-        if model.as_ref().is_some_and(|model| model.contains('+')) {
+        if model.as_deref().is_some_and(is_adapted) {
             return Err(JsError::new(
                 "the index's vectors are adapted already; take the index as the model alone made it",
             ));
         }
         base.check(&adapter, self.0.dimensions(), model.as_deref())?;
         self.0 = self.0.adapted(&adapter)?;
-        Ok(adapter_sum(files).unwrap_or_default())
+        Ok(model.and_then(|model| adapted_fingerprint(&model, files)))
     }
 
     /// The vectors of rows, one after another, as exact as they are kept.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use kiln_embed::checkpoint::{
-    FileSum, Files, Folder, KilnFile, MANIFEST, Manifest, adapter_sum, read_text,
+    FileSum, Files, Folder, KilnFile, MANIFEST, Manifest, adapted_fingerprint, read_text,
 };
 use kiln_embed::embedder::{EmbedOptions, EmbedRun, Prompt};
 use kiln_embed::explanation::TextExplanation;
@@ -125,10 +125,8 @@ impl Model {
     #[wasm_bindgen(js_name = withAdapter)]
     pub fn with_adapter(&self, files: &ModelFiles) -> Result<Model, JsError> {
         let loaded = Rc::new(self.loaded.with_adapter(&files.0, self.fingerprint.as_deref())?);
-        let fingerprint = match (&self.fingerprint, adapter_sum(&files.0)) {
-            (Some(base), Some(sum)) => Some(format!("{base}+{sum}")),
-            _ => None,
-        };
+        let own = self.fingerprint.as_deref();
+        let fingerprint = own.and_then(|own| adapted_fingerprint(own, &files.0));
         Ok(Self { loaded, weights: self.weights.clone(), fingerprint })
     }
 

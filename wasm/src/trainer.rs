@@ -44,7 +44,7 @@ impl Trainer {
         files: ModelFiles,
         weights: String,
         settings: String,
-    ) -> Result<Trainer, JsError> {
+    ) -> Result<Trainer, JsValue> {
         Self::open(files.folder(), &weights, &settings).await
     }
 
@@ -57,17 +57,18 @@ impl Trainer {
         bytes: Vec<u8>,
         weights: String,
         settings: String,
-    ) -> Result<Trainer, JsError> {
-        Self::open(&KilnFile::from_bytes("model.kiln", bytes)?, &weights, &settings).await
+    ) -> Result<Trainer, JsValue> {
+        let file = KilnFile::from_bytes("model.kiln", bytes).map_err(JsError::from)?;
+        Self::open(&file, &weights, &settings).await
     }
 
-    async fn open(folder: &dyn Folder, weights: &str, settings: &str) -> Result<Self, JsError> {
-        let precision: WeightPrecision = weights.parse()?;
+    async fn open(folder: &dyn Folder, weights: &str, settings: &str) -> Result<Self, JsValue> {
         let settings: AdapterSettings = parsed(settings)?;
-        let options = LoadOptions { precision, ..LoadOptions::default() };
-        let device = Default::default();
-        let embedder = Embedder::<Flex>::load_with_async(folder, &options, &device).await?;
-        let trainer = kiln_lessons::Trainer::new(embedder, settings).map_err(one_line)?;
+        let embedder = read(folder, weights).await?;
+        // The files are not to blame, and need not be fetched once more.
+        let wrong =
+            |error: anyhow::Error| JsValue::from(js_sys::RangeError::new(&format!("{error:#}")));
+        let trainer = kiln_lessons::Trainer::new(embedder, settings).map_err(wrong)?;
         Ok(Self { trainer, fingerprint: fingerprint(folder)? })
     }
 
@@ -133,7 +134,7 @@ impl Trainer {
         json(&self.trainer.step().map_err(one_line)?)
     }
 
-    /// Ends the run after so many steps, as many as planned at most.
+    /// Ends the run after so many steps, as many as planned at most; at once where they are done.
     #[wasm_bindgen(js_name = setSteps)]
     pub fn set_steps(&mut self, steps: usize) {
         self.trainer.set_steps(steps);
@@ -173,6 +174,12 @@ impl Trainer {
         let (taught, held_back) = self.trainer.counts();
         Ok(vec![taught, held_back])
     }
+}
+
+async fn read(folder: &dyn Folder, weights: &str) -> Result<Embedder<Flex>, JsError> {
+    let precision: WeightPrecision = weights.parse()?;
+    let options = LoadOptions { precision, ..LoadOptions::default() };
+    Ok(Embedder::load_with_async(folder, &options, &Default::default()).await?)
 }
 
 impl From<Files> for ModelFiles {

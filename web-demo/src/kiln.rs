@@ -345,7 +345,7 @@ impl Embedder {
     }
 }
 
-/// What a model was taught: PEFT's two files, on the JavaScript side, as `[name, bytes]`.
+/// What a model was taught: an adapter's two files, on the JavaScript side, as `[name, bytes]`.
 #[derive(Clone)]
 pub(crate) struct Adapter(Array);
 

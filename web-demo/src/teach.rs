@@ -19,9 +19,9 @@ use crate::state::{Model, State};
 
 /// Pairs from which on a run makes sense: kiln-embed draws batches of them.
 pub(crate) const LEAST: usize = 5;
-/// Questions from which on a fifth of them, rounded, are five that can be held back.
-pub(crate) const HELD_BACK_FROM: usize = 23;
-/// Steps after which kiln-embed keeps a run for the first time; what was kept before is of another one.
+/// Questions from which on a fifth of them are five, the fewest that kiln-embed holds back.
+pub(crate) const HELD_BACK_FROM: usize = 25;
+/// Steps after which kiln-embed keeps a run for the first time.
 const KEPT_FROM: usize = 10;
 /// Passages that right ones are to be told apart from, beside those of the lessons.
 const OTHERS: usize = 60;
@@ -32,8 +32,9 @@ pub(crate) const TITLES: usize = 5;
 /// How long to teach, unless the reader chooses otherwise.
 const LENGTH: Length = Length::Seconds(20);
 
-/// PEFT's files.
-pub(crate) const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
+/// The files of each kind of adapter: PEFT's, and those of an adapter of vectors.
+const KINDS: [[&str; 2]; 2] =
+    [["adapter_config.json", "adapter_model.safetensors"], ["config.json", "model.safetensors"]];
 /// Where adapters are kept for the next visit.
 const CACHE: &str = "kiln-demo-adapters";
 
@@ -523,26 +524,41 @@ async fn cache() -> Result<Cache> {
     Ok(JsFuture::from(caches.open(CACHE)).await?.unchecked_into())
 }
 
+/// Keeps an adapter in the place of the one before it, of whichever kind that was.
 async fn keep(model: &str, adapter: &Adapter) -> Result<()> {
     let cache = cache().await?;
-    for (name, mut bytes) in adapter.files() {
-        let response = Response::new_with_opt_u8_array(Some(&mut bytes))?;
-        JsFuture::from(cache.put_with_str(&kept_address(model, &name), &response)).await?;
+    let files = adapter.files();
+    for name in KINDS.as_flattened() {
+        let address = kept_address(model, name);
+        match files.iter().find(|(own, _)| own == name) {
+            Some((_, bytes)) => {
+                let response = Response::new_with_opt_u8_array(Some(&mut bytes.clone()))?;
+                JsFuture::from(cache.put_with_str(&address, &response)).await?;
+            }
+            None => {
+                JsFuture::from(cache.delete_with_str(&address)).await?;
+            }
+        }
     }
     Ok(())
 }
 
 async fn kept(model: &str) -> Result<Option<Adapter>> {
     let cache = cache().await?;
-    let mut files = Vec::new();
-    for name in FILES {
-        let found: JsValue =
-            JsFuture::from(cache.match_with_str(&kept_address(model, name))).await?;
-        if found.is_undefined() {
-            return Ok(None);
+    for kind in KINDS {
+        let mut files = Vec::new();
+        for name in kind {
+            let found: JsValue =
+                JsFuture::from(cache.match_with_str(&kept_address(model, name))).await?;
+            if found.is_undefined() {
+                break;
+            }
+            let bytes = JsFuture::from(found.unchecked_into::<Response>().array_buffer()?).await?;
+            files.push((name.to_string(), Uint8Array::new(&bytes).to_vec()));
         }
-        let bytes = JsFuture::from(found.unchecked_into::<Response>().array_buffer()?).await?;
-        files.push((name.to_string(), Uint8Array::new(&bytes).to_vec()));
+        if files.len() == kind.len() {
+            return Ok(Some(Adapter::new(&files)));
+        }
     }
-    Ok(Some(Adapter::new(&files)))
+    Ok(None)
 }

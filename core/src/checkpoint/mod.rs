@@ -25,7 +25,7 @@ pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest};
 pub use open::open_folder;
 pub use parameters::load_backbone;
 pub(crate) use parameters::{each_tensor, fill, save_backbone};
-pub use peft::{load_adapters, save_adapters};
+pub use peft::{adapts_tables, load_adapters, save_adapters};
 pub use safetensors::{StoredTensor, write_safetensors, write_tensors};
 pub use sentence_transformers::{
     LoadOptions, SavedModel, load, load_pooling, load_tokenizer, read_embedder_config, save,
@@ -35,8 +35,8 @@ pub(crate) use sentence_transformers::{
     pools, read_activation, read_folder, read_prompts, read_transformer, read_transformer_shape,
 };
 pub use vector_adapter::{
-    AdapterBase, adapter_sum, is_vector_adapter, load_adapted, load_vector_adapter,
-    save_vector_adapter,
+    AdapterBase, adapted_fingerprint, is_adapted, is_vector_adapter, load_adapted,
+    load_vector_adapter, lora_base, save_vector_adapter,
 };
 pub use weights::{TensorInfo, Weights};
 #[cfg(not(target_arch = "wasm32"))]

@@ -8,6 +8,7 @@ use burn::tensor::{Tensor, TensorData};
 use serde_json::{Value, json};
 
 use super::safetensors::write_safetensors;
+use super::vector_adapter::{AdapterBase, FINGERPRINT};
 use super::weights::Weights;
 use crate::config::ModelConfig;
 use crate::folder::{Files, Folder, read_text};
@@ -24,7 +25,7 @@ const TABLE_B: &str = ".lora_embedding_B";
 /// What PEFT puts before the module names of a model without a task head.
 const PREFIX: &str = "base_model.model.";
 
-/// The adapters of a backbone as PEFT's two files; `base` names the model that they adapt.
+/// The adapters of a backbone as PEFT's two files; `base` says of which model they are.
 ///
 /// # Errors
 /// A backbone without adapters, or values that cannot be read back from the device.
@@ -32,7 +33,7 @@ pub fn save_adapters<B: Kernels>(
     backbone: &Backbone<B>,
     config: &ModelConfig,
     lora: &LoraConfig,
-    base: &str,
+    base: &AdapterBase,
 ) -> Result<Files> {
     let mut tensors = Vec::new();
     let mut targets: Vec<String> = Vec::new();
@@ -58,7 +59,7 @@ pub fn save_adapters<B: Kernels>(
     let value = json!({
         "peft_type": "LORA",
         "task_type": "FEATURE_EXTRACTION",
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": base.name,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
@@ -73,11 +74,21 @@ pub fn save_adapters<B: Kernels>(
     });
     let mut files = Files::default();
     files.0.insert(CONFIG.into(), format!("{value:#}\n").into());
-    files.0.insert(
-        format!("{WEIGHTS}.safetensors"),
-        write_safetensors(&tensors, &[("format", "pt")])?.into(),
-    );
+    let mut metadata = vec![("format", "pt")];
+    metadata.extend(base.fingerprint.as_deref().map(|sum| (FINGERPRINT, sum)));
+    let weights = write_safetensors(&tensors, &metadata)?;
+    files.0.insert(format!("{WEIGHTS}.safetensors"), weights.into());
     Ok(files)
+}
+
+/// Whether adapters are of tables too, which [`load_adapters`] merges into them.
+///
+/// # Errors
+/// Weights that are missing or damaged.
+pub fn adapts_tables(folder: &dyn Folder) -> Result<bool> {
+    let weights = Weights::open(folder, WEIGHTS)?;
+    let is_of_table = |name: &String| [TABLE_A, TABLE_B].iter().any(|end| name.ends_with(end));
+    Ok(weights.tensors().keys().any(is_of_table))
 }
 
 /// Adds the adapters of a PEFT folder to a backbone, and returns their settings. Those of tables of tokens or types are merged

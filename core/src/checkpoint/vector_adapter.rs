@@ -25,7 +25,7 @@ const TENSOR: &str = "linear.weight";
 const PEFT: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 /// As PEFT spells it; in `config.json`, which a reader may change, or else in the weights' metadata.
 const BASE: &str = "base_model_name_or_path";
-const FINGERPRINT: &str = "kiln.base_fingerprint";
+pub(super) const FINGERPRINT: &str = "kiln.base_fingerprint";
 const REMEDY: &str = "name an adapter of vectors that Kiln saved, or a Dense module without bias and activation that \
                       keeps the width";
 
@@ -39,8 +39,20 @@ pub struct AdapterBase {
 }
 
 impl AdapterBase {
+    /// That an adapter is of the model with a `fingerprint`, where both have one: many models are of one shape.
+    ///
+    /// # Errors
+    /// Another model, which is named where it has a name.
+    pub fn check_model(&self, fingerprint: Option<&str>) -> Result<()> {
+        if self.fingerprint.as_deref().zip(fingerprint).is_some_and(|(own, other)| own != other) {
+            let named = self.name.as_ref().map_or(String::new(), |name| format!(", {name:?}"));
+            return Err(Error::invalid(format!("the adapter is of another model{named}")));
+        }
+        Ok(())
+    }
+
     /// That an adapter is for the vectors of a model: of `width` dimensions, and with the `fingerprint`, where both have
-    /// one. Vectors of one width may be those of many models.
+    /// one.
     ///
     /// # Errors
     /// Those of another model, which is named where it has a name.
@@ -50,13 +62,10 @@ impl AdapterBase {
         width: usize,
         fingerprint: Option<&str>,
     ) -> Result<()> {
-        let of = self.name.as_ref().map_or(String::new(), |name| format!(", those of {name:?}"));
-        if self.fingerprint.as_deref().zip(fingerprint).is_some_and(|(own, other)| own != other) {
-            return Err(Error::invalid(format!(
-                "the adapter is for the vectors of another model{of}"
-            )));
-        }
+        self.check_model(fingerprint)?;
         if adapter.width() != width {
+            let of =
+                self.name.as_ref().map_or(String::new(), |name| format!(", those of {name:?}"));
             return Err(Error::invalid(format!(
                 "the adapter is for vectors of {} dimensions{of}, and the model's have {width}",
                 adapter.width()
@@ -87,14 +96,13 @@ pub fn save_vector_adapter(adapter: &VectorAdapter, base: &AdapterBase) -> Resul
 
 /// Whether a folder's `config.json` is that of an adapter of vectors, or of another `Dense` module.
 pub fn is_vector_adapter(folder: &dyn Folder) -> bool {
-    let config = config(folder).ok().flatten().unwrap_or_default();
+    let config = json_of(folder, CONFIG).ok().flatten().unwrap_or_default();
     config.get("in_features").is_some() && config.get("model_type").is_none()
 }
 
-fn config(folder: &dyn Folder) -> Result<Option<Value>> {
-    let Some(text) = read_text(folder, CONFIG)? else { return Ok(None) };
-    let value = serde_json::from_slice(&text);
-    value.map(Some).map_err(|cause| Error::bad_file(folder.file_label(CONFIG), cause, REMEDY))
+/// What a file of JSON has; none where it is no JSON, which those say who need what is in it.
+fn json_of(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
+    Ok(read_text(folder, path)?.and_then(|text| serde_json::from_slice(&text).ok()))
 }
 
 /// Reads an adapter of vectors, and of which model it says that it is.
@@ -121,25 +129,39 @@ pub fn load_vector_adapter(folder: &dyn Folder) -> Result<(VectorAdapter, Adapte
     let values = weights.read(TENSOR)?.unwrap_or_default();
     let adapter =
         VectorAdapter::new(in_features, values).map_err(|error| bad(error.to_string()))?;
-    let metadata = metadata(folder)?;
-    let said = |key: &str| metadata.get(key).and_then(Value::as_str).map(String::from);
-    let named = config(folder)?.and_then(|config| config[BASE].as_str().map(String::from));
-    let base = AdapterBase { name: named.or_else(|| said(BASE)), fingerprint: said(FINGERPRINT) };
+    let base = base_of(folder, CONFIG, &format!("{WEIGHTS}.safetensors"))?;
     Ok((adapter, base))
 }
 
-/// The metadata of the weights' file, which was found to be whole.
-fn metadata(folder: &dyn Folder) -> Result<Value> {
-    let path = format!("{WEIGHTS}.safetensors");
-    let io = |cause| Error::Io { file: folder.file_label(&path), cause };
-    let Some((mut reader, _)) = folder.open(&path).map_err(io)? else {
+/// Of which model PEFT's adapters say that they are.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn lora_base(folder: &dyn Folder) -> Result<AdapterBase> {
+    let [config, weights] = PEFT;
+    base_of(folder, config, weights)
+}
+
+/// Of which model an adapter's two files say that it is.
+fn base_of(folder: &dyn Folder, config: &str, weights: &str) -> Result<AdapterBase> {
+    let named = json_of(folder, config)?.and_then(|config| config[BASE].as_str().map(String::from));
+    let metadata = metadata(folder, weights)?;
+    let said = |key: &str| metadata.get(key).and_then(Value::as_str).map(String::from);
+    Ok(AdapterBase { name: named.or_else(|| said(BASE)), fingerprint: said(FINGERPRINT) })
+}
+
+/// The metadata of a file of weights, none where it has no such header.
+fn metadata(folder: &dyn Folder, path: &str) -> Result<Value> {
+    let io = |cause| Error::Io { file: folder.file_label(path), cause };
+    let Some((mut reader, _)) = folder.open(path).map_err(io)? else {
         return Ok(Value::Null);
     };
     let mut size = [0; 8];
-    reader.read_exact(&mut size).map_err(io)?;
     let mut header = Vec::new();
-    let size = u64::from_le_bytes(size).min(LARGEST_HEADER);
-    reader.take(size).read_to_end(&mut header).map_err(io)?;
+    if reader.read_exact(&mut size).is_ok() {
+        let size = u64::from_le_bytes(size).min(LARGEST_HEADER);
+        reader.take(size).read_to_end(&mut header).map_err(io)?;
+    }
     let header: Value = serde_json::from_slice(&header).unwrap_or_default();
     Ok(header.get("__metadata__").cloned().unwrap_or_default())
 }
@@ -156,6 +178,7 @@ pub fn load_adapted<B: Kernels>(
     device: &B::Device,
 ) -> Result<EmbeddingModel<B>> {
     if read_text(folder, PEFT[0])?.is_some() || !is_vector_adapter(folder) {
+        lora_base(folder)?.check_model(fingerprint)?;
         let (config, backbone) = (model.config().clone(), model.backbone().clone());
         let (backbone, _) = load_adapters(backbone, &config, folder, device)?;
         return Ok(model.map_backbone(|_| backbone));
@@ -165,15 +188,35 @@ pub fn load_adapted<B: Kernels>(
     Ok(model.with_dense(Dense::of_adapter(&adapter, device)?))
 }
 
-/// The SHA-256 of an adapter's weights, of either kind: a fingerprint of the space that it makes.
-pub fn adapter_sum(files: &Files) -> Option<String> {
-    let names = [PEFT[1].to_string(), format!("{WEIGHTS}.safetensors")];
-    let bytes = names.iter().find_map(|name| files.0.get(name))?;
-    Some(FileSum::of(bytes).sha256)
+/// What tells an adapter of either kind from others: the SHA-256 of its weights; of PEFT's with that of `adapter_config.json`,
+/// by whose numbers they are scaled.
+fn adapter_sum(files: &Files) -> Option<String> {
+    let sum = |name: &str| files.0.get(name).map(|bytes| FileSum::of(bytes).sha256);
+    let [config, weights] = PEFT;
+    match sum(weights) {
+        Some(weights) => {
+            let both = sum(config).unwrap_or_default() + &weights;
+            Some(FileSum::of(both.as_bytes()).sha256)
+        }
+        None => sum(&format!("{WEIGHTS}.safetensors")),
+    }
+}
+
+/// The fingerprint of a model with an adapter of either kind, of the model's own.
+pub fn adapted_fingerprint(model: &str, files: &Files) -> Option<String> {
+    Some(format!("{model}+{}", adapter_sum(files)?))
+}
+
+/// Whether a fingerprint is that of a model with an adapter.
+pub fn is_adapted(fingerprint: &str) -> bool {
+    let is_sum = |part: &str| part.len() == 64 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    fingerprint.split_once('+').is_some_and(|(model, adapter)| is_sum(model) && is_sum(adapter))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn base() -> AdapterBase {
@@ -190,12 +233,36 @@ mod tests {
         assert!(is_vector_adapter(&files));
         assert_eq!(load_vector_adapter(&files).unwrap(), (adapter(), base()));
         // Who renames the base does so in the file that can be edited.
-        let mut config = config(&files).unwrap().unwrap();
+        let mut config = json_of(&files, CONFIG).unwrap().unwrap();
         config[BASE] = "models/mini".into();
         files.0.insert(CONFIG.into(), config.to_string().into());
         let (_, named) = load_vector_adapter(&files).unwrap();
         assert_eq!(named.name.as_deref(), Some("models/mini"));
-        assert_eq!(adapter_sum(&files).map(|sum| sum.len()), Some(64));
+        let own = "ab".repeat(32);
+        let adapted = adapted_fingerprint(&own, &files).unwrap();
+        assert!(adapted.starts_with(&own) && is_adapted(&adapted) && !is_adapted(&own));
+        // Somebody's own name.
+        assert!(!is_adapted("mini+large") && !is_adapted(&format!("{own}+large")));
+    }
+
+    #[test]
+    fn peft_files_say_whose_they_are_and_how_they_are_scaled() {
+        let mut files = Files::default();
+        let put = |files: &mut Files, alpha: f64| {
+            let config = json!({ "lora_alpha": alpha, BASE: "kiln-mini" });
+            files.0.insert(PEFT[0].into(), config.to_string().into());
+        };
+        put(&mut files, 16.0);
+        let weights = write_safetensors(&[], &[("format", "pt"), (FINGERPRINT, "ab")]).unwrap();
+        files.0.insert(PEFT[1].into(), weights.into());
+        assert_eq!(lora_base(&files).unwrap(), base());
+        let said = lora_base(&files).unwrap().check_model(Some("cd")).unwrap_err().to_string();
+        assert!(said.contains("of another model, \"kiln-mini\""), "{said}");
+        assert!(lora_base(&files).unwrap().check_model(None).is_ok());
+        let former = adapter_sum(&files);
+        put(&mut files, 32.0);
+        assert_ne!(adapter_sum(&files), former);
+        assert_eq!(lora_base(&Files::default()).unwrap(), AdapterBase::default());
     }
 
     #[test]
@@ -203,7 +270,7 @@ mod tests {
         let files = save_vector_adapter(&adapter(), &base()).unwrap();
         let said = |key: &str, value: Value| {
             let mut files = files.clone();
-            let mut config = config(&files).unwrap().unwrap();
+            let mut config = json_of(&files, CONFIG).unwrap().unwrap();
             config[key] = value;
             files.0.insert(CONFIG.into(), config.to_string().into());
             load_vector_adapter(&files).unwrap_err().to_string()
@@ -223,7 +290,7 @@ mod tests {
         assert!(load_vector_adapter(&cut).is_err());
         let check = |width, sum| base().check(&adapter(), width, sum);
         let said = |width, sum| check(width, sum).unwrap_err().to_string();
-        assert!(said(2, Some("cd")).contains("another model, those of \"kiln-mini\""));
+        assert!(said(2, Some("cd")).contains("another model, \"kiln-mini\""));
         assert!(said(3, None).contains("of 2 dimensions, those of \"kiln-mini\""));
         assert!(check(2, None).is_ok() && check(2, Some("ab")).is_ok());
     }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use burn::module::AutodiffModule as _;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
-use kiln_embed::checkpoint::save_adapters;
+use kiln_embed::checkpoint::{AdapterBase, save_adapters};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
 use kiln_embed::train::{ChunkRunner, Optimizer, TrainModel, add, clip_norm, parameters};
@@ -543,7 +543,8 @@ fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<O
         // PEFT's files of a cross-encoder would need its head, too.
         (Some(lora), Some(base)) if pristine && state.train_model.score_head.is_none() => {
             let model = state.train_model.model.valid();
-            Some(save_adapters(model.backbone(), model.config(), lora, base)?)
+            let base = AdapterBase { name: Some(base.clone()), fingerprint: None };
+            Some(save_adapters(model.backbone(), model.config(), lora, &base)?)
         }
         _ => None,
     };

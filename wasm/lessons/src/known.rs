@@ -28,6 +28,12 @@ impl KnownVectors {
         }
     }
 
+    /// Forgets what was asked for and has no vector yet.
+    pub(crate) fn forget_waiting(&mut self) {
+        self.waiting.clear();
+        self.asked.retain(|key| self.rows.contains_key(key));
+    }
+
     /// Whether texts wait for their vectors.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use kiln_data::data::{Example, SamplerState};
 use kiln_embed::checkpoint::{FileSum, Files, Weights, write_safetensors};
 use kiln_embed::index::VectorAdapter;
+use kiln_embed::model::LoraConfig;
 use kiln_embed::train::SavedParameters;
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +18,12 @@ use crate::trainer::Progress;
 pub struct State {
     /// What is trained.
     pub settings: AdapterSettings,
+    /// The low-rank part, which may be another than the settings': that of adapters that were begun with.
+    pub lora: LoraConfig,
     /// How.
     pub plan: Plan,
+    /// Steps as they were planned; the plan's own may be fewer, as many as fit into a time.
+    pub most: usize,
     /// The lessons that are taught.
     pub taught: Vec<Example>,
     /// The lessons that are held back.
@@ -36,10 +41,8 @@ pub struct State {
 /// A state as it was read.
 pub(crate) struct Kept {
     pub state: State,
-    /// The parameters.
-    pub now: Option<Weights>,
-    /// The parameters at their best.
-    pub best: Option<Weights>,
+    /// The parameters now, before the run, and at their best.
+    pub parameters: [Option<Weights>; 3],
     /// The adapter of vectors before the part that trains.
     pub first: Option<VectorAdapter>,
     /// The optimizer's state, group by group.
@@ -47,8 +50,8 @@ pub(crate) struct Kept {
 }
 
 const STATE: &str = "state.json";
-const NOW: &str = "parameters";
-const BEST: &str = "best";
+/// The parameters now, before the run, and at their best.
+const PARAMETERS: [&str; 3] = ["parameters", "start", "best"];
 const FIRST: &str = "first";
 const OPTIMIZER: [&str; 2] = ["optimizer-decayed.bin", "optimizer-undecayed.bin"];
 /// The sums of the others, so that no damaged one is read.
@@ -58,14 +61,13 @@ impl State {
     /// The state as files.
     pub(crate) fn to_files(
         &self,
-        now: SavedParameters,
-        best: Option<SavedParameters>,
+        parameters: [Option<SavedParameters>; 3],
         first: Option<&VectorAdapter>,
         optimizer: [Vec<u8>; 2],
     ) -> Result<Files> {
         let mut files = Files::default();
         files.0.insert(STATE.into(), serde_json::to_vec(self)?.into());
-        for (name, saved) in [(NOW, Some(now)), (BEST, best)] {
+        for (name, saved) in PARAMETERS.into_iter().zip(parameters) {
             if let Some(saved) = saved {
                 let bytes = write_safetensors(&saved.tensors, &[("format", "kiln")])?;
                 files.0.insert(format!("{name}.safetensors"), bytes.into());
@@ -86,7 +88,7 @@ impl State {
         Ok(files)
     }
 
-    /// What files say: the state, the parameters now and at their best, the optimizer's state.
+    /// What files say: the state, the parameters, the optimizer's state.
     pub(crate) fn from_files(files: &Files) -> Result<Kept> {
         let file = |name: &str| {
             files.0.get(name).with_context(|| format!("the state of training has no {name}"))
@@ -106,7 +108,8 @@ impl State {
             let there = files.0.contains_key(&format!("{name}.safetensors"));
             Ok(if there { Some(Weights::open(files, name)?) } else { None })
         };
-        let (now, best) = (weights(NOW)?, weights(BEST)?);
+        let [now, start, best] = PARAMETERS.map(weights);
+        let parameters = [now?, start?, best?];
         let first = match weights(FIRST)? {
             None => None,
             Some(mut weights) => {
@@ -116,6 +119,6 @@ impl State {
                 Some(VectorAdapter::new(width.unwrap_or_default(), values)?)
             }
         };
-        Ok(Kept { state, now, best, first, optimizer: [decayed?, undecayed?] })
+        Ok(Kept { state, parameters, first, optimizer: [decayed?, undecayed?] })
     }
 }

@@ -7,8 +7,8 @@ use burn::tensor::{FloatDType, Tensor};
 use kiln_data::data::{Batch, Example, MemorySet, ModelPrompts, Sampler, SamplerState, mixed};
 use kiln_data::recipe::{DataSource, Stage};
 use kiln_embed::checkpoint::{
-    AdapterBase, Files, is_vector_adapter, load_adapters, load_vector_adapter, save_adapters,
-    save_vector_adapter,
+    AdapterBase, Files, adapts_tables, is_vector_adapter, load_adapters, load_vector_adapter,
+    lora_base, save_adapters, save_vector_adapter,
 };
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel, Parts, Prompt, Prompts};
 use kiln_embed::index::VectorAdapter;
@@ -40,6 +40,8 @@ pub struct Point {
     pub step: usize,
     /// Steps in all.
     pub steps: usize,
+    /// As many as were planned, which [`Trainer::set_steps`] does not go beyond.
+    pub most: usize,
     /// The batch's loss; none where the model was only asked.
     pub loss: Option<f64>,
     /// How well the held-back lessons' answers are found now, where that was looked at.
@@ -83,7 +85,7 @@ pub struct Outcome {
 /// What is taught, and how far it is.
 pub(crate) struct Run<B: AutodiffBackend> {
     pub plan: Plan,
-    /// Steps at most.
+    /// Steps as they were planned.
     most: usize,
     stage: Stage,
     split: Split,
@@ -109,7 +111,9 @@ pub struct Progress {
     pub best: Option<(usize, Score)>,
     /// The last score.
     pub last: Option<Score>,
-    /// Looks since then.
+    /// After which step that was looked at.
+    pub looked: usize,
+    /// Looks since the best score.
     pub without_gain: usize,
     /// Whether it is over.
     pub done: bool,
@@ -124,6 +128,7 @@ pub struct Trainer<B: AutodiffBackend> {
     asked: Kind,
     /// With all that the kind leaves open.
     settings: AdapterSettings,
+    /// The low-rank part that trains: by the settings, or as in the adapters that were begun with.
     lora: LoraConfig,
     /// The model without adapters.
     base: EmbeddingModel<B>,
@@ -150,14 +155,14 @@ impl<B: TrainingBackend> Trainer<B> {
             device,
             asked: settings.kind,
             settings: settings.resolved(settings.kind.of(base.config())),
-            lora,
+            lora: lora.clone(),
             train_model: trainable(base.clone()),
             base,
             first: None,
             known: KnownVectors::default(),
             run: None,
         };
-        trainer.begin_kind(trainer.settings.kind, None)?;
+        trainer.begin_kind(trainer.settings.kind, lora, None)?;
         Ok(trainer)
     }
 
@@ -171,21 +176,25 @@ impl<B: TrainingBackend> Trainer<B> {
     /// # Errors
     /// None that a model causes.
     pub fn use_vector_adapter(&mut self) -> Result<()> {
-        self.begin_kind(Kind::Adapter, None)
+        self.begin_kind(Kind::Adapter, self.settings.lora()?, None)
     }
 
     /// Fresh adapters of a kind, on the base and, of an adapter of vectors, on `first`.
-    fn begin_kind(&mut self, kind: Kind, first: Option<VectorAdapter>) -> Result<()> {
+    fn begin_kind(
+        &mut self,
+        kind: Kind,
+        lora: LoraConfig,
+        first: Option<VectorAdapter>,
+    ) -> Result<()> {
         let model = self.base.clone();
         // The draws of the first stage of a recipe with this seed.
         B::seed(&self.device, mixed(&[self.settings.seed, 0]));
-        let model = match kind {
+        let (model, first) = match kind {
             Kind::Adapter => {
                 let width = model.dimensions();
                 let first = first.unwrap_or_else(|| VectorAdapter::identity(width));
                 let dense = Dense::of_adapter(&first, &self.device)?;
-                self.first = Some(first);
-                model.with_dense(dense.with_low_rank(&self.lora, &self.device))
+                (model.with_dense(dense.with_low_rank(&lora, &self.device)), Some(first))
             }
             Kind::Lora | Kind::Auto => {
                 if model.backbone().layers() == 0 {
@@ -193,14 +202,33 @@ impl<B: TrainingBackend> Trainer<B> {
                         "a table of tokens has no projections that could learn; teach an adapter of its vectors"
                     );
                 }
-                self.first = None;
-                model.with_lora(&self.lora, &self.device)?
+                (model.with_lora(&lora, &self.device)?, None)
             }
         };
-        self.settings = self.settings.resolved(kind);
-        self.train_model = trainable(model);
-        self.run = None;
+        self.set_adapters(kind, lora, first, model);
         Ok(())
+    }
+
+    /// Trains these adapters of a model from now on; what was begun is left.
+    fn set_adapters(
+        &mut self,
+        kind: Kind,
+        lora: LoraConfig,
+        first: Option<VectorAdapter>,
+        model: EmbeddingModel<B>,
+    ) {
+        self.leave_run();
+        self.settings = self.settings.resolved(kind);
+        (self.lora, self.first) = (lora, first);
+        self.train_model = trainable(model);
+    }
+
+    /// Leaves a run that was not finished: the adapters are those of before it.
+    fn leave_run(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.train_model = run.start;
+            self.known.forget_waiting();
+        }
     }
 
     /// Goes on from adapters that were trained before, of the kind that is trained; where that was left open, of
@@ -216,28 +244,32 @@ impl<B: TrainingBackend> Trainer<B> {
         if kind == Kind::Adapter {
             let (adapter, base) = load_vector_adapter(files)?;
             base.check(&adapter, self.base.dimensions(), fingerprint)?;
-            return self.begin_kind(kind, Some(adapter));
+            return self.begin_kind(kind, self.settings.lora()?, Some(adapter));
+        }
+        lora_base(files)?.check_model(fingerprint)?;
+        if adapts_tables(files)? {
+            bail!(
+                "these adapters change the model's tables of tokens too, which are not taught further; merge them into the \
+                 model with kiln export, and teach that"
+            );
         }
         let model = self.base.valid();
         let (config, backbone) = (model.config().clone(), model.backbone().clone());
         let (backbone, lora) = load_adapters(backbone, &config, files, &self.device)?;
         let model = EmbeddingModel::<B>::from_inner(model.map_backbone(|_| backbone));
-        self.settings = self.settings.resolved(kind);
-        self.first = None;
-        self.train_model = trainable(model);
-        self.lora = LoraConfig { dropout: 0.0, ..lora };
-        self.run = None;
+        self.set_adapters(kind, LoraConfig { dropout: 0.0, ..lora }, None, model);
         Ok(())
     }
 
-    /// Begins to teach. `others` are texts among which answers are to be found when held-back lessons are asked.
+    /// Begins to teach; a run that was not finished is left. `others` are texts among which answers are to be found when
+    /// held-back lessons are asked, before other lessons' texts.
     ///
     /// # Errors
     /// Lessons or a plan that make no sense.
     pub fn begin(&mut self, lessons: Vec<Example>, others: &[String], plan: Plan) -> Result<()> {
         let split = Lessons::new(lessons)?.split(plan.hold_back, self.settings.seed);
         let texts = split.taught.iter().flat_map(|lesson| lesson.pos.iter().chain(&lesson.neg));
-        let check = Check::new(&split.held_back, texts.chain(others), plan.check_texts);
+        let check = Check::new(&split.held_back, others.iter().chain(texts), plan.check_texts);
         self.begin_with(split, check, plan)
     }
 
@@ -252,6 +284,7 @@ impl<B: TrainingBackend> Trainer<B> {
             );
         }
         let set = MemorySet::new(split.taught.iter().cloned(), DataSource::default())?;
+        self.leave_run();
         if self.settings.kind == Kind::Adapter {
             self.want(&split, &check);
         }
@@ -286,10 +319,11 @@ impl<B: TrainingBackend> Trainer<B> {
         split.map_or((0, 0), |split| (split.taught.len(), split.held_back.len()))
     }
 
-    /// Ends the run after so many steps, as many as planned at most; the learning rate falls to zero by then.
+    /// Ends the run after so many steps, as many as planned at most; the learning rate falls to zero by then. Where so
+    /// many are done no other is taken.
     pub fn set_steps(&mut self, steps: usize) {
         if let Some(run) = &mut self.run {
-            let steps = steps.max(run.progress.step + 1).min(run.most);
+            let steps = steps.min(run.most).max(run.progress.step);
             (run.plan.steps, run.stage.steps) = (Some(steps), steps);
             run.stage.warmup = warmup(steps);
         }
@@ -312,6 +346,7 @@ impl<B: TrainingBackend> Trainer<B> {
         let point = |run: &Run<B>, loss, score| Point {
             step: run.progress.step,
             steps: run.plan.steps(),
+            most: run.most,
             loss,
             score,
             phase: match (run.progress.done, waiting) {
@@ -331,17 +366,22 @@ impl<B: TrainingBackend> Trainer<B> {
             run.progress.before = Some(self.score(&run.check, run.plan.temperature)?);
             return Ok(point(run, None, run.progress.before));
         }
-        let loss = self.learn(run)?;
-        run.progress.step += 1;
-        let last = run.progress.step >= run.plan.steps();
+        // The run may have been shortened to what is done.
+        let mut loss = None;
+        if run.progress.step < run.plan.steps() {
+            loss = Some(self.learn(run)?);
+            run.progress.step += 1;
+        }
+        let step = run.progress.step;
+        let last = step >= run.plan.steps();
+        let since = step - run.progress.looked;
         let mut score = None;
-        if !run.check.is_empty()
-            && (last || run.progress.step.is_multiple_of(run.plan.check_every()))
-        {
+        if !run.check.is_empty() && since > 0 && (last || since >= run.plan.check_every()) {
             let now = self.score(&run.check, run.plan.temperature)?;
+            run.progress.looked = step;
             let best = run.progress.best.map(|(_, best)| best).or(run.progress.before);
             if best.is_none_or(|best| now.is_better_than(best)) {
-                run.progress.best = Some((run.progress.step, now));
+                run.progress.best = Some((step, now));
                 run.progress.without_gain = 0;
                 run.best = Some(self.train_model.clone());
             } else {
@@ -351,7 +391,7 @@ impl<B: TrainingBackend> Trainer<B> {
             run.progress.last = score;
         }
         run.progress.done = last || run.progress.without_gain >= run.plan.patience.max(1);
-        Ok(point(run, Some(loss), score))
+        Ok(point(run, loss, score))
     }
 
     /// One batch: loss, gradients, and a step of the optimizer.
@@ -510,8 +550,7 @@ impl<B: TrainingBackend> Trainer<B> {
             let adapter = model.dense().last().context("the model has no adapter of vectors")?;
             return Ok(save_vector_adapter(&adapter.to_adapter()?, base)?);
         }
-        let name = base.name.as_deref().unwrap_or("model");
-        Ok(save_adapters(model.backbone(), model.config(), &self.lora, name)?)
+        Ok(save_adapters(model.backbone(), model.config(), &self.lora, base)?)
     }
 
     /// All that is needed to go on from here, as files.
@@ -520,14 +559,14 @@ impl<B: TrainingBackend> Trainer<B> {
     /// Nothing was begun, or values that cannot be read back.
     pub fn state(&self) -> Result<Files> {
         let run = self.run.as_ref().context("nothing is taught yet; begin with lessons")?;
-        let now = SavedParameters::of(&self.train_model, false)?;
-        let best = match &run.best {
-            Some(best) => Some(SavedParameters::of(best, false)?),
-            None => None,
-        };
+        let saved = |model: &TrainModel<B>| SavedParameters::of(model, false);
+        let (now, start) = (saved(&self.train_model)?, saved(&run.start)?);
+        let best = run.best.as_ref().map(saved).transpose()?;
         let state = State {
             settings: self.settings.clone(),
+            lora: self.lora.clone(),
             plan: run.plan.clone(),
+            most: run.most,
             taught: run.split.taught.clone(),
             held_back: run.split.held_back.clone(),
             texts: run.check.texts.clone(),
@@ -535,7 +574,7 @@ impl<B: TrainingBackend> Trainer<B> {
             progress: run.progress.clone(),
             ids: now.ids.clone(),
         };
-        state.to_files(now, best, self.first.as_ref(), run.optimizer.state()?)
+        state.to_files([Some(now), Some(start), best], self.first.as_ref(), run.optimizer.state()?)
     }
 
     /// Goes on from a state of a trainer of the same model.
@@ -543,25 +582,28 @@ impl<B: TrainingBackend> Trainer<B> {
     /// # Errors
     /// Files that are no such state.
     pub fn restore(&mut self, files: &Files) -> Result<()> {
-        let Kept { state, now, best, first, optimizer } = State::from_files(files)?;
+        let Kept { state, parameters, first, optimizer } = State::from_files(files)?;
         let kind = state.settings.kind.of(self.base.config());
         let other = state.settings.resolved(kind) != self.settings.resolved(kind);
         if other || (kind != self.settings.kind && self.asked != Kind::Auto) {
             bail!("the state is of a trainer with other settings; make one with those");
         }
-        self.begin_kind(kind, first)?;
+        self.begin_kind(kind, state.lora, first)?;
         let split = Split { taught: state.taught, held_back: state.held_back };
         let check = Check::new(&split.held_back, state.texts.iter(), state.plan.check_texts);
         self.begin_with(split, check, state.plan)?;
         let put =
             |weights| put_parameters(self.train_model.clone(), &state.ids, weights, &self.device);
-        let (now, best) = (now.map(put).transpose()?, best.map(put).transpose()?);
+        let [now, start, best] = parameters.map(|weights| weights.map(put).transpose());
+        let missing = "the state lacks some parameters";
+        let (now, start) = (now?.context(missing)?, start?.context(missing)?);
         let run = self.run.as_mut().context("nothing was begun")?;
         for (group, bytes) in optimizer.into_iter().enumerate() {
             run.optimizer.restore(group, bytes, |_| true, &self.device)?;
         }
-        (run.sampler, run.progress, run.best) = (state.sampler, state.progress, best);
-        self.train_model = now.context("the state has no parameters")?;
+        (run.sampler, run.progress, run.most) = (state.sampler, state.progress, state.most);
+        (run.start, run.best) = (start, best?);
+        self.train_model = now;
         Ok(())
     }
 }

@@ -7,11 +7,11 @@ use std::path::Path;
 use burn::backend::{Autodiff, Flex};
 use kiln_data::data::Example;
 use kiln_embed::checkpoint::{
-    AdapterBase, Files, KilnFile, LoadOptions, load_adapted, load_vector_adapter,
+    AdapterBase, Files, KilnFile, LoadOptions, load_adapted, load_vector_adapter, write_safetensors,
 };
 use kiln_embed::embedder::Embedder;
 use kiln_embed::quant::WeightPrecision;
-use kiln_lessons::{AdapterSettings, Kind, Outcome, Phase, Plan, Point, Trainer};
+use kiln_lessons::{AdapterSettings, Kind, Outcome, Phase, Plan, Point, State, Trainer};
 
 type B = Autodiff<Flex>;
 
@@ -71,6 +71,19 @@ fn lessons(count: usize) -> Vec<Example> {
         .collect()
 }
 
+/// Lessons that have no text in common with those.
+fn other_lessons(count: usize) -> Vec<Example> {
+    let other = |text: &String| format!("{text}, another");
+    let others = |texts: &[String]| texts.iter().map(other).collect();
+    let of = |lesson: &Example| Example {
+        query: other(&lesson.query),
+        pos: others(&lesson.pos),
+        neg: others(&lesson.neg),
+        ..Example::default()
+    };
+    lessons(count).iter().map(of).collect()
+}
+
 fn run(trainer: &mut Trainer<B>) -> Vec<Point> {
     let mut points = Vec::new();
     loop {
@@ -117,11 +130,14 @@ fn packed_weights_learn_what_unpacked_ones_learn() {
     // The adapters are PEFT's, and give the same vectors in a model of their own.
     let files = packed.adapter(&base()).unwrap();
     let mut again = trainer("kept");
-    again.adapters(&files, None).unwrap();
+    let error = again.adapters(&files, Some("cd")).unwrap_err().to_string();
+    assert!(error.contains("another model, \"kiln-mini\""), "{error}");
+    let load = |one| load_adapted(one, &files, Some("cd"), &Default::default());
+    assert!(model("kept").map_model(load).err().unwrap().to_string().contains("another model"));
+    again.adapters(&files, Some("ab")).unwrap();
     let [one, two] = [&packed, &again].map(|trainer| trainer.embed(&texts(), "document").unwrap());
     // Those that were read lie in memory in another order, in which sums are made.
-    let off = one.iter().flatten().zip(two.iter().flatten()).map(|(a, b)| (a - b).abs());
-    assert!(off.fold(0.0, f32::max) < 1e-5);
+    assert!(off(&one, &two) < 1e-5);
     let bare = trainer("kept").embed(&texts(), "document").unwrap();
     assert_ne!(one, bare);
 }
@@ -160,9 +176,152 @@ fn a_state_goes_on_with_the_same_numbers() {
     assert!(error.contains("damaged"), "{error}");
 }
 
-/// Lessons, and vectors of texts by the trainer.
+/// Vectors of texts by the trainer.
 fn vectors(trainer: &Trainer<B>) -> Vec<Vec<f32>> {
     trainer.embed(&texts(), "document").unwrap()
+}
+
+/// The largest difference between vectors.
+fn off(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// What the state of a run says.
+fn state(trainer: &Trainer<B>) -> State {
+    serde_json::from_slice(&trainer.state().unwrap().0["state.json"]).unwrap()
+}
+
+/// A fresh trainer that goes on with a run.
+fn resumed(trainer: &Trainer<B>) -> Trainer<B> {
+    let mut other = self::trainer("kept");
+    other.restore(&trainer.state().unwrap()).unwrap();
+    other
+}
+
+#[test]
+fn a_run_that_was_left_leaves_nothing_behind() {
+    let plan = Plan { steps: Some(4), ..small() };
+    let teach = |mut trainer: Trainer<B>| {
+        trainer.begin(lessons(30), &[], plan.clone()).unwrap();
+        let points = run(&mut trainer);
+        (points, trainer.finish().unwrap(), vectors(&trainer))
+    };
+    for kind in [Kind::Lora, Kind::Adapter] {
+        let mut left = trainer_of(kind, "kept");
+        left.begin(other_lessons(48), &[], plan.clone()).unwrap();
+        // Of an adapter, most texts still wait for their vectors.
+        for _ in 0..3 {
+            left.step().unwrap();
+        }
+        assert_eq!(teach(left), teach(trainer_of(kind, "kept")));
+    }
+}
+
+#[test]
+fn a_run_from_given_adapters_goes_on_as_it_was() {
+    // Of another rank and scale than the trainer's settings.
+    let settings = AdapterSettings {
+        kind: Kind::Lora,
+        rank: Some(2),
+        alpha: Some(32.0),
+        ..AdapterSettings::default()
+    };
+    let plan = Plan { steps: Some(4), hold_back: 0.0, ..small() };
+    let mut teacher = Trainer::<B>::new(model("kept"), settings).unwrap();
+    teacher.begin(lessons(24), &[], plan.clone()).unwrap();
+    run(&mut teacher);
+    teacher.finish().unwrap();
+    let given = teacher.adapter(&base()).unwrap();
+    let begun = |plan: &Plan| {
+        let mut trainer = trainer("kept");
+        trainer.adapters(&given, None).unwrap();
+        trainer.begin(lessons(48), &[], plan.clone()).unwrap();
+        trainer
+    };
+
+    let mut whole = begun(&plan);
+    whole.step().unwrap();
+    let mut half = resumed(&whole);
+    for trainer in [&mut whole, &mut half] {
+        run(trainer);
+        trainer.finish().unwrap();
+        let files = trainer.adapter(&base()).unwrap();
+        let config: serde_json::Value =
+            serde_json::from_slice(&files.0["adapter_config.json"]).unwrap();
+        assert_eq!((config["r"].as_u64(), config["lora_alpha"].as_f64()), (Some(2), Some(32.0)));
+    }
+    // Those that were read lie in memory in another order, in which sums are made.
+    assert!(off(&vectors(&whole), &vectors(&half)) < 1e-4);
+    assert!(off(&vectors(&whole), &vectors(&teacher)) > 1e-3);
+
+    // What is not kept leaves what was given.
+    let plan = Plan { learning_rate: Some(3.0), patience: 1, check_every: 2, ..small() };
+    let mut worse = begun(&plan);
+    for _ in 0..2 {
+        worse.step().unwrap();
+    }
+    let mut worse = resumed(&worse);
+    run(&mut worse);
+    assert!(!worse.finish().unwrap().kept);
+    assert!(off(&vectors(&worse), &vectors(&teacher)) < 1e-5);
+
+    // An adapter of vectors is of the settings' rank again.
+    let mut other = begun(&plan);
+    other.use_vector_adapter().unwrap();
+    other.begin(lessons(24), &[], plan).unwrap();
+    assert_eq!(state(&other).lora.rank, 4);
+}
+
+#[test]
+fn adapters_of_tables_are_not_taught_further() {
+    let mut files = Files::default();
+    let config = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 2, "lora_dropout": 0}"#;
+    files.0.insert("adapter_config.json".into(), config.into());
+    let table = "base_model.model.embeddings.word_embeddings.lora_embedding_A".to_string();
+    let weights = write_safetensors(&[(table, vec![1, 2], vec![0.0, 1.0])], &[]).unwrap();
+    files.0.insert("adapter_model.safetensors".into(), weights.into());
+    let error = trainer("kept").adapters(&files, None).unwrap_err().to_string();
+    assert!(error.contains("tables of tokens"), "{error}");
+}
+
+#[test]
+fn answers_are_told_apart_from_other_texts_first() {
+    let others: Vec<String> = (0..40).map(|i| format!("passage {i}")).collect();
+    let mut trainer = trainer_of(Kind::Adapter, "kept");
+    trainer.begin(lessons(120), &others, Plan::default()).unwrap();
+    let State { texts, held_back, .. } = state(&trainer);
+    assert_eq!((texts.len(), held_back.len()), (96, 24));
+    assert!(others.iter().all(|text| texts.contains(text)));
+}
+
+#[test]
+fn a_run_within_a_time_looks_regularly_and_ends_when_told() {
+    let mut trainer = trainer_of(Kind::Adapter, "kept");
+    let plan = Plan { steps: Some(1000), patience: 100, ..Plan::default() };
+    trainer.begin(lessons(48), &[], plan).unwrap();
+    let mut looks = Vec::new();
+    let last = loop {
+        let point = trainer.step().unwrap();
+        looks.extend(point.score.map(|_| point.step));
+        match point.step {
+            _ if point.phase == Phase::Done => break point,
+            0..3 => {}
+            // What is guessed from the time that steps take goes up and down.
+            step @ 3..37 => trainer.set_steps(40 + step % 3),
+            // The time is up.
+            step => trainer.set_steps(step),
+        }
+        if point.step == 9 {
+            // Later there may be time for more again, up to what was planned.
+            let mut resumed = resumed(&trainer);
+            resumed.set_steps(2000);
+            assert_eq!(resumed.step().unwrap().steps, 1000);
+        }
+    };
+    assert_eq!((last.step, last.loss, last.most), (37, None, 1000));
+    assert_eq!((looks.len(), looks.first(), looks.last()), (5, Some(&0), Some(&37)), "{looks:?}");
+    assert!(looks[..4].windows(2).all(|two| (10..=11).contains(&(two[1] - two[0]))), "{looks:?}");
+    assert_eq!(trainer.finish().unwrap().steps, 37);
 }
 
 #[test]
@@ -194,7 +353,7 @@ fn an_adapter_of_vectors_learns_without_the_model() {
         let load = |one| load_adapted(one, &files, sum, &device);
         model("kept").map_model(load)
     };
-    assert!(adapt(Some("cd")).err().unwrap().to_string().contains("another model, those of"));
+    assert!(adapt(Some("cd")).err().unwrap().to_string().contains("of another model"));
     let embedded = adapt(Some("ab")).unwrap().embed(&texts()).unwrap();
     for (one, taught) in embedded.iter().zip(&taught) {
         assert!(one.iter().zip(taught).all(|(a, b)| (a - b).abs() < 1e-5));
@@ -210,9 +369,6 @@ fn an_adapter_of_vectors_learns_without_the_model() {
     };
     let mut whole = begun();
     // What was learned is one matrix now, whose sums are made in another order.
-    let off = |a: &[Vec<f32>], b: &[Vec<f32>]| {
-        a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-    };
     assert!(off(&vectors(&whole), &taught) < 1e-5);
     let points = run(&mut whole);
     let mut half = begun();
@@ -246,10 +402,7 @@ fn a_shortened_run_rises_and_falls_within_its_steps() {
     let points = run(&mut trainer);
     assert_eq!(points.last().unwrap().step, 20);
     // Not the hundredth part of a rate that would have risen over a hundred steps.
-    let moved = |a: &[Vec<f32>], b: &[Vec<f32>]| {
-        a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
-    };
-    assert!(moved(&before, &vectors(&trainer)) > 1e-3);
+    assert!(off(&before, &vectors(&trainer)) > 1e-3);
 }
 
 #[test]

@@ -38,7 +38,8 @@ if_time_is_left() {
 native=(--no-default-features --no-fail-fast)
 tests() {
   if cargo nextest --version >/dev/null 2>&1; then
-    RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo nextest run --cargo-profile quick "${native[@]}"
+    # One more than there are processors: some tests wait for something.
+    RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo nextest run --cargo-profile quick --test-threads $(($(nproc) + 1)) "${native[@]}"
     # The examples of core/README.md, which nextest does not run.
     RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo test --doc --profile quick "${native[@]}"
   else
@@ -67,9 +68,9 @@ export KILN_WASM_BUILDS="${KILN_WASM_BUILDS:-simd relaxed train threads webgpu}"
 step 'WebAssembly: products' tests/wasm.sh
 step 'JavaScript: kiln-embed and the demo' tests/browser.sh build
 if_time_is_left 68 'JavaScript: Chromium' tests/browser.sh chromium
-if_time_is_left 65 'JavaScript: Node, Deno, Bun, workerd' tests/browser.sh runtimes
-if_time_is_left 65 'JavaScript: Firefox and WebKit' tests/browser.sh others
-if_time_is_left 65 'JavaScript: an example with Vite' tests/bundlers.sh vite
+if_time_is_left 60 'JavaScript: Node, Deno, Bun, workerd' tests/browser.sh runtimes
+if_time_is_left 60 'JavaScript: Firefox and WebKit' tests/browser.sh others
+if_time_is_left 60 'JavaScript: an example with Vite' tests/bundlers.sh vite
 echo 'skipped: tests/bundlers.sh (webpack, Next.js, Astro, Orama and LangChain.js: some 700 MB from npm); run it by hand'
 echo 'skipped: tests/distributed.sh (Ray, Daft, Spark, LanceDB, Qdrant, Postgres: 1.5 GB from PyPI); run it by hand'
 echo 'skipped: tests/hosts.sh (hosts that train together, in network namespaces; root); run it by hand'

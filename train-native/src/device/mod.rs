@@ -2,16 +2,16 @@
 //!
 //! A build has the CPU, and by its features `vulkan` and `cuda` the GPUs. Each of those is a file
 //! here; a build without one has an empty one of the same shape in its place, so that nothing else
-//! asks what was built.
+//! asks what was built. This crate's unit tests compute on the CPU, and are built for it alone.
 
-#[cfg(feature = "cuda")]
+#[cfg(all(feature = "cuda", not(test)))]
 pub mod cuda;
-#[cfg(not(feature = "cuda"))]
+#[cfg(any(not(feature = "cuda"), test))]
 #[path = "no_cuda.rs"]
 pub mod cuda;
-#[cfg(feature = "vulkan")]
+#[cfg(all(feature = "vulkan", not(test)))]
 pub mod vulkan;
-#[cfg(not(feature = "vulkan"))]
+#[cfg(any(not(feature = "vulkan"), test))]
 #[path = "no_vulkan.rs"]
 pub mod vulkan;
 

@@ -1,6 +1,7 @@
 //! Checkpoints: safetensors, PyTorch files, PEFT's adapters and those of vectors, the sentence-transformers folder layout, and exported
 //! models (`kiln.json`, `.kiln`). The tensor names of each family are in `model::families`.
 
+mod adapter_base;
 mod header;
 mod kiln_file;
 mod manifest;
@@ -19,13 +20,14 @@ pub use crate::embedder::SelfTest;
 #[cfg(not(target_arch = "wasm32"))]
 pub use crate::folder::Directory;
 pub use crate::folder::{Files, Folder, ReadSeek, read_text, stays_inside};
+pub use adapter_base::AdapterBase;
 pub use kiln_file::{KILN_MAGIC, KilnFile, write_kiln_file};
 pub use manifest::{FORMAT_VERSION, FileSum, MANIFEST, Manifest};
 #[cfg(not(target_arch = "wasm32"))]
 pub use open::open_folder;
 pub use parameters::load_backbone;
 pub(crate) use parameters::{each_tensor, fill, save_backbone};
-pub use peft::{adapts_tables, load_adapters, save_adapters};
+pub use peft::{adapts_tables, load_adapters, lora_base, save_adapters};
 pub use safetensors::{StoredTensor, write_safetensors, write_tensors};
 pub use sentence_transformers::{
     LoadOptions, SavedModel, load, load_pooling, load_tokenizer, read_embedder_config, save,
@@ -35,8 +37,8 @@ pub(crate) use sentence_transformers::{
     pools, read_activation, read_folder, read_prompts, read_transformer, read_transformer_shape,
 };
 pub use vector_adapter::{
-    AdapterBase, adapted_fingerprint, is_adapted, is_vector_adapter, load_adapted,
-    load_vector_adapter, lora_base, save_vector_adapter,
+    adapted_fingerprint, is_adapted, is_vector_adapter, load_adapted, load_vector_adapter,
+    save_vector_adapter,
 };
 pub use weights::{TensorInfo, Weights};
 #[cfg(not(target_arch = "wasm32"))]

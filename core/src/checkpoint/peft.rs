@@ -7,8 +7,8 @@ use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 use serde_json::{Value, json};
 
+use super::adapter_base::{AdapterBase, FINGERPRINT};
 use super::safetensors::write_safetensors;
-use super::vector_adapter::{AdapterBase, FINGERPRINT};
 use super::weights::Weights;
 use crate::config::ModelConfig;
 use crate::folder::{Files, Folder, read_text};
@@ -79,6 +79,14 @@ pub fn save_adapters<B: Kernels>(
     let weights = write_safetensors(&tensors, &metadata)?;
     files.0.insert(format!("{WEIGHTS}.safetensors"), weights.into());
     Ok(files)
+}
+
+/// Of which model adapters say that they are.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn lora_base(folder: &dyn Folder) -> Result<AdapterBase> {
+    AdapterBase::read(folder, CONFIG, &format!("{WEIGHTS}.safetensors"))
 }
 
 /// Whether adapters are of tables too, which [`load_adapters`] merges into them.

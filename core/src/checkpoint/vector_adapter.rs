@@ -1,13 +1,9 @@
 //! Adapters of vectors as files: a `Dense` module of sentence-transformers, `config.json` and `model.safetensors`, whose
 //! metadata say of which model it is. [`load_adapted`] takes PEFT's adapters too.
 
-use std::io::Read as _;
-
-use serde_json::Value;
-
-use super::header::LARGEST_HEADER;
+use super::adapter_base::{AdapterBase, BASE, FINGERPRINT, json_of};
 use super::manifest::FileSum;
-use super::peft::load_adapters;
+use super::peft::{load_adapters, lora_base};
 use super::safetensors::write_safetensors;
 use super::sentence_transformers::{dense_value, read_dense};
 use super::weights::Weights;
@@ -23,57 +19,8 @@ const WEIGHTS: &str = "model";
 /// sentence-transformers' name of the weights `[out, in]`.
 const TENSOR: &str = "linear.weight";
 const PEFT: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
-/// As PEFT spells it; in `config.json`, which a reader may change, or else in the weights' metadata.
-const BASE: &str = "base_model_name_or_path";
-pub(super) const FINGERPRINT: &str = "kiln.base_fingerprint";
 const REMEDY: &str = "name an adapter of vectors that Kiln saved, or a Dense module without bias and activation that \
                       keeps the width";
-
-/// Which model an adapter is of.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AdapterBase {
-    /// Its name, as a path or an id.
-    pub name: Option<String>,
-    /// The SHA-256 of its manifest `kiln.json`, where it has one.
-    pub fingerprint: Option<String>,
-}
-
-impl AdapterBase {
-    /// That an adapter is of the model with a `fingerprint`, where both have one: many models are of one shape.
-    ///
-    /// # Errors
-    /// Another model, which is named where it has a name.
-    pub fn check_model(&self, fingerprint: Option<&str>) -> Result<()> {
-        if self.fingerprint.as_deref().zip(fingerprint).is_some_and(|(own, other)| own != other) {
-            let named = self.name.as_ref().map_or(String::new(), |name| format!(", {name:?}"));
-            return Err(Error::invalid(format!("the adapter is of another model{named}")));
-        }
-        Ok(())
-    }
-
-    /// That an adapter is for the vectors of a model: of `width` dimensions, and with the `fingerprint`, where both have
-    /// one.
-    ///
-    /// # Errors
-    /// Those of another model, which is named where it has a name.
-    pub fn check(
-        &self,
-        adapter: &VectorAdapter,
-        width: usize,
-        fingerprint: Option<&str>,
-    ) -> Result<()> {
-        self.check_model(fingerprint)?;
-        if adapter.width() != width {
-            let of =
-                self.name.as_ref().map_or(String::new(), |name| format!(", those of {name:?}"));
-            return Err(Error::invalid(format!(
-                "the adapter is for vectors of {} dimensions{of}, and the model's have {width}",
-                adapter.width()
-            )));
-        }
-        Ok(())
-    }
-}
 
 /// An adapter of vectors as its two files.
 ///
@@ -100,11 +47,6 @@ pub fn is_vector_adapter(folder: &dyn Folder) -> bool {
     config.get("in_features").is_some() && config.get("model_type").is_none()
 }
 
-/// What a file of JSON has; none where it is no JSON, which those say who need what is in it.
-fn json_of(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
-    Ok(read_text(folder, path)?.and_then(|text| serde_json::from_slice(&text).ok()))
-}
-
 /// Reads an adapter of vectors, and of which model it says that it is.
 ///
 /// # Errors
@@ -129,41 +71,8 @@ pub fn load_vector_adapter(folder: &dyn Folder) -> Result<(VectorAdapter, Adapte
     let values = weights.read(TENSOR)?.unwrap_or_default();
     let adapter =
         VectorAdapter::new(in_features, values).map_err(|error| bad(error.to_string()))?;
-    let base = base_of(folder, CONFIG, &format!("{WEIGHTS}.safetensors"))?;
+    let base = AdapterBase::read(folder, CONFIG, &format!("{WEIGHTS}.safetensors"))?;
     Ok((adapter, base))
-}
-
-/// Of which model PEFT's adapters say that they are.
-///
-/// # Errors
-/// Files that cannot be read.
-pub fn lora_base(folder: &dyn Folder) -> Result<AdapterBase> {
-    let [config, weights] = PEFT;
-    base_of(folder, config, weights)
-}
-
-/// Of which model an adapter's two files say that it is.
-fn base_of(folder: &dyn Folder, config: &str, weights: &str) -> Result<AdapterBase> {
-    let named = json_of(folder, config)?.and_then(|config| config[BASE].as_str().map(String::from));
-    let metadata = metadata(folder, weights)?;
-    let said = |key: &str| metadata.get(key).and_then(Value::as_str).map(String::from);
-    Ok(AdapterBase { name: named.or_else(|| said(BASE)), fingerprint: said(FINGERPRINT) })
-}
-
-/// The metadata of a file of weights, none where it has no such header.
-fn metadata(folder: &dyn Folder, path: &str) -> Result<Value> {
-    let io = |cause| Error::Io { file: folder.file_label(path), cause };
-    let Some((mut reader, _)) = folder.open(path).map_err(io)? else {
-        return Ok(Value::Null);
-    };
-    let mut size = [0; 8];
-    let mut header = Vec::new();
-    if reader.read_exact(&mut size).is_ok() {
-        let size = u64::from_le_bytes(size).min(LARGEST_HEADER);
-        reader.take(size).read_to_end(&mut header).map_err(io)?;
-    }
-    let header: Value = serde_json::from_slice(&header).unwrap_or_default();
-    Ok(header.get("__metadata__").cloned().unwrap_or_default())
 }
 
 /// A model with an adapter of its own, of either kind: PEFT's two files, or those of an adapter of vectors.
@@ -215,7 +124,7 @@ pub fn is_adapted(fingerprint: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

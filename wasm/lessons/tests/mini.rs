@@ -103,7 +103,13 @@ fn taught(weights: &str, plan: Plan) -> (Trainer<B>, Vec<Point>, Outcome) {
 }
 
 fn small() -> Plan {
-    Plan { steps: Some(12), batch_size: Some(8), learning_rate: Some(2e-3), patience: 9, ..Plan::default() }
+    Plan {
+        steps: Some(12),
+        batch_size: Some(8),
+        learning_rate: Some(2e-3),
+        patience: 9,
+        ..Plan::default()
+    }
 }
 
 fn texts() -> Vec<String> {

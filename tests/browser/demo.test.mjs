@@ -361,18 +361,6 @@ const learned = (panel) => panel.locator(".outcome").getByText(/^Learned from \d
 /** Until the search has changed over, which the comparison then shows. */
 const changedOver = (panel) => panel.locator(".compared td:nth-child(2) li").first().waitFor({ timeout: 120_000 });
 
-/** An adapter of vectors, which turns two of their numbers a little: `config.json` and `model.safetensors`. */
-function ofVectors(width) {
-  const config = { in_features: width, out_features: width, bias: false, activation_function: "torch.nn.modules.linear.Identity" };
-  const values = new Float32Array(width * width);
-  for (let at = 0; at < width; at++) values[at * (width + 1)] = 1;
-  values[1] = 0.1;
-  const header = JSON.stringify({ "linear.weight": { dtype: "F32", shape: [width, width], data_offsets: [0, values.byteLength] } });
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(header.length));
-  return [Buffer.from(JSON.stringify(config)), Buffer.concat([length, Buffer.from(header), Buffer.from(values.buffer)])];
-}
-
 test("teach: lessons, a run, before and after, undo, reload, export and import", async (test) => {
   await withoutThreads(test);
   await ready();
@@ -461,19 +449,6 @@ test("teach: lessons, a run, before and after, undo, reload, export and import",
   await page.locator("#adapter").setInputFiles(exported);
   await panel.getByRole("button", { name: "Undo: search as it was" }).waitFor({ timeout: 60_000 });
   assert.deepEqual(await found(lessons[0][0]), taught);
-
-  // An adapter of vectors is kept in the place of the other kind.
-  await page.getByRole("button", { name: "Empty" }).click();
-  await count(0);
-  const names = ["config.json", "model.safetensors"];
-  await page.locator("#adapter").setInputFiles(ofVectors(384).map((buffer, at) => ({ name: names[at], mimeType: "application/octet-stream", buffer })));
-  const exports = panel.getByRole("button", { name: /\.(json|safetensors) \(/ });
-  await exports.getByText(names[1]).waitFor();
-  await open();
-  await count(0);
-  await teaching();
-  await exports.nth(1).waitFor();
-  assert.deepEqual((await exports.allTextContents()).map((text) => text.split(" ")[0]), names);
   assert.deepEqual(problems, []);
 });
 

@@ -64,7 +64,8 @@ const ready = async (hash) => {
     });
     return;
   }
-  // Another document of the same site, in which the page is not at work yet.
+  // Another document of the same site, in which the page is not at work yet; it names no icon, and the browser looks for one.
+  server.answers.set("/favicon.ico", (request, response) => response.writeHead(204).end());
   await page.goto(`${server.url}/demo/style.css`);
   await page.evaluate(async ({ name, saved }) => {
     const { indexes } = await import("/demo/kiln-embed/store.js");

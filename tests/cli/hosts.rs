@@ -300,6 +300,34 @@ fn an_optimizer_that_is_shared_out_takes_the_same_steps() {
 }
 
 #[test]
+fn an_optimizer_that_is_shared_out_and_kept_knows_what_it_knew() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let recipe = folder.write("r.toml", recipe(5));
+    // The pooling head trains in both stages, the base in the first alone, so that the head is shared out in another way.
+    let args = [
+        "--recipe",
+        &*recipe,
+        "--set",
+        WARM,
+        "--set",
+        "model.pooling={mode='latent_attention',latents=8,heads=2}",
+        "--set",
+        "model.lora={rank=2,alpha=4,dropout=0.0,targets=['all-linear']}",
+        "--set",
+        "stage.1.full=true",
+        "--set",
+        "stage.2.keep_optimizer=true",
+    ];
+    Job::new(&folder, 2).run("whole", &args);
+    Job::new(&folder, 2)
+        .run("shared", &[&args[..], &["--set", "compute.shard_optimizer=true"]].concat());
+    let [whole, shared] = ["whole", "shared"].map(|name| folder.path(name));
+    assert_eq!(numbers(&shared), numbers(&whole));
+    assert_eq!(weights(&shared), weights(&whole));
+}
+
+#[test]
 fn a_process_that_is_asked_to_stop_stops_all() {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);

@@ -324,8 +324,10 @@ impl Search<'_> {
         let wrong = std::thread::scope(|scope| -> Option<Error> {
             let mut noted = 0;
             let wrong = loop {
-                if let Ok((stream, from)) = listener.accept() {
-                    let Some(place) = callers.place() else { continue };
+                let called = listener.accept();
+                let waits = called.is_err();
+                // Where all places are taken, one more is hung up on.
+                if let (Ok((stream, from)), Some(place)) = (called, callers.place()) {
                     let (tell, refused) = (tell.clone(), &refused);
                     scope.spawn(move || {
                         match self.hear(stream, &place) {
@@ -340,7 +342,6 @@ impl Search<'_> {
                             }
                         }
                     });
-                    continue;
                 }
                 let mut admitted = told.try_iter().map(|caller| self.admit(&mut come, caller));
                 if let Some(error) = admitted.find_map(Result::err) {
@@ -367,7 +368,9 @@ impl Search<'_> {
                     let late = self.too_late(&format!("rank {} has not come", listed(&missing)));
                     break Some(start(format!("{late}{unheard}{last}")));
                 }
-                std::thread::sleep(PAUSE);
+                if waits {
+                    std::thread::sleep(PAUSE);
+                }
             };
             callers.end();
             wrong
@@ -599,8 +602,9 @@ impl Search<'_> {
                 listener.set_nonblocking(true).map_err(cannot)?;
                 let (tell, told) = mpsc::channel();
                 loop {
-                    if let Ok((stream, _)) = listener.accept() {
-                        let Some(place) = callers.place() else { continue };
+                    let called = listener.accept();
+                    let waits = called.is_err();
+                    if let (Ok((stream, _)), Some(place)) = (called, callers.place()) {
                         let tell = tell.clone();
                         scope.spawn(move || {
                             // Whoever else calls is not answered.
@@ -608,13 +612,14 @@ impl Search<'_> {
                                 let _ = tell.send(stream);
                             }
                         });
-                        continue;
                     }
                     if let Ok(stream) = told.try_recv() {
                         return Ok(stream);
                     }
                     goes_on(&format!("has not been called by {}", watch.name(before)))?;
-                    std::thread::sleep(PAUSE);
+                    if waits {
+                        std::thread::sleep(PAUSE);
+                    }
                 }
             };
             let accepted = accepted();

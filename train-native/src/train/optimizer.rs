@@ -26,6 +26,35 @@ pub(super) fn optimizer_of<B: TrainingBackend>(stage: &Stage) -> Optimizer<B> {
     Optimizer::new(stage.optimizer, stage.weight_decay)
 }
 
+/// A new optimizer for what the one of a stage knows: a stage that keeps the optimizer of the one before keeps its weight
+/// decay too.
+fn optimizer_in<B: TrainingBackend>(recipe: &Recipe, stage: usize) -> Optimizer<B> {
+    let keeps = |stage: usize| stage > 0 && recipe.stages[stage].keep_optimizer;
+    let started = (0..=stage).rev().find(|&stage| !keeps(stage)).unwrap_or(stage);
+    optimizer_of(&recipe.stages[started])
+}
+
+/// The optimizer that a stage keeps, with what all devices together know of the parameters that `keep` chooses: where they
+/// share it out, a parameter may be another device's than in the stage before, which trained others.
+///
+/// # Errors
+/// A device that has gone away, or what the encoder and the decoder refuse.
+pub(super) fn shared_anew<B: TrainingBackend>(
+    optimizer: &Optimizer<B>,
+    group: &DeviceGroup<B>,
+    (recipe, stage): (&Recipe, usize),
+    keep: impl Fn(ParamId) -> bool,
+    device: &B::Device,
+) -> Result<Optimizer<B>> {
+    let mut anew = optimizer_in(recipe, stage);
+    for (number, own) in optimizer.state()?.into_iter().enumerate() {
+        for bytes in group.all_gather_bytes(own)? {
+            anew.restore(number, bytes, &keep, device)?;
+        }
+    }
+    Ok(anew)
+}
+
 /// The state that the main device writes, there: its own, or, where it is shared out and all devices come here, that of
 /// each.
 ///
@@ -65,10 +94,7 @@ pub(super) fn load<B: TrainingBackend>(
     keep: impl Fn(ParamId) -> bool,
     device: &B::Device,
 ) -> Result<Optimizer<B>> {
-    // A stage that keeps the optimizer of the one before keeps its weight decay too.
-    let keeps = |stage: usize| stage > 0 && recipe.stages[stage].keep_optimizer;
-    let started = (0..=stage).rev().find(|&stage| !keeps(stage)).unwrap_or(stage);
-    let mut optimizer = optimizer_of(&recipe.stages[started]);
+    let mut optimizer = optimizer_in(recipe, stage);
     let names = (0..parts).flat_map(|part| files(part).into_iter().enumerate());
     for (group, name) in names {
         let path = folder.join(name);

@@ -183,6 +183,12 @@ fn run_stage<B: TrainingBackend>(
     }
     if first_step == 0 && !stage.keep_optimizer {
         state.optimizer = optimizer_of(stage);
+    } else if first_step == 0 && run.sharded {
+        let owners = Owners::new(&state.train_model, &run.group);
+        let (own, device) = (|id| owners.own(id), &parts.device);
+        let place = (recipe, number);
+        let anew = optimizer::shared_anew(&state.optimizer, &run.group, place, own, device);
+        state.optimizer = anew.map_err(told)?;
     }
     let seed = mixed(&[recipe.seed, number as u64]);
     let prompts = ModelPrompts::new(parts.prompts(), recipe.model.instruction_format.as_deref());

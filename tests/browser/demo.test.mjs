@@ -453,6 +453,43 @@ test("teach: lessons, a run, before and after, undo, reload, export and import",
   assert.deepEqual(problems, []);
 });
 
+test("teach: an imported adapter of vectors is there at the next visit, in the place of what was learned before", async (test) => {
+  await withoutThreads(test);
+  await ready();
+  const files = await page.evaluate(async () => {
+    const { Embedder } = await import("/demo/kiln-embed/index.js");
+    const model = await Embedder.load("/demo/kiln-mini.kiln");
+    const pairs = ["the sea", "a hill", "some bread", "an owl", "the moon", "a clock"].map((text, at) => [`number ${at}`, text]);
+    const made = [];
+    for (const kind of ["lora", "adapter"]) {
+      const { adapter } = await (await model.trainer({ kind })).fit({ pairs, steps: 2, holdBack: 0 });
+      made.push(adapter.files.map(([name, bytes]) => ({ name, bytes: Array.from(bytes) })));
+    }
+    return made;
+  });
+  const panel = await teaching();
+  const undo = panel.getByRole("button", { name: "Undo: search as it was" });
+  const exported = (name) => panel.getByRole("button", { name: new RegExp(`^${name}`) });
+  for (const adapter of files) {
+    if (await undo.count()) {
+      await undo.click();
+      await panel.getByRole("button", { name: "Search as taught" }).waitFor();
+    }
+    const given = adapter.map(({ name, bytes }) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(bytes) }));
+    await page.locator("#adapter").setInputFiles(given);
+    await exported(adapter[0].name).waitFor();
+    // In use once it is kept.
+    await undo.waitFor();
+  }
+  await open();
+  await count(PASSAGES);
+  await teaching();
+  for (const { name } of files[1]) await exported(name).waitFor();
+  assert.equal(await exported("adapter_").count(), 0);
+  await undo.waitFor();
+  assert.deepEqual(problems, []);
+});
+
 test("teach: too few lessons, ones that contradict each other, and a run that is stopped and goes on", async (test) => {
   await withoutThreads(test);
   await ready();

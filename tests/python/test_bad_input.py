@@ -213,6 +213,8 @@ def test_commands_say_what_is_wrong(tmp_path):
         train("nv-embed-small", tmp_path / "run", seed=object())
     with pytest.raises(TypeError, match="on_step must be callable"):
         train("nv-embed-small", tmp_path / "run", on_step=3)
+    with pytest.raises(ValueError, match='resume must be True, False or "auto", not .no.'):
+        train("nv-embed-small", tmp_path / "run", resume="no")
     with pytest.raises(ValueError, match="int5"):
         quantize("kiln-mini", tmp_path / "out", "int5")
     with pytest.raises(KilnError, match="quantized already"):

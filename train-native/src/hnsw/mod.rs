@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `index.json` | what it was made of, and how: [`Description`] |
 //! | `graph.usearch` | vectors and graph; usearch opens it in Python and elsewhere too |
+//! | `.kiln-sums.json` | by which a later `kiln index --overwrite` knows that the folder is ours |
 //! | `texts.jsonl`, `texts.offsets` | id and text of each row, and where each line begins (8 bytes, the lowest first); where the vectors' files had any |
 
 mod graph;
@@ -165,7 +166,7 @@ fn mend(graph: &Graph, rows: usize, options: &GraphOptions, terminal: Terminal) 
     const ROUNDS: usize = 3;
     // As thorough as the building, whatever searches will be.
     let expansion = options.expansion_add;
-    for _ in 0..ROUNDS {
+    for round in 0..=ROUNDS {
         let bar = terminal.progress(rows as u64, "checking");
         let lost = (0..rows as u64).into_par_iter().filter_map(|row| {
             bar.inc(1);
@@ -177,6 +178,13 @@ fn mend(graph: &Graph, rows: usize, options: &GraphOptions, terminal: Terminal) 
         let lost: Vec<u64> = lost.collect::<Result<_>>()?;
         bar.finish_and_clear();
         if lost.is_empty() {
+            break;
+        }
+        if round == ROUNDS {
+            terminal.note(format!(
+                "{} of {rows} rows are not found by their own vectors; raise --expansion-add or --connectivity",
+                lost.len()
+            ));
             break;
         }
         // One after the other, so that they see one another.

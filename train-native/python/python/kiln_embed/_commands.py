@@ -110,6 +110,8 @@ def train(
         raise TypeError(f"on_step must be callable, not {type(on_step).__name__}")
     if isinstance(save_every, bool) or not isinstance(save_every, int) or save_every < 0:
         raise ValueError(f"save_every must be 0 or a number of steps, not {save_every!r}")
+    if isinstance(resume, str) and resume != "auto":
+        raise ValueError(f'resume must be True, False or "auto", not {resume!r}')
     changes = [f"{name.replace('__', '.')}={_toml(value, name)}" for name, value in overrides.items()]
     told = None if on_step is None else lambda numbers: on_step(Step(**numbers))
     with tempfile.TemporaryDirectory(prefix="kiln-") as scratch:

@@ -2,7 +2,7 @@
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
 #   tests/setup.sh [vulkan] [wasm] [python] [wheel] [s3] [browser] [browsers] [runtimes] [llm] [deny] [llama]
-#                  [distributed]                               (all but the last three by default)
+#                  [distributed] [cuda]                        (all but the last four by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
@@ -15,6 +15,7 @@
 #   llm      llama.cpp for Node and SmolLM2-135M-Instruct, the language model that writes in tests (190 MB)
 #   deny     cargo-deny
 #   llama    llama.cpp for `kiln bench`, compiled for this machine (some minutes, a C++ compiler)
+#   cuda     NVIDIA's run-time compiler and headers, from PyPI (150 MB), for tests/cuda.sh
 #   distributed  Ray, Daft, Spark with a Java for it, LanceDB, Qdrant and Postgres with pgvector (1.5 GB, from PyPI but Java)
 #
 # Python and npm parts go to $KILN_CACHE (default: ~/.cache/kiln), outside the repository.
@@ -210,6 +211,17 @@ distributed() {
   "$cache/distributed/bin/pip" install -q --disable-pip-version-check "ray[data]" daft "pyspark>=4" lancedb qdrant-client \
     pgvector "psycopg[binary]" pgserver pyarrow pandas pytest
   touch "$cache/distributed/.complete-1"
+}
+
+# CUDA 13.0: a driver refuses the code of a compiler that is newer than itself.
+cuda() {
+  [ ! -e "$cache/cuda-13.0/.complete" ] || return 0
+  echo "setup: CUDA's run-time compiler and headers from PyPI"
+  rm -rf "$cache/cuda-13.0"
+  python3 -m venv "$cache/cuda-13.0"
+  "$cache/cuda-13.0/bin/pip" install -q --disable-pip-version-check --no-deps --only-binary :all: \
+    nvidia-cuda-nvrtc==13.0.88 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
+  touch "$cache/cuda-13.0/.complete"
 }
 
 for part in "${@:-vulkan wasm python wheel s3 browser browsers runtimes llm}"; do

@@ -6,6 +6,7 @@ pub mod hostile;
 
 use std::path::{Path, PathBuf};
 
+use burn::tensor::backend::Backend;
 use kiln_embed::checkpoint::{Directory, Weights};
 use train_native::device::{Device, DeviceChoice, open};
 
@@ -60,6 +61,11 @@ pub fn relative_error(actual: &[f32], expected: &[f32], width: usize, keep: &[bo
         }
     }
     error / largest
+}
+
+/// What is allowed on a device where `exact` is in f32: CUDA multiplies in TF32, which looks at ten bits of each factor.
+pub fn allowed<B: Backend>(device: &B::Device, exact: f32) -> f32 {
+    if B::name(device).contains("cuda") { exact.max(3e-3) } else { exact }
 }
 
 /// The device of a kind, or `None` after printing why it is skipped.

@@ -36,6 +36,11 @@ fn close(actual: f32, exact: f64, size: f64, what: impl Fn() -> String) {
     assert!((f64::from(actual) - exact).abs() <= allowed, "{}: {actual:e}, not {exact:e}", what());
 }
 
+/// How much more is allowed where a device's own products take part.
+fn looser<B: Kernels>(device: &B::Device) -> f64 {
+    f64::from(kiln_tests::allowed::<B>(device, 4e-6)) / 4e-6
+}
+
 /// `[outputs, inputs]` in a scheme, of weights of a size.
 fn quantized(shape: [usize; 2], number: Number, block: Option<usize>, size: f32) -> Quantized {
     let weights: Vec<f32> = drawn(shape[0] * shape[1], 7).iter().map(|w| w * size).collect();
@@ -98,6 +103,7 @@ fn packed_products<B: Kernels>(device: B::Device) {
                 let y = read(B::dense_linear(y, full.clone(), tensor()));
                 for (y, packed) in y.into_iter().zip(actual) {
                     let size = f64::from(size_of_x * size_of_w) * inputs as f64;
+                    let size = size * looser::<B>(&device);
                     close(y, f64::from(packed), size, || format!("full {rows}x{inputs}x{outputs}"));
                 }
                 let unpacked: Vec<f32> = read(full);
@@ -155,6 +161,9 @@ fn attention<B: Kernels>(device: B::Device) {
         (2, 70, 4, 2, 64, false),
         (1, 33, 2, 2, 128, true),
         (2, 9, 1, 1, 12, true),
+        // Longer than what holds its scores.
+        (1, 517, 2, 1, 16, true),
+        (1, 517, 1, 1, 16, false),
     ];
     for (batch, seq, queries, keys, width, rotary) in cases {
         let heads = Heads { queries, keys, width };
@@ -180,9 +189,10 @@ fn attention<B: Kernels>(device: B::Device) {
             });
             let tensor = floats::<B, 3>(&qkv, [batch, seq, row], &device);
             let rows = vec![0..seq; batch];
-            // By the distance of key and query.
+            // By the distance of key and query; without it long texts go another way.
+            let biased = turned && seq < 512;
             let biases: Vec<f32> = drawn(queries * (2 * seq - 1), 17);
-            let bias = turned.then(|| floats::<B, 2>(&biases, [queries, 2 * seq - 1], &device));
+            let bias = biased.then(|| floats::<B, 2>(&biases, [queries, 2 * seq - 1], &device));
             let (angles, mask) = (tables.as_ref(), mask.as_ref());
             let seen = Seen { rows: &rows, angles, mask, bias: bias.as_ref() };
             let actual = read(B::self_attention(tensor, heads, seen));
@@ -216,7 +226,7 @@ fn attention<B: Kernels>(device: B::Device) {
                                     .map(|i| rotated(query, head, i) * rotated(key, of_keys, i))
                                     .sum();
                                 let place = head * (2 * seq - 1) + seq - 1 + key - query;
-                                let bias = if turned { f64::from(biases[place]) } else { 0.0 };
+                                let bias = if biased { f64::from(biases[place]) } else { 0.0 };
                                 (product / (width as f64).sqrt() + bias).exp()
                             })
                             .collect();
@@ -226,7 +236,7 @@ fn attention<B: Kernels>(device: B::Device) {
                                 .map(|key| weights[key] / total * number(key, of_keys + keys, i))
                                 .sum();
                             let place = ((text * seq + query) * queries + head) * width + i;
-                            close(actual[place], exact, 10.0, || {
+                            close(actual[place], exact, 10.0 * looser::<B>(&device), || {
                                 format!(
                                     "{heads:?} seq {seq} masked {masked} rotary {turned}: query {query} head {head}"
                                 )

@@ -34,7 +34,8 @@ impl<B: Kernels> Fixture<B> {
         let value: Vec<f32> = loss.clone().into_data().to_vec().unwrap();
         let (_, expected) = self.tensors.get(&format!("{kind}.loss"));
         let error = (value[0] - expected[0]).abs() / expected[0].abs().max(1.0);
-        assert!(error < 1e-5, "{kind}: {} {}", value[0], expected[0]);
+        let allowed = kiln_tests::allowed::<B>(&self.device, 1e-5);
+        assert!(error < allowed, "{kind}: {} {}", value[0], expected[0]);
         let grads = loss.backward();
         for (name, leaf) in leaves {
             let mut grad = leaf.grad(&grads).unwrap();
@@ -48,7 +49,7 @@ impl<B: Kernels> Fixture<B> {
             let largest = expected.iter().fold(1.0f32, |most, value| most.max(value.abs()));
             for (grad, expected) in grad.iter().zip(&expected) {
                 let error = (grad - expected).abs() / largest;
-                assert!(error < 1e-5, "{kind} {name}: {grad} {expected}");
+                assert!(error < allowed, "{kind} {name}: {grad} {expected}");
             }
         }
     }

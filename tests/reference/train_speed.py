@@ -1,20 +1,24 @@
 """How fast training is beside PyTorch + peft: the same texts, batches, loss, adapters and optimizer, in one run.
 
     python tests/reference/train_speed.py --model MODEL [--kiln target/release/kiln] [--mode lora|full] \\
-        [--texts mixed64|equal128] [--steps N] [--warm-up N] [--threads N] [--engines NAMES] [--json]
+        [--texts mixed64|equal128|equalN] [--batch N] [--checkpoint-blocks] [--device cpu|cuda] \\
+        [--steps N] [--warm-up N] [--threads N] [--engines NAMES] [--json]
 
 MODEL is a Hugging Face folder with a tokenizer.json (SmolLM2-135M, all-MiniLM-L6-v2). The engines run one after the
 other, each in a process of its own: PyTorch in f32 and under autocast in bf16, `kiln train` in f32 and in bf16.
 Needs torch, transformers and peft (`tests/setup.sh python`), and Linux for the peak memory.
 
-Every step is the same batch of 32 queries and 32 positives, so that steps differ by noise alone. What a step is: the
+Every step is the same batch of queries and as many positives (32), so that steps differ by noise alone. What a step is: the
 texts become tokens, vectors (mean pooling), InfoNCE over cosines with in-batch negatives, gradients clipped to norm 1,
 and a step of AdamW without decay; `lora` trains rank 16, alpha 32 on all linear layers, `full` every parameter; nothing
 drops out. Loading and the first `--warm-up` steps are not counted. The run fails where the two sides do not do the same
 work: other tokens, other numbers of trained parameters, or first losses in f32 that are more than 1e-3 apart.
 
 Texts are made up with a fixed seed. `mixed64`: short queries, longer positives, cut to 64 tokens, about 28 on average.
-`equal128`: all cut to exactly 128.
+`equal128`: all cut to exactly 128 (`equalN`: to N).
+
+On a GPU PyTorch has the model in the precision that its engine names, with sdpa attention, and `bf16` keeps what LoRA
+trains in f32; the peak is the device's memory, which `nvidia-smi` tells of Kiln.
 """
 
 import argparse
@@ -31,7 +35,6 @@ import sys
 import tempfile
 import time
 
-BATCH = 32
 TEMPERATURE = 0.05
 RANK, ALPHA = 16, 32
 LEARNING_RATE = {"lora": 1e-4, "full": 2e-5}
@@ -70,14 +73,14 @@ def of_length(tokenizer, length, first, more):
             words += more().split()
 
 
-def made_up(kind, tokenizer):
+def made_up(kind, batch, tokenizer):
     """The batch: rows with `query` and `pos`, and the length in tokens that texts are cut to."""
     draw = random.Random(64)
-    cut = {"mixed64": 64, "equal128": 128}[kind]
+    equal, cut = kind.startswith("equal"), int(kind.removeprefix("mixed").removeprefix("equal"))
     pairs = [(person, thing) for person in PEOPLE for thing in THINGS]
     rows = []
-    for person, thing in draw.sample(pairs, BATCH):
-        if kind == "equal128":
+    for person, thing in draw.sample(pairs, batch):
+        if equal:
             lengths = [cut + 1, cut + 1]
         else:
             # Questions are short; some passages are longer than the cut.
@@ -116,20 +119,27 @@ def torch_side(precision, job):
             setattr(config, name, 0.0)
     # The pooler has no share in mean pooling.
     without = {"add_pooling_layer": False} if config.model_type == "bert" else {}
-    model = AutoModel.from_pretrained(job["model"], config=config, dtype=torch.float32, **without)
+    on_gpu = job["device"] == "cuda"
+    half = on_gpu and precision == "bf16" and job["mode"] == "lora"
+    dtype = torch.bfloat16 if half else torch.float32
+    model = AutoModel.from_pretrained(job["model"], config=config, dtype=dtype, **without)
     if job["mode"] == "lora":
         from peft import LoraConfig, get_peft_model
 
         lora = LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules="all-linear")
         model = get_peft_model(model, lora)
-    model.train()
+    if job["checkpoint_blocks"]:
+        model.enable_input_require_grads()
+        model.gradient_checkpointing_enable()
+    model.to(job["device"]).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE[job["mode"]], weight_decay=0.0, fused=True)
     columns = [[row["query"] for row in job["rows"]], [row["pos"][0] for row in job["rows"]]]
 
     def vectors(texts):
         batch = tokenizer(texts, padding=True, truncation=True, max_length=job["cut"], return_tensors="pt")
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        batch = batch.to(job["device"])
+        with torch.autocast(job["device"], torch.bfloat16, enabled=precision == "bf16"):
             hidden = model(**batch).last_hidden_state
         mask = batch["attention_mask"][..., None].float()
         pooled = (hidden.float() * mask).sum(1) / mask.sum(1)
@@ -141,14 +151,15 @@ def torch_side(precision, job):
         # Queries and positives apart, as sentence-transformers does: less padding.
         (queries, count), (positives, more) = map(vectors, columns)
         scores = queries @ positives.T / TEMPERATURE
-        loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
+        loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, CLIP)
         optimizer.step()
         losses.append(loss.item())
         seconds.append(time.perf_counter() - start)
-    result = {"seconds": seconds, "losses": losses, "tokens": count + more, "peak_mb": peak_mb("self")}
+    peak = torch.cuda.max_memory_allocated() >> 20 if on_gpu else peak_mb("self")
+    result = {"seconds": seconds, "losses": losses, "tokens": count + more, "peak_mb": peak}
     print(json.dumps(result | {"trained": sum(parameter.numel() for parameter in trained)}))
 
 
@@ -160,6 +171,17 @@ def peak_mb(process):
         return None
     peak = re.search(r"VmHWM:\s+(\d+) kB", status)
     return int(peak[1]) // 1024 if peak else None
+
+
+def gpu_mb(process):
+    """Memory that a process has on the GPU."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    try:
+        lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    of = {int(pid): int(used) for pid, used in (line.split(",") for line in lines) if used.strip().isdigit()}
+    return of.get(process, sum(of.values()) or None)
 
 
 def run_torch(precision, job, folder):
@@ -189,6 +211,7 @@ max_length = {cut}
 {lora}
 [compute]
 precision = "{precision}"
+checkpoint_blocks = {checkpoint_blocks}
 
 [[stage]]
 name = "speed"
@@ -211,13 +234,14 @@ def run_kiln(precision, job, folder):
     recipe.write_text(
         RECIPE.format(
             model=json.dumps(str(pathlib.Path(job["model"]).resolve())), cut=job["cut"], precision=precision,
-            lora=lora if job["mode"] == "lora" else "", steps=steps, batch=BATCH, lr=LEARNING_RATE[job["mode"]],
+            checkpoint_blocks=str(job["checkpoint_blocks"]).lower(),
+            lora=lora if job["mode"] == "lora" else "", steps=steps, batch=len(job["rows"]), lr=LEARNING_RATE[job["mode"]],
             clip=CLIP, temperature=TEMPERATURE,
         )
     )
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in job["rows"]))
     out = folder / precision
-    kiln = [job["kiln"], "--device", "cpu", "--json", "--quiet", "train", "--recipe", str(recipe)]
+    kiln = [job["kiln"], "--device", job["device"], "--json", "--quiet", "train", "--recipe", str(recipe)]
     dry = subprocess.run([*kiln, "--dry-run"], env=environment(job), capture_output=True, text=True)
     if dry.returncode:
         sys.exit(f"kiln train --dry-run failed:\n{dry.stderr[-2000:]}")
@@ -231,11 +255,11 @@ def run_kiln(precision, job, folder):
         )
         metrics, peak = out / "metrics.jsonl", None
         while run.poll() is None:
-            now = peak_mb(run.pid)
+            now = (gpu_mb if job["device"] == "cuda" else peak_mb)(run.pid)
             # Memory of the training itself: what is saved afterwards is not counted.
             if metrics.exists() and metrics.read_text().count("\n") >= steps:
                 break
-            peak = now or peak
+            peak = max(now or 0, peak or 0) or None
             time.sleep(0.05)
         if run.wait():
             stderr.seek(0)
@@ -308,7 +332,10 @@ def main():
     parser.add_argument("--model", required=True, metavar="FOLDER")
     parser.add_argument("--kiln", default="target/release/kiln", metavar="BINARY")
     parser.add_argument("--mode", choices=["lora", "full"], default="lora")
-    parser.add_argument("--texts", choices=["mixed64", "equal128"], default="mixed64")
+    parser.add_argument("--texts", default="mixed64", metavar="KIND", help="mixed64, equal128 or another equalN")
+    parser.add_argument("--batch", type=int, default=32, metavar="N", help="queries, and as many positives [default: 32]")
+    parser.add_argument("--checkpoint-blocks", action="store_true", help="keep a block's input alone for the backward pass")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="measured steps")
     parser.add_argument("--warm-up", type=int, default=2, metavar="N", help="steps before them")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
@@ -318,6 +345,10 @@ def main():
     engines = args.engines.split(",")
     if unknown := [engine for engine in engines if engine not in ENGINES]:
         parser.error(f"no engine {unknown[0]!r}; there are {', '.join(ENGINES)}")
+    if not re.fullmatch("(mixed|equal)[1-9][0-9]*", args.texts):
+        parser.error(f"--texts is mixedN or equalN, not {args.texts!r}")
+    if not 2 <= args.batch <= len(PEOPLE) * len(THINGS):
+        parser.error(f"--batch must be from 2 to {len(PEOPLE) * len(THINGS)}")
     if args.steps < 1 or args.warm_up < 0 or args.threads < 1:
         parser.error("--steps and --threads must be at least 1, --warm-up at least 0")
 
@@ -327,10 +358,11 @@ def main():
     tokenizer = Tokenizer.from_file(f"{args.model}/tokenizer.json")
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    rows, cut = made_up(args.texts, tokenizer)
+    rows, cut = made_up(args.texts, args.batch, tokenizer)
     job = {
         "model": args.model, "kiln": args.kiln, "mode": args.mode, "rows": rows, "cut": cut, "steps": args.steps,
-        "warm_up": args.warm_up, "threads": args.threads,
+        "warm_up": args.warm_up, "threads": args.threads, "device": args.device,
+        "checkpoint_blocks": args.checkpoint_blocks,
     }
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -341,7 +373,8 @@ def main():
     lines = compare(job, measured)
     first = next(iter(measured.values()))
     result = {
-        "model": pathlib.Path(args.model).name, "mode": args.mode, "texts": args.texts, "batch": BATCH,
+        "model": pathlib.Path(args.model).name, "mode": args.mode, "texts": args.texts, "batch": args.batch, "device": args.device,
+        "checkpoint_blocks": args.checkpoint_blocks,
         "tokens": first["tokens"], "trained_parameters": first["trained"], "warm_up": args.warm_up, "steps": args.steps,
         "threads": args.threads, "processor": processor(), "versions": versions(), "engines": lines,
     }
@@ -349,8 +382,8 @@ def main():
         print(json.dumps(result, indent=2))
         return
     print(
-        f"{result['model']}, {args.mode} ({first['trained']:,} parameters train), {args.texts}: {BATCH} queries and "
-        f"{BATCH} positives, {first['tokens']:,} tokens, on {args.threads} cores of {result['processor']}"
+        f"{result['model']}, {args.mode} ({first['trained']:,} parameters train), {args.texts}: {args.batch} queries and "
+        f"as many positives, {first['tokens']:,} tokens, on {args.threads} cores of {result['processor']}"
     )
     print(f"{'engine':<11} {'s/step':>8} {'tokens/s':>9} {'peak MB':>8} {'x PyTorch bf16':>15}   losses")
     for line in lines:

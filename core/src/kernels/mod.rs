@@ -33,6 +33,18 @@ use burn::tensor::{Bool, Int, Tensor, activation, module};
 
 use crate::quant::{HostMatrix, PackedLayout, Quantized};
 
+/// A number for what the GPU kernels of this version are compiled of: a folder of compiled kernels is another's where
+/// it is another number.
+#[cfg(feature = "gpu")]
+pub fn gpu_sources() -> u64 {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    hash.update(env!("CARGO_PKG_VERSION").as_bytes());
+    for source in gpu::SOURCES {
+        hash.update(source.as_bytes());
+    }
+    hash.digest()
+}
+
 /// cos and sin `[1, 1, seq, width]` of the rotary angles of each position.
 pub type RotaryTables<B> = (Tensor<B, 4>, Tensor<B, 4>);
 

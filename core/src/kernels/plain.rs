@@ -63,7 +63,7 @@ fn repeat_heads<B: Kernels>(x: Tensor<B, 4>, times: usize) -> Tensor<B, 4> {
 
 /// Longest text whose `[query, key]` scores are held at once; longer ones go through the backend's
 /// fused attention, which takes less memory and more time.
-const LONGEST_HELD: usize = 512;
+pub(super) const LONGEST_HELD: usize = 512;
 
 /// `softmax(q k^T / sqrt(width)) v` over `[batch, heads, seq, width]` tensors.
 ///

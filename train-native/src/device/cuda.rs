@@ -1,6 +1,12 @@
 //! CUDA devices, by NVIDIA's driver.
 
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use cubecl::config::cache::CacheConfig;
+use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig as _};
 use cudarc::driver::result;
+use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 
 use super::{Found, Missing};
 
@@ -27,6 +33,14 @@ pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {
         return missing("CUDA's run-time compiler (libnvrtc) is not installed");
     }
     let failed = |error| Missing::OnMachine(format!("the NVIDIA driver answers {error:?}"));
+    let headers =
+        cubecl::cuda::install::cuda_path().map(|path| path.join("include/cuda_runtime.h"));
+    if !headers.as_deref().is_some_and(Path::exists) {
+        return missing(
+            "CUDA's headers are not there, which kernels are compiled with: set CUDA_PATH to the folder whose include \
+             has cuda_runtime.h (Debian's nvidia-cuda-dev has them, and PyPI's nvidia-cuda-runtime)",
+        );
+    }
     result::init().map_err(failed)?;
     let count = result::device::get_count().map_err(failed)?;
     if count == 0 {
@@ -42,7 +56,64 @@ pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {
 
 /// Burn's handle of a device.
 pub fn burn_device(handle: Handle) -> burn::tensor::Device<Backend> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(keep_kernels);
     burn::backend::cuda::CudaDevice::new(handle)
+}
+
+/// Has cubecl keep compiled kernels, and which it found the fastest, in the user's cache folder: a training run
+/// compiles hundreds, at a third of a second each. What the user's `cubecl.toml` says goes first.
+fn keep_kernels() {
+    if CubeClRuntimeConfig::storage().lock().is_some() {
+        return;
+    }
+    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    let Some(folder) = dirs::cache_dir().map(|cache| cache.join("kiln").join("kernels")) else {
+        return;
+    };
+    if matches!(config.autotune.cache, CacheConfig::Target) && is_writable(&folder) {
+        config.autotune.cache = CacheConfig::File(folder.clone());
+    }
+    if config.compilation.cache.is_none()
+        && let Some(target) = compiled_for()
+    {
+        let folder = folder.join(target);
+        // cubecl panics where it cannot write.
+        if is_writable(&folder) {
+            config.compilation.cache = Some(CacheConfig::File(folder));
+        }
+    }
+    CubeClRuntimeConfig::set(config);
+}
+
+/// What compiled kernels are for: the devices' architecture, the compiler's version and the kernels' sources, none of
+/// which cubecl knows them by. `None` where devices of several architectures would share them.
+#[allow(unsafe_code)]
+fn compiled_for() -> Option<PathBuf> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library is there (`devices`), and writes two numbers.
+    unsafe { cudarc::nvrtc::sys::nvrtcVersion(&mut major, &mut minor) }.result().ok()?;
+    let architectures = (0..result::device::get_count().ok()?).map(|index| {
+        let device = result::device::get(index).ok()?;
+        // SAFETY: the device is the driver's own.
+        let number = |what| unsafe { result::device::get_attribute(device, what) }.ok();
+        Some((
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ))
+    });
+    let architectures: Vec<(i32, i32)> = architectures.collect::<Option<_>>()?;
+    let (first, rest) = architectures.split_first()?;
+    if rest.iter().any(|one| one != first) {
+        return None;
+    }
+    let sources = kiln_embed::kernels::gpu_sources();
+    Some(format!("sm_{}{}-nvrtc-{major}.{minor}-{sources:016x}", first.0, first.1).into())
+}
+
+/// Whether files can be made in a folder, which is made first.
+fn is_writable(folder: &Path) -> bool {
+    std::fs::create_dir_all(folder).is_ok() && tempfile::tempfile_in(folder).is_ok()
 }
 
 /// The arm of [`with_backend!`](crate::with_backend) for CUDA.

@@ -1,14 +1,15 @@
-//! The GPU kernels under Burn's fusion: products with packed weights are opaque to it, and it fuses
-//! the rest.
+//! The GPU kernels under Burn's fusion: products with packed weights and attention over long texts are opaque to
+//! it, and it fuses the rest.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
-use burn::tensor::{DType, Int, Shape, Tensor, TensorPrimitive};
+use burn::tensor::{Bool, DType, Int, Shape, Tensor, TensorPrimitive};
 use burn_fusion::stream::{Operation, OperationStreams};
 use burn_fusion::{Fusion, FusionBackend, FusionRuntime};
 use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorIr};
 
-use crate::kernels::{Kernels, Packing};
+use crate::kernels::{Heads, Kernels, Packing, Seen, plain};
 use crate::quant::PackedLayout;
 
 /// The fusion backend's handle of a tensor.
@@ -21,6 +22,44 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
 
     fn largest_tensor(device: &Self::Device) -> u64 {
         B::largest_tensor(device)
+    }
+
+    /// Short texts keep their `[query, key]` scores, whose products the backend's own kernels compute, on
+    /// tensor cores where there are any. Of long ones these would fill the memory.
+    fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
+        let ([batch, seq, _], dtype) = (qkv.dims(), qkv.dtype());
+        if seq <= plain::LONGEST_HELD || seen.bias.is_some() {
+            return plain::attention(qkv, heads, seen);
+        }
+        let qkv = qkv.into_primitive().tensor();
+        let mask = seen.mask.map(|mask| mask.clone().into_primitive());
+        let tables = |(cos, sin): &(Tensor<Self, 4>, Tensor<Self, 4>)| {
+            [cos, sin].map(|table| table.clone().into_primitive().tensor())
+        };
+        let angles = seen.angles.map(tables);
+        let client = qkv.client.clone();
+        let shape = Shape::from([batch, seq, heads.queries * heads.width]);
+        let context = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
+        let all = || [&qkv].into_iter().chain(&mask).chain(angles.iter().flatten());
+        let streams = OperationStreams::with_inputs(all());
+        let (rotates, masked) = (angles.is_some(), mask.is_some());
+        let inputs: Vec<TensorIr> = [qkv]
+            .into_iter()
+            .chain(mask)
+            .chain(angles.into_iter().flatten())
+            .map(|tensor| tensor.into_ir())
+            .collect();
+        let ir = CustomOpIr::new("self_attention", &inputs, &[context]);
+        let operation = SelfAttention::<B> {
+            ir: ir.clone(),
+            heads,
+            rows: seen.rows.to_vec(),
+            rotates,
+            masked,
+            backend: PhantomData,
+        };
+        let context = client.register(streams, OperationIr::Custom(ir), operation).output();
+        Tensor::from_primitive(TensorPrimitive::Float(context))
     }
 
     fn packed_linear(
@@ -69,6 +108,35 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         let operation = PackedRows::<B> { ir: ir.clone(), layout, backend: PhantomData };
         let result = client.register(streams, OperationIr::Custom(ir), operation).output();
         Tensor::from_primitive(TensorPrimitive::Float(result))
+    }
+}
+
+/// Attention of texts; its inputs are queries, keys and values, then the mask and the two rotary tables, where
+/// there are any.
+#[derive(Debug)]
+struct SelfAttention<B> {
+    ir: CustomOpIr,
+    heads: Heads,
+    rows: Vec<Range<usize>>,
+    rotates: bool,
+    masked: bool,
+    backend: PhantomData<B>,
+}
+
+impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for SelfAttention<B> {
+    fn execute(&self, handles: &mut Handles<B>) {
+        let [qkv, rest @ ..] = &self.ir.inputs[..] else { return };
+        let qkv = float::<B, 3>(handles.get_float_tensor::<B>(qkv));
+        let (masks, tables) = rest.split_at(usize::from(self.masked));
+        let mask: Option<Tensor<B, 4, Bool>> =
+            masks.first().map(|mask| Tensor::from_primitive(handles.get_bool_tensor::<B>(mask)));
+        let mut table = |i: usize| float::<B, 4>(handles.get_float_tensor::<B>(&tables[i]));
+        let angles = self.rotates.then(|| (table(0), table(1)));
+        let seen =
+            Seen { rows: &self.rows, angles: angles.as_ref(), mask: mask.as_ref(), bias: None };
+        let context = B::self_attention(qkv, self.heads, seen);
+        handles
+            .register_float_tensor::<B>(&self.ir.outputs[0].id, context.into_primitive().tensor());
     }
 }
 

@@ -14,12 +14,22 @@ mod rows;
 
 use burn::nn::{LayerNorm, RmsNorm};
 use burn::tensor::{DType, Int, Shape, Tensor, TensorPrimitive, module};
-use burn_cubecl::ops::numeric::empty_device_dtype;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
 use super::{Heads, Kernels, Packing, Seen, plain};
 use crate::quant::PackedLayout;
+
+/// What this crate's kernels are compiled of. cubecl names a compiled kernel by its types and constants and not by its
+/// body: whoever keeps compiled kernels between versions has to tell these apart.
+pub(super) const SOURCES: [&str; 5] = [
+    include_str!("activation.rs"),
+    include_str!("attention.rs"),
+    include_str!("norm.rs"),
+    include_str!("product.rs"),
+    include_str!("rows.rs"),
+];
 
 /// Numbers that an invocation reads at once.
 const LANES: usize = 4;
@@ -162,8 +172,25 @@ where
     Tensor::from_primitive(TensorPrimitive::Float(x))
 }
 
-/// An uninitialised tensor with the dtype and device of another.
+/// An uninitialised tensor with the dtype and device of another, without gaps: CUDA's own begin rows at multiples of 512
+/// bytes, and kernels here count on rows that follow one another.
 fn new_tensor<R: CubeRuntime>(like: &CubeTensor<R>, shape: impl Into<Shape>) -> CubeTensor<R> {
     let (client, device) = (like.client.clone(), like.device.clone());
-    empty_device_dtype(client, device, shape.into(), like.dtype)
+    empty_device_contiguous_dtype(client, device, shape.into(), like.dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SOURCES;
+
+    /// The kernels' files are those of this folder, but for this one and `fusion.rs`, which have none.
+    #[test]
+    fn sources_are_all_kernels() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/kernels/gpu");
+        let with_kernels = std::fs::read_dir(folder).unwrap().filter(|entry| {
+            let text = std::fs::read_to_string(entry.as_ref().unwrap().path()).unwrap();
+            text.contains(concat!("#[cube", "(launch)]"))
+        });
+        assert_eq!(with_kernels.count(), SOURCES.len());
+    }
 }

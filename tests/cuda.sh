@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# CUDA without a GPU, over a driver of our own (tests/cuda): NVIDIA's real run-time compiler compiles every kernel that
+# embedding and training ask for, for the architectures of an A100, an H100 and a B200; then the same kernels run on the
+# CPU, and the numbers are compared with those of the CPU backend.
+#
+#   tests/cuda.sh            both, some twenty minutes; 270 MB from PyPI, gcc and g++ on x86-64
+#   tests/cuda.sh compile    the first alone
+#   tests/cuda.sh emulate    the second alone
+#
+# What it cannot show: times, races, kernels of the copy engine (compiled, not run), and the driver's own behaviour.
+# It takes the release's binary where there is one, else the tests' (or the one that KILN_NATIVE names).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export KILN_CACHE="${KILN_CACHE:-$HOME/.cache/kiln}"
+if [ "$(uname -sm)" != 'Linux x86_64' ]; then
+  echo "skipped: the emulator is written for Linux on x86-64"
+  exit 0
+fi
+binary=${KILN_NATIVE:-}
+for built in target/x86_64-unknown-linux-gnu/release/kiln target/release/kiln target/quick/kiln; do
+  if [ -z "$binary" ] && [ -x "$built" ]; then binary=$PWD/$built; fi
+done
+if [ -z "$binary" ]; then
+  echo "error: no binary; cargo build --release -p train-native --features cuda first, or name one by KILN_NATIVE" >&2
+  exit 1
+fi
+tests/setup.sh cuda python
+exec "${KILN_PYTHON:-$KILN_CACHE/venv/bin/python}" tests/cuda/check.py "$binary" "$KILN_CACHE/cuda-13.0" "$@"

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""What tests/cuda.sh runs: `check.py KILN TOOLKIT [compile] [emulate]`, over the driver and the compiler beside it.
+
+`check.py environment TOOLKIT FOLDER` builds these into FOLDER, and prints a shell's lines under which any program that
+loads CUDA computes by the emulator.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+ARCHITECTURES = (80, 90, 100)
+
+SHORT = ["a boat on the river", "Who wrote the paper?"]
+# More tokens than scores are held of at once.
+LONG = [" ".join(f"word {i}" for i in range(400))]
+
+RECIPE = """
+name = "cuda"
+seed = 3
+[model]
+max_length = {length}
+{model}
+[model.pooling]
+mode = "mean"
+[[stage]]
+name = "all"
+data = ["data.jsonl"]
+steps = {steps}
+batch_size = 4
+lr = 1e-3
+{stage}
+"""
+NEW = """
+[model.new]
+vocab_size = 300
+hidden_size = 64
+intermediate_size = 128
+layers = 2
+heads = 2
+"""
+LORA = 'lora = { rank = 4, alpha = 8.0, targets = ["all-linear"] }'
+
+
+def fake_cuda(toolkit, work):
+    """Builds driver and compiler, and the variables that have a program load them."""
+    root = next(Path(toolkit).rglob("cuda_runtime.h")).parent.parent
+    real = next(Path(toolkit).rglob("libnvrtc.so.1*"))
+    libraries = work / "lib"
+    libraries.mkdir(parents=True)
+    for source, library in (("driver", "libcuda"), ("compiler", "libnvrtc")):
+        subprocess.run(
+            ["gcc", "-O1", "-Wall", "-fPIC", "-shared", HERE / f"{source}.c", "-o", libraries / f"{library}.so", "-ldl", "-lpthread"],
+            check=True,
+        )
+    return {
+        "CUDA_PATH": str(root),
+        "LD_LIBRARY_PATH": f"{libraries}:{real.parent}",
+        "FAKE_NVRTC_REAL": str(real),
+        "FAKE_CUDA_REPORT": str(work / "driver.json"),
+        "FAKE_NVRTC_REPORT": str(work / "compiler.json"),
+    }
+
+
+def emulating(work):
+    """The variables that have kernels run on the CPU."""
+    kernels = work / "emulated"
+    kernels.mkdir(exist_ok=True)
+    return {
+        "FAKE_CUDA_SM": "80",
+        "FAKE_CUDA_KERNELS": str(kernels),
+        "FAKE_CUDA_EMULATE": f"{sys.executable} {HERE / 'emulate.py'}",
+        "FAKE_NVRTC_REAL": "",
+        "CUBECL_AUTOTUNE_LEVEL": "minimal",
+        "XDG_CACHE_HOME": str(work / "cache-emulated"),
+    }
+
+
+class Check:
+    """One run of the command after another, and what the fake libraries say of each."""
+
+    def __init__(self, kiln, toolkit, work):
+        self.kiln, self.work, self.failures = kiln, work, []
+        self.cuda = fake_cuda(toolkit, work)
+        (work / "short.txt").write_text("\n".join(SHORT) + "\n")
+        (work / "long.txt").write_text("\n".join(LONG) + "\n")
+        with open(work / "data.jsonl", "w", encoding="utf-8") as file:
+            for i in range(8):
+                file.write(json.dumps({"query": f"what is item {i}", "pos": [f"item {i} is number {i * 37}"]}) + "\n")
+
+    def run(self, arguments, settings=None, may_fail=False):
+        """Runs the command; the reports of driver and compiler, where they were loaded."""
+        reports = [self.work / f"{name}.json" for name in ("driver", "compiler")]
+        for path in reports:
+            path.unlink(missing_ok=True)
+        done = subprocess.run(
+            [self.kiln, *map(str, arguments), "--quiet"], env={**os.environ, **(settings or {})}, capture_output=True, text=True,
+            check=False,
+        )
+        if done.returncode and not may_fail:
+            sys.exit(f"kiln {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
+        found = {}
+        for path in reports:
+            found |= json.loads(path.read_text()) if path.exists() else {}
+        found["complaints"] = [line for line in done.stderr.splitlines() if line.startswith(("fake", "emulator"))]
+        return found
+
+    def say(self, name, passed, text):
+        print(f"{'ok  ' if passed else 'FAIL'} {name}: {text}", flush=True)
+        if not passed:
+            self.failures.append(name)
+
+    def recipe(self, name, steps, model=NEW, stage="", length=32, compute=""):
+        path = self.work / f"{name}.toml"
+        path.write_text(RECIPE.format(steps=steps, model=model, stage=stage, length=length) + compute)
+        return path
+
+
+def embed(model, texts, output, device, *more):
+    return ["embed", "--model", model, "--input", texts, "--output", output, "--device", device, *more]
+
+
+def train(recipe, output, device):
+    return ["train", "--recipe", recipe, "--output", output, "--device", device, "--overwrite"]
+
+
+def cases(check, base):
+    """What the product does on a GPU: a name and the command's arguments, without the device."""
+    mini, short, long = ROOT / "web-demo" / "kiln-mini.kiln", check.work / "short.txt", check.work / "long.txt"
+    bf16 = '[compute]\nprecision = "bf16"\n'
+    onto = f'base = "{base}"'
+    yield "kiln-mini, as it is", embed(mini, short, check.work / "v.npy", "cuda:0")
+    for weights in ("f32", "int8", "int4"):
+        yield f"kiln-mini, {weights}", embed(mini, short, check.work / "v.npy", "cuda:0", "--weights", weights)
+    yield "decoder, f32", embed(base, short, check.work / "v.npy", "cuda:0")
+    yield "decoder, long texts", embed(base, long, check.work / "v.npy", "cuda:0", "--max-length", "1024")
+    yield "training, all parameters, f32", train(check.recipe("full", 1), check.work / "full", "cuda:0")
+    yield "training, LoRA, bf16", train(check.recipe("lora", 1, onto, LORA, compute=bf16), check.work / "lora", "cuda:0")
+    checkpointed = bf16 + "checkpoint_blocks = true\n"
+    recipe = check.recipe("checkpointed", 1, onto, LORA, compute=checkpointed)
+    yield "training, LoRA, bf16, checkpointed blocks", train(recipe, check.work / "lora", "cuda:0")
+
+
+def compiled(check, base):
+    for architecture in ARCHITECTURES:
+        kernels = check.work / f"sm_{architecture}"
+        kernels.mkdir()
+        settings = check.cuda | {
+            "FAKE_CUDA_SM": str(architecture),
+            "FAKE_CUDA_KERNELS": str(kernels),
+            # What is kept of one run would hide what the next asks for.
+            "XDG_CACHE_HOME": str(check.work / f"cache-{architecture}"),
+        }
+        for name, arguments in cases(check, base):
+            # Nothing is computed, so that what comes of it may be refused.
+            found = check.run(arguments, settings, may_fail=True)
+            count, failed = found.get("compiled", 0), found.get("failed", 0)
+            passed = count > 0 and not failed
+            check.say(f"sm_{architecture}, {name}", passed, f"{count} kernels compiled, {failed} refused, {found.get('launches', 0)} launches")
+            for complaint in found["complaints"][:3]:
+                print(f"       {complaint}")
+
+
+def emulated(check, base):
+    settings = check.cuda | emulating(check.work)
+    work, mini = check.work, ROOT / "web-demo" / "kiln-mini.kiln"
+    for name, model, texts, more in (
+        ("kiln-mini, f32", mini, "short.txt", ["--weights", "f32"]),
+        ("kiln-mini, packed", mini, "short.txt", []),
+        ("decoder", base, "short.txt", []),
+        ("decoder, long texts", base, "long.txt", ["--max-length", "1024"]),
+    ):
+        check.run(embed(model, work / texts, work / "cpu.npy", "cpu", *more))
+        found = check.run(embed(model, work / texts, work / "gpu.npy", "cuda:0", *more), settings)
+        ours, theirs = np.load(work / "cpu.npy"), np.load(work / "gpu.npy")
+        cosine = float((ours * theirs).sum(1).min())
+        counts = f"{found['launches']} launches, {found['not_run']} not run, {found['peak_bytes'] >> 20} MiB"
+        # Products are TF32's on CUDA, whose numbers have ten bits.
+        check.say(name, cosine > 0.99999 and not found["not_run"], f"smallest cosine to the CPU {cosine:.8f}; {counts}")
+    bf16 = '[compute]\nprecision = "bf16"\n'
+    for name, recipe, near in (
+        ("training, all parameters, f32", check.recipe("full", 2), 0.005),
+        ("training, LoRA, bf16", check.recipe("lora", 2, f'base = "{base}"', LORA, compute=bf16), 0.03),
+    ):
+        check.run(train(recipe, work / "cpu", "cpu"))
+        found = check.run(train(recipe, work / "gpu", "cuda:0"), settings)
+        steps = [
+            [json.loads(line) for line in (work / device / "metrics.jsonl").read_text().splitlines()] for device in ("cpu", "gpu")
+        ]
+        far = max(
+            abs(a[key] - b[key]) / abs(a[key]) for a, b in zip(*steps, strict=True) for key in ("loss", "grad_norm") if a.get(key)
+        )
+        check.say(name, far < near and not found["not_run"], f"losses and gradient norms within {far:.4f} of the CPU's; {found['launches']} launches")
+
+
+def main(kiln, toolkit, *parts):
+    if kiln == "environment":
+        work = Path(parts[0])
+        for name, value in (fake_cuda(toolkit, work) | emulating(work)).items():
+            print(f"export {name}={shlex.quote(value)}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        check = Check(kiln, toolkit, Path(folder))
+        # A model to embed with, made on the CPU.
+        check.run(train(check.recipe("base", 2), check.work / "base", "cpu"))
+        base = check.work / "base" / "model"
+        if not parts or "compile" in parts:
+            compiled(check, base)
+        if not parts or "emulate" in parts:
+            emulated(check, base)
+    if check.failures:
+        sys.exit(f"{len(check.failures)} failed: {'; '.join(check.failures)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

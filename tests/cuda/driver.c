@@ -1,0 +1,216 @@
+// A CUDA driver without a device, as libcuda.so: device memory is the host's, and a launch is counted, and carried out
+// only if the kernel was compiled for the CPU as well (compiler.c).
+//
+//   FAKE_CUDA_SM      the architecture that it claims: 80, 90 or 100   (90)
+//   FAKE_CUDA_REPORT  a file that gets one line of JSON at the end: kernels, launches, the largest memory in bytes
+//
+// It has what cudarc's callers here use. A function that is missing shows at once: cudarc cannot load it.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+typedef int Result;
+typedef uint64_t Pointer;
+enum { SUCCESS = 0, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101 };
+static const size_t MEMORY = 80ull << 30, PAGE = 4096;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t kernels, launches, skipped, live, peak;
+
+static int architecture(void) {
+  const char *text = getenv("FAKE_CUDA_SM");
+  return text ? atoi(text) : 90;
+}
+
+static void report(void) {
+  const char *path = getenv("FAKE_CUDA_REPORT");
+  FILE *file = path ? fopen(path, "w") : NULL;
+  if (!file) return;
+  fprintf(file, "{\"architecture\":%d,\"kernels\":%zu,\"launches\":%zu,\"not_run\":%zu,\"peak_bytes\":%zu}\n",
+          architecture(), kernels, launches, skipped, peak);
+  fclose(file);
+}
+
+// ---- the device ----
+
+Result cuInit(unsigned flags) {
+  static int once;
+  if (!once++) atexit(report);
+  return SUCCESS;
+}
+Result cuDriverGetVersion(int *version) { *version = 13000; return SUCCESS; }
+Result cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? INVALID_DEVICE : SUCCESS; }
+Result cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
+Result cuDeviceGetName(char *name, int size, int device) {
+  snprintf(name, size, "no device, as sm_%d", architecture());
+  return SUCCESS;
+}
+Result cuDeviceGetUuid_v2(char *uuid, int device) { memset(uuid, 0, 16); return SUCCESS; }
+Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = MEMORY; return SUCCESS; }
+Result cuMemGetInfo_v2(size_t *free, size_t *total) { *free = *total = MEMORY; return SUCCESS; }
+
+// Numbers of CUdevice_attribute, with those of an A100, an H100 and a B200.
+Result cuDeviceGetAttribute(int *value, int attribute, int device) {
+  int sm = architecture();
+  switch (attribute) {
+    case 1: case 2: case 3: *value = 1024; break;                       // threads a block, and its x and y
+    case 4: *value = 64; break;                                         // z
+    case 5: *value = 2147483647; break;                                 // blocks of a grid in x
+    case 6: case 7: *value = 65535; break;                              // y and z
+    case 8: *value = 48 << 10; break;                                   // shared memory of a block
+    case 10: *value = 32; break;                                        // threads of a warp
+    case 16: *value = sm >= 90 ? 132 : 108; break;                      // multiprocessors
+    case 75: *value = sm / 10; break;
+    case 76: *value = sm % 10; break;
+    case 97: *value = sm == 80 ? 163 << 10 : 227 << 10; break;          // shared memory on demand
+    default: *value = 0; fprintf(stderr, "fake cuda: attribute %d is asked for and unknown\n", attribute);
+  }
+  return SUCCESS;
+}
+
+Result cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)8; return SUCCESS; }
+Result cuDevicePrimaryCtxRelease_v2(int device) { return SUCCESS; }
+Result cuCtxSetCurrent(void *context) { return SUCCESS; }
+Result cuCtxGetCurrent(void **context) { *context = (void *)8; return SUCCESS; }
+Result cuCtxGetDevice(int *device) { *device = 0; return SUCCESS; }
+Result cuCtxSynchronize(void) { return SUCCESS; }
+
+// ---- streams and events: everything is done when it is asked for ----
+
+Result cuStreamCreate(void **stream, unsigned flags) { *stream = (void *)16; return SUCCESS; }
+Result cuStreamDestroy_v2(void *stream) { return SUCCESS; }
+Result cuStreamSynchronize(void *stream) { return SUCCESS; }
+Result cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return SUCCESS; }
+Result cuEventCreate(void **event, unsigned flags) { *event = (void *)24; return SUCCESS; }
+Result cuEventRecord(void *event, void *stream) { return SUCCESS; }
+Result cuEventSynchronize(void *event) { return SUCCESS; }
+Result cuEventQuery(void *event) { return SUCCESS; }
+Result cuEventElapsedTime(float *milliseconds, void *from, void *to) { *milliseconds = 1; return SUCCESS; }
+Result cuEventDestroy_v2(void *event) { return SUCCESS; }
+
+// ---- memory ----
+
+// Pages that nobody touches cost nothing, so that pools may be as large as on a card. The page before holds the size.
+Result cuMemAlloc_v2(Pointer *pointer, size_t bytes) {
+  size_t whole = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
+  pthread_mutex_lock(&lock);
+  int fits = live + bytes <= MEMORY;
+  if (fits && (live += bytes) > peak) peak = live;
+  pthread_mutex_unlock(&lock);
+  if (!fits) return OUT_OF_MEMORY;
+  char *memory = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return OUT_OF_MEMORY;
+  ((size_t *)memory)[0] = whole;
+  ((size_t *)memory)[1] = bytes;
+  *pointer = (Pointer)(memory + PAGE);
+  return SUCCESS;
+}
+Result cuMemFree_v2(Pointer pointer) {
+  char *memory = (char *)pointer - PAGE;
+  size_t whole = ((size_t *)memory)[0], bytes = ((size_t *)memory)[1];
+  munmap(memory, whole);
+  pthread_mutex_lock(&lock);
+  live -= bytes;
+  pthread_mutex_unlock(&lock);
+  return SUCCESS;
+}
+Result cuMemAllocAsync(Pointer *pointer, size_t bytes, void *stream) { return cuMemAlloc_v2(pointer, bytes); }
+Result cuMemFreeAsync(Pointer pointer, void *stream) { return cuMemFree_v2(pointer); }
+Result cuMemAllocHost_v2(void **pointer, size_t bytes) {
+  *pointer = NULL;
+  return posix_memalign(pointer, PAGE, bytes) ? OUT_OF_MEMORY : SUCCESS;
+}
+Result cuMemFreeHost(void *pointer) { free(pointer); return SUCCESS; }
+Result cuMemcpyHtoDAsync_v2(Pointer to, const void *from, size_t bytes, void *stream) {
+  memcpy((void *)to, from, bytes);
+  return SUCCESS;
+}
+Result cuMemcpyDtoHAsync_v2(void *to, Pointer from, size_t bytes, void *stream) {
+  memcpy(to, (void *)from, bytes);
+  return SUCCESS;
+}
+Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, void *stream) {
+  memcpy((void *)to, (void *)from, bytes);
+  return SUCCESS;
+}
+Result cuMemsetD8Async(Pointer to, unsigned char value, size_t bytes, void *stream) {
+  memset((void *)to, value, bytes);
+  return SUCCESS;
+}
+
+// CUDA_MEMCPY2D; kind 1 is memory of the host.
+typedef struct {
+  size_t from_x, from_y; int from_kind; const void *from_host; Pointer from_device; void *from_array; size_t from_pitch;
+  size_t to_x, to_y; int to_kind; void *to_host; Pointer to_device; void *to_array; size_t to_pitch;
+  size_t width, height;
+} Copy2D;
+Result cuMemcpy2DAsync_v2(const Copy2D *copy, void *stream) {
+  const char *from = copy->from_kind == 1 ? copy->from_host : (void *)copy->from_device;
+  char *to = copy->to_kind == 1 ? copy->to_host : (void *)copy->to_device;
+  for (size_t y = 0; y < copy->height; y++)
+    memcpy(to + (copy->to_y + y) * copy->to_pitch + copy->to_x,
+           from + (copy->from_y + y) * copy->from_pitch + copy->from_x, copy->width);
+  return SUCCESS;
+}
+
+// ---- kernels ----
+
+// One kernel of a module. `run` is what the CPU's compiler made of it, where it did.
+typedef struct {
+  char name[512];
+  void (*run)(unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void **);
+} Kernel;
+
+Result cuModuleLoadData(void **module, const void *image) {
+  Kernel *kernel = calloc(1, sizeof *kernel);
+  if (!kernel) return OUT_OF_MEMORY;
+  // compiler.c adds this line to the code.
+  const char *mark = strstr(image, "// CPU: ");
+  char path[512];
+  if (mark && sscanf(mark + 8, "%511s", path) == 1) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) fprintf(stderr, "fake cuda: %s\n", dlerror());
+    else *(void **)&kernel->run = dlsym(library, "run_grid");
+  }
+  pthread_mutex_lock(&lock);
+  kernels++;
+  pthread_mutex_unlock(&lock);
+  *module = kernel;
+  return SUCCESS;
+}
+Result cuModuleUnload(void *module) { return SUCCESS; }
+Result cuModuleGetFunction(void **function, void *module, const char *name) {
+  snprintf(((Kernel *)module)->name, sizeof ((Kernel *)module)->name, "%s", name);
+  *function = module;
+  return SUCCESS;
+}
+Result cuFuncSetAttribute(void *function, int attribute, int value) { return SUCCESS; }
+
+Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                      unsigned block_z, unsigned shared, void *stream, void **arguments, void **extra) {
+  Kernel *kernel = function;
+  // One launch after the other, as one stream has it: the emulator has one set of threads.
+  static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&running);
+  launches++;
+  if (kernel->run) {
+    kernel->run(grid_x, grid_y, grid_z, block_x, block_y, block_z, arguments);
+  } else {
+    skipped++;
+    if (getenv("FAKE_CUDA_EMULATE")) fprintf(stderr, "fake cuda: not run: %s\n", kernel->name);
+  }
+  pthread_mutex_unlock(&running);
+  return SUCCESS;
+}
+
+// The descriptors of the copy engine, whose kernels are compiled and not run.
+Result cuTensorMapEncodeTiled(void *map) { memset(map, 0, 128); return SUCCESS; }
+Result cuTensorMapEncodeIm2col(void *map) { return SUCCESS; }
+Result cuTensorMapEncodeIm2colWide(void *map) { return SUCCESS; }
+Result cuGetErrorName(int error, const char **text) { *text = "an error"; return SUCCESS; }
+Result cuGetErrorString(int error, const char **text) { *text = "an error of a driver without a device"; return SUCCESS; }

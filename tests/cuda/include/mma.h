@@ -1,0 +1,2 @@
+// In the place of NVIDIA's: see emulator.h.
+#include "emulator.h"

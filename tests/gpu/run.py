@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""The parts of README.md, one after the other: run.sh calls it. Each part's results are a line of results.jsonl as soon
+as they are there; report.md is written of them at the end."""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+class Run:
+    """What the parts share: sizes, time left, and where results go."""
+
+    def __init__(self, args):
+        self.args, self.work, self.rehearse = args, pathlib.Path(args.work), args.rehearse
+        self.ends = time.monotonic() + 60 * args.minutes
+        self.results = open(pathlib.Path(args.out) / "results.jsonl", "w", encoding="utf-8")
+        self.lines = []
+
+    def left(self):
+        return self.ends - time.monotonic()
+
+    def say(self, part, **found):
+        line = {"part": part, **found}
+        self.lines.append(line)
+        self.results.write(json.dumps(line) + "\n")
+        self.results.flush()
+        print(json.dumps(line), flush=True)
+
+    def kiln(self, *arguments, device="cuda:0"):
+        """Runs the command; its standard output and the seconds it took."""
+        start = time.monotonic()
+        done = subprocess.run(
+            [self.args.kiln, *map(str, arguments), "--device", device, "--quiet"], capture_output=True, text=True,
+            timeout=max(10, self.left()), check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"kiln {arguments[0]}: {done.stderr[-1500:]}")
+        return done.stdout, time.monotonic() - start
+
+    def vectors(self, model, texts, *more, device="cuda:0"):
+        output = self.work / "vectors.npy"
+        _, seconds = self.kiln("embed", "--model", model, "--input", texts, "--output", output, *more, device=device)
+        return np.load(output), seconds
+
+
+def lines_of(path, count, words, seed=1):
+    """A file of made-up texts of so many words."""
+    draw = np.random.default_rng(seed)
+    known = [f"{a}{b}" for a in ("ba", "ko", "mi", "ter", "lun", "sa", "ri", "po") for b in ("n", "ra", "dor", "lis", "ve", "mo", "ta", "s")]
+    path.write_text("".join(" ".join(draw.choice(known, words)) + "\n" for _ in range(count)))
+    return path
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+def machine(run):
+    import torch
+    import transformers
+
+    smi = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        card = subprocess.run(smi, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        card = f"nvidia-smi: {error}"
+    devices = subprocess.run([run.args.kiln, "devices", "--json"], capture_output=True, text=True, check=False)
+    run.say("machine", card=card, torch=torch.__version__, transformers=transformers.__version__, cuda_path=os.environ.get("CUDA_PATH"),
+            devices=json.loads(devices.stdout) if devices.returncode == 0 else devices.stderr)
+
+
+def numbers(run):
+    texts = lines_of(run.work / "few.txt", 2 if run.rehearse else 64, 20)
+    for weights in ("f32", "int8", "int4"):
+        cpu, _ = run.vectors(run.args.mini, texts, "--weights", weights, device="cpu")
+        gpu, first = run.vectors(run.args.mini, texts, "--weights", weights)
+        _, second = run.vectors(run.args.mini, texts, "--weights", weights)
+        run.say("numbers", weights=weights, smallest_cosine=float((cpu * gpu).sum(1).min()), first_start_s=round(first, 2), second_start_s=round(second, 2))
+
+
+def parity(run):
+    if not pathlib.Path(run.args.parity).exists():
+        run.say("parity", left_out="no tests of numbers were packed")
+        return
+    select = ["cuda", "--test-threads", "4"]
+    if run.rehearse:
+        select = ["losses::cuda", "--test-threads", "1"]
+    done = subprocess.run([run.args.parity, *select], capture_output=True, text=True, timeout=min(240, run.left()), check=False,
+                          cwd=ROOT / "tests")
+    said = done.stdout.splitlines()
+    failed = sorted({line.split()[1] for line in said if line.startswith("test ") and line.endswith("FAILED")})
+    panics = [line for line in done.stdout.splitlines() + done.stderr.splitlines() if "panicked" in line][:10]
+    run.say("parity", summary=next((line for line in said if line.startswith("test result")), done.stderr[-500:]), failed=failed, panics=panics)
+
+
+def ceilings(run):
+    import torch
+
+    if run.rehearse:
+        run.say("ceilings", left_out="a rehearsal has no card")
+        return
+
+    def seconds(work):
+        for _ in range(3):
+            work()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(10):
+            work()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) / 1e4
+
+    big = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    to = torch.empty_like(big)
+    found = {"copy_tb_s": 2 * big.numel() / seconds(lambda: to.copy_(big)) / 1e12}
+    del big, to
+    for name, dtype in (("bf16", torch.bfloat16), ("tf32", torch.float32)):
+        torch.backends.cuda.matmul.allow_tf32 = True
+        a = torch.randn(8192, 8192, dtype=dtype, device="cuda")
+        found[f"{name}_tflops"] = 2 * 8192**3 / seconds(lambda a=a: a @ a) / 1e12
+    run.say("ceilings", **{name: round(value, 2) for name, value in found.items()})
+
+
+def tokenizer(folder, special):
+    """A word-piece tokenizer for made-up texts, made here."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+    letters = lines_of(folder / "letters.txt", 400, 30, seed=9)
+    made = Tokenizer(models.BPE(unk_token="[UNK]"))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=1000, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    made.train([str(letters)], trainer)
+    if special:
+        ids = {token: made.token_to_id(token) for token in ("[CLS]", "[SEP]")}
+        made.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=list(ids.items())
+        )
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]",
+        "model_max_length": 512,
+    }))
+
+
+def model(run, name, kind, layers, hidden, heads, keys=None, inner=None, vocabulary=32000):
+    """A model's folder with random weights; the same for both sides."""
+    import torch
+    import transformers
+
+    folder = run.work / name
+    if folder.exists():
+        return folder
+    folder.mkdir()
+    tokenizer(folder, special=kind == "bert")
+    torch.manual_seed(1)
+    if kind == "bert":
+        config = transformers.BertConfig(vocab_size=vocabulary, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+                                         intermediate_size=inner or 4 * hidden, max_position_embeddings=512)
+        made = transformers.BertModel(config, add_pooling_layer=False)
+    else:
+        config = transformers.LlamaConfig(vocab_size=vocabulary, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+                                          num_key_value_heads=keys or heads, intermediate_size=inner or 4 * hidden, max_position_embeddings=1024,
+                                          bos_token_id=2, eos_token_id=3, pad_token_id=0)
+        made = transformers.LlamaModel(config)
+    device = "cpu" if run.rehearse else "cuda"
+    made.to(device).save_pretrained(folder)
+    # Mean pooling, as both sides are told.
+    (folder / "modules.json").write_text(json.dumps([
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ]))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": hidden, "pooling_mode_mean_tokens": True}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 512}))
+    return folder
+
+
+def torch_embeds(folder, texts, dtype, device):
+    """Vectors and texts a second of PyTorch with sdpa, batches of 64 texts."""
+    import torch
+    import transformers
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    made = transformers.AutoModel.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa", add_pooling_layer=False).to(device).eval()
+    lines = texts.read_text().splitlines()
+
+    @torch.no_grad()
+    def batch(some):
+        tokens = words(some, padding=True, truncation=True, max_length=512, return_tensors="pt").to(device)
+        hidden = made(**tokens).last_hidden_state.float()
+        mask = tokens["attention_mask"][..., None].float()
+        return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1).cpu()
+
+    batch(lines[:64])
+    start = time.monotonic()
+    vectors = torch.cat([batch(lines[i : i + 64]) for i in range(0, len(lines), 64)])
+    return vectors.numpy(), len(lines) / (time.monotonic() - start)
+
+
+def embed(run):
+    import torch
+
+    size = dict(layers=2, hidden=64, heads=2) if run.rehearse else dict(layers=12, hidden=768, heads=12)
+    device = "cpu" if run.rehearse else "cuda"
+    folder = model(run, "encoder", "bert", **size)
+    from tokenizers import Tokenizer
+
+    tokens_a_word = len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode("koran lunta miven teris").ids) / 4
+    for length in (128, 512):
+        count = 4 if run.rehearse else 2000
+        words = max(1, int((8 if run.rehearse else length) / tokens_a_word))
+        texts = lines_of(run.work / f"texts-{length}.txt", count, words)
+        few = lines_of(run.work / f"few-{length}.txt", count // 4, words)
+        exact, rate = torch_embeds(folder, texts, torch.float32, device)
+        run.say("embed", tokens=length, engine="torch-tf32", texts_s=round(rate, 1), smallest_cosine=1.0)
+        vectors, rate = torch_embeds(folder, texts, torch.bfloat16, device)
+        run.say("embed", tokens=length, engine="torch-bf16", texts_s=round(rate, 1), smallest_cosine=float((exact * vectors).sum(1).min()))
+        for weights in ("f32", "int8", "int4"):
+            # What a start takes is in both; the first compiles and tries kernels.
+            run.vectors(folder, texts, "--weights", weights)
+            _, little = run.vectors(folder, few, "--weights", weights)
+            vectors, whole = run.vectors(folder, texts, "--weights", weights)
+            rate = (count - count // 4) / max(whole - little, 1e-3)
+            run.say("embed", tokens=length, engine=f"kiln-{weights}", texts_s=round(rate, 1), start_s=round(little, 2), smallest_cosine=float((exact * vectors).sum(1).min()))
+
+
+def train(run):
+    small = dict(layers=2, hidden=64, heads=2, vocabulary=1200)
+    jobs = [
+        # name, model, mode, texts, batch, checkpointed, engines
+        ("encoder", ("bert", small if run.rehearse else dict(layers=12, hidden=768, heads=12)), "full", 128, 32, False, "torch-f32,kiln-f32"),
+        ("decoder-0.16b", ("llama", small if run.rehearse else dict(layers=12, hidden=1024, heads=16, inner=2816)), "lora", 256, 16, False, "torch-bf16,kiln-bf16"),
+        ("decoder-1.1b", ("llama", small if run.rehearse else dict(layers=22, hidden=2048, heads=32, keys=4, inner=5632)), "lora", 256, 16, False, "torch-bf16,kiln-bf16"),
+        ("decoder-1.1b", ("llama", small if run.rehearse else dict(layers=22, hidden=2048, heads=32, keys=4, inner=5632)), "lora", 512, 32, True, "torch-bf16,kiln-bf16"),
+    ]
+    if run.rehearse:
+        jobs = jobs[:2]
+    for name, (kind, size), mode, tokens, batch, checkpointed, engines in jobs:
+        what = f"{name}, {mode}, {batch} x {tokens}" + (", checkpointed" if checkpointed else "")
+        if run.left() < 45 and not run.rehearse:
+            run.say("train", job=what, left_out="no time is left")
+            continue
+        folder = model(run, name, kind, **size)
+        if run.rehearse:
+            tokens, batch, engines = 8, 2, engines.split(",")[1]
+        command = [sys.executable, ROOT / "tests" / "reference" / "train_speed.py", "--model", folder, "--kiln", run.args.kiln, "--mode", mode,
+                   "--texts", f"equal{tokens}", "--batch", batch, "--engines", engines, "--device", "cuda", "--json",
+                   "--steps", 1 if run.rehearse else 10, "--warm-up", 0 if run.rehearse else 4]
+        command += ["--checkpoint-blocks"] if checkpointed else []
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=max(30, run.left()), check=False)
+        if done.returncode:
+            run.say("train", job=what, failed=done.stderr[-1500:])
+            continue
+        found = json.loads(done.stdout)
+        for line in found["engines"]:
+            run.say("train", job=what, engine=line["engine"], s_step=round(line["seconds_per_step"], 4), tokens_s=round(line["tokens_per_second"]),
+                    peak_mb=line["peak_mb"], losses=[round(loss, 5) for loss in line["losses"][:5]], spread_s=round(statistics.pstdev(line["seconds"][4:] or [0]), 4))
+
+
+def racecheck(run):
+    from shutil import which
+
+    if run.rehearse or not which("compute-sanitizer"):
+        run.say("racecheck", left_out="compute-sanitizer is not here")
+        return
+    texts = lines_of(run.work / "one.txt", 1, 6)
+    command = ["compute-sanitizer", "--tool", "racecheck", "--print-limit", "5", run.args.kiln, "embed", "--model", run.args.mini, "--input", texts,
+               "--output", run.work / "r.npy", "--device", "cuda:0", "--quiet"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=max(20, run.left() - 5), check=False)
+    run.say("racecheck", returned=done.returncode, said=(done.stdout + done.stderr)[-1500:])
+
+
+# ------------------------------------------------------------------------------------------------ the report
+
+
+def table(columns, lines):
+    cell = lambda value: "" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value)
+    rows = [[cell(line.get(column)) for column in columns] for line in lines]
+    return "\n".join(["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def report(run):
+    parts = []
+    for part in dict.fromkeys(line["part"] for line in run.lines):
+        lines = [{key: value for key, value in line.items() if key != "part"} for line in run.lines if line["part"] == part]
+        columns = list(dict.fromkeys(key for line in lines for key in line))
+        parts.append(f"## {part}\n\n{table(columns, lines)}\n")
+    (pathlib.Path(run.args.out) / "report.md").write_text("# Kiln on a GPU\n\n" + "\n".join(parts))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rehearse", action="store_true", help="tiny models, over a driver without a device")
+    parser.add_argument("--minutes", type=float, default=9)
+    for name in ("kiln", "parity", "mini", "work", "out"):
+        parser.add_argument(f"--{name}", required=True)
+    run = Run(parser.parse_args())
+    # What a part needs at least, in seconds; numbers and training come before what is only good to know.
+    for part, least in ((machine, 5), (numbers, 20), (ceilings, 10), (train, 60), (embed, 60), (parity, 30), (racecheck, 30)):
+        if run.left() < least and not run.rehearse:
+            run.say(part.__name__, left_out="no time is left")
+            continue
+        start = time.monotonic()
+        try:
+            part(run)
+        except Exception as error:  # noqa: BLE001: each part is for itself
+            run.say(part.__name__, failed=f"{type(error).__name__}: {error}"[-1500:], where=traceback.format_exc()[-600:])
+        print(f"-- {part.__name__}: {time.monotonic() - start:.0f} s", flush=True)
+        report(run)
+
+
+if __name__ == "__main__":
+    main()

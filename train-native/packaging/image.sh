@@ -8,13 +8,13 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 try() {
-  local root=$1 port=18080 pid
+  local root=$1 port=18080
   # A file system that nothing can be written to, as `docker run --read-only` has it.
   unshare --mount --propagation private bash -c "
     mount --bind '$root' '$root' && mount -o remount,ro,bind '$root' &&
     exec chroot --userspec=65532:65532 '$root' /kiln serve --host 127.0.0.1 --port $port --model /kiln-mini.kiln" &
-  pid=$!
-  trap 'kill $pid 2>/dev/null; wait $pid 2>/dev/null || true' EXIT
+  server=$!
+  trap 'kill $server 2>/dev/null; wait $server 2>/dev/null || true' EXIT
   for _ in $(seq 100); do
     curl -sf "http://127.0.0.1:$port/readyz" && break
     sleep 0.2

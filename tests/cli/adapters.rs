@@ -107,6 +107,23 @@ fn peft_loads_what_we_train() {
     println!("PEFT reads ours: {merged:e}; we read ours again: {loaded:e}");
 }
 
+#[test]
+fn inspect_shows_an_adapters_base_and_tensors() {
+    let folder = Folder::new();
+    let base = folder.model("{ mode = 'mean' }");
+    lora(&base.join("near"), &base.display().to_string(), 0.3);
+    let model = format!("{}#near", base.display());
+    let shown: serde_json::Value =
+        serde_json::from_str(&stdout(&mut kiln(&["inspect", "--json", "--model", &model]))).unwrap();
+    assert_eq!(shown["adapter_of"], base.display().to_string());
+    assert_eq!(shown["config"]["hidden_size"], 16);
+    let tensors = shown["tensors"].as_array().unwrap();
+    assert_eq!(tensors.len(), 2);
+    assert!(tensors[0]["name"].as_str().unwrap().ends_with("lora_A.weight"));
+    let text = stdout(&mut kiln(&["inspect", "--model", &model]));
+    assert!(text.contains(&format!("adapter of   {}", base.display())), "{text}");
+}
+
 /// An adapter of vectors, as a page teaches one, is a module of sentence-transformers, and a model by its base.
 #[test]
 fn an_adapter_of_vectors_is_read_with_its_base() {

@@ -112,7 +112,10 @@ impl Found {
     }
 
     /// The base model of adapters, as [`find`] takes it; `None` where this is a model.
-    fn base(&self) -> Result<Option<String>> {
+    ///
+    /// # Errors
+    /// An adapter that names none, or names what its folder must not.
+    pub fn base(&self) -> Result<Option<String>> {
         match &self.model {
             Some(model) => Ok(Some(model.display().to_string())),
             None => base_of(&self.folder),

@@ -28,7 +28,13 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let model = load(&name, &args.model.load_options(), &Device::Cpu, terminal)?;
     let shape = model.shape();
     let opened = open_folder(&found.folder)?;
-    let weights = Weights::open(opened.as_ref(), weights_stem(opened.as_ref())?)?;
+    // Of adapters the folder has theirs alone; everything else that is shown is the base's.
+    let base = found.base()?;
+    let stem = match opened.open("adapter_model.safetensors")? {
+        Some(_) if base.is_some() => "adapter_model",
+        _ => weights_stem(opened.as_ref())?,
+    };
+    let weights = Weights::open(opened.as_ref(), stem)?;
     let manifest = Manifest::read(opened.as_ref())?;
     let kept = |info: &TensorInfo| match info.scheme {
         Some(scheme) => scheme.to_string(),
@@ -44,7 +50,7 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
         .map(|(name, info)| json!({"name": name, "shape": info.shape, "dtype": kept(info)}))
         .collect();
     let value = json!({
-        "model": name, "config": shape.config, "parameters": total, "pooling": shape.pooling,
+        "model": name, "adapter_of": base, "config": shape.config, "parameters": total, "pooling": shape.pooling,
         "dense": shape.dense, "normalize": model.normalizes(), "dimensions": shape.dimensions(), "tokenizer": tokenizer,
         "prompts": model.prompts().by_name(), "default_prompt": model.prompts().default_name(), "tensors": tensors,
     });
@@ -72,6 +78,9 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
             ),
             format!("parameters   {}", thousands(total)),
         ];
+        if let Some(base) = &base {
+            lines.insert(1, format!("adapter of   {base}"));
+        }
         let named = parts.iter().filter(|(_, count)| *count > 0);
         lines.extend(named.map(|(part, count)| format!("  {part:<10} {}", thousands(*count))));
         for (prompt, text) in model.prompts().by_name() {

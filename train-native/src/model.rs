@@ -111,7 +111,7 @@ impl Found {
         format!("{}#{}", model.display(), adapter.display())
     }
 
-    /// The base model of adapters, as [`find`] takes it; `None` where this is a model.
+    /// The base model of adapters, by a name that loads it; `None` where this is a model.
     ///
     /// # Errors
     /// An adapter that names none, or names what its folder must not.

@@ -2,14 +2,13 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { execFileSync } from "node:child_process";
-import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { openKiln, withPage } from "./browser.mjs";
+import { lessons, trainedNatively } from "./lessons.mjs";
 import { cosine } from "./vectors.mjs";
 
-const { KILN_PKG, KILN_MODELS, KILN_NATIVE } = process.env;
+const { KILN_PKG, KILN_MODELS } = process.env;
 const MINI = "/models/mini.kiln";
 
 let server, page;
@@ -19,25 +18,6 @@ withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODEL
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
   await openKiln(page, server);
 });
-
-const THINGS = [
-  "a kettle for the stove", "a rope for climbing", "ink for fountain pens", "a lamp with a clip", "a saw for branches", "oil for hinges",
-  "a brush for bottles", "a tent for two", "a scale for letters", "wax for skis", "a jar for honey", "a hook for coats",
-];
-const NAMES = ["Veltra", "Sombo", "Quill", "Nixa", "Brado", "Mervin", "Tollo", "Ganda", "Pirro", "Zafir", "Olmek", "Duvet"];
-
-/** Words of a shop's own, which no model knows. */
-function lessons(count) {
-  const pairs = [];
-  const negatives = [];
-  for (let at = 0; at < count; at++) {
-    const [thing, series] = [at % THINGS.length, Math.floor(at / THINGS.length)];
-    const query = `${THINGS[thing]} of series ${series}`;
-    pairs.push({ query, text: `${NAMES[thing]} ${series}` });
-    negatives.push({ query, text: `${NAMES[(thing + 5) % NAMES.length]} ${series}` });
-  }
-  return { pairs, negatives };
-}
 
 const TEXTS = ["a rope for climbing of series 1", "Sombo 1", "letters of the alphabet"];
 
@@ -86,46 +66,16 @@ test("losses and vectors are those of kiln train, with the same seed, pairs and 
   assert.match(inPage.device, /^cpu \(wasm/);
   assert.deepEqual([inPage.taught, inPage.heldBack, inPage.steps, inPage.kept, inPage.before, inPage.after], [40, 0, 12, true, null, null]);
 
-  const folder = mkdtempSync(join(tmpdir(), "kiln-lessons-"));
-  const rows = given.pairs.map(({ query, text }, at) => JSON.stringify({ query, pos: [text], neg: [given.negatives[at].text] }));
-  writeFileSync(join(folder, "lessons.jsonl"), rows.join("\n"));
-  writeFileSync(
-    join(folder, "recipe.toml"),
-    `name = "lessons"
-seed = 3
-[model]
-base = ${JSON.stringify(join(KILN_MODELS, "mini.kiln"))}
-adapters_alone = true
-lora = { rank = 4, alpha = 16.0, dropout = 0.0, targets = ["all-linear"] }
-[[stage]]
-name = "lessons"
-data = ["lessons.jsonl"]
-steps = 12
-batch_size = 8
-lr = 1e-3
-warmup = 1
-hard_negatives = 1
-curriculum = "sampled"
-loss = { temperature = 0.05 }
-`,
-  );
-  const run = join(folder, "run");
-  execFileSync(KILN_NATIVE, ["train", "--quiet", "--device", "cpu", "--recipe", join(folder, "recipe.toml"), "--output", run], { stdio: ["ignore", "ignore", "inherit"] });
-  const native = readFileSync(join(run, "metrics.jsonl"), "utf8").trim().split("\n").map((line) => JSON.parse(line).loss);
+  const native = trainedNatively(given, plan);
   const losses = inPage.seen.filter(({ loss }) => loss !== undefined).map(({ loss }) => loss);
   assert.equal(losses.length, 12);
-  for (const [at, loss] of losses.entries()) assert.ok(Math.abs(loss - native[at]) < 1e-4 * Math.max(1, native[at]), `step ${at + 1}: ${loss} ${native[at]}`);
+  for (const [at, loss] of losses.entries()) assert.ok(Math.abs(loss - native.losses[at]) < 1e-4 * Math.max(1, native.losses[at]), `step ${at + 1}: ${loss} ${native.losses[at]}`);
 
-  const texts = join(folder, "texts.jsonl");
-  writeFileSync(texts, TEXTS.map((text) => JSON.stringify({ text })).join("\n"));
-  const out = join(folder, "vectors.jsonl");
-  execFileSync(KILN_NATIVE, ["embed", "--quiet", "--device", "cpu", "--model", join(run, "model"), "--input", texts, "--output", out]);
-  const vectors = readFileSync(out, "utf8").trim().split("\n").map((line) => JSON.parse(line).embedding);
-  const least = Math.min(...vectors.map((vector, at) => cosine(vector, inPage.vectors[at])));
+  const least = Math.min(...native.vectors(TEXTS).map((vector, at) => cosine(vector, inPage.vectors[at])));
   assert.ok(least > 0.9999, `${least}`);
   // The adapters are those that the command wrote, but for what they call their base.
   const [ours, theirs] = [new Map(inPage.files.map(([name, bytes]) => [name, Buffer.from(bytes)])), new Map()];
-  for (const name of ours.keys()) theirs.set(name, readFileSync(join(run, "adapter", name)));
+  for (const name of ours.keys()) theirs.set(name, readFileSync(join(native.run, "adapter", name)));
   const configs = [ours, theirs].map((files) => ({ ...JSON.parse(files.get("adapter_config.json")), base_model_name_or_path: "" }));
   assert.deepEqual(configs[0], configs[1]);
   const [inOurs, inTheirs] = [ours, theirs].map((files) => tensors(files.get("adapter_model.safetensors")));

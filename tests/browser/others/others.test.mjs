@@ -5,6 +5,7 @@ import { after, before, test } from "node:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { lessons, trainedNatively } from "../lessons.mjs";
 import { serve } from "../server.mjs";
 import { cosine, native, texts } from "../vectors.mjs";
 import { browsers } from "./browsers.mjs";
@@ -21,6 +22,10 @@ async function until(what, ask, seconds = 120) {
     await sleep(250);
   }
 }
+
+const GIVEN = lessons(24);
+const PLAN = { steps: 6, batchSize: 8, learningRate: 1e-3 };
+let taughtNatively;
 
 for (const [name, { missing, start }] of Object.entries(browsers)) {
   let browser, server, isolated;
@@ -130,6 +135,35 @@ for (const [name, { missing, start }] of Object.entries(browsers)) {
       return { hit: hits[0].data, names, left: await Index.names() };
     }, "/models/mini.kiln");
     assert.deepEqual(found, { hit: "a boat on the river", names: ["texts"], left: [] });
+  });
+
+  withKiln("teaching has the losses of kiln train, and its vectors", async (page, run) => {
+    taughtNatively ??= trainedNatively(GIVEN, PLAN);
+    const found = await page.run(
+      async (url, options, texts) => {
+        const model = await window.kiln.Embedder.load(url, { device: "cpu", weights: "f32" });
+        const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+        const losses = [];
+        const onProgress = ({ loss }) => loss !== undefined && losses.push(loss);
+        const { adapter, seconds } = await trainer.fit({ ...options, holdBack: 0, onProgress });
+        trainer.dispose();
+        await model.addAdapter("taught", adapter);
+        await model.setAdapter("taught");
+        const vectors = (await model.embed(texts)).map((vector) => [...vector]);
+        model.dispose();
+        return { losses, vectors, seconds };
+      },
+      "/models/mini.kiln",
+      { ...GIVEN, ...PLAN },
+      texts,
+    );
+    run.diagnostic(`${PLAN.steps} steps of ${PLAN.batchSize} in ${found.seconds.toFixed(1)} s`);
+    assert.equal(found.losses.length, PLAN.steps);
+    for (const [at, loss] of found.losses.entries()) {
+      const expected = taughtNatively.losses[at];
+      assert.ok(Math.abs(loss - expected) < 1e-4 * Math.max(1, expected), `step ${at + 1}: ${loss} ${expected}`);
+    }
+    assert.ok(least(found.vectors, taughtNatively.vectors(texts)) > 0.9999);
   });
 
   test(`${name}: in private windows too`, options, async (run) => {

@@ -47,13 +47,15 @@ pub enum Family {
     Eurobert,
     /// Gemma 3's text models, EmbeddingGemma among them.
     Gemma3,
+    /// EmbeddingGemma 2's text part: Gemma 3 in both directions, with per-layer inputs.
+    EmbeddingGemma2,
     /// A table of tokens whose rows are averaged.
     Static,
 }
 
 impl Family {
     /// All families, in the order in which errors list them.
-    pub const ALL: [Family; 18] = [
+    pub const ALL: [Family; 19] = [
         Family::Bert,
         Family::Roberta,
         Family::XlmRoberta,
@@ -71,6 +73,7 @@ impl Family {
         Family::JinaEmbeddingsV3,
         Family::Eurobert,
         Family::Gemma3,
+        Family::EmbeddingGemma2,
         Family::Static,
     ];
 
@@ -94,6 +97,7 @@ impl Family {
             Family::JinaEmbeddingsV3 => "jina_embeddings_v3",
             Family::Eurobert => "eurobert",
             Family::Gemma3 => "gemma3_text",
+            Family::EmbeddingGemma2 => "embedding_gemma2_text",
             Family::Static => "static",
         }
     }
@@ -104,6 +108,12 @@ impl Family {
             self,
             Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 | Family::Gemma3
         )
+    }
+
+    /// True where `add_bos_token` and `add_eos_token` of a tokenizer's settings are obeyed: in language models,
+    /// and in what was made of one.
+    pub(crate) fn adds_tokens(self) -> bool {
+        self.is_decoder() || self == Family::EmbeddingGemma2
     }
 }
 
@@ -156,6 +166,13 @@ pub enum RopeScaling {
     Linear {
         /// Stretch factor, at least 1.
         factor: f64,
+    },
+    /// Gemma 4: of each head's pairs of dimensions the first alone turn.
+    Proportional {
+        /// All frequencies are divided by it.
+        factor: f64,
+        /// Share of the pairs that turn.
+        partial_rotary_factor: f64,
     },
     /// Llama 3: low frequencies divided, high ones kept, a ramp between.
     Llama3 {
@@ -213,6 +230,10 @@ impl Rope {
         match self.scaling {
             RopeScaling::Default => Ok(()),
             RopeScaling::Linear { factor } => finite("the rope factor", factor, 0.0, 1e6),
+            RopeScaling::Proportional { factor, partial_rotary_factor } => {
+                finite("the rope factor", factor, 0.0, 1e6)?;
+                finite("partial_rotary_factor", partial_rotary_factor, 0.0, 1.0)
+            }
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor: low,
@@ -372,6 +393,26 @@ pub struct DecoderConfig {
     pub query_scalar: Option<f64>,
     /// Whether a language-model head would share the embedding table.
     pub tie_word_embeddings: bool,
+    /// Keys and values of layers that see the whole text, where they differ from the other layers'
+    /// (EmbeddingGemma 2).
+    pub global_heads: Option<LayerHeads>,
+    /// RMS norms without factors on the heads of v (EmbeddingGemma 2).
+    pub value_norm: bool,
+    /// Width of the inputs that each layer gets of the token embeddings (EmbeddingGemma 2).
+    pub per_layer_input: Option<usize>,
+    /// Whether each layer's output is multiplied with a number of its own (EmbeddingGemma 2).
+    pub layer_scales: bool,
+    /// Width to which the last states are projected, if they are (EmbeddingGemma 2).
+    pub output_size: Option<usize>,
+}
+
+/// Heads of a layer's attention; those of the queries are as many in all layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerHeads {
+    /// Key and value heads; divides the number of query heads.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
 }
 
 /// Which of the two architectures a model is.
@@ -450,6 +491,12 @@ impl ModelConfig {
                 "block 0 of this model has no norm before its attention: keep it, and first",
             ));
         }
+        let of_last = keep.last().and_then(|&layer| self.windows().get(layer).copied().flatten());
+        if self.family == Family::EmbeddingGemma2 && of_last.is_some() {
+            return Err(Error::invalid(
+                "the last block of EmbeddingGemma 2 has to see the whole text: keep one without a window last",
+            ));
+        }
         self.num_layers = keep.len();
         let windows = self.windows_mut();
         *windows = keep.iter().map(|&layer| windows.get(layer).copied().flatten()).collect();
@@ -469,6 +516,39 @@ impl ModelConfig {
             Architecture::Encoder(encoder) => &encoder.windows,
             Architecture::Decoder(decoder) => &decoder.windows,
         }
+    }
+
+    /// The same with another attention.
+    ///
+    /// # Errors
+    /// A family that cannot be saved so.
+    pub(crate) fn attending(self, attention: AttentionMode) -> Result<Self> {
+        if self.family == Family::EmbeddingGemma2 && attention == AttentionMode::Causal {
+            return Err(Error::invalid(
+                "EmbeddingGemma 2 attends in both directions alone: leave its attention as it is",
+            ));
+        }
+        Ok(Self { attention, ..self })
+    }
+
+    /// Heads of a layer.
+    pub fn heads_of(&self, layer: usize) -> LayerHeads {
+        let own = match (&self.architecture, self.windows().get(layer)) {
+            (Architecture::Decoder(decoder), Some(None)) => decoder.global_heads,
+            _ => None,
+        };
+        own.unwrap_or(LayerHeads { kv_heads: self.num_kv_heads, head_dim: self.head_dim })
+    }
+
+    /// Width of the last states, which is not that of the others where they are projected.
+    pub fn output_size(&self) -> usize {
+        let projected = self.decoder().ok().and_then(|decoder| decoder.output_size);
+        projected.unwrap_or(self.hidden_size)
+    }
+
+    /// Width of the states `hidden_states[index]`, of which the embeddings are the first and the last states the last.
+    pub fn state_size(&self, index: usize) -> usize {
+        if index < self.num_layers { self.hidden_size } else { self.output_size() }
     }
 
     /// Rotary positions, where the model has them.
@@ -542,14 +622,15 @@ impl ModelConfig {
                 f32::MIN_POSITIVE
             )));
         }
-        if let Architecture::Encoder(encoder) = &self.architecture {
-            self.check_encoder(encoder)?;
+        match &self.architecture {
+            Architecture::Encoder(encoder) => self.check_encoder(encoder)?,
+            Architecture::Decoder(decoder) => self.check_decoder(decoder)?,
         }
         if let Some(ropes) = self.ropes() {
-            if !self.head_dim.is_multiple_of(2) {
+            let global = (0..self.num_layers).map(|layer| self.heads_of(layer).head_dim);
+            if let Some(odd) = global.chain([self.head_dim]).find(|dim| !dim.is_multiple_of(2)) {
                 return Err(bad_config(format!(
-                    "head_dim {} is odd; rotary positions need pairs",
-                    self.head_dim
+                    "head_dim {odd} is odd; rotary positions need pairs"
                 )));
             }
             ropes.global.check()?;
@@ -569,6 +650,32 @@ impl ModelConfig {
             )));
         }
         self.check_addressable()
+    }
+
+    /// Checks what only the decoder has.
+    fn check_decoder(&self, decoder: &DecoderConfig) -> Result<()> {
+        let global = decoder.global_heads;
+        let sizes = [
+            ("num_key_value_heads", global.map(|heads| heads.kv_heads), 1 << 12),
+            ("head_dim", global.map(|heads| heads.head_dim), 1 << 14),
+            ("hidden_size_per_layer_input", decoder.per_layer_input, 1 << 14),
+            ("embedding_dim", decoder.output_size, LARGEST),
+        ];
+        for (key, size, largest) in sizes {
+            if let Some(size) = size.filter(|size| !(1..=largest).contains(size)) {
+                return Err(bad_config(format!("{key} is {size}, outside 1..={largest}")));
+            }
+        }
+        match global {
+            Some(LayerHeads { kv_heads, .. }) if !self.num_heads.is_multiple_of(kv_heads) => {
+                Err(bad_config(format!(
+                    "num_attention_heads {} is no multiple of the {kv_heads} for keys and values of layers that see \
+                     the whole text",
+                    self.num_heads
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_encoder(&self, encoder: &EncoderConfig) -> Result<()> {
@@ -605,15 +712,20 @@ impl ModelConfig {
 
     /// Refuses matrices that are too large to address, which matters on 32-bit targets.
     fn check_addressable(&self) -> Result<()> {
-        let qkv = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim;
-        let (positions, types) = match &self.architecture {
+        let qkv = |heads: LayerHeads| (self.num_heads + 2 * heads.kv_heads) * heads.head_dim;
+        let own = LayerHeads { kv_heads: self.num_kv_heads, head_dim: self.head_dim };
+        let more = match &self.architecture {
             Architecture::Encoder(encoder) => {
-                (encoder.positions.map_or(0, |table| table.rows), encoder.type_vocab_size)
+                [encoder.positions.map_or(0, |table| table.rows), encoder.type_vocab_size, 0]
             }
-            Architecture::Decoder(_) => (0, 0),
+            Architecture::Decoder(decoder) => [
+                decoder.global_heads.map_or(0, qkv),
+                self.num_layers * decoder.per_layer_input.unwrap_or(0),
+                decoder.output_size.unwrap_or(0),
+            ],
         };
-        let widest = [self.vocab_size, self.intermediate_size, qkv, positions, types];
-        let widest = widest.into_iter().max().unwrap_or_default();
+        let widest = [self.vocab_size, self.intermediate_size, qkv(own)].into_iter().chain(more);
+        let widest = widest.max().unwrap_or_default();
         let bytes = widest.checked_mul(self.hidden_size).and_then(|count| count.checked_mul(4));
         match bytes {
             Some(bytes) if isize::try_from(bytes).is_ok() => Ok(()),

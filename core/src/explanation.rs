@@ -126,7 +126,8 @@ impl<B: Kernels> Embedder<B> {
         let vector = read(vector).await?;
 
         // Heads whose vectors are as wide as the model's own can be compared with it.
-        let fits = pooling.config().output_size(config.hidden_size) == config.hidden_size;
+        let width = config.output_size();
+        let fits = pooling.config().output_size(width) == width;
         let mut heads = Vec::new();
         for head in PoolingConfig::parameter_free() {
             let head = Pooling::new(&head, config, self.device());
@@ -142,7 +143,12 @@ impl<B: Kernels> Embedder<B> {
         let last = middle(&states.last).await?;
         let mut layers = Vec::new();
         for layer in &states.layers {
-            layers.push(cosine(&middle(layer).await?, &last));
+            // A layer of another width is compared by what the model would make of it if it were the last.
+            let layer = match layer.dims()[2] == width {
+                true => middle(layer).await?,
+                false => middle(&self.model().backbone().finish(layer.clone())).await?,
+            };
+            layers.push(cosine(&layer, &last));
         }
         let [_, seq, hidden] = states.last.dims();
         let rows = states.last.reshape([seq, hidden]);

@@ -16,9 +16,10 @@ use kiln_tests::fixture;
 
 type B = Autodiff<Flex>;
 
-const FAMILIES: [&str; 18] = [
+const FAMILIES: [&str; 19] = [
     "bert",
     "distilbert",
+    "embedding-gemma2",
     "gemma3",
     "gte",
     "jina-bert",
@@ -109,7 +110,7 @@ fn run(
     let (input, attention) = batch;
     seed_dropout::<B>(&device, 11);
     let leaf = backbone.embed_tokens(input).detach().require_grad();
-    let shared = backbone.prepare(input, mode, leaf.dtype().into());
+    let shared = backbone.prepare(input, mode, &leaf);
     let mut x = leaf.clone();
     for block in 0..backbone.layers() {
         // The version that gives the weights of attention is the plain one.
@@ -305,7 +306,7 @@ fn norms_inside_and_around_a_branch_have_their_gradients() {
         activation: Activation::Silu,
         precision: MatmulPrecision::F32,
         attention: Branch { before: norm(0), inside: norm(1), after: norm(2) },
-        head_norms: None,
+        head_norms: Vec::new(),
         score_bias: Some(bias.clone().into_primitive().tensor()),
         qkv: projection(&weights[0]),
         output: projection(&weights[1]),

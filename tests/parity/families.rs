@@ -7,6 +7,7 @@ use kiln_embed::kernels::Kernels;
 use kiln_embed::model::{ForwardOptions, ModelInput};
 use kiln_embed::tokenizer::TokenBatch;
 use kiln_tests::{Tensors, allowed, fixture, relative_error};
+use train_native::device::Cpu;
 
 /// Largest error allowed, relative to the tensor's largest value.
 const TOLERANCE: f32 = 2e-5;
@@ -45,7 +46,8 @@ fn family<B: Kernels>(name: &str, device: &B::Device) {
             for (layer, hidden) in states.layers.into_iter().enumerate() {
                 let (_, reference) = expected.get(&format!("{key}.hidden.{layer}"));
                 let found: Vec<f32> = hidden.into_data().to_vec().unwrap();
-                let error = relative_error(&found, &reference, config.hidden_size, &attention);
+                let width = config.state_size(layer);
+                let error = relative_error(&found, &reference, width, &attention);
                 assert!(error < tolerance, "{name} {key} layer {layer}: {error:e}");
                 worst = worst.max(error);
                 compared += 1;
@@ -63,7 +65,7 @@ fn family<B: Kernels>(name: &str, device: &B::Device) {
             let error = relative_error(
                 &fused.into_data().to_vec::<f32>().unwrap(),
                 &reference,
-                config.hidden_size,
+                config.output_size(),
                 &attention,
             );
             assert!(error < tolerance, "{name} {key} fused: {error:e}");
@@ -90,6 +92,26 @@ families! {
     biased_encoders: ["mpnet", "jina-bert"],
     rotary_encoders: ["modernbert", "nomic-bert", "nomic-bert-released", "gte", "gte-released", "eurobert", "jina-v3", "jina-v3-released"],
     llama: ["llama", "llama-llama3", "llama-linear", "llama-yarn", "llama-geglu"],
-    gemma: ["gemma3", "gemma3-both"],
+    gemma: ["gemma3", "gemma3-both", "embedding-gemma2", "embedding-gemma2-released"],
     mistral_and_qwen: ["mistral", "qwen2", "qwen2-window", "qwen3"],
+}
+
+#[test]
+fn kept_blocks_keep_what_they_get_of_the_embeddings() {
+    let device = Default::default();
+    let folder = fixture("families/embedding-gemma2");
+    let config = std::fs::read(folder.join("config.json")).unwrap();
+    let config = ModelConfig::from_json(&config).unwrap();
+    let mut weights = Weights::open(&Directory::new(folder).unwrap(), "model").unwrap();
+    let backbone = load_backbone::<Cpu>(&config, &mut weights, &device).unwrap();
+    let tokens = TokenBatch::new(vec![3, 9, 4, 20], vec![true; 4], vec![true; 4], 4).unwrap();
+    let input = ModelInput::<Cpu>::new(&tokens, &device);
+    let embedded = backbone.embed_tokens(&input);
+    let shared = backbone.prepare(&input, config.attention, &embedded);
+    let (x, _) = backbone.layer(2, embedded, &shared, false);
+    let (x, _) = backbone.layer(1, x, &shared, false);
+    let expected = backbone.finish(x).into_data().to_vec::<f32>().unwrap();
+    let kept = backbone.keep_blocks(&[2, 1]).unwrap();
+    let found = kept.forward(&input, config.attention, ForwardOptions::default()).last;
+    assert_eq!(found.into_data().to_vec::<f32>().unwrap(), expected);
 }

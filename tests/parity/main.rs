@@ -9,6 +9,7 @@ mod checkpoints;
 mod compression;
 #[path = "../fuzz/replay.rs"]
 mod corpus;
+mod embedders;
 mod families;
 mod kernels;
 mod losses;

@@ -1,7 +1,7 @@
 """Makes the fixtures of the parity tests from transformers, sentence-transformers and PyTorch.
 
     python tests/reference/make_fixtures.py [families [NAME ..]] [pooling] [minilm] [rerankers] [static] [losses]
-                                            [cross-encoders]
+                                            [cross-encoders] [embedders]
 
 Random weights are seeded, so a second run writes the same numbers (up to the last bits of
 another CPU or PyTorch version). Everything lands in tests/fixtures/.
@@ -24,16 +24,24 @@ TINY = dict(vocab_size=48, hidden_size=32, num_hidden_layers=3, num_attention_he
             max_position_embeddings=64, attn_implementation="eager")
 DECODER = dict(TINY, num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-6, pad_token_id=0)
 ROPE = dict(rope_theta=10000.0)
+# Two layers with a window of 3 on either side and two that see the whole text, whose heads are wider; of each head
+# there half of the dimensions turn.
+EMBEDDING_GEMMA2 = dict(
+    DECODER, num_hidden_layers=4, sliding_window=3, sliding_window_pattern=2, global_head_dim=16,
+    num_global_key_value_heads=1, hidden_size_per_layer_input=12, embedding_dim=40, rope_parameters=dict(
+        sliding_attention=dict(rope_type="default", rope_theta=100.0),
+        full_attention=dict(rope_type="proportional", rope_theta=1000.0, partial_rotary_factor=0.5)))
 # Encoders whose positions are learned, those whose class has a pooler, and all of them.
 LEARNED = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"}
 POOLED = {"bert", "roberta", "xlm-roberta", "camembert", "mpnet", "jina-v3"}
-ENCODERS = LEARNED | {"jina-bert", "jina-v3", "modernbert", "nomic-bert", "gte", "eurobert", "gemma3-both"}
+ENCODERS = LEARNED | {"jina-bert", "jina-v3", "modernbert", "nomic-bert", "gte", "eurobert", "gemma3-both",
+                      "embedding-gemma2"}
 
 
 def families():
     from transformers import (BertConfig, BertModel, CamembertConfig, CamembertModel, DistilBertConfig,
-                              DistilBertModel, EuroBertConfig, EuroBertModel, Gemma3TextConfig,
-                              Gemma3TextModel, GteConfig, GteModel, JinaEmbeddingsV3Config,
+                              DistilBertModel, EmbeddingGemma2TextConfig, EmbeddingGemma2TextModel, EuroBertConfig,
+                              EuroBertModel, Gemma3TextConfig, Gemma3TextModel, GteConfig, GteModel, JinaEmbeddingsV3Config,
                               JinaEmbeddingsV3Model, LlamaConfig,
                               LlamaModel, MistralConfig, MistralModel, ModernBertConfig, ModernBertModel,
                               MPNetConfig, MPNetModel, NomicBertConfig, NomicBertModel, Qwen2Config, Qwen2Model,
@@ -82,6 +90,7 @@ def families():
             use_bidirectional_attention=True, bos_token_id=1, eos_token_id=2)),
         "eurobert": (EuroBertModel, EuroBertConfig(**DECODER, rope_parameters=dict(rope_type="default",
                                                                                    rope_theta=250000.0))),
+        "embedding-gemma2": (EmbeddingGemma2TextModel, EmbeddingGemma2TextConfig(**EMBEDDING_GEMMA2)),
     }
 
 
@@ -159,16 +168,18 @@ def save_released(name, model, folder):
                           ("embeddings.LayerNorm", "emb_ln"), ("mlp.up_proj", "mlp.fc11"),
                           ("mlp.gate_proj", "mlp.fc12"), ("mlp.down_proj", "mlp.fc2"),
                           ("post_attention_layernorm", "norm1"), ("post_mlp_layernorm", "norm2")],
+           "embedding-gemma2": [],
            "jina-v3": [("layers.", "encoder.layers."), ("self_attn.o_proj", "mixer.out_proj"),
                        ("embeddings.LayerNorm", "emb_ln"), ("post_attention_layernorm", "norm1"),
                        ("post_mlp_layernorm", "norm2")],
            "gte": [("layers.", "encoder.layer."), ("self_attn.o_proj", "attention.o_proj"),
                    ("post_attention_layernorm", "attn_ln"), ("post_mlp_layernorm", "mlp_ln")]}[name]
     joined = {"nomic-bert": {"attn.Wqkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
+              "embedding-gemma2": {},
               "jina-v3": {"mixer.Wqkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
               "gte": {"attention.qkv_proj": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
                       "mlp.up_gate_proj": ["mlp.up_proj", "mlp.gate_proj"]}}[name]
-    prefix = {"nomic-bert": "", "gte": "new.", "jina-v3": "roberta."}[name]
+    prefix = {"nomic-bert": "", "gte": "new.", "jina-v3": "roberta.", "embedding-gemma2": "language_model."}[name]
     state = dict(model.state_dict())
     for target, sources in joined.items():
         for key in [key for key in state if sources[0] in key]:
@@ -180,6 +191,11 @@ def save_released(name, model, folder):
             key = key.replace(new, released_name)
         released[prefix + key] = value.contiguous()
     c = model.config
+    if name == "embedding-gemma2":
+        # The towers of the release, of which nothing is read.
+        for part in ["vision_tower.encoder.layers.0.mlp.up_proj", "audio_tower.layers.0.norm",
+                     "embed_vision.embedding_projection", "embed_audio.embedding_projection"]:
+            released[f"{part}.weight"] = torch.ones(2, 3)
     if name == "nomic-bert":
         keys = dict(model_type="nomic_bert", n_embd=c.hidden_size, n_head=c.num_attention_heads,
                     n_inner=c.intermediate_size, n_layer=c.num_hidden_layers, n_positions=c.max_position_embeddings,
@@ -193,6 +209,9 @@ def save_released(name, model, folder):
                     max_position_embeddings=c.max_position_embeddings, hidden_act="gelu",
                     layer_norm_eps=c.layer_norm_eps, type_vocab_size=c.type_vocab_size, vocab_size=c.vocab_size,
                     pad_token_id=c.pad_token_id, rope_parameters=dict(rope_type="default", rope_theta=20000.0))
+    elif name == "embedding-gemma2":
+        keys = dict(model_type="embedding_gemma2", architectures=["EmbeddingGemma2Model"], image_token_id=46,
+                    text_config=c.to_dict(), vision_config=dict(model_type="gemma4_vision", hidden_size=2))
     else:
         keys = dict(model_type="new", hidden_size=c.hidden_size, num_attention_heads=c.num_attention_heads,
                     intermediate_size=c.intermediate_size, num_hidden_layers=c.num_hidden_layers,
@@ -216,6 +235,10 @@ def randomize(module, seed):
             parameter.data = 1 + 0.2 * noise
         else:
             parameter.data = 0.2 * noise
+    # What layers of EmbeddingGemma 2 are multiplied with.
+    for name, buffer in sorted(module.named_buffers()):
+        if name.endswith("layer_scalar"):
+            buffer.fill_(0.5 + torch.rand(1, generator=generator).item())
 
 
 def masks(side):
@@ -242,7 +265,7 @@ def make_families():
         # transformers would write released names again where it knows them.
         options = {"save_original_format": False} if name in ("nomic-bert", "gte", "jina-v3") else {}
         model.save_pretrained(folder, safe_serialization=True, **options)
-        if options:
+        if options or name == "embedding-gemma2":
             save_released(name, model, folder.with_name(f"{name}-released"))
         encoder = name in ENCODERS
         generator = torch.Generator().manual_seed(100 + index)
@@ -607,6 +630,32 @@ def make_static():
     (FIXTURES / "static" / "texts.json").write_text(json.dumps(texts, indent=0) + "\n")
 
 
+def make_embedders():
+    """EmbeddingGemma 2 with its tokens around a text, its prompts, the mean of its states, and Normalize, by
+    sentence-transformers."""
+    import tempfile
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+    from transformers import EmbeddingGemma2TextConfig, EmbeddingGemma2TextModel
+    tokenizer = letters(("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"), ["[PAD]", "[CLS]", "[SEP]"])
+    torch.manual_seed(90)
+    model = EmbeddingGemma2TextModel(EmbeddingGemma2TextConfig(**EMBEDDING_GEMMA2)).eval()
+    randomize(model, 90)
+    folder = FIXTURES / "embedders" / "embedding-gemma2"
+    with tempfile.TemporaryDirectory() as plain:
+        model.save_pretrained(plain)
+        tokenizer.save_pretrained(plain)
+        transformer = Transformer(plain, max_seq_length=24)
+        embedder = SentenceTransformer(
+            modules=[transformer, Pooling(EMBEDDING_GEMMA2["embedding_dim"], "mean"), Normalize()], device="cpu",
+            prompts={"query": "ask of: ", "document": "of: "})
+        embedder.save_pretrained(str(folder), create_model_card=False)
+    texts = sorted({text for pair in PAIRS for text in pair})
+    vectors = {name: embedder.encode(texts, prompt=prompt).tolist() for name, prompt in embedder.prompts.items()}
+    vectors["none"] = embedder.encode(texts).tolist()
+    (folder / "expected.json").write_text(json.dumps({"texts": texts, "vectors": vectors}) + "\n")
+
+
 def make_losses():
     """Values and gradients of sentence-transformers' losses on drawn vectors."""
     from sentence_transformers.sentence_transformer import losses
@@ -794,7 +843,8 @@ def make_cross_encoders():
 
 if __name__ == "__main__":
     makers = {"families": make_families, "pooling": make_pooling, "minilm": make_minilm,
-              "rerankers": make_rerankers, "static": make_static, "losses": make_losses, "cross-encoders": make_cross_encoders}
+              "rerankers": make_rerankers, "static": make_static, "losses": make_losses, "cross-encoders": make_cross_encoders,
+              "embedders": make_embedders}
     for name in [name for name in sys.argv[1:] if name in makers] or makers:
         makers[name]()
         print(f"made {name}")

@@ -225,7 +225,7 @@ pub fn load_adapters<B: Kernels>(
 /// (`base_model.model.model.layers`).
 fn bare_names(module: &str) -> Vec<String> {
     let bare = module.strip_prefix(PREFIX).unwrap_or(module);
-    ["", "model.", "bert.", "roberta.", "xlm_roberta."]
+    ["", "model.", "bert.", "roberta.", "xlm_roberta.", "language_model."]
         .iter()
         .filter_map(|prefix| bare.strip_prefix(prefix))
         .map(String::from)

@@ -25,7 +25,7 @@ pub struct EmbedderConfig {
 impl EmbedderConfig {
     /// Width of the vectors.
     pub fn dimensions(&self) -> usize {
-        let pooled = self.pooling.output_size(self.config.hidden_size);
+        let pooled = self.pooling.output_size(self.config.output_size());
         self.dense.last().map_or(pooled, |dense| dense.out_features)
     }
 }

@@ -34,8 +34,9 @@ pub struct Block<T> {
     pub precision: MatmulPrecision,
     /// Norms around the attention.
     pub attention: Branch<T>,
-    /// RMS norms of the heads of queries and of keys (Qwen3).
-    pub head_norms: Option<[Norm<T>; 2]>,
+    /// RMS norms of the heads of queries, of keys (Qwen3) and of values (EmbeddingGemma 2), in this order, as far as
+    /// there are any.
+    pub head_norms: Vec<Norm<T>>,
     /// What is added to the scores of attention `[heads, 2 seq - 1]`, as [`Seen::bias`](super::Seen::bias).
     pub score_bias: Option<T>,
     /// Queries, keys and values side by side.
@@ -158,7 +159,7 @@ impl<T> Block<T> {
             activation: self.activation,
             precision: self.precision,
             attention: self.attention.map(to),
-            head_norms: self.head_norms.map(|[query, key]| [query.map(to), key.map(to)]),
+            head_norms: self.head_norms.into_iter().map(|norm| norm.map(to)).collect(),
             score_bias: self.score_bias.map(&mut *to),
             qkv: self.qkv.map(to),
             output: self.output.map(to),

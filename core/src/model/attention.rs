@@ -17,6 +17,8 @@ pub(super) struct AttentionOptions<'a> {
     pub output_bias: bool,
     /// Epsilon of the RMS norms on the heads of q and k, where the family has them.
     pub qk_norm: Option<f64>,
+    /// Epsilon of RMS norms without factors on the heads of v, where the family has them.
+    pub value_norm: Option<f64>,
     /// What the family calls q, k, v and the output projection; all three by the first name where it has but
     /// one projection for them.
     pub names: [&'a str; 4],
@@ -31,6 +33,9 @@ pub struct Attention<B: Backend> {
     pub output: Linear<B>,
     pub(super) query_norm: Option<RmsNorm<B>>,
     pub(super) key_norm: Option<RmsNorm<B>>,
+    /// Epsilon of the norm of the heads of v.
+    #[module(skip)]
+    value_epsilon: Option<f64>,
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
@@ -62,6 +67,7 @@ impl<B: Kernels> Attention<B> {
             ),
             query_norm: norm(),
             key_norm: norm(),
+            value_epsilon: options.value_norm,
             heads,
             kv_heads,
             head_dim,
@@ -104,7 +110,7 @@ impl<B: Kernels> Attention<B> {
     }
 
     /// Queries, keys and values side by side; the heads of queries and keys normed where the family
-    /// does so (Qwen3).
+    /// does so (Qwen3), and those of values too (EmbeddingGemma 2).
     fn normed(&self, qkv: Tensor<B, 3>) -> Tensor<B, 3> {
         let (Some(query_norm), Some(key_norm)) = (&self.query_norm, &self.key_norm) else {
             return qkv;
@@ -120,7 +126,19 @@ impl<B: Kernels> Attention<B> {
         let (queries, keys) = (self.heads, self.kv_heads);
         let query = by_head(0, queries, query_norm);
         let key = by_head(queries, keys, key_norm);
-        Tensor::cat(vec![query, key, part(queries + keys, keys)], 2)
+        let value = match self.value_norm() {
+            Some(norm) => by_head(queries + keys, keys, &norm),
+            None => part(queries + keys, keys),
+        };
+        Tensor::cat(vec![query, key, value], 2)
+    }
+
+    /// The norm of the heads of v, whose factors are one and learn nothing.
+    pub(super) fn value_norm(&self) -> Option<RmsNorm<B>> {
+        let mut norm = self.query_norm.clone()?;
+        norm.epsilon = self.value_epsilon?;
+        norm.gamma = norm.gamma.map(|gamma| gamma.ones_like());
+        Some(norm)
     }
 
     /// The projections with their paths inside the block.

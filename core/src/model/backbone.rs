@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
-use burn::tensor::{FloatDType, Tensor, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend};
 
 use super::decoder::{Decoder, DecoderBlock};
 use super::embedding::Embedding;
@@ -96,7 +96,7 @@ impl<B: Kernels> Backbone<B> {
         mode: AttentionMode,
         want: ForwardOptions,
     ) -> States<B> {
-        let shared = self.prepare(input, mode, x.dtype().into());
+        let shared = self.prepare(input, mode, &x);
         let mut states = States { last: x.clone(), layers: Vec::new(), attention: None };
         for index in 0..self.layers() {
             if want.layers {
@@ -120,16 +120,25 @@ impl<B: Kernels> Backbone<B> {
         }
     }
 
-    /// What all blocks of a pass over `input` share; `dtype` is that of the states.
+    /// What all blocks of a pass over `input` share; `embeddings` `[batch, seq, hidden]` are the first one's input.
     pub fn prepare(
         &self,
         input: &ModelInput<B>,
         mode: AttentionMode,
-        dtype: FloatDType,
+        embeddings: &Tensor<B, 3>,
     ) -> BlockInputs<B> {
         match self {
-            Backbone::Encoder(encoder) => encoder.prepare(input, mode, dtype),
-            Backbone::Decoder(decoder) => decoder.prepare(input, mode, dtype),
+            Backbone::Encoder(encoder) => encoder.prepare(input, mode, embeddings),
+            Backbone::Decoder(decoder) => decoder.prepare(input, mode, embeddings),
+        }
+    }
+
+    /// Each block's own input `[batch, seq, width]`, of embeddings `[batch, seq, hidden]`; none where blocks get
+    /// nothing but states.
+    pub fn per_layer_inputs(&self, embeddings: &Tensor<B, 3>) -> Vec<Tensor<B, 3>> {
+        match self {
+            Backbone::Encoder(_) => Vec::new(),
+            Backbone::Decoder(decoder) => decoder.per_layer(embeddings),
         }
     }
 
@@ -144,15 +153,18 @@ impl<B: Kernels> Backbone<B> {
         let seen = shared.seen(index);
         match self {
             Backbone::Encoder(encoder) => encoder.blocks[index].forward(x, seen, want_weights),
-            Backbone::Decoder(decoder) => decoder.blocks[index].forward(x, seen, want_weights),
+            Backbone::Decoder(decoder) => {
+                let own = shared.per_layer.get(index);
+                decoder.blocks[index].forward(x, seen, own, want_weights)
+            }
         }
     }
 
-    /// The final norm, where the architecture has one.
+    /// The final norm, where the architecture has one, and the projection after it, where there is one.
     pub fn finish(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         match self {
             Backbone::Encoder(encoder) => encoder.finish(x),
-            Backbone::Decoder(decoder) => B::rms_norm(x, &decoder.norm),
+            Backbone::Decoder(decoder) => decoder.finish(x),
         }
     }
 
@@ -206,13 +218,15 @@ impl<B: Kernels> Backbone<B> {
                 .enumerate()
                 .flat_map(numbered)
                 .collect(),
-            Backbone::Decoder(decoder) => decoder
-                .blocks
-                .iter_mut()
-                .map(DecoderBlock::projections_mut)
-                .enumerate()
-                .flat_map(numbered)
-                .collect(),
+            Backbone::Decoder(Decoder { blocks, per_layer_inputs, output_projection, .. }) => {
+                let inputs = per_layer_inputs.iter_mut().map(|inputs| &mut inputs.projection);
+                let inputs = inputs.map(|linear| ("per_layer_inputs.projection", linear));
+                let output = output_projection.iter_mut();
+                let output = output.map(|linear| ("output_projection", linear));
+                let outer = inputs.chain(output).map(|(path, linear)| (path.to_string(), linear));
+                let blocks = blocks.iter_mut().map(DecoderBlock::projections_mut).enumerate();
+                blocks.flat_map(numbered).chain(outer).collect()
+            }
         }
     }
 }

@@ -30,10 +30,11 @@ pub(super) fn described<B: Kernels>(
     seen: Seen<'_, B>,
     rows: usize,
 ) -> Option<BlockOf<B>> {
-    let head_norms = match (&attention.query_norm, &attention.key_norm) {
-        (Some(query), Some(key)) => Some([rms_norm(query), rms_norm(key)]),
-        _ => None,
-    };
+    let mut head_norms = Vec::new();
+    if let (Some(query), Some(key)) = (&attention.query_norm, &attention.key_norm) {
+        head_norms.extend([rms_norm(query), rms_norm(key)]);
+        head_norms.extend(attention.value_norm().as_ref().map(rms_norm));
+    }
     let qkv = attention.qkv.projection(rows)?;
     let output = attention.output.projection(rows)?;
     let gate = match &feed_forward.gate {

@@ -1,9 +1,9 @@
 //! The one decoder: RMS norms, rotary positions, grouped queries, gated feed-forward, and the
-//! options that tell Llama, Mistral, Qwen2, Qwen3 and Gemma 3 apart.
+//! options that tell Llama, Mistral, Qwen2, Qwen3, Gemma 3 and EmbeddingGemma 2 apart.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
-use burn::tensor::{FloatDType, Tensor, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend};
 
 use super::attention::{Attention, AttentionOptions};
 use super::block;
@@ -11,6 +11,7 @@ use super::embedding::Embedding;
 use super::feed_forward::FeedForward;
 use super::input::{BlockInputs, ModelInput};
 use super::linear::Linear;
+use super::per_layer::{PerLayerBranch, PerLayerInputs};
 use super::views::LayerViews;
 use crate::config::{AttentionMode, DecoderConfig, Gate, ModelConfig};
 use crate::kernels::{BlockOf, Branch, Kernels, Seen};
@@ -24,13 +25,17 @@ pub struct Decoder<B: Backend> {
     pub blocks: Vec<DecoderBlock<B>>,
     /// Norm of the last block's output.
     pub norm: RmsNorm<B>,
+    /// What each block gets of the embeddings beside the states (EmbeddingGemma 2).
+    pub per_layer_inputs: Option<PerLayerInputs<B>>,
+    /// Projection of the normed states (EmbeddingGemma 2).
+    pub output_projection: Option<Linear<B>>,
     views: LayerViews,
     /// What embeddings are multiplied with.
     #[module(skip)]
     embedding_scale: Option<f64>,
 }
 
-/// Norm, attention, residual; norm, feed-forward, residual.
+/// Norm, attention, residual; norm, feed-forward, residual; and in EmbeddingGemma 2 a third branch and a factor.
 #[derive(Module, Debug)]
 pub struct DecoderBlock<B: Backend> {
     /// Norm before the attention.
@@ -45,6 +50,10 @@ pub struct DecoderBlock<B: Backend> {
     pub feed_forward: FeedForward<B>,
     /// Norm of its output, likewise.
     pub feed_forward_output_norm: Option<RmsNorm<B>>,
+    /// What mixes in the block's own input of each token.
+    pub per_layer: Option<PerLayerBranch<B>>,
+    /// What the block's output is multiplied with `[1]`. It never trains, as it is no parameter in transformers.
+    pub scale: Option<Param<Tensor<B, 1>>>,
 }
 
 impl<B: Kernels> Decoder<B> {
@@ -56,17 +65,18 @@ impl<B: Kernels> Decoder<B> {
     ) -> Self {
         let hidden = config.hidden_size;
         let norm = || RmsNormConfig::new(hidden).with_epsilon(config.norm_eps).init(device);
-        let block = |_| DecoderBlock {
+        let block = |layer| DecoderBlock {
             attention_norm: norm(),
             attention: Attention::new(
                 &AttentionOptions {
                     hidden,
                     heads: config.num_heads,
-                    kv_heads: config.num_kv_heads,
-                    head_dim: config.head_dim,
+                    kv_heads: config.heads_of(layer).kv_heads,
+                    head_dim: config.heads_of(layer).head_dim,
                     qkv_bias: decoder.qkv_bias,
                     output_bias: decoder.output_bias,
                     qk_norm: decoder.qk_norm.then_some(config.norm_eps),
+                    value_norm: decoder.value_norm.then_some(config.norm_eps),
                     names: ["q_proj", "k_proj", "v_proj", "o_proj"],
                 },
                 init,
@@ -84,11 +94,24 @@ impl<B: Kernels> Decoder<B> {
                 init,
                 device,
             ),
+            per_layer: decoder
+                .per_layer_input
+                .map(|width| PerLayerBranch::new(config, width, init, device)),
+            scale: decoder.layer_scales.then(|| {
+                let one: Param<Tensor<B, 1>> = Initializer::Ones.init([1], device);
+                one.set_require_grad(false)
+            }),
         };
         Self {
             token_embedding: Embedding::new([config.vocab_size, hidden], init, device),
             blocks: (0..config.num_layers).map(block).collect(),
             norm: norm(),
+            per_layer_inputs: decoder
+                .per_layer_input
+                .map(|width| PerLayerInputs::new(config, width, init, device)),
+            output_projection: decoder.output_size.map(|width| {
+                Linear::new(hidden, &[("embedding_projection", width)], false, init, device)
+            }),
             views: LayerViews::new(config),
             embedding_scale: decoder.embedding_scale,
         }
@@ -107,21 +130,59 @@ impl<B: Kernels> Decoder<B> {
     pub(super) fn keep_blocks(&mut self, keep: &[usize]) {
         self.blocks = keep.iter().map(|&block| self.blocks[block].clone()).collect();
         self.views.keep(keep);
+        if let Some(inputs) = &mut self.per_layer_inputs {
+            inputs.keep(keep);
+        }
     }
 
-    /// What the blocks share.
+    /// What the blocks share, the first of which gets `embeddings` `[batch, seq, hidden]`.
     pub(super) fn prepare(
         &self,
         input: &ModelInput<B>,
         mode: AttentionMode,
-        dtype: FloatDType,
+        embeddings: &Tensor<B, 3>,
     ) -> BlockInputs<B> {
-        self.views.prepare(input, mode, dtype, None)
+        let shared = self.views.prepare(input, mode, embeddings.dtype().into(), None);
+        BlockInputs { per_layer: self.per_layer(embeddings), ..shared }
+    }
+
+    /// Each block's own input `[batch, seq, width]`, of embeddings `[batch, seq, hidden]`.
+    pub(super) fn per_layer(&self, embeddings: &Tensor<B, 3>) -> Vec<Tensor<B, 3>> {
+        let inputs = self.per_layer_inputs.as_ref();
+        inputs.map(|inputs| inputs.forward(embeddings)).unwrap_or_default()
+    }
+
+    /// The final norm, and the projection where there is one.
+    pub(super) fn finish(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let x = B::rms_norm(x, &self.norm);
+        match &self.output_projection {
+            Some(projection) => projection.forward(x),
+            None => x,
+        }
     }
 }
 
 impl<B: Kernels> DecoderBlock<B> {
+    /// `own` is the block's own input `[batch, seq, width]`, where it has one.
     pub(super) fn forward(
+        &self,
+        x: Tensor<B, 3>,
+        seen: Seen<'_, B>,
+        own: Option<&Tensor<B, 3>>,
+        want_weights: bool,
+    ) -> (Tensor<B, 3>, Option<Tensor<B, 4>>) {
+        let (mut x, weights) = self.attend_and_feed(x, seen, want_weights);
+        if let (Some(branch), Some(own)) = (&self.per_layer, own) {
+            x = branch.forward(x, own.clone());
+        }
+        if let Some(scale) = &self.scale {
+            x = scaled(x, scale.val());
+        }
+        (x, weights)
+    }
+
+    /// Attention and feed-forward.
+    fn attend_and_feed(
         &self,
         x: Tensor<B, 3>,
         seen: Seen<'_, B>,
@@ -156,7 +217,18 @@ impl<B: Kernels> DecoderBlock<B> {
     pub(super) fn projections_mut(&mut self) -> Vec<(&'static str, &mut Linear<B>)> {
         let mut all: Vec<_> = self.attention.projections_mut().into();
         all.extend(self.feed_forward.projections_mut());
+        all.extend(self.per_layer.iter_mut().flat_map(PerLayerBranch::projections_mut));
         all
+    }
+}
+
+/// States times a number `[1]`, which gets no gradient.
+fn scaled<B: Kernels>(x: Tensor<B, 3>, scale: Tensor<B, 1>) -> Tensor<B, 3> {
+    let scale = scale.detach();
+    match B::HOST {
+        // Burn's CPU backend broadcasts over inner dimensions one value at a time.
+        true => x.mul_scalar(scale.into_scalar()),
+        false => x * scale.reshape([1, 1, 1]),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
-use burn::tensor::{FloatDType, Tensor, backend::Backend, module};
+use burn::tensor::{Tensor, backend::Backend, module};
 
 use super::attention::{Attention, AttentionOptions};
 use super::block;
@@ -81,6 +81,7 @@ impl<B: Kernels> Encoder<B> {
                     qkv_bias: encoder.qkv_bias,
                     output_bias: encoder.output_bias,
                     qk_norm: None,
+                    value_norm: None,
                     names: modules.attention,
                 },
                 init,
@@ -147,12 +148,12 @@ impl<B: Kernels> Encoder<B> {
         self.views.keep(keep);
     }
 
-    /// What the blocks share.
+    /// What the blocks share; the states are in the numbers of `embeddings`.
     pub(super) fn prepare(
         &self,
         input: &ModelInput<B>,
         mode: AttentionMode,
-        dtype: FloatDType,
+        embeddings: &Tensor<B, 3>,
     ) -> BlockInputs<B> {
         let [_, seq] = input.attention_mask.dims();
         let bias = match (self.score_bias, &self.relative_bias) {
@@ -164,7 +165,7 @@ impl<B: Kernels> Encoder<B> {
             }
             _ => None,
         };
-        self.views.prepare(input, mode, dtype, bias)
+        self.views.prepare(input, mode, embeddings.dtype().into(), bias)
     }
 
     /// The final norm, where there is one.

@@ -70,7 +70,7 @@ impl<B: Kernels> FeedForward<B> {
     }
 }
 
-fn activate<B: Kernels>(x: Tensor<B, 3>, activation: Activation) -> Tensor<B, 3> {
+pub(super) fn activate<B: Kernels>(x: Tensor<B, 3>, activation: Activation) -> Tensor<B, 3> {
     match activation {
         Activation::Gelu => B::exact_gelu(x),
         Activation::GeluTanh => activation::gelu_approximate(x),

@@ -31,7 +31,8 @@ impl ForwardOptions {
 /// What a forward pass returns.
 #[derive(Debug, Clone)]
 pub struct States<B: Backend> {
-    /// Last hidden states, final-normed where the model has a final norm: `[batch, seq, hidden]`.
+    /// Last hidden states, final-normed where the model has a final norm, and projected where it projects them:
+    /// `[batch, seq, output]`.
     pub last: Tensor<B, 3>,
     /// `N + 1` tensors `[batch, seq, hidden]`, the embedding output first and [`States::last`]
     /// at the end, as transformers' `hidden_states`; empty unless asked for.
@@ -54,8 +55,8 @@ impl<B: Backend> States<B> {
     }
 }
 
-/// What all blocks of one forward pass share: the extent of each row, rotary tables, attention masks, and what
-/// is added to scores.
+/// What all blocks of one forward pass share: the extent of each row, rotary tables, attention masks, what is added
+/// to scores, and what each layer gets of the embeddings.
 #[derive(Debug, Clone)]
 pub struct BlockInputs<B: Backend> {
     pub(super) rows: Arc<[Range<usize>]>,
@@ -67,6 +68,8 @@ pub struct BlockInputs<B: Backend> {
     pub(super) mask_of_layer: Vec<usize>,
     /// Added to the scores of every layer `[heads, 2 seq - 1]`, at `seq - 1 + key - query`.
     pub(super) bias: Option<Tensor<B, 2>>,
+    /// Each layer's own input `[batch, seq, width]`; none where the model has no such inputs.
+    pub(super) per_layer: Vec<Tensor<B, 3>>,
 }
 
 impl<B: Backend> BlockInputs<B> {
@@ -80,7 +83,16 @@ impl<B: Backend> BlockInputs<B> {
         }
     }
 
-    /// Whether it may be made of parameters, so that each graph of a model that trains needs its own.
+    /// Cuts one layer's own input off from the graph that made it, and returns the leaf that stands in its place, whose
+    /// gradient that graph is owed.
+    pub fn cut(&mut self, layer: usize) -> Option<Tensor<B, 3>> {
+        let input = self.per_layer.get_mut(layer)?;
+        *input = input.clone().detach().require_grad();
+        Some(input.clone())
+    }
+
+    /// Whether it may be made of parameters, so that each graph of a model that trains needs its own; the layers' own
+    /// inputs are [cut](BlockInputs::cut) instead.
     pub fn learns(&self) -> bool {
         self.bias.is_some()
     }

@@ -1,10 +1,13 @@
 //! A linear layer that may be several projections side by side, each with its own LoRA adapter.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, Param, ParamId};
 use burn::nn::Initializer;
-use burn::tensor::{Bool, Tensor, TensorData, backend::Backend, module, ops::FloatTensor};
+use burn::tensor::{
+    BasicOps, Bool, Tensor, TensorData, backend::Backend, module, ops::FloatTensor,
+};
 
 use super::families::Part;
 use super::gram::SharedGram;
@@ -140,6 +143,28 @@ impl<B: Kernels> Linear<B> {
         let turned = Tensor::<B, 2>::from_data(TensorData::new(values, [outputs, inputs]), &device);
         self.weight = self.weight.clone().map(|_| turned.transpose());
         Ok(())
+    }
+
+    /// Keeps only some columns of a layer of one part, in the order given.
+    pub(super) fn keep_columns(&mut self, kept: &[Range<usize>]) {
+        self.unpack();
+        fn columns<B: Backend, const D: usize, K: BasicOps<B>>(
+            of: Tensor<B, D, K>,
+            kept: &[Range<usize>],
+        ) -> Tensor<B, D, K> {
+            let column = |range: &Range<usize>| of.clone().narrow(D - 1, range.start, range.len());
+            Tensor::cat(kept.iter().map(column).collect(), D - 1)
+        }
+        let float = |of| columns(of, kept).detach();
+        self.weight = self.weight.clone().map(float);
+        for adapter in &mut self.adapters {
+            adapter.b = adapter.b.clone().map(float);
+        }
+        self.bias = self.bias.take().map(|bias| bias.map(|bias| columns(bias, kept).detach()));
+        self.mask = self.mask.take().map(|mask| mask.map(|mask| columns(mask, kept)));
+        let width = kept.iter().map(Range::len).sum();
+        self.parts.iter_mut().for_each(|(_, of_part)| *of_part = width);
+        self.prepared = Prepared::default();
     }
 
     /// Keeps the weights that are zero now at zero through training.

@@ -2,7 +2,7 @@
 //!
 //! * `backbone`: the forward pass, block by block; `input`: what goes in and what comes out;
 //! * `encoder`, `decoder`: the blocks, built from `attention`, `feed_forward`, `linear`,
-//!   `embedding`, `rotary`, `mask`, `score_bias` and `dropout`; `views`: what each layer sees;
+//!   `embedding`, `rotary`, `mask`, `score_bias`, `per_layer` and `dropout`; `views`: what each layer sees;
 //! * `packed`: layers whose int8 or int4 weights stay packed in a device's memory;
 //! * `lora`, `gram`: what hangs on a projection; `surgery`: LoRA in and out, pruning, fewer blocks;
 //! * `families`: config keys and tensor names of each family.
@@ -23,6 +23,7 @@ mod linear;
 mod lora;
 mod mask;
 mod packed;
+mod per_layer;
 mod rotary;
 mod score_bias;
 mod surgery;
@@ -42,4 +43,5 @@ pub use linear::Linear;
 pub use lora::{Adapter, LoraConfig};
 pub use mask::attention_mask;
 pub use packed::{PackedTable, PackedWeight};
+pub use per_layer::{PerLayerBranch, PerLayerInputs};
 pub use rotary::{Rotary, inverse_frequencies};

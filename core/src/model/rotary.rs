@@ -1,4 +1,4 @@
-//! Rotary position embedding (RoFormer, arXiv:2104.09864) with the llama3, linear, NTK and YaRN scalings.
+//! Rotary position embedding (RoFormer, arXiv:2104.09864) with the llama3, linear, proportional, NTK and YaRN scalings.
 
 use std::f64::consts::PI;
 
@@ -59,6 +59,10 @@ pub fn inverse_frequencies(rope: &Rope, head_dim: usize) -> Vec<f32> {
         match rope.scaling {
             RopeScaling::Default => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Proportional { factor, partial_rotary_factor } => {
+                let turning = (partial_rotary_factor * head_dim as f64 / 2.0) as usize;
+                if pair < turning { frequency / factor } else { 0.0 }
+            }
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor: low,

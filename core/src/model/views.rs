@@ -22,13 +22,15 @@ pub(super) struct LayerViews {
 
 impl LayerViews {
     pub(super) fn new(config: &ModelConfig) -> Self {
+        let own = config.head_dim;
+        let global = config.windows().iter().position(Option::is_none);
+        let global = global.map_or(own, |layer| config.heads_of(layer).head_dim);
         let ropes = config.ropes();
-        let ropes =
-            ropes.iter().flat_map(|ropes| std::iter::once(&ropes.global).chain(&ropes.local));
-        Self {
-            rotary: ropes.map(|rope| Rotary::new(rope, config.head_dim)).collect(),
-            windows: config.windows().to_vec(),
-        }
+        let ropes = ropes.iter().flat_map(|ropes| {
+            let local = ropes.local.iter().map(move |rope| Rotary::new(rope, own));
+            std::iter::once(Rotary::new(&ropes.global, global)).chain(local)
+        });
+        Self { rotary: ropes.collect(), windows: config.windows().to_vec() }
     }
 
     /// Keeps only some layers, in the order given.
@@ -58,6 +60,7 @@ impl LayerViews {
             masks: Vec::new(),
             mask_of_layer: Vec::new(),
             bias,
+            per_layer: Vec::new(),
         };
         let mut windows: Vec<Option<usize>> = Vec::new();
         for window in &self.windows {

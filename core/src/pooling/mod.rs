@@ -57,7 +57,7 @@ impl<B: Kernels> Pooling<B> {
     /// yet, whatever its size.
     pub fn unfilled(config: &PoolingConfig, model: &ModelConfig, device: &B::Device) -> Self {
         use PoolingConfig as P;
-        let hidden = model.hidden_size;
+        let hidden = model.output_size();
         let block = match config {
             P::Cls | P::LastToken | P::Mean | P::WeightedMean | P::Anchor { .. } => None,
             P::SelfAttention(block) => Some(PoolingBlock::self_attention(block, hidden, device)),

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{ElementConversion as _, FloatDType, Tensor};
+use burn::tensor::{ElementConversion as _, Tensor};
 
 use super::gradients::add;
 use super::train_model::{TrainModel, parameters};
@@ -27,7 +27,7 @@ impl<'a, B: TrainingBackend> Gathered<'a, B> {
     pub fn new(replica: &'a TrainModel<B>) -> Self {
         let learns_embeddings = parameters(replica.backbone())
             .iter()
-            .any(|parameter| parameter.trains && !parameter.path.contains("blocks"));
+            .any(|parameter| parameter.trains && !is_of_blocks(&parameter.path));
         Self { replica, total: GradientsParams::new(), learns_embeddings }
     }
 
@@ -88,7 +88,7 @@ pub struct BlockPass<'a, B: AutodiffBackend> {
     input: &'a ModelInput<B>,
     mode: AttentionMode,
     shared: BlockInputs<B>,
-    /// What goes into each block `[batch, seq, hidden]`.
+    /// What goes into each block `[batch, seq, hidden]`, besides what it gets of the first one's input.
     pub inputs: Vec<Tensor<B::InnerBackend, 3>>,
     seed: u64,
     device: &'a B::Device,
@@ -106,29 +106,37 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         seed: u64,
         device: &'a B::Device,
     ) -> Self {
-        let dtype: FloatDType = x.dtype().into();
-        let shared = replica.backbone().prepare(input, mode, dtype);
+        seed_dropout::<B>(device, seed);
+        let embeddings = Tensor::from_inner(x.clone());
+        let shared = frozen.backbone().prepare(input, mode, &embeddings);
         let mut pass = Self { replica, input, mode, shared, inputs: vec![x], seed, device };
         for block in 0..frozen.backbone().layers().saturating_sub(1) {
             let x = Tensor::from_inner(pass.inputs[block].clone());
-            pass.inputs.push(pass.layer(frozen, block, x).inner());
+            pass.inputs.push(pass.layer(frozen, block, x).0.inner());
         }
         pass
     }
 
-    fn layer(&self, of: &TrainModel<B>, block: usize, x: Tensor<B, 3>) -> Tensor<B, 3> {
+    /// A block, and the leaf that stands for what it gets of the embeddings, where it gets something.
+    fn layer(
+        &self,
+        of: &TrainModel<B>,
+        block: usize,
+        x: Tensor<B, 3>,
+    ) -> (Tensor<B, 3>, Option<Tensor<B, 3>>) {
         seed_dropout::<B>(self.device, block_seed(self.seed, block));
         // What learns belongs to each block's graph.
-        let own = self
-            .shared
-            .learns()
-            .then(|| of.backbone().prepare(self.input, self.mode, x.dtype().into()));
-        of.backbone().layer(block, x, own.as_ref().unwrap_or(&self.shared), false).0
+        let mut own = match self.shared.learns() {
+            true => of.backbone().prepare(self.input, self.mode, &x),
+            false => self.shared.clone(),
+        };
+        let leaf = own.cut(block);
+        (of.backbone().layer(block, x, &own, false).0, leaf)
     }
 
     /// The last states `[batch, seq, hidden]`, final-normed, made from the last block's input.
     pub fn last(&self, of: &TrainModel<B>, x: Tensor<B, 3>) -> Tensor<B, 3> {
-        of.backbone().finish(self.layer(of, self.inputs.len() - 1, x))
+        of.backbone().finish(self.layer(of, self.inputs.len() - 1, x).0)
     }
 
     /// The input of the last block `[batch, seq, hidden]`.
@@ -147,34 +155,48 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         gathered: &mut Gathered<'_, B>,
     ) -> Result<(f64, Option<Tensor<B::InnerBackend, 3>>)> {
         let leaf = self.before_last().require_grad();
-        let loss = of_states(self.last(self.replica, leaf.clone()));
+        let (x, of_embeddings) = self.layer(self.replica, self.inputs.len() - 1, leaf.clone());
+        let loss = of_states(self.replica.backbone().finish(x));
         let value = loss.clone().into_scalar().elem::<f64>();
         let grads = loss.backward();
         gathered.take(&grads);
         let mut owed = vec![None; self.inputs.len() - 1];
         owed.push(leaf.grad(&grads));
+        let of_embeddings = of_embeddings.and_then(|leaf| leaf.grad(&grads));
         drop(grads);
-        Ok((value, self.backward(owed, gathered)?))
+        Ok((value, self.back(owed, of_embeddings, gathered)?))
     }
 
     /// Back through all blocks but the last, from what each block's input is `owed` by what comes after
-    /// it: the gradient of the first block's input.
+    /// it: the gradient of the first block's input. What the last block gets of the first one's input is in `owed`.
     ///
     /// # Errors
     /// A block whose input is owed nothing.
     pub fn backward(
         &self,
-        mut owed: Vec<Option<Tensor<B::InnerBackend, 3>>>,
+        owed: Vec<Option<Tensor<B::InnerBackend, 3>>>,
         gathered: &mut Gathered<'_, B>,
     ) -> Result<Option<Tensor<B::InnerBackend, 3>>> {
+        self.back(owed, None, gathered)
+    }
+
+    /// As `backward`, with the gradient of what the last block gets of the embeddings.
+    fn back(
+        &self,
+        mut owed: Vec<Option<Tensor<B::InnerBackend, 3>>>,
+        of_last: Option<Tensor<B::InnerBackend, 3>>,
+        gathered: &mut Gathered<'_, B>,
+    ) -> Result<Option<Tensor<B::InnerBackend, 3>>> {
+        let mut of_embeddings = vec![of_last];
         for block in (0..self.inputs.len() - 1).rev() {
             let Some(gradient) = owed.pop().flatten() else {
                 return Err(Error::invalid(format!("block {block} got no gradient")));
             };
             let leaf = Tensor::<B, 3>::from_inner(self.inputs[block].clone()).require_grad();
-            let y = self.layer(self.replica, block, leaf.clone());
+            let (y, more) = self.layer(self.replica, block, leaf.clone());
             let grads = (y * Tensor::from_inner(gradient)).sum().backward();
             gathered.take(&grads);
+            of_embeddings.push(more.and_then(|leaf| leaf.grad(&grads)));
             if let (Some(more), Some(last)) = (leaf.grad(&grads), owed.last_mut()) {
                 *last = Some(match last.take() {
                     Some(known) => known + more,
@@ -182,8 +204,38 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
                 });
             }
         }
-        Ok(owed.pop().flatten())
+        of_embeddings.reverse();
+        let first = owed.pop().flatten();
+        Ok(match (first, self.through_embeddings(of_embeddings, gathered)) {
+            (Some(first), Some(more)) => Some(first + more),
+            (first, more) => first.or(more),
+        })
     }
+
+    /// The gradient of the first block's input for those of what the blocks get of it beside the states, the first
+    /// block's first; `None` where they get nothing.
+    fn through_embeddings(
+        &self,
+        gradients: Vec<Option<Tensor<B::InnerBackend, 3>>>,
+        gathered: &mut Gathered<'_, B>,
+    ) -> Option<Tensor<B::InnerBackend, 3>> {
+        if gradients.iter().all(Option::is_none) {
+            return None;
+        }
+        seed_dropout::<B>(self.device, self.seed);
+        let leaf = Tensor::<B, 3>::from_inner(self.inputs[0].clone()).require_grad();
+        let made = self.replica.backbone().per_layer_inputs(&leaf);
+        let each = made.into_iter().zip(gradients);
+        let each = each.filter_map(|(y, gradient)| Some((y * Tensor::from_inner(gradient?)).sum()));
+        let grads = each.reduce(|sum, more| sum + more)?.backward();
+        gathered.take(&grads);
+        leaf.grad(&grads)
+    }
+}
+
+/// Whether a parameter of a backbone is of no use for its embeddings.
+fn is_of_blocks(path: &str) -> bool {
+    ["blocks.", "per_layer_inputs.", "output_projection."].iter().any(|part| path.starts_with(part))
 }
 
 /// State of dropout at the start of a block of a pass that starts from `seed`.

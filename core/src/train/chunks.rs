@@ -299,7 +299,7 @@ impl ChunkRunner {
         // Dropout starts anew in each block, so that a block can be computed again alone.
         let backbone = model.backbone();
         let x = backbone.embed_tokens(&input);
-        let shared = backbone.prepare(&input, model.attention(), x.dtype().into());
+        let shared = backbone.prepare(&input, model.attention(), &x);
         let mut states = vec![x];
         for block in 0..backbone.layers().saturating_sub(1) {
             let x = states[block].clone();
@@ -363,7 +363,9 @@ fn head<B: Kernels>(
     let options = model.pooling().config().forward_options();
     let block = backbone.layers().saturating_sub(1);
     let x = inputs[inputs.len() - 1].clone();
-    let shared = backbone.prepare(input, model.attention(), x.dtype().into());
+    // What a block gets of the embeddings drops out as it did on the way there.
+    seed_dropout::<B>(device, chunk.seed);
+    let shared = backbone.prepare(input, model.attention(), &inputs[0]);
     seed_dropout::<B>(device, chunk.seed_of(block));
     let (x, attention) = backbone.layer(block, x, &shared, options.attention);
     let last = backbone.finish(x);

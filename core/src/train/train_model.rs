@@ -146,6 +146,8 @@ impl<B: Kernels> ModuleMapper<B> for Freeze<'_> {
                     || extras.iter().any(|extra| self.path.dotted().contains(extra.as_str()))
             }
         };
+        // What a block of EmbeddingGemma 2 is multiplied with is no parameter in transformers.
+        let trains = trains && self.path.last() != "scale";
         param.map(|tensor| tensor.detach().set_require_grad(trains))
     }
 }

@@ -76,16 +76,17 @@ impl Calibration {
         let backbone = embedder.model_mut().backbone_mut();
         let inputs: Vec<ModelInput<B>> =
             self.batches.iter().map(|batch| ModelInput::new(batch, &device)).collect();
-        let mut states: Vec<_> = inputs.iter().map(|input| backbone.embed_tokens(input)).collect();
+        let embedded: Vec<_> = inputs.iter().map(|input| backbone.embed_tokens(input)).collect();
+        let mut states = embedded.clone();
         let layers = backbone.layers();
         let bar = terminal.progress((2 * layers * inputs.len()) as u64, "calibrating");
         for block in 0..layers {
             let observers = backbone.observe_block(block, &config)?;
-            for (input, state) in inputs.iter().zip(&states) {
+            for ((input, first), state) in inputs.iter().zip(&embedded).zip(&states) {
                 if interrupt::asked() {
                     return Err(kiln_embed::Error::Cancelled.into());
                 }
-                let shared = backbone.prepare(input, mode, state.dtype().into());
+                let shared = backbone.prepare(input, mode, first);
                 backbone.layer(block, state.clone(), &shared, false);
                 bar.inc(1);
             }
@@ -112,11 +113,11 @@ impl Calibration {
                 return Err(failure);
             }
             changed?;
-            for (input, state) in inputs.iter().zip(&mut states) {
+            for ((input, first), state) in inputs.iter().zip(&embedded).zip(&mut states) {
                 if interrupt::asked() {
                     return Err(kiln_embed::Error::Cancelled.into());
                 }
-                let shared = backbone.prepare(input, mode, state.dtype().into());
+                let shared = backbone.prepare(input, mode, first);
                 *state = backbone.layer(block, state.clone(), &shared, false).0;
                 bar.inc(1);
             }

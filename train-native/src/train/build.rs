@@ -277,7 +277,7 @@ pub(super) fn projection(
     pooling: &PoolingConfig,
 ) -> Option<DenseConfig> {
     shape.dimensions.map(|out_features| DenseConfig {
-        in_features: pooling.output_size(config.hidden_size),
+        in_features: pooling.output_size(config.output_size()),
         out_features,
         bias: false,
         activation: DenseActivation::Identity,
@@ -361,6 +361,14 @@ pub fn own_lm_head(recipe: &Recipe, terminal: Terminal) -> Result<Option<TensorD
             first.objective.name()
         );
     };
+    if let Some(width) = decoder.output_size {
+        bail!(
+            "stage {:?}: objective = {:?} writes tokens, and {base} projects its last states to {width} dimensions, \
+             of which no language-model head makes tokens",
+            first.name,
+            first.objective.name()
+        );
+    }
     if decoder.tie_word_embeddings || writes.iter().all(|stage| stage.tied() == Some(true)) {
         return Ok(None);
     }

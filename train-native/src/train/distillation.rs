@@ -134,19 +134,25 @@ impl<B: TrainingBackend> Teacher<B> {
         (!self.pairs.is_empty()).then_some(self)
     }
 
-    /// New projections from the student's width to the teacher's, where they differ.
+    /// New projections from the widths of the student's layers to those of the teacher's, where any differ.
     pub(super) fn projections(
         &self,
         student: &EmbeddingModel<B>,
         device: &B::Device,
     ) -> Vec<Param<Tensor<B, 2>>> {
-        let (from, to) = (student.config().hidden_size, self.model.model().config().hidden_size);
-        if from == to {
+        let teacher = self.model.model().config();
+        let widths = self.pairs.iter();
+        let widths: Vec<_> = widths
+            .map(|&[own, theirs]| [student.config().state_size(own), teacher.state_size(theirs)])
+            .collect();
+        if widths.iter().all(|[from, to]| from == to) {
             return Vec::new();
         }
-        let spread = Distribution::Normal(0.0, (from as f64).powf(-0.5));
-        let projection = |_| Param::from_tensor(Tensor::random([from, to], spread, device));
-        self.pairs.iter().map(projection).collect()
+        let projection = |[from, to]: [usize; 2]| {
+            let spread = Distribution::Normal(0.0, (from as f64).powf(-0.5));
+            Param::from_tensor(Tensor::random([from, to], spread, device))
+        };
+        widths.into_iter().map(projection).collect()
     }
 
     /// Checks that the student can learn this, and embeds all texts of the stage once, where it will

@@ -25,6 +25,7 @@ use crate::recipe::{Compute, ComputeDtype, Distillation, LayerMap, OptimizerKind
 use crate::terminal::Terminal;
 
 mod cross_encoders;
+mod per_layer;
 mod token_objectives;
 
 type B = Autodiff<Flex>;

@@ -431,7 +431,9 @@ pub fn load<B: Kernels>(
     let (root, raw, mut config) = read_shape(folder, modules.as_deref())?;
     check_embeds(folder, modules.as_deref(), &raw)?;
     check_pooled(folder, modules.as_deref(), &raw)?;
-    config.attention = options.attention.unwrap_or(config.attention);
+    if let Some(attention) = options.attention {
+        config = config.attending(attention)?;
+    }
     let mut weights = Weights::open(folder, &inside(&root, "model"))?;
     let multiplies_bf16 = B::BLOCKS && B::PACKING == Packing::Host;
     let mut precision = options.precision;
@@ -539,9 +541,18 @@ fn least_cosine(precision: WeightPrecision) -> Option<f32> {
     })
 }
 
-/// Each projection must be as wide as the output of the step before.
+/// Each projection must be as wide as the output of the step before, and a head over all layers gets states of one
+/// width.
 fn check_widths(folder: &dyn Folder, model: &EmbedderConfig) -> Result<()> {
-    let mut width = model.pooling.output_size(model.config.hidden_size);
+    let (hidden, output) = (model.config.hidden_size, model.config.output_size());
+    if matches!(model.pooling, PoolingConfig::MultiLayerTrainable(_)) && hidden != output {
+        return Err(Error::invalid(format!(
+            "{}: its layers are {hidden} wide and its last states {output}, which {} pooling cannot compare",
+            folder.label(),
+            model.pooling.name()
+        )));
+    }
+    let mut width = model.pooling.output_size(output);
     for dense in &model.dense {
         if dense.in_features != width {
             let cause =
@@ -732,7 +743,7 @@ fn read_tokenizer(
     };
     let text = &options.text;
     // transformers' Llama tokenizers add what these ask for; where they do not, the template rules.
-    let adds = |key: &str| (config.family.is_decoder() && flag(&names, key)).then_some(true);
+    let adds = |key: &str| (config.family.adds_tokens() && flag(&names, key)).then_some(true);
     let tokenizer_config = TokenizerConfig {
         max_length: options.max_length.unwrap_or(max_length).min(config.max_positions),
         padding_side: text.padding_side.unwrap_or(match names.get("padding_side") {

@@ -114,7 +114,7 @@ pub fn save_as<B: Kernels, E: From<Error>>(
 fn pooling_value<B: Kernels>(embedder: &Embedder<B>, own: bool) -> Value {
     let model = embedder.model();
     let mut value = json!({
-        "word_embedding_dimension": model.config.hidden_size,
+        "word_embedding_dimension": model.config.output_size(),
         "include_prompt": embedder.tokenizer().config().instruction == InstructionSpan::Pooled,
     });
     if own {

@@ -6,8 +6,8 @@ use super::Names;
 use super::rope;
 use crate::Result;
 use crate::config::{
-    Activation, Architecture, AttentionMode, DecoderConfig, Family, Keys, ModelConfig, Ropes,
-    bad_config,
+    Activation, Architecture, AttentionMode, DecoderConfig, Family, Keys, LayerHeads, ModelConfig,
+    Ropes, bad_config,
 };
 
 /// What a family decides for itself.
@@ -54,6 +54,11 @@ pub(super) fn read(keys: &Keys<'_>, traits: Traits) -> Result<ModelConfig> {
             embedding_scale: None,
             query_scalar: None,
             tie_word_embeddings: keys.bool_or("tie_word_embeddings", false)?,
+            global_heads: None,
+            value_norm: false,
+            per_layer_input: None,
+            layer_scales: false,
+            output_size: None,
         }),
     })
 }
@@ -101,23 +106,26 @@ pub(super) fn write(config: &ModelConfig, class: &str) -> Value {
 
 /// Names that all have, the norms left out.
 pub(super) fn attention_and_feed_forward(config: &ModelConfig) -> Names {
-    let (query, key) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
-    Names::new(&["", "model.", "embedding_model.", "base_model.model."], "embed_tokens.weight")
+    let own = LayerHeads { kv_heads: config.num_kv_heads, head_dim: config.head_dim };
+    let names =
+        Names::new(&["", "model.", "embedding_model.", "base_model.model."], "embed_tokens.weight");
+    qkv(names, config, "{}", own)
         .tensor("token_embedding.weight", "embed_tokens.weight")
-        .joined(
-            "blocks.{}.attention.qkv",
-            &[
-                ("layers.{}.self_attn.q_proj", query),
-                ("layers.{}.self_attn.k_proj", key),
-                ("layers.{}.self_attn.v_proj", key),
-            ],
-        )
         .linear("blocks.{}.attention.output", "layers.{}.self_attn.o_proj")
         .linear("blocks.{}.feed_forward.gate", "layers.{}.mlp.gate_proj")
         .linear("blocks.{}.feed_forward.up", "layers.{}.mlp.up_proj")
         .linear("blocks.{}.feed_forward.down", "layers.{}.mlp.down_proj")
         // A buffer of old releases, the language-model head, and NV-Embed's pooling head.
         .ignored(&["lm_head.", "score.", "latent_attention_model.", "{}rotary_emb.inv_freq"])
+}
+
+/// The projections into the attention of one layer, by its number, or of all (`{}`).
+pub(super) fn qkv(names: Names, config: &ModelConfig, layer: &str, heads: LayerHeads) -> Names {
+    let (query, key) = (config.num_heads * heads.head_dim, heads.kv_heads * heads.head_dim);
+    let parts = [("q_proj", query), ("k_proj", key), ("v_proj", key)];
+    let parts = parts.map(|(name, width)| (format!("layers.{layer}.self_attn.{name}"), width));
+    let parts = parts.each_ref().map(|(name, width)| (name.as_str(), *width));
+    names.joined(&format!("blocks.{layer}.attention.qkv"), &parts)
 }
 
 pub(super) fn names(config: &ModelConfig) -> Names {

@@ -8,6 +8,7 @@
 mod bert;
 mod decoder;
 mod distilbert;
+mod embedding_gemma2;
 mod encoder;
 mod eurobert;
 mod gemma3;
@@ -73,6 +74,7 @@ impl ModelConfig {
             Family::JinaEmbeddingsV3 => jina_embeddings_v3::write(self),
             Family::Eurobert => eurobert::write(self),
             Family::Gemma3 => gemma3::write(self),
+            Family::EmbeddingGemma2 => embedding_gemma2::write(self),
             Family::Static => static_table::write(self),
             Family::Llama => llama::write(self),
             Family::Mistral => mistral::write(self),
@@ -97,6 +99,8 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
         "jina_embeddings_v3" => jina_embeddings_v3::read(keys),
         "eurobert" => eurobert::read(keys),
         "gemma3_text" => gemma3::read(keys),
+        "embedding_gemma2_text" => embedding_gemma2::read(keys),
+        embedding_gemma2::WITH_TOWERS => embedding_gemma2::read_text_part(keys),
         "static" => static_table::read(keys),
         "llama" => llama::read(keys),
         "mistral" => mistral::read(keys),
@@ -111,7 +115,7 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
 
 /// All `model_type`s, each once.
 fn known_types() -> Vec<&'static str> {
-    let others = [nv_embed::MODEL_TYPE, "new", "model2vec"];
+    let others = [nv_embed::MODEL_TYPE, "new", "model2vec", embedding_gemma2::WITH_TOWERS];
     let mut known: Vec<&str> = Vec::new();
     for kind in Family::ALL.map(Family::model_type).into_iter().chain(others) {
         if !known.contains(&kind) {
@@ -135,6 +139,7 @@ pub(crate) fn names(config: &ModelConfig) -> Names {
         Family::Gte => gte::names(config),
         Family::JinaEmbeddingsV3 => jina_embeddings_v3::names(config),
         Family::Gemma3 => gemma3::names(config),
+        Family::EmbeddingGemma2 => embedding_gemma2::names(config),
         Family::Static => static_table::names(),
         Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 | Family::Eurobert => {
             decoder::names(config)

@@ -14,7 +14,7 @@ pub(crate) struct Names {
 
 #[derive(Debug, Clone)]
 struct Rule {
-    /// Path of one parameter with `{}` for the layer.
+    /// Path of one parameter with `{}` for the layer, or with the number of the only layer that it is for.
     path: String,
     parts: Vec<Part>,
     transposed: bool,
@@ -142,6 +142,12 @@ impl Names {
         names
     }
 
+    /// More that may stand before every name.
+    pub(crate) fn prefixed(mut self, prefixes: &[&'static str]) -> Self {
+        self.prefixes.extend(prefixes);
+        self
+    }
+
     /// Tensors that a checkpoint may hold and that we do not use: names that start so, or (after
     /// `{}`) end so.
     pub(crate) fn ignored(mut self, names: &[&'static str]) -> Self {
@@ -155,7 +161,8 @@ impl Names {
     /// A parameter that the table does not name, which is a defect of the table.
     pub(crate) fn source(&self, path: &str) -> Result<TensorSource> {
         let (general, layer) = split_layer(path);
-        let rule = self.rules.iter().find(|rule| rule.path == general).ok_or_else(|| {
+        let find = |path: &str| self.rules.iter().find(|rule| rule.path == path);
+        let rule = find(path).or_else(|| find(&general)).ok_or_else(|| {
             Error::invalid(format!("the parameter {path} has no name in checkpoints"))
         })?;
         let named = |part: &Part| Part {

@@ -41,6 +41,12 @@ fn parse(
     };
     let mut theta = scaling.float_or("rope_theta", theta)?;
     let kind = scaling.text_or("rope_type", scaling.text_or("type", "default")?)?;
+    let share = scaling.float_or("partial_rotary_factor", 1.0)?;
+    if kind != "proportional" && share != 1.0 {
+        return Err(bad_config(format!(
+            "partial_rotary_factor is {share}, which is not supported with rope_type {kind:?}"
+        )));
+    }
     let original = |default: usize| {
         scaling.size_or(
             "original_max_position_embeddings",
@@ -58,6 +64,10 @@ fn parse(
     let scaling = match kind {
         "default" => RopeScaling::Default,
         "linear" => RopeScaling::Linear { factor: factor(1.0)? },
+        "proportional" => RopeScaling::Proportional {
+            factor: factor(1.0)?,
+            partial_rotary_factor: scaling.float_or("partial_rotary_factor", 1.0)?,
+        },
         "llama3" => RopeScaling::Llama3 {
             factor: factor(8.0)?,
             low_freq_factor: scaling.float_or("low_freq_factor", 1.0)?,
@@ -100,7 +110,7 @@ fn parse(
         }
         other => {
             return Err(bad_config(format!(
-                "rope_type {other:?} is not supported; default, linear, llama3, yarn and ntk are"
+                "rope_type {other:?} is not supported; default, linear, proportional, llama3, yarn and ntk are"
             )));
         }
     };

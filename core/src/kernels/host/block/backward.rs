@@ -1,8 +1,10 @@
 //! A block's gradients.
 
+use std::ops::Range;
+
 use burn::backend::Flex;
 
-use super::forward::{before, contiguous};
+use super::forward::{before, contiguous, sides};
 use super::projection::{self, Input, add_to};
 use super::{BranchTape, Primitive, activation, floats, norm, tensor};
 use crate::kernels::{
@@ -116,11 +118,11 @@ fn run(
     let wants_bias = wanted.score_bias == Some(true);
     let (mut of_qkv, score_bias) = tape.attended.backward(&of_context, places, wants_bias);
     drop(of_context);
-    let head_norms = match (&block.head_norms, &wanted.head_norms, &tape.unnormed) {
-        (Some(norms), Some(wanted), Some(unnormed)) => {
-            Some(heads_backward(unnormed, &mut of_qkv, heads, norms, wanted))
+    let head_norms = match &tape.unnormed {
+        Some(unnormed) => {
+            heads_backward(unnormed, &mut of_qkv, heads, &block.head_norms, &wanted.head_norms)
         }
-        _ => None,
+        None => Vec::new(),
     };
     let x = &tape.attention.input;
     let normed = before(x, &block.attention);
@@ -202,23 +204,21 @@ fn heads_backward(
     unnormed: &[f32],
     gradient: &mut [f32],
     heads: Heads,
-    norms: &[Norm<Primitive>; 2],
-    wanted: &[Norm<bool>; 2],
-) -> [Norm<Option<Vec<f32>>>; 2] {
+    norms: &[Norm<Primitive>],
+    wanted: &[Norm<bool>],
+) -> Vec<Norm<Option<Vec<f32>>>> {
     let row = heads.row();
-    let sides = [(0, heads.queries), (heads.queries, heads.keys)];
-    std::array::from_fn(|side| {
-        let (first, count) = sides[side];
-        let part = first * heads.width..(first + count) * heads.width;
+    let mut of_side = |((norm, wanted), part): ((&Norm<Primitive>, &Norm<bool>), Range<usize>)| {
         let cut = |rows: &[f32]| -> Vec<f32> {
             rows.chunks_exact(row).flat_map(|row| &row[part.clone()]).copied().collect()
         };
         let (input, mut of_part) = (cut(unnormed), cut(gradient));
-        let of_norm = norm::backward(&input, &mut of_part, &norms[side], &wanted[side]);
+        let of_norm = norm::backward(&input, &mut of_part, norm, wanted);
         let parts = of_part.chunks_exact(part.len().max(1));
         for (row, from) in gradient.chunks_exact_mut(row).zip(parts) {
             row[part.clone()].copy_from_slice(from);
         }
         of_norm
-    })
+    };
+    norms.iter().zip(wanted).zip(sides(heads)).map(&mut of_side).collect()
 }

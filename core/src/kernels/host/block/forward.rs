@@ -1,5 +1,6 @@
 //! A block's forward pass.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::Flex;
@@ -101,7 +102,7 @@ pub(super) fn contiguous(block: &BlockOf<Flex>) -> Option<BlockOf<Flex>> {
         .into_iter()
         .flat_map(|branch| [&mut branch.before, &mut branch.inside, &mut branch.after])
         .flatten()
-        .chain(to.head_norms.iter_mut().flatten());
+        .chain(&mut to.head_norms);
     for norm in norms {
         norm.gamma = norm.gamma.to_contiguous();
         norm.beta = norm.beta.as_ref().map(Primitive::to_contiguous);
@@ -139,9 +140,9 @@ fn run(
     let normed = before(&x, &block.attention);
     let mut qkv = project(normed.as_deref().unwrap_or(&x), &block.qkv, &mut lows.qkv);
     drop(normed);
-    let unnormed = block.head_norms.as_ref().map(|norms| {
+    let unnormed = (!block.head_norms.is_empty()).then(|| {
         let unnormed = if trains { qkv.clone() } else { Vec::new() };
-        norm_heads(&mut qkv, block.heads, norms);
+        norm_heads(&mut qkv, block.heads, &block.head_norms);
         unnormed
     });
     if let Some(angles) = &angles {
@@ -210,13 +211,19 @@ fn join(
     (y, BranchTape { input: x, inside, after })
 }
 
-/// Norms the heads of queries and of keys.
-fn norm_heads(qkv: &mut [f32], heads: Heads, [query, key]: &[Norm<Primitive>; 2]) {
-    let (queries, keys) = (heads.queries * heads.width, heads.keys * heads.width);
+/// Norms the heads of queries, of keys and of values, as far as there are norms.
+fn norm_heads(qkv: &mut [f32], heads: Heads, norms: &[Norm<Primitive>]) {
     each_part(qkv, PART * heads.row(), |_, rows| {
         for row in rows.chunks_exact_mut(heads.row()) {
-            norm::norm_in_place(&mut row[..queries], query);
-            norm::norm_in_place(&mut row[queries..queries + keys], key);
+            for (norm, part) in norms.iter().zip(sides(heads)) {
+                norm::norm_in_place(&mut row[part], norm);
+            }
         }
     });
+}
+
+/// Where a token's queries, keys and values are in its row.
+pub(super) fn sides(heads: Heads) -> [Range<usize>; 3] {
+    let (queries, keys) = (heads.queries * heads.width, heads.keys * heads.width);
+    [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
 }

@@ -37,7 +37,7 @@ pub enum Family {
     JinaBert,
     /// ModernBERT: pre-norm, rotary, gated, local and global layers.
     Modernbert,
-    /// nomic-embed v1 and v1.5: post-norm, rotary, gated.
+    /// nomic-embed: post-norm, rotary; gated in v1 and v1.5, with experts in v2.
     NomicBert,
     /// gte v1.5, gte-multilingual and arctic-embed-m v2: post-norm, rotary, gated; older files say `new`.
     Gte,
@@ -317,6 +317,62 @@ pub enum Gate {
     Joined,
 }
 
+/// Feed-forwards of which each token takes a few (sparsely gated mixture of experts, arXiv:1701.06538).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MixtureOfExperts {
+    /// Number of experts of a layer.
+    pub count: usize,
+    /// Experts that a token takes.
+    pub top_k: usize,
+    /// Layer `i` has experts where `i % every == 1`.
+    pub every: usize,
+}
+
+impl MixtureOfExperts {
+    /// Most experts of a layer.
+    const MOST: usize = 128;
+
+    /// Whether a layer has experts, and not one feed-forward for all tokens.
+    pub fn are_in(self, layer: usize) -> bool {
+        self.every > 1 && layer % self.every == 1
+    }
+
+    fn check(self) -> Result<()> {
+        let Self { count, top_k, every } = self;
+        let within = |key: &str, value: usize, least: usize, most: usize| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(bad_config(format!("{key} is {value}, outside {least}..={most}")))
+        };
+        within("num_experts", count, 1, Self::MOST)?;
+        within("moe_top_k", top_k, 1, count)?;
+        within("moe_every_n_layers", every, 2, LARGEST)
+    }
+
+    /// Where the experts are once only some layers are kept, in the order given; `None`: nowhere.
+    fn keep(self, keep: &[usize]) -> Result<Option<Self>> {
+        let has: Vec<bool> = keep.iter().map(|&layer| self.are_in(layer)).collect();
+        if !has.contains(&true) {
+            return Ok(None);
+        }
+        let fits = |every: &usize| {
+            let kept = Self { every: *every, ..self };
+            has.iter().enumerate().all(|(layer, has)| kept.are_in(layer) == *has)
+        };
+        let every = std::iter::once(self.every).chain(2..=keep.len()).find(fits);
+        let every = every.ok_or_else(|| {
+            Error::invalid(format!(
+                "experts would be in other layers than moe_every_n_layers can say (1, 1 + n, 1 + 2 n ..); they are in \
+                 1, {}, {} .. now",
+                1 + self.every,
+                1 + 2 * self.every
+            ))
+        })?;
+        Ok(Some(Self { every, ..self }))
+    }
+}
+
 /// What only the encoder has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EncoderConfig {
@@ -345,6 +401,8 @@ pub struct EncoderConfig {
     pub up_bias: bool,
     /// Bias on its last.
     pub down_bias: bool,
+    /// Experts in the place of some layers' feed-forward, of the same width and without biases and gates of their own.
+    pub experts: Option<MixtureOfExperts>,
     /// Farthest key that a query of each layer sees, in tokens; `None`: the whole text.
     pub windows: Vec<Option<usize>>,
 }
@@ -365,6 +423,7 @@ impl EncoderConfig {
             gate: Gate::None,
             up_bias: true,
             down_bias: true,
+            experts: None,
             windows: vec![None; layers],
         }
     }
@@ -480,7 +539,7 @@ impl ModelConfig {
     /// The configuration of a model with only some of its layers, in the order given.
     ///
     /// # Errors
-    /// No layer, or one that the model lacks.
+    /// No layer, one that the model lacks, or an order that the family's configuration cannot say.
     pub fn keep_layers(mut self, keep: &[usize]) -> Result<Self> {
         check_kept(keep, self.num_layers)?;
         if let Architecture::Encoder(encoder) = &self.architecture
@@ -496,6 +555,11 @@ impl ModelConfig {
             return Err(Error::invalid(
                 "the last block of EmbeddingGemma 2 has to see the whole text: keep one without a window last",
             ));
+        }
+        if let Architecture::Encoder(encoder) = &mut self.architecture
+            && let Some(experts) = encoder.experts
+        {
+            encoder.experts = experts.keep(keep)?;
         }
         self.num_layers = keep.len();
         let windows = self.windows_mut();
@@ -694,6 +758,7 @@ impl ModelConfig {
             let types = encoder.type_vocab_size;
             return Err(bad_config(format!("type_vocab_size is {types}, more than {LARGEST}")));
         }
+        encoder.experts.map_or(Ok(()), MixtureOfExperts::check)?;
         if let Some(ScoreBias::Buckets { buckets, max_distance }) = encoder.score_bias {
             // Two directions, each with buckets of one distance and buckets of several.
             if !(4..=1 << 16).contains(&buckets) || !buckets.is_multiple_of(4) {

@@ -114,7 +114,8 @@ fn inspect_shows_an_adapters_base_and_tensors() {
     lora(&base.join("near"), &base.display().to_string(), 0.3);
     let model = format!("{}#near", base.display());
     let shown: serde_json::Value =
-        serde_json::from_str(&stdout(&mut kiln(&["inspect", "--json", "--model", &model]))).unwrap();
+        serde_json::from_str(&stdout(&mut kiln(&["inspect", "--json", "--model", &model])))
+            .unwrap();
     assert_eq!(shown["adapter_of"], base.display().to_string());
     assert_eq!(shown["config"]["hidden_size"], 16);
     let tensors = shown["tensors"].as_array().unwrap();

@@ -31,6 +31,7 @@ const FAMILIES: [&str; 19] = [
     "mistral",
     "modernbert",
     "mpnet",
+    "nomic-bert-moe",
     "qwen2",
     "qwen2-window",
     "qwen3",

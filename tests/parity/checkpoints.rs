@@ -15,9 +15,9 @@ use train_native::device::Cpu;
 use train_native::recipe::Recipe;
 use train_native::train::new_model;
 
-type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+pub(crate) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-fn read(files: &dyn kiln_embed::checkpoint::Folder, stem: &str) -> Tensors {
+pub(crate) fn read(files: &dyn kiln_embed::checkpoint::Folder, stem: &str) -> Tensors {
     let mut weights = Weights::open(files, stem).unwrap();
     let names: Vec<String> = weights.tensors().keys().cloned().collect();
     let mut tensor = |name: String| {
@@ -29,7 +29,7 @@ fn read(files: &dyn kiln_embed::checkpoint::Folder, stem: &str) -> Tensors {
 }
 
 /// A file of the given tensors in some precision.
-fn encode(tensors: &Tensors, dtype: Dtype) -> Vec<u8> {
+pub(crate) fn encode(tensors: &Tensors, dtype: Dtype) -> Vec<u8> {
     let bytes = |values: &Vec<f32>| -> Vec<u8> {
         match dtype {
             Dtype::F16 => values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect(),

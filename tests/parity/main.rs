@@ -10,6 +10,7 @@ mod compression;
 #[path = "../fuzz/replay.rs"]
 mod corpus;
 mod embedders;
+mod experts;
 mod families;
 mod kernels;
 mod losses;

@@ -8,6 +8,7 @@ another CPU or PyTorch version). Everything lands in tests/fixtures/.
 """
 
 import json
+import math
 import random
 import sys
 from pathlib import Path
@@ -34,8 +35,8 @@ EMBEDDING_GEMMA2 = dict(
 # Encoders whose positions are learned, those whose class has a pooler, and all of them.
 LEARNED = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"}
 POOLED = {"bert", "roberta", "xlm-roberta", "camembert", "mpnet", "jina-v3"}
-ENCODERS = LEARNED | {"jina-bert", "jina-v3", "modernbert", "nomic-bert", "gte", "eurobert", "gemma3-both",
-                      "embedding-gemma2"}
+ENCODERS = LEARNED | {"jina-bert", "jina-v3", "modernbert", "nomic-bert", "nomic-bert-moe", "gte", "eurobert",
+                      "gemma3-both", "embedding-gemma2"}
 
 
 def families():
@@ -91,6 +92,10 @@ def families():
         "eurobert": (EuroBertModel, EuroBertConfig(**DECODER, rope_parameters=dict(rope_type="default",
                                                                                    rope_theta=250000.0))),
         "embedding-gemma2": (EmbeddingGemma2TextModel, EmbeddingGemma2TextConfig(**EMBEDDING_GEMMA2)),
+        # Experts in the second and the fourth layer.
+        "nomic-bert-moe": (NomicBertMoe, NomicBertConfig(
+            **dict(TINY, num_hidden_layers=4), type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
     }
 
 
@@ -162,6 +167,78 @@ class JinaBert(torch.nn.Module):
         self.config.save(folder)
 
 
+class Mlp(torch.nn.Module):
+    """The feed-forward of nomic-embed-text-v2-moe in its layers without experts."""
+
+    def __init__(self, hidden, inner):
+        super().__init__()
+        self.fc1, self.fc2 = torch.nn.Linear(hidden, inner), torch.nn.Linear(inner, hidden)
+
+    def forward(self, x):
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Experts(torch.nn.Module):
+    """The feed-forward of its other layers (arXiv:2502.07972, section 3.1; NomicRouter and NomicExperts of the release):
+    each token goes to the experts with the greatest of all experts' softmax, which weigh them and are not normed again;
+    one bias for all is added once. Experts lie one after the other, each `[inner, hidden]`: `gelu(x w1^T) w2`."""
+
+    COUNT, TOP_K = 4, 2
+
+    def __init__(self, hidden, inner):
+        super().__init__()
+        empty = lambda *shape: torch.nn.Parameter(torch.empty(*shape))
+        self.router = torch.nn.Linear(hidden, self.COUNT, bias=False)
+        self.w1, self.w2 = empty(self.COUNT * inner, hidden), empty(self.COUNT * inner, hidden)
+        self.bias = empty(hidden)
+
+    def forward(self, x):
+        rows = x.flatten(0, -2)
+        shares = self.router(rows).softmax(-1, dtype=torch.float32)
+        top, taken = shares.topk(self.TOP_K, dim=-1)
+        shares = torch.zeros_like(shares).scatter(1, taken, top)
+        w1, w2 = (weight.unflatten(0, (self.COUNT, -1)) for weight in (self.w1, self.w2))
+        inner = F.gelu(torch.einsum("th,eih->tei", rows, w1))
+        y = torch.einsum("tei,eih,te->th", inner, w2, shares) + self.bias
+        self.check(rows, y)
+        return y.view_as(x)
+
+    def check(self, rows, y):
+        """The same token by token; and no token's choice hangs on rounding."""
+        inner = len(self.w1) // self.COUNT
+        for row, found in zip(rows, y):
+            logits = [float(weight @ row) for weight in self.router.weight]
+            total = sum(math.exp(logit) for logit in logits)
+            order = sorted(range(self.COUNT), key=lambda expert: -logits[expert])
+            assert logits[order[self.TOP_K - 1]] - logits[order[self.TOP_K]] > 1e-3, logits
+            expected = self.bias.clone()
+            for expert in order[:self.TOP_K]:
+                own = slice(expert * inner, (expert + 1) * inner)
+                expected += math.exp(logits[expert]) / total * (F.gelu(self.w1[own] @ row) @ self.w2[own])
+            assert torch.allclose(found, expected, atol=1e-5, rtol=1e-5), (found, expected)
+
+
+class NomicBertMoe(torch.nn.Module):
+    """nomic-embed-text-v2-moe, of which transformers has the attention, without its biases."""
+
+    def __init__(self, config):
+        super().__init__()
+        from transformers import NomicBertModel
+        self.config = config
+        self.model = NomicBertModel(config)
+        hidden, inner = config.hidden_size, config.intermediate_size
+        for number, layer in enumerate(self.model.layers):
+            for name in ["q_proj", "k_proj", "v_proj", "o_proj"]:
+                setattr(layer.self_attn, name, torch.nn.Linear(hidden, hidden))
+            layer.mlp = (Experts if number % 2 == 1 else Mlp)(hidden, inner)
+
+    def forward(self, *args, **kwargs):
+        return self.model(*args, **kwargs)
+
+    def save_pretrained(self, folder, **_):
+        save_released("nomic-bert-moe", self.model, folder)
+
+
 def save_released(name, model, folder):
     """The same weights under the names and keys of the release, which transformers renames when it loads them."""
     old = {"nomic-bert": [("layers.", "encoder.layers."), ("self_attn.o_proj", "attn.out_proj"),
@@ -169,17 +246,24 @@ def save_released(name, model, folder):
                           ("mlp.gate_proj", "mlp.fc12"), ("mlp.down_proj", "mlp.fc2"),
                           ("post_attention_layernorm", "norm1"), ("post_mlp_layernorm", "norm2")],
            "embedding-gemma2": [],
+           "nomic-bert-moe": [("layers.", "encoder.layers."), ("self_attn.o_proj", "attn.out_proj"),
+                              ("embeddings.LayerNorm", "emb_ln"), ("mlp.router", "mlp.router.layer"),
+                              ("mlp.w1", "mlp.experts.mlp.w1"), ("mlp.w2", "mlp.experts.mlp.w2"),
+                              ("mlp.bias", "mlp.experts.bias"), ("post_attention_layernorm", "norm1"),
+                              ("post_mlp_layernorm", "norm2")],
            "jina-v3": [("layers.", "encoder.layers."), ("self_attn.o_proj", "mixer.out_proj"),
                        ("embeddings.LayerNorm", "emb_ln"), ("post_attention_layernorm", "norm1"),
                        ("post_mlp_layernorm", "norm2")],
            "gte": [("layers.", "encoder.layer."), ("self_attn.o_proj", "attention.o_proj"),
                    ("post_attention_layernorm", "attn_ln"), ("post_mlp_layernorm", "mlp_ln")]}[name]
     joined = {"nomic-bert": {"attn.Wqkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
+              "nomic-bert-moe": {"attn.Wqkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
               "embedding-gemma2": {},
               "jina-v3": {"mixer.Wqkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]},
               "gte": {"attention.qkv_proj": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
                       "mlp.up_gate_proj": ["mlp.up_proj", "mlp.gate_proj"]}}[name]
-    prefix = {"nomic-bert": "", "gte": "new.", "jina-v3": "roberta.", "embedding-gemma2": "language_model."}[name]
+    prefix = {"nomic-bert": "", "nomic-bert-moe": "", "gte": "new.", "jina-v3": "roberta.",
+              "embedding-gemma2": "language_model."}[name]
     state = dict(model.state_dict())
     for target, sources in joined.items():
         for key in [key for key in state if sources[0] in key]:
@@ -203,6 +287,17 @@ def save_released(name, model, folder):
                     rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_scaling_factor=None,
                     qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False, prenorm=False,
                     type_vocab_size=c.type_vocab_size, vocab_size=c.vocab_size, use_rms_norm=False)
+    elif name == "nomic-bert-moe":
+        # The keys of the published config.json, but for those of training.
+        keys = dict(model_type="nomic_bert", n_embd=c.hidden_size, n_head=c.num_attention_heads,
+                    n_inner=c.intermediate_size, n_layer=c.num_hidden_layers, n_positions=c.max_position_embeddings,
+                    activation_function="gelu", layer_norm_epsilon=c.layer_norm_eps, rotary_emb_base=10000,
+                    rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None,
+                    rotary_scaling_factor=None, qkv_proj_bias=True, mlp_fc1_bias=True, mlp_fc2_bias=True, prenorm=False,
+                    type_vocab_size=c.type_vocab_size, vocab_size=c.vocab_size, use_rms_norm=None, causal=False,
+                    parallel_block=False, pad_token_id=c.pad_token_id, num_experts=Experts.COUNT,
+                    moe_top_k=Experts.TOP_K, moe_every_n_layers=2, moe_normalize_expert_weights=False,
+                    num_shared_experts=0, expert_choice_router=False, ffn_div=1, moe_impl="megablocks")
     elif name == "jina-v3":
         keys = dict(model_type="jina_embeddings_v3", hidden_size=c.hidden_size, num_attention_heads=c.num_attention_heads,
                     intermediate_size=c.intermediate_size, num_hidden_layers=c.num_hidden_layers,

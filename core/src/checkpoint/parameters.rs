@@ -1,15 +1,16 @@
 //! Fills a module's parameters from a checkpoint and writes them back, by one table of names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
+use super::safetensors::StoredTensor;
 use super::weights::{TensorInfo, Weights};
 use crate::config::ModelConfig;
 use crate::kernels::{Kernels, Packing};
-use crate::model::Backbone;
-use crate::model::families::{self, Names, Part, TensorSource};
+use crate::model::families::{self, Names, Part, Stacked, TensorSource};
+use crate::model::{Backbone, is_router};
 #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 use crate::quant::{Bf16Matrix, HostMatrix, WeightPrecision};
 use crate::quant::{Number, Scheme};
@@ -30,13 +31,107 @@ pub fn load_backbone<B: Kernels>(
     let has = |name: &str| weights.tensors().contains_key(name);
     let names = families::names_in(config, has);
     let prefix = names.prefix(has);
+    let stacked = families::stacked(config);
+    for whole in &stacked {
+        weights.take_apart(whole, prefix);
+    }
     // No zeros are allocated yet: Burn makes a parameter at its first use.
     let mut backbone = Backbone::zeros(config, device);
-    compare(&backbone, weights, &names, prefix)?;
+    compare(&backbone, weights, &names, prefix)
+        .map_err(|error| in_whole(error, &stacked, weights, prefix))?;
     if B::PACKING != Packing::Never {
         keep_packed(&mut backbone, weights, &names, prefix)?;
     }
     fill(backbone, weights, &names, prefix, device)
+}
+
+/// A report of tensors that the checkpoint has not, or in another shape, under the names of its release.
+fn in_whole(error: Error, stacked: &[Stacked], weights: &Weights, prefix: &str) -> Error {
+    let Error::Tensors(mut report) = error else {
+        return error;
+    };
+    for whole in stacked {
+        let part = |name: &String| {
+            let bare = name.strip_prefix(prefix);
+            bare.is_some_and(|bare| whole.parts.iter().any(|part| part == bare))
+        };
+        if report.missing.iter().filter(|name| part(name)).count() < whole.parts.len() {
+            continue;
+        }
+        report.missing.retain(|name| !part(name));
+        let name = format!("{prefix}{}", whole.name);
+        report.extra.retain(|extra| *extra != name);
+        match weights.tensors().get(&name) {
+            Some(info) => report.misshaped.push((name, whole.shape.to_vec(), info.shape.clone())),
+            None => report.missing.push(name),
+        }
+    }
+    Error::Tensors(report)
+}
+
+/// Tensors as they are written, those of which the release has several in one put together; where one of them is
+/// quantized, by blocks of its own inputs, all stay by themselves.
+pub(crate) fn put_together(
+    tensors: Vec<(String, StoredTensor)>,
+    stacked: &[Stacked],
+) -> Vec<(String, StoredTensor)> {
+    let places: BTreeMap<&str, usize> = stacked
+        .iter()
+        .enumerate()
+        .flat_map(|(number, whole)| whole.parts.iter().map(move |part| (part.as_str(), number)))
+        .collect();
+    let quantized = |(name, tensor): &(String, StoredTensor)| {
+        matches!(tensor, StoredTensor::Quantized(_)) && places.contains_key(name.as_str())
+    };
+    if stacked.is_empty() || tensors.iter().any(quantized) {
+        return tensors;
+    }
+    let mut parts: Vec<BTreeMap<String, StoredTensor>> = vec![BTreeMap::new(); stacked.len()];
+    let mut result = Vec::with_capacity(tensors.len());
+    for (name, tensor) in tensors {
+        let Some(&number) = places.get(name.as_str()) else {
+            result.push((name, tensor));
+            continue;
+        };
+        parts[number].insert(name, tensor);
+        if parts[number].len() == stacked[number].parts.len() {
+            let whole = &stacked[number];
+            result.push((whole.name.clone(), joined(std::mem::take(&mut parts[number]), whole)));
+        }
+    }
+    result
+}
+
+/// The parts of a tensor as one, in 16 bits where all of them are.
+fn joined(mut parts: BTreeMap<String, StoredTensor>, whole: &Stacked) -> StoredTensor {
+    let kind = parts.values().next().map(std::mem::discriminant);
+    let alike = parts.values().all(|part| Some(std::mem::discriminant(part)) == kind);
+    let mut values = Vec::with_capacity(whole.shape.iter().product());
+    let mut of_last: Option<StoredTensor> = None;
+    for name in &whole.parts {
+        let part = parts.remove(name);
+        if let Some(
+            StoredTensor::Full(shape, part)
+            | StoredTensor::Half(shape, part)
+            | StoredTensor::Bf16(shape, part),
+        ) = &part
+        {
+            match (whole.turned, shape.as_slice()) {
+                (true, &[rows, columns]) => values.extend(
+                    (0..columns)
+                        .flat_map(|column| (0..rows).map(move |row| part[row * columns + column])),
+                ),
+                _ => values.extend_from_slice(part),
+            }
+        }
+        of_last = part;
+    }
+    let shape = whole.shape.to_vec();
+    match of_last {
+        Some(StoredTensor::Half(..)) if alike => StoredTensor::Half(shape, values),
+        Some(StoredTensor::Bf16(..)) if alike => StoredTensor::Bf16(shape, values),
+        _ => StoredTensor::Full(shape, values),
+    }
 }
 
 /// Loads the weights with which the device computes in packed form. What does not fit is left to
@@ -52,6 +147,9 @@ fn keep_packed<B: Kernels>(
         return keep_bf16(backbone, weights, names, prefix);
     }
     for (path, linear) in backbone.linears_mut() {
+        if is_router(&path) {
+            continue;
+        }
         let [inputs, outputs] = linear.weight.lazy_shape().dims();
         let mut parts: Vec<(String, Option<usize>)> = Vec::new();
         let mut schemes = Vec::new();
@@ -108,6 +206,9 @@ fn keep_bf16<B: Kernels>(
     prefix: &str,
 ) -> Result<()> {
     for (path, linear) in backbone.linears_mut() {
+        if is_router(&path) {
+            continue;
+        }
         let [inputs, outputs] = linear.weight.lazy_shape().dims();
         let source = names.source(&format!("{path}.weight"))?;
         let mut values = Vec::with_capacity(inputs * outputs);

@@ -12,6 +12,7 @@ use super::header::{Entry, LARGEST_HEADER, REMEDY};
 use super::safetensors::{SCALES, code_type};
 use super::{pytorch, safetensors};
 use crate::folder::{Folder, ReadSeek, read_text, stays_inside};
+use crate::model::families::Stacked;
 use crate::quant::{Quantized, Scheme, WeightPrecision};
 use crate::{Error, Result};
 
@@ -206,6 +207,41 @@ impl Weights {
     /// Names that [`Weights::read`] was never asked for.
     pub fn unused(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().filter(|name| !self.used.contains(*name)).map(String::as_str)
+    }
+
+    /// Gives a tensor that has several matrices, if it is there, of that shape and without them beside it, in parts under
+    /// their own names.
+    pub(crate) fn take_apart(&mut self, whole: &Stacked, prefix: &str) {
+        let name = format!("{prefix}{}", whole.name);
+        let named = |part: &String| self.tensors.contains_key(&format!("{prefix}{part}"));
+        let apart = whole.parts.iter().any(named);
+        let fits = |info: &TensorInfo| !apart && info.shape == whole.shape && info.scheme.is_none();
+        let (Some(info), [rows, width]) =
+            (self.tensors.get(&name).filter(|info| fits(info)).cloned(), whole.shape)
+        else {
+            return;
+        };
+        self.tensors.remove(&name);
+        let rows = rows / whole.parts.len().max(1);
+        let [down, across] = match info.strides.as_deref() {
+            Some(&[down, across]) => [down, across],
+            _ => [width, 1],
+        };
+        let bytes = (rows * down * info.dtype.bitsize() / 8) as u64;
+        for (number, part) in whole.parts.iter().enumerate() {
+            let start = info.span.start + number as u64 * bytes;
+            // Without strides the bytes are those of the part alone.
+            let end = if info.strides.is_none() { start + bytes } else { info.span.end };
+            let (shape, strides) = match whole.turned {
+                true => (vec![width, rows], Some(vec![across, down])),
+                false => (vec![rows, width], info.strides.is_some().then(|| vec![down, across])),
+            };
+            let span = Span { start, end, ..info.span };
+            self.tensors.insert(
+                format!("{prefix}{part}"),
+                TensorInfo { shape, strides, span, ..info.clone() },
+            );
+        }
     }
 
     /// Keeps only the tensors whose name passes a test.

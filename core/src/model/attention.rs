@@ -142,7 +142,8 @@ impl<B: Kernels> Attention<B> {
     }
 
     /// The projections with their paths inside the block.
-    pub(super) fn projections_mut(&mut self) -> [(&'static str, &mut Linear<B>); 2] {
-        [("attention.qkv", &mut self.qkv), ("attention.output", &mut self.output)]
+    pub(super) fn projections_mut(&mut self) -> Vec<(String, &mut Linear<B>)> {
+        let all = [("attention.qkv", &mut self.qkv), ("attention.output", &mut self.output)];
+        all.map(|(path, linear)| (path.to_string(), linear)).into()
     }
 }

@@ -169,7 +169,7 @@ impl<B: Kernels> Backbone<B> {
     }
 
     /// Sets the numbers in which blocks that train compute their products, where the backend computes
-    /// whole blocks. A block that it does not compute whole (pruned weights that stay zero, weights of
+    /// whole blocks. A block that it does not compute whole (experts, pruned weights that stay zero, weights of
     /// attention that are asked for) stays in f32.
     pub fn set_matmul_precision(&mut self, precision: MatmulPrecision) {
         for (_, linear) in self.linears_mut() {
@@ -204,7 +204,7 @@ impl<B: Kernels> Backbone<B> {
 
     /// All projections with their paths among our parameters.
     pub(crate) fn linears_mut(&mut self) -> Vec<(String, &mut Linear<B>)> {
-        let numbered = |(index, block): (usize, Vec<(&'static str, _)>)| {
+        let numbered = |(index, block): (usize, Vec<(String, _)>)| {
             block
                 .into_iter()
                 .map(move |(path, linear)| (format!("blocks.{index}.{path}"), linear))

@@ -214,10 +214,13 @@ impl<B: Kernels> DecoderBlock<B> {
     }
 
     /// The projections with their paths inside the block.
-    pub(super) fn projections_mut(&mut self) -> Vec<(&'static str, &mut Linear<B>)> {
-        let mut all: Vec<_> = self.attention.projections_mut().into();
-        all.extend(self.feed_forward.projections_mut());
-        all.extend(self.per_layer.iter_mut().flat_map(PerLayerBranch::projections_mut));
+    pub(super) fn projections_mut(&mut self) -> Vec<(String, &mut Linear<B>)> {
+        let mut all = self.attention.projections_mut();
+        all.extend(self.feed_forward.projections_mut("feed_forward"));
+        if let Some(branch) = &mut self.per_layer {
+            let own = branch.projections_mut();
+            all.extend(own.map(|(name, linear)| (name.to_string(), linear)));
+        }
         all
     }
 }

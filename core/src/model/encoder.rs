@@ -1,5 +1,5 @@
 //! The one encoder: layer norms, and the options that tell BERT (arXiv:1810.04805), RoBERTa, MPNet, ModernBERT
-//! and the others apart: where positions come from, where the norms are, whether the feed-forward has a gate.
+//! and the others apart: where positions come from, where the norms are, whether the feed-forward has a gate or experts.
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
@@ -8,6 +8,7 @@ use burn::tensor::{Tensor, backend::Backend, module};
 use super::attention::{Attention, AttentionOptions};
 use super::block;
 use super::embedding::Embedding;
+use super::experts::{BlockFeedForward, Experts};
 use super::families::encoder_modules;
 use super::feed_forward::FeedForward;
 use super::input::{BlockInputs, ModelInput};
@@ -49,7 +50,7 @@ pub struct EncoderBlock<B: Backend> {
     /// Norm of the attention; the first block's is the embeddings' own where norms come before.
     pub attention_norm: Option<LayerNorm<B>>,
     /// Feed-forward block.
-    pub feed_forward: FeedForward<B>,
+    pub feed_forward: BlockFeedForward<B>,
     /// Norm of the feed-forward block.
     pub feed_forward_norm: LayerNorm<B>,
     /// Whether the norms come before rather than after the residual sums.
@@ -70,7 +71,25 @@ impl<B: Kernels> Encoder<B> {
             let norm = LayerNormConfig::new(hidden).with_epsilon(config.norm_eps);
             norm.with_bias(encoder.norm_bias).init(device)
         };
-        let modules = encoder_modules(config.family);
+        let modules = encoder_modules(config);
+        let shape = [hidden, config.intermediate_size];
+        let feed_forward = |layer| match encoder.experts.filter(|experts| experts.are_in(layer)) {
+            Some(experts) => {
+                let (router, activation) = (modules.router, config.activation);
+                BlockFeedForward::Experts(Experts::new(
+                    shape, experts, router, activation, init, device,
+                ))
+            }
+            None => BlockFeedForward::One(FeedForward::new(
+                shape,
+                encoder.gate,
+                [modules.gate, modules.up, modules.down],
+                [encoder.up_bias, encoder.down_bias],
+                config.activation,
+                init,
+                device,
+            )),
+        };
         let block = |layer| EncoderBlock {
             attention: Attention::new(
                 &AttentionOptions {
@@ -88,15 +107,7 @@ impl<B: Kernels> Encoder<B> {
                 device,
             ),
             attention_norm: (!encoder.pre_norm || layer > 0).then(norm),
-            feed_forward: FeedForward::new(
-                [hidden, config.intermediate_size],
-                encoder.gate,
-                [modules.gate, modules.up, modules.down],
-                [encoder.up_bias, encoder.down_bias],
-                config.activation,
-                init,
-                device,
-            ),
+            feed_forward: feed_forward(layer),
             feed_forward_norm: norm(),
             pre_norm: encoder.pre_norm,
             epsilon: config.norm_eps,
@@ -196,7 +207,7 @@ impl<B: Kernels> EncoderBlock<B> {
             let (attended, weights) = self.attention.forward(normed, seen, want_weights);
             let x = x + attended;
             let normed = self.feed_forward_norm.forward(x.clone());
-            return (x + self.feed_forward.forward(normed), weights);
+            return (x + self.feed_forward.forward(normed, seen.rows), weights);
         }
         let (attended, weights) = self.attention.forward(x.clone(), seen, want_weights);
         let x = match &self.attention_norm {
@@ -205,26 +216,30 @@ impl<B: Kernels> EncoderBlock<B> {
         };
         let x = B::add_and_norm(
             x.clone(),
-            self.feed_forward.forward(x),
+            self.feed_forward.forward(x, seen.rows),
             &self.feed_forward_norm,
             self.epsilon,
         );
         (x, weights)
     }
 
+    /// `None` where it has experts.
     fn described(&self, seen: Seen<'_, B>, rows: usize) -> Option<BlockOf<B>> {
+        let BlockFeedForward::One(feed_forward) = &self.feed_forward else {
+            return None;
+        };
         let place = if self.pre_norm { block::before } else { block::after };
         let branch = |norm| place(block::layer_norm(norm, self.epsilon));
         let norms = [
             self.attention_norm.as_ref().map_or_else(block::bare, branch),
             branch(&self.feed_forward_norm),
         ];
-        block::described(&self.attention, &self.feed_forward, norms, seen, rows)
+        block::described(&self.attention, feed_forward, norms, seen, rows)
     }
 
     /// The projections with their paths inside the block.
-    pub(super) fn projections_mut(&mut self) -> Vec<(&'static str, &mut Linear<B>)> {
-        let mut all: Vec<_> = self.attention.projections_mut().into();
+    pub(super) fn projections_mut(&mut self) -> Vec<(String, &mut Linear<B>)> {
+        let mut all = self.attention.projections_mut();
         all.extend(self.feed_forward.projections_mut());
         all
     }

@@ -45,6 +45,11 @@ impl<B: Kernels> FeedForward<B> {
         }
     }
 
+    /// `[rows, hidden]` to the same.
+    pub fn forward_rows(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        self.forward(x.unsqueeze::<3>()).squeeze_dim(0)
+    }
+
     /// `[batch, seq, hidden]` to the same.
     pub fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         let gate = self.gate.as_ref().map(|gate| gate.forward(x.clone()));
@@ -62,10 +67,11 @@ impl<B: Kernels> FeedForward<B> {
         })
     }
 
-    /// The projections with their paths inside the block.
-    pub(super) fn projections_mut(&mut self) -> Vec<(&'static str, &mut Linear<B>)> {
-        let gate = self.gate.iter_mut().map(|gate| ("feed_forward.gate", gate));
-        gate.chain([("feed_forward.up", &mut self.up), ("feed_forward.down", &mut self.down)])
+    /// The projections with their paths inside the block; `path` is this one's.
+    pub(super) fn projections_mut(&mut self, path: &str) -> Vec<(String, &mut Linear<B>)> {
+        let gate = self.gate.iter_mut().map(|gate| ("gate", gate));
+        gate.chain([("up", &mut self.up), ("down", &mut self.down)])
+            .map(|(name, linear)| (format!("{path}.{name}"), linear))
             .collect()
     }
 }

@@ -55,7 +55,7 @@ pub struct Linear<B: Backend> {
 }
 
 impl<B: Kernels> Linear<B> {
-    /// A layer of the given parts, each with its name and width.
+    /// A layer of the given parts, each with its name and width. A part without a name takes no adapter.
     pub fn new(
         input: usize,
         parts: &[(&str, usize)],
@@ -275,16 +275,17 @@ impl<B: Kernels> Linear<B> {
         Tensor::cat(columns, 1)
     }
 
-    /// Names of the parts.
+    /// Names of the parts that take an adapter.
     pub fn part_names(&self) -> impl Iterator<Item = &String> {
-        self.parts.iter().map(|(name, _)| name)
+        self.parts.iter().map(|(name, _)| name).filter(|name| !name.is_empty())
     }
 
     /// Number of parameters that the adapters of a configuration would have.
     pub(super) fn lora_size(&self, lora: &LoraConfig, modules: &[String]) -> usize {
         let [input, _] = self.shape();
         let named = |name: &str, module: &str| {
-            lora.targets.iter().any(|target| target == name || names_module(target, module))
+            !name.is_empty()
+                && lora.targets.iter().any(|target| target == name || names_module(target, module))
         };
         let parts = self.parts.iter().zip(modules);
         parts
@@ -304,7 +305,8 @@ impl<B: Kernels> Linear<B> {
     ) -> usize {
         let [input, _] = self.shape();
         let mut adapters = Vec::new();
-        for ((name, width), module) in self.parts.iter().zip(modules) {
+        let named = self.parts.iter().zip(modules).filter(|((name, _), _)| !name.is_empty());
+        for ((name, width), module) in named {
             let mut hit = false;
             for (target, matched) in lora.targets.iter().zip(matched.iter_mut()) {
                 if target == name || names_module(target, module) {

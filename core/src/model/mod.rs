@@ -1,7 +1,7 @@
 //! Backbones: the one configurable [`Encoder`] and the one configurable [`Decoder`]; [`Backbone`] is either.
 //!
 //! * `backbone`: the forward pass, block by block; `input`: what goes in and what comes out;
-//! * `encoder`, `decoder`: the blocks, built from `attention`, `feed_forward`, `linear`,
+//! * `encoder`, `decoder`: the blocks, built from `attention`, `feed_forward`, `experts`, `linear`,
 //!   `embedding`, `rotary`, `mask`, `score_bias`, `per_layer` and `dropout`; `views`: what each layer sees;
 //! * `packed`: layers whose int8 or int4 weights stay packed in a device's memory;
 //! * `lora`, `gram`: what hangs on a projection; `surgery`: LoRA in and out, pruning, fewer blocks;
@@ -14,6 +14,7 @@ mod decoder;
 mod dropout;
 mod embedding;
 mod encoder;
+mod experts;
 pub(crate) mod families;
 mod feed_forward;
 mod gram;
@@ -35,6 +36,8 @@ pub use decoder::{Decoder, DecoderBlock};
 pub use dropout::{Dropout, seed_dropout};
 pub use embedding::Embedding;
 pub use encoder::{Encoder, EncoderBlock};
+pub(crate) use experts::is_router;
+pub use experts::{BlockFeedForward, Experts};
 pub use feed_forward::FeedForward;
 pub use gram::{Gram, SharedGram};
 pub(crate) use init::initialized;

@@ -2,6 +2,7 @@
 //! packed weights unpacked, and the views of one block that pruning and quantization work on.
 
 use super::backbone::Backbone;
+use super::experts::is_router;
 use super::families::{self, Part};
 use super::gram::SharedGram;
 use super::linear::Linear;
@@ -128,7 +129,8 @@ impl<B: Kernels> Backbone<B> {
     }
 
     /// From now on collects the inputs of one block's projections, as Gram matrices; each comes with
-    /// the tensor names of its projection's parts (`encoder.layer.0.attention.self.query.weight`).
+    /// the tensor names of its projection's parts (`encoder.layer.0.attention.self.query.weight`). Those that send
+    /// tokens to experts are no such projections: they stay as they are.
     ///
     /// # Errors
     /// A projection without a tensor name, which is a defect of the family's table.
@@ -141,7 +143,7 @@ impl<B: Kernels> Backbone<B> {
         let names = families::names(config);
         let mut observers = Vec::new();
         for (path, linear) in self.linears_mut() {
-            if path.starts_with(&inside) {
+            if path.starts_with(&inside) && !is_router(&path) {
                 let parts = names.source(&format!("{path}.weight"))?.parts;
                 let observer = SharedGram::default();
                 linear.observe(Some(observer.clone()));
@@ -156,8 +158,8 @@ impl<B: Kernels> Backbone<B> {
         self.linears_mut().into_iter().for_each(|(_, linear)| linear.observe(None));
     }
 
-    /// Changes the projections of one block, part by part: `change` gets a part's tensor name, its
-    /// weights `[out, in]` row by row, and its shape.
+    /// Changes the projections of one block that [`Backbone::observe_block`] observes, part by part: `change` gets a
+    /// part's tensor name, its weights `[out, in]` row by row, and its shape.
     ///
     /// # Errors
     /// Weights that cannot be read back from the device, or an error of `change`.
@@ -170,7 +172,7 @@ impl<B: Kernels> Backbone<B> {
         let inside = format!("blocks.{block}.");
         let names = families::names(config);
         for (path, linear) in self.linears_mut() {
-            if path.starts_with(&inside) {
+            if path.starts_with(&inside) && !is_router(&path) {
                 let parts = names.source(&format!("{path}.weight"))?.parts;
                 linear.change(&parts, &mut change)?;
             }

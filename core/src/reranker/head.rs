@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
 use burn::tensor::{Distribution, Tensor, activation, backend::Backend};
 
-use crate::config::{Family, Keys, ModelConfig, bad_config};
+use crate::config::{Family, Gate, Keys, ModelConfig, bad_config};
 use crate::kernels::Kernels;
 use crate::model::families::Names;
 use crate::model::{Linear, States, initialized};
@@ -168,6 +168,12 @@ pub(super) fn of_family(
     prefix: &str,
     labels: usize,
 ) -> Result<Option<(HeadConfig, Names)>> {
+    if config.family == Family::NomicBert && config.encoder()?.gate == Gate::None {
+        return Err(Error::invalid(
+            "nomic-embed-text-v2-moe and other models of nomic_bert without a gate make no cross-encoders: transformers \
+             has no class of them for sequence classification",
+        ));
+    }
     let plain = HeadConfig {
         hidden: config.hidden_size,
         labels,

@@ -4,15 +4,19 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{DROPS_UNKNOWN, INSTRUCTION, MODES, SavedModel, dense_names, head_names};
-use crate::checkpoint::parameters::{Keep, each_tensor, save_backbone};
+use crate::checkpoint::parameters::{Keep, each_tensor, put_together, save_backbone};
 use crate::checkpoint::safetensors::{StoredTensor, write_tensors};
 use crate::config::Family;
 use crate::embedder::Embedder;
 use crate::folder::Files;
 use crate::kernels::Kernels;
+use crate::model::families::stacked;
 use crate::pooling::{DenseActivation, DenseConfig, PoolingConfig};
 use crate::tokenizer::{InstructionSpan, TokenizerConfig};
 use crate::{Error, Result};
+
+/// The file of the backbone.
+const WEIGHTS: &str = "model.safetensors";
 
 /// A model as the files of a sentence-transformers folder; LoRA adapters are merged.
 ///
@@ -22,7 +26,8 @@ pub fn save<B: Kernels>(embedder: &Embedder<B>) -> Result<SavedModel> {
     save_as(embedder, |_, _, shape, values| Ok(StoredTensor::Full(shape, values)))
 }
 
-/// As [`save`], with each tensor stored as `store` decides from its file, name, shape and values.
+/// As [`save`], with each tensor stored as `store` decides from its file, name, shape and values; it sees matrices that
+/// the family's files have in one tensor one by one.
 /// Only one tensor's values are in memory at a time, beside the model and the tensors already
 /// stored.
 ///
@@ -41,10 +46,13 @@ pub fn save_as<B: Kernels, E: From<Error>>(
             tensors.push((name, tensor));
             Ok(())
         })?;
+        if path == WEIGHTS {
+            tensors = put_together(tensors, &stacked(&model.config));
+        }
         weights.push((path.into(), write_tensors(&tensors, &[("format", "pt")])?.into()));
         Ok::<_, E>(())
     };
-    tensors_file("model.safetensors", &|keep| save_backbone(&model.config, &model.backbone, keep))?;
+    tensors_file(WEIGHTS, &|keep| save_backbone(&model.config, &model.backbone, keep))?;
     if model.pooling.block.is_some() {
         tensors_file("1_Pooling/model.safetensors", &|keep| {
             each_tensor(&model.pooling, &head_names(), keep)

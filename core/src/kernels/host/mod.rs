@@ -14,11 +14,9 @@ mod product;
 
 use burn::backend::Flex;
 use burn::nn::RmsNorm;
-#[cfg(target_arch = "wasm32")]
-use burn::tensor::module;
 #[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive, activation};
+use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive, activation, module};
 
 #[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
 use super::{Block, BlockGradients, BlockOf, Tape};
@@ -126,7 +124,20 @@ impl Kernels for Flex {
         Tensor::from_data(TensorData::new(merged, [batch, seq, heads * width]), &device)
     }
 
-    // Natively Burn's own product is gemm on all cores.
+    // Natively Burn's own product is gemm on all cores. It adds the terms of a single row in another order: so a row
+    // twice, and its bits are those that it has beside others.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn dense_linear(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 2>,
+        bias: Option<Tensor<Self, 1>>,
+    ) -> Tensor<Self, 2> {
+        if x.dims()[0] != 1 {
+            return module::linear(x, weight, bias);
+        }
+        module::linear(Tensor::cat(vec![x.clone(), x], 0), weight, bias).narrow(0, 0, 1)
+    }
+
     #[cfg(target_arch = "wasm32")]
     fn dense_linear(
         x: Tensor<Self, 2>,

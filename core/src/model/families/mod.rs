@@ -34,7 +34,7 @@ mod windows;
 use serde_json::Value;
 
 pub(crate) use modules::encoder_modules;
-pub(crate) use names::{Affine, Names, Part, TensorSource};
+pub(crate) use names::{Affine, Names, Part, Stacked, TensorSource};
 
 use crate::config::{Family, Keys, ModelConfig, bad_config};
 use crate::{Error, Result};
@@ -158,6 +158,14 @@ pub(crate) fn names_in(config: &ModelConfig, has: impl Fn(&str) -> bool) -> Name
     released.filter(|names| names.found(&has)).unwrap_or_else(|| names(config))
 }
 
+/// The tensors of a release that have several of ours, which [`names`] names by themselves.
+pub(crate) fn stacked(config: &ModelConfig) -> Vec<Stacked> {
+    match config.family {
+        Family::NomicBert => nomic_bert::stacked(config),
+        _ => Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,6 +203,89 @@ mod tests {
             let error =
                 ModelConfig::from_json(BERT.replace(from, to).as_bytes()).unwrap_err().to_string();
             assert!(error.contains(key), "{error}");
+        }
+    }
+
+    /// nomic-embed-text-v2-moe's config.json, as published, but smaller and without what only training reads.
+    const EXPERTS: &str = r#"{"model_type":"nomic_bert","activation_function":"gelu","causal":false,
+        "expert_choice_router":false,"ffn_div":1,"layer_norm_epsilon":1e-05,"max_trained_positions":2048,
+        "mlp_fc1_bias":true,"mlp_fc2_bias":true,"moe_every_n_layers":2,"moe_impl":"megablocks",
+        "moe_normalize_expert_weights":false,"moe_resid_pdrop":0.0,"moe_top_k":2,"n_embd":32,"n_head":4,
+        "n_inner":64,"n_layer":6,"n_positions":2048,"num_experts":8,"num_shared_experts":0,"pad_token_id":1,
+        "parallel_block":false,"prenorm":false,"qkv_proj_bias":true,"rotary_emb_base":10000,
+        "rotary_emb_fraction":1.0,"rotary_emb_interleaved":false,"rotary_emb_scale_base":null,
+        "rotary_scaling_factor":null,"scale_attn_weights":true,"type_vocab_size":1,"use_rms_norm":null,
+        "vocab_size":100}"#;
+
+    #[test]
+    fn experts_are_read_and_written_as_released() {
+        let config = ModelConfig::from_json(EXPERTS.as_bytes()).unwrap();
+        let value = config.to_value();
+        assert_eq!(ModelConfig::from_value(&value).unwrap(), config);
+        assert_eq!(value["moe_every_n_layers"], 2);
+        let encoder = config.encoder().unwrap();
+        let experts = encoder.experts.unwrap();
+        assert_eq!((experts.count, experts.top_k), (8, 2));
+        assert!(encoder.qkv_bias && encoder.output_bias && encoder.up_bias && encoder.down_bias);
+        let inside: Vec<usize> = (0..6).filter(|layer| experts.are_in(*layer)).collect();
+        assert_eq!(inside, [1, 3, 5]);
+        let whole = stacked(&config);
+        assert_eq!(whole.len(), 6);
+        assert_eq!(whole[3].name, "encoder.layers.3.mlp.experts.mlp.w2");
+        assert_eq!(whole[3].parts[7], "encoder.layers.3.mlp.experts.7.fc2.weight");
+        let source = names(&config).source("blocks.3.feed_forward.experts.7.down.weight").unwrap();
+        assert_eq!(source.parts[0].name, whole[3].parts[7]);
+        for (from, to, key) in [
+            ("\"num_shared_experts\":0", "\"num_shared_experts\":1", "num_shared_experts"),
+            (
+                "\"expert_choice_router\":false",
+                "\"expert_choice_router\":true",
+                "expert_choice_router",
+            ),
+            ("weights\":false", "weights\":true", "moe_normalize_expert_weights"),
+            ("\"ffn_div\":1", "\"ffn_div\":2", "ffn_div"),
+            ("\"moe_top_k\":2", "\"moe_top_k\":9", "moe_top_k"),
+            ("\"moe_top_k\":2,", "", "moe_top_k"),
+            ("\"moe_every_n_layers\":2", "\"moe_every_n_layers\":1", "moe_every_n_layers"),
+            (
+                "\"activation_function\":\"gelu\"",
+                "\"activation_function\":\"swiglu\"",
+                "qkv_proj_bias",
+            ),
+            (
+                "\"activation_function\":\"gelu\"",
+                "\"activation_function\":\"relu\"",
+                "qkv_proj_bias",
+            ),
+        ] {
+            let text = EXPERTS.replace(from, to);
+            assert_ne!(text, EXPERTS);
+            let error = ModelConfig::from_json(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+        let gated =
+            EXPERTS.replace("\"gelu\"", "\"swiglu\"").replace("_bias\":true", "_bias\":false");
+        let error = ModelConfig::from_json(gated.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("num_experts"), "{error}");
+    }
+
+    #[test]
+    fn kept_layers_have_experts_where_the_configuration_can_say_so() {
+        let config = ModelConfig::from_json(EXPERTS.as_bytes()).unwrap();
+        let every = |keep: &[usize]| -> crate::Result<Option<usize>> {
+            let kept = config.clone().keep_layers(keep)?;
+            let experts = kept.encoder()?.experts.map(|experts| experts.every);
+            assert_eq!(ModelConfig::from_value(&kept.to_value())?, kept);
+            Ok(experts)
+        };
+        assert_eq!(every(&[0, 1, 2, 3]).unwrap(), Some(2));
+        assert_eq!(every(&[0, 5]).unwrap(), Some(2));
+        assert_eq!(every(&[0, 1, 2]).unwrap(), Some(2));
+        assert_eq!(every(&[0, 1, 2, 4, 3]).unwrap(), Some(3));
+        assert_eq!(every(&[0, 2, 4]).unwrap(), None);
+        for keep in [&[1][..], &[0, 1, 3], &[0, 2, 3]] {
+            let error = every(keep).unwrap_err().to_string();
+            assert!(error.contains("moe_every_n_layers"), "{error}");
         }
     }
 

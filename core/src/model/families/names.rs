@@ -14,7 +14,8 @@ pub(crate) struct Names {
 
 #[derive(Debug, Clone)]
 struct Rule {
-    /// Path of one parameter with `{}` for the layer, or with the number of the only layer that it is for.
+    /// Path of one parameter with `{}` for the layer, and for what is numbered in it, or with the number of the only layer
+    /// that it is for.
     path: String,
     parts: Vec<Part>,
     transposed: bool,
@@ -62,6 +63,19 @@ pub(crate) struct TensorSource {
     pub transposed: bool,
     /// What is made of the checkpoint's values.
     pub affine: Option<Affine>,
+}
+
+/// A tensor in which a release has several matrices of ours, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stacked {
+    /// Its name.
+    pub name: String,
+    /// Names of the matrices by themselves.
+    pub parts: Vec<String>,
+    /// Its shape: the rows of all, one after the other.
+    pub shape: [usize; 2],
+    /// Whether it has their transposes.
+    pub turned: bool,
 }
 
 impl Names {
@@ -160,14 +174,14 @@ impl Names {
     /// # Errors
     /// A parameter that the table does not name, which is a defect of the table.
     pub(crate) fn source(&self, path: &str) -> Result<TensorSource> {
-        let (general, layer) = split_layer(path);
+        let (general, numbers) = split_numbers(path);
         let find = |path: &str| self.rules.iter().find(|rule| rule.path == path);
         let rule = find(path).or_else(|| find(&general)).ok_or_else(|| {
             Error::invalid(format!("the parameter {path} has no name in checkpoints"))
         })?;
-        let named = |part: &Part| Part {
-            name: part.name.replace("{}", layer.unwrap_or("{}")),
-            ..part.clone()
+        let named = |part: &Part| {
+            let put = |name: String, number: &&str| name.replacen("{}", number, 1);
+            Part { name: numbers.iter().fold(part.name.clone(), put), ..part.clone() }
         };
         Ok(TensorSource {
             parts: rule.parts.iter().map(named).collect(),
@@ -201,9 +215,9 @@ impl Names {
 }
 
 /// `blocks.3.norm.gamma` to `blocks.{}.norm.gamma` and `3`.
-fn split_layer(path: &str) -> (String, Option<&str>) {
+fn split_numbers(path: &str) -> (String, Vec<&str>) {
     let is_number = |segment: &&str| segment.bytes().all(|byte| byte.is_ascii_digit());
-    let layer = path.split('.').find(is_number);
+    let numbers = path.split('.').filter(is_number).collect();
     let general = path.split('.').map(|segment| if is_number(&segment) { "{}" } else { segment });
-    (general.collect::<Vec<_>>().join("."), layer)
+    (general.collect::<Vec<_>>().join("."), numbers)
 }

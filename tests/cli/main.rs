@@ -17,6 +17,7 @@ mod compress;
 mod cross_encoders;
 mod data;
 mod eval;
+mod experts;
 mod gguf;
 mod harness;
 mod hosts;

@@ -78,6 +78,17 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
             ),
             format!("parameters   {}", thousands(total)),
         ];
+        if let Some(experts) = config.encoder().ok().and_then(|encoder| encoder.experts) {
+            let layers: Vec<String> =
+                (0..config.num_layers).filter(|layer| experts.are_in(*layer)).map(|layer| layer.to_string()).collect();
+            let line = format!(
+                "experts      {} of which a token takes {}, in the layers {}",
+                experts.count,
+                experts.top_k,
+                layers.join(", ")
+            );
+            lines.insert(3, line);
+        }
         if let Some(base) = &base {
             lines.insert(1, format!("adapter of   {base}"));
         }

@@ -73,6 +73,7 @@ impl Calibration {
     ) -> Result<()> {
         let config = embedder.model().config().clone();
         let (mode, device) = (config.attention, embedder.device().clone());
+        let has_experts = config.encoder().is_ok_and(|encoder| encoder.experts.is_some());
         let backbone = embedder.model_mut().backbone_mut();
         let inputs: Vec<ModelInput<B>> =
             self.batches.iter().map(|batch| ModelInput::new(batch, &device)).collect();
@@ -80,6 +81,7 @@ impl Calibration {
         let mut states = embedded.clone();
         let layers = backbone.layers();
         let bar = terminal.progress((2 * layers * inputs.len()) as u64, "calibrating");
+        let mut untouched = 0;
         for block in 0..layers {
             let observers = backbone.observe_block(block, &config)?;
             for ((input, first), state) in inputs.iter().zip(&embedded).zip(&states) {
@@ -97,6 +99,13 @@ impl Calibration {
                     observers.iter().find(|(parts, _)| parts.iter().any(|part| part == name));
                 let seen = observer.and_then(|(_, gram)| gram.lock().ok());
                 let result = match seen {
+                    // An expert that no token of the texts takes: all its inputs count alike.
+                    Some(gram) if has_experts && gram.rows == 0 => {
+                        untouched += 1;
+                        alike(shape[1])
+                            .map_err(anyhow::Error::from)
+                            .and_then(|gram| change(name, weights, shape, &gram))
+                    }
                     Some(gram) => gram
                         .seen()
                         .map_err(anyhow::Error::from)
@@ -123,6 +132,12 @@ impl Calibration {
             }
         }
         bar.finish_and_clear();
+        if untouched > 0 {
+            terminal.note(format_args!(
+                "no token of the calibration texts takes the experts of {untouched} projections, for which all inputs \
+                 counted alike; more texts would reach them"
+            ));
+        }
         Ok(())
     }
 
@@ -142,4 +157,11 @@ impl Calibration {
             .collect::<Result<_>>()
             .with_context(|| "calibration texts".to_string())
     }
+}
+
+/// What independent inputs of one size would be.
+fn alike(inputs: usize) -> kiln_embed::Result<Gram> {
+    let mut sum = vec![0.0; inputs * inputs];
+    sum.iter_mut().step_by(inputs + 1).for_each(|square| *square = 1.0);
+    Gram::new(inputs, sum, 1)
 }

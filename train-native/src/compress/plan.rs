@@ -53,7 +53,10 @@ impl serde::Serialize for Storage {
     }
 }
 
-/// What matrices are kept as; biases and norms always stay as they are.
+/// How the names of matrices end that send tokens to experts.
+const ROUTER: &str = ".router.layer.weight";
+
+/// What matrices are kept as; biases and norms always stay as they are, and routers unless a rule names them.
 #[derive(Debug, Clone)]
 pub struct StoragePlan {
     usual: Storage,
@@ -103,7 +106,9 @@ impl StoragePlan {
             return Ok(Storage::F32);
         }
         let named = self.named.iter().rev().find(|(pattern, _)| pattern.is_match(name));
-        let storage = named.map_or(self.usual, |(_, storage)| *storage);
+        // Rounding what sends tokens to experts would send some to others, and saves next to nothing.
+        let usual = if name.ends_with(ROUTER) { Storage::F32 } else { self.usual };
+        let storage = named.map_or(usual, |(_, storage)| *storage);
         let Storage::Quantized(scheme) = storage else {
             return Ok(storage);
         };
@@ -188,6 +193,8 @@ mod tests {
         assert_eq!(of("encoder.layer.0.output.dense.weight"), "f16");
         assert_eq!(of("encoder.layer.1.output.dense.weight"), "int4:32");
         assert_eq!(of("latents"), "f32");
+        assert_eq!(of("encoder.layers.1.mlp.router.layer.weight"), "f32");
+        assert_eq!(of("encoder.layers.1.mlp.experts.3.fc2.weight"), "int4:32");
         assert_eq!(plan.of("norm.weight", &[64]).unwrap(), Storage::F32);
         let error = format!("{:#}", plan.of("x.weight", &[8, 48]).unwrap_err());
         assert!(error.contains("--tensor 'x.weight=f32'") && error.contains("int4:16"), "{error}");

@@ -54,7 +54,7 @@ pub(crate) fn lora(folder: &Path, base: &str, pitch: f32) {
     std::fs::write(folder.join("adapter_model.safetensors"), weights).unwrap();
 }
 
-fn peft(base: &str, adapter: &str, folder: &Folder) -> Option<(Vec<Vec<f32>>, u64)> {
+pub(crate) fn peft(base: &str, adapter: &str, folder: &Folder) -> Option<(Vec<Vec<f32>>, u64)> {
     let Some(python) = std::env::var_os("KILN_PYTHON") else {
         eprintln!("SKIPPED: KILN_PYTHON is not set; tests/run.sh installs peft and sets it");
         return None;
@@ -72,7 +72,7 @@ fn peft(base: &str, adapter: &str, folder: &Folder) -> Option<(Vec<Vec<f32>>, u6
     Some((vectors, found["adapted"].as_u64().unwrap()))
 }
 
-fn furthest(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+pub(crate) fn furthest(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     assert_eq!((a.len(), a[0].len()), (b.len(), b[0].len()));
     let pairs = a.iter().flatten().zip(b.iter().flatten());
     pairs.map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)

@@ -16,6 +16,7 @@ mod compat;
 mod compress;
 mod cross_encoders;
 mod data;
+mod embedding_gemma2;
 mod eval;
 mod experts;
 mod gguf;

@@ -213,7 +213,8 @@ pub(crate) fn is_router(path: &str) -> bool {
     path.ends_with(".feed_forward.router")
 }
 
-#[cfg(all(test, feature = "flex", feature = "autodiff"))]
+#[cfg(test)]
+#[cfg(all(feature = "flex", feature = "autodiff"))]
 mod tests {
     use burn::backend::{Autodiff, Flex};
     use burn::module::ModuleVisitor;

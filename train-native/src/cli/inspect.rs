@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use kiln_embed::checkpoint::{Manifest, TensorInfo, Weights};
+use kiln_embed::config::{LayerHeads, ModelConfig};
 use serde_json::json;
 
 use super::{Global, ModelArgs};
@@ -78,6 +79,9 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
             ),
             format!("parameters   {}", thousands(total)),
         ];
+        if let Some(more) = more_of(config) {
+            lines.insert(3, more);
+        }
         if let Some(experts) = config.encoder().ok().and_then(|encoder| encoder.experts) {
             let layers: Vec<String> =
                 (0..config.num_layers).filter(|layer| experts.are_in(*layer)).map(|layer| layer.to_string()).collect();
@@ -115,4 +119,18 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
         }
         lines.join("\n")
     })
+}
+
+/// What a model of layers that are not all alike has besides.
+fn more_of(config: &ModelConfig) -> Option<String> {
+    let decoder = config.decoder().ok()?;
+    let heads = decoder.global_heads.map(|LayerHeads { kv_heads, head_dim }| {
+        format!(
+            "heads of {head_dim} ({kv_heads} for keys and values) where a layer sees the whole text"
+        )
+    });
+    let inputs = decoder.per_layer_input.map(|width| format!("per-layer inputs {width} wide"));
+    let output = decoder.output_size.map(|width| format!("last states projected to {width}"));
+    let parts: Vec<String> = [heads, inputs, output].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("besides      {}", parts.join(", ")))
 }

@@ -189,20 +189,23 @@ def emulated(check, base):
         check.say(name, cosine > least and not found["not_run"], f"smallest cosine to the CPU {cosine:.8f}; {counts}")
     # From the same weights: what is drawn for a new model differs from device to device.
     onto, bf16 = f'base = "{base}"', '[compute]\nprecision = "bf16"\n'
-    for name, recipe, near in (
-        ("training, all parameters, f32", check.recipe("full", 2, onto), 0.005),
-        ("training, LoRA, bf16", check.recipe("lora", 2, onto, LORA, compute=bf16), 0.03),
+    for name, recipe, near, steps in (
+        ("training, all parameters, f32", check.recipe("full", 2, onto), 0.005, 2),
+        ("training, LoRA, f32", check.recipe("lora-f32", 2, onto, LORA), 0.005, 2),
+        # The CPU sums its bf16 products otherwise, and of so small a model each rounding shows.
+        ("training, LoRA, bf16", check.recipe("lora", 1, onto, LORA, compute=bf16), 0.1, 1),
     ):
         outputs = [work / f"{recipe.stem}-{device}" for device in ("cpu", "gpu")]
         check.run(train(recipe, outputs[0], "cpu"))
         found = check.run(train(recipe, outputs[1], "cuda:0"), settings)
-        steps = [
-            [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()] for output in outputs
-        ]
-        far = max(
-            abs(a[key] - b[key]) / abs(a[key]) for a, b in zip(*steps, strict=True) for key in ("loss", "grad_norm") if a.get(key)
-        )
-        check.say(name, far < near and not found["not_run"], f"losses and gradient norms within {far:.4f} of the CPU's; {found['launches']} launches")
+        runs = [[json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()] for output in outputs]
+        assert [len(run) for run in runs] == [steps, steps]
+        far = {
+            key: max(abs(cpu[key] - gpu[key]) / abs(cpu[key]) for cpu, gpu in zip(*runs)) for key in ("loss", "grad_norm")
+        }
+        passed = max(far.values()) < near and not found["not_run"]
+        check.say(name, passed, f"losses within {far['loss']:.1e}, gradient norms within {far['grad_norm']:.1e} of the CPU's; "
+                                f"{found['launches']} launches, {found['peak_bytes'] >> 20} MiB")
 
 
 def main(kiln, toolkit, *parts):

@@ -132,41 +132,41 @@ def train(recipe, output, device):
     return ["train", "--recipe", recipe, "--output", output, "--device", device, "--overwrite"]
 
 
-def cases(check, base):
-    """What the product does on a GPU: a name and the command's arguments, without the device."""
+def cases(check, base, outputs):
+    """What the product does on a GPU: a name and the command's arguments."""
     mini, short, long = ROOT / "web-demo" / "kiln-mini.kiln", check.work / "short.txt", check.work / "long.txt"
-    bf16 = '[compute]\nprecision = "bf16"\n'
-    onto = f'base = "{base}"'
-    yield "kiln-mini, as it is", embed(mini, short, check.work / "v.npy", "cuda:0")
+    onto, bf16 = f'base = "{base}"', '[compute]\nprecision = "bf16"\n'
+    vectors = outputs / "vectors.npy"
+    yield "kiln-mini, as it is", embed(mini, short, vectors, "cuda:0")
     for weights in ("f32", "int8", "int4"):
-        yield f"kiln-mini, {weights}", embed(mini, short, check.work / "v.npy", "cuda:0", "--weights", weights)
-    yield "decoder, f32", embed(base, short, check.work / "v.npy", "cuda:0")
-    yield "decoder, long texts", embed(base, long, check.work / "v.npy", "cuda:0", "--max-length", "1024")
-    yield "training, all parameters, f32", train(check.recipe("full", 1, onto), check.work / "full", "cuda:0")
-    yield "training, LoRA, bf16", train(check.recipe("lora", 1, onto, LORA, compute=bf16), check.work / "lora", "cuda:0")
-    checkpointed = bf16 + "checkpoint_blocks = true\n"
-    recipe = check.recipe("checkpointed", 1, onto, LORA, compute=checkpointed)
-    yield "training, LoRA, bf16, checkpointed blocks", train(recipe, check.work / "checkpointed", "cuda:0")
+        yield f"kiln-mini, {weights}", embed(mini, short, vectors, "cuda:0", "--weights", weights)
+    yield "decoder, f32", embed(base, short, vectors, "cuda:0")
+    yield "decoder, long texts", embed(base, long, vectors, "cuda:0", "--max-length", "1024")
+    yield "training, all parameters, f32", train(check.recipe("full", 1, onto), outputs / "full", "cuda:0")
+    yield "training, LoRA, bf16", train(check.recipe("lora", 1, onto, LORA, compute=bf16), outputs / "lora", "cuda:0")
+    recipe = check.recipe("checkpointed", 1, onto, LORA, compute=bf16 + "checkpoint_blocks = true\n")
+    yield "training, LoRA, bf16, checkpointed blocks", train(recipe, outputs / "checkpointed", "cuda:0")
 
 
 def compiled(check, base):
     for architecture in ARCHITECTURES:
-        kernels = check.work / f"sm_{architecture}"
-        kernels.mkdir()
-        settings = check.cuda | {
-            "FAKE_CUDA_SM": str(architecture),
-            "FAKE_CUDA_KERNELS": str(kernels),
-            # What is kept of one run would hide what the next asks for.
-            "XDG_CACHE_HOME": str(check.work / f"cache-{architecture}"),
-        }
-        for name, arguments in cases(check, base):
+        outputs = check.work / f"sm_{architecture}"
+        kernels = outputs / "kernels"
+        kernels.mkdir(parents=True)
+        settings = check.cuda | {"FAKE_CUDA_SM": str(architecture), "FAKE_CUDA_KERNELS": str(kernels)}
+        for number, (name, arguments) in enumerate(cases(check, base, outputs)):
+            # The kernels that one run keeps are not compiled in the next.
+            cache = {"XDG_CACHE_HOME": str(outputs / f"cache-{number}")}
             # Nothing is computed, so that what comes of it may be refused.
-            found = check.run(arguments, settings, may_fail=True)
+            found = check.run(arguments, settings | cache, may_fail=True)
             count, failed = found.get("compiled", 0), found.get("failed", 0)
             passed = count > 0 and not failed
             check.say(f"sm_{architecture}, {name}", passed, f"{count} kernels compiled, {failed} refused, {found.get('launches', 0)} launches")
             for complaint in found["complaints"][:3]:
                 print(f"       {complaint}")
+        # And a second start compiles none of them.
+        again = check.run(arguments, settings | cache, may_fail=True)
+        check.say(f"sm_{architecture}, the second start", not again.get("compiled"), f"{again.get('compiled', 0)} kernels compiled")
 
 
 def emulated(check, base):

@@ -16,7 +16,7 @@ use kiln_tests::fixture;
 
 type B = Autodiff<Flex>;
 
-const FAMILIES: [&str; 19] = [
+const FAMILIES: [&str; 20] = [
     "bert",
     "distilbert",
     "embedding-gemma2",

@@ -174,7 +174,9 @@ fn assert_close(expected: &Result, actual: &Result, allowed: f64, what: &str) {
         let size = size(expected);
         let pairs = expected.iter().zip(actual);
         let far = norm(&mut pairs.map(|(x, y)| f64::from(*x) - f64::from(*y)));
-        assert!(size > 0.0, "{what}: {name} is zero");
+        // No token took this expert.
+        let untaken = name.contains(".experts.") && actual.iter().all(|value| *value == 0.0);
+        assert!(size > 0.0 || untaken, "{what}: {name} is zero");
         let more = if name == "states" { 0.0 } else { 0.1 * whole };
         let error = format!("{what}: {name} is off by {:e}, {:e} of all", far / size, far / whole);
         assert!(far <= allowed * (size + more), "{error}");

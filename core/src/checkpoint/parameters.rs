@@ -460,7 +460,11 @@ impl<B: Kernels> Loader<'_, B> {
         let mut joined = vec![0.0; rows * total];
         let mut column = 0;
         for Piece { name, columns, half, .. } in pieces {
-            let whole = self.weights.read(&name)?.unwrap_or_default();
+            let whole = match is_router(self.path.dotted().trim_end_matches(".weight")) {
+                true => self.weights.values(&name)?,
+                false => self.weights.read(&name)?,
+            };
+            let whole = whole.unwrap_or_default();
             let values = half_of(&whole, half);
             if values.len() != rows * columns || column + columns > total {
                 return Err(Error::invalid(format!("{name}: has not the shape that was compared")));

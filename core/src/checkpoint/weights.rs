@@ -332,8 +332,8 @@ impl Weights {
         rounded.map(Some).map_err(|error| self.bad_tensor(name, file, &error))
     }
 
-    /// The values in the file.
-    fn values(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+    /// The values in the file, whatever [`Weights::give_in`] asks for.
+    pub(crate) fn values(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
         if let Some(quantized) = self.kept(name, false)? {
             return Ok(Some(quantized.values()));
         }

@@ -143,7 +143,9 @@ fn experts_are_packed_one_by_one_and_saved_as_one() {
         kiln(&["export", "-m", &out, "-o", &file, "--overwrite"]).assert().success();
         assert_eq!(embed(&file, &folder, &[]), vectors, "{scheme}");
     }
-    assert!(least_cosine(&full, &embed(&model, &folder, &["--weights", "bf16"])) > 0.999);
+    // Products in bf16, by which a token may come to another expert in so small a model.
+    let cosine = least_cosine(&full, &embed(&model, &folder, &["--weights", "bf16"]));
+    assert!(cosine > 0.98, "{cosine}");
 }
 
 #[test]

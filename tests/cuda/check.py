@@ -189,25 +189,23 @@ def emulated(check, base):
         counts = f"{found['launches']} launches, {found['not_run']} not run, {found['peak_bytes'] >> 20} MiB"
         # Products are TF32's on CUDA, whose numbers have ten bits.
         check.say(name, cosine > least and not found["not_run"], f"smallest cosine to the CPU {cosine:.8f}; {counts}")
-    # From the same weights: what is drawn for a new model differs from device to device.
+    # From the same weights: what is drawn for a new model, or for an adapter's A, differs from device to device. An adapter
+    # begins with a B of zeros, so that its first loss is the base's, and nothing after it is alike.
     onto, bf16 = f'base = "{base}"', '[compute]\nprecision = "bf16"\n'
-    for name, recipe, near, steps in (
-        ("training, all parameters, f32", check.recipe("full", 2, onto), 0.005, 2),
-        ("training, LoRA, f32", check.recipe("lora-f32", 2, onto, LORA), 0.005, 2),
-        # The CPU sums its bf16 products otherwise, and of so small a model each rounding shows.
-        ("training, LoRA, bf16", check.recipe("lora", 1, onto, LORA, compute=bf16), 0.1, 1),
+    for name, recipe, near, steps, keys in (
+        ("training, all parameters, f32", check.recipe("full", 2, onto), 0.005, 2, ("loss", "grad_norm")),
+        ("training, LoRA, f32", check.recipe("lora-f32", 1, onto, LORA), 0.005, 1, ("loss",)),
+        ("training, LoRA, bf16", check.recipe("lora", 1, onto, LORA, compute=bf16), 0.03, 1, ("loss",)),
     ):
         outputs = [work / f"{recipe.stem}-{device}" for device in ("cpu", "gpu")]
         check.run(train(recipe, outputs[0], "cpu"))
         found = check.run(train(recipe, outputs[1], "cuda:0"), settings)
         runs = [[json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()] for output in outputs]
         assert [len(run) for run in runs] == [steps, steps]
-        far = {
-            key: max(abs(cpu[key] - gpu[key]) / abs(cpu[key]) for cpu, gpu in zip(*runs)) for key in ("loss", "grad_norm")
-        }
+        far = {key: max(abs(cpu[key] - gpu[key]) / abs(cpu[key]) for cpu, gpu in zip(*runs)) for key in keys}
+        said = ", ".join(f"{key} within {value:.1e} of the CPU's" for key, value in far.items())
         passed = max(far.values()) < near and not found["not_run"]
-        check.say(name, passed, f"losses within {far['loss']:.1e}, gradient norms within {far['grad_norm']:.1e} of the CPU's; "
-                                f"{found['launches']} launches, {found['peak_bytes'] >> 20} MiB")
+        check.say(name, passed, f"{said}; {found['launches']} launches, {found['peak_bytes'] >> 20} MiB")
 
 
 def main(kiln, toolkit, *parts):

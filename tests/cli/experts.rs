@@ -145,7 +145,7 @@ fn experts_are_packed_one_by_one_and_saved_as_one() {
     }
     // Products in bf16, by which a token may come to another expert in so small a model.
     let cosine = least_cosine(&full, &embed(&model, &folder, &["--weights", "bf16"]));
-    assert!(cosine > 0.98, "{cosine}");
+    assert!(cosine > 0.998, "{cosine}");
 }
 
 #[test]

@@ -82,17 +82,6 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
         if let Some(more) = more_of(config) {
             lines.insert(3, more);
         }
-        if let Some(experts) = config.encoder().ok().and_then(|encoder| encoder.experts) {
-            let layers: Vec<String> =
-                (0..config.num_layers).filter(|layer| experts.are_in(*layer)).map(|layer| layer.to_string()).collect();
-            let line = format!(
-                "experts      {} of which a token takes {}, in the layers {}",
-                experts.count,
-                experts.top_k,
-                layers.join(", ")
-            );
-            lines.insert(3, line);
-        }
         if let Some(base) = &base {
             lines.insert(1, format!("adapter of   {base}"));
         }
@@ -121,8 +110,18 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     })
 }
 
-/// What a model of layers that are not all alike has besides.
+/// A line of what a model has whose layers are not all alike.
 fn more_of(config: &ModelConfig) -> Option<String> {
+    if let Some(experts) = config.encoder().ok().and_then(|encoder| encoder.experts) {
+        let layers = (0..config.num_layers).filter(|layer| experts.are_in(*layer));
+        let layers: Vec<String> = layers.map(|layer| layer.to_string()).collect();
+        return Some(format!(
+            "experts      {} of which a token takes {}, in the layers {}",
+            experts.count,
+            experts.top_k,
+            layers.join(", ")
+        ));
+    }
     let decoder = config.decoder().ok()?;
     let heads = decoder.global_heads.map(|LayerHeads { kv_heads, head_dim }| {
         format!(

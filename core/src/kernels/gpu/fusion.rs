@@ -125,8 +125,8 @@ struct SelfAttention<B> {
 
 impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for SelfAttention<B> {
     fn execute(&self, handles: &mut Handles<B>) {
-        let [qkv, rest @ ..] = &self.ir.inputs[..] else { return };
-        let qkv = float::<B, 3>(handles.get_float_tensor::<B>(qkv));
+        let (qkv, rest) = self.ir.inputs.split_at(1);
+        let qkv = float::<B, 3>(handles.get_float_tensor::<B>(&qkv[0]));
         let (masks, tables) = rest.split_at(usize::from(self.masked));
         let mask: Option<Tensor<B, 4, Bool>> =
             masks.first().map(|mask| Tensor::from_primitive(handles.get_bool_tensor::<B>(mask)));

@@ -27,7 +27,8 @@ pub use self_test::SelfTest;
 /// A model with its tokenizer and prompts.
 #[derive(Debug, Clone)]
 pub struct Embedder<B: Backend> {
-    model: EmbeddingModel<B>,
+    /// On the heap: moved about in the frames of an unoptimised build, it would fill a thread's stack.
+    model: Box<EmbeddingModel<B>>,
     tokenizer: Tokenizer,
     prompts: Prompts,
     /// Where batches are computed.
@@ -86,7 +87,7 @@ impl<B: Kernels> Embedder<B> {
     pub fn new(model: EmbeddingModel<B>, tokenizer: Tokenizer, device: &B::Device) -> Result<Self> {
         check_fits(&model, &tokenizer)?;
         Ok(Self {
-            model,
+            model: Box::new(model),
             tokenizer,
             prompts: Prompts::default(),
             device: device.clone(),
@@ -120,7 +121,7 @@ impl<B: Kernels> Embedder<B> {
         self,
         change: impl FnOnce(EmbeddingModel<B>) -> Result<EmbeddingModel<B>>,
     ) -> Result<Self> {
-        let model = change(self.model)?;
+        let model = Box::new(change(*self.model)?);
         check_fits(&model, &self.tokenizer)?;
         Ok(Self { model, self_test: None, ..self })
     }
@@ -165,7 +166,7 @@ impl<B: Kernels> Embedder<B> {
     /// Takes the embedder apart.
     pub fn into_parts(self) -> Parts<B> {
         let Self { model, tokenizer, prompts, tokenizer_files, device, .. } = self;
-        Parts { model, tokenizer, prompts, tokenizer_files, device }
+        Parts { model: *model, tokenizer, prompts, tokenizer_files, device }
     }
 
     /// Width of the vectors under the options.

@@ -95,9 +95,9 @@ pub(crate) struct Run<B: AutodiffBackend> {
     optimizer: Optimizer<B>,
     pub progress: Progress,
     /// The adapters before the first step.
-    start: TrainModel<B>,
+    start: Box<TrainModel<B>>,
     /// The best adapters so far, where they are compared.
-    best: Option<TrainModel<B>>,
+    best: Option<Box<TrainModel<B>>>,
 }
 
 /// How far a run is.
@@ -130,13 +130,14 @@ pub struct Trainer<B: AutodiffBackend> {
     settings: AdapterSettings,
     /// The low-rank part that trains: by the settings, or as in the adapters that were begun with.
     lora: LoraConfig,
-    /// The model without adapters.
-    base: EmbeddingModel<B>,
+    /// The model without adapters. Models lie on the heap: several of them would fill a thread's stack in an unoptimised
+    /// build.
+    base: Box<EmbeddingModel<B>>,
     /// What the adapter of vectors was before the low-rank part that trains.
     first: Option<VectorAdapter>,
     /// Vectors of `base`.
     known: KnownVectors,
-    train_model: TrainModel<B>,
+    train_model: Box<TrainModel<B>>,
     run: Option<Run<B>>,
 }
 
@@ -148,7 +149,8 @@ impl<B: TrainingBackend> Trainer<B> {
     pub fn new(embedder: Embedder<B::InnerBackend>, settings: AdapterSettings) -> Result<Self> {
         let lora = settings.lora()?;
         let Parts { model, tokenizer, prompts, device, .. } = embedder.into_parts();
-        let base = EmbeddingModel::<B>::from_inner(model.map_backbone(Backbone::merge_lora));
+        let base =
+            Box::new(EmbeddingModel::<B>::from_inner(model.map_backbone(Backbone::merge_lora)));
         let mut trainer = Self {
             tokenizer,
             prompts,
@@ -156,7 +158,7 @@ impl<B: TrainingBackend> Trainer<B> {
             asked: settings.kind,
             settings: settings.resolved(settings.kind.of(base.config())),
             lora: lora.clone(),
-            train_model: trainable(base.clone()),
+            train_model: trainable(*base.clone()),
             base,
             first: None,
             known: KnownVectors::default(),
@@ -186,7 +188,7 @@ impl<B: TrainingBackend> Trainer<B> {
         lora: LoraConfig,
         first: Option<VectorAdapter>,
     ) -> Result<()> {
-        let model = self.base.clone();
+        let model = *self.base.clone();
         // The draws of the first stage of a recipe with this seed.
         B::seed(&self.device, mixed(&[self.settings.seed, 0]));
         let (model, first) = match kind {
@@ -425,7 +427,8 @@ impl<B: TrainingBackend> Trainer<B> {
             bail!("the loss of step {} is not a number; lower learningRate", step + 1);
         }
         let rate = run.stage.learning_rate(step);
-        self.train_model = run.optimizer.step(rate, self.train_model.clone(), gradients);
+        let stepped = run.optimizer.step(rate, *self.train_model.clone(), gradients);
+        *self.train_model = stepped;
         Ok(loss)
     }
 
@@ -561,7 +564,7 @@ impl<B: TrainingBackend> Trainer<B> {
         let run = self.run.as_ref().context("nothing is taught yet; begin with lessons")?;
         let saved = |model: &TrainModel<B>| SavedParameters::of(model, false);
         let (now, start) = (saved(&self.train_model)?, saved(&run.start)?);
-        let best = run.best.as_ref().map(saved).transpose()?;
+        let best = run.best.as_deref().map(saved).transpose()?;
         let state = State {
             settings: self.settings.clone(),
             lora: self.lora.clone(),
@@ -592,8 +595,10 @@ impl<B: TrainingBackend> Trainer<B> {
         let split = Split { taught: state.taught, held_back: state.held_back };
         let check = Check::new(&split.held_back, state.texts.iter(), state.plan.check_texts);
         self.begin_with(split, check, state.plan)?;
-        let put =
-            |weights| put_parameters(self.train_model.clone(), &state.ids, weights, &self.device);
+        let put = |weights| {
+            let model = *self.train_model.clone();
+            put_parameters(model, &state.ids, weights, &self.device).map(Box::new)
+        };
         let [now, start, best] = parameters.map(|weights| weights.map(put).transpose());
         let missing = "the state lacks some parameters";
         let (now, start) = (now?.context(missing)?, start?.context(missing)?);
@@ -609,8 +614,8 @@ impl<B: TrainingBackend> Trainer<B> {
 }
 
 /// A model whose adapters alone learn.
-fn trainable<B: TrainingBackend>(model: EmbeddingModel<B>) -> TrainModel<B> {
+fn trainable<B: TrainingBackend>(model: EmbeddingModel<B>) -> Box<TrainModel<B>> {
     let train_model =
         TrainModel { model, lm_head: None, projections: Vec::new(), score_head: None };
-    set_trainable::<B, _>(train_model, Trains::AdaptersAlone)
+    Box::new(set_trainable::<B, _>(train_model, Trains::AdaptersAlone))
 }

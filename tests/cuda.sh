@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # CUDA without a GPU, over a driver of our own (tests/cuda): NVIDIA's real run-time compiler compiles every kernel that
 # embedding and training ask for, for the architectures of an A100, an H100 and a B200; then the same kernels run on the
-# CPU, and the numbers are compared with those of the CPU backend.
+# CPU, and the numbers are compared with those of the CPU backend; then several processes train together, whose
+# emulated GPUs sum by an NCCL of our own.
 #
-#   tests/cuda.sh            both, some twenty minutes; 270 MB from PyPI, gcc and g++ on x86-64
+#   tests/cuda.sh            all, some thirty minutes; 270 MB from PyPI, gcc and g++ on x86-64
 #   tests/cuda.sh compile    the first alone
 #   tests/cuda.sh emulate    the second alone
+#   tests/cuda.sh nccl       the third alone
 #
 # What it cannot show: times, races, kernels of the copy engine (compiled, not run), and the driver's own behaviour.
 # It takes the release's binary where there is one, else the tests' (or the one that KILN_NATIVE names).

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tests/cuda.sh runs: `check.py KILN TOOLKIT [compile] [emulate]`, over the driver and the compiler beside it.
+"""What tests/cuda.sh runs: `check.py KILN TOOLKIT [compile] [emulate] [nccl]`, over the driver and the compiler beside it.
 
 `check.py environment TOOLKIT FOLDER` builds these into FOLDER, and prints a shell's lines under which any program that
 loads CUDA computes by the emulator.
@@ -8,9 +8,11 @@ loads CUDA computes by the emulator.
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -56,11 +58,10 @@ def fake_cuda(toolkit, work):
     real = next(Path(toolkit).rglob("libnvrtc.so.1*"))
     libraries = work / "lib"
     libraries.mkdir(parents=True)
-    for source, library in (("driver", "libcuda"), ("compiler", "libnvrtc")):
-        subprocess.run(
-            ["gcc", "-O1", "-Wall", "-fPIC", "-shared", HERE / f"{source}.c", "-o", libraries / f"{library}.so", "-ldl", "-lpthread"],
-            check=True,
-        )
+    for source, library in (("driver", "libcuda.so"), ("compiler", "libnvrtc.so"), ("nccl", "nccl/libnccl.so.2")):
+        built = libraries / library
+        built.parent.mkdir(exist_ok=True)
+        subprocess.run(["gcc", "-O1", "-Wall", "-fPIC", "-shared", HERE / f"{source}.c", "-o", built, "-ldl", "-lpthread"], check=True)
     return {
         "CUDA_PATH": str(root),
         "LD_LIBRARY_PATH": f"{libraries}:{real.parent}",
@@ -208,6 +209,96 @@ def emulated(check, base):
         check.say(name, passed, f"{said}; {found['launches']} launches, {found['peak_bytes'] >> 20} MiB")
 
 
+class Job:
+    """Processes that train together, each with a GPU of its own, and what became of them."""
+
+    def __init__(self, check, name, recipe, ranks=2, each=None, seconds=900, **settings):
+        self.output, self.reports = check.work / f"nccl-{name}", [check.work / f"nccl-{rank}.json" for rank in range(ranks)]
+        for path in self.reports:
+            path.unlink(missing_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        together = check.cuda | emulating(check.work) | {
+            "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "KILN_SECRET": "only for this check",
+            "KILN_TIMEOUT": "15", "LD_LIBRARY_PATH": f"{check.cuda['LD_LIBRARY_PATH']}:{check.work / 'lib' / 'nccl'}",
+        } | settings
+        processes = []
+        for rank in range(ranks):
+            own = {"RANK": str(rank), "FAKE_CUDA_FIRST": str(rank), "FAKE_NCCL_REPORT": str(self.reports[rank])}
+            own |= (each or {}).get(rank, {})
+            command = [check.kiln, *map(str, train(recipe, self.output if rank == 0 else check.work / "nowhere", "cuda:0"))]
+            processes.append(subprocess.Popen(command, env=os.environ | together | own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        begun = time.monotonic()
+        self.said = []
+        for process in processes:
+            try:
+                self.said.append(process.communicate(timeout=max(seconds - time.monotonic() + begun, 1))[0])
+            except subprocess.TimeoutExpired:
+                process.kill()
+                self.said.append(process.communicate()[0] + "\nit was still running")
+        self.codes = [process.returncode for process in processes]
+
+    def losses(self):
+        lines = (self.output / "metrics.jsonl").read_text().splitlines()
+        return [(line["loss"], line["grad_norm"]) for line in map(json.loads, lines)]
+
+    def sums(self):
+        """What NCCL says of each process: sums, and communicators that were never ended."""
+        found = [json.loads(path.read_text()) if path.exists() else {"sums": 0, "open": 0} for path in self.reports]
+        return [(report["sums"], report["open"]) for report in found]
+
+    def errors(self):
+        lines = [line for said in self.said for line in said.splitlines()]
+        return [line for line in lines if line.startswith(("error", "fake", "thread", "it was still"))]
+
+
+def far(one, other):
+    """The largest relative difference of numbers; infinite where there are not as many."""
+    pairs = list(zip(sum(one, ()), sum(other, ())))
+    return max(abs(a - b) / abs(a) for a, b in pairs) if pairs and len(one) == len(other) else float("inf")
+
+
+def among_gpus(check, base):
+    onto = f'base = "{base}"'
+    recipe = check.recipe("nccl", 3, onto)
+    alone = check.work / "nccl-alone"
+    check.run(train(recipe, alone, "cuda:0"), check.cuda | emulating(check.work))
+    one = [(line["loss"], line["grad_norm"]) for line in map(json.loads, (alone / "metrics.jsonl").read_text().splitlines())]
+
+    def trains(name, recipe, near, sums, words, **settings):
+        job = Job(check, name, recipe, **settings)
+        difference = far(one, job.losses()) if not any(job.codes) else float("inf")
+        counted = job.sums()
+        passed = difference < near and words in job.said[0] and not job.errors() and all(n > 0 and left == 0 for n, left in counted) == sums
+        check.say(f"NCCL, {name}", passed, f"codes {job.codes}, losses and norms within {difference:.1e} of one GPU's, sums {[n for n, _ in counted]}")
+        if not passed:
+            print("\n".join(f"rank {rank}: {said[-2000:]}" for rank, said in enumerate(job.said)))
+        return job
+
+    by_nccl, by_hosts = "gradients are summed by NCCL among", "gradients pass through the hosts' memory: "
+    trains("two GPUs", recipe, 1e-4, True, by_nccl)
+    trains("three GPUs", recipe, 1e-4, True, by_nccl, ranks=3)
+    bf16 = check.recipe("nccl-bf16", 3, onto, compute='[compute]\ngradients = "bf16"\n')
+    trains("gradients in bf16", bf16, 0.02, True, by_nccl)
+    sharded = check.recipe("nccl-sharded", 3, onto, compute="[compute]\nshard_optimizer = true\n")
+    trains("optimizer shared out", sharded, 1e-4, True, by_nccl)
+    trains("KILN_NCCL=off", recipe, 1e-4, False, by_hosts + "rank 0", KILN_NCCL="off")
+    trains("no library", recipe, 1e-4, False, by_hosts, LD_LIBRARY_PATH=check.cuda["LD_LIBRARY_PATH"])
+    trains("one GPU for both", recipe, 1e-4, False, "compute on the same GPU", each={1: {"FAKE_CUDA_FIRST": "0"}})
+    trains("two versions", recipe, 1e-4, False, "of NCCL, and rank 1", each={1: {"FAKE_NCCL_VERSION": "22900"}})
+    for name, each, words in (
+        ("a sum that fails", {1: {"FAKE_NCCL_FAIL": "2"}}, "NCCL cannot sum: ncclSystemError it was told to fail"),
+        ("a sum that never ends", {1: {"FAKE_NCCL_HANG": "2"}}, "stands still"),
+        ("a GPU that does not start", {1: {"FAKE_NCCL_REFUSE": "1"}}, "NCCL cannot start"),
+    ):
+        job = Job(check, name.replace(" ", "-"), recipe, each=each, seconds=120)
+        # Each process says the same line and ends by itself.
+        passed = all(job.codes) and all(code > 0 for code in job.codes) and all(words in said for said in job.said)
+        passed = passed and all(line.startswith("error") for line in job.errors()) and len(job.errors()) == 2
+        check.say(f"NCCL, {name}", passed, "; ".join(job.errors()))
+
+
 def main(kiln, toolkit, *parts):
     if kiln == "environment":
         work = Path(parts[0])
@@ -223,6 +314,8 @@ def main(kiln, toolkit, *parts):
             compiled(check, base)
         if not parts or "emulate" in parts:
             emulated(check, base)
+        if not parts or "nccl" in parts:
+            among_gpus(check, base)
     if check.failures:
         sys.exit(f"{len(check.failures)} failed: {'; '.join(check.failures)}")
 

@@ -2,6 +2,8 @@
 // only if the kernel was compiled for the CPU as well (compiler.c).
 //
 //   FAKE_CUDA_SM      the architecture that it claims: 80, 90 or 100   (90)
+//   FAKE_CUDA_DEVICES how many devices there are   (1); FAKE_CUDA_FIRST is the number of the first among all that
+//                     processes have, which tells their identities apart
 //   FAKE_CUDA_REPORT  a file that gets one line of JSON at the end: kernels, launches, the largest memory in bytes
 //
 // It has what cudarc's callers here use. A function that is missing shows at once: cudarc cannot load it.
@@ -13,19 +15,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 typedef int Result;
 typedef uint64_t Pointer;
-enum { SUCCESS = 0, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101 };
+enum { SUCCESS = 0, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NO_CONTEXT = 201, NOT_READY = 600 };
 static const size_t MEMORY = 80ull << 30, PAGE = 4096;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t kernels, launches, skipped, live, peak;
 
-static int architecture(void) {
-  const char *text = getenv("FAKE_CUDA_SM");
-  return text ? atoi(text) : 90;
+static int number_of(const char *name, int usual) {
+  const char *text = getenv(name);
+  return text ? atoi(text) : usual;
 }
+static int architecture(void) { return number_of("FAKE_CUDA_SM", 90); }
+static int devices(void) { return number_of("FAKE_CUDA_DEVICES", 1); }
 
 static void report(void) {
   const char *path = getenv("FAKE_CUDA_REPORT");
@@ -44,13 +49,20 @@ Result cuInit(unsigned flags) {
   return SUCCESS;
 }
 Result cuDriverGetVersion(int *version) { *version = 13000; return SUCCESS; }
-Result cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? INVALID_DEVICE : SUCCESS; }
-Result cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
+Result cuDeviceGet(int *device, int ordinal) {
+  *device = ordinal;
+  return ordinal < 0 || ordinal >= devices() ? INVALID_DEVICE : SUCCESS;
+}
+Result cuDeviceGetCount(int *count) { *count = devices(); return SUCCESS; }
 Result cuDeviceGetName(char *name, int size, int device) {
   snprintf(name, size, "no device, as sm_%d", architecture());
   return SUCCESS;
 }
-Result cuDeviceGetUuid_v2(char *uuid, int device) { memset(uuid, 0, 16); return SUCCESS; }
+Result cuDeviceGetUuid_v2(char *uuid, int device) {
+  memset(uuid, 0, 16);
+  uuid[15] = number_of("FAKE_CUDA_FIRST", 0) + device;
+  return SUCCESS;
+}
 Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = MEMORY; return SUCCESS; }
 Result cuMemGetInfo_v2(size_t *free, size_t *total) { *free = *total = MEMORY; return SUCCESS; }
 
@@ -73,18 +85,33 @@ Result cuDeviceGetAttribute(int *value, int attribute, int device) {
   return SUCCESS;
 }
 
-Result cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)8; return SUCCESS; }
+// A context is its device's number and 8, and each thread's own.
+static __thread uintptr_t current;
+Result cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)(uintptr_t)(8 + device); return SUCCESS; }
 Result cuDevicePrimaryCtxRelease_v2(int device) { return SUCCESS; }
-Result cuCtxSetCurrent(void *context) { return SUCCESS; }
-Result cuCtxGetCurrent(void **context) { *context = (void *)8; return SUCCESS; }
-Result cuCtxGetDevice(int *device) { *device = 0; return SUCCESS; }
+Result cuCtxSetCurrent(void *context) { current = (uintptr_t)context; return SUCCESS; }
+Result cuCtxGetCurrent(void **context) { *context = (void *)current; return SUCCESS; }
+Result cuCtxGetDevice(int *device) { *device = (int)current - 8; return current ? SUCCESS : NO_CONTEXT; }
 Result cuCtxSynchronize(void) { return SUCCESS; }
 
-// ---- streams and events: everything is done when it is asked for ----
+// ---- streams and events: everything is done when it is asked for, but for what nccl.c has a stream wait for ----
 
-Result cuStreamCreate(void **stream, unsigned flags) { *stream = (void *)16; return SUCCESS; }
+enum { STREAMS = 4096 };
+static int waits_for[STREAMS];
+Result cuStreamCreate(void **stream, unsigned flags) {
+  static uintptr_t made;
+  *stream = (void *)(16 + __atomic_fetch_add(&made, 1, __ATOMIC_SEQ_CST) % (STREAMS - 16));
+  return SUCCESS;
+}
+void fake_stream_has(void *stream, int more) { __atomic_add_fetch(&waits_for[(uintptr_t)stream % STREAMS], more, __ATOMIC_SEQ_CST); }
+Result cuStreamQuery(void *stream) {
+  return __atomic_load_n(&waits_for[(uintptr_t)stream % STREAMS], __ATOMIC_SEQ_CST) ? NOT_READY : SUCCESS;
+}
 Result cuStreamDestroy_v2(void *stream) { return SUCCESS; }
-Result cuStreamSynchronize(void *stream) { return SUCCESS; }
+Result cuStreamSynchronize(void *stream) {
+  while (cuStreamQuery(stream) == NOT_READY) usleep(100);
+  return SUCCESS;
+}
 Result cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return SUCCESS; }
 Result cuEventCreate(void **event, unsigned flags) { *event = (void *)24; return SUCCESS; }
 Result cuEventRecord(void *event, void *stream) { return SUCCESS; }

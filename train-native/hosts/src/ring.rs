@@ -264,6 +264,24 @@ impl Ring {
         self.all_gather_bytes(&[]).map(drop)
     }
 
+    /// Runs what all ranks do together by another way than around the ring, such as sums among their GPUs. `run` asks what
+    /// it is given, again and again, whether a rank is lost, and gives up where one is.
+    ///
+    /// # Errors
+    /// A rank that is lost: what goes wrong in `run` is taken for a sign of that, and is the error itself where nothing
+    /// else is heard.
+    pub fn outside<T>(
+        &self,
+        run: impl FnOnce(&dyn Fn() -> bool) -> Result<T, String>,
+    ) -> Result<T> {
+        self.operation(|ring, _| {
+            let watch = &ring.watch;
+            run(&|| watch.verdict().is_some()).map_err(|line| {
+                Broken::Ended(watch.broke(format!("{}: {line}", watch.name(ring.rank))))
+            })
+        })
+    }
+
     /// Ends, once all ranks do, in peace.
     ///
     /// # Errors

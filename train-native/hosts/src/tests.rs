@@ -187,6 +187,35 @@ fn a_rank_that_is_slow_is_named_and_one_that_is_busy_is_waited_for() {
 }
 
 #[test]
+fn what_goes_another_way_ends_with_a_lost_rank() {
+    let each = |ends: fn(&Ring) -> Result<(), String>| {
+        let said = run(&launches(3), |ring| {
+            assert_eq!(ring.outside(|_| Ok(ring.rank())).unwrap(), ring.rank());
+            let done = ring.outside(|lost| {
+                if ring.rank() == 1 {
+                    return ends(&ring);
+                }
+                while !lost() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err("given up".into())
+            });
+            done.unwrap_err().to_string()
+        });
+        said.into_iter().map(|said| said.unwrap()).collect::<Vec<_>>()
+    };
+    let words = "rank 1 (host1): its GPU is gone";
+    assert_eq!(each(|_| Err("its GPU is gone".into())), [words; 3]);
+    // One that hangs there while it lives is found out as in any operation.
+    for said in each(|_| {
+        std::thread::sleep(Duration::from_secs(9));
+        Err("too late".into())
+    }) {
+        assert!(said.ends_with("the network between them stands still"), "{said}");
+    }
+}
+
+#[test]
 fn another_secret_version_recipe_or_number_is_refused() {
     let both = |change: &dyn Fn(&mut Launch, &mut Terms)| {
         let mut launches = launches(2);

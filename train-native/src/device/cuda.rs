@@ -1,5 +1,8 @@
 //! CUDA devices, by NVIDIA's driver.
 
+mod nccl;
+
+use std::any::{Any, TypeId};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
@@ -8,7 +11,7 @@ use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig as _};
 use cudarc::driver::result;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 
-use super::{Found, Missing};
+use super::{Collective, Found, Joining, Missing, Offer};
 
 /// The CUDA backend.
 pub type Backend = burn::backend::Cuda;
@@ -59,6 +62,46 @@ pub fn burn_device(handle: Handle) -> burn::tensor::Device<Backend> {
     static ONCE: Once = Once::new();
     ONCE.call_once(keep_kernels);
     burn::backend::cuda::CudaDevice::new(handle)
+}
+
+/// What a device of the backend `B` brings to sums among several, or why it cannot; none where `B` is not CUDA's.
+pub fn offer<B: burn::tensor::backend::Backend>(
+    device: &B::Device,
+) -> Option<Result<Offer, String>> {
+    Some(nccl::offer(own::<B>(device)?))
+}
+
+/// An identifier for devices to meet by.
+///
+/// # Errors
+/// What the library says.
+pub fn meeting() -> Result<Vec<u8>, String> {
+    nccl::unique_id()
+}
+
+/// Meets the others.
+///
+/// # Errors
+/// What the library says, or that who joins has given up.
+pub fn collective<B: burn::tensor::backend::Backend>(
+    device: &B::Device,
+    joining: &Joining<'_>,
+) -> Result<Box<dyn Collective<B>>, String> {
+    let index = own::<B>(device).ok_or("it is no CUDA device")?;
+    let joined: Box<dyn Collective<Backend>> = Box::new(nccl::Nccl::join(index, joining)?);
+    // `B` is this backend: its devices are.
+    let joined: Box<dyn Any> = Box::new(joined);
+    let joined = joined.downcast::<Box<dyn Collective<B>>>();
+    joined.map(|joined| *joined).map_err(|_| "it is no CUDA device".into())
+}
+
+/// The number of a device, if the backend `B` is this one.
+fn own<B: burn::tensor::backend::Backend>(device: &B::Device) -> Option<usize> {
+    if TypeId::of::<B>() != TypeId::of::<Backend>() {
+        return None;
+    }
+    let device: &dyn Any = device;
+    device.downcast_ref::<burn::tensor::Device<Backend>>().map(|device| device.index)
 }
 
 /// Has cubecl keep compiled kernels, and which it found the fastest, in the user's cache folder: a training run

@@ -19,7 +19,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
 use kiln_embed::quant::{bf16_instructions, packed_instructions};
+use serde::{Deserialize, Serialize};
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
 /// What `--device` asks for.
@@ -84,6 +87,41 @@ struct Found<H> {
     name: String,
     software: bool,
     handle: H,
+}
+
+/// Sums over devices that these make among themselves, rather than through their hosts' memory.
+pub trait Collective<B: Backend>: fmt::Debug + Send {
+    /// The sums of values `[n]`, f32 or bf16, over all devices, the same bits on each. `gives_up` is asked again and again
+    /// while the others are waited for.
+    ///
+    /// # Errors
+    /// What went wrong, or that it was given up; after either no other sum can be made.
+    fn all_reduce(
+        &self,
+        values: Tensor<B, 1>,
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<Tensor<B, 1>, String>;
+}
+
+/// What a device brings to a [`Collective`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Version of the library that sums, which has to be the same for all.
+    pub version: i32,
+    /// Which piece of hardware it is, among all in the world.
+    pub gpu: String,
+}
+
+/// How a device meets the others of a [`Collective`].
+pub struct Joining<'a> {
+    /// What device 0 made for all to meet by.
+    pub id: &'a [u8],
+    /// The device's number.
+    pub rank: usize,
+    /// How many devices there are.
+    pub world: usize,
+    /// Asked again and again while the others are waited for.
+    pub gives_up: &'a dyn Fn() -> bool,
 }
 
 /// Why a kind of device cannot be used. Which of the two there is depends on the build.

@@ -1,9 +1,29 @@
 //! In place of the CUDA backend, in a build without it.
 
-use super::{Found, Missing};
+use burn::tensor::backend::Backend;
+
+use super::{Collective, Found, Joining, Missing, Offer};
 
 /// A device of which there is none.
 pub type Handle = std::convert::Infallible;
+
+/// No device brings anything to sums among GPUs.
+pub fn offer<B: Backend>(_: &B::Device) -> Option<Result<Offer, String>> {
+    None
+}
+
+/// There is no way to meet.
+pub fn meeting() -> Result<Vec<u8>, String> {
+    Err("this build has no CUDA".into())
+}
+
+/// There is nobody to meet.
+pub fn collective<B: Backend>(
+    _: &B::Device,
+    _: &Joining<'_>,
+) -> Result<Box<dyn Collective<B>>, String> {
+    Err("this build has no CUDA".into())
+}
 
 pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {
     Err(Missing::InBuild("CUDA", "cuda"))

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::checkpoint::Checkpoint;
 use super::device_group::values_of;
-use super::transport::Transport;
+use super::transport::{Outside, Transport};
 use crate::data::{Batch, OnBadRow, Text};
 use crate::interrupt;
 use crate::recipe::{GradientFormat, Recipe};
@@ -271,6 +271,10 @@ impl<B: Backend> Transport<B> for OverHosts {
 
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
         Ok(self.ring.broadcast(bytes)?)
+    }
+
+    fn outside(&self, run: &mut Outside<'_>) -> Result<()> {
+        Ok(self.ring.outside(run)?)
     }
 
     fn busy(&self) -> Box<dyn Any> {

@@ -1,13 +1,14 @@
-//! Devices of one process, each in a thread of its own: they meet in memory, and what one of them computed goes to
-//! another as the backend moves tensors.
+//! Devices of one process, each in a thread of its own: they meet in memory, through which what one of them computed
+//! goes to another.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
-use super::transport::Transport;
+use super::device_group::moved;
+use super::transport::{Outside, Transport};
 
 /// Values that every device sums by itself rather than in two meetings.
 const FEW: usize = 1 << 12;
@@ -74,7 +75,7 @@ impl<B: Backend> InProcess<B> {
         }
         while state.taken.is_none() {
             if let Some(gone) = state.gone {
-                bail!("device {gone} stopped before the others");
+                return Err(stopped(gone));
             }
             state = self.wait(state);
         }
@@ -93,11 +94,15 @@ impl<B: Backend> InProcess<B> {
         let all = self.meet(Brought::Values(own))?;
         all.into_iter()
             .filter_map(|brought| match brought {
-                Brought::Values(values) => values.map(|values| Ok(values.to_device(device))),
+                Brought::Values(values) => values.map(|values| Ok(moved(values, device))),
                 Brought::Bytes(_) => Some(Err(anyhow::anyhow!("the devices lost one another"))),
             })
             .collect()
     }
+}
+
+fn stopped(device: usize) -> anyhow::Error {
+    anyhow!("device {device} stopped before the others")
 }
 
 impl<B: Backend> Transport<B> for InProcess<B> {
@@ -126,7 +131,7 @@ impl<B: Backend> Transport<B> for InProcess<B> {
             Brought::Values(values) => values,
             Brought::Bytes(_) => None,
         });
-        let parts = parts.map(|values| values.narrow(0, from, to - from).to_device(&device));
+        let parts = parts.map(|values| moved(values.narrow(0, from, to - from), &device));
         let sum = in_order(parts.collect());
         Ok(Tensor::cat(self.values(Some(sum), &device)?, 0))
     }
@@ -156,6 +161,13 @@ impl<B: Backend> Transport<B> for InProcess<B> {
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let all = self.all_gather_bytes(bytes)?;
         Ok(all.into_iter().next().unwrap_or_default())
+    }
+
+    fn outside(&self, run: &mut Outside<'_>) -> Result<()> {
+        run(&|| self.state().gone.is_some()).map_err(|line| match self.state().gone {
+            Some(gone) => stopped(gone),
+            None => anyhow!("device {}: {line}", self.rank),
+        })
     }
 }
 

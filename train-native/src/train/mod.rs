@@ -1,5 +1,6 @@
 //! Training: one readable loop ([`train`]), whatever the recipe.
 
+mod among_gpus;
 mod build;
 mod checkpoint;
 mod contrastive;

@@ -13,6 +13,7 @@ use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
 use kiln_embed::train::{ChunkRunner, Optimizer, TrainModel, add, clip_norm, parameters};
 
+use super::among_gpus::among_gpus;
 use super::checkpoint::changes_base;
 use super::device_group::{DeviceGroup, copied};
 use super::distillation::{Teacher, Teachers};
@@ -583,28 +584,35 @@ pub fn train<B: TrainingBackend>(
     let layers = train_model.backbone().layers();
     check_texts(&parts, plan.recipe, plan.sets, layers)?;
     if let Some(hosts) = &plan.hosts {
-        let group = DeviceGroup::over(hosts.transport());
-        return run(group, parts, train_model, &plan, observer);
+        let format = plan.recipe.compute.gradients;
+        let by = hosts.transport();
+        let way = among_gpus::<B::InnerBackend>(by, &parts.device, format, plan.terminal)?;
+        return run(DeviceGroup::over(way), parts, train_model, &plan, observer);
     }
     if devices.len() == 1 {
         return run(DeviceGroup::single(), parts, train_model, &plan, observer);
     }
-    let mut groups = in_process::devices(devices.len()).into_iter().map(DeviceGroup::over);
-    let first = groups.next().unwrap_or_else(DeviceGroup::single);
+    let format = plan.recipe.compute.gradients;
+    let mut ways = in_process::devices(devices.len()).into_iter();
+    let first = ways.next().context("no device to train on")?;
     std::thread::scope(|scope| {
-        let others: Vec<_> = groups
+        let others: Vec<_> = ways
             .zip(&devices[1..])
-            .map(|(group, device)| {
+            .map(|(way, device)| {
                 let parts = ModelParts { device: device.clone(), ..parts.clone() };
                 let train_model = copied::<B, _>(&train_model, device);
                 let plan =
                     TrainPlan { terminal: Terminal { json: false, quiet: true }, ..plan.clone() };
                 scope.spawn(move || {
-                    run::<B>(group, parts, train_model, &plan, &mut Silent).map(drop)
+                    let way = among_gpus::<B::InnerBackend>(way, device, format, plan.terminal)?;
+                    run::<B>(DeviceGroup::over(way), parts, train_model, &plan, &mut Silent)
+                        .map(drop)
                 })
             })
             .collect();
-        let outcome = run(first, parts, train_model, &plan, observer);
+        let way = among_gpus::<B::InnerBackend>(first, &devices[0], format, plan.terminal);
+        let group = way.map(DeviceGroup::over);
+        let outcome = group.and_then(|group| run(group, parts, train_model, &plan, observer));
         for other in others {
             match other.join() {
                 Ok(result) if outcome.is_ok() => result.context("on another device")?,

@@ -409,7 +409,7 @@ fn two_devices_give_the_gradient_of_one() {
             .map(|device| {
                 let (parts, train_model, recipe) = (parts.clone(), train_model.clone(), &recipe);
                 scope.spawn(move || {
-                    let group = DeviceGroup::<B>::over(device);
+                    let group = DeviceGroup::<B>::over(Box::new(device));
                     let runner = chunk_runner::<B>(compute);
                     let context = StepContext {
                         tokenizer: &parts.tokenizer,

@@ -8,6 +8,9 @@ use anyhow::Result;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
+/// See [`Transport::outside`]; it is given what to ask whether to give up.
+pub(super) type Outside<'a> = dyn FnMut(&dyn Fn() -> bool) -> Result<(), String> + 'a;
+
 /// One device's way to all others. All devices call the same functions in the same order; each error is that
 /// another device is gone.
 pub(super) trait Transport<B: Backend>: Debug + Send {
@@ -44,6 +47,13 @@ pub(super) trait Transport<B: Backend>: Debug + Send {
     fn busy(&self) -> Box<dyn Any> {
         Box::new(())
     }
+
+    /// Runs what all devices do together by another way than this one, which `run` gives up where it is told that a
+    /// device is lost.
+    ///
+    /// # Errors
+    /// A device that is lost, else what `run` says.
+    fn outside(&self, run: &mut Outside<'_>) -> Result<()>;
 
     /// What a device is called.
     fn name(&self, rank: usize) -> String {

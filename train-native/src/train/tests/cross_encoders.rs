@@ -195,7 +195,7 @@ fn shared_by_two(
             .map(|device| {
                 let (parts, train_model) = (parts.clone(), train_model.clone());
                 scope.spawn(move || {
-                    let group = DeviceGroup::<B>::over(device);
+                    let group = DeviceGroup::<B>::over(Box::new(device));
                     let found = pair_loss(&train_model, &parts, compute, loss, &group, 1.0);
                     let summed = group.sum_gradients(&train_model, found.gradients).unwrap();
                     (found.loss, flat(&train_model, &summed))

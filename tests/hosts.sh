@@ -3,6 +3,8 @@
 #
 #   tests/hosts.sh                      numbers of one device, a host that is cut off, time a step at some rates
 #   tests/hosts.sh torchrun             the same job started by torchrun (of KILN_CACHE's Python, if it has torch)
+#   tests/hosts.sh ray                  by Ray Train, as SCALE.md has it (700 MB from PyPI)
+#   tests/hosts.sh slurm                by SLURM, as SCALE.md has it: one of this machine alone (root; Debian's packages)
 #
 # Not part of the test command: it needs root, ip and tc, and an otherwise idle machine for its times. It takes the
 # release's binary where there is one, else the tests' (or the one that KILN_NATIVE names).
@@ -60,6 +62,23 @@ if [ "${1:-}" = torchrun ]; then
   "$python" tests/reference/hosts.py same "$work/one" "$work/two"
   exit 0
 fi
+
+case ${1:-} in
+  ray)
+    tests/setup.sh ray
+    "${train[@]}" --output "$work/one" > /dev/null
+    RAY_USAGE_STATS_ENABLED=0 "${KILN_CACHE:-$HOME/.cache/kiln}/ray/bin/python" tests/reference/launchers.py ray "$work" "${train[@]}"
+    python3 tests/reference/hosts.py same "$work/one" "$work/ray"
+    exit 0
+    ;;
+  slurm)
+    tests/setup.sh slurm
+    "${train[@]}" --output "$work/one" > /dev/null
+    python3 tests/reference/launchers.py slurm "$work" "${train[@]}"
+    python3 tests/reference/hosts.py same "$work/one" "$work/slurm"
+    exit 0
+    ;;
+esac
 
 if [ "$(id -u)" != 0 ] || ! command -v ip > /dev/null || ! command -v tc > /dev/null; then
   echo "skipped: network namespaces take root, ip and tc"

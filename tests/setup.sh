@@ -213,6 +213,21 @@ distributed() {
   touch "$cache/distributed/.complete-1"
 }
 
+ray() {
+  [ ! -e "$cache/ray/.complete" ] || return 0
+  echo "setup: Ray Train from PyPI"
+  rm -rf "$cache/ray"
+  python3 -m venv "$cache/ray"
+  "$cache/ray/bin/pip" install -q --disable-pip-version-check "ray[train]" torch
+  touch "$cache/ray/.complete"
+}
+
+slurm() {
+  command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v munged >/dev/null && return 0
+  echo "setup: SLURM"
+  debian slurm-wlm munge
+}
+
 # CUDA 13.0: a driver refuses the code of a compiler that is newer than itself.
 cuda() {
   [ ! -e "$cache/cuda-13.0/.complete" ] || return 0

@@ -422,7 +422,7 @@ impl<B: TrainingBackend> Trainer<B> {
             }
             Kind::Lora | Kind::Auto => self.pass(step, &batch, loss)?,
         };
-        let norm = clip_norm::<B, _>(&self.train_model, &mut gradients, run.stage.clip_norm);
+        let norm = clip_norm::<B, _>(&*self.train_model, &mut gradients, run.stage.clip_norm);
         if !(loss.is_finite() && norm.is_finite()) {
             bail!("the loss of step {} is not a number; lower learningRate", step + 1);
         }

@@ -25,7 +25,7 @@ use crate::device::{Collective, Joining, Offer};
 /// What [`Backend`] fuses.
 type Inner = CubeBackend<CudaRuntime, f32, i32, u8>;
 
-/// Before it (2.18) an error has no words.
+/// 2.18, of CUDA 12.2: older ones were never looked at.
 const OLDEST: c_int = 21800;
 
 /// The functions of the library. cudarc's panic where one is missing, and do not look for `libnccl.so.2`, which is all
@@ -58,7 +58,7 @@ impl Functions {
     fn load() -> Result<Self, String> {
         let names = ["libnccl.so.2", "libnccl.so"];
         // SAFETY: NVIDIA's library has initialisers without preconditions.
-        let found = names.iter().find_map(|name| unsafe { Library::new(name) }.ok());
+        let found = names.into_iter().find_map(|name| unsafe { Library::new(name) }.ok());
         let library = found.ok_or(
             "NCCL is not installed: Debian's package libnccl2 has it, and PyPI's nvidia-nccl-cu13, whose folder has to be \
              in LD_LIBRARY_PATH",
@@ -119,7 +119,7 @@ fn functions() -> Result<&'static Functions, String> {
 }
 
 /// What a GPU brings to a sum among several.
-pub fn offer(device: usize) -> Result<Offer, String> {
+pub(super) fn offer(device: usize) -> Result<Offer, String> {
     let functions = functions()?;
     let uuid = result::device::get(device as c_int).and_then(result::device::get_uuid);
     let uuid = uuid.map_err(|error| format!("the NVIDIA driver answers {error:?}"))?;
@@ -129,7 +129,7 @@ pub fn offer(device: usize) -> Result<Offer, String> {
 
 /// An identifier for communicators to meet by, which rank 0 makes.
 #[expect(unsafe_code, reason = "a C function; with the proof")]
-pub fn unique_id() -> Result<Vec<u8>, String> {
+pub(super) fn unique_id() -> Result<Vec<u8>, String> {
     let functions = functions()?;
     let mut id = ncclUniqueId { internal: [0; 128] };
     // SAFETY: it writes the identifier.
@@ -140,7 +140,7 @@ pub fn unique_id() -> Result<Vec<u8>, String> {
 }
 
 /// A GPU among others.
-pub struct Nccl {
+pub(super) struct Nccl {
     functions: &'static Functions,
     comm: ncclComm_t,
     stream: driver::CUstream,
@@ -173,7 +173,7 @@ impl Nccl {
     /// # Errors
     /// What NCCL says, or that [`Joining::gives_up`] has.
     #[expect(unsafe_code, reason = "C functions; with the proofs")]
-    pub fn join(device: usize, joining: &Joining<'_>) -> Result<Self, String> {
+    pub(super) fn join(device: usize, joining: &Joining<'_>) -> Result<Self, String> {
         let functions = functions()?;
         let mut id = ncclUniqueId { internal: [0; 128] };
         if joining.id.len() != id.internal.len() {

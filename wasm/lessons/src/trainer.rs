@@ -1,5 +1,7 @@
 //! The trainer: adapters on a model, taught step by step, so that who calls can show how far it is, and stop.
 
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Context as _, Result, bail};
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
@@ -189,6 +191,9 @@ impl<B: TrainingBackend> Trainer<B> {
         first: Option<VectorAdapter>,
     ) -> Result<()> {
         let model = *self.base.clone();
+        // One at a time: a backend's seed is that of all threads.
+        static DRAWING: Mutex<()> = Mutex::new(());
+        let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
         // The draws of the first stage of a recipe with this seed.
         B::seed(&self.device, mixed(&[self.settings.seed, 0]));
         let (model, first) = match kind {

@@ -64,12 +64,15 @@ static void place(char path[600], const Program *program, const char *kind) {
 }
 
 static void write_file(const Program *program, const char *kind, const char *text) {
-  char path[600];
+  char path[600], unfinished[640];
   place(path, program, kind);
-  FILE *file = fopen(path, "w");
+  // Whole or not at all: other processes read it.
+  snprintf(unfinished, sizeof unfinished, "%s.%d", path, (int)getpid());
+  FILE *file = fopen(unfinished, "w");
   if (!file) return;
   fputs(text, file);
   fclose(file);
+  rename(unfinished, path);
 }
 
 static void count(size_t *number) {

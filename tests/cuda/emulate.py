@@ -5,6 +5,7 @@ The source stays as it is, but for what the CPU has no word for: inline assembly
 emulator.h. A kernel that uses the copy engine, or other assembly, is refused.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -73,7 +74,8 @@ def translate(source):
 
 def main(source, library):
     text = translate(Path(source).read_text())
-    cpp, unfinished = Path(f"{library}.cc"), f"{library}.new"
+    # Several processes may compile the same kernel.
+    cpp, unfinished = Path(f"{library}.{os.getpid()}.cc"), f"{library}.{os.getpid()}"
     cpp.write_text(text)
     here = Path(__file__).resolve().parent
     subprocess.run(
@@ -82,6 +84,7 @@ def main(source, library):
         check=True,
     )
     Path(unfinished).rename(library)
+    cpp.unlink()
 
 
 if __name__ == "__main__":

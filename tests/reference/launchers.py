@@ -44,7 +44,10 @@ def ray(work, command):
     path = work / "ray_train.py"
     path.write_text(example)
     environment = {key: value for key, value in os.environ.items() if key != "KILN_SECRET"}
-    subprocess.run([sys.executable, path], check=True, env=environment, cwd=work)
+    # It says much.
+    done = subprocess.run([sys.executable, path], env=environment, cwd=work, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"error: the job failed\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
 
 
 CONFIG = """
@@ -95,7 +98,7 @@ def slurm(work, command):
         if subprocess.run(["munge", "-n"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
             Path("/run/munge").mkdir(exist_ok=True)
             shutil.chown("/run/munge", "munge", "munge")
-            started.append(subprocess.Popen(["runuser", "-u", "munge", "--", "munged", "--foreground"]))
+            started.append(subprocess.Popen(["runuser", "-u", "munge", "--", "munged", "--foreground"], stderr=subprocess.DEVNULL))
         for daemon in ("slurmctld", "slurmd"):
             started.append(subprocess.Popen([daemon, "-D"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         for _ in range(60):

@@ -43,5 +43,14 @@ pub enum Error {
     Stopped,
 }
 
+/// How what ranks do together by another way than around the ring goes wrong; see [`Ring::outside`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// Here, and in one line why: all ranks stop with it.
+    Here(String),
+    /// As it does where another rank is gone; the line is what can be said if nobody knows which.
+    Elsewhere(String),
+}
+
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -16,7 +16,7 @@ use crate::frame::{Broken, Header, MOST, Outgoing, receive};
 use crate::join::{self, Joined, Terms};
 use crate::launch::Launch;
 use crate::watch::{Busy, Watch};
-use crate::{Error, Result};
+use crate::{Ended, Error, Result};
 
 /// Bytes that fit into a connection's buffers, so that they can be sent before anything is read.
 const SMALL: usize = 8 << 10;
@@ -265,19 +265,18 @@ impl Ring {
     }
 
     /// Runs what all ranks do together by another way than around the ring, such as sums among their GPUs. `run` asks what
-    /// it is given, again and again, whether a rank is lost, and gives up where one is.
+    /// it is given, again and again, whether a rank is lost, and ends where one is.
     ///
     /// # Errors
-    /// A rank that is lost: what goes wrong in `run` is taken for a sign of that, and is the error itself where nothing
-    /// else is heard.
-    pub fn outside<T>(
-        &self,
-        run: impl FnOnce(&dyn Fn() -> bool) -> Result<T, String>,
-    ) -> Result<T> {
+    /// A rank that is lost, or what `run` says.
+    pub fn outside<T>(&self, run: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Ended>) -> Result<T> {
         self.operation(|ring, _| {
-            let watch = &ring.watch;
-            run(&|| watch.verdict().is_some()).map_err(|line| {
-                Broken::Ended(watch.broke(format!("{}: {line}", watch.name(ring.rank))))
+            let (watch, own) = (&ring.watch, ring.watch.name(ring.rank));
+            run(&|| watch.verdict().is_some()).map_err(|ended| {
+                Broken::Ended(match ended {
+                    Ended::Here(line) => watch.judge(Error::Lost(format!("{own}: {line}"))),
+                    Ended::Elsewhere(line) => watch.broke(format!("{own}: {line}")),
+                })
             })
         })
     }

@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{Error, Format, Launch, Result, Ring, Secret, Terms, Timeouts};
+use crate::{Ended, Error, Format, Launch, Result, Ring, Secret, Terms, Timeouts};
 
 /// A port below those that systems hand out, so that no other connection takes it meanwhile.
 fn free_port() -> u16 {
@@ -188,7 +188,7 @@ fn a_rank_that_is_slow_is_named_and_one_that_is_busy_is_waited_for() {
 
 #[test]
 fn what_goes_another_way_ends_with_a_lost_rank() {
-    let each = |ends: fn(&Ring) -> Result<(), String>| {
+    let each = |ends: fn(&Ring) -> Result<(), Ended>| {
         let said = run(&launches(3), |ring| {
             assert_eq!(ring.outside(|_| Ok(ring.rank())).unwrap(), ring.rank());
             let done = ring.outside(|lost| {
@@ -198,18 +198,22 @@ fn what_goes_another_way_ends_with_a_lost_rank() {
                 while !lost() {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                Err("given up".into())
+                Err(Ended::Elsewhere("given up".into()))
             });
             done.unwrap_err().to_string()
         });
         said.into_iter().map(|said| said.unwrap()).collect::<Vec<_>>()
     };
     let words = "rank 1 (host1): its GPU is gone";
-    assert_eq!(each(|_| Err("its GPU is gone".into())), [words; 3]);
+    let begun = Instant::now();
+    assert_eq!(each(|_| Err(Ended::Here("its GPU is gone".into()))), [words; 3]);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    // The others may know better; where they do not, that is all there is to say.
+    assert_eq!(each(|_| Err(Ended::Elsewhere("its GPU is gone".into()))), [words; 3]);
     // One that hangs there while it lives is found out as in any operation.
     for said in each(|_| {
         std::thread::sleep(Duration::from_secs(9));
-        Err("too late".into())
+        Err(Ended::Here("too late".into()))
     }) {
         assert!(said.ends_with("the network between them stands still"), "{said}");
     }

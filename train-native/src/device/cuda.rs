@@ -10,6 +10,7 @@ use cubecl::config::cache::CacheConfig;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig as _};
 use cudarc::driver::result;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+use kiln_hosts::Ended;
 
 use super::{Collective, Found, Joining, Missing, Offer};
 
@@ -86,13 +87,14 @@ pub fn meeting() -> Result<Vec<u8>, String> {
 pub fn collective<B: burn::tensor::backend::Backend>(
     device: &B::Device,
     joining: &Joining<'_>,
-) -> Result<Box<dyn Collective<B>>, String> {
-    let index = own::<B>(device).ok_or("it is no CUDA device")?;
+) -> Result<Box<dyn Collective<B>>, Ended> {
+    let none = || Ended::Here("it is no CUDA device".into());
+    let index = own::<B>(device).ok_or_else(none)?;
     let joined: Box<dyn Collective<Backend>> = Box::new(nccl::Nccl::join(index, joining)?);
     // `B` is this backend: its devices are.
     let joined: Box<dyn Any> = Box::new(joined);
     let joined = joined.downcast::<Box<dyn Collective<B>>>();
-    joined.map(|joined| *joined).map_err(|_| "it is no CUDA device".into())
+    joined.map(|joined| *joined).map_err(|_| none())
 }
 
 /// The number of a device, if the backend `B` is this one.

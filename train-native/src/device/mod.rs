@@ -22,6 +22,7 @@ use anyhow::{Result, bail};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use kiln_embed::quant::{bf16_instructions, packed_instructions};
+use kiln_hosts::Ended;
 use serde::{Deserialize, Serialize};
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
@@ -100,7 +101,7 @@ pub trait Collective<B: Backend>: fmt::Debug + Send {
         &self,
         values: Tensor<B, 1>,
         gives_up: &dyn Fn() -> bool,
-    ) -> Result<Tensor<B, 1>, String>;
+    ) -> Result<Tensor<B, 1>, Ended>;
 }
 
 /// What a device brings to a [`Collective`].

@@ -1,6 +1,7 @@
 //! In place of the CUDA backend, in a build without it.
 
 use burn::tensor::backend::Backend;
+use kiln_hosts::Ended;
 
 use super::{Collective, Found, Joining, Missing, Offer};
 
@@ -21,8 +22,8 @@ pub fn meeting() -> Result<Vec<u8>, String> {
 pub fn collective<B: Backend>(
     _: &B::Device,
     _: &Joining<'_>,
-) -> Result<Box<dyn Collective<B>>, String> {
-    Err("this build has no CUDA".into())
+) -> Result<Box<dyn Collective<B>>, Ended> {
+    Err(Ended::Here("this build has no CUDA".into()))
 }
 
 pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {

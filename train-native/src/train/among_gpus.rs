@@ -6,6 +6,7 @@ use std::any::Any;
 use anyhow::{Context as _, Result, anyhow};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
+use kiln_hosts::Ended;
 use serde::{Deserialize, Serialize};
 
 use super::transport::{Outside, Transport};
@@ -64,9 +65,12 @@ pub(super) fn among_gpus<B: Backend>(
     by.outside(&mut |gives_up| {
         let joining = Joining { id: &id, rank: by.rank(), world: by.world(), gives_up };
         let collective = cuda::collective::<B>(device, &joining);
-        let instead =
-            |error| format!("{error}; {SETTING}=off has gradients pass through the hosts' memory");
-        joined = Some(collective.map_err(instead)?);
+        joined = Some(collective.map_err(|ended| match ended {
+            Ended::Here(line) => Ended::Here(format!(
+                "{line}; {SETTING}=off has gradients pass through the hosts' memory"
+            )),
+            elsewhere => elsewhere,
+        })?);
         Ok(())
     })?;
     let collective = joined.context("the GPUs have not met")?;
@@ -200,11 +204,11 @@ mod tests {
             &self,
             values: Tensor<Flex, 1>,
             gives_up: &dyn Fn() -> bool,
-        ) -> Result<Tensor<Flex, 1>, String> {
+        ) -> Result<Tensor<Flex, 1>, Ended> {
             if gives_up() {
-                return Err("given up".into());
+                return Err(Ended::Elsewhere("given up".into()));
             }
-            self.0.all_reduce(values).map_err(|error| error.to_string())
+            self.0.all_reduce(values).map_err(|error| Ended::Elsewhere(error.to_string()))
         }
     }
 

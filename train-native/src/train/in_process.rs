@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, anyhow, bail};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use kiln_hosts::Ended;
 
 use super::device_group::moved;
 use super::transport::{Outside, Transport};
@@ -164,9 +165,11 @@ impl<B: Backend> Transport<B> for InProcess<B> {
     }
 
     fn outside(&self, run: &mut Outside<'_>) -> Result<()> {
-        run(&|| self.state().gone.is_some()).map_err(|line| match self.state().gone {
-            Some(gone) => stopped(gone),
-            None => anyhow!("device {}: {line}", self.rank),
+        run(&|| self.state().gone.is_some()).map_err(|ended| match (self.state().gone, ended) {
+            (Some(gone), _) => stopped(gone),
+            (None, Ended::Here(line) | Ended::Elsewhere(line)) => {
+                anyhow!("device {}: {line}", self.rank)
+            }
         })
     }
 }

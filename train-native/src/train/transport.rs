@@ -7,9 +7,10 @@ use std::fmt::Debug;
 use anyhow::Result;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use kiln_hosts::Ended;
 
 /// See [`Transport::outside`]; it is given what to ask whether to give up.
-pub(super) type Outside<'a> = dyn FnMut(&dyn Fn() -> bool) -> Result<(), String> + 'a;
+pub(super) type Outside<'a> = dyn FnMut(&dyn Fn() -> bool) -> Result<(), Ended> + 'a;
 
 /// One device's way to all others. All devices call the same functions in the same order; each error is that
 /// another device is gone.

@@ -17,6 +17,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::cuda::CudaRuntime;
 use cudarc::driver::{result, sys as driver};
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+use kiln_hosts::Ended;
 use libloading::Library;
 
 use super::Backend;
@@ -98,6 +99,15 @@ impl Functions {
         }
     }
 
+    /// How something ended that NCCL was asked for.
+    fn ended(&self, what: &str, error: ncclResult_t, comm: ncclComm_t) -> Ended {
+        let line = self.words(what, error, comm);
+        match error {
+            ncclResult_t::ncclRemoteError => Ended::Elsewhere(line),
+            _ => Ended::Here(line),
+        }
+    }
+
     /// What NCCL says of the last thing that went wrong.
     #[expect(unsafe_code, reason = "a string of a C library; with the proof")]
     fn words(&self, what: &str, error: ncclResult_t, comm: ncclComm_t) -> String {
@@ -173,15 +183,15 @@ impl Nccl {
     /// # Errors
     /// What NCCL says, or that [`Joining::gives_up`] has.
     #[expect(unsafe_code, reason = "C functions; with the proofs")]
-    pub(super) fn join(device: usize, joining: &Joining<'_>) -> Result<Self, String> {
-        let functions = functions()?;
+    pub(super) fn join(device: usize, joining: &Joining<'_>) -> Result<Self, Ended> {
+        let functions = functions().map_err(Ended::Here)?;
         let mut id = ncclUniqueId { internal: [0; 128] };
         if joining.id.len() != id.internal.len() {
-            return Err("the identifier for NCCL is of another length".into());
+            return Err(Ended::Here("the identifier for NCCL is of another length".into()));
         }
         id.internal.iter_mut().zip(joining.id).for_each(|(to, from)| *to = *from as c_char);
         let (rank, world) = (joining.rank as c_int, joining.world as c_int);
-        let failed = |error| format!("the NVIDIA driver answers {error:?}");
+        let failed = |error| Ended::Here(format!("the NVIDIA driver answers {error:?}"));
         let found = result::device::get(device as c_int).map_err(failed)?;
         // SAFETY: the device is the driver's own.
         let context = unsafe { result::primary_ctx::retain(found) }.map_err(failed)?;
@@ -205,7 +215,7 @@ impl Nccl {
             };
             let done = match done {
                 ncclResult_t::ncclSuccess => Ok(Sent(comm)),
-                error => Err(functions.words("start", error, std::ptr::null_mut())),
+                error => Err(functions.ended("start", error, std::ptr::null_mut())),
             };
             // Nobody may wait for it any more.
             let _ = sender.send(done);
@@ -214,7 +224,7 @@ impl Nccl {
             match receiver.recv_timeout(Duration::from_millis(20)) {
                 Ok(done) => break done?.0,
                 Err(RecvTimeoutError::Timeout) if !(joining.gives_up)() => {}
-                Err(_) => return Err("NCCL does not start".into()),
+                Err(_) => return Err(Ended::Elsewhere("NCCL does not start".into())),
             }
         };
         Ok(Self { functions, comm, stream, context, aborted: Cell::new(false) })
@@ -222,7 +232,7 @@ impl Nccl {
 
     /// Waits until the stream has done all that it was given.
     #[expect(unsafe_code, reason = "C functions; with the proofs")]
-    fn wait(&self, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+    fn wait(&self, gives_up: &dyn Fn() -> bool) -> Result<(), Ended> {
         let begun = Instant::now();
         loop {
             // SAFETY: the stream and the communicator are live ones.
@@ -233,17 +243,20 @@ impl Nccl {
             };
             let fine = [ncclResult_t::ncclSuccess, ncclResult_t::ncclInProgress];
             if let Some(error) = [state, error].into_iter().find(|one| !fine.contains(one)) {
-                return Err(self.functions.words("go on", error, self.comm));
+                // Old versions have the same words for a rank that is gone.
+                return Err(Ended::Elsewhere(self.functions.words("go on", error, self.comm)));
             }
             match done {
                 driver::CUresult::CUDA_SUCCESS => return Ok(()),
                 driver::CUresult::CUDA_ERROR_NOT_READY => {}
                 error => {
-                    return Err(format!("the NVIDIA driver answers {error:?} to a sum of NCCL"));
+                    return Err(Ended::Here(format!(
+                        "the NVIDIA driver answers {error:?} to a sum"
+                    )));
                 }
             }
             if gives_up() {
-                return Err("another device is lost".into());
+                return Err(Ended::Elsewhere("another device is lost".into()));
             }
             // A sum takes tens of microseconds to tens of milliseconds.
             if begun.elapsed() < Duration::from_micros(500) {
@@ -261,37 +274,39 @@ impl Collective<Backend> for Nccl {
         &self,
         values: Tensor<Backend, 1>,
         gives_up: &dyn Fn() -> bool,
-    ) -> Result<Tensor<Backend, 1>, String> {
+    ) -> Result<Tensor<Backend, 1>, Ended> {
         if self.aborted.get() {
-            return Err("NCCL has been stopped".into());
+            return Err(Ended::Here("NCCL has been stopped".into()));
         }
         let (device, [count], dtype) = (values.device(), values.dims(), values.dtype());
         let kind = match dtype {
             DType::F32 => ncclDataType_t::ncclFloat32,
             DType::BF16 => ncclDataType_t::ncclBfloat16,
-            other => return Err(format!("NCCL sums no {other:?}")),
+            other => return Err(Ended::Here(format!("NCCL sums no {other:?}"))),
         };
         let sums = Tensor::<Backend, 1>::zeros([count], (&device, dtype));
         let from = into_contiguous(resolved(values));
         let to = resolved(sums.clone());
         let pointer = |tensor: &CubeTensor<CudaRuntime>| {
             let resource = tensor.client.get_resource(tensor.handle.clone());
-            let resource = resource.map_err(|error| format!("the GPU's memory: {error:?}"))?;
+            let resource = resource.map_err(|error| short("the GPU's memory", &error))?;
             let bytes = (count * dtype.size()) as u64;
             match tensor.dtype == dtype && resource.resource().size >= bytes {
                 true => Ok(resource),
-                false => Err("the GPU's memory holds other values than it should".to_string()),
+                false => {
+                    Err(Ended::Here("the GPU's memory holds other values than it should".into()))
+                }
             }
         };
         let (source, target) = (pointer(&from)?, pointer(&to)?);
         // What computes the values, and the zeros that the sums replace, has to be done.
         let synced = cubecl::future::block_on(from.client.sync());
-        synced.map_err(|error| format!("the GPU: {error:?}"))?;
+        synced.map_err(|error| short("the GPU", &error))?;
         // SAFETY: both pointers are to `count` values of this kind in memory of this context's device, which `source`
         // and `target` keep until the stream is done with them (`wait`), or the communicator is aborted.
         let begun = unsafe {
             let context = result::ctx::set_current(self.context);
-            context.map_err(|error| format!("the NVIDIA driver answers {error:?}"))?;
+            context.map_err(|error| short("the NVIDIA driver", &error))?;
             (self.functions.all_reduce)(
                 source.resource().ptr as *const c_void,
                 target.resource().ptr as *mut c_void,
@@ -304,7 +319,7 @@ impl Collective<Backend> for Nccl {
         };
         let done = match begun {
             ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => self.wait(gives_up),
-            error => Err(self.functions.words("sum", error, self.comm)),
+            error => Err(self.functions.ended("sum", error, self.comm)),
         };
         if done.is_err() {
             // Its kernels may still wait for a GPU that never comes.
@@ -315,6 +330,12 @@ impl Collective<Backend> for Nccl {
         drop((source, target));
         done.map(|()| sums)
     }
+}
+
+/// The beginning of an error, which may hold a kernel's source.
+fn short(what: &str, error: &impl fmt::Debug) -> Ended {
+    let error: String = format!("{error:?}").chars().take(200).collect();
+    Ended::Here(format!("{what}: {error}"))
 }
 
 /// The tensor behind one that is fused, once all is computed that it waits for.

@@ -3,7 +3,8 @@
 //
 //   FAKE_CUDA_SM      the architecture that it claims: 80, 90 or 100   (90)
 //   FAKE_CUDA_DEVICES how many devices there are   (1); FAKE_CUDA_FIRST is the number of the first among all that
-//                     processes have, which tells their identities apart
+//                     processes have, which tells their places on the bus apart
+//   FAKE_CUDA_BREAKS  the number of a launch from which on all fail
 //   FAKE_CUDA_REPORT  a file that gets one line of JSON at the end: kernels, launches, the largest memory in bytes
 //
 // It has what cudarc's callers here use. A function that is missing shows at once: cudarc cannot load it.
@@ -19,7 +20,7 @@
 
 typedef int Result;
 typedef uint64_t Pointer;
-enum { SUCCESS = 0, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NO_CONTEXT = 201, NOT_READY = 600 };
+enum { SUCCESS = 0, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NO_CONTEXT = 201, NOT_READY = 600, LAUNCH_FAILED = 719 };
 static const size_t MEMORY = 80ull << 30, PAGE = 4096;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -58,9 +59,9 @@ Result cuDeviceGetName(char *name, int size, int device) {
   snprintf(name, size, "no device, as sm_%d", architecture());
   return SUCCESS;
 }
-Result cuDeviceGetUuid_v2(char *uuid, int device) {
-  memset(uuid, 0, 16);
-  uuid[15] = number_of("FAKE_CUDA_FIRST", 0) + device;
+Result cuDeviceGetUuid_v2(char *uuid, int device) { memset(uuid, 0, 16); return SUCCESS; }
+Result cuDeviceGetPCIBusId(char *text, int size, int device) {
+  snprintf(text, size, "0000:%02x:00.0", number_of("FAKE_CUDA_FIRST", 0) + device);
   return SUCCESS;
 }
 Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = MEMORY; return SUCCESS; }
@@ -225,6 +226,11 @@ Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned
   static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&running);
   launches++;
+  size_t breaks = number_of("FAKE_CUDA_BREAKS", 0);
+  if (breaks && launches >= breaks) {
+    pthread_mutex_unlock(&running);
+    return LAUNCH_FAILED;
+  }
   if (kernel->run) {
     kernel->run(grid_x, grid_y, grid_z, block_x, block_y, block_z, arguments);
   } else {

@@ -242,12 +242,16 @@ Result ncclCommGetAsyncError(Communicator *comm, Result *error) {
   return SUCCESS;
 }
 
+// As in the real one, whose ranks of one host hold one another's connections: the end of a communicator waits until the
+// others end theirs or their processes, and not for a sum, which may go on writing.
 static void ends(Communicator *comm) {
   for (int rank = 0; rank < comm->world; rank++)
-    if (comm->peers[rank]) shutdown(comm->peers[rank], SHUT_RDWR);
-  while (__atomic_load_n(&comm->busy, __ATOMIC_SEQ_CST)) usleep(100);
-  for (int rank = 0; rank < comm->world; rank++)
+    if (comm->peers[rank]) shutdown(comm->peers[rank], SHUT_WR);
+  for (int rank = 0; rank < comm->world; rank++) {
+    char byte;
+    while (comm->peers[rank] && recv(comm->peers[rank], &byte, 1, 0) > 0) {}
     if (comm->peers[rank]) close(comm->peers[rank]);
+  }
   pthread_mutex_lock(&lock);
   open_ones--;
   pthread_mutex_unlock(&lock);

@@ -62,6 +62,8 @@ pub(super) fn among_gpus<B: Backend>(
         if by.rank() == 0 { cuda::meeting().map_err(|error| anyhow!(error))? } else { Vec::new() };
     let id = by.broadcast(own)?;
     let mut joined = None;
+    // It takes seconds, or minutes among many.
+    let busy = by.busy();
     by.outside(&mut |gives_up| {
         let joining = Joining { id: &id, rank: by.rank(), world: by.world(), gives_up };
         let collective = cuda::collective::<B>(device, &joining);
@@ -73,6 +75,7 @@ pub(super) fn among_gpus<B: Backend>(
         })?);
         Ok(())
     })?;
+    drop(busy);
     let collective = joined.context("the GPUs have not met")?;
     terminal.note(format!("gradients are summed by NCCL among {} GPUs", by.world()));
     Ok(Box::new(AmongGpus { by, collective, format }))
@@ -115,6 +118,9 @@ struct AmongGpus<B: Backend, T> {
 
 impl<B: Backend, T: Transport<B>> AmongGpus<B, T> {
     fn sum(&self, values: Tensor<B, 1>) -> Result<Tensor<B, 1>> {
+        // What is summed is computed first, however long that takes: while the GPUs sum, data have to flow.
+        let computed = B::sync(&values.device());
+        computed.map_err(|error| anyhow!("the device: {error:?}"))?;
         let mut sums = None;
         self.by.outside(&mut |gives_up| {
             sums = Some(self.collective.all_reduce(values.clone(), gives_up)?);
@@ -153,9 +159,9 @@ impl<B: Backend, T: Transport<B>> Transport<B> for AmongGpus<B, T> {
         if all * width < MANY || own.as_ref().is_some_and(|own| own.dtype() != DType::F32) {
             return self.by.all_gather(own, rows, width, device);
         }
-        // Zeros where the others have theirs.
+        // What changes no value where the others have theirs: 0 would make -0 a 0.
         let before: usize = rows[..self.rank()].iter().sum();
-        let zeros = |rows: usize| Tensor::<B, 2>::zeros([rows, width], (device, DType::F32));
+        let zeros = |rows: usize| Tensor::<B, 2>::full([rows, width], -0.0, (device, DType::F32));
         let held = own.as_ref().map_or(0, |own| own.dims()[0]);
         let parts = [Some(zeros(before)), own, Some(zeros(all - before - held))];
         let parts = parts.into_iter().flatten().filter(|part| part.dims()[0] > 0);
@@ -246,6 +252,10 @@ mod tests {
                 let all = all.into_data().to_vec::<f32>().unwrap();
                 assert!(all[..4].iter().all(|value| *value == 0.1));
                 assert!(all[4..].iter().all(|value| *value == 2.1));
+                let own = (one.rank() == 0).then(|| Tensor::full([MANY, 1], -0.0, &device));
+                let all = one.all_gather(own, &[MANY, 0, 0], 1, &device).unwrap();
+                let all = all.into_data().to_vec::<f32>().unwrap();
+                assert!(all.iter().all(|value| value.to_bits() == (-0.0f32).to_bits()));
                 sums.into_data().to_vec::<f32>().unwrap()
             });
             let far = if format == GradientFormat::F32 { 1e-6 } else { 0.02 };

@@ -76,7 +76,7 @@ impl<B: Backend> InProcess<B> {
         }
         while state.taken.is_none() {
             if let Some(gone) = state.gone {
-                return Err(stopped(gone));
+                return Err(Stopped(gone).into());
             }
             state = self.wait(state);
         }
@@ -102,9 +102,10 @@ impl<B: Backend> InProcess<B> {
     }
 }
 
-fn stopped(device: usize) -> anyhow::Error {
-    anyhow!("device {device} stopped before the others")
-}
+/// What the others say when a device has ended early, which knows why.
+#[derive(Debug, thiserror::Error)]
+#[error("device {0} stopped before the others")]
+pub(super) struct Stopped(usize);
 
 impl<B: Backend> Transport<B> for InProcess<B> {
     fn rank(&self) -> usize {
@@ -165,9 +166,10 @@ impl<B: Backend> Transport<B> for InProcess<B> {
     }
 
     fn outside(&self, run: &mut Outside<'_>) -> Result<()> {
-        run(&|| self.state().gone.is_some()).map_err(|ended| match (self.state().gone, ended) {
-            (Some(gone), _) => stopped(gone),
-            (None, Ended::Here(line) | Ended::Elsewhere(line)) => {
+        let done = run(&|| self.state().gone.is_some());
+        done.map_err(|ended| match (ended, self.state().gone) {
+            (Ended::Elsewhere(_), Some(gone)) => Stopped(gone).into(),
+            (Ended::Here(line) | Ended::Elsewhere(line), _) => {
                 anyhow!("device {}: {line}", self.rank)
             }
         })

@@ -612,12 +612,18 @@ pub fn train<B: TrainingBackend>(
             .collect();
         let way = among_gpus::<B::InnerBackend>(first, &devices[0], format, plan.terminal);
         let group = way.map(DeviceGroup::over);
-        let outcome = group.and_then(|group| run(group, parts, train_model, &plan, observer));
+        let mut outcome = group.and_then(|group| run(group, parts, train_model, &plan, observer));
         for other in others {
-            match other.join() {
-                Ok(result) if outcome.is_ok() => result.context("on another device")?,
-                Ok(_) => {}
-                Err(_) => bail!("training failed on another device"),
+            let error = match other.join() {
+                Ok(Err(error)) => error,
+                Ok(Ok(())) => continue,
+                Err(_) => anyhow!("it ended in the middle"),
+            };
+            // The device that ended first knows why; the others say that it did.
+            if outcome.as_ref().err().is_none_or(|first| first.is::<in_process::Stopped>())
+                && !error.is::<in_process::Stopped>()
+            {
+                outcome = Err(error.context("on another device"));
             }
         }
         outcome

@@ -3,7 +3,8 @@
 //! Why not the sums that Burn offers for CUDA (cubecl-cuda 0.10): they panic where the library is missing, and know the
 //! devices of one process alone, as the identifier by which communicators meet never leaves it.
 
-use std::cell::Cell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::sync::LazyLock;
@@ -26,8 +27,15 @@ use crate::device::{Collective, Joining, Offer};
 /// What [`Backend`] fuses.
 type Inner = CubeBackend<CudaRuntime, f32, i32, u8>;
 
-/// 2.18, of CUDA 12.2: older ones were never looked at.
-const OLDEST: c_int = 21800;
+/// 2.24, of CUDA 12.8. Before 2.23 a GPU writes into the memory of another of its process, which cubecl's pools do not
+/// allow it.
+const OLDEST: c_int = 22400;
+
+/// How long NCCL may take to start.
+const START: Duration = Duration::from_secs(600);
+
+/// How long the end of a communicator is waited for: other ranks of this host may have to end theirs first.
+const END: Duration = Duration::from_secs(3);
 
 /// The functions of the library. cudarc's panic where one is missing, and do not look for `libnccl.so.2`, which is all
 /// that packages without a compiler's files have.
@@ -99,6 +107,31 @@ impl Functions {
         }
     }
 
+    /// `ncclCommInitRank`, also where a setting of NCCL's has it return before it is done.
+    ///
+    /// # Safety
+    /// `comm` is written, and the thread has a context.
+    #[expect(unsafe_code, reason = "C functions; with the proofs")]
+    unsafe fn started(
+        &self,
+        comm: &mut ncclComm_t,
+        world: c_int,
+        id: ncclUniqueId,
+        rank: c_int,
+    ) -> ncclResult_t {
+        // SAFETY: the caller's.
+        let mut done = unsafe { (self.init_rank)(comm, world, id, rank) };
+        while done == ncclResult_t::ncclInProgress {
+            std::thread::sleep(Duration::from_millis(1));
+            // SAFETY: a communicator that starts may be asked for its state.
+            let asked = unsafe { (self.async_error)(*comm, &mut done) };
+            if asked != ncclResult_t::ncclSuccess {
+                return asked;
+            }
+        }
+        done
+    }
+
     /// How something ended that NCCL was asked for.
     fn ended(&self, what: &str, error: ncclResult_t, comm: ncclComm_t) -> Ended {
         let line = self.words(what, error, comm);
@@ -129,12 +162,22 @@ fn functions() -> Result<&'static Functions, String> {
 }
 
 /// What a GPU brings to a sum among several.
+#[expect(unsafe_code, reason = "a C function; with the proof")]
 pub(super) fn offer(device: usize) -> Result<Offer, String> {
     let functions = functions()?;
-    let uuid = result::device::get(device as c_int).and_then(result::device::get_uuid);
-    let uuid = uuid.map_err(|error| format!("the NVIDIA driver answers {error:?}"))?;
-    let gpu = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
-    Ok(Offer { version: functions.version, gpu })
+    let mut bus = [0; 32];
+    let found = result::device::get(device as c_int).and_then(|device| {
+        // SAFETY: it writes as many letters at most, and a zero.
+        unsafe { driver::cuDeviceGetPCIBusId(bus.as_mut_ptr(), bus.len() as c_int, device) }
+            .result()
+    });
+    found.map_err(|error| format!("the NVIDIA driver answers {error:?}"))?;
+    let bus: String =
+        bus.iter().map(|byte| *byte as u8 as char).take_while(|c| *c != '\0').collect();
+    // Containers of a host share its boot. Slices of a card share its place on the bus, and NCCL refuses two of them.
+    let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let host = host.or_else(sysinfo::System::host_name).unwrap_or_default();
+    Ok(Offer { version: functions.version, gpu: format!("{} {bus}", host.trim()) })
 }
 
 /// An identifier for communicators to meet by, which rank 0 makes.
@@ -155,8 +198,10 @@ pub(super) struct Nccl {
     comm: ncclComm_t,
     stream: driver::CUstream,
     context: driver::CUcontext,
-    /// Whether the communicator is no more.
-    aborted: Cell<bool>,
+    /// Whether a sum has failed, after which there is no other.
+    failed: Cell<bool>,
+    /// What a failed sum may still read and write.
+    held: RefCell<Option<Box<dyn Any>>>,
 }
 
 // SAFETY: NCCL and the driver let any thread use a communicator, a stream or a context, one at a time; `Nccl` is not
@@ -167,6 +212,29 @@ unsafe impl Send for Nccl {}
 impl fmt::Debug for Nccl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Nccl").field("comm", &self.comm).finish_non_exhaustive()
+    }
+}
+
+/// While it lives this thread computes in a context; then again in the one before.
+struct Current(Option<driver::CUcontext>);
+
+impl Current {
+    #[expect(unsafe_code, reason = "C functions; with the proof")]
+    fn set(context: driver::CUcontext) -> Result<Self, Ended> {
+        let before =
+            result::ctx::get_current().map_err(|error| short("the NVIDIA driver", &error))?;
+        // SAFETY: the context is a primary one, which is retained and not given back.
+        let set = unsafe { result::ctx::set_current(context) };
+        set.map_err(|error| short("the NVIDIA driver", &error))?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Current {
+    #[expect(unsafe_code, reason = "a C function; with the proof")]
+    fn drop(&mut self) {
+        // SAFETY: it was the current one, or there was none.
+        let _ = unsafe { result::ctx::set_current(self.0.unwrap_or(std::ptr::null_mut())) };
     }
 }
 
@@ -195,8 +263,7 @@ impl Nccl {
         let found = result::device::get(device as c_int).map_err(failed)?;
         // SAFETY: the device is the driver's own.
         let context = unsafe { result::primary_ctx::retain(found) }.map_err(failed)?;
-        // SAFETY: the context is a live one.
-        unsafe { result::ctx::set_current(context) }.map_err(failed)?;
+        let _current = Current::set(context)?;
         let stream =
             result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed)?;
 
@@ -209,7 +276,7 @@ impl Nccl {
             // SAFETY: the context is a live one, and `comm` is written where there is success.
             let done = unsafe {
                 match result::ctx::set_current(sent.0) {
-                    Ok(()) => (functions.init_rank)(&mut comm, world, id, rank),
+                    Ok(()) => functions.started(&mut comm, world, id, rank),
                     Err(_) => ncclResult_t::ncclUnhandledCudaError,
                 }
             };
@@ -220,14 +287,20 @@ impl Nccl {
             // Nobody may wait for it any more.
             let _ = sender.send(done);
         });
+        let begun = Instant::now();
         let comm = loop {
             match receiver.recv_timeout(Duration::from_millis(20)) {
                 Ok(done) => break done?.0,
+                Err(_) if begun.elapsed() > START => {
+                    let minutes = START.as_secs() / 60;
+                    return Err(Ended::Here(format!("NCCL has not started for {minutes} minutes")));
+                }
                 Err(RecvTimeoutError::Timeout) if !(joining.gives_up)() => {}
                 Err(_) => return Err(Ended::Elsewhere("NCCL does not start".into())),
             }
         };
-        Ok(Self { functions, comm, stream, context, aborted: Cell::new(false) })
+        let (failed, held) = (Cell::new(false), RefCell::new(None));
+        Ok(Self { functions, comm, stream, context, failed, held })
     }
 
     /// Waits until the stream has done all that it was given.
@@ -247,8 +320,10 @@ impl Nccl {
                 return Err(Ended::Elsewhere(self.functions.words("go on", error, self.comm)));
             }
             match done {
-                driver::CUresult::CUDA_SUCCESS => return Ok(()),
-                driver::CUresult::CUDA_ERROR_NOT_READY => {}
+                driver::CUresult::CUDA_SUCCESS if state == ncclResult_t::ncclSuccess => {
+                    return Ok(());
+                }
+                driver::CUresult::CUDA_SUCCESS | driver::CUresult::CUDA_ERROR_NOT_READY => {}
                 error => {
                     return Err(Ended::Here(format!(
                         "the NVIDIA driver answers {error:?} to a sum"
@@ -275,7 +350,7 @@ impl Collective<Backend> for Nccl {
         values: Tensor<Backend, 1>,
         gives_up: &dyn Fn() -> bool,
     ) -> Result<Tensor<Backend, 1>, Ended> {
-        if self.aborted.get() {
+        if self.failed.get() {
             return Err(Ended::Here("NCCL has been stopped".into()));
         }
         let (device, [count], dtype) = (values.device(), values.dims(), values.dtype());
@@ -302,11 +377,11 @@ impl Collective<Backend> for Nccl {
         // What computes the values, and the zeros that the sums replace, has to be done.
         let synced = cubecl::future::block_on(from.client.sync());
         synced.map_err(|error| short("the GPU", &error))?;
+        let _current = Current::set(self.context)?;
         // SAFETY: both pointers are to `count` values of this kind in memory of this context's device, which `source`
-        // and `target` keep until the stream is done with them (`wait`), or the communicator is aborted.
+        // and `target` keep: until the stream is done with them (`wait`), or, where it may never be, until `drop` has
+        // seen that it is.
         let begun = unsafe {
-            let context = result::ctx::set_current(self.context);
-            context.map_err(|error| short("the NVIDIA driver", &error))?;
             (self.functions.all_reduce)(
                 source.resource().ptr as *const c_void,
                 target.resource().ptr as *mut c_void,
@@ -321,14 +396,13 @@ impl Collective<Backend> for Nccl {
             ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => self.wait(gives_up),
             error => Err(self.functions.ended("sum", error, self.comm)),
         };
-        if done.is_err() {
-            // Its kernels may still wait for a GPU that never comes.
-            // SAFETY: the communicator is a live one, and not used again.
-            unsafe { (self.functions.abort)(self.comm) };
-            self.aborted.set(true);
+        if let Err(ended) = done {
+            // The others hear of it first: what aborts a communicator may wait for them.
+            self.failed.set(true);
+            *self.held.borrow_mut() = Some(Box::new((source, target, from, to, sums)));
+            return Err(ended);
         }
-        drop((source, target));
-        done.map(|()| sums)
+        Ok(sums)
     }
 }
 
@@ -345,14 +419,38 @@ fn resolved(values: Tensor<Backend, 1>) -> CubeTensor<CudaRuntime> {
 }
 
 impl Drop for Nccl {
-    #[expect(unsafe_code, reason = "C functions; with the proof")]
+    #[expect(unsafe_code, reason = "C functions; with the proofs")]
     fn drop(&mut self) {
-        // SAFETY: the communicator and the stream are live ones that nobody uses any more.
-        unsafe {
-            if !self.aborted.get() {
-                (self.functions.destroy)(self.comm);
+        // Both may wait for the other ranks of this host, which may wait for what this one has to say.
+        let aborts = self.failed.get() || std::thread::panicking();
+        let (functions, sent) = (self.functions, Sent((self.comm, self.context)));
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            let sent = sent;
+            let (comm, context) = sent.0;
+            // SAFETY: the context is a live one, and the communicator too, which nobody uses any more.
+            unsafe {
+                let _ = result::ctx::set_current(context);
+                if aborts {
+                    (functions.abort)(comm)
+                } else {
+                    (functions.destroy)(comm)
+                };
             }
-            let _ = result::stream::destroy(self.stream);
+            // Nobody may wait for it any more.
+            let _ = sender.send(());
+        });
+        let patience = if std::thread::panicking() { Duration::ZERO } else { END };
+        let ended = receiver.recv_timeout(patience).is_ok();
+        // SAFETY: the stream is a live one, which is destroyed where nothing runs on it.
+        let ended = ended
+            && unsafe {
+                let done = driver::cuStreamQuery(self.stream) == driver::CUresult::CUDA_SUCCESS;
+                done && result::stream::destroy(self.stream).is_ok()
+            };
+        if !ended {
+            // It may still be written, and is not given to anybody else.
+            std::mem::forget(self.held.take());
         }
     }
 }

@@ -596,20 +596,23 @@ pub fn train<B: TrainingBackend>(
     let mut ways = in_process::devices(devices.len()).into_iter();
     let first = ways.next().context("no device to train on")?;
     std::thread::scope(|scope| {
-        let others: Vec<_> = ways
+        let others = ways
             .zip(&devices[1..])
             .map(|(way, device)| {
                 let parts = ModelParts { device: device.clone(), ..parts.clone() };
                 let train_model = copied::<B, _>(&train_model, device);
                 let plan =
                     TrainPlan { terminal: Terminal { json: false, quiet: true }, ..plan.clone() };
-                scope.spawn(move || {
+                // As much as the main thread has: training has deep frames in builds that are not optimised.
+                let thread = std::thread::Builder::new().stack_size(1 << 23);
+                thread.spawn_scoped(scope, move || {
                     let way = among_gpus::<B::InnerBackend>(way, device, format, plan.terminal)?;
                     run::<B>(DeviceGroup::over(way), parts, train_model, &plan, &mut Silent)
                         .map(drop)
                 })
             })
-            .collect();
+            .collect::<std::io::Result<Vec<_>>>()
+            .context("no thread can be started for a device")?;
         let way = among_gpus::<B::InnerBackend>(first, &devices[0], format, plan.terminal);
         let group = way.map(DeviceGroup::over);
         let mut outcome = group.and_then(|group| run(group, parts, train_model, &plan, observer));

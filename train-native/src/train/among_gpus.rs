@@ -3,7 +3,7 @@
 
 use std::any::Any;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType, Tensor};
 use kiln_hosts::Ended;
@@ -156,13 +156,16 @@ impl<B: Backend, T: Transport<B>> Transport<B> for AmongGpus<B, T> {
         device: &B::Device,
     ) -> Result<Tensor<B, 2>> {
         let all: usize = rows.iter().sum();
-        if all * width < MANY || own.as_ref().is_some_and(|own| own.dtype() != DType::F32) {
+        if all * width < MANY {
             return self.by.all_gather(own, rows, width, device);
+        }
+        let held = own.as_ref().map_or(0, |own| own.dims()[0]);
+        if rows[self.rank()] != held {
+            bail!("{held} rows where {} were to come", rows[self.rank()]);
         }
         // What changes no value where the others have theirs: 0 would make -0 a 0.
         let before: usize = rows[..self.rank()].iter().sum();
         let zeros = |rows: usize| Tensor::<B, 2>::full([rows, width], -0.0, (device, DType::F32));
-        let held = own.as_ref().map_or(0, |own| own.dims()[0]);
         let parts = [Some(zeros(before)), own, Some(zeros(all - before - held))];
         let parts = parts.into_iter().flatten().filter(|part| part.dims()[0] > 0);
         let sums = self.sum(Tensor::cat(parts.collect(), 0).reshape([all * width]))?;

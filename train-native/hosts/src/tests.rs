@@ -11,8 +11,8 @@ use crate::{Ended, Error, Format, Launch, Result, Ring, Secret, Terms, Timeouts}
 
 /// A port below those that systems hand out, so that no other connection takes it meanwhile.
 fn free_port() -> u16 {
-    // Each test is a process of its own.
-    let first = 10_000 + (std::process::id() % 900) as u16 * 10;
+    // Each test is a process of its own, and some take a dozen.
+    let first = 10_000 + (std::process::id() % 250) as u16 * 40;
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     static USED: AtomicU16 = AtomicU16::new(0);
     let used = USED.fetch_add(1, Ordering::SeqCst);

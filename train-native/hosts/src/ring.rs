@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use half::bf16;
 
-use crate::frame::{Broken, Header, MOST, Outgoing, receive};
+use crate::frame::{Broken, Header, MOST, Outgoing, Patience as _, receive};
 use crate::join::{self, Joined, Terms};
 use crate::launch::Launch;
 use crate::watch::{Busy, Watch};
@@ -265,14 +265,25 @@ impl Ring {
     }
 
     /// Runs what all ranks do together by another way than around the ring, such as sums among their GPUs. `run` asks what
-    /// it is given, again and again, whether a rank is lost, and ends where one is.
+    /// it is given, again and again, whether a rank is lost, and ends where one is. With `at_leisure` its asking counts as
+    /// data that flow: then `run` itself has to end in time.
     ///
     /// # Errors
     /// A rank that is lost, or what `run` says.
-    pub fn outside<T>(&self, run: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Ended>) -> Result<T> {
+    pub fn outside<T>(
+        &self,
+        at_leisure: bool,
+        run: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Ended>,
+    ) -> Result<T> {
         self.operation(|ring, _| {
             let (watch, own) = (&ring.watch, ring.watch.name(ring.rank));
-            run(&|| watch.verdict().is_some()).map_err(|ended| {
+            let lost = || {
+                if at_leisure {
+                    watch.came(1);
+                }
+                watch.verdict().is_some()
+            };
+            run(&lost).map_err(|ended| {
                 Broken::Ended(match ended {
                     Ended::Here(line) => watch.judge(Error::Lost(format!("{own}: {line}"))),
                     Ended::Elsewhere(line) => watch.broke(format!("{own}: {line}")),

@@ -333,10 +333,6 @@ impl Watch {
         let mut late =
             ranks().filter(|(_, report)| !report.beat.waits() && report.beat.done < first);
         if late.clone().next().is_none() {
-            // One that has said that it takes its time in an operation is not the network's fault.
-            if ranks().any(|(_, report)| report.beat.busy) {
-                return None;
-            }
             // A rank that has ended the operation has just said so; the others may have, and not have said it yet. And one
             // that is silent is named first.
             let news = ranks().map(|(_, report)| still(report)).min()?;

@@ -63,8 +63,7 @@ pub(super) fn among_gpus<B: Backend>(
     let id = by.broadcast(own)?;
     let mut joined = None;
     // It takes seconds, or minutes among many.
-    let busy = by.busy();
-    by.outside(&mut |gives_up| {
+    by.outside(true, &mut |gives_up| {
         let joining = Joining { id: &id, rank: by.rank(), world: by.world(), gives_up };
         let collective = cuda::collective::<B>(device, &joining);
         joined = Some(collective.map_err(|ended| match ended {
@@ -75,7 +74,6 @@ pub(super) fn among_gpus<B: Backend>(
         })?);
         Ok(())
     })?;
-    drop(busy);
     let collective = joined.context("the GPUs have not met")?;
     terminal.note(format!("gradients are summed by NCCL among {} GPUs", by.world()));
     Ok(Box::new(AmongGpus { by, collective, format }))
@@ -122,7 +120,7 @@ impl<B: Backend, T: Transport<B>> AmongGpus<B, T> {
         let computed = B::sync(&values.device());
         computed.map_err(|error| anyhow!("the device: {error:?}"))?;
         let mut sums = None;
-        self.by.outside(&mut |gives_up| {
+        self.by.outside(false, &mut |gives_up| {
             sums = Some(self.collective.all_reduce(values.clone(), gives_up)?);
             Ok(())
         })?;
@@ -180,8 +178,8 @@ impl<B: Backend, T: Transport<B>> Transport<B> for AmongGpus<B, T> {
         self.by.broadcast(bytes)
     }
 
-    fn outside(&self, run: &mut Outside<'_>) -> Result<()> {
-        self.by.outside(run)
+    fn outside(&self, at_leisure: bool, run: &mut Outside<'_>) -> Result<()> {
+        self.by.outside(at_leisure, run)
     }
 
     fn barrier(&self) -> Result<()> {

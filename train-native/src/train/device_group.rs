@@ -445,7 +445,8 @@ pub(super) fn moved<B: Backend, const D: usize>(
     if tensor.device() == *device {
         return tensor;
     }
-    Tensor::from_data(tensor.into_data(), device)
+    let dtype = tensor.dtype();
+    Tensor::from_data(tensor.into_data(), (device, dtype))
 }
 
 /// A copy of a module on another device, with the same parameter ids.

@@ -273,8 +273,8 @@ impl<B: Backend> Transport<B> for OverHosts {
         Ok(self.ring.broadcast(bytes)?)
     }
 
-    fn outside(&self, run: &mut Outside<'_>) -> Result<()> {
-        Ok(self.ring.outside(run)?)
+    fn outside(&self, at_leisure: bool, run: &mut Outside<'_>) -> Result<()> {
+        Ok(self.ring.outside(at_leisure, run)?)
     }
 
     fn busy(&self) -> Box<dyn Any> {

@@ -165,7 +165,7 @@ impl<B: Backend> Transport<B> for InProcess<B> {
         Ok(all.into_iter().next().unwrap_or_default())
     }
 
-    fn outside(&self, run: &mut Outside<'_>) -> Result<()> {
+    fn outside(&self, _: bool, run: &mut Outside<'_>) -> Result<()> {
         let done = run(&|| self.state().gone.is_some());
         done.map_err(|ended| match (ended, self.state().gone) {
             (Ended::Elsewhere(_), Some(gone)) => Stopped(gone).into(),

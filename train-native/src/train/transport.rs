@@ -50,11 +50,11 @@ pub(super) trait Transport<B: Backend>: Debug + Send {
     }
 
     /// Runs what all devices do together by another way than this one, which `run` gives up where it is told that a
-    /// device is lost.
+    /// device is lost; see [`kiln_hosts::Ring::outside`].
     ///
     /// # Errors
     /// A device that is lost, else what `run` says.
-    fn outside(&self, run: &mut Outside<'_>) -> Result<()>;
+    fn outside(&self, at_leisure: bool, run: &mut Outside<'_>) -> Result<()>;
 
     /// What a device is called.
     fn name(&self, rank: usize) -> String {

@@ -241,7 +241,7 @@ impl Drop for Current {
 /// Pointers that go from one thread to another.
 struct Sent<T>(T);
 
-// SAFETY: as for `Nccl`; the thread that sends them keeps none.
+// SAFETY: as for `Nccl`: a communicator is used by one thread alone, and a context may be several threads' own.
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl<T> Send for Sent<T> {}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tests/cuda.sh runs: `check.py KILN TOOLKIT [compile] [emulate] [nccl]`, over the driver and the compiler beside it.
+"""What tests/cuda.sh runs: `check.py KILN TOOLKIT [compile] [emulate] [nccl] [count]`, over the driver and the compiler beside it.
 
 `check.py environment TOOLKIT FOLDER` builds these into FOLDER, and prints a shell's lines under which any program that
 loads CUDA computes by the emulator.
@@ -209,6 +209,56 @@ def emulated(check, base):
         check.say(name, passed, f"{said}; {found['launches']} launches, {found['peak_bytes'] >> 20} MiB")
 
 
+# A decoder as thin as may be, and one as wide as Mistral-7B's: its blocks alone count.
+THIN = {"hidden_size": 64, "intermediate_size": 128, "heads": 4, "kv_heads": 2}
+MISTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "heads": 32, "kv_heads": 8}
+ALL_LINEAR = 'lora = { rank = 16, alpha = 32.0, dropout = DROPOUT, targets = ["all-linear"] }'
+PRECISION, CHECKPOINTED = '[compute]\nprecision = "bf16"\n', "checkpoint_blocks = true\n"
+LAYERS = (2, 4, 8)
+
+
+def counted(check, _):
+    """Launches of a step and the largest memory by layers, in which nothing is computed."""
+    words = [f"word{i}" for i in range(2000)]
+    with open(check.work / "data.jsonl", "w", encoding="utf-8") as file:
+        for i in range(64):
+            query = " ".join(words[(i * 31 + j) % len(words)] for j in range(700))
+            file.write(json.dumps({"query": query, "pos": [query[::-1]]}) + "\n")
+    lora, dropping = ALL_LINEAR.replace("DROPOUT", "0.0"), ALL_LINEAR.replace("DROPOUT", "0.1")
+    for name, shape, adapters, compute, rows in (
+        ("all parameters, f32", THIN, "", "", (8, 64)),
+        ("LoRA, bf16", THIN, lora, PRECISION, (8, 64)),
+        ("LoRA with dropout, bf16", THIN, dropping, PRECISION, (8, 64)),
+        ("LoRA, bf16, checkpointed", THIN, lora, PRECISION + CHECKPOINTED, (8, 64)),
+        ("as wide as Mistral-7B: LoRA, bf16, checkpointed, 32 x 512", MISTRAL, lora, PRECISION + CHECKPOINTED, (32, 512)),
+    ):
+        batch, length = rows
+        found = {}
+        for layers in LAYERS:
+            for steps in (1, 2):
+                sizes = "\n".join(f"{key} = {value}" for key, value in (shape | {"layers": layers}).items())
+                recipe = RECIPE.format(steps=steps, model=f"[model.new]\nvocab_size = 2000\n{sizes}", lora="") + compute
+                recipe = recipe.replace("max_length = 32", f"max_length = {length}\n{adapters}")
+                recipe = recipe.replace("batch_size = 4", f"batch_size = {batch // 2}")
+                path = check.work / f"count-{layers}-{steps}.toml"
+                path.write_text(recipe)
+                settings = check.cuda | {"FAKE_CUDA_SM": "80", "XDG_CACHE_HOME": str(check.work / "cache-counted")}
+                found[layers, steps] = check.run(train(path, check.work / "counted", "cuda:0"), settings, may_fail=True)
+            dry = subprocess.run(
+                [check.kiln, "train", "--recipe", path, "--dry-run", "--json", "--quiet"], capture_output=True, text=True, check=True
+            )
+            found[layers, "dry"] = sum(json.loads(dry.stdout)["stages"][0]["memory"].values())
+        steps = [found[layers, 2]["launches"] - found[layers, 1]["launches"] for layers in LAYERS]
+        peaks = [found[layers, 2]["peak_bytes"] / 2**30 for layers in LAYERS]
+        predicted = [found[layers, "dry"] / 2**30 for layers in LAYERS]
+        each = (steps[2] - steps[0]) / (LAYERS[2] - LAYERS[0])
+        every = (peaks[2] - peaks[0]) / (LAYERS[2] - LAYERS[0])
+        listed = ", ".join(f"{peak:.3f} ({said:.3f} said)" for peak, said in zip(peaks, predicted))
+        print(f"{name}: launches a step {steps}, {each:.0f} a layer; GiB {listed}, {every:.3f} a layer", flush=True)
+        if shape is MISTRAL:
+            print(f"     with 32 layers {peaks[0] + every * 30:.1f} GiB, and tables of 32,000 tokens 0.5 in f32", flush=True)
+
+
 def steps_of(run):
     """Loss and norm of each step."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
@@ -336,6 +386,8 @@ def main(kiln, toolkit, *parts):
             emulated(check, base)
         if not parts or "nccl" in parts:
             among_gpus(check, base)
+        if not parts or "count" in parts:
+            counted(check, base)
     if check.failures:
         sys.exit(f"{len(check.failures)} failed: {'; '.join(check.failures)}")
 

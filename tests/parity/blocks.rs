@@ -1,14 +1,15 @@
-//! A block as one operation of the CPU backend against the same block made of Burn's operations: its
-//! output and every gradient, for every family, in f32 and bf16.
+//! A block as one operation of a backend against the same block made of Burn's operations: its output and every
+//! gradient, in f32 and bf16; on the CPU for every family.
 
 use burn::backend::{Autodiff, Flex};
 use burn::module::{Module as _, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::backend::Backend as _;
+use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, TensorData, activation};
 use kiln_embed::checkpoint::{Directory, Weights, load_backbone};
 use kiln_embed::config::{Activation, AttentionMode, ModelConfig};
 use kiln_embed::kernels::{
-    Block, Branch, Heads, Kernels as _, MatmulPrecision, Norm, Projection, Seen,
+    Block, Branch, DropoutMask, Heads, Kernels, MatmulPrecision, Norm, Projection, Seen,
+    TrainingBackend,
 };
 use kiln_embed::model::{Backbone, LoraConfig, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::TokenBatch;
@@ -48,8 +49,8 @@ enum Trains {
 
 /// Adds a fixed pattern to what trains; a fresh adapter's `B` is zero, and its `A` without a gradient.
 struct Shake;
-impl ModuleMapper<B> for Shake {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+impl<T: TrainingBackend> ModuleMapper<T> for Shake {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<T, D>>) -> Param<Tensor<T, D>> {
         let trains = param.is_require_grad();
         param.map(|tensor| {
             if !trains {
@@ -64,20 +65,23 @@ impl ModuleMapper<B> for Shake {
     }
 }
 
-fn load(name: &str, trains: Trains) -> (ModelConfig, Backbone<B>) {
-    let device = Default::default();
-    Flex::seed(&device, 5);
+fn load<T: TrainingBackend>(
+    name: &str,
+    trains: Trains,
+    device: &T::Device,
+) -> (ModelConfig, Backbone<T>) {
+    T::seed(device, 5);
     let folder = format!("families/{name}");
     let directory = Directory::new(fixture(&folder)).unwrap();
     let config = std::fs::read(fixture(&folder).join("config.json")).unwrap();
     let config = ModelConfig::from_json(&config).unwrap();
     let mut weights = Weights::open(&directory, "model").unwrap();
-    let mut backbone = load_backbone::<B>(&config, &mut weights, &device).unwrap();
+    let mut backbone = load_backbone::<T>(&config, &mut weights, device).unwrap();
     if let Trains::Lora { dropout, targets } = trains {
         let targets = targets.iter().map(ToString::to_string).collect();
         let lora = LoraConfig { rank: 3, alpha: 5.0, dropout, targets };
         let frozen = backbone.no_grad();
-        let (with_adapters, count) = frozen.with_lora(&lora, &config, &device).unwrap();
+        let (with_adapters, count) = frozen.with_lora(&lora, &config, device).unwrap();
         assert!(count > 0);
         backbone = with_adapters;
     }
@@ -85,7 +89,12 @@ fn load(name: &str, trains: Trains) -> (ModelConfig, Backbone<B>) {
 }
 
 /// Rows of 9 tokens at most, padded on a side.
-fn input(config: &ModelConfig, left: bool, lengths: &[usize]) -> (ModelInput<B>, Vec<bool>) {
+fn input<T: TrainingBackend>(
+    config: &ModelConfig,
+    left: bool,
+    lengths: &[usize],
+    device: &T::Device,
+) -> (ModelInput<T>, Vec<bool>) {
     let seq = 9;
     let attention: Vec<bool> = lengths
         .iter()
@@ -95,21 +104,21 @@ fn input(config: &ModelConfig, left: bool, lengths: &[usize]) -> (ModelInput<B>,
         .collect();
     let ids = (0..attention.len()).map(|i| (i * 37 % (config.vocab_size - 5)) as u32 + 4).collect();
     let tokens = TokenBatch::new(ids, attention.clone(), attention.clone(), seq).unwrap();
-    (ModelInput::new(&tokens, &Default::default()), attention)
+    (ModelInput::new(&tokens, device), attention)
 }
 
 /// States at the tokens, and the gradients of the embeddings and of all that trains, by name.
 type Result = Vec<(String, Vec<f32>)>;
 
-fn run(
-    backbone: &Backbone<B>,
+fn run<T: TrainingBackend>(
+    backbone: &Backbone<T>,
     mode: AttentionMode,
-    batch: &(ModelInput<B>, Vec<bool>),
+    batch: &(ModelInput<T>, Vec<bool>),
     plain: bool,
+    device: &T::Device,
 ) -> Result {
-    let device = Default::default();
     let (input, attention) = batch;
-    seed_dropout::<B>(&device, 11);
+    seed_dropout::<T>(device, 11);
     let leaf = backbone.embed_tokens(input).detach().require_grad();
     let shared = backbone.prepare(input, mode, &leaf);
     let mut x = leaf.clone();
@@ -129,25 +138,21 @@ fn run(
             })
         })
         .collect();
-    let weights = Tensor::<B, 3>::from_data(TensorData::new(weights, shape), &device);
+    let weights = Tensor::<T, 3>::from_data(TensorData::new(weights, shape), device);
     let weighted = x * weights;
     let grads = weighted.clone().sum().backward();
     let mut result = vec![("states".to_string(), weighted.into_data().to_vec::<f32>().unwrap())];
     result.push(("input".into(), leaf.grad(&grads).unwrap().into_data().to_vec().unwrap()));
 
-    struct Collect<'a>(
-        &'a <B as burn::tensor::backend::AutodiffBackend>::Gradients,
-        Vec<String>,
-        Result,
-    );
-    impl ModuleVisitor<B> for Collect<'_> {
+    struct Collect<'a, T: AutodiffBackend>(&'a T::Gradients, Vec<String>, Result);
+    impl<T: TrainingBackend> ModuleVisitor<T> for Collect<'_, T> {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.1.push(name.into());
         }
         fn exit_module(&mut self, _: &str, _: &str) {
             self.1.pop();
         }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<T, D>>) {
             let path = self.1.join(".");
             if let Some(grad) = param.val().grad(self.0) {
                 self.2.push((path, grad.into_data().to_vec().unwrap()));
@@ -157,7 +162,7 @@ fn run(
             }
         }
     }
-    let mut collect = Collect(&grads, Vec::new(), result);
+    let mut collect = Collect::<T>(&grads, Vec::new(), result);
     backbone.visit(&mut collect);
     collect.2
 }
@@ -193,11 +198,12 @@ const CASES: [Trains; 4] = [
 fn each_case(mut check: impl FnMut(Backbone<B>, AttentionMode, (ModelInput<B>, Vec<bool>), &str)) {
     for family in FAMILIES {
         for trains in CASES {
-            let (config, backbone) = load(family, trains);
+            let device = Default::default();
+            let (config, backbone) = load(family, trains, &device);
             for mode in [AttentionMode::Causal, AttentionMode::Bidirectional] {
                 for (left, lengths) in [(false, [9, 4, 7]), (true, [3, 9, 1]), (false, [9, 9, 9])] {
                     let what = format!("{family} {trains:?} {mode:?} left {left} {lengths:?}");
-                    check(backbone.clone(), mode, input(&config, left, &lengths), &what);
+                    check(backbone.clone(), mode, input(&config, left, &lengths, &device), &what);
                 }
             }
         }
@@ -206,23 +212,73 @@ fn each_case(mut check: impl FnMut(Backbone<B>, AttentionMode, (ModelInput<B>, V
 
 #[test]
 fn one_operation_has_the_gradients_of_many() {
+    let device = Default::default();
     each_case(|backbone, mode, batch, what| {
-        let plain = run(&backbone, mode, &batch, true);
-        assert_close(&plain, &run(&backbone, mode, &batch, false), 2e-5, what);
+        let plain = run(&backbone, mode, &batch, true, &device);
+        assert_close(&plain, &run(&backbone, mode, &batch, false, &device), 2e-5, what);
     });
 }
 
+/// The same on other devices, for families that have between them all that a block can have. There nothing drops out of
+/// the plain block as it does out of the whole one.
+fn one_operation_has_the_gradients_of_many_on<D: Kernels>(device: D::Device) {
+    let all = Trains::All;
+    let lora = Trains::Lora { dropout: 0.0, targets: &["all-linear"] };
+    let some = Trains::Lora { dropout: 0.0, targets: &["*q*", "*v*"] };
+    let allowed = f64::from(kiln_tests::allowed::<D>(&device, 2e-5));
+    for (family, trains, mode) in [
+        ("mpnet", all, AttentionMode::Bidirectional),
+        ("modernbert", lora, AttentionMode::Bidirectional),
+        ("qwen3", some, AttentionMode::Causal),
+        ("gemma3", all, AttentionMode::Causal),
+    ] {
+        let (config, mut backbone) = load::<Autodiff<D>>(family, trains, &device);
+        let batch = input(&config, true, &[3, 9, 1], &device);
+        let plain = run(&backbone, mode, &batch, true, &device);
+        let whole = run(&backbone, mode, &batch, false, &device);
+        assert_close(&plain, &whole, allowed, family);
+        if D::HOST || !D::supports_dtype(&device, burn::tensor::DType::BF16) {
+            continue;
+        }
+        backbone.set_matmul_precision(MatmulPrecision::Bf16);
+        let rounded = run(&backbone, mode, &batch, false, &device);
+        assert_close(&plain, &rounded, 0.1, &format!("{family} in bf16"));
+    }
+}
+
+/// What drops out is the same on every device.
+fn dropout_is_that_of_the_cpu<D: Kernels>(device: D::Device) {
+    for (shape, seed) in [([1, 1], 1), ([3, 5], u64::MAX), ([40, 300], 0x0123_4567_89ab_cdef)] {
+        let mask = DropoutMask { seed, kept: 0.7 };
+        let count = shape[0] * shape[1];
+        let values: Vec<f32> = (0..count).map(|i| i as f32 - 7.0).collect();
+        let data = TensorData::new(values, shape);
+        let dropped = D::drop_out(Tensor::from_data(data.clone(), &device), mask);
+        let expected = Flex::drop_out(Tensor::from_data(data, &Default::default()), mask);
+        let expected = expected.into_data().to_vec::<f32>().unwrap();
+        let zeros = expected.iter().filter(|value| **value == 0.0).count();
+        assert!(count < 100 || (zeros as f64 / count as f64 - 0.3).abs() < 0.02, "{zeros}");
+        assert_eq!(dropped.into_data().to_vec::<f32>().unwrap(), expected, "{shape:?}");
+    }
+}
+
+kiln_tests::on_every_device!(
+    one_operation_has_the_gradients_of_many_on,
+    dropout_is_that_of_the_cpu
+);
+
 #[test]
 fn in_bf16_they_are_those_of_f32_but_for_rounding() {
+    let device = Default::default();
     each_case(|mut backbone, mode, batch, what| {
-        let plain = run(&backbone, mode, &batch, true);
+        let plain = run(&backbone, mode, &batch, true, &device);
         backbone.set_matmul_precision(MatmulPrecision::Bf16);
-        let rounded = run(&backbone, mode, &batch, false);
+        let rounded = run(&backbone, mode, &batch, false, &device);
         // bf16 keeps 8 bits of each number, and these models are as thin as their weights are large. Where a token comes
         // to another expert by it, its state is another.
         let allowed = if what.starts_with("nomic-bert-moe") { 0.5 } else { 0.1 };
         assert_close(&plain, &rounded, allowed, what);
-        let again = run(&backbone, mode, &batch, false);
+        let again = run(&backbone, mode, &batch, false, &device);
         assert_eq!(rounded, again, "{what}: another result the second time");
     });
 }
@@ -230,13 +286,14 @@ fn in_bf16_they_are_those_of_f32_but_for_rounding() {
 /// What was made of a weight is made anew when the weight is another.
 #[test]
 fn packed_weights_follow_their_weights() {
-    let (config, mut backbone) = load("llama", Trains::All);
-    let batch = input(&config, false, &[9, 4, 7]);
+    let (device, mode) = (Default::default(), AttentionMode::Causal);
+    let (config, mut backbone) = load::<B>("llama", Trains::All, &device);
+    let batch = input(&config, false, &[9, 4, 7], &device);
     backbone.set_matmul_precision(MatmulPrecision::Bf16);
-    run(&backbone, AttentionMode::Causal, &batch, false);
+    run(&backbone, mode, &batch, false, &device);
     let changed = backbone.map(&mut Shake);
-    let plain = run(&changed, AttentionMode::Causal, &batch, true);
-    assert_close(&plain, &run(&changed, AttentionMode::Causal, &batch, false), 3e-2, "changed");
+    let plain = run(&changed, mode, &batch, true, &device);
+    assert_close(&plain, &run(&changed, mode, &batch, false, &device), 3e-2, "changed");
 }
 
 /// Norms in every place, in both kinds, of which no family has all: against the same in Burn's operations.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Tensor, TensorData, backend::Backend};
+use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
 
 use super::safetensors::StoredTensor;
 use super::weights::{TensorInfo, Weights};
@@ -12,8 +12,8 @@ use crate::kernels::{Kernels, Packing};
 use crate::model::families::{self, Names, Part, Stacked, TensorSource};
 use crate::model::{Backbone, is_router};
 #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
-use crate::quant::{Bf16Matrix, HostMatrix, WeightPrecision};
-use crate::quant::{Number, Scheme};
+use crate::quant::{Bf16Matrix, HostMatrix};
+use crate::quant::{Number, Scheme, WeightPrecision};
 use crate::{Error, Result};
 
 /// Takes the name, the shape and the values of a tensor to be saved.
@@ -434,6 +434,15 @@ struct Loader<'a, B: Backend> {
 }
 
 impl<B: Kernels> Loader<'_, B> {
+    /// Whether the parameter is one that products take in bf16 on this device.
+    fn stays_in_bf16(&self, dimensions: usize) -> bool {
+        let path = self.path.dotted();
+        let projects = path.strip_suffix(".weight").is_some_and(|path| !is_router(path));
+        let in_block = self.path.0.iter().any(|segment| segment == "blocks");
+        let asked = self.weights.precision() == WeightPrecision::Bf16;
+        asked && !B::HOST && dimensions == 2 && projects && in_block
+    }
+
     /// Whether a parameter of `bytes` bytes fits the device's largest tensor.
     fn check_size(&self, bytes: u64) -> Result<()> {
         let largest = B::largest_tensor(self.device);
@@ -488,10 +497,18 @@ impl<B: Kernels> Loader<'_, B> {
         if let Some(affine) = self.names.source(&self.path.dotted())?.affine {
             joined.iter_mut().for_each(|value| *value = affine.read(*value));
         }
-        Ok(self
-            .report
-            .is_empty()
-            .then(|| Tensor::from_data(TensorData::new(joined, shape), self.device)))
+        if !self.report.is_empty() {
+            return Ok(None);
+        }
+        let data = TensorData::new(joined, shape);
+        Ok(Some(match self.stays_in_bf16(D) {
+            // Rounded here: the device never holds it in f32.
+            true => {
+                let dtype = FloatDType::BF16.into();
+                Tensor::from_data(data.convert_dtype(dtype), (self.device, dtype))
+            }
+            false => Tensor::from_data(data, self.device),
+        }))
     }
 }
 

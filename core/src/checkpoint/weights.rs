@@ -254,13 +254,18 @@ impl Weights {
         self.files.first().map_or(String::new(), |file| file.label.clone())
     }
 
+    /// Whether the file has all matrices in bf16.
+    pub fn are_bf16(&self) -> bool {
+        let mut matrices = self.tensors.values().filter(|info| info.shape.len() == 2);
+        matrices.all(|info| info.dtype == Dtype::BF16 && info.scheme.is_none())
+    }
+
     /// From now on returns matrices in another precision than the file's.
     pub fn give_in(&mut self, precision: WeightPrecision) {
         self.precision = precision;
     }
 
     /// What [`Weights::give_in`] was asked for.
-    #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
     pub(crate) fn precision(&self) -> WeightPrecision {
         self.precision
     }

@@ -3,13 +3,15 @@
 //! fifty, their intermediate tensors are neither written nor kept, and what is kept is the backend's
 //! choice.
 
+use std::f64::consts::FRAC_1_SQRT_2;
+
 use burn::backend::Autodiff;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::tensor::{Tensor, TensorPrimitive};
+use burn::tensor::{Tensor, TensorPrimitive, activation};
 
 use super::{BlockOf, Kernels, Seen, Tape};
 
@@ -18,7 +20,15 @@ const TENSORS: usize = 48;
 
 impl<B: Kernels, C: CheckpointStrategy> Kernels for Autodiff<B, C> {
     const HOST: bool = B::HOST;
-    const BLOCKS: bool = B::BLOCKS;
+    const BLOCKS: bool = B::BLOCK_GRADIENTS;
+
+    fn exact_gelu<const D: usize>(x: Tensor<Self, D>) -> Tensor<Self, D> {
+        if B::HOST {
+            return activation::gelu(x);
+        }
+        // Burn's gradient of GELU on other devices is that of its approximation by tanh.
+        x.clone() * ((x * FRAC_1_SQRT_2).erf() + 1.0) * 0.5
+    }
 
     fn block(
         x: &Tensor<Self, 3>,

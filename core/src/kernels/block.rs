@@ -132,6 +132,19 @@ impl DropoutMask {
         z ^ (z >> 31)
     }
 
+    /// What each of so many values is multiplied with.
+    pub(crate) fn factors(self, values: usize) -> Vec<f32> {
+        let (threshold, scale) = (self.threshold(), self.scale());
+        (0..values.div_ceil(2))
+            .flat_map(|pair| {
+                let bits = self.draw(pair);
+                [bits as u32, (bits >> 32) as u32]
+            })
+            .map(|bits| if bits < threshold { scale } else { 0.0 })
+            .take(values)
+            .collect()
+    }
+
     /// State of the generator after a tensor of so many values.
     pub(crate) fn after(self, values: usize) -> u64 {
         self.seed.wrapping_add(INCREMENT.wrapping_mul(values.div_ceil(2) as u64))

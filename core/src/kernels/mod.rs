@@ -5,7 +5,8 @@
 //! backends override it with a fast one:
 //!
 //! * `host`: Burn's CPU backend, on the tensors' own memory, and whole blocks in training;
-//! * `gpu`: Burn's cubecl backends (Vulkan, CUDA, WebGPU), in shaders, with and without fusion.
+//! * `gpu`: Burn's cubecl backends (Vulkan, CUDA, WebGPU), in shaders, with and without fusion;
+//! * `on_device`: whole blocks in training, in Burn's operations, for those.
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
@@ -14,6 +15,8 @@ mod block;
 mod gpu;
 #[cfg(feature = "flex")]
 mod host;
+#[cfg(all(feature = "autodiff", any(feature = "gpu", test)))]
+mod on_device;
 mod plain;
 
 pub(crate) use block::Prepared;
@@ -107,6 +110,9 @@ pub trait Kernels: Backend {
     /// Whether [`Kernels::block`] computes whole blocks.
     const BLOCKS: bool = false;
 
+    /// Whether [`Kernels::block_forward`] and [`Kernels::block_backward`] do.
+    const BLOCK_GRADIENTS: bool = false;
+
     /// What int8 and int4 weights become.
     const PACKING: Packing = Packing::Never;
 
@@ -153,7 +159,7 @@ pub trait Kernels: Backend {
     }
 
     /// A whole block, `[batch, seq, hidden]` to the same, where the backend computes it as one
-    /// operation; its output at padding is zero.
+    /// operation; its output at padding is finite.
     fn block(
         _x: &Tensor<Self, 3>,
         _block: BlockOf<Self>,
@@ -162,7 +168,8 @@ pub trait Kernels: Backend {
         None
     }
 
-    /// As [`Kernels::block`], and what [`Kernels::block_backward`] needs, if the block trains.
+    /// As [`Kernels::block`], and what [`Kernels::block_backward`] needs, if the block trains. The output at padding
+    /// is finite.
     fn block_forward(
         _x: FloatTensor<Self>,
         _block: &BlockOf<Self>,
@@ -184,6 +191,11 @@ pub trait Kernels: Backend {
         _wanted: Block<bool>,
     ) -> BlockGradients<Self> {
         block::unsupported::<Self>()
+    }
+
+    /// `[rows, width]` of which some values are zero and the others larger.
+    fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
+        plain::drop_out(x, mask)
     }
 
     /// Rotates `[batch, seq, heads, width]` by tables `[1, seq, 1, width]` of cosines and sines:

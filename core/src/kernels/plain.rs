@@ -4,7 +4,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, module};
 
-use super::{Heads, Kernels, RotaryTables, Seen};
+use super::{DropoutMask, Heads, Kernels, RotaryTables, Seen};
 use crate::quant::{HostMatrix, PackedLayout, Quantized};
 
 /// See [`Kernels::self_attention`].
@@ -88,13 +88,25 @@ pub fn scaled_dot_product<B: Kernels>(
 }
 
 /// A bias by distance `[heads, 2 seq - 1]` for each query and key: `[1, heads, seq, seq]`, in the scores' format.
-fn by_pair<B: Kernels>(bias: &Tensor<B, 2>, dtype: FloatDType) -> Tensor<B, 4> {
+pub(super) fn by_pair<B: Kernels>(bias: &Tensor<B, 2>, dtype: FloatDType) -> Tensor<B, 4> {
     let [heads, distances] = bias.dims();
     let seq = distances.div_ceil(2);
+    let index = pairs_by_distance(seq, &bias.device());
+    bias.clone().cast(dtype).select(1, index).reshape([1, heads, seq, seq])
+}
+
+/// Where the distance of each query and key is in a bias by distance `[seq * seq]`.
+pub(super) fn pairs_by_distance<B: Kernels>(seq: usize, device: &B::Device) -> Tensor<B, 1, Int> {
     let index = (0..seq).flat_map(|query| (0..seq).map(move |key| (seq - 1 + key - query) as i32));
     let index = TensorData::new(index.collect::<Vec<_>>(), [seq * seq]);
-    let index = Tensor::<B, 1, Int>::from_data(index, &bias.device());
-    bias.clone().cast(dtype).select(1, index).reshape([1, heads, seq, seq])
+    Tensor::from_data(index, device)
+}
+
+/// See [`Kernels::drop_out`].
+pub(super) fn drop_out<B: Kernels>(x: Tensor<B, 2>, mask: DropoutMask) -> Tensor<B, 2> {
+    let (shape, device) = (x.shape(), x.device());
+    let factors = TensorData::new(mask.factors(shape.num_elements()), shape);
+    x.clone() * Tensor::from_data(factors, (&device, x.dtype()))
 }
 
 /// As [`scaled_dot_product`], with the weights `[batch, heads, query, key]`.

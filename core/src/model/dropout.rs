@@ -44,15 +44,7 @@ impl Dropout {
             let shape = x.shape();
             let count = shape.num_elements();
             let Some(mask) = self.draw::<B>(count, &device) else { return x };
-            let (threshold, scale) = (mask.threshold(), mask.scale());
-            let values: Vec<f32> = (0..count.div_ceil(2))
-                .flat_map(|pair| {
-                    let bits = mask.draw(pair);
-                    [bits as u32, (bits >> 32) as u32]
-                })
-                .map(|bits| if bits < threshold { scale } else { 0.0 })
-                .take(count)
-                .collect();
+            let values = mask.factors(count);
             Tensor::from_data(TensorData::new(values, shape), (&device, x.dtype()))
         } else {
             x.random_like(Distribution::Bernoulli(kept)).div_scalar(kept)

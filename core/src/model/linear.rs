@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::module::{Module, Param, ParamId};
 use burn::nn::Initializer;
 use burn::tensor::{
-    BasicOps, Bool, Tensor, TensorData, backend::Backend, module, ops::FloatTensor,
+    BasicOps, Bool, FloatDType, Tensor, TensorData, backend::Backend, module, ops::FloatTensor,
 };
 
 use super::families::Part;
@@ -237,7 +237,18 @@ impl<B: Kernels> Linear<B> {
         let base = |x| match (&self.packed_on_host, &self.packed) {
             (Some(packed), _) => B::host_linear(x, packed, bias),
             (None, Some(packed)) => packed.linear(x, bias),
-            (None, None) => B::dense_linear(x, self.weight.val(), bias),
+            (None, None) => {
+                let (weight, dtype) = (self.weight.val(), x.dtype());
+                if weight.dtype() == dtype {
+                    return B::dense_linear(x, weight, bias);
+                }
+                // Weights that a device keeps in bf16.
+                let y = x.cast(weight.dtype()).matmul(weight).cast(dtype);
+                match bias {
+                    Some(bias) => y + bias.unsqueeze(),
+                    None => y,
+                }
+            }
         };
         if self.adapters.is_empty() || self.merged {
             return base(x);
@@ -355,7 +366,8 @@ impl<B: Kernels> Linear<B> {
             return;
         }
         let delta = self.delta().mul_scalar(sign);
-        self.weight = self.weight.clone().map(|weight| (weight + delta).detach());
+        let dtype = delta.dtype();
+        self.weight = self.weight.clone().map(|weight| (weight.cast(dtype) + delta).detach());
         // In a pruned model the forward pass never used what the adapters would add to zeros.
         if let Some(mask) = self.mask.as_ref().filter(|_| sign > 0.0) {
             let zero = mask.val().bool_not();
@@ -365,9 +377,10 @@ impl<B: Kernels> Linear<B> {
 
     /// What an unpacked layer multiplies with `[in, out]`, the adapters' update included.
     pub(crate) fn whole_weight(&self) -> Tensor<B, 2> {
+        let weight = self.weight.val().cast(FloatDType::F32);
         match self.adapters.is_empty() || self.merged {
-            true => self.weight.val(),
-            false => self.weight.val() + self.delta(),
+            true => weight,
+            false => weight + self.delta(),
         }
     }
 

@@ -88,7 +88,7 @@ impl<B: Kernels> ModuleVisitor<B> for Collect {
             return;
         }
         let path = self.path.dotted();
-        match param.val().into_data().into_vec::<f32>() {
+        match param.val().into_data().convert::<f32>().into_vec::<f32>() {
             Ok(values) => {
                 self.saved.ids.insert(path.clone(), param.id.serialize());
                 self.saved.tensors.push((path, param.shape().to_vec(), values));

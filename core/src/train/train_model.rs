@@ -148,7 +148,11 @@ impl<B: Kernels> ModuleMapper<B> for Freeze<'_> {
         };
         // What a block of EmbeddingGemma 2 is multiplied with is no parameter in transformers.
         let trains = trains && self.path.last() != "scale";
-        param.map(|tensor| tensor.detach().set_require_grad(trains))
+        param.map(|tensor| {
+            // What trains is in f32, whatever a device keeps frozen weights in.
+            let tensor = if trains { tensor.cast(FloatDType::F32) } else { tensor };
+            tensor.detach().set_require_grad(trains)
+        })
     }
 }
 

@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::Global;
 use crate::data::OnBadRow;
-use crate::device::DeviceChoice;
+use crate::device::{DeviceChoice, is_gpu};
 use crate::recipe::{Recipe, shipped};
 use crate::terminal::thousands;
-use crate::train::{DryRun, Job, Resume, RunArtifacts};
+use crate::train::{DryRun, Job, Place, Resume, RunArtifacts};
 
 /// Train a model by a recipe: an embedder, or a reranker.
 ///
@@ -98,7 +98,9 @@ pub(super) fn train_recipe(
     let terminal = global.terminal();
     let on_bad_row = if args.skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
     if args.dry_run {
-        let dry = DryRun::new(recipe, folder, on_bad_row, terminal)?;
+        let choice = args.devices.first().copied().unwrap_or(global.device);
+        let place = if is_gpu(choice) { Place::Gpu } else { Place::Host };
+        let dry = DryRun::new(recipe, folder, on_bad_row, place, terminal)?;
         return terminal.result(&dry, || dry.to_text());
     }
     let Some(output) = &args.output else {

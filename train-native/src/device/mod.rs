@@ -260,6 +260,15 @@ pub fn open(choice: DeviceChoice) -> Result<Device> {
     }
 }
 
+/// Whether a choice is of a GPU, or falls on one; one that is named need not be there.
+pub fn is_gpu(choice: DeviceChoice) -> bool {
+    match choice {
+        DeviceChoice::Cpu => false,
+        DeviceChoice::Vulkan(_) | DeviceChoice::Cuda(_) => true,
+        DeviceChoice::Auto => open(choice).is_ok_and(|device| !matches!(device, Device::Cpu)),
+    }
+}
+
 /// Finds the device of one of several processes of this host: where the choice is left open, the GPU of the
 /// process's number, or the one that its launcher lets it see.
 ///

@@ -1,7 +1,7 @@
 //! The model that a recipe starts from: an existing one, or a new one with its tokenizer.
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use burn::tensor::TensorData;
+use burn::tensor::{DType, TensorData};
 use kiln_embed::checkpoint::{
     Files, LoadOptions, Weights, read_embedder_config, tokenizer_config_file,
 };
@@ -21,7 +21,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 
 use crate::model::{folders, load_embedder, open_folder, reranker_config, resolve, weights_stem};
-use crate::recipe::{ModelRecipe, NewModel, Recipe, Stage};
+use crate::recipe::{ComputeDtype, ModelRecipe, NewModel, Recipe, Stage};
 use crate::terminal::Terminal;
 
 const SPECIAL: [&str; 3] = ["<pad>", "<s>", "</s>"];
@@ -307,17 +307,25 @@ fn assemble<B: Kernels>(
 /// Whatever is wrong with the model's files.
 pub fn base_model<B: Kernels>(
     base: &str,
-    recipe: &ModelRecipe,
+    recipe: &Recipe,
     device: &B::Device,
     terminal: Terminal,
 ) -> Result<Embedder<B>> {
+    let compute = recipe.compute.precision;
+    let recipe = &recipe.model;
+    // Frozen weights stay as the file has them where products are computed in these numbers.
+    let keeps_bf16 = compute == ComputeDtype::Bf16
+        && recipe.lora.is_some()
+        && !B::HOST
+        && B::supports_dtype(device, DType::BF16)
+        && stored_in_bf16(base, terminal)?;
     let options = LoadOptions {
         pooling: recipe.pooling.clone(),
         attention: recipe.attention,
         max_length: recipe.max_length,
         text: recipe.text_options(),
         // Training is in floating point.
-        precision: WeightPrecision::Full,
+        precision: if keeps_bf16 { WeightPrecision::Bf16 } else { WeightPrecision::Full },
     };
     let embedder = load_embedder::<B>(base, &options, device, terminal)?;
     let embedder = embedder.map_model(|mut model| {
@@ -333,6 +341,16 @@ pub fn base_model<B: Kernels>(
     let mut prompts = embedder.prompts().clone();
     prompts.extend(recipe.prompts.clone());
     Ok(embedder.with_prompts(prompts))
+}
+
+/// Whether all matrices of a model's file are in bf16.
+fn stored_in_bf16(base: &str, terminal: Terminal) -> Result<bool> {
+    let Some(folder) = folders(base, terminal)?.pop() else {
+        return Ok(false);
+    };
+    let folder = open_folder(&folder)?;
+    let weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
+    Ok(weights.are_bf16())
 }
 
 /// Name of the language-model head's weights `[vocab, hidden]` in a checkpoint.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use kiln_embed::config::ModelConfig;
+use kiln_embed::config::{Architecture, Gate, ModelConfig};
 use kiln_embed::embedder::{EmbedderConfig, EmbeddingModel};
 use kiln_embed::model::{Backbone, LoraConfig};
 use kiln_embed::pooling::{Dense, Pooling, PoolingConfig};
@@ -86,6 +86,7 @@ impl DryRun {
         recipe: &Recipe,
         folder: &Path,
         on_bad_row: OnBadRow,
+        place: Place,
         terminal: Terminal,
     ) -> Result<Self> {
         let shape: TrainedShape = match (&recipe.model.base, &recipe.model.new) {
@@ -132,7 +133,7 @@ impl DryRun {
             .iter()
             .enumerate()
             .map(|(number, stage)| {
-                let mut dry = DryStage::new(recipe, stage, &shape, 1)?;
+                let mut dry = DryStage::new(recipe, stage, &shape, 1, place)?;
                 let data = inputs.iter().flat_map(|inputs| &inputs.sets[number]);
                 dry.data = data.map(|set| (set.name.clone(), set.counts.clone())).collect();
                 Ok(dry)
@@ -206,37 +207,41 @@ impl Memory {
 
 impl DryStage {
     /// All but its data, of one of so many devices.
-    fn new(recipe: &Recipe, stage: &Stage, shape: &TrainedShape, ranks: usize) -> Result<Self> {
+    fn new(
+        recipe: &Recipe,
+        stage: &Stage,
+        shape: &TrainedShape,
+        ranks: usize,
+        place: Place,
+    ) -> Result<Self> {
         let own = recipe.model.lora.as_ref().filter(|_| !stage.full);
-        let (trained, frozen) = count(&recipe.model, shape, own)?;
+        let parameters = Parameters::new(&recipe.model, shape, own)?;
         let config = &shape.embedder.config;
         let memory_on = |parameters, ranks, shard_optimizer| {
-            memory(recipe, stage, config, parameters, Ranks { count: ranks, shard_optimizer })
+            let ranks = Ranks { count: ranks, shard_optimizer };
+            memory(recipe, stage, config, parameters, ranks, place)
         };
-        let memory_of = |trained, frozen| {
-            memory_on(Parameters { trained, frozen }, ranks, recipe.compute.shard_optimizer)
-        };
+        let memory_of = |parameters| memory_on(parameters, ranks, recipe.compute.shard_optimizer);
         let usual =
             LoraConfig { rank: 16, alpha: 32.0, dropout: 0.1, targets: vec!["all-linear".into()] };
         let with_adapters = match own {
             Some(_) => None,
             None => {
                 let lora = recipe.model.lora.as_ref().unwrap_or(&usual);
-                let (trained, frozen) = count(&recipe.model, shape, Some(lora))?;
-                Some(memory_of(trained, frozen))
+                Some(memory_of(Parameters::new(&recipe.model, shape, Some(lora))?))
             }
         };
         Ok(Self {
             name: stage.name.clone(),
             steps: stage.steps,
             samples: stage.samples(),
-            trained,
-            frozen,
-            memory: memory_of(trained, frozen),
+            trained: parameters.trained,
+            frozen: parameters.frozen,
+            memory: memory_of(parameters),
             with_adapters,
             by_ranks: [2, 4, 8]
                 .map(|ranks| {
-                    let of = |shard| memory_on(Parameters { trained, frozen }, ranks, shard);
+                    let of = |shard| memory_on(parameters, ranks, shard);
                     RankMemory { ranks, replicated: of(false), sharded: of(true) }
                 })
                 .into(),
@@ -280,49 +285,66 @@ pub(super) fn warn_of_memory(
     terminal: Terminal,
 ) -> Result<()> {
     for stage in &recipe.stages {
-        if let Some(line) = DryStage::new(recipe, stage, shape, ranks)?.warning() {
+        if let Some(line) = DryStage::new(recipe, stage, shape, ranks, Place::Host)?.warning() {
             terminal.note(format!("stage {}: {line}", stage.name));
         }
     }
     Ok(())
 }
 
-/// Trained and frozen values. Burn draws a parameter at its first use, so counting shapes needs no
-/// memory, whatever the model.
-fn count(
-    recipe: &ModelRecipe,
-    shape: &TrainedShape,
-    lora: Option<&LoraConfig>,
-) -> Result<(usize, usize)> {
-    let device = Default::default();
-    let EmbedderConfig { config, pooling, dense } = &shape.embedder;
-    let backbone = Backbone::<B>::zeros(config, &device);
-    let mut trained = match lora {
-        Some(lora) => backbone.lora_size(lora, config)?,
-        None => 0,
-    };
-    let model = EmbeddingModel::new(backbone, Pooling::unfilled(pooling, config, &device), config);
-    let model = dense
-        .iter()
-        .fold(model, |model, projection| model.with_dense(Dense::new(projection, &device)));
-    let mut frozen = 0;
-    let score_head = shape.head.clone().map(|head| ScoreHead::unfilled(head, &device));
-    let whole = TrainModel { model, lm_head: None, projections: Vec::new(), score_head };
-    for (path, size) in sizes(&whole) {
-        let trains = lora.is_none()
-            || !recipe.adapters_alone
-                && path.split('.').any(|part| matches!(part, "pooling" | "dense" | "score_head"))
-            || recipe.train.iter().any(|extra| path.contains(extra.as_str()));
-        if trains { trained += size } else { frozen += size }
-    }
-    Ok((trained, frozen))
-}
-
 /// How many values train, and how many do not.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Parameters {
     trained: usize,
     frozen: usize,
+    /// Of those that do not train: the weights of products.
+    frozen_factors: usize,
+}
+
+impl Parameters {
+    /// Burn draws a parameter at its first use, so counting shapes needs no memory, whatever the model.
+    fn new(recipe: &ModelRecipe, shape: &TrainedShape, lora: Option<&LoraConfig>) -> Result<Self> {
+        let device = Default::default();
+        let EmbedderConfig { config, pooling, dense } = &shape.embedder;
+        let backbone = Backbone::<B>::zeros(config, &device);
+        let mut counted = Self::default();
+        if let Some(lora) = lora {
+            counted.trained = backbone.lora_size(lora, config)?;
+        }
+        let model =
+            EmbeddingModel::new(backbone, Pooling::unfilled(pooling, config, &device), config);
+        let model = dense
+            .iter()
+            .fold(model, |model, projection| model.with_dense(Dense::new(projection, &device)));
+        let score_head = shape.head.clone().map(|head| ScoreHead::unfilled(head, &device));
+        let whole = TrainModel { model, lm_head: None, projections: Vec::new(), score_head };
+        for (path, size) in sizes(&whole) {
+            let trains = lora.is_none()
+                || !recipe.adapters_alone
+                    && path
+                        .split('.')
+                        .any(|part| matches!(part, "pooling" | "dense" | "score_head"))
+                || recipe.train.iter().any(|extra| path.contains(extra.as_str()));
+            if trains {
+                counted.trained += size;
+                continue;
+            }
+            counted.frozen += size;
+            if path.contains(".blocks.") && path.ends_with(".weight") {
+                counted.frozen_factors += size;
+            }
+        }
+        Ok(counted)
+    }
+}
+
+/// Where a stage's tensors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In main memory.
+    Host,
+    /// In a GPU's.
+    Gpu,
 }
 
 /// How many devices train together, and whether they share out the optimizer's state.
@@ -332,19 +354,18 @@ struct Ranks {
     shard_optimizer: bool,
 }
 
-/// An estimate; the activations are what autodiff keeps of a block: about 14 hidden widths, three
-/// inner widths and three score matrices a head.
+/// An estimate: what a block keeps for its gradient, and what its way back needs beside that.
 fn memory(
     recipe: &Recipe,
     stage: &Stage,
     config: &ModelConfig,
-    Parameters { trained, frozen }: Parameters,
+    Parameters { trained, frozen, frozen_factors }: Parameters,
     ranks: Ranks,
+    place: Place,
 ) -> Memory {
-    let (value_bytes, copy_bytes) = match recipe.compute.precision {
-        ComputeDtype::F32 => (4, 0),
-        ComputeDtype::Bf16 | ComputeDtype::F16 => (2, 2),
-    };
+    // Products are computed, and their inputs kept, in the recipe's numbers; all else is f32.
+    let lower = recipe.compute.precision != ComputeDtype::F32;
+    let factor_bytes = if lower { 2 } else { 4 };
     let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
     let texts = match stage.objective {
         Objective::Contrastive | Objective::Distillation | Objective::Similarity => {
@@ -363,24 +384,52 @@ fn memory(
         (true, Some(chunk)) => chunk.min(texts),
         _ => texts,
     };
-    let block =
-        14 * config.hidden_size + 3 * config.intermediate_size + 3 * config.num_heads * longest;
-    let mut per_token = match recipe.compute.checkpoint_blocks {
-        true => block + config.num_layers * config.hidden_size,
+    let rows = texts_at_once * longest;
+    let (hidden, inner, heads) = (config.hidden_size, config.intermediate_size, config.num_heads);
+    let row = (heads + 2 * config.num_kv_heads) * config.head_dim;
+    let (gates, norms_after) = match &config.architecture {
+        Architecture::Decoder(_) => (1, 0),
+        Architecture::Encoder(encoder) => {
+            (usize::from(encoder.gate != Gate::None), usize::from(!encoder.pre_norm))
+        }
+    };
+    let states = 4 * hidden;
+    // Both branches' inputs and sums; queries, keys, values, their context, and the feed-forward's inner states.
+    let block = (2 + 2 * norms_after) * states
+        + factor_bytes * (row + heads * config.head_dim + (1 + gates) * inner);
+    let kept = match recipe.compute.checkpoint_blocks {
+        true => block + config.num_layers * states,
         false => block * config.num_layers,
     };
+    // Gradients of the inner states and of what they are made of, or the scores of attention and their gradients.
+    let feed_forward = rows * ((2 + gates) * 4 * inner + 3 * states + factor_bytes * inner);
+    let scores =
+        (texts_at_once * heads * longest * longest).min(SCORES_AT_ONCE.max(heads * longest));
+    let attention = 4 * 4 * scores + rows * (2 * 4 * row + 2 * states);
+    let mut passing = feed_forward.max(attention);
     if stage.objective == Objective::Reconstruction {
         // Of each second text the logits, their softmax and its gradient, in f32.
-        per_token += 3 * config.vocab_size * size_of::<f32>() / value_bytes / 2;
+        passing = passing.max(rows / 2 * 3 * config.vocab_size * size_of::<f32>());
     }
+    let weights = match (lower, place) {
+        (false, _) => 4 * (trained + frozen),
+        // Beside f32 the copy with which products are computed.
+        (true, Place::Host) => 6 * (trained + frozen),
+        // Frozen weights of products as the base's file has them, which is in bf16 for language models; what trains is
+        // rounded for each product anew.
+        (true, Place::Gpu) => 4 * (trained + frozen - frozen_factors) + 2 * frozen_factors,
+    };
     Memory {
-        weights: (trained + frozen) * (4 + copy_bytes),
+        weights,
         training: trained * size_of::<f32>()
             + (trained * state_bytes(stage.optimizer)).div_ceil(if ranks.shard_optimizer {
                 ranks.count
             } else {
                 1
             }),
-        activations: texts_at_once * longest * per_token * value_bytes,
+        activations: rows * kept + passing,
     }
 }
+
+/// Scores of attention that are held at once, where a text has no more.
+const SCORES_AT_ONCE: usize = 1 << 25;

@@ -79,7 +79,7 @@ pub fn build<B: Kernels>(
         (Some(base), _) if recipe.reranks() => {
             Ok(Trained::Reranker(base_reranker::<B>(base, recipe, device, terminal)?))
         }
-        (Some(base), _) => Ok(base_model::<B>(base, &recipe.model, device, terminal)?.into()),
+        (Some(base), _) => Ok(base_model::<B>(base, recipe, device, terminal)?.into()),
         (None, Some(new)) => {
             let texts = inputs.texts()?;
             let words = texts.iter().map(String::as_str);

@@ -50,7 +50,7 @@ pub use build::{
 };
 pub use checkpoint::{Best, Checkpoint, Position};
 pub use device_group::DeviceGroup;
-pub use dry_run::{DryRun, DryStage, Memory, RankMemory};
+pub use dry_run::{DryRun, DryStage, Memory, Place, RankMemory};
 pub(crate) use fit::RUN_FILES;
 pub use fit::{Fit, Resume, RunArtifacts, build, fit, resumed};
 pub use hosts::{Hosts, Shared};

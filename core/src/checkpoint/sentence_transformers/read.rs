@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -444,10 +444,10 @@ pub fn load<B: Kernels>(
         // The file carries a test, by which the vectors are judged.
         precision = WeightPrecision::Bf16;
     }
-    if precision == WeightPrecision::Bf16 && !multiplies_bf16 {
+    let on_device = !B::HOST && B::supports_dtype(device, DType::BF16);
+    if precision == WeightPrecision::Bf16 && !multiplies_bf16 && !on_device {
         return Err(Error::invalid(
-            "weights in bf16 are computed on the CPU of a native build alone; leave them as they are, or take \
-             f32 or int8",
+            "this device does not multiply weights in bf16; leave them as they are, or take f32 or int8",
         ));
     }
     weights.give_in(precision);

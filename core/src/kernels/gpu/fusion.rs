@@ -4,12 +4,16 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+#[cfg(feature = "autodiff")]
+use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, DType, Int, Shape, Tensor, TensorPrimitive};
 use burn_fusion::stream::{Operation, OperationStreams};
 use burn_fusion::{Fusion, FusionBackend, FusionRuntime};
 use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorIr};
 
-use crate::kernels::{Heads, Kernels, Packing, Seen, plain};
+#[cfg(feature = "autodiff")]
+use crate::kernels::{Block, BlockGradients, BlockOf, Tape, on_device};
+use crate::kernels::{DropoutMask, Heads, Kernels, Packing, Seen, plain};
 use crate::quant::PackedLayout;
 
 /// The fusion backend's handle of a tensor.
@@ -18,6 +22,7 @@ type Handles<B> =
 
 impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
     const HOST: bool = B::HOST;
+    const BLOCK_GRADIENTS: bool = B::BLOCK_GRADIENTS;
     const PACKING: Packing = B::PACKING;
 
     fn largest_tensor(device: &Self::Device) -> u64 {
@@ -60,6 +65,38 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         };
         let context = client.register(streams, OperationIr::Custom(ir), operation).output();
         Tensor::from_primitive(TensorPrimitive::Float(context))
+    }
+
+    #[cfg(feature = "autodiff")]
+    fn block_forward(
+        x: FloatTensor<Self>,
+        block: &BlockOf<Self>,
+        seen: Seen<'_, Self>,
+        trains: bool,
+    ) -> Option<(FloatTensor<Self>, Option<Tape>)> {
+        on_device::forward::<Self>(x, block, seen, trains)
+    }
+
+    #[cfg(feature = "autodiff")]
+    fn block_backward(
+        tape: &Tape,
+        block: &BlockOf<Self>,
+        gradient: FloatTensor<Self>,
+        wanted: Block<bool>,
+    ) -> BlockGradients<Self> {
+        on_device::backward::<Self>(tape, block, gradient, wanted)
+    }
+
+    fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
+        let (shape, dtype) = (x.shape(), x.dtype());
+        let x = x.into_primitive().tensor();
+        let client = x.client.clone();
+        let y = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
+        let streams = OperationStreams::with_inputs([&x]);
+        let ir = CustomOpIr::new("drop_out", &[x.into_ir()], &[y]);
+        let operation = DropOut::<B> { ir: ir.clone(), mask, backend: PhantomData };
+        let y = client.register(streams, OperationIr::Custom(ir), operation).output();
+        Tensor::from_primitive(TensorPrimitive::Float(y))
     }
 
     fn packed_linear(
@@ -137,6 +174,21 @@ impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for SelfAttention<B
         let context = B::self_attention(qkv, self.heads, seen);
         handles
             .register_float_tensor::<B>(&self.ir.outputs[0].id, context.into_primitive().tensor());
+    }
+}
+
+#[derive(Debug)]
+struct DropOut<B> {
+    ir: CustomOpIr,
+    mask: DropoutMask,
+    backend: PhantomData<B>,
+}
+
+impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for DropOut<B> {
+    fn execute(&self, handles: &mut Handles<B>) {
+        let ([x], [y]) = self.ir.as_fixed();
+        let result = B::drop_out(float::<B, 2>(handles.get_float_tensor::<B>(x)), self.mask);
+        handles.register_float_tensor::<B>(&y.id, result.into_primitive().tensor());
     }
 }
 

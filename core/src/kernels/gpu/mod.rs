@@ -6,6 +6,7 @@
 
 mod activation;
 mod attention;
+mod dropout;
 #[cfg(feature = "fusion")]
 mod fusion;
 mod norm;
@@ -13,19 +14,24 @@ mod product;
 mod rows;
 
 use burn::nn::{LayerNorm, RmsNorm};
+#[cfg(feature = "autodiff")]
+use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Int, Shape, Tensor, TensorPrimitive, module};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
-use super::{Heads, Kernels, Packing, Seen, plain};
+#[cfg(feature = "autodiff")]
+use super::{Block, BlockGradients, BlockOf, Tape, on_device};
+use super::{DropoutMask, Heads, Kernels, Packing, Seen, plain};
 use crate::quant::PackedLayout;
 
 /// What this crate's kernels are compiled of. cubecl names a compiled kernel by its types and constants and not by its
 /// body: whoever keeps compiled kernels between versions has to tell these apart.
-pub(super) const SOURCES: [&str; 5] = [
+pub(super) const SOURCES: [&str; 6] = [
     include_str!("activation.rs"),
     include_str!("attention.rs"),
+    include_str!("dropout.rs"),
     include_str!("norm.rs"),
     include_str!("product.rs"),
     include_str!("rows.rs"),
@@ -41,6 +47,7 @@ where
     I: IntElement,
     BT: BoolElement,
 {
+    const BLOCK_GRADIENTS: bool = cfg!(feature = "autodiff");
     const PACKING: Packing = Packing::Device;
 
     fn largest_tensor(device: &Self::Device) -> u64 {
@@ -96,6 +103,30 @@ where
         let mask = mask.map(|mask| mask.clone().into_primitive());
         let angles = angles.map(|(cos, sin)| [cos, sin].map(|table| primitive(table.clone())));
         float(attention::attention(primitive(qkv), heads, angles, mask))
+    }
+
+    #[cfg(feature = "autodiff")]
+    fn block_forward(
+        x: FloatTensor<Self>,
+        block: &BlockOf<Self>,
+        seen: Seen<'_, Self>,
+        trains: bool,
+    ) -> Option<(FloatTensor<Self>, Option<Tape>)> {
+        on_device::forward::<Self>(x, block, seen, trains)
+    }
+
+    #[cfg(feature = "autodiff")]
+    fn block_backward(
+        tape: &Tape,
+        block: &BlockOf<Self>,
+        gradient: FloatTensor<Self>,
+        wanted: Block<bool>,
+    ) -> BlockGradients<Self> {
+        on_device::backward::<Self>(tape, block, gradient, wanted)
+    }
+
+    fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
+        float(dropout::drop_out(primitive(x), mask))
     }
 
     fn dense_linear(

@@ -30,6 +30,7 @@ const PART: usize = 1 << 14;
 impl Kernels for Flex {
     const HOST: bool = true;
     const BLOCKS: bool = cfg!(any(not(target_arch = "wasm32"), feature = "autodiff"));
+    const BLOCK_GRADIENTS: bool = Self::BLOCKS;
     const PACKING: Packing = Packing::Host;
     const TEXTS_APART: bool = true;
 

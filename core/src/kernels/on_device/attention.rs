@@ -1,0 +1,269 @@
+//! Attention of texts and its gradient, some texts or some queries at a time.
+//!
+//! The weights of attention are computed again on the way back, so that no matrix of all scores is kept (FlashAttention,
+//! arXiv:2205.14135, section 3.1); products of scores are the backend's, on tensor cores where there are any.
+
+use std::ops::Range;
+
+use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, DType, FloatDType, IndexingUpdateOp, Int, Tensor};
+
+use super::norm::{self, OfNorm};
+use super::whole;
+use crate::kernels::plain::{by_pair, pairs_by_distance};
+use crate::kernels::{BlockOf, Heads, Kernels, MatmulPrecision, Norm, RotaryTables};
+
+/// Pairs of a query and a key, of all heads, whose scores are held at once: 128 MiB in f32. Tests have several tiles.
+pub(super) const AT_ONCE: usize = if cfg!(test) { 100 } else { 1 << 25 };
+
+/// A score that is hidden: large enough to swallow every other, and finite, because some shader compilers assume that there
+/// are no infinities.
+const HIDDEN: f64 = -1e30;
+
+/// Queries, keys and values `[batch, heads, seq, width]`, as attention takes them.
+pub(super) struct Attended<'a, B: Kernels> {
+    heads: Heads,
+    precision: MatmulPrecision,
+    /// Factors of products.
+    query: Tensor<B, 4>,
+    key: Tensor<B, 4>,
+    value: Tensor<B, 4>,
+    mask: Option<&'a Tensor<B, 4, Bool>>,
+    /// `[1, heads, seq, seq]`.
+    bias: Option<Tensor<B, 4>>,
+}
+
+impl<'a, B: Kernels> Attended<'a, B> {
+    /// Of the sides of a projection `[rows, heads width]`: normed and rotated.
+    pub(super) fn new(
+        sides: &[Tensor<B, 2>; 3],
+        [batch, seq]: [usize; 2],
+        block: &BlockOf<B>,
+        angles: Option<&RotaryTables<B>>,
+        mask: Option<&'a Tensor<B, 4, Bool>>,
+    ) -> Self {
+        let heads = block.heads;
+        let side = |side: usize| {
+            let count = if side == 0 { heads.queries } else { heads.keys };
+            let mut x = sides[side].clone();
+            if let Some(norm) = block.head_norms.get(side) {
+                x = norm::normed(&x.reshape([batch * seq * count, heads.width]), norm);
+            }
+            let mut x = x.reshape([batch, seq, count, heads.width]);
+            if let Some(angles) = angles.filter(|_| side < 2) {
+                x = rotated(whole(x), angles, false);
+            }
+            block.precision.factor(x).swap_dims(1, 2)
+        };
+        let bias = block.score_bias.as_ref();
+        Self {
+            heads,
+            precision: block.precision,
+            query: side(0),
+            key: side(1),
+            value: side(2),
+            mask,
+            bias: bias.map(|bias| by_pair(&super::tensor(bias), FloatDType::F32)),
+        }
+    }
+
+    /// What attention gives `[rows, queries width]`.
+    pub(super) fn forward(&self) -> Tensor<B, 2> {
+        let [batch, heads, seq, width] = self.query.dims();
+        let context = self.by_tile(|tile| {
+            let weights = self.precision.factor(self.weights(tile));
+            let value = texts(&self.value, tile);
+            let context = self.grouped(weights).matmul(value);
+            [context.reshape([tile.texts.len(), heads, tile.queries.len(), width])]
+        });
+        let [context] = context;
+        context.swap_dims(1, 2).reshape([batch * seq, heads * width])
+    }
+
+    /// From the gradient of what [`Attended::forward`] gives to those of the three sides as attention takes them
+    /// `[rows, heads width]`, f32, and of the bias by distance `[heads, 2 seq - 1]`, where there is one.
+    pub(super) fn backward(
+        &self,
+        gradient: &Tensor<B, 2>,
+        wants_bias: bool,
+    ) -> ([Tensor<B, 2>; 3], Option<Tensor<B, 2>>) {
+        let [batch, heads, seq, width] = self.query.dims();
+        let keys = self.heads.keys;
+        let scale = (width as f64).powf(-0.5);
+        let device = self.query.device();
+        let gradient = self.precision.factor(gradient.clone());
+        let gradient = gradient.reshape([batch, seq, heads, width]).swap_dims(1, 2);
+        // Queries of the same texts add to the same keys.
+        let mut of_keys: Vec<Option<[Tensor<B, 4>; 2]>> = Vec::new();
+        let mut of_bias: Option<Tensor<B, 4>> = None;
+        let [of_query] = self.by_tile(|tile| {
+            let [texts_at_once, queries] = [tile.texts.len(), tile.queries.len()];
+            let by_query = [texts_at_once, heads, queries, seq];
+            let weights = self.weights(tile);
+            let own = self.grouped(part(&gradient, tile));
+            let (key, value) = (texts(&self.key, tile), texts(&self.value, tile));
+            let of_value = self
+                .grouped(self.precision.factor(weights.clone()))
+                .swap_dims(2, 3)
+                .matmul(own.clone());
+            let of_weights = whole(own.matmul(value.swap_dims(2, 3))).reshape(by_query);
+            let along = (weights.clone() * of_weights.clone()).sum_dim(3);
+            let of_scores = weights * (of_weights - along);
+            if wants_bias {
+                let sum = of_scores.clone().sum_dim(0);
+                let zeros = |rows: usize| {
+                    Tensor::<B, 4>::zeros([1, heads, rows, seq], (&device, DType::F32))
+                };
+                let (before, after) = (tile.queries.start, seq - tile.queries.end);
+                let sum = match (before, after) {
+                    (0, 0) => sum,
+                    _ => Tensor::cat(vec![zeros(before), sum, zeros(after)], 2),
+                };
+                of_bias = Some(match of_bias.take() {
+                    Some(known) => known + sum,
+                    None => sum,
+                });
+            }
+            let of_scores = self.grouped(self.precision.factor(of_scores.mul_scalar(scale)));
+            let query = self.grouped(part(&self.query, tile));
+            let of_key = of_scores.clone().swap_dims(2, 3).matmul(query);
+            let of_query = of_scores.matmul(key);
+            let more = [of_key, of_value].map(whole);
+            if tile.queries.start == 0 {
+                of_keys.push(Some(more));
+            } else if let Some(Some(known)) = of_keys.last_mut() {
+                let [of_key, of_value] = more;
+                let [known_key, known_value] = known.clone();
+                *known = [known_key + of_key, known_value + of_value];
+            }
+            [whole(of_query).reshape([texts_at_once, heads, queries, width])]
+        });
+        let rows =
+            |x: Tensor<B, 4>, heads: usize| x.swap_dims(1, 2).reshape([batch * seq, heads * width]);
+        let (of_key, of_value): (Vec<_>, Vec<_>) =
+            of_keys.into_iter().flatten().map(|[of_key, of_value]| (of_key, of_value)).unzip();
+        let sides =
+            [rows(of_query, heads), rows(joined(of_key, 0), keys), rows(joined(of_value, 0), keys)];
+        let of_bias = of_bias.map(|sum| {
+            let index: Tensor<B, 1, Int> = pairs_by_distance(seq, &device);
+            let zeros = Tensor::<B, 2>::zeros([heads, 2 * seq - 1], (&device, DType::F32));
+            let values = sum.reshape([heads, seq * seq]);
+            zeros.select_assign(1, index, values, IndexingUpdateOp::Add)
+        });
+        (sides, of_bias)
+    }
+
+    /// Results of all tiles `[texts, heads, queries, width]` side by side.
+    fn by_tile<const N: usize>(
+        &self,
+        mut of_tile: impl FnMut(&Tile) -> [Tensor<B, 4>; N],
+    ) -> [Tensor<B, 4>; N] {
+        let [batch, heads, seq, _] = self.query.dims();
+        let mut all = std::array::from_fn(|_| Vec::new());
+        for texts in tiles(batch, heads * seq * seq) {
+            let mut of_texts: [Vec<Tensor<B, 4>>; N] = std::array::from_fn(|_| Vec::new());
+            for queries in tiles(seq, texts.len() * heads * seq) {
+                let results = of_tile(&Tile { texts: texts.clone(), queries });
+                of_texts.iter_mut().zip(results).for_each(|(all, one)| all.push(one));
+            }
+            all.iter_mut().zip(of_texts).for_each(|(all, one)| all.push(joined(one, 2)));
+        }
+        all.map(|tiles| joined(tiles, 0))
+    }
+
+    /// The weights of attention `[texts, heads, queries, seq]`, f32.
+    fn weights(&self, tile: &Tile) -> Tensor<B, 4> {
+        let [_, heads, seq, width] = self.query.dims();
+        let query = self.grouped(part(&self.query, tile));
+        let scores = query.matmul(texts(&self.key, tile).swap_dims(2, 3));
+        let shape = [tile.texts.len(), heads, tile.queries.len(), seq];
+        let mut scores = whole(scores).reshape(shape).mul_scalar((width as f64).powf(-0.5));
+        if let Some(bias) = &self.bias {
+            scores = scores + bias.clone().narrow(2, tile.queries.start, tile.queries.len());
+        }
+        if let Some(mask) = self.mask {
+            let mask = mask.clone().narrow(0, tile.texts.start, tile.texts.len()).narrow(
+                2,
+                tile.queries.start,
+                tile.queries.len(),
+            );
+            scores = scores + mask.float().cast(FloatDType::F32).mul_scalar(HIDDEN);
+        }
+        softmax(scores, 3)
+    }
+
+    /// `[texts, queries' heads, rows, width]` to `[texts, keys' heads, heads of each times rows, width]`: heads that share
+    /// keys are rows of one product.
+    fn grouped(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
+        let Heads { queries, keys, .. } = self.heads;
+        let [texts, _, rows, width] = x.dims();
+        x.reshape([texts, keys, queries / keys * rows, width])
+    }
+}
+
+/// From the gradient of a side as attention takes it to that of what the projection gave `[rows, heads width]`, and
+/// those of the norm of its heads.
+pub(super) fn side_backward<B: Kernels>(
+    side: usize,
+    projected: &Tensor<B, 2>,
+    gradient: Tensor<B, 2>,
+    [batch, seq]: [usize; 2],
+    block: &BlockOf<B>,
+    angles: Option<&RotaryTables<B>>,
+    wanted: Option<&Norm<bool>>,
+) -> (Tensor<B, 2>, Option<OfNorm<B>>) {
+    let heads = block.heads;
+    let shape @ [rows, width] = projected.dims();
+    let count = width / heads.width;
+    let mut gradient = gradient;
+    if let Some(angles) = angles.filter(|_| side < 2) {
+        let by_head = gradient.reshape([batch, seq, count, heads.width]);
+        gradient = rotated(by_head, angles, true).reshape(shape);
+    }
+    let (Some(norm), Some(wanted)) = (block.head_norms.get(side), wanted) else {
+        return (gradient, None);
+    };
+    let by_head = |x: Tensor<B, 2>| x.reshape([rows * count, heads.width]);
+    let input = by_head(projected.clone());
+    let (gradient, of_norm) = norm::backward(&input, by_head(gradient), norm, wanted);
+    (gradient.reshape(shape), Some(of_norm))
+}
+
+/// Heads `[batch, seq, heads, width]` rotated by the angles of their positions, or back.
+fn rotated<B: Kernels>(x: Tensor<B, 4>, (cos, sin): &RotaryTables<B>, back: bool) -> Tensor<B, 4> {
+    let [_, seq, _, width] = x.dims();
+    let table = |angles: &Tensor<B, 4>| angles.clone().reshape([1, seq, 1, width]);
+    // The angles of both halves of a head are the same.
+    let sin = if back { table(sin).neg() } else { table(sin) };
+    B::rotate(x, table(cos), sin)
+}
+
+/// What is computed at once.
+struct Tile {
+    texts: Range<usize>,
+    queries: Range<usize>,
+}
+
+/// Ranges of `0..count`, each of `AT_ONCE` pairs at most where one has `pairs`, and of one at least.
+pub(super) fn tiles(count: usize, pairs: usize) -> impl Iterator<Item = Range<usize>> {
+    let each = (AT_ONCE / pairs.max(1)).max(1);
+    (0..count).step_by(each).map(move |start| start..(start + each).min(count))
+}
+
+/// Some texts of `[batch, heads, seq, width]`.
+fn texts<B: Kernels>(x: &Tensor<B, 4>, tile: &Tile) -> Tensor<B, 4> {
+    x.clone().narrow(0, tile.texts.start, tile.texts.len())
+}
+
+/// Some queries of some texts.
+fn part<B: Kernels>(x: &Tensor<B, 4>, tile: &Tile) -> Tensor<B, 4> {
+    texts(x, tile).narrow(2, tile.queries.start, tile.queries.len())
+}
+
+/// Tensors side by side.
+fn joined<B: Kernels>(mut parts: Vec<Tensor<B, 4>>, dimension: usize) -> Tensor<B, 4> {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => Tensor::cat(parts, dimension),
+    }
+}

@@ -1,0 +1,114 @@
+//! A block's forward pass.
+
+use std::sync::Arc;
+
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{DType, Tensor};
+
+use super::attention::Attended;
+use super::{BranchTape, Lows, activation, columns, norm, primitive, projection, tensor, whole};
+use crate::kernels::{BlockOf, Branch, Kernels, Seen, Tape};
+
+/// See [`Kernels::block_forward`]. `None` where the states are not f32, or a weight is in the host's memory.
+pub(in super::super) fn forward<B: Kernels>(
+    x: FloatTensor<B>,
+    block: &BlockOf<B>,
+    seen: Seen<'_, B>,
+    trains: bool,
+) -> Option<(FloatTensor<B>, Option<Tape>)> {
+    let x = tensor::<B, 3>(&x);
+    let projections = [&block.qkv, &block.output, &block.up, &block.down];
+    let packed = projections.into_iter().chain(&block.gate).any(|own| own.matrix.is_some());
+    if x.dtype() != DType::F32 || packed {
+        return None;
+    }
+    let shape @ [batch, seq, hidden] = x.dims();
+    let (y, tape) = run(x.reshape([batch * seq, hidden]), [batch, seq], block, seen);
+    Some((primitive(y.reshape(shape)), trains.then(|| Tape(Arc::new(tape)))))
+}
+
+fn run<B: Kernels>(
+    x: Tensor<B, 2>,
+    shape: [usize; 2],
+    block: &BlockOf<B>,
+    seen: Seen<'_, B>,
+) -> (Tensor<B, 2>, super::Tape<B>) {
+    let precision = block.precision;
+    let qkv = projection::forward(&before(&x, &block.attention, block), &block.qkv, precision);
+    let (queries, keys) =
+        (block.heads.queries * block.heads.width, block.heads.keys * block.heads.width);
+    let sides = [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
+        .map(|range| qkv.columns(range));
+    let attended = Attended::new(&sides, shape, block, seen.angles, seen.mask);
+    let context = attended.forward();
+    drop(attended);
+    let output = projection::forward(&context, &block.output, precision);
+    let (x, attention) = join(x, output.all(), &block.attention);
+
+    let input = before(&x, &block.feed_forward, block);
+    let projected_up = projection::forward(&input, &block.up, precision);
+    let projected_gate =
+        block.gate.as_ref().map(|gate| projection::forward(&input, gate, precision));
+    let up = projected_up.all();
+    let (gate, up) = match &projected_gate {
+        Some(gate) => (Some(gate.all()), up),
+        None if block.joined => {
+            let inner = up.dims()[1] / 2;
+            (Some(columns(&up, 0..inner)), columns(&up, inner..2 * inner))
+        }
+        None => (None, up),
+    };
+    let inner = precision.factor(activation::activated(block.activation, gate.as_ref(), &up));
+    let down = projection::forward(&inner, &block.down, precision);
+    let (x, feed_forward) = join(x, down.all(), &block.feed_forward);
+    let lows = Lows {
+        qkv: qkv.lows,
+        output: output.lows,
+        gate: projected_gate.map(|gate| gate.lows).unwrap_or_default(),
+        up: projected_up.lows,
+        down: down.lows,
+    };
+    let tape = super::Tape {
+        shape,
+        angles: seen.angles.cloned(),
+        mask: seen.mask.cloned(),
+        attention,
+        sides,
+        context,
+        feed_forward,
+        gate,
+        up,
+        lows,
+    };
+    (x, tape)
+}
+
+/// What a branch's first products compute with.
+pub(super) fn before<B: Kernels>(
+    x: &Tensor<B, 2>,
+    branch: &Branch<FloatTensor<B>>,
+    block: &BlockOf<B>,
+) -> Tensor<B, 2> {
+    block.precision.factor(match &branch.before {
+        Some(norm) => norm::normed(x, norm),
+        None => x.clone(),
+    })
+}
+
+/// Joins a branch with the residual stream.
+fn join<B: Kernels>(
+    x: Tensor<B, 2>,
+    y: Tensor<B, 2>,
+    branch: &Branch<FloatTensor<B>>,
+) -> (Tensor<B, 2>, BranchTape<B>) {
+    let (y, inside) = match &branch.inside {
+        Some(norm) => (norm::normed(&y, norm), Some(y)),
+        None => (whole(y), None),
+    };
+    let sum = x.clone() + y;
+    let (y, after) = match &branch.after {
+        Some(norm) => (norm::normed(&sum, norm), Some(sum)),
+        None => (sum, None),
+    };
+    (y, BranchTape { input: x, inside, after })
+}

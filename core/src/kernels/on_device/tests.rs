@@ -1,0 +1,286 @@
+//! The block on the CPU in two ways: in Burn's operations as here, and in the CPU backend's own. That one's gradients are
+//! those of many operations for every family (`tests/parity/blocks.rs`).
+
+#![cfg(feature = "flex")]
+
+use burn::backend::Flex;
+use burn::tensor::ops::FloatTensor;
+use burn::tensor::{Bool, Tensor, TensorData};
+
+use super::attention::{self, AT_ONCE};
+use crate::config::Activation;
+use crate::kernels::{
+    Block, BlockOf, Branch, DropoutMask, Heads, Kernels as _, LowRank, MatmulPrecision, Norm,
+    Projection, Seen,
+};
+
+type Primitive = FloatTensor<Flex>;
+
+const BATCH: usize = 3;
+const SEQ: usize = 7;
+const HIDDEN: usize = 12;
+const INNER: usize = 10;
+
+/// Numbers that look random, each call's others.
+struct Numbers(f32);
+
+impl Numbers {
+    fn values(&mut self, count: usize) -> Vec<f32> {
+        self.0 += 1.0;
+        (0..count).map(|i| 0.3 * (i as f32 * 0.731 + self.0 * 1.37).sin()).collect()
+    }
+
+    fn tensor<const D: usize>(&mut self, shape: [usize; D]) -> Primitive {
+        let values = self.values(shape.iter().product());
+        Primitive::from_data(TensorData::new(values, shape))
+    }
+
+    fn norm(&mut self, width: usize, centred: bool) -> Norm<Primitive> {
+        let gamma = self.values(width).into_iter().map(|x| x + 1.0).collect::<Vec<_>>();
+        Norm {
+            gamma: Primitive::from_data(TensorData::new(gamma, [width])),
+            beta: centred.then(|| self.tensor([width])),
+            centred,
+            epsilon: 1e-5,
+        }
+    }
+
+    /// With adapters on the columns given.
+    fn projection(
+        &mut self,
+        shape @ [inputs, outputs]: [usize; 2],
+        bias: bool,
+        adapters: &[(usize, usize)],
+        dropout: bool,
+    ) -> Projection<Primitive> {
+        let adapters = adapters.iter().enumerate().map(|(i, &(first, width))| LowRank {
+            a: self.tensor([inputs, 2]),
+            b: self.tensor([2, width]),
+            first,
+            scale: 0.7,
+            dropout: dropout.then_some(DropoutMask { seed: 11 + i as u64, kept: 0.7 }),
+        });
+        Projection {
+            adapters: adapters.collect(),
+            weight: self.tensor(shape),
+            matrix: None,
+            bias: bias.then(|| self.tensor([outputs])),
+            prepared: Default::default(),
+        }
+    }
+}
+
+/// What a block may have.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    heads: Heads,
+    activation: Activation,
+    centred: bool,
+    /// Norms before, inside and after a branch.
+    norms: [bool; 3],
+    head_norms: usize,
+    rotates: bool,
+    score_bias: bool,
+    bias: bool,
+    gate: bool,
+    joined: bool,
+    adapters: usize,
+    dropout: bool,
+}
+
+const PLAIN: Case = Case {
+    heads: Heads { queries: 3, keys: 3, width: 4 },
+    activation: Activation::Gelu,
+    centred: true,
+    norms: [false, false, true],
+    head_norms: 0,
+    rotates: false,
+    score_bias: false,
+    bias: true,
+    gate: false,
+    joined: false,
+    adapters: 0,
+    dropout: false,
+};
+
+const GROUPED: Case = Case {
+    heads: Heads { queries: 4, keys: 2, width: 6 },
+    activation: Activation::Silu,
+    centred: false,
+    norms: [true, false, false],
+    rotates: true,
+    bias: false,
+    gate: true,
+    ..PLAIN
+};
+
+const CASES: [Case; 10] = [
+    PLAIN,
+    GROUPED,
+    Case { score_bias: true, activation: Activation::Relu, norms: [true, false, false], ..PLAIN },
+    Case { joined: true, norms: [true, false, false], adapters: 1, ..PLAIN },
+    Case { head_norms: 2, adapters: 3, ..GROUPED },
+    Case { head_norms: 3, norms: [true, true, false], activation: Activation::GeluTanh, ..GROUPED },
+    Case { adapters: 3, dropout: true, ..GROUPED },
+    Case { adapters: 2, score_bias: true, ..PLAIN },
+    Case { norms: [true, true, true], ..PLAIN },
+    Case { norms: [false, false, false], adapters: 1, dropout: true, bias: true, ..GROUPED },
+];
+
+impl Case {
+    fn block(self, numbers: &mut Numbers, precision: MatmulPrecision) -> BlockOf<Flex> {
+        let Heads { queries, keys, width } = self.heads;
+        let (queries, keys, row) = (queries * width, keys * width, self.heads.row());
+        let mut branch = || {
+            let [before, inside, after] =
+                self.norms.map(|norm| norm.then(|| numbers.norm(HIDDEN, self.centred)));
+            Branch { before, inside, after }
+        };
+        let (attention, feed_forward) = (branch(), branch());
+        // All columns by one, or some parts each by its own.
+        let of_qkv = match self.adapters {
+            0 => vec![],
+            1 => vec![(0, row)],
+            2 => vec![(0, queries), (queries + keys, keys)],
+            _ => vec![(0, queries), (queries, keys), (queries + keys, keys)],
+        };
+        let of = |width: usize| if self.adapters == 0 { vec![] } else { vec![(0, width)] };
+        let into = if self.joined { 2 * INNER } else { INNER };
+        let (bias, dropout) = (self.bias, self.dropout);
+        Block {
+            heads: self.heads,
+            activation: self.activation,
+            precision,
+            attention,
+            head_norms: (0..self.head_norms).map(|_| numbers.norm(width, false)).collect(),
+            score_bias: self.score_bias.then(|| numbers.tensor([self.heads.queries, 2 * SEQ - 1])),
+            qkv: numbers.projection([HIDDEN, row], bias, &of_qkv, dropout),
+            output: numbers.projection([queries, HIDDEN], bias, &of(HIDDEN), dropout),
+            feed_forward,
+            gate: self.gate.then(|| numbers.projection([HIDDEN, INNER], bias, &of(INNER), dropout)),
+            joined: self.joined,
+            up: numbers.projection([HIDDEN, into], bias, &of(into), dropout),
+            down: numbers.projection([INNER, HIDDEN], bias, &of(HIDDEN), dropout),
+        }
+    }
+}
+
+/// The gradient of the input, then all others, then the output, at tokens; whether each tensor of the block has one.
+fn results(
+    case: Case,
+    precision: MatmulPrecision,
+    causal: bool,
+    on_device: bool,
+) -> Vec<(String, Vec<f32>)> {
+    let device = Default::default();
+    let mut numbers = Numbers(case.adapters as f32);
+    let block = case.block(&mut numbers, precision);
+    // Without padding the CPU's masks of dropout are of the same places.
+    let rows = match case.dropout {
+        true => vec![0..SEQ; BATCH],
+        false => vec![0..SEQ, 2..SEQ, 0..4],
+    };
+    let hidden: Vec<bool> = rows
+        .iter()
+        .flat_map(|extent| {
+            (0..SEQ * SEQ).map(move |pair| {
+                let (query, key) = (pair / SEQ, pair % SEQ);
+                query != key && (!extent.contains(&key) || causal && key > query)
+            })
+        })
+        .collect();
+    let mask =
+        Tensor::<Flex, 4, Bool>::from_data(TensorData::new(hidden, [BATCH, 1, SEQ, SEQ]), &device);
+    let half = case.heads.width / 2;
+    let table = |of: fn(f32) -> f32| {
+        let angle = |i: usize| (i / (2 * half)) as f32 * 0.3 / (1 + i % half) as f32;
+        let values: Vec<f32> = (0..SEQ * 2 * half).map(|i| of(angle(i))).collect();
+        Tensor::<Flex, 4>::from_data(TensorData::new(values, [1, 1, SEQ, 2 * half]), &device)
+    };
+    let angles = case.rotates.then(|| (table(f32::cos), table(f32::sin)));
+    let seen = Seen { rows: &rows, angles: angles.as_ref(), mask: Some(&mask), bias: None };
+    let tokens = |values: Vec<f32>| -> Vec<f32> {
+        let inside = |i: usize| rows[i / HIDDEN / SEQ].contains(&(i / HIDDEN % SEQ));
+        values.into_iter().enumerate().map(|(i, x)| if inside(i) { x } else { 0.0 }).collect()
+    };
+    let shape = [BATCH, SEQ, HIDDEN];
+    let states = |values: Vec<f32>| Primitive::from_data(TensorData::new(tokens(values), shape));
+    let x = states(numbers.values(BATCH * SEQ * HIDDEN));
+    let gradient = states(numbers.values(BATCH * SEQ * HIDDEN));
+    let mut count = 0;
+    let wanted = block.clone().map(|_| {
+        count += 1;
+        true
+    });
+    let (y, of_x, of_block) = if on_device {
+        let (y, tape) = super::forward::<Flex>(x, &block, seen, true).unwrap();
+        let (of_x, of_block) = super::backward::<Flex>(&tape.unwrap(), &block, gradient, wanted);
+        (y, of_x, of_block)
+    } else {
+        let (y, tape) = Flex::block_forward(x, &block, seen, true).unwrap();
+        let (of_x, of_block) = Flex::block_backward(&tape.unwrap(), &block, gradient, wanted);
+        (y, of_x, of_block)
+    };
+    let read =
+        |tensor: Primitive| tensor.to_contiguous().as_slice::<f32>().map(<[f32]>::to_vec).unwrap();
+    let mut all =
+        vec![("output".to_string(), tokens(read(y))), ("input".to_string(), tokens(read(of_x)))];
+    let mut number = 0;
+    of_block.map(|gradient| {
+        all.push((format!("tensor {number} of {count}"), read(gradient.unwrap())));
+        number += 1;
+    });
+    assert_eq!(number, count);
+    all
+}
+
+fn assert_close(allowed: f64, precision: MatmulPrecision) {
+    let size = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    // The slope of ReLU jumps, at numbers that rounding moves across.
+    let smooth =
+        |case: &Case| precision == MatmulPrecision::F32 || case.activation != Activation::Relu;
+    for (number, case) in CASES.into_iter().enumerate().filter(|(_, case)| smooth(case)) {
+        for causal in [false, true] {
+            let expected = results(case, precision, causal, false);
+            let actual = results(case, precision, causal, true);
+            let whole = expected
+                .iter()
+                .map(|(_, values)| size(&mut values.iter().map(|x| f64::from(*x))))
+                .fold(0.0, f64::max);
+            assert_eq!(expected.len(), actual.len());
+            for ((name, expected), (_, actual)) in expected.iter().zip(&actual) {
+                assert_eq!(expected.len(), actual.len(), "{name}");
+                let pairs = expected.iter().zip(actual);
+                let far = size(&mut pairs.map(|(a, b)| f64::from(*a) - f64::from(*b)));
+                let own = size(&mut expected.iter().map(|x| f64::from(*x)));
+                assert!(
+                    far <= allowed * (own + 0.1 * whole),
+                    "case {number} {case:?} causal {causal}: {name} is {far:e} off, of {own:e}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_gradients_are_those_of_the_cpus_own_block() {
+    assert_close(2e-5, MatmulPrecision::F32);
+}
+
+#[test]
+fn in_bf16_they_are_so_but_for_rounding() {
+    assert_close(0.1, MatmulPrecision::Bf16);
+}
+
+/// Attention is computed some texts, and some queries of a text, at a time.
+#[test]
+fn tiles_cover_all_and_fit() {
+    for (count, pairs) in [(1, 1), (7, AT_ONCE / 3), (5, AT_ONCE * 2), (9, 0)] {
+        let tiles: Vec<_> = attention::tiles(count, pairs).collect();
+        assert_eq!(
+            tiles.iter().cloned().flatten().collect::<Vec<_>>(),
+            (0..count).collect::<Vec<_>>()
+        );
+        assert!(tiles.iter().all(|tile| tile.len() == 1 || tile.len() * pairs <= AT_ONCE));
+    }
+}

@@ -8,6 +8,7 @@
 #   tests/cuda.sh compile    the first alone
 #   tests/cuda.sh emulate    the second alone
 #   tests/cuda.sh nccl       the third alone
+#   tests/cuda.sh count      launches and memory of steps by layers, up to the width of a 7 B model (20 GB of main memory)
 #
 # What it cannot show: times, races, kernels of the copy engine (compiled, not run), and the driver's own behaviour.
 # It takes the release's binary where there is one, else the tests' (or the one that KILN_NATIVE names).

@@ -182,6 +182,7 @@ def emulated(check, base):
         ("decoder, f32", base, "short.txt", [], 0.99999),
         ("decoder, int8", base, "short.txt", ["--weights", "int8"], 0.999),
         ("decoder, long texts", base, "long.txt", ["--max-length", "1024"], 0.99999),
+        ("decoder, bf16", base, "short.txt", ["--weights", "bf16"], 0.999),
     ):
         check.run(embed(model, work / texts, work / "cpu.npy", "cpu", *more))
         found = check.run(embed(model, work / texts, work / "gpu.npy", "cuda:0", *more), settings)
@@ -193,10 +194,14 @@ def emulated(check, base):
     # From the same weights: what is drawn for a new model, or for an adapter's A, differs from device to device. An adapter
     # begins with a B of zeros, so that its first loss is the base's, and nothing after it is alike.
     onto, bf16 = f'base = "{base}"', '[compute]\nprecision = "bf16"\n'
+    # As language models come; its frozen weights stay so on a GPU.
+    half = work / "half"
+    check.run(["quantize", "--model", base, "--scheme", "bf16", "--output", half])
     for name, recipe, near, steps, keys in (
         ("training, all parameters, f32", check.recipe("full", 2, onto), 0.005, 2, ("loss", "grad_norm")),
         ("training, LoRA, f32", check.recipe("lora-f32", 1, onto, LORA), 0.005, 1, ("loss",)),
         ("training, LoRA, bf16", check.recipe("lora", 1, onto, LORA, compute=bf16), 0.03, 1, ("loss",)),
+        ("training, LoRA, bf16, a base in bf16", check.recipe("half", 1, f'base = "{half}"', LORA, compute=bf16), 0.03, 1, ("loss",)),
     ):
         outputs = [work / f"{recipe.stem}-{device}" for device in ("cpu", "gpu")]
         check.run(train(recipe, outputs[0], "cpu"))
@@ -209,54 +214,86 @@ def emulated(check, base):
         check.say(name, passed, f"{said}; {found['launches']} launches, {found['peak_bytes'] >> 20} MiB")
 
 
-# A decoder as thin as may be, and one as wide as Mistral-7B's: its blocks alone count.
-THIN = {"hidden_size": 64, "intermediate_size": 128, "heads": 4, "kv_heads": 2}
-MISTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "heads": 32, "kv_heads": 8}
+# Decoders of which the blocks alone count: one as thin as may be, and one as wide as Mistral-7B.
+THIN = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+MISTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
 ALL_LINEAR = 'lora = { rank = 16, alpha = 32.0, dropout = DROPOUT, targets = ["all-linear"] }'
 PRECISION, CHECKPOINTED = '[compute]\nprecision = "bf16"\n', "checkpoint_blocks = true\n"
 LAYERS = (2, 4, 8)
 
 
-def counted(check, _):
-    """Launches of a step and the largest memory by layers, in which nothing is computed."""
+def zeros(folder, donor, shape, layers):
+    """A model of zeros in bf16, as language models come, with another's tokenizer; its file takes no room on a disk."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((donor / name).read_bytes())
+    config = json.loads((donor / "config.json").read_text()) | shape | {"num_hidden_layers": layers, "max_position_embeddings": 4096}
+    config |= {"head_dim": shape["hidden_size"] // shape["num_attention_heads"], "torch_dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps(config))
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    tensors = {"model.embed_tokens.weight": [config["vocab_size"], hidden], "model.norm.weight": [hidden]}
+    for layer in range(layers):
+        of_layer = {
+            "self_attn.q_proj": [hidden, hidden], "self_attn.k_proj": [keys, hidden], "self_attn.v_proj": [keys, hidden],
+            "self_attn.o_proj": [hidden, hidden], "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden],
+            "mlp.down_proj": [hidden, inner], "input_layernorm": [hidden], "post_attention_layernorm": [hidden],
+        }  # fmt: skip
+        tensors |= {f"model.layers.{layer}.{name}.weight": extents for name, extents in of_layer.items()}
+    header, end = {}, 0
+    for name, extents in tensors.items():
+        begin, end = end, end + 2 * int(np.prod(extents))
+        header[name] = {"dtype": "BF16", "shape": extents, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+def counted(check, base):
+    """Launches of a step and the largest memory by layers. Kernels are compiled, and none is run."""
     words = [f"word{i}" for i in range(2000)]
     with open(check.work / "data.jsonl", "w", encoding="utf-8") as file:
         for i in range(64):
             query = " ".join(words[(i * 31 + j) % len(words)] for j in range(700))
             file.write(json.dumps({"query": query, "pos": [query[::-1]]}) + "\n")
+    kernels = check.work / "counted-kernels"
+    kernels.mkdir()
+    settings = check.cuda | {"FAKE_CUDA_SM": "80", "FAKE_CUDA_KERNELS": str(kernels), "XDG_CACHE_HOME": str(check.work / "cache-counted")}
     lora, dropping = ALL_LINEAR.replace("DROPOUT", "0.0"), ALL_LINEAR.replace("DROPOUT", "0.1")
-    for name, shape, adapters, compute, rows in (
+    wide = "as wide as Mistral-7B"
+    for number, (name, shape, adapters, compute, (texts, length)) in enumerate((
         ("all parameters, f32", THIN, "", "", (8, 64)),
+        ("LoRA, f32", THIN, lora, "", (8, 64)),
         ("LoRA, bf16", THIN, lora, PRECISION, (8, 64)),
         ("LoRA with dropout, bf16", THIN, dropping, PRECISION, (8, 64)),
         ("LoRA, bf16, checkpointed", THIN, lora, PRECISION + CHECKPOINTED, (8, 64)),
-        ("as wide as Mistral-7B: LoRA, bf16, checkpointed, 32 x 512", MISTRAL, lora, PRECISION + CHECKPOINTED, (32, 512)),
-    ):
-        batch, length = rows
-        found = {}
+        (f"{wide}: LoRA, bf16, checkpointed", MISTRAL, lora, PRECISION + CHECKPOINTED, (32, 512)),
+        (f"{wide}: LoRA, bf16", MISTRAL, lora, PRECISION, (8, 128)),
+    )):
+        launches, peaks, predicted = [], [], []
         for layers in LAYERS:
-            for steps in (1, 2):
-                sizes = "\n".join(f"{key} = {value}" for key, value in (shape | {"layers": layers}).items())
-                recipe = RECIPE.format(steps=steps, model=f"[model.new]\nvocab_size = 2000\n{sizes}", lora="") + compute
-                recipe = recipe.replace("max_length = 32", f"max_length = {length}\n{adapters}")
-                recipe = recipe.replace("batch_size = 4", f"batch_size = {batch // 2}")
-                path = check.work / f"count-{layers}-{steps}.toml"
+            model = check.work / f"zeros-{number}-{layers}"
+            zeros(model, base, shape, layers)
+            found = []
+            # A wide model takes its time to load; its launches are a thin one's.
+            for steps in (1, 2) if shape is THIN else (2,):
+                recipe = RECIPE.format(steps=steps, model=f'base = "{model}"', lora=adapters) + compute
+                recipe = recipe.replace("max_length = 32", f"max_length = {length}")
+                recipe = recipe.replace("batch_size = 4", f"batch_size = {texts // 2}")
+                path = check.work / f"count-{number}-{layers}-{steps}.toml"
                 path.write_text(recipe)
-                settings = check.cuda | {"FAKE_CUDA_SM": "80", "XDG_CACHE_HOME": str(check.work / "cache-counted")}
-                found[layers, steps] = check.run(train(path, check.work / "counted", "cuda:0"), settings, may_fail=True)
-            dry = subprocess.run(
-                [check.kiln, "train", "--recipe", path, "--dry-run", "--json", "--quiet"], capture_output=True, text=True, check=True
-            )
-            found[layers, "dry"] = sum(json.loads(dry.stdout)["stages"][0]["memory"].values())
-        steps = [found[layers, 2]["launches"] - found[layers, 1]["launches"] for layers in LAYERS]
-        peaks = [found[layers, 2]["peak_bytes"] / 2**30 for layers in LAYERS]
-        predicted = [found[layers, "dry"] / 2**30 for layers in LAYERS]
-        each = (steps[2] - steps[0]) / (LAYERS[2] - LAYERS[0])
-        every = (peaks[2] - peaks[0]) / (LAYERS[2] - LAYERS[0])
-        listed = ", ".join(f"{peak:.3f} ({said:.3f} said)" for peak, said in zip(peaks, predicted))
-        print(f"{name}: launches a step {steps}, {each:.0f} a layer; GiB {listed}, {every:.3f} a layer", flush=True)
-        if shape is MISTRAL:
-            print(f"     with 32 layers {peaks[0] + every * 30:.1f} GiB, and tables of 32,000 tokens 0.5 in f32", flush=True)
+                # Evaluation and saving come after.
+                found.append(check.run(train(path, check.work / f"counted-{number}-{layers}-{steps}", "cuda:0"), settings, may_fail=True))
+            dry = [check.kiln, "train", "--recipe", path, "--dry-run", "--json", "--quiet", "--device", "cuda:0"]
+            said = json.loads(subprocess.run(dry, capture_output=True, text=True, check=True).stdout)
+            predicted.append(sum(said["stages"][0]["memory"].values()) / 2**30)
+            launches.append(found[-1]["launches"] - found[0]["launches"])
+            peaks.append(found[-1]["peak_bytes"] / 2**30)
+        each, every = ((of[-1] - of[0]) / (LAYERS[-1] - LAYERS[0]) for of in (launches, peaks))
+        listed = ", ".join(f"{peak:.3f} ({said:.3f})" for peak, said in zip(peaks, predicted))
+        print(f"{name}: launches a step {launches}, {each:.0f} a layer; GiB (as the dry run says) {listed}, {every:.3f} a layer", flush=True)
 
 
 def steps_of(run):
@@ -386,7 +423,8 @@ def main(kiln, toolkit, *parts):
             emulated(check, base)
         if not parts or "nccl" in parts:
             among_gpus(check, base)
-        if not parts or "count" in parts:
+        # Takes 20 GB of main memory.
+        if "count" in parts:
             counted(check, base)
     if check.failures:
         sys.exit(f"{len(check.failures)} failed: {'; '.join(check.failures)}")

@@ -5,6 +5,7 @@
 //   FAKE_CUDA_DEVICES how many devices there are   (1); FAKE_CUDA_FIRST is the number of the first among all that
 //                     processes have, which tells their places on the bus apart
 //   FAKE_CUDA_BREAKS  the number of a launch from which on all fail
+//   FAKE_CUDA_LIST    a file that gets a line for each launch: the kernel's name, and its grid
 //   FAKE_CUDA_REPORT  a file that gets one line of JSON at the end: kernels, launches, the largest memory in bytes
 //
 // It has what cudarc's callers here use. A function that is missing shows at once: cudarc cannot load it.
@@ -226,6 +227,9 @@ Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned
   static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&running);
   launches++;
+  static FILE *list;
+  if (launches == 1 && getenv("FAKE_CUDA_LIST")) list = fopen(getenv("FAKE_CUDA_LIST"), "w");
+  if (list) fprintf(list, "%s %u %u %u\n", kernel->name, grid_x, grid_y, grid_z);
   size_t breaks = number_of("FAKE_CUDA_BREAKS", 0);
   if (breaks && launches >= breaks) {
     pthread_mutex_unlock(&running);

@@ -10,7 +10,7 @@ use super::weights::{TensorInfo, Weights};
 use crate::config::ModelConfig;
 use crate::kernels::{Kernels, Packing};
 use crate::model::families::{self, Names, Part, Stacked, TensorSource};
-use crate::model::{Backbone, is_router};
+use crate::model::{Backbone, Linear, is_router};
 #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 use crate::quant::{Bf16Matrix, HostMatrix};
 use crate::quant::{Number, Scheme, WeightPrecision};
@@ -238,13 +238,24 @@ fn half_of(values: &[f32], half: Option<usize>) -> &[f32] {
     }
 }
 
-/// The tensors of a backbone, one after another, under the names of its family.
+/// The tensors of a backbone, one after another, under the names of its family. Adapters are merged, one weight after the
+/// other: all at once they would be another model in the device's memory.
 pub(crate) fn save_backbone<B: Kernels, E: From<Error>>(
     config: &ModelConfig,
     backbone: &Backbone<B>,
     keep: &mut Keep<'_, E>,
 ) -> Result<(), E> {
-    each_tensor(&backbone.clone().unpacked().merge_lora(), &families::names(config), keep)
+    let names = families::names(config);
+    let mut whole = backbone.clone().unpacked();
+    let linears = whole.linears_mut().into_iter();
+    let adapted: BTreeMap<String, Linear<B>> =
+        linears.map(|(path, linear)| (format!("{path}.weight"), linear.clone())).collect();
+    let merged = |path: &str| {
+        let mut linear = adapted.get(path)?.clone();
+        linear.merge_for_good();
+        Some(linear.weight.val())
+    };
+    visit_tensors(&whole, &names, &merged, keep)
 }
 
 /// Fills all parameters of a module.
@@ -310,7 +321,17 @@ pub(crate) fn each_tensor<B: Kernels, M: Module<B>, E: From<Error>>(
     names: &Names,
     keep: &mut Keep<'_, E>,
 ) -> Result<(), E> {
-    let mut saver = Saver { path: Path::default(), names, keep, failure: None };
+    visit_tensors(module, names, &|_| None, keep)
+}
+
+/// As [`each_tensor`], where some parameters are not what is to be saved, but `instead` says what is.
+fn visit_tensors<B: Kernels, M: Module<B>, E: From<Error>>(
+    module: &M,
+    names: &Names,
+    instead: &dyn Fn(&str) -> Option<Tensor<B, 2>>,
+    keep: &mut Keep<'_, E>,
+) -> Result<(), E> {
+    let mut saver = Saver { path: Path::default(), names, instead, keep, failure: None };
     module.visit(&mut saver);
     saver.failure.map_or(Ok(()), Err)
 }
@@ -541,15 +562,16 @@ impl<B: Kernels> ModuleMapper<B> for Loader<'_, B> {
     }
 }
 
-struct Saver<'a, 'k, E> {
+struct Saver<'a, 'k, B: Backend, E> {
     path: Path,
     names: &'a Names,
+    instead: &'a dyn Fn(&str) -> Option<Tensor<B, 2>>,
     keep: &'a mut Keep<'k, E>,
     failure: Option<E>,
 }
 
-impl<E: From<Error>> Saver<'_, '_, E> {
-    fn save<B: Kernels, const D: usize>(&mut self, tensor: Tensor<B, D>) -> Result<(), E> {
+impl<B: Kernels, E: From<Error>> Saver<'_, '_, B, E> {
+    fn save<const D: usize>(&mut self, tensor: Tensor<B, D>) -> Result<(), E> {
         let TensorSource { parts, transposed, affine } = self.names.source(&self.path.dotted())?;
         let total = tensor.dims()[D - 1];
         let mut column = 0;
@@ -572,7 +594,7 @@ impl<E: From<Error>> Saver<'_, '_, E> {
     }
 }
 
-impl<B: Kernels, E: From<Error>> ModuleVisitor<B> for Saver<'_, '_, E> {
+impl<B: Kernels, E: From<Error>> ModuleVisitor<B> for Saver<'_, '_, B, E> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -583,7 +605,11 @@ impl<B: Kernels, E: From<Error>> ModuleVisitor<B> for Saver<'_, '_, E> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         if self.failure.is_none() && !self.path.is_apart() {
-            self.failure = self.save(param.val()).err();
+            let saved = match (self.instead)(&self.path.dotted()) {
+                Some(tensor) => self.save(tensor),
+                None => self.save(param.val()),
+            };
+            self.failure = saved.err();
         }
     }
 }

@@ -32,7 +32,7 @@ use std::ops::Range;
 use burn::nn::{LayerNorm, RmsNorm};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Bool, Int, Tensor, activation, module};
+use burn::tensor::{Bool, FloatDType, Int, Tensor, activation, module};
 
 use crate::quant::{HostMatrix, PackedLayout, Quantized};
 
@@ -196,6 +196,66 @@ pub trait Kernels: Backend {
     /// `[rows, width]` of which some values are zero and the others larger.
     fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
         plain::drop_out(x, mask)
+    }
+
+    /// A norm of `[rows, width]` in any numbers, computed in f32.
+    fn norm_rows(
+        x: Tensor<Self, 2>,
+        norm: &Norm<FloatTensor<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        plain::norm_rows(x, norm).cast(dtype)
+    }
+
+    /// From the gradient `[rows, width]`, f32, of what [`Kernels::norm_rows`] gives to that of `x`.
+    fn norm_rows_gradient(
+        x: Tensor<Self, 2>,
+        gradient: Tensor<Self, 2>,
+        norm: &Norm<FloatTensor<Self>>,
+    ) -> Tensor<Self, 2> {
+        plain::norm_rows_gradient(x, gradient, norm)
+    }
+
+    /// `[batch seq, heads width]` to `[batch, heads, seq, width]`, rotated by the angles of their positions.
+    fn split_heads(
+        x: Tensor<Self, 2>,
+        shape: [usize; 2],
+        width: usize,
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 4> {
+        plain::split_heads(x, shape, width, angles).cast(dtype)
+    }
+
+    /// `[batch, heads, seq, width]` to `[batch seq, heads width]`, rotated back: from the gradient of what
+    /// [`Kernels::split_heads`] gives to that of its input.
+    fn join_heads(
+        x: Tensor<Self, 4>,
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        plain::join_heads(x, angles).cast(dtype)
+    }
+
+    /// The weights of attention, f32, `softmax(scale scores + bias)` over the keys of `[texts, heads, queries, keys]`; `bias`
+    /// is `[1, heads, queries, keys]`, and the mask `[texts, 1, queries, keys]` is true where a key is hidden.
+    fn attention_weights(
+        scores: Tensor<Self, 4>,
+        scale: f32,
+        bias: Option<Tensor<Self, 4>>,
+        mask: Option<Tensor<Self, 4, Bool>>,
+    ) -> Tensor<Self, 4> {
+        plain::attention_weights(scores, scale, bias, mask)
+    }
+
+    /// From the gradient of what [`Kernels::attention_weights`] gives to `scale` times that of the scaled scores.
+    fn attention_scores_gradient(
+        weights: Tensor<Self, 4>,
+        gradient: Tensor<Self, 4>,
+        scale: f32,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 4> {
+        plain::attention_scores_gradient(weights, gradient, scale).cast(dtype)
     }
 
     /// Rotates `[batch, seq, heads, width]` by tables `[1, seq, 1, width]` of cosines and sines:

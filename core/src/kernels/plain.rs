@@ -1,10 +1,10 @@
 //! The plain versions, made of Burn's tensor operations alone.
 
 use burn::tensor::activation::softmax;
-use burn::tensor::ops::AttentionModuleOptions;
-use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, module};
+use burn::tensor::ops::{AttentionModuleOptions, FloatTensor};
+use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, TensorPrimitive, module};
 
-use super::{DropoutMask, Heads, Kernels, RotaryTables, Seen};
+use super::{DropoutMask, Heads, Kernels, Norm, RotaryTables, Seen};
 use crate::quant::{HostMatrix, PackedLayout, Quantized};
 
 /// See [`Kernels::self_attention`].
@@ -65,6 +65,10 @@ fn repeat_heads<B: Kernels>(x: Tensor<B, 4>, times: usize) -> Tensor<B, 4> {
 /// fused attention, which takes less memory and more time.
 pub(super) const LONGEST_HELD: usize = 512;
 
+/// What is added to a score that is hidden: large enough to swallow every other, and finite, because some shader
+/// compilers assume that there are no infinities.
+const HIDDEN: f64 = -1e30;
+
 /// `softmax(q k^T / sqrt(width)) v` over `[batch, heads, seq, width]` tensors.
 ///
 /// `mask` is `[batch, 1, query, key]`, true where attention is masked; `bias` `[heads, 2 seq - 1]` is added to
@@ -124,11 +128,9 @@ pub fn weighted_scaled_dot_product<B: Kernels>(
         scores = scores + by_pair(bias, dtype);
     }
     if let Some(mask) = mask {
-        // Added rather than filled in, which saves a pass in the backward; large enough to swallow
-        // every score, and finite, because some shader compilers assume that there are no
-        // infinities.
+        // Added rather than filled in, which saves a pass in the backward.
         let dtype: FloatDType = scores.dtype().into();
-        let hidden = if dtype == FloatDType::F16 { -3e4 } else { -1e30 };
+        let hidden = if dtype == FloatDType::F16 { -3e4 } else { HIDDEN };
         let mut mask = mask.clone().float().cast(dtype).mul_scalar(hidden);
         if B::HOST {
             // Burn's CPU backend broadcasts over inner dimensions one value at a time.
@@ -138,6 +140,112 @@ pub fn weighted_scaled_dot_product<B: Kernels>(
     }
     let weights = softmax(scores, 3);
     (weights.clone().matmul(value), weights)
+}
+
+/// Rows with a variance of one, and what they were multiplied with `[rows, 1]`.
+pub(super) fn unit_rows<B: Kernels>(
+    x: Tensor<B, 2>,
+    norm: &Norm<FloatTensor<B>>,
+) -> [Tensor<B, 2>; 2] {
+    let x = x.cast(FloatDType::F32);
+    let centred = match norm.centred {
+        true => x.clone() - x.mean_dim(1),
+        false => x,
+    };
+    let variance = (centred.clone() * centred.clone()).mean_dim(1);
+    let scale = (variance + norm.epsilon).sqrt().recip();
+    [centred * scale.clone(), scale]
+}
+
+/// A vector beside all rows `[1, width]`.
+fn beside<B: Kernels>(vector: &FloatTensor<B>) -> Tensor<B, 2> {
+    let vector = Tensor::<B, 1>::from_primitive(TensorPrimitive::Float(vector.clone()));
+    vector.cast(FloatDType::F32).unsqueeze()
+}
+
+/// See [`Kernels::norm_rows`].
+pub(super) fn norm_rows<B: Kernels>(x: Tensor<B, 2>, norm: &Norm<FloatTensor<B>>) -> Tensor<B, 2> {
+    let [unit, _] = unit_rows(x, norm);
+    let y = unit * beside(&norm.gamma);
+    match &norm.beta {
+        Some(beta) => y + beside(beta),
+        None => y,
+    }
+}
+
+/// See [`Kernels::norm_rows_gradient`].
+pub(super) fn norm_rows_gradient<B: Kernels>(
+    x: Tensor<B, 2>,
+    gradient: Tensor<B, 2>,
+    norm: &Norm<FloatTensor<B>>,
+) -> Tensor<B, 2> {
+    let [unit, scale] = unit_rows(x, norm);
+    let of_unit = gradient * beside(&norm.gamma);
+    let along = (of_unit.clone() * unit.clone()).mean_dim(1);
+    let mut of_x = of_unit.clone() - unit * along;
+    if norm.centred {
+        of_x = of_x - of_unit.mean_dim(1);
+    }
+    of_x * scale
+}
+
+/// See [`Kernels::split_heads`].
+pub(super) fn split_heads<B: Kernels>(
+    x: Tensor<B, 2>,
+    [batch, seq]: [usize; 2],
+    width: usize,
+    angles: Option<&RotaryTables<B>>,
+) -> Tensor<B, 4> {
+    let heads = x.dims()[1] / width;
+    let x = x.reshape([batch, seq, heads, width]);
+    let x = match angles {
+        Some(angles) => rotated(x.cast(FloatDType::F32), angles),
+        None => x,
+    };
+    x.swap_dims(1, 2)
+}
+
+/// See [`Kernels::join_heads`].
+pub(super) fn join_heads<B: Kernels>(
+    x: Tensor<B, 4>,
+    angles: Option<&RotaryTables<B>>,
+) -> Tensor<B, 2> {
+    let [batch, heads, seq, width] = x.dims();
+    let x = x.swap_dims(1, 2);
+    let x = match angles {
+        // The angles of both halves of a head are the same.
+        Some((cos, sin)) => rotated(x.cast(FloatDType::F32), &(cos.clone(), sin.clone().neg())),
+        None => x,
+    };
+    x.reshape([batch * seq, heads * width])
+}
+
+/// See [`Kernels::attention_weights`].
+pub(super) fn attention_weights<B: Kernels>(
+    scores: Tensor<B, 4>,
+    scale: f32,
+    bias: Option<Tensor<B, 4>>,
+    mask: Option<Tensor<B, 4, Bool>>,
+) -> Tensor<B, 4> {
+    let mut scores = scores.cast(FloatDType::F32).mul_scalar(scale);
+    if let Some(bias) = bias {
+        scores = scores + bias;
+    }
+    if let Some(mask) = mask {
+        scores = scores + mask.float().cast(FloatDType::F32).mul_scalar(HIDDEN);
+    }
+    softmax(scores, 3)
+}
+
+/// See [`Kernels::attention_scores_gradient`].
+pub(super) fn attention_scores_gradient<B: Kernels>(
+    weights: Tensor<B, 4>,
+    gradient: Tensor<B, 4>,
+    scale: f32,
+) -> Tensor<B, 4> {
+    let gradient = gradient.cast(FloatDType::F32);
+    let along = (weights.clone() * gradient.clone()).sum_dim(3);
+    (weights * (gradient - along)).mul_scalar(scale)
 }
 
 /// See [`Kernels::rotate`].

@@ -343,7 +343,7 @@ impl<B: Kernels> Linear<B> {
 
     /// Adds the adapters' update to the weight for good, which leaves none; a packed weight becomes one of
     /// floating point for it.
-    pub(super) fn merge_for_good(&mut self) {
+    pub(crate) fn merge_for_good(&mut self) {
         if !self.adapters.is_empty() {
             self.unpack();
         }

@@ -106,15 +106,29 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
         seed: u64,
         device: &'a B::Device,
     ) -> Self {
-        seed_dropout::<B>(device, seed);
-        let embeddings = Tensor::from_inner(x.clone());
-        let shared = frozen.backbone().prepare(input, mode, &embeddings);
-        let mut pass = Self { replica, input, mode, shared, inputs: vec![x], seed, device };
+        let inputs = vec![x];
+        let mut pass = Self::from_inputs(replica, frozen, input, mode, inputs, seed, device);
         for block in 0..frozen.backbone().layers().saturating_sub(1) {
             let x = Tensor::from_inner(pass.inputs[block].clone());
             pass.inputs.push(pass.layer(frozen, block, x).0.inner());
         }
         pass
+    }
+
+    /// As [`BlockPass::new`], where the way there has been gone: `inputs` are those of all blocks.
+    pub fn from_inputs(
+        replica: &'a TrainModel<B>,
+        frozen: &TrainModel<B>,
+        input: &'a ModelInput<B>,
+        mode: AttentionMode,
+        inputs: Vec<Tensor<B::InnerBackend, 3>>,
+        seed: u64,
+        device: &'a B::Device,
+    ) -> Self {
+        seed_dropout::<B>(device, seed);
+        let embeddings = Tensor::from_inner(inputs[0].clone());
+        let shared = frozen.backbone().prepare(input, mode, &embeddings);
+        Self { replica, input, mode, shared, inputs, seed, device }
     }
 
     /// A block, and the leaf that stands for what it gets of the embeddings, where it gets something.
@@ -141,7 +155,12 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
 
     /// The input of the last block `[batch, seq, hidden]`.
     pub fn before_last(&self) -> Tensor<B, 3> {
-        Tensor::from_inner(self.inputs[self.inputs.len() - 1].clone())
+        self.input_of(self.inputs.len() - 1)
+    }
+
+    /// The input of a block in the numbers of the first one's.
+    fn input_of(&self, block: usize) -> Tensor<B, 3> {
+        Tensor::from_inner(self.inputs[block].clone().cast(self.inputs[0].dtype()))
     }
 
     /// A loss on the last states, and its gradients: those of parameters are gathered, and that of the
@@ -192,7 +211,7 @@ impl<'a, B: TrainingBackend> BlockPass<'a, B> {
             let Some(gradient) = owed.pop().flatten() else {
                 return Err(Error::invalid(format!("block {block} got no gradient")));
             };
-            let leaf = Tensor::<B, 3>::from_inner(self.inputs[block].clone()).require_grad();
+            let leaf = self.input_of(block).require_grad();
             let (y, more) = self.layer(self.replica, block, leaf.clone());
             let grads = (y * Tensor::from_inner(gradient)).sum().backward();
             gathered.take(&grads);

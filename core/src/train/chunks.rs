@@ -180,10 +180,18 @@ pub fn chunks(tokenizer: &Tokenizer, tokens: &[Tokens], size: ChunkSize, seed: u
 pub struct ChunkForward<B: AutodiffBackend> {
     /// The vectors `[rows, dim]`, f32, cut off from the graph.
     pub vectors: Tensor<B::InnerBackend, 2>,
-    graph: Option<Graph<B>>,
+    kept: Option<Kept<B>>,
 }
 
 /// What is kept of a chunk's first pass for its second.
+pub enum Kept<B: AutodiffBackend> {
+    /// All of it.
+    Graph(Box<Graph<B>>),
+    /// What goes into each block `[rows, seq, hidden]`.
+    Inputs(Vec<Tensor<B::InnerBackend, 3>>),
+}
+
+/// A chunk's graph.
 pub struct Graph<B: AutodiffBackend> {
     vectors: Tensor<B, 2>,
     /// The chunk's share of a loss on its hidden states.
@@ -200,14 +208,15 @@ pub struct Backward {
 }
 
 impl<B: TrainingBackend> ChunkForward<B> {
-    /// The graph, where it is kept.
-    pub fn graph(self) -> Option<Graph<B>> {
-        self.graph
+    /// What is kept, if anything.
+    pub fn kept(self) -> Option<Kept<B>> {
+        self.kept
     }
 }
 
 impl ChunkRunner {
-    /// The first pass of a chunk: its vectors.
+    /// The first pass of a chunk: its vectors. Where blocks are computed again, the inputs of a chunk that is the `only` one
+    /// are kept, as its second pass would begin by making them.
     ///
     /// # Errors
     /// A pooling head without its parameters; those of the loss on hidden states.
@@ -215,17 +224,26 @@ impl ChunkRunner {
         &self,
         train_model: &TrainModel<B>,
         chunk: &Chunk,
+        only: bool,
         states: StatesOf<'_, B>,
         device: &B::Device,
     ) -> Result<ChunkForward<B>> {
         let replica = self.replica(train_model);
         if self.cached {
             let replica = burn::module::Module::no_grad(replica);
-            let vectors = self.vectors(&replica, chunk, device)?;
-            return Ok(ChunkForward { vectors: vectors.inner(), graph: None });
+            if !self.blocks {
+                let vectors = self.vectors(&replica, chunk, device)?;
+                return Ok(ChunkForward { vectors: vectors.inner(), kept: None });
+            }
+            let input = ModelInput::new(&chunk.tokens, device);
+            let inputs = self.block_inputs(&replica, &input, chunk, device);
+            let states = self.leaves(&replica, &inputs);
+            let vectors = head(&replica, &input, &states, chunk, device)?.inner();
+            return Ok(ChunkForward { vectors, kept: only.then_some(Kept::Inputs(inputs)) });
         }
         let graph = self.graph(replica, chunk, states, device)?;
-        Ok(ChunkForward { vectors: graph.vectors.clone().inner(), graph: Some(graph) })
+        let vectors = graph.vectors.clone().inner();
+        Ok(ChunkForward { vectors, kept: Some(Kept::Graph(Box::new(graph))) })
     }
 
     /// The second pass of a chunk: the gradient of its parameters for the gradient `[rows, dim]` of
@@ -238,19 +256,23 @@ impl ChunkRunner {
         &self,
         train_model: &TrainModel<B>,
         chunk: &Chunk,
-        graph: Option<Graph<B>>,
+        kept: Option<Kept<B>>,
         gradient: Tensor<B::InnerBackend, 2>,
         (states, share, scale): (StatesOf<'_, B>, f64, f64),
         device: &B::Device,
     ) -> Result<Backward> {
         if self.blocks {
             let replica = self.replica(train_model);
-            let gradients = self.backward_by_blocks(&replica, chunk, gradient, device)?;
+            let inputs = match kept {
+                Some(Kept::Inputs(inputs)) => Some(inputs),
+                _ => None,
+            };
+            let gradients = self.backward_by_blocks(&replica, chunk, inputs, gradient, device)?;
             return Ok(Backward { gradients, loss: 0.0 });
         }
-        let Graph { vectors, states, replica } = match graph {
-            Some(kept) => kept,
-            None => self.graph(self.replica(train_model), chunk, states, device)?,
+        let Graph { vectors, states, replica } = match kept {
+            Some(Kept::Graph(graph)) => *graph,
+            _ => self.graph(self.replica(train_model), chunk, states, device)?,
         };
         let mut whole = joined(vectors, gradient);
         let mut loss = 0.0;
@@ -290,46 +312,74 @@ impl ChunkRunner {
         chunk: &Chunk,
         device: &B::Device,
     ) -> Result<Tensor<B, 2>> {
-        let model = &replica.model;
         let input = ModelInput::new(&chunk.tokens, device);
         seed_dropout::<B>(device, chunk.seed);
-        if !self.blocks {
-            return Ok(replica.finished(model.forward(&input)?.0));
-        }
-        // Dropout starts anew in each block, so that a block can be computed again alone.
-        let backbone = model.backbone();
-        let x = backbone.embed_tokens(&input);
-        let shared = backbone.prepare(&input, model.attention(), &x);
-        let mut states = vec![x];
+        Ok(replica.finished(replica.model.forward(&input)?.0))
+    }
+}
+
+impl ChunkRunner {
+    /// What goes into each block `[rows, seq, hidden]` of a chunk. Dropout starts anew in each block, so that a block can be
+    /// computed again alone. A device keeps all but the first in the numbers of products.
+    fn block_inputs<B: TrainingBackend>(
+        &self,
+        replica: &TrainModel<B>,
+        input: &ModelInput<B>,
+        chunk: &Chunk,
+        device: &B::Device,
+    ) -> Vec<Tensor<B::InnerBackend, 3>> {
+        seed_dropout::<B>(device, chunk.seed);
+        let (model, backbone) = (&replica.model, replica.backbone());
+        let mut x = backbone.embed_tokens(input);
+        let shared = backbone.prepare(input, model.attention(), &x);
+        let mut inputs = vec![x.clone().inner()];
         for block in 0..backbone.layers().saturating_sub(1) {
-            let x = states[block].clone();
             seed_dropout::<B>(device, chunk.seed_of(block));
-            states.push(backbone.layer(block, x, &shared, false).0);
+            x = backbone.layer(block, x, &shared, false).0;
+            let kept = x.clone().inner();
+            inputs.push(if B::HOST { kept } else { kept.cast(self.dtype) });
         }
-        head(replica, &input, &states, chunk, device)
+        inputs
     }
 
-    /// As `backward`, with memory for one block's graph.
+    /// The inputs of blocks in the numbers of the first one's: those of the first and the last, and all others where vectors are
+    /// made of all of them, and which otherwise are not used and take no memory.
+    fn leaves<B: TrainingBackend>(
+        &self,
+        replica: &TrainModel<B>,
+        inputs: &[Tensor<B::InnerBackend, 3>],
+    ) -> Vec<Tensor<B, 3>> {
+        let all = replica.model.pooling().config().forward_options().layers;
+        let leaf = |(place, x): (usize, &Tensor<B::InnerBackend, 3>)| {
+            let used = all || place == 0 || place + 1 == inputs.len();
+            let x = if used { x.clone().cast(inputs[0].dtype()) } else { x.clone() };
+            Tensor::from_inner(x)
+        };
+        inputs.iter().enumerate().map(leaf).collect()
+    }
+
+    /// As [`ChunkRunner::backward`], with memory for one block's graph. `inputs` are those of all blocks, where the first pass
+    /// has kept them.
     fn backward_by_blocks<B: TrainingBackend>(
         &self,
         replica: &TrainModel<B>,
         chunk: &Chunk,
+        inputs: Option<Vec<Tensor<B::InnerBackend, 3>>>,
         gradient: Tensor<B::InnerBackend, 2>,
         device: &B::Device,
     ) -> Result<GradientsParams> {
         let model = &replica.model;
         let input = ModelInput::<B>::new(&chunk.tokens, device);
         let frozen = burn::module::Module::no_grad(replica.clone());
-        seed_dropout::<B>(device, chunk.seed);
-        let first = frozen.backbone().embed_tokens(&input).inner();
-        let pass =
-            BlockPass::new(replica, &frozen, &input, model.attention(), first, chunk.seed, device);
+        let inputs = inputs.unwrap_or_else(|| self.block_inputs(&frozen, &input, chunk, device));
+        let (mode, seed) = (model.attention(), chunk.seed);
+        let pass = BlockPass::from_inputs(replica, &frozen, &input, mode, inputs, seed, device);
         drop(frozen);
 
         let mut gathered = Gathered::new(replica);
         // The last block, the final norm and the pooling head, on leaves.
-        let leaves: Vec<Tensor<B, 3>> =
-            pass.inputs.iter().map(|x| Tensor::from_inner(x.clone()).require_grad()).collect();
+        let leaves = self.leaves(replica, &pass.inputs).into_iter();
+        let leaves: Vec<_> = leaves.map(Tensor::require_grad).collect();
         let vectors = head(replica, &input, &leaves, chunk, device)?;
         let grads = joined(vectors, gradient).backward();
         gathered.take(&grads);

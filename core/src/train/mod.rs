@@ -28,8 +28,8 @@ pub use settings::{OptimizerKind, Schedule};
 pub use self::{
     block_pass::{BlockPass, Gathered},
     chunks::{
-        Backward, Chunk, ChunkForward, ChunkRunner, ChunkSize, Graph, StatesLoss, StatesOf, chunks,
-        encode,
+        Backward, Chunk, ChunkForward, ChunkRunner, ChunkSize, Graph, Kept, StatesLoss, StatesOf,
+        chunks, encode,
     },
     gradients::{add, clip_norm, map, norm, partition, summed},
     optimizer::{Optimizer, state_bytes},

@@ -53,10 +53,11 @@ impl<B: TrainingBackend> BatchPass<'_, B> {
         loss: impl FnOnce(Tensor<B, 2>) -> Result<Tensor<B, 1>, E>,
     ) -> Result<BatchGradients, E> {
         let &Self { train_model, runner, chunks, share, states, scale, device } = self;
-        let passes =
-            runner.each(share, |&i| runner.forward(train_model, &chunks[i], states, device))?;
-        let (vectors, graphs): (Vec<_>, Vec<_>) =
-            passes.into_iter().map(|pass| (pass.vectors.clone(), pass.graph())).unzip();
+        let only = share.len() == 1;
+        let passes = runner
+            .each(share, |&i| runner.forward(train_model, &chunks[i], only, states, device))?;
+        let (vectors, kept): (Vec<_>, Vec<_>) =
+            passes.into_iter().map(|pass| (pass.vectors.clone(), pass.kept())).unzip();
 
         // All vectors in the order of the chunks, other devices' included; then in the texts' order.
         let rows = chunks.iter().flat_map(|chunk| &chunk.rows).copied().collect::<Vec<_>>();
@@ -85,14 +86,14 @@ impl<B: TrainingBackend> BatchPass<'_, B> {
             })
             .collect();
         let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.count_tokens()).sum();
-        let work: Vec<_> = share.iter().copied().zip(graphs.into_iter().map(Once::new)).collect();
-        let parts = runner.each(&work, |(i, graph)| {
+        let work: Vec<_> = share.iter().copied().zip(kept.into_iter().map(Once::new)).collect();
+        let parts = runner.each(&work, |(i, kept)| {
             let chunk = &chunks[*i];
             let gradient = gradient.clone().narrow(0, starts[*i], chunk.rows.len());
             // By tokens, over which the states' loss is a mean.
             let own = chunk.tokens.count_tokens();
             let states = (states, own as f64 / tokens.max(1) as f64, scale);
-            runner.backward(train_model, chunk, graph.take(), gradient, states, device)
+            runner.backward(train_model, chunk, kept.take(), gradient, states, device)
         })?;
         let mut result =
             BatchGradients { loss: value, states: 0.0, gradients: GradientsParams::new() };

@@ -73,9 +73,12 @@ pub(super) fn start<B: TrainingBackend>(
 }
 
 impl<B: TrainingBackend> ModelParts<B> {
-    /// The model as it is, adapters merged, to evaluate and to save.
+    /// The model as it is, to evaluate and to save: with its adapters merged, where that takes no memory of a GPU.
     pub(super) fn trained(&self, train_model: &TrainModel<B>) -> Result<Trained<B::InnerBackend>> {
-        let model = train_model.model.valid().map_backbone(Backbone::merge_lora);
+        let mut model = train_model.model.valid();
+        if B::HOST {
+            model = model.map_backbone(Backbone::merge_lora);
+        }
         let (tokenizer, files) = (self.tokenizer.clone(), self.tokenizer_files.clone());
         Ok(match &train_model.score_head {
             None => Trained::Embedder(

@@ -1,24 +1,26 @@
-//! The GPU kernels under Burn's fusion: products with packed weights and attention over long texts are opaque to
-//! it, and it fuses the rest.
+//! The GPU kernels under Burn's fusion, which does not look into them and fuses the rest.
 
+use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Range;
 
 #[cfg(feature = "autodiff")]
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Bool, DType, Int, Shape, Tensor, TensorPrimitive};
+use burn::tensor::{Bool, DType, FloatDType, Int, Shape, Tensor, TensorPrimitive};
 use burn_fusion::stream::{Operation, OperationStreams};
-use burn_fusion::{Fusion, FusionBackend, FusionRuntime};
+use burn_fusion::{Fusion, FusionBackend, FusionRuntime, FusionTensor};
 use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorIr};
 
 #[cfg(feature = "autodiff")]
 use crate::kernels::{Block, BlockGradients, BlockOf, Tape, on_device};
-use crate::kernels::{DropoutMask, Heads, Kernels, Packing, Seen, plain};
+use crate::kernels::{DropoutMask, Heads, Kernels, Norm, Packing, RotaryTables, Seen, plain};
 use crate::quant::PackedLayout;
 
 /// The fusion backend's handle of a tensor.
 type Handles<B> =
     HandleContainer<<<B as FusionBackend>::FusionRuntime as FusionRuntime>::FusionHandle>;
+
+/// A tensor of the fusion backend, of any kind.
+type Lazy<B> = FusionTensor<<B as FusionBackend>::FusionRuntime>;
 
 impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
     const HOST: bool = B::HOST;
@@ -36,35 +38,22 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         if seq <= plain::LONGEST_HELD || seen.bias.is_some() {
             return plain::attention(qkv, heads, seen);
         }
-        let qkv = qkv.into_primitive().tensor();
+        let (rows, rotates, masked) =
+            (seen.rows.to_vec(), seen.angles.is_some(), seen.mask.is_some());
         let mask = seen.mask.map(|mask| mask.clone().into_primitive());
-        let tables = |(cos, sin): &(Tensor<Self, 4>, Tensor<Self, 4>)| {
-            [cos, sin].map(|table| table.clone().into_primitive().tensor())
-        };
-        let angles = seen.angles.map(tables);
-        let client = qkv.client.clone();
-        let shape = Shape::from([batch, seq, heads.queries * heads.width]);
-        let context = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
-        let all = || [&qkv].into_iter().chain(&mask).chain(angles.iter().flatten());
-        let streams = OperationStreams::with_inputs(all());
-        let (rotates, masked) = (angles.is_some(), mask.is_some());
-        let inputs: Vec<TensorIr> = [qkv]
+        let inputs = [lazy(qkv)]
             .into_iter()
             .chain(mask)
-            .chain(angles.into_iter().flatten())
-            .map(|tensor| tensor.into_ir())
-            .collect();
-        let ir = CustomOpIr::new("self_attention", &inputs, &[context]);
-        let operation = SelfAttention::<B> {
-            ir: ir.clone(),
-            heads,
-            rows: seen.rows.to_vec(),
-            rotates,
-            masked,
-            backend: PhantomData,
-        };
-        let context = client.register(streams, OperationIr::Custom(ir), operation).output();
-        Tensor::from_primitive(TensorPrimitive::Float(context))
+            .chain(seen.angles.map(tables).into_iter().flatten());
+        let shape = [batch, seq, heads.queries * heads.width];
+        opaque::<B, 3>("self_attention", inputs.collect(), (shape.into(), dtype), move |inputs| {
+            let qkv = inputs.float();
+            let mask = masked.then(|| inputs.bool());
+            let angles = rotates.then(|| (inputs.float(), inputs.float()));
+            let seen =
+                Seen { rows: &rows, angles: angles.as_ref(), mask: mask.as_ref(), bias: None };
+            B::self_attention(qkv, heads, seen).into_primitive()
+        })
     }
 
     #[cfg(feature = "autodiff")]
@@ -87,16 +76,103 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         on_device::backward::<Self>(tape, block, gradient, wanted)
     }
 
+    fn norm_rows(x: Tensor<Self, 2>, norm: &Norm<Lazy<B>>, dtype: FloatDType) -> Tensor<Self, 2> {
+        let shape = x.shape();
+        let own = norm.clone();
+        let (like, has_beta) = (Like::of(norm), norm.beta.is_some());
+        let inputs = [lazy(x), own.gamma].into_iter().chain(own.beta).collect();
+        opaque::<B, 2>("norm_rows", inputs, (shape, dtype.into()), move |inputs| {
+            let x = inputs.float();
+            let norm = like.norm(inputs.primitive(), has_beta.then(|| inputs.primitive()));
+            B::norm_rows(x, &norm, dtype).into_primitive()
+        })
+    }
+
+    fn norm_rows_gradient(
+        x: Tensor<Self, 2>,
+        gradient: Tensor<Self, 2>,
+        norm: &Norm<Lazy<B>>,
+    ) -> Tensor<Self, 2> {
+        let (shape, like) = (x.shape(), Like::of(norm));
+        let inputs = vec![lazy(x), lazy(gradient), norm.gamma.clone()];
+        opaque::<B, 2>("norm_rows_gradient", inputs, (shape, DType::F32), move |inputs| {
+            let (x, gradient) = (inputs.float(), inputs.float());
+            let norm = like.norm(inputs.primitive(), None);
+            B::norm_rows_gradient(x, gradient, &norm).into_primitive()
+        })
+    }
+
+    fn split_heads(
+        x: Tensor<Self, 2>,
+        shape @ [batch, seq]: [usize; 2],
+        width: usize,
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 4> {
+        let heads = x.dims()[1] / width;
+        let rotates = angles.is_some();
+        let inputs = [lazy(x)].into_iter().chain(angles.map(tables).into_iter().flatten());
+        let to = (Shape::from([batch, heads, seq, width]), dtype.into());
+        opaque::<B, 4>("split_heads", inputs.collect(), to, move |inputs| {
+            let x = inputs.float();
+            let angles = rotates.then(|| (inputs.float(), inputs.float()));
+            B::split_heads(x, shape, width, angles.as_ref(), dtype).into_primitive()
+        })
+    }
+
+    fn join_heads(
+        x: Tensor<Self, 4>,
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        let [batch, heads, seq, width] = x.dims();
+        let rotates = angles.is_some();
+        let inputs = [lazy(x)].into_iter().chain(angles.map(tables).into_iter().flatten());
+        let to = (Shape::from([batch * seq, heads * width]), dtype.into());
+        opaque::<B, 2>("join_heads", inputs.collect(), to, move |inputs| {
+            let x = inputs.float();
+            let angles = rotates.then(|| (inputs.float(), inputs.float()));
+            B::join_heads(x, angles.as_ref(), dtype).into_primitive()
+        })
+    }
+
+    fn attention_weights(
+        scores: Tensor<Self, 4>,
+        scale: f32,
+        bias: Option<Tensor<Self, 4>>,
+        mask: Option<Tensor<Self, 4, Bool>>,
+    ) -> Tensor<Self, 4> {
+        let shape = scores.shape();
+        let (biased, masked) = (bias.is_some(), mask.is_some());
+        let mask = mask.map(Tensor::into_primitive);
+        let inputs = [lazy(scores)].into_iter().chain(bias.map(lazy)).chain(mask).collect();
+        opaque::<B, 4>("attention_weights", inputs, (shape, DType::F32), move |inputs| {
+            let scores = inputs.float();
+            let bias = biased.then(|| inputs.float());
+            let mask = masked.then(|| inputs.bool());
+            B::attention_weights(scores, scale, bias, mask).into_primitive()
+        })
+    }
+
+    fn attention_scores_gradient(
+        weights: Tensor<Self, 4>,
+        gradient: Tensor<Self, 4>,
+        scale: f32,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 4> {
+        let to = (weights.shape(), dtype.into());
+        let inputs = vec![lazy(weights), lazy(gradient)];
+        opaque::<B, 4>("attention_scores_gradient", inputs, to, move |inputs| {
+            let (weights, gradient) = (inputs.float(), inputs.float());
+            B::attention_scores_gradient(weights, gradient, scale, dtype).into_primitive()
+        })
+    }
+
     fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
-        let (shape, dtype) = (x.shape(), x.dtype());
-        let x = x.into_primitive().tensor();
-        let client = x.client.clone();
-        let y = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
-        let streams = OperationStreams::with_inputs([&x]);
-        let ir = CustomOpIr::new("drop_out", &[x.into_ir()], &[y]);
-        let operation = DropOut::<B> { ir: ir.clone(), mask, backend: PhantomData };
-        let y = client.register(streams, OperationIr::Custom(ir), operation).output();
-        Tensor::from_primitive(TensorPrimitive::Float(y))
+        let to = (x.shape(), x.dtype());
+        opaque::<B, 2>("drop_out", vec![lazy(x)], to, move |inputs| {
+            B::drop_out(inputs.float(), mask).into_primitive()
+        })
     }
 
     fn packed_linear(
@@ -107,18 +183,12 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         bias: Option<Tensor<Self, 1>>,
     ) -> Tensor<Self, 2> {
         let ([rows, _], dtype) = (x.dims(), x.dtype());
-        let x = x.into_primitive().tensor();
-        let codes = codes.into_primitive();
-        let scales = scales.into_primitive().tensor();
-        let client = x.client.clone();
-        let shape = Shape::from([rows, layout.outputs]);
-        let y = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
-        let streams = OperationStreams::with_inputs([&x, &codes, &scales]);
-        let inputs = [x.into_ir(), codes.into_ir(), scales.into_ir()];
-        let ir = CustomOpIr::new("packed_linear", &inputs, &[y]);
-        let operation = PackedLinear::<B> { ir: ir.clone(), layout, backend: PhantomData };
-        let y = client.register(streams, OperationIr::Custom(ir), operation).output();
-        let y = Tensor::from_primitive(TensorPrimitive::Float(y));
+        let inputs = vec![lazy(x), codes.into_primitive(), lazy(scales)];
+        let to = (Shape::from([rows, layout.outputs]), dtype);
+        let y = opaque::<B, 2>("packed_linear", inputs, to, move |inputs| {
+            let (x, codes, scales) = (inputs.float(), inputs.int(), inputs.float());
+            B::packed_linear(x, codes, scales, layout, None).into_primitive()
+        });
         // Left to fusion, which may merge it with what follows.
         match bias {
             Some(bias) => y + bias.unsqueeze(),
@@ -133,101 +203,110 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
         layout: PackedLayout,
     ) -> Tensor<Self, 3> {
         let [batch, seq] = ids.dims();
-        let ids = ids.into_primitive();
-        let codes = codes.into_primitive();
-        let scales = scales.into_primitive().tensor();
-        let client = ids.client.clone();
-        let shape = Shape::from([batch, seq, layout.inputs]);
-        let result = TensorIr::uninit(client.create_empty_handle(), shape, DType::F32);
-        let streams = OperationStreams::with_inputs([&ids, &codes, &scales]);
-        let inputs = [ids.into_ir(), codes.into_ir(), scales.into_ir()];
-        let ir = CustomOpIr::new("packed_rows", &inputs, &[result]);
-        let operation = PackedRows::<B> { ir: ir.clone(), layout, backend: PhantomData };
-        let result = client.register(streams, OperationIr::Custom(ir), operation).output();
-        Tensor::from_primitive(TensorPrimitive::Float(result))
+        let inputs = vec![ids.into_primitive(), codes.into_primitive(), lazy(scales)];
+        let to = (Shape::from([batch, seq, layout.inputs]), DType::F32);
+        opaque::<B, 3>("packed_rows", inputs, to, move |inputs| {
+            let (ids, codes, scales) = (inputs.int(), inputs.int(), inputs.float());
+            B::packed_rows(ids, codes, scales, layout).into_primitive()
+        })
     }
 }
 
-/// Attention of texts; its inputs are queries, keys and values, then the mask and the two rotary tables, where
-/// there are any.
-#[derive(Debug)]
-struct SelfAttention<B> {
+fn lazy<B: FusionBackend, const D: usize>(x: Tensor<Fusion<B>, D>) -> Lazy<B> {
+    x.into_primitive().tensor()
+}
+
+fn tables<B: FusionBackend>((cos, sin): &RotaryTables<Fusion<B>>) -> [Lazy<B>; 2] {
+    [cos, sin].map(|table| lazy(table.clone()))
+}
+
+/// A norm less its tensors.
+#[derive(Clone, Copy)]
+struct Like {
+    centred: bool,
+    epsilon: f32,
+}
+
+impl Like {
+    fn of<T>(norm: &Norm<T>) -> Self {
+        Self { centred: norm.centred, epsilon: norm.epsilon }
+    }
+
+    fn norm<T>(self, gamma: T, beta: Option<T>) -> Norm<T> {
+        Norm { gamma, beta, centred: self.centred, epsilon: self.epsilon }
+    }
+}
+
+/// An operation of the backend below, which fusion does not look into: its inputs, and the shape and the numbers of its
+/// output.
+fn opaque<B: FusionBackend + Kernels, const D: usize>(
+    name: &'static str,
+    inputs: Vec<Lazy<B>>,
+    (shape, dtype): (Shape, DType),
+    run: impl Fn(&mut Inputs<'_, B>) -> TensorPrimitive<B> + Send + Sync + 'static,
+) -> Tensor<Fusion<B>, D> {
+    let client = inputs[0].client.clone();
+    let y = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
+    let streams = OperationStreams::with_inputs(&inputs);
+    let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
+    let ir = CustomOpIr::new(name, &inputs, &[y]);
+    let operation = Opaque { ir: ir.clone(), run, backend: PhantomData::<fn() -> B> };
+    let y = client.register(streams, OperationIr::Custom(ir), operation).output();
+    Tensor::from_primitive(TensorPrimitive::Float(y))
+}
+
+struct Opaque<B, F> {
     ir: CustomOpIr,
-    heads: Heads,
-    rows: Vec<Range<usize>>,
-    rotates: bool,
-    masked: bool,
-    backend: PhantomData<B>,
+    run: F,
+    backend: PhantomData<fn() -> B>,
 }
 
-impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for SelfAttention<B> {
-    fn execute(&self, handles: &mut Handles<B>) {
-        let (qkv, rest) = self.ir.inputs.split_at(1);
-        let qkv = float::<B, 3>(handles.get_float_tensor::<B>(&qkv[0]));
-        let (masks, tables) = rest.split_at(usize::from(self.masked));
-        let mask: Option<Tensor<B, 4, Bool>> =
-            masks.first().map(|mask| Tensor::from_primitive(handles.get_bool_tensor::<B>(mask)));
-        let mut table = |i: usize| float::<B, 4>(handles.get_float_tensor::<B>(&tables[i]));
-        let angles = self.rotates.then(|| (table(0), table(1)));
-        let seen =
-            Seen { rows: &self.rows, angles: angles.as_ref(), mask: mask.as_ref(), bias: None };
-        let context = B::self_attention(qkv, self.heads, seen);
-        handles
-            .register_float_tensor::<B>(&self.ir.outputs[0].id, context.into_primitive().tensor());
+impl<B, F> fmt::Debug for Opaque<B, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.ir)
     }
 }
 
-#[derive(Debug)]
-struct DropOut<B> {
-    ir: CustomOpIr,
-    mask: DropoutMask,
-    backend: PhantomData<B>,
-}
-
-impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for DropOut<B> {
+impl<B, F> Operation<B::FusionRuntime> for Opaque<B, F>
+where
+    B: FusionBackend + Kernels,
+    F: Fn(&mut Inputs<'_, B>) -> TensorPrimitive<B> + Send + Sync,
+{
     fn execute(&self, handles: &mut Handles<B>) {
-        let ([x], [y]) = self.ir.as_fixed();
-        let result = B::drop_out(float::<B, 2>(handles.get_float_tensor::<B>(x)), self.mask);
-        handles.register_float_tensor::<B>(&y.id, result.into_primitive().tensor());
+        let y = (self.run)(&mut Inputs { all: &self.ir.inputs, next: 0, handles }).tensor();
+        handles.register_float_tensor::<B>(&self.ir.outputs[0].id, y);
     }
 }
 
-#[derive(Debug)]
-struct PackedLinear<B> {
-    ir: CustomOpIr,
-    layout: PackedLayout,
-    backend: PhantomData<B>,
+/// An operation's inputs, one after the other.
+struct Inputs<'a, B: FusionBackend> {
+    all: &'a [TensorIr],
+    next: usize,
+    handles: &'a mut Handles<B>,
 }
 
-impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for PackedLinear<B> {
-    fn execute(&self, handles: &mut Handles<B>) {
-        let ([x, codes, scales], [y]) = self.ir.as_fixed();
-        let x = float::<B, 2>(handles.get_float_tensor::<B>(x));
-        let codes = Tensor::from_primitive(handles.get_int_tensor::<B>(codes));
-        let scales = float::<B, 2>(handles.get_float_tensor::<B>(scales));
-        let result = B::packed_linear(x, codes, scales, self.layout, None);
-        handles.register_float_tensor::<B>(&y.id, result.into_primitive().tensor());
+impl<B: FusionBackend + Kernels> Inputs<'_, B> {
+    fn next(&mut self) -> &TensorIr {
+        self.next += 1;
+        &self.all[self.next - 1]
     }
-}
 
-#[derive(Debug)]
-struct PackedRows<B> {
-    ir: CustomOpIr,
-    layout: PackedLayout,
-    backend: PhantomData<B>,
-}
-
-impl<B: FusionBackend + Kernels> Operation<B::FusionRuntime> for PackedRows<B> {
-    fn execute(&self, handles: &mut Handles<B>) {
-        let ([ids, codes, scales], [result]) = self.ir.as_fixed();
-        let ids = Tensor::from_primitive(handles.get_int_tensor::<B>(ids));
-        let codes = Tensor::from_primitive(handles.get_int_tensor::<B>(codes));
-        let scales = float::<B, 2>(handles.get_float_tensor::<B>(scales));
-        let rows = B::packed_rows(ids, codes, scales, self.layout);
-        handles.register_float_tensor::<B>(&result.id, rows.into_primitive().tensor());
+    fn primitive(&mut self) -> B::FloatTensorPrimitive {
+        let ir = self.next().clone();
+        self.handles.get_float_tensor::<B>(&ir)
     }
-}
 
-fn float<B: FusionBackend, const D: usize>(x: B::FloatTensorPrimitive) -> Tensor<B, D> {
-    Tensor::from_primitive(TensorPrimitive::Float(x))
+    fn float<const D: usize>(&mut self) -> Tensor<B, D> {
+        Tensor::from_primitive(TensorPrimitive::Float(self.primitive()))
+    }
+
+    fn int<const D: usize>(&mut self) -> Tensor<B, D, Int> {
+        let ir = self.next().clone();
+        Tensor::from_primitive(self.handles.get_int_tensor::<B>(&ir))
+    }
+
+    fn bool<const D: usize>(&mut self) -> Tensor<B, D, Bool> {
+        let ir = self.next().clone();
+        Tensor::from_primitive(self.handles.get_bool_tensor::<B>(&ir))
+    }
 }

@@ -9,32 +9,35 @@ mod attention;
 mod dropout;
 #[cfg(feature = "fusion")]
 mod fusion;
+mod heads;
 mod norm;
 mod product;
 mod rows;
+mod softmax;
 
 use burn::nn::{LayerNorm, RmsNorm};
-#[cfg(feature = "autodiff")]
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Int, Shape, Tensor, TensorPrimitive, module};
+use burn::tensor::{Bool, DType, FloatDType, Int, Shape, Tensor, TensorPrimitive, module};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
 #[cfg(feature = "autodiff")]
 use super::{Block, BlockGradients, BlockOf, Tape, on_device};
-use super::{DropoutMask, Heads, Kernels, Packing, Seen, plain};
+use super::{DropoutMask, Heads, Kernels, Norm, Packing, RotaryTables, Seen, plain};
 use crate::quant::PackedLayout;
 
 /// What this crate's kernels are compiled of. cubecl names a compiled kernel by its types and constants and not by its
 /// body: whoever keeps compiled kernels between versions has to tell these apart.
-pub(super) const SOURCES: [&str; 6] = [
+pub(super) const SOURCES: [&str; 8] = [
     include_str!("activation.rs"),
     include_str!("attention.rs"),
     include_str!("dropout.rs"),
+    include_str!("heads.rs"),
     include_str!("norm.rs"),
     include_str!("product.rs"),
     include_str!("rows.rs"),
+    include_str!("softmax.rs"),
 ];
 
 /// Numbers that an invocation reads at once.
@@ -101,7 +104,7 @@ where
             return plain::attention(qkv, heads, seen);
         }
         let mask = mask.map(|mask| mask.clone().into_primitive());
-        let angles = angles.map(|(cos, sin)| [cos, sin].map(|table| primitive(table.clone())));
+        let angles = angles.map(tables);
         float(attention::attention(primitive(qkv), heads, angles, mask))
     }
 
@@ -127,6 +130,60 @@ where
 
     fn drop_out(x: Tensor<Self, 2>, mask: DropoutMask) -> Tensor<Self, 2> {
         float(dropout::drop_out(primitive(x), mask))
+    }
+
+    fn norm_rows(
+        x: Tensor<Self, 2>,
+        norm: &Norm<FloatTensor<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        float(norm::rows(primitive(x), None, norm, dtype.into()))
+    }
+
+    fn norm_rows_gradient(
+        x: Tensor<Self, 2>,
+        gradient: Tensor<Self, 2>,
+        norm: &Norm<FloatTensor<Self>>,
+    ) -> Tensor<Self, 2> {
+        float(norm::rows(primitive(x), Some(primitive(gradient)), norm, DType::F32))
+    }
+
+    fn split_heads(
+        x: Tensor<Self, 2>,
+        shape: [usize; 2],
+        width: usize,
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 4> {
+        float(heads::split(primitive(x), shape, width, angles.map(tables), dtype.into()))
+    }
+
+    fn join_heads(
+        x: Tensor<Self, 4>,
+        angles: Option<&RotaryTables<Self>>,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 2> {
+        float(heads::join(primitive(x), angles.map(tables), dtype.into()))
+    }
+
+    fn attention_weights(
+        scores: Tensor<Self, 4>,
+        scale: f32,
+        bias: Option<Tensor<Self, 4>>,
+        mask: Option<Tensor<Self, 4, Bool>>,
+    ) -> Tensor<Self, 4> {
+        let mask = mask.map(Tensor::into_primitive);
+        float(softmax::weights(primitive(scores), scale, bias.map(primitive), mask))
+    }
+
+    fn attention_scores_gradient(
+        weights: Tensor<Self, 4>,
+        gradient: Tensor<Self, 4>,
+        scale: f32,
+        dtype: FloatDType,
+    ) -> Tensor<Self, 4> {
+        let [weights, gradient] = [weights, gradient].map(primitive);
+        float(softmax::scores_gradient(weights, gradient, scale, dtype.into()))
     }
 
     fn dense_linear(
@@ -193,6 +250,17 @@ where
     x.into_primitive().tensor()
 }
 
+/// Rotary tables as cubecl has them.
+fn tables<R, F, I, BT>((cos, sin): &RotaryTables<CubeBackend<R, F, I, BT>>) -> [CubeTensor<R>; 2]
+where
+    R: CubeRuntime,
+    F: FloatElement,
+    I: IntElement,
+    BT: BoolElement,
+{
+    [cos, sin].map(|table| primitive(table.clone()))
+}
+
 fn float<R, F, I, BT, const D: usize>(x: CubeTensor<R>) -> Tensor<CubeBackend<R, F, I, BT>, D>
 where
     R: CubeRuntime,
@@ -206,8 +274,17 @@ where
 /// An uninitialised tensor with the dtype and device of another, without gaps: CUDA's own begin rows at multiples of 512
 /// bytes, and kernels here count on rows that follow one another.
 fn new_tensor<R: CubeRuntime>(like: &CubeTensor<R>, shape: impl Into<Shape>) -> CubeTensor<R> {
+    new_tensor_of(like, shape, like.dtype)
+}
+
+/// As [`new_tensor`], in numbers of its own.
+fn new_tensor_of<R: CubeRuntime>(
+    like: &CubeTensor<R>,
+    shape: impl Into<Shape>,
+    dtype: DType,
+) -> CubeTensor<R> {
     let (client, device) = (like.client.clone(), like.device.clone());
-    empty_device_contiguous_dtype(client, device, shape.into(), like.dtype)
+    empty_device_contiguous_dtype(client, device, shape.into(), dtype)
 }
 
 #[cfg(test)]

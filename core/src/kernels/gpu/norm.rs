@@ -1,17 +1,19 @@
 //! Norms in one dispatch, the residual sum before them included.
 
+use burn::tensor::DType;
 use burn_cubecl::{CubeRuntime, kernel::into_contiguous, tensor::CubeTensor};
 use cubecl::prelude::*;
 
-use super::{LANES, new_tensor};
+use super::{LANES, new_tensor, new_tensor_of};
+use crate::kernels::Norm;
 
 /// Invocations that share a row.
-const UNITS: usize = 32;
+pub(super) const UNITS: usize = 32;
 /// Most workgroups along one dimension, below WebGPU's 65,535.
-const COUNT: usize = 32_768;
+pub(super) const COUNT: usize = 32_768;
 
 /// One workgroup per row.
-fn workgroups(rows: usize) -> CubeCount {
+pub(super) fn workgroups(rows: usize) -> CubeCount {
     CubeCount::Static(rows.min(COUNT) as u32, rows.div_ceil(COUNT) as u32, 1)
 }
 
@@ -149,6 +151,129 @@ pub(super) fn rms<R: CubeRuntime>(
         rows,
         width / LANES,
         epsilon as f32,
+    );
+    y
+}
+
+/// One workgroup per row: a norm of rows in any numbers, and with `backward` its gradient.
+#[cube(launch)]
+fn norm_of_rows<F: Float, G: Float>(
+    x: &Array<F>,
+    gradient: &ComptimeOption<Array<f32>>,
+    gamma: &Array<f32>,
+    beta: &ComptimeOption<Array<f32>>,
+    y: &mut Array<G>,
+    rows: usize,
+    width: usize,
+    epsilon: f32,
+    #[comptime] centred: bool,
+    #[define(F)] _in: StorageType,
+    #[define(G)] _out: StorageType,
+) {
+    let row = CUBE_POS_Y as usize * COUNT + CUBE_POS_X as usize;
+    let unit = UNIT_POS as usize;
+    let mut means = SharedMemory::<f32>::new(UNITS);
+    let mut squares = SharedMemory::<f32>::new(UNITS);
+    let mut alongs = SharedMemory::<f32>::new(UNITS);
+    let mut totals = SharedMemory::<f32>::new(UNITS);
+    // The same for all invocations of a workgroup.
+    if row < rows {
+        let values = f32::cast_from(width);
+        let mut mean = 0.0f32;
+        if comptime!(centred) {
+            let mut sum = 0.0f32;
+            for i in range_stepped(unit, width, UNITS) {
+                sum += f32::cast_from(x[row * width + i]);
+            }
+            means[unit] = sum;
+            sync_cube();
+            for i in 0..UNITS {
+                mean += means[i];
+            }
+            mean /= values;
+        }
+        let mut sum = 0.0f32;
+        for i in range_stepped(unit, width, UNITS) {
+            let value = f32::cast_from(x[row * width + i]) - mean;
+            sum += value * value;
+        }
+        squares[unit] = sum;
+        sync_cube();
+        let mut variance = 0.0f32;
+        for i in 0..UNITS {
+            variance += squares[i];
+        }
+        let scale = 1.0f32 / (variance / values + epsilon).sqrt();
+        #[comptime]
+        if let ComptimeOption::Some(gradient) = gradient {
+            let mut along = 0.0f32;
+            let mut total = 0.0f32;
+            for i in range_stepped(unit, width, UNITS) {
+                let of_unit = gradient[row * width + i] * gamma[i];
+                along += of_unit * (f32::cast_from(x[row * width + i]) - mean) * scale;
+                total += of_unit;
+            }
+            alongs[unit] = along;
+            totals[unit] = total;
+            sync_cube();
+            along = 0.0f32;
+            total = 0.0f32;
+            for i in 0..UNITS {
+                along += alongs[i];
+                total += totals[i];
+            }
+            if comptime!(!centred) {
+                total = 0.0f32;
+            }
+            for i in range_stepped(unit, width, UNITS) {
+                let own = (f32::cast_from(x[row * width + i]) - mean) * scale;
+                let of_unit = gradient[row * width + i] * gamma[i];
+                let value = (of_unit - own * along / values - total / values) * scale;
+                y[row * width + i] = G::cast_from(value);
+            }
+        } else {
+            for i in range_stepped(unit, width, UNITS) {
+                let own = (f32::cast_from(x[row * width + i]) - mean) * scale;
+                let mut value = own * gamma[i];
+                #[comptime]
+                if let ComptimeOption::Some(beta) = beta {
+                    value += beta[i];
+                }
+                y[row * width + i] = G::cast_from(value);
+            }
+        }
+    }
+}
+
+/// See [`Kernels::norm_rows`](super::Kernels::norm_rows), and with a gradient
+/// [`Kernels::norm_rows_gradient`](super::Kernels::norm_rows_gradient).
+pub(super) fn rows<R: CubeRuntime>(
+    x: CubeTensor<R>,
+    gradient: Option<CubeTensor<R>>,
+    norm: &Norm<CubeTensor<R>>,
+    dtype: DType,
+) -> CubeTensor<R> {
+    let x = into_contiguous(x);
+    let shape = x.meta.shape().clone();
+    let (rows, width) = (shape[0], shape[1]);
+    let y = new_tensor_of(&x, shape, dtype);
+    let (client, of_x) = (x.client.clone(), x.dtype);
+    let beta = norm.beta.clone().filter(|_| gradient.is_none()).map(into_contiguous);
+    norm_of_rows::launch::<R>(
+        &client,
+        workgroups(rows),
+        CubeDim::new_1d(UNITS as u32),
+        x.into_array_arg(),
+        gradient.map(into_contiguous).map(CubeTensor::into_array_arg).into(),
+        into_contiguous(norm.gamma.clone()).into_array_arg(),
+        beta.map(CubeTensor::into_array_arg).into(),
+        y.clone().into_array_arg(),
+        rows,
+        width,
+        norm.epsilon,
+        norm.centred,
+        of_x.into(),
+        dtype.into(),
     );
     y
 }

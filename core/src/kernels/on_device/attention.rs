@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, DType, FloatDType, IndexingUpdateOp, Int, Tensor};
 
 use super::norm::{self, OfNorm};
@@ -15,10 +14,6 @@ use crate::kernels::{BlockOf, Heads, Kernels, MatmulPrecision, Norm, RotaryTable
 
 /// Pairs of a query and a key, of all heads, whose scores are held at once: 128 MiB in f32. Tests have several tiles.
 pub(super) const AT_ONCE: usize = if cfg!(test) { 100 } else { 1 << 25 };
-
-/// A score that is hidden: large enough to swallow every other, and finite, because some shader compilers assume that there
-/// are no infinities.
-const HIDDEN: f64 = -1e30;
 
 /// Queries, keys and values `[batch, heads, seq, width]`, as attention takes them.
 pub(super) struct Attended<'a, B: Kernels> {
@@ -47,13 +42,12 @@ impl<'a, B: Kernels> Attended<'a, B> {
             let count = if side == 0 { heads.queries } else { heads.keys };
             let mut x = sides[side].clone();
             if let Some(norm) = block.head_norms.get(side) {
-                x = norm::normed(&x.reshape([batch * seq * count, heads.width]), norm);
+                let rows = batch * seq * count;
+                x = B::norm_rows(x.reshape([rows, heads.width]), norm, FloatDType::F32);
+                x = x.reshape([batch * seq, count * heads.width]);
             }
-            let mut x = x.reshape([batch, seq, count, heads.width]);
-            if let Some(angles) = angles.filter(|_| side < 2) {
-                x = rotated(whole(x), angles, false);
-            }
-            block.precision.factor(x).swap_dims(1, 2)
+            let angles = angles.filter(|_| side < 2);
+            B::split_heads(x, [batch, seq], heads.width, angles, block.precision.dtype())
         };
         let bias = block.score_bias.as_ref();
         Self {
@@ -69,30 +63,27 @@ impl<'a, B: Kernels> Attended<'a, B> {
 
     /// What attention gives `[rows, queries width]`.
     pub(super) fn forward(&self) -> Tensor<B, 2> {
-        let [batch, heads, seq, width] = self.query.dims();
-        let context = self.by_tile(|tile| {
+        let [_, heads, _, width] = self.query.dims();
+        let [context] = self.by_tile(|tile| {
             let weights = self.precision.factor(self.weights(tile));
             let value = texts(&self.value, tile);
             let context = self.grouped(weights).matmul(value);
             [context.reshape([tile.texts.len(), heads, tile.queries.len(), width])]
         });
-        let [context] = context;
-        context.swap_dims(1, 2).reshape([batch * seq, heads * width])
+        B::join_heads(context, None, self.precision.dtype())
     }
 
     /// From the gradient of what [`Attended::forward`] gives to those of the three sides as attention takes them
-    /// `[rows, heads width]`, f32, and of the bias by distance `[heads, 2 seq - 1]`, where there is one.
+    /// `[batch, heads, seq, width]`, f32, and of the bias by distance `[heads, 2 seq - 1]`, where there is one.
     pub(super) fn backward(
         &self,
         gradient: &Tensor<B, 2>,
         wants_bias: bool,
-    ) -> ([Tensor<B, 2>; 3], Option<Tensor<B, 2>>) {
+    ) -> ([Tensor<B, 4>; 3], Option<Tensor<B, 2>>) {
         let [batch, heads, seq, width] = self.query.dims();
-        let keys = self.heads.keys;
-        let scale = (width as f64).powf(-0.5);
         let device = self.query.device();
-        let gradient = self.precision.factor(gradient.clone());
-        let gradient = gradient.reshape([batch, seq, heads, width]).swap_dims(1, 2);
+        let gradient =
+            B::split_heads(gradient.clone(), [batch, seq], width, None, self.precision.dtype());
         // Queries of the same texts add to the same keys.
         let mut of_keys: Vec<Option<[Tensor<B, 4>; 2]>> = Vec::new();
         let mut of_bias: Option<Tensor<B, 4>> = None;
@@ -106,11 +97,13 @@ impl<'a, B: Kernels> Attended<'a, B> {
                 .grouped(self.precision.factor(weights.clone()))
                 .swap_dims(2, 3)
                 .matmul(own.clone());
-            let of_weights = whole(own.matmul(value.swap_dims(2, 3))).reshape(by_query);
-            let along = (weights.clone() * of_weights.clone()).sum_dim(3);
-            let of_scores = weights * (of_weights - along);
+            let of_weights = own.matmul(value.swap_dims(2, 3)).reshape(by_query);
+            let factor = self.precision.dtype();
             if wants_bias {
-                let sum = of_scores.clone().sum_dim(0);
+                let (weights, of_weights) = (weights.clone(), of_weights.clone());
+                let of_scores =
+                    B::attention_scores_gradient(weights, of_weights, 1.0, FloatDType::F32);
+                let sum = of_scores.sum_dim(0);
                 let zeros = |rows: usize| {
                     Tensor::<B, 4>::zeros([1, heads, rows, seq], (&device, DType::F32))
                 };
@@ -124,7 +117,8 @@ impl<'a, B: Kernels> Attended<'a, B> {
                     None => sum,
                 });
             }
-            let of_scores = self.grouped(self.precision.factor(of_scores.mul_scalar(scale)));
+            let of_scores = B::attention_scores_gradient(weights, of_weights, self.scale(), factor);
+            let of_scores = self.grouped(of_scores);
             let query = self.grouped(part(&self.query, tile));
             let of_key = of_scores.clone().swap_dims(2, 3).matmul(query);
             let of_query = of_scores.matmul(key);
@@ -138,12 +132,9 @@ impl<'a, B: Kernels> Attended<'a, B> {
             }
             [whole(of_query).reshape([texts_at_once, heads, queries, width])]
         });
-        let rows =
-            |x: Tensor<B, 4>, heads: usize| x.swap_dims(1, 2).reshape([batch * seq, heads * width]);
         let (of_key, of_value): (Vec<_>, Vec<_>) =
             of_keys.into_iter().flatten().map(|[of_key, of_value]| (of_key, of_value)).unzip();
-        let sides =
-            [rows(of_query, heads), rows(joined(of_key, 0), keys), rows(joined(of_value, 0), keys)];
+        let sides = [of_query, joined(of_key, 0), joined(of_value, 0)];
         let of_bias = of_bias.map(|sum| {
             let index: Tensor<B, 1, Int> = pairs_by_distance(seq, &device);
             let zeros = Tensor::<B, 2>::zeros([heads, 2 * seq - 1], (&device, DType::F32));
@@ -173,23 +164,22 @@ impl<'a, B: Kernels> Attended<'a, B> {
 
     /// The weights of attention `[texts, heads, queries, seq]`, f32.
     fn weights(&self, tile: &Tile) -> Tensor<B, 4> {
-        let [_, heads, seq, width] = self.query.dims();
+        let [_, heads, seq, _] = self.query.dims();
         let query = self.grouped(part(&self.query, tile));
         let scores = query.matmul(texts(&self.key, tile).swap_dims(2, 3));
         let shape = [tile.texts.len(), heads, tile.queries.len(), seq];
-        let mut scores = whole(scores).reshape(shape).mul_scalar((width as f64).powf(-0.5));
-        if let Some(bias) = &self.bias {
-            scores = scores + bias.clone().narrow(2, tile.queries.start, tile.queries.len());
-        }
-        if let Some(mask) = self.mask {
-            let mask = mask.clone().narrow(0, tile.texts.start, tile.texts.len()).narrow(
-                2,
-                tile.queries.start,
-                tile.queries.len(),
-            );
-            scores = scores + mask.float().cast(FloatDType::F32).mul_scalar(HIDDEN);
-        }
-        softmax(scores, 3)
+        let (first, count) = (tile.queries.start, tile.queries.len());
+        let bias = self.bias.as_ref().map(|bias| bias.clone().narrow(2, first, count));
+        let mask = self.mask.map(|mask| {
+            let mask = mask.clone().narrow(0, tile.texts.start, tile.texts.len());
+            mask.narrow(2, first, count)
+        });
+        B::attention_weights(scores.reshape(shape), self.scale(), bias, mask)
+    }
+
+    /// Factor of the scores.
+    fn scale(&self) -> f32 {
+        (self.heads.width as f32).powf(-0.5)
     }
 
     /// `[texts, queries' heads, rows, width]` to `[texts, keys' heads, heads of each times rows, width]`: heads that share
@@ -206,36 +196,22 @@ impl<'a, B: Kernels> Attended<'a, B> {
 pub(super) fn side_backward<B: Kernels>(
     side: usize,
     projected: &Tensor<B, 2>,
-    gradient: Tensor<B, 2>,
-    [batch, seq]: [usize; 2],
+    gradient: Tensor<B, 4>,
     block: &BlockOf<B>,
     angles: Option<&RotaryTables<B>>,
     wanted: Option<&Norm<bool>>,
 ) -> (Tensor<B, 2>, Option<OfNorm<B>>) {
-    let heads = block.heads;
     let shape @ [rows, width] = projected.dims();
-    let count = width / heads.width;
-    let mut gradient = gradient;
-    if let Some(angles) = angles.filter(|_| side < 2) {
-        let by_head = gradient.reshape([batch, seq, count, heads.width]);
-        gradient = rotated(by_head, angles, true).reshape(shape);
-    }
+    let angles = angles.filter(|_| side < 2);
+    let gradient = B::join_heads(gradient, angles, FloatDType::F32);
     let (Some(norm), Some(wanted)) = (block.head_norms.get(side), wanted) else {
         return (gradient, None);
     };
-    let by_head = |x: Tensor<B, 2>| x.reshape([rows * count, heads.width]);
+    let heads = rows * width / block.heads.width;
+    let by_head = |x: Tensor<B, 2>| x.reshape([heads, block.heads.width]);
     let input = by_head(projected.clone());
     let (gradient, of_norm) = norm::backward(&input, by_head(gradient), norm, wanted);
     (gradient.reshape(shape), Some(of_norm))
-}
-
-/// Heads `[batch, seq, heads, width]` rotated by the angles of their positions, or back.
-fn rotated<B: Kernels>(x: Tensor<B, 4>, (cos, sin): &RotaryTables<B>, back: bool) -> Tensor<B, 4> {
-    let [_, seq, _, width] = x.dims();
-    let table = |angles: &Tensor<B, 4>| angles.clone().reshape([1, seq, 1, width]);
-    // The angles of both halves of a head are the same.
-    let sin = if back { table(sin).neg() } else { table(sin) };
-    B::rotate(x, table(cos), sin)
 }
 
 /// What is computed at once.

@@ -88,8 +88,7 @@ fn run<B: Kernels>(
     let mut of_qkv = Vec::new();
     for (side, (gradient, projected)) in of_sides.into_iter().zip(&tape.sides).enumerate() {
         let wanted = wanted.head_norms.get(side);
-        let (gradient, of_norm) =
-            side_backward(side, projected, gradient, tape.shape, block, angles, wanted);
+        let (gradient, of_norm) = side_backward(side, projected, gradient, block, angles, wanted);
         of_qkv.push(gradient);
         head_norms.extend(of_norm);
     }

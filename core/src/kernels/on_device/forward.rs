@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::attention::Attended;
-use super::{BranchTape, Lows, activation, columns, norm, primitive, projection, tensor, whole};
+use super::{BranchTape, Lows, activation, columns, primitive, projection, tensor, whole};
 use crate::kernels::{BlockOf, Branch, Kernels, Seen, Tape};
 
 /// See [`Kernels::block_forward`]. `None` where the states are not f32, or a weight is in the host's memory.
@@ -89,10 +89,10 @@ pub(super) fn before<B: Kernels>(
     branch: &Branch<FloatTensor<B>>,
     block: &BlockOf<B>,
 ) -> Tensor<B, 2> {
-    block.precision.factor(match &branch.before {
-        Some(norm) => norm::normed(x, norm),
-        None => x.clone(),
-    })
+    match &branch.before {
+        Some(norm) => B::norm_rows(x.clone(), norm, block.precision.dtype()),
+        None => block.precision.factor(x.clone()),
+    }
 }
 
 /// Joins a branch with the residual stream.
@@ -102,12 +102,12 @@ fn join<B: Kernels>(
     branch: &Branch<FloatTensor<B>>,
 ) -> (Tensor<B, 2>, BranchTape<B>) {
     let (y, inside) = match &branch.inside {
-        Some(norm) => (norm::normed(&y, norm), Some(y)),
+        Some(norm) => (B::norm_rows(y.clone(), norm, FloatDType::F32), Some(y)),
         None => (whole(y), None),
     };
     let sum = x.clone() + y;
     let (y, after) = match &branch.after {
-        Some(norm) => (norm::normed(&sum, norm), Some(sum)),
+        Some(norm) => (B::norm_rows(sum.clone(), norm, FloatDType::F32), Some(sum)),
         None => (sum, None),
     };
     (y, BranchTape { input: x, inside, after })

@@ -44,13 +44,25 @@ struct Tape<B: Kernels> {
     lows: Lows<B>,
 }
 
-/// `x A` `[rows, rank]` of the projections' adapters, in their order.
+/// What is kept of the projections' adapters, in their order.
 struct Lows<B: Kernels> {
-    qkv: Vec<Tensor<B, 2>>,
-    output: Vec<Tensor<B, 2>>,
-    gate: Vec<Tensor<B, 2>>,
-    up: Vec<Tensor<B, 2>>,
-    down: Vec<Tensor<B, 2>>,
+    qkv: Vec<Low<B>>,
+    output: Vec<Low<B>>,
+    gate: Vec<Low<B>>,
+    up: Vec<Low<B>>,
+    down: Vec<Low<B>>,
+}
+
+/// An adapter in a product's numbers.
+struct Low<B: Kernels> {
+    /// First of the columns that it adds to.
+    first: usize,
+    /// Its `A` `[inputs, rank]`.
+    a: Tensor<B, 2>,
+    /// `x A` `[rows, rank]`.
+    low: Tensor<B, 2>,
+    /// Its `B` `[rank, width]`, times its factor.
+    b: Tensor<B, 2>,
 }
 
 /// The inputs `[rows, hidden]` of a branch's norms.
@@ -66,9 +78,14 @@ struct BranchTape<B: Kernels> {
 impl MatmulPrecision {
     /// A factor of a product.
     fn factor<B: Kernels, const D: usize>(self, x: Tensor<B, D>) -> Tensor<B, D> {
+        x.cast(self.dtype())
+    }
+
+    /// Numbers of a product's factors.
+    fn dtype(self) -> FloatDType {
         match self {
-            Self::F32 => x.cast(FloatDType::F32),
-            Self::Bf16 => x.cast(FloatDType::BF16),
+            Self::F32 => FloatDType::F32,
+            Self::Bf16 => FloatDType::BF16,
         }
     }
 }

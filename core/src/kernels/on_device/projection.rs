@@ -5,17 +5,14 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 use burn::tensor::ops::FloatTensor;
 
-use super::{columns, primitive, tensor, whole};
+use super::{Low, columns, primitive, tensor, whole};
 use crate::kernels::{Kernels, LowRank, MatmulPrecision, Projection};
 
 /// What a projection gives, of which any columns can be had.
 pub(super) struct Projected<B: Kernels> {
     /// The weight's part `[rows, outputs]`.
     base: Tensor<B, 2>,
-    /// Each adapter's input times its `A` `[rows, rank]`.
-    pub(super) lows: Vec<Tensor<B, 2>>,
-    /// First column, and `B` `[rank, width]` times the adapter's factor.
-    ups: Vec<(usize, Tensor<B, 2>)>,
+    pub(super) lows: Vec<Low<B>>,
 }
 
 /// `x` `[rows, inputs]` is a factor already.
@@ -29,14 +26,11 @@ pub(super) fn forward<B: Kernels>(
         base = base + precision.factor(tensor::<B, 1>(bias)).unsqueeze();
     }
     let low = |low: &LowRank<FloatTensor<B>>| {
-        dropped(x, low).matmul(precision.factor(tensor::<B, 2>(&low.a)))
+        let a = precision.factor(tensor::<B, 2>(&low.a));
+        let b = precision.factor(tensor::<B, 2>(&low.b).mul_scalar(low.scale));
+        Low { first: low.first, low: dropped(x, low).matmul(a.clone()), a, b }
     };
-    let up = |low: &LowRank<FloatTensor<B>>| (low.first, scaled(low, precision));
-    Projected {
-        base,
-        lows: projection.adapters.iter().map(low).collect(),
-        ups: projection.adapters.iter().map(up).collect(),
-    }
+    Projected { base, lows: projection.adapters.iter().map(low).collect() }
 }
 
 impl<B: Kernels> Projected<B> {
@@ -53,7 +47,7 @@ impl<B: Kernels> Projected<B> {
 
     /// Where adapters begin and end, with both ends of a row.
     fn borders(&self, width: usize) -> Vec<usize> {
-        let of_adapters = self.ups.iter().flat_map(|(first, up)| [*first, first + up.dims()[1]]);
+        let of_adapters = self.lows.iter().flat_map(|low| [low.first, low.first + low.b.dims()[1]]);
         let mut borders: Vec<usize> = of_adapters.chain([0, width]).collect();
         borders.sort_unstable();
         borders.dedup();
@@ -63,11 +57,11 @@ impl<B: Kernels> Projected<B> {
     /// Some columns; an adapter adds to all of them, or to none.
     pub(super) fn columns(&self, range: Range<usize>) -> Tensor<B, 2> {
         let mut y = columns(&self.base, range.clone());
-        for (low, (first, up)) in self.lows.iter().zip(&self.ups) {
-            let own = *first..first + up.dims()[1];
+        for Low { first, low, b, .. } in &self.lows {
+            let own = *first..first + b.dims()[1];
             if own.start <= range.start && range.end <= own.end {
-                let up = columns(up, range.start - first..range.end - first);
-                y = y + low.clone().matmul(up);
+                let b = columns(b, range.start - first..range.end - first);
+                y = y + low.clone().matmul(b);
             }
         }
         y
@@ -78,7 +72,7 @@ impl<B: Kernels> Projected<B> {
 /// of `x`, f32, and those of the projection's own.
 pub(super) fn backward<B: Kernels>(
     x: &Tensor<B, 2>,
-    lows: &[Tensor<B, 2>],
+    lows: &[Low<B>],
     gradient: Tensor<B, 2>,
     projection: &Projection<FloatTensor<B>>,
     wanted: &Projection<bool>,
@@ -94,21 +88,20 @@ pub(super) fn backward<B: Kernels>(
     let of_weight =
         wanted.weight.then(|| primitive(whole(x.clone().transpose().matmul(gradient.clone()))));
     let mut adapters = Vec::new();
-    for ((low, of_low), wanted) in lows.iter().zip(&projection.adapters).zip(&wanted.adapters) {
-        let up = scaled(of_low, precision);
-        let own = columns(&gradient, of_low.first..of_low.first + up.dims()[1]);
-        let scale = f64::from(of_low.scale);
+    for ((low, adapter), wanted) in lows.iter().zip(&projection.adapters).zip(&wanted.adapters) {
+        let own = columns(&gradient, low.first..low.first + low.b.dims()[1]);
         let b = wanted.b.then(|| {
-            primitive(whole(low.clone().transpose().matmul(own.clone())).mul_scalar(scale))
+            let of_b = whole(low.low.clone().transpose().matmul(own.clone()));
+            primitive(of_b.mul_scalar(adapter.scale))
         });
-        let into_low = own.matmul(up.transpose());
-        let a = wanted
-            .a
-            .then(|| primitive(whole(dropped(x, of_low).transpose().matmul(into_low.clone()))));
-        let down = precision.factor(tensor::<B, 2>(&of_low.a));
-        let more = into_low.matmul(down.transpose());
-        of_x = of_x + whole(dropped(&more, of_low));
-        let &LowRank { first, scale, dropout, .. } = of_low;
+        let into_low = own.matmul(low.b.clone().transpose());
+        let a = wanted.a.then(|| {
+            let x = dropped(x, adapter).transpose();
+            primitive(whole(x.matmul(into_low.clone())))
+        });
+        let more = into_low.matmul(low.a.clone().transpose());
+        of_x = of_x + whole(dropped(&more, adapter));
+        let &LowRank { first, scale, dropout, .. } = adapter;
         adapters.push(LowRank { a, b, first, scale, dropout });
     }
     let of_projection = Projection {
@@ -127,9 +120,4 @@ fn dropped<B: Kernels>(x: &Tensor<B, 2>, low: &LowRank<FloatTensor<B>>) -> Tenso
         Some(mask) => B::drop_out(x.clone(), mask),
         None => x.clone(),
     }
-}
-
-/// `B` times the adapter's factor.
-fn scaled<B: Kernels>(low: &LowRank<FloatTensor<B>>, precision: MatmulPrecision) -> Tensor<B, 2> {
-    precision.factor(tensor::<B, 2>(&low.b).mul_scalar(low.scale))
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
+use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
 
 use super::safetensors::StoredTensor;
 use super::weights::{TensorInfo, Weights};
@@ -461,7 +461,8 @@ impl<B: Kernels> Loader<'_, B> {
         let projects = path.strip_suffix(".weight").is_some_and(|path| !is_router(path));
         let in_block = self.path.0.iter().any(|segment| segment == "blocks");
         let asked = self.weights.precision() == WeightPrecision::Bf16;
-        asked && !B::HOST && dimensions == 2 && projects && in_block
+        let multiplies = !B::HOST && B::supports_dtype(self.device, DType::BF16);
+        asked && multiplies && dimensions == 2 && projects && in_block
     }
 
     /// Whether a parameter of `bytes` bytes fits the device's largest tensor.
@@ -471,7 +472,7 @@ impl<B: Kernels> Loader<'_, B> {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{} takes {} MB in f32, and this GPU takes tensors of {} MB at most; load the model with its \
+            "{} takes {} MB, and this GPU takes tensors of {} MB at most; load the model with its \
              weights in int8 or int4, or use the CPU",
             self.path.dotted(),
             bytes >> 20,
@@ -485,7 +486,8 @@ impl<B: Kernels> Loader<'_, B> {
         let (pieces, transposed) = pieces(self.names, self.prefix, &self.path, &shape)?;
         let total = shape[D - 1];
         let rows = shape[..D - 1].iter().product::<usize>();
-        self.check_size(4 * (rows * total) as u64)?;
+        let bytes = if self.stays_in_bf16(D) { 2 } else { 4 };
+        self.check_size(bytes * (rows * total) as u64)?;
         // Assembled on the host in our orientation, so nothing is read back from the device.
         let mut joined = vec![0.0; rows * total];
         let mut column = 0;
@@ -524,10 +526,7 @@ impl<B: Kernels> Loader<'_, B> {
         let data = TensorData::new(joined, shape);
         Ok(Some(match self.stays_in_bf16(D) {
             // Rounded here: the device never holds it in f32.
-            true => {
-                let dtype = FloatDType::BF16.into();
-                Tensor::from_data(data.convert_dtype(dtype), (self.device, dtype))
-            }
+            true => Tensor::from_data(data.convert_dtype(DType::BF16), (self.device, DType::BF16)),
             false => Tensor::from_data(data, self.device),
         }))
     }

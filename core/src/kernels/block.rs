@@ -18,7 +18,7 @@ pub enum MatmulPrecision {
     /// f32.
     #[default]
     F32,
-    /// Both operands are rounded to bf16.
+    /// Both operands are rounded to bf16; on GPUs what they give is too.
     Bf16,
 }
 

@@ -2,7 +2,7 @@
 
 use burn::tensor::activation::softmax;
 use burn::tensor::ops::{AttentionModuleOptions, FloatTensor};
-use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, TensorPrimitive, module};
+use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData, TensorPrimitive, module};
 
 use super::{DropoutMask, Heads, Kernels, Norm, RotaryTables, Seen};
 use crate::quant::{HostMatrix, PackedLayout, Quantized};
@@ -109,8 +109,10 @@ pub(super) fn pairs_by_distance<B: Kernels>(seq: usize, device: &B::Device) -> T
 /// See [`Kernels::drop_out`].
 pub(super) fn drop_out<B: Kernels>(x: Tensor<B, 2>, mask: DropoutMask) -> Tensor<B, 2> {
     let (shape, device) = (x.shape(), x.device());
-    let factors = TensorData::new(mask.factors(shape.num_elements()), shape);
-    x.clone() * Tensor::from_data(factors, (&device, x.dtype()))
+    let (factors, dtype) = (mask.factors(shape.num_elements()), x.dtype());
+    // In f32, or the factor itself would be rounded.
+    let factors = Tensor::from_data(TensorData::new(factors, shape), (&device, DType::F32));
+    (x.cast(FloatDType::F32) * factors).cast(dtype)
 }
 
 /// As [`scaled_dot_product`], with the weights `[batch, heads, query, key]`.

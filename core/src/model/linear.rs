@@ -228,7 +228,7 @@ impl<B: Kernels> Linear<B> {
             gram.add(&x);
         }
         if let Some(mask) = &self.mask {
-            let mut weight = self.weight.val();
+            let mut weight = self.weight.val().cast(x.dtype());
             if !self.adapters.is_empty() && !self.merged {
                 weight = weight + self.delta();
             }

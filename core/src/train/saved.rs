@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
 use super::train_model::{ParameterPath, TrainModel};
 use crate::checkpoint::Weights;
@@ -139,7 +139,12 @@ impl<B: TrainingBackend> ModuleMapper<B> for Put<'_, B> {
             Ok(tensor) => {
                 self.placed += 1;
                 let trains = param.is_require_grad();
-                let (_, _, mapper) = param.consume();
+                let (_, before, mapper) = param.consume();
+                let dtype = before.dtype();
+                let tensor = match dtype {
+                    DType::BF16 if !trains => as_before(tensor),
+                    _ => tensor,
+                };
                 let tensor = tensor.set_require_grad(trains);
                 Param::from_mapped_value(ParamId::deserialize(id), tensor, mapper)
             }
@@ -149,4 +154,11 @@ impl<B: TrainingBackend> ModuleMapper<B> for Put<'_, B> {
             }
         }
     }
+}
+
+/// What a device keeps in bf16, in bf16 again; merged adapters have made other numbers of it, which stay in f32.
+fn as_before<B: TrainingBackend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
+    let rounded = tensor.clone().cast(FloatDType::BF16);
+    let same = rounded.clone().cast(FloatDType::F32).equal(tensor.clone()).all();
+    if same.into_data().iter::<bool>().all(|same| same) { rounded } else { tensor }
 }

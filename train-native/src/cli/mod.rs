@@ -245,7 +245,7 @@ struct EmbedFlags {
     #[arg(long, value_name = "TOKENS", value_parser = ranges::whole(1, 1 << 30))]
     batch_tokens: Option<usize>,
     /// Precision to run the weights in: kept (that of the file), f32, or rounded while loading to
-    /// bf16 (on the CPU), or to int8, int4, fp8-e4m3 or fp8-e5m2, each with an optional block size
+    /// bf16 (on the CPU, and on GPUs that multiply it), or to int8, int4, fp8-e4m3 or fp8-e5m2, each with an optional block size
     /// (:32, :64, :128, :channel)
     #[arg(long, value_name = "PRECISION", default_value_t = WeightPrecision::Kept)]
     weights: WeightPrecision,

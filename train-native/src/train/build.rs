@@ -316,6 +316,7 @@ pub fn base_model<B: Kernels>(
     // Frozen weights stay as the file has them where products are computed in these numbers.
     let keeps_bf16 = compute == ComputeDtype::Bf16
         && recipe.lora.is_some()
+        && !recipe.keep_zeros
         && !B::HOST
         && B::supports_dtype(device, DType::BF16)
         && stored_in_bf16(base, terminal)?;
@@ -345,10 +346,12 @@ pub fn base_model<B: Kernels>(
 
 /// Whether all matrices of a model's file are in bf16.
 fn stored_in_bf16(base: &str, terminal: Terminal) -> Result<bool> {
-    let Some(folder) = folders(base, terminal)?.pop() else {
+    // Adapters that are merged into a base make weights that are no longer in bf16.
+    let found = folders(base, terminal)?;
+    let [folder] = found.as_slice() else {
         return Ok(false);
     };
-    let folder = open_folder(&folder)?;
+    let folder = open_folder(folder)?;
     let weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
     Ok(weights.are_bf16())
 }

@@ -369,7 +369,9 @@ struct Sums {
 impl<B: TrainingBackend> ModuleVisitor<B> for Sums {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         if !self.trained || param.is_require_grad() {
-            self.sums.push(xxh3_64(param.val().into_data().as_bytes()));
+            // One device may keep in bf16 what another has in f32.
+            let values = param.val().into_data().convert::<f32>();
+            self.sums.push(xxh3_64(values.as_bytes()));
         }
     }
 }
@@ -387,7 +389,7 @@ impl<B: TrainingBackend> Align<'_, B> {
         &self,
         tensor: Tensor<B::InnerBackend, D>,
     ) -> Result<Tensor<B::InnerBackend, D>> {
-        let (device, shape) = (tensor.device(), tensor.shape());
+        let (device, shape, dtype) = (tensor.device(), tensor.shape(), tensor.dtype());
         let own = match self.transport.rank() {
             0 => bytes_of(&values_of(tensor.clone())?),
             _ => Vec::new(),
@@ -401,7 +403,8 @@ impl<B: TrainingBackend> Align<'_, B> {
         if values.len() != shape.num_elements() {
             bail!("the devices' models are of another structure");
         }
-        Ok(Tensor::from_data(TensorData::new(values, shape), &device))
+        let data = TensorData::new(values, shape).convert_dtype(dtype);
+        Ok(Tensor::from_data(data, (&device, dtype)))
     }
 }
 
@@ -424,9 +427,9 @@ impl<B: TrainingBackend> ModuleMapper<B> for Align<'_, B> {
     }
 }
 
-/// The values of a tensor of f32, read back from its device.
+/// The values of a tensor, read back from its device.
 pub(super) fn values_of<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Result<Vec<f32>> {
-    let values = tensor.into_data().into_vec::<f32>();
+    let values = tensor.into_data().convert::<f32>().into_vec::<f32>();
     values.map_err(|error| {
         anyhow::anyhow!("values could not be read back from the device: {error:?}")
     })

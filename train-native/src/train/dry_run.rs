@@ -394,11 +394,13 @@ fn memory(
         }
     };
     let states = 4 * hidden;
+    // A GPU keeps the inputs of checkpointed blocks in the numbers of products.
+    let kept_states = if place == Place::Gpu { factor_bytes * hidden } else { states };
     // Both branches' inputs and sums; queries, keys, values, their context, and the feed-forward's inner states.
     let block = (2 + 2 * norms_after) * states
         + factor_bytes * (row + heads * config.head_dim + (1 + gates) * inner);
     let kept = match recipe.compute.checkpoint_blocks {
-        true => block + config.num_layers * states,
+        true => block + config.num_layers * kept_states,
         false => block * config.num_layers,
     };
     // Gradients of the inner states and of what they are made of, or the scores of attention and their gradients.
@@ -407,7 +409,7 @@ fn memory(
         (texts_at_once * heads * longest * longest).min(SCORES_AT_ONCE.max(heads * longest));
     let attention = 4 * 4 * scores + rows * (2 * 4 * row + 2 * states);
     let mut passing = feed_forward.max(attention);
-    if stage.objective == Objective::Reconstruction {
+    if stage.objective.writes_tokens() {
         // Of each second text the logits, their softmax and its gradient, in f32.
         passing = passing.max(rows / 2 * 3 * config.vocab_size * size_of::<f32>());
     }
@@ -415,9 +417,12 @@ fn memory(
         (false, _) => 4 * (trained + frozen),
         // Beside f32 the copy with which products are computed.
         (true, Place::Host) => 6 * (trained + frozen),
-        // Frozen weights of products as the base's file has them, which is in bf16 for language models; what trains is
-        // rounded for each product anew.
-        (true, Place::Gpu) => 4 * (trained + frozen - frozen_factors) + 2 * frozen_factors,
+        // Frozen weights of products as the file of a language model has them, which is in bf16; what trains is rounded for
+        // each product anew.
+        (true, Place::Gpu) if recipe.compute.precision == ComputeDtype::Bf16 => {
+            4 * (trained + frozen - frozen_factors) + 2 * frozen_factors
+        }
+        (true, Place::Gpu) => 6 * (trained + frozen),
     };
     Memory {
         weights,

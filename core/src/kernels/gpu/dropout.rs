@@ -56,11 +56,13 @@ fn drop_out_pairs<F: Float>(
         let z = times(mixed(z, 30u32), FIRST[0], FIRST[1]);
         let z = times(mixed(z, 27u32), SECOND[0], SECOND[1]);
         let z = mixed(z, 31u32);
-        let factor = F::cast_from(scale);
         let zero = F::new(0.0);
-        y[first] = select(z.low < threshold, x[first] * factor, zero);
+        // In f32, or the factor itself would be rounded.
+        let value = F::cast_from(f32::cast_from(x[first]) * scale);
+        y[first] = select(z.low < threshold, value, zero);
         if first + 1 < y.len() {
-            y[first + 1] = select(z.high < threshold, x[first + 1] * factor, zero);
+            let value = F::cast_from(f32::cast_from(x[first + 1]) * scale);
+            y[first + 1] = select(z.high < threshold, value, zero);
         }
     }
 }

@@ -264,11 +264,11 @@ impl fmt::Debug for Prepared {
 /// What a backend keeps of a block's forward pass for the backward pass.
 #[derive(Clone)]
 #[cfg_attr(
-    not(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff"))),
-    expect(
-        dead_code,
-        reason = "only the CPU backend computes whole blocks, in a page where it trains"
-    )
+    not(any(
+        all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")),
+        all(feature = "gpu", feature = "autodiff")
+    )),
+    expect(dead_code, reason = "no backend computes whole blocks but where it trains")
 )]
 pub struct Tape(pub(crate) Arc<dyn Any + Send + Sync>);
 

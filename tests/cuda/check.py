@@ -8,6 +8,7 @@ loads CUDA computes by the emulator.
 import json
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -285,7 +286,10 @@ def counted(check, base):
                 path = check.work / f"count-{number}-{layers}-{steps}.toml"
                 path.write_text(recipe)
                 # Evaluation and saving come after.
-                found.append(check.run(train(path, check.work / f"counted-{number}-{layers}-{steps}", "cuda:0"), settings, may_fail=True))
+                output = check.work / f"counted-{number}-{layers}-{steps}"
+                found.append(check.run(train(path, output, "cuda:0"), settings, may_fail=True))
+                # A wide model is gigabytes in f32.
+                shutil.rmtree(output, ignore_errors=True)
             dry = [check.kiln, "train", "--recipe", path, "--dry-run", "--json", "--quiet", "--device", "cuda:0"]
             said = json.loads(subprocess.run(dry, capture_output=True, text=True, check=True).stdout)
             predicted.append(sum(said["stages"][0]["memory"].values()) / 2**30)

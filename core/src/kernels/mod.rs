@@ -24,7 +24,7 @@ pub use block::{
     Block, BlockGradients, BlockOf, Branch, DropoutMask, LowRank, MatmulPrecision, Norm,
     Projection, Tape,
 };
-pub(crate) use plain::{by_head, rotated};
+pub(crate) use plain::{activate, by_head, rotated};
 pub use plain::{scaled_dot_product, weighted_scaled_dot_product};
 
 use std::ops::Range;
@@ -47,6 +47,10 @@ pub fn gpu_sources() -> u64 {
     }
     hash.digest()
 }
+
+/// Scores of attention, pairs of a query and a key of each head, that a GPU holds at once in training: 128 MiB in f32; or
+/// those of one query where it has more.
+pub const SCORES_AT_ONCE: usize = 1 << 25;
 
 /// cos and sin `[1, 1, seq, width]` of the rotary angles of each position.
 pub type RotaryTables<B> = (Tensor<B, 4>, Tensor<B, 4>);

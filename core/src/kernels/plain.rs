@@ -1,10 +1,11 @@
 //! The plain versions, made of Burn's tensor operations alone.
 
-use burn::tensor::activation::softmax;
+use burn::tensor::activation::{self, softmax};
 use burn::tensor::ops::{AttentionModuleOptions, FloatTensor};
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData, TensorPrimitive, module};
 
 use super::{DropoutMask, Heads, Kernels, Norm, RotaryTables, Seen};
+use crate::config::Activation;
 use crate::quant::{HostMatrix, PackedLayout, Quantized};
 
 /// See [`Kernels::self_attention`].
@@ -248,6 +249,19 @@ pub(super) fn attention_scores_gradient<B: Kernels>(
     let gradient = gradient.cast(FloatDType::F32);
     let along = (weights.clone() * gradient.clone()).sum_dim(3);
     (weights * (gradient - along)).mul_scalar(scale)
+}
+
+/// An activation of any shape.
+pub(crate) fn activate<B: Kernels, const D: usize>(
+    x: Tensor<B, D>,
+    kind: Activation,
+) -> Tensor<B, D> {
+    match kind {
+        Activation::Gelu => B::exact_gelu(x),
+        Activation::GeluTanh => activation::gelu_approximate(x),
+        Activation::Silu => activation::silu(x),
+        Activation::Relu => activation::relu(x),
+    }
 }
 
 /// See [`Kernels::rotate`].

@@ -2,11 +2,11 @@
 
 use burn::module::Module;
 use burn::nn::Initializer;
-use burn::tensor::{Tensor, activation, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend};
 
 use super::linear::Linear;
 use crate::config::{Activation, Gate};
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, activate};
 
 /// `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` with a gate.
 #[derive(Module, Debug)]
@@ -73,14 +73,5 @@ impl<B: Kernels> FeedForward<B> {
         gate.chain([("up", &mut self.up), ("down", &mut self.down)])
             .map(|(name, linear)| (format!("{path}.{name}"), linear))
             .collect()
-    }
-}
-
-pub(super) fn activate<B: Kernels>(x: Tensor<B, 3>, activation: Activation) -> Tensor<B, 3> {
-    match activation {
-        Activation::Gelu => B::exact_gelu(x),
-        Activation::GeluTanh => activation::gelu_approximate(x),
-        Activation::Silu => activation::silu(x),
-        Activation::Relu => activation::relu(x),
     }
 }

@@ -5,10 +5,9 @@ use burn::module::Module;
 use burn::nn::{Initializer, RmsNorm, RmsNormConfig};
 use burn::tensor::{Tensor, backend::Backend};
 
-use super::feed_forward::activate;
 use super::linear::Linear;
 use crate::config::{Activation, ModelConfig};
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, activate};
 
 /// `norm(projection(embeddings) / sqrt(hidden))`, for all layers at once.
 #[derive(Module, Debug)]

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use kiln_embed::config::{Architecture, Gate, ModelConfig};
 use kiln_embed::embedder::{EmbedderConfig, EmbeddingModel};
+use kiln_embed::kernels::SCORES_AT_ONCE;
 use kiln_embed::model::{Backbone, LoraConfig};
 use kiln_embed::pooling::{Dense, Pooling, PoolingConfig};
 use kiln_embed::reranker::{ScoreHead, reranker_shape};
@@ -363,9 +364,9 @@ fn memory(
     ranks: Ranks,
     place: Place,
 ) -> Memory {
-    // Products are computed, and their inputs kept, in the recipe's numbers; all else is f32.
     let lower = recipe.compute.precision != ComputeDtype::F32;
-    let factor_bytes = if lower { 2 } else { 4 };
+    // A GPU keeps the inputs of products in the recipe's numbers, and all else in f32; the CPU all in f32.
+    let factor_bytes = if lower && place == Place::Gpu { 2 } else { 4 };
     let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
     let texts = match stage.objective {
         Objective::Contrastive | Objective::Distillation | Objective::Similarity => {
@@ -394,19 +395,29 @@ fn memory(
         }
     };
     let states = 4 * hidden;
-    // A GPU keeps the inputs of checkpointed blocks in the numbers of products.
-    let kept_states = if place == Place::Gpu { factor_bytes * hidden } else { states };
-    // Both branches' inputs and sums; queries, keys, values, their context, and the feed-forward's inner states.
-    let block = (2 + 2 * norms_after) * states
-        + factor_bytes * (row + heads * config.head_dim + (1 + gates) * inner);
+    let block = match recipe.compute.precision {
+        // Computed operation by operation: what autodiff keeps of a block.
+        ComputeDtype::F16 => 2 * (14 * hidden + 3 * inner + 3 * heads * longest),
+        // Both branches' inputs and sums; queries, keys, values, their context, and the feed-forward's inner states.
+        ComputeDtype::F32 | ComputeDtype::Bf16 => {
+            (2 + 2 * norms_after) * states
+                + factor_bytes * (row + heads * config.head_dim + (1 + gates) * inner)
+        }
+    };
     let kept = match recipe.compute.checkpoint_blocks {
-        true => block + config.num_layers * kept_states,
+        // The inputs of checkpointed blocks.
+        true => block + config.num_layers * factor_bytes * hidden,
         false => block * config.num_layers,
     };
     // Gradients of the inner states and of what they are made of, or the scores of attention and their gradients.
     let feed_forward = rows * ((2 + gates) * 4 * inner + 3 * states + factor_bytes * inner);
-    let scores =
-        (texts_at_once * heads * longest * longest).min(SCORES_AT_ONCE.max(heads * longest));
+    let scores = match place {
+        // A few rows of them at a time.
+        Place::Host => 0,
+        Place::Gpu => {
+            (texts_at_once * heads * longest * longest).min(SCORES_AT_ONCE.max(heads * longest))
+        }
+    };
     let attention = 4 * 4 * scores + rows * (2 * 4 * row + 2 * states);
     let mut passing = feed_forward.max(attention);
     if stage.objective.writes_tokens() {
@@ -435,6 +446,3 @@ fn memory(
         activations: rows * kept + passing,
     }
 }
-
-/// Scores of attention that are held at once, where a text has no more.
-const SCORES_AT_ONCE: usize = 1 << 25;

@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, activation};
 
 use super::whole;
 use crate::config::Activation;
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, activate};
 
 /// The factor of the cube in the approximation of GELU by tanh (arXiv:1606.08415).
 const CUBE: f64 = 0.044_715;
@@ -18,8 +18,8 @@ pub(super) fn activated<B: Kernels>(
     up: &Tensor<B, 2>,
 ) -> Tensor<B, 2> {
     match gate {
-        Some(gate) => value(kind, whole(gate.clone())) * whole(up.clone()),
-        None => value(kind, whole(up.clone())),
+        Some(gate) => activate(whole(gate.clone()), kind) * whole(up.clone()),
+        None => activate(whole(up.clone()), kind),
     }
 }
 
@@ -35,18 +35,9 @@ pub(super) fn backward<B: Kernels>(
         Some(gate) => {
             let gate = whole(gate.clone());
             let of_gate = gradient.clone() * up * slope(kind, gate.clone());
-            (Some(of_gate), gradient * value(kind, gate))
+            (Some(of_gate), gradient * activate(gate, kind))
         }
         None => (None, gradient * slope(kind, up)),
-    }
-}
-
-fn value<B: Kernels>(kind: Activation, x: Tensor<B, 2>) -> Tensor<B, 2> {
-    match kind {
-        Activation::Gelu => x.clone() * normal(x),
-        Activation::GeluTanh => x.clone() * (bent(x) + 1.0) * 0.5,
-        Activation::Silu => x.clone() * activation::sigmoid(x),
-        Activation::Relu => activation::relu(x),
     }
 }
 

@@ -10,10 +10,12 @@ use burn::tensor::{Bool, DType, FloatDType, IndexingUpdateOp, Int, Tensor};
 use super::norm::{self, OfNorm};
 use super::whole;
 use crate::kernels::plain::{by_pair, pairs_by_distance};
-use crate::kernels::{BlockOf, Heads, Kernels, MatmulPrecision, Norm, RotaryTables};
+use crate::kernels::{
+    BlockOf, Heads, Kernels, MatmulPrecision, Norm, RotaryTables, SCORES_AT_ONCE,
+};
 
-/// Pairs of a query and a key, of all heads, whose scores are held at once: 128 MiB in f32. Tests have several tiles.
-pub(super) const AT_ONCE: usize = if cfg!(test) { 100 } else { 1 << 25 };
+/// Scores that are held at once. Tests have several tiles.
+pub(super) const AT_ONCE: usize = if cfg!(test) { 100 } else { SCORES_AT_ONCE };
 
 /// Queries, keys and values `[batch, heads, seq, width]`, as attention takes them.
 pub(super) struct Attended<'a, B: Kernels> {
@@ -85,7 +87,7 @@ impl<'a, B: Kernels> Attended<'a, B> {
         let gradient =
             B::split_heads(gradient.clone(), [batch, seq], width, None, self.precision.dtype());
         // Queries of the same texts add to the same keys.
-        let mut of_keys: Vec<Option<[Tensor<B, 4>; 2]>> = Vec::new();
+        let mut of_keys: Vec<[Tensor<B, 4>; 2]> = Vec::new();
         let mut of_bias: Option<Tensor<B, 4>> = None;
         let [of_query] = self.by_tile(|tile| {
             let [texts_at_once, queries] = [tile.texts.len(), tile.queries.len()];
@@ -122,18 +124,16 @@ impl<'a, B: Kernels> Attended<'a, B> {
             let query = self.grouped(part(&self.query, tile));
             let of_key = of_scores.clone().swap_dims(2, 3).matmul(query);
             let of_query = of_scores.matmul(key);
-            let more = [of_key, of_value].map(whole);
-            if tile.queries.start == 0 {
-                of_keys.push(Some(more));
-            } else if let Some(Some(known)) = of_keys.last_mut() {
-                let [of_key, of_value] = more;
-                let [known_key, known_value] = known.clone();
-                *known = [known_key + of_key, known_value + of_value];
-            }
+            let [of_key, of_value] = [of_key, of_value].map(whole);
+            let of_texts = match of_keys.pop_if(|_| tile.queries.start > 0) {
+                Some([key, value]) => [key + of_key, value + of_value],
+                None => [of_key, of_value],
+            };
+            of_keys.push(of_texts);
             [whole(of_query).reshape([texts_at_once, heads, queries, width])]
         });
         let (of_key, of_value): (Vec<_>, Vec<_>) =
-            of_keys.into_iter().flatten().map(|[of_key, of_value]| (of_key, of_value)).unzip();
+            of_keys.into_iter().map(|[of_key, of_value]| (of_key, of_value)).unzip();
         let sides = [of_query, joined(of_key, 0), joined(of_value, 0)];
         let of_bias = of_bias.map(|sum| {
             let index: Tensor<B, 1, Int> = pairs_by_distance(seq, &device);

@@ -465,15 +465,16 @@ impl<B: Kernels> Loader<'_, B> {
         asked && multiplies && dimensions == 2 && projects && in_block
     }
 
-    /// Whether a parameter of `bytes` bytes fits the device's largest tensor.
-    fn check_size(&self, bytes: u64) -> Result<()> {
-        let largest = B::largest_tensor(self.device);
+    /// Whether a parameter of so many `values` fits the device's largest tensor.
+    fn check_size(&self, values: usize, bf16: bool) -> Result<()> {
+        let (format, width) = if bf16 { ("bf16", 2) } else { ("f32", 4) };
+        let (bytes, largest) = (values as u64 * width, B::largest_tensor(self.device));
         if bytes <= largest {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{} takes {} MB, and this GPU takes tensors of {} MB at most; load the model with its \
-             weights in int8 or int4, or use the CPU",
+            "{} takes {} MB in {format}, and this GPU takes tensors of {} MB at most; load the \
+             model with its weights in int8 or int4, or use the CPU",
             self.path.dotted(),
             bytes >> 20,
             largest >> 20
@@ -486,8 +487,7 @@ impl<B: Kernels> Loader<'_, B> {
         let (pieces, transposed) = pieces(self.names, self.prefix, &self.path, &shape)?;
         let total = shape[D - 1];
         let rows = shape[..D - 1].iter().product::<usize>();
-        let bytes = if self.stays_in_bf16(D) { 2 } else { 4 };
-        self.check_size(bytes * (rows * total) as u64)?;
+        self.check_size(rows * total, self.stays_in_bf16(D))?;
         // Assembled on the host in our orientation, so nothing is read back from the device.
         let mut joined = vec![0.0; rows * total];
         let mut column = 0;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What tests/cuda.sh runs: `check.py KILN TOOLKIT [compile] [emulate] [nccl] [count]`, over the driver and the compiler beside it.
+"""What tests/cuda.sh runs: `check.py KILN TOOLKIT [compile] [emulate] [nccl] [count] [recipes]`, over the driver and the
+compiler beside it.
 
 `check.py environment TOOLKIT FOLDER` builds these into FOLDER, and prints a shell's lines under which any program that
 loads CUDA computes by the emulator.
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import recipes
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -252,6 +254,13 @@ def zeros(folder, donor, shape, layers):
         file.truncate(8 + len(text) + end)
 
 
+def counting(check):
+    """The variables that have kernels compiled and counted, and none run."""
+    kernels = check.work / "counted-kernels"
+    kernels.mkdir(exist_ok=True)
+    return check.cuda | {"FAKE_CUDA_SM": "80", "FAKE_CUDA_KERNELS": str(kernels), "XDG_CACHE_HOME": str(check.work / "cache-counted")}
+
+
 def counted(check, base):
     """Launches of a step and the largest memory by layers. Kernels are compiled, and none is run."""
     words = [f"word{i}" for i in range(2000)]
@@ -259,9 +268,7 @@ def counted(check, base):
         for i in range(64):
             query = " ".join(words[(i * 31 + j) % len(words)] for j in range(700))
             file.write(json.dumps({"query": query, "pos": [query[::-1]]}) + "\n")
-    kernels = check.work / "counted-kernels"
-    kernels.mkdir()
-    settings = check.cuda | {"FAKE_CUDA_SM": "80", "FAKE_CUDA_KERNELS": str(kernels), "XDG_CACHE_HOME": str(check.work / "cache-counted")}
+    settings = counting(check)
     lora, dropping = ALL_LINEAR.replace("DROPOUT", "0.0"), ALL_LINEAR.replace("DROPOUT", "0.1")
     wide = "as wide as Mistral-7B"
     for number, (name, shape, adapters, compute, (texts, length)) in enumerate((
@@ -430,6 +437,8 @@ def main(kiln, toolkit, *parts):
         # Takes 20 GB of main memory.
         if "count" in parts:
             counted(check, base)
+        if "recipes" in parts:
+            recipes.counted(check, base, ROOT, zeros, counting(check))
     if check.failures:
         sys.exit(f"{len(check.failures)} failed: {'; '.join(check.failures)}")
 

@@ -4,6 +4,7 @@
 //   FAKE_CUDA_SM      the architecture that it claims: 80, 90 or 100   (90)
 //   FAKE_CUDA_DEVICES how many devices there are   (1); FAKE_CUDA_FIRST is the number of the first among all that
 //                     processes have, which tells their places on the bus apart
+//   FAKE_CUDA_MIB     the memory that it claims, of whose size pools make their pages   (81920, which can be had either way)
 //   FAKE_CUDA_BREAKS  the number of a launch from which on all fail
 //   FAKE_CUDA_LIST    a file that gets a line for each launch: the kernel's name, and its grid
 //   FAKE_CUDA_REPORT  a file that gets one line of JSON at the end: kernels, launches, the largest memory in bytes
@@ -33,6 +34,7 @@ static int number_of(const char *name, int usual) {
 }
 static int architecture(void) { return number_of("FAKE_CUDA_SM", 90); }
 static int devices(void) { return number_of("FAKE_CUDA_DEVICES", 1); }
+static size_t claimed(void) { return (size_t)number_of("FAKE_CUDA_MIB", 80 << 10) << 20; }
 
 static void report(void) {
   const char *path = getenv("FAKE_CUDA_REPORT");
@@ -65,8 +67,8 @@ Result cuDeviceGetPCIBusId(char *text, int size, int device) {
   snprintf(text, size, "0000:%02x:00.0", number_of("FAKE_CUDA_FIRST", 0) + device);
   return SUCCESS;
 }
-Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = MEMORY; return SUCCESS; }
-Result cuMemGetInfo_v2(size_t *free, size_t *total) { *free = *total = MEMORY; return SUCCESS; }
+Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = claimed(); return SUCCESS; }
+Result cuMemGetInfo_v2(size_t *free, size_t *total) { *free = *total = claimed(); return SUCCESS; }
 
 // Numbers of CUdevice_attribute, with those of an A100, an H100 and a B200.
 Result cuDeviceGetAttribute(int *value, int attribute, int device) {

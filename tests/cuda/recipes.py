@@ -1,0 +1,84 @@
+"""Largest memory of each stage of the papers' recipes on a GPU, beside what `train --dry-run` says.
+
+The recipes as they are shipped, but onto a model of zeros as wide as Llama-3.2-1B, of few blocks, with made-up texts of
+the full length, batches of a few chunks and two steps. Kernels are compiled, and none is run.
+"""
+
+import json
+import shutil
+import subprocess
+import tomllib
+
+LAYERS = (2, 4, 8)
+# Llama-3.2-1B's width, with Mistral's number of tokens.
+SHAPE = {
+    "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+}  # fmt: skip
+RECIPES = ("nv-embed", "mgh-ata", "anchor", "pooling-attn-5", "linq")
+LENGTH = 512
+# What the card claims to have, in MiB: a quarter of it is the largest page of cubecl's pools, which just holds the largest
+# tensor. On a card of 80 GB pages have 5 and 20 GiB, and what is counted is mostly their rounding.
+MEMORY = 4400
+# What an estimate may be away from what is counted.
+NEAR = 0.15
+
+
+def inline(value):
+    """A value as TOML writes it in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {inline(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    return json.dumps(value)
+
+
+def stages(root):
+    """Each stage of each recipe by itself, with data and sizes of ours."""
+    for name in RECIPES:
+        shipped = tomllib.loads((root / "train-native" / "recipes" / f"{name}.toml").read_text())
+        for stage in shipped["stage"]:
+            recipe = {key: shipped[key] for key in ("name", "seed", "compute")}
+            recipe["model"] = shipped["model"] | {"max_length": LENGTH}
+            # One set, whose instruction is the first one's.
+            ours = next(source for source in shipped["sources"].values() if "instructions" in source)
+            recipe["sources"] = {"ours": {"path": "recipes.jsonl", "instructions": ours["instructions"][:1]}}
+            chunk = shipped["compute"]["chunk"]
+            # Two chunks of texts.
+            batch = 2 * chunk // (2 + stage.get("hard_negatives", 0))
+            smaller = {"data": ["ours"], "steps": 2, "warmup": 0, "batch_size": batch, "accumulation": 1, "keep_optimizer": False}
+            recipe["stage"] = [{key: value for key, value in stage.items() if key != "mixing"} | smaller]
+            yield f"{name}, {stage['name']}", "".join(f"{key} = {inline(value)}\n" for key, value in recipe.items())
+
+
+def counted(check, base, root, zeros, settings):
+    """Says of each stage what is counted and what the dry run says."""
+    words = [f"word{i}" for i in range(2000)]
+    with open(check.work / "recipes.jsonl", "w", encoding="utf-8") as file:
+        for row in range(128):
+            def text(number):
+                return " ".join(words[(row * 31 + number * 7 + j) % len(words)] for j in range(300))
+
+            levels = {f"n{level}": text(level) for level in range(1, 5)}
+            file.write(json.dumps({"query": text(10), "pos": [text(11)], "neg": [text(20 + i) for i in range(7)]} | levels) + "\n")
+    settings = settings | {"FAKE_CUDA_MIB": str(MEMORY)}
+    models = {layers: check.work / f"recipes-{layers}" for layers in LAYERS}
+    for layers, folder in models.items():
+        zeros(folder, base, SHAPE, layers)
+    for number, (name, text) in enumerate(stages(root)):
+        counted, said = [], []
+        for layers in LAYERS:
+            recipe = tomllib.loads(text)
+            recipe["model"]["base"] = str(models[layers])
+            path = check.work / f"recipe-{number}-{layers}.toml"
+            path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in recipe.items()))
+            output = check.work / f"recipe-{number}-{layers}"
+            train = ["train", "--recipe", path, "--device", "cuda:0"]
+            found = check.run([*train, "--output", output], settings)
+            shutil.rmtree(output, ignore_errors=True)
+            dry = subprocess.run([check.kiln, *train, "--dry-run", "--json", "--quiet"], capture_output=True, text=True, check=True)
+            said.append(sum(json.loads(dry.stdout)["stages"][0]["memory"].values()) / 2**30)
+            counted.append(found["peak_bytes"] / 2**30)
+        far = max(abs(ours / theirs - 1) for ours, theirs in zip(said, counted))
+        assert all(counted), f"{name} counted nothing"
+        listed = ", ".join(f"{peak:.2f} ({guess:.2f})" for peak, guess in zip(counted, said))
+        check.say(name, far < NEAR, f"GiB (as the dry run says) {listed}; at most {far:.0%} apart")

@@ -23,11 +23,12 @@ made_small() {
   ' "$file" "$1"
 }
 
+all=(simd relaxed train threads train-threads webgpu)
 small=()
 rm -rf "$out.new"
 mkdir -p "$out.new"
 cp -r wasm/js/. wasm/package.json wasm/README.md "$out.new/"
-for build in ${KILN_WASM_BUILDS:-simd relaxed train threads train-threads webgpu}; do
+for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int
     --enable-mutable-globals --enable-reference-types --enable-multivalue)
@@ -63,6 +64,13 @@ for build in ${KILN_WASM_BUILDS:-simd relaxed train threads train-threads webgpu
   small+=($!)
 done
 for one in "${small[@]}"; do wait "$one"; done
+# A bundler looks for each module that another may import.
+for build in "${all[@]}"; do
+  if [ ! -d "$out.new/$build" ]; then
+    mkdir "$out.new/$build"
+    echo "throw new Error(\"this kiln-embed was built without $build (KILN_WASM_BUILDS)\");" >"$out.new/$build/kiln_wasm.js"
+  fi
+done
 rm -rf "$out"
 mv "$out.new" "$out"
 echo "built $out"

@@ -1,7 +1,7 @@
 // kiln-embed in workerd, where Cloudflare's Workers run, by miniflare. By tests/browser.sh.
 
 import assert from "node:assert/strict";
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -45,12 +45,6 @@ test("workerd: native vectors, an index, a model from an address", { skip: missi
   const root = mkdtempSync(join(tmpdir(), "kiln-workerd-"));
   run.after(() => rmSync(root, { recursive: true, force: true }));
   cpSync(KILN_PKG, join(root, "kiln-embed"), { recursive: true });
-  // The tests' package lacks a build that the release has, and Miniflare looks for all that a module may import.
-  const left = join(root, "kiln-embed/train-threads");
-  if (!existsSync(left)) {
-    mkdirSync(left);
-    writeFileSync(join(left, "kiln_wasm.js"), "");
-  }
   writeFileSync(join(root, "program.mjs"), PROGRAM);
   const mini = readFileSync(join(KILN_MODELS, "mini.kiln"));
   const workerd = new Miniflare({

@@ -13,6 +13,7 @@ LAYERS = (2, 4, 8)
 # Llama-3.2-1B's width, with Mistral's number of tokens.
 SHAPE = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+    "tie_word_embeddings": True,
 }  # fmt: skip
 RECIPES = ("nv-embed", "mgh-ata", "anchor", "pooling-attn-5", "linq")
 LENGTH = 512

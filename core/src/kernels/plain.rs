@@ -116,23 +116,14 @@ pub(super) fn drop_out<B: Kernels>(x: Tensor<B, 2>, mask: DropoutMask) -> Tensor
     (x.cast(FloatDType::F32) * factors).cast(dtype)
 }
 
-/// As [`scaled_dot_product`], with the weights `[batch, heads, query, key]`.
-pub fn weighted_scaled_dot_product<B: Kernels>(
-    query: Tensor<B, 4>,
-    key: Tensor<B, 4>,
-    value: Tensor<B, 4>,
+/// Weights of scores `[batch, heads, query, key]`, zero where the mask (`heads` may be 1) is true.
+pub(crate) fn softmax_where<B: Kernels>(
+    mut scores: Tensor<B, 4>,
     mask: Option<&Tensor<B, 4, Bool>>,
-    bias: Option<&Tensor<B, 2>>,
-) -> (Tensor<B, 4>, Tensor<B, 4>) {
-    let [_, heads, _, width] = query.dims();
-    let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((width as f64).powf(-0.5));
-    if let Some(bias) = bias {
-        let dtype = scores.dtype().into();
-        scores = scores + by_pair(bias, dtype);
-    }
+) -> Tensor<B, 4> {
     if let Some(mask) = mask {
         // Added rather than filled in, which saves a pass in the backward.
-        let dtype: FloatDType = scores.dtype().into();
+        let (heads, dtype): (usize, FloatDType) = (scores.dims()[1], scores.dtype().into());
         let hidden = if dtype == FloatDType::F16 { -3e4 } else { HIDDEN };
         let mut mask = mask.clone().float().cast(dtype).mul_scalar(hidden);
         if B::HOST {
@@ -141,7 +132,24 @@ pub fn weighted_scaled_dot_product<B: Kernels>(
         }
         scores = scores + mask;
     }
-    let weights = softmax(scores, 3);
+    softmax(scores, 3)
+}
+
+/// As [`scaled_dot_product`], with the weights `[batch, heads, query, key]`.
+pub fn weighted_scaled_dot_product<B: Kernels>(
+    query: Tensor<B, 4>,
+    key: Tensor<B, 4>,
+    value: Tensor<B, 4>,
+    mask: Option<&Tensor<B, 4, Bool>>,
+    bias: Option<&Tensor<B, 2>>,
+) -> (Tensor<B, 4>, Tensor<B, 4>) {
+    let [_, _, _, width] = query.dims();
+    let mut scores = query.matmul(key.swap_dims(2, 3)).mul_scalar((width as f64).powf(-0.5));
+    if let Some(bias) = bias {
+        let dtype = scores.dtype().into();
+        scores = scores + by_pair(bias, dtype);
+    }
+    let weights = softmax_where(scores, mask);
     (weights.clone().matmul(value), weights)
 }
 

@@ -117,6 +117,13 @@ impl<B: Kernels> Linear<B> {
         })
     }
 
+    /// The weight `[in, out]`, where the layer is a product with it and nothing else.
+    pub(crate) fn dense(&self) -> Option<Tensor<B, 2>> {
+        let changed = self.is_packed() || self.mask.is_some() || self.observer.is_some();
+        let alone = !changed && self.bias.is_none() && (self.merged || self.adapters.is_empty());
+        alone.then(|| self.weight.val())
+    }
+
     /// Sets or removes the collector of the layer's inputs.
     pub(crate) fn observe(&mut self, observer: Option<SharedGram>) {
         self.observer = observer;

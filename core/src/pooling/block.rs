@@ -13,10 +13,11 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
+use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
 
-use crate::kernels::{Kernels, weighted_scaled_dot_product};
+use crate::kernels::{Kernels, softmax_where, weighted_scaled_dot_product};
 use crate::model::Linear;
 use crate::{Error, Result};
 
@@ -147,10 +148,9 @@ impl<B: Kernels> CrossAttention<B> {
             head_dim,
         }
     }
-
-    /// Queries `[batch, q, dq]` over a context `[batch or 1, k, dk]`; `hidden` `[batch, k]` is
-    /// true at context positions that are masked. Returns `[batch, q, dq]` (the residual
-    /// added) and weights `[batch, heads, q, k]`.
+    /// Queries `[batch, q, width]` over a context `[batch or 1, k, context width]`; `hidden` `[batch, k]` is
+    /// true at context positions that are masked. Returns `[batch, q, width]` (the residual added) and weights
+    /// `[batch, heads, q, k]`.
     pub(super) fn forward(
         &self,
         x: Tensor<B, 3>,
@@ -159,22 +159,125 @@ impl<B: Kernels> CrossAttention<B> {
     ) -> (Tensor<B, 3>, Tensor<B, 4>) {
         let ([batch, queries, _], [contexts, keys, _]) = (x.dims(), context.dims());
         let Self { heads, head_dim, .. } = *self;
-        let inner = heads * head_dim;
         let split = |x: Tensor<B, 3>, rows: usize, length: usize| {
             x.reshape([rows, length, heads, head_dim]).swap_dims(1, 2)
         };
         let q = split(self.to_q.forward(self.norm.forward(x.clone())), batch, queries);
-        let kv = self.to_kv.forward(self.norm_context.forward(context));
-        let k = split(kv.clone().narrow(2, 0, inner), contexts, keys)
-            .expand([batch, heads, keys, head_dim]);
-        let v = split(kv.narrow(2, inner, inner), contexts, keys)
-            .expand([batch, heads, keys, head_dim]);
-        let mask = hidden
-            .map(|hidden| hidden.reshape([batch, 1, 1, keys]).expand([batch, 1, queries, keys]));
+        let [k, v] = self
+            .keys_and_values(context)
+            .map(|each| split(each, contexts, keys).expand([batch, heads, keys, head_dim]));
+        let mask = hidden.map(|hidden| over_scores(hidden, queries));
         let (context, weights) = weighted_scaled_dot_product(q, k, v, mask.as_ref(), None);
-        let context = context.swap_dims(1, 2).reshape([batch, queries, inner]);
-        (x + self.to_out.forward(context), weights)
+        (x + self.joined(context), weights)
     }
+
+    /// As [`Self::forward`], over latents `[1, k, context width]` that every text has.
+    ///
+    /// In training `(x Wq) k^T = x (Wq k^T)` and `(a v) Wo = a (v Wo)`, wherever the right sides take fewer products: NV-Embed's
+    /// queries of `heads * head_dim` = 32,768 values for each token are never held then. Inference is as it was trained, but
+    /// for the order of sums, which must not depend on how many texts are in a batch.
+    pub(super) fn over_latents(
+        &self,
+        x: Tensor<B, 3>,
+        latents: Tensor<B, 3>,
+    ) -> (Tensor<B, 3>, Tensor<B, 4>) {
+        let ([batch, queries, width], [_, keys, _]) = (x.dims(), latents.dims());
+        let Self { heads, head_dim, .. } = *self;
+        let (rows, inner) = (batch * queries, heads * head_dim);
+        let folded = keys * inner * width + rows * heads * keys * width;
+        let trains = B::ad_enabled(&x.device());
+        let (Some(to_q), Some(to_out)) = (self.to_q.dense(), self.to_out.dense()) else {
+            return self.forward(x, latents, None);
+        };
+        if !trains || folded >= rows * inner * (width + keys) {
+            return self.forward(x, latents, None);
+        }
+        let [k, v] = self.keys_and_values(latents).map(|each| {
+            each.reshape([keys, heads, head_dim]).swap_dims(0, 1) // [heads, keys, head_dim]
+        });
+        let to_q = to_q.reshape([width, heads, head_dim]).swap_dims(0, 1);
+        let to_scores = to_q.matmul(k.swap_dims(1, 2)).swap_dims(0, 1);
+        let to_scores = to_scores.mul_scalar(self.scale()).reshape([width, heads * keys]);
+        let to_out = v.matmul(to_out.reshape([heads, head_dim, width]));
+        let scores = self.norm.forward(x.clone()).reshape([rows, width]).matmul(to_scores);
+        let weights = softmax(scores.reshape([rows, heads, keys]), 2);
+        let out = weights.clone().reshape([rows, heads * keys]);
+        let out = out.matmul(to_out.reshape([heads * keys, width]));
+        let weights = weights.reshape([batch, queries, heads, keys]).swap_dims(1, 2);
+        (x + out.reshape([batch, queries, width]), weights)
+    }
+
+    /// As [`Self::forward`], of latents `[1, q, width]` that every text has: their queries are computed once. Where the context
+    /// is of a `fixed` length, or in training, `(a v) Wo = a (v Wo)` if the right side takes fewer products: over one state a
+    /// layer, contexts of `heads * head_dim` = 65,536 values for each latent are never held then.
+    pub(super) fn of_latents(
+        &self,
+        latents: Tensor<B, 3>,
+        context: Tensor<B, 3>,
+        hidden: Option<Tensor<B, 2, Bool>>,
+        fixed: bool,
+    ) -> (Tensor<B, 3>, Tensor<B, 4>) {
+        let ([_, queries, width], [batch, keys, _]) = (latents.dims(), context.dims());
+        let Self { heads, head_dim, .. } = *self;
+        let inner = heads * head_dim;
+        // In training all texts are one product, as a gradient would be held for each of several. In inference a text is
+        // one by itself, whose sums do not depend on the others.
+        let trains = B::ad_enabled(&context.device());
+        let (products, texts) = if trains { (1, batch) } else { (batch, 1) };
+        let of_heads = |x: Tensor<B, 3>, products: usize, length: usize| {
+            x.reshape([products, length, heads, head_dim]).swap_dims(1, 2)
+        };
+        let q = of_heads(self.to_q.forward(self.norm.forward(latents.clone())), 1, queries);
+        let [k, v] =
+            self.keys_and_values(context).map(|each| of_heads(each, products, texts * keys));
+        let scores = q.expand([products, heads, queries, head_dim]).matmul(k.swap_dims(2, 3));
+        let scores = scores.mul_scalar(self.scale());
+        let scores = scores.reshape([products, heads, queries, texts, keys]);
+        let scores = scores.permute([0, 3, 1, 2, 4]).reshape([batch, heads, queries, keys]);
+        let weights =
+            softmax_where(scores, hidden.map(|hidden| over_scores(hidden, queries)).as_ref());
+        let folded = keys * inner * width + queries * heads * keys * width;
+        let saves = (trains || fixed) && folded < queries * inner * (width + keys);
+        let out = match self.to_out.dense().filter(|_| saves) {
+            Some(to_out) => {
+                let to_out = to_out.reshape([1, heads, head_dim, width]);
+                let to_out = v.matmul(to_out.expand([products, heads, head_dim, width]));
+                let to_out = to_out.reshape([products, heads, texts, keys, width]).swap_dims(1, 2);
+                let of_each = weights.clone().swap_dims(1, 2);
+                let of_each = of_each.reshape([batch, queries, heads * keys]);
+                of_each.matmul(to_out.reshape([batch, heads * keys, width]))
+            }
+            None => {
+                let v = v.reshape([products, heads, texts, keys, head_dim]).swap_dims(1, 2);
+                self.joined(weights.clone().matmul(v.reshape([batch, heads, keys, head_dim])))
+            }
+        };
+        (latents + out, weights)
+    }
+
+    /// What scores are multiplied with.
+    fn scale(&self) -> f64 {
+        (self.head_dim as f64).powf(-0.5)
+    }
+
+    /// Keys and values of a context, each `[batch, k, heads * head_dim]`.
+    fn keys_and_values(&self, context: Tensor<B, 3>) -> [Tensor<B, 3>; 2] {
+        let inner = self.heads * self.head_dim;
+        let both = self.to_kv.forward(self.norm_context.forward(context));
+        [both.clone().narrow(2, 0, inner), both.narrow(2, inner, inner)]
+    }
+
+    /// The output of each head's context `[batch, heads, q, head_dim]`.
+    fn joined(&self, context: Tensor<B, 4>) -> Tensor<B, 3> {
+        let [batch, heads, queries, head_dim] = context.dims();
+        self.to_out.forward(context.swap_dims(1, 2).reshape([batch, queries, heads * head_dim]))
+    }
+}
+
+/// What of a context `[batch, k]` is hidden from all of so many queries.
+fn over_scores<B: Backend>(hidden: Tensor<B, 2, Bool>, queries: usize) -> Tensor<B, 4, Bool> {
+    let [batch, keys] = hidden.dims();
+    hidden.reshape([batch, 1, 1, keys]).expand([batch, 1, queries, keys])
 }
 
 impl<B: Kernels> LatentFeedForward<B> {

@@ -49,7 +49,7 @@ impl<B: Kernels> PoolingBlock<B> {
     /// A block without latents.
     pub(super) fn latent_states(&self, x: &Tensor<B, 3>) -> Result<(Tensor<B, 3>, Tensor<B, 4>)> {
         let latents = self.latent_batch()?;
-        let (x, attention) = self.attention.forward(x.clone(), latents, None);
+        let (x, attention) = self.attention.over_latents(x.clone(), latents);
         Ok((self.feed_forward.forward(x), attention))
     }
 }

@@ -70,7 +70,7 @@ impl<B: Kernels> PoolingBlock<B> {
         input: &ModelInput<B>,
     ) -> Result<(Tensor<B, 2>, Explanation<B>)> {
         let hidden = input.pooling_mask.clone().bool_not();
-        let (pooled, attention) = self.pool_latents(x.clone(), Some(hidden))?;
+        let (pooled, attention) = self.pool_latents(x.clone(), Some(hidden), false)?;
         // [batch, heads, latents, tokens] -> [batch, tokens]
         let tokens = attention.clone().mean_dim(1).squeeze_dim::<3>(1).mean_dim(1).squeeze_dim(1);
         let latents = Some(attention.swap_dims(2, 3));
@@ -92,7 +92,7 @@ impl<B: Kernels> PoolingBlock<B> {
         if let Some(embedding) = &self.layer_embedding {
             states = states + embedding.val().unsqueeze::<3>();
         }
-        let (pooled, attention) = self.pool_latents(states, None)?;
+        let (pooled, attention) = self.pool_latents(states, None, true)?;
         // [batch, heads, latents, layers] -> [batch, layers]
         let by_layer = attention.mean_dim(1).squeeze_dim::<3>(1).mean_dim(1).squeeze_dim(1);
         Ok((pooled, Explanation { tokens: Some(weights), latents: None, layers: Some(by_layer) }))
@@ -103,12 +103,10 @@ impl<B: Kernels> PoolingBlock<B> {
         &self,
         context: Tensor<B, 3>,
         hidden: Option<Tensor<B, 2, Bool>>,
+        fixed: bool,
     ) -> Result<(Tensor<B, 2>, Tensor<B, 4>)> {
-        let [batch, _, _] = context.dims();
         let latents = self.latent_batch()?;
-        let [_, count, width] = latents.dims();
-        let (x, attention) =
-            self.attention.forward(latents.expand([batch, count, width]), context, hidden);
+        let (x, attention) = self.attention.of_latents(latents, context, hidden, fixed);
         Ok((self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1), attention))
     }
 }

@@ -7,7 +7,7 @@ use kiln_embed::config::{Architecture, Gate, ModelConfig};
 use kiln_embed::embedder::{EmbedderConfig, EmbeddingModel};
 use kiln_embed::kernels::SCORES_AT_ONCE;
 use kiln_embed::model::{Backbone, LoraConfig};
-use kiln_embed::pooling::{Dense, Pooling, PoolingConfig};
+use kiln_embed::pooling::{BlockConfig, Dense, FeedForwardKind, Pooling, PoolingConfig};
 use kiln_embed::reranker::{ScoreHead, reranker_shape};
 use kiln_embed::train::{TrainModel, sizes, state_bytes};
 use serde::Serialize;
@@ -216,11 +216,11 @@ impl DryStage {
         place: Place,
     ) -> Result<Self> {
         let own = recipe.model.lora.as_ref().filter(|_| !stage.full);
-        let parameters = Parameters::new(&recipe.model, shape, own)?;
-        let config = &shape.embedder.config;
+        let parameters = Parameters::new(&recipe.model, stage, shape, own)?;
+        let embedder = &shape.embedder;
         let memory_on = |parameters, ranks, shard_optimizer| {
             let ranks = Ranks { count: ranks, shard_optimizer };
-            memory(recipe, stage, config, parameters, ranks, place)
+            memory(recipe, stage, embedder, parameters, ranks, place)
         };
         let memory_of = |parameters| memory_on(parameters, ranks, recipe.compute.shard_optimizer);
         let usual =
@@ -229,7 +229,7 @@ impl DryStage {
             Some(_) => None,
             None => {
                 let lora = recipe.model.lora.as_ref().unwrap_or(&usual);
-                Some(memory_of(Parameters::new(&recipe.model, shape, Some(lora))?))
+                Some(memory_of(Parameters::new(&recipe.model, stage, shape, Some(lora))?))
             }
         };
         Ok(Self {
@@ -304,7 +304,12 @@ struct Parameters {
 
 impl Parameters {
     /// Burn draws a parameter at its first use, so counting shapes needs no memory, whatever the model.
-    fn new(recipe: &ModelRecipe, shape: &TrainedShape, lora: Option<&LoraConfig>) -> Result<Self> {
+    fn new(
+        recipe: &ModelRecipe,
+        stage: &Stage,
+        shape: &TrainedShape,
+        lora: Option<&LoraConfig>,
+    ) -> Result<Self> {
         let device = Default::default();
         let EmbedderConfig { config, pooling, dense } = &shape.embedder;
         let backbone = Backbone::<B>::zeros(config, &device);
@@ -319,6 +324,11 @@ impl Parameters {
             .fold(model, |model, projection| model.with_dense(Dense::new(projection, &device)));
         let score_head = shape.head.clone().map(|head| ScoreHead::unfilled(head, &device));
         let whole = TrainModel { model, lm_head: None, projections: Vec::new(), score_head };
+        if has_own_head(recipe, stage, config) {
+            let size = config.vocab_size * config.hidden_size;
+            let of_it = if lora.is_none() { &mut counted.trained } else { &mut counted.frozen };
+            *of_it += size;
+        }
         for (path, size) in sizes(&whole) {
             let trains = lora.is_none()
                 || !recipe.adapters_alone
@@ -337,6 +347,13 @@ impl Parameters {
         }
         Ok(counted)
     }
+}
+
+/// Whether a stage writes tokens by a language-model head that is not the token embeddings.
+fn has_own_head(recipe: &ModelRecipe, stage: &Stage, config: &ModelConfig) -> bool {
+    let bases =
+        recipe.base.is_some() && config.decoder().is_ok_and(|decoder| !decoder.tie_word_embeddings);
+    stage.objective.writes_tokens() && stage.tied().map_or(bases, |tied| !tied)
 }
 
 /// Where a stage's tensors are.
@@ -359,7 +376,7 @@ struct Ranks {
 fn memory(
     recipe: &Recipe,
     stage: &Stage,
-    config: &ModelConfig,
+    EmbedderConfig { config, pooling, .. }: &EmbedderConfig,
     Parameters { trained, frozen, frozen_factors }: Parameters,
     ranks: Ranks,
     place: Place,
@@ -405,8 +422,11 @@ fn memory(
         }
     };
     let kept = match recipe.compute.checkpoint_blocks {
-        // The inputs of checkpointed blocks.
-        true => block + config.num_layers * factor_bytes * hidden,
+        // The inputs of checkpointed blocks, which pooling may need too.
+        true => {
+            let seen = pooling.forward_options().layers;
+            block + config.num_layers * if seen { states } else { factor_bytes * hidden }
+        }
         false => block * config.num_layers,
     };
     // Gradients of the inner states and of what they are made of, or the scores of attention and their gradients.
@@ -421,8 +441,15 @@ fn memory(
     let attention = 4 * 4 * scores + rows * (2 * 4 * row + 2 * states);
     let mut passing = feed_forward.max(attention);
     if stage.objective.writes_tokens() {
-        // Of each second text the logits, their softmax and its gradient, in f32.
-        passing = passing.max(rows / 2 * 3 * config.vocab_size * size_of::<f32>());
+        // Of the tokens that are written the logits, their softmax and its gradient, in f32.
+        let written = match stage.objective {
+            Objective::Mntp => rows as f64 * stage.mntp.clone().unwrap_or_default().mask,
+            // Of each second text.
+            _ => rows as f64 / 2.0,
+        };
+        passing = passing.max(written as usize * 3 * config.vocab_size * size_of::<f32>());
+    } else {
+        passing = passing.max(texts_at_once * pooling_bytes(pooling, config, longest));
     }
     let weights = match (lower, place) {
         (false, _) => 4 * (trained + frozen),
@@ -445,4 +472,40 @@ fn memory(
             }),
         activations: rows * kept + passing,
     }
+}
+
+/// What a pooling head keeps of a text for its gradient, and what its way back needs beside that, in f32.
+fn pooling_bytes(pooling: &PoolingConfig, config: &ModelConfig, longest: usize) -> usize {
+    let hidden = config.hidden_size;
+    let (block, queries, keys) = match pooling {
+        PoolingConfig::SelfAttention(block) => (block, longest, longest),
+        PoolingConfig::LatentAttention(block) => (block, longest, block.latents),
+        PoolingConfig::LastLayerTrainable(block) => (block, block.latents, longest),
+        PoolingConfig::MultiLayerTrainable(block) => (block, block.latents, config.num_layers),
+        // The weights of attention, and of each step from them to a token's score.
+        PoolingConfig::Anchor { .. } => return 6 * 4 * config.num_heads * longest * longest,
+        PoolingConfig::Cls
+        | PoolingConfig::LastToken
+        | PoolingConfig::Mean
+        | PoolingConfig::WeightedMean => return 0,
+    };
+    let width = pooling.output_size(hidden);
+    let (heads, inner) = (block.heads, block.heads * head_dim(block, hidden));
+    let by_keys = heads * keys;
+    // Of four widths each.
+    let fans = match block.feed_forward {
+        FeedForwardKind::Geglu => 5,
+        FeedForwardKind::Gelu => 2,
+    };
+    // Wide heads fold into the projections around them.
+    let folds = by_keys < inner && !matches!(pooling, PoolingConfig::SelfAttention(_));
+    let of_query = 10 * width + 2 * by_keys + fans * 4 * width + if folds { 0 } else { 2 * inner };
+    let of_key = if folds { 0 } else { 2 * inner };
+    let passing = queries * (5 * 4 * width).max(3 * by_keys);
+    4 * (queries * of_query + keys * of_key + passing)
+}
+
+/// Width of a pooling block's heads.
+fn head_dim(block: &BlockConfig, hidden: usize) -> usize {
+    block.head_dim.unwrap_or((hidden / block.heads).max(1))
 }

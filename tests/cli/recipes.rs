@@ -70,6 +70,13 @@ fn shipped_recipes_resolve_without_a_network() {
         let least = if name == "cross-encoder" { 20_000_000 } else { 1_000_000_000 };
         assert_eq!(base.is_some(), all > least, "{name}: {all}");
         assert_eq!(base.is_some(), notes.contains("nothing was downloaded"), "{name}: {notes}");
+        // At paper size too, one card of 80 GB is enough.
+        let (on_card, _) = offline(&["--recipe", &name, "--device", "cuda:0"]);
+        for stage in on_card["stages"].as_array().unwrap() {
+            let parts = ["weights", "training", "activations"];
+            let all: u64 = parts.iter().map(|part| stage["memory"][part].as_u64().unwrap()).sum();
+            assert!((1 << 20..80_000_000_000).contains(&all), "{name}: {stage}");
+        }
     }
     // Parameters of the published weights, without the head that predicts tokens and BERT's pooler.
     for (base, parameters) in [

@@ -14,7 +14,7 @@
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig};
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Tensor, backend::Backend};
+use burn::tensor::{BasicOps, Bool, Tensor, backend::Backend};
 use serde::{Deserialize, Serialize};
 
 use crate::kernels::{Kernels, softmax_where, weighted_scaled_dot_product};
@@ -118,6 +118,9 @@ pub struct LatentFeedForward<B: Backend> {
 /// LayerNorm epsilon, as PyTorch's default in the released code.
 const EPSILON: f64 = 1e-5;
 
+/// How many values of queries are held at once where nothing trains; a text's are in any case.
+const QUERIES_AT_ONCE: usize = 1 << 26;
+
 fn norm<B: Kernels>(size: usize, device: &B::Device) -> LayerNorm<B> {
     LayerNormConfig::new(size).with_epsilon(EPSILON).init(device)
 }
@@ -159,16 +162,35 @@ impl<B: Kernels> CrossAttention<B> {
     ) -> (Tensor<B, 3>, Tensor<B, 4>) {
         let ([batch, queries, _], [contexts, keys, _]) = (x.dims(), context.dims());
         let Self { heads, head_dim, .. } = *self;
-        let split = |x: Tensor<B, 3>, rows: usize, length: usize| {
-            x.reshape([rows, length, heads, head_dim]).swap_dims(1, 2)
+        let split = |x: Tensor<B, 3>, length: usize| {
+            let [texts, _, _] = x.dims();
+            x.reshape([texts, length, heads, head_dim]).swap_dims(1, 2)
         };
-        let q = split(self.to_q.forward(self.norm.forward(x.clone())), batch, queries);
-        let [k, v] = self
-            .keys_and_values(context)
-            .map(|each| split(each, contexts, keys).expand([batch, heads, keys, head_dim]));
+        let [k, v] = self.keys_and_values(context).map(|each| split(each, keys));
         let mask = hidden.map(|hidden| over_scores(hidden, queries));
-        let (context, weights) = weighted_scaled_dot_product(q, k, v, mask.as_ref(), None);
-        (x + self.joined(context), weights)
+        let attended = |first: usize, texts: usize| {
+            let x = part(x.clone(), first, texts);
+            let of_these = |each: &Tensor<B, 4>| match contexts {
+                1 => each.clone().expand([texts, heads, keys, head_dim]),
+                _ => part(each.clone(), first, texts),
+            };
+            let mask = mask.clone().map(|mask| part(mask, first, texts));
+            let q = split(self.to_q.forward(self.norm.forward(x.clone())), queries);
+            let (k, v) = (of_these(&k), of_these(&v));
+            let (context, weights) = weighted_scaled_dot_product(q, k, v, mask.as_ref(), None);
+            (x + self.joined(context), weights)
+        };
+        let at_once = match B::ad_enabled(&x.device()) {
+            true => batch,
+            false => (QUERIES_AT_ONCE / (queries * heads * head_dim).max(1)).clamp(1, batch.max(1)),
+        };
+        if at_once >= batch {
+            return attended(0, batch);
+        }
+        let parts = (0..batch).step_by(at_once);
+        let parts = parts.map(|first| attended(first, at_once.min(batch - first)));
+        let (states, weights) = parts.unzip();
+        (Tensor::cat(states, 0), Tensor::cat(weights, 0))
     }
 
     /// As [`Self::forward`], over latents `[1, k, context width]` that every text has.
@@ -272,6 +294,15 @@ impl<B: Kernels> CrossAttention<B> {
         let [batch, heads, queries, head_dim] = context.dims();
         self.to_out.forward(context.swap_dims(1, 2).reshape([batch, queries, heads * head_dim]))
     }
+}
+
+/// So many texts of a batch, from the first of them.
+fn part<B: Backend, const D: usize, K: BasicOps<B>>(
+    batch: Tensor<B, D, K>,
+    first: usize,
+    texts: usize,
+) -> Tensor<B, D, K> {
+    if batch.dims()[0] == texts { batch } else { batch.narrow(0, first, texts) }
 }
 
 /// What of a context `[batch, k]` is hidden from all of so many queries.

@@ -1,6 +1,7 @@
 //! Fills a module's parameters from a checkpoint and writes them back, by one table of names.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
@@ -11,6 +12,7 @@ use crate::config::ModelConfig;
 use crate::kernels::{Kernels, Packing};
 use crate::model::families::{self, Names, Part, Stacked, TensorSource};
 use crate::model::{Backbone, Linear, is_router};
+use crate::parallel::each_part;
 #[cfg(all(feature = "flex", any(not(target_arch = "wasm32"), feature = "autodiff")))]
 use crate::quant::{Bf16Matrix, HostMatrix};
 use crate::quant::{Number, Scheme, WeightPrecision};
@@ -236,6 +238,37 @@ fn half_of(values: &[f32], half: Option<usize>) -> &[f32] {
         Some(_) => &values[size..],
         None => values,
     }
+}
+
+/// Whether no value is NaN or infinite.
+fn are_finite(values: &[f32]) -> bool {
+    // Without an end at the first one, several are looked at at once.
+    let finite = |part: &[f32]| part.iter().fold(true, |all, value| all & value.is_finite());
+    values.chunks(1 << 12).all(finite)
+}
+
+/// Writes a matrix, or one that is `transposed`, into the given columns of rows as wide as `width`.
+fn place(rows: &mut [f32], width: usize, columns: Range<usize>, values: &[f32], transposed: bool) {
+    // So few rows that the lines of memory that they begin with stay in the cache.
+    const ROWS: usize = 32;
+    let (count, all) = (columns.len(), rows.len() / width.max(1));
+    each_part(rows, (ROWS * width).max(1), |number, part| {
+        let first = number * ROWS;
+        let part_rows = part.len() / width;
+        if transposed {
+            for out in 0..count {
+                let of_rows = &values[out * all + first..][..part_rows];
+                for (row, value) in part.chunks_exact_mut(width).zip(of_rows) {
+                    row[columns.start + out] = *value;
+                }
+            }
+        } else {
+            let of_rows = values[first * count..].chunks_exact(count.max(1));
+            for (row, values) in part.chunks_exact_mut(width).zip(of_rows) {
+                row[columns.clone()].copy_from_slice(values);
+            }
+        }
+    });
 }
 
 /// The tensors of a backbone, one after another, under the names of its family. Adapters are merged, one weight after the
@@ -501,20 +534,11 @@ impl<B: Kernels> Loader<'_, B> {
             if values.len() != rows * columns || column + columns > total {
                 return Err(Error::invalid(format!("{name}: has not the shape that was compared")));
             }
-            if values.iter().any(|value| !value.is_finite()) {
+            if !are_finite(values) {
                 self.report.non_finite.push(name);
                 continue;
             }
-            for row in 0..rows {
-                let target = &mut joined[row * total + column..][..columns];
-                if transposed {
-                    for (out, value) in target.iter_mut().enumerate() {
-                        *value = values[out * rows + row];
-                    }
-                } else {
-                    target.copy_from_slice(&values[row * columns..][..columns]);
-                }
-            }
+            place(&mut joined, total, column..column + columns, values, transposed);
             column += columns;
         }
         if let Some(affine) = self.names.source(&self.path.dotted())?.affine {

@@ -34,10 +34,15 @@ def inline(value):
 
 
 def stages(root):
-    """Each stage of each recipe by itself, with data and sizes of ours."""
+    """Each stage of each recipe by itself, with data and sizes of ours; not those that take the same memory as one before."""
     for name in RECIPES:
         shipped = tomllib.loads((root / "train-native" / "recipes" / f"{name}.toml").read_text())
+        seen = []
         for stage in shipped["stage"]:
+            of_memory = [stage.get(field) for field in ("objective", "full", "hard_negatives", "optimizer", "mntp", "reconstruction")]
+            if of_memory in seen:
+                continue
+            seen.append(of_memory)
             recipe = {key: shipped[key] for key in ("name", "seed", "compute")}
             recipe["model"] = shipped["model"] | {"max_length": LENGTH}
             # One set, whose instruction is the first one's.

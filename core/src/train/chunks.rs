@@ -10,6 +10,7 @@
 //!   pass, so that a contrastive batch of any size needs the memory of one chunk;
 //! * gradient checkpointing: within a chunk the same cut is made at every block's input.
 
+use super::gradients::add;
 use crate::kernels::{Kernels, MatmulPrecision, TrainingBackend};
 use crate::model::{ForwardOptions, ModelInput, States, seed_dropout};
 use crate::parallel::try_map;
@@ -104,6 +105,27 @@ impl ChunkRunner {
         run: impl Fn(&T) -> Result<R, E>,
     ) -> Result<Vec<R>, E> {
         items.iter().map(run).collect()
+    }
+
+    /// Runs a function over items as [`Self::each`] does, and adds up their losses and gradients as they come, since a batch
+    /// may have hundreds of chunks; gradients are divided by `scale`.
+    ///
+    /// # Errors
+    /// The first of the function's.
+    pub fn sum<B: TrainingBackend, T, E>(
+        &self,
+        train_model: &TrainModel<B>,
+        items: &[T],
+        scale: f64,
+        run: impl Fn(&T) -> Result<(f64, GradientsParams), E>,
+    ) -> Result<(f64, GradientsParams), E> {
+        let (mut loss, mut gradients) = (0.0, GradientsParams::new());
+        for item in items {
+            let (value, part) = run(item)?;
+            loss += value;
+            add::<B, _>(train_model, &mut gradients, part, scale);
+        }
+        Ok((loss, gradients))
     }
 }
 

@@ -35,20 +35,6 @@ fn each<B: TrainingBackend, M: AutodiffModule<B>>(
     <M as Module<B>>::visit(module, &mut Visit(grads, work));
 }
 
-/// The losses and gradients of a batch's chunks as those of the batch; gradients are divided by `scale`.
-pub fn summed<B: TrainingBackend, M: AutodiffModule<B>>(
-    module: &M,
-    parts: Vec<(f64, GradientsParams)>,
-    scale: f64,
-) -> (f64, GradientsParams) {
-    let (mut loss, mut gradients) = (0.0, GradientsParams::new());
-    for (value, part) in parts {
-        loss += value;
-        add::<B, _>(module, &mut gradients, part, scale);
-    }
-    (loss, gradients)
-}
-
 /// Parts gradients into those whose parameter is chosen, and the others.
 pub fn partition<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,

@@ -31,7 +31,7 @@ pub use self::{
         Backward, Chunk, ChunkForward, ChunkRunner, ChunkSize, Graph, Kept, StatesLoss, StatesOf,
         chunks, encode,
     },
-    gradients::{add, clip_norm, map, norm, partition, summed},
+    gradients::{add, clip_norm, map, norm, partition},
     optimizer::{Optimizer, state_bytes},
     pass::{BatchGradients, BatchPass, projection_pass},
     saved::{SavedParameters, put_parameters},

@@ -8,7 +8,6 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, Int, Tensor, TensorData};
 
 use super::chunks::{Chunk, ChunkRunner, StatesOf};
-use super::gradients::add;
 use super::train_model::TrainModel;
 use crate::Error;
 use crate::kernels::TrainingBackend;
@@ -87,21 +86,17 @@ impl<B: TrainingBackend> BatchPass<'_, B> {
             .collect();
         let tokens: usize = chunks.iter().map(|chunk| chunk.tokens.count_tokens()).sum();
         let work: Vec<_> = share.iter().copied().zip(kept.into_iter().map(Once::new)).collect();
-        let parts = runner.each(&work, |(i, kept)| {
+        let (states, gradients) = runner.sum(train_model, &work, scale, |(i, kept)| {
             let chunk = &chunks[*i];
             let gradient = gradient.clone().narrow(0, starts[*i], chunk.rows.len());
             // By tokens, over which the states' loss is a mean.
             let own = chunk.tokens.count_tokens();
             let states = (states, own as f64 / tokens.max(1) as f64, scale);
-            runner.backward(train_model, chunk, kept.take(), gradient, states, device)
+            let part =
+                runner.backward(train_model, chunk, kept.take(), gradient, states, device)?;
+            Ok::<_, E>((part.loss, part.gradients))
         })?;
-        let mut result =
-            BatchGradients { loss: value, states: 0.0, gradients: GradientsParams::new() };
-        for part in parts {
-            result.states += part.loss;
-            add::<B, _>(train_model, &mut result.gradients, part.gradients, scale);
-        }
-        Ok(result)
+        Ok(BatchGradients { loss: value, states, gradients })
     }
 }
 

@@ -441,13 +441,14 @@ fn memory(
     let attention = 4 * 4 * scores + rows * (2 * 4 * row + 2 * states);
     let mut passing = feed_forward.max(attention);
     if stage.objective.writes_tokens() {
-        // Of the tokens that are written the logits, their softmax and its gradient, in f32.
+        // Of the tokens that are written the logits, the logarithms of their softmax and what leads back to their
+        // gradient, in f32.
         let written = match stage.objective {
             Objective::Mntp => rows as f64 * stage.mntp.clone().unwrap_or_default().mask,
             // Of each second text.
             _ => rows as f64 / 2.0,
         };
-        passing = passing.max(written as usize * 3 * config.vocab_size * size_of::<f32>());
+        passing = passing.max(written as usize * 6 * config.vocab_size * size_of::<f32>());
     } else {
         passing = passing.max(texts_at_once * pooling_bytes(pooling, config, longest));
     }
@@ -462,9 +463,11 @@ fn memory(
         }
         (true, Place::Gpu) => 6 * (trained + frozen),
     };
+    // A chunk's beside the sum of those before it.
+    let gradients = if texts_at_once < texts { 2 } else { 1 };
     Memory {
         weights,
-        training: trained * size_of::<f32>()
+        training: gradients * trained * size_of::<f32>()
             + (trained * state_bytes(stage.optimizer)).div_ceil(if ranks.shard_optimizer {
                 ranks.count
             } else {

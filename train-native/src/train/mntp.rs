@@ -10,7 +10,7 @@ use burn::tensor::{ElementConversion as _, FloatDType, Int, Tensor, TensorData};
 use kiln_embed::kernels::{Kernels, TrainingBackend};
 use kiln_embed::model::{ForwardOptions, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::{TokenBatch, Tokenizer, Tokens};
-use kiln_embed::train::{BlockPass, Chunk, Gathered, TrainModel, chunks, encode, summed};
+use kiln_embed::train::{BlockPass, Chunk, Gathered, TrainModel, chunks, encode};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -47,7 +47,7 @@ pub(super) fn mntp<B: TrainingBackend>(
     let chunks = chunks(tokenizer, &tokens, group.chunk_size(runner.chunk, &tokens), seed);
     let padded = |chunk: &Chunk| chunk.rows.len() * chunk.tokens.seq();
     let shares = group.shares(&chunks.iter().map(padded).collect::<Vec<_>>());
-    let parts = runner.each(group.own(&shares), |&i| {
+    let (loss, gradients) = runner.sum(train_model, group.own(&shares), scale, |&i| {
         let (chunk, replica) = (&chunks[i], runner.replica(train_model));
         if chunk.rows.iter().all(|&text| masked[text].is_empty()) {
             return Ok((0.0, GradientsParams::new()));
@@ -65,7 +65,6 @@ pub(super) fn mntp<B: TrainingBackend>(
         let grads = loss.mul_scalar(scale).backward();
         Ok((value, GradientsParams::from_grads(grads, &replica)))
     })?;
-    let (loss, gradients) = summed::<B, _>(train_model, parts, scale);
     let all = tokens.iter().map(|text| text.ids.len()).sum();
     let loss = group.sum_number(loss)?;
     Ok(BatchLoss { loss, gradients, texts: texts.len(), tokens: all })

@@ -10,7 +10,7 @@ use kiln_embed::kernels::{Kernels, TrainingBackend};
 use kiln_embed::loss::{Reduction, token_cross_entropy};
 use kiln_embed::model::{ForwardOptions, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::{Tokenizer, Tokens};
-use kiln_embed::train::{BlockPass, Gathered, TrainModel, encode, summed};
+use kiln_embed::train::{BlockPass, Gathered, TrainModel, encode};
 
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text, mixed};
@@ -78,7 +78,7 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     };
     let shares = group.shares(&chunks.iter().map(work).collect::<Vec<_>>());
     let share: Vec<(usize, &[usize])> = group.own(&shares).iter().map(|&i| chunks[i]).collect();
-    let parts = runner.each(&share, |&(number, rows)| {
+    let (loss, gradients) = runner.sum(train_model, &share, scale, |&(number, rows)| {
         let replica = runner.replica(train_model);
         let direction = |read: &[Tokens], write: &[Vec<u32>], weight: f64| {
             let read: Vec<&Tokens> = rows.iter().map(|&row| &read[row]).collect();
@@ -112,7 +112,6 @@ pub(super) fn reconstruction<B: TrainingBackend>(
         let grads = loss.mul_scalar(scale).backward();
         Ok((value, GradientsParams::from_grads(grads, &replica)))
     })?;
-    let (loss, gradients) = summed::<B, _>(train_model, parts, scale);
     let tokens = queries.iter().chain(&documents).map(|text| text.ids.len()).sum();
     let loss = group.sum_number(loss)?;
     Ok(BatchLoss { loss, gradients, texts: 2 * pairs, tokens })

@@ -12,7 +12,8 @@
 #   tests/cuda.sh recipes    the largest memory of each stage of the papers' recipes, beside what `train --dry-run` says
 #
 # What it cannot show: times, races, kernels of the copy engine (compiled, not run), and the driver's own behaviour.
-# It takes the release's binary where there is one, else the tests' (or the one that KILN_NATIVE names).
+# It takes the release's binary where there is one, else the tests' (or the one that KILN_NATIVE names); to count, the
+# tests' alone, which is built without autotune: with it every shape has dozens of kernels compiled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,11 +23,13 @@ if [ "$(uname -sm)" != 'Linux x86_64' ]; then
   exit 0
 fi
 binary=${KILN_NATIVE:-}
-for built in target/x86_64-unknown-linux-gnu/release/kiln target/release/kiln target/quick/kiln; do
+candidates=(target/x86_64-unknown-linux-gnu/release/kiln target/release/kiln target/quick/kiln)
+case " $* " in *' count '* | *' recipes '*) candidates=(target/quick/kiln) ;; esac
+for built in "${candidates[@]}"; do
   if [ -z "$binary" ] && [ -x "$built" ]; then binary=$PWD/$built; fi
 done
 if [ -z "$binary" ]; then
-  echo "error: no binary; cargo build --release -p train-native --features cuda first, or name one by KILN_NATIVE" >&2
+  echo "error: none of ${candidates[*]}; cargo build --release -p train-native --features cuda, or tests/run.sh, or name one by KILN_NATIVE" >&2
   exit 1
 fi
 tests/setup.sh cuda python

@@ -36,7 +36,7 @@ max_length = 32
 {model}
 {lora}
 [model.pooling]
-mode = "mean"
+{pooling}
 [[stage]]
 name = "all"
 data = ["data.jsonl"]
@@ -52,6 +52,8 @@ intermediate_size = 128
 layers = 2
 heads = 2
 """
+MEAN = 'mode = "mean"'
+WIDE_HEADS = 'mode = "latent_attention"\nlatents = 3\nheads = 2\nhead_dim = 128'
 LORA = 'lora = { rank = 4, alpha = 8.0, targets = ["all-linear"] }'
 
 
@@ -122,9 +124,9 @@ class Check:
         if not passed:
             self.failures.append(name)
 
-    def recipe(self, name, steps, model=NEW, lora="", compute=""):
+    def recipe(self, name, steps, model=NEW, lora="", compute="", pooling=MEAN):
         path = self.work / f"{name}.toml"
-        path.write_text(RECIPE.format(steps=steps, model=model, lora=lora) + compute)
+        path.write_text(RECIPE.format(steps=steps, model=model, lora=lora, pooling=pooling) + compute)
         return path
 
 
@@ -200,8 +202,12 @@ def emulated(check, base):
     # As language models come; its frozen weights stay so on a GPU.
     half = work / "half"
     check.run(["quantize", "--model", base, "--scheme", "bf16", "--output", half])
+    # A head that folds into its projections in training.
+    check.run(train(check.recipe("wide", 1, onto, pooling=WIDE_HEADS), work / "wide", "cpu"))
+    wide = f'base = "{work / "wide" / "model"}"'
     for name, recipe, near, steps, keys in (
         ("training, all parameters, f32", check.recipe("full", 2, onto), 0.005, 2, ("loss", "grad_norm")),
+        ("training, wide pooling heads, f32", check.recipe("wide-full", 2, wide, pooling=WIDE_HEADS), 0.005, 2, ("loss", "grad_norm")),
         ("training, LoRA, f32", check.recipe("lora-f32", 1, onto, LORA), 0.005, 1, ("loss",)),
         ("training, LoRA, bf16", check.recipe("lora", 1, onto, LORA, compute=bf16), 0.03, 1, ("loss",)),
         ("training, LoRA, bf16, a base in bf16", check.recipe("half", 1, f'base = "{half}"', LORA, compute=bf16), 0.03, 1, ("loss",)),
@@ -287,7 +293,7 @@ def counted(check, base):
             found = []
             # A wide model takes its time to load; its launches are a thin one's.
             for steps in (1, 2) if shape is THIN else (2,):
-                recipe = RECIPE.format(steps=steps, model=f'base = "{model}"', lora=adapters) + compute
+                recipe = RECIPE.format(steps=steps, model=f'base = "{model}"', lora=adapters, pooling=MEAN) + compute
                 recipe = recipe.replace("max_length = 32", f"max_length = {length}")
                 recipe = recipe.replace("batch_size = 4", f"batch_size = {texts // 2}")
                 path = check.work / f"count-{number}-{layers}-{steps}.toml"

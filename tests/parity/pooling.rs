@@ -1,5 +1,7 @@
 //! Every pooling head against sentence-transformers or an independent PyTorch version.
 
+use burn::backend::Autodiff;
+use burn::module::AutodiffModule as _;
 use burn::tensor::{Tensor, TensorData};
 use kiln_embed::checkpoint::{Directory, Weights, load_pooling};
 use kiln_embed::config::{AttentionMode, ModelConfig};
@@ -120,4 +122,39 @@ fn attending<B: Kernels>(device: B::Device) {
     }
 }
 
-kiln_tests::on_every_device!(without_parameters, attending);
+/// In training wide heads fold into the projections around them.
+fn folded<B: Kernels>(device: B::Device) {
+    let block = BlockConfig { latents: 3, heads: 2, head_dim: Some(64), ..BlockConfig::default() };
+    let mut inputs = Tensors::open("pooling", "inputs");
+    let (shape, values) = inputs.get("hidden.3");
+    let states = TensorData::new(values, shape);
+    let (shape, mask) = inputs.ints("right.mask");
+    let mask: Vec<bool> = mask.iter().map(|&m| m == 1).collect();
+    let tokens = TokenBatch::new(vec![0; mask.len()], mask.clone(), mask, shape[1]).unwrap();
+    for config in
+        [PoolingConfig::LatentAttention(block.clone()), PoolingConfig::LastLayerTrainable(block)]
+    {
+        let head = Pooling::<B>::new(&config, &model(), &device);
+        let direct = vectors(&head, &states, &tokens, &device);
+        let trains = Pooling::<Autodiff<B>>::from_inner(head);
+        let training = vectors(&trains, &states, &tokens, &device);
+        let error = relative_error(&training, &direct, 16, &vec![true; direct.len() / 16]);
+        assert!(error < allowed::<B>(&device, TOLERANCE), "{}: {error:e}", config.name());
+    }
+}
+
+/// What a head makes of last states.
+fn vectors<B: Kernels>(
+    head: &Pooling<B>,
+    states: &TensorData,
+    tokens: &TokenBatch,
+    device: &B::Device,
+) -> Vec<f32> {
+    let last = Tensor::<B, 3>::from_data(states.clone(), device);
+    let states = States { last, layers: Vec::new(), attention: None };
+    let input = ModelInput::<B>::new(tokens, device);
+    let (vectors, _) = head.forward(&states, &input, AttentionMode::Bidirectional).unwrap();
+    vectors.into_data().to_vec().unwrap()
+}
+
+kiln_tests::on_every_device!(without_parameters, attending, folded);

@@ -24,8 +24,7 @@ pub use block::{
     Block, BlockGradients, BlockOf, Branch, DropoutMask, LowRank, MatmulPrecision, Norm,
     Projection, Tape,
 };
-pub(crate) use plain::softmax_where;
-pub(crate) use plain::{activate, by_head, rotated};
+pub(crate) use plain::{activate, by_head, rotated, softmax_where};
 pub use plain::{scaled_dot_product, weighted_scaled_dot_product};
 
 use std::ops::Range;

@@ -56,6 +56,24 @@ fn default_heads() -> usize {
     8
 }
 
+impl BlockConfig {
+    /// Channels of a head, over states that are `hidden` wide.
+    pub fn width_of_head(&self, hidden: usize) -> usize {
+        self.head_dim.unwrap_or((hidden / self.heads).max(1))
+    }
+
+    /// Whether it takes fewer products for so many queries of a width to fold as many `keys` as all of them see into the
+    /// projections around these, so that nothing as wide as all heads is held for each query. Training does.
+    pub fn folds(&self, queries: usize, keys: usize, width: usize, hidden: usize) -> bool {
+        folds([queries, keys, width], self.heads, self.width_of_head(hidden))
+    }
+}
+
+fn folds([queries, keys, width]: [usize; 3], heads: usize, head_dim: usize) -> bool {
+    let inner = heads * head_dim;
+    keys * inner * width + queries * heads * keys * width < queries * inner * (width + keys)
+}
+
 impl Default for BlockConfig {
     fn default() -> Self {
         Self {
@@ -139,7 +157,7 @@ impl<B: Kernels> CrossAttention<B> {
         hidden: usize,
         device: &B::Device,
     ) -> Self {
-        let head_dim = config.head_dim.unwrap_or((hidden / config.heads).max(1));
+        let head_dim = config.width_of_head(hidden);
         let inner = head_dim * config.heads;
         Self {
             norm: norm(query, device),
@@ -151,11 +169,28 @@ impl<B: Kernels> CrossAttention<B> {
             head_dim,
         }
     }
+
     /// Queries `[batch, q, width]` over a context `[batch or 1, k, context width]`; `hidden` `[batch, k]` is
     /// true at context positions that are masked. Returns `[batch, q, width]` (the residual added) and weights
     /// `[batch, heads, q, k]`.
     pub(super) fn forward(
         &self,
+        x: Tensor<B, 3>,
+        context: Tensor<B, 3>,
+        hidden: Option<Tensor<B, 2, Bool>>,
+    ) -> (Tensor<B, 3>, Tensor<B, 4>) {
+        let [batch, queries, _] = x.dims();
+        let at_once = match B::ad_enabled(&x.device()) {
+            true => batch,
+            false => QUERIES_AT_ONCE / (queries * self.heads * self.head_dim).max(1),
+        };
+        self.forward_by(at_once.max(1), x, context, hidden)
+    }
+
+    /// As [`Self::forward`], of `at_once` texts after the others.
+    pub(super) fn forward_by(
+        &self,
+        at_once: usize,
         x: Tensor<B, 3>,
         context: Tensor<B, 3>,
         hidden: Option<Tensor<B, 2, Bool>>,
@@ -180,10 +215,6 @@ impl<B: Kernels> CrossAttention<B> {
             let (context, weights) = weighted_scaled_dot_product(q, k, v, mask.as_ref(), None);
             (x + self.joined(context), weights)
         };
-        let at_once = match B::ad_enabled(&x.device()) {
-            true => batch,
-            false => (QUERIES_AT_ONCE / (queries * heads * head_dim).max(1)).clamp(1, batch.max(1)),
-        };
         if at_once >= batch {
             return attended(0, batch);
         }
@@ -195,9 +226,9 @@ impl<B: Kernels> CrossAttention<B> {
 
     /// As [`Self::forward`], over latents `[1, k, context width]` that every text has.
     ///
-    /// In training `(x Wq) k^T = x (Wq k^T)` and `(a v) Wo = a (v Wo)`, wherever the right sides take fewer products: NV-Embed's
-    /// queries of `heads * head_dim` = 32,768 values for each token are never held then. Inference is as it was trained, but
-    /// for the order of sums, which must not depend on how many texts are in a batch.
+    /// In training `(x Wq) k^T = x (Wq k^T)` and `(a v) Wo = a (v Wo)`, where the right sides take fewer products: NV-Embed's
+    /// queries of `heads * head_dim` = 32,768 values for each token are never held then. Inference, and GradCache's
+    /// first pass with it, differ by the order of sums alone, which must not depend on how many texts a batch has.
     pub(super) fn over_latents(
         &self,
         x: Tensor<B, 3>,
@@ -205,15 +236,12 @@ impl<B: Kernels> CrossAttention<B> {
     ) -> (Tensor<B, 3>, Tensor<B, 4>) {
         let ([batch, queries, width], [_, keys, _]) = (x.dims(), latents.dims());
         let Self { heads, head_dim, .. } = *self;
-        let (rows, inner) = (batch * queries, heads * head_dim);
-        let folded = keys * inner * width + rows * heads * keys * width;
-        let trains = B::ad_enabled(&x.device());
-        let (Some(to_q), Some(to_out)) = (self.to_q.dense(), self.to_out.dense()) else {
+        let rows = batch * queries;
+        let saves = B::ad_enabled(&x.device()) && folds([rows, keys, width], heads, head_dim);
+        let (Some(to_q), Some(to_out), true) = (self.to_q.dense(), self.to_out.dense(), saves)
+        else {
             return self.forward(x, latents, None);
         };
-        if !trains || folded >= rows * inner * (width + keys) {
-            return self.forward(x, latents, None);
-        }
         let [k, v] = self.keys_and_values(latents).map(|each| {
             each.reshape([keys, heads, head_dim]).swap_dims(0, 1) // [heads, keys, head_dim]
         });
@@ -229,9 +257,9 @@ impl<B: Kernels> CrossAttention<B> {
         (x + out.reshape([batch, queries, width]), weights)
     }
 
-    /// As [`Self::forward`], of latents `[1, q, width]` that every text has: their queries are computed once. Where the context
-    /// is of a `fixed` length, or in training, `(a v) Wo = a (v Wo)` if the right side takes fewer products: over one state a
-    /// layer, contexts of `heads * head_dim` = 65,536 values for each latent are never held then.
+    /// As [`Self::forward`], of latents `[1, q, width]` that every text has: their queries are computed once. Where
+    /// the context is of a `fixed` length, or in training, `(a v) Wo = a (v Wo)` if the right side takes fewer products:
+    /// over one state a layer, contexts of `heads * head_dim` = 65,536 values for each latent are never held then.
     pub(super) fn of_latents(
         &self,
         latents: Tensor<B, 3>,
@@ -241,7 +269,6 @@ impl<B: Kernels> CrossAttention<B> {
     ) -> (Tensor<B, 3>, Tensor<B, 4>) {
         let ([_, queries, width], [batch, keys, _]) = (latents.dims(), context.dims());
         let Self { heads, head_dim, .. } = *self;
-        let inner = heads * head_dim;
         // In training all texts are one product, as a gradient would be held for each of several. In inference a text is
         // one by itself, whose sums do not depend on the others.
         let trains = B::ad_enabled(&context.device());
@@ -258,8 +285,7 @@ impl<B: Kernels> CrossAttention<B> {
         let scores = scores.permute([0, 3, 1, 2, 4]).reshape([batch, heads, queries, keys]);
         let weights =
             softmax_where(scores, hidden.map(|hidden| over_scores(hidden, queries)).as_ref());
-        let folded = keys * inner * width + queries * heads * keys * width;
-        let saves = (trains || fixed) && folded < queries * inner * (width + keys);
+        let saves = (trains || fixed) && folds([queries, keys, width], heads, head_dim);
         let out = match self.to_out.dense().filter(|_| saves) {
             Some(to_out) => {
                 let to_out = to_out.reshape([1, heads, head_dim, width]);

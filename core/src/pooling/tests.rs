@@ -233,7 +233,7 @@ type A = burn::backend::Autodiff<Flex>;
 
 const WIDTH: usize = 16;
 
-/// A block with wide heads, whose products are worth folding, and three latents of it.
+/// A block with wide heads, whose products are worth folding, and latents for it.
 fn wide_heads(latents: usize) -> (CrossAttention<A>, Tensor<A, 3>) {
     let device = Default::default();
     A::seed(&device, 8);
@@ -336,4 +336,27 @@ fn latents_over_layers_do_not_depend_on_the_batch() {
     let (direct, _) = attention.forward(direct, context, None);
     assert_ne!(together, values(direct.clone()));
     assert_close(&together, &values(direct));
+}
+
+/// Nor on how many texts are attended to at once.
+#[test]
+fn texts_attend_a_few_at_a_time() {
+    use burn::module::AutodiffModule;
+    let (attention, latents) = wide_heads(3);
+    let (attention, latents) = (attention.valid(), latents.inner());
+    let device = Default::default();
+    let x: Tensor<B, 3> = Tensor::random([5, 4, WIDTH], Distribution::Normal(0.0, 1.0), &device);
+    let hidden: Vec<bool> = (0..20).map(|at| at % 4 > at / 4).collect();
+    let hidden =
+        Tensor::<B, 2, burn::tensor::Bool>::from_data(TensorData::new(hidden, [5, 4]), &device);
+    let over = |at_once| {
+        let (shared, weights) = attention.forward_by(at_once, x.clone(), latents.clone(), None);
+        let (own, own_weights) =
+            attention.forward_by(at_once, x.clone(), x.clone(), Some(hidden.clone()));
+        [values(shared), values(weights), values(own), values(own_weights)]
+    };
+    let all = over(5);
+    for at_once in [1, 2, 9] {
+        assert_eq!(over(at_once), all);
+    }
 }

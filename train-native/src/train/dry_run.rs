@@ -7,7 +7,7 @@ use kiln_embed::config::{Architecture, Gate, ModelConfig};
 use kiln_embed::embedder::{EmbedderConfig, EmbeddingModel};
 use kiln_embed::kernels::SCORES_AT_ONCE;
 use kiln_embed::model::{Backbone, LoraConfig};
-use kiln_embed::pooling::{BlockConfig, Dense, FeedForwardKind, Pooling, PoolingConfig};
+use kiln_embed::pooling::{Dense, FeedForwardKind, Pooling, PoolingConfig};
 use kiln_embed::reranker::{ScoreHead, reranker_shape};
 use kiln_embed::train::{TrainModel, sizes, state_bytes};
 use serde::Serialize;
@@ -351,9 +351,9 @@ impl Parameters {
 
 /// Whether a stage writes tokens by a language-model head that is not the token embeddings.
 fn has_own_head(recipe: &ModelRecipe, stage: &Stage, config: &ModelConfig) -> bool {
-    let bases =
+    let of_base =
         recipe.base.is_some() && config.decoder().is_ok_and(|decoder| !decoder.tie_word_embeddings);
-    stage.objective.writes_tokens() && stage.tied().map_or(bases, |tied| !tied)
+    stage.objective.writes_tokens() && stage.tied().map_or(of_base, |tied| !tied)
 }
 
 /// Where a stage's tensors are.
@@ -450,7 +450,7 @@ fn memory(
         };
         passing = passing.max(written as usize * 6 * config.vocab_size * size_of::<f32>());
     } else {
-        passing = passing.max(texts_at_once * pooling_bytes(pooling, config, longest));
+        passing = passing.max(pooling_bytes(pooling, config, texts_at_once, longest));
     }
     let weights = match (lower, place) {
         (false, _) => 4 * (trained + frozen),
@@ -477,8 +477,13 @@ fn memory(
     }
 }
 
-/// What a pooling head keeps of a text for its gradient, and what its way back needs beside that, in f32.
-fn pooling_bytes(pooling: &PoolingConfig, config: &ModelConfig, longest: usize) -> usize {
+/// What a pooling head keeps of texts for its gradient, and what its way back needs beside that, in f32.
+fn pooling_bytes(
+    pooling: &PoolingConfig,
+    config: &ModelConfig,
+    texts: usize,
+    longest: usize,
+) -> usize {
     let hidden = config.hidden_size;
     let (block, queries, keys) = match pooling {
         PoolingConfig::SelfAttention(block) => (block, longest, longest),
@@ -486,29 +491,30 @@ fn pooling_bytes(pooling: &PoolingConfig, config: &ModelConfig, longest: usize) 
         PoolingConfig::LastLayerTrainable(block) => (block, block.latents, longest),
         PoolingConfig::MultiLayerTrainable(block) => (block, block.latents, config.num_layers),
         // The weights of attention, and of each step from them to a token's score.
-        PoolingConfig::Anchor { .. } => return 6 * 4 * config.num_heads * longest * longest,
+        PoolingConfig::Anchor { .. } => {
+            return texts * 6 * 4 * config.num_heads * longest * longest;
+        }
         PoolingConfig::Cls
         | PoolingConfig::LastToken
         | PoolingConfig::Mean
         | PoolingConfig::WeightedMean => return 0,
     };
     let width = pooling.output_size(hidden);
-    let (heads, inner) = (block.heads, block.heads * head_dim(block, hidden));
-    let by_keys = heads * keys;
+    let inner = block.heads * block.width_of_head(hidden);
+    let by_keys = block.heads * keys;
     // Of four widths each.
     let fans = match block.feed_forward {
         FeedForwardKind::Geglu => 5,
         FeedForwardKind::Gelu => 2,
     };
-    // Wide heads fold into the projections around them.
-    let folds = by_keys < inner && !matches!(pooling, PoolingConfig::SelfAttention(_));
+    let folds = match pooling {
+        PoolingConfig::SelfAttention(_) => false,
+        // Of all texts' tokens, which see the same latents.
+        PoolingConfig::LatentAttention(_) => block.folds(texts * queries, keys, width, hidden),
+        _ => block.folds(queries, keys, width, hidden),
+    };
     let of_query = 10 * width + 2 * by_keys + fans * 4 * width + if folds { 0 } else { 2 * inner };
     let of_key = if folds { 0 } else { 2 * inner };
     let passing = queries * (5 * 4 * width).max(3 * by_keys);
-    4 * (queries * of_query + keys * of_key + passing)
-}
-
-/// Width of a pooling block's heads.
-fn head_dim(block: &BlockConfig, hidden: usize) -> usize {
-    block.head_dim.unwrap_or((hidden / block.heads).max(1))
+    texts * 4 * (queries * of_query + keys * of_key + passing)
 }

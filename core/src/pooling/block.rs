@@ -384,3 +384,7 @@ pub(super) fn latents<B: Kernels>(
 ) -> Param<Tensor<B, 2>> {
     Initializer::Normal { mean: 0.0, std: 1.0 }.init([count, width], device)
 }
+
+#[cfg(test)]
+#[cfg(feature = "autodiff")]
+mod tests;

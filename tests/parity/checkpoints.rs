@@ -8,6 +8,7 @@ use kiln_embed::checkpoint::{Directory, Files, LoadOptions, Weights, load, load_
 use kiln_embed::config::ModelConfig;
 use kiln_embed::embedder::Embedder;
 use kiln_embed::model::{Backbone, ForwardOptions, ModelInput};
+use kiln_embed::pooling::PoolingConfig;
 use kiln_embed::tokenizer::TokenBatch;
 use kiln_tests::fixture;
 use safetensors::tensor::{Dtype, TensorView};
@@ -98,19 +99,42 @@ fn shards_and_half_precision_give_the_same_model() {
     }
 }
 
-#[test]
-fn nv_embeds_release_layout_is_read() {
+const TEXTS: [&str; 2] = ["a river in spring", "the ship carried tea"];
+
+/// A new model with NV-Embed's head.
+fn with_latent_attention() -> Embedder<Cpu> {
     let recipe = Recipe::parse(
         "name = 'x'\n[model]\nmax_length = 24\npooling = { mode = 'latent_attention', latents = 5, heads = 2, head_dim = 6 }\n\
          [model.new]\nvocab_size = 300\nhidden_size = 16\nintermediate_size = 24\nlayers = 2\nheads = 2\n\
          [[stage]]\nname = 's'\ndata = ['x']\nsteps = 1\nbatch_size = 2\nlr = 1e-3\n",
     )
     .unwrap();
-    let texts = ["a river in spring", "the ship carried tea"];
     let new = recipe.model.new.as_ref().unwrap();
     let device = Default::default();
     Cpu::seed(&device, 3);
-    let ours: Embedder<Cpu> = new_model(new, &recipe.model, texts.into_iter(), &device).unwrap();
+    new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap()
+}
+
+/// A recipe that names the head which its base has goes on training that head.
+#[test]
+fn a_folders_own_head_keeps_its_weights_where_it_is_asked_for() {
+    let ours = with_latent_attention();
+    let saved = save(&ours).unwrap();
+    let own = ours.model().pooling().config().clone();
+    let loaded = |pooling| {
+        let options = LoadOptions { pooling: Some(pooling), ..Default::default() };
+        let embedder: Embedder<Cpu> = load(&saved, &options, &Default::default()).unwrap();
+        embedder.embed(&TEXTS).unwrap()
+    };
+    assert_eq!(loaded(own.clone()), ours.embed(&TEXTS).unwrap());
+    let PoolingConfig::LatentAttention(mut block) = own else { panic!("{own:?}") };
+    block.latents += 1;
+    assert_ne!(loaded(PoolingConfig::LatentAttention(block)), ours.embed(&TEXTS).unwrap());
+}
+
+#[test]
+fn nv_embeds_release_layout_is_read() {
+    let ours = with_latent_attention();
     let saved = save(&ours).unwrap();
 
     // The same weights under the names, and in the wrapper, of NV-Embed's release.
@@ -142,7 +166,7 @@ fn nv_embeds_release_layout_is_read() {
         load(&files, &LoadOptions::default(), &Default::default()).unwrap();
     assert_eq!(released.model().pooling().config().name(), "latent_attention");
 
-    let embed = |embedder: &Embedder<Cpu>| embedder.embed(&texts).unwrap();
+    let embed = |embedder: &Embedder<Cpu>| embedder.embed(&TEXTS).unwrap();
     for (a, b) in embed(&ours).iter().zip(&embed(&released)) {
         let worst = a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-6, "{worst}");

@@ -26,7 +26,7 @@ use crate::{Error, Result};
 /// Overrides of the folder's own settings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LoadOptions {
-    /// Another pooling head; a trainable one starts untrained.
+    /// Another pooling head. A trainable one starts untrained, unless it is the folder's own.
     pub pooling: Option<PoolingConfig>,
     /// Another attention mode.
     pub attention: Option<AttentionMode>,
@@ -473,6 +473,8 @@ pub fn load<B: Kernels>(
         model.normalize = true;
         instruction = InstructionSpan::MaskedWithoutBos;
     }
+    // What asks for the head that the folder has goes on with its weights.
+    let asked = options.pooling.as_ref();
     for module in modules.iter().flatten() {
         match module.kind.as_str() {
             "Transformer" | STATIC => {}
@@ -482,7 +484,8 @@ pub fn load<B: Kernels>(
                     instruction = InstructionSpan::Masked;
                 }
                 let head = Pooling::unfilled(&pooling, &config, device);
-                model.pooling = if options.pooling.is_none() && head.block.is_some() {
+                let wanted = asked.is_none_or(|asked| *asked == pooling);
+                model.pooling = if wanted && head.block.is_some() {
                     let mut weights = Weights::open(folder, &inside(&module.path, "model"))?;
                     load_pooling(&pooling, &config, &mut weights, device)?
                 } else {
@@ -499,7 +502,8 @@ pub fn load<B: Kernels>(
             _ => {}
         }
     }
-    if let Some(pooling) = &options.pooling {
+    let another = asked.filter(|asked| *asked != model.pooling.config());
+    if let Some(pooling) = another {
         model.pooling = Pooling::new(pooling, &config, device);
     }
     check_widths(folder, &model.embedder_config())?;
@@ -509,8 +513,7 @@ pub fn load<B: Kernels>(
     let (tokenizer, tokenizer_files) =
         read_tokenizer(folder, &root, &config, instruction, options)?;
     // With another head or mask, or texts cut shorter, the vectors of the self-test no longer hold.
-    let mut same =
-        options.pooling.is_none() && options.attention.is_none() && options.text.is_empty();
+    let mut same = another.is_none() && options.attention.is_none() && options.text.is_empty();
     if let (Some(kept), Some(limit)) = (&manifest, options.max_length) {
         for tokens in tokenizer.encode_all("", &kept.self_test.texts)? {
             same &= tokens.ids.len() < limit;

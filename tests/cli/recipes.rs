@@ -96,6 +96,30 @@ fn shipped_recipes_resolve_without_a_network() {
     }
 }
 
+/// On a GPU that computes in bf16 frozen weights take what they take in the base's file.
+#[test]
+fn a_dry_run_looks_at_the_bases_numbers() {
+    let folder = Folder::new();
+    let base = folder.model("{ mode = 'mean' }").display().to_string();
+    let half = folder.arg("half");
+    stdout(&mut kiln(&["quantize", "--model", &base, "--scheme", "bf16", "--output", &half]));
+    let weights = |base: &str, more: &str| {
+        let recipe = format!(
+            "name = 'n'\n[model]\nbase = '{base}'\nlora = {{ rank = 2, alpha = 4.0, targets = ['all-linear'] }}\n{more}\n\
+             [[stage]]\nname = 's'\ndata = ['data.jsonl']\nsteps = 1\nbatch_size = 2\nlr = 1e-3\n\
+             [compute]\nprecision = 'bf16'\n"
+        );
+        let recipe = folder.write("recipe.toml", recipe);
+        let actual = dry(&["--recipe", &recipe, "--device", "cuda:0"]);
+        actual["stages"][0]["memory"]["weights"].as_u64().unwrap()
+    };
+    // Of each of two layers: four projections of attention and three of the feed-forward part.
+    let factors = 2 * (4 * 16 * 16 + 3 * 16 * 24);
+    assert_eq!(weights(&base, "") - weights(&half, ""), 2 * factors);
+    let zeros = "keep_zeros = true";
+    assert_eq!(weights(&base, zeros), weights(&half, zeros));
+}
+
 #[test]
 fn examples_resolve() {
     let folder = Folder::new();

@@ -84,7 +84,7 @@ def counted(check, base, root, zeros, settings):
             dry = subprocess.run([check.kiln, *train, "--dry-run", "--json", "--quiet"], capture_output=True, text=True, check=True)
             said.append(sum(json.loads(dry.stdout)["stages"][0]["memory"].values()) / 2**30)
             counted.append(found["peak_bytes"] / 2**30)
-        far = max(abs(ours / theirs - 1) for ours, theirs in zip(said, counted))
         assert all(counted), f"{name} counted nothing"
+        far = max(abs(ours / theirs - 1) for ours, theirs in zip(said, counted))
         listed = ", ".join(f"{peak:.2f} ({guess:.2f})" for peak, guess in zip(counted, said))
         check.say(name, far < NEAR, f"GiB (as the dry run says) {listed}; at most {far:.0%} apart")

@@ -8,7 +8,7 @@ use kiln_embed::checkpoint::{Directory, Files, LoadOptions, Weights, load, load_
 use kiln_embed::config::ModelConfig;
 use kiln_embed::embedder::Embedder;
 use kiln_embed::model::{Backbone, ForwardOptions, ModelInput};
-use kiln_embed::pooling::PoolingConfig;
+use kiln_embed::pooling::{BlockConfig, PoolingConfig};
 use kiln_embed::tokenizer::TokenBatch;
 use kiln_tests::fixture;
 use safetensors::tensor::{Dtype, TensorView};
@@ -128,6 +128,9 @@ fn a_folders_own_head_keeps_its_weights_where_it_is_asked_for() {
     };
     assert_eq!(loaded(own.clone()), ours.embed(&TEXTS).unwrap());
     let PoolingConfig::LatentAttention(mut block) = own else { panic!("{own:?}") };
+    // The sizes may be written in other ways.
+    let written = BlockConfig { latent_size: Some(16), layer_std: 1.0, ..block.clone() };
+    assert_eq!(loaded(PoolingConfig::LatentAttention(written)), ours.embed(&TEXTS).unwrap());
     block.latents += 1;
     assert_ne!(loaded(PoolingConfig::LatentAttention(block)), ours.embed(&TEXTS).unwrap());
 }

@@ -124,15 +124,19 @@ fn attending<B: Kernels>(device: B::Device) {
 
 /// In training wide heads fold into the projections around them.
 fn folded<B: Kernels>(device: B::Device) {
-    let block = BlockConfig { latents: 3, heads: 2, head_dim: Some(64), ..BlockConfig::default() };
+    let block =
+        |latents| BlockConfig { latents, heads: 2, head_dim: Some(64), ..BlockConfig::default() };
     let mut inputs = Tensors::open("pooling", "inputs");
     let (shape, values) = inputs.get("hidden.3");
     let states = TensorData::new(values, shape);
     let (shape, mask) = inputs.ints("right.mask");
     let mask: Vec<bool> = mask.iter().map(|&m| m == 1).collect();
-    let tokens = TokenBatch::new(vec![0; mask.len()], mask.clone(), mask, shape[1]).unwrap();
+    let (rows, length) = (mask.len(), shape[1]);
+    let tokens = TokenBatch::new(vec![0; rows], mask.clone(), mask, length).unwrap();
+    let (few, many) = (3, length);
+    assert!(block(few).folds(rows, few, 16, 16) && block(many).folds(many, length, 16, 16));
     for config in
-        [PoolingConfig::LatentAttention(block.clone()), PoolingConfig::LastLayerTrainable(block)]
+        [PoolingConfig::LatentAttention(block(few)), PoolingConfig::LastLayerTrainable(block(many))]
     {
         let head = Pooling::<B>::new(&config, &model(), &device);
         let direct = vectors(&head, &states, &tokens, &device);

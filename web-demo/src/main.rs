@@ -1,6 +1,6 @@
 //! Kiln's demo page: semantic search, what pooling looks at, a map of the collection, and the models.
 //!
-//! Everything is computed in the browser by kiln-embed (`kiln.rs`); the pages (`pages/`) share a
+//! Everything is computed in the browser by kiln-embed (`kiln/`); the pages (`pages/`) share a
 //! [`state::State`].
 
 mod kiln;

@@ -69,8 +69,10 @@ impl BlockConfig {
     }
 }
 
-fn folds([queries, keys, width]: [usize; 3], heads: usize, head_dim: usize) -> bool {
-    let inner = heads * head_dim;
+fn folds(sizes: [usize; 3], heads: usize, head_dim: usize) -> bool {
+    // In a page numbers of 32 bits are too small for products of these.
+    let [queries, keys, width] = sizes.map(|size| size as u64);
+    let (heads, inner) = (heads as u64, heads as u64 * head_dim as u64);
     keys * inner * width + queries * heads * keys * width < queries * inner * (width + keys)
 }
 
@@ -119,8 +121,8 @@ pub struct CrossAttention<B: Backend> {
     to_q: Linear<B>,
     to_kv: Linear<B>,
     to_out: Linear<B>,
-    heads: usize,
-    head_dim: usize,
+    pub(super) heads: usize,
+    pub(super) head_dim: usize,
 }
 
 /// Pre-norm feed-forward block with biases.
@@ -137,7 +139,7 @@ pub struct LatentFeedForward<B: Backend> {
 const EPSILON: f64 = 1e-5;
 
 /// How many values of queries are held at once where nothing trains; a text's are in any case.
-const QUERIES_AT_ONCE: usize = 1 << 26;
+pub(super) const QUERIES_AT_ONCE: usize = 1 << 26;
 
 fn norm<B: Kernels>(size: usize, device: &B::Device) -> LayerNorm<B> {
     LayerNormConfig::new(size).with_epsilon(EPSILON).init(device)
@@ -215,20 +217,14 @@ impl<B: Kernels> CrossAttention<B> {
             let (context, weights) = weighted_scaled_dot_product(q, k, v, mask.as_ref(), None);
             (x + self.joined(context), weights)
         };
-        if at_once >= batch {
-            return attended(0, batch);
-        }
-        let parts = (0..batch).step_by(at_once);
-        let parts = parts.map(|first| attended(first, at_once.min(batch - first)));
-        let (states, weights) = parts.unzip();
-        (Tensor::cat(states, 0), Tensor::cat(weights, 0))
+        few_at_a_time(batch, at_once, attended)
     }
 
     /// As [`Self::forward`], over latents `[1, k, context width]` that every text has.
     ///
     /// In training `(x Wq) k^T = x (Wq k^T)` and `(a v) Wo = a (v Wo)`, where the right sides take fewer products: NV-Embed's
-    /// queries of `heads * head_dim` = 32,768 values for each token are never held then. Inference, and GradCache's
-    /// first pass with it, differ by the order of sums alone, which must not depend on how many texts a batch has.
+    /// queries of `heads * head_dim` = 32,768 values for each token are never held then. Inference differs by the order of
+    /// sums alone, which must not depend there on how many texts a batch has.
     pub(super) fn over_latents(
         &self,
         x: Tensor<B, 3>,
@@ -237,7 +233,7 @@ impl<B: Kernels> CrossAttention<B> {
         let ([batch, queries, width], [_, keys, _]) = (x.dims(), latents.dims());
         let Self { heads, head_dim, .. } = *self;
         let rows = batch * queries;
-        let saves = B::ad_enabled(&x.device()) && folds([rows, keys, width], heads, head_dim);
+        let saves = B::ad_enabled(&x.device()) && self.folds(rows, keys, width);
         let (Some(to_q), Some(to_out), true) = (self.to_q.dense(), self.to_out.dense(), saves)
         else {
             return self.forward(x, latents, None);
@@ -257,12 +253,20 @@ impl<B: Kernels> CrossAttention<B> {
         (x + out.reshape([batch, queries, width]), weights)
     }
 
-    /// As [`Self::forward`], of latents `[1, q, width]` that every text has: their queries are computed once. Where
+    /// The queries `[1, heads, q, head_dim]` of latents `[1, q, width]`.
+    pub(super) fn queries(&self, latents: Tensor<B, 3>) -> Tensor<B, 4> {
+        let [_, queries, _] = latents.dims();
+        let of_all = self.to_q.forward(self.norm.forward(latents));
+        of_all.reshape([1, queries, self.heads, self.head_dim]).swap_dims(1, 2)
+    }
+
+    /// As [`Self::forward`], of latents `[1, q, width]` that every text has, with their [`Self::queries`]. Where
     /// the context is of a `fixed` length, or in training, `(a v) Wo = a (v Wo)` if the right side takes fewer products:
     /// over one state a layer, contexts of `heads * head_dim` = 65,536 values for each latent are never held then.
     pub(super) fn of_latents(
         &self,
         latents: Tensor<B, 3>,
+        q: Tensor<B, 4>,
         context: Tensor<B, 3>,
         hidden: Option<Tensor<B, 2, Bool>>,
         fixed: bool,
@@ -273,19 +277,16 @@ impl<B: Kernels> CrossAttention<B> {
         // one by itself, whose sums do not depend on the others.
         let trains = B::ad_enabled(&context.device());
         let (products, texts) = if trains { (1, batch) } else { (batch, 1) };
-        let of_heads = |x: Tensor<B, 3>, products: usize, length: usize| {
-            x.reshape([products, length, heads, head_dim]).swap_dims(1, 2)
-        };
-        let q = of_heads(self.to_q.forward(self.norm.forward(latents.clone())), 1, queries);
-        let [k, v] =
-            self.keys_and_values(context).map(|each| of_heads(each, products, texts * keys));
+        let [k, v] = self
+            .keys_and_values(context)
+            .map(|each| each.reshape([products, texts * keys, heads, head_dim]).swap_dims(1, 2));
         let scores = q.expand([products, heads, queries, head_dim]).matmul(k.swap_dims(2, 3));
         let scores = scores.mul_scalar(self.scale());
         let scores = scores.reshape([products, heads, queries, texts, keys]);
         let scores = scores.permute([0, 3, 1, 2, 4]).reshape([batch, heads, queries, keys]);
         let weights =
             softmax_where(scores, hidden.map(|hidden| over_scores(hidden, queries)).as_ref());
-        let saves = (trains || fixed) && folds([queries, keys, width], heads, head_dim);
+        let saves = (trains || fixed) && self.folds(queries, keys, width);
         let out = match self.to_out.dense().filter(|_| saves) {
             Some(to_out) => {
                 let to_out = to_out.reshape([1, heads, head_dim, width]);
@@ -301,6 +302,11 @@ impl<B: Kernels> CrossAttention<B> {
             }
         };
         (latents + out, weights)
+    }
+
+    /// As [`BlockConfig::folds`].
+    pub(super) fn folds(&self, queries: usize, keys: usize, width: usize) -> bool {
+        folds([queries, keys, width], self.heads, self.head_dim)
     }
 
     /// What scores are multiplied with.
@@ -322,8 +328,22 @@ impl<B: Kernels> CrossAttention<B> {
     }
 }
 
+/// What is made of a batch's texts, of `at_once` of them after the others: of the first one's number and how many there are.
+pub(super) fn few_at_a_time<B: Backend, const D: usize, const E: usize>(
+    batch: usize,
+    at_once: usize,
+    of: impl Fn(usize, usize) -> (Tensor<B, D>, Tensor<B, E>),
+) -> (Tensor<B, D>, Tensor<B, E>) {
+    if at_once >= batch {
+        return of(0, batch);
+    }
+    let parts = (0..batch).step_by(at_once).map(|first| of(first, at_once.min(batch - first)));
+    let (one, other) = parts.unzip();
+    (Tensor::cat(one, 0), Tensor::cat(other, 0))
+}
+
 /// So many texts of a batch, from the first of them.
-fn part<B: Backend, const D: usize, K: BasicOps<B>>(
+pub(super) fn part<B: Backend, const D: usize, K: BasicOps<B>>(
     batch: Tensor<B, D, K>,
     first: usize,
     texts: usize,

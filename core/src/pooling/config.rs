@@ -67,6 +67,26 @@ impl PoolingConfig {
         }
     }
 
+    /// Whether another head over states that are `hidden` wide has the same parameters, however the sizes are written and
+    /// whatever new ones are drawn from.
+    pub fn same_parameters(&self, other: &Self, hidden: usize) -> bool {
+        self.written_out(hidden) == other.written_out(hidden)
+    }
+
+    fn written_out(&self, hidden: usize) -> Self {
+        let mut all = self.clone();
+        if let Self::SelfAttention(block)
+        | Self::LatentAttention(block)
+        | Self::LastLayerTrainable(block)
+        | Self::MultiLayerTrainable(block) = &mut all
+        {
+            block.head_dim = Some(block.width_of_head(hidden));
+            block.latent_size = Some(block.latent_size.unwrap_or(hidden));
+            block.layer_std = 0.0;
+        }
+        all
+    }
+
     /// Refuses sizes that no real head has, so that no later code divides by zero or allocates
     /// without bound.
     ///

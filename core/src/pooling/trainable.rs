@@ -12,7 +12,10 @@
 use burn::nn::Initializer;
 use burn::tensor::{Bool, Tensor};
 
-use super::block::{BlockConfig, CrossAttention, LatentFeedForward, PoolingBlock, latents};
+use super::block::{
+    BlockConfig, CrossAttention, LatentFeedForward, PoolingBlock, QUERIES_AT_ONCE, few_at_a_time,
+    latents, part,
+};
 use super::explanation::Explanation;
 use super::token;
 use crate::Result;
@@ -106,8 +109,36 @@ impl<B: Kernels> PoolingBlock<B> {
         fixed: bool,
     ) -> Result<(Tensor<B, 2>, Tensor<B, 4>)> {
         let latents = self.latent_batch()?;
-        let (x, attention) = self.attention.of_latents(latents, context, hidden, fixed);
-        Ok((self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1), attention))
+        let ([batch, keys, _], [_, count, width]) = (context.dims(), latents.dims());
+        let CrossAttention { heads, head_dim, .. } = self.attention;
+        // Of a latent its context or, where that is folded away, its weights; or what is between the projections of the
+        // feed-forward part.
+        let folded = fixed && self.attention.folds(count, keys, width);
+        let of_latent = (heads * if folded { keys } else { head_dim }).max(8 * width);
+        let at_once = match B::ad_enabled(&context.device()) {
+            true => batch,
+            false => QUERIES_AT_ONCE / (count * of_latent).max(1),
+        };
+        Ok(self.pool_latents_by(at_once.max(1), latents, context, hidden, fixed))
+    }
+
+    /// The same, of `at_once` texts after the others.
+    pub(super) fn pool_latents_by(
+        &self,
+        at_once: usize,
+        latents: Tensor<B, 3>,
+        context: Tensor<B, 3>,
+        hidden: Option<Tensor<B, 2, Bool>>,
+        fixed: bool,
+    ) -> (Tensor<B, 2>, Tensor<B, 4>) {
+        let queries = self.attention.queries(latents.clone());
+        few_at_a_time(context.dims()[0], at_once, |first, texts| {
+            let (latents, queries) = (latents.clone(), queries.clone());
+            let context = part(context.clone(), first, texts);
+            let hidden = hidden.clone().map(|hidden| part(hidden, first, texts));
+            let (x, weights) = self.attention.of_latents(latents, queries, context, hidden, fixed);
+            (self.feed_forward.forward(x).mean_dim(1).squeeze_dim(1), weights)
+        })
     }
 }
 

@@ -27,7 +27,7 @@ use super::train_model::TrainModel;
 
 /// Tokens, with padding, of a chunk that GradCache drops and makes again on the CPU, where the recipe
 /// does not say: enough that a chunk's gradient of the embedding table is not most of its work.
-const CPU_CHUNK_TOKENS: usize = 2048;
+pub const CPU_CHUNK_TOKENS: usize = 2048;
 
 /// How much is computed at once.
 #[derive(Debug, Clone, Copy)]

@@ -28,8 +28,8 @@ pub use settings::{OptimizerKind, Schedule};
 pub use self::{
     block_pass::{BlockPass, Gathered},
     chunks::{
-        Backward, Chunk, ChunkForward, ChunkRunner, ChunkSize, Graph, Kept, StatesLoss, StatesOf,
-        chunks, encode,
+        Backward, CPU_CHUNK_TOKENS, Chunk, ChunkForward, ChunkRunner, ChunkSize, Graph, Kept,
+        StatesLoss, StatesOf, chunks, encode,
     },
     gradients::{add, clip_norm, map, norm, partition},
     optimizer::{Optimizer, state_bytes},

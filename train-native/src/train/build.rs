@@ -1,5 +1,7 @@
 //! The model that a recipe starts from: an existing one, or a new one with its tokenizer.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::tensor::{DType, TensorData};
 use kiln_embed::checkpoint::{
@@ -313,13 +315,13 @@ pub fn base_model<B: Kernels>(
 ) -> Result<Embedder<B>> {
     let compute = recipe.compute.precision;
     let recipe = &recipe.model;
-    // Frozen weights stay as the file has them where products are computed in these numbers.
     let keeps_bf16 = compute == ComputeDtype::Bf16
         && recipe.lora.is_some()
-        && !recipe.keep_zeros
         && !B::HOST
+        && !recipe.keep_zeros
         && B::supports_dtype(device, DType::BF16)
-        && stored_in_bf16(base, terminal)?;
+        // Adapters that are merged into a base make weights that are no longer in bf16.
+        && matches!(folders(base, terminal)?.as_slice(), [folder] if stored_in_bf16(folder));
     let options = LoadOptions {
         pooling: recipe.pooling.clone(),
         attention: recipe.attention,
@@ -344,16 +346,15 @@ pub fn base_model<B: Kernels>(
     Ok(embedder.with_prompts(prompts))
 }
 
-/// Whether all matrices of a model's file are in bf16.
-fn stored_in_bf16(base: &str, terminal: Terminal) -> Result<bool> {
-    // Adapters that are merged into a base make weights that are no longer in bf16.
-    let found = folders(base, terminal)?;
-    let [folder] = found.as_slice() else {
-        return Ok(false);
+/// Whether a folder is a model whose matrices are all in bf16.
+pub(super) fn stored_in_bf16(folder: &Path) -> bool {
+    let are_bf16 = || {
+        let folder = open_folder(folder)?;
+        let weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
+        Ok::<_, anyhow::Error>(weights.are_bf16())
     };
-    let folder = open_folder(folder)?;
-    let weights = Weights::open(folder.as_ref(), weights_stem(folder.as_ref())?)?;
-    Ok(weights.are_bf16())
+    // One without weights, or of adapters alone, is said where it is loaded.
+    are_bf16().unwrap_or(false)
 }
 
 /// Name of the language-model head's weights `[vocab, hidden]` in a checkpoint.

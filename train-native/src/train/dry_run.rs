@@ -9,10 +9,10 @@ use kiln_embed::kernels::SCORES_AT_ONCE;
 use kiln_embed::model::{Backbone, LoraConfig};
 use kiln_embed::pooling::{Dense, FeedForwardKind, Pooling, PoolingConfig};
 use kiln_embed::reranker::{ScoreHead, reranker_shape};
-use kiln_embed::train::{TrainModel, sizes, state_bytes};
+use kiln_embed::train::{CPU_CHUNK_TOKENS, TrainModel, sizes, state_bytes};
 use serde::Serialize;
 
-use super::build::projection;
+use super::build::{projection, stored_in_bf16};
 use super::{Inputs, TrainedShape, new_config, new_encoder_config, new_encoder_value};
 use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;
@@ -124,6 +124,10 @@ impl DryRun {
             }
             (None, None) => bail!("the model needs either base or new"),
         };
+        let in_bf16 = recipe.compute.precision == ComputeDtype::Bf16
+            && place == Place::Gpu
+            && !recipe.reranks()
+            && has_bf16_weights(&recipe.model, &shape.embedder.config);
         // A recipe can be looked at before its data are there.
         let (inputs, data_error) = match Inputs::open(recipe, folder, on_bad_row, terminal) {
             Ok(inputs) => (Some(inputs), None),
@@ -134,7 +138,12 @@ impl DryRun {
             .iter()
             .enumerate()
             .map(|(number, stage)| {
-                let mut dry = DryStage::new(recipe, stage, &shape, 1, place)?;
+                // What was merged, or trained as a whole, is in f32 from then on.
+                let before = &recipe.stages[..number];
+                let changed =
+                    stage.merge_lora || before.iter().any(|stage| stage.full || stage.merge_lora);
+                let mut dry =
+                    DryStage::new(recipe, stage, (&shape, in_bf16 && !changed), 1, place)?;
                 let data = inputs.iter().flat_map(|inputs| &inputs.sets[number]);
                 dry.data = data.map(|set| (set.name.clone(), set.counts.clone())).collect();
                 Ok(dry)
@@ -199,6 +208,21 @@ impl DryRun {
     }
 }
 
+/// Whether the frozen weights of a recipe's base are in bf16, as far as is known without a download.
+fn has_bf16_weights(
+    ModelRecipe { base, keep_zeros, .. }: &ModelRecipe,
+    config: &ModelConfig,
+) -> bool {
+    let Some(base) = base.as_deref().filter(|_| !keep_zeros) else {
+        return false;
+    };
+    if Path::new(base).exists() {
+        return stored_in_bf16(Path::new(base));
+    }
+    // As language models are released; adapters that are merged into one make weights that are no longer so.
+    matches!(config.architecture, Architecture::Decoder(_)) && !base.contains('#')
+}
+
 impl Memory {
     /// All of it.
     pub fn total(&self) -> usize {
@@ -211,12 +235,19 @@ impl DryStage {
     fn new(
         recipe: &Recipe,
         stage: &Stage,
-        shape: &TrainedShape,
+        (shape, in_bf16): (&TrainedShape, bool),
         ranks: usize,
         place: Place,
     ) -> Result<Self> {
         let own = recipe.model.lora.as_ref().filter(|_| !stage.full);
-        let parameters = Parameters::new(&recipe.model, stage, shape, own)?;
+        let parameters_with = |lora| {
+            let mut parameters = Parameters::new(&recipe.model, stage, shape, lora)?;
+            if !in_bf16 {
+                parameters.bf16_factors = 0;
+            }
+            Ok::<_, anyhow::Error>(parameters)
+        };
+        let parameters = parameters_with(own)?;
         let embedder = &shape.embedder;
         let memory_on = |parameters, ranks, shard_optimizer| {
             let ranks = Ranks { count: ranks, shard_optimizer };
@@ -229,7 +260,7 @@ impl DryStage {
             Some(_) => None,
             None => {
                 let lora = recipe.model.lora.as_ref().unwrap_or(&usual);
-                Some(memory_of(Parameters::new(&recipe.model, stage, shape, Some(lora))?))
+                Some(memory_of(parameters_with(Some(lora))?))
             }
         };
         Ok(Self {
@@ -286,7 +317,9 @@ pub(super) fn warn_of_memory(
     terminal: Terminal,
 ) -> Result<()> {
     for stage in &recipe.stages {
-        if let Some(line) = DryStage::new(recipe, stage, shape, ranks, Place::Host)?.warning() {
+        if let Some(line) =
+            DryStage::new(recipe, stage, (shape, false), ranks, Place::Host)?.warning()
+        {
             terminal.note(format!("stage {}: {line}", stage.name));
         }
     }
@@ -298,8 +331,8 @@ pub(super) fn warn_of_memory(
 struct Parameters {
     trained: usize,
     frozen: usize,
-    /// Of those that do not train: the weights of products.
-    frozen_factors: usize,
+    /// Of those that do not train: the weights of products, which a GPU keeps in bf16 as the base's file has them.
+    bf16_factors: usize,
 }
 
 impl Parameters {
@@ -342,7 +375,7 @@ impl Parameters {
             }
             counted.frozen += size;
             if path.contains(".blocks.") && path.ends_with(".weight") {
-                counted.frozen_factors += size;
+                counted.bf16_factors += size;
             }
         }
         Ok(counted)
@@ -377,7 +410,7 @@ fn memory(
     recipe: &Recipe,
     stage: &Stage,
     EmbedderConfig { config, pooling, .. }: &EmbedderConfig,
-    Parameters { trained, frozen, frozen_factors }: Parameters,
+    Parameters { trained, frozen, bf16_factors }: Parameters,
     ranks: Ranks,
     place: Place,
 ) -> Memory {
@@ -398,10 +431,17 @@ fn memory(
     };
     let texts = texts.div_ceil(ranks.count);
     let cached = recipe.compute.grad_cache || recipe.compute.checkpoint_blocks;
-    let texts_at_once = match (cached, recipe.compute.chunk) {
-        (true, Some(chunk)) => chunk.min(texts),
-        _ => texts,
+    let chunk = match (recipe.compute.chunk, stage.objective) {
+        // Texts that are read, and as many that are written from them.
+        (Some(chunk), Objective::Reconstruction) if !recipe.compute.checkpoint_blocks => {
+            Some(2 * chunk)
+        }
+        (None, _) if cached && place == Place::Host => {
+            Some((CPU_CHUNK_TOKENS / longest.max(1)).max(1))
+        }
+        (chunk, _) => chunk,
     };
+    let texts_at_once = chunk.filter(|_| cached).map_or(texts, |chunk| chunk.min(texts));
     let rows = texts_at_once * longest;
     let (hidden, inner, heads) = (config.hidden_size, config.intermediate_size, config.num_heads);
     let row = (heads + 2 * config.num_kv_heads) * config.head_dim;
@@ -456,15 +496,15 @@ fn memory(
         (false, _) => 4 * (trained + frozen),
         // Beside f32 the copy with which products are computed.
         (true, Place::Host) => 6 * (trained + frozen),
-        // Frozen weights of products as the file of a language model has them, which is in bf16; what trains is rounded for
-        // each product anew.
+        // What is in f32 is rounded for each product anew.
         (true, Place::Gpu) if recipe.compute.precision == ComputeDtype::Bf16 => {
-            4 * (trained + frozen - frozen_factors) + 2 * frozen_factors
+            4 * (trained + frozen - bf16_factors) + 2 * bf16_factors
         }
         (true, Place::Gpu) => 6 * (trained + frozen),
     };
-    // A chunk's beside the sum of those before it.
-    let gradients = if texts_at_once < texts { 2 } else { 1 };
+    // A chunk's beside the sum of the batch's before it, and that beside the batches' before it.
+    let in_chunks = ranks.count > 1 || chunk.is_some_and(|chunk| chunk < texts);
+    let gradients = 1 + usize::from(in_chunks) + usize::from(stage.accumulation > 1);
     Memory {
         weights,
         training: gradients * trained * size_of::<f32>()
@@ -514,7 +554,14 @@ fn pooling_bytes(
         _ => block.folds(queries, keys, width, hidden),
     };
     let of_query = 10 * width + 2 * by_keys + fans * 4 * width + if folds { 0 } else { 2 * inner };
-    let of_key = if folds { 0 } else { 2 * inner };
-    let passing = queries * (5 * 4 * width).max(3 * by_keys);
-    texts * 4 * (queries * of_query + keys * of_key + passing)
+    let of_keys = keys
+        * match (pooling, folds) {
+            // All texts have the same.
+            (PoolingConfig::LatentAttention(_), true) => 0,
+            // Values by the heads' outputs.
+            (_, true) => 2 * inner + block.heads * width,
+            (_, false) => 2 * inner,
+        };
+    let passing = (queries * 5 * 4 * width).max(queries * 3 * by_keys + of_keys);
+    texts * 4 * (queries * of_query + of_keys + passing)
 }

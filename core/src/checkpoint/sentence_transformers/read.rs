@@ -475,6 +475,9 @@ pub fn load<B: Kernels>(
     }
     // What asks for the head that the folder has goes on with its weights.
     let asked = options.pooling.as_ref();
+    let is_own = |own: &PoolingConfig| {
+        asked.is_none_or(|asked| asked.same_parameters(own, config.output_size()))
+    };
     for module in modules.iter().flatten() {
         match module.kind.as_str() {
             "Transformer" | STATIC => {}
@@ -484,8 +487,7 @@ pub fn load<B: Kernels>(
                     instruction = InstructionSpan::Masked;
                 }
                 let head = Pooling::unfilled(&pooling, &config, device);
-                let wanted = asked.is_none_or(|asked| *asked == pooling);
-                model.pooling = if wanted && head.block.is_some() {
+                model.pooling = if is_own(&pooling) && head.block.is_some() {
                     let mut weights = Weights::open(folder, &inside(&module.path, "model"))?;
                     load_pooling(&pooling, &config, &mut weights, device)?
                 } else {
@@ -502,7 +504,7 @@ pub fn load<B: Kernels>(
             _ => {}
         }
     }
-    let another = asked.filter(|asked| *asked != model.pooling.config());
+    let another = asked.filter(|_| !is_own(model.pooling.config()));
     if let Some(pooling) = another {
         model.pooling = Pooling::new(pooling, &config, device);
     }

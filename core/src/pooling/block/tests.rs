@@ -89,7 +89,8 @@ fn latents_as_queries_are_computed_once() {
             [
                 &|| {
                     let hidden = Some(hidden.clone());
-                    attention.of_latents(latents.clone(), context.clone(), hidden, false)
+                    let queries = attention.queries(latents.clone());
+                    attention.of_latents(latents.clone(), queries, context.clone(), hidden, false)
                 },
                 &|| attention.forward(expanded(), context.clone(), Some(hidden.clone())),
             ],
@@ -104,7 +105,9 @@ fn latents_over_layers_do_not_depend_on_the_batch() {
     let (attention, latents) = (attention.valid(), latents.inner());
     let context =
         Tensor::random([4, 3, WIDTH], Distribution::Normal(0.0, 1.0), &Default::default());
-    let of = |context| attention.of_latents(latents.clone(), context, None, true).0;
+    let queries = attention.queries(latents.clone());
+    let of =
+        |context| attention.of_latents(latents.clone(), queries.clone(), context, None, true).0;
     let together = values(of(context.clone()));
     let alone = (0..4).flat_map(|row| values(of(context.clone().narrow(0, row, 1))));
     assert_eq!(together, alone.collect::<Vec<_>>());
@@ -133,5 +136,31 @@ fn texts_attend_a_few_at_a_time() {
     let all = over(5);
     for at_once in [1, 2, 9] {
         assert_eq!(over(at_once), all);
+    }
+}
+
+/// Nor on how many latents pool at once.
+#[test]
+fn latents_pool_a_few_texts_at_a_time() {
+    let device = Default::default();
+    B::seed(&device, 9);
+    for (layers, head_dim) in [(None, 8), (Some(4), 64)] {
+        let config =
+            BlockConfig { latents: 6, heads: 2, head_dim: Some(head_dim), ..Default::default() };
+        let block = PoolingBlock::<B>::trainable(&config, WIDTH, layers, &device);
+        let context = Tensor::random([5, 4, WIDTH], Distribution::Normal(0.0, 1.0), &device);
+        let hidden: Vec<bool> = (0..20).map(|at| at % 4 > at / 4).collect();
+        let hidden = Tensor::from_data(TensorData::new(hidden, [5, 4]), &device);
+        let by = |at_once| {
+            let (latents, hidden) = (block.latent_batch().unwrap(), Some(hidden.clone()));
+            let fixed = layers.is_some();
+            let (pooled, weights) =
+                block.pool_latents_by(at_once, latents, context.clone(), hidden, fixed);
+            [values(pooled), values(weights)]
+        };
+        let all = by(5);
+        for at_once in [1, 2, 9] {
+            assert_eq!(by(at_once), all);
+        }
     }
 }

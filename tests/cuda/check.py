@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tests/cuda.sh runs: `check.py KILN TOOLKIT [compile] [emulate] [nccl] [count] [recipes]`, over the driver and the
+"""What tests/cuda.sh runs: `check.py KILN TOOLKIT [compile] [emulate] [nccl] [count] [recipes [NAME ..]]`, over the driver and the
 compiler beside it.
 
 `check.py environment TOOLKIT FOLDER` builds these into FOLDER, and prints a shell's lines under which any program that
@@ -444,7 +444,7 @@ def main(kiln, toolkit, *parts):
         if "count" in parts:
             counted(check, base)
         if "recipes" in parts:
-            recipes.counted(check, base, ROOT, zeros, counting(check))
+            recipes.counted(check, base, zeros, counting(check), recipes.stages(ROOT, parts[parts.index("recipes") + 1 :]))
     if check.failures:
         sys.exit(f"{len(check.failures)} failed: {'; '.join(check.failures)}")
 

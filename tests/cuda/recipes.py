@@ -18,8 +18,9 @@ SHAPE = {
 RECIPES = ("nv-embed", "mgh-ata", "anchor", "pooling-attn-5", "linq")
 LENGTH = 512
 # What the card claims to have, in MiB: a quarter of it is the largest page of cubecl's pools, which just holds the largest
-# tensor. On a card of 80 GB pages have 5 and 20 GiB, and what is counted is mostly their rounding.
-MEMORY = 4400
+# tensor: scores of all tokens or what a pooling head makes, else an inner state of a chunk. On a card of 80 GB pages have
+# 5 and 20 GiB, and what is counted is mostly their rounding.
+MEMORY, LESS_MEMORY = 4400, 2200
 # What an estimate may be away from what is counted.
 NEAR = 0.15
 
@@ -33,9 +34,10 @@ def inline(value):
     return json.dumps(value)
 
 
-def stages(root):
-    """Each stage of each recipe by itself, with data and sizes of ours; not those that take the same memory as one before."""
-    for name in RECIPES:
+def stages(root, names=()):
+    """Each stage of each recipe (of those named) by itself, with data and sizes of ours; not those that take the same memory
+    as one before."""
+    for name in names or RECIPES:
         shipped = tomllib.loads((root / "train-native" / "recipes" / f"{name}.toml").read_text())
         seen = []
         for stage in shipped["stage"]:
@@ -43,21 +45,26 @@ def stages(root):
             if of_memory in seen:
                 continue
             seen.append(of_memory)
-            recipe = {key: shipped[key] for key in ("name", "seed", "compute")}
+            chunk = shipped["compute"]["chunk"]
+            if stage.get("objective") == "mntp":
+                # The scores of all tokens, of 8 of 10 tokens, have to fit the largest page.
+                chunk //= 2
+            recipe = {key: shipped[key] for key in ("name", "seed")} | {"compute": shipped["compute"] | {"chunk": chunk}}
             recipe["model"] = shipped["model"] | {"max_length": LENGTH}
             # One set, whose instruction is the first one's.
             ours = next(source for source in shipped["sources"].values() if "instructions" in source)
             recipe["sources"] = {"ours": {"path": "recipes.jsonl", "instructions": ours["instructions"][:1]}}
-            chunk = shipped["compute"]["chunk"]
             # Two chunks of texts.
             batch = 2 * chunk // (2 + stage.get("hard_negatives", 0))
             smaller = {"data": ["ours"], "steps": 2, "warmup": 0, "batch_size": batch, "accumulation": 1, "keep_optimizer": False}
             recipe["stage"] = [{key: value for key, value in stage.items() if key != "mixing"} | smaller]
-            yield f"{name}, {stage['name']}", "".join(f"{key} = {inline(value)}\n" for key, value in recipe.items())
+            small = stage.get("objective", "contrastive") == "contrastive" and shipped["model"]["pooling"]["mode"] in ("mean", "last_token")
+            text = "".join(f"{key} = {inline(value)}\n" for key, value in recipe.items())
+            yield f"{name}, {stage['name']}", text, LESS_MEMORY if small else MEMORY
 
 
-def counted(check, base, root, zeros, settings):
-    """Says of each stage what is counted and what the dry run says."""
+def counted(check, base, zeros, settings, chosen):
+    """Says of each of the chosen stages what is counted and what the dry run says."""
     words = [f"word{i}" for i in range(2000)]
     with open(check.work / "recipes.jsonl", "w", encoding="utf-8") as file:
         for row in range(128):
@@ -66,11 +73,10 @@ def counted(check, base, root, zeros, settings):
 
             levels = {f"n{level}": text(level) for level in range(1, 5)}
             file.write(json.dumps({"query": text(10), "pos": [text(11)], "neg": [text(20 + i) for i in range(7)]} | levels) + "\n")
-    settings = settings | {"FAKE_CUDA_MIB": str(MEMORY)}
     models = {layers: check.work / f"recipes-{layers}" for layers in LAYERS}
     for layers, folder in models.items():
         zeros(folder, base, SHAPE, layers)
-    for number, (name, text) in enumerate(stages(root)):
+    for number, (name, text, memory) in enumerate(chosen):
         counted, said = [], []
         for layers in LAYERS:
             recipe = tomllib.loads(text)
@@ -79,7 +85,7 @@ def counted(check, base, root, zeros, settings):
             path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in recipe.items()))
             output = check.work / f"recipe-{number}-{layers}"
             train = ["train", "--recipe", path, "--device", "cuda:0"]
-            found = check.run([*train, "--output", output], settings)
+            found = check.run([*train, "--output", output], settings | {"FAKE_CUDA_MIB": str(memory)})
             shutil.rmtree(output, ignore_errors=True)
             dry = subprocess.run([check.kiln, *train, "--dry-run", "--json", "--quiet"], capture_output=True, text=True, check=True)
             said.append(sum(json.loads(dry.stdout)["stages"][0]["memory"].values()) / 2**30)

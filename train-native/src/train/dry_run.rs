@@ -530,9 +530,9 @@ fn pooling_bytes(
         PoolingConfig::LatentAttention(block) => (block, longest, block.latents),
         PoolingConfig::LastLayerTrainable(block) => (block, block.latents, longest),
         PoolingConfig::MultiLayerTrainable(block) => (block, block.latents, config.num_layers),
-        // The weights of attention, and of each step from them to a token's score.
+        // The weights of attention, and what is between them and a token's score, there and back.
         PoolingConfig::Anchor { .. } => {
-            return texts * 6 * 4 * config.num_heads * longest * longest;
+            return texts * 13 * 4 * config.num_heads * longest * longest;
         }
         PoolingConfig::Cls
         | PoolingConfig::LastToken

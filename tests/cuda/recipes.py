@@ -17,10 +17,9 @@ SHAPE = {
 }  # fmt: skip
 RECIPES = ("nv-embed", "mgh-ata", "anchor", "pooling-attn-5", "linq")
 LENGTH = 512
-# What the card claims to have, in MiB: a quarter of it is the largest page of cubecl's pools, which just holds the largest
-# tensor: scores of all tokens or what a pooling head makes, else an inner state of a chunk. On a card of 80 GB pages have
-# 5 and 20 GiB, and what is counted is mostly their rounding.
-MEMORY, LESS_MEMORY = 4400, 2200
+# Of what the card claims to have a quarter is the largest page of cubecl's pools, which just holds the largest tensor: this
+# many times that. On a card of 80 GB pages have 5 and 20 GiB, and what is counted is mostly their rounding.
+MEMORY = 4.4
 # What an estimate may be away from what is counted.
 NEAR = 0.15
 
@@ -32,6 +31,27 @@ def inline(value):
     if isinstance(value, list):
         return "[" + ", ".join(map(inline, value)) + "]"
     return json.dumps(value)
+
+
+def largest(recipe, stage):
+    """Bytes of a stage's largest tensor: token embeddings, an inner state of a chunk, scores of all tokens, or what a pooling
+    head makes."""
+    chunk = recipe["compute"]["chunk"]
+    rows = chunk * LENGTH
+    values = [rows * SHAPE["intermediate_size"], SHAPE["vocab_size"] * SHAPE["hidden_size"]]
+    match stage.get("objective", "contrastive"), recipe["model"]["pooling"]["mode"]:
+        case "mntp", _:
+            values.append(rows * stage["mntp"]["mask"] * SHAPE["vocab_size"])
+        case "reconstruction", _:
+            values.append(rows / 2 * SHAPE["vocab_size"])
+        case _, "anchor":
+            values.append(rows * SHAPE["num_attention_heads"] * LENGTH)
+        case _, "mean" | "last_token":
+            pass
+        case _:
+            # Heads with latents hold no more than that of them.
+            values.append(2**28)
+    return 4 * max(values)
 
 
 def stages(root, names=()):
@@ -47,7 +67,7 @@ def stages(root, names=()):
             seen.append(of_memory)
             chunk = shipped["compute"]["chunk"]
             if stage.get("objective") == "mntp":
-                # The scores of all tokens, of 8 of 10 tokens, have to fit the largest page.
+                # Scores of all tokens for 8 of 10 tokens are large.
                 chunk //= 2
             recipe = {key: shipped[key] for key in ("name", "seed")} | {"compute": shipped["compute"] | {"chunk": chunk}}
             recipe["model"] = shipped["model"] | {"max_length": LENGTH}
@@ -58,9 +78,8 @@ def stages(root, names=()):
             batch = 2 * chunk // (2 + stage.get("hard_negatives", 0))
             smaller = {"data": ["ours"], "steps": 2, "warmup": 0, "batch_size": batch, "accumulation": 1, "keep_optimizer": False}
             recipe["stage"] = [{key: value for key, value in stage.items() if key != "mixing"} | smaller]
-            small = stage.get("objective", "contrastive") == "contrastive" and shipped["model"]["pooling"]["mode"] in ("mean", "last_token")
             text = "".join(f"{key} = {inline(value)}\n" for key, value in recipe.items())
-            yield f"{name}, {stage['name']}", text, LESS_MEMORY if small else MEMORY
+            yield f"{name}, {stage['name']}", text, int(MEMORY * largest(recipe, stage) / 2**20)
 
 
 def counted(check, base, zeros, settings, chosen):

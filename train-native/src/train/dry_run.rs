@@ -470,7 +470,11 @@ fn memory(
         false => block * config.num_layers,
     };
     // Gradients of the inner states and of what they are made of, or the scores of attention and their gradients.
-    let feed_forward = rows * ((2 + gates) * 4 * inner + 3 * states + factor_bytes * inner);
+    // Dropout of adapters has inputs of its own, and their gradients.
+    let adapters = recipe.model.lora.as_ref().filter(|_| !stage.full);
+    let dropped = if adapters.is_some_and(|lora| lora.dropout > 0.0) { 2 } else { 0 };
+    let feed_forward =
+        rows * ((2 + gates + dropped) * 4 * inner + 3 * states + factor_bytes * inner);
     let scores = match place {
         // A few rows of them at a time.
         Place::Host => 0,

@@ -25,6 +25,12 @@ fn documents() -> (Folder, String, String) {
         "{\"_id\":\"r\",\"title\":\"Row\",\"text\":\"a portrait hangs\",\"license\":\"MIT\"}\n",
     );
     folder.write("docs/x.pdf", "%PDF");
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/documents");
+    for name in ["handbook.pdf", "locked.pdf"] {
+        let copied = folder.path(&format!("docs/{name}"));
+        std::fs::copy(format!("{fixtures}/{name}"), copied).unwrap();
+    }
+    folder.write("docs/picture.png", "x");
     let (docs, model) = (folder.arg("docs"), folder.model("{ mode = 'mean' }"));
     (folder, docs, model.display().to_string())
 }
@@ -46,7 +52,9 @@ fn chunk_makes_passages_that_fit_the_model() {
     let run = run.success().get_output().clone();
     let summary: Value = serde_json::from_slice(&run.stdout).unwrap();
     let notes = String::from_utf8(run.stderr).unwrap();
-    assert!(notes.contains("1 .pdf") && notes.contains("pdftotext"), "{notes}");
+    for part in ["1 .png", "2 PDF", "locked.pdf asks for a password", "x.pdf is damaged"] {
+        assert!(notes.contains(part), "{part}: {notes}");
+    }
     let passages = lines(folder.path("p.jsonl"));
     // The tiny model reads 16 tokens.
     assert_eq!(summary["max_tokens"], 16);
@@ -56,7 +64,10 @@ fn chunk_makes_passages_that_fit_the_model() {
         .sum();
     assert_eq!(total as usize, passages.len());
     assert!(summary["left_out"]["duplicate_passages"].as_u64().unwrap() > 0, "{summary}");
-    assert_eq!(summary["left_out"]["other_files"], 1);
+    assert_eq!(
+        (&summary["left_out"]["other_files"], &summary["left_out"]["unreadable"]),
+        (&1.into(), &2.into())
+    );
     let mut splits: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut ids = BTreeSet::new();
     for passage in &passages {
@@ -73,6 +84,12 @@ fn chunk_makes_passages_that_fit_the_model() {
     let page = passages.iter().filter(|passage| passage["document"] == "page.html");
     let page: Vec<&str> = page.map(|passage| passage["text"].as_str().unwrap()).collect();
     assert_eq!(page.join(" "), "petals of pale blue");
+    let title = of("handbook.pdf")["title"].as_str().unwrap();
+    assert!(!title.is_empty() && "Harbour handbook".starts_with(title), "{title}");
+    let mut printed = passages.iter().filter(|passage| passage["document"] == "handbook.pdf");
+    assert!(
+        printed.any(|passage| passage["heading"] == serde_json::json!(["Lights", "Fog signals"]))
+    );
     assert_eq!(
         (&of("rows.jsonl:r")["title"], &of("rows.jsonl:r")["licence"]),
         (&"Row".into(), &"MIT".into())
@@ -93,7 +110,7 @@ fn chunk_makes_passages_that_fit_the_model() {
     assert!(found.contains("page.html#1") || found.lines().count() >= 3, "{found}");
 
     let text = stdout(kiln(&["chunk"]).args(args));
-    assert!(text.contains("passages of 22 documents") && text.contains("at most 16"), "{text}");
+    assert!(text.contains("passages of 23 documents") && text.contains("at most 16"), "{text}");
 }
 
 #[test]
@@ -105,12 +122,14 @@ fn chunk_says_what_is_wrong() {
     folder.write("p.pdf", "%PDF");
     std::fs::create_dir(folder.path("empty")).unwrap();
     let inside = folder.arg("docs/p.jsonl");
-    let [bad, long, pdf, empty, gone] =
-        ["bad.txt", "long.txt", "p.pdf", "empty", "gone"].map(|name| folder.arg(name));
+    let [bad, long, pdf, locked, empty, gone] =
+        ["bad.txt", "long.txt", "p.pdf", "docs/locked.pdf", "empty", "gone"]
+            .map(|name| folder.arg(name));
     for (docs, out, more, words) in [
         (&gone, &out, &[][..], &["no such file or folder"][..]),
         (&empty, &out, &[], &["empty", "no document"]),
-        (&pdf, &out, &[], &["p.pdf", "pdftotext"]),
+        (&pdf, &out, &[], &["p.pdf", "is damaged, or no PDF"]),
+        (&locked, &out, &[], &["locked.pdf", "asks for a password"]),
         (&bad, &out, &[], &["bad.txt:2", "UTF-8"]),
         (&long, &out, &["--max-text-bytes", "1024"], &["long.txt", "--max-text-bytes"]),
         (&docs, &out, &["--tokens", "17"], &["17", "16 tokens"]),

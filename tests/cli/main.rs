@@ -37,4 +37,5 @@ mod sweep;
 mod synthesize;
 mod tasks;
 mod terminal;
+mod traces;
 mod training;

@@ -133,6 +133,10 @@ fn a_folders_own_head_keeps_its_weights_where_it_is_asked_for() {
     assert_eq!(loaded(PoolingConfig::LatentAttention(written)), ours.embed(&TEXTS).unwrap());
     block.latents += 1;
     assert_ne!(loaded(PoolingConfig::LatentAttention(block)), ours.embed(&TEXTS).unwrap());
+    let none = PoolingConfig::LatentAttention(BlockConfig { heads: 0, ..Default::default() });
+    let options = LoadOptions { pooling: Some(none), ..Default::default() };
+    let error = load::<Cpu>(&saved, &options, &Default::default()).unwrap_err().to_string();
+    assert!(error.contains("heads is 0"), "{error}");
 }
 
 #[test]

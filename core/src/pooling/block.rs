@@ -59,7 +59,7 @@ fn default_heads() -> usize {
 impl BlockConfig {
     /// Channels of a head, over states that are `hidden` wide.
     pub fn width_of_head(&self, hidden: usize) -> usize {
-        self.head_dim.unwrap_or((hidden / self.heads).max(1))
+        self.head_dim.unwrap_or((hidden / self.heads.max(1)).max(1))
     }
 
     /// Whether it takes fewer products for so many queries of a width to fold as many `keys` as all of them see into the
@@ -139,7 +139,7 @@ pub struct LatentFeedForward<B: Backend> {
 const EPSILON: f64 = 1e-5;
 
 /// How many values of queries are held at once where nothing trains; a text's are in any case.
-pub(super) const QUERIES_AT_ONCE: usize = 1 << 26;
+const QUERIES_AT_ONCE: usize = 1 << 26;
 
 fn norm<B: Kernels>(size: usize, device: &B::Device) -> LayerNorm<B> {
     LayerNormConfig::new(size).with_epsilon(EPSILON).init(device)
@@ -182,11 +182,8 @@ impl<B: Kernels> CrossAttention<B> {
         hidden: Option<Tensor<B, 2, Bool>>,
     ) -> (Tensor<B, 3>, Tensor<B, 4>) {
         let [batch, queries, _] = x.dims();
-        let at_once = match B::ad_enabled(&x.device()) {
-            true => batch,
-            false => QUERIES_AT_ONCE / (queries * self.heads * self.head_dim).max(1),
-        };
-        self.forward_by(at_once.max(1), x, context, hidden)
+        let at_once = texts_at_once::<B>(batch, [queries, self.heads * self.head_dim], &x.device());
+        self.forward_by(at_once, x, context, hidden)
     }
 
     /// As [`Self::forward`], of `at_once` texts after the others.
@@ -325,6 +322,19 @@ impl<B: Kernels> CrossAttention<B> {
     fn joined(&self, context: Tensor<B, 4>) -> Tensor<B, 3> {
         let [batch, heads, queries, head_dim] = context.dims();
         self.to_out.forward(context.swap_dims(1, 2).reshape([batch, queries, heads * head_dim]))
+    }
+}
+
+/// How many texts of a batch are computed at once, of which each has so many queries with so many values: all in training,
+/// whose gradient needs them all.
+pub(super) fn texts_at_once<B: Kernels>(
+    batch: usize,
+    [queries, values]: [usize; 2],
+    device: &B::Device,
+) -> usize {
+    match B::ad_enabled(device) {
+        true => batch,
+        false => (QUERIES_AT_ONCE / queries.saturating_mul(values).max(1)).max(1),
     }
 }
 

@@ -13,8 +13,8 @@ use burn::nn::Initializer;
 use burn::tensor::{Bool, Tensor};
 
 use super::block::{
-    BlockConfig, CrossAttention, LatentFeedForward, PoolingBlock, QUERIES_AT_ONCE, few_at_a_time,
-    latents, part,
+    BlockConfig, CrossAttention, LatentFeedForward, PoolingBlock, few_at_a_time, latents, part,
+    texts_at_once,
 };
 use super::explanation::Explanation;
 use super::token;
@@ -115,11 +115,8 @@ impl<B: Kernels> PoolingBlock<B> {
         // feed-forward part.
         let folded = fixed && self.attention.folds(count, keys, width);
         let of_latent = (heads * if folded { keys } else { head_dim }).max(8 * width);
-        let at_once = match B::ad_enabled(&context.device()) {
-            true => batch,
-            false => QUERIES_AT_ONCE / (count * of_latent).max(1),
-        };
-        Ok(self.pool_latents_by(at_once.max(1), latents, context, hidden, fixed))
+        let at_once = texts_at_once::<B>(batch, [count, of_latent], &context.device());
+        Ok(self.pool_latents_by(at_once, latents, context, hidden, fixed))
     }
 
     /// The same, of `at_once` texts after the others.

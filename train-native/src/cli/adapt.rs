@@ -50,7 +50,7 @@ use crate::vectors::write_atomically;
     --llm http://localhost:8080/v1 --llm-model qwen3 -o handbook-embedder
   kiln adapt --docs handbook --base sentence-transformers/all-MiniLM-L6-v2 --no-llm -o handbook-embedder")]
 pub(super) struct AdaptArgs {
-    /// Documents: a folder or a file (.txt, .md, .html, .jsonl, .csv, .tsv, .parquet)
+    /// Documents: a folder or a file (.txt, .md, .html, .pdf, .jsonl, .csv, .tsv, .parquet)
     #[arg(long, value_name = "PATH")]
     docs: PathBuf,
     /// Model to begin with: a folder or a Hub id (owner/name[@revision])

@@ -22,7 +22,7 @@ const MIN_TOKENS: usize = 16;
 
 /// Cut documents into passages that fit a model.
 ///
-/// Reads .txt, .md, .html, .jsonl, .csv, .tsv and .parquet. Each line written is a passage, as in a BEIR
+/// Reads .txt, .md, .html, .pdf, .jsonl, .csv, .tsv and .parquet. Each line written is a passage, as in a BEIR
 /// corpus (_id, title, text), with its document, headings and split: all passages of a document are for
 /// train, dev or test together.
 #[derive(Debug, Args)]

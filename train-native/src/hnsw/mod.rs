@@ -164,33 +164,40 @@ impl IndexBuilder {
 /// them are left without an edge that leads to them.
 fn mend(graph: &Graph, rows: usize, options: &GraphOptions, terminal: Terminal) -> Result<()> {
     const ROUNDS: usize = 3;
-    // As thorough as the building, whatever searches will be.
-    let expansion = options.expansion_add;
+    // Few candidates find nearly all; a search as thorough as the building is for the others.
+    const FEW: usize = 16;
+    let all: Vec<u64> = (0..rows as u64).collect();
+    let mut missing = lost(graph, all, FEW.min(options.expansion_add), terminal)?;
     for round in 0..=ROUNDS {
-        let bar = terminal.progress(rows as u64, "checking");
-        let lost = (0..rows as u64).into_par_iter().filter_map(|row| {
-            bar.inc(1);
-            if interrupt::asked() {
-                return Some(Err(kiln_embed::Error::Cancelled.into()));
-            }
-            graph.finds(row, expansion).map(|found| (!found).then_some(row)).transpose()
-        });
-        let lost: Vec<u64> = lost.collect::<Result<_>>()?;
-        bar.finish_and_clear();
-        if lost.is_empty() {
+        missing = lost(graph, missing, options.expansion_add, terminal)?;
+        if missing.is_empty() || round == ROUNDS {
             break;
         }
-        if round == ROUNDS {
-            terminal.note(format!(
-                "{} of {rows} rows are not found by their own vectors; raise --expansion-add or --connectivity",
-                lost.len()
-            ));
-            break;
-        }
-        // One after the other, so that they see one another.
-        lost.into_iter().try_for_each(|row| graph.add_again(row))?;
+        // One after the other, so that they see one another. What leads to each stays as it was.
+        missing.iter().try_for_each(|row| graph.add_again(*row))?;
+    }
+    if !missing.is_empty() {
+        terminal.note(format!(
+            "{} of {rows} rows are not found by their own vectors; raise --expansion-add or --connectivity",
+            missing.len()
+        ));
     }
     Ok(())
+}
+
+/// Those of some rows that a search by their own vector does not find.
+fn lost(graph: &Graph, rows: Vec<u64>, expansion: usize, terminal: Terminal) -> Result<Vec<u64>> {
+    let bar = terminal.progress(rows.len() as u64, "checking");
+    let lost = rows.into_par_iter().filter_map(|row| {
+        bar.inc(1);
+        if interrupt::asked() {
+            return Some(Err(kiln_embed::Error::Cancelled.into()));
+        }
+        graph.finds(row, expansion).map(|found| (!found).then_some(row)).transpose()
+    });
+    let lost = lost.collect::<Result<_>>()?;
+    bar.finish_and_clear();
+    Ok(lost)
 }
 
 /// An index that is searched.

@@ -29,10 +29,21 @@ struct Job {
     vectors: Vec<Vec<f32>>,
     /// Tokens that the request has had.
     had: usize,
-    answer: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
+    answer: oneshot::Sender<Result<Embedded, String>>,
     /// Since when, until its first turn.
     queued: Option<Instant>,
+    /// How long that was.
+    waited: Duration,
     _place: Place,
+}
+
+/// What the model makes of some texts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Embedded {
+    /// Their vectors, in their order.
+    pub vectors: Vec<Vec<f32>>,
+    /// How long they waited for their first turn.
+    pub waited: Duration,
 }
 
 /// A place in the queue; a request has it until all of its work has ended.
@@ -91,9 +102,9 @@ impl Batcher {
         texts: Vec<Tokens>,
         had: usize,
         place: Place,
-    ) -> Result<Vec<Vec<f32>>, String> {
+    ) -> Result<Embedded, String> {
         if texts.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Embedded::default());
         }
         let (answer, answered) = oneshot::channel();
         let gone = || "the model's thread has ended; restart the server".to_string();
@@ -107,12 +118,20 @@ impl Job {
     fn new(
         texts: Vec<Tokens>,
         had: usize,
-        answer: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
+        answer: oneshot::Sender<Result<Embedded, String>>,
         place: Place,
     ) -> Self {
         let vectors = Vec::with_capacity(texts.len());
         let queued = Some(Instant::now());
-        Self { texts: texts.into(), vectors, had, answer, queued, _place: place }
+        Self {
+            texts: texts.into(),
+            vectors,
+            had,
+            answer,
+            queued,
+            waited: Duration::ZERO,
+            _place: place,
+        }
     }
 
     /// The wait is over, by a turn or because nobody waits any more.
@@ -149,6 +168,7 @@ fn work(queue: &Receiver<Job>, model: &dyn Served, most: usize, telemetry: &Tele
                 && let Some(waited) = job.leave_queue(telemetry)
             {
                 telemetry.queue_seconds.observe(waited.as_secs_f64());
+                job.waited = waited;
             }
         }
         telemetry.batch_texts.observe(parts.iter().map(Vec::len).sum::<usize>() as f64);
@@ -170,7 +190,8 @@ fn work(queue: &Receiver<Job>, model: &dyn Served, most: usize, telemetry: &Tele
                 }
             }
             if job.texts.is_empty() {
-                let _ = job.answer.send(Ok(job.vectors));
+                let Job { vectors, waited, .. } = job;
+                let _ = job.answer.send(Ok(Embedded { vectors, waited }));
             } else {
                 left.push(job);
             }
@@ -281,7 +302,7 @@ mod tests {
         }
     }
 
-    type Answered = oneshot::Receiver<Result<Vec<Vec<f32>>, String>>;
+    type Answered = oneshot::Receiver<Result<Embedded, String>>;
 
     fn job(places: &Arc<Semaphore>, texts: Vec<Tokens>, had: usize) -> (Job, Answered) {
         let (answer, answered) = oneshot::channel();
@@ -310,8 +331,8 @@ mod tests {
         }
         drop(jobs);
         work(&queue, &Picky(facts), 100, &Telemetry::new().unwrap());
-        let found: Vec<Result<Vec<Vec<f32>>, String>> =
-            answers.into_iter().map(|answered| answered.blocking_recv().unwrap()).collect();
+        let vectors = |answered: Answered| answered.blocking_recv().unwrap().map(|all| all.vectors);
+        let found: Vec<Result<Vec<Vec<f32>>, String>> = answers.into_iter().map(vectors).collect();
         assert_eq!(found[0], Ok(vec![vec![1.0]; 2]));
         assert_eq!(found[2], Ok(vec![vec![2.0]; 2]));
         assert_eq!(found[4], Ok(vec![vec![3.0]; 2]));

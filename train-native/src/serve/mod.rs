@@ -20,6 +20,7 @@ mod request;
 mod rerank;
 mod routes;
 mod telemetry;
+mod traces;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::tokenizer::Tokens;
 
 pub use access::{Access, check_key};
-pub use batcher::{Batcher, Place};
+pub use batcher::{Batcher, Embedded, Place};
 pub use limits::{Limits, MOST_TEXTS, SMALL_BODY, SMALL_WORK, SPARE_CONNECTIONS};
 pub use load::{Load, LoadLine};
 pub use refusal::Refusal;
@@ -40,6 +41,7 @@ pub use request::{
 pub use rerank::ServedReranker;
 use routes::Hosted;
 pub use telemetry::Telemetry;
+use traces::Traces;
 
 use crate::embedding::TextModel;
 use crate::interrupt;
@@ -161,6 +163,7 @@ pub fn serve(
     terminal: Terminal,
     listening: impl FnOnce(SocketAddr) -> Result<()>,
 ) -> Result<()> {
+    let traces = Traces::from_environment(terminal)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -177,14 +180,16 @@ pub fn serve(
         })?;
         listening(listener.local_addr()?)?;
         let answers = memory::Memory::new(limits.memory / 3);
+        let measures = (telemetry, traces.clone());
         let routes =
-            routes::routes((models, reranker), limits.clone(), access, answers.clone(), telemetry);
+            routes::routes((models, reranker), limits.clone(), access, answers.clone(), measures);
         if !connections::serve(listener, routes, limits, answers, asked_to_end()).await {
             terminal.note("some connections stayed open and are closed");
         }
         anyhow::Ok(())
     })?;
     runtime.shutdown_background();
+    traces.end();
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -32,6 +32,7 @@ use super::request::{
 };
 use super::rerank::ServedReranker;
 use super::telemetry::Telemetry;
+use super::traces::{Trace, Traces, traced};
 use super::{Facts, Limits, Served};
 use crate::interrupt;
 use crate::search::normalize;
@@ -79,7 +80,7 @@ pub(super) fn routes(
     limits: Limits,
     access: Access,
     answers: Memory,
-    telemetry: Arc<Telemetry>,
+    (telemetry, traces): (Arc<Telemetry>, Traces),
 ) -> Router {
     let third = limits.memory / 3;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -106,7 +107,8 @@ pub(super) fn routes(
         .route("/v1/models", get(models))
         .route("/info", get(info))
         .merge(posted)
-        .route_layer(from_fn_with_state(access.clone(), authorize));
+        .route_layer(from_fn_with_state(access.clone(), authorize))
+        .route_layer(from_fn_with_state(traces, traced));
     let mut routes = Router::new()
         .route("/health", get(health))
         .route("/livez", get(live))
@@ -133,6 +135,7 @@ struct Texts {
     longest: usize,
     given_up: AtomicBool,
     place: Place,
+    trace: Trace,
     _held: Held,
 }
 
@@ -238,18 +241,27 @@ impl Server {
         };
         let limits = &self.limits;
         let (head, body) = request.into_parts();
+        let trace = Trace::of(&head.extensions);
+        let step = trace.step("read");
         let (body, _held) = body::read(&head.headers, body, limits, &self.bodies, client).await?;
         let known = limits.clone();
         let request =
             self.work(body.len() <= SMALL_BODY, move || parse_rerank(protocol, &body, &known));
         let request = Arc::new(request.await??);
+        drop(step);
+        trace.name("gen_ai.request.model", reranker.name());
+        trace.count("kiln.texts", request.texts.len());
         let _place = reranker.admit(&request, limits)?;
         let size = ServedReranker::answer_bytes(&request);
         let large = size > SMALL_WORK;
         let answer_held = if large { self.answers.get(size).await } else { Held::default() };
+        let step = trace.step("rank");
         let (logits, tokens) = reranker.logits(&request).await?;
+        drop(step);
         self.telemetry.tokens.inc_by(tokens as u64);
+        trace.count("gen_ai.usage.input_tokens", tokens);
 
+        let _step = trace.step("write");
         let reranker = reranker.clone();
         let write = move || reranker.write(protocol, &request, &logits, tokens);
         let bytes = self.work(!large, write).await?.map_err(|error| failed(error.to_string()))?;
@@ -265,11 +277,17 @@ impl Server {
     ) -> Result<Response, Refusal> {
         let limits = &self.limits;
         let (head, body) = request.into_parts();
+        let trace = Trace::of(&head.extensions);
+        let step = trace.step("read");
         let (body, held) = body::read(&head.headers, body, limits, &self.bodies, client).await?;
         let (quick, known) = (body.len() <= SMALL_BODY, limits.clone());
         let request = self.work(quick, move || parse_request(protocol, &body, &known)).await??;
+        drop(step);
 
         let hosted = self.hosted(request.model.as_deref())?;
+        trace.name("gen_ai.operation.name", "embeddings");
+        trace.name("gen_ai.request.model", &hosted.model.facts().name);
+        trace.count("kiln.texts", request.texts.len());
         if let Some(name) = &request.unused_prompt {
             let known = hosted.model.prompt(&Prompt::Named(name.clone())).map(drop);
             known.map_err(|error| Refusal::invalid(error.to_string()))?;
@@ -318,6 +336,7 @@ impl Server {
             request,
             given_up: AtomicBool::new(false),
             place,
+            trace: trace.clone(),
             _held: held,
         });
         let wanted = Wanted(texts.clone());
@@ -325,7 +344,9 @@ impl Server {
         drop(wanted);
         self.telemetry.texts.inc_by(count as u64);
         self.telemetry.tokens.inc_by(tokens as u64);
+        trace.count("gen_ai.usage.input_tokens", tokens);
 
+        let _step = trace.step("write");
         let (base64, model) = (texts.request.base64, hosted.model.clone());
         drop(texts);
         let bytes = self
@@ -354,7 +375,12 @@ impl Server {
             let (end, had) = (ready.end, tokens);
             tokens += ready.count;
             let embedding = async {
-                hosted.batcher.embed(ready.tokens, had, texts.place.clone()).await.map_err(failed)
+                let since = SystemTime::now();
+                let place = texts.place.clone();
+                let embedded =
+                    hosted.batcher.embed(ready.tokens, had, place).await.map_err(failed)?;
+                texts.trace.waited(since, embedded.waited);
+                Ok(embedded.vectors)
             };
             let (result, next) = tokio::try_join!(embedding, self.tokenize(texts, end))?;
             vectors.extend(result.into_iter().map(|mut vector| {
@@ -380,6 +406,7 @@ impl Server {
         if start == texts.request.texts.len() {
             return Ok(Piece { tokens: Vec::new(), count: 0, end: start });
         }
+        let _step = texts.trace.step("tokenize");
         let window = match texts.quick {
             true => Held::default(),
             false => self.windows.get(texts.longest.min(WINDOW) * TOKENIZING).await,

@@ -475,6 +475,7 @@ pub fn load<B: Kernels>(
     }
     // What asks for the head that the folder has goes on with its weights.
     let asked = options.pooling.as_ref();
+    asked.map_or(Ok(()), PoolingConfig::check)?;
     let is_own = |own: &PoolingConfig| {
         asked.is_none_or(|asked| asked.same_parameters(own, config.output_size()))
     };

@@ -78,6 +78,8 @@ pub struct LeftOut {
     pub other_files: usize,
     /// Links out of the folder or to a folder, and what is no file.
     pub links: usize,
+    /// PDF that cannot be read.
+    pub unreadable: usize,
 }
 
 /// What became of a folder.
@@ -166,6 +168,7 @@ pub fn gather(
     gathered.unread = documents.unread().clone();
     gathered.left_out.empty = gathered.unread.empty;
     gathered.left_out.links = gathered.unread.links;
+    gathered.left_out.unreadable = gathered.unread.unreadable.len();
     gathered.left_out.other_files = gathered.unread.endings.values().sum();
     Ok(gathered)
 }

@@ -1,6 +1,6 @@
 //! Documents of people to passages of at most so many tokens.
 //!
-//! `read -> (plain, markdown, html, rows) -> block -> outline -> chunk -> gather`: a folder is read document after
+//! `read -> (plain, markdown, html, pdf, rows) -> block -> outline -> chunk -> gather`: a folder is read document after
 //! document, each becomes sections with their headings, sections become passages, and passages are given
 //! to train, dev or test by their document. [`structure_pairs`] makes training pairs of them without an LLM.
 
@@ -12,6 +12,8 @@ mod html;
 mod markdown;
 mod outline;
 mod passage;
+#[cfg(feature = "pdf")]
+mod pdf;
 mod plain;
 mod read;
 mod rows;

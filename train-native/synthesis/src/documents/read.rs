@@ -6,10 +6,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use kiln_data::data::text_hash;
 use kiln_data::text::{TextFile, most_bytes, regular};
+#[cfg(feature = "pdf")]
+use kiln_terminal::interrupt;
 use kiln_terminal::terminal::field;
 
+#[cfg(feature = "pdf")]
+use super::pdf;
 use super::rows::Rows;
 use super::{Document, html, markdown, plain};
+
+/// What is read, for people.
+const KINDS: &str = if cfg!(feature = "pdf") {
+    "documents are .txt, .md, .html, .pdf, .jsonl, .csv, .tsv and .parquet (all but .pdf and .parquet also as .gz or .zst)"
+} else {
+    "documents are .txt, .md, .html, .jsonl, .csv, .tsv and .parquet (the first six also as .gz or .zst)"
+};
 
 /// How a file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +28,8 @@ enum Format {
     Plain,
     Markdown,
     Html,
+    #[cfg(feature = "pdf")]
+    Pdf,
     Rows,
 }
 
@@ -30,6 +43,8 @@ impl Format {
             Some("txt" | "text") => Ok(Self::Plain),
             Some("md" | "markdown") => Ok(Self::Markdown),
             Some("html" | "htm" | "xhtml") => Ok(Self::Html),
+            #[cfg(feature = "pdf")]
+            Some("pdf") if bare == name => Ok(Self::Pdf),
             Some("jsonl" | "ndjson" | "csv" | "tsv" | "parquet") => Ok(Self::Rows),
             Some(other) => Err(format!(".{other}{}", &name[bare.len()..])),
             None => Err("without an ending".into()),
@@ -46,6 +61,8 @@ pub struct Unread {
     pub links: usize,
     /// Files and rows without a text.
     pub empty: usize,
+    /// PDF that cannot be read, with what is the matter.
+    pub unreadable: Vec<(String, String)>,
 }
 
 impl Unread {
@@ -53,6 +70,8 @@ impl Unread {
     pub fn note(&self) -> Option<String> {
         /// Endings that are named.
         const NAMED: usize = 8;
+        /// PDF that are named.
+        const FILES: usize = 3;
         let mut parts = Vec::new();
         let mut endings: Vec<_> = self.endings.iter().collect();
         endings.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
@@ -72,11 +91,23 @@ impl Unread {
                 parts.push(format!("{count} {what}"));
             }
         }
+        if !self.unreadable.is_empty() {
+            let named = self.unreadable.iter().take(FILES);
+            let mut named = named
+                .map(|(name, reason)| format!("{name} {reason}"))
+                .collect::<Vec<_>>()
+                .join("; ");
+            if self.unreadable.len() > FILES {
+                named.push_str("; ...");
+            }
+            parts.push(format!("{} PDF ({named})", self.unreadable.len()));
+        }
         if parts.is_empty() {
             return None;
         }
+        // Of a build that reads none.
         let pdf = match self.endings.contains_key(".pdf") {
-            true => "; pdftotext makes text of .pdf",
+            true => "; builds with --features pdf read .pdf, and pdftotext makes text of it",
             false => "",
         };
         Some(format!("not read: {}{pdf}", parts.join(", ")))
@@ -92,6 +123,9 @@ pub struct Documents {
     /// How often each name was given.
     names: HashMap<u128, usize>,
     unread: Unread,
+    /// Whether it is one file, which has to be readable.
+    #[cfg_attr(not(feature = "pdf"), expect(dead_code, reason = "only PDF may be left out"))]
+    alone: bool,
 }
 
 impl std::fmt::Debug for Documents {
@@ -107,7 +141,6 @@ impl Documents {
     /// Nothing there, a folder that cannot be read or has no document, or a file of another kind.
     pub fn open(path: &Path) -> Result<Self> {
         let label = path.display();
-        let kinds = "documents are .txt, .md, .html, .jsonl, .csv, .tsv and .parquet (the first six also as .gz or .zst)";
         let mut unread = Unread::default();
         if !path.exists() {
             bail!("{label}: no such file or folder; name the one that holds the documents");
@@ -118,21 +151,24 @@ impl Documents {
             let format = match Format::of(&name) {
                 Ok(format) => format,
                 Err(ending) if ending.starts_with(".pdf") => {
-                    bail!("{label}: PDF is not read; make text of it (pdftotext FILE.pdf FILE.txt)")
+                    bail!(
+                        "{label}: this build does not read PDF; build it with --features pdf, or make text of it \
+                         (pdftotext FILE.pdf FILE.txt)"
+                    )
                 }
-                Err(_) => bail!("{label}: is none of the kinds that are read; {kinds}"),
+                Err(_) => bail!("{label}: is none of the kinds that are read; {KINDS}"),
             };
             let files = vec![(path.to_path_buf(), name, format)];
-            return Ok(Self { files, rows: None, names: HashMap::new(), unread });
+            return Ok(Self { files, rows: None, names: HashMap::new(), unread, alone: true });
         }
         let mut files = Vec::new();
         find(path, &mut files, &mut unread)?;
         if files.is_empty() {
             let note = unread.note().map(|note| format!(" ({note})")).unwrap_or_default();
-            bail!("{label}: has no document{note}; {kinds}");
+            bail!("{label}: has no document{note}; {KINDS}");
         }
         files.sort_by(|a, b| b.1.cmp(&a.1));
-        Ok(Self { files, rows: None, names: HashMap::new(), unread })
+        Ok(Self { files, rows: None, names: HashMap::new(), unread, alone: false })
     }
 
     /// What was not read so far.
@@ -164,6 +200,31 @@ impl Documents {
                         Format::Plain => plain::read(name, &whole(&path)?),
                         Format::Markdown => markdown::read(name, &whole(&path)?),
                         Format::Html => html::read(name, &whole(&path)?),
+                        #[cfg(feature = "pdf")]
+                        Format::Pdf => {
+                            let size = std::fs::metadata(&path).map_or(0, |of| of.len());
+                            if size > most_bytes() as u64 {
+                                bail!(
+                                    "{}: has more than {} bytes; raise --max-text-bytes, or leave it out",
+                                    path.display(),
+                                    most_bytes()
+                                );
+                            }
+                            let data = std::fs::read(&path);
+                            let data = data.with_context(|| path.display().to_string())?;
+                            let read = pdf::read(name.clone(), data, &interrupt::asked);
+                            if interrupt::asked() {
+                                return Err(kiln_embed::Error::Cancelled.into());
+                            }
+                            match read {
+                                Ok(document) => document,
+                                Err(reason) if self.alone => bail!("{}: {reason}", path.display()),
+                                Err(reason) => {
+                                    self.unread.unreadable.push((name, reason));
+                                    continue;
+                                }
+                            }
+                        }
                     }
                 }
             };
@@ -321,11 +382,14 @@ mod tests {
         assert_eq!(read[3].licence.as_deref(), Some("MIT"));
         assert_eq!(read[5].origin.as_deref(), Some("https://a.example"));
         let note = documents.unread().note().unwrap();
-        for part in
-            ["4 files of other kinds", "2 .pdf", "1 .tar.gz", "pdftotext", "3 files and rows"]
-        {
+        let of_pdf = match cfg!(feature = "pdf") {
+            true => ["2 files of other kinds", "2 PDF (x.pdf is damaged, or no PDF; y.PDF is"],
+            false => ["4 files of other kinds", "2 .pdf"],
+        };
+        for part in of_pdf.into_iter().chain(["1 .tar.gz", "3 files and rows"]) {
             assert!(note.contains(part), "{note}");
         }
+        assert_eq!(note.contains("pdftotext"), cfg!(not(feature = "pdf")), "{note}");
     }
 
     #[test]
@@ -354,17 +418,20 @@ mod tests {
             ("zero/a.txt", b"a\0b"),
             ("field/a.jsonl", b"{\"words\":\"x\"}\n"),
             ("type/a.jsonl", b"{\"text\":[1]}\n"),
-            ("none/a.pdf", b"%PDF"),
+            ("none/a.png", b"%PDF"),
+            ("alone/a.pdf", b"%PDF"),
             ("json/a.jsonl", b"{\"text\":\n"),
         ]);
         std::fs::create_dir(folder.path().join("empty")).unwrap();
+        let of_pdf = if cfg!(feature = "pdf") { "is damaged, or no PDF" } else { "pdftotext" };
         for (name, words) in [
             ("bad", &["a.txt:2", "UTF-8"][..]),
             ("zero", &["a.txt:1", "zero byte"]),
             ("field", &["a.jsonl:1", "text, body or content", "words"]),
             ("type", &["a.jsonl:1", "no text"]),
-            ("none", &["no document", "1 .pdf", "pdftotext"]),
-            ("none/a.pdf", &["a.pdf", "pdftotext"]),
+            ("none", &["no document", "1 .png"]),
+            ("none/a.png", &["a.png", "none of the kinds"]),
+            ("alone/a.pdf", &["a.pdf", of_pdf]),
             ("json", &["a.jsonl:1"]),
             ("empty", &["no document", ".parquet"]),
             ("gone", &["no such file or folder"]),

@@ -248,7 +248,7 @@ impl Server {
         let request =
             self.work(body.len() <= SMALL_BODY, move || parse_rerank(protocol, &body, &known));
         let request = Arc::new(request.await??);
-        drop(step);
+        step.end();
         trace.name("gen_ai.request.model", reranker.name());
         trace.count("kiln.texts", request.texts.len());
         let _place = reranker.admit(&request, limits)?;
@@ -257,7 +257,7 @@ impl Server {
         let answer_held = if large { self.answers.get(size).await } else { Held::default() };
         let step = trace.step("rank");
         let (logits, tokens) = reranker.logits(&request).await?;
-        drop(step);
+        step.end();
         self.telemetry.tokens.inc_by(tokens as u64);
         trace.count("gen_ai.usage.input_tokens", tokens);
 
@@ -282,7 +282,7 @@ impl Server {
         let (body, held) = body::read(&head.headers, body, limits, &self.bodies, client).await?;
         let (quick, known) = (body.len() <= SMALL_BODY, limits.clone());
         let request = self.work(quick, move || parse_request(protocol, &body, &known)).await??;
-        drop(step);
+        step.end();
 
         let hosted = self.hosted(request.model.as_deref())?;
         trace.name("gen_ai.operation.name", "embeddings");

@@ -21,6 +21,11 @@ pub(in crate::serve) struct Trace;
 /// A part of a request, of which nothing is kept.
 pub(in crate::serve) struct Step;
 
+impl Step {
+    /// Ends it.
+    pub(in crate::serve) fn end(self) {}
+}
+
 impl Traces {
     /// Says so, where the environment asks for traces, however it does.
     ///

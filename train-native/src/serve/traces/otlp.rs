@@ -112,7 +112,7 @@ impl Trace {
         }
     }
 
-    /// A part that begins now, and ends when it is dropped.
+    /// A part that begins now.
     pub(in crate::serve) fn step(&self, name: &'static str) -> Step {
         Step { _span: self.begin(name, SystemTime::now()) }
     }
@@ -133,9 +133,14 @@ impl Trace {
     }
 }
 
-/// A part of a request.
+/// A part of a request, which ends when it is dropped.
 pub(in crate::serve) struct Step {
     _span: Option<Span>,
+}
+
+impl Step {
+    /// Ends it.
+    pub(in crate::serve) fn end(self) {}
 }
 
 /// Before a route: its span, below that of the client where it names one.

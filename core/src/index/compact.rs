@@ -98,25 +98,9 @@ pub struct Index {
 }
 
 /// The vector in int8 (`x * 127 / max |x|`, rounded), as an index keeps it, without its scale: of the length of both
-/// vectors a cosine takes no account ([`cosine_int8`]).
+/// vectors a cosine takes no account ([`cosine_int8`](super::cosine_int8)).
 pub fn quantize_int8(vector: &[f32]) -> Vec<i8> {
     to_bytes(vector).0.collect()
-}
-
-/// Cosine of two vectors of bytes; 0 where one is null.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-pub fn cosine_int8(a: &[i8], b: &[i8]) -> f32 {
-    let (mut both, mut first, mut second) = (0i32, 0i32, 0i32);
-    for (x, y) in a.iter().zip(b) {
-        let (x, y) = (i16::from(*x), i16::from(*y));
-        both += i32::from(x * y);
-        first += i32::from(x * x);
-        second += i32::from(y * y);
-    }
-    match first == 0 || second == 0 {
-        true => 0.0,
-        false => both as f32 / ((first as f32).sqrt() * (second as f32).sqrt()),
-    }
 }
 
 /// The vector in int8, and its scale.

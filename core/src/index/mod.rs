@@ -2,6 +2,7 @@
 //! over rows stored in few bytes, which a [`VectorAdapter`] moves into another space.
 
 mod compact;
+mod cosine;
 mod vector_adapter;
 
 use std::cmp::Ordering;
@@ -10,7 +11,8 @@ use std::fmt::Display;
 
 use crate::{Error, Result};
 
-pub use compact::{Index, IndexPrecision, cosine_int8, quantize_int8};
+pub use compact::{Index, IndexPrecision, quantize_int8};
+pub use cosine::cosine_int8;
 pub use vector_adapter::VectorAdapter;
 
 /// One found row.

@@ -56,16 +56,18 @@ mod x86 {
     pub(super) fn vnni(a: &[i8], b: &[i8]) -> [i32; 3] {
         let ((a, rest_of_a), (b, rest_of_b)) = (a.as_chunks::<64>(), b.as_chunks::<64>());
         // Two of each, as one would wait for itself.
-        let mut sums = [[_mm512_setzero_si512(); 2]; 3];
+        let mut sums = [[_mm512_setzero_si512(); 3]; 2];
         for (x, y) in a.iter().zip(b) {
-            for half in 0..2 {
+            for (half, sums) in sums.iter_mut().enumerate() {
                 let (x, y) = (wide(x, half), wide(y, half));
-                sums[0][half] = _mm512_dpwssd_epi32(sums[0][half], x, y);
-                sums[1][half] = _mm512_dpwssd_epi32(sums[1][half], x, x);
-                sums[2][half] = _mm512_dpwssd_epi32(sums[2][half], y, y);
+                for (sum, (x, y)) in sums.iter_mut().zip([(x, y), (x, x), (y, y)]) {
+                    *sum = _mm512_dpwssd_epi32(*sum, x, y);
+                }
             }
         }
-        let whole = sums.map(|[one, other]| _mm512_reduce_add_epi32(_mm512_add_epi32(one, other)));
+        let whole = std::array::from_fn(|of| {
+            _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0][of], sums[1][of]))
+        });
         added(whole, portable(rest_of_a, rest_of_b))
     }
 
@@ -83,17 +85,17 @@ mod x86 {
     #[target_feature(enable = "avx2")]
     pub(super) fn avx2(a: &[i8], b: &[i8]) -> [i32; 3] {
         let ((a, rest_of_a), (b, rest_of_b)) = (a.as_chunks::<32>(), b.as_chunks::<32>());
-        let mut sums = [[_mm256_setzero_si256(); 2]; 3];
+        let mut sums = [[_mm256_setzero_si256(); 3]; 2];
         for (x, y) in a.iter().zip(b) {
-            for half in 0..2 {
+            for (half, sums) in sums.iter_mut().enumerate() {
                 let (x, y) = (words(x, half), words(y, half));
                 for (sum, (x, y)) in sums.iter_mut().zip([(x, y), (x, x), (y, y)]) {
-                    sum[half] = _mm256_add_epi32(sum[half], _mm256_madd_epi16(x, y));
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(x, y));
                 }
             }
         }
-        let whole = sums.map(|[one, other]| {
-            let eight = _mm256_add_epi32(one, other);
+        let whole = std::array::from_fn(|of| {
+            let eight = _mm256_add_epi32(sums[0][of], sums[1][of]);
             let (low, high) = (_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
             let four = _mm_add_epi32(low, high);
             let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b1110>(four));

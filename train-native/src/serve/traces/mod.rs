@@ -65,7 +65,8 @@ fn asked(get: impl Fn(&str) -> Option<String>) -> Result<Option<Encoding>> {
     }
     if let Some(sampler) = set("OTEL_TRACES_SAMPLER") {
         let share = set("OTEL_TRACES_SAMPLER_ARG");
-        let is_share = share.as_ref().is_some_and(|share| {
+        // All, where it is not set.
+        let is_share = share.as_ref().is_none_or(|share| {
             share.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share))
         });
         if !SAMPLERS.contains(&sampler.as_str()) {
@@ -73,8 +74,8 @@ fn asked(get: impl Fn(&str) -> Option<String>) -> Result<Option<Encoding>> {
         }
         if sampler.ends_with("traceidratio") && !is_share {
             bail!(
-                "OTEL_TRACES_SAMPLER is {sampler}, and OTEL_TRACES_SAMPLER_ARG is {}; it has to be a share from 0 to 1",
-                share.map_or("not set".into(), |share| format!("{share:?}"))
+                "OTEL_TRACES_SAMPLER is {sampler}, and OTEL_TRACES_SAMPLER_ARG {:?}; it has to be a share from 0 to 1",
+                share.unwrap_or_default()
             );
         }
     }
@@ -112,6 +113,7 @@ mod tests {
             (&[endpoint, ("OTEL_SDK_DISABLED", "TRUE")], None),
             (&[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json ")], json),
             (&[endpoint, ("OTEL_TRACES_SAMPLER", "always_off")], protobuf),
+            (&[endpoint, ("OTEL_TRACES_SAMPLER", "traceidratio")], protobuf),
             (&[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")], None),
         ] {
             assert_eq!(asked(variables), Ok(wanted), "{variables:?}");
@@ -121,10 +123,12 @@ mod tests {
             (("OTEL_TRACES_EXPORTER", "zipkin"), "otlp"),
             (("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "c:4318"), "no address"),
             (("OTEL_TRACES_SAMPLER", "ratio"), "traceidratio"),
-            (("OTEL_TRACES_SAMPLER", "traceidratio"), "not set"),
         ] {
             let error = asked(&[endpoint, variable]).unwrap_err();
             assert!(error.contains(variable.0) && error.contains(words), "{error}");
         }
+        let half = [("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "50 %")];
+        let error = asked(&[endpoint, half[0], half[1]]).unwrap_err();
+        assert!(error.contains("OTEL_TRACES_SAMPLER_ARG") && error.contains("50 %"), "{error}");
     }
 }

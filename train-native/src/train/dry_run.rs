@@ -416,8 +416,7 @@ fn memory(
 ) -> Memory {
     let lower = recipe.compute.precision != ComputeDtype::F32;
     // A GPU keeps the inputs of products in the recipe's numbers, and all else in f32; the CPU all in f32.
-    let rounds = lower && place == Place::Gpu;
-    let factor_bytes = if rounds { 2 } else { 4 };
+    let factor_bytes = if lower && place == Place::Gpu { 2 } else { 4 };
     let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
     let texts = match stage.objective {
         Objective::Contrastive | Objective::Distillation | Objective::Similarity => {
@@ -471,12 +470,15 @@ fn memory(
         false => block * config.num_layers,
     };
     // Gradients of the inner states and of what they are made of, or the scores of attention and their gradients.
-    // Dropout of adapters has inputs of its own, and their gradients.
+    // Adapters that drop out have inputs of their own there and back, beside their gradients in f32: a GPU makes all of them,
+    // in the recipe's numbers.
     let adapters = recipe.model.lora.as_ref().filter(|_| !stage.full);
-    let dropped = if adapters.is_some_and(|lora| lora.dropout > 0.0) { 2 } else { 0 };
-    // What leads back through the projections is rounded for their products.
-    let rounded = if rounds { 2 + gates } else { 1 } * factor_bytes;
-    let feed_forward = rows * ((2 + gates + dropped) * 4 * inner + 3 * states + rounded * inner);
+    let dropped = match (adapters.is_some_and(|lora| lora.dropout > 0.0), place) {
+        (false, _) => 0,
+        (true, Place::Host) => 2 * 4,
+        (true, Place::Gpu) => 2 * 4 + 3 * factor_bytes,
+    };
+    let feed_forward = rows * (((2 + gates) * 4 + factor_bytes + dropped) * inner + 3 * states);
     let scores = match place {
         // A few rows of them at a time.
         Place::Host => 0,

@@ -53,7 +53,7 @@ impl Format {
 }
 
 /// What lay in the folder and was not read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Unread {
     /// Files of other kinds, by their ending.
     pub endings: BTreeMap<String, usize>,
@@ -63,6 +63,8 @@ pub struct Unread {
     pub empty: usize,
     /// PDF that cannot be read, with what is the matter.
     pub unreadable: Vec<(String, String)>,
+    /// PDF that were read but for a share of their letters, of which nobody says which they are.
+    pub holed: Vec<(String, f64)>,
 }
 
 impl Unread {
@@ -91,26 +93,31 @@ impl Unread {
                 parts.push(format!("{count} {what}"));
             }
         }
+        let named = |all: Vec<String>| {
+            let more = if all.len() > FILES { "; ..." } else { "" };
+            format!("{} PDF ({}{more})", all.len(), all[..all.len().min(FILES)].join("; "))
+        };
+        let unreadable = self.unreadable.iter().map(|(name, reason)| format!("{name} {reason}"));
         if !self.unreadable.is_empty() {
-            let named = self.unreadable.iter().take(FILES);
-            let mut named = named
-                .map(|(name, reason)| format!("{name} {reason}"))
-                .collect::<Vec<_>>()
-                .join("; ");
-            if self.unreadable.len() > FILES {
-                named.push_str("; ...");
-            }
-            parts.push(format!("{} PDF ({named})", self.unreadable.len()));
+            parts.push(named(unreadable.collect()));
         }
+        let holed = self.holed.iter().map(|(name, share)| {
+            format!("{name} does not say which {:.1} % of its letters are", 100.0 * share)
+        });
+        let holed = match self.holed.is_empty() {
+            true => String::new(),
+            false => format!("read with holes: {}", named(holed.collect())),
+        };
         if parts.is_empty() {
-            return None;
+            return Some(holed).filter(|holed| !holed.is_empty());
         }
         // Of a build that reads none.
         let pdf = match self.endings.contains_key(".pdf") {
             true => "; builds with --features pdf read .pdf, and pdftotext makes text of it",
             false => "",
         };
-        Some(format!("not read: {}{pdf}", parts.join(", ")))
+        let holed = if holed.is_empty() { holed } else { format!("; {holed}") };
+        Some(format!("not read: {}{pdf}{holed}", parts.join(", ")))
     }
 }
 
@@ -188,7 +195,8 @@ impl Documents {
                 },
                 None => {
                     let Some((path, name, format)) = self.files.pop() else { return Ok(None) };
-                    if regular(&path)?.len() == 0 {
+                    let bytes = regular(&path)?.len();
+                    if bytes == 0 {
                         self.unread.empty += 1;
                         continue;
                     }
@@ -201,30 +209,10 @@ impl Documents {
                         Format::Markdown => markdown::read(name, &whole(&path)?),
                         Format::Html => html::read(name, &whole(&path)?),
                         #[cfg(feature = "pdf")]
-                        Format::Pdf => {
-                            let size = std::fs::metadata(&path).map_or(0, |of| of.len());
-                            if size > most_bytes() as u64 {
-                                bail!(
-                                    "{}: has more than {} bytes; raise --max-text-bytes, or leave it out",
-                                    path.display(),
-                                    most_bytes()
-                                );
-                            }
-                            let data = std::fs::read(&path);
-                            let data = data.with_context(|| path.display().to_string())?;
-                            let read = pdf::read(name.clone(), data, &interrupt::asked);
-                            if interrupt::asked() {
-                                return Err(kiln_embed::Error::Cancelled.into());
-                            }
-                            match read {
-                                Ok(document) => document,
-                                Err(reason) if self.alone => bail!("{}: {reason}", path.display()),
-                                Err(reason) => {
-                                    self.unread.unreadable.push((name, reason));
-                                    continue;
-                                }
-                            }
-                        }
+                        Format::Pdf => match self.pdf(&path, name, bytes)? {
+                            Some(document) => document,
+                            None => continue,
+                        },
                     }
                 }
             };
@@ -234,6 +222,34 @@ impl Documents {
             }
             document.name = self.unused(document.name);
             return Ok(Some(document));
+        }
+    }
+
+    /// A document of PDF; none where it cannot be read and is not the only one, which is noted.
+    #[cfg(feature = "pdf")]
+    fn pdf(&mut self, path: &Path, name: String, bytes: u64) -> Result<Option<Document>> {
+        let read = match bytes > most_bytes() as u64 {
+            true => Err(format!("has more than {} bytes; raise --max-text-bytes", most_bytes())),
+            false => {
+                let data = std::fs::read(path).with_context(|| path.display().to_string())?;
+                pdf::read(name.clone(), data, &interrupt::asked)
+            }
+        };
+        if interrupt::asked() {
+            return Err(kiln_embed::Error::Cancelled.into());
+        }
+        match read {
+            Ok((document, unknown)) => {
+                if unknown > 0.0 {
+                    self.unread.holed.push((name, unknown));
+                }
+                Ok(Some(document))
+            }
+            Err(reason) if self.alone => bail!("{}: {reason}", path.display()),
+            Err(reason) => {
+                self.unread.unreadable.push((name, reason));
+                Ok(None)
+            }
         }
     }
 

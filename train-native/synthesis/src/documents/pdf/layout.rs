@@ -1,27 +1,16 @@
-//! From letters at places to lines, and from lines to paragraphs and headings.
+//! From lines to paragraphs and headings.
 //!
-//! Letters are taken in the order in which the file writes them, which is that of reading in files of all common programs,
+//! Lines are taken in the order in which the file writes them, which is that of reading in files of all common programs,
 //! columns included. What the eye takes for a heading is one here: a short line, larger than most of the text or bold, on its own.
 
 use std::collections::HashMap;
 
-use super::letters::Letter;
+use super::frames::drop_frames;
+use super::lines::{BULLETS, Line};
 use crate::documents::outline::Outline;
-
-/// A gap between letters that is a space, in their size.
-const SPACE: f64 = 0.15;
-
-/// And one that lies between the cells of a table.
-const CELLS: f64 = 1.5;
 
 /// How much larger than the text a heading is.
 const LARGER: f64 = 1.08;
-
-/// Different letters that tell whether all have one width.
-const LETTERS: usize = 3;
-
-/// Signs of a list's items.
-const BULLETS: &str = "•◦▪‣●○■–*-·\u{f0b7}";
 
 /// Levels of headings by their size.
 const LEVELS: usize = 5;
@@ -34,180 +23,6 @@ const APART: f64 = 1.25;
 
 /// And rows of a table are nearer than this.
 const ROWS: f64 = 3.0;
-
-/// A line stands at the head or the foot of so many pages, and of such a share of them, if it is no part of the text.
-const REPEATED: (usize, f64) = (3, 0.2);
-
-/// Letters that stand on a line.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Line {
-    text: String,
-    left: f64,
-    right: f64,
-    baseline: f64,
-    size: f64,
-    /// Whether most letters are.
-    bold: bool,
-    /// Whether all letters are of one width, as in code; unknown of a line with few.
-    monospace: Option<bool>,
-    /// Whether it is in pieces, as a table's row is.
-    cells: bool,
-}
-
-/// The lines of a page's letters.
-pub(super) fn lines(letters: Vec<Letter>) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    let mut open: Option<OpenLine> = None;
-    for letter in letters {
-        match &mut open {
-            Some(line) if line.goes_on(&letter) => line.push(letter),
-            _ => {
-                keep(&mut lines, open.take().and_then(OpenLine::close));
-                open = Some(OpenLine::new(letter));
-            }
-        }
-    }
-    keep(&mut lines, open.and_then(OpenLine::close));
-    lines
-}
-
-/// Keeps a line, unless it is the shadow of the one before.
-fn keep(lines: &mut Vec<Line>, line: Option<Line>) {
-    let shadow = |line: &Line| {
-        let last = lines.last().filter(|last| last.text == line.text);
-        last.is_some_and(|last| {
-            let moved = (last.left - line.left).abs().max((last.baseline - line.baseline).abs());
-            moved < 0.2 * line.size
-        })
-    };
-    let line = line.filter(|line| !shadow(line));
-    lines.extend(line);
-}
-
-/// A line while its letters come.
-struct OpenLine {
-    line: Line,
-    last: Letter,
-    /// Letters that are bold, and all.
-    bold: usize,
-    count: usize,
-    sizes: f64,
-    /// Different letters.
-    known: Vec<String>,
-    narrowest: f64,
-    widest: f64,
-}
-
-impl OpenLine {
-    fn new(letter: Letter) -> Self {
-        let line = Line {
-            text: String::new(),
-            left: letter.left,
-            right: letter.left,
-            baseline: letter.baseline,
-            size: letter.size,
-            bold: false,
-            monospace: None,
-            cells: false,
-        };
-        let last = letter.clone();
-        let known = Vec::new();
-        let mut open = Self {
-            line,
-            last,
-            bold: 0,
-            count: 0,
-            sizes: 0.0,
-            known,
-            narrowest: f64::MAX,
-            widest: 0.0,
-        };
-        open.add(letter);
-        open
-    }
-
-    /// Whether a letter stands on the line, raised or lowered ones with it.
-    fn goes_on(&self, letter: &Letter) -> bool {
-        let larger = self.line.size.max(letter.size);
-        (letter.baseline - self.line.baseline).abs() < 0.5 * larger
-            && letter.left > self.line.right - 0.6 * larger
-    }
-
-    fn push(&mut self, letter: Letter) {
-        // Some programs make letters bold by showing them twice.
-        let moved =
-            (letter.left - self.last.left).abs().max((letter.baseline - self.last.baseline).abs());
-        if letter.text == self.last.text && moved < 0.1 * letter.size {
-            return;
-        }
-        let blank = |text: &str| text.chars().next_back().is_none_or(char::is_whitespace);
-        let gap = (letter.left - self.line.right) / letter.size;
-        if gap > CELLS && !is_sign(&self.line.text) {
-            self.line.cells = true;
-            self.line.text.push_str(" | ");
-        } else if gap > SPACE && !blank(&self.line.text) {
-            self.line.text.push(' ');
-        }
-        if letter.size > self.line.size {
-            (self.line.size, self.line.baseline) = (letter.size, letter.baseline);
-        }
-        self.add(letter);
-    }
-
-    fn add(&mut self, letter: Letter) {
-        for sign in letter.text.chars() {
-            match written(sign) {
-                Some(letters) => self.line.text.push_str(letters),
-                None if sign.is_whitespace() => self.line.text.push(' '),
-                None if sign.is_control() => {}
-                None => self.line.text.push(sign),
-            }
-        }
-        if !letter.text.trim().is_empty() {
-            self.count += 1;
-            self.bold += usize::from(letter.bold);
-            self.sizes += letter.size;
-            // Digits have one width in most fonts, and signs of Chinese in all.
-            if letter.text.bytes().all(|byte| byte.is_ascii_alphabetic()) {
-                if self.known.len() < LETTERS && !self.known.contains(&letter.text) {
-                    self.known.push(letter.text.clone());
-                }
-                let width = (letter.right - letter.left) / letter.size;
-                (self.narrowest, self.widest) = (self.narrowest.min(width), self.widest.max(width));
-            }
-        }
-        self.line.right = self.line.right.max(letter.right);
-        self.last = letter;
-    }
-
-    /// The line; none where it shows nothing.
-    fn close(self) -> Option<Line> {
-        let Self { mut line, bold, count, sizes, known, narrowest, widest, .. } = self;
-        line.text = super::one_line(&line.text);
-        line.bold = 2 * bold > count;
-        line.monospace = (known.len() == LETTERS).then_some(widest - narrowest < 0.01);
-        line.size = rounded(sizes / count as f64);
-        (count > 0 && !line.text.is_empty()).then_some(line)
-    }
-}
-
-/// The letters that one sign shows joined.
-fn written(sign: char) -> Option<&'static str> {
-    Some(match sign {
-        'ﬀ' => "ff",
-        'ﬁ' => "fi",
-        'ﬂ' => "fl",
-        'ﬃ' => "ffi",
-        'ﬄ' => "ffl",
-        'ﬅ' | 'ﬆ' => "st",
-        _ => return None,
-    })
-}
-
-/// To half points.
-fn rounded(size: f64) -> f64 {
-    (2.0 * size).round() / 2.0
-}
 
 /// Writes the lines of all pages as paragraphs below their headings.
 pub(super) fn write(mut pages: Vec<Vec<Line>>, outline: &mut Outline) {
@@ -476,125 +291,15 @@ fn item(text: &str) -> (bool, String) {
     }
 }
 
-/// Drops what is no text: lines of a table of contents, what stands at the head or the foot of many pages, whatever its
-/// number, and the pages' own numbers.
-fn drop_frames(pages: &mut [Vec<Line>]) {
-    pages.iter_mut().for_each(|lines| lines.retain(|line| !is_contents(&line.text)));
-    let height = |line: &Line| (line.baseline / 3.0).round() as i64;
-    let mut same: HashMap<(i64, String), usize> = HashMap::new();
-    // Lines with a number that grows with the pages, by what it is on the page before the first.
-    let mut counting: HashMap<(i64, i64), usize> = HashMap::new();
-    for (page, lines) in pages.iter().enumerate() {
-        for line in outer(lines).into_iter().map(|place| &lines[place]) {
-            let (text, number) = numbered(&line.text);
-            *same.entry((height(line), text)).or_default() += 1;
-            if let Some(number) = number {
-                *counting.entry((height(line), number - page as i64)).or_default() += 1;
-            }
-        }
-    }
-    let least = (REPEATED.0).max((REPEATED.1 * pages.len() as f64).ceil() as usize);
-    for (page, lines) in pages.iter_mut().enumerate() {
-        let mut places = outer(lines);
-        let ends = [places.first().copied(), places.last().copied()];
-        places.retain(|&place| {
-            let line = &lines[place];
-            let (text, number) = numbered(&line.text);
-            let alone = text == "#" && ends.contains(&Some(place));
-            let counts = |number: i64| counting[&(height(line), number - page as i64)] >= least;
-            alone || number.is_some_and(counts) || same[&(height(line), text)] >= least
-        });
-        places.sort_unstable();
-        places.into_iter().rev().for_each(|place| drop(lines.remove(place)));
-    }
-}
-
-/// A line with `#` for the number at its end or its beginning, and that number.
-fn numbered(line: &str) -> (String, Option<i64>) {
-    let bare = line.trim_matches(['-', '–', '—', '|', ' ']);
-    let last = bare.rsplit_once(' ').map_or(("", bare), |(rest, last)| (rest, last));
-    let first = bare.split_once(' ').map_or(("", bare), |(first, rest)| (rest, first));
-    for (rest, word) in [last, first] {
-        if let Some(number) = page_number(word) {
-            let text = if rest.is_empty() { "#".into() } else { format!("{rest} #") };
-            return (text, Some(number));
-        }
-    }
-    (bare.into(), None)
-}
-
-/// A number in digits or in small Roman letters, as pages have them.
-fn page_number(word: &str) -> Option<i64> {
-    /// Values of Roman letters and pairs of them.
-    const ROMAN: [(&str, i64); 9] = [
-        ("c", 100),
-        ("xc", 90),
-        ("l", 50),
-        ("xl", 40),
-        ("x", 10),
-        ("ix", 9),
-        ("v", 5),
-        ("iv", 4),
-        ("i", 1),
-    ];
-    if word.len() <= 4 && word.bytes().all(|byte| byte.is_ascii_digit()) {
-        return word.parse().ok();
-    }
-    let (mut rest, mut number) = (word, 0);
-    for (letters, value) in ROMAN {
-        // Of what stands for a five, and of pairs, there is one.
-        let most = if [100, 10, 1].contains(&value) { 3 } else { 1 };
-        for _ in 0..most {
-            if let Some(after) = rest.strip_prefix(letters) {
-                (rest, number) = (after, number + value);
-            }
-        }
-    }
-    (rest.is_empty() && number > 0).then_some(number)
-}
-
-/// Whether dots lead from a title to its page's number.
-fn is_contents(line: &str) -> bool {
-    let Some((title, number)) = line.trim_end().rsplit_once(['.', ' ']) else { return false };
-    let dots = |sign: char| match sign {
-        '.' => Some(1),
-        '…' => Some(3),
-        ' ' => Some(0),
-        _ => None,
-    };
-    let dots: usize = title.chars().rev().map_while(dots).sum();
-    dots >= 4 && page_number(number).is_some()
-}
-
-/// Whether a text is the sign of a list's item, or a number, alone.
-fn is_sign(text: &str) -> bool {
-    let mut letters = text.trim_end().chars();
-    BULLETS.contains(letters.next().unwrap_or(' ')) && letters.next().is_none()
-        || text
-            .trim_end()
-            .trim_end_matches([')', '.'])
-            .chars()
-            .all(|sign| sign.is_numeric() || sign == '.')
-}
-
 /// Whether a sign is of a writing that has no spaces between words.
 fn is_wide(sign: char) -> bool {
     matches!(sign, '\u{2e80}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
 }
 
-/// Places of a page's two highest and two lowest lines.
-fn outer(lines: &[Line]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..lines.len()).collect();
-    order.sort_by(|&a, &b| lines[a].baseline.total_cmp(&lines[b].baseline));
-    let count = order.len();
-    if count > 4 {
-        order.drain(2..count - 2);
-    }
-    order
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::letters::Letter;
+    use super::super::lines::lines;
     use super::*;
     use crate::documents::{Document, Facts};
 
@@ -655,9 +360,9 @@ mod tests {
         };
         letters.push(fi);
         letters.extend(typed(10.0, 88.0, 10.0, "three"));
-        let lines: Vec<String> = lines(letters).into_iter().map(|line| line.text).collect();
-        assert_eq!(lines, ["one two3 fi", "three"]);
-        assert!(super::lines(typed(0.0, 0.0, 10.0, "  ")).is_empty());
+        let texts: Vec<String> = lines(letters).into_iter().map(|line| line.text).collect();
+        assert_eq!(texts, ["one two3 fi", "three"]);
+        assert!(lines(typed(0.0, 0.0, 10.0, "  ")).is_empty());
     }
 
     #[test]

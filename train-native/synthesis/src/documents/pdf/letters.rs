@@ -16,8 +16,8 @@ const UNITS: f64 = 1000.0;
 /// Width of a letter that does not give its own, in its size.
 const WIDTH: f64 = 0.5;
 
-/// What a page may draw, letters and lines together: more is made to do harm.
-const MOST: usize = 10_000_000;
+/// What a page and a document may draw, letters and lines together: more is made to do harm.
+const MOST: [usize; 2] = [2_000_000, 50_000_000];
 
 /// A letter, or a few that one sign of the font stands for. Places are in points from the page's lower left corner.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,13 +35,14 @@ pub(super) struct Letter {
 pub(super) struct Page<'c> {
     pub(super) letters: Vec<Letter>,
     /// Letters of which the file does not say which they are.
-    pub(super) unknown: usize,
+    pub(super) unknown: u32,
     /// Parts that are open, and at which of them began what is none of the text: a page's number, a line at its head.
     open: usize,
     beside: Option<usize>,
     /// Place and number of the letters that were filled last, which may be drawn once more around their edges.
     filled: Option<(Affine, usize)>,
-    drawn: usize,
+    /// What was drawn, on this page and in all.
+    drawn: [usize; 2],
     cancelled: &'c dyn Fn() -> bool,
 }
 
@@ -54,6 +55,7 @@ pub(super) fn pages<'c>(
     cancelled: &'c dyn Fn() -> bool,
 ) -> impl Iterator<Item = Page<'c>> {
     let cache = InterpreterCache::new();
+    let mut before = 0;
     pdf.pages().iter().map(move |page| {
         let upright = Affine::new(page.initial_transform(false).as_coeffs());
         let (width, height) = page.render_dimensions();
@@ -64,7 +66,7 @@ pub(super) fn pages<'c>(
             open: 0,
             beside: None,
             filled: None,
-            drawn: 0,
+            drawn: [0, before],
             cancelled,
         };
         for render_content in [RenderContent::PAGE, RenderContent::ANNOTATIONS] {
@@ -74,6 +76,7 @@ pub(super) fn pages<'c>(
             // What a page leaves open ends with it.
             (shown.open, shown.beside) = (0, None);
         }
+        before = shown.drawn[1];
         shown
     })
 }
@@ -81,9 +84,11 @@ pub(super) fn pages<'c>(
 impl Page<'_> {
     /// Counts what is drawn; there is no other way out of the interpreter than a panic, which `silently` catches.
     fn draws(&mut self, count: usize) {
-        self.drawn += count;
-        let asked = self.drawn.is_multiple_of(1024) && (self.cancelled)();
-        assert!(self.drawn <= MOST && !asked, "a page without end");
+        let thousands = self.drawn[1] / 1024;
+        self.drawn = self.drawn.map(|drawn| drawn + count);
+        let asked = self.drawn[1] / 1024 > thousands && (self.cancelled)();
+        let fits = self.drawn.iter().zip(MOST).all(|(drawn, most)| *drawn <= most);
+        assert!(fits && !asked, "a page without end");
     }
 }
 

@@ -1,7 +1,9 @@
-//! PDF: pages of letters at places, which `hayro` finds, and `layout` makes lines, paragraphs and headings of.
+//! PDF: `letters (by hayro, at their places) -> lines -> frames (left out) -> layout (paragraphs and headings)`.
 
+mod frames;
 mod layout;
 mod letters;
+mod lines;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +13,7 @@ use hayro_interpret::hayro_syntax::{DecryptionError, LoadPdfError, Pdf};
 
 use super::outline::{Outline, one_line};
 use super::{Document, Facts};
-use layout::Line;
+use lines::Line;
 
 /// Share of letters of which nobody says which they are, above which the rest is of no use either.
 const UNKNOWN: f64 = 0.1;
@@ -22,39 +24,41 @@ const ENDINGS: [&str; 14] = [
     ".xlsx", ".indd", ".html",
 ];
 
-/// A document; else why it has none. Where `cancelled` says so, it ends before its end.
+/// A document, and the share of its letters of which nobody says which they are; else why it has none. Where `cancelled`
+/// says so, it ends before its end.
 pub(super) fn read(
     name: String,
     data: Vec<u8>,
     cancelled: &dyn Fn() -> bool,
-) -> Result<Document, String> {
+) -> Result<(Document, f64), String> {
     let read = || {
         let pdf = Pdf::new(data).map_err(|error| match error {
             LoadPdfError::Decryption(DecryptionError::PasswordProtected) => "asks for a password",
             LoadPdfError::Decryption(_) => "is encrypted in a way that is not known",
             LoadPdfError::Invalid => "is damaged, or no PDF",
         })?;
-        let (mut lines, mut known, mut unknown) = (Vec::new(), 0, 0);
+        let (mut pages, mut known, mut unknown) = (Vec::new(), 0, 0);
         for page in letters::pages(&pdf, cancelled) {
-            known += page.letters.len();
+            known += page.letters.len() as u32;
             unknown += page.unknown;
-            lines.push(layout::lines(page.letters));
+            pages.push(lines::lines(page.letters));
         }
         if known + unknown == 0 {
             return Err("shows no letters: pictures of them, such as a scan, take OCR first");
         }
-        if unknown as f64 > UNKNOWN * (known + unknown) as f64 {
+        let unknown = f64::from(unknown) / f64::from(known + unknown);
+        if unknown > UNKNOWN {
             return Err(
                 "does not say which letters its fonts show; print it anew, or read it by OCR",
             );
         }
-        Ok((lines, title(pdf.metadata().title.as_deref())))
+        Ok((pages, title(pdf.metadata().title.as_deref()), unknown))
     };
-    let (pages, title): (Vec<Vec<Line>>, _) =
+    let (pages, title, unknown): (Vec<Vec<Line>>, _, _) =
         silently(read).unwrap_or(Err("is made in a way that cannot be read"))?;
     let mut outline = Outline::default();
     layout::write(pages, &mut outline);
-    Ok(outline.finish(name, Facts { title, ..Facts::default() }))
+    Ok((outline.finish(name, Facts { title, ..Facts::default() }), unknown))
 }
 
 /// The title that a file's header gives, where it is one and no name of a file.
@@ -117,7 +121,7 @@ mod tests {
     }
 
     fn read(data: Vec<u8>) -> Result<Document, String> {
-        super::read("x.pdf".into(), data, &|| false)
+        super::read("x.pdf".into(), data, &|| false).map(|(document, _)| document)
     }
 
     #[test]

@@ -59,12 +59,13 @@ set_up() {
 # One profile for everything native, so that each crate is built once; clippy and rustdoc see our
 # crates while they are compiled. All backends are in it, as kiln-tests asks train-native for them; software
 # adapters would take minutes to compile the kernels that autotune tries, so these tests are without it.
-native=(--no-default-features --no-fail-fast)
+features=(--no-default-features)
+native=("${features[@]}" --no-fail-fast)
 compile() {
   if cargo nextest --version >/dev/null 2>&1; then
-    RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo nextest run --no-run --cargo-profile quick "${native[@]}"
+    RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo nextest run --no-run --cargo-profile quick "${features[@]}"
   else
-    RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo test --no-run --profile quick "${native[@]}"
+    RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo test --no-run --profile quick "${features[@]}"
   fi
 }
 tests() {

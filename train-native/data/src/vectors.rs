@@ -16,6 +16,8 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use kiln_embed::checkpoint::write_safetensors;
 use parquet::arrow::ArrowWriter;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
@@ -339,8 +341,9 @@ impl VectorWriter {
                     Field::new("text", DataType::Utf8, false),
                     Field::new(EMBEDDING, DataType::FixedSizeList(item, dim as i32), false),
                 ]));
+                let settings = Some(parquet_settings(dim));
                 let writer =
-                    ArrowWriter::try_new(place, schema.clone(), None).with_context(context)?;
+                    ArrowWriter::try_new(place, schema.clone(), settings).with_context(context)?;
                 Sink::Parquet { schema, writer: Box::new(writer) }
             }
             VectorFormat::Safetensors => Sink::Safetensors { place, values: Vec::new() },
@@ -406,6 +409,18 @@ impl VectorWriter {
     }
 }
 
+/// Groups of rows that a writer holds in memory, and vectors as they are: a dictionary of numbers that
+/// hardly repeat would only be made, and their least and greatest number says nothing.
+fn parquet_settings(dim: usize) -> WriterProperties {
+    const GROUP_BYTES: usize = 64 << 20;
+    let vectors = ColumnPath::from(vec![EMBEDDING.into(), "list".into(), "item".into()]);
+    WriterProperties::builder()
+        .set_max_row_group_row_count(Some((GROUP_BYTES / (4 * dim.max(1))).max(1)))
+        .set_column_dictionary_enabled(vectors.clone(), false)
+        .set_column_statistics_enabled(vectors, EnabledStatistics::None)
+        .build()
+}
+
 fn write_json_lines(writer: &mut impl Write, rows: &[VectorRow]) -> Result<()> {
     for row in rows {
         let mut value = serde_json::Map::new();
@@ -442,6 +457,8 @@ fn finite(vector: &[f32]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
     use super::*;
 
     #[test]
@@ -470,6 +487,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Several pages a column, also of dictionaries, and several groups of rows.
+    #[test]
+    fn parquet_of_many_pages_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let vector = |n: usize| (0..384).map(|i| ((n * 384 + i) as f32).sin()).collect();
+        let rows: Vec<VectorRow> = (0..3000)
+            .map(|n| VectorRow { id: Some(n.to_string()), text: "x".repeat(n), vector: vector(n) })
+            .collect();
+        let path = folder.path().join("v.parquet");
+        let mut writer = VectorWriter::create(&path, rows.len(), 384).unwrap();
+        rows.chunks(700).for_each(|rows| writer.write(rows).unwrap());
+        writer.finish().unwrap();
+        let read = |path: &Path| -> Vec<VectorRow> {
+            read_blocks(path, 512).unwrap().flat_map(Result::unwrap).collect()
+        };
+        assert_eq!(read(&path), rows);
+        let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap();
+        let schema = reader.schema().clone();
+        let again = folder.path().join("dictionaries.parquet");
+        let settings = WriterProperties::builder().set_max_row_group_row_count(Some(1700)).build();
+        let file = File::create(&again).unwrap();
+        let mut writer = ArrowWriter::try_new(file, schema, Some(settings)).unwrap();
+        reader.build().unwrap().for_each(|batch| writer.write(&batch.unwrap()).unwrap());
+        writer.close().unwrap();
+        assert_eq!(read(&again), rows);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! a page of a kilobyte may say that it holds gigabytes.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -182,7 +182,7 @@ impl Pulled {
     }
 
     /// Counts a page before it is unpacked.
-    fn add(&self, page: &PageHead) -> Result<(), ParquetError> {
+    fn add(&self, page: &PageHead) -> Result<(), String> {
         let bytes = page.unpacked.max(page.packed).max(0) as u64;
         let values = page.values.max(0) as u64;
         let all_bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
@@ -198,16 +198,36 @@ impl Pulled {
             return Ok(());
         };
         let remedy = "write it with smaller pages, or raise --max-text-bytes";
-        Err(ParquetError::General(format!("{cause}; {remedy}")))
+        Err(format!("{cause}; {remedy}"))
     }
 }
 
 /// A file whose pages are looked at before the reader unpacks them: with the metadata read, the
-/// reader asks for a place by [`ChunkReader::get_read`] where a page begins, and for its body by
+/// reader reads the head of a page from [`ChunkReader::get_read`], and its body from
 /// [`ChunkReader::get_bytes`].
 struct Pages {
     file: File,
     pulled: Arc<Pulled>,
+}
+
+/// A place where a page's head is, if the reader reads from it: where it has looked at the next page
+/// before, as in columns of lists, it asks for the place behind the head as well, and reads nothing.
+struct Head {
+    reader: BufReader<File>,
+    pulled: Arc<Pulled>,
+    counted: bool,
+}
+
+impl Read for Head {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.counted {
+            let head = PageHead::parse(self.reader.fill_buf()?);
+            let odd = || io::Error::other("a page whose head has an unknown form");
+            self.pulled.add(&head.ok_or_else(odd)?).map_err(io::Error::other)?;
+            self.counted = true;
+        }
+        self.reader.read(buffer)
+    }
 }
 
 impl Length for Pages {
@@ -217,14 +237,11 @@ impl Length for Pages {
 }
 
 impl ChunkReader for Pages {
-    type T = BufReader<File>;
+    type T = Head;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        let mut reader = self.file.get_read(start)?;
-        let head = PageHead::parse(reader.fill_buf()?);
-        let odd = || ParquetError::General("a page whose head has an unknown form".into());
-        self.pulled.add(&head.ok_or_else(odd)?)?;
-        Ok(reader)
+        let reader = self.file.get_read(start)?;
+        Ok(Head { reader, pulled: self.pulled.clone(), counted: false })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {

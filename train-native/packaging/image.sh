@@ -2,7 +2,7 @@
 # Makes the root folder of the container's image: the command, the libraries that it asks for, the certificates of the
 # system, and kiln-mini, so that the image serves something without a network.
 #
-#   train-native/packaging/image.sh [BINARY] [FOLDER]     (default: the release build, target/image)
+#   train-native/packaging/image.sh [BINARY] [FOLDER]     (default: what `cargo build --profile dist` made, target/image)
 #   train-native/packaging/image.sh --try [FOLDER]        serves from it: read-only, as a user without rights
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -28,7 +28,7 @@ if [ "${1:-}" = --try ]; then
   try "$(realpath "${2:-target/image}/root")"
   exit
 fi
-binary="${1:-${CARGO_TARGET_DIR:-target}/release/kiln}"
+binary="${1:-${CARGO_TARGET_DIR:-target}/dist/kiln}"
 root="${2:-target/image}/root"
 rm -rf "$root"
 mkdir -p "$root/etc/ssl/certs" "$root/models" "$root/tmp"

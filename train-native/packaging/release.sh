@@ -41,9 +41,9 @@ if [ ! -e "$cache/zig/.complete" ]; then
   "$cache/zig/bin/pip" install -q --disable-pip-version-check cargo-zigbuild ziglang
   touch "$cache/zig/.complete"
 fi
-PATH="$cache/zig/bin:$PATH" cargo zigbuild --release --locked -p train-native --bin kiln --features "${KILN_FEATURES:-all}" \
+PATH="$cache/zig/bin:$PATH" cargo zigbuild --profile dist --locked -p train-native --bin kiln --features "${KILN_FEATURES:-all}" \
   --target "$target.$glibc"
-binary="${CARGO_TARGET_DIR:-target}/$target/release/kiln"
+binary="${CARGO_TARGET_DIR:-target}/$target/dist/kiln"
 
 # The newest symbols that it asks a system for.
 newest=$(objdump -T "$binary" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)

@@ -28,7 +28,7 @@ if [ "$quick" ]; then
   CARGO="$PWD/$here/quick-cargo.sh" "$tools/maturin" build --manifest-path $here/Cargo.toml --profile quick \
     --no-default-features --compatibility linux --out "$built" >&2
 else
-  PATH="$tools:$PATH" "$tools/maturin" build --manifest-path $here/Cargo.toml --release --locked --strip --zig \
+  PATH="$tools:$PATH" "$tools/maturin" build --manifest-path $here/Cargo.toml --profile dist --locked --strip --zig \
     --compatibility manylinux_2_28 --out "$built" >&2
 fi
 wheel=$(echo "$built"/kiln_embed-*.whl)

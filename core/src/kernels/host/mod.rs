@@ -11,6 +11,8 @@ mod block;
 mod elementwise;
 mod norm;
 mod product;
+#[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
+mod right;
 
 use burn::backend::Flex;
 use burn::nn::RmsNorm;

@@ -22,7 +22,7 @@ impl<'a> Strided<'a> {
     }
 
     /// Whether a matrix of a shape lies inside the slice.
-    fn holds(&self, rows: usize, columns: usize) -> bool {
+    pub(super) fn holds(&self, rows: usize, columns: usize) -> bool {
         rows == 0
             || columns == 0
             || (rows - 1) * self.row + (columns - 1) * self.column < self.values.len()
@@ -114,23 +114,6 @@ pub(super) fn new_product(
     }
 }
 
-/// As [`product`] on one core, over what `to` was.
-///
-/// # Panics
-/// Where a matrix does not lie inside its slice.
-#[cfg(not(target_arch = "wasm32"))]
-pub(super) fn product_over(
-    x: Strided<'_>,
-    y: Strided<'_>,
-    shape: [usize; 3],
-    scale: f32,
-    to: &mut [f32],
-) {
-    assert_inside(x, y, shape, to.len());
-    // SAFETY: all elements of the three matrices lie inside their slices (asserted above).
-    unsafe { gemm_into(x, y, shape, scale, false, to.as_mut_ptr(), shape[2], 1) };
-}
-
 #[cfg(not(target_arch = "wasm32"))]
 fn assert_inside(x: Strided<'_>, y: Strided<'_>, [rows, inner, columns]: [usize; 3], room: usize) {
     assert!(
@@ -170,21 +153,6 @@ pub(super) fn new_product(
     let mut result = vec![0.0; rows * columns];
     product(x, y, shape, 1.0, None, &mut result, columns);
     result
-}
-
-/// As [`product`] without a bias.
-///
-/// # Panics
-/// Where a matrix does not lie inside its slice.
-#[cfg(all(target_arch = "wasm32", feature = "autodiff"))]
-pub(super) fn product_over(
-    x: Strided<'_>,
-    y: Strided<'_>,
-    shape: [usize; 3],
-    scale: f32,
-    to: &mut [f32],
-) {
-    product(x, y, shape, scale, None, to, shape[2]);
 }
 
 /// # Safety

@@ -9,7 +9,8 @@ use super::places::Places;
 use super::{Primitive, floats};
 use crate::kernels::Heads;
 use crate::kernels::host::attention::{add_bias, rotate, softmax, weight};
-use crate::kernels::host::product::{Strided, add_product, product_over};
+use crate::kernels::host::product::{Strided, add_product};
+use crate::kernels::host::right::Right;
 use crate::parallel::{each_part, map};
 
 /// Queries whose scores are held at once.
@@ -125,21 +126,27 @@ impl Attended {
         Strided { values: &self.qkv[from..], row, column: 1 }
     }
 
+    /// The keys of a group, one a column, for its queries to meet.
+    fn keys(&self, group: &Group) -> Right<'_> {
+        let Heads { queries, width, .. } = self.heads;
+        let keys = transposed(self.part(group, 0, queries + group.key));
+        Right::new(keys, [width, group.tokens.len()])
+    }
+
     /// Scaled scores of some queries of a head, hidden ones far below all others.
     fn scores(
         &self,
         group: &Group,
         query: usize,
         queries: Range<usize>,
+        keys: &Right<'_>,
         seq: usize,
         scores: &mut [f32],
     ) {
-        let Heads { queries: of_queries, width, .. } = self.heads;
         let tokens = group.tokens.len();
-        let keys = transposed(self.part(group, 0, of_queries + group.key));
         let x = self.part(group, queries.start, query);
-        let scale = (width as f32).powf(-0.5);
-        product_over(x, keys, [queries.len(), width, tokens], scale, scores);
+        let scale = (self.heads.width as f32).powf(-0.5);
+        keys.product(x, queries.len(), scale, scores, tokens);
         if let Some(bias) = &self.bias {
             for (i, scores) in scores.chunks_exact_mut(tokens).enumerate().take(queries.len()) {
                 add_bias(scores, floats(bias), query, queries.start + i, seq);
@@ -167,23 +174,19 @@ impl Attended {
             };
             let mut scores = vec![0.0; TILE.min(tokens) * tokens];
             let values = self.part(group, 0, queries + keys + group.key);
+            let (keys, values) = (self.keys(group), Right::new(values, [tokens, width]));
             for first in (0..tokens).step_by(TILE) {
                 let rows = first..tokens.min(first + TILE);
                 for side in 0..times {
                     let scores = &mut scores[..rows.len() * tokens];
                     let query = group.key * times + side;
-                    self.scores(group, query, rows.clone(), places.seq, scores);
+                    self.scores(group, query, rows.clone(), &keys, places.seq, scores);
                     for (i, scores) in scores.chunks_exact_mut(tokens).enumerate() {
                         of_group.sums[(first + i) * times + side] = softmax(scores);
                     }
-                    let mut context = vec![0.0; rows.len() * width];
-                    let shape = [rows.len(), tokens, width];
                     let weights = Strided::rows(scores, tokens);
-                    product_over(weights, values, shape, 1.0, &mut context);
-                    for (i, context) in context.chunks_exact(width).enumerate() {
-                        let to = ((first + i) * times + side) * width;
-                        of_group.values[to..to + width].copy_from_slice(context);
-                    }
+                    let to = &mut of_group.values[(first * times + side) * width..];
+                    values.product(weights, rows.len(), 1.0, to, times * width);
                 }
             }
             of_group
@@ -223,22 +226,23 @@ impl Attended {
             };
             let size = TILE.min(tokens) * tokens;
             let (mut weights, mut changes) = (vec![0.0; size], vec![0.0; size]);
-            let mut of_queries = vec![0.0; TILE.min(tokens) * width];
             let key = self.part(group, 0, queries + group.key);
             let value = self.part(group, 0, queries + keys + group.key);
+            let key_columns = self.keys(group);
+            let value_columns = Right::new(transposed(value), [width, tokens]);
+            let key = Right::new(key, [tokens, width]);
             for first in (0..tokens).step_by(TILE) {
                 let rows = first..tokens.min(first + TILE);
                 let size = rows.len() * tokens;
                 let (weights, changes) = (&mut weights[..size], &mut changes[..size]);
                 for side in 0..times {
                     let head = group.key * times + side;
-                    self.scores(group, head, rows.clone(), places.seq, weights);
+                    self.scores(group, head, rows.clone(), &key_columns, places.seq, weights);
                     let of_context =
                         &gradient[((group.tokens.start + first) * queries + head) * width..];
                     let of_context =
                         Strided { values: of_context, row: queries * width, column: 1 };
-                    let shape = [rows.len(), width, tokens];
-                    product_over(of_context, transposed(value), shape, 1.0, changes);
+                    value_columns.product(of_context, rows.len(), 1.0, changes, tokens);
                     let sums = &self.sums[(group.tokens.start + first) * queries + head..];
                     for ((weights, changes), sum) in weights
                         .chunks_exact_mut(tokens)
@@ -262,13 +266,8 @@ impl Attended {
                     add_product(1, transposed(weights), of_context, shape, &mut of_group.values);
                     let query = self.part(group, first, head);
                     add_product(1, transposed(changes), query, shape, &mut of_group.keys);
-                    let of_queries = &mut of_queries[..rows.len() * width];
-                    let shape = [rows.len(), tokens, width];
-                    product_over(changes, key, shape, 1.0, of_queries);
-                    for (i, of_query) in of_queries.chunks_exact(width).enumerate() {
-                        let to = ((first + i) * times + side) * width;
-                        of_group.queries[to..to + width].copy_from_slice(of_query);
-                    }
+                    let to = &mut of_group.queries[(first * times + side) * width..];
+                    key.product(changes, rows.len(), 1.0, to, times * width);
                 }
             }
             of_group

@@ -334,14 +334,50 @@ mod tiles {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    fn numbers(count: usize, seed: f32) -> Vec<f32> {
+    pub(in super::super) fn numbers(count: usize, seed: f32) -> Vec<f32> {
         (0..count).map(|i| ((i as f32 + seed) * 0.737).sin()).collect()
+    }
+
+    /// That a result is half of the product, plus a bias; its rows `stride` apart, and 7 between them.
+    pub(in super::super) fn assert_product(
+        x: Strided<'_>,
+        y: Strided<'_>,
+        [rows, inner, columns]: [usize; 3],
+        bias: Option<&[f32]>,
+        result: &[f32],
+        stride: usize,
+    ) -> Result<(), TestCaseError> {
+        for row in 0..rows {
+            for column in 0..stride {
+                let result = result[row * stride + column];
+                if column >= columns {
+                    // The gaps between rows belong to others.
+                    prop_assert_eq!(result, 7.0);
+                    continue;
+                }
+                let term = |k: usize| {
+                    let y = y.values[k * y.row + column * y.column];
+                    f64::from(x.values[row * x.row + k * x.column]) * f64::from(y)
+                };
+                let exact: f64 = (0..inner).map(term).sum();
+                let exact = exact * 0.5 + bias.map_or(0.0, |bias| f64::from(bias[column]));
+                prop_assert!(
+                    (f64::from(result) - exact).abs() < 1e-5,
+                    "[{}, {}] {} {}",
+                    row,
+                    column,
+                    result,
+                    exact
+                );
+            }
+        }
+        Ok(())
     }
 
     proptest! {
@@ -362,21 +398,7 @@ mod tests {
             let stride = columns + gap;
             let mut result = vec![7.0; rows * stride];
             product(x, y, [rows, inner, columns], 0.5, bias, &mut result, stride);
-            for row in 0..rows {
-                for column in 0..stride {
-                    let result = result[row * stride + column];
-                    if column >= columns {
-                        // The gaps between rows belong to others.
-                        prop_assert_eq!(result, 7.0);
-                        continue;
-                    }
-                    let exact: f64 = (0..inner)
-                        .map(|k| f64::from(x.values[row * x.row + k]) * f64::from(y.values[k * y.row + column * y.column]))
-                        .sum();
-                    let exact = exact * 0.5 + bias.map_or(0.0, |bias| f64::from(bias[column]));
-                    prop_assert!((f64::from(result) - exact).abs() < 1e-5, "[{row}, {column}] {result} {exact}");
-                }
-            }
+            assert_product(x, y, [rows, inner, columns], bias, &result, stride)?;
         }
 
         #[test]

@@ -13,7 +13,7 @@ mod view;
 use std::fmt;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -25,7 +25,9 @@ pub use view::{LayerStates, TextView, View};
 use crate::data::DataSet;
 use crate::eval::Cache;
 use crate::interrupt;
-use crate::report::{Page, has_fonts, png};
+use crate::report::Page;
+#[cfg(feature = "png")]
+use crate::report::{has_fonts, png};
 use crate::terminal::Terminal;
 use crate::vectors::write_atomically;
 use kiln_embed::pooling::LayerState;
@@ -164,15 +166,21 @@ pub fn analyze(
 }
 
 impl Analyzed {
-    /// Writes each picture as SVG, PNG and JSON, and all of them as one page, `index.html`.
+    /// Writes each picture as SVG, PNG (with the feature `png`) and JSON, and all of them as one page,
+    /// `index.html`.
     ///
     /// # Errors
     /// A folder that cannot be written.
     pub fn write(&self, folder: &Path, model: &str, terminal: Terminal) -> Result<()> {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        #[cfg(feature = "png")]
         if !has_fonts() {
             terminal.note("no fonts on this machine: the PNG files have no letters, the SVG do");
         }
+        #[cfg(not(feature = "png"))]
+        terminal.note(
+            "this build draws no PNG beside the SVG: build with --features png, or install the package",
+        );
         let bar = terminal.progress(self.pictures.len() as u64, "drawing");
         for picture in &self.pictures {
             if interrupt::asked() {
@@ -181,9 +189,9 @@ impl Analyzed {
             let write = |ending: &str, bytes: &[u8]| {
                 write_atomically(&folder.join(format!("{}.{ending}", picture.name)), bytes)
             };
-            let drawn = png(&picture.svg).map_err(|error| anyhow!("{}: {error}", picture.name))?;
             write("svg", picture.svg.as_bytes())?;
-            write("png", &drawn)?;
+            #[cfg(feature = "png")]
+            write("png", &png(&picture.svg).with_context(|| picture.name.clone())?)?;
             write("json", &serde_json::to_vec(&picture.data)?)?;
             bar.inc(1);
         }

@@ -23,7 +23,7 @@ use crate::text::{Columns, TextFile};
 
 /// Draw a model's layers, its attention and its embedding space.
 ///
-/// Writes SVG, PNG and JSON files and one HTML page. Without files of yours, it uses made-up texts.
+/// Writes SVG, PNG (with the feature `png`) and JSON files and one HTML page. Without files of yours, it uses made-up texts.
 #[derive(Debug, Args)]
 pub(super) struct AnalyzeArgs {
     #[command(flatten)]

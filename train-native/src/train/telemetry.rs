@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
+use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::event_file::EventFile;
 use crate::terminal::{ProgressBar, Terminal};
@@ -119,18 +120,18 @@ impl Telemetry {
 pub(super) struct Live {
     bar: ProgressBar,
     terminal: Terminal,
+    system: System,
 }
 
 impl Live {
     pub(super) fn new(terminal: Terminal, stage: &str, steps: usize, done: usize) -> Self {
         let bar = terminal.training(steps as u64, stage);
         bar.resume_at(done as u64);
-        Self { bar, terminal }
+        Self { bar, terminal, system: System::new() }
     }
 
     pub(super) fn step(&mut self, point: &Point) {
-        let memory =
-            memory_stats::memory_stats().map_or(0.0, |stats| stats.physical_mem as f64 / 1e9);
+        let memory = self.memory() as f64 / 1e9;
         self.bar.set_prefix(format!(
             "loss {:.4}  lr {:.2e}  grad {:.3}  {:.0} tokens/s  {:.2} s/step  {memory:.1} GB",
             point.loss,
@@ -140,6 +141,16 @@ impl Live {
             point.seconds,
         ));
         self.bar.inc(1);
+    }
+
+    /// Bytes of memory that this process holds; 0 where the system does not say.
+    fn memory(&mut self) -> u64 {
+        let Ok(process) = sysinfo::get_current_pid() else {
+            return 0;
+        };
+        let what = ProcessRefreshKind::nothing().with_memory();
+        self.system.refresh_processes_specifics(ProcessesToUpdate::Some(&[process]), false, what);
+        self.system.process(process).map_or(0, |process| process.memory())
     }
 
     /// Prints a line above the bar.

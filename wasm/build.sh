@@ -32,7 +32,7 @@ for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int
     --enable-mutable-globals --enable-reference-types --enable-multivalue)
-  compile=("${wasm_cargo[@]}" build --profile dist "${wasm_flags[@]}" -p kiln-wasm)
+  compile=("${wasm_cargo[@]}" build --profile page "${wasm_flags[@]}" -p kiln-wasm)
   level=-O3
   case "$build" in
     relaxed)
@@ -59,7 +59,7 @@ for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
   esac
   "${compile[@]}"
   "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-dir "$out.new/$build" \
-    "$wasm_built/dist/kiln_wasm.wasm"
+    "$wasm_built/page/kiln_wasm.wasm"
   made_small "$build" &
   small+=($!)
 done

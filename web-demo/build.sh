@@ -6,21 +6,20 @@ cd "$(dirname "$0")/.."
 
 wasm/build.sh
 . tests/wasm-env.sh
-# The page is made small, as it is downloaded; for tests (KILN_WASM_OPT) as fast as it builds. Not a profile of its own: the
-# macros of what is shipped are there.
+# The page is made small, as it is downloaded; for tests (KILN_WASM_OPT) as fast as it builds.
 page=()
-settings=('opt-level="s"' 'lto=true' 'codegen-units=1' 'panic="abort"')
-[ -z "${KILN_WASM_OPT:-}" ] || settings=('opt-level=1' 'panic="abort"')
+settings=('lto=true' 'codegen-units=1' 'panic="abort"')
+[ -z "${KILN_WASM_OPT:-}" ] || settings=('panic="abort"')
 for setting in "${settings[@]}"; do
-  page+=(--config "profile.dist.$setting")
+  page+=(--config "profile.page.$setting")
 done
-"${wasm_cargo[@]}" build --profile dist "${page[@]}" "${wasm_flags[@]}" -p kiln-web-demo
+"${wasm_cargo[@]}" build --profile page "${page[@]}" "${wasm_flags[@]}" -p kiln-web-demo
 
 out=web-demo/dist
 rm -rf "$out.new"
 mkdir -p "$out.new"
 "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-name demo --out-dir "$out.new" \
-  "$wasm_built/dist/kiln-web-demo.wasm"
+  "$wasm_built/page/kiln-web-demo.wasm"
 "$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:--Os}" --enable-simd --enable-bulk-memory --enable-sign-ext \
   --enable-nontrapping-float-to-int --enable-mutable-globals --enable-reference-types --enable-multivalue \
   "$out.new/demo_bg.wasm" -o "$out.new/small.wasm"

@@ -70,12 +70,23 @@ fn load<T: TrainingBackend>(
     trains: Trains,
     device: &T::Device,
 ) -> (ModelConfig, Backbone<T>) {
+    load_in("f32", name, trains, device)
+}
+
+/// The same with weights in a number format.
+fn load_in<T: TrainingBackend>(
+    precision: &str,
+    name: &str,
+    trains: Trains,
+    device: &T::Device,
+) -> (ModelConfig, Backbone<T>) {
     T::seed(device, 5);
     let folder = format!("families/{name}");
     let directory = Directory::new(fixture(&folder)).unwrap();
     let config = std::fs::read(fixture(&folder).join("config.json")).unwrap();
     let config = ModelConfig::from_json(&config).unwrap();
     let mut weights = Weights::open(&directory, "model").unwrap();
+    weights.give_in(precision.parse().unwrap());
     let mut backbone = load_backbone::<T>(&config, &mut weights, device).unwrap();
     if let Trains::Lora { dropout, targets } = trains {
         let targets = targets.iter().map(ToString::to_string).collect();
@@ -281,6 +292,27 @@ fn in_bf16_they_are_those_of_f32_but_for_rounding() {
         let again = run(&backbone, mode, &batch, false, &device);
         assert_eq!(rounded, again, "{what}: another result the second time");
     });
+}
+
+/// Adapters beside weights in few bits: the whole block multiplies by those, and rounds what they take to int8 as inference
+/// does, where the plain one makes f32 of them.
+#[test]
+fn beside_packed_weights_they_are_those_of_f32_but_for_rounding() {
+    let (device, mode) = (Default::default(), AttentionMode::Bidirectional);
+    for precision in ["int8:channel", "int4:8"] {
+        for family in FAMILIES {
+            for trains in CASES.into_iter().filter(|case| matches!(case, Trains::Lora { .. })) {
+                let (config, backbone) = load_in::<B>(precision, family, trains, &device);
+                let batch = input(&config, true, &[3, 9, 1], &device);
+                let plain = run(&backbone, mode, &batch, true, &device);
+                let whole = run(&backbone, mode, &batch, false, &device);
+                let what = format!("{family} {trains:?} in {precision}");
+                assert!(plain != whole, "{what}: the block is not computed as one");
+                let allowed = if family == "nomic-bert-moe" { 0.5 } else { 0.1 };
+                assert_close(&plain, &whole, allowed, &what);
+            }
+        }
+    }
 }
 
 /// What was made of a weight is made anew when the weight is another.

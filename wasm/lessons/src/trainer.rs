@@ -12,6 +12,7 @@ use kiln_embed::checkpoint::{
     AdapterBase, Files, adapts_tables, is_vector_adapter, load_adapters, load_vector_adapter,
     lora_base, save_adapters, save_vector_adapter,
 };
+use kiln_embed::config::ModelConfig;
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel, Parts, Prompt, Prompts};
 use kiln_embed::index::VectorAdapter;
 use kiln_embed::kernels::TrainingBackend;
@@ -33,6 +34,15 @@ use crate::state::{Kept, State};
 
 /// Texts that are embedded in one call of [`Trainer::step`], before the first step of an adapter of vectors.
 const EMBEDDED: usize = 16;
+
+/// Bytes of a batch's graph that are kept from its first pass to its second.
+const KEPT: usize = 128 << 20;
+
+/// About the bytes that training keeps of each token: in each block its inputs, queries, keys, values, what attention
+/// makes of them, and what is between the feed-forward part's projections.
+fn kept_by_token(model: &ModelConfig) -> usize {
+    model.num_layers * (6 * model.hidden_size + 2 * model.intermediate_size) * size_of::<f32>()
+}
 
 /// What a call of [`Trainer::step`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -446,11 +456,12 @@ impl<B: TrainingBackend> Trainer<B> {
     ) -> Result<BatchGradients> {
         let seed = mixed(&[self.settings.seed, 0, step as u64, 0]);
         let tokens = encode(&self.tokenizer, &batch.prompted())?;
-        // The memory of a page is small: of several chunks each one's graph is dropped, and made again.
         let mut runner = ChunkRunner::new::<B>(None, true, false, FloatDType::F32);
         let chunks = chunks(&self.tokenizer, &tokens, runner.chunk, seed);
         let share: Vec<usize> = (0..chunks.len()).collect();
-        runner.cached = chunks.len() > 1;
+        // The memory of a page is small: of a large batch each chunk's graph is dropped, and made again.
+        let length: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
+        runner.cached = chunks.len() > 1 && length * kept_by_token(self.base.config()) > KEPT;
         let pass = BatchPass {
             train_model: &self.train_model,
             runner: &runner,

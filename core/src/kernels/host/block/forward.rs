@@ -29,8 +29,7 @@ pub(in super::super) fn forward(
     let biased = block.score_bias.as_ref().is_none_or(|bias| {
         seq > 0 && bias.layout().shape().as_slice() == [block.heads.queries, 2 * seq - 1]
     });
-    if x.dtype() != DType::F32 || !inside || hidden == 0 || !biased || !fits(&block, hidden, trains)
-    {
+    if x.dtype() != DType::F32 || !inside || hidden == 0 || !biased || !fits(&block, hidden) {
         return None;
     }
     // Views of what all blocks share, not copies: a mask is as large as all scores of a head.
@@ -56,9 +55,8 @@ pub(in super::super) fn forward(
     Some((y, trains.then(|| Tape(Arc::new(tape)))))
 }
 
-/// Whether the projections are of widths that follow from one another, and may have gradients if they are
-/// to.
-fn fits(block: &BlockOf<Flex>, hidden: usize, trains: bool) -> bool {
+/// Whether the projections are of widths that follow from one another.
+fn fits(block: &BlockOf<Flex>, hidden: usize) -> bool {
     let (heads, inner) = (block.heads, block.down.shape()[0]);
     let into = if block.joined { 2 * inner } else { inner };
     let expected = [
@@ -74,13 +72,11 @@ fn fits(block: &BlockOf<Flex>, hidden: usize, trains: bool) -> bool {
         && inner > 0
         && heads.width > 0
         && expected.into_iter().chain(gate).all(|(projection, shape)| {
-            let adapted = trains || !projection.adapters.is_empty();
             let bias = projection.bias.as_ref().map(|bias| bias.layout().shape().num_elements());
             let strides = projection.weight.layout().strides();
             projection.shape() == shape
                 && strides.iter().all(|stride| *stride >= 0)
                 && bias.is_none_or(|bias| bias == shape[1])
-                && (projection.matrix.is_none() || !adapted)
         })
 }
 

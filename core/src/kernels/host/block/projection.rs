@@ -438,7 +438,9 @@ pub(super) fn backward(
         }
     }
     Projection {
-        weight: wanted.weight.then(|| outer(input, gradient, precision)),
+        // A weight in few bits has none.
+        weight: (wanted.weight && projection.matrix.is_none())
+            .then(|| outer(input, gradient, precision)),
         matrix: None,
         bias: wanted.bias.map(|wanted| wanted.then(|| column_sums(gradient))),
         adapters: of_adapters,

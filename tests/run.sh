@@ -96,8 +96,6 @@ step 'Python: wheel and pytest' tests/python.sh
 export KILN_LINT=yes
 # What users get is made smaller still, in minutes.
 export KILN_WASM_OPT="${KILN_WASM_OPT:--O1}"
-# Training in threads is the other two's code together; the whole package is for releases.
-export KILN_WASM_BUILDS="${KILN_WASM_BUILDS:-simd relaxed train threads webgpu}"
 step 'WebAssembly: products' tests/wasm.sh
 step 'JavaScript: kiln-embed and the demo' tests/browser.sh build
 if_time_is_left 68 'JavaScript: Chromium' tests/browser.sh chromium

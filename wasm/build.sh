@@ -52,8 +52,8 @@ for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
       compile=(with_threads with_relaxed_simd "${compile[@]}" --no-default-features --features threads,train)
       ;;
     webgpu)
-      compile+=(--features webgpu)
       # What has to be fast there is computed by shaders.
+      compile+=(--features webgpu --config 'profile.page.package.kiln-wasm.opt-level="s"')
       level=-Os
       ;;
   esac

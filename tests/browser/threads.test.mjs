@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { openKiln, withPage } from "./browser.mjs";
+import { lessons } from "./lessons.mjs";
 import { pageMemory } from "./memory.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
@@ -75,6 +76,30 @@ test("long texts, aborts, an index and a lens, while threads compute", async () 
   assert.equal(found.furthest, 0);
   assert.deepEqual([found.aborted, found.hit], ["AbortError", 7]);
   assert.ok(found.heads > 3);
+});
+
+test("several threads teach what one does", async () => {
+  const taught = (threads) =>
+    page.evaluate(
+      async ([given, threads]) => {
+        const model = await window.kiln.Embedder.load("/models/mini.kiln", { threads, device: "cpu", weights: "f32" });
+        const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+        const losses = [];
+        const onProgress = ({ loss }) => loss !== undefined && losses.push(loss);
+        await trainer.fit({ ...given, steps: 4, batchSize: 8, learningRate: 1e-3, holdBack: 0, onProgress });
+        const { device } = trainer;
+        trainer.dispose();
+        model.dispose();
+        return { device, losses };
+      },
+      [lessons(24), threads],
+    );
+  const [one, several] = [await taught(1), await taught(2)];
+  assert.deepEqual([one.device, several.device], ["cpu (wasm, SIMD)", "cpu (wasm, relaxed SIMD, 2 threads)"]);
+  assert.deepEqual(warnings, []);
+  // Relaxed SIMD rounds once where a product is added.
+  assert.equal(several.losses.length, 4);
+  for (const [at, loss] of several.losses.entries()) assert.ok(Math.abs(loss - one.losses[at]) < 1e-4, `${one.losses} ${several.losses}`);
 });
 
 test("where threads cannot be had one computes, and that is said", async () => {

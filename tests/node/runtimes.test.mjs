@@ -72,7 +72,7 @@ test("the package is small, whole, and no model is in it", (run) => {
   const { exports } = JSON.parse(readFileSync(join(installed, "package.json")));
   const files = (value) => (typeof value === "string" ? [value] : Object.values(value).flatMap(files));
   for (const file of files(exports)) assert.ok(existsSync(join(installed, file)), file);
-  for (const file of ["node/worker.js", "node/thread.js", "README.md", ...["simd", "relaxed", "threads", "webgpu", "train"].map((build) => `${build}/kiln_wasm_bg.wasm`)]) {
+  for (const file of ["node/worker.js", "node/thread.js", "README.md", ...["simd", "relaxed", "threads", "webgpu", "train", "train-threads"].map((build) => `${build}/kiln_wasm_bg.wasm`)]) {
     assert.ok(existsSync(join(installed, file)), file);
   }
 });

@@ -17,10 +17,10 @@ const startThread = () =>
   platform.startWorker?.("thread") ?? workerFromElsewhere("thread.js", THREAD) ?? new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: "kiln-embed-thread" });
 
 /**
- * Makes the core's memory that of `count` more workers, and has them compute. This thread waits for them, and so
+ * Makes the memory of a build's core that of `count` more workers, and has them compute. This thread waits for them, and so
  * cannot hear of one that dies: `watch` is given a port that tells of it.
  */
-async function startThreads(core, count, watch) {
+async function startThreads(core, build, count, watch) {
   const workers = Array.from({ length: count }, startThread);
   try {
     const shared = core.shared();
@@ -32,7 +32,7 @@ async function startThreads(core, count, watch) {
             worker.onerror = (event) => reject(new Error(event.message || "a thread's files could not be loaded"));
             const { port1, port2 } = new MessageChannel();
             watch?.(port1);
-            worker.postMessage({ shared, port: port2 }, [port2]);
+            worker.postMessage({ build, shared, port: port2 }, [port2]);
           }),
       ),
     );
@@ -68,7 +68,7 @@ async function begun(name, threads, watch) {
   try {
     const core = await BUILDS[name]();
     await core.default({ module_or_path: platform.wasm(name) });
-    if (hasThreads) await startThreads(core, threads, watch);
+    if (hasThreads) await startThreads(core, name, threads, watch);
     return core;
   } catch (error) {
     // Who serves the package may have left these out.

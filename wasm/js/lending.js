@@ -1,19 +1,24 @@
 // What a worker's worker does: it lends itself to the core that they share the memory of.
 
-import init, { lend } from "./threads/kiln_wasm.js";
+const BUILDS = {
+  threads: () => import("./threads/kiln_wasm.js"),
+  "train-threads": () => import("./train-threads/kiln_wasm.js"),
+};
 
-/** Waits for the memory, says whether it could be had (undefined, or why not), and lends itself until it is ended. */
+/** Waits for the build and its memory, says whether it could be had (undefined, or why not), and lends itself until it is ended. */
 export function lendItself({ post, listen }) {
-  listen(async ({ shared, port }) => {
+  listen(async ({ build, shared, port }) => {
     const [module_or_path, memory] = shared;
+    let core;
     try {
-      await init({ module_or_path, memory });
+      core = await BUILDS[build]();
+      await core.default({ module_or_path, memory });
     } catch (error) {
       return post(String(error));
     }
     post(undefined);
     try {
-      lend();
+      core.lend();
     } catch (error) {
       port.postMessage(String(error));
     }

@@ -127,7 +127,7 @@ fn packed_weights_learn_what_unpacked_ones_learn() {
     assert_eq!(losses.len(), 12);
     let sum = |losses: &[f64]| losses.iter().sum::<f64>();
     assert!(sum(&losses[8..]) < sum(&losses[..4]), "{losses:?}");
-    // int4 activations are rounded to int8; the rest is the same.
+    // What int4 weights take is rounded to int8; the rest is the same.
     for (packed, unpacked) in losses.iter().zip(&of_f32) {
         assert!((packed - unpacked).abs() < 0.1 * unpacked, "{losses:?} {of_f32:?}");
     }

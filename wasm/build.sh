@@ -64,12 +64,12 @@ for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
   small+=($!)
 done
 for one in "${small[@]}"; do wait "$one"; done
-# A bundler looks for each module that another may import, and for what is imported from it.
+# A bundler looks for each module that another may import.
 for build in "${all[@]}"; do
   if [ ! -d "$out.new/$build" ]; then
     mkdir "$out.new/$build"
     printf '%s\n' "throw new Error(\"this kiln-embed was built without $build (KILN_WASM_BUILDS)\");" \
-      'export { init as default };' 'export let init, lend;' >"$out.new/$build/kiln_wasm.js"
+      'export default undefined;' >"$out.new/$build/kiln_wasm.js"
     printf '\0asm\1\0\0\0' >"$out.new/$build/kiln_wasm_bg.wasm"
   fi
 done

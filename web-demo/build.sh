@@ -6,13 +6,13 @@ cd "$(dirname "$0")/.."
 
 wasm/build.sh
 . tests/wasm-env.sh
-# The page is made small, as it is downloaded; for tests (KILN_WASM_OPT) as fast as it builds.
+# The page is made smaller still, as it is downloaded; for tests (KILN_WASM_OPT) of the crates that the package has built.
 page=()
-settings=('lto=true' 'codegen-units=1' 'panic="abort"')
-[ -z "${KILN_WASM_OPT:-}" ] || settings=('panic="abort"')
-for setting in "${settings[@]}"; do
-  page+=(--config "profile.page.$setting")
-done
+if [ -z "${KILN_WASM_OPT:-}" ]; then
+  for setting in 'lto=true' 'codegen-units=1' 'panic="abort"'; do
+    page+=(--config "profile.page.$setting")
+  done
+fi
 "${wasm_cargo[@]}" build --profile page "${page[@]}" "${wasm_flags[@]}" -p kiln-web-demo
 
 out=web-demo/dist

@@ -73,6 +73,21 @@ fn draw(crates: &[Crate], table: &Table) -> String {
     text + "```\n" + MARKS.1
 }
 
+/// What is shipped is as whole as the tests' build, but for what needs a GPU.
+#[test]
+fn what_is_shipped_has_all_features() {
+    let listed = |path: &str, feature: &str| -> BTreeSet<String> {
+        let manifest: toml::Table = read(path).parse().unwrap();
+        let names = manifest["features"][feature].as_array().unwrap();
+        names.iter().map(|name| name.as_str().unwrap().to_string()).collect()
+    };
+    let mut all = listed("train-native/Cargo.toml", "all");
+    for of_gpus in ["vulkan", "cuda", "autotune"] {
+        assert!(all.remove(of_gpus), "{of_gpus}");
+    }
+    assert_eq!(listed("train-native/python/Cargo.toml", "default"), all);
+}
+
 #[test]
 fn modules_use_only_what_the_table_allows() {
     let crates = crates(&workspace());

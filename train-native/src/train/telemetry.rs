@@ -148,7 +148,7 @@ impl Live {
         let Ok(process) = sysinfo::get_current_pid() else {
             return 0;
         };
-        let what = ProcessRefreshKind::nothing().with_memory();
+        let what = ProcessRefreshKind::nothing().with_memory().without_tasks();
         self.system.refresh_processes_specifics(ProcessesToUpdate::Some(&[process]), false, what);
         self.system.process(process).map_or(0, |process| process.memory())
     }

@@ -12,7 +12,7 @@ use kiln_embed::checkpoint::{
     AdapterBase, Files, adapts_tables, is_vector_adapter, load_adapters, load_vector_adapter,
     lora_base, save_adapters, save_vector_adapter,
 };
-use kiln_embed::config::ModelConfig;
+use kiln_embed::config::{Architecture, ModelConfig};
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel, Parts, Prompt, Prompts};
 use kiln_embed::index::VectorAdapter;
 use kiln_embed::kernels::TrainingBackend;
@@ -38,10 +38,15 @@ const EMBEDDED: usize = 16;
 /// Bytes of a batch's graph that are kept from its first pass to its second.
 const KEPT: usize = 128 << 20;
 
-/// About the bytes that training keeps of each token: in each block its inputs, queries, keys, values, what attention
-/// makes of them, and what is between the feed-forward part's projections.
-fn kept_by_token(model: &ModelConfig) -> usize {
-    model.num_layers * (6 * model.hidden_size + 2 * model.intermediate_size) * size_of::<f32>()
+/// Tokens whose graph is kept at most. Of each a block keeps about its inputs, queries, keys, values, what attention makes of
+/// them, and what is between the feed-forward part's projections. Blocks with experts are no single operation, and keep
+/// several times as much.
+fn most_kept(model: &ModelConfig) -> usize {
+    if matches!(&model.architecture, Architecture::Encoder(encoder) if encoder.experts.is_some()) {
+        return 0;
+    }
+    let block = (6 * model.hidden_size + 2 * model.intermediate_size) * size_of::<f32>();
+    KEPT / (model.num_layers * block).max(1)
 }
 
 /// What a call of [`Trainer::step`] did.
@@ -461,7 +466,7 @@ impl<B: TrainingBackend> Trainer<B> {
         let share: Vec<usize> = (0..chunks.len()).collect();
         // The memory of a page is small: of a large batch each chunk's graph is dropped, and made again.
         let length: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-        runner.cached = chunks.len() > 1 && length * kept_by_token(self.base.config()) > KEPT;
+        runner.cached = chunks.len() > 1 && length > most_kept(self.base.config());
         let pass = BatchPass {
             train_model: &self.train_model,
             runner: &runner,

@@ -79,6 +79,12 @@ pub(super) fn add_product(
     shape: [usize; 3],
     to: &mut [f32],
 ) {
+    if shape[0] == 1 {
+        // As in new_product.
+        let result = new_product(cores, x, y, shape);
+        to[..result.len()].iter_mut().zip(result).for_each(|(to, value)| *to += value);
+        return;
+    }
     assert_inside(x, y, shape, to.len());
     // SAFETY: all elements of the three matrices lie inside their slices (asserted above); those of the
     // destination have been written.

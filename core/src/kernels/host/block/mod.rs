@@ -7,7 +7,7 @@
 //!
 //! * `places`: where each row is in the padded batch;
 //! * `norm`, `activation`, `attention`: the parts and their gradients;
-//! * `projection`: products with adapters inside, in f32 or bf16;
+//! * `projection`: products with adapters inside, in f32, bf16 or fewer bits;
 //! * `forward`, `backward`: the whole.
 
 mod activation;

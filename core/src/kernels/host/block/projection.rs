@@ -1,4 +1,5 @@
-//! Linear layers with their adapters, and their gradients, in f32 or bf16.
+//! Linear layers with their adapters, and their gradients, in f32 or bf16; weights in few bits are multiplied as in
+//! inference, and made f32 for gradients.
 //!
 //! The adapters of a layer are joined: their `A` side by side, their `B` on a diagonal, with their
 //! scales. So `x W + s x A B` is one sum over the inputs and the ranks, which is how a tile computes it.

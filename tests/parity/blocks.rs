@@ -3,7 +3,7 @@
 
 use burn::backend::{Autodiff, Flex};
 use burn::module::{AutodiffModule as _, Module as _, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::backend::{AutodiffBackend, Backend as _};
 use burn::tensor::{Tensor, TensorData, activation};
 use kiln_embed::checkpoint::{Directory, Weights, load_backbone};
 use kiln_embed::config::{Activation, AttentionMode, ModelConfig};
@@ -314,8 +314,9 @@ fn beside_packed_weights_they_are_those_of_f32_but_for_rounding() {
                 let mut backbone = with_what_trains(backbone, &config, trains, &device);
                 let batch = input(&config, true, &[3, 9, 1], &device);
                 let plain = run(&backbone, mode, &batch, true, &device);
-                // A token may come to another expert by what is rounded.
-                let allowed = if family == "nomic-bert-moe" { 0.5 } else { 0.1 };
+                // These models are as thin as their weights are large, so that rounding is much; another weight, or its
+                // transpose, is off by all. A token may come to another expert by it.
+                let allowed = if family == "nomic-bert-moe" { 0.6 } else { 0.3 };
                 for numbers in [MatmulPrecision::F32, MatmulPrecision::Bf16] {
                     backbone.set_matmul_precision(numbers);
                     let whole = run(&backbone, mode, &batch, false, &device);

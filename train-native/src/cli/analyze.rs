@@ -23,7 +23,8 @@ use crate::text::{Columns, TextFile};
 
 /// Draw a model's layers, its attention and its embedding space.
 ///
-/// Writes SVG, PNG (with the feature `png`) and JSON files and one HTML page. Without files of yours, it uses made-up texts.
+/// Writes SVG and JSON files, PNG where the build draws it, and one HTML page. Without files of yours, it uses made-up
+/// texts.
 #[derive(Debug, Args)]
 pub(super) struct AnalyzeArgs {
     #[command(flatten)]

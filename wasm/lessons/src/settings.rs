@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use kiln_data::recipe::{Curriculum, Stage};
-use kiln_embed::config::ModelConfig;
+use kiln_embed::config::{Architecture, ModelConfig};
 use kiln_embed::model::LoraConfig;
 use serde::{Deserialize, Serialize};
 
@@ -205,6 +205,20 @@ impl Plan {
     }
 }
 
+/// Bytes of a batch's graph that are kept from its first pass to its second.
+const KEPT: usize = 128 << 20;
+
+/// Tokens of a batch whose graph is kept; of a larger one each chunk's is made again. Of a token each block keeps about its
+/// inputs, queries, keys, values, what attention makes of them, and what is between the feed-forward part's projections.
+/// Blocks with experts are no single operation, and keep several times as much.
+pub(crate) fn most_kept(model: &ModelConfig) -> usize {
+    if matches!(&model.architecture, Architecture::Encoder(encoder) if encoder.experts.is_some()) {
+        return 0;
+    }
+    let block = (6 * model.hidden_size + 2 * model.intermediate_size) * size_of::<f32>();
+    KEPT / (model.num_layers * block).max(1)
+}
+
 /// Steps over which the learning rate rises.
 pub(crate) fn warmup(steps: usize) -> usize {
     steps / 10
@@ -214,16 +228,27 @@ pub(crate) fn warmup(steps: usize) -> usize {
 mod tests {
     use super::*;
 
+    fn model(num_layers: usize, hidden_size: usize) -> ModelConfig {
+        let json = format!(
+            r#"{{"model_type": "bert", "hidden_size": {hidden_size}, "num_hidden_layers": {num_layers},
+                "num_attention_heads": 12, "intermediate_size": {}, "vocab_size": 99, "max_position_embeddings": 64}}"#,
+            4 * hidden_size
+        );
+        ModelConfig::from_json(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_page_keeps_less_of_larger_models_and_nothing_of_experts() {
+        // 6 blocks of 5,376 numbers a token.
+        assert_eq!(most_kept(&model(6, 384)), 1040);
+        assert_eq!(most_kept(&model(12, 768)), 260);
+        let experts = r#"{"model_type": "nomic_bert", "activation_function": "gelu", "vocab_size": 99, "num_experts": 8,
+            "moe_top_k": 2, "moe_every_n_layers": 2, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_inner": 96, "n_positions": 160}"#;
+        assert_eq!(most_kept(&ModelConfig::from_json(experts.as_bytes()).unwrap()), 0);
+    }
+
     #[test]
     fn auto_is_lora_for_small_models() {
-        let model = |num_layers: usize, hidden_size: usize| {
-            let json = format!(
-                r#"{{"model_type": "bert", "hidden_size": {hidden_size}, "num_hidden_layers": {num_layers},
-                    "num_attention_heads": 12, "intermediate_size": {}, "vocab_size": 99, "max_position_embeddings": 64}}"#,
-                4 * hidden_size
-            );
-            ModelConfig::from_json(json.as_bytes()).unwrap()
-        };
         assert_eq!(Kind::Auto.of(&model(6, 384)), Kind::Lora);
         assert_eq!(Kind::Auto.of(&model(12, 384)), Kind::Lora);
         assert_eq!(Kind::Auto.of(&model(12, 768)), Kind::Adapter);

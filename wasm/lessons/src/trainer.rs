@@ -12,7 +12,6 @@ use kiln_embed::checkpoint::{
     AdapterBase, Files, adapts_tables, is_vector_adapter, load_adapters, load_vector_adapter,
     lora_base, save_adapters, save_vector_adapter,
 };
-use kiln_embed::config::{Architecture, ModelConfig};
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel, Parts, Prompt, Prompts};
 use kiln_embed::index::VectorAdapter;
 use kiln_embed::kernels::TrainingBackend;
@@ -29,25 +28,11 @@ use serde::{Deserialize, Serialize};
 use crate::check::{Check, Score};
 use crate::known::KnownVectors;
 use crate::lessons::{Lessons, Split};
-use crate::settings::{AdapterSettings, Kind, Plan, warmup};
+use crate::settings::{AdapterSettings, Kind, Plan, most_kept, warmup};
 use crate::state::{Kept, State};
 
 /// Texts that are embedded in one call of [`Trainer::step`], before the first step of an adapter of vectors.
 const EMBEDDED: usize = 16;
-
-/// Bytes of a batch's graph that are kept from its first pass to its second.
-const KEPT: usize = 128 << 20;
-
-/// Tokens whose graph is kept at most. Of each a block keeps about its inputs, queries, keys, values, what attention makes of
-/// them, and what is between the feed-forward part's projections. Blocks with experts are no single operation, and keep
-/// several times as much.
-fn most_kept(model: &ModelConfig) -> usize {
-    if matches!(&model.architecture, Architecture::Encoder(encoder) if encoder.experts.is_some()) {
-        return 0;
-    }
-    let block = (6 * model.hidden_size + 2 * model.intermediate_size) * size_of::<f32>();
-    KEPT / (model.num_layers * block).max(1)
-}
 
 /// What a call of [`Trainer::step`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

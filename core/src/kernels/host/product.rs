@@ -71,7 +71,7 @@ pub(super) fn product(
 ///
 /// # Panics
 /// Where a matrix does not lie inside its slice.
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(any(not(target_arch = "wasm32"), feature = "autodiff"))]
 pub(super) fn add_product(
     cores: usize,
     x: Strided<'_>,
@@ -79,16 +79,20 @@ pub(super) fn add_product(
     shape: [usize; 3],
     to: &mut [f32],
 ) {
-    if shape[0] == 1 {
-        // As in new_product.
+    // A single row has the bits that it has beside others in new_product alone.
+    if cfg!(target_arch = "wasm32") || shape[0] == 1 {
         let result = new_product(cores, x, y, shape);
         to[..result.len()].iter_mut().zip(result).for_each(|(to, value)| *to += value);
         return;
     }
+    #[cfg(not(target_arch = "wasm32"))]
     assert_inside(x, y, shape, to.len());
     // SAFETY: all elements of the three matrices lie inside their slices (asserted above); those of the
     // destination have been written.
-    unsafe { gemm_into(x, y, shape, 1.0, true, to.as_mut_ptr(), shape[2], cores) };
+    #[cfg(not(target_arch = "wasm32"))]
+    unsafe {
+        gemm_into(x, y, shape, 1.0, true, to.as_mut_ptr(), shape[2], cores)
+    };
 }
 
 /// As [`product`] on some cores, in memory that is not zeroed first.
@@ -126,22 +130,6 @@ fn assert_inside(x: Strided<'_>, y: Strided<'_>, [rows, inner, columns]: [usize;
         x.holds(rows, inner) && y.holds(inner, columns) && rows * columns <= room,
         "a matrix of the product does not lie inside its slice"
     );
-}
-
-/// As [`product`] on some cores, added to `to`.
-///
-/// # Panics
-/// Where a matrix does not lie inside its slice.
-#[cfg(all(target_arch = "wasm32", feature = "autodiff"))]
-pub(super) fn add_product(
-    cores: usize,
-    x: Strided<'_>,
-    y: Strided<'_>,
-    shape: [usize; 3],
-    to: &mut [f32],
-) {
-    let result = new_product(cores, x, y, shape);
-    to[..result.len()].iter_mut().zip(result).for_each(|(to, value)| *to += value);
 }
 
 /// As [`product`] on some cores, in memory of its own.

@@ -79,20 +79,17 @@ pub(super) fn add_product(
     shape: [usize; 3],
     to: &mut [f32],
 ) {
-    // A single row has the bits that it has beside others in new_product alone.
-    if cfg!(target_arch = "wasm32") || shape[0] == 1 {
-        let result = new_product(cores, x, y, shape);
-        to[..result.len()].iter_mut().zip(result).for_each(|(to, value)| *to += value);
+    #[cfg(not(target_arch = "wasm32"))]
+    if shape[0] != 1 {
+        assert_inside(x, y, shape, to.len());
+        // SAFETY: all elements of the three matrices lie inside their slices (asserted above); those of
+        // the destination have been written.
+        unsafe { gemm_into(x, y, shape, 1.0, true, to.as_mut_ptr(), shape[2], cores) };
         return;
     }
-    #[cfg(not(target_arch = "wasm32"))]
-    assert_inside(x, y, shape, to.len());
-    // SAFETY: all elements of the three matrices lie inside their slices (asserted above); those of the
-    // destination have been written.
-    #[cfg(not(target_arch = "wasm32"))]
-    unsafe {
-        gemm_into(x, y, shape, 1.0, true, to.as_mut_ptr(), shape[2], cores)
-    };
+    // A single row has the bits that it has beside others in new_product alone.
+    let result = new_product(cores, x, y, shape);
+    to[..result.len()].iter_mut().zip(result).for_each(|(to, value)| *to += value);
 }
 
 /// As [`product`] on some cores, in memory that is not zeroed first.

@@ -9,23 +9,20 @@ use crate::parallel::each_part;
 /// Values of a core.
 const PART: usize = 1 << 14;
 
-/// `act(gate) * up`, or `act(up)` without a gate.
-pub(super) fn activated(activation: Activation, gate: Option<&[f32]>, up: &[f32]) -> Vec<f32> {
-    let mut to = vec![0.0; up.len()];
-    each_part(&mut to, PART, |number, to| {
-        let part = |values: &[f32]| number * PART..(number * PART + to.len()).min(values.len());
-        let (up, gate) = (&up[part(up)], gate.map(|gate| &gate[part(gate)]));
+/// Turns `up` into `act(gate) * up`, or into `act(up)` without a gate.
+pub(super) fn activate(activation: Activation, gate: Option<&[f32]>, up: &mut [f32]) {
+    each_part(up, PART, |number, up| {
+        let gate = gate.map(|gate| &gate[number * PART..][..up.len()]);
         match activation {
-            Activation::Gelu => gelu(gate, up, to),
-            Activation::GeluTanh => gelu_tanh(gate, up, to),
-            Activation::Silu => silu(gate, up, to),
-            Activation::Relu => relu(gate, up, to),
+            Activation::Gelu => gelu(gate, up),
+            Activation::GeluTanh => gelu_tanh(gate, up),
+            Activation::Silu => silu(gate, up),
+            Activation::Relu => relu(gate, up),
         }
     });
-    to
 }
 
-/// Turns the gradient of what [`activated`] gives into that of `up`; gives that of the gate.
+/// Turns the gradient of what [`activate`] makes of `up` into that of `up`; gives that of the gate.
 pub(super) fn backward(
     activation: Activation,
     gate: Option<&[f32]>,
@@ -81,16 +78,16 @@ pub(super) fn side_by_side(first: &[f32], second: &[f32], width: usize) -> Vec<f
 macro_rules! rows {
     ($forward:ident, $backward:ident, $value:expr, $both:expr) => {
         #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
-        fn $forward(gate: Option<&[f32]>, up: &[f32], to: &mut [f32]) {
+        fn $forward(gate: Option<&[f32]>, up: &mut [f32]) {
             match gate {
                 Some(gate) => {
-                    for ((to, gate), up) in to.iter_mut().zip(gate).zip(up) {
-                        *to = $value(*gate) * up;
+                    for (up, gate) in up.iter_mut().zip(gate) {
+                        *up *= $value(*gate);
                     }
                 }
                 None => {
-                    for (to, up) in to.iter_mut().zip(up) {
-                        *to = $value(*up);
+                    for up in up {
+                        *up = $value(*up);
                     }
                 }
             }
@@ -203,15 +200,17 @@ mod tests {
             [Activation::Gelu, Activation::GeluTanh, Activation::Silu, Activation::Relu]
         {
             let x: Vec<f32> = (-700..700).map(|i| i as f32 * 0.01 + 0.003).collect();
-            let moved = |by: f64| -> Vec<f32> {
-                activated(activation, None, &x.iter().map(|x| x + by as f32).collect::<Vec<_>>())
+            let moved = |by: f64| {
+                let mut values: Vec<f32> = x.iter().map(|x| x + by as f32).collect();
+                activate(activation, None, &mut values);
+                values
             };
             let (above, below) = (moved(step), moved(-step));
             let mut slopes = vec![1.0; x.len()];
             assert!(backward(activation, None, &x, &mut slopes).is_none());
             let (ones, mut of_up) = (vec![1.0; x.len()], vec![2.0; x.len()]);
             let of_gate = backward(activation, Some(&x), &ones, &mut of_up).unwrap();
-            let values = activated(activation, None, &x);
+            let values = moved(0.0);
             for i in 0..x.len() {
                 let difference = f64::from(above[i] - below[i]) / (2.0 * step);
                 assert!(
@@ -222,7 +221,9 @@ mod tests {
                 assert!((of_gate[i] - 2.0 * slopes[i]).abs() < 1e-6);
                 assert!((of_up[i] - 2.0 * values[i]).abs() < 1e-5);
             }
-            assert!(activated(activation, None, &[f32::NAN])[0].is_nan(), "{activation:?}");
+            let mut odd = [f32::NAN];
+            activate(activation, None, &mut odd);
+            assert!(odd[0].is_nan(), "{activation:?}");
         }
     }
 }

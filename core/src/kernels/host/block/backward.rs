@@ -37,7 +37,7 @@ pub(in super::super) fn backward(
         let shape = shapes.next()?;
         gradient.map(|values| tensor(values, shape))
     });
-    (tensor(tape.places.scatter(&of_x, hidden), shape), of_block)
+    (tensor(tape.places.scatter(of_x, hidden), shape), of_block)
 }
 
 fn run(
@@ -51,7 +51,8 @@ fn run(
 
     let (stream, of_branch, norms) =
         split(gradient, &tape.feed_forward, &block.feed_forward, &wanted.feed_forward);
-    let inner = activation::activated(block.activation, tape.gate.as_deref(), &tape.up);
+    let mut inner = tape.up.clone();
+    activation::activate(block.activation, tape.gate.as_deref(), &mut inner);
     let of_y = Input::new(of_branch.as_deref().unwrap_or(&stream), width_of(&block.down, 1));
     let mut of_inner = Vec::new();
     let down = projection::backward(

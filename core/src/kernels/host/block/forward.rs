@@ -51,7 +51,7 @@ pub(in super::super) fn forward(
     let places = Places::new(seen.rows, seq);
     let x = places.gather(floats(&x), hidden);
     let (values, tape) = run(x, &block, places, (angles, mask), trains);
-    let y = tensor(tape.places.scatter(&values, hidden), [batch, seq, hidden]);
+    let y = tensor(tape.places.scatter(values, hidden), [batch, seq, hidden]);
     Some((y, trains.then(|| Tape(Arc::new(tape)))))
 }
 
@@ -167,7 +167,9 @@ fn run(
     } else {
         (gate, up)
     };
-    let inner = activation::activated(block.activation, gate.as_deref(), &up);
+    let mut inner = up;
+    let up = if trains { inner.clone() } else { Vec::new() };
+    activation::activate(block.activation, gate.as_deref(), &mut inner);
     let y = project(&inner, &block.down, &mut lows.down);
     let (x, feed_forward) = join(x, y, &block.feed_forward, trains);
     let tape = super::Tape {

@@ -47,7 +47,10 @@ impl Places {
     }
 
     /// `[tokens, width]` to `[batch, seq, width]`, zero at padding.
-    pub(super) fn scatter(&self, values: &[f32], width: usize) -> Vec<f32> {
+    pub(super) fn scatter(&self, values: Vec<f32>, width: usize) -> Vec<f32> {
+        if self.tokens() == self.batch * self.seq {
+            return values;
+        }
         let mut to = vec![0.0; self.batch * self.seq * width];
         each_part(&mut to, self.seq * width, |text, to| {
             let to = &mut to[self.padded[text].start * width..self.padded[text].end * width];

@@ -46,7 +46,7 @@ impl Places {
         to
     }
 
-    /// `[tokens, width]` to `[batch, seq, width]`, zero at padding.
+    /// `[tokens, width]` to `[batch, seq, width]`, zero at padding; the values themselves where nothing is padded.
     pub(super) fn scatter(&self, values: Vec<f32>, width: usize) -> Vec<f32> {
         if self.tokens() == self.batch * self.seq {
             return values;

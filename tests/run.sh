@@ -32,6 +32,25 @@ if_time_is_left() {
   fi
 }
 
+# A disk that fills up is said before the first minute of work and not after the thirtieth.
+room() {
+  local target="${CARGO_TARGET_DIR:-target}" of_target=0 of_cache=0
+  mkdir -p "$target" "$KILN_CACHE"
+  [ -d "$target/quick" ] || of_target=$1
+  [ -d "$KILN_CACHE/venv" ] || of_cache=$2
+  [ "$(stat -c %d "$target")" != "$(stat -c %d "$KILN_CACHE")" ] || { of_target=$((of_target + of_cache)) of_cache=$of_target; }
+  enough "$target" "$of_target" CARGO_TARGET_DIR
+  enough "$KILN_CACHE" "$of_cache" KILN_CACHE
+}
+enough() {
+  local free
+  free=$(($(df -Pk "$1" | awk 'NR == 2 { print $4 }') / 1000000))
+  [ "$free" -ge "$2" ] || {
+    echo "tests: $1: the disk has $free GB free, and a first run writes $2; make room, or name another disk's folder in $3" >&2
+    return 1
+  }
+}
+
 # What is installed comes over the network, so that compiling need not wait for it; where sudo asks for a password, it
 # has to.
 setup() {
@@ -80,6 +99,7 @@ tests() {
 }
 export KILN_NATIVE="${CARGO_TARGET_DIR:-$PWD/target}/quick/kiln"
 
+step 'room on the disk' room 8 9
 step setup setup
 step formatting cargo fmt --all --check
 step 'supply chain' tests/deny.sh

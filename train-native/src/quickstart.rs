@@ -70,7 +70,7 @@ pub struct Sample {
 
 /// What quickstart reports.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
+pub struct QuickstartSummary {
     /// Scores in the order in which they were measured.
     pub scores: Vec<Score>,
     /// Sample queries.
@@ -91,7 +91,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// A folder that cannot be written, or [`kiln_embed::Error::Cancelled`] after Ctrl-C.
-pub fn run(options: &Quickstart, device: &Device, terminal: Terminal) -> Result<Summary> {
+pub fn run(options: &Quickstart, device: &Device, terminal: Terminal) -> Result<QuickstartSummary> {
     with_backend!(device, B, handle => run_on::<B>(options, &handle, terminal))
 }
 
@@ -99,7 +99,7 @@ fn run_on<B: Kernels>(
     options: &Quickstart,
     device: &B::Device,
     terminal: Terminal,
-) -> Result<Summary> {
+) -> Result<QuickstartSummary> {
     let start = Instant::now();
     let mut recipe = Recipe::parse(RECIPE)?;
     recipe.seed = options.seed.unwrap_or(recipe.seed);
@@ -168,7 +168,7 @@ fn run_on<B: Kernels>(
 
     let model = out.join("model");
     write_directory(&model, &save(embedder)?, Existing::ReplaceOurs)?;
-    let summary = Summary {
+    let summary = QuickstartSummary {
         samples: samples(embedder, &corpus.test)?,
         scores,
         test_queries: corpus.test.queries.len(),
@@ -271,7 +271,7 @@ fn samples(model: &dyn TextModel, test: &RetrievalSet) -> Result<Vec<Sample>> {
     Ok(rankings.into_iter().enumerate().map(sample).collect())
 }
 
-fn page(summary: &Summary, recipe: &Recipe, points: &[Point]) -> Result<Page> {
+fn page(summary: &QuickstartSummary, recipe: &Recipe, points: &[Point]) -> Result<Page> {
     let mut page = Page::new("Kiln quickstart");
     page.paragraph(&format!(
         "A model of {} parameters, trained from nothing in {:.0} seconds on made-up facts, and tested on {} questions \

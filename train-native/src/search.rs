@@ -10,7 +10,7 @@ use crate::vectors::VectorRow;
 
 /// One hit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Found {
+pub struct SearchHit {
     /// Row of the corpus, from 0.
     pub row: usize,
     /// Cosine with the query, or a reranker's score.
@@ -66,11 +66,11 @@ impl Search {
     }
 
     /// The hits of each query, best first.
-    pub fn finish(self) -> Vec<Vec<Found>> {
+    pub fn finish(self) -> Vec<Vec<SearchHit>> {
         let Self { top, kept } = self;
         let with_text = |hit: kiln_embed::index::Hit| {
             let (id, text) = kept.get(&hit.row).cloned().unwrap_or_default();
-            Found { row: hit.row, score: hit.score, similarity: None, id, text }
+            SearchHit { row: hit.row, score: hit.score, similarity: None, id, text }
         };
         top.finish().into_iter().map(|hits| hits.into_iter().map(with_text).collect()).collect()
     }

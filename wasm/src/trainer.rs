@@ -5,7 +5,7 @@ use burn::backend::{Autodiff, Flex};
 use kiln_embed::checkpoint::{AdapterBase, Files, Folder, KilnFile, LoadOptions};
 use kiln_embed::embedder::Embedder;
 use kiln_embed::quant::WeightPrecision;
-use kiln_lessons::{AdapterSettings, Found, Kind, Mine, Plan, mined};
+use kiln_lessons::{AdapterKind, AdapterSettings, Found, Mine, TeachingPlan, mined};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use wasm_bindgen::prelude::*;
@@ -75,7 +75,7 @@ impl Trainer {
     /// What is trained: `lora` or `adapter`.
     #[wasm_bindgen(getter)]
     pub fn kind(&self) -> String {
-        if self.trainer.kind() == Kind::Adapter { "adapter" } else { "lora" }.into()
+        if self.trainer.kind() == AdapterKind::Adapter { "adapter" } else { "lora" }.into()
     }
 
     /// Trains an adapter of vectors from now on, in place of LoRA; what was begun is left.
@@ -120,7 +120,7 @@ impl Trainer {
                 (lessons, dropped.kept)
             }
         };
-        let plan: Plan = parsed(plan)?;
+        let plan: TeachingPlan = parsed(plan)?;
         self.trainer.begin(lessons, &others, plan).map_err(one_line)?;
         let (taught, held_back) = self.trainer.counts();
         Ok(vec![taught, held_back, kept])

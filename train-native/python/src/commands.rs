@@ -11,7 +11,7 @@ use train_native::cli;
 use train_native::data::OnBadRow;
 use train_native::interrupt;
 use train_native::recipe::{Recipe, shipped};
-use train_native::train::{Job, Point, Resume, RunArtifacts};
+use train_native::train::{Point, Resume, RunArtifacts, TrainJob};
 
 use crate::embedder::{device_choice, terminal};
 use crate::errors::KilnError;
@@ -90,7 +90,7 @@ pub(crate) fn train<'py>(
             // Who listens is there as long as this thread.
             let _ = points.send((point.clone(), steps));
         };
-        let job = Job {
+        let job = TrainJob {
             recipe: &recipe,
             folder: &folder,
             output: &output,

@@ -43,7 +43,7 @@ pub struct Measurement {
 
 /// One line of the comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Line {
+pub struct BenchLine {
     /// Name of the engine.
     pub engine: String,
     /// Whether it is Kiln.
@@ -90,7 +90,7 @@ pub struct WorkReport {
     /// Tokens of all texts.
     pub tokens: usize,
     /// A line for each engine.
-    pub lines: Vec<Line>,
+    pub lines: Vec<BenchLine>,
 }
 
 /// What was measured.
@@ -353,7 +353,7 @@ impl Bench {
         engines: &[Engine],
         measured: &[Vec<Measurement>],
         vectors: &[Vec<Vec<f32>>],
-    ) -> Vec<Line> {
+    ) -> Vec<BenchLine> {
         let texts = work.texts.len() as f64;
         let together = if self.one_at_a_time { 1.0 } else { texts };
         let sorted: Vec<Vec<f64>> = measured
@@ -373,7 +373,7 @@ impl Bench {
         let line = |i: usize| {
             let cosines: Vec<f32> =
                 vectors[0].iter().zip(&vectors[i]).map(|(a, b)| cosine(a, b)).collect();
-            Line {
+            BenchLine {
                 engine: engines[i].name(),
                 own: matches!(engines[i], Engine::Own { .. }),
                 texts_per_second: rate(i),

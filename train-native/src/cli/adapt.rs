@@ -14,7 +14,7 @@ use kiln_embed::config::AttentionMode;
 use kiln_synthesis::documents::Shares;
 use kiln_synthesis::llm::{EndpointList, Role};
 use kiln_synthesis::prompts::Prompts;
-use kiln_synthesis::refine::{Filters, Kind};
+use kiln_synthesis::refine::{FilterKind, Filters};
 use kiln_synthesis::synthesize::{ANSWERS, OtherQuestions, SUMMARY};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -462,7 +462,7 @@ fn models(args: &AdaptArgs, endpoints: Option<&EndpointList>, filters: &Filters)
         );
     }
     let of = |refutes: bool| {
-        asking().any(|filter| matches!(filter.kind, Kind::Refutation { .. }) == refutes)
+        asking().any(|filter| matches!(filter.kind, FilterKind::Refutation { .. }) == refutes)
     };
     for (name, is_asked) in [("answerable", of(false)), ("refutation", of(true))] {
         versions.extend(is_asked.then(|| prompts.version(name).to_string()));

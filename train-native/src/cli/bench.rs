@@ -11,7 +11,7 @@ use kiln_embed::quant::WeightPrecision;
 
 use super::ranges::{ROWS, SIZE, whole};
 use super::{Global, ModelArgs, ModelOverrides};
-use crate::bench::{Bench, Line, Peer, Ratios, Report, Work, WorkReport, made_up, measure};
+use crate::bench::{Bench, BenchLine, Peer, Ratios, Report, Work, WorkReport, made_up, measure};
 use crate::device::{self, Device, processor};
 use crate::embedding::TextModel;
 use crate::model::{load, locate};
@@ -258,7 +258,7 @@ fn table(work: &WorkReport) -> String {
     rows.join("\n")
 }
 
-fn speeds(line: &Line) -> [String; 2] {
+fn speeds(line: &BenchLine) -> [String; 2] {
     match (line.p50_ms, line.p95_ms) {
         (Some(p50), Some(p95)) => [p50, p95].map(|ms| format!("{ms:.2}")),
         // Long texts take seconds.
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn slow_and_fast_lines_are_both_readable() {
-        let line = |texts_per_second: f64, p50_ms: Option<f64>| Line {
+        let line = |texts_per_second: f64, p50_ms: Option<f64>| BenchLine {
             engine: "kiln".into(),
             own: true,
             texts_per_second,

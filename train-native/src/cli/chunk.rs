@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kiln_synthesis::documents::{ChunkRule, Documents, Gathered, Plan, Shares, Split, gather};
+use kiln_synthesis::documents::{
+    ChunkRule, Documents, GatherPlan, Gathered, Shares, Split, gather,
+};
 use serde_json::json;
 
 use super::Global;
@@ -73,7 +75,7 @@ pub(super) fn run(args: &ChunkArgs, global: &Global) -> Result<()> {
     }
     let min_tokens = args.min_tokens.unwrap_or(MIN_TOKENS.min(tokens / 4));
     let rule = ChunkRule { tokens, overlap: args.overlap, min_tokens };
-    let plan = Plan { rule, shares: args.split, seed: args.seed };
+    let plan = GatherPlan { rule, shares: args.split, seed: args.seed };
     let count = |text: &str| Ok(tokenizer.length(&prompt, text)?);
     let mut file = NewFile::create(&args.output)?;
     let gathered = gather(&mut documents, &plan, &count, terminal, &mut |passages| {

@@ -12,7 +12,7 @@ use crate::device;
 use crate::embedding::embed_blocks;
 use crate::eval::fingerprint;
 use crate::model::{folders, load, load_tokenizer, model_name};
-use crate::shards::{self, Job, Settings, Shard, is_address};
+use crate::shards::{self, EmbedJob, Settings, Shard, is_address};
 use crate::terminal::{print_json, thousands};
 use crate::text::{Columns, TextFile, apart};
 use crate::vectors::{VectorFormat, VectorWriter};
@@ -105,7 +105,7 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
     let folders = folders(&args.model.name(), terminal)?;
     let (_, prompts) = load_tokenizer(&args.model.name(), terminal)?;
     let format = args.format.unwrap_or(VectorFormat::Parquet);
-    let prepared = shards::prepare(Job {
+    let prepared = shards::prepare(EmbedJob {
         input: &args.input,
         output: &output,
         shard: args.shard.unwrap_or(Shard::ALL),

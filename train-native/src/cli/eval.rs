@@ -16,9 +16,9 @@ use super::teacher_prompts::LightPrompts;
 use super::{EmbedFlags, Global, ModelOverrides};
 use crate::device;
 use crate::eval::{
-    Cache, Evaluated, LeftOut, Light, Measure, ModelEncoder, ModelResults, PromptChoice, Reranking,
-    Run, RunFiles, Suite, SuiteRun, Summary, Task, TaskKind, TaskResult, fingerprint, plain_table,
-    read_results, results_folder, short_hash, write_meta, write_tables,
+    Cache, EvalRun, Evaluated, Light, Measure, ModelEncoder, ModelResults, PromptChoice, Reranking,
+    RunFiles, SkippedTask, Suite, SuiteRun, SuiteSummary, Task, TaskKind, TaskResult, fingerprint,
+    plain_table, read_results, results_folder, short_hash, write_meta, write_tables,
 };
 use crate::mine::teacher_prompts;
 use crate::model::{folders, load, model_name};
@@ -337,7 +337,7 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         (None, Some(_)) => None,
     };
     let folder = output.as_ref().map(|output| results_folder(output, &name, &revision));
-    let run = Run {
+    let run = EvalRun {
         encoder: &ours.encoder,
         prompts,
         data,
@@ -438,8 +438,8 @@ fn report(
     terminal: Terminal,
 ) -> Result<()> {
     let mut left_out = vec![vec!["task".to_string(), "why not".into()]];
-    let reasons = |ran: &[LeftOut], what: &str| {
-        let row = |one: &LeftOut| vec![one.task.clone(), format!("{what}: {}", one.reason)];
+    let reasons = |ran: &[SkippedTask], what: &str| {
+        let row = |one: &SkippedTask| vec![one.task.clone(), format!("{what}: {}", one.reason)];
         ran.iter().map(row).collect::<Vec<_>>()
     };
     left_out.extend(reasons(&ran.skipped, "skipped"));
@@ -447,7 +447,7 @@ fn report(
     if let Some(folder) = folder {
         write_tables(folder, results, &left_out)?;
     }
-    let summary = Summary::of(&results.tasks);
+    let summary = SuiteSummary::of(&results.tasks);
     let value = json!({
         "model": results.model,
         "revision": results.revision,

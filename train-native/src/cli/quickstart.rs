@@ -9,7 +9,7 @@ use super::Global;
 use super::ranges::{number, seed};
 use crate::data::corpus::CorpusSize;
 use crate::device;
-use crate::quickstart::{Quickstart, Summary, run as run_quickstart};
+use crate::quickstart::{Quickstart, QuickstartSummary, run as run_quickstart};
 
 /// Train a small model from random weights on made-up texts, and search with it.
 ///
@@ -41,7 +41,7 @@ pub(super) fn run(args: &QuickstartArgs, global: &Global) -> Result<()> {
     terminal.result(&summary, || text(&summary))
 }
 
-fn text(summary: &Summary) -> String {
+fn text(summary: &QuickstartSummary) -> String {
     let mut lines = vec![format!("nDCG@10 on {} unseen questions", summary.test_queries)];
     lines.extend(
         summary.scores.iter().map(|score| format!("  {:<26} {:.4}", score.name, score.ndcg_at_10)),

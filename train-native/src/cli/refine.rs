@@ -10,7 +10,7 @@ use kiln_embed::quant::WeightPrecision;
 use kiln_synthesis::llm::Journal;
 use kiln_synthesis::prompts::Prompts;
 use kiln_synthesis::refine::{
-    FILES, Filters, Judge, KINDS, Kind, Models, Ranks, Refine, SHIPPED, Summary, refine,
+    FILES, FilterKind, Filters, Judge, KINDS, Models, Ranks, Refine, RefineSummary, SHIPPED, refine,
 };
 use serde_json::json;
 
@@ -108,8 +108,9 @@ pub(super) fn run(args: &RefineArgs, global: &Global) -> Result<()> {
     }
     // What can be wrong is found before anything is asked.
     let prompts = Prompts::open(args.prompts.as_deref())?;
-    let uses = |asks: fn(&Kind) -> bool| filters.filters.iter().any(|filter| asks(&filter.kind));
-    let llm = match uses(Kind::asks_judges) {
+    let uses =
+        |asks: fn(&FilterKind) -> bool| filters.filters.iter().any(|filter| asks(&filter.kind));
+    let llm = match uses(FilterKind::asks_judges) {
         true => args.llm.connect(terminal)?,
         false => None,
     };
@@ -122,7 +123,7 @@ pub(super) fn run(args: &RefineArgs, global: &Global) -> Result<()> {
         None => None,
     };
     let ranks = match &args.model {
-        Some(name) if uses(Kind::asks_teacher) => Some(teacher(args, name, output, global)?),
+        Some(name) if uses(FilterKind::asks_teacher) => Some(teacher(args, name, output, global)?),
         _ => None,
     };
     let summary = refine(Refine {
@@ -152,11 +153,11 @@ fn on_bad_row(args: &RefineArgs) -> OnBadRow {
 
 /// Whether there is who the filters ask.
 fn check(args: &RefineArgs, filters: &Filters) -> Result<()> {
-    let names = |asks: fn(&Kind) -> bool| -> Vec<&str> {
+    let names = |asks: fn(&FilterKind) -> bool| -> Vec<&str> {
         let asking = filters.filters.iter().filter(|filter| asks(&filter.kind));
         asking.map(|filter| filter.name.as_str()).collect()
     };
-    let teacher = names(Kind::asks_teacher);
+    let teacher = names(FilterKind::asks_teacher);
     if !teacher.is_empty() && args.model.is_none() && !args.without_teacher {
         bail!(
             "{}: {} need a teacher; name one with --model, or leave them out with --without-teacher",
@@ -164,7 +165,7 @@ fn check(args: &RefineArgs, filters: &Filters) -> Result<()> {
             teacher.join(", ")
         );
     }
-    let judges = names(Kind::asks_judges);
+    let judges = names(FilterKind::asks_judges);
     let is_asked = args.llm.llm.is_some() || args.llm.llm_config.is_some();
     if !judges.is_empty() && !is_asked && !args.without_llm {
         bail!(
@@ -227,7 +228,7 @@ fn list() -> String {
     text
 }
 
-fn text(summary: &Summary, output: &Path) -> String {
+fn text(summary: &RefineSummary, output: &Path) -> String {
     let mut lines = vec![format!(
         "{} of {} rows kept: {}",
         thousands(summary.kept),

@@ -19,7 +19,7 @@ use crate::hnsw::ApproximateIndex;
 use crate::interrupt;
 use crate::model::{folders, model_name};
 use crate::reranking::PairModel;
-use crate::search::{Found, Search};
+use crate::search::{Search, SearchHit};
 use crate::shards::{Settings, VectorFiles};
 use crate::terminal::{Terminal, field};
 use crate::text::{Columns, Record, TextFile, apart};
@@ -81,7 +81,7 @@ pub(super) struct SearchArgs {
 #[derive(Debug, Serialize)]
 struct Answer {
     query: String,
-    hits: Vec<Found>,
+    hits: Vec<SearchHit>,
 }
 
 const NO_TEXTS: &str = "has no texts to rerank; search --corpus FILE, or an index in .jsonl or .parquet, which keep them";
@@ -255,7 +255,7 @@ fn rerank(
         let best = ranked.into_iter().take(args.top_k);
         let reranked = best.map(|place| {
             let hit = answer.hits[place.index].clone();
-            Found { similarity: Some(hit.score), score: place.score, ..hit }
+            SearchHit { similarity: Some(hit.score), score: place.score, ..hit }
         });
         answer.hits = reranked.collect();
     }
@@ -323,7 +323,7 @@ fn search(
     Ok(answers(queries, search.finish()))
 }
 
-fn answers(queries: &[String], found: Vec<Vec<Found>>) -> Vec<Answer> {
+fn answers(queries: &[String], found: Vec<Vec<SearchHit>>) -> Vec<Answer> {
     let answer = |(query, hits): (&String, _)| Answer { query: query.clone(), hits };
     queries.iter().zip(found).map(answer).collect()
 }

@@ -8,7 +8,7 @@ use kiln_synthesis::language::Mixture;
 use kiln_synthesis::llm::{Endpoint, EndpointList, Role, Stop};
 use kiln_synthesis::prompts::Prompts;
 use kiln_synthesis::synthesize::{
-    DryRun, FILES, LeftOut, Material, Passages, Settings, Shares, Summary, Synthesis,
+    DryRun, FILES, LeftUnsaid, Material, Passages, Settings, Shares, Synthesis, SynthesisSummary,
     from_structure,
 };
 
@@ -137,7 +137,7 @@ impl SynthesizeArgs {
             tasks: self.tasks_each,
             samples: self.samples.unwrap_or(if other { 3 } else { 0 }),
             attempts: self.attempts,
-            left_out: LeftOut {
+            left_out: LeftUnsaid {
                 length: self.without_check.contains(&Check::Length),
                 language: self.without_check.contains(&Check::Language),
             },
@@ -258,7 +258,7 @@ fn dry_text(dry: &DryRun) -> String {
     text
 }
 
-fn text(summary: &Summary) -> String {
+fn text(summary: &SynthesisSummary) -> String {
     let mut lines = vec![format!(
         "{} rows of {} examples: {}",
         thousands(summary.rows),

@@ -11,7 +11,7 @@ use crate::data::OnBadRow;
 use crate::device::{DeviceChoice, is_gpu};
 use crate::recipe::{Recipe, shipped};
 use crate::terminal::thousands;
-use crate::train::{DryRun, Job, Place, Resume, RunArtifacts};
+use crate::train::{DryRun, MemoryPlace, Resume, RunArtifacts, TrainJob};
 
 /// Train a model by a recipe: an embedder, or a reranker.
 ///
@@ -99,14 +99,14 @@ pub(super) fn train_recipe(
     let on_bad_row = if args.skip_bad_rows { OnBadRow::Skip } else { OnBadRow::Stop };
     if args.dry_run {
         let choice = args.devices.first().copied().unwrap_or(global.device);
-        let place = if is_gpu(choice) { Place::Gpu } else { Place::Host };
+        let place = if is_gpu(choice) { MemoryPlace::Gpu } else { MemoryPlace::Host };
         let dry = DryRun::new(recipe, folder, on_bad_row, place, terminal)?;
         return terminal.result(&dry, || dry.to_text());
     }
     let Some(output) = &args.output else {
         bail!("--output is missing");
     };
-    let job = Job {
+    let job = TrainJob {
         recipe,
         folder,
         output,

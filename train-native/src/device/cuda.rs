@@ -12,7 +12,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use kiln_hosts::Ended;
 
-use super::{Collective, Found, Joining, Missing, Offer};
+use super::{Collective, FoundDevice, Joining, Missing, Offer};
 
 /// The CUDA backend.
 pub type Backend = burn::backend::Cuda;
@@ -22,7 +22,7 @@ pub type Handle = usize;
 
 /// The CUDA devices, or why there is none.
 #[allow(unsafe_code)]
-pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {
+pub(super) fn devices() -> Result<Vec<FoundDevice<Handle>>, Missing> {
     let missing = |reason: &str| Err(Missing::OnMachine(reason.into()));
     // SAFETY: these two functions only try to open a shared library by its name. The
     // libraries named are NVIDIA's driver and run-time compiler, whose initialisers have
@@ -53,7 +53,7 @@ pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {
     (0..count)
         .map(|index| {
             let name = result::device::get(index).and_then(result::device::get_name);
-            Ok(Found { name: name.map_err(failed)?, software: false, handle: index as usize })
+            Ok(FoundDevice { name: name.map_err(failed)?, software: false, handle: index as usize })
         })
         .collect()
 }

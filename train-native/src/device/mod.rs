@@ -84,7 +84,7 @@ pub enum Device {
 
 /// A device of one kind. A build without GPUs finds none.
 #[allow(dead_code)]
-struct Found<H> {
+struct FoundDevice<H> {
     name: String,
     software: bool,
     handle: H,
@@ -177,7 +177,7 @@ pub fn inventory() -> Inventory {
 }
 
 impl Inventory {
-    fn add<H>(&mut self, kind: &str, devices: Result<Vec<Found<H>>, Missing>) {
+    fn add<H>(&mut self, kind: &str, devices: Result<Vec<FoundDevice<H>>, Missing>) {
         match devices {
             Ok(devices) => {
                 self.devices.extend(devices.into_iter().enumerate().map(|(index, found)| Listed {
@@ -284,7 +284,7 @@ pub fn open_local(choice: DeviceChoice, local_rank: usize) -> Result<Device> {
 }
 
 /// Device number `index` of those that were found.
-fn numbered<H>(kind: &str, index: usize, found: Result<Vec<Found<H>>, Missing>) -> Result<H> {
+fn numbered<H>(kind: &str, index: usize, found: Result<Vec<FoundDevice<H>>, Missing>) -> Result<H> {
     let instead = "run `kiln devices` to see what is there, or use --device cpu";
     match found {
         Ok(mut found) if index < found.len() => Ok(found.swap_remove(index).handle),
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_number_beyond_the_last_says_how_many_there_are() {
-        let found = || Ok(vec![Found { name: "one".into(), software: false, handle: () }]);
+        let found = || Ok(vec![FoundDevice { name: "one".into(), software: false, handle: () }]);
         assert!(numbered("CUDA device", 0, found()).is_ok());
         let error = numbered("CUDA device", 1, found()).unwrap_err().to_string();
         assert!(error.contains("no CUDA device 1: there are 1"), "{error}");

@@ -3,7 +3,7 @@
 use burn::tensor::backend::Backend;
 use kiln_hosts::Ended;
 
-use super::{Collective, Found, Joining, Missing, Offer};
+use super::{Collective, FoundDevice, Joining, Missing, Offer};
 
 /// A device of which there is none.
 pub type Handle = std::convert::Infallible;
@@ -26,7 +26,7 @@ pub fn collective<B: Backend>(
     Err(Ended::Here("this build has no CUDA".into()))
 }
 
-pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {
+pub(super) fn devices() -> Result<Vec<FoundDevice<Handle>>, Missing> {
     Err(Missing::InBuild("CUDA", "cuda"))
 }
 

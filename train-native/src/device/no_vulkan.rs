@@ -1,11 +1,11 @@
 //! In place of the Vulkan backend, in a build without it.
 
-use super::{Found, Missing};
+use super::{FoundDevice, Missing};
 
 /// A device of which there is none.
 pub type Handle = std::convert::Infallible;
 
-pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {
+pub(super) fn devices() -> Result<Vec<FoundDevice<Handle>>, Missing> {
     Err(Missing::InBuild("Vulkan", "vulkan"))
 }
 

@@ -3,7 +3,7 @@
 use burn::backend::wgpu::WgpuDevice;
 use wgpu::{Backends, DeviceType, Instance, InstanceDescriptor};
 
-use super::{Found, Missing};
+use super::{FoundDevice, Missing};
 
 /// The Vulkan backend.
 pub type Backend = burn::backend::Wgpu;
@@ -12,13 +12,13 @@ pub type Backend = burn::backend::Wgpu;
 pub type Handle = WgpuDevice;
 
 /// All adapters, real GPUs first, or why there is none.
-pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {
+pub(super) fn devices() -> Result<Vec<FoundDevice<Handle>>, Missing> {
     let mut descriptor = InstanceDescriptor::new_without_display_handle();
     descriptor.backends = Backends::VULKAN;
     let result = pollster::block_on(Instance::new(descriptor).enumerate_adapters(Backends::VULKAN));
     // Burn numbers adapters within their type.
     let mut seen = [0; 3];
-    let mut adapters: Vec<Found<Handle>> = result
+    let mut adapters: Vec<FoundDevice<Handle>> = result
         .iter()
         .filter_map(|adapter| {
             let info = adapter.get_info();
@@ -34,7 +34,7 @@ pub(super) fn devices() -> Result<Vec<Found<Handle>>, Missing> {
                 DeviceType::Other => return None,
             };
             let software = info.device_type == DeviceType::Cpu;
-            Some(Found { name: info.name, software, handle })
+            Some(FoundDevice { name: info.name, software, handle })
         })
         .collect();
     adapters.sort_by_key(|adapter| adapter.software);

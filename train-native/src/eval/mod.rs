@@ -1,6 +1,6 @@
 //! Evaluation: mteb's tasks and measures, suites of them, TREC runs, comparisons.
 //!
-//! `suite -> Task -> Source (files) -> tasks/ (data, vectors, metrics) -> Outcome -> results`
+//! `suite -> Task -> Source (files) -> tasks/ (data, vectors, metrics) -> TaskOutcome -> results`
 
 mod bm25;
 mod compare;
@@ -29,15 +29,15 @@ pub use kiln_metrics::{
 pub use light::Light;
 pub use recall::{Judged, Recall, RecallLine};
 pub use results::{
-    Line, ModelResults, Summary, TaskResult, markdown_table, plain_table, read_result,
+    ModelResults, SuiteSummary, SummaryLine, TaskResult, markdown_table, plain_table, read_result,
     read_results, results_folder, write_meta, write_result, write_tables,
 };
-pub use run::{LeftOut, Run, SuiteRun};
-pub use run_files::{Found, RunFiles};
+pub use run::{EvalRun, SkippedTask, SuiteRun};
+pub use run_files::{RankedDocuments, RunFiles};
 pub use sets::{EvalSet, MEAN, MRR, Model, scores};
 pub use source::{Card, Missing, TaskSource, split_files};
 pub use suite::Suite;
 pub use systems::{BM25, Difference, System, Systems};
-pub use task::{AirBench, Outcome, PromptChoice, Task, TaskKind};
+pub use task::{AirBench, PromptChoice, Task, TaskKind, TaskOutcome};
 pub(crate) use tasks::labelled_texts;
 pub use tasks::{Evaluation, RankedTask, Reranking, evaluate, judged_split, ranking_scores};

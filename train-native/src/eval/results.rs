@@ -10,7 +10,7 @@ use kiln_metrics::{Parts, checked};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::task::{Outcome, Task, TaskKind};
+use super::task::{Task, TaskKind, TaskOutcome};
 use crate::report::Page;
 use crate::text::{open, read_small};
 use crate::vectors::write_atomically;
@@ -40,8 +40,13 @@ impl TaskResult {
     ///
     /// # Errors
     /// A score outside its measure's range, or a part that is no number.
-    pub fn new(task: &Task, prompts: [String; 2], outcome: Outcome, seconds: f64) -> Result<Self> {
-        let Outcome { scores, parts, split } = outcome;
+    pub fn new(
+        task: &Task,
+        prompts: [String; 2],
+        outcome: TaskOutcome,
+        seconds: f64,
+    ) -> Result<Self> {
+        let TaskOutcome { scores, parts, split } = outcome;
         let scores = scores.into_iter().map(|(name, score)| {
             let score = checked(&task.name, &name, score)?;
             Ok((name, score))
@@ -222,7 +227,7 @@ pub fn read_results(folder: &Path) -> Result<ModelResults> {
 
 /// A row of the tables: a task, or a group of parts as one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Line {
+pub struct SummaryLine {
     /// Task or group.
     pub name: String,
     /// Kind.
@@ -235,9 +240,9 @@ pub struct Line {
 
 /// Tables of some results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
+pub struct SuiteSummary {
     /// Rows by kind and name.
-    pub lines: Vec<Line>,
+    pub lines: Vec<SummaryLine>,
     /// Mean of each kind's tasks that have a score.
     pub by_type: BTreeMap<&'static str, f64>,
     /// Mean over tasks.
@@ -251,18 +256,18 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-impl Summary {
+impl SuiteSummary {
     /// Averages as mteb's leaderboard has them: over tasks, and over the kinds' averages; the parts
     /// of a group count as one task.
     pub fn of(results: &[TaskResult]) -> Self {
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<SummaryLine> = Vec::new();
         let mut groups = BTreeSet::new();
         for result in results {
             let metric = result.task.main_score().to_string();
             let kind = result.task.kind;
             let Some(group) = &result.task.group else {
                 let name = result.task.name.clone();
-                lines.push(Line { name, kind, metric, score: result.main_score() });
+                lines.push(SummaryLine { name, kind, metric, score: result.main_score() });
                 continue;
             };
             if groups.insert(group) {
@@ -270,7 +275,7 @@ impl Summary {
                 let scores: Vec<Option<f64>> = parts.map(TaskResult::main_score).collect();
                 let all: Option<Vec<f64>> = scores.into_iter().collect();
                 let score = all.and_then(|all| mean(all.into_iter()));
-                lines.push(Line { name: group.clone(), kind, metric, score });
+                lines.push(SummaryLine { name: group.clone(), kind, metric, score });
             }
         }
         lines.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
@@ -358,7 +363,7 @@ pub fn markdown_table(rows: &[Vec<String>]) -> String {
 /// # Errors
 /// A disk that cannot be written.
 pub fn write_tables(folder: &Path, results: &ModelResults, left_out: &[Vec<String>]) -> Result<()> {
-    let rows = Summary::of(&results.tasks).rows();
+    let rows = SuiteSummary::of(&results.tasks).rows();
     let title = format!("{} ({})", results.model, results.revision);
     let mut text = format!("# {title}\n\n{}", markdown_table(&rows));
     let mut page = Page::new(&title);

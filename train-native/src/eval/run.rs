@@ -18,7 +18,7 @@ use crate::interrupt;
 use crate::terminal::Terminal;
 
 /// How a suite is run.
-pub struct Run<'a> {
+pub struct EvalRun<'a> {
     /// The model.
     pub encoder: &'a dyn TextEncoder,
     /// Which prompts it gets.
@@ -41,7 +41,7 @@ pub struct Run<'a> {
 
 /// A task that gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
+pub struct SkippedTask {
     /// The task's name.
     pub task: String,
     /// Why.
@@ -54,12 +54,12 @@ pub struct SuiteRun {
     /// Results, in the suite's order.
     pub results: Vec<TaskResult>,
     /// Tasks whose data is not there.
-    pub skipped: Vec<LeftOut>,
+    pub skipped: Vec<SkippedTask>,
     /// Tasks whose data is wrong.
-    pub failed: Vec<LeftOut>,
+    pub failed: Vec<SkippedTask>,
 }
 
-impl Run<'_> {
+impl EvalRun<'_> {
     /// Runs all tasks. A task whose data is missing or wrong does not end the run.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Run<'_> {
                     let missing = error.is::<Missing>();
                     let what = if missing { "skipped" } else { "failed" };
                     self.terminal.note(format!("{place}: {what}: {reason}"));
-                    let left_out = LeftOut { task: task.name.clone(), reason };
+                    let left_out = SkippedTask { task: task.name.clone(), reason };
                     if missing { ran.skipped.push(left_out) } else { ran.failed.push(left_out) }
                 }
             }

@@ -11,7 +11,7 @@ use super::task::{AirBench, Task};
 use crate::vectors::write_atomically;
 
 /// Ids of the documents found for a query, best first, with their scores.
-pub type Found = Vec<(String, f64)>;
+pub type RankedDocuments = Vec<(String, f64)>;
 
 /// Writes what is found to a folder.
 #[derive(Debug, Clone)]
@@ -42,7 +42,12 @@ impl RunFiles {
     /// # Errors
     /// A folder that cannot be written, an id with a space, which a TREC run cannot hold, or a name of the
     /// task that is no file's.
-    pub fn write<'a>(&self, task: &Task, split: &str, found: &'a [(&'a str, Found)]) -> Result<()> {
+    pub fn write<'a>(
+        &self,
+        task: &Task,
+        split: &str,
+        found: &'a [(&'a str, RankedDocuments)],
+    ) -> Result<()> {
         let place = task.air_bench.iter();
         let parts =
             place.flat_map(|at| [&at.task_type, &at.domain, &at.language, &at.dataset_name]);
@@ -79,7 +84,7 @@ impl RunFiles {
         }
         put(&self.folder.join(format!("{}.trec", task.name)), run.as_bytes())?;
         let Some(place) = &task.air_bench else { return Ok(()) };
-        let of_query = |(query, documents): &'a (&'a str, Found)| {
+        let of_query = |(query, documents): &'a (&'a str, RankedDocuments)| {
             (*query, documents.iter().map(|(id, score)| (id.as_str(), *score)).collect())
         };
         let results = SearchResults {

@@ -11,7 +11,7 @@ use kiln_metrics::{checked, ndcg, spearman};
 
 use super::bm25::bm25_rankings;
 use super::encoder::TextEncoder;
-use super::run::Run;
+use super::run::EvalRun;
 use super::suite::Suite;
 use super::task::{PromptChoice, Task, TaskKind};
 use super::tasks::{Reranking, lists};
@@ -206,7 +206,7 @@ impl EvalSet {
             Kind::Pairs { texts, .. } => texts.len(),
             Kind::Retrieval(set) => set.queries.len() + set.corpus.len(),
             Kind::Task { task, data } => {
-                let run = Run {
+                let run = EvalRun {
                     encoder: &InTraining { model, terminal },
                     prompts: PromptChoice::Model,
                     data: data.clone(),
@@ -300,7 +300,7 @@ impl EvalSet {
                 Ok((self.checked(score)?, Some(rank)))
             }
             Kind::Task { task, data } => {
-                let run = Run {
+                let run = EvalRun {
                     encoder: &NoEncoder,
                     prompts: PromptChoice::None,
                     data: data.clone(),

@@ -258,7 +258,7 @@ impl PromptChoice {
 
 /// What a task gave.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct TaskOutcome {
     /// Scores by mteb's names; NaN where a score is not defined for the data.
     pub scores: BTreeMap<String, f64>,
     /// What the main score is made of.

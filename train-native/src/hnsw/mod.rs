@@ -26,7 +26,7 @@ use sums::FileSum;
 use texts::{RowText, TextReader, TextWriter};
 
 use crate::interrupt;
-use crate::search::{Found, normalize};
+use crate::search::{SearchHit, normalize};
 use crate::shards::Settings;
 use crate::terminal::Terminal;
 use crate::vectors::VectorRow;
@@ -248,11 +248,11 @@ impl ApproximateIndex {
     ///
     /// # Errors
     /// A vector of another width, a text that cannot be read.
-    pub fn search(&self, query: &[f32], k: usize, expansion: usize) -> Result<Vec<Found>> {
+    pub fn search(&self, query: &[f32], k: usize, expansion: usize) -> Result<Vec<SearchHit>> {
         let text = |(row, score): (usize, f32)| {
             let RowText { id, text } =
                 self.texts.as_ref().map(|texts| texts.get(row)).transpose()?.unwrap_or_default();
-            Ok(Found { row, score, similarity: None, id, text })
+            Ok(SearchHit { row, score, similarity: None, id, text })
         };
         self.rows(query, k, expansion)?.into_iter().map(text).collect()
     }

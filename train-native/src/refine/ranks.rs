@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use kiln_embed::embedder::Prompt;
-use kiln_synthesis::refine::{Passage, Rank, Ranks, Role, Row, lines, open};
+use kiln_synthesis::refine::{Passage, Rank, Ranks, RefineRow, Role, lines, open};
 use serde_json::json;
 
 use crate::data::{DataSet, Example, LeakFilter, OnBadRow, Opening, Store, text_hash};
@@ -95,7 +95,8 @@ fn pairs(ask: &Ask<'_>) -> Result<DataSet> {
             }
             bar.inc(1);
             let row = text.and_then(|text| {
-                Row::of_line(text, &data.label).with_context(|| format!("{}:{line}", data.label))
+                RefineRow::of_line(text, &data.label)
+                    .with_context(|| format!("{}:{line}", data.label))
             });
             let row = match (row, ask.on_bad_row) {
                 (Ok(row), _) => row,

@@ -56,7 +56,7 @@ pub struct LoadLine {
 }
 
 /// What the connections of one measurement share.
-struct Shared {
+struct ServerState {
     client: reqwest::Client,
     load: Load,
     batch: usize,
@@ -93,7 +93,7 @@ impl Load {
             let mut lines = Vec::new();
             for &batch in &self.batches {
                 for &connections in &self.connections {
-                    let shared = Arc::new(Shared {
+                    let shared = Arc::new(ServerState {
                         client: client.clone(),
                         load: self.clone(),
                         batch,
@@ -111,7 +111,11 @@ impl Load {
     }
 }
 
-async fn measure(shared: &Arc<Shared>, connections: usize, bar: &ProgressBar) -> Result<LoadLine> {
+async fn measure(
+    shared: &Arc<ServerState>,
+    connections: usize,
+    bar: &ProgressBar,
+) -> Result<LoadLine> {
     let start = Instant::now();
     let workers: Vec<_> =
         (0..connections).map(|_| tokio::spawn(connection(shared.clone(), bar.clone()))).collect();
@@ -136,7 +140,7 @@ async fn measure(shared: &Arc<Shared>, connections: usize, bar: &ProgressBar) ->
 }
 
 /// Sends requests one after another; microseconds of each that was answered.
-async fn connection(shared: Arc<Shared>, bar: ProgressBar) -> Result<Histogram<u64>> {
+async fn connection(shared: Arc<ServerState>, bar: ProgressBar) -> Result<Histogram<u64>> {
     let mut times = Histogram::<u64>::new(3)?;
     loop {
         let number = shared.next.fetch_add(1, Ordering::Relaxed);

@@ -72,7 +72,7 @@ pub(super) struct Server {
     has_key: bool,
 }
 
-pub(super) type Shared = State<Arc<Server>>;
+pub(super) type ServerState = State<Arc<Server>>;
 
 /// All routes; `answers` is what vectors and answers may hold.
 pub(super) fn routes(
@@ -484,7 +484,7 @@ fn piece(model: &dyn Served, texts: &Texts, start: usize) -> Result<Piece, Refus
     security(("key" = []))
 )]
 pub(super) async fn openai(
-    State(server): Shared,
+    State(server): ServerState,
     Extension(client): Extension<Arc<Client>>,
     request: Request,
 ) -> Result<Response, Refusal> {
@@ -508,7 +508,7 @@ pub(super) async fn openai(
     security(("key" = []))
 )]
 pub(super) async fn embed(
-    State(server): Shared,
+    State(server): ServerState,
     Extension(client): Extension<Arc<Client>>,
     request: Request,
 ) -> Result<Response, Refusal> {
@@ -532,7 +532,7 @@ pub(super) async fn embed(
     security(("key" = []))
 )]
 pub(super) async fn rerank(
-    State(server): Shared,
+    State(server): ServerState,
     Extension(client): Extension<Arc<Client>>,
     request: Request,
 ) -> Result<Response, Refusal> {
@@ -557,7 +557,7 @@ pub(super) async fn rerank(
     security(("key" = []))
 )]
 pub(super) async fn cohere(
-    State(server): Shared,
+    State(server): ServerState,
     Extension(client): Extension<Arc<Client>>,
     request: Request,
 ) -> Result<Response, Refusal> {
@@ -575,7 +575,7 @@ pub(super) async fn cohere(
     ),
     security(("key" = []))
 )]
-pub(super) async fn models(State(server): Shared) -> Json<Value> {
+pub(super) async fn models(State(server): ServerState) -> Json<Value> {
     let model =
         |name: &str| json!({ "id": name, "object": "model", "created": 0, "owned_by": "kiln" });
     let names = server.models.iter().map(|hosted| hosted.model.facts().name.as_str());
@@ -593,7 +593,7 @@ pub(super) async fn models(State(server): Shared) -> Json<Value> {
     ),
     security(("key" = []))
 )]
-pub(super) async fn info(State(server): Shared) -> Json<Value> {
+pub(super) async fn info(State(server): ServerState) -> Json<Value> {
     let (facts, limits) = (server.models[0].model.facts(), &server.limits);
     Json(json!({
         "model_id": facts.name,
@@ -638,7 +638,7 @@ pub(super) async fn ready() -> StatusCode {
 }
 
 /// The routes, for programs.
-async fn openapi(State(server): Shared) -> Response {
+async fn openapi(State(server): ServerState) -> Response {
     let ranks = server.reranker.is_some();
     let facts: Vec<&Facts> = server.models.iter().map(|hosted| hosted.model.facts()).collect();
     match openapi::document(&facts, &server.limits, ranks, server.has_key) {
@@ -651,7 +651,7 @@ async fn openapi(State(server): Shared) -> Response {
 #[utoipa::path(get, path = "/metrics", responses(
     (status = 200, description = "The measures", body = String, content_type = "text/plain"),
 ))]
-pub(super) async fn metrics(State(server): Shared) -> Response {
+pub(super) async fn metrics(State(server): ServerState) -> Response {
     match server.telemetry.to_text() {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

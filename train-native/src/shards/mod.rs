@@ -42,7 +42,7 @@ use crate::vectors::{VectorFormat, VectorWriter};
 const OWN: &str = "_kiln";
 
 /// Which files, and where their vectors go.
-pub struct Job<'a> {
+pub struct EmbedJob<'a> {
     /// A folder, a pattern (`docs/*.parquet`), a file, or any of them in an object store.
     pub input: &'a str,
     /// A folder, or a prefix of an object store.
@@ -63,7 +63,7 @@ pub struct Job<'a> {
 
 /// What became of a share.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Summary {
+pub struct EmbedSummary {
     /// Files of the share.
     pub files: usize,
     /// Files that were done before.
@@ -88,7 +88,7 @@ struct Unit {
 
 /// Input and output, looked at and found to fit.
 pub struct Prepared<'a> {
-    job: Job<'a>,
+    job: EmbedJob<'a>,
     input: Place,
     output: Place,
     units: Vec<Unit>,
@@ -100,7 +100,7 @@ pub struct Prepared<'a> {
 ///
 /// # Errors
 /// An input without files, an output inside it or with vectors of another kind, a store that cannot be reached.
-pub fn prepare(job: Job<'_>) -> Result<Prepared<'_>> {
+pub fn prepare(job: EmbedJob<'_>) -> Result<Prepared<'_>> {
     if !matches!(job.format, VectorFormat::Parquet | VectorFormat::JsonLines) {
         bail!(
             "files of npy and safetensors say at their beginning how many rows follow; embed many files to parquet or jsonl"
@@ -148,10 +148,10 @@ impl Prepared<'_> {
     /// # Errors
     /// A place that cannot be written, a store that cannot be reached, or [`kiln_embed::Error::Cancelled`] after
     /// Ctrl-C. Files that cannot be read are listed in the summary.
-    pub fn run(&self, model: &dyn TextModel, options: &EmbedOptions) -> Result<Summary> {
+    pub fn run(&self, model: &dyn TextModel, options: &EmbedOptions) -> Result<EmbedSummary> {
         let terminal = self.job.terminal;
         let start = Instant::now();
-        let mut summary = Summary { files: self.units.len(), ..Summary::default() };
+        let mut summary = EmbedSummary { files: self.units.len(), ..EmbedSummary::default() };
         for (number, unit) in self.units.iter().enumerate() {
             if interrupt::asked() {
                 return Err(kiln_embed::Error::Cancelled.into());

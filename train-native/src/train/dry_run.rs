@@ -87,7 +87,7 @@ impl DryRun {
         recipe: &Recipe,
         folder: &Path,
         on_bad_row: OnBadRow,
-        place: Place,
+        place: MemoryPlace,
         terminal: Terminal,
     ) -> Result<Self> {
         let shape: TrainedShape = match (&recipe.model.base, &recipe.model.new) {
@@ -125,7 +125,7 @@ impl DryRun {
             (None, None) => bail!("the model needs either base or new"),
         };
         let in_bf16 = recipe.compute.precision == ComputeDtype::Bf16
-            && place == Place::Gpu
+            && place == MemoryPlace::Gpu
             && !recipe.reranks()
             && has_bf16_weights(&recipe.model, &shape.embedder.config);
         // A recipe can be looked at before its data are there.
@@ -237,7 +237,7 @@ impl DryStage {
         stage: &Stage,
         (shape, in_bf16): (&TrainedShape, bool),
         ranks: usize,
-        place: Place,
+        place: MemoryPlace,
     ) -> Result<Self> {
         let own = recipe.model.lora.as_ref().filter(|_| !stage.full);
         let parameters_with = |lora| {
@@ -318,7 +318,7 @@ pub(super) fn warn_of_memory(
 ) -> Result<()> {
     for stage in &recipe.stages {
         if let Some(line) =
-            DryStage::new(recipe, stage, (shape, false), ranks, Place::Host)?.warning()
+            DryStage::new(recipe, stage, (shape, false), ranks, MemoryPlace::Host)?.warning()
         {
             terminal.note(format!("stage {}: {line}", stage.name));
         }
@@ -391,7 +391,7 @@ fn has_own_head(recipe: &ModelRecipe, stage: &Stage, config: &ModelConfig) -> bo
 
 /// Where a stage's tensors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryPlace {
     /// In main memory.
     Host,
     /// In a GPU's.
@@ -412,11 +412,11 @@ fn memory(
     EmbedderConfig { config, pooling, .. }: &EmbedderConfig,
     Parameters { trained, frozen, bf16_factors }: Parameters,
     ranks: Ranks,
-    place: Place,
+    place: MemoryPlace,
 ) -> Memory {
     let lower = recipe.compute.precision != ComputeDtype::F32;
     // A GPU keeps the inputs of products in the recipe's numbers, and all else in f32; the CPU all in f32.
-    let factor_bytes = if lower && place == Place::Gpu { 2 } else { 4 };
+    let factor_bytes = if lower && place == MemoryPlace::Gpu { 2 } else { 4 };
     let longest = recipe.model.max_length.unwrap_or(config.max_positions).min(config.max_positions);
     let texts = match stage.objective {
         Objective::Contrastive | Objective::Distillation | Objective::Similarity => {
@@ -436,7 +436,7 @@ fn memory(
         (Some(chunk), Objective::Reconstruction) if !recipe.compute.checkpoint_blocks => {
             Some(2 * chunk)
         }
-        (None, _) if cached && place == Place::Host => {
+        (None, _) if cached && place == MemoryPlace::Host => {
             Some((CPU_CHUNK_TOKENS / longest.max(1)).max(1))
         }
         (chunk, _) => chunk,
@@ -475,14 +475,14 @@ fn memory(
     let adapters = recipe.model.lora.as_ref().filter(|_| !stage.full);
     let dropped = match (adapters.is_some_and(|lora| lora.dropout > 0.0), place) {
         (false, _) => 0,
-        (true, Place::Host) => 2 * 4,
-        (true, Place::Gpu) => 2 * 4 + 3 * factor_bytes,
+        (true, MemoryPlace::Host) => 2 * 4,
+        (true, MemoryPlace::Gpu) => 2 * 4 + 3 * factor_bytes,
     };
     let feed_forward = rows * (((2 + gates) * 4 + factor_bytes + dropped) * inner + 3 * states);
     let scores = match place {
         // A few rows of them at a time.
-        Place::Host => 0,
-        Place::Gpu => {
+        MemoryPlace::Host => 0,
+        MemoryPlace::Gpu => {
             (texts_at_once * heads * longest * longest).min(SCORES_AT_ONCE.max(heads * longest))
         }
     };
@@ -503,12 +503,12 @@ fn memory(
     let weights = match (lower, place) {
         (false, _) => 4 * (trained + frozen),
         // Beside f32 the copy with which products are computed.
-        (true, Place::Host) => 6 * (trained + frozen),
+        (true, MemoryPlace::Host) => 6 * (trained + frozen),
         // What is in f32 is rounded for each product anew.
-        (true, Place::Gpu) if recipe.compute.precision == ComputeDtype::Bf16 => {
+        (true, MemoryPlace::Gpu) if recipe.compute.precision == ComputeDtype::Bf16 => {
             4 * (trained + frozen - bf16_factors) + 2 * bf16_factors
         }
-        (true, Place::Gpu) => 6 * (trained + frozen),
+        (true, MemoryPlace::Gpu) => 6 * (trained + frozen),
     };
     // A chunk's beside the sum of the batch's before it, and that beside the batches' before it.
     let in_chunks = ranks.count > 1 || chunk.is_some_and(|chunk| chunk < texts);

@@ -10,7 +10,7 @@ use kiln_embed::kernels::Kernels;
 use super::dry_run::warn_of_memory;
 use super::word_vectors::start_from_words;
 use super::{
-    Best, CHECKPOINTS, Checkpoint, Hosts, Inputs, ModelCard, Outcome, Point, TrainObserver,
+    Best, CHECKPOINTS, Checkpoint, Hosts, Inputs, ModelCard, Point, TrainObserver, TrainOutcome,
     TrainPlan, Trained, base_model, base_reranker, new_model, new_reranker, own_lm_head, train,
     training_page,
 };
@@ -226,7 +226,7 @@ fn fit_on<B: Kernels>(fit: &Fit<'_>, devices: &[B::Device]) -> Result<RunArtifac
     };
     drop(busy);
     let outcome = train::<Autodiff<B>>(start, plan, devices, &mut Keep { fit })?;
-    let Outcome { model: trained, adapters, points, best, interrupted, stopped_by } = outcome;
+    let TrainOutcome { model: trained, adapters, points, best, interrupted, stopped_by } = outcome;
     if interrupted {
         hosts.as_ref().map_or(Ok(()), Hosts::leave)?;
         terminal.note(format!("stopped; go on with --resume --output {}", output.display()));

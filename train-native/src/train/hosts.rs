@@ -30,7 +30,7 @@ pub struct Hosts {
 
 /// The checkpoint that all processes go on from.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedCheckpoint {
     /// Its state, and where its files are.
     pub found: Option<(Checkpoint, PathBuf)>,
     /// The folder of a copy, which is removed with this.
@@ -115,7 +115,7 @@ impl Hosts {
     ///
     /// # Errors
     /// A process that is lost, or files that cannot be read or written.
-    pub fn share(&self, found: Option<(Checkpoint, PathBuf)>) -> Result<Shared> {
+    pub fn share(&self, found: Option<(Checkpoint, PathBuf)>) -> Result<SharedCheckpoint> {
         let mut names: Vec<String> = Vec::new();
         if let Some((_, folder)) = &found {
             for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
@@ -128,7 +128,7 @@ impl Hosts {
         let names = self.ring.broadcast(serde_json::to_vec(&(found.is_some(), names))?)?;
         let (is_there, names): (bool, Vec<String>) = serde_json::from_slice(&names)?;
         if !is_there {
-            return Ok(Shared { found: None, _copy: None });
+            return Ok(SharedCheckpoint { found: None, _copy: None });
         }
         let copy = if found.is_some() { None } else { Some(tempfile::tempdir()?) };
         for name in names {
@@ -144,7 +144,7 @@ impl Hosts {
             Some(copy) => Some((Checkpoint::read(copy.path())?, copy.path().to_path_buf())),
             None => found,
         };
-        Ok(Shared { found, _copy: copy })
+        Ok(SharedCheckpoint { found, _copy: copy })
     }
 
     /// Sends a file from rank 0 to the others, in pieces.

@@ -11,7 +11,7 @@ use crate::recipe::Recipe;
 use crate::terminal::Terminal;
 
 /// What is to be trained, how, and where it goes.
-pub struct Job<'a> {
+pub struct TrainJob<'a> {
     /// The recipe.
     pub recipe: &'a Recipe,
     /// Folder that the recipe's paths are relative to.
@@ -40,7 +40,7 @@ pub struct Job<'a> {
     pub on_step: Option<&'a (dyn Fn(&Point) + Sync)>,
 }
 
-impl Job<'_> {
+impl TrainJob<'_> {
     /// Trains, together with the other processes where the environment names some ([`Hosts::join`]), of which the first
     /// writes.
     ///

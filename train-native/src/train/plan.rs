@@ -42,7 +42,7 @@ pub struct TrainPlan<'a> {
 }
 
 /// How a run ended.
-pub struct Outcome<B: AutodiffBackend> {
+pub struct TrainOutcome<B: AutodiffBackend> {
     /// The trained model, adapters merged.
     pub model: Trained<B::InnerBackend>,
     /// The adapters as PEFT keeps them, where the base model's weights stayed as they were.

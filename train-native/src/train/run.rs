@@ -21,7 +21,7 @@ use super::hosts::{fingerprint, lost, stopped};
 use super::in_process;
 use super::memory::KeptMemory;
 use super::optimizer::{self, optimizer_of};
-use super::plan::{Outcome, Silent, TrainObserver, TrainPlan};
+use super::plan::{Silent, TrainObserver, TrainOutcome, TrainPlan};
 use super::scale::LossScale;
 use super::setup::{ModelParts, check_texts, chunk_runner, enter_stage, start};
 use super::sharding::{self, Owners};
@@ -96,7 +96,7 @@ fn run<B: TrainingBackend>(
     train_model: TrainModel<B>,
     plan: &TrainPlan<'_>,
     observer: &mut impl TrainObserver<B>,
-) -> Result<Outcome<B>> {
+) -> Result<TrainOutcome<B>> {
     let mut runner = chunk_runner::<B>(&plan.recipe.compute);
     // A table of tokens has no block to compute again.
     runner.blocks &= train_model.backbone().layers() > 0;
@@ -232,7 +232,7 @@ fn run_stage<B: TrainingBackend>(
 }
 
 /// A step's gradients, and the examples that they are of.
-struct Found {
+struct StepGradients {
     gradients: GradientsParams,
     examples: Vec<(usize, usize)>,
 }
@@ -243,7 +243,7 @@ fn gradients_of<B: TrainingBackend>(
     state: &RunState<B>,
     running: &mut RunningStage<'_, B>,
     step: usize,
-) -> Result<(Found, Point)> {
+) -> Result<(StepGradients, Point)> {
     let begun = Instant::now();
     let RunningStage { number, stage, ref mut sampler, .. } = *running;
     let context = run.context(running.teacher, state.loss_scale.value());
@@ -265,7 +265,7 @@ fn gradients_of<B: TrainingBackend>(
     }
     let gradients = run.group.sum_gradients(&state.train_model, gradients)?;
     point.seconds = begun.elapsed().as_secs_f64();
-    Ok((Found { gradients, examples }, point))
+    Ok((StepGradients { gradients, examples }, point))
 }
 
 /// Refuses to train on where a device has drawn other batches than the first: its files are others.
@@ -295,7 +295,7 @@ fn take_step<B: TrainingBackend>(
     run: &Run<'_, B>,
     mut state: RunState<B>,
     running: &RunningStage<'_, B>,
-    Found { mut gradients, examples }: Found,
+    StepGradients { mut gradients, examples }: StepGradients,
     mut point: Point,
 ) -> Result<(RunState<B>, Point)> {
     let begun = Instant::now();
@@ -543,7 +543,7 @@ fn not_a_number<B: TrainingBackend>(
 }
 
 /// What a run leaves in memory when it ends.
-fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<Outcome<B>> {
+fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<TrainOutcome<B>> {
     let recipe = run.plan.recipe;
     let pristine = !recipe.stages.iter().any(changes_base);
     let adapters = match (&recipe.model.lora, &recipe.model.base) {
@@ -555,7 +555,7 @@ fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<O
         }
         _ => None,
     };
-    Ok(Outcome {
+    Ok(TrainOutcome {
         model: run.parts.trained(&state.train_model)?,
         adapters,
         points: state.telemetry.points,
@@ -576,7 +576,7 @@ pub fn train<B: TrainingBackend>(
     plan: TrainPlan<'_>,
     devices: &[B::Device],
     observer: &mut impl TrainObserver<B>,
-) -> Result<Outcome<B>> {
+) -> Result<TrainOutcome<B>> {
     let _kept = KeptMemory::new();
     let (parts, train_model) = start::<B>(model, plan.lm_head.clone());
     let own = [parts.device.clone()];

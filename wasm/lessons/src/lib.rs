@@ -20,6 +20,6 @@ mod trainer;
 pub use check::{Check, Score};
 pub use lessons::{Lessons, Split};
 pub use mined::{Found, Mine, mined};
-pub use settings::{AdapterSettings, Kind, Plan};
+pub use settings::{AdapterKind, AdapterSettings, TeachingPlan};
 pub use state::State;
 pub use trainer::{Outcome, Phase, Point, Trainer};

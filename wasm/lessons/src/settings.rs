@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What is trained.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum AdapterKind {
     /// LoRA where the model is small, else an adapter of its vectors.
     #[default]
     Auto,
@@ -23,7 +23,7 @@ pub enum Kind {
 /// models of 6 or 12 blocks of 384 numbers, not of 12 blocks of 768.
 const SMALL: usize = 32_000_000;
 
-impl Kind {
+impl AdapterKind {
     /// What is trained of a model.
     pub(crate) fn of(self, model: &ModelConfig) -> Self {
         // Four projections of attention, and eight times its width in the feed-forward part, as in BERT.
@@ -41,7 +41,7 @@ impl Kind {
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct AdapterSettings {
     /// LoRA, or an adapter of vectors.
-    pub kind: Kind,
+    pub kind: AdapterKind,
     /// Rank of the adapters; 8 where absent.
     pub rank: Option<usize>,
     /// Their update is scaled by `alpha / rank`; 16 where absent.
@@ -55,13 +55,13 @@ pub struct AdapterSettings {
 impl Default for AdapterSettings {
     fn default() -> Self {
         let targets = vec!["all-linear".into()];
-        Self { kind: Kind::Auto, rank: None, alpha: None, targets, seed: 1 }
+        Self { kind: AdapterKind::Auto, rank: None, alpha: None, targets, seed: 1 }
     }
 }
 
 impl AdapterSettings {
     /// The same with all that a kind leaves open.
-    pub(crate) fn resolved(&self, kind: Kind) -> Self {
+    pub(crate) fn resolved(&self, kind: AdapterKind) -> Self {
         let rank = self.rank.unwrap_or(8);
         let alpha = self.alpha.unwrap_or(16.0);
         Self { kind, rank: Some(rank), alpha: Some(alpha), ..self.clone() }
@@ -87,7 +87,7 @@ impl AdapterSettings {
 /// How it is trained.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct Plan {
+pub struct TeachingPlan {
     /// Steps, each over one batch; where absent as many as the kind usually takes.
     pub steps: Option<usize>,
     /// Lessons in a batch; where absent as many as the kind usually takes.
@@ -109,7 +109,7 @@ pub struct Plan {
     pub check_texts: usize,
 }
 
-impl Default for Plan {
+impl Default for TeachingPlan {
     fn default() -> Self {
         Self {
             steps: None,
@@ -133,17 +133,19 @@ struct Usual {
 }
 
 impl Usual {
-    fn of(kind: Kind) -> Self {
+    fn of(kind: AdapterKind) -> Self {
         match kind {
-            Kind::Auto | Kind::Lora => Self { steps: 60, batch_size: 16, learning_rate: 5e-4 },
-            Kind::Adapter => Self { steps: 60, batch_size: 64, learning_rate: 3e-4 },
+            AdapterKind::Auto | AdapterKind::Lora => {
+                Self { steps: 60, batch_size: 16, learning_rate: 5e-4 }
+            }
+            AdapterKind::Adapter => Self { steps: 60, batch_size: 64, learning_rate: 3e-4 },
         }
     }
 }
 
-impl Plan {
+impl TeachingPlan {
     /// The same with all that it leaves to the kind.
-    pub(crate) fn resolved(&self, kind: Kind) -> Self {
+    pub(crate) fn resolved(&self, kind: AdapterKind) -> Self {
         let usual = Usual::of(kind);
         Self {
             steps: self.steps.or(Some(usual.steps)),
@@ -153,7 +155,7 @@ impl Plan {
         }
     }
 
-    /// Steps in all; those of [`Plan::resolved`].
+    /// Steps in all; those of [`TeachingPlan::resolved`].
     pub(crate) fn steps(&self) -> usize {
         self.steps.unwrap_or_default()
     }
@@ -163,7 +165,7 @@ impl Plan {
     /// # Errors
     /// Values that make no sense, by name.
     pub fn stage(&self) -> Result<Stage> {
-        let all = self.resolved(Kind::Lora);
+        let all = self.resolved(AdapterKind::Lora);
         let batch_size = all.batch_size.unwrap_or_default();
         let learning_rate = all.learning_rate.unwrap_or_default();
         let whole = [("steps", all.steps()), ("batchSize", batch_size)];
@@ -249,18 +251,18 @@ mod tests {
 
     #[test]
     fn auto_is_lora_for_small_models() {
-        assert_eq!(Kind::Auto.of(&model(6, 384)), Kind::Lora);
-        assert_eq!(Kind::Auto.of(&model(12, 384)), Kind::Lora);
-        assert_eq!(Kind::Auto.of(&model(12, 768)), Kind::Adapter);
-        assert_eq!(Kind::Lora.of(&model(12, 768)), Kind::Lora);
+        assert_eq!(AdapterKind::Auto.of(&model(6, 384)), AdapterKind::Lora);
+        assert_eq!(AdapterKind::Auto.of(&model(12, 384)), AdapterKind::Lora);
+        assert_eq!(AdapterKind::Auto.of(&model(12, 768)), AdapterKind::Adapter);
+        assert_eq!(AdapterKind::Lora.of(&model(12, 768)), AdapterKind::Lora);
     }
 
     #[test]
     fn what_is_left_open_is_the_kinds() {
-        let plan = Plan { steps: Some(7), ..Plan::default() };
-        let adapter = plan.resolved(Kind::Adapter);
+        let plan = TeachingPlan { steps: Some(7), ..TeachingPlan::default() };
+        let adapter = plan.resolved(AdapterKind::Adapter);
         assert_eq!((adapter.steps(), adapter.batch_size), (7, Some(64)));
-        assert_eq!(Plan::default().resolved(Kind::Lora).steps(), 60);
+        assert_eq!(TeachingPlan::default().resolved(AdapterKind::Lora).steps(), 60);
         let settings = AdapterSettings { rank: Some(4), ..AdapterSettings::default() };
         assert_eq!((settings.lora().unwrap().rank, settings.lora().unwrap().alpha), (4, 16.0));
     }

@@ -10,7 +10,7 @@ use kiln_embed::model::LoraConfig;
 use kiln_embed::train::SavedParameters;
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{AdapterSettings, Plan};
+use crate::settings::{AdapterSettings, TeachingPlan};
 use crate::trainer::Progress;
 
 /// What a state says beside its tensors.
@@ -21,7 +21,7 @@ pub struct State {
     /// The low-rank part, which may be another than the settings': that of adapters that were begun with.
     pub lora: LoraConfig,
     /// How.
-    pub plan: Plan,
+    pub plan: TeachingPlan,
     /// Steps as they were planned; the plan's own may be fewer, as many as fit into a time.
     pub most: usize,
     /// The lessons that are taught.

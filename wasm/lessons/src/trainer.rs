@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::{Check, Score};
 use crate::known::KnownVectors;
 use crate::lessons::{Lessons, Split};
-use crate::settings::{AdapterSettings, Kind, Plan, most_kept, warmup};
+use crate::settings::{AdapterKind, AdapterSettings, TeachingPlan, most_kept, warmup};
 use crate::state::{Kept, State};
 
 /// Texts that are embedded in one call of [`Trainer::step`], before the first step of an adapter of vectors.
@@ -86,7 +86,7 @@ pub struct Outcome {
 
 /// What is taught, and how far it is.
 pub(crate) struct Run<B: AutodiffBackend> {
-    pub plan: Plan,
+    pub plan: TeachingPlan,
     /// Steps as they were planned.
     most: usize,
     stage: Stage,
@@ -127,7 +127,7 @@ pub struct Trainer<B: AutodiffBackend> {
     prompts: Prompts,
     device: B::Device,
     /// As it was asked for.
-    asked: Kind,
+    asked: AdapterKind,
     /// With all that the kind leaves open.
     settings: AdapterSettings,
     /// The low-rank part that trains: by the settings, or as in the adapters that were begun with.
@@ -171,7 +171,7 @@ impl<B: TrainingBackend> Trainer<B> {
     }
 
     /// What is trained: LoRA, or an adapter of vectors.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> AdapterKind {
         self.settings.kind
     }
 
@@ -180,13 +180,13 @@ impl<B: TrainingBackend> Trainer<B> {
     /// # Errors
     /// None that a model causes.
     pub fn use_vector_adapter(&mut self) -> Result<()> {
-        self.begin_kind(Kind::Adapter, self.settings.lora()?, None)
+        self.begin_kind(AdapterKind::Adapter, self.settings.lora()?, None)
     }
 
     /// Fresh adapters of a kind, on the base and, of an adapter of vectors, on `first`.
     fn begin_kind(
         &mut self,
-        kind: Kind,
+        kind: AdapterKind,
         lora: LoraConfig,
         first: Option<VectorAdapter>,
     ) -> Result<()> {
@@ -197,13 +197,13 @@ impl<B: TrainingBackend> Trainer<B> {
         // The draws of the first stage of a recipe with this seed.
         B::seed(&self.device, mixed(&[self.settings.seed, 0]));
         let (model, first) = match kind {
-            Kind::Adapter => {
+            AdapterKind::Adapter => {
                 let width = model.dimensions();
                 let first = first.unwrap_or_else(|| VectorAdapter::identity(width));
                 let dense = Dense::of_adapter(&first, &self.device)?;
                 (model.with_dense(dense.with_low_rank(&lora, &self.device)), Some(first))
             }
-            Kind::Lora | Kind::Auto => {
+            AdapterKind::Lora | AdapterKind::Auto => {
                 if model.backbone().layers() == 0 {
                     bail!(
                         "a table of tokens has no projections that could learn; teach an adapter of its vectors"
@@ -219,7 +219,7 @@ impl<B: TrainingBackend> Trainer<B> {
     /// Trains these adapters of a model from now on; what was begun is left.
     fn set_adapters(
         &mut self,
-        kind: Kind,
+        kind: AdapterKind,
         lora: LoraConfig,
         first: Option<VectorAdapter>,
         model: EmbeddingModel<B>,
@@ -244,11 +244,11 @@ impl<B: TrainingBackend> Trainer<B> {
     /// # Errors
     /// Files that are no adapters of this model.
     pub fn adapters(&mut self, files: &Files, fingerprint: Option<&str>) -> Result<()> {
-        let kind = if is_vector_adapter(files) { Kind::Adapter } else { Kind::Lora };
-        if kind != self.settings.kind && self.asked != Kind::Auto {
+        let kind = if is_vector_adapter(files) { AdapterKind::Adapter } else { AdapterKind::Lora };
+        if kind != self.settings.kind && self.asked != AdapterKind::Auto {
             bail!("these adapters are of the other kind; make a trainer of kind \"auto\"");
         }
-        if kind == Kind::Adapter {
+        if kind == AdapterKind::Adapter {
             let (adapter, base) = load_vector_adapter(files)?;
             base.check(&adapter, self.base.dimensions(), fingerprint)?;
             return self.begin_kind(kind, self.settings.lora()?, Some(adapter));
@@ -273,14 +273,19 @@ impl<B: TrainingBackend> Trainer<B> {
     ///
     /// # Errors
     /// Lessons or a plan that make no sense.
-    pub fn begin(&mut self, lessons: Vec<Example>, others: &[String], plan: Plan) -> Result<()> {
+    pub fn begin(
+        &mut self,
+        lessons: Vec<Example>,
+        others: &[String],
+        plan: TeachingPlan,
+    ) -> Result<()> {
         let split = Lessons::new(lessons)?.split(plan.hold_back, self.settings.seed);
         let texts = split.taught.iter().flat_map(|lesson| lesson.pos.iter().chain(&lesson.neg));
         let check = Check::new(&split.held_back, others.iter().chain(texts), plan.check_texts);
         self.begin_with(split, check, plan)
     }
 
-    fn begin_with(&mut self, split: Split, check: Check, plan: Plan) -> Result<()> {
+    fn begin_with(&mut self, split: Split, check: Check, plan: TeachingPlan) -> Result<()> {
         let plan = plan.resolved(self.settings.kind);
         let stage = plan.stage()?;
         if let [alone] = &split.taught[..]
@@ -292,7 +297,7 @@ impl<B: TrainingBackend> Trainer<B> {
         }
         let set = MemorySet::new(split.taught.iter().cloned(), DataSource::default())?;
         self.leave_run();
-        if self.settings.kind == Kind::Adapter {
+        if self.settings.kind == AdapterKind::Adapter {
             self.want(&split, &check);
         }
         self.run = Some(Run {
@@ -349,7 +354,7 @@ impl<B: TrainingBackend> Trainer<B> {
     }
 
     fn step_of(&mut self, run: &mut Run<B>) -> Result<Point> {
-        let waiting = self.known.is_waiting() && self.settings.kind == Kind::Adapter;
+        let waiting = self.known.is_waiting() && self.settings.kind == AdapterKind::Adapter;
         let point = |run: &Run<B>, loss, score| Point {
             step: run.progress.step,
             steps: run.plan.steps(),
@@ -421,11 +426,11 @@ impl<B: TrainingBackend> Trainer<B> {
             Ok(info_nce(asked, answers, &batch.candidates, &run.stage.loss))
         };
         let BatchGradients { loss, mut gradients, .. } = match self.settings.kind {
-            Kind::Adapter => {
+            AdapterKind::Adapter => {
                 let vectors = self.known.tensor(&batch.prompted(), &self.device)?;
                 projection_pass::<B, kiln_embed::Error>(&self.train_model, vectors, loss)?
             }
-            Kind::Lora | Kind::Auto => self.pass(step, &batch, loss)?,
+            AdapterKind::Lora | AdapterKind::Auto => self.pass(step, &batch, loss)?,
         };
         let norm = clip_norm::<B, _>(&*self.train_model, &mut gradients, run.stage.clip_norm);
         if !(loss.is_finite() && norm.is_finite()) {
@@ -501,8 +506,8 @@ impl<B: TrainingBackend> Trainer<B> {
     /// How well held-back lessons are answered.
     fn score(&self, check: &Check, temperature: f64) -> Result<Score> {
         let vectors = |texts: &[String], prompt: &str| match self.settings.kind {
-            Kind::Adapter => self.adapted(texts, prompt),
-            Kind::Lora | Kind::Auto => self.embed(texts, prompt),
+            AdapterKind::Adapter => self.adapted(texts, prompt),
+            AdapterKind::Lora | AdapterKind::Auto => self.embed(texts, prompt),
         };
         let (queries, texts) =
             (vectors(&check.queries, "query")?, vectors(&check.texts, "document")?);
@@ -555,7 +560,7 @@ impl<B: TrainingBackend> Trainer<B> {
     /// Values that cannot be read back.
     pub fn adapter(&self, base: &AdapterBase) -> Result<Files> {
         let model = self.train_model.model.valid();
-        if self.settings.kind == Kind::Adapter {
+        if self.settings.kind == AdapterKind::Adapter {
             let adapter = model.dense().last().context("the model has no adapter of vectors")?;
             return Ok(save_vector_adapter(&adapter.to_adapter()?, base)?);
         }
@@ -594,7 +599,7 @@ impl<B: TrainingBackend> Trainer<B> {
         let Kept { state, parameters, first, optimizer } = State::from_files(files)?;
         let kind = state.settings.kind.of(self.base.config());
         let other = state.settings.resolved(kind) != self.settings.resolved(kind);
-        if other || (kind != self.settings.kind && self.asked != Kind::Auto) {
+        if other || (kind != self.settings.kind && self.asked != AdapterKind::Auto) {
             bail!("the state is of a trainer with other settings; make one with those");
         }
         self.begin_kind(kind, state.lora, first)?;

@@ -19,7 +19,7 @@ use kiln_data::data::{BeirFolder, Example, mixed};
 use kiln_data::text::{Columns, TextFile};
 use kiln_embed::checkpoint::{AdapterBase, LoadOptions, load_vector_adapter, open_folder};
 use kiln_embed::embedder::Embedder;
-use kiln_lessons::{AdapterSettings, Kind, Phase, Plan, Trainer};
+use kiln_lessons::{AdapterKind, AdapterSettings, Phase, TeachingPlan, Trainer};
 use kiln_metrics::{dense_rankings, ndcg};
 use kiln_terminal::terminal::Terminal;
 
@@ -139,7 +139,8 @@ fn interval(values: &[f64]) -> [f64; 2] {
 #[ignore = "opt-in: takes minutes to hours; see the variables above"]
 fn gain() {
     let (model, folder) = (var("KILN_GAIN_MODEL").unwrap(), var("KILN_GAIN_LESSONS").unwrap());
-    let plan: Plan = serde_json::from_str(&var("KILN_GAIN_PLAN").unwrap_or("{}".into())).unwrap();
+    let plan: TeachingPlan =
+        serde_json::from_str(&var("KILN_GAIN_PLAN").unwrap_or("{}".into())).unwrap();
     let rank = numbers("KILN_GAIN_RANK", "8")[0] as usize;
     let most: [usize; 2] =
         std::array::from_fn(|i| numbers("KILN_GAIN_TEXTS", "600,200")[i] as usize);
@@ -154,7 +155,7 @@ fn gain() {
             AdapterSettings { kind, rank: Some(rank), seed, ..AdapterSettings::default() };
         Trainer::<B>::new(embedder.clone(), settings).unwrap()
     };
-    let bare = trainer(Kind::Adapter, 1);
+    let bare = trainer(AdapterKind::Adapter, 1);
     let vectors = [same.vectors(&bare), other.vectors(&bare)];
     let before = [same.score(&vectors[0]), other.score(&vectors[1])];
     println!(
@@ -162,7 +163,7 @@ fn gain() {
         serde_json::json!({ "before": before, "texts": [same.texts.len(), other.texts.len()], "queries": [same.queries.len(), other.queries.len()] })
     );
     for kind in var("KILN_GAIN_KINDS").unwrap_or("adapter,lora".into()).split(',') {
-        let kind = if kind == "lora" { Kind::Lora } else { Kind::Adapter };
+        let kind = if kind == "lora" { AdapterKind::Lora } else { AdapterKind::Adapter };
         for count in numbers("KILN_GAIN_COUNTS", "25,50,100,200,400") {
             let mut gains: [Vec<f64>; 2] = Default::default();
             let (mut kept, mut seconds) = (0, 0.0);
@@ -178,7 +179,7 @@ fn gain() {
                 let after = match (kind, outcome.kept) {
                     // As the model was.
                     (_, false) => before,
-                    (Kind::Adapter, true) => {
+                    (AdapterKind::Adapter, true) => {
                         let files = trainer.adapter(&AdapterBase::default()).unwrap();
                         let (adapter, _) = load_vector_adapter(&files).unwrap();
                         let moved = |all: &Vectors| -> Vectors {

@@ -11,7 +11,9 @@ use kiln_embed::checkpoint::{
 };
 use kiln_embed::embedder::Embedder;
 use kiln_embed::quant::WeightPrecision;
-use kiln_lessons::{AdapterSettings, Kind, Outcome, Phase, Plan, Point, State, Trainer};
+use kiln_lessons::{
+    AdapterKind, AdapterSettings, Outcome, Phase, Point, State, TeachingPlan, Trainer,
+};
 
 type B = Autodiff<Flex>;
 
@@ -24,10 +26,10 @@ fn model(weights: &str) -> Embedder<Flex> {
 }
 
 fn trainer(weights: &str) -> Trainer<B> {
-    trainer_of(Kind::Auto, weights)
+    trainer_of(AdapterKind::Auto, weights)
 }
 
-fn trainer_of(kind: Kind, weights: &str) -> Trainer<B> {
+fn trainer_of(kind: AdapterKind, weights: &str) -> Trainer<B> {
     let settings = AdapterSettings { kind, rank: Some(4), ..AdapterSettings::default() };
     Trainer::new(model(weights), settings).unwrap()
 }
@@ -94,7 +96,7 @@ fn run(trainer: &mut Trainer<B>) -> Vec<Point> {
     }
 }
 
-fn taught(weights: &str, plan: Plan) -> (Trainer<B>, Vec<Point>, Outcome) {
+fn taught(weights: &str, plan: TeachingPlan) -> (Trainer<B>, Vec<Point>, Outcome) {
     let mut trainer = trainer(weights);
     trainer.begin(lessons(48), &[], plan).unwrap();
     let points = run(&mut trainer);
@@ -102,13 +104,13 @@ fn taught(weights: &str, plan: Plan) -> (Trainer<B>, Vec<Point>, Outcome) {
     (trainer, points, outcome)
 }
 
-fn small() -> Plan {
-    Plan {
+fn small() -> TeachingPlan {
+    TeachingPlan {
         steps: Some(12),
         batch_size: Some(8),
         learning_rate: Some(2e-3),
         patience: 9,
-        ..Plan::default()
+        ..TeachingPlan::default()
     }
 }
 
@@ -150,7 +152,7 @@ fn packed_weights_learn_what_unpacked_ones_learn() {
 
 #[test]
 fn a_state_goes_on_with_the_same_numbers() {
-    let plan = Plan { check_every: 3, ..small() };
+    let plan = TeachingPlan { check_every: 3, ..small() };
     let mut whole = trainer("kept");
     whole.begin(lessons(48), &texts(), plan.clone()).unwrap();
     let points = run(&mut whole);
@@ -206,13 +208,13 @@ fn resumed(trainer: &Trainer<B>) -> Trainer<B> {
 
 #[test]
 fn a_run_that_was_left_leaves_nothing_behind() {
-    let plan = Plan { steps: Some(4), ..small() };
+    let plan = TeachingPlan { steps: Some(4), ..small() };
     let teach = |mut trainer: Trainer<B>| {
         trainer.begin(lessons(30), &[], plan.clone()).unwrap();
         let points = run(&mut trainer);
         (points, trainer.finish().unwrap(), vectors(&trainer))
     };
-    for kind in [Kind::Lora, Kind::Adapter] {
+    for kind in [AdapterKind::Lora, AdapterKind::Adapter] {
         let mut left = trainer_of(kind, "kept");
         left.begin(other_lessons(48), &[], plan.clone()).unwrap();
         // Of an adapter, most texts still wait for their vectors.
@@ -227,18 +229,18 @@ fn a_run_that_was_left_leaves_nothing_behind() {
 fn a_run_from_given_adapters_goes_on_as_it_was() {
     // Of another rank and scale than the trainer's settings.
     let settings = AdapterSettings {
-        kind: Kind::Lora,
+        kind: AdapterKind::Lora,
         rank: Some(2),
         alpha: Some(32.0),
         ..AdapterSettings::default()
     };
-    let plan = Plan { steps: Some(4), hold_back: 0.0, ..small() };
+    let plan = TeachingPlan { steps: Some(4), hold_back: 0.0, ..small() };
     let mut teacher = Trainer::<B>::new(model("kept"), settings).unwrap();
     teacher.begin(lessons(24), &[], plan.clone()).unwrap();
     run(&mut teacher);
     teacher.finish().unwrap();
     let given = teacher.adapter(&base()).unwrap();
-    let begun = |plan: &Plan| {
+    let begun = |plan: &TeachingPlan| {
         let mut trainer = trainer("kept");
         trainer.adapters(&given, None).unwrap();
         trainer.begin(lessons(48), &[], plan.clone()).unwrap();
@@ -261,7 +263,7 @@ fn a_run_from_given_adapters_goes_on_as_it_was() {
     assert!(off(&vectors(&whole), &vectors(&teacher)) > 1e-3);
 
     // What is not kept leaves what was given.
-    let plan = Plan { learning_rate: Some(3.0), patience: 1, check_every: 2, ..small() };
+    let plan = TeachingPlan { learning_rate: Some(3.0), patience: 1, check_every: 2, ..small() };
     let mut worse = begun(&plan);
     for _ in 0..2 {
         worse.step().unwrap();
@@ -293,8 +295,8 @@ fn adapters_of_tables_are_not_taught_further() {
 #[test]
 fn answers_are_told_apart_from_other_texts_first() {
     let others: Vec<String> = (0..40).map(|i| format!("passage {i}")).collect();
-    let mut trainer = trainer_of(Kind::Adapter, "kept");
-    trainer.begin(lessons(120), &others, Plan::default()).unwrap();
+    let mut trainer = trainer_of(AdapterKind::Adapter, "kept");
+    trainer.begin(lessons(120), &others, TeachingPlan::default()).unwrap();
     let State { texts, held_back, .. } = state(&trainer);
     assert_eq!((texts.len(), held_back.len()), (96, 24));
     assert!(others.iter().all(|text| texts.contains(text)));
@@ -302,8 +304,8 @@ fn answers_are_told_apart_from_other_texts_first() {
 
 #[test]
 fn a_run_within_a_time_looks_regularly_and_ends_when_told() {
-    let mut trainer = trainer_of(Kind::Adapter, "kept");
-    let plan = Plan { steps: Some(1000), patience: 100, ..Plan::default() };
+    let mut trainer = trainer_of(AdapterKind::Adapter, "kept");
+    let plan = TeachingPlan { steps: Some(1000), patience: 100, ..TeachingPlan::default() };
     trainer.begin(lessons(48), &[], plan).unwrap();
     let mut looks = Vec::new();
     let last = loop {
@@ -332,8 +334,9 @@ fn a_run_within_a_time_looks_regularly_and_ends_when_told() {
 
 #[test]
 fn an_adapter_of_vectors_learns_without_the_model() {
-    let plan = Plan { steps: Some(40), learning_rate: Some(2e-3), ..Plan::default() };
-    let mut trainer = trainer_of(Kind::Adapter, "kept");
+    let plan =
+        TeachingPlan { steps: Some(40), learning_rate: Some(2e-3), ..TeachingPlan::default() };
+    let mut trainer = trainer_of(AdapterKind::Adapter, "kept");
     let bare = vectors(&trainer);
     trainer.begin(lessons(48), &texts(), plan.clone()).unwrap();
     let points = run(&mut trainer);
@@ -367,9 +370,9 @@ fn an_adapter_of_vectors_learns_without_the_model() {
 
     // Another run goes on from it, and a state with it.
     let begun = || {
-        let mut trainer = trainer_of(Kind::Auto, "kept");
+        let mut trainer = trainer_of(AdapterKind::Auto, "kept");
         trainer.adapters(&files, None).unwrap();
-        assert_eq!(trainer.kind(), Kind::Adapter);
+        assert_eq!(trainer.kind(), AdapterKind::Adapter);
         trainer.begin(lessons(48), &texts(), plan.clone()).unwrap();
         trainer
     };
@@ -382,7 +385,7 @@ fn an_adapter_of_vectors_learns_without_the_model() {
         half.step().unwrap();
     }
     let state = half.state().unwrap();
-    let mut resumed = trainer_of(Kind::Auto, "kept");
+    let mut resumed = trainer_of(AdapterKind::Auto, "kept");
     resumed.restore(&state).unwrap();
     let left: Vec<Point> = run(&mut resumed);
     let left = left.iter().filter(|point| point.phase != Phase::Embedding);
@@ -390,17 +393,23 @@ fn an_adapter_of_vectors_learns_without_the_model() {
     whole.finish().unwrap();
     resumed.finish().unwrap();
     assert_eq!(vectors(&whole), vectors(&resumed));
-    let error = trainer_of(Kind::Lora, "kept").restore(&state).unwrap_err().to_string();
+    let error = trainer_of(AdapterKind::Lora, "kept").restore(&state).unwrap_err().to_string();
     assert!(error.contains("other settings"), "{error}");
-    let error = trainer_of(Kind::Lora, "kept").adapters(&files, None).unwrap_err().to_string();
+    let error =
+        trainer_of(AdapterKind::Lora, "kept").adapters(&files, None).unwrap_err().to_string();
     assert!(error.contains("other kind"), "{error}");
 }
 
 #[test]
 fn a_shortened_run_rises_and_falls_within_its_steps() {
-    let mut trainer = trainer_of(Kind::Adapter, "kept");
+    let mut trainer = trainer_of(AdapterKind::Adapter, "kept");
     let learning_rate = Some(2e-3);
-    let plan = Plan { steps: Some(1000), hold_back: 0.0, learning_rate, ..Plan::default() };
+    let plan = TeachingPlan {
+        steps: Some(1000),
+        hold_back: 0.0,
+        learning_rate,
+        ..TeachingPlan::default()
+    };
     trainer.begin(lessons(24), &[], plan).unwrap();
     while trainer.step().unwrap().step < 2 {}
     let before = vectors(&trainer);
@@ -414,7 +423,7 @@ fn a_shortened_run_rises_and_falls_within_its_steps() {
 #[test]
 fn what_makes_it_worse_is_not_kept() {
     // A rate at which nothing can be learned.
-    let plan = Plan { learning_rate: Some(3.0), patience: 1, check_every: 2, ..small() };
+    let plan = TeachingPlan { learning_rate: Some(3.0), patience: 1, check_every: 2, ..small() };
     let (mut trainer, points, outcome) = taught("f32", plan);
     assert!(!outcome.kept && outcome.steps == 2, "{outcome:?}");
     assert!(points.last().unwrap().score.is_some());
@@ -425,19 +434,22 @@ fn what_makes_it_worse_is_not_kept() {
 
 #[test]
 fn what_makes_no_sense_is_said() {
-    let said = |plan: Plan, lessons: Vec<Example>| {
+    let said = |plan: TeachingPlan, lessons: Vec<Example>| {
         trainer("f32").begin(lessons, &[], plan).unwrap_err().to_string()
     };
-    let plan = Plan::default();
-    assert!(said(Plan { steps: Some(0), ..plan.clone() }, lessons(9)).contains("steps is 0"));
+    let plan = TeachingPlan::default();
     assert!(
-        said(Plan { batch_size: Some(1), ..plan.clone() }, lessons(9)).contains("batchSize is 1")
+        said(TeachingPlan { steps: Some(0), ..plan.clone() }, lessons(9)).contains("steps is 0")
     );
     assert!(
-        said(Plan { learning_rate: Some(f64::NAN), ..plan.clone() }, lessons(9))
+        said(TeachingPlan { batch_size: Some(1), ..plan.clone() }, lessons(9))
+            .contains("batchSize is 1")
+    );
+    assert!(
+        said(TeachingPlan { learning_rate: Some(f64::NAN), ..plan.clone() }, lessons(9))
             .contains("learningRate")
     );
-    assert!(said(Plan { hold_back: 1.0, ..plan.clone() }, lessons(9)).contains("holdBack"));
+    assert!(said(TeachingPlan { hold_back: 1.0, ..plan.clone() }, lessons(9)).contains("holdBack"));
     let mut alone = lessons(1);
     alone[0].neg.clear();
     assert!(said(plan, alone).contains("one lesson without a wrong answer"));

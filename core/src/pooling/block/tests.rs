@@ -80,7 +80,7 @@ fn latents_as_queries_are_computed_once() {
         let device = Default::default();
         let context = Tensor::random([4, keys, WIDTH], Distribution::Normal(0.0, 1.0), &device);
         let context: Tensor<A, 3> = context.require_grad();
-        let hidden: Vec<bool> = (0..4 * keys).map(|at| at % keys > at / keys).collect();
+        let hidden: Vec<bool> = (0..4 * keys).map(|i| i % keys > i / keys).collect();
         let hidden = Tensor::from_data(TensorData::new(hidden, [4, keys]), &device);
         let expanded = || latents.clone().expand([4, queries, WIDTH]);
         assert_same(
@@ -125,7 +125,7 @@ fn texts_attend_a_few_at_a_time() {
     let (attention, latents) = (attention.valid(), latents.inner());
     let device = Default::default();
     let x: Tensor<B, 3> = Tensor::random([5, 4, WIDTH], Distribution::Normal(0.0, 1.0), &device);
-    let hidden: Vec<bool> = (0..20).map(|at| at % 4 > at / 4).collect();
+    let hidden: Vec<bool> = (0..20).map(|i| i % 4 > i / 4).collect();
     let hidden = Tensor::<B, 2, Bool>::from_data(TensorData::new(hidden, [5, 4]), &device);
     let over = |at_once| {
         let (shared, weights) = attention.forward_by(at_once, x.clone(), latents.clone(), None);
@@ -149,7 +149,7 @@ fn latents_pool_a_few_texts_at_a_time() {
             BlockConfig { latents: 6, heads: 2, head_dim: Some(head_dim), ..Default::default() };
         let block = PoolingBlock::<B>::trainable(&config, WIDTH, layers, &device);
         let context = Tensor::random([5, 4, WIDTH], Distribution::Normal(0.0, 1.0), &device);
-        let hidden: Vec<bool> = (0..20).map(|at| at % 4 > at / 4).collect();
+        let hidden: Vec<bool> = (0..20).map(|i| i % 4 > i / 4).collect();
         let hidden = Tensor::from_data(TensorData::new(hidden, [5, 4]), &device);
         let by = |at_once| {
             let (latents, hidden) = (block.latent_batch().unwrap(), Some(hidden.clone()));

@@ -320,23 +320,23 @@ impl TextFile {
     fn csv(&self, separator: u8) -> Result<Stream<Record>> {
         let label = self.label.clone();
         let (header, rows) = csv::rows(self.reader()?, separator, label.clone())?;
-        let at = |column: &String| header.iter().position(|name| name == column);
+        let column_of = |column: &String| header.iter().position(|name| name == column);
         let mut wanted = Vec::new();
         for field in &self.columns.fields {
             let known = || header.iter().collect::<Vec<_>>().join(", ");
-            wanted.push(Some(at(field).with_context(|| {
+            wanted.push(Some(column_of(field).with_context(|| {
                 format!("{label}: no column {field:?}; the header has {}", known())
             })?));
         }
-        wanted.extend(self.columns.optional.iter().map(at));
-        let id = at(&"_id".to_string()).or_else(|| at(&"id".to_string()));
+        wanted.extend(self.columns.optional.iter().map(column_of));
+        let id = column_of(&"_id".to_string()).or_else(|| column_of(&"id".to_string()));
         Ok(Box::new(rows.map(move |row| {
             let (number, row) = row?;
-            let cell = |at: usize| row.get(at).unwrap_or_default().to_string();
+            let cell = |column: usize| row.get(column).unwrap_or_default().to_string();
             Ok(Record {
                 number,
                 id: id.map(cell),
-                fields: wanted.iter().map(|at| at.map(cell).unwrap_or_default()).collect(),
+                fields: wanted.iter().map(|column| column.map(cell).unwrap_or_default()).collect(),
             })
         })))
     }

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::{Evaluation, label_numbers, matrix, read_rows, split_of, text};
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Task};
+use crate::eval::task::{Task, TaskOutcome};
 use crate::text::TextFile;
 
 /// mteb's seed.
@@ -37,7 +37,7 @@ pub(super) fn evaluate(
     task: &Task,
     source: &TaskSource,
     evaluation: &Evaluation<'_>,
-) -> Result<Outcome> {
+) -> Result<TaskOutcome> {
     let (split, test_files) = split_of(task, source)?;
     let test = read(&test_files)?;
     let train_files = match source {
@@ -59,9 +59,12 @@ pub(super) fn evaluate(
     rows.dedup();
     let needed: Vec<String> = rows.iter().map(|&row| all[row].clone()).collect();
     let vectors = evaluation.encoder.encode(&needed, &evaluation.prompts[0])?;
-    let at: HashMap<usize, usize> = rows.iter().enumerate().map(|(at, row)| (*row, at)).collect();
+    let index: HashMap<usize, usize> = rows.iter().enumerate().map(|(i, row)| (*row, i)).collect();
     let pick = |rows: &[usize]| {
-        matrix(rows.iter().map(|row| &vectors[at[row]]).collect::<Vec<_>>().into_iter(), f64::from)
+        matrix(
+            rows.iter().map(|row| &vectors[index[row]]).collect::<Vec<_>>().into_iter(),
+            f64::from,
+        )
     };
     let found: Vec<Vec<usize>> = experiments
         .par_iter()
@@ -97,7 +100,7 @@ pub(super) fn evaluate(
         }
     }
     let values = right.values().map(|(hits, times)| hits / times).collect();
-    Ok(Outcome { scores: sums, parts: Parts::Mean { values }, split })
+    Ok(TaskOutcome { scores: sums, parts: Parts::Mean { values }, split })
 }
 
 /// mteb's draws: the list of rows is shuffled on from one experiment to the next, always with the

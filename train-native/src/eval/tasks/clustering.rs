@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{Evaluation, label_numbers, matrix, read_rows, split_of, text, texts};
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Task};
+use crate::eval::task::{Task, TaskOutcome};
 
 /// mteb's seed.
 const SEED: u32 = 42;
@@ -35,7 +35,7 @@ pub(super) fn evaluate(
     task: &Task,
     source: &TaskSource,
     evaluation: &Evaluation<'_>,
-) -> Result<Outcome> {
+) -> Result<TaskOutcome> {
     let (split, files) = split_of(task, source)?;
     let rows = read_rows(&files, &[], |fields| {
         let labels = |name| match fields.get(name) {
@@ -104,21 +104,21 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-fn outcome(name: &str, values: Vec<f64>, split: String) -> Outcome {
+fn outcome(name: &str, values: Vec<f64>, split: String) -> TaskOutcome {
     let middle = mean(&values);
     let spread = values.iter().map(|value| (value - middle).powi(2)).sum::<f64>();
     let scores = BTreeMap::from([
         (name.to_string(), middle),
         (format!("{name}_std"), (spread / values.len() as f64).sqrt()),
     ]);
-    Outcome { scores, parts: Parts::Mean { values }, split }
+    TaskOutcome { scores, parts: Parts::Mean { values }, split }
 }
 
 fn given_sets(
     sets: &[(Vec<String>, Vec<String>)],
     evaluation: &Evaluation<'_>,
     split: String,
-) -> Result<Outcome> {
+) -> Result<TaskOutcome> {
     let mut values = Vec::new();
     for (texts, labels) in sets {
         let labels = numbers(labels);
@@ -139,7 +139,7 @@ fn sampled(
     mut levels: Vec<Vec<String>>,
     evaluation: &Evaluation<'_>,
     split: String,
-) -> Result<Outcome> {
+) -> Result<TaskOutcome> {
     let mut random = PythonRandom::new(SEED);
     if let Some(documents) = task.documents {
         let drawn = random.sample(texts.len(), documents.min(texts.len()));

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::encoder::TextEncoder;
 use super::run_files::RunFiles;
 use super::source::TaskSource;
-use super::task::{Outcome, Task, TaskKind};
+use super::task::{Task, TaskKind, TaskOutcome};
 use crate::data::qrels_splits;
 use crate::reranking::PairModel;
 use crate::search::normalize;
@@ -72,7 +72,11 @@ pub struct Reranking<'a> {
 ///
 /// # Errors
 /// Data that is not what the kind needs, or that cannot be read.
-pub fn evaluate(task: &Task, source: &TaskSource, evaluation: &Evaluation<'_>) -> Result<Outcome> {
+pub fn evaluate(
+    task: &Task,
+    source: &TaskSource,
+    evaluation: &Evaluation<'_>,
+) -> Result<TaskOutcome> {
     match task.kind {
         TaskKind::Classification => classification::evaluate(task, source, evaluation),
         TaskKind::Clustering => clustering::evaluate(task, source, evaluation),
@@ -186,9 +190,9 @@ pub(crate) fn label_numbers(labels: &[&str]) -> Vec<usize> {
         Err(_) => kinds.sort_unstable(),
     }
     kinds.dedup();
-    let at: std::collections::HashMap<&str, usize> =
-        kinds.iter().enumerate().map(|(at, kind)| (*kind, at)).collect();
-    labels.iter().map(|label| at[label]).collect()
+    let index: std::collections::HashMap<&str, usize> =
+        kinds.iter().enumerate().map(|(i, kind)| (*kind, i)).collect();
+    labels.iter().map(|label| index[label]).collect()
 }
 
 /// `[rows, dim]` of vectors.

@@ -9,13 +9,13 @@ use super::sts::{Likeness, both_sides};
 use super::{Evaluation, number, read_rows, split_of, text};
 use crate::data::{FIRST_TEXT, SECOND_TEXT};
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Task};
+use crate::eval::task::{Task, TaskOutcome};
 
 pub(super) fn evaluate(
     task: &Task,
     source: &TaskSource,
     evaluation: &Evaluation<'_>,
-) -> Result<Outcome> {
+) -> Result<TaskOutcome> {
     let (split, files) = split_of(task, source)?;
     let columns = [&FIRST_TEXT[..], &SECOND_TEXT, &["labels", "label"]].concat();
     let rows = read_rows(&files, &columns, |fields| {
@@ -45,5 +45,9 @@ pub(super) fn evaluate(
         }
     }
     let scores_of = vec![cosine, dot, euclidean, manhattan];
-    Ok(Outcome { scores, parts: Parts::AveragePrecision { scores: scores_of, positive }, split })
+    Ok(TaskOutcome {
+        scores,
+        parts: Parts::AveragePrecision { scores: scores_of, positive },
+        split,
+    })
 }

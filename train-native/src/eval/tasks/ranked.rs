@@ -9,9 +9,9 @@ use kiln_metrics::{ParallelTopK, Parts, Ranking};
 use super::{Evaluation, Reranking, judged_split, read_rows, split_of, text, texts};
 use crate::data::{BeirFiles, BeirFolder, StoreWriter};
 use crate::embedding::BLOCK;
-use crate::eval::run_files::Found;
+use crate::eval::run_files::RankedDocuments;
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Task, TaskKind};
+use crate::eval::task::{Task, TaskKind, TaskOutcome};
 use crate::search::normalize;
 use crate::terminal::Terminal;
 use crate::text::TextFile;
@@ -26,7 +26,7 @@ pub(super) fn evaluate(
     task: &Task,
     source: &TaskSource,
     evaluation: &Evaluation<'_>,
-) -> Result<Outcome> {
+) -> Result<TaskOutcome> {
     let (split, set) = read(task, source, evaluation.terminal)?;
     let set = (evaluation.reduce)(set)?;
     if task.kind == TaskKind::Reranking && set.candidates.is_none() {
@@ -54,7 +54,7 @@ pub(super) fn evaluate(
         }
     };
     if let Some(files) = evaluation.run_files.filter(|_| task.kind == TaskKind::Retrieval) {
-        let found: Vec<(&str, Found)> = rankings
+        let found: Vec<(&str, RankedDocuments)> = rankings
             .iter()
             .enumerate()
             .map(|(query, ranked)| (set.query_ids[query].as_str(), ranked.found(&set)))
@@ -72,7 +72,7 @@ pub(super) fn evaluate(
     } else {
         rankings.iter().map(|one| measure(&one.ranking, main)).collect()
     };
-    Ok(Outcome { scores, parts: Parts::Mean { values }, split })
+    Ok(TaskOutcome { scores, parts: Parts::Mean { values }, split })
 }
 
 /// The data set, and the split that it is.
@@ -173,8 +173,8 @@ struct Ranked {
 
 impl Ranked {
     /// Its documents, best first, ties by id descending as mteb breaks them.
-    fn found(&self, set: &RankedTask) -> Found {
-        let mut found: Found =
+    fn found(&self, set: &RankedTask) -> RankedDocuments {
+        let mut found: RankedDocuments =
             self.hits.iter().map(|(row, score)| (set.corpus_ids[*row].clone(), *score)).collect();
         found.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| b.0.cmp(&a.0)));
         found

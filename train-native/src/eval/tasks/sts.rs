@@ -8,7 +8,7 @@ use kiln_metrics::{Parts, pearson, spearman};
 use super::{Evaluation, number, read_rows, split_of, text};
 use crate::data::{FIRST_TEXT, PAIR_SCORE, SECOND_TEXT};
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Task};
+use crate::eval::task::{Task, TaskOutcome};
 
 /// Four likenesses of each pair, larger is more alike.
 pub(super) struct Likeness {
@@ -54,7 +54,7 @@ pub(super) fn evaluate(
     task: &Task,
     source: &TaskSource,
     evaluation: &Evaluation<'_>,
-) -> Result<Outcome> {
+) -> Result<TaskOutcome> {
     let (split, files) = split_of(task, source)?;
     let columns = [&FIRST_TEXT[..], &SECOND_TEXT, &["score"]].concat();
     let rows = read_rows(&files, &columns, |fields| {
@@ -79,5 +79,5 @@ pub(super) fn evaluate(
         scores.insert(format!("{name}pearson"), pearson(&gold, found));
         scores.insert(format!("{name}spearman"), spearman(&gold, found));
     }
-    Ok(Outcome { scores, parts: Parts::Spearman { found: likeness.cosine, gold }, split })
+    Ok(TaskOutcome { scores, parts: Parts::Spearman { found: likeness.cosine, gold }, split })
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Evaluation, read_rows, split_of, texts};
 use crate::eval::source::TaskSource;
-use crate::eval::task::{Outcome, Task};
+use crate::eval::task::{Task, TaskOutcome};
 
 /// Human summaries, machine summaries, and people's scores of those.
 type Document = (Vec<String>, Vec<String>, Vec<f64>);
@@ -19,7 +19,7 @@ pub(super) fn evaluate(
     task: &Task,
     source: &TaskSource,
     evaluation: &Evaluation<'_>,
-) -> Result<Outcome> {
+) -> Result<TaskOutcome> {
     let (split, files) = split_of(task, source)?;
     let documents: Vec<Document> = read_rows(&files, &[], |fields| {
         let list = fields.get("relevance").or_else(|| fields.get("scores"));
@@ -74,5 +74,5 @@ pub(super) fn evaluate(
     scores.insert("spearman".into(), mean(&values[0]));
     scores.insert("pearson".into(), mean(&values[1]));
     let [values, ..] = values;
-    Ok(Outcome { scores, parts: Parts::Mean { values }, split })
+    Ok(TaskOutcome { scores, parts: Parts::Mean { values }, split })
 }

@@ -18,7 +18,7 @@ const BATCH_DOCUMENTS: usize = 512;
 
 /// How passages are made.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Plan {
+pub struct GatherPlan {
     /// How large they are.
     pub rule: ChunkRule,
     /// How many of the documents are kept back.
@@ -67,7 +67,7 @@ pub struct TokenCounts {
 
 /// What made no passage, by reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
+pub struct SkippedDocuments {
     /// Passages that another one is, title and text, or whose text another split has.
     pub duplicate_passages: usize,
     /// Passages without a letter or digit.
@@ -92,7 +92,7 @@ pub struct Gathered {
     /// Their tokens.
     pub tokens: TokenCounts,
     /// What made none.
-    pub left_out: LeftOut,
+    pub left_out: SkippedDocuments,
     /// Documents that are word for word another one, title and text; they are used for the same, and their passages are there
     /// once.
     pub duplicate_documents: usize,
@@ -111,7 +111,7 @@ pub struct Gathered {
 /// A document that cannot be read, no text in any of them, errors of `count` and of `each`, or Ctrl-C.
 pub fn gather(
     documents: &mut Documents,
-    plan: &Plan,
+    plan: &GatherPlan,
     count: &Count<'_>,
     terminal: Terminal,
     each: &mut dyn FnMut(Vec<Passage>) -> Result<()>,
@@ -220,7 +220,7 @@ mod tests {
     use crate::documents::Section;
 
     fn run(folder: &std::path::Path, shares: &str, seed: u64) -> (Gathered, Vec<Vec<Passage>>) {
-        let plan = Plan {
+        let plan = GatherPlan {
             rule: ChunkRule { min_tokens: 1, ..ChunkRule::default() },
             shares: shares.parse().unwrap(),
             seed,

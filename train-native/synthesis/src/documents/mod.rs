@@ -21,11 +21,11 @@ mod split;
 mod structure;
 
 pub use chunk::{ChunkRule, Count, passages};
-pub use gather::{BySplit, Gathered, LeftOut, Plan, TokenCounts, gather};
+pub use gather::{BySplit, GatherPlan, Gathered, SkippedDocuments, TokenCounts, gather};
 pub use passage::{Passage, by_document, read_passages};
 pub use read::{Documents, Unread};
 pub use split::{Shares, Split};
-pub use structure::{Kind, Pair, structure_pairs};
+pub use structure::{Pair, PairOrigin, structure_pairs};
 
 /// A document as it was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

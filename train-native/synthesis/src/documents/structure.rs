@@ -11,7 +11,7 @@ use super::{Passage, Split};
 /// What a pair was made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum PairOrigin {
     /// The document's title, and its first passage.
     Title,
     /// A heading below the title, and the first passage of its section.
@@ -22,7 +22,7 @@ pub enum Kind {
     Neighbours,
 }
 
-impl Kind {
+impl PairOrigin {
     /// What the query asks for, in one sentence.
     pub fn instruction(self) -> &'static str {
         match self {
@@ -39,14 +39,14 @@ impl Kind {
 /// A query and a text that belongs to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
-    /// What the query asks for ([`Kind::instruction`]).
+    /// What the query asks for ([`PairOrigin::instruction`]).
     pub instruction: String,
     /// The query.
     pub query: String,
     /// The text.
     pub pos: String,
     /// What it was made of.
-    pub kind: Kind,
+    pub kind: PairOrigin,
     /// The `_id` of the passage that the text is of.
     pub source: String,
     /// The document.
@@ -89,11 +89,11 @@ pub fn structure_pairs(passages: &[Passage]) -> Vec<Pair> {
         if let (1, Some(title)) = (number(passage), title)
             && !is_question(title)
         {
-            push(&mut pairs, Kind::Title, title, &passage.text, passage);
+            push(&mut pairs, PairOrigin::Title, title, &passage.text, passage);
         }
         if let (true, Some(heading)) = (begins, passage.heading.last()) {
             if is_question(heading) {
-                push(&mut pairs, Kind::Question, heading, &passage.text, passage);
+                push(&mut pairs, PairOrigin::Question, heading, &passage.text, passage);
             } else {
                 let above = title.or(match &passage.heading[..] {
                     [first, _, ..] => Some(first.as_str()),
@@ -101,11 +101,11 @@ pub fn structure_pairs(passages: &[Passage]) -> Vec<Pair> {
                 });
                 let query = above.map(|above| format!("{above}: {heading}"));
                 let query = query.as_deref().unwrap_or(heading);
-                push(&mut pairs, Kind::Heading, query, &passage.text, passage);
+                push(&mut pairs, PairOrigin::Heading, query, &passage.text, passage);
             }
         }
         for (question, answer) in questions(&passage.text) {
-            push(&mut pairs, Kind::Question, question, answer, passage);
+            push(&mut pairs, PairOrigin::Question, question, answer, passage);
         }
     }
     unambiguous(&mut pairs);
@@ -126,7 +126,7 @@ fn follows(before: &Passage, passage: &Passage) -> bool {
     number(before) + 1 == number(passage)
 }
 
-fn push(pairs: &mut Vec<Pair>, kind: Kind, query: &str, pos: &str, passage: &Passage) {
+fn push(pairs: &mut Vec<Pair>, kind: PairOrigin, query: &str, pos: &str, passage: &Passage) {
     let (query, pos) = (query.trim(), pos.trim());
     let begins = pos.len() >= query.len()
         && pos.is_char_boundary(query.len())
@@ -172,7 +172,7 @@ fn neighbours(passages: &[Passage], most: usize, pairs: &mut Vec<Pair>) {
     for n in 0..most {
         let place = found[n * found.len() / most];
         let (one, next) = (&passages[place], &passages[place + 1]);
-        push(pairs, Kind::Neighbours, &one.text, &next.text, next);
+        push(pairs, PairOrigin::Neighbours, &one.text, &next.text, next);
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
         all.map(|(passage, n)| Passage { id: format!("x#{n}"), ..passage }).collect()
     }
 
-    fn pairs(passages: &[Passage]) -> Vec<(Kind, String, String)> {
+    fn pairs(passages: &[Passage]) -> Vec<(PairOrigin, String, String)> {
         structure_pairs(&numbered(passages))
             .into_iter()
             .map(|pair| (pair.kind, pair.query, pair.pos))
@@ -263,16 +263,16 @@ mod tests {
         assert_eq!(
             got[..5],
             [
-                (Kind::Title, "Ships", "They float on the water."),
-                (Kind::Heading, "Ships: Masts", "They hold the many sails."),
-                (Kind::Question, "Why wood?", "It floats better than iron."),
-                (Kind::Heading, "Ships: More", found[3].pos.as_str()),
-                (Kind::Question, "Who sails them?", "Sailors of many lands do."),
+                (PairOrigin::Title, "Ships", "They float on the water."),
+                (PairOrigin::Heading, "Ships: Masts", "They hold the many sails."),
+                (PairOrigin::Question, "Why wood?", "It floats better than iron."),
+                (PairOrigin::Heading, "Ships: More", found[3].pos.as_str()),
+                (PairOrigin::Question, "Who sails them?", "Sailors of many lands do."),
             ]
         );
-        assert_eq!(got[5..], [(Kind::Question, "Is it *far*?", "Yes, it is very far.")]);
+        assert_eq!(got[5..], [(PairOrigin::Question, "Is it *far*?", "Yes, it is very far.")]);
         assert!(found.iter().all(|pair| pair.split == Split::Dev && pair.document == "x"));
-        assert_eq!(found[1].instruction, Kind::Heading.instruction());
+        assert_eq!(found[1].instruction, PairOrigin::Heading.instruction());
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
         let asked = pairs(&[passage("", &[], list)]);
         assert_eq!(
             asked,
-            [(Kind::Question, "Who knows it all?".into(), "- nobody knows it all".into())]
+            [(PairOrigin::Question, "Who knows it all?".into(), "- nobody knows it all".into())]
         );
     }
 
@@ -311,9 +311,9 @@ mod tests {
         let section: Vec<Passage> = (0..16).map(|n| passage("", &[], &text(n))).collect();
         let found = pairs(&section);
         assert_eq!(found.len(), 4);
-        assert!(found.iter().all(|pair| pair.0 == Kind::Neighbours && pair.1 != pair.2));
+        assert!(found.iter().all(|pair| pair.0 == PairOrigin::Neighbours && pair.1 != pair.2));
         let apart = [passage("", &["A"], &text(1)), passage("", &["B"], &text(2))];
-        assert!(pairs(&apart).iter().all(|pair| pair.0 == Kind::Heading));
+        assert!(pairs(&apart).iter().all(|pair| pair.0 == PairOrigin::Heading));
         // An overlap makes no pair.
         let end = text(7);
         let overlap = [

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize;
 use toml::{Spanned, Table, Value};
 
-use super::row::Row;
+use super::row::RefineRow;
 use crate::documents::Split;
 use crate::language::Language;
 
@@ -37,7 +37,7 @@ pub struct Filter {
     /// Rows of these splits; all where empty. A row that names none is for training.
     pub splits: Vec<Split>,
     /// What it does.
-    pub kind: Kind,
+    pub kind: FilterKind,
 }
 
 /// What goes where a negative does not pass. A positive that does not pass goes, and with the last one
@@ -124,7 +124,7 @@ impl Span {
 /// What a filter does. The names in files are those of the variants, as `positive_rank`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Kind {
+pub enum FilterKind {
     /// Texts of a row that are equal: a positive to the query, a negative to any of them.
     Equal {
         /// What goes with a negative.
@@ -377,7 +377,7 @@ pub const KINDS: [(&str, &str); 20] = [
     ("unique_id", "changes rows: a number of the row's own behind each of its texts"),
 ];
 
-impl Kind {
+impl FilterKind {
     /// Whether it looks at a teacher's ranks or scores.
     pub fn asks_teacher(&self) -> bool {
         matches!(
@@ -618,9 +618,9 @@ fn filter(mut table: Table) -> Result<Filter, Wrong> {
 }
 
 /// What a filter does, by its keys. The one that is wrong is that without which it is another error, or none.
-fn read(table: Table) -> Result<Kind, Wrong> {
+fn read(table: Table) -> Result<FilterKind, Wrong> {
     let read = |table: Table| {
-        Kind::deserialize(Value::Table(table)).map_err(|error| one_line(&error.to_string()))
+        FilterKind::deserialize(Value::Table(table)).map_err(|error| one_line(&error.to_string()))
     };
     let error = match read(table.clone()) {
         Ok(kind) => return Ok(kind),
@@ -648,7 +648,7 @@ fn kinds() -> String {
 impl Filter {
     /// Whether it looks at a row, by its type, its split, and its source: what the row names as such, or the
     /// name of its file.
-    pub fn looks_at(&self, row: &Row) -> bool {
+    pub fn looks_at(&self, row: &RefineRow) -> bool {
         let of_type = || row.kind.as_ref().is_some_and(|kind| self.types.contains(kind));
         let of_source = || self.sources.contains(&row.source) || self.sources.contains(&row.file);
         let of_split = || row.split.is_some_and(|split| self.splits.contains(&split));
@@ -757,8 +757,14 @@ mod tests {
             [true, true, true]
         );
         assert_eq!(looks(json!({"source": "made", "split": "test"})), [false, true, false]);
-        assert!(!filters[0].looks_at(
-            &Row::of_line(r#"{"query":"q","pos":"p","type":"sts"}"#.into(), "other.jsonl").unwrap()
-        ));
+        assert!(
+            !filters[0].looks_at(
+                &RefineRow::of_line(
+                    r#"{"query":"q","pos":"p","type":"sts"}"#.into(),
+                    "other.jsonl"
+                )
+                .unwrap()
+            )
+        );
     }
 }

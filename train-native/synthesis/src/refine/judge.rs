@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use kiln_terminal::terminal::Terminal;
 use serde_json::{Value, json};
 
-use super::config::Kind;
-use super::row::{Row, asks_refutation};
+use super::config::FilterKind;
+use super::row::{RefineRow, asks_refutation};
 use crate::llm::{self, Answer, EndpointList, Journal, Limits, Llm, Question, Role, Spent};
 use crate::prompts::Prompts;
 
@@ -165,7 +165,7 @@ pub(super) struct Questions<'a> {
 struct Asked<'a> {
     template: &'static str,
     endpoint: usize,
-    row: &'a Row,
+    row: &'a RefineRow,
     passage: &'a str,
 }
 
@@ -182,19 +182,19 @@ impl<'p> Questions<'p> {
     }
 
     /// The questions that a filter has about a row, each once, with the passages that they are about.
-    fn asked<'a>(&self, kind: &Kind, row: &'a Row) -> Result<Vec<Asked<'a>>> {
+    fn asked<'a>(&self, kind: &FilterKind, row: &'a RefineRow) -> Result<Vec<Asked<'a>>> {
         match kind {
-            Kind::Answerable { .. } => {
+            FilterKind::Answerable { .. } => {
                 let all = row.positives.iter().chain(&row.negatives);
                 all.map(|one| self.about(row, &one.text)).collect()
             }
-            Kind::Relatedness { min_positive, max_negative, .. } => {
+            FilterKind::Relatedness { min_positive, max_negative, .. } => {
                 let positives = min_positive.is_some().then_some(&row.positives);
                 let negatives = max_negative.is_some().then_some(&row.negatives);
                 let all = positives.into_iter().chain(negatives).flatten();
                 all.map(|one| self.about(row, &one.text)).collect()
             }
-            Kind::Refutation { words, panel, .. } => {
+            FilterKind::Refutation { words, panel, .. } => {
                 if !asks_refutation(row, words) {
                     return Ok(Vec::new());
                 }
@@ -215,7 +215,7 @@ impl<'p> Questions<'p> {
     }
 
     /// Of several judges one is asked about a passage, always the same one.
-    fn about<'a>(&self, row: &'a Row, passage: &'a str) -> Result<Asked<'a>> {
+    fn about<'a>(&self, row: &'a RefineRow, passage: &'a str) -> Result<Asked<'a>> {
         let content = llm::key(&[&row.query, passage]);
         let endpoint = self.endpoints.pick(Role::Judge, &[content as u64])?;
         Ok(Asked { template: ANSWERABLE, endpoint, row, passage })
@@ -261,7 +261,7 @@ impl<'p> Questions<'p> {
     ///
     /// # Errors
     /// As [`Self::panel`].
-    pub(super) fn keys(&self, kind: &Kind, row: &Row) -> Result<Vec<u128>> {
+    pub(super) fn keys(&self, kind: &FilterKind, row: &RefineRow) -> Result<Vec<u128>> {
         Ok(self.asked(kind, row)?.iter().map(|asked| self.key(asked)).collect())
     }
 
@@ -269,7 +269,7 @@ impl<'p> Questions<'p> {
     ///
     /// # Errors
     /// As [`Self::panel`], or a template that cannot be filled.
-    pub(super) fn questions(&self, kind: &Kind, row: &Row) -> Result<Vec<Question>> {
+    pub(super) fn questions(&self, kind: &FilterKind, row: &RefineRow) -> Result<Vec<Question>> {
         let question = |asked: &Asked<'_>| {
             let row = asked.row;
             let values = values(row.instruction.as_deref(), &row.query, asked.passage);
@@ -307,7 +307,12 @@ impl<'p> Questions<'p> {
     ///
     /// # Errors
     /// As [`Judge::answer`].
-    pub(super) fn judged(&self, kind: &Kind, row: &Row, judge: &dyn Judge) -> Result<Judged> {
+    pub(super) fn judged(
+        &self,
+        kind: &FilterKind,
+        row: &RefineRow,
+        judge: &dyn Judge,
+    ) -> Result<Judged> {
         let mut judged = Judged::default();
         for asked in self.asked(kind, row)? {
             let key = self.key(&asked);
@@ -451,7 +456,7 @@ pub(super) mod tests {
         }
     }
 
-    fn kind(text: &str) -> Kind {
+    fn kind(text: &str) -> FilterKind {
         Filters::parse(&format!("[[filter]]\n{text}"), Path::new(""))
             .unwrap()
             .filters

@@ -6,7 +6,7 @@ use kiln_terminal::terminal::thousands;
 
 use super::config::Filters;
 use super::ranks::Ranks;
-use super::summary::Summary;
+use super::summary::RefineSummary;
 use super::tally::{Measure, Shown, Tally};
 
 /// Steps of histograms.
@@ -25,7 +25,7 @@ fn row<const N: usize>(cells: [String; N]) -> Vec<String> {
 /// # Errors
 /// What cannot be drawn.
 pub(super) fn page(
-    summary: &Summary,
+    summary: &RefineSummary,
     tally: &Tally,
     filters: &Filters,
     ranks: Option<&Ranks>,
@@ -77,7 +77,7 @@ pub(super) fn page(
 pub(super) const UNJUDGED: &str = "Texts that no judge has judged count as wrong, unless their filter has \
     keep_unjudged = true; the same command again goes on where it stopped.";
 
-fn counts(page: &mut Page, summary: &Summary) {
+fn counts(page: &mut Page, summary: &RefineSummary) {
     page.heading("What each filter did");
     let header = [
         "filter",

@@ -26,7 +26,7 @@ pub struct Passage {
 
 /// A query with its positives and negatives, and the line that it came in.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct RefineRow {
     /// The row as it came, as JSON.
     line: String,
     /// Its fields.
@@ -79,7 +79,7 @@ fn passages(texts: Vec<String>, scores: &[f32]) -> Vec<Passage> {
     texts.into_iter().enumerate().map(passage).collect()
 }
 
-impl Row {
+impl RefineRow {
     /// Reads a line of a file of rows.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ pub(super) fn hash_of(numbers: impl IntoIterator<Item = u128>) -> u128 {
 
 /// Whether a row's task or query asks for what is against something. English words count in their usual forms,
 /// those of other languages as they are given.
-pub(super) fn asks_refutation(row: &Row, words: &[String]) -> bool {
+pub(super) fn asks_refutation(row: &RefineRow, words: &[String]) -> bool {
     let instruction = row.instruction.as_deref().unwrap_or_default();
     let texts = [instruction, &row.query].map(words::spaced);
     let forms = words.iter().flat_map(|word| forms(word.trim()));
@@ -292,23 +292,23 @@ pub(super) mod tests {
     use super::*;
 
     /// A row of a file `rows.jsonl`.
-    pub(in crate::refine) fn row(value: Value) -> Row {
-        Row::of_line(value.to_string(), "rows.jsonl").unwrap()
+    pub(in crate::refine) fn row(value: Value) -> RefineRow {
+        RefineRow::of_line(value.to_string(), "rows.jsonl").unwrap()
     }
 
     #[test]
     fn a_row_is_written_as_it_came() {
         let line = r#"{"z": 1.50, "query": "q", "pos": ["p"], "neg": ["a", "b"], "meta": {"b": 1, "a": 2}}"#;
-        let row = Row::of_line(line.into(), "f.jsonl").unwrap();
+        let row = RefineRow::of_line(line.into(), "f.jsonl").unwrap();
         assert_eq!(row.kept().unwrap(), line);
         assert_eq!(
             row.dropped("length", "too <long>").unwrap(),
             line.replace("2}}", r#"2}, "dropped": {"filter":"length","why":"too <long>"}}"#)
         );
-        let again = Row::wake(row.clone().rest("f.jsonl")).unwrap();
+        let again = RefineRow::wake(row.clone().rest("f.jsonl")).unwrap();
         assert_eq!(again, row);
         // Dropped before, by others.
-        let again = Row::of_line(row.dropped("a", "b").unwrap(), "f.jsonl").unwrap();
+        let again = RefineRow::of_line(row.dropped("a", "b").unwrap(), "f.jsonl").unwrap();
         let line: Value = serde_json::from_str(&again.dropped("c", "d").unwrap()).unwrap();
         assert_eq!(line["dropped"]["filter"], "c");
     }
@@ -320,7 +320,7 @@ pub(super) mod tests {
         );
         row.negatives.remove(0);
         row.mark = Some(" [1]".into());
-        let row = Row::wake(row.rest("rows.jsonl")).unwrap();
+        let row = RefineRow::wake(row.rest("rows.jsonl")).unwrap();
         assert_eq!(row.kind.as_deref(), Some("short-long"));
         let line: Value = serde_json::from_str(&row.kept().unwrap()).unwrap();
         let expected = json!({"query": "q [1]", "positive": "p [1]", "negatives": {"n2": "b [1]"}, "type": "short-long"});
@@ -331,7 +331,7 @@ pub(super) mod tests {
     fn pairs_are_rows_and_labelled_texts_are_not() {
         let pair = row(json!({"sentence1": "a", "sentence2": "b", "score": 3.5}));
         assert_eq!((pair.query.as_str(), pair.positives[0].score), ("a", Some(3.5)));
-        let error = |line: &str| format!("{:#}", Row::of_line(line.into(), "f").unwrap_err());
+        let error = |line: &str| format!("{:#}", RefineRow::of_line(line.into(), "f").unwrap_err());
         assert!(error(r#"{"text": "a", "label": "b"}"#).contains("queries with positives"));
         assert!(error("[1]").contains("JSON object"));
     }

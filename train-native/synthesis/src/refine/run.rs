@@ -15,13 +15,13 @@ use kiln_terminal::terminal::{ProgressBar, Terminal};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::config::{Filter, Filters, Kind, Of};
+use super::config::{Filter, FilterKind, Filters, Of};
 use super::judge::{Judge, Judged, Questions};
 use super::page::page;
 use super::ranks::{Ranks, Role};
-use super::row::{Resting, Row, hash_of, lines, open, same};
+use super::row::{RefineRow, Resting, hash_of, lines, open, same};
 use super::sieve::{Context, Ruling, difference, label_words, sift};
-use super::summary::{LeftOut, Summary};
+use super::summary::{RefineSummary, SkippedFilter};
 use super::tally::{Measure, Tally, short};
 use crate::llm::{Spent, Stop};
 use crate::prompts::Prompts;
@@ -78,7 +78,7 @@ struct Sieve<'a> {
 struct Travelling {
     number: u64,
     file: usize,
-    row: Row,
+    row: RefineRow,
     /// Dropped, by this filter and why.
     dropped: Option<(usize, String)>,
 }
@@ -113,14 +113,15 @@ struct Run<'a> {
 /// Files that cannot be read or written, rows that are none, judges that cannot be asked;
 /// [`kiln_embed::Error::Cancelled`] after Ctrl-C. Results are put in their places one after another, once all
 /// rows have passed; after any other error those of an earlier run stay. Answers of judges are kept.
-pub fn refine(job: Refine<'_>) -> Result<Summary> {
+pub fn refine(job: Refine<'_>) -> Result<RefineSummary> {
     let (sieves, left_out) = sieves(&job)?;
     let questions = match &job.judge {
         Some(judge) => Some(Questions::new(judge.endpoints(), job.prompts)?),
         None => None,
     };
     for sieve in &sieves {
-        if let (Kind::Refutation { panel, .. }, Some(questions)) = (&sieve.filter.kind, &questions)
+        if let (FilterKind::Refutation { panel, .. }, Some(questions)) =
+            (&sieve.filter.kind, &questions)
         {
             let judges = questions.panel(panel).with_context(|| sieve.filter.name.clone())?;
             if judges.len() == 1 {
@@ -145,7 +146,7 @@ pub fn refine(job: Refine<'_>) -> Result<Summary> {
     };
     run.pass_all(job.on_bad_row)?;
     let Run { tally, spent, kept, dropped, judge, .. } = run;
-    let summary = Summary {
+    let summary = RefineSummary {
         rows: tally.rows,
         bad_rows: tally.bad_rows,
         first_bad_row: tally.first_bad.as_ref().map(|error| short(&format!("{error:#}"))),
@@ -169,11 +170,11 @@ pub fn refine(job: Refine<'_>) -> Result<Summary> {
 }
 
 /// The filters that can be used, and the others.
-fn sieves<'a>(job: &Refine<'a>) -> Result<(Vec<Sieve<'a>>, Vec<LeftOut>)> {
+fn sieves<'a>(job: &Refine<'a>) -> Result<(Vec<Sieve<'a>>, Vec<SkippedFilter>)> {
     let (mut sieves, mut left_out) = (Vec::new(), Vec::new());
     for filter in &job.filters.filters {
         let mut leave = |why: &str| {
-            left_out.push(LeftOut { name: filter.name.clone(), why: why.into() });
+            left_out.push(SkippedFilter { name: filter.name.clone(), why: why.into() });
         };
         if filter.kind.asks_teacher() && job.ranks.is_none() {
             leave("it needs a teacher");
@@ -184,7 +185,7 @@ fn sieves<'a>(job: &Refine<'a>) -> Result<(Vec<Sieve<'a>>, Vec<LeftOut>)> {
             continue;
         }
         let mut leaks = None;
-        if let Kind::Leak { files, bm25, .. } = &filter.kind {
+        if let FilterKind::Leak { files, bm25, .. } = &filter.kind {
             let own = files.iter().map(|name| job.filters.folder.join(name).display().to_string());
             let own: Vec<String> = own.collect();
             let files = if own.is_empty() { job.evaluation } else { &own };
@@ -220,14 +221,14 @@ fn sieves<'a>(job: &Refine<'a>) -> Result<(Vec<Sieve<'a>>, Vec<LeftOut>)> {
 impl Sieve<'_> {
     /// Whether it has to see all rows before it judges one.
     fn gathers(&self) -> bool {
-        self.filter.kind.asks_judges() || matches!(self.filter.kind, Kind::KeepShare { .. })
+        self.filter.kind.asks_judges() || matches!(self.filter.kind, FilterKind::KeepShare { .. })
     }
 
     /// Whether it judges a row by what came before.
     fn remembers(&self) -> bool {
         match &self.filter.kind {
-            Kind::Duplicates { .. } => true,
-            Kind::DuplicateLabels { most, .. } => most.is_some(),
+            FilterKind::Duplicates { .. } => true,
+            FilterKind::DuplicateLabels { most, .. } => most.is_some(),
             _ => false,
         }
     }
@@ -239,7 +240,7 @@ impl Sieve<'_> {
     /// What it says about a row, as far as the row alone tells.
     fn ruling(&self, one: &mut Travelling, context: Context<'_>) -> Ruling {
         match &self.filter.kind {
-            Kind::KeepShare { keep, by } => {
+            FilterKind::KeepShare { keep, by } => {
                 let known = context.ranks.and_then(|ranks| difference(&one.row, ranks, *by));
                 match (&self.share, known) {
                     (Some(share), Some(_)) if share.contains(&one.number) => Ruling::Passes,
@@ -250,7 +251,7 @@ impl Sieve<'_> {
                     _ => Ruling::Unjudged,
                 }
             }
-            Kind::UniqueId {} => {
+            FilterKind::UniqueId {} => {
                 let row = &mut one.row;
                 let texts = row.positives.iter().map(|one| text_hash(&one.text));
                 let all = [u128::from(one.number), text_hash(&row.query)].into_iter().chain(texts);
@@ -262,10 +263,10 @@ impl Sieve<'_> {
     }
 
     /// What it says about a row by those before it.
-    fn repeats(&mut self, row: &Row) -> Option<String> {
+    fn repeats(&mut self, row: &RefineRow) -> Option<String> {
         let task = same(row.instruction.as_deref().unwrap_or_default());
         match &self.filter.kind {
-            Kind::Duplicates { of } => {
+            FilterKind::Duplicates { of } => {
                 let query = [task, same(&row.query)];
                 let (key, what) = match of {
                     Of::Queries => (hash_of(query), ""),
@@ -280,7 +281,7 @@ impl Sieve<'_> {
                 let again = !self.seen.insert(key);
                 again.then(|| format!("the query was there before{what}, for the same task"))
             }
-            Kind::DuplicateLabels { most: Some(most), .. } => {
+            FilterKind::DuplicateLabels { most: Some(most), .. } => {
                 let passages = row.positives.iter().chain(&row.negatives);
                 let labels = passages.map(|one| text_hash(&label_words(&one.text)));
                 let count =
@@ -366,9 +367,9 @@ impl Run<'_> {
     ) -> Result<Vec<Travelling>> {
         let label = &self.files[file].label;
         let read = |(line, text): Line| {
-            Row::of_line(text?, label).with_context(|| format!("{label}:{line}"))
+            RefineRow::of_line(text?, label).with_context(|| format!("{label}:{line}"))
         };
-        let read: Vec<Result<Row>> = lines.into_par_iter().map(read).collect();
+        let read: Vec<Result<RefineRow>> = lines.into_par_iter().map(read).collect();
         let mut rows = Vec::with_capacity(read.len());
         for row in read {
             match row {
@@ -454,7 +455,7 @@ impl Run<'_> {
             if !sieve.looks_at(one) {
                 return Outcome::default();
             }
-            let texts = |row: &Row| [row.positives.len(), row.negatives.len()];
+            let texts = |row: &RefineRow| [row.positives.len(), row.negatives.len()];
             let before = texts(&one.row);
             let ruling = sieve.ruling(one, Context { judged, ..context });
             let after = texts(&one.row);
@@ -491,7 +492,7 @@ impl Run<'_> {
             counts.negatives += outcome.negatives;
         }
         let sieve = &mut self.sieves[place];
-        if matches!(sieve.filter.kind, Kind::UniqueId {}) {
+        if matches!(sieve.filter.kind, FilterKind::UniqueId {}) {
             counts.marked += rows.iter().filter(|one| sieve.looks_at(one)).count();
         }
         if sieve.remembers() {
@@ -510,7 +511,7 @@ impl Run<'_> {
     fn gather(&mut self, place: usize, store: &Store) -> Result<()> {
         let sieve = &self.sieves[place];
         let kind = &sieve.filter.kind;
-        if let (Kind::KeepShare { by, keep }, Some(ranks)) = (kind, self.ranks) {
+        if let (FilterKind::KeepShare { by, keep }, Some(ranks)) = (kind, self.ranks) {
             let mut all: Vec<(f64, u64)> = Vec::new();
             for i in 0..store.len() {
                 let one = wake(store, i)?;
@@ -580,7 +581,7 @@ impl Run<'_> {
     }
 
     /// Keeps numbers of a row that stays or went.
-    fn measure(&mut self, row: &Row, stays: bool) -> Result<()> {
+    fn measure(&mut self, row: &RefineRow, stays: bool) -> Result<()> {
         let sides = [
             (
                 Role::Positive,
@@ -600,8 +601,10 @@ impl Run<'_> {
         let judged = match (&self.judge, &self.questions) {
             (Some(judge), Some(questions)) => {
                 let asks = |sieve: &&Sieve<'_>| {
-                    matches!(sieve.filter.kind, Kind::Answerable { .. } | Kind::Relatedness { .. })
-                        && sieve.filter.looks_at(row)
+                    matches!(
+                        sieve.filter.kind,
+                        FilterKind::Answerable { .. } | FilterKind::Relatedness { .. }
+                    ) && sieve.filter.looks_at(row)
                 };
                 match self.sieves.iter().find(asks) {
                     Some(sieve) => Some(questions.judged(&sieve.filter.kind, row, &**judge)?),
@@ -637,7 +640,7 @@ struct Outcome {
 
 fn wake(store: &Store, i: usize) -> Result<Travelling> {
     let Spooled { number, file, row } = store.get(i)?;
-    Ok(Travelling { number, file, row: Row::wake(row)?, dropped: None })
+    Ok(Travelling { number, file, row: RefineRow::wake(row)?, dropped: None })
 }
 
 fn stop_if_asked() -> Result<()> {
@@ -670,7 +673,7 @@ mod tests {
             Self { folder, ranks: None }
         }
 
-        fn run(&self, filters: &str, judge: Option<&mut Fake>) -> Result<Summary> {
+        fn run(&self, filters: &str, judge: Option<&mut Fake>) -> Result<RefineSummary> {
             let filters = Filters::parse(filters, self.folder.path())?;
             refine(Refine {
                 data: &[self.folder.path().join("rows.jsonl")],

@@ -6,10 +6,10 @@ use kiln_data::data::LeakFilter;
 use kiln_data::recipe::LeakRule;
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use super::config::{By, Kind, OnNegative, Scores, Span};
+use super::config::{By, FilterKind, OnNegative, Scores, Span};
 use super::judge::{Judged, Stance};
 use super::ranks::{Rank, Ranks, Role};
-use super::row::{Passage, Row, asks_refutation, same};
+use super::row::{Passage, RefineRow, asks_refutation, same};
 use crate::language::Language;
 use crate::words;
 
@@ -50,19 +50,21 @@ pub(super) struct Context<'a> {
 }
 
 /// A filter on one row: takes out of it what does not pass.
-pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Ruling {
+pub(super) fn sift(kind: &FilterKind, row: &mut RefineRow, context: Context<'_>) -> Ruling {
     match kind {
-        Kind::Equal { drop } => equal(row, *drop),
-        Kind::DuplicateLabels { drop, .. } => same_labels(row, *drop),
-        Kind::Length { query, positive, negative, drop } => {
+        FilterKind::Equal { drop } => equal(row, *drop),
+        FilterKind::DuplicateLabels { drop, .. } => same_labels(row, *drop),
+        FilterKind::Length { query, positive, negative, drop } => {
             if let Says::No(why) = length(&row.query, *query, "the query") {
                 return Ruling::Drops(why);
             }
-            let positives = |_: &Row, one: &Passage| length(&one.text, *positive, "the positive");
-            let negatives = |_: &Row, one: &Passage| length(&one.text, *negative, "a negative");
+            let positives =
+                |_: &RefineRow, one: &Passage| length(&one.text, *positive, "the positive");
+            let negatives =
+                |_: &RefineRow, one: &Passage| length(&one.text, *negative, "a negative");
             both(row, *drop, positives, negatives)
         }
-        Kind::Language { expected, field, min_confidence, min_letters, drop } => {
+        FilterKind::Language { expected, field, min_confidence, min_letters, drop } => {
             let name = row.named(field).or(expected.as_deref());
             let [query, document] = languages(name.unwrap_or_default(), row.kind.as_deref());
             let judge = |text: &str, expected: Option<Language>, what: &str| {
@@ -79,18 +81,19 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Ruling {
             if let Says::No(why) = judge(&row.query, query, "the query") {
                 return Ruling::Drops(why);
             }
-            let positives = |_: &Row, one: &Passage| judge(&one.text, document, "the positive");
-            let negatives = |_: &Row, one: &Passage| judge(&one.text, document, "a negative");
+            let positives =
+                |_: &RefineRow, one: &Passage| judge(&one.text, document, "the positive");
+            let negatives = |_: &RefineRow, one: &Passage| judge(&one.text, document, "a negative");
             both(row, *drop, positives, negatives)
         }
-        Kind::LabelInText { drop } => {
-            let of = |row: &Row, one: &Passage| {
+        FilterKind::LabelInText { drop } => {
+            let of = |row: &RefineRow, one: &Passage| {
                 let stands = words::gives_away(&row.query, &one.text);
                 Says::no_if(stands, || "the label stands in the text".into())
             };
             both(row, *drop, of, of)
         }
-        Kind::Copy { min_words, share, drop } => {
+        FilterKind::Copy { min_words, share, drop } => {
             let all = |text: &str| -> HashSet<String> {
                 text.unicode_words().map(str::to_lowercase).collect()
             };
@@ -98,7 +101,7 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Ruling {
             if words::count(&row.query) < *min_words {
                 return Ruling::Unjudged;
             }
-            let of = |row: &Row, one: &Passage| {
+            let of = |row: &RefineRow, one: &Passage| {
                 if words::contains(&one.text, &row.query) {
                     return Says::No("the passage repeats the query word for word".into());
                 }
@@ -111,26 +114,26 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Ruling {
             };
             both(row, *drop, of, of)
         }
-        Kind::Leak { bm25, drop, .. } => {
+        FilterKind::Leak { bm25, drop, .. } => {
             let Some(leaks) = context.leaks else { return Ruling::Unjudged };
             let rule = bm25.map_or(LeakRule::Exact, LeakRule::Bm25);
             let why = || "an evaluation text".to_string();
             if leaks.leaks(&row.query, rule) {
                 return Ruling::Drops(format!("the query is {}", why()));
             }
-            let of = |_: &Row, one: &Passage| Says::no_if(leaks.leaks(&one.text, rule), why);
+            let of = |_: &RefineRow, one: &Passage| Says::no_if(leaks.leaks(&one.text, rule), why);
             both(row, *drop, of, of)
         }
-        Kind::Negatives { min } if row.negatives.len() < *min => {
+        FilterKind::Negatives { min } if row.negatives.len() < *min => {
             Ruling::Drops(format!("{} negatives are left of {}", row.negatives.len(), row.came[1]))
         }
-        Kind::ScoreGap { min, of, fields, drop } => {
+        FilterKind::ScoreGap { min, of, fields, drop } => {
             score_gap(row, context, *min, *of, fields, *drop)
         }
-        Kind::Answerable { drop, keep_unjudged } => {
+        FilterKind::Answerable { drop, keep_unjudged } => {
             answerable(row, context.judged, *drop, *keep_unjudged)
         }
-        Kind::Relatedness { min_positive, max_negative, drop, keep_unjudged } => {
+        FilterKind::Relatedness { min_positive, max_negative, drop, keep_unjudged } => {
             let of = |one: &Passage, span: Span, needed: bool, what: &str| {
                 if !needed {
                     return Says::Yes;
@@ -151,11 +154,11 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Ruling {
                 |_, one| of(one, most, max_negative.is_some(), "a negative"),
             )
         }
-        Kind::Refutation { words, keep_unjudged, .. } => {
+        FilterKind::Refutation { words, keep_unjudged, .. } => {
             if !asks_refutation(row, words) {
                 return Ruling::Passes;
             }
-            let of = |_: &Row, one: &Passage| {
+            let of = |_: &RefineRow, one: &Passage| {
                 let stances = context.judged.map_or(&[][..], |judged| judged.stances(&one.text));
                 match stances {
                     stances if stances.contains(&Some(Stance::Support)) => {
@@ -168,19 +171,19 @@ pub(super) fn sift(kind: &Kind, row: &mut Row, context: Context<'_>) -> Ruling {
             };
             both(row, OnNegative::Negative, of, |_, _| Says::Yes)
         }
-        Kind::PositiveRank { .. }
-        | Kind::NegativeRank { .. }
-        | Kind::RankOrder { .. }
-        | Kind::PositiveScore { .. }
-        | Kind::NegativeScore { .. } => match context.ranks {
+        FilterKind::PositiveRank { .. }
+        | FilterKind::NegativeRank { .. }
+        | FilterKind::RankOrder { .. }
+        | FilterKind::PositiveScore { .. }
+        | FilterKind::NegativeScore { .. } => match context.ranks {
             Some(ranks) => by_teacher(kind, row, ranks),
             None => Ruling::Unjudged,
         },
         // The others look at more than a row, or change it.
-        Kind::Duplicates { .. }
-        | Kind::KeepShare { .. }
-        | Kind::Negatives { .. }
-        | Kind::UniqueId {} => Ruling::Passes,
+        FilterKind::Duplicates { .. }
+        | FilterKind::KeepShare { .. }
+        | FilterKind::Negatives { .. }
+        | FilterKind::UniqueId {} => Ruling::Passes,
     }
 }
 
@@ -190,17 +193,22 @@ fn unjudged(keep: bool) -> Says {
 
 /// Takes out the positives and negatives that do not pass.
 fn both(
-    row: &mut Row,
+    row: &mut RefineRow,
     drop: OnNegative,
-    positive: impl Fn(&Row, &Passage) -> Says,
-    negative: impl Fn(&Row, &Passage) -> Says,
+    positive: impl Fn(&RefineRow, &Passage) -> Says,
+    negative: impl Fn(&RefineRow, &Passage) -> Says,
 ) -> Ruling {
     let positives = row.positives.iter().map(|one| positive(row, one)).collect();
     let negatives = row.negatives.iter().map(|one| negative(row, one)).collect();
     take_out(row, drop, positives, negatives)
 }
 
-fn take_out(row: &mut Row, drop: OnNegative, positives: Vec<Says>, negatives: Vec<Says>) -> Ruling {
+fn take_out(
+    row: &mut RefineRow,
+    drop: OnNegative,
+    positives: Vec<Says>,
+    negatives: Vec<Says>,
+) -> Ruling {
     let no = |says: &Says| match says {
         Says::No(why) => Some(why.clone()),
         Says::Yes | Says::Unknown => None,
@@ -224,7 +232,7 @@ fn take_out(row: &mut Row, drop: OnNegative, positives: Vec<Says>, negatives: Ve
     if judged { Ruling::Passes } else { Ruling::Unjudged }
 }
 
-fn equal(row: &mut Row, drop: OnNegative) -> Ruling {
+fn equal(row: &mut RefineRow, drop: OnNegative) -> Ruling {
     let mut seen = HashSet::from([same(&row.query)]);
     let mut positives = Vec::new();
     for one in &row.positives {
@@ -252,7 +260,7 @@ pub(super) fn label_words(text: &str) -> String {
     words.join(" ")
 }
 
-fn same_labels(row: &mut Row, drop: OnNegative) -> Ruling {
+fn same_labels(row: &mut RefineRow, drop: OnNegative) -> Ruling {
     let positives: HashSet<String> =
         row.positives.iter().map(|one| label_words(&one.text)).collect();
     let mut given = HashSet::new();
@@ -289,7 +297,7 @@ fn languages(name: &str, kind: Option<&str>) -> [Option<Language>; 2] {
 }
 
 fn answerable(
-    row: &mut Row,
+    row: &mut RefineRow,
     judged: Option<&Judged>,
     drop: OnNegative,
     keep_unjudged: bool,
@@ -308,7 +316,7 @@ fn answerable(
 }
 
 fn score_gap(
-    row: &mut Row,
+    row: &mut RefineRow,
     context: Context<'_>,
     min: f64,
     of: Scores,
@@ -338,7 +346,7 @@ fn score_gap(
 
 /// The teacher's ranks of a row's positives or negatives.
 fn ranked<'a>(
-    row: &'a Row,
+    row: &'a RefineRow,
     role: Role,
     ranks: &'a Ranks,
 ) -> impl Iterator<Item = Option<Rank>> + 'a {
@@ -350,11 +358,11 @@ fn ranked<'a>(
 }
 
 /// The one that the teacher scores highest.
-fn best(row: &Row, role: Role, ranks: &Ranks) -> Option<Rank> {
+fn best(row: &RefineRow, role: Role, ranks: &Ranks) -> Option<Rank> {
     ranked(row, role, ranks).flatten().reduce(|a, b| if b.score > a.score { b } else { a })
 }
 
-fn by_teacher(kind: &Kind, row: &mut Row, ranks: &Ranks) -> Ruling {
+fn by_teacher(kind: &FilterKind, row: &mut RefineRow, ranks: &Ranks) -> Ruling {
     let unranked =
         || Says::No("the teacher has no rank of it: it is the query, or answers it".into());
     let place = |rank: usize| match rank {
@@ -362,44 +370,47 @@ fn by_teacher(kind: &Kind, row: &mut Row, ranks: &Ranks) -> Ruling {
         rank => rank.to_string(),
     };
     let positive = |one: Option<Rank>| match (kind, one) {
-        (Kind::PositiveRank { max }, Some(one)) => {
+        (FilterKind::PositiveRank { max }, Some(one)) => {
             Says::no_if(one.rank > *max, || format!("the positive ranks {}", place(one.rank)))
         }
-        (Kind::PositiveScore { min, max }, Some(one)) => {
+        (FilterKind::PositiveScore { min, max }, Some(one)) => {
             let span = Span { min: *min, max: *max };
             Says::no_if(!span.holds(one.score.into()), || {
                 format!("the positive scores {:.3}", one.score)
             })
         }
-        (Kind::PositiveRank { .. } | Kind::PositiveScore { .. }, None) => unranked(),
+        (FilterKind::PositiveRank { .. } | FilterKind::PositiveScore { .. }, None) => unranked(),
         _ => Says::Yes,
     };
     let best = best(row, Role::Positive, ranks);
     let negative = |one: Option<Rank>| match (kind, one) {
-        (Kind::NegativeRank { min, max, .. }, Some(one)) => {
+        (FilterKind::NegativeRank { min, max, .. }, Some(one)) => {
             let within = one.rank >= *min && max.is_none_or(|max| one.rank <= max);
             Says::no_if(!within, || format!("a negative ranks {}", place(one.rank)))
         }
-        (Kind::NegativeScore { min, max, .. }, Some(one)) => {
+        (FilterKind::NegativeScore { min, max, .. }, Some(one)) => {
             let span = Span { min: *min, max: *max };
             Says::no_if(!span.holds(one.score.into()), || {
                 format!("a negative scores {:.3}", one.score)
             })
         }
-        (Kind::RankOrder { .. }, Some(one)) => {
+        (FilterKind::RankOrder { .. }, Some(one)) => {
             Says::no_if(best.is_none_or(|best| one.score > best.score), || {
                 format!("a negative ranks {}, before the positive", place(one.rank))
             })
         }
-        (Kind::NegativeRank { .. } | Kind::NegativeScore { .. } | Kind::RankOrder { .. }, None) => {
-            unranked()
-        }
+        (
+            FilterKind::NegativeRank { .. }
+            | FilterKind::NegativeScore { .. }
+            | FilterKind::RankOrder { .. },
+            None,
+        ) => unranked(),
         _ => Says::Yes,
     };
     let drop = match kind {
-        Kind::NegativeRank { drop, .. }
-        | Kind::NegativeScore { drop, .. }
-        | Kind::RankOrder { drop } => *drop,
+        FilterKind::NegativeRank { drop, .. }
+        | FilterKind::NegativeScore { drop, .. }
+        | FilterKind::RankOrder { drop } => *drop,
         _ => OnNegative::default(),
     };
     let positives = ranked(row, Role::Positive, ranks).map(positive).collect();
@@ -409,7 +420,7 @@ fn by_teacher(kind: &Kind, row: &mut Row, ranks: &Ranks) -> Ruling {
 
 /// What `keep_share` orders rows by; `None` where the teacher does not know, or nothing is to compare. How far
 /// a text beyond the last rank is from another is not known, and may be any distance.
-pub(super) fn difference(row: &Row, ranks: &Ranks, by: By) -> Option<f64> {
+pub(super) fn difference(row: &RefineRow, ranks: &Ranks, by: By) -> Option<f64> {
     let positive = best(row, Role::Positive, ranks)?;
     let negative = best(row, Role::Negative, ranks)?;
     let is_far = ranks.is_far(positive.rank) || ranks.is_far(negative.rank);
@@ -428,7 +439,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::path::Path;
 
-    fn kind(text: &str) -> Kind {
+    fn kind(text: &str) -> FilterKind {
         let text = format!("[[filter]]\n{text}");
         Filters::parse(&text, Path::new("")).unwrap().filters.remove(0).kind
     }

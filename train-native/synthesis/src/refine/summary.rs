@@ -9,7 +9,7 @@ use crate::llm::{Spent, Stop};
 
 /// What a run did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
+pub struct RefineSummary {
     /// Rows that came.
     pub rows: usize,
     /// Rows that could not be read and were left out.
@@ -26,7 +26,7 @@ pub struct Summary {
     /// Each type's.
     pub types: BTreeMap<String, TypeCounts>,
     /// Filters that were left out, and why.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<SkippedFilter>,
     /// The teacher.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub teacher: Option<String>,
@@ -35,7 +35,7 @@ pub struct Summary {
     pub judges: Option<Spent>,
 }
 
-impl Summary {
+impl RefineSummary {
     /// Filters that no row came to, as a line: their types, sources and splits may be misspelt.
     pub fn idle(&self) -> Option<String> {
         let idle = self.filters.iter().filter(|one| one.rows == 0);
@@ -66,7 +66,7 @@ impl Summary {
 
 /// A filter that was left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
+pub struct SkippedFilter {
     /// The filter.
     pub name: String,
     /// Why.

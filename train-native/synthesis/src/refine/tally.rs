@@ -6,7 +6,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use super::row::Row;
+use super::row::RefineRow;
 
 /// Numbers of each kind that histograms are drawn from.
 const NUMBERS: usize = 20_000;
@@ -160,7 +160,7 @@ impl Tally {
         }
     }
 
-    fn of_type(&mut self, row: &Row) -> &mut TypeCounts {
+    fn of_type(&mut self, row: &RefineRow) -> &mut TypeCounts {
         let name = row.kind.as_deref().unwrap_or("(no type)");
         let name = match self.types.contains_key(name) || self.types.len() < TYPES {
             true => name,
@@ -170,7 +170,7 @@ impl Tally {
     }
 
     /// A row came.
-    pub(super) fn came(&mut self, row: &Row) {
+    pub(super) fn came(&mut self, row: &RefineRow) {
         self.rows += 1;
         self.of_type(row).rows += 1;
     }
@@ -182,14 +182,14 @@ impl Tally {
     }
 
     /// A row stays.
-    pub(super) fn keep(&mut self, row: &Row) {
+    pub(super) fn keep(&mut self, row: &RefineRow) {
         self.kept += 1;
         self.of_type(row).kept += 1;
         self.examples.offer(&mut self.rng, || shown(row, None));
     }
 
     /// A filter dropped a row.
-    pub(super) fn drop(&mut self, filter: usize, row: &Row, why: &str) {
+    pub(super) fn drop(&mut self, filter: usize, row: &RefineRow, why: &str) {
         self.filters[filter].dropped += 1;
         let name = &self.filters[filter].name;
         self.dropped[filter]
@@ -214,7 +214,7 @@ pub(super) fn short(text: &str) -> String {
     }
 }
 
-fn shown(row: &Row, why: Option<String>) -> Shown {
+fn shown(row: &RefineRow, why: Option<String>) -> Shown {
     let mut texts = Vec::new();
     if let Some(instruction) = &row.instruction {
         texts.push(("task", short(instruction)));

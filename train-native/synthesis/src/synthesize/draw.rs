@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::seq::IndexedRandom as _;
 use serde::Serialize;
 
-use super::kind::Kind;
+use super::kind::ExampleKind;
 use crate::language::Language;
 
 /// What a prompt says beside its task (E5-Mistral, appendix C; NV-Embed, table 15; Negative Matters, appendix A).
@@ -98,10 +98,15 @@ fn one<T: Copy, const N: usize>(values: [T; N], rng: &mut impl Rng) -> T {
     values.choose(rng).copied().unwrap_or(values[0])
 }
 
-pub(super) fn draw(kind: Kind, levels: usize, source: Language, rng: &mut impl Rng) -> Drawn {
+pub(super) fn draw(
+    kind: ExampleKind,
+    levels: usize,
+    source: Language,
+    rng: &mut impl Rng,
+) -> Drawn {
     let of = |placeholders, query, documents| Drawn { placeholders, query, documents };
     match kind {
-        Kind::ShortLong => {
+        ExampleKind::ShortLong => {
             let (query_length, query) = one(LENGTHS, rng);
             let num_words = one([50, 100, 200, 300, 400, 500], rng);
             let placeholders = Placeholders::ShortLong {
@@ -113,7 +118,7 @@ pub(super) fn draw(kind: Kind, levels: usize, source: Language, rng: &mut impl R
             };
             of(placeholders, query, Words::about(num_words))
         }
-        Kind::LongShort => {
+        ExampleKind::LongShort => {
             let (num_words, text) = one(TEXT_LENGTHS, rng);
             let placeholders = Placeholders::LongShort {
                 num_words,
@@ -122,8 +127,8 @@ pub(super) fn draw(kind: Kind, levels: usize, source: Language, rng: &mut impl R
             };
             of(placeholders, text, Words::ANY)
         }
-        Kind::Sts | Kind::Bitext => {
-            let bitext = kind == Kind::Bitext;
+        ExampleKind::Sts | ExampleKind::Bitext => {
+            let bitext = kind == ExampleKind::Bitext;
             let low = if bitext { one([1.5f32, 2.0, 2.5], rng) } else { one([2.5, 3.0, 3.5], rng) };
             let least = if bitext { 0.0 } else { 1.0 };
             let placeholders = Placeholders::Similar {
@@ -137,7 +142,7 @@ pub(super) fn draw(kind: Kind, levels: usize, source: Language, rng: &mut impl R
             };
             of(placeholders, Words::ANY, Words::ANY)
         }
-        Kind::Corpus => {
+        ExampleKind::Corpus => {
             let (query_length, query) = one(LENGTHS, rng);
             let query_type = one(
                 [
@@ -150,7 +155,9 @@ pub(super) fn draw(kind: Kind, levels: usize, source: Language, rng: &mut impl R
             );
             of(Placeholders::Corpus { query_type, query_length }, query, Words::ANY)
         }
-        Kind::LongLong => of(Placeholders::None {}, Words::LONG, Words::LONG),
-        Kind::ShortShort | Kind::Regenerated => of(Placeholders::None {}, Words::ANY, Words::ANY),
+        ExampleKind::LongLong => of(Placeholders::None {}, Words::LONG, Words::LONG),
+        ExampleKind::ShortShort | ExampleKind::Regenerated => {
+            of(Placeholders::None {}, Words::ANY, Words::ANY)
+        }
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The kind of an example (E5-Mistral, arXiv:2401.00368, section 3.1; Negative Matters, appendix A).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ExampleKind {
     /// Retrieval: short queries, long documents.
     ShortLong,
     /// Classification: long texts, short labels.
@@ -25,7 +25,7 @@ pub enum Kind {
     Regenerated,
 }
 
-impl Kind {
+impl ExampleKind {
     /// Kinds that need no material.
     pub const FREE: [Self; 6] = [
         Self::ShortLong,
@@ -115,11 +115,11 @@ impl Kind {
 
 /// Kinds, each with its share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Shares(pub Vec<(Kind, f64)>);
+pub struct Shares(pub Vec<(ExampleKind, f64)>);
 
 impl Default for Shares {
     fn default() -> Self {
-        let kinds = Kind::FREE.into_iter().filter(|kind| *kind != Kind::Bitext);
+        let kinds = ExampleKind::FREE.into_iter().filter(|kind| *kind != ExampleKind::Bitext);
         Self(kinds.map(|kind| (kind, kind.share())).collect())
     }
 }
@@ -130,12 +130,12 @@ impl Shares {
     /// # Errors
     /// A kind that does not exist, or a share that is none.
     pub fn parse(text: &str) -> Result<Self> {
-        let mut shares: Vec<(Kind, f64)> = Vec::new();
+        let mut shares: Vec<(ExampleKind, f64)> = Vec::new();
         for part in text.split(',').map(str::trim) {
             let (name, share) =
                 part.split_once('=').map_or((part, None), |(name, share)| (name, Some(share)));
-            let Some(kind) = Kind::FREE.into_iter().find(|kind| kind.name() == name) else {
-                let names = Kind::FREE.map(Kind::name).join(", ");
+            let Some(kind) = ExampleKind::FREE.into_iter().find(|kind| kind.name() == name) else {
+                let names = ExampleKind::FREE.map(ExampleKind::name).join(", ");
                 bail!("{name:?} is no type of examples; there are {names}");
             };
             let share = share.map_or(Ok(kind.share()), str::parse).unwrap_or(-1.0);
@@ -151,7 +151,7 @@ impl Shares {
     }
 
     /// The kind at a place between 0 and 1.
-    pub fn at(&self, place: f64) -> Kind {
+    pub fn at(&self, place: f64) -> ExampleKind {
         let total: f64 = self.0.iter().map(|(_, share)| share).sum();
         let mut sum = 0.0;
         for (kind, share) in &self.0 {
@@ -160,7 +160,7 @@ impl Shares {
                 return *kind;
             }
         }
-        self.0.last().map_or(Kind::ShortLong, |(kind, _)| *kind)
+        self.0.last().map_or(ExampleKind::ShortLong, |(kind, _)| *kind)
     }
 }
 
@@ -170,28 +170,32 @@ mod tests {
 
     #[test]
     fn keys_are_those_of_the_papers() {
-        let keys = |kind: Kind, levels| kind.keys(levels).join(" ");
-        assert_eq!(keys(Kind::ShortLong, 1), "user_query positive_document hard_negative_document");
-        assert_eq!(keys(Kind::LongShort, 1), "input_text label misleading_label");
-        assert_eq!(keys(Kind::ShortShort, 1), "input positive_document");
-        assert_eq!(keys(Kind::Sts, 1), "S1 S2 S3");
-        assert_eq!(keys(Kind::Sts, 4), "S1 S2 S3 S4 S5 S6");
-        assert_eq!(keys(Kind::Corpus, 1), "queries");
-        assert_eq!(keys(Kind::Corpus, 2), "queries hard_negative_1 hard_negative_2");
-        assert_eq!(keys(Kind::Regenerated, 2), "hard_negative_1 hard_negative_2");
+        let keys = |kind: ExampleKind, levels| kind.keys(levels).join(" ");
+        assert_eq!(
+            keys(ExampleKind::ShortLong, 1),
+            "user_query positive_document hard_negative_document"
+        );
+        assert_eq!(keys(ExampleKind::LongShort, 1), "input_text label misleading_label");
+        assert_eq!(keys(ExampleKind::ShortShort, 1), "input positive_document");
+        assert_eq!(keys(ExampleKind::Sts, 1), "S1 S2 S3");
+        assert_eq!(keys(ExampleKind::Sts, 4), "S1 S2 S3 S4 S5 S6");
+        assert_eq!(keys(ExampleKind::Corpus, 1), "queries");
+        assert_eq!(keys(ExampleKind::Corpus, 2), "queries hard_negative_1 hard_negative_2");
+        assert_eq!(keys(ExampleKind::Regenerated, 2), "hard_negative_1 hard_negative_2");
         let levels = "hard_negative_1 hard_negative_2 hard_negative_3 hard_negative_4";
-        assert_eq!(keys(Kind::LongLong, 4), format!("input positive_document {levels}"));
+        assert_eq!(keys(ExampleKind::LongLong, 4), format!("input positive_document {levels}"));
     }
 
     #[test]
     fn shares_are_parsed() {
         let shares = Shares::parse("sts=1, short-long=3").unwrap();
-        assert_eq!((shares.at(0.2), shares.at(0.3)), (Kind::Sts, Kind::ShortLong));
+        assert_eq!((shares.at(0.2), shares.at(0.3)), (ExampleKind::Sts, ExampleKind::ShortLong));
         for wrong in ["", "corpus", "sts=0", "sts=a", "sts,sts"] {
             assert!(Shares::parse(wrong).is_err(), "{wrong}");
         }
         let all = Shares::default();
-        let count = (0..1000).filter(|i| all.at(f64::from(*i) / 1e3) == Kind::ShortLong).count();
+        let count =
+            (0..1000).filter(|i| all.at(f64::from(*i) / 1e3) == ExampleKind::ShortLong).count();
         assert!((395..=405).contains(&count), "{count}");
     }
 }

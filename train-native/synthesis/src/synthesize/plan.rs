@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::draw::{Placeholders, Words, draw};
-use super::kind::{Kind, Shares};
+use super::kind::{ExampleKind, Shares};
 use super::material::Material;
-use super::row::{LeftOut, Row, Texts, Wanted};
+use super::row::{LeftUnsaid, SynthesizedRow, Texts, Wanted};
 use crate::documents::Passage;
 use crate::language::{Language, Mixture};
 use crate::llm::{Answer, EndpointList, Question, Role, key, texts_schema};
@@ -45,7 +45,7 @@ pub struct Settings {
     /// How often an example is asked for until it passes.
     pub attempts: u32,
     /// Checks that are left out.
-    pub left_out: LeftOut,
+    pub left_out: LeftUnsaid,
 }
 
 /// What a run is compared by: its settings, and all else that its questions depend on.
@@ -94,11 +94,11 @@ fn templates(settings: &Settings, material: &Material) -> Vec<&'static str> {
     match material {
         Material::Tasks(own) => {
             let kinds = || settings.types.0.iter().map(|(kind, _)| *kind);
-            names.extend(kinds().map(Kind::template));
-            names.extend(kinds().filter(|_| own.is_none()).filter_map(Kind::tasks));
+            names.extend(kinds().map(ExampleKind::template));
+            names.extend(kinds().filter(|_| own.is_none()).filter_map(ExampleKind::tasks));
         }
-        Material::Corpus(_) => names.push(Kind::Corpus.template()),
-        Material::Pairs(..) => names.push(Kind::Regenerated.template()),
+        Material::Corpus(_) => names.push(ExampleKind::Corpus.template()),
+        Material::Pairs(..) => names.push(ExampleKind::Regenerated.template()),
     }
     names
 }
@@ -115,7 +115,7 @@ pub struct OtherQuestions {
 }
 
 /// The plan of a run.
-pub(super) struct Plan<'a> {
+pub(super) struct SynthesisPlan<'a> {
     pub(super) settings: &'a Settings,
     pub(super) material: &'a Material,
     pub(super) prompts: &'a Prompts,
@@ -124,15 +124,15 @@ pub(super) struct Plan<'a> {
     /// Passages or pairs, in the order in which they are taken.
     pub(super) order: Vec<u32>,
     /// Tasks of each kind.
-    pub(super) tasks: BTreeMap<Kind, Vec<String>>,
+    pub(super) tasks: BTreeMap<ExampleKind, Vec<String>>,
     /// What a strong model wrote, of each kind.
-    pub(super) samples: BTreeMap<Kind, Vec<String>>,
+    pub(super) samples: BTreeMap<ExampleKind, Vec<String>>,
 }
 
 /// One example to ask for.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
-    pub(super) kind: Kind,
+    pub(super) kind: ExampleKind,
     /// Its place among the examples, or the number of what is given.
     number: u64,
     pub(super) language: Language,
@@ -181,7 +181,7 @@ impl Given {
     }
 }
 
-impl<'a> Plan<'a> {
+impl<'a> SynthesisPlan<'a> {
     pub(super) fn new(
         settings: &'a Settings,
         material: &'a Material,
@@ -201,14 +201,14 @@ impl<'a> Plan<'a> {
     }
 
     /// Kinds whose tasks a model thinks of.
-    pub(super) fn kinds_with_tasks(&self) -> Vec<(Kind, &'static str)> {
+    pub(super) fn kinds_with_tasks(&self) -> Vec<(ExampleKind, &'static str)> {
         let Material::Tasks(None) = self.material else { return Vec::new() };
         let kinds = self.settings.types.0.iter();
         kinds.filter_map(|(kind, _)| kind.tasks().map(|template| (*kind, template))).collect()
     }
 
     /// Kinds that a strong model writes samples of.
-    pub(super) fn kinds_with_samples(&self) -> Vec<Kind> {
+    pub(super) fn kinds_with_samples(&self) -> Vec<ExampleKind> {
         match self.material {
             Material::Tasks(_) if self.settings.samples > 0 => {
                 self.settings.types.0.iter().map(|(kind, _)| *kind).collect()
@@ -228,7 +228,7 @@ impl<'a> Plan<'a> {
     /// A question for tasks.
     pub(super) fn task_question(
         &self,
-        kind: Kind,
+        kind: ExampleKind,
         template: &str,
         number: u64,
     ) -> Result<Question> {
@@ -259,8 +259,8 @@ impl<'a> Plan<'a> {
         let mut rng = ChaCha8Rng::seed_from_u64(mixed(&[self.settings.seed, number]));
         let kind = match self.material {
             Material::Tasks(_) => self.settings.types.at(rng.random()),
-            Material::Corpus(_) => Kind::Corpus,
-            Material::Pairs(..) => Kind::Regenerated,
+            Material::Corpus(_) => ExampleKind::Corpus,
+            Material::Pairs(..) => ExampleKind::Regenerated,
         };
         let given = row.map(|row| self.given(row)).transpose()?;
         self.item_of(kind, number, Role::Write, given, rng)
@@ -285,7 +285,7 @@ impl<'a> Plan<'a> {
     }
 
     /// A sample of a kind, for a strong model.
-    pub(super) fn sample(&self, kind: Kind, number: u64) -> Result<Item> {
+    pub(super) fn sample(&self, kind: ExampleKind, number: u64) -> Result<Item> {
         let number = SAMPLES + number;
         let rng = ChaCha8Rng::seed_from_u64(mixed(&[self.settings.seed, number, kind as u64]));
         self.item_of(kind, number, Role::Seed, None, rng)
@@ -293,7 +293,7 @@ impl<'a> Plan<'a> {
 
     fn item_of(
         &self,
-        kind: Kind,
+        kind: ExampleKind,
         number: u64,
         role: Role,
         given: Option<Given>,
@@ -341,7 +341,7 @@ impl<'a> Plan<'a> {
     }
 
     /// One of a kind's tasks.
-    fn task(&self, kind: Kind, rng: &mut ChaCha8Rng) -> Result<String> {
+    fn task(&self, kind: ExampleKind, rng: &mut ChaCha8Rng) -> Result<String> {
         let own = match self.material {
             Material::Tasks(own) => own.as_ref(),
             _ => None,
@@ -403,10 +403,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn schema(&self, kind: Kind) -> Value {
+    fn schema(&self, kind: ExampleKind) -> Value {
         let keys = kind.keys(self.settings.levels);
         let mut schema = texts_schema("example", keys.iter().map(String::as_str));
-        if kind == Kind::Corpus {
+        if kind == ExampleKind::Corpus {
             schema["properties"]["queries"] = json!({
                 "type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": self.settings.queries,
             });
@@ -415,7 +415,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Rows of an answer that is good.
-    pub(super) fn rows(&self, item: &Item, texts: Texts, answer: &Answer) -> Vec<Row> {
+    pub(super) fn rows(&self, item: &Item, texts: Texts, answer: &Answer) -> Vec<SynthesizedRow> {
         let Texts { instruction, queries, positive, negatives } = texts;
         let passage = item.given.as_ref().and_then(Given::passage);
         let rows = queries.into_iter().enumerate().map(|(place, query)| {
@@ -424,14 +424,14 @@ impl<'a> Plan<'a> {
             let graded = self.settings.levels > 1;
             let levels =
                 own.iter().enumerate().map(|(i, text)| (format!("n{}", i + 1), text.clone()));
-            Row {
+            SynthesizedRow {
                 instruction: instruction.clone(),
                 query,
                 pos: vec![positive.clone()],
                 neg: if graded { Vec::new() } else { own.to_vec() },
                 negatives: if graded { levels.collect() } else { BTreeMap::new() },
                 kind: item.kind.name().into(),
-                language: if item.kind == Kind::Regenerated {
+                language: if item.kind == ExampleKind::Regenerated {
                     String::new()
                 } else {
                     item.language.code.into()
@@ -453,15 +453,17 @@ impl<'a> Plan<'a> {
     /// About how many tokens an item's answer has.
     pub(super) fn expected_tokens(&self, item: &Item) -> u64 {
         let documents = match item.kind {
-            Kind::ShortLong => item.documents.expected() * (1 + self.settings.levels.max(1)),
-            Kind::LongLong if self.settings.levels < 2 => 700,
-            Kind::LongLong => 350 * (2 + self.settings.levels),
-            Kind::LongShort => item.query.expected() + 4 * (1 + self.settings.levels),
-            Kind::ShortShort | Kind::Sts | Kind::Bitext => 20 * (2 + self.settings.levels),
-            Kind::Corpus | Kind::Regenerated => {
+            ExampleKind::ShortLong => item.documents.expected() * (1 + self.settings.levels.max(1)),
+            ExampleKind::LongLong if self.settings.levels < 2 => 700,
+            ExampleKind::LongLong => 350 * (2 + self.settings.levels),
+            ExampleKind::LongShort => item.query.expected() + 4 * (1 + self.settings.levels),
+            ExampleKind::ShortShort | ExampleKind::Sts | ExampleKind::Bitext => {
+                20 * (2 + self.settings.levels)
+            }
+            ExampleKind::Corpus | ExampleKind::Regenerated => {
                 let passage =
                     item.given.as_ref().map_or(0, |given| crate::words::count(given.texts()[2]));
-                let levels = if self.settings.levels > 1 || item.kind == Kind::Regenerated {
+                let levels = if self.settings.levels > 1 || item.kind == ExampleKind::Regenerated {
                     self.settings.levels
                 } else {
                     0

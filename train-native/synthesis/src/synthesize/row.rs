@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::draw::Words;
-use super::kind::Kind;
+use super::kind::ExampleKind;
 use crate::documents::Split;
 use crate::language::Language;
 use crate::llm::{Answer, Finish, Usage, object, value};
@@ -21,7 +21,7 @@ const CORPUS: &str = "Given a query, retrieve passages that answer it.";
 
 /// An example, with where it comes from; training reads it as it is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct SynthesizedRow {
     /// The task.
     pub instruction: String,
     /// The query.
@@ -96,7 +96,7 @@ pub enum Rejection {
 
 /// Which checks are left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct LeftUnsaid {
     /// Words are not counted.
     pub length: bool,
     /// Languages are not told.
@@ -105,12 +105,12 @@ pub struct LeftOut {
 
 /// What is known of an example before it is written.
 pub(super) struct Wanted<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: ExampleKind,
     pub(super) levels: usize,
     pub(super) language: Language,
     pub(super) query: Words,
     pub(super) documents: Words,
-    pub(super) left_out: LeftOut,
+    pub(super) left_out: LeftUnsaid,
     /// Most queries of a passage.
     pub(super) queries: usize,
     pub(super) task: Option<&'a str>,
@@ -175,7 +175,7 @@ fn texts(
     let given = wanted.given.unwrap_or_default().map(String::from);
     let [instruction, query, positive] = given;
     match wanted.kind {
-        Kind::Corpus => {
+        ExampleKind::Corpus => {
             let queries = found.get("queries").and_then(Value::as_array).ok_or(Rejection::Keys)?;
             let queries = queries.iter().filter_map(Value::as_str).map(str::trim);
             let mut seen = HashSet::new();
@@ -189,13 +189,13 @@ fn texts(
             }
             Ok(Texts { instruction: CORPUS.into(), queries, positive, negatives: all(&keys[1..])? })
         }
-        Kind::Regenerated => {
+        ExampleKind::Regenerated => {
             Ok(Texts { instruction, queries: vec![query], positive, negatives: all(keys)? })
         }
         kind => {
             let instruction = match kind {
-                Kind::Sts => SIMILAR,
-                Kind::Bitext => TRANSLATED,
+                ExampleKind::Sts => SIMILAR,
+                ExampleKind::Bitext => TRANSLATED,
                 _ => wanted.task.unwrap_or_default(),
             };
             Ok(Texts {
@@ -221,13 +221,13 @@ fn check(wanted: &Wanted<'_>, texts: &Texts) -> Result<(), Rejection> {
     let kind = wanted.kind;
     if !wanted.left_out.length {
         // What a passage or a pair brings along is as long as it is; so are labels.
-        let own = matches!(kind, Kind::ShortLong | Kind::LongLong);
+        let own = matches!(kind, ExampleKind::ShortLong | ExampleKind::LongLong);
         let queries = texts.queries.iter().all(|query| wanted.query.admit(query));
         if !queries || (own && !documents().all(|text| wanted.documents.admit(text))) {
             return Err(Rejection::Length);
         }
     }
-    if kind == Kind::LongShort {
+    if kind == ExampleKind::LongShort {
         let text = &texts.queries[0];
         if documents().any(|label| words::gives_away(text, label)) {
             return Err(Rejection::LabelInText);
@@ -236,15 +236,15 @@ fn check(wanted: &Wanted<'_>, texts: &Texts) -> Result<(), Rejection> {
     if !wanted.left_out.language {
         let written = match kind {
             // The pair was there before; of bitext the first text is in another language on purpose.
-            Kind::Regenerated => texts.negatives.join("\n"),
-            Kind::Bitext => documents().cloned().collect::<Vec<_>>().join("\n"),
-            Kind::Corpus => {
+            ExampleKind::Regenerated => texts.negatives.join("\n"),
+            ExampleKind::Bitext => documents().cloned().collect::<Vec<_>>().join("\n"),
+            ExampleKind::Corpus => {
                 texts.queries.iter().chain(&texts.negatives).cloned().collect::<Vec<_>>().join("\n")
             }
             _ => texts.queries.iter().chain(documents()).cloned().collect::<Vec<_>>().join("\n"),
         };
         // Negatives for a pair are in the pair's language, which nobody has named.
-        if kind != Kind::Regenerated && wanted.language.speaks(&written) == Some(false) {
+        if kind != ExampleKind::Regenerated && wanted.language.speaks(&written) == Some(false) {
             return Err(Rejection::Language);
         }
     }
@@ -260,14 +260,14 @@ mod tests {
         Answer { text: text.into(), finish, usage: Usage::default(), model: "m".into() }
     }
 
-    fn wanted(kind: Kind, levels: usize) -> Wanted<'static> {
+    fn wanted(kind: ExampleKind, levels: usize) -> Wanted<'static> {
         Wanted {
             kind,
             levels,
             language: Language::ENGLISH,
             query: Words::ANY,
             documents: Words::ANY,
-            left_out: LeftOut::default(),
+            left_out: LeftUnsaid::default(),
             queries: 2,
             task: Some("Given a question, find answers."),
             given: None,
@@ -282,18 +282,18 @@ mod tests {
     fn a_good_answer_is_an_example() {
         let value = json!({"user_query": " why is the sky blue ", "positive_document": "Air scatters short waves.",
             "hard_negative_document": "The sea is deep.", "more": 1});
-        let texts = read_json(&wanted(Kind::ShortLong, 1), value).unwrap();
+        let texts = read_json(&wanted(ExampleKind::ShortLong, 1), value).unwrap();
         assert_eq!((texts.queries[0].as_str(), texts.negatives.len()), ("why is the sky blue", 1));
         let value = json!({"queries": ["?", "a river", "A river!", "the floods", "third"]});
         let passage =
-            Wanted { given: Some(["", "", "The river floods."]), ..wanted(Kind::Corpus, 1) };
+            Wanted { given: Some(["", "", "The river floods."]), ..wanted(ExampleKind::Corpus, 1) };
         let texts = read_json(&passage, value).unwrap();
         assert_eq!(
             (texts.queries, texts.positive.as_str()),
             (vec!["a river".into(), "the floods".into()], "The river floods.")
         );
         let value = json!({"hard_negative_1": "a b", "hard_negative_2": "c d"});
-        let pair = Wanted { given: Some(["i", "q", "p"]), ..wanted(Kind::Regenerated, 2) };
+        let pair = Wanted { given: Some(["i", "q", "p"]), ..wanted(ExampleKind::Regenerated, 2) };
         let texts = read_json(&pair, value).unwrap();
         assert_eq!((texts.instruction.as_str(), texts.negatives.len()), ("i", 2));
     }
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn bad_answers_have_their_reasons() {
         let short_long = |query: &str, positive: &str, negative: &str| json!({"user_query": query, "positive_document": positive, "hard_negative_document": negative});
-        let plain = wanted(Kind::ShortLong, 1);
+        let plain = wanted(ExampleKind::ShortLong, 1);
         let reject = |value: Value| read_json(&plain, value).unwrap_err();
         assert_eq!(reject(short_long("q", "same text", "Same text!")), Rejection::Repeats);
         assert_eq!(reject(short_long("same", "same", "n")), Rejection::Repeats);
@@ -325,12 +325,18 @@ mod tests {
         );
         assert_eq!(read(&plain, &answer("I cannot", Finish::Refused)), Err(Rejection::Refused));
         let label = json!({"input_text": "The guest was very content.", "label": "Very content", "misleading_label": "angry"});
-        assert_eq!(read_json(&wanted(Kind::LongShort, 1), label), Err(Rejection::LabelInText));
-        let long =
-            Wanted { query: Words::LONG, documents: Words::LONG, ..wanted(Kind::LongLong, 1) };
+        assert_eq!(
+            read_json(&wanted(ExampleKind::LongShort, 1), label),
+            Err(Rejection::LabelInText)
+        );
+        let long = Wanted {
+            query: Words::LONG,
+            documents: Words::LONG,
+            ..wanted(ExampleKind::LongLong, 1)
+        };
         let value = json!({"input": "too short", "positive_document": "much too short"});
         assert_eq!(read_json(&long, value.clone()), Err(Rejection::Length));
-        let left_out = LeftOut { length: true, language: true };
+        let left_out = LeftUnsaid { length: true, language: true };
         assert!(read_json(&Wanted { left_out, ..long }, value).is_ok());
     }
 

@@ -9,7 +9,7 @@ use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
 use serde::Serialize;
 
-use super::row::Row;
+use super::row::SynthesizedRow;
 use super::run::ROWS;
 use crate::documents::{Pair, Passage, by_document, read_passages, structure_pairs};
 use crate::words;
@@ -95,9 +95,9 @@ fn each_document(
     Ok(())
 }
 
-fn row(pair: Pair) -> Result<Row> {
+fn row(pair: Pair) -> Result<SynthesizedRow> {
     let kind = serde_json::to_value(pair.kind)?;
-    Ok(Row {
+    Ok(SynthesizedRow {
         instruction: pair.instruction,
         query: pair.query,
         pos: vec![pair.pos],
@@ -106,7 +106,7 @@ fn row(pair: Pair) -> Result<Row> {
         source: Some(pair.source),
         document: Some(pair.document),
         split: Some(pair.split),
-        ..Row::default()
+        ..SynthesizedRow::default()
     })
 }
 

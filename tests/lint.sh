@@ -23,6 +23,8 @@ if [[ " $* " == *" --out-dir "* ]]; then
     esac
     case "$argument" in
       --emit=*) lint+=(--emit=metadata) ;;
+      # What clippy keeps for the next time lies beside what the compiler keeps; rustdoc keeps nothing.
+      incremental=*) lint+=("$argument/clippy") && unset 'doc[-1]' ;;
       # Cargo would take an artifact's name for the sign that the crate is compiled.
       --json=*) lint+=("${argument/artifacts,/}") doc+=("${argument/artifacts,/}") ;;
       --test) lint+=("$argument") library=no ;;

@@ -97,6 +97,8 @@ tests() {
     RUSTC_WORKSPACE_WRAPPER="$PWD/tests/lint.sh" cargo test --profile quick "${native[@]}"
   fi
 }
+# What a first build would keep for the next one costs minutes and gigabytes.
+[ -d "${CARGO_TARGET_DIR:-target}/quick" ] || export CARGO_INCREMENTAL=0
 export KILN_NATIVE="${CARGO_TARGET_DIR:-$PWD/target}/quick/kiln"
 
 step 'room on the disk' room 8 9

@@ -41,7 +41,7 @@ pub struct Embedder<B: Backend> {
 
 /// What an [`Embedder`] is made of; see [`Embedder::into_parts`].
 #[derive(Debug, Clone)]
-pub struct Parts<B: Backend> {
+pub struct EmbedderParts<B: Backend> {
     /// The parameters.
     pub model: EmbeddingModel<B>,
     /// The tokenizer.
@@ -164,9 +164,9 @@ impl<B: Kernels> Embedder<B> {
     }
 
     /// Takes the embedder apart.
-    pub fn into_parts(self) -> Parts<B> {
+    pub fn into_parts(self) -> EmbedderParts<B> {
         let Self { model, tokenizer, prompts, tokenizer_files, device, .. } = self;
-        Parts { model: *model, tokenizer, prompts, tokenizer_files, device }
+        EmbedderParts { model: *model, tokenizer, prompts, tokenizer_files, device }
     }
 
     /// Width of the vectors under the options.

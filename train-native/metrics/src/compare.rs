@@ -8,7 +8,7 @@ use serde::Serialize;
 use statrs::distribution::{ContinuousCDF as _, Normal};
 
 use crate::correlation::ranks;
-use crate::parts::Parts;
+use crate::parts::ScoreParts;
 use crate::random::NumpyRandom;
 
 /// Largest number of differences whose distribution is counted out.
@@ -83,7 +83,7 @@ pub struct Interval {
 /// Draws a task's parts again and again, the same for both models, and looks at the difference; each
 /// model is its parts and the score that it got. `None` where the two were not evaluated on the same
 /// parts, or where the parts do not make up the score (a suite may name another one).
-pub fn paired_bootstrap(a: (&Parts, f64), b: (&Parts, f64)) -> Option<Interval> {
+pub fn paired_bootstrap(a: (&ScoreParts, f64), b: (&ScoreParts, f64)) -> Option<Interval> {
     let count = a.0.len();
     bootstrap(a, b, count, &|draw| draw.integers(count, count))
 }
@@ -92,8 +92,8 @@ pub fn paired_bootstrap(a: (&Parts, f64), b: (&Parts, f64)) -> Option<Interval> 
 /// about one document, are alike, and drawn one by one they would make chance look smaller than it is. `clusters`
 /// has the cluster of each part.
 pub fn clustered_bootstrap(
-    a: (&Parts, f64),
-    b: (&Parts, f64),
+    a: (&ScoreParts, f64),
+    b: (&ScoreParts, f64),
     clusters: &[usize],
 ) -> Option<Interval> {
     let mut places: HashMap<usize, usize> = HashMap::new();
@@ -117,8 +117,8 @@ pub fn clustered_bootstrap(
 
 /// What `draw` draws again and again, of so many parts or clusters of them.
 fn bootstrap(
-    a: (&Parts, f64),
-    b: (&Parts, f64),
+    a: (&ScoreParts, f64),
+    b: (&ScoreParts, f64),
     count: usize,
     draw: &(dyn Fn(&mut NumpyRandom) -> Vec<usize> + Sync),
 ) -> Option<Interval> {
@@ -126,7 +126,7 @@ fn bootstrap(
         return None;
     }
     let all: Vec<usize> = (0..a.0.len()).collect();
-    let make_up = |(parts, score): (&Parts, f64)| (parts.score(&all) - score).abs() < 1e-6;
+    let make_up = |(parts, score): (&ScoreParts, f64)| (parts.score(&all) - score).abs() < 1e-6;
     if !make_up(a) || !make_up(b) {
         return None;
     }
@@ -155,8 +155,8 @@ fn bootstrap(
 mod tests {
     use super::*;
 
-    fn means(values: &[f64]) -> Parts {
-        Parts::Mean { values: values.to_vec() }
+    fn means(values: &[f64]) -> ScoreParts {
+        ScoreParts::Mean { values: values.to_vec() }
     }
 
     #[test]

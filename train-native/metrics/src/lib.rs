@@ -24,7 +24,7 @@ pub use correlation::{pearson, ranks, spearman};
 pub use kmeans::mini_batch_kmeans;
 pub use logistic::fit_predict;
 pub use pairs::pair_scores;
-pub use parts::Parts;
+pub use parts::ScoreParts;
 pub use random::{NumpyRandom, PythonRandom};
 pub use range::checked;
 pub use ranking::Ranking;

@@ -9,7 +9,7 @@ use crate::correlation::spearman;
 /// numbers whose relation is the score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Parts {
+pub enum ScoreParts {
     /// The score is the mean of these.
     Mean {
         /// One a query, document, text or experiment.
@@ -31,7 +31,7 @@ pub enum Parts {
     },
 }
 
-impl Parts {
+impl ScoreParts {
     /// How many parts there are.
     pub fn len(&self) -> usize {
         match self {

@@ -22,9 +22,9 @@ pub use compare::{Comparison, Standings};
 pub(crate) use encoder::key;
 pub use encoder::{Cache, ModelEncoder, TextEncoder, fingerprint, short_hash};
 pub use kiln_metrics::{
-    self as metrics, Evaluated, Interval, Measure, NumpyRandom, ParallelTopK, Parts, PythonRandom,
-    Wilcoxon, checked, dense_rankings, fit_predict, mini_batch_kmeans, ndcg, paired_bootstrap,
-    wilcoxon,
+    self as metrics, Evaluated, Interval, Measure, NumpyRandom, ParallelTopK, PythonRandom,
+    ScoreParts, Wilcoxon, checked, dense_rankings, fit_predict, mini_batch_kmeans, ndcg,
+    paired_bootstrap, wilcoxon,
 };
 pub use light::Light;
 pub use recall::{Judged, Recall, RecallLine};

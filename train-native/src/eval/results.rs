@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use kiln_metrics::{Parts, checked};
+use kiln_metrics::{ScoreParts, checked};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,7 @@ pub struct TaskResult {
     /// Seconds that it took.
     pub seconds: f64,
     /// What the main score is made of.
-    pub parts: Parts,
+    pub parts: ScoreParts,
 }
 
 impl TaskResult {

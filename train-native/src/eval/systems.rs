@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::{Result, bail};
 use kiln_embed::embedder::{EmbedOptions, Prompt};
-use kiln_metrics::{Interval, Parts, clustered_bootstrap, dense_rankings, ndcg};
+use kiln_metrics::{Interval, ScoreParts, clustered_bootstrap, dense_rankings, ndcg};
 use serde::Serialize;
 
 use super::bm25_rankings;
@@ -176,7 +176,7 @@ impl System {
 
     /// How far this one is from another, by queries of these documents.
     fn less(&self, other: &Self, documents: &[usize]) -> Difference {
-        let parts = |system: &Self| Parts::Mean { values: system.per_query.clone() };
+        let parts = |system: &Self| ScoreParts::Mean { values: system.per_query.clone() };
         let (own, others) = (parts(self), parts(other));
         Difference {
             name: self.name.clone(),

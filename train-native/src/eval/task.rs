@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use kiln_metrics::Parts;
+use kiln_metrics::ScoreParts;
 use serde::{Deserialize, Serialize};
 
 use super::encoder::TextEncoder;
@@ -262,7 +262,7 @@ pub struct TaskOutcome {
     /// Scores by mteb's names; NaN where a score is not defined for the data.
     pub scores: BTreeMap<String, f64>,
     /// What the main score is made of.
-    pub parts: Parts,
+    pub parts: ScoreParts,
     /// The split that was read.
     pub split: String,
 }

@@ -8,7 +8,7 @@ use kiln_embed::checkpoint::{
     Files, LoadOptions, Weights, read_embedder_config, tokenizer_config_file,
 };
 use kiln_embed::config::{AttentionMode, Family, ModelConfig};
-use kiln_embed::embedder::{Embedder, EmbeddingModel, Parts};
+use kiln_embed::embedder::{Embedder, EmbedderParts, EmbeddingModel};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::model::Backbone;
 use kiln_embed::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
@@ -268,7 +268,7 @@ fn with_tokenizer_of<B: Kernels>(
     let shape = NewModel { vocab_size: donor.model().config().vocab_size, ..shape.clone() };
     let mut config = new_config(&shape, recipe)?;
     config.pad_token_id = donor.model().config().pad_token_id;
-    let Parts { tokenizer, tokenizer_files, .. } = donor.into_parts();
+    let EmbedderParts { tokenizer, tokenizer_files, .. } = donor.into_parts();
     assemble(&config, &shape, recipe, (tokenizer, tokenizer_files), device)
 }
 

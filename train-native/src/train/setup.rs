@@ -5,7 +5,7 @@ use burn::module::{AutodiffModule, Param};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{FloatDType, Tensor, TensorData};
 use kiln_embed::checkpoint::Files;
-use kiln_embed::embedder::{Embedder, EmbeddingModel, Parts, Prompts};
+use kiln_embed::embedder::{Embedder, EmbedderParts, EmbeddingModel, Prompts};
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
 use kiln_embed::reranker::{Reranker, RerankerParts, ScoreActivation, ScoreHead};
@@ -47,7 +47,7 @@ pub(super) fn start<B: TrainingBackend>(
 ) -> (ModelParts<B>, TrainModel<B>) {
     let (model, score_head, parts) = match model.into() {
         Trained::Embedder(embedder) => {
-            let Parts { model, tokenizer, prompts, device, tokenizer_files } =
+            let EmbedderParts { model, tokenizer, prompts, device, tokenizer_files } =
                 embedder.into_parts();
             let activation = ScoreActivation::Identity;
             (model, None, ModelParts { tokenizer, prompts, tokenizer_files, activation, device })

@@ -12,7 +12,9 @@ use kiln_embed::checkpoint::{
     AdapterBase, Files, adapts_tables, is_vector_adapter, load_adapters, load_vector_adapter,
     lora_base, save_adapters, save_vector_adapter,
 };
-use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel, Parts, Prompt, Prompts};
+use kiln_embed::embedder::{
+    EmbedOptions, Embedder, EmbedderParts, EmbeddingModel, Prompt, Prompts,
+};
 use kiln_embed::index::VectorAdapter;
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::loss::info_nce;
@@ -150,7 +152,7 @@ impl<B: TrainingBackend> Trainer<B> {
     /// Settings that make no sense, or name no projection.
     pub fn new(embedder: Embedder<B::InnerBackend>, settings: AdapterSettings) -> Result<Self> {
         let lora = settings.lora()?;
-        let Parts { model, tokenizer, prompts, device, .. } = embedder.into_parts();
+        let EmbedderParts { model, tokenizer, prompts, device, .. } = embedder.into_parts();
         let base =
             Box::new(EmbeddingModel::<B>::from_inner(model.map_backbone(Backbone::merge_lora)));
         let mut trainer = Self {

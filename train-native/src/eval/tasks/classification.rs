@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context as _, Result, bail};
-use kiln_metrics::{NumpyRandom, Parts, average_precision, classification_scores, fit_predict};
+use kiln_metrics::{
+    NumpyRandom, ScoreParts, average_precision, classification_scores, fit_predict,
+};
 use rayon::prelude::*;
 
 use super::{Evaluation, label_numbers, matrix, read_rows, split_of, text};
@@ -100,7 +102,7 @@ pub(super) fn evaluate(
         }
     }
     let values = right.values().map(|(hits, times)| hits / times).collect();
-    Ok(TaskOutcome { scores: sums, parts: Parts::Mean { values }, split })
+    Ok(TaskOutcome { scores: sums, parts: ScoreParts::Mean { values }, split })
 }
 
 /// mteb's draws: the list of rows is shuffled on from one experiment to the next, always with the

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{Result, bail};
 use kiln_metrics::{
-    Parts, PythonRandom, adjusted_mutual_information, mini_batch_kmeans, v_measure,
+    PythonRandom, ScoreParts, adjusted_mutual_information, mini_batch_kmeans, v_measure,
 };
 use rayon::prelude::*;
 use serde_json::Value;
@@ -111,7 +111,7 @@ fn outcome(name: &str, values: Vec<f64>, split: String) -> TaskOutcome {
         (name.to_string(), middle),
         (format!("{name}_std"), (spread / values.len() as f64).sqrt()),
     ]);
-    TaskOutcome { scores, parts: Parts::Mean { values }, split }
+    TaskOutcome { scores, parts: ScoreParts::Mean { values }, split }
 }
 
 fn given_sets(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use kiln_metrics::{Parts, pair_scores};
+use kiln_metrics::{ScoreParts, pair_scores};
 
 use super::sts::{Likeness, both_sides};
 use super::{Evaluation, number, read_rows, split_of, text};
@@ -47,7 +47,7 @@ pub(super) fn evaluate(
     let scores_of = vec![cosine, dot, euclidean, manhattan];
     Ok(TaskOutcome {
         scores,
-        parts: Parts::AveragePrecision { scores: scores_of, positive },
+        parts: ScoreParts::AveragePrecision { scores: scores_of, positive },
         split,
     })
 }

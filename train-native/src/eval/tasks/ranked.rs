@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Result, bail};
 use kiln_embed::index::dot;
-use kiln_metrics::{ParallelTopK, Parts, Ranking};
+use kiln_metrics::{ParallelTopK, Ranking, ScoreParts};
 
 use super::{Evaluation, Reranking, judged_split, read_rows, split_of, text, texts};
 use crate::data::{BeirFiles, BeirFolder, StoreWriter};
@@ -72,7 +72,7 @@ pub(super) fn evaluate(
     } else {
         rankings.iter().map(|one| measure(&one.ranking, main)).collect()
     };
-    Ok(TaskOutcome { scores, parts: Parts::Mean { values }, split })
+    Ok(TaskOutcome { scores, parts: ScoreParts::Mean { values }, split })
 }
 
 /// The data set, and the split that it is.

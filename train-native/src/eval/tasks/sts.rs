@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use kiln_metrics::{Parts, pearson, spearman};
+use kiln_metrics::{ScoreParts, pearson, spearman};
 
 use super::{Evaluation, number, read_rows, split_of, text};
 use crate::data::{FIRST_TEXT, PAIR_SCORE, SECOND_TEXT};
@@ -79,5 +79,5 @@ pub(super) fn evaluate(
         scores.insert(format!("{name}pearson"), pearson(&gold, found));
         scores.insert(format!("{name}spearman"), spearman(&gold, found));
     }
-    Ok(TaskOutcome { scores, parts: Parts::Spearman { found: likeness.cosine, gold }, split })
+    Ok(TaskOutcome { scores, parts: ScoreParts::Spearman { found: likeness.cosine, gold }, split })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use kiln_embed::index::{cosine, dot};
-use kiln_metrics::{Parts, pearson, spearman};
+use kiln_metrics::{ScoreParts, pearson, spearman};
 use serde_json::Value;
 
 use super::{Evaluation, read_rows, split_of, texts};
@@ -74,5 +74,5 @@ pub(super) fn evaluate(
     scores.insert("spearman".into(), mean(&values[0]));
     scores.insert("pearson".into(), mean(&values[1]));
     let [values, ..] = values;
-    Ok(TaskOutcome { scores, parts: Parts::Mean { values }, split })
+    Ok(TaskOutcome { scores, parts: ScoreParts::Mean { values }, split })
 }

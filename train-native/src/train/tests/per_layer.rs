@@ -1,7 +1,7 @@
 //! EmbeddingGemma 2, whose blocks get something of the embeddings beside the states: its gradients whole and in parts.
 
 use kiln_embed::config::ModelConfig;
-use kiln_embed::embedder::{EmbeddingModel, Parts};
+use kiln_embed::embedder::{EmbedderParts, EmbeddingModel};
 use kiln_embed::pooling::PoolingConfig;
 
 use super::*;
@@ -16,7 +16,7 @@ fn gemma(recipe: &Recipe, stage: usize) -> (ModelParts<B>, TrainModel<B>) {
     let new = recipe.model.new.as_ref().unwrap();
     let embedder: Embedder<Flex> =
         new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
-    let Parts { tokenizer, .. } = embedder.into_parts();
+    let EmbedderParts { tokenizer, .. } = embedder.into_parts();
     let config = ModelConfig::from_value(&serde_json::json!({
         "model_type": "embedding_gemma2_text", "vocab_size": 320, "hidden_size": 32,
         "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,

@@ -8,8 +8,8 @@ use kiln_synthesis::language::Mixture;
 use kiln_synthesis::llm::{Endpoint, EndpointList, Role, Stop};
 use kiln_synthesis::prompts::Prompts;
 use kiln_synthesis::synthesize::{
-    DryRun, FILES, LeftUnsaid, Material, Passages, Settings, Shares, Synthesis, SynthesisSummary,
-    from_structure,
+    DryRun, FILES, Material, Passages, Settings, Shares, SkippedChecks, Synthesis,
+    SynthesisSummary, from_structure,
 };
 
 use super::Global;
@@ -137,7 +137,7 @@ impl SynthesizeArgs {
             tasks: self.tasks_each,
             samples: self.samples.unwrap_or(if other { 3 } else { 0 }),
             attempts: self.attempts,
-            left_out: LeftUnsaid {
+            left_out: SkippedChecks {
                 length: self.without_check.contains(&Check::Length),
                 language: self.without_check.contains(&Check::Language),
             },

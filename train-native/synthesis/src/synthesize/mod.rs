@@ -14,7 +14,7 @@ mod structure;
 pub use kind::{ExampleKind, Shares};
 pub use material::{Material, Passages};
 pub use plan::{OtherQuestions, Settings};
-pub use row::{LeftUnsaid, Rejection, SynthesizedRow};
+pub use row::{Rejection, SkippedChecks, SynthesizedRow};
 pub use run::{
     ANSWERS, DryRun, FILES, REJECTED, ROWS, SETTINGS, SUMMARY, Synthesis, SynthesisSummary,
 };

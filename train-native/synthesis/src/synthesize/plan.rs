@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::draw::{Placeholders, Words, draw};
 use super::kind::{ExampleKind, Shares};
 use super::material::Material;
-use super::row::{LeftUnsaid, SynthesizedRow, Texts, Wanted};
+use super::row::{SkippedChecks, SynthesizedRow, Texts, Wanted};
 use crate::documents::Passage;
 use crate::language::{Language, Mixture};
 use crate::llm::{Answer, EndpointList, Question, Role, key, texts_schema};
@@ -45,7 +45,7 @@ pub struct Settings {
     /// How often an example is asked for until it passes.
     pub attempts: u32,
     /// Checks that are left out.
-    pub left_out: LeftUnsaid,
+    pub left_out: SkippedChecks,
 }
 
 /// What a run is compared by: its settings, and all else that its questions depend on.

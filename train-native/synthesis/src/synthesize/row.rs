@@ -96,7 +96,7 @@ pub enum Rejection {
 
 /// Which checks are left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftUnsaid {
+pub struct SkippedChecks {
     /// Words are not counted.
     pub length: bool,
     /// Languages are not told.
@@ -110,7 +110,7 @@ pub(super) struct Wanted<'a> {
     pub(super) language: Language,
     pub(super) query: Words,
     pub(super) documents: Words,
-    pub(super) left_out: LeftUnsaid,
+    pub(super) left_out: SkippedChecks,
     /// Most queries of a passage.
     pub(super) queries: usize,
     pub(super) task: Option<&'a str>,
@@ -267,7 +267,7 @@ mod tests {
             language: Language::ENGLISH,
             query: Words::ANY,
             documents: Words::ANY,
-            left_out: LeftUnsaid::default(),
+            left_out: SkippedChecks::default(),
             queries: 2,
             task: Some("Given a question, find answers."),
             given: None,
@@ -336,7 +336,7 @@ mod tests {
         };
         let value = json!({"input": "too short", "positive_document": "much too short"});
         assert_eq!(read_json(&long, value.clone()), Err(Rejection::Length));
-        let left_out = LeftUnsaid { length: true, language: true };
+        let left_out = SkippedChecks { length: true, language: true };
         assert!(read_json(&Wanted { left_out, ..long }, value).is_ok());
     }
 

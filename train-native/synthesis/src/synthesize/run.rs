@@ -534,7 +534,7 @@ impl Asking<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::kind::Shares;
-    use super::super::row::LeftUnsaid;
+    use super::super::row::SkippedChecks;
     use super::*;
     use crate::llm::{Endpoint, Finish, Usage};
 
@@ -549,7 +549,7 @@ mod tests {
             tasks: 5,
             samples: 1,
             attempts: 2,
-            left_out: LeftUnsaid::default(),
+            left_out: SkippedChecks::default(),
         }
     }
 

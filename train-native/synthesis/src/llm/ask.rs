@@ -400,8 +400,12 @@ impl Asking<'_> {
                 return Ok(());
             }
             Failure::Bad(words) => return self.refuse(&question, words),
-            Failure::Ill(words, pause) => {
+            Failure::Busy(words, pause) => {
                 line.pace.slow(asked, pause);
+                (words, pause)
+            }
+            Failure::Ill(words, pause) => {
+                line.pace.ill(asked, pause);
                 (words, pause)
             }
             Failure::Absent(words) => {

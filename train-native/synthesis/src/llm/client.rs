@@ -26,8 +26,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 86_400);
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The server has too much to do, or it or the network is ill: another try may help, after the pause that it
-    /// asks for.
+    /// The server has too much to do: another try may help, after the pause that it asks for.
+    Busy(String, Option<Duration>),
+    /// The server or the network is ill: another try may help, after the pause that is asked for.
     Ill(String, Option<Duration>),
     /// Nobody is there.
     Absent(String),
@@ -226,7 +227,9 @@ impl Target {
             429 if matches!(code, "insufficient_quota" | "billing_hard_limit_reached") => {
                 Failure::Fatal(said)
             }
-            408 | 425 | 429 | 500..=599 => Failure::Ill(said, pause(headers)),
+            // 529 is what some say for 'overloaded'.
+            429 | 503 | 529 => Failure::Busy(said, pause(headers)),
+            408 | 425 | 500..=599 => Failure::Ill(said, pause(headers)),
             400 | 404 | 415 | 422 if self.learns(&body, &words, lacks) => Failure::Unsupported,
             300..=399 => Failure::Fatal(format!(
                 "the server answers {status} and leads elsewhere; name the address that it leads to"
@@ -275,6 +278,7 @@ impl Target {
         let Some(key) = self.secret() else { return failure };
         let clean = |words: String| words.replace(key, HIDDEN);
         match failure {
+            Failure::Busy(words, pause) => Failure::Busy(clean(words), pause),
             Failure::Ill(words, pause) => Failure::Ill(clean(words), pause),
             Failure::Absent(words) => Failure::Absent(clean(words)),
             Failure::Bad(words) => Failure::Bad(clean(words)),

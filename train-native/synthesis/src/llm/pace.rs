@@ -11,11 +11,13 @@ pub(super) struct Pace {
     /// No question before this.
     hold: Option<Instant>,
     slowed: Option<Instant>,
+    /// Good answers since one failed.
+    good: usize,
 }
 
 impl Pace {
     pub(super) fn new(most: usize) -> Self {
-        Self { most: most as f64, limit: most as f64, hold: None, slowed: None }
+        Self { most: most as f64, limit: most as f64, hold: None, slowed: None, good: most }
     }
 
     /// Questions that may be under way at a time.
@@ -29,7 +31,17 @@ impl Pace {
     }
 
     pub(super) fn good(&mut self) {
+        self.good = self.good.saturating_add(1);
         self.limit = (self.limit + 1.0 / self.limit).min(self.most);
+    }
+
+    /// A question failed that was asked at `asked`. One of many says nothing of the load; where another failed in the same
+    /// round, or the server asks to wait, it has too much to do.
+    pub(super) fn ill(&mut self, asked: Instant, pause: Option<Duration>) {
+        if pause.is_some() || self.good < self.most as usize {
+            self.slow(asked, pause);
+        }
+        self.good = 0;
     }
 
     /// The server has too much to do, as a question says that was asked at `asked`.
@@ -70,5 +82,22 @@ mod tests {
         }
         assert_eq!(pace.limit(), 1);
         assert!(pace.held(Instant::now()) > Duration::from_secs(4));
+    }
+
+    #[test]
+    fn one_failure_of_many_answers_changes_nothing() {
+        let mut pace = Pace::new(64);
+        for _ in 0..5 {
+            pace.ill(Instant::now(), None);
+            (0..64).for_each(|_| pace.good());
+        }
+        assert_eq!(pace.limit(), 64);
+        pace.ill(Instant::now(), None);
+        (0..63).for_each(|_| pace.good());
+        pace.ill(Instant::now(), None);
+        assert_eq!(pace.limit(), 32);
+        (0..10_000).for_each(|_| pace.good());
+        pace.ill(Instant::now(), Some(Duration::from_secs(1)));
+        assert_eq!(pace.limit(), 32);
     }
 }

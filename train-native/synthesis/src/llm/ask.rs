@@ -23,6 +23,8 @@ const TICK: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+/// Questions that are made while as many are under way as may be.
+const AHEAD: usize = 8;
 /// Questions that fail in a row, with no answer between, before an endpoint is given up.
 const MOST_LOST: u32 = 8;
 /// Tries of a server that never answered.
@@ -291,30 +293,13 @@ impl Asking<'_> {
         due.min().unwrap_or(TICK).clamp(Duration::from_millis(1), TICK)
     }
 
-    /// Sends what may be sent now.
+    /// Sends what may be sent now, and makes some questions that are sent as soon as others are answered.
     fn send(&mut self) -> Result<()> {
         loop {
-            // Each that is sent brings the end of the budget nearer.
-            while self.tasks.len() < self.limits.concurrency && self.over_budget().is_none() {
-                let Some((endpoint, place)) = self.next_waiting() else { break };
-                let line = &mut self.lines[endpoint];
-                let Some(one) = line.waiting.remove(place) else { break };
-                line.in_flight += 1;
-                let (usage, cost) = self.most(&one.question);
-                self.reserved.add(usage, cost);
-                self.spent.requests += 1;
-                let (llm, timeout) = (self.llm.clone(), self.limits.timeout);
-                self.tasks.spawn(async move {
-                    let asked = Instant::now();
-                    let result = llm.ask(&one.question, timeout).await;
-                    Done { question: one.question, tries: one.tries + 1, asked, result }
-                });
-            }
+            self.send_waiting();
             // One that waits for its endpoint does not keep others from theirs, unless there are many.
-            if self.over
-                || self.waiting() >= self.limits.concurrency
-                || self.tasks.len() >= self.limits.concurrency
-            {
+            let (full, waiting) = (self.tasks.len() >= self.limits.concurrency, self.waiting());
+            if self.over || waiting >= self.limits.concurrency || (full && waiting >= AHEAD) {
                 return Ok(());
             }
             match self.questions.next() {
@@ -324,6 +309,25 @@ impl Asking<'_> {
             if interrupt::asked() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Sends what waits and may be sent now. Each that is sent brings the end of the budget nearer.
+    fn send_waiting(&mut self) {
+        while self.tasks.len() < self.limits.concurrency && self.over_budget().is_none() {
+            let Some((endpoint, place)) = self.next_waiting() else { return };
+            let line = &mut self.lines[endpoint];
+            let Some(one) = line.waiting.remove(place) else { return };
+            line.in_flight += 1;
+            let (usage, cost) = self.most(&one.question);
+            self.reserved.add(usage, cost);
+            self.spent.requests += 1;
+            let (llm, timeout) = (self.llm.clone(), self.limits.timeout);
+            self.tasks.spawn(async move {
+                let asked = Instant::now();
+                let result = llm.ask(&one.question, timeout).await;
+                Done { question: one.question, tries: one.tries + 1, asked, result }
+            });
         }
     }
 
@@ -448,12 +452,17 @@ impl Asking<'_> {
         let usage = answer.usage;
         let endpoint = &self.llm.endpoints.endpoints[question.endpoint];
         let cost = endpoint.cost(usage.prompt, usage.completion);
-        self.journal.keep(question.key, &question.label, answer, cost)?;
         self.spent.answered += 1;
         self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(usage.prompt);
         self.spent.completion_tokens =
             self.spent.completion_tokens.saturating_add(usage.completion);
         self.spent.cost += cost;
+        // The server is not to wait until the answer is written and read, unless a budget has to know what it took.
+        let unlimited = self.limits.max_tokens.is_none() && self.limits.max_cost.is_none();
+        if unlimited && !interrupt::asked() {
+            self.send_waiting();
+        }
+        self.journal.keep(question.key, &question.label, answer, cost)?;
         self.follow(question, answer)
     }
 

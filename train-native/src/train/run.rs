@@ -202,14 +202,8 @@ fn run_stage<B: TrainingBackend>(
     let live = Live::new(plan.terminal, &stage.name, stage.steps, first_step);
     let mut running = RunningStage { number, stage, teacher, sampler, live };
     for step in first_step..stage.steps {
-        // Where the batches of a step begin, for a checkpoint if a device is lost in the middle of it.
-        let begins = (!run.group.is_single()).then(|| running.sampler.state().clone());
-        let (found, half) = match gradients_of(run, &state, &mut running, step) {
-            Ok(found) => found,
-            Err(error) => return Err(ended(run, &mut state, begins, error)),
-        };
         let point;
-        (state, point) = take_step(run, state, &running, found, half)?;
+        (state, point) = train_step(run, state, &mut running, step)?;
         match after_step(run, &mut state, &mut running, point, observer) {
             Ok(false) => {}
             Ok(true) => {
@@ -229,6 +223,21 @@ fn run_stage<B: TrainingBackend>(
     }
     state.checkpoint.position = Position { stage: number + 1, step: 0 };
     Ok(state)
+}
+
+/// One step, on all devices: forward, backward, optimizer.
+fn train_step<B: TrainingBackend>(
+    run: &Run<'_, B>,
+    mut state: RunState<B>,
+    running: &mut RunningStage<'_, B>,
+    step: usize,
+) -> Result<(RunState<B>, Point)> {
+    // Where its batches begin, for a checkpoint if a device is lost in the middle of it.
+    let begins = (!run.group.is_single()).then(|| running.sampler.state().clone());
+    match gradients_of(run, &state, running, step) {
+        Ok((gradients, point)) => optimizer_step(run, state, running, gradients, point),
+        Err(error) => Err(ended(run, &mut state, begins, error)),
+    }
 }
 
 /// A step's gradients, and the examples that they are of.
@@ -289,9 +298,9 @@ fn check_batches<B: TrainingBackend>(
     }
 }
 
-/// One step: the gradients, clipped, are given to the optimizer. Where the loss is scaled, a step that overflows
+/// The gradients, clipped, are given to the optimizer. Where the loss is scaled, a step that overflows
 /// only lowers the scale.
-fn take_step<B: TrainingBackend>(
+fn optimizer_step<B: TrainingBackend>(
     run: &Run<'_, B>,
     mut state: RunState<B>,
     running: &RunningStage<'_, B>,

@@ -369,10 +369,15 @@ fn serve(
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    while let Some(mut request) = Request::read(&mut reader) {
+    // It is busy from a question's first byte: to read it is its own work.
+    while reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty()) {
+        seen.lock().unwrap().step(1);
+        let Some(mut request) = Request::read(&mut reader) else {
+            seen.lock().unwrap().step(-1);
+            return;
+        };
         {
             let mut seen = seen.lock().unwrap();
-            seen.step(1);
             request.number = seen.count;
             request.in_flight = seen.in_flight;
             seen.count += 1;

@@ -745,6 +745,33 @@ fn a_busy_server_is_given_time() {
 }
 
 #[test]
+fn a_server_that_wants_a_pause_does_not_keep_others() {
+    let busy = Fake::start(|request| match request.number {
+        0..=1 => Reply::error(429, "rate_limit_exceeded", "Wait").with("Retry-After", 4),
+        _ => Reply::good(request),
+    });
+    let times = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let kept = times.clone();
+    let free = Fake::start(move |request| {
+        kept.lock().unwrap().push(Instant::now());
+        Reply::good(request).delay(Duration::from_millis(10))
+    });
+    let folder = Folder::new();
+    let models: String = [("busy", &busy), ("free", &free)]
+        .map(|(name, server)| format!("[[endpoint]]\nurl = '{}'\nmodel = '{name}'\n", server.url()))
+        .concat();
+    let config = folder.write("models.toml", models);
+    let out = folder.arg("out");
+    let args = ["--quiet", "synthesize", "--llm-config", &config, "-o", &out, "--rows", "60"];
+    let args = [&args[..], &STS, &["--concurrency", "4"]].concat();
+    kiln(&args).assert().success();
+    assert_eq!(rows(&folder).len(), 60, "{}", summary(&folder));
+    let times = times.lock().unwrap();
+    let took = *times.last().unwrap() - times[0];
+    assert!(times.len() > 15 && took < Duration::from_secs(3), "{} in {took:?}", times.len());
+}
+
+#[test]
 fn bodies_are_bounded() {
     // Eight that never end, at once.
     let model = Fake::start(|_| Reply::new(200, "{\"choices\": [").then(Then::Endless));

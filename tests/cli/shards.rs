@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, TEXTS, failure, kiln, stdout};
@@ -154,6 +156,32 @@ fn what_is_amiss_is_said_and_other_files_go_on() {
     assert!(said(&["--input", &docs, "--skip-bad-rows"]).contains("f.jsonl.zst"));
 }
 
+#[test]
+fn what_is_not_whole_is_not_searched() {
+    let folder = Folder::new();
+    let (docs, out) = (documents(&folder), folder.arg("out"));
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    stdout(&mut kiln(&["embed", "-m", &model, "--input", &docs, "--output", &out]));
+    // Neither what another process has not ended, nor what somebody has put there.
+    std::fs::copy(folder.path("out/a.parquet"), folder.path("out/stray.parquet")).unwrap();
+    std::fs::remove_file(folder.path("out/_kiln/b.txt.json")).unwrap();
+    let search =
+        || kiln(&["search", "--json", "-m", &model, "--index", &out, "--query", "boat", "-k", "9"]);
+    let ended = search().output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success() && said.contains("2 of 4 files are left out"), "{said}");
+    let hits =
+        parse(std::str::from_utf8(&ended.stdout).unwrap())[0]["hits"].as_array().map(Vec::len);
+    assert_eq!(hits, Some(4), "{said}");
+    // Vectors of another model that came between.
+    let line = folder.path("out/_kiln/a.jsonl.json");
+    let mut done = parse(&std::fs::read_to_string(&line).unwrap());
+    done["settings"] = json!("0123456789abcdef");
+    std::fs::write(&line, done.to_string()).unwrap();
+    let error = failure(&mut search());
+    assert!(error.contains("a.parquet") && error.contains("another kind"), "{error}");
+}
+
 /// An S3 server on loopback (moto, from PyPI), ended with the test.
 struct Store {
     child: Child,
@@ -172,6 +200,8 @@ impl Store {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let child = Command::new(program)
             .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            // As small as the tests' parts.
+            .env("S3_UPLOAD_PART_MIN_SIZE", "1024")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -186,8 +216,9 @@ impl Store {
     }
 
     /// What object_store reads from the environment.
-    fn variables(&self) -> [(&'static str, &str); 5] {
+    fn variables(&self) -> [(&'static str, &str); 6] {
         [
+            ("KILN_UPLOAD_PART", "2048"),
             ("AWS_ACCESS_KEY_ID", "test"),
             ("AWS_SECRET_ACCESS_KEY", "test"),
             ("AWS_REGION", "us-east-1"),
@@ -266,9 +297,12 @@ fn an_object_store_gets_the_same_bytes_however_often_the_job_is_killed() {
     let took = summary["seconds"].as_f64().unwrap();
     // Killed at moments that fall all over the run, then left to end.
     let mut kills = 0;
-    for attempt in 1..=6u32 {
+    let seed = std::process::id();
+    eprintln!("seed of the moments: {seed}");
+    let mut moments = ChaCha8Rng::seed_from_u64(seed.into());
+    for _ in 0..6 {
         let mut child = command("s3://docs/killed").spawn().unwrap();
-        std::thread::sleep(Duration::from_secs_f64(0.3 + took * f64::from(attempt) / 7.0));
+        std::thread::sleep(Duration::from_secs_f64(0.3 + took * moments.random::<f64>()));
         if child.try_wait().unwrap().is_none() {
             kills += 1;
         }
@@ -286,6 +320,11 @@ fn an_object_store_gets_the_same_bytes_however_often_the_job_is_killed() {
             .collect::<BTreeMap<_, _>>()
     };
     assert_eq!(whole.len(), 6 + 6 + 1);
+    // A tag with a number of parts behind it.
+    let listing = store.ask("docs?list-type=2&prefix=whole/", None).1;
+    let listing = String::from_utf8(listing).unwrap();
+    let tags = listing.split("<ETag>").skip(1).map(|rest| rest.split("</ETag>").next().unwrap());
+    assert!(tags.filter(|tag| tag.contains('-')).count() >= 6, "{listing}");
     assert!(named(&whole) == named(&killed));
     // The bytes are those of a folder, and all is done.
     let local = folder.write("part-3.jsonl", &store.ask("docs/in/part-3.jsonl", None).1);

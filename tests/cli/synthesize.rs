@@ -599,6 +599,39 @@ fn endpoints_are_mixed_by_share_and_role() {
 }
 
 #[test]
+fn what_only_sorts_answers_pays_for_none() {
+    let (folder, model) = (Folder::new(), Fake::good());
+    let corpus = passages(&folder);
+    let args = ["--corpus", &corpus, "--queries", "1"];
+    stdout(&mut synthesize(&model.url(), &folder, &args));
+    let asked = model.count();
+    for more in [&["--without-check", "length"][..], &["--attempts", "4"]] {
+        let args = [&args[..], &["--resume"], more].concat();
+        stdout(&mut synthesize(&model.url(), &folder, &args));
+        assert_eq!(model.count(), asked, "{more:?}");
+    }
+    // A judge is asked by others.
+    let models = |more: &str| {
+        let text = format!(
+            "[[endpoint]]\nurl = '{}'\nmodel = 'writer'\nroles = ['write']\n{more}",
+            model.url()
+        );
+        folder.write("models.toml", text)
+    };
+    let judge = "[[endpoint]]\nurl = 'http://127.0.0.1:9'\nmodel = 'judge'\nroles = ['judge']\n";
+    let output = folder.arg("configured");
+    for more in ["", judge] {
+        let config = models(more);
+        let words = ["synthesize", "--llm-config", &config, "-o", &output, "--resume"];
+        stdout(&mut kiln(&[&words[..], &args].concat()));
+    }
+    assert_eq!(model.count(), 2 * asked);
+    let error =
+        refused(&mut synthesize(&model.url(), &folder, &[&args[..2], &["--resume"]].concat()));
+    assert!(error.contains("queries"), "{error}");
+}
+
+#[test]
 fn evaluation_data_is_kept_out() {
     let (folder, model) = (Folder::new(), Fake::good());
     let args = with(&STS, &["--rows", "10"]);

@@ -18,6 +18,8 @@ pub struct Trainer {
     trainer: kiln_lessons::Trainer<Autodiff<Flex>>,
     /// The sum of the model's manifest.
     fingerprint: Option<String>,
+    /// What matrices are computed with.
+    weights: String,
 }
 
 /// What JavaScript gives as a lesson.
@@ -69,7 +71,12 @@ impl Trainer {
         let wrong =
             |error: anyhow::Error| JsValue::from(js_sys::RangeError::new(&format!("{error:#}")));
         let trainer = kiln_lessons::Trainer::new(embedder, settings).map_err(wrong)?;
-        Ok(Self { trainer, fingerprint: fingerprint(folder)? })
+        Ok(Self { trainer, fingerprint: fingerprint(folder)?, weights: weights.into() })
+    }
+
+    /// What tells the model from others, and its precision from others of the same.
+    fn base(&self) -> Option<String> {
+        self.fingerprint.as_ref().map(|sum| format!("{sum} {}", self.weights))
     }
 
     /// What is trained: `lora` or `adapter`.
@@ -162,7 +169,7 @@ impl Trainer {
     /// # Errors
     /// Nothing was begun.
     pub fn state(&self) -> Result<ModelFiles, JsError> {
-        Ok(self.trainer.state().map_err(one_line)?.into())
+        Ok(self.trainer.state(self.base().as_deref()).map_err(one_line)?.into())
     }
 
     /// Goes on from a state; gives the counts of lessons as [`Trainer::begin`].
@@ -170,7 +177,8 @@ impl Trainer {
     /// # Errors
     /// Files that are no state of this trainer's.
     pub fn restore(&mut self, files: &ModelFiles) -> Result<Vec<usize>, JsError> {
-        self.trainer.restore(files.files()).map_err(one_line)?;
+        let base = self.base();
+        self.trainer.restore(files.files(), base.as_deref()).map_err(one_line)?;
         let (taught, held_back) = self.trainer.counts();
         Ok(vec![taught, held_back])
     }

@@ -47,7 +47,8 @@ def on_ray(docs, workers):
     ray.data.DataContext.get_current().enable_progress_bars = False
 
     def job():
-        rows = ray.data.read_parquet(str(docs)).map_batches(
+        # Ray makes one block of small files, which one actor would get.
+        rows = ray.data.read_parquet(str(docs)).repartition(8).map_batches(
             KilnEmbedder, compute=ray.data.ActorPoolStrategy(size=workers), batch_size=512, batch_format="pyarrow",
             fn_constructor_kwargs={"device": "cpu", "threads": 1},
         )  # fmt: skip

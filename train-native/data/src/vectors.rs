@@ -223,6 +223,22 @@ pub fn write_atomically(target: &Path, bytes: &[u8]) -> Result<()> {
     persist(file, target)
 }
 
+/// Writes a file where there is none, whole or not at all, and says whether it did; one that is there stays.
+///
+/// # Errors
+/// A folder that cannot be written.
+pub fn write_new(target: &Path, bytes: &[u8]) -> Result<bool> {
+    let label = || target.display().to_string();
+    let mut file = beside(target)?;
+    file.write_all(bytes).with_context(label)?;
+    file.as_file().sync_all().with_context(label)?;
+    match file.persist_noclobber(writable(target)?) {
+        Ok(_) => Ok(true),
+        Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error.error).with_context(label),
+    }
+}
+
 /// A file that is written piece by piece, and takes its target's place when it is finished; until then, and
 /// where it never is, the target is as it was.
 pub struct NewFile {

@@ -119,8 +119,9 @@ impl Adapted {
             Verdict::Worse => "is worse than the base",
         };
         format!(
-            "{name} {what}: nDCG@10 {points} points ({range}) on {} {who}",
-            thousands(systems.queries)
+            "{name} {what}: nDCG@10 {points} points ({range}) on {} {who}{}",
+            thousands(systems.queries),
+            self.beaten_by().unwrap_or_default()
         )
     }
 
@@ -142,6 +143,17 @@ impl Adapted {
     /// A way's name where there is no room: what it is to the base.
     fn short(&self, name: &str) -> String {
         name.replace(&self.adapted, "adapted").replace(&self.held_out.against, "base")
+    }
+
+    /// What finds more without the adapted model, though that is better than the base.
+    fn beaten_by(&self) -> Option<String> {
+        let systems = self.judged();
+        let own = systems.get(&self.adapted)?.ndcg_at_10;
+        let others = systems.systems.iter().filter(|one| !one.name.contains(&self.adapted));
+        let best = others.max_by(|a, b| a.ndcg_at_10.total_cmp(&b.ndcg_at_10))?;
+        let (name, found) = (self.short(&best.name), best.ndcg_at_10);
+        let all = || format!("; {name} finds more: {:.2} beside {:.2}", 100.0 * found, 100.0 * own);
+        (self.verdict == Verdict::Better && found > own).then(all)
     }
 
     /// Why it may not be better.
@@ -351,6 +363,7 @@ pub fn card(adapted: &Adapted) -> String {
         let _ =
             writeln!(text, "- Where the documents came from, as they say: {}.", origins(questions));
     }
+    text += "- Origin and licence of each document: `sources.jsonl`.\n";
     text += "- Licences that the documents name: ";
     let mut licences: Vec<String> = questions
         .licences
@@ -382,7 +395,7 @@ fn origins(questions: &Questions) -> String {
         all.iter().take(ORIGINS).map(|(name, count)| format!("{} ({count})", one_line(name)));
     let mut named: Vec<String> = named.collect();
     if let Some(others) = all.len().checked_sub(ORIGINS).filter(|others| *others > 0) {
-        named.push(format!("and {} others (sources.jsonl)", thousands(others)));
+        named.push(format!("and {} others", thousands(others)));
     }
     named.join(", ")
 }
@@ -415,6 +428,6 @@ mod tests {
         questions.origins.insert("<b>.org".into(), 9);
         let text = origins(&questions);
         assert!(text.starts_with("'b'.org (9), host-00.org (1)"), "{text}");
-        assert!(text.ends_with("and 4 others (sources.jsonl)"), "{text}");
+        assert!(text.ends_with("and 4 others"), "{text}");
     }
 }

@@ -43,7 +43,7 @@ use crate::vectors::write_atomically;
 /// Cuts the documents into passages, has a language model write questions that they answer (or takes titles and
 /// headings, --no-llm), cleans those, mines hard negatives, fine-tunes the base, compares it with the base and with
 /// BM25 on questions about documents that it was not trained on, and writes a compressed model, a report and a card.
-/// Each step is a command that is printed and can be run alone; the same command goes on where it stopped.
+/// Each step is said, most as a command that can be run alone; the same command goes on where it stopped.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kiln adapt --docs handbook --base sentence-transformers/all-MiniLM-L6-v2 \\
@@ -89,6 +89,9 @@ pub(super) struct AdaptArgs {
     /// Checks of questions to leave out, such as length for small models
     #[arg(long, value_enum, value_name = "CHECK", value_delimiter = ',')]
     without_check: Vec<Check>,
+    /// Folder of your own corpus.jinja, answerable.jinja and refutation.jinja
+    #[arg(long, value_name = "DIR", conflicts_with = "no_llm")]
+    prompts: Option<PathBuf>,
     /// Filters of the questions, as `kiln refine` has them: a TOML file, plain or linq [default: see filters.toml in
     /// the output]
     #[arg(long, value_name = "NAME|FILE")]
@@ -122,6 +125,14 @@ pub(super) struct AdaptArgs {
     seed: u64,
 }
 
+impl AdaptArgs {
+    /// The words that name the user's prompts; their content is what steps depend on.
+    fn own_prompts(&self) -> Vec<String> {
+        let folder = self.prompts.iter().map(|folder| folder.to_string_lossy().into_owned());
+        folder.flat_map(|folder| ["--prompts".into(), folder]).collect()
+    }
+}
+
 /// A word that is one of a kind, as it was given.
 fn checked<T: FromStr<Err: Display>>(text: &str) -> Result<String, String> {
     text.parse::<T>().map(|_| text.to_string()).map_err(|error| error.to_string())
@@ -144,14 +155,18 @@ const FILES: [&str; 18] = [
     "mined.jsonl",
     "recipe.toml",
     "run",
-    "adapted.kiln",
+    PACKED,
     "report.html",
     "README.md",
 ];
+/// The compressed model.
+const PACKED: &str = "adapted.kiln";
 /// Which steps are done.
 const STEPS: &str = "steps.json";
 /// Changes where a step does something else with the same words.
 const FORMAT: &str = "2";
+/// The base's weights where it ranks passages: twice as fast, and the ranks are nearly those of f32.
+const RANKED_BY: &str = "int8";
 /// Tokens of a passage, where the base reads as many.
 const TOKENS: usize = 256;
 
@@ -380,6 +395,9 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         check_test_set(set, &args.docs)?;
         crate::data::BeirFolder::read(set, &judged_split(set)?, Some(1), terminal)?;
     }
+    if model_name(&args.base) == model_name(PACKED) {
+        bail!("--base {}: has the name of what is made of it; rename it", args.base);
+    }
     let config = embedder_config(&args.base, terminal)?;
     let tokens = tokens(args, terminal)?;
     let base = match Path::new(&args.base).exists() {
@@ -404,26 +422,33 @@ pub(super) fn run(args: &AdaptArgs, global: &Global) -> Result<()> {
         Err(error) => return Err(error),
     };
     let files = fingerprint(&folders(&args.base, terminal)?, &LoadOptions::default(), None)?;
-    let asked = serde_json::to_string(&endpoints.as_ref().map(|list| list.of_models()))?;
+    // Judges are asked by refinement alone.
+    let answering = |roles: &[Role]| endpoints.as_ref().map(|list| list.answering(roles));
+    let asked = serde_json::to_string(&answering(&[Role::Seed, Role::Write]))?;
+    let judging = serde_json::to_string(&answering(&[Role::Judge]))?;
     let fixed = format!("{files} {asked}");
     let (taken, state) = (Vec::new(), Xxh3::new());
     let mut way = Way { args, global, base, fixed, done, taken, state };
     let titles = endpoints.is_some();
 
     write_passages(&mut way, &docs, tokens)?;
+    way.state.update(models.prompts.first().map_or("", |version| version).as_bytes());
     write_questions(&mut way, titles)?;
     let corpus = if titles { "with titles" } else { "without titles" };
     let what = format!("write {} {corpus}", way.arg("corpus.jsonl"));
     way.step("corpus", corpus, what, |way| {
         texts_of_corpus(&way.path("passages.jsonl"), &way.path("corpus.jsonl"), titles)
     })?;
+    if !models.judges.is_empty() {
+        way.state.update(format!("{judging}{:?}", models.prompts).as_bytes());
+    }
     refine_questions(&mut way, &filters, tokens, !models.judges.is_empty())?;
     let questions = split(&mut way, titles)?;
     mine(&mut way, tokens)?;
     let decoder = config.config.attention == AttentionMode::Causal;
     train(&mut way, questions.train, tokens, decoder)?;
     let best = if way.path("run/best").is_dir() { "run/best" } else { "run/model" };
-    let (model, packed) = (way.arg(best), way.arg("adapted.kiln"));
+    let (model, packed) = (way.arg(best), way.arg(PACKED));
     let quantize = ["quantize", "--model", &model, "--scheme", &args.scheme, "--output", &packed];
     way.command("compression", &words(&quantize), &[], &[], |_| &["--overwrite"])?;
     finish(way, &packed, questions, models)
@@ -449,7 +474,7 @@ fn models(args: &AdaptArgs, endpoints: Option<&EndpointList>, filters: &Filters)
     if writers.is_empty() {
         bail!("no endpoint writes; give one the role \"write\" in --llm-config");
     }
-    let prompts = Prompts::open(None)?;
+    let prompts = Prompts::open(args.prompts.as_deref())?;
     let mut versions = vec![prompts.version("corpus").to_string()];
     let asking = || filters.filters.iter().filter(|filter| filter.kind.asks_judges());
     if args.no_judge || asking().next().is_none() {
@@ -553,7 +578,8 @@ fn write_questions(way: &mut Way<'_>, asks: bool) -> Result<()> {
         .extend(checks.flat_map(|check| ["--without-check".into(), check.get_name().to_string()]));
     let before = way.state.clone();
     let ask = |way: &mut Way<'_>| {
-        way.command("questions", &synthesize, &args.llm.words(), &[], |way| {
+        let free = [args.llm.words(), args.own_prompts()].concat();
+        way.command("questions", &synthesize, &free, &[], |way| {
             // What was answered is paid for, even about other documents.
             let begun = way.path("synthesis").join(ANSWERS).exists();
             if begun { &["--resume"] } else { &[] }
@@ -645,13 +671,18 @@ fn refine_questions(
         &corpus,
         "--max-length",
         &tokens,
+        "--weights",
+        RANKED_BY,
         "--output",
         &output,
     ]);
     if !judged {
         refine.push("--without-llm".into());
     }
-    let free = if judged { left(way)?.words() } else { Vec::new() };
+    let free = match judged {
+        true => [left(way)?.words(), way.args.own_prompts()].concat(),
+        false => Vec::new(),
+    };
     way.command("refinement", &refine, &free, &[], |_| &[])?;
     let stopped = way.summary("refined/summary.json")?["judges"]["stopped"].take();
     if !stopped.is_null() {
@@ -695,6 +726,8 @@ fn mine(way: &mut Way<'_>, tokens: usize) -> Result<()> {
         "0",
         "--max-length",
         &tokens,
+        "--weights",
+        RANKED_BY,
         "--output",
         &mined,
     ]);

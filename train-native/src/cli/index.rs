@@ -100,8 +100,11 @@ mod built {
             expansion_add: args.expansion_add,
             expansion_search: args.expansion_search,
         };
-        let files =
-            args.input.iter().map(|input| VectorFiles::find(input)).collect::<Result<Vec<_>>>()?;
+        let files = args
+            .input
+            .iter()
+            .map(|input| VectorFiles::find(input, terminal))
+            .collect::<Result<Vec<_>>>()?;
         let settings = common(&args.input, &files)?;
         let mut builder = IndexBuilder::create(&args.output, args.overwrite.rule(), options)?;
         let start = Instant::now();

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use kiln_embed::checkpoint::LoadOptions;
 use kiln_embed::embedder::Prompt;
+use kiln_embed::quant::WeightPrecision;
 use serde_json::json;
 
 use super::ranges::{NEIGHBOURS, ROWS, seed, single, whole};
@@ -22,7 +24,7 @@ use crate::model::load;
 use crate::recipe::{DataSource, LeakRule};
 use crate::terminal::{Terminal, thousands};
 use crate::text::apart;
-use crate::vectors::write_atomically;
+use crate::vectors::NewFile;
 
 /// Mine hard negatives with a teacher model.
 ///
@@ -36,6 +38,9 @@ pub(super) struct MineArgs {
     overrides: ModelOverrides,
     #[command(flatten)]
     prompts: TeacherPrompts,
+    /// Precision of the teacher's weights: kept, f32, or rounded while loading to bf16, int8, int4, ..
+    #[arg(long, value_name = "PRECISION", default_value_t = WeightPrecision::Kept, requires = "model")]
+    weights: WeightPrecision,
     /// Examples: queries with positives, in any training format
     #[arg(long, short, value_name = "FILE")]
     data: PathBuf,
@@ -164,7 +169,7 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
         seed: args.seed,
     };
     let mut dropped = Dropped::default();
-    let mut lines = Vec::new();
+    let mut lines = NewFile::create(&args.output)?;
     for query in &scored.queries {
         let Some(negatives) = filter(query, &filters, &mut dropped) else { continue };
         let example = set.get(query.number)?;
@@ -178,8 +183,7 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
             );
         }
         let mined = with_negatives(example, query, &negatives, &corpus)?;
-        serde_json::to_writer(&mut lines, &mined)?;
-        lines.push(b'\n');
+        lines.line(&mined)?;
     }
     if dropped.queries_kept == 0 {
         bail!(
@@ -188,7 +192,7 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
             reasons(&dropped).join(", ")
         );
     }
-    write_atomically(&args.output, &lines)?;
+    lines.finish()?;
     let value = json!({
         "output": args.output, "teacher": scored.model, "prompts": scored.prompts, "queries": scored.queries.len(),
         "corpus": scored.corpus, "filters": filters, "counts": dropped,
@@ -234,7 +238,8 @@ fn scored(args: &MineArgs, set: &DataSet, corpus: &Store, global: &Global) -> Re
         (None, None) => bail!("--model is missing"),
         (None, Some(name)) => {
             let device = open(global.device)?;
-            let teacher = load(name, &args.overrides.load_options(), &device, terminal)?;
+            let options = LoadOptions { precision: args.weights, ..args.overrides.load_options() };
+            let teacher = load(name, &options, &device, terminal)?;
             let asking = Asking {
                 model: name.clone(),
                 prompts: teacher_prompts(teacher.prompts(), asked)?,

@@ -96,7 +96,7 @@ enum Vectors {
 }
 
 impl Vectors {
-    fn open(index: &str, args: &SearchArgs) -> Result<Self> {
+    fn open(index: &str, args: &SearchArgs, terminal: Terminal) -> Result<Self> {
         let folder = Path::new(index);
         if folder.join("graph.usearch").is_file() {
             #[cfg(feature = "hnsw")]
@@ -109,7 +109,7 @@ impl Vectors {
                 "{index}: is no approximate index, and --expansion is for one; leave it out, or build one with `kiln index`"
             );
         }
-        Ok(Self::Files(Box::new(VectorFiles::find(index)?)))
+        Ok(Self::Files(Box::new(VectorFiles::find(index, terminal)?)))
     }
 
     /// Whether there may be texts beside the vectors.
@@ -208,7 +208,8 @@ pub(super) fn run(args: &SearchArgs, global: &Global) -> Result<()> {
         );
     }
     let terminal = global.terminal();
-    let vectors = args.index.as_deref().map(|index| Vectors::open(index, args)).transpose()?;
+    let vectors =
+        args.index.as_deref().map(|index| Vectors::open(index, args, terminal)).transpose()?;
     if let (Some(index), Some(vectors)) = (&args.index, &vectors) {
         vectors.check(index, args, terminal)?;
     }

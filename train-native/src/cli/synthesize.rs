@@ -76,7 +76,7 @@ pub(super) struct SynthesizeArgs {
     tasks_each: usize,
     /// Samples by the models with the role `seed`, of each type, that stand before the prompts of the others
     /// [default: 3 where other models have the role `write`, else 0]
-    #[arg(long, value_name = "N", value_parser = whole(0, 20))]
+    #[arg(long, value_name = "N", value_parser = whole(0, 20), conflicts_with_all = ["corpus", "regenerate"])]
     samples: Option<usize>,
     /// How often an example is asked for until one passes
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=20))]

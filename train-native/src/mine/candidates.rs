@@ -1,7 +1,7 @@
 //! A teacher's nearest texts of each query, and how they are kept for another filtering.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{BufWriter, Write as _};
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -16,6 +16,7 @@ use crate::data::{DataSet, Store, text_hash};
 use crate::embedding::{BLOCK, TextModel};
 use crate::terminal::Terminal;
 use crate::text::{Columns, TextFile};
+use crate::vectors::NewFile;
 
 /// All queries, and what they were scored with.
 #[derive(Debug, Clone, PartialEq)]
@@ -207,7 +208,6 @@ struct Header {
 /// # Errors
 /// The file cannot be written.
 pub fn write_scores(path: &Path, scored: &Scored) -> Result<()> {
-    let mut lines = BufWriter::new(Vec::new());
     let header = Header {
         model: scored.model.clone(),
         prompts: scored.prompts.clone(),
@@ -216,15 +216,22 @@ pub fn write_scores(path: &Path, scored: &Scored) -> Result<()> {
         corpus: scored.corpus,
         queries: scored.queries.len(),
     };
-    writeln!(lines, "{}", serde_json::to_string(&header)?)?;
-    for query in &scored.queries {
-        writeln!(lines, "{}", serde_json::to_string(query)?)?;
+    let label = || path.display().to_string();
+    let write = |file: &mut dyn Write| -> Result<()> {
+        writeln!(file, "{}", serde_json::to_string(&header)?).with_context(label)?;
+        for query in &scored.queries {
+            writeln!(file, "{}", serde_json::to_string(query)?).with_context(label)?;
+        }
+        Ok(())
+    };
+    let mut file = NewFile::create(path)?;
+    if path.extension().is_none_or(|ending| ending != "zst") {
+        write(&mut file)?;
+        return file.finish();
     }
-    let mut bytes = lines.into_inner().map_err(|error| error.into_error())?;
-    if path.extension().is_some_and(|ending| ending == "zst") {
-        bytes = zstd::encode_all(&bytes[..], 3)?;
-    }
-    crate::vectors::write_atomically(path, &bytes)
+    let mut packed = zstd::Encoder::new(file, 3).with_context(label)?;
+    write(&mut packed)?;
+    packed.finish().with_context(label)?.finish()
 }
 
 /// Reads what [`write_scores`] kept, for the same examples and corpus.

@@ -52,10 +52,10 @@ impl Settings {
     pub(super) fn agree(&self, output: &Place, label: &str) -> Result<()> {
         let name = format!("{OWN}/settings.json");
         let own = serde_json::to_vec_pretty(self)?;
+        // Written only where there is none, and read again: another process may have been first.
         if output.read(&name)?.is_none() {
-            output.write(&name, &own)?;
+            output.write_new(&name, &own)?;
         }
-        // Read again: another process may have written others meanwhile.
         let kept = output.read(&name)?.unwrap_or_default();
         let kept: Self = serde_json::from_slice(&kept)
             .with_context(|| format!("{}: is not what kiln embed writes", output.label(&name)))?;

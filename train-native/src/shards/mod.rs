@@ -108,6 +108,12 @@ pub fn prepare(job: EmbedJob<'_>) -> Result<Prepared<'_>> {
     }
     let (base, pattern) = split(job.input)?;
     let (input, output) = (Place::open(&base)?, Place::open(job.output)?);
+    if !output.takes_large_files() {
+        bail!(
+            "{}: texts can be read from there, and vectors not written; name a folder, or an s3, gs or az address",
+            job.output
+        );
+    }
     if output.is_inside(&input) {
         bail!("{}: is inside the input, and would be read as one the next time", job.output);
     }
@@ -252,9 +258,13 @@ impl Prepared<'_> {
         writer.finish()?;
         let (output_bytes, sha256) = sum_of(&target)?;
         self.output.put(&unit.output, &target)?;
+        let listed = format!("{OWN}/{}.bad.jsonl", unit.entry.name);
         if !bad.is_empty() {
             let lines: String = bad.iter().map(|row| format!("{row}\n")).collect();
-            self.output.write(&format!("{OWN}/{}.bad.jsonl", unit.entry.name), lines.as_bytes())?;
+            self.output.write(&listed, lines.as_bytes())?;
+        } else if self.there.contains_key(&listed) {
+            // They are of an input that was mended.
+            self.output.remove(&listed)?;
         }
         let done = Done {
             input: unit.entry.name.clone(),

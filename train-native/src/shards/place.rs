@@ -9,7 +9,7 @@ use super::entry::{Entry, file_name};
 #[cfg(feature = "object-store")]
 use super::remote::Remote;
 use crate::text::{names_below, regular};
-use crate::vectors::write_atomically;
+use crate::vectors::{write_atomically, write_new};
 
 /// A folder, or a prefix of an object store.
 pub(super) enum Place {
@@ -48,6 +48,15 @@ impl Place {
             Self::Folder(folder) => Some(folder),
             #[cfg(feature = "object-store")]
             Self::Store(_) => None,
+        }
+    }
+
+    /// Whether it takes files of any size.
+    pub(super) fn takes_large_files(&self) -> bool {
+        match self {
+            Self::Folder(_) => true,
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.takes_parts(),
         }
     }
 
@@ -99,6 +108,32 @@ impl Place {
             Self::Folder(_) => write_atomically(&self.target(name, Path::new(""))?, bytes),
             #[cfg(feature = "object-store")]
             Self::Store(store) => store.write(name, bytes),
+        }
+    }
+
+    /// Writes a small file where there is none; one that is there stays.
+    ///
+    /// # Errors
+    /// A place that cannot be written.
+    pub(super) fn write_new(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Folder(_) => write_new(&self.target(name, Path::new(""))?, bytes).map(drop),
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.write_new(name, bytes),
+        }
+    }
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// One that cannot be removed.
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Folder(folder) => {
+                std::fs::remove_file(folder.join(name)).with_context(|| self.label(name))
+            }
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.remove(name),
         }
     }
 
@@ -207,6 +242,12 @@ mod tests {
         assert_eq!(entries[1].bytes, 3);
         assert_eq!(place.read("b/two.txt").unwrap().unwrap(), b"two");
         assert!(place.read("none").unwrap().is_none());
+        place.write_new("a.txt", b"other").unwrap();
+        place.write_new("c.txt", b"three").unwrap();
+        assert_eq!(place.read("a.txt").unwrap().unwrap(), b"one");
+        assert_eq!(place.read("c.txt").unwrap().unwrap(), b"three");
+        place.remove("c.txt").unwrap();
+        assert!(place.read("c.txt").unwrap().is_none() && place.remove("c.txt").is_err());
         let below = Place::Folder(folder.path().join("b"));
         assert!(below.is_inside(&place) && !place.is_inside(&below) && place.is_inside(&place));
         assert!(Place::Folder(folder.path().join("a.txt")).list().is_err());

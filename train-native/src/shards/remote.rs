@@ -15,14 +15,16 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::path::Path as Key;
 use object_store::{
-    ObjectStore, ObjectStoreExt as _, ObjectStoreScheme, PutPayload, RetryConfig, WriteMultipart,
+    ClientOptions, ObjectStore, ObjectStoreExt as _, ObjectStoreScheme, PutMode, PutPayload,
+    RetryConfig, WriteMultipart,
 };
 use tokio::runtime::Runtime;
 
 use super::entry::{Entry, file_name};
 
-/// Bytes that are written at a time, and held in memory; stores take 10,000 such parts.
+/// Bytes that are written at a time, and held in memory; stores take 10,000 such parts. The variable names others.
 const PART: usize = 16 << 20;
+const PART_VARIABLE: &str = "KILN_UPLOAD_PART";
 /// How often a request is sent again that a store does not answer, within a minute.
 const RETRIES: usize = 5;
 /// Parts on their way at once.
@@ -34,6 +36,7 @@ pub(super) struct Remote {
     address: String,
     root: Key,
     runtime: Runtime,
+    part: usize,
 }
 
 impl Remote {
@@ -48,7 +51,7 @@ impl Remote {
             .enable_all()
             .build()
             .context("cannot start a thread for the object store")?;
-        Ok(Self { store, address, root, runtime })
+        Ok(Self { store, address, root, runtime, part: part()? })
     }
 
     pub(super) fn label(&self, name: &str) -> String {
@@ -93,6 +96,30 @@ impl Remote {
         put.map(drop).map_err(|error| said(&self.label(name), error))
     }
 
+    /// Writes an object where there is none. A store that cannot tell writes it in any case.
+    pub(super) fn write_new(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        use object_store::Error::{AlreadyExists, NotImplemented, NotSupported, Precondition};
+        let payload = PutPayload::from(bytes.to_vec());
+        let key = self.key(name);
+        let put = self.store.put_opts(&key, payload, PutMode::Create.into());
+        match self.runtime.block_on(put) {
+            Ok(_) | Err(AlreadyExists { .. } | Precondition { .. }) => Ok(()),
+            Err(NotImplemented { .. } | NotSupported { .. }) => self.write(name, bytes),
+            Err(error) => Err(said(&self.label(name), error)),
+        }
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
+        let key = self.key(name);
+        let removed = self.runtime.block_on(self.store.delete(&key));
+        removed.map_err(|error| said(&self.label(name), error))
+    }
+
+    /// Whether objects may be written in parts; a WebDAV server takes none.
+    pub(super) fn takes_parts(&self) -> bool {
+        !self.address.starts_with("http")
+    }
+
     /// Copies an object into a file, piece by piece.
     pub(super) fn fetch(&self, name: &str, scratch: &Path) -> Result<PathBuf> {
         let path = scratch.join(file_name(name));
@@ -115,7 +142,7 @@ impl Remote {
         let context = || written.display().to_string();
         let mut file = File::open(written).with_context(context)?;
         let length = file.metadata().with_context(context)?.len();
-        if length <= PART as u64 {
+        if length <= self.part as u64 {
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).with_context(context)?;
             return self.write(name, &bytes);
@@ -123,8 +150,8 @@ impl Remote {
         let (key, broken) = (self.key(name), |error| said(&self.label(name), error));
         self.runtime.block_on(async {
             let upload = self.store.put_multipart(&key).await.map_err(broken)?;
-            let mut upload = WriteMultipart::new_with_chunk_size(upload, PART);
-            let mut part = vec![0; PART];
+            let mut upload = WriteMultipart::new_with_chunk_size(upload, self.part);
+            let mut part = vec![0; self.part];
             loop {
                 let count = match file.read(&mut part) {
                     Ok(0) => break,
@@ -135,7 +162,10 @@ impl Remote {
                         return Err(Error::from(error).context(context()));
                     }
                 };
-                upload.wait_for_capacity(AT_ONCE).await.map_err(broken)?;
+                if let Err(error) = upload.wait_for_capacity(AT_ONCE).await {
+                    let _ = upload.abort().await;
+                    return Err(broken(error));
+                }
                 upload.write(&part[..count]);
             }
             upload.finish().await.map(drop).map_err(broken)
@@ -145,6 +175,15 @@ impl Remote {
     pub(super) fn is_inside(&self, other: &Self) -> bool {
         self.address == other.address || self.address.starts_with(&format!("{}/", other.address))
     }
+}
+
+/// Bytes of a part.
+fn part() -> Result<usize> {
+    let Ok(text) = std::env::var(PART_VARIABLE) else { return Ok(PART) };
+    let bytes = text.trim().parse().ok().filter(|bytes| (1 << 10..=1 << 30).contains(bytes));
+    bytes.with_context(|| {
+        format!("{PART_VARIABLE} is {text:?}; name the bytes of a part, 1024 to {}", 1 << 30)
+    })
 }
 
 /// The store of an address, as the environment says, and where it begins in it.
@@ -168,7 +207,9 @@ fn opened(url: &url::Url) -> object_store::Result<(Arc<dyn ObjectStore>, Key)> {
         }
         ObjectStoreScheme::Http => {
             // All of the address is the store's.
-            let store = HttpBuilder::new().with_url(url).with_retry(retry).build()?;
+            let options = ClientOptions::new().with_allow_http(true);
+            let store = HttpBuilder::new().with_url(url).with_client_options(options);
+            let store = store.with_retry(retry).build()?;
             return Ok((Arc::new(store), Key::default()));
         }
         _ => {

@@ -26,7 +26,8 @@ impl Shard {
     }
 
     /// What a scheduler's variables say: SLURM's array jobs, Kubernetes' indexed jobs (which do not say how many
-    /// there are: `count` does), and what torchrun and others set.
+    /// there are: `count` does), and what torchrun and others set. With `count`, tasks of an array of fewer are the shares of
+    /// their own numbers: what is sent again of a larger one.
     fn of_scheduler(
         count: Option<usize>,
         variable: impl Fn(&str) -> Option<String>,
@@ -38,20 +39,37 @@ impl Shard {
             }
             None => Ok(None),
         };
-        for (index, counts, first) in [
-            ("SLURM_ARRAY_TASK_ID", Some("SLURM_ARRAY_TASK_COUNT"), Some("SLURM_ARRAY_TASK_MIN")),
-            ("JOB_COMPLETION_INDEX", None, None),
-            ("RANK", Some("WORLD_SIZE"), None),
-        ] {
+        if let Some(own) = number("SLURM_ARRAY_TASK_ID")? {
+            let of_array = |name: &str| number(&format!("SLURM_ARRAY_TASK_{name}"));
+            let (tasks, first) = (of_array("COUNT")?, of_array("MIN")?.unwrap_or(0));
+            let step = of_array("STEP")?.unwrap_or(1).max(1);
+            if count.is_some() && count != tasks {
+                return Self::new(own, count.unwrap_or_default());
+            }
+            let (Some(tasks), Some(place)) = (tasks, own.checked_sub(first)) else {
+                return Err(
+                    "SLURM_ARRAY_TASK_ID is set, and nothing says of how many shares; write auto/N"
+                        .into(),
+                );
+            };
+            let last = of_array("MAX")?.unwrap_or(first + (tasks.max(1) - 1) * step);
+            if last.checked_sub(first) != Some((tasks.max(1) - 1) * step) || place % step != 0 {
+                return Err(format!(
+                    "SLURM's array has gaps ({tasks} tasks from {first} to {last}), so that shares cannot be counted; \
+                     write auto/N with the N of the whole array"
+                ));
+            }
+            return Self::new(place / step, tasks);
+        }
+        for (index, counts) in [("JOB_COMPLETION_INDEX", None), ("RANK", Some("WORLD_SIZE"))] {
             let Some(own) = number(index)? else { continue };
-            let first = first.map_or(Ok(None), number)?.unwrap_or(0);
             let said = counts.map_or(Ok(None), number)?;
             let Some(count) = count.or(said) else {
                 return Err(format!(
                     "{index} is set, and nothing says of how many shares; write auto/N"
                 ));
             };
-            return Self::new(own.saturating_sub(first), count);
+            return Self::new(own, count);
         }
         Err("none of SLURM_ARRAY_TASK_ID, JOB_COMPLETION_INDEX and RANK is set; write I/N".into())
     }
@@ -102,6 +120,29 @@ mod tests {
             ("SLURM_ARRAY_TASK_MIN", "5"),
         ];
         assert_eq!(of(None, &slurm).unwrap(), Shard { index: 2, count: 4 });
+        assert_eq!(of(Some(4), &slurm).unwrap(), Shard { index: 2, count: 4 });
+        // Some of a larger array, sent again.
+        assert_eq!(of(Some(64), &slurm).unwrap(), Shard { index: 7, count: 64 });
+        let array = |id, count, first, last, step| {
+            let names = ["ID", "COUNT", "MIN", "MAX", "STEP"];
+            let values: [&str; 5] = [id, count, first, last, step];
+            names
+                .map(|name| format!("SLURM_ARRAY_TASK_{name}"))
+                .into_iter()
+                .zip(values)
+                .collect::<Vec<_>>()
+        };
+        let of_array = |count, set: &[(String, &str)]| {
+            let set: Vec<(&str, &str)> =
+                set.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+            of(count, &set)
+        };
+        let steps = array("62", "32", "0", "62", "2");
+        assert_eq!(of_array(None, &steps).unwrap(), Shard { index: 31, count: 32 });
+        let list = array("5", "2", "2", "5", "1");
+        assert!(of_array(None, &list).unwrap_err().contains("gaps"));
+        assert_eq!(of_array(Some(64), &list).unwrap(), Shard { index: 5, count: 64 });
+        assert!(of_array(Some(2), &list).is_err());
         let job = [("JOB_COMPLETION_INDEX", "3")];
         assert_eq!(of(Some(8), &job).unwrap(), Shard { index: 3, count: 8 });
         assert!(of(None, &job).unwrap_err().contains("auto/N"));

@@ -132,11 +132,6 @@ fn takes_scored_pairs(stage: &Stage) -> bool {
     stage.objective == Objective::Similarity || rerank(stage).is_some_and(learns)
 }
 
-/// Whether a stage takes the negatives of rows by the curriculum.
-fn contrasts(stage: &Stage) -> bool {
-    matches!(stage.objective, Objective::Contrastive | Objective::Rerank)
-}
-
 /// The rule of sources that have none of their own.
 fn leak_rule(recipe: &Recipe) -> LeakRule {
     recipe.filter.bm25_share.map_or(LeakRule::Exact, LeakRule::Bm25)
@@ -170,7 +165,7 @@ fn leaks(recipe: &Recipe, folder: &Path) -> Result<Option<LeakFilter>> {
 fn levels_missing(stage: &Stage, sets: &[DataSet]) -> Vec<usize> {
     let goes_through =
         stage.curriculum.is_graded() && !matches!(stage.curriculum, Curriculum::Fixed(_));
-    if !goes_through || !contrasts(stage) {
+    if !goes_through || !stage.objective.takes_negatives() {
         return Vec::new();
     }
     (1..=highest_level(sets)).filter(|&level| !has_level(sets, level)).collect()
@@ -188,7 +183,7 @@ fn has_level(sets: &[DataSet], level: usize) -> bool {
 /// Whether a set has hard negatives, but for no example as many as the stage asks for.
 fn runs_short(stage: &Stage, set: &DataSet) -> bool {
     let most = set.counts.most_negatives;
-    contrasts(stage) && most > 0 && most < stage.hard_negatives
+    stage.objective.takes_negatives() && most > 0 && most < stage.hard_negatives
 }
 
 /// Whether a stage can be trained on its data.
@@ -202,7 +197,7 @@ fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
             set.name
         );
     }
-    if !contrasts(stage) {
+    if !stage.objective.takes_negatives() {
         return Ok(());
     }
     let with_negatives: usize =
@@ -221,6 +216,9 @@ fn fits(stage: &Stage, sets: &[DataSet]) -> Result<()> {
              highest is {}",
             highest_level(sets)
         );
+    }
+    if matches!(stage.objective, Objective::Distillation | Objective::Similarity) {
+        return Ok(());
     }
     if let Some(settings) = rerank(stage) {
         return fits_reranker(&settings, sets, with_negatives);

@@ -133,6 +133,9 @@ pub(super) fn check_texts<B: TrainingBackend>(
         let literal = source.query_prompt.iter().chain(&source.document_prompt).cloned();
         let instructions = source.instructions.iter().map(|one| instructed(format, one));
         literal.chain(instructions).try_for_each(|prompt| room(&prompt, &whose))?;
+        let whose = format!("an example's instruction in {}", set.name);
+        let own = &set.counts.longest_instruction;
+        own.iter().try_for_each(|one| room(&instructed(format, one), &whose))?;
     }
     for stage in &recipe.stages {
         let place = || format!("stage {:?}", stage.name);

@@ -16,6 +16,9 @@ use crate::trainer::Progress;
 /// What a state says beside its tensors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
+    /// Which model it is of, and in which precision.
+    #[serde(default)]
+    pub base: Option<String>,
     /// What is trained.
     pub settings: AdapterSettings,
     /// The low-rank part, which may be another than the settings': that of adapters that were begun with.

@@ -569,16 +569,17 @@ impl<B: TrainingBackend> Trainer<B> {
         Ok(save_adapters(model.backbone(), model.config(), &self.lora, base)?)
     }
 
-    /// All that is needed to go on from here, as files.
+    /// All that is needed to go on from here, as files. `base` is what tells the model, in its precision, from others.
     ///
     /// # Errors
     /// Nothing was begun, or values that cannot be read back.
-    pub fn state(&self) -> Result<Files> {
+    pub fn state(&self, base: Option<&str>) -> Result<Files> {
         let run = self.run.as_ref().context("nothing is taught yet; begin with lessons")?;
         let saved = |model: &TrainModel<B>| SavedParameters::of(model, false);
         let (now, start) = (saved(&self.train_model)?, saved(&run.start)?);
         let best = run.best.as_deref().map(saved).transpose()?;
         let state = State {
+            base: base.map(String::from),
             settings: self.settings.clone(),
             lora: self.lora.clone(),
             plan: run.plan.clone(),
@@ -593,12 +594,17 @@ impl<B: TrainingBackend> Trainer<B> {
         state.to_files([Some(now), Some(start), best], self.first.as_ref(), run.optimizer.state()?)
     }
 
-    /// Goes on from a state of a trainer of the same model.
+    /// Goes on from a state of a trainer of the same model, by what `base` says of it.
     ///
     /// # Errors
-    /// Files that are no such state.
-    pub fn restore(&mut self, files: &Files) -> Result<()> {
+    /// Files that are no such state, or one of another model.
+    pub fn restore(&mut self, files: &Files, base: Option<&str>) -> Result<()> {
         let Kept { state, parameters, first, optimizer } = State::from_files(files)?;
+        if state.base.as_deref().zip(base).is_some_and(|(own, other)| own != other) {
+            bail!(
+                "the state is of another model, or of other weights of it; begin anew with this one"
+            );
+        }
         let kind = state.settings.kind.of(self.base.config());
         let other = state.settings.resolved(kind) != self.settings.resolved(kind);
         if other || (kind != self.settings.kind && self.asked != AdapterKind::Auto) {

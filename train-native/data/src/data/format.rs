@@ -73,8 +73,8 @@ pub(super) const POSITIVES: [&str; 6] =
 /// Names of columns of negatives, perhaps with a number behind them.
 const NEGATIVES: [&str; 3] = ["hard_negative_document", "hard_negative", "negative"];
 /// Names of what a text is called and of what it says, which stand together in one text.
-const TITLED: [&str; 3] = ["abstract", "text", "body"];
-const LABELS: [&str; 4] = ["label_text", "label", "labels", "category"];
+pub(super) const TITLED: [&str; 3] = ["abstract", "text", "body"];
+pub(super) const LABELS: [&str; 4] = ["label_text", "label", "labels", "category"];
 /// Names of a row's own instruction, where the row has a query.
 const INSTRUCTIONS: [&str; 3] = ["instruction", "prompt", "task"];
 
@@ -198,8 +198,11 @@ impl RowFormat {
             bail!("pos_scores and neg_scores must have as many entries as pos and neg");
         }
         let levels = &example.levels;
-        if !levels.is_empty() && levels.len() != example.neg.len() || levels.contains(&0) {
-            bail!("levels must have as many entries as neg, each 1 (hardest) or more");
+        let is_level = |level: &usize| (1..=MOST_LEVELS).contains(level);
+        if !levels.is_empty() && levels.len() != example.neg.len() || !levels.iter().all(is_level) {
+            bail!(
+                "levels must have as many entries as there are negatives, each from 1 (hardest) to {MOST_LEVELS}"
+            );
         }
         Ok(DataRow::Example(example))
     }

@@ -93,6 +93,9 @@ pub struct Counts {
     pub levels: Vec<usize>,
     /// Examples to train on.
     pub examples: usize,
+    /// The longest instruction that an example has of its own.
+    #[serde(skip)]
+    pub longest_instruction: Option<String>,
 }
 
 impl Counts {
@@ -118,6 +121,11 @@ impl Counts {
     /// Counts an example that is trained on.
     pub(super) fn add(&mut self, example: &Example) {
         self.examples += 1;
+        if example.instruction.as_ref().map(String::len)
+            > self.longest_instruction.as_ref().map(String::len)
+        {
+            self.longest_instruction = example.instruction.clone();
+        }
         self.without_negatives += usize::from(example.neg.is_empty());
         let scored = !example.pos_scores.is_empty();
         self.with_scores += usize::from(scored);
@@ -142,7 +150,7 @@ impl Counts {
         (self.examples, self.without_negatives, self.most_negatives) = (0, 0, 0);
         (self.with_scores, self.with_margins) = (0, 0);
         (self.with_low_scores, self.with_wide_scores) = (0, 0);
-        self.levels.clear();
+        (self.longest_instruction, self.levels) = (None, Vec::new());
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::format::{Fields, LABELS, TITLED, passage};
 use super::text_hash;
 use crate::recipe::LeakRule;
 use crate::text::{Columns, TextFile};
 use anyhow::Result;
 use bm25::{DefaultTokenizer, Embedder, EmbedderBuilder, Language, TokenEmbedding};
+use serde_json::Value;
 
 /// An index of evaluation texts.
 pub struct LeakFilter {
@@ -36,7 +38,9 @@ impl LeakFilter {
         Self { exact, near: near.then(|| Near::new(&all)) }
     }
 
-    /// An index of the texts of files: all text fields of JSON lines, CSV and Parquet, or lines.
+    /// An index of the texts of files: all text fields of JSON lines, CSV and Parquet, or lines. What stands below a title
+    /// counts with it too, as training reads it; the title itself where it is a text of its own (a labelled row's, a
+    /// paper's). Labels are no texts.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -51,20 +55,7 @@ impl LeakFilter {
                 continue;
             }
             for object in file.objects()? {
-                for (name, value) in object?.fields {
-                    if matches!(name.as_str(), "_id" | "id" | "title") {
-                        continue;
-                    }
-                    match value {
-                        serde_json::Value::String(text) => texts.push(text),
-                        serde_json::Value::Array(all) => {
-                            texts.extend(
-                                all.iter().filter_map(|one| Some(one.as_str()?.to_string())),
-                            );
-                        }
-                        _ => {}
-                    }
-                }
+                texts_of(&object?.fields, &mut texts);
             }
         }
         Ok(Self::new(texts.into_iter().filter(|text| !text.trim().is_empty()), near))
@@ -92,6 +83,35 @@ impl LeakFilter {
 
     fn is_one(&self, text: &str) -> bool {
         self.exact.contains(&text_hash(text))
+    }
+}
+
+/// The texts of a row of evaluation data, in the forms that training would read them in.
+fn texts_of(fields: &Fields, texts: &mut Vec<String>) {
+    let is_label = |name: &str| LABELS.contains(&name);
+    let title = fields.get("title").and_then(Value::as_str).map(str::trim);
+    let title = title.filter(|title| !title.is_empty());
+    let alone = fields.contains_key("abstract") || fields.keys().any(|name| is_label(name));
+    texts.extend(title.filter(|_| alone).map(String::from));
+    for (name, value) in fields {
+        let name = name.as_str();
+        if matches!(name, "_id" | "id" | "title") || is_label(name) {
+            continue;
+        }
+        let values = match value {
+            Value::Array(all) => all.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        for value in values {
+            // A passage with a title of its own, and what it says.
+            let own =
+                [passage(value), value.get("text").and_then(|text| Some(text.as_str()?.into()))];
+            for text in own.into_iter().flatten() {
+                let both = title.filter(|_| TITLED.contains(&name));
+                texts.extend(both.map(|title| format!("{title} {text}")));
+                texts.push(text);
+            }
+        }
     }
 }
 
@@ -160,6 +180,37 @@ mod tests {
         "The river floods the lower streets every spring.",
         "A violinist from a small town wins the prize.",
     ];
+
+    #[test]
+    fn rows_leak_in_the_forms_that_training_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.jsonl");
+        let rows = [
+            r#"{"title": "Sails", "abstract": "Sails are hoisted.", "label": "ships"}"#,
+            r#"{"_id": "1", "title": "Paris", "text": "The city floods."}"#,
+            r#"{"query": "who hoists", "positive_passages": [{"docid": "7", "title": "Crew", "text": "The crew hoists."}]}"#,
+            r#"{"sentences": ["one line", "another"], "labels": ["1", "2"]}"#,
+        ];
+        std::fs::write(&path, rows.join("\n")).unwrap();
+        let filter = LeakFilter::of_files(&[path.to_string_lossy().into_owned()], false).unwrap();
+        for (text, leaks) in [
+            ("Sails Sails are hoisted.", true),
+            ("Sails are hoisted.", true),
+            ("Sails", true),
+            ("ships", false),
+            ("Paris The city floods.", true),
+            ("The city floods.", true),
+            // What an article is called is a question of many.
+            ("Paris", false),
+            ("who hoists", true),
+            ("Crew The crew hoists.", true),
+            ("The crew hoists.", true),
+            ("one line", true),
+            ("2", false),
+        ] {
+            assert_eq!(filter.leaks(text, LeakRule::Exact), leaks, "{text}");
+        }
+    }
 
     #[test]
     fn exact_and_near_texts_leak() {

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use kiln_terminal::interrupt;
 use kiln_terminal::terminal::Terminal;
 use rand::Rng as _;
 use serde::Serialize;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use super::answer::{Answer, Finish, Usage, Used};
 use super::client::{Failure, Llm};
@@ -23,8 +23,9 @@ const TICK: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
-/// Questions that are made while as many are under way as may be.
-const AHEAD: usize = 8;
+/// Questions that wait where there are several endpoints, at most, for each that may be under way: one that wants to be left
+/// alone holds many, and others are to be asked meanwhile.
+const MOST_WAITING: usize = 64;
 /// Questions that fail in a row, with no answer between, before an endpoint is given up.
 const MOST_LOST: u32 = 8;
 /// Tries of a server that never answered.
@@ -189,6 +190,7 @@ pub fn ask(
         bar: terminal.progress(total, what),
         questions,
         check,
+        unread: VecDeque::new(),
         over: false,
         reserved: Used::default(),
         busy: (Duration::ZERO, 0.0),
@@ -216,6 +218,8 @@ struct Asking<'a> {
     bar: kiln_terminal::terminal::ProgressBar,
     questions: &'a mut dyn Iterator<Item = Result<Question>>,
     check: &'a mut dyn FnMut(&Question, &Answer) -> Result<Option<Question>>,
+    /// What came and is neither written nor read yet.
+    unread: VecDeque<(Arc<Question>, Answer)>,
     /// No question is left.
     over: bool,
     /// What the requests under way may use at most.
@@ -230,10 +234,10 @@ impl Asking<'_> {
             // Ctrl-C does not wait for what is under way; a budget does, as that is paid for.
             if interrupt::asked() {
                 self.spent.stopped = Some(Stop::Interrupted);
-                return Ok(());
+                return self.keep_what_came();
             }
             self.send()?;
-            if self.tasks.is_empty() {
+            if self.tasks.is_empty() && self.unread.is_empty() {
                 if self.over && self.waiting() == 0 {
                     return Ok(());
                 }
@@ -242,33 +246,62 @@ impl Asking<'_> {
                     return Ok(());
                 }
             }
-            let since = Instant::now();
-            let under_way = self.tasks.len();
-            let done = match under_way {
-                0 => {
-                    tokio::time::sleep(self.idle()).await;
-                    None
-                }
-                _ => tokio::time::timeout(self.idle(), self.tasks.join_next()).await.ok().flatten(),
-            };
-            if !self.over {
-                self.busy.0 += since.elapsed();
-                self.busy.1 += since.elapsed().as_secs_f64() * under_way as f64;
+            if self.unread.is_empty() {
+                let done = self.wait().await;
+                self.arrives(done)?;
             }
-            let mut next = done;
-            while let Some(done) = next {
-                match done {
-                    Ok(done) => self.take(done)?,
-                    Err(error) => bail!("a request ended without a result: {error}"),
-                }
-                // The server is not to wait until all that came together is read; after Ctrl-C what came is kept, and
-                // no more is asked.
-                if !interrupt::asked() {
-                    self.send()?;
-                }
-                next = self.tasks.try_join_next();
+            while let Some(done) = self.tasks.try_join_next() {
+                self.arrives(Some(done))?;
+            }
+            // One at a time: the server is not to wait until all are written and read.
+            self.send_waiting();
+            if let Some((question, answer)) = self.unread.pop_front() {
+                self.keep(&question, &answer)?;
             }
         }
+    }
+
+    /// The next that ends, if one does soon.
+    async fn wait(&mut self) -> Option<Result<Done, JoinError>> {
+        let since = Instant::now();
+        let under_way = self.tasks.len();
+        let done = match under_way {
+            0 => {
+                tokio::time::sleep(self.idle()).await;
+                None
+            }
+            _ => tokio::time::timeout(self.idle(), self.tasks.join_next()).await.ok().flatten(),
+        };
+        if !self.over {
+            self.busy.0 += since.elapsed();
+            self.busy.1 += since.elapsed().as_secs_f64() * under_way as f64;
+        }
+        done
+    }
+
+    /// Makes room for another question, and has what came wait to be read.
+    fn arrives(&mut self, done: Option<Result<Done, JoinError>>) -> Result<()> {
+        let taken = match done {
+            None => return Ok(()),
+            Some(Ok(done)) => self.take(done),
+            Some(Err(error)) => Err(anyhow!("a request ended without a result: {error}")),
+        };
+        if taken.is_err() {
+            self.keep_what_came()?;
+        }
+        taken
+    }
+
+    /// Keeps the answers that came while others were read: they are paid for.
+    fn keep_what_came(&mut self) -> Result<()> {
+        while let Some(done) = self.tasks.try_join_next() {
+            let Ok(Done { question, result: Ok(answer), .. }) = done else { continue };
+            self.unread.push_back((question, answer));
+        }
+        while let Some((question, answer)) = self.unread.pop_front() {
+            self.count(&question, &answer)?;
+        }
+        Ok(())
     }
 
     /// Questions that wait.
@@ -295,11 +328,15 @@ impl Asking<'_> {
 
     /// Sends what may be sent now, and makes some questions that are sent as soon as others are answered.
     fn send(&mut self) -> Result<()> {
+        // What waits for one endpoint does not keep others from theirs, unless it is very much.
+        let most = self.limits.concurrency.saturating_mul(match self.lines.len() {
+            1 => 1,
+            _ => MOST_WAITING,
+        });
         loop {
             self.send_waiting();
-            // One that waits for its endpoint does not keep others from theirs, unless there are many.
             let (full, waiting) = (self.tasks.len() >= self.limits.concurrency, self.waiting());
-            if self.over || waiting >= self.limits.concurrency || (full && waiting >= AHEAD) {
+            if self.over || waiting >= most || (full && waiting >= self.limits.concurrency) {
                 return Ok(());
             }
             match self.questions.next() {
@@ -314,7 +351,7 @@ impl Asking<'_> {
 
     /// Sends what waits and may be sent now. Each that is sent brings the end of the budget nearer.
     fn send_waiting(&mut self) {
-        while self.tasks.len() < self.limits.concurrency && self.over_budget().is_none() {
+        while self.may_send() {
             let Some((endpoint, place)) = self.next_waiting() else { return };
             let line = &mut self.lines[endpoint];
             let Some(one) = line.waiting.remove(place) else { return };
@@ -329,6 +366,17 @@ impl Asking<'_> {
                 Done { question: one.question, tries: one.tries + 1, asked, result }
             });
         }
+    }
+
+    /// Whether another may be under way. What came waits to be read where a budget has to know what it took, and is
+    /// not to be ever more.
+    fn may_send(&self) -> bool {
+        let limited = self.limits.max_tokens.is_some() || self.limits.max_cost.is_some();
+        let unread = if limited { 0 } else { self.limits.concurrency };
+        self.tasks.len() < self.limits.concurrency
+            && self.unread.len() <= unread
+            && !interrupt::asked()
+            && self.over_budget().is_none()
     }
 
     /// A question that may be sent: its endpoint and place there.
@@ -388,7 +436,8 @@ impl Asking<'_> {
             Ok(answer) => {
                 line.pace.good();
                 (line.answered, line.lost) = (true, 0);
-                return self.keep(&question, &answer);
+                self.unread.push_back((question, answer));
+                return Ok(());
             }
             Err(failure) => failure,
         };
@@ -449,21 +498,21 @@ impl Asking<'_> {
     }
 
     fn keep(&mut self, question: &Question, answer: &Answer) -> Result<()> {
+        self.count(question, answer)?;
+        self.follow(question, answer)
+    }
+
+    /// Writes an answer to the journal, and counts what it cost.
+    fn count(&mut self, question: &Question, answer: &Answer) -> Result<()> {
         let usage = answer.usage;
         let endpoint = &self.llm.endpoints.endpoints[question.endpoint];
         let cost = endpoint.cost(usage.prompt, usage.completion);
-        self.spent.answered += 1;
-        self.spent.prompt_tokens = self.spent.prompt_tokens.saturating_add(usage.prompt);
-        self.spent.completion_tokens =
-            self.spent.completion_tokens.saturating_add(usage.completion);
-        self.spent.cost += cost;
-        // The server is not to wait until the answer is written and read, unless a budget has to know what it took.
-        let unlimited = self.limits.max_tokens.is_none() && self.limits.max_cost.is_none();
-        if unlimited && !interrupt::asked() {
-            self.send_waiting();
-        }
-        self.journal.keep(question.key, &question.label, answer, cost)?;
-        self.follow(question, answer)
+        let spent = &mut self.spent;
+        spent.answered += 1;
+        spent.prompt_tokens = spent.prompt_tokens.saturating_add(usage.prompt);
+        spent.completion_tokens = spent.completion_tokens.saturating_add(usage.completion);
+        spent.cost += cost;
+        self.journal.keep(question.key, &question.label, answer, cost)
     }
 
     /// A server that answers others refuses this question: that is kept, so that it is not asked again and again.
@@ -507,10 +556,12 @@ impl Asking<'_> {
     }
 
     fn show(&self) {
-        let tokens = self.spent.prompt_tokens + self.spent.completion_tokens;
-        let mut line = format!("{} tokens", kiln_terminal::terminal::thousands(tokens as usize));
-        if self.spent.cost > 0.0 {
-            line += &format!(", cost {:.4}", self.spent.cost);
+        // Of all that the journal has, as budgets count it.
+        let used = self.journal.used();
+        let mut line =
+            format!("{} tokens", kiln_terminal::terminal::thousands(used.tokens() as usize));
+        if used.cost > 0.0 {
+            line += &format!(", cost {:.4}", used.cost);
         }
         if self.spent.failed > 0 {
             line += &format!(", {} failed", self.spent.failed);

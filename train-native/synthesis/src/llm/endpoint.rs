@@ -197,6 +197,15 @@ impl EndpointList {
         Ok(())
     }
 
+    /// What decides who answers which question of some roles: models and shares, wherever they are.
+    pub fn answering(&self, asked: &[Role]) -> Vec<(&str, f64, Vec<Role>)> {
+        let models = self.of_models().into_iter().map(|(model, share, roles)| {
+            let of = |role: &&Role| asked.contains(role);
+            (model, share, roles.iter().filter(of).copied().collect::<Vec<_>>())
+        });
+        models.filter(|(_, _, roles)| !roles.is_empty()).collect()
+    }
+
     /// What decides who answers which question: models, shares and roles, wherever they are.
     pub fn of_models(&self) -> Vec<(&str, f64, &[Role])> {
         self.endpoints.iter().map(|one| (one.model.as_str(), one.share, &one.roles[..])).collect()

@@ -78,13 +78,29 @@ impl Signature {
         }
     }
 
-    /// The first thing in which two differ.
-    pub(super) fn difference(&self, other: &Self) -> Option<String> {
-        let [own, other] = [self, other].map(|one| serde_json::to_value(one).unwrap_or_default());
+    /// The first thing in which two differ of what the questions of this run depend on, which asks these roles.
+    pub(super) fn difference(&self, other: &Self, asked: &[Role]) -> Option<String> {
+        let [own, other] = [self, other].map(|one| one.of_questions(asked));
         let fields = own.as_object()?;
         let (name, value) =
             fields.iter().find(|(name, value)| other.get(name.as_str()) != Some(*value))?;
         Some(format!("{name} was {value}, and is {}", other[name.as_str()]))
+    }
+}
+
+impl Signature {
+    /// Without what only says which answers pass, and whom nobody asks.
+    fn of_questions(&self, asked: &[Role]) -> Value {
+        let mut own = self.clone();
+        for (_, _, roles) in &mut own.models {
+            roles.retain(|role| asked.contains(role));
+        }
+        own.models.retain(|(_, _, roles)| !roles.is_empty());
+        let mut value = serde_json::to_value(own).unwrap_or_default();
+        if let Some(fields) = value.as_object_mut() {
+            fields.retain(|name, _| !matches!(name.as_str(), "left_out" | "attempts"));
+        }
+        value
     }
 }
 

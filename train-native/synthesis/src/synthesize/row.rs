@@ -234,17 +234,21 @@ fn check(wanted: &Wanted<'_>, texts: &Texts) -> Result<(), Rejection> {
         }
     }
     if !wanted.left_out.language {
-        let written = match kind {
-            // The pair was there before; of bitext the first text is in another language on purpose.
-            ExampleKind::Regenerated => texts.negatives.join("\n"),
-            ExampleKind::Bitext => documents().cloned().collect::<Vec<_>>().join("\n"),
-            ExampleKind::Corpus => {
-                texts.queries.iter().chain(&texts.negatives).cloned().collect::<Vec<_>>().join("\n")
-            }
-            _ => texts.queries.iter().chain(documents()).cloned().collect::<Vec<_>>().join("\n"),
+        let queries = || Some(texts.queries.join("\n"));
+        // Each document by itself: the language of a long one would stand for all.
+        let written: Vec<String> = match kind {
+            // The pair's own language, which nobody has named.
+            ExampleKind::Regenerated => Vec::new(),
+            // The first text is in another language on purpose.
+            ExampleKind::Bitext => documents().cloned().collect(),
+            // The passage was there before.
+            ExampleKind::Corpus => queries().into_iter().collect(),
+            _ => queries().into_iter().chain(documents().cloned()).collect(),
         };
-        // Negatives for a pair are in the pair's language, which nobody has named.
-        if kind != ExampleKind::Regenerated && wanted.language.speaks(&written) == Some(false) {
+        // All together, too, as most texts alone are too short to tell.
+        let all = written.join("\n");
+        let is_other = |text: &String| wanted.language.speaks(text) == Some(false);
+        if written.iter().chain([&all]).any(is_other) {
             return Err(Rejection::Language);
         }
     }

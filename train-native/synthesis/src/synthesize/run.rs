@@ -240,15 +240,14 @@ impl Synthesis<'_> {
         }
         let signature = Signature::new(self.settings, self.material, plan.endpoints, self.prompts);
         let path = self.folder.join(SETTINGS);
-        if journal.is_empty() || !path.exists() {
-            return write_atomically(&path, &serde_json::to_vec_pretty(&signature)?);
+        if !journal.is_empty() && path.exists() {
+            let before: Signature = serde_json::from_str(&read_small(&path)?)
+                .with_context(|| path.display().to_string())?;
+            if let Some(difference) = before.difference(&signature, &plan.roles()) {
+                return Err(OtherQuestions { folder: folder(), difference }.into());
+            }
         }
-        let before: Signature = serde_json::from_str(&read_small(&path)?)
-            .with_context(|| path.display().to_string())?;
-        match before.difference(&signature) {
-            Some(difference) => Err(OtherQuestions { folder: folder(), difference }.into()),
-            None => Ok(()),
-        }
+        write_atomically(&path, &serde_json::to_vec_pretty(&signature)?)
     }
 
     /// Stage 1.

@@ -1,7 +1,7 @@
 """Ray Data: a class for `map_batches`, of which each actor has one, and with it one model.
 
 >>> from kiln_embed.integrations.ray import KilnEmbedder
->>> ds = ray.data.read_parquet("docs/")
+>>> ds = ray.data.read_parquet("docs/").repartition(64)  # blocks, which are what actors share
 >>> actors = ray.data.ActorPoolStrategy(size=4)
 >>> ds = ds.map_batches(KilnEmbedder, compute=actors, num_cpus=2, fn_constructor_kwargs={"column": "text"})
 >>> ds.write_parquet("vectors/")

@@ -15,7 +15,7 @@ import lancedb
 import pyarrow as pa
 
 from kiln_embed._provenance import KEY, Provenance
-from kiln_embed.stores._output import EMBEDDING, ID
+from kiln_embed.stores._output import EMBEDDING, ID, TEXT
 from kiln_embed.stores._rows import Origin, Rows, Vectors, refuse_others, refuse_width, rows_of
 
 
@@ -79,9 +79,10 @@ def _provenance(schema: pa.Schema) -> Provenance | None:
 
 
 def _differs(schema: pa.Schema) -> str | None:
-    """Whether two rows of one id differ; None where that cannot be asked of their columns."""
+    """Whether two rows of one id differ; None where that cannot be asked of their columns, or they have no texts, by which
+    vectors are told apart."""
     others = [field for field in schema if field.name not in (ID, EMBEDDING)]
-    if not others or any(pa.types.is_nested(field.type) for field in others):
+    if TEXT not in schema.names or any(pa.types.is_nested(field.type) for field in others):
         return None
     return " OR ".join(
         f"source.`{name}` != target.`{name}` OR (source.`{name}` IS NULL) != (target.`{name}` IS NULL)"

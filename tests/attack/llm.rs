@@ -807,15 +807,15 @@ fn peak(mut running: Running) -> Option<usize> {
 fn many_requests_keep_the_server_busy_in_little_memory() {
     const AT_ONCE: usize = 64;
     let number = std::env::var("KILN_LLM_REQUESTS").map_or(3000, |text| text.parse().unwrap());
-    // What 2,000 answers a second take.
-    let delay = Duration::from_millis(32);
+    // What 2,000 answers a second take on average. Were all to take the same, all would be asked for at once.
+    let delay = |hash: u64| Duration::from_micros(16_000 + hash % 32_001);
     let model = Fake::start(move |request| {
         // Cheap to make, as this is on the same machine.
         let text = format!(
             r#"{{"S1": "The weavers of house {0} keep their wool dry.", "S2": "In house {0} wool is kept dry by weavers.", "S3": "House {0} sells its wool wet."}}"#,
             request.number
         );
-        let reply = Reply::content(request, text).delay(delay);
+        let reply = Reply::content(request, text).delay(delay(request.hash));
         // Now and then it goes wrong, as it does.
         match request.again == 0 && request.hash % 997 == 0 {
             true => Reply::html(500),

@@ -384,8 +384,8 @@ EVALUATED = {
         for scheme in ("int8:channel", "fp8-e4m3", "fp8-e5m2")
     },
 }
-# Cells that measure something else than the suite.
-LOOKED_AT = ["layers", "levels"]
+# Cells that measure something else than the suite, and whose models they look at.
+LOOKED_AT = {"layers": ["untrained-eos-causal", "eos-causal"], "levels": ["mean-bidirectional"]}
 # What later cells start from or look at.
 KEPT = ["two-stage", "sparsegpt-distilled", "mean-bidirectional", "untrained-eos-causal", "eos-causal"]
 
@@ -456,9 +456,10 @@ def all_of(args, cells, order, seed):
         if cells[name].changes is None and seed != args.seeds[0]:
             continue
         path = result_file(args, name, seed)
-        if path.exists():
+        known = path.exists()
+        if known and not (seed == args.seeds[0] and is_missed(args, cells, order, name)):
             continue
-        say(f"{name}, seed {seed}")
+        say(f"{name}, seed {seed}" + (": its model again, of which others are made" if known else ""))
         start = time.monotonic()
         note = failed / path.name
         note.unlink(missing_ok=True)
@@ -469,6 +470,8 @@ def all_of(args, cells, order, seed):
             with written(note) as file:
                 json.dump({"cell": name, "seed": seed, "error": f"{type(error).__name__}: {error}"}, file, indent=1)
             continue
+        if known:
+            continue
         result["seconds"]["all"] = round(time.monotonic() - start)
         with written(path) as file:
             file.write(compact(result))
@@ -476,6 +479,18 @@ def all_of(args, cells, order, seed):
         say(f"{name}, seed {seed}{mean} in {result['seconds']['all']} s")
     if notes := sorted(failed.glob("*.json")):
         say(f"failed, and tried again next time: {', '.join(note.stem for note in notes)}")
+
+
+def is_missed(args, cells, order, name):
+    """Whether a cell's model is gone that one without a result begins with or looks at."""
+    if name not in KEPT or (args.work / "models" / name).exists():
+        return False
+
+    def needs(cell):
+        begun_with = f"{cells[cell].changes} {EVALUATED.get(cell)}"
+        return name in LOOKED_AT.get(cell, ()) or re.search(rf"models/{name}\b(?!-)", begun_with)
+
+    return any(needs(cell) for cell in order if not result_file(args, cell, args.seeds[0]).exists())
 
 
 def compact(result):
@@ -490,7 +505,7 @@ def kiln(args, *command, log=None):
 
 def one(args, cell, seed):
     """Trains or makes a cell's model, and scores it."""
-    result = {"cell": cell.name, "seed": seed, "kiln": call([args.kiln, "--version"]).strip(), "processor": processor()}
+    result = {"cell": cell.name, "seed": seed, "kiln": call([args.kiln, "--version"]).strip(), "commit": commit(), "processor": processor()}
     result["seconds"] = {}
     if cell.name == "layers":
         return result | layers(args)
@@ -634,6 +649,14 @@ def levels(args):
     """How near each level of negatives is to a model that saw none of them (Negative Matters, table 4)."""
     found = kiln(args, "granularity", "--model", "models/mean-bidirectional", "--data", "data/levels.jsonl")
     return {"levels": json.loads(found)}
+
+
+def commit():
+    """Of this checkout, which KILN is to be built of."""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        command = ["git", "-C", pathlib.Path(__file__).parent, "describe", "--always", "--dirty"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return None
 
 
 def processor():

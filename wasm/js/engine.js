@@ -364,18 +364,18 @@ class Ranker {
     });
   }
 
-  /** Scores of texts, in their order. */
+  /** Scores of texts before the activation and behind it, in their order. */
   async scores(query, texts, onProgress, isAborted) {
-    const scores = new Float32Array(texts.length);
+    const logits = new Float32Array(texts.length);
     const start = performance.now();
     for (const [at, text] of texts.entries()) {
-      scores[at] = await this.scorer.score(query, text);
+      logits[at] = await this.scorer.logit(query, text);
       const done = at + 1;
       onProgress?.({ texts: done, total: texts.length, textsPerSecond: done / Math.max(1e-6, (performance.now() - start) / 1000) });
       if (done < texts.length) await pause();
       if (isAborted()) throw aborted();
     }
-    return scores;
+    return { logits, scores: logits.map((logit) => this.scorer.activated(logit)) };
   }
 
   free() {
@@ -594,8 +594,8 @@ export class Engine {
       return [this.#teaching.info];
     },
     rank: async ({ query, texts }, onProgress, isAborted) => {
-      const scores = await this.#ranker.scores(query, texts, onProgress, isAborted);
-      return [scores, [scores.buffer]];
+      const both = await this.#ranker.scores(query, texts, onProgress, isAborted);
+      return [both, [both.logits.buffer, both.scores.buffer]];
     },
     embed: async ({ texts, options }, onProgress, isAborted) => {
       const vectors = await this.#session.embed(texts, options, onProgress, isAborted);

@@ -259,18 +259,24 @@ export class Reranker {
     return this.#info.device;
   }
 
-  async scores(query, texts, { onProgress, signal } = {}) {
+  async scores(query, texts, options) {
+    return (await this.#both(query, texts, options)).scores;
+  }
+
+  async #both(query, texts, { onProgress, signal } = {}) {
     const argument = { query: check.text("the query", query), texts: check.texts("texts", texts) };
     check.listeners({ onProgress, signal });
-    return argument.texts.length === 0 ? new Float32Array(0) : this.#calls.call("rank", argument, { onProgress, signal });
+    if (argument.texts.length === 0) return { logits: new Float32Array(0), scores: new Float32Array(0) };
+    return this.#calls.call("rank", argument, { onProgress, signal });
   }
 
   async rank(query, texts, { top, ...options } = {}) {
     const most = check.optional(check.whole, "top", top, 1);
     const all = check.texts("texts", texts);
-    const scores = await this.scores(query, all, options);
+    const { logits, scores } = await this.#both(query, all, options);
     const ranked = all.map((text, index) => ({ index, score: scores[index], text }));
-    return ranked.sort((a, b) => b.score - a.score).slice(0, most);
+    // Large scores of a sigmoid are equal.
+    return ranked.sort((a, b) => logits[b.index] - logits[a.index]).slice(0, most);
   }
 
   dispose() {

@@ -52,12 +52,17 @@ impl PairScorer {
         .to_string()
     }
 
-    /// The score of a pair.
+    /// The score of a pair before the activation, by which texts are ranked: a sigmoid's are equal where they are large.
     ///
     /// # Errors
     /// A text that the tokenizer cannot take, or a score that is not finite.
-    pub async fn score(&self, query: String, text: String) -> Result<f32, JsError> {
+    pub async fn logit(&self, query: String, text: String) -> Result<f32, JsError> {
         let reranker = self.0.clone();
-        Ok(reranker.score_async(&query, &text).await?)
+        Ok(reranker.logit_async(&query, &text).await?)
+    }
+
+    /// What the model makes of a score.
+    pub fn activated(&self, logit: f32) -> f32 {
+        self.0.activation().of(logit)
     }
 }

@@ -369,6 +369,7 @@ impl State {
     /// Takes what was taught, here or elsewhere, keeps it, and has the search use it.
     async fn take(self, adapter: Adapter) {
         let Some(embedder) = self.embedder() else { return };
+        let model = self.model_name();
         // The one that computes until the passages are indexed anew stays as it is.
         let name = match embedder.in_use().as_deref() {
             Some("taught") => "taught again",
@@ -378,10 +379,14 @@ impl State {
             Ok(fingerprint) => fingerprint,
             Err(failure) => return self.teach.ended.set(Some(Ended::Failed(failure.message))),
         };
+        // Another model may have been chosen meanwhile, whose own adapter this is not.
+        if !self.embedder().is_some_and(|now| Rc::ptr_eq(&now, &embedder)) {
+            return;
+        }
         let variant = Variant { name: name.into(), fingerprint };
         self.parts().borrow_mut().adapter = Some(adapter.clone());
         self.teach.latest.set(Some(variant.clone()));
-        if let Err(failure) = keep(&self.model_name(), &adapter).await {
+        if let Err(failure) = keep(&model, &adapter).await {
             self.fail(format!(
                 "what was taught is not kept for the next visit: {}",
                 failure.message

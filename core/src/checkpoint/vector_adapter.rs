@@ -188,6 +188,8 @@ mod tests {
         assert!(said("bias", true.into()).contains("bias true"));
         assert!(said("activation_function", "torch.nn.Tanh".into()).contains("Tanh"));
         assert!(said("use_residual", true.into()).contains("use_residual"));
+        let of_tokens = said("module_input_name", "token_embeddings".into());
+        assert!(of_tokens.contains("token_embeddings"), "{of_tokens}");
         let wide = VectorAdapter::identity(3);
         let mut mixed = save_vector_adapter(&wide, &base()).unwrap();
         mixed.0.insert(CONFIG.into(), files.0[CONFIG].clone());

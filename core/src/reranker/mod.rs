@@ -228,15 +228,16 @@ impl<B: Kernels> Reranker<B> {
         Ok(ranked(&self.logits_with(&pairs, None, go_on)?, self.activation))
     }
 
-    /// The score of one pair, for devices that cannot be waited for and pages that are given back in between.
+    /// The score of one pair before the activation, for devices that cannot be waited for and pages that are given back in
+    /// between.
     ///
     /// # Errors
     /// As [`Reranker::logits_with`].
-    pub async fn score_async(&self, query: &str, text: &str) -> Result<f32> {
+    pub async fn logit_async(&self, query: &str, text: &str) -> Result<f32> {
         self.check_ranks()?;
         let tokens = self.tokenize(query, text)?;
         let logits = self.of_batch(&self.tokenizer.pad(&[&tokens]), &[0]).await?;
-        Ok(self.activation.of(logits[0]))
+        Ok(logits[0])
     }
 
     fn check_ranks(&self) -> Result<()> {

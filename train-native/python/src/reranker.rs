@@ -82,6 +82,12 @@ impl PairModel {
         Ok(PyArray1::from_vec(py, scores))
     }
 
+    /// What the model makes of scores before the activation.
+    fn activated(&self, logits: Vec<f32>) -> Vec<f32> {
+        let activation = self.model.activation();
+        logits.into_iter().map(|logit| activation.of(logit)).collect()
+    }
+
     /// Most tokens of a pair.
     #[getter]
     fn max_length(&self) -> usize {

@@ -248,7 +248,7 @@ impl Embedder {
     pub(crate) async fn trainer(&self, signal: &AbortSignal) -> Result<Trainer> {
         let options = Object::new();
         set(&options, "signal", signal);
-        // Its files are those that the page keeps, exports and imports.
+        // Which kind is chosen by itself depends on how fast the machine is at that moment; here it is always the same.
         set(&options, "kind", &"lora".into());
         Ok(Trainer(self.0.trainer(&options).await?.unchecked_into()))
     }

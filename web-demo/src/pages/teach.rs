@@ -258,7 +258,7 @@ fn Controls() -> impl IntoView {
         let questions = teach.questions();
         (missing.get() == 0 && questions < HELD_BACK_FROM).then(|| {
             format!(
-                "These are {}. All of them are taught; from {HELD_BACK_FROM} on a fifth is held back, to see whether the model has become better.",
+                "These are {}. All of them are taught; from {HELD_BACK_FROM} on about a fifth is held back, to see whether the model has become better. So few have not helped measurably where we tried it: compare the searches before and after.",
                 counted(questions, "question"),
             )
         })

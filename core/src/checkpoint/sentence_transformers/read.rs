@@ -500,7 +500,13 @@ pub fn load<B: Kernels>(
                 let mut weights = Weights::open(folder, &inside(&module.path, "model"))?;
                 model.dense.push(fill(dense, &mut weights, &dense_names(), "", device)?);
             }
-            "Normalize" => model.normalize = true,
+            "Normalize" => {
+                let file = inside(&module.path, "config.json");
+                if let Some(config) = read_json(folder, &file)? {
+                    of_sentences(folder, &file, &config)?;
+                }
+                model.normalize = true;
+            }
             // Other modules were refused when the list was read.
             _ => {}
         }
@@ -662,6 +668,25 @@ fn read_pooling(folder: &dyn Folder, path: &str) -> Result<(PoolingConfig, bool)
     }
 }
 
+/// That a module takes sentences' vectors and gives them on, as sentence-transformers 6 may say otherwise.
+fn of_sentences(folder: &dyn Folder, file: &str, config: &Value) -> Result<()> {
+    const VECTOR: &str = "sentence_embedding";
+    for key in ["module_input_name", "module_output_name"] {
+        match config.get(key) {
+            None | Some(Value::Null) => {}
+            Some(Value::String(name)) if name == VECTOR => {}
+            Some(other) => {
+                return Err(bad(
+                    folder,
+                    file,
+                    format!("{key} is {other}, and only {VECTOR:?} is supported"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The sizes of a projection's module.
 pub(crate) fn read_dense(folder: &dyn Folder, path: &str) -> Result<DenseConfig> {
     let file = inside(path, "config.json");
@@ -676,6 +701,7 @@ pub(crate) fn read_dense(folder: &dyn Folder, path: &str) -> Result<DenseConfig>
     if value["use_residual"] == true {
         return Err(bad(folder, &file, "use_residual is true, which is not supported"));
     }
+    of_sentences(folder, &file, &value)?;
     let class = value.get("activation_function").and_then(Value::as_str).unwrap_or("Tanh");
     Ok(DenseConfig {
         in_features: size("in_features")?,

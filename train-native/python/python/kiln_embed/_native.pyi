@@ -113,6 +113,7 @@ class PairModel:
     def scores(
         self, queries: object, texts: object, activate: bool, batch_tokens: int | None, progress: bool
     ) -> NDArray[np.float32]: ...
+    def activated(self, logits: list[float]) -> list[float]: ...
 
 @final
 class Index:

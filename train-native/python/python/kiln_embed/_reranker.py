@@ -126,11 +126,15 @@ class Reranker:
             raise TypeError("documents must be several texts, not one str")
         texts: Any = documents if hasattr(documents, "__len__") else list(documents)  # type: ignore[arg-type]
         top_k = count(top_k, "top_k")
-        scores = self._native.scores(
-            [query] * len(texts), texts, True, count(batch_tokens, "batch_tokens"), bool(show_progress_bar)
+        # Before the activation: a sigmoid's are equal where they are large.
+        logits = self._native.scores(
+            [query] * len(texts), texts, False, count(batch_tokens, "batch_tokens"), bool(show_progress_bar)
         )
-        order = sorted(range(len(scores)), key=lambda row: (-scores[row], row))[:top_k]
-        ranked: list[dict[str, Any]] = [{"corpus_id": row, "score": float(scores[row])} for row in order]
+        order = sorted(range(len(logits)), key=lambda row: (-logits[row], row))[:top_k]
+        scores = self._native.activated([float(logits[row]) for row in order])
+        ranked: list[dict[str, Any]] = [
+            {"corpus_id": row, "score": score} for row, score in zip(order, scores)
+        ]
         if return_documents:
             every = texts if hasattr(texts, "__getitem__") and isinstance(texts, (list, tuple)) else _strings(texts)
             for hit in ranked:

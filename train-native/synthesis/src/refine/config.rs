@@ -183,6 +183,12 @@ pub enum FilterKind {
         #[serde(default)]
         drop: OnNegative,
     },
+    /// Positives in which no answer stands that the row has, as it asks (Linq-Embed-Mistral, arXiv:2412.03223, section 4.1).
+    HasAnswer {
+        /// Name of the field of answers: a text or several.
+        #[serde(default = "answers")]
+        field: String,
+    },
     /// Passages that repeat the query.
     Copy {
         /// Queries of fewer words are not judged.
@@ -333,6 +339,10 @@ fn one() -> usize {
     1
 }
 
+fn answers() -> String {
+    "answers".into()
+}
+
 fn whole_row() -> OnNegative {
     OnNegative::Row
 }
@@ -348,7 +358,7 @@ fn refutation_words() -> Vec<String> {
 }
 
 /// What each kind is for, in a line.
-pub const KINDS: [(&str, &str); 20] = [
+pub const KINDS: [(&str, &str); 21] = [
     ("equal", "texts of a row that are equal once case and signs are left out"),
     ("duplicates", "queries, or queries with their positives, that were there before: of"),
     (
@@ -358,6 +368,7 @@ pub const KINDS: [(&str, &str); 20] = [
     ("length", "words of query, positive and negative: { min, max } each"),
     ("language", "another language than the row's: field, expected, min_confidence, min_letters"),
     ("label_in_text", "a label that stands in its text"),
+    ("has_answer", "positives without any of the row's own answers: field"),
     ("copy", "a passage that repeats the query: min_words, share"),
     ("leak", "texts of an evaluation: files, bm25"),
     ("negatives", "rows with too few negatives: min"),

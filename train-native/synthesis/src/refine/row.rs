@@ -134,6 +134,17 @@ impl RefineRow {
         named(&self.fields, name)
     }
 
+    /// The texts of a field: one or several, without empty ones.
+    pub fn texts(&self, name: &str) -> Vec<&str> {
+        let values = match self.fields.get(name) {
+            Some(Value::Array(all)) => all.as_slice(),
+            Some(one) => std::slice::from_ref(one),
+            None => &[],
+        };
+        let texts = values.iter().filter_map(|value| Some(value.as_str()?.trim()));
+        texts.filter(|text| !text.is_empty()).collect()
+    }
+
     /// A number field of the row.
     pub fn number(&self, name: &str) -> Option<f32> {
         let value = self.fields.get(name)?;

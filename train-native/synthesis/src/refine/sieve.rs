@@ -93,6 +93,17 @@ pub(super) fn sift(kind: &FilterKind, row: &mut RefineRow, context: Context<'_>)
             };
             both(row, *drop, of, of)
         }
+        FilterKind::HasAnswer { field } => {
+            if row.texts(field).is_empty() {
+                return Ruling::Unjudged;
+            }
+            let of = |row: &RefineRow, one: &Passage| {
+                let is_there = |answer: &&str| words::contains(&one.text, answer);
+                let there = row.texts(field).iter().any(is_there);
+                Says::no_if(!there, || "no answer stands in the positive".into())
+            };
+            both(row, OnNegative::Row, of, |_, _| Says::Unknown)
+        }
         FilterKind::Copy { min_words, share, drop } => {
             let all = |text: &str| -> HashSet<String> {
                 text.unicode_words().map(str::to_lowercase).collect()
@@ -544,6 +555,27 @@ mod tests {
         assert_eq!(passes(filter, value("port", "great")), none());
         assert_eq!(passes("kind = 'label_in_text'\ndrop = 'row'", value("port", "great")), None);
         assert_eq!(passes(filter, json!({"query": "我喜欢蜂蜜的味道", "pos": ["蜂蜜"]})), None);
+    }
+
+    #[test]
+    fn positives_without_the_answer_go() {
+        let filter = "kind = 'has_answer'";
+        let value = |answers: Value, positives: &[&str]| json!({"query": "who built it?", "pos": positives, "neg": ["n"], "answers": answers});
+        let good = "The wall was built by Ada Lind, in 1901.";
+        assert_eq!(passes(filter, value(json!(["the king", "ada lind"]), &[good])), some(&["n"]));
+        assert_eq!(passes(filter, value(json!("the king"), &[good])), None);
+        // Words, and not letters: and one of the positives is enough.
+        assert_eq!(passes(filter, value(json!("Lin"), &[good])), None);
+        let both = value(json!(["Lind"]), &["It stands by the sea.", good]);
+        let (ruling, positives, _) = said(filter, both, Context::default());
+        assert_eq!((ruling, positives), (Ruling::Passes, vec![good.to_string()]));
+        for none in [json!([]), json!(null), json!(7)] {
+            let ruling = said(filter, value(none, &[good]), Context::default()).0;
+            assert_eq!(ruling, Ruling::Unjudged);
+        }
+        let named = "kind = 'has_answer'\nfield = 'short'";
+        let row = json!({"query": "q", "pos": ["x"], "short": ["y"]});
+        assert_eq!(passes(named, row), None);
     }
 
     #[test]

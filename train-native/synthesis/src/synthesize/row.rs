@@ -12,6 +12,8 @@ use crate::language::Language;
 use crate::llm::{Answer, Finish, Usage, object, value};
 use crate::words;
 
+/// Letters of a text whose language is told by itself.
+const LONG: usize = 200;
 /// The instruction of examples of similar texts.
 const SIMILAR: &str = "Retrieve semantically similar text.";
 /// The instruction of translations.
@@ -235,20 +237,20 @@ fn check(wanted: &Wanted<'_>, texts: &Texts) -> Result<(), Rejection> {
     }
     if !wanted.left_out.language {
         let queries = || Some(texts.queries.join("\n"));
-        // Each document by itself: the language of a long one would stand for all.
         let written: Vec<String> = match kind {
             // The pair's own language, which nobody has named.
             ExampleKind::Regenerated => Vec::new(),
             // The first text is in another language on purpose.
             ExampleKind::Bitext => documents().cloned().collect(),
             // The passage was there before.
-            ExampleKind::Corpus => queries().into_iter().collect(),
+            ExampleKind::Corpus => queries().into_iter().chain(texts.negatives.clone()).collect(),
             _ => queries().into_iter().chain(documents().cloned()).collect(),
         };
-        // All together, too, as most texts alone are too short to tell.
+        // Together, as most are too short to tell alone; and long ones alone, whose language would stand for all.
         let all = written.join("\n");
+        let long = written.iter().filter(|text| text.len() >= LONG);
         let is_other = |text: &String| wanted.language.speaks(text) == Some(false);
-        if written.iter().chain([&all]).any(is_other) {
+        if is_other(&all) || written.len() > 1 && long.into_iter().any(is_other) {
             return Err(Rejection::Language);
         }
     }
@@ -280,6 +282,21 @@ mod tests {
 
     fn read_json(wanted: &Wanted<'_>, value: Value) -> Result<Texts, Rejection> {
         read(wanted, &answer(&value.to_string(), Finish::Stop))
+    }
+
+    #[test]
+    fn every_long_text_is_in_the_language() {
+        let english = "The harbour wall was built of granite, and the fishermen who live behind it mend their nets there in \
+                       the winter, when the boats lie on the shore and the wind comes from the north for weeks.";
+        let german = "Die Hafenmauer wurde aus Granit gebaut, und die Fischer, die hinter ihr wohnen, flicken dort im Winter \
+                      ihre Netze, wenn die Boote am Ufer liegen und der Wind wochenlang aus dem Norden kommt, kalt und nass.";
+        let value = |positive: &str| {
+            json!({"user_query": "why is the wall of the harbour made of granite?", "positive_document": positive,
+                "hard_negative_document": format!("{english} {english} {english} {english} It is so still.")})
+        };
+        let kind = wanted(ExampleKind::ShortLong, 1);
+        read_json(&kind, value(english)).unwrap();
+        assert_eq!(read_json(&kind, value(german)), Err(Rejection::Language));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -38,6 +39,24 @@ def test_documents_are_ranked(reranker):
     ]
     assert reranker.rank(query, (text for text in documents), top_k=1)[0]["corpus_id"] == ranked[0]["corpus_id"]
     assert reranker.rank(query, []) == []
+
+
+def test_scores_that_a_sigmoid_makes_equal_are_ranked(reranker, tmp_path):
+    # The head's weights a thousandfold: every score is 0 or 1 then.
+    folder = shutil.copytree(RERANKERS / "bert", tmp_path / "bert")
+    weights = (folder / "model.safetensors").read_bytes()
+    size = int.from_bytes(weights[:8], "little")
+    header, values = json.loads(weights[8 : 8 + size]), bytearray(weights[8 + size :])
+    for name in ("classifier.weight", "classifier.bias"):
+        begin, end = header[name]["data_offsets"]
+        values[begin:end] = (np.frombuffer(values[begin:end], np.float32) * 1e3).tobytes()
+    (folder / "model.safetensors").write_bytes(weights[: 8 + size] + values)
+    query, documents = "where does the river flood", [text for _, text in PAIRS]
+    large = Reranker(folder, device="cpu")
+    scores = large.predict([(query, text) for text in documents])
+    assert len({float(score) for score in scores}) < len(documents)
+    expected = [hit["corpus_id"] for hit in reranker.rank(query, documents)]
+    assert [hit["corpus_id"] for hit in large.rank(query, documents)] == expected
 
 
 def test_one_pair_has_one_score(reranker):

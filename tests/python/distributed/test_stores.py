@@ -151,6 +151,14 @@ def test_a_second_run_changes_nothing_and_a_changed_row_takes_its_place(store, v
         assert np.array_equal(rows[name]["embedding"], before[name]["embedding"])
 
 
+def test_a_vector_without_its_text_takes_the_former_ones_place(store, embedder):
+    for text in ("one text", "quite another"):
+        row = embedded(embedder, pyarrow.table({"id": ["a"], "text": [text], "rank": [7]})).drop_columns("text")
+        store.write("bare", row, provenance=embedder)
+        kept = store.rows("bare")["a"]["embedding"]
+        assert np.allclose(kept, embedder.encode(text), rtol=0, atol=1e-6)
+
+
 def test_postgres_and_lance_write_nothing_that_is_there(server, vectors, tmp_path):
     table = Lance(tmp_path / "lance")
     table.write("passages", vectors)

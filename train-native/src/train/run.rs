@@ -9,6 +9,7 @@ use burn::module::AutodiffModule as _;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use kiln_embed::checkpoint::{AdapterBase, save_adapters};
+use kiln_embed::config::AttentionMode;
 use kiln_embed::kernels::TrainingBackend;
 use kiln_embed::model::Backbone;
 use kiln_embed::train::{ChunkRunner, Optimizer, TrainModel, add, clip_norm, parameters};
@@ -591,7 +592,8 @@ pub fn train<B: TrainingBackend>(
     let own = [parts.device.clone()];
     let devices = if devices.is_empty() { &own } else { devices };
     let layers = train_model.backbone().layers();
-    check_texts(&parts, plan.recipe, plan.sets, layers)?;
+    let causal = train_model.model.attention() == AttentionMode::Causal;
+    check_texts(&parts, plan.recipe, plan.sets, layers, causal)?;
     if let Some(hosts) = &plan.hosts {
         let format = plan.recipe.compute.gradients;
         let by = hosts.transport();

@@ -114,6 +114,7 @@ pub(super) fn check_texts<B: TrainingBackend>(
     recipe: &Recipe,
     sets: &[Vec<DataSet>],
     layers: usize,
+    causal: bool,
 ) -> Result<()> {
     let format = recipe.model.instruction_format.as_deref().unwrap_or(INSTRUCTION_FORMAT);
     let room = |prompt: &str, whose: &str| {
@@ -149,6 +150,13 @@ pub(super) fn check_texts<B: TrainingBackend>(
         }
         match stage.objective {
             Objective::Mntp => {
+                if causal {
+                    bail!(
+                        "stage {:?}: under a causal mask \"mntp\" predicts a token from those before it alone; set \
+                         model.attention = \"bidirectional\"",
+                        stage.name
+                    );
+                }
                 let settings = stage.mntp.clone().unwrap_or_default();
                 mask_token(&parts.tokenizer, &settings).with_context(place)?;
             }

@@ -295,23 +295,21 @@ impl<'a, S: Examples> Sampler<'a, S> {
         order[cursor.position - 1]
     }
 
-    /// Notes which documents are known positives of each query, by what its own source says.
+    /// Notes which documents are known positives of each query, by what the stage's sources say of
+    /// queries to which they give several.
     fn know_positives(&self, batch: &mut Batch) {
-        let Batch { queries, documents, candidates, ids, .. } = batch;
+        let Batch { queries, documents, candidates, .. } = batch;
         candidates.known = vec![HashSet::new(); queries.len()];
-        let knows = |set: usize| !self.sets[set].known().is_empty();
-        if !ids.iter().any(|(set, _)| knows(*set)) {
+        let knowing: Vec<&S> = self.sets.iter().filter(|set| !set.known().is_empty()).collect();
+        if knowing.is_empty() {
             return;
         }
         let keys = |texts: &[Text]| texts.iter().map(|text| text_key(&text.text)).collect();
         let (of_queries, of_documents): (Vec<u64>, Vec<u64>) = (keys(queries), keys(documents));
-        for set in (0..self.sets.len()).filter(|&set| knows(set)) {
-            let own: Vec<usize> = (0..ids.len()).filter(|&query| ids[query].0 == set).collect();
-            let asked: Vec<u64> = own.iter().map(|&query| of_queries[query]).collect();
-            let places = self.sets[set].known().places(&asked, &of_documents);
-            for (query, places) in own.into_iter().zip(places) {
-                let numbers = places.into_iter().map(|place| candidates.document_text[place]);
-                candidates.known[query] = numbers.collect();
+        for set in knowing {
+            let places = set.known().places(&of_queries, &of_documents);
+            for (known, places) in candidates.known.iter_mut().zip(places) {
+                known.extend(places.into_iter().map(|place| candidates.document_text[place]));
             }
         }
     }

@@ -490,6 +490,11 @@ impl Recipe {
         {
             bail!("model.adapters_alone needs model.lora, and goes without model.train");
         }
+        if self.model.lora.is_none() && !self.model.train.is_empty() {
+            bail!(
+                "model.train names what trains beside adapters, and without model.lora everything trains; leave it out"
+            );
+        }
         if let Some(lora) = &self.model.lora
             && (lora.rank == 0 || !(0.0..1.0).contains(&lora.dropout))
         {
@@ -565,6 +570,17 @@ impl Recipe {
             for entry in &stage.data {
                 let source = self.source(entry);
                 source.check().with_context(|| format!("stage {:?}, data", stage.name))?;
+                if let DataRef::Inline(own) = entry
+                    && let unused @ [_, ..] = own.unused(stage.objective).as_slice()
+                {
+                    bail!(
+                        "stage {:?}, {}: objective = {:?} does not use {}; leave it out",
+                        stage.name,
+                        own.path,
+                        stage.objective.name(),
+                        unused.join(" nor ")
+                    );
+                }
             }
         }
         Ok(self)

@@ -5,6 +5,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::Objective;
+
 /// How labelled texts become triplets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -181,6 +183,24 @@ impl DataSource {
     }
 }
 
+impl DataSource {
+    /// Fields that say something to other objectives alone.
+    pub(super) fn unused(&self, objective: Objective) -> Vec<&'static str> {
+        // It learns tokens, of texts without their prompts.
+        let mntp = objective == Objective::Mntp;
+        let scores = objective == Objective::Similarity;
+        let fields = [
+            ("instructions", mntp && !self.instructions.is_empty()),
+            ("query_prompt", mntp && self.query_prompt.is_some()),
+            ("document_prompt", mntp && self.document_prompt.is_some()),
+            ("symmetric", mntp && self.symmetric),
+            ("in_batch", (mntp || scores) && self.in_batch.is_some()),
+            ("both_directions", scores && self.both_directions),
+        ];
+        fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| *field).collect()
+    }
+}
+
 /// How a stage names a data set: by path, by a name of `[sources]`, or as a table.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DataRef {
@@ -231,6 +251,17 @@ mod tests {
         let source: DataSource = toml::from_str(&format!("path = 'x.jsonl'\n{text}"))?;
         source.check()?;
         Ok(source)
+    }
+
+    #[test]
+    fn what_an_objective_does_not_use_of_a_source_is_named() {
+        let unused = |text: &str, objective| source(text).unwrap().unused(objective);
+        let prompted = "instructions = ['find']\nsymmetric = true\nin_batch = false";
+        assert_eq!(unused(prompted, Objective::Mntp), ["instructions", "symmetric", "in_batch"]);
+        assert_eq!(unused(prompted, Objective::Similarity), ["in_batch"]);
+        assert!(unused(prompted, Objective::Contrastive).is_empty());
+        assert_eq!(unused("query_prompt = 'q: '", Objective::Mntp), ["query_prompt"]);
+        assert_eq!(unused("both_directions = true", Objective::Similarity), ["both_directions"]);
     }
 
     #[test]

@@ -623,6 +623,10 @@ impl Stage {
         let scores = objective == Objective::Similarity;
         let reranks = objective == Objective::Rerank;
         let guides = self.distillation.as_ref().is_some_and(|from| from.guide.is_some());
+        let has_idle_temperature = self
+            .distillation
+            .as_ref()
+            .is_some_and(|from| from.scores == 0.0 && from.temperature != default_temperature());
         let fields = [
             ("loss", self.loss != InfoNce::default() && !takes_loss),
             ("matryoshka", self.matryoshka.is_some() && !takes_loss && !scores),
@@ -635,6 +639,7 @@ impl Stage {
             ("mntp", self.mntp.is_some() && objective != Objective::Mntp),
             ("margin_mse", self.margin_mse.is_some() && !contrasts),
             ("distillation.guide", guides && !takes_loss),
+            ("distillation.temperature", has_idle_temperature),
             ("distillation", self.distillation.is_some() && (objective.writes_tokens() || reranks)),
             ("curriculum", self.curriculum != Curriculum::Given && !objective.takes_negatives()),
             ("hard_negatives", self.hard_negatives > 1 && !objective.takes_negatives()),
@@ -837,6 +842,10 @@ mod tests {
             ("margin_mse = { contrastive = 0.0 }\nloss = { temperature = 1.0 }", "loss"),
             ("objective = 'similarity'\nloss = { temperature = 1.0 }", "loss"),
             ("similarity = { loss = 'angle' }", "similarity"),
+            (
+                "distillation = { teacher = 't', scores = 0.0, temperature = 0.3 }",
+                "distillation.temperature",
+            ),
             ("rerank = { loss = 'mse' }", "rerank"),
             ("objective = 'rerank'\nmargin_mse = { scale = 2.0 }", "margin_mse"),
             ("objective = 'rerank'\nmatryoshka = { dimensions = [8] }", "matryoshka"),

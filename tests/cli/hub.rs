@@ -4,6 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use serde_json::json;
+
 use crate::adapters::lora;
 use crate::harness::{Folder, TEXTS, failure, kiln, names, stdout};
 
@@ -92,6 +94,43 @@ fn a_model_comes_from_the_hub_once_and_works_offline_afterwards() {
     assert_eq!(stdout(run("someone/tiny-model", &closed).env("HF_HUB_OFFLINE", "1")), expected);
     let error = failure(&mut run("someone/new", &closed));
     assert!(error.contains("someone/new"), "{error}");
+}
+
+#[test]
+fn of_a_model_that_cannot_be_read_the_configuration_alone_is_asked_for() {
+    let folder = Folder::new();
+    for (name, config, what) in [
+        ("deberta", json!({"model_type": "deberta-v2"}), "unknown model_type \"deberta-v2\""),
+        (
+            "experts",
+            json!({"model_type": "nomic_bert", "n_embd": 16, "n_head": 2, "n_inner": 32, "n_layer": 2,
+                   "n_positions": 64, "vocab_size": 50, "num_experts": 4, "moe_top_k": 2,
+                   "moe_every_n_layers": 2, "num_shared_experts": 1}),
+            "num_shared_experts",
+        ),
+    ] {
+        let model = folder.path(&format!("hub/someone/{name}"));
+        std::fs::create_dir_all(&model).unwrap();
+        std::fs::write(model.join("config.json"), config.to_string()).unwrap();
+        std::fs::write(model.join("model.safetensors"), "large").unwrap();
+        let Some(hub) = Hub::start(&folder) else { return };
+        let id = format!("someone/{name}");
+        for args in [
+            &["--quiet", "inspect", "-m", &id][..],
+            &["--quiet", "similarity", "-m", &id, "a river", "a ship"],
+        ] {
+            let mut command = kiln(args);
+            command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.arg("cache"));
+            let error = failure(&mut command);
+            let line = format!("error: {id}: config.json: ");
+            assert!(error.starts_with(&line) && error.contains(what), "{error}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let requests = hub.requests.lock().unwrap();
+        let files = requests.iter().filter(|path| path.contains("/resolve/"));
+        assert!(files.clone().count() > 0);
+        assert!(files.clone().all(|path| path.contains("config.json")), "{requests:?}");
+    }
 }
 
 #[test]

@@ -25,6 +25,10 @@ mod hosts;
 mod hub;
 mod index;
 mod mining;
+#[path = "../harness/named_models.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod named;
+mod named_models;
 mod peers;
 mod recipes;
 mod refine;

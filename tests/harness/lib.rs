@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 pub mod hostile;
+pub mod named_models;
 
 use std::path::{Path, PathBuf};
 

@@ -178,6 +178,24 @@ fn nv_embeds_release_layout_is_read() {
         let worst = a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-6, "{worst}");
     }
+    // The release's list of modules names the mean of what its model gives, which is behind the latents.
+    let modules = serde_json::json!([
+        {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ]);
+    files.0.insert("modules.json".into(), modules.to_string().into());
+    let pools =
+        |flag: &str| serde_json::json!({"word_embedding_dimension": 16, flag: true}).to_string();
+    let pooling = "1_Pooling/config.json";
+    files.0.insert(pooling.into(), pools("pooling_mode_mean_tokens").into());
+    let listed = load::<Cpu>(&files, &LoadOptions::default(), &Default::default()).unwrap();
+    assert_eq!(embed(&listed), embed(&released));
+    files.0.insert(pooling.into(), pools("pooling_mode_cls_token").into());
+    let error =
+        load::<Cpu>(&files, &LoadOptions::default(), &Default::default()).unwrap_err().to_string();
+    assert!(error.contains(pooling) && error.contains("pools by cls"), "{error}");
+    files.0.insert(pooling.into(), pools("pooling_mode_mean_tokens").into());
     // A head that is missing is one error that names what is missing.
     tensors.remove("latent_attention_model.latents");
     files.0.insert("model.safetensors".into(), encode(&tensors, Dtype::F32).into());

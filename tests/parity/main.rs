@@ -16,6 +16,7 @@ mod kernels;
 mod losses;
 mod metrics;
 mod minilm;
+mod named_models;
 mod pooling;
 mod rerankers;
 mod static_embeddings;

@@ -617,6 +617,21 @@ def letters(template, special):
                                    sep_token=special[2], unk_token="[UNK]")
 
 
+def yes_or_no(model, tokenizer, query, text):
+    """The score of Qwen3-Reranker's card: the logit of "yes" less that of "no" after its template."""
+    before = ("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
+              "Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n")
+    after = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    task = "Given a web search query, retrieve relevant passages that answer the query"
+    plain = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+    yes, no = tokenizer.convert_tokens_to_ids(["yes", "no"])
+    room = tokenizer.model_max_length - len(plain(before)) - len(plain(after))
+    body = plain(f"<Instruct>: {task}\n<Query>: {query}\n<Document>: {text}")[:room]
+    with torch.no_grad():
+        logits = model(torch.tensor([plain(before) + body + plain(after)])).logits[0, -1]
+    return (logits[yes] - logits[no]).item()
+
+
 def make_rerankers():
     """Cross-encoders of every family, scored by sentence-transformers; a decoder that answers yes or no, scored
     as Qwen3-Reranker's card does it."""
@@ -667,19 +682,7 @@ def make_rerankers():
     model.tie_weights()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    before = ("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the "
-              "Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n")
-    after = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    task = "Given a web search query, retrieve relevant passages that answer the query"
-    plain = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
-    yes, no = tokenizer.convert_tokens_to_ids(["yes", "no"])
-    scores = []
-    for query, text in PAIRS:
-        room = 900 - len(plain(before)) - len(plain(after))
-        body = plain(f"<Instruct>: {task}\n<Query>: {query}\n<Document>: {text}")[:room]
-        with torch.no_grad():
-            logits = model(torch.tensor([plain(before) + body + plain(after)])).logits[0, -1]
-        scores.append((logits[yes] - logits[no]).item())
+    scores = [yes_or_no(model, tokenizer, query, text) for query, text in PAIRS]
     (folder / "scores.json").write_text(json.dumps(scores) + "\n")
     for name in ["generation_config.json"]:
         (folder / name).unlink(missing_ok=True)

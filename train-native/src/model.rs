@@ -139,8 +139,11 @@ fn find(
         (PathBuf::from(model), None)
     } else if is_id(model) {
         let hub = HubModel::new(model, terminal)?;
-        let folder = fetch(&hub).with_context(|| {
-            format!("{model}: no such folder here, and the Hub did not give it")
+        let folder = fetch(&hub).map_err(|error| match error.is::<kiln_embed::Error>() {
+            true => error.context(model.to_string()),
+            false => {
+                error.context(format!("{model}: no such folder here, and the Hub did not give it"))
+            }
         })?;
         (folder, Some(hub))
     } else {

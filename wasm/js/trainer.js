@@ -85,11 +85,14 @@ export class Trainer {
     // As long as there is time, rather than so many steps.
     const within = how.budget !== undefined && plan.steps === undefined;
     return this.#turn(async () => {
+      const start = performance.now();
       if (mining) await this.#search(lessons, mining, signal);
       const [, , mined] = await this.#calls.call("teachBegin", { lessons, others, plan, mine: mining?.rule, within }, { signal });
       // That of an earlier run would be gone on with where this one is stopped before its first.
       await how.keeper?.forget();
-      return { ...(await this.#teach(how)), mined };
+      // What was searched for is paid from the budget, too.
+      const budget = how.budget && Math.max(1, how.budget - (performance.now() - start));
+      return { ...(await this.#teach({ ...how, budget })), mined };
     });
   }
 

@@ -36,7 +36,9 @@ impl PairScorer {
 
     fn open(folder: &dyn Folder, weights: &str) -> Result<PairScorer, JsError> {
         let options = LoadOptions { precision: weights.parse()?, ..LoadOptions::default() };
-        Ok(Self(Rc::new(Reranker::load_with(folder, &options, &Default::default())?)))
+        let reranker = Reranker::load_with(folder, &options, &Default::default())?;
+        reranker.verify()?;
+        Ok(Self(Rc::new(reranker)))
     }
 
     /// What the model is, as JSON: see `RerankerInfo` in index.d.ts.

@@ -9,6 +9,7 @@ use std::io::Read;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::score_test::ScoreTest;
 use crate::embedder::SelfTest;
 use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::{Error, Result};
@@ -35,8 +36,12 @@ pub struct Manifest {
     pub weights: String,
     /// Every other file of the model.
     pub files: BTreeMap<String, FileSum>,
-    /// The test.
-    pub self_test: SelfTest,
+    /// The test of an embedder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub self_test: Option<SelfTest>,
+    /// The test of a cross-encoder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_test: Option<ScoreTest>,
 }
 
 /// Length and sum of a file.
@@ -138,14 +143,27 @@ impl Manifest {
         }
         let manifest: Self =
             serde_json::from_value(value).map_err(|e| bad(e.to_string(), again))?;
-        let SelfTest { texts, vectors, least_cosine } = &manifest.self_test;
         // A test of nothing would be passed by everything.
-        let sound = (1..=MOST_TEXTS).contains(&texts.len())
-            && texts.len() == vectors.len()
-            && texts.iter().all(|text| text.len() <= LONGEST_TEXT)
-            && (-1.0..=1.0).contains(least_cosine);
+        let counts =
+            |texts: usize, results: usize| (1..=MOST_TEXTS).contains(&texts) && texts == results;
+        let short = |text: &String| text.len() <= LONGEST_TEXT;
+        let (test, sound) = match (&manifest.self_test, &manifest.score_test) {
+            (Some(SelfTest { texts, vectors, least_cosine }), None) => {
+                let sound = counts(texts.len(), vectors.len()) && texts.iter().all(short);
+                ("self_test", sound && (-1.0..=1.0).contains(least_cosine))
+            }
+            (None, Some(ScoreTest { pairs, scores, most_apart })) => {
+                let short = |(query, text): &(String, String)| short(query) && short(text);
+                let sound = counts(pairs.len(), scores.len()) && pairs.iter().all(short);
+                ("score_test", sound && *most_apart >= 0.0)
+            }
+            (None, None) => return Err(bad("names no self_test".into(), again)),
+            (Some(_), Some(_)) => {
+                return Err(bad("has a self_test and a score_test".into(), again));
+            }
+        };
         if !sound {
-            return Err(bad("its self_test makes no sense".into(), again));
+            return Err(bad(format!("its {test} makes no sense"), again));
         }
         if let Some(path) = manifest.files.keys().find(|path| !stays_inside(path)) {
             return Err(bad(format!("names the file {path:?}, outside the model"), again));
@@ -167,6 +185,23 @@ impl Manifest {
     /// # Errors
     /// Numbers that JSON cannot hold.
     pub fn seal(files: &mut Files, weights: &str, self_test: SelfTest) -> Result<()> {
+        Self::seal_with(files, weights, Some(self_test), None)
+    }
+
+    /// As [`Manifest::seal`], of a cross-encoder.
+    ///
+    /// # Errors
+    /// As [`Manifest::seal`].
+    pub fn seal_reranker(files: &mut Files, weights: &str, score_test: ScoreTest) -> Result<()> {
+        Self::seal_with(files, weights, None, Some(score_test))
+    }
+
+    fn seal_with(
+        files: &mut Files,
+        weights: &str,
+        self_test: Option<SelfTest>,
+        score_test: Option<ScoreTest>,
+    ) -> Result<()> {
         files.0.remove(MANIFEST);
         let manifest = Self {
             format: FORMAT_VERSION,
@@ -174,6 +209,7 @@ impl Manifest {
             weights: weights.into(),
             files: files.0.iter().map(|(path, bytes)| (path.clone(), FileSum::of(bytes))).collect(),
             self_test,
+            score_test,
         };
         let text = serde_json::to_vec(&manifest).map_err(Error::invalid)?;
         files.0.insert(MANIFEST.into(), text.into());

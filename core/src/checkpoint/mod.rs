@@ -10,6 +10,7 @@ mod parameters;
 mod peft;
 mod pytorch;
 mod safetensors;
+mod score_test;
 mod sentence_transformers;
 mod vector_adapter;
 mod weights;
@@ -29,9 +30,10 @@ pub use parameters::load_backbone;
 pub(crate) use parameters::{each_tensor, fill, save_backbone};
 pub use peft::{adapts_tables, load_adapters, lora_base, save_adapters};
 pub use safetensors::{StoredTensor, write_safetensors, write_tensors};
+pub use score_test::ScoreTest;
 pub use sentence_transformers::{
-    LoadOptions, SavedModel, load, load_pooling, load_tokenizer, read_embedder_config, save,
-    save_as, tokenizer_config_file,
+    LoadOptions, SavedModel, is_reranker, load, load_pooling, load_tokenizer, read_embedder_config,
+    save, save_as, tokenizer_config_file,
 };
 pub(crate) use sentence_transformers::{
     pools, read_activation, read_folder, read_prompts, read_transformer, read_transformer_shape,

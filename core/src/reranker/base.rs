@@ -125,6 +125,7 @@ impl<B: Kernels> Reranker<B> {
             tokenizer_files: read.tokenizer_files,
             input: PairInput::Template,
             activation: fresh,
+            score_test: None,
             device: device.clone(),
         })
     }

@@ -8,13 +8,15 @@ use serde_json::Value;
 use super::head::{self, HeadConfig, OUTPUTS, ScoreHead, Scored};
 use super::{PairInput, Reranker, ScoreActivation};
 use crate::checkpoint::{
-    LoadOptions, Weights, load_backbone, pools, read_activation, read_folder, read_prompts,
+    LoadOptions, Manifest, Weights, load_backbone, pools, read_activation, read_folder,
+    read_prompts,
 };
 use crate::config::ModelConfig;
 use crate::embedder::Prompt;
 use crate::folder::Folder;
 use crate::kernels::Kernels;
 use crate::model::families;
+use crate::quant::WeightPrecision;
 use crate::tokenizer::{InstructionSpan, Tokenizer};
 use crate::{Error, Result};
 
@@ -30,12 +32,16 @@ impl<B: Kernels> Reranker<B> {
     /// Loads a cross-encoder onto a device. Of `options` only length limit and precision are taken.
     ///
     /// # Errors
-    /// Files that are missing, cannot be read or do not fit each other; a model that is no reranker.
+    /// Files that are missing, damaged, cannot be read or do not fit each other; a model that is no reranker.
     pub fn load_with(
         folder: &dyn Folder,
         options: &LoadOptions,
         device: &B::Device,
     ) -> Result<Self> {
+        let manifest = Manifest::read(folder)?;
+        if let Some(manifest) = &manifest {
+            manifest.check_files(folder)?;
+        }
         if pools(folder)? {
             return Err(no_reranker(folder, "it pools states into vectors, as embedders do"));
         }
@@ -110,6 +116,12 @@ impl<B: Kernels> Reranker<B> {
             tokenizer_files: read.tokenizer_files,
             input,
             activation,
+            // At another precision, or of pairs cut shorter, scores are others.
+            score_test: manifest
+                .filter(|_| {
+                    options.precision == WeightPrecision::Kept && options.max_length.is_none()
+                })
+                .and_then(|manifest| manifest.score_test),
             device: device.clone(),
         })
     }

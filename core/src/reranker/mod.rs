@@ -4,12 +4,14 @@ mod base;
 mod head;
 mod load;
 mod save;
+mod score_test;
 
 use std::ops::ControlFlow;
 
 use burn::tensor::{Tensor, backend::Backend, read_sync};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::ScoreTest;
 use crate::config::ModelConfig;
 use crate::embedder::{EmbeddingModel, Progress, go_on, read, run_batches};
 use crate::folder::Files;
@@ -21,7 +23,7 @@ use crate::{Error, Result};
 
 pub use base::{RerankerShape, read_reranker_shape, reranker_shape};
 pub use head::{Between, HeadConfig, ScoreHead, Scored};
-pub use save::save_reranker;
+pub use save::{save_reranker, save_reranker_as};
 
 /// How a query and a text become one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +81,7 @@ pub struct Reranker<B: Backend> {
     tokenizer_files: Files,
     input: PairInput,
     activation: ScoreActivation,
+    score_test: Option<ScoreTest>,
     device: B::Device,
 }
 
@@ -121,7 +124,17 @@ impl<B: Kernels> Reranker<B> {
         load::check_types(&config, &tokenizer)?;
         let EmbeddingModel { backbone, .. } = model;
         let input = PairInput::Template;
-        Ok(Self { backbone, head, config, tokenizer, tokenizer_files, input, activation, device })
+        Ok(Self {
+            backbone,
+            head,
+            config,
+            tokenizer,
+            tokenizer_files,
+            input,
+            activation,
+            score_test: None,
+            device,
+        })
     }
 
     /// Takes a cross-encoder apart that reads pairs by its tokenizer's template.
@@ -164,7 +177,10 @@ impl<B: Kernels> Reranker<B> {
     /// A reranker without a prompt.
     pub fn with_instruction(mut self, text: &str) -> Result<Self> {
         match &mut self.input {
-            PairInput::Prompt { instruction, .. } => *instruction = text.into(),
+            PairInput::Prompt { instruction, .. } => {
+                *instruction = text.into();
+                self.score_test = None;
+            }
             PairInput::Template => {
                 return Err(Error::invalid(
                     "this reranker takes no instruction: it reads the query and the text alone",

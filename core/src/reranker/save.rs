@@ -20,26 +20,41 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// # Errors
 /// A cross-encoder that reads pairs inside a prompt, or parameters that cannot be read back from the device.
 pub fn save_reranker<B: Kernels>(reranker: &Reranker<B>) -> Result<Files> {
+    save_reranker_as(reranker, |_, shape, values| Ok::<_, Error>(StoredTensor::Full(shape, values)))
+}
+
+/// As [`save_reranker`], with the backbone's tensors as `store` makes them of their names, shapes and values; the head
+/// stays in f32.
+///
+/// # Errors
+/// As [`save_reranker`], and those of `store`.
+pub fn save_reranker_as<B: Kernels, E: From<Error>>(
+    reranker: &Reranker<B>,
+    mut store: impl FnMut(&str, Vec<usize>, Vec<f32>) -> Result<StoredTensor, E>,
+) -> Result<Files, E> {
     let Reranker { backbone, head, config, tokenizer, tokenizer_files, activation, .. } = reranker;
     let class = class_of(config.family).filter(|_| reranker.input == PairInput::Template);
     let Some((prefix, class)) = class else {
         return Err(Error::invalid(
             "a reranker that reads pairs inside a prompt cannot be saved; use the files that it was loaded from",
-        ));
+        )
+        .into());
     };
     let value = config_value(config, class, head.config(), *activation);
     let Some((_, names)) = head::of_family(config, &value, prefix, head.labels())? else {
-        return Err(Error::invalid(format!("{class} has no head")));
+        return Err(Error::invalid(format!("{class} has no head")).into());
     };
     let mut tensors = Vec::new();
-    let mut keep = |name: String, shape: Vec<usize>, values: Vec<f32>| {
-        tensors.push((name, StoredTensor::Full(shape, values)));
-        Ok::<_, Error>(())
-    };
     save_backbone(config, backbone, &mut |name, shape, values| {
-        keep(format!("{prefix}{name}"), shape, values)
+        let name = format!("{prefix}{name}");
+        let tensor = store(&name, shape, values)?;
+        tensors.push((name, tensor));
+        Ok::<_, E>(())
     })?;
-    each_tensor(head, &names, &mut keep)?;
+    each_tensor(head, &names, &mut |name, shape, values| {
+        tensors.push((name, StoredTensor::Full(shape, values)));
+        Ok::<_, E>(())
+    })?;
     let mut files = Files::default();
     files.0.extend(tokenizer_files.0.clone());
     if !files.0.contains_key("tokenizer.json") {

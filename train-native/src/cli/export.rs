@@ -6,11 +6,17 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use clap::Args;
-use kiln_embed::checkpoint::{Files, Folder, LoadOptions, MANIFEST, Manifest, SelfTest};
+use kiln_embed::checkpoint::{
+    Files, Folder, LoadOptions, MANIFEST, Manifest, SelfTest, is_reranker,
+};
+use kiln_embed::reranker::Reranker;
 use serde_json::json;
 
 use super::{Global, ModelArgs, Overwrite};
-use crate::compress::{Quantization, Storage, StoragePlan, check_export, export, quantize, sealed};
+use crate::compress::{
+    Quantization, Storage, StoragePlan, check_export, export, quantize, quantize_reranker, sealed,
+    sealed_reranker,
+};
 use crate::device::Cpu;
 use crate::model::{load_embedder, locate, open_folder};
 use crate::terminal::thousands;
@@ -38,7 +44,7 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
     check_export(&args.output, args.existing.rule())?;
     let found = locate(&args.model.name(), terminal)?;
     let folder = open_folder(&found.folder)?;
-    let (files, weights, least) = match Manifest::read(folder.as_ref())? {
+    let (files, weights, bound) = match Manifest::read(folder.as_ref())? {
         Some(manifest) => {
             if args.weights.is_some() || args.model.load_options() != LoadOptions::default() {
                 bail!(
@@ -56,7 +62,20 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
                     read_all(folder.as_ref(), name).with_context(|| folder.file_label(name))?;
                 files.0.insert(name.into(), bytes.into());
             }
-            (files, manifest.weights, manifest.self_test.least_cosine)
+            let bound = match (manifest.self_test, manifest.score_test) {
+                (Some(test), _) => Bound::Cosine(test.least_cosine),
+                (None, test) => Bound::Apart(test.map_or(0.0, |test| test.most_apart)),
+            };
+            (files, manifest.weights, bound)
+        }
+        None if is_reranker(folder.as_ref())? => {
+            let (options, device) = (args.model.load_options(), Default::default());
+            let reranker = Reranker::<Cpu>::load_with(folder.as_ref(), &options, &device)?;
+            let reference = reranker.score_test()?;
+            let weights = args.weights.unwrap_or(Storage::F16);
+            let model = quantize_reranker(&reranker, &StoragePlan::all(weights), terminal)?;
+            let (files, exported) = sealed_reranker(model.files, &weights.to_string(), reference)?;
+            (files, weights.to_string(), Bound::Apart(exported.most_apart))
         }
         None => {
             let (name, options) = (found.name(), args.model.load_options());
@@ -67,22 +86,39 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
             let how = Quantization { plan: &plan, gptq: None, calibration: None };
             let model = quantize(embedder, &how, terminal)?;
             let (files, exported) = sealed(model.files, &weights.to_string(), reference)?;
-            (files, weights.to_string(), exported.least_cosine)
+            (files, weights.to_string(), Bound::Cosine(exported.least_cosine))
         }
     };
     export(&files, &args.output, args.existing.rule())?;
     let bytes: usize = files.0.values().map(Bytes::len).sum();
-    let value = json!({
-        "output": args.output, "weights": weights, "bytes": bytes, "files": files.0.len(), "least_cosine": least,
-    });
+    let mut value =
+        json!({"output": args.output, "weights": weights, "bytes": bytes, "files": files.0.len()});
+    let asked = match bound {
+        Bound::Cosine(least) => {
+            value["least_cosine"] = json!(least);
+            format!("a cosine of {least:.5}")
+        }
+        Bound::Apart(most) => {
+            value["most_apart"] = json!(most);
+            format!("scores at most {most:.4} away")
+        }
+    };
     terminal.result(&value, || {
         format!(
-            "{weights} weights, {} bytes in {} files; loading asks for a cosine of {least:.5}\nwritten to   {}",
+            "{weights} weights, {} bytes in {} files; loading asks for {asked}\nwritten to   {}",
             thousands(bytes),
             files.0.len(),
             args.output.display()
         )
     })
+}
+
+/// What whoever loads the model asks for.
+enum Bound {
+    /// Of vectors: the least.
+    Cosine(f32),
+    /// Of scores: the largest difference.
+    Apart(f32),
 }
 
 /// A file of any length; the limit of configuration files is not for weights.

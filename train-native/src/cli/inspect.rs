@@ -92,13 +92,13 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
             lines.push(format!("prompt       {prompt}{default}: {text:?}"));
         }
         lines.push(format!("tensors      {}", weights.tensors().len()));
-        if let Some(Manifest { format, written_by, weights, files, self_test }) = &manifest {
+        if let Some(Manifest { format, written_by, weights, files, self_test: Some(test), .. }) = &manifest {
             let bytes: u64 = files.values().map(|file| file.bytes).sum();
             lines.push(format!(
                 "exported     {weights}, format {format}, by {written_by}; {} bytes; its test {} (cosine of at least {:.4})",
                 thousands(bytes as usize),
                 if model.is_tested() { "passed" } else { "was not run, as settings are overridden" },
-                self_test.least_cosine
+                test.least_cosine
             ));
         }
         if args.tensors {

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use kiln_embed::checkpoint::SelfTest;
+use kiln_embed::checkpoint::{SelfTest, is_reranker};
+use kiln_embed::reranker::Reranker;
 use kiln_embed::tokenizer::Tokenizer;
 use serde_json::json;
 
@@ -12,19 +13,19 @@ use super::ranges::{ROWS, number, whole};
 use super::{Global, ModelArgs, Overwrite};
 use crate::compress::{
     Calibration, Gptq, Quantization, Storage, StoragePlan, TensorLine, check_export, export,
-    quantize, sealed,
+    quantize, quantize_reranker, sealed, sealed_reranker,
 };
-use crate::device::open;
+use crate::device::{Device, open};
 use crate::eval::plain_table;
-use crate::model::{load_embedder, locate, must_be_full};
+use crate::model::{load_embedder, locate, must_be_full, open_folder, open_to_read, resolve};
 use crate::terminal::thousands;
 use crate::with_backend;
 
 /// Quantize a model to int8, int4 or FP8.
 ///
 /// Quantizes the embedding tables too, and writes a folder or one .kiln file. The result carries a
-/// self-test, vectors that the full weights give for some texts, and is checked against it whenever
-/// it is loaded.
+/// self-test, vectors that the full weights give for some texts (of a reranker: scores), and is
+/// checked against it whenever it is loaded.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kiln quantize -m model --scheme int8 -o model-int8
@@ -135,9 +136,13 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
         plan = plan.with_rule(rule)?;
     }
     check_export(&args.output, args.existing.rule())?;
-    let name = locate(&args.model.name(), terminal)?.name();
+    let found = locate(&args.model.name(), terminal)?;
+    let name = found.name();
     must_be_full(&name, terminal)?;
     let device = open(global.device)?;
+    if is_reranker(open_folder(&found.folder)?.as_ref())? {
+        return reranker(args, &plan, &name, &device, global);
+    }
     let (files, lines, reference) = with_backend!(&device, B, handle => {
         let embedder = load_embedder::<B>(&name, &args.model.load_options(), &handle, terminal)?;
         let reference = SelfTest::of(&embedder, 0.0)?;
@@ -153,22 +158,48 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
     });
     let (files, exported) = sealed(files, &plan.usual().to_string(), reference)?;
     export(&files, &args.output, args.existing.rule())?;
-    let full: usize = lines.iter().map(|line| 4 * line.shape.iter().product::<usize>()).sum();
-    let kept: usize = lines.iter().map(|line| line.bytes).sum();
+    let (full, kept) = sizes(&lines);
     let value = json!({
         "output": args.output, "tensors": lines, "matrix_bytes": kept, "matrix_bytes_f32": full, "bytes": exported.bytes,
         "cosine": exported.cosine, "least_cosine": exported.least_cosine,
     });
-    terminal.result(&value, || {
-        let mut text = table(&lines);
-        text.push_str(&format!(
-            "matrices     {} bytes, {:.3} of f32\n",
-            thousands(kept),
-            kept as f64 / full.max(1) as f64
-        ));
-        text.push_str(&exported.summary("the full weights", &args.output));
-        text
-    })
+    terminal.result(&value, || table(&lines) + &exported.summary("the full weights", &args.output))
+}
+
+/// A cross-encoder, whose weights are rounded to the nearest.
+fn reranker(
+    args: &QuantizeArgs,
+    plan: &StoragePlan,
+    name: &str,
+    device: &Device,
+    global: &Global,
+) -> Result<()> {
+    let terminal = global.terminal();
+    if args.method == Method::Gptq || args.calibration.calibration.is_some() {
+        bail!(
+            "{name}: is a reranker, which is rounded to the nearest; leave out --method gptq and --calibration"
+        );
+    }
+    let options = args.model.load_options();
+    let folder = open_to_read(&resolve(name, terminal)?)?;
+    let (model, reference) = with_backend!(device, B, handle => {
+        let reranker = Reranker::<B>::load_with(folder.as_ref(), &options, &handle)?;
+        (quantize_reranker(&reranker, plan, terminal)?, reranker.score_test()?)
+    });
+    let (files, exported) = sealed_reranker(model.files, &plan.usual().to_string(), reference)?;
+    export(&files, &args.output, args.existing.rule())?;
+    let (lines, (full, kept)) = (&model.lines, sizes(&model.lines));
+    let value = json!({
+        "output": args.output, "tensors": lines, "matrix_bytes": kept, "matrix_bytes_f32": full, "bytes": exported.bytes,
+        "apart": exported.apart, "most_apart": exported.most_apart,
+    });
+    terminal.result(&value, || table(lines) + &exported.summary("the full weights", &args.output))
+}
+
+/// Bytes of matrices, in f32 and as they are kept.
+fn sizes(lines: &[TensorLine]) -> (usize, usize) {
+    let full = lines.iter().map(|line| 4 * line.shape.iter().product::<usize>()).sum();
+    (full, lines.iter().map(|line| line.bytes).sum())
 }
 
 fn table(lines: &[TensorLine]) -> String {
@@ -184,5 +215,8 @@ fn table(lines: &[TensorLine]) -> String {
             line.output_error.map_or("-".into(), |error| format!("{error:.5}")),
         ]
     });
-    plain_table(&[header].into_iter().chain(rows).collect::<Vec<_>>())
+    let (full, kept) = sizes(lines);
+    let table = plain_table(&[header].into_iter().chain(rows).collect::<Vec<_>>());
+    let share = kept as f64 / full.max(1) as f64;
+    format!("{table}matrices     {} bytes, {share:.3} of f32\n", thousands(kept))
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use kiln_embed::checkpoint::{
-    Existing, Files, KILN_MAGIC, LoadOptions, Manifest, SelfTest, check_target, load,
+    Existing, Files, KILN_MAGIC, LoadOptions, Manifest, ScoreTest, SelfTest, check_target, load,
     write_directory, write_kiln_file,
 };
+use kiln_embed::reranker::Reranker;
 use serde::Serialize;
 
 use crate::device::Cpu;
@@ -64,6 +65,53 @@ pub fn sealed(mut files: Files, weights: &str, reference: SelfTest) -> Result<(F
     Manifest::seal(&mut files, weights, SelfTest { least_cosine, ..open })?;
     let bytes = files.0.values().map(Bytes::len).sum();
     Ok((files, Exported { bytes, cosine, least_cosine }))
+}
+
+/// What was written of a cross-encoder.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ExportedReranker {
+    /// Bytes of all files.
+    pub bytes: usize,
+    /// How far a score is from that of the full weights, over the pairs of its test.
+    pub apart: f32,
+    /// How far it may be for whoever loads it.
+    pub most_apart: f32,
+}
+
+impl ExportedReranker {
+    /// Lines for people; `compared_with` is what the scores are compared with.
+    pub fn summary(&self, compared_with: &str, output: &Path) -> String {
+        format!(
+            "all files    {} bytes\nself-test    scores are at most {:.4} from those of {compared_with}; loading asks for \
+             {:.4}\nwritten to   {}\n",
+            thousands(self.bytes),
+            self.apart,
+            self.most_apart,
+            output.display()
+        )
+    }
+}
+
+/// As [`sealed`], of a cross-encoder; `reference` are the scores of the full weights.
+///
+/// # Errors
+/// Files that make no cross-encoder.
+pub fn sealed_reranker(
+    mut files: Files,
+    weights: &str,
+    reference: ScoreTest,
+) -> Result<(Files, ExportedReranker)> {
+    let open = ScoreTest { most_apart: f32::MAX, ..reference };
+    Manifest::seal_reranker(&mut files, weights, open.clone())?;
+    let options = LoadOptions::default();
+    let reranker = Reranker::<Cpu>::load_with(&files, &options, &Default::default())?;
+    let apart = reranker.apart(&open)?;
+    // Scores are of any size, and devices round them by a share of it.
+    let largest = open.scores.iter().fold(0.0f32, |largest, score| largest.max(score.abs()));
+    let most_apart = apart + (0.5 * apart).max(0.003 * largest);
+    Manifest::seal_reranker(&mut files, weights, ScoreTest { most_apart, ..open })?;
+    let bytes = files.0.values().map(Bytes::len).sum();
+    Ok((files, ExportedReranker { bytes, apart, most_apart }))
 }
 
 /// Whether a model is to be one file.

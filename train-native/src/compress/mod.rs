@@ -14,9 +14,9 @@ mod prune;
 mod quantize;
 
 pub use calibration::Calibration;
-pub use export::{Exported, check_export, export, sealed};
+pub use export::{Exported, ExportedReranker, check_export, export, sealed, sealed_reranker};
 pub use gguf::{ImportLine, ImportedModel, import_gguf};
 pub use gptq::{Gptq, gptq};
 pub use plan::{Storage, StoragePlan};
 pub use prune::{Pattern, PruneMethod, Pruned, prune, prune_weights};
-pub use quantize::{Quantization, QuantizedModel, TensorLine, quantize};
+pub use quantize::{Quantization, QuantizedModel, TensorLine, quantize, quantize_reranker};

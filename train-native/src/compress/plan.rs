@@ -53,10 +53,12 @@ impl serde::Serialize for Storage {
     }
 }
 
-/// How the names of matrices end that send tokens to experts.
-const ROUTER: &str = ".router.layer.weight";
+/// How the names of matrices end that save next to nothing when they are rounded: those that send tokens to experts, and
+/// would send some to others, and MPNet's biases of distances, with a column for each head.
+const SMALL: [&str; 2] = [".router.layer.weight", ".relative_attention_bias.weight"];
 
-/// What matrices are kept as; biases and norms always stay as they are, and routers unless a rule names them.
+/// What matrices are kept as; biases and norms always stay as they are, and routers and biases of distances unless a rule
+/// names them.
 #[derive(Debug, Clone)]
 pub struct StoragePlan {
     usual: Storage,
@@ -106,8 +108,8 @@ impl StoragePlan {
             return Ok(Storage::F32);
         }
         let named = self.named.iter().rev().find(|(pattern, _)| pattern.is_match(name));
-        // Rounding what sends tokens to experts would send some to others, and saves next to nothing.
-        let usual = if name.ends_with(ROUTER) { Storage::F32 } else { self.usual };
+        let small = SMALL.iter().any(|end| name.ends_with(end));
+        let usual = if small { Storage::F32 } else { self.usual };
         let storage = named.map_or(usual, |(_, storage)| *storage);
         let Storage::Quantized(scheme) = storage else {
             return Ok(storage);

@@ -7,6 +7,7 @@ use burn::module::Module as _;
 use kiln_embed::checkpoint::{Files, StoredTensor, save_as};
 use kiln_embed::embedder::Embedder;
 use kiln_embed::kernels::Kernels;
+use kiln_embed::reranker::{Reranker, save_reranker_as};
 use serde::Serialize;
 
 use super::linear_algebra::{output_error, weight_error};
@@ -101,6 +102,34 @@ pub fn quantize<B: Kernels>(
             lines.push(line);
             return Ok(tensor);
         }
+        let (tensor, line) =
+            rounded(plan, name, &shape, &values).with_context(|| name.to_string())?;
+        if shape.len() > 1 {
+            lines.push(line);
+        }
+        anyhow::Ok(tensor)
+    })?;
+    bar.finish_and_clear();
+    Ok(QuantizedModel { files, lines })
+}
+
+/// Rounds a cross-encoder with full weights to the nearest; its head stays as it is.
+///
+/// # Errors
+/// As [`quantize`], and as [`save_reranker_as`].
+pub fn quantize_reranker<B: Kernels>(
+    reranker: &Reranker<B>,
+    plan: &StoragePlan,
+    terminal: Terminal,
+) -> Result<QuantizedModel> {
+    let mut lines = Vec::new();
+    let bar =
+        terminal.progress(reranker.clone().into_parts().model.num_params() as u64, "quantizing");
+    let files = save_reranker_as(reranker, |name, shape, values| {
+        if interrupt::asked() {
+            return Err(kiln_embed::Error::Cancelled.into());
+        }
+        bar.inc(values.len() as u64);
         let (tensor, line) =
             rounded(plan, name, &shape, &values).with_context(|| name.to_string())?;
         if shape.len() > 1 {

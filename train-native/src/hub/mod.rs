@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use kiln_embed::config::ModelConfig;
 
 use self::repo::{Kind, Repo};
 use crate::terminal::Terminal;
@@ -109,6 +110,7 @@ impl HubModel {
                 None => self.required("config.json"),
             };
         };
+        readable(&config)?;
         self.fetch_all_but_weights()?;
         self.fetch_weights()?;
         folder_of(&config)
@@ -197,6 +199,7 @@ impl HubModel {
     pub fn fetch_without_weights(&self) -> Result<PathBuf> {
         self.repo.greet()?;
         let config = self.required("config.json")?;
+        readable(&config)?;
         self.fetch_all_but_weights()?;
         folder_of(&config)
     }
@@ -311,6 +314,17 @@ impl HubDataSet {
 
 fn folder_of(file: &Path) -> Result<PathBuf> {
     file.parent().map(Path::to_path_buf).context("the Hub's cache has no folder for the model")
+}
+
+/// Refuses a model that cannot be read before anything of it comes but its `config.json`.
+fn readable(config: &Path) -> Result<()> {
+    let text = std::fs::read(config).with_context(|| config.display().to_string())?;
+    let keys: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    match keys["model_type"].as_str() {
+        // The shape of model2vec's is that of its table.
+        None | Some("model2vec") => Ok(()),
+        Some(_) => Ok(ModelConfig::from_value(&keys).map(drop)?),
+    }
 }
 
 /// Weight files that an index names.

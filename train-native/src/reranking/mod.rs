@@ -121,6 +121,7 @@ pub fn load_reranker(
     let folder = open_to_read(&path)?;
     Ok(with_backend!(device, B, handle => {
         let reranker = Reranker::<B>::load_with(folder.as_ref(), options, &handle)?;
+        reranker.verify()?;
         match instruction {
             Some(text) => Arc::new(reranker.with_instruction(text)?) as Arc<dyn PairModel>,
             None => Arc::new(reranker),

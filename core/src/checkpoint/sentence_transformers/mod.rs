@@ -12,7 +12,9 @@ use crate::folder::Files;
 use crate::model::families::Names;
 use crate::pooling::PoolingConfig;
 
-pub use read::{LoadOptions, load, load_pooling, load_tokenizer, read_embedder_config};
+pub use read::{
+    LoadOptions, is_reranker, load, load_pooling, load_tokenizer, read_embedder_config,
+};
 pub(crate) use read::{
     pools, read_activation, read_dense, read_folder, read_prompts, read_transformer,
     read_transformer_shape,

@@ -15,7 +15,7 @@ use crate::embedder::{Embedder, EmbedderConfig, EmbeddingModel, Prompts};
 use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::kernels::{Kernels, Packing};
 use crate::model::Backbone;
-use crate::model::families::static_table;
+use crate::model::families::{nv_embed, static_table};
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
 };
@@ -307,11 +307,12 @@ pub fn read_embedder_config(folder: &dyn Folder) -> Result<EmbedderConfig> {
     let modules = read_modules(folder)?;
     let (_, raw, config) = read_shape(folder, modules.as_deref())?;
     check_pooled(folder, modules.as_deref(), &raw)?;
-    let mut pooling =
-        nv_embed_block(&raw).map_or(PoolingConfig::Mean, PoolingConfig::LatentAttention);
+    let released = nv_embed_block(&raw).map(PoolingConfig::LatentAttention);
+    let mut pooling = released.clone().unwrap_or(PoolingConfig::Mean);
     let mut dense = Vec::new();
     for module in modules.iter().flatten() {
         match module.kind.as_str() {
+            "Pooling" if released.is_some() => mean_behind_latents(folder, &module.path)?,
             "Pooling" => (pooling, _) = read_pooling(folder, &module.path)?,
             "Dense" => dense.push(read_dense(folder, &module.path)?),
             _ => {}
@@ -400,14 +401,27 @@ fn read_at(
     Ok(ReadFolder { config, raw, stem: inside(&root, "model"), tokenizer, tokenizer_files })
 }
 
-/// Refuses a cross-encoder, whose files are else those of an embedder without a list of modules.
-fn check_embeds(folder: &dyn Folder, modules: Option<&[ModuleEntry]>, raw: &Value) -> Result<()> {
+/// The class of a cross-encoder, whose files are else those of an embedder without a list of modules.
+fn class_that_scores<'a>(modules: Option<&[ModuleEntry]>, raw: &'a Value) -> Option<&'a str> {
     let class = raw["architectures"][0].as_str().unwrap_or_default();
     let pools =
         modules.is_some_and(|modules| modules.iter().any(|module| module.kind == "Pooling"));
-    if pools || !class.ends_with("ForSequenceClassification") {
-        return Ok(());
-    }
+    Some(class).filter(|class| !pools && class.ends_with("ForSequenceClassification"))
+}
+
+/// Whether a folder's model is a cross-encoder with a head for sequence classification.
+///
+/// # Errors
+/// Configuration files that cannot be read.
+pub fn is_reranker(folder: &dyn Folder) -> Result<bool> {
+    let modules = read_modules(folder)?;
+    let raw = read_json(folder, "config.json")?.unwrap_or_default();
+    Ok(class_that_scores(modules.as_deref(), &raw).is_some())
+}
+
+/// Refuses a cross-encoder.
+fn check_embeds(folder: &dyn Folder, modules: Option<&[ModuleEntry]>, raw: &Value) -> Result<()> {
+    let Some(class) = class_that_scores(modules, raw) else { return Ok(()) };
     Err(Error::invalid(format!(
         "{}: is a reranker ({class}), which gives scores of pairs and no vectors; use `kiln rerank`",
         folder.label()
@@ -458,7 +472,8 @@ pub fn load<B: Kernels>(
     // model2vec has no list of modules, and says it here.
     model.normalize = config.family == Family::Static && raw["normalize"] == true;
     let mut instruction = InstructionSpan::Pooled;
-    if let Some(block) = nv_embed_block(&raw) {
+    let released = nv_embed_block(&raw);
+    if let Some(block) = released.clone() {
         PoolingConfig::LatentAttention(block.clone())
             .check()
             .map_err(|e| bad(folder, &inside(&root, "config.json"), e))?;
@@ -482,6 +497,7 @@ pub fn load<B: Kernels>(
     for module in modules.iter().flatten() {
         match module.kind.as_str() {
             "Transformer" | STATIC => {}
+            "Pooling" if released.is_some() => mean_behind_latents(folder, &module.path)?,
             "Pooling" => {
                 let (pooling, include_prompt) = read_pooling(folder, &module.path)?;
                 if !include_prompt {
@@ -523,12 +539,13 @@ pub fn load<B: Kernels>(
         read_tokenizer(folder, &root, &config, instruction, options)?;
     // With another head or mask, or texts cut shorter, the vectors of the self-test no longer hold.
     let mut same = another.is_none() && options.attention.is_none() && options.text.is_empty();
-    if let (Some(kept), Some(limit)) = (&manifest, options.max_length) {
-        for tokens in tokenizer.encode_all("", &kept.self_test.texts)? {
+    let mut self_test = manifest.and_then(|manifest| manifest.self_test);
+    if let (Some(kept), Some(limit)) = (&self_test, options.max_length) {
+        for tokens in tokenizer.encode_all("", &kept.texts)? {
             same &= tokens.ids.len() < limit;
         }
     }
-    let mut self_test = manifest.filter(|_| same).map(|kept| kept.self_test);
+    self_test = self_test.filter(|_| same);
     if let (Some(test), Some(least)) = (&mut self_test, least_cosine(options.precision)) {
         test.least_cosine = test.least_cosine.min(least);
     }
@@ -578,7 +595,7 @@ fn check_widths(folder: &dyn Folder, model: &EmbedderConfig) -> Result<()> {
 
 /// The latent-attention settings in the `config.json` of NV-Embed's release.
 fn nv_embed_block(config: &Value) -> Option<BlockConfig> {
-    if config.get("model_type")?.as_str()? != crate::model::families::nv_embed::MODEL_TYPE {
+    if config.get("model_type")?.as_str()? != nv_embed::MODEL_TYPE {
         return None;
     }
     let latent = config.get("latent_attention_config");
@@ -596,6 +613,18 @@ fn nv_embed_block(config: &Value) -> Option<BlockConfig> {
         feed_forward: FeedForwardKind::Geglu,
         layer_std: 0.0,
     })
+}
+
+/// That the pooling behind NV-Embed's model, whose states its latent attention gives, is the mean with which Kiln's ends.
+fn mean_behind_latents(folder: &dyn Folder, path: &str) -> Result<()> {
+    match read_pooling(folder, path)? {
+        (PoolingConfig::Mean, _) => Ok(()),
+        (other, _) => Err(bad(
+            folder,
+            &inside(path, "config.json"),
+            format!("pools by {}, and the latent attention of NV-Embed by the mean", other.name()),
+        )),
+    }
 }
 
 const HEAD_PREFIX: &str = "latent_attention_model.";
@@ -762,11 +791,11 @@ fn read_tokenizer(
         // transformers writes 10^30 for tokenizers without a limit.
         value.get(key).and_then(Value::as_u64).map_or(usize::MAX, |length| length as usize)
     };
-    let keys = if table { read_json(folder, &inside(root, "config.json"))? } else { None };
+    let keys = read_json(folder, &inside(root, "config.json"))?.unwrap_or_default();
     let is_listed = folder.open("modules.json").is_ok_and(|file| file.is_some());
-    let drops = keys.is_some_and(|keys| {
-        keys[DROPS_UNKNOWN] == true || (keys["model_type"] == "model2vec" && !is_listed)
-    });
+    let drops = keys[DROPS_UNKNOWN] == true || (keys["model_type"] == "model2vec" && !is_listed);
+    // NV-Embed's own code puts EOS behind its texts where this says so; its tokenizer does not.
+    let closes = keys["model_type"] == nv_embed::MODEL_TYPE && keys["add_eos"] == true;
     let max_length = match sentence.get("max_seq_length").and_then(Value::as_u64) {
         // A table says nothing of it in its tokenizer.
         None if table => usize::MAX,
@@ -783,7 +812,7 @@ fn read_tokenizer(
             _ => PaddingSide::Right,
         }),
         add_bos: text.add_bos.or(adds("add_bos_token")),
-        add_eos: text.add_eos.or(adds("add_eos_token")),
+        add_eos: text.add_eos.or(adds("add_eos_token")).or(closes.then_some(true)),
         text_suffix: text.text_suffix.clone().unwrap_or_default(),
         lower_case: flag(&sentence, "do_lower_case"),
         // As model2vec does it; sentence-transformers averages them with the others.
@@ -797,7 +826,7 @@ fn read_tokenizer(
             }
             other => other,
         })?;
-    if text.changes_files() {
+    if text.changes_files() || closes {
         let names = template_names(names, tokenizer.config().padding_side);
         files.0.insert("tokenizer.json".into(), tokenizer.to_json()?.into());
         files.0.insert("tokenizer_config.json".into(), format!("{names:#}\n").into());

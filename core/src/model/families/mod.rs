@@ -218,6 +218,24 @@ mod tests {
         "vocab_size":100}"#;
 
     #[test]
+    fn texts_end_where_positions_would_be_stretched() {
+        // nomic-embed-text-v1 as it was released, and with the keys for transformers that it has had since.
+        let released = r#"{"model_type":"nomic_bert","activation_function":"swiglu","n_embd":32,"n_head":4,
+            "n_inner":64,"n_layer":2,"n_positions":8192,"qkv_proj_bias":false,"mlp_fc1_bias":false,
+            "mlp_fc2_bias":false,"rotary_emb_base":1000,"rotary_scaling_factor":2,"type_vocab_size":2,
+            "vocab_size":100}"#;
+        let read = |text: &str| ModelConfig::from_json(text.as_bytes()).unwrap();
+        assert_eq!(read(released).max_positions, 2048);
+        let trained = released.replace("8192,", "8192,\"max_trained_positions\":512,");
+        assert_eq!(read(&trained).max_positions, 512);
+        let keys = r#"8192,"max_position_embeddings":8192,"rope_parameters":{"factor":2.0,
+            "rope_theta":1000.0,"rope_type":"dynamic"},"#;
+        let since = read(&released.replace("8192,", keys));
+        assert_eq!(since.max_positions, 8192);
+        assert_eq!(since.encoder().unwrap().ropes, read(released).encoder().unwrap().ropes);
+    }
+
+    #[test]
     fn experts_are_read_and_written_as_released() {
         let config = ModelConfig::from_json(EXPERTS.as_bytes()).unwrap();
         let value = config.to_value();

@@ -30,7 +30,7 @@ const RELEASED: KeyNames = KeyNames {
 const KEYS: KeyNames = KeyNames { activation: ("hidden_act", "silu"), ..encoder::KEYS };
 
 /// Flags with the one value of each that is supported.
-const PLAIN: [(&str, f64); 15] = [
+const PLAIN: [(&str, f64); 14] = [
     ("rotary_emb_fraction", 1.0),
     ("rotary_emb_interleaved", 0.0),
     ("rotary_emb_scale_base", 0.0),
@@ -41,8 +41,6 @@ const PLAIN: [(&str, f64); 15] = [
     ("scale_attn_weights", 1.0),
     ("scale_attn_by_inverse_layer_idx", 0.0),
     ("reorder_and_upcast_attn", 0.0),
-    // Positions that are stretched by a text's length.
-    ("rotary_scaling_factor", 1.0),
     // Experts that every token takes.
     ("num_shared_experts", 0.0),
     // Experts that choose their tokens: a token's vector would depend on the batch.
@@ -94,6 +92,13 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
     }
     encoder.type_vocab_size = keys.size_or("type_vocab_size", Some(2))?;
     let theta = keys.float_or("rotary_emb_base", 1000.0)?;
+    if keys.float_or("rotary_scaling_factor", 1.0)? != 1.0 {
+        // The release stretches positions in texts that are longer than those of its training. transformers does so behind
+        // `max_position_embeddings`, where its keys are there, too.
+        let trained = keys.size_or("max_trained_positions", Some(2048))?;
+        let limit = keys.size_or("max_position_embeddings", Some(trained))?;
+        config.max_positions = config.max_positions.min(limit);
+    }
     encoder.ropes = Some(Ropes::alike(rope::read(keys, theta, config.max_positions)?));
     Ok(encoder::with(config, encoder))
 }

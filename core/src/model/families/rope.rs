@@ -62,7 +62,8 @@ fn parse(
         }
     };
     let scaling = match kind {
-        "default" => RopeScaling::Default,
+        // Stretched by the length of texts that are longer than `max_position_embeddings`; longer ones are cut.
+        "default" | "dynamic" => RopeScaling::Default,
         "linear" => RopeScaling::Linear { factor: factor(1.0)? },
         "proportional" => RopeScaling::Proportional {
             factor: factor(1.0)?,
@@ -110,7 +111,7 @@ fn parse(
         }
         other => {
             return Err(bad_config(format!(
-                "rope_type {other:?} is not supported; default, linear, proportional, llama3, yarn and ntk are"
+                "rope_type {other:?} is not supported; default, dynamic, linear, proportional, llama3, yarn and ntk are"
             )));
         }
     };

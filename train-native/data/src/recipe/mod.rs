@@ -571,7 +571,12 @@ impl Recipe {
                 let source = self.source(entry);
                 source.check().with_context(|| format!("stage {:?}, data", stage.name))?;
                 if let DataRef::Inline(own) = entry
-                    && let unused @ [_, ..] = own.unused(stage.objective).as_slice()
+                    && let unused @ [_, ..] = own
+                        .unused(
+                            stage.objective == Objective::Mntp,
+                            stage.objective == Objective::Similarity,
+                        )
+                        .as_slice()
                 {
                     bail!(
                         "stage {:?}, {}: objective = {:?} does not use {}; leave it out",

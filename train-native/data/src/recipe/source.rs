@@ -5,8 +5,6 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::Objective;
-
 /// How labelled texts become triplets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -184,18 +182,16 @@ impl DataSource {
 }
 
 impl DataSource {
-    /// Fields that say something to other objectives alone.
-    pub(super) fn unused(&self, objective: Objective) -> Vec<&'static str> {
-        // It learns tokens, of texts without their prompts.
-        let mntp = objective == Objective::Mntp;
-        let scores = objective == Objective::Similarity;
+    /// Fields that say nothing to an objective which learns tokens that are masked, of texts without their prompts, or
+    /// pairs' scores.
+    pub(super) fn unused(&self, masks: bool, scores: bool) -> Vec<&'static str> {
         let fields = [
-            ("instructions", mntp && !self.instructions.is_empty()),
-            ("query_prompt", mntp && self.query_prompt.is_some()),
-            ("document_prompt", mntp && self.document_prompt.is_some()),
-            ("symmetric", mntp && self.symmetric),
-            ("in_batch", (mntp || scores) && self.in_batch.is_some()),
-            ("both_directions", scores && self.both_directions),
+            ("instructions", masks && !self.instructions.is_empty()),
+            ("query_prompt", masks && self.query_prompt.is_some()),
+            ("document_prompt", masks && self.document_prompt.is_some()),
+            ("symmetric", masks && self.symmetric),
+            ("in_batch", (masks || scores) && self.in_batch.is_some()),
+            ("both_directions", scores && !self.both_directions),
         ];
         fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| *field).collect()
     }
@@ -255,13 +251,13 @@ mod tests {
 
     #[test]
     fn what_an_objective_does_not_use_of_a_source_is_named() {
-        let unused = |text: &str, objective| source(text).unwrap().unused(objective);
+        let unused = |text: &str, masks, scores| source(text).unwrap().unused(masks, scores);
         let prompted = "instructions = ['find']\nsymmetric = true\nin_batch = false";
-        assert_eq!(unused(prompted, Objective::Mntp), ["instructions", "symmetric", "in_batch"]);
-        assert_eq!(unused(prompted, Objective::Similarity), ["in_batch"]);
-        assert!(unused(prompted, Objective::Contrastive).is_empty());
-        assert_eq!(unused("query_prompt = 'q: '", Objective::Mntp), ["query_prompt"]);
-        assert_eq!(unused("both_directions = true", Objective::Similarity), ["both_directions"]);
+        assert_eq!(unused(prompted, true, false), ["instructions", "symmetric", "in_batch"]);
+        assert_eq!(unused(prompted, false, true), ["in_batch"]);
+        assert!(unused(prompted, false, false).is_empty());
+        assert_eq!(unused("query_prompt = 'q: '", true, false), ["query_prompt"]);
+        assert_eq!(unused("both_directions = false", false, true), ["both_directions"]);
     }
 
     #[test]

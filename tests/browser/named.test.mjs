@@ -1,0 +1,64 @@
+// Small copies of named models in a real browser, by tests/browser.sh: their vectors and scores are the references'.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { rmSync } from "node:fs";
+import { join } from "node:path";
+import { openKiln, withPage } from "./browser.mjs";
+import { named, pairs, texts, writeModel } from "./named_models.mjs";
+
+const { KILN_PKG, KILN_MODELS } = process.env;
+const folders = join(KILN_MODELS, "named");
+rmSync(folders, { recursive: true, force: true });
+
+let server, page;
+
+withPage({ roots: { page: import.meta.dirname, pkg: KILN_PKG, models: KILN_MODELS, wasm: join(KILN_PKG, "..") } }, async (begun) => {
+  ({ server, page } = begun);
+  page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
+  await openKiln(page, server);
+});
+
+/** The largest difference, relative to the largest value that is expected. */
+const far = (found, expected) => {
+  assert.equal(found.length, expected.length);
+  const largest = Math.max(...expected.map(Math.abs));
+  return Math.max(...found.map((value, at) => Math.abs(value - expected[at]))) / largest;
+};
+
+for (const model of named) {
+  test(`${model.model} in the page`, async () => {
+    writeModel(join(folders, model.name), model);
+    const url = `/models/named/${model.name}`;
+    if (model.kind === "reranker") {
+      const scores = await page.evaluate(
+        async ([url, pairs]) => {
+          const reranker = await window.kiln.Reranker.load(url);
+          const scores = [];
+          for (const [query, text] of pairs) scores.push((await reranker.scores(query, [text]))[0]);
+          reranker.dispose();
+          return scores;
+        },
+        [url, pairs],
+      );
+      const sigmoid = (score) => 1 / (1 + Math.exp(-score));
+      assert.ok(far(scores, model.expected.map(sigmoid)) < 1e-4, `${scores} ${model.expected.map(sigmoid)}`);
+      return;
+    }
+    const { vectors, small } = await page.evaluate(
+      async ([url, texts]) => {
+        const load = async (weights) => {
+          const model = await window.kiln.Embedder.load(url, { weights, device: "cpu" });
+          const vectors = (await model.embed(texts)).map((vector) => [...vector]);
+          model.dispose();
+          return vectors;
+        };
+        return { vectors: await load("kept"), small: await load("int8") };
+      },
+      [url, texts],
+    );
+    assert.ok(far(vectors.flat(), model.expected.flat()) < 5e-5, `${far(vectors.flat(), model.expected.flat())}`);
+    // Rounded to int8 as it is loaded, as pages have most models.
+    assert.ok(far(small.flat(), model.expected.flat()) < 0.2, `${far(small.flat(), model.expected.flat())}`);
+  });
+}

@@ -85,7 +85,9 @@ test("losses and vectors are those of kiln train, with the same seed, pairs and 
 
 test("a packed model learns: held-back lessons are answered better, and the space is another", async () => {
   const result = await taught({ ...lessons(60), steps: 8, batchSize: 12, learningRate: 2e-3, checkEvery: 4 });
-  assert.ok(result.kept && result.heldBack === 12 && result.taught === 48, JSON.stringify(result.after));
+  const { kept, heldBack, taught: learned } = result;
+  // About a fifth: which lesson is held back is said by its text alone.
+  assert.ok(kept && heldBack + learned === 60 && heldBack >= 3 && heldBack <= 25, JSON.stringify({ kept, heldBack, learned }));
   assert.ok(result.after.mrr >= result.before.mrr && result.after.loss < result.before.loss);
   assert.equal(result.seen[0].step, 0);
   assert.deepEqual(result.seen[0].score, result.before);

@@ -33,6 +33,8 @@ models() {
   # What stands around a text is in the files: a suffix, no BOS, an instruction that pooling leaves out.
   local around=(--weights f32 --pooling mean --add-bos false --text-suffix " in all" --padding-side left --instruction-pooling masked_without_bos)
   "$native" export --quiet --model "$models/quickstart/model" "${around[@]}" --output "$models/around.kiln"
+  "$native" quantize --quiet --model tests/fixtures/rerankers/bert --scheme int8:8 --output "$models/reranker.kiln"
+  "$native" export --quiet --model "$models/reranker.kiln" --output "$models/reranker"
   cp web-demo/kiln-mini.kiln "$models/mini.kiln"
   vectors() { "$native" embed --quiet --model "$models/$1" --device cpu --input "$models/texts.jsonl" --output "$models/$2"; }
   vectors model.kiln native.jsonl

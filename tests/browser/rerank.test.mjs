@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { readFileSync } from "node:fs";
+import { cpSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { openKiln, withPage } from "./browser.mjs";
 
@@ -86,4 +86,44 @@ test("static embeddings give sentence-transformers' vectors", async () => {
     return vectors.map((vector) => Math.hypot(...vector));
   }, texts);
   assert.ok(lengths.every((length) => Math.abs(length - 1) < 1e-5));
+});
+
+test("a rounded cross-encoder is one file, and is tested by the scores that it carries", async () => {
+  const wrong = join(KILN_MODELS, "reranker-wrong");
+  cpSync(join(KILN_MODELS, "reranker"), wrong, { recursive: true });
+  const manifest = JSON.parse(readFileSync(join(wrong, "kiln.json"), "utf8"));
+  assert.equal(manifest.self_test, undefined);
+  manifest.score_test.scores[0] += 1;
+  writeFileSync(join(wrong, "kiln.json"), JSON.stringify(manifest));
+  const { scores, info, said } = await page.evaluate(async (pairs) => {
+    const reranker = await window.kiln.Reranker.load("/models/reranker.kiln");
+    const scores = [];
+    for (const [query, text] of pairs) scores.push((await reranker.scores(query, [text]))[0]);
+    const { info } = reranker;
+    reranker.dispose();
+    const said = await window.kiln.Reranker.load("/models/reranker-wrong").then(() => "it loaded", (error) => error.message);
+    return { scores, info, said };
+  }, pairs);
+  const expected = read("rerankers/bert/scores.json").map(sigmoid);
+  assert.ok(scores.every((score, at) => Math.abs(score - expected[at]) < 0.02), `${scores} ${expected}`);
+  assert.ok(scores.some((score, at) => Math.abs(score - expected[at]) > 1e-5), "the weights are not rounded");
+  assert.match(info.weights, /int8/);
+  assert.match(said, /fails the test that it carries: on the CPU a score is/);
+});
+
+test("a decoder that sentence-transformers saved with its chat template", async () => {
+  for (const name of ["qwen3-chat", "qwen3-one-token"]) {
+    for (const part of ["qwen3", name]) cpSync(join(fixtures, "rerankers", part), join(KILN_MODELS, name), { recursive: true });
+  }
+  const { scores, said } = await page.evaluate(async (pairs) => {
+    const reranker = await window.kiln.Reranker.load("/models/qwen3-chat");
+    const scores = [];
+    for (const [query, text] of pairs) scores.push((await reranker.scores(query, [text]))[0]);
+    reranker.dispose();
+    const said = await window.kiln.Reranker.load("/models/qwen3-one-token").then(() => "it loaded", (error) => error.message);
+    return { scores, said };
+  }, pairs);
+  const expected = read("rerankers/qwen3-chat/scores.json").scores.map(sigmoid);
+  assert.ok(scores.every((score, at) => Math.abs(score - expected[at]) < 1e-4), `${scores} ${expected}`);
+  assert.match(said, /its chat template is not Qwen3-Reranker's/);
 });

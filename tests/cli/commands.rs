@@ -250,6 +250,22 @@ fn models_that_are_probably_meant_otherwise_are_warned_of() {
     std::fs::rename(&saved, &named).unwrap();
     assert!(notes(&named, &[]).contains("--attention bidirectional"));
     assert!(!notes(&named, &["--attention", "causal"]).contains("warning"));
+    // So may any decoder that has code of its own.
+    let other = folder.path("other");
+    std::fs::rename(&named, &other).unwrap();
+    assert!(!notes(&other, &[]).contains("warning"));
+    value["auto_map"] = serde_json::json!({ "AutoModel": "modeling_qwen.Qwen2Model" });
+    let config = other.join("config.json");
+    std::fs::write(&config, value.to_string()).unwrap();
+    let noted = notes(&other, &[]);
+    assert!(
+        noted.contains("modeling_qwen.Qwen2Model") && noted.contains("--attention causal"),
+        "{noted}"
+    );
+    assert!(!notes(&other, &["--attention", "bidirectional"]).contains("warning"));
+    value["is_causal"] = serde_json::Value::Bool(true);
+    std::fs::write(&config, value.to_string()).unwrap();
+    assert!(!notes(&other, &[]).contains("warning"));
 }
 
 #[test]

@@ -689,6 +689,73 @@ def make_rerankers():
     (FIXTURES / "rerankers" / "pairs.json").write_text(json.dumps(PAIRS, indent=0) + "\n")
 
 
+# Chat templates that read a query and a document: Qwen3-Reranker's as vLLM and its Hub's pull request have it, and one
+# in zerank's way, where the query is the system's message and the reader is asked for one token.
+CHAT_TEMPLATES = {
+    "qwen3-chat": """<|im_start|>system
+Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer can \
+only be "yes" or "no".<|im_end|>
+<|im_start|>user
+<Instruct>: {{ messages | selectattr("role", "eq", "system") | map(attribute="content") | first | default("Rank") }}
+<Query>: {{ messages | selectattr("role", "eq", "query") | map(attribute="content") | first }}
+<Document>: {{ messages | selectattr("role", "eq", "document") | map(attribute="content") | first }}<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+""",
+    "qwen3-one-token": """{%- set query = (messages | selectattr("role", "eq", "query") | first).content[0].text | trim -%}
+{%- set text = (messages | selectattr("role", "eq", "document") | first)["content"][0]["text"].strip() -%}
+{%- for role, content in [["system", query], ["user", text]] %}
+    {{- "<|im_start|>" ~ role + "\\n" + content ~ "<|im_end|>\\n" -}}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant" }}
+{% endif %}""",
+}
+
+
+def make_chat_rerankers():
+    """Decoders that score by the logits of tokens after a chat template, as sentence-transformers 6 saves them
+    (LogitScore); weights and tokenizer are those of rerankers/qwen3."""
+    import shutil
+    import tempfile
+
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.modules import LogitScore, Transformer
+    identity = torch.nn.Identity()
+    for name, template in CHAT_TEMPLATES.items():
+        whole = name == "qwen3-chat"
+        folder = FIXTURES / "rerankers" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        transformer = Transformer(str(FIXTURES / "rerankers" / "qwen3"), transformer_task="text-generation",
+                                  processing_kwargs={} if whole else {"chat_template": {"add_generation_prompt": True}})
+        transformer.processor.chat_template = template
+        read = {"method": "forward", "method_output_name": "logits"}
+        transformer.modality_config = {"text": read, "message": {**read, "format": "flat" if whole else "structured"}}
+        prompts = {"prompts": {"pages": "Find pages about bees"}, "default_prompt_name": "pages"} if whole else {}
+        # Of the answer zerank looks at one token alone.
+        model = CrossEncoder(modules=[transformer, LogitScore(7, 8 if whole else None)], device="cpu", **prompts)
+        if not whole:
+            model.activation_fn = identity
+        with tempfile.TemporaryDirectory() as saved:
+            model.save(saved)
+            # The modality is decided when a model is loaded.
+            model = CrossEncoder(saved, device="cpu")
+            options = {"batch_size": 1, "activation_fn": identity}
+            scores = {"scores": model.predict(PAIRS, **options).tolist()}
+            if whole:
+                scores["instructed"] = model.predict(PAIRS, prompt="Find what is asked for", **options).tolist()
+            # Longer than may be: what stands after the text stays.
+            model.max_length = 90 if not whole else 320
+            scores["cut"] = model.predict(PAIRS, **options).tolist()
+            for file in ["chat_template.jinja", "sentence_bert_config.json", "config_sentence_transformers.json",
+                         "modules.json", "1_LogitScore/config.json"]:
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(f"{saved}/{file}", folder / file)
+        (folder / "scores.json").write_text(json.dumps(scores) + "\n")
+
+
 def make_static():
     """Static embeddings: sentence-transformers' own, and Model2Vec's with a mapping and weights of tokens."""
     from sentence_transformers import SentenceTransformer
@@ -941,7 +1008,7 @@ def make_cross_encoders():
 
 if __name__ == "__main__":
     makers = {"families": make_families, "pooling": make_pooling, "minilm": make_minilm,
-              "rerankers": make_rerankers, "static": make_static, "losses": make_losses, "cross-encoders": make_cross_encoders,
+              "rerankers": make_rerankers, "chat-rerankers": make_chat_rerankers, "static": make_static, "losses": make_losses, "cross-encoders": make_cross_encoders,
               "embedders": make_embedders}
     for name in [name for name in sys.argv[1:] if name in makers] or makers:
         makers[name]()

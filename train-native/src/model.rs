@@ -18,6 +18,7 @@ use kiln_embed::pooling::{DenseConfig, PoolingConfig};
 use kiln_embed::quant::WeightPrecision;
 use kiln_embed::reranker::{RerankerShape, read_reranker_shape, reranker_shape};
 use kiln_embed::tokenizer::Tokenizer;
+use serde_json::Value;
 
 use crate::device::Device;
 use crate::embedding::TextModel;
@@ -397,9 +398,10 @@ fn load_from<B: Kernels>(
     let base = found.base()?;
     let path = found.folder;
     let Some(base) = base else {
-        let embedder = checkpoint::load(open(&path)?.as_ref(), options, device)?;
+        let folder = open(&path)?;
+        let embedder = checkpoint::load(folder.as_ref(), options, device)?;
         embedder.verify().with_context(|| path.display().to_string())?;
-        advise(name, &embedder, options, terminal);
+        advise(name, &embedder, folder.as_ref(), options, terminal)?;
         return Ok(embedder);
     };
     let base = resolve(&base, terminal)
@@ -415,7 +417,7 @@ fn load_from<B: Kernels>(
         let adapted = load_adapted(model, &folder, None, device)?;
         Ok(adapted.map_backbone(Backbone::merge_lora))
     })?;
-    advise(name, &embedder, options, terminal);
+    advise(name, &embedder, base.as_ref(), options, terminal)?;
     match options.precision {
         // Rounded once the adapters are in.
         WeightPrecision::Rounded(_) | WeightPrecision::Bf16 => {
@@ -449,13 +451,26 @@ fn advise_of_base(
 /// config.json does not say.
 const BIDIRECTIONAL: [&str; 3] = ["gte-qwen2", "gritlm", "llm2vec"];
 
-/// Names what is probably not meant about a model, and the setting that changes it.
+/// The class of its own code by which a decoder's config.json has it read, where that file does not say whether
+/// attention is causal.
+fn own_class(folder: &dyn Folder) -> Result<Option<String>> {
+    let Some(text) = read_text(folder, "config.json")? else { return Ok(None) };
+    let config: Value = serde_json::from_slice(&text)?;
+    let says =
+        ["is_causal", "use_bidirectional_attention"].iter().any(|key| config[key].is_boolean());
+    let class = config["auto_map"]["AutoModel"].as_str().filter(|_| !says);
+    Ok(class.map(str::to_string))
+}
+
+/// Names what is probably not meant about a model of that name, whose configuration stands in `folder`, and the setting
+/// that changes it.
 fn advise<B: Kernels>(
     name: &str,
     embedder: &Embedder<B>,
+    folder: &dyn Folder,
     options: &LoadOptions,
     terminal: Terminal,
-) {
+) -> Result<()> {
     let model = embedder.model();
     if *model.pooling().config() == PoolingConfig::LastToken
         && embedder.tokenizer().suffix().is_empty()
@@ -465,17 +480,24 @@ fn advise<B: Kernels>(
              token is pooled; --add-eos true (model.add_eos = true in a recipe) puts EOS there"
         ));
     }
+    let causal = model.config().family.is_decoder() && model.attention() == AttentionMode::Causal;
+    if options.attention.is_some() || !causal {
+        return Ok(());
+    }
     let known = name.to_lowercase();
-    if options.attention.is_none()
-        && model.config().family.is_decoder()
-        && model.attention() == AttentionMode::Causal
-        && BIDIRECTIONAL.iter().any(|part| known.contains(part))
-    {
+    if BIDIRECTIONAL.iter().any(|part| known.contains(part)) {
         terminal.note(format!(
             "warning: {name}: models of this name attend in both directions, which its config.json does not say; \
              --attention bidirectional (model.attention in a recipe) does so"
         ));
+    } else if let Some(class) = own_class(folder)? {
+        terminal.note(format!(
+            "warning: {name}: config.json has it computed by code of its own ({class}), which Kiln does not run, and does \
+             not say whether attention is causal, as it is here; if that code attends in both directions, add \
+             --attention bidirectional (model.attention in a recipe), and --attention causal if it does not"
+        ));
     }
+    Ok(())
 }
 
 /// Shape of a model, from its configuration files alone. No server is asked for those that shipped

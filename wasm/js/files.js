@@ -118,13 +118,14 @@ async function downloadFolder(root, options) {
   };
   if (!(await weights("model.safetensors")) && tokenizer && !(await weights("pytorch_model.bin"))) await get("model.safetensors");
   const modules = await told("modules.json", "list of modules", (list) => Array.isArray(list) && list.every(isObject) && list);
+  if (modules?.found.some(({ path }) => String(path).endsWith("_LogitScore"))) await optional("chat_template.jinja");
   for (const { path } of modules?.found ?? []) {
     if (path === undefined || path === "" || path === ".") continue;
     const { where } = modules;
     fileAddress(path, root, where);
     await optional(`${path}/config.json`, { where });
     if (!tokenizer) await optional(`${path}/tokenizer.json`, { where });
-    if (!path.endsWith("_Normalize") && !path.endsWith("_Pooling")) await optional(`${path}/model.safetensors`, { where });
+    if (!/_(Normalize|Pooling|LogitScore)$/.test(path)) await optional(`${path}/model.safetensors`, { where });
   }
   return [...files];
 }

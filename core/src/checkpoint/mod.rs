@@ -36,7 +36,8 @@ pub use sentence_transformers::{
     save, save_as, tokenizer_config_file,
 };
 pub(crate) use sentence_transformers::{
-    pools, read_activation, read_folder, read_prompts, read_transformer, read_transformer_shape,
+    LogitScore, pools, read_activation, read_folder, read_logit_score, read_prompts,
+    read_transformer, read_transformer_shape,
 };
 pub use vector_adapter::{
     adapted_fingerprint, is_adapted, is_vector_adapter, load_adapted, load_vector_adapter,

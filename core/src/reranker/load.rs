@@ -2,14 +2,14 @@
 //! sentence-transformers' `CrossEncoder` writes them, and decoders that answer `yes` or `no`.
 
 use burn::module::Param;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use serde_json::Value;
 
 use super::head::{self, HeadConfig, OUTPUTS, ScoreHead, Scored};
-use super::{PairInput, Reranker, ScoreActivation};
+use super::{PairInput, PairPrompt, Reranker, ScoreActivation};
 use crate::checkpoint::{
-    LoadOptions, Manifest, Weights, load_backbone, pools, read_activation, read_folder,
-    read_prompts,
+    LoadOptions, LogitScore, Manifest, Weights, load_backbone, pools, read_activation, read_folder,
+    read_logit_score, read_prompts,
 };
 use crate::config::ModelConfig;
 use crate::embedder::Prompt;
@@ -19,14 +19,6 @@ use crate::model::families;
 use crate::quant::WeightPrecision;
 use crate::tokenizer::{InstructionSpan, Tokenizer};
 use crate::{Error, Result};
-
-/// Qwen3-Reranker's prompt (arXiv:2506.05176, section 2 and its model card).
-const BEFORE: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and \
-                      the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n\
-                      <|im_start|>user\n";
-const AFTER: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
-const INSTRUCTION: &str =
-    "Given a web search query, retrieve relevant passages that answer the query";
 
 impl<B: Kernels> Reranker<B> {
     /// Loads a cross-encoder onto a device. Of `options` only length limit and precision are taken.
@@ -61,7 +53,11 @@ impl<B: Kernels> Reranker<B> {
                 .map_err(|error| error.in_file(folder.file_label("config.json")))?,
             None => None,
         };
-        if of_head.is_none() && !answers(&read.raw) {
+        let by_logits = match of_head {
+            Some(_) => None,
+            None => read_logit_score(folder)?,
+        };
+        if of_head.is_none() && by_logits.is_none() && !answers(&read.raw) {
             return Err(no_reranker(folder, "it has no classifier"));
         }
         weights.give_in(options.precision);
@@ -82,21 +78,29 @@ impl<B: Kernels> Reranker<B> {
                 (filled(shape, &names, prefix, folder, stem, device)?, PairInput::Template)
             }
             None => {
-                let (yes, no) =
-                    match (read.tokenizer.token_id("yes"), read.tokenizer.token_id("no")) {
-                        (Some(yes), Some(no)) => (yes, no),
+                let (yes, no, mut prompt) = match by_logits {
+                    Some(score) => (score.token, score.other, prompt_of(&score, folder)?),
+                    None => match ["yes", "no"].map(|word| read.tokenizer.token_id(word)) {
+                        [Some(yes), Some(no)] => (yes, Some(no), PairPrompt::qwen3()),
                         _ => return Err(no_reranker(folder, "its vocabulary has no yes and no")),
-                    };
+                    },
+                };
+                if let Some(id) = [Some(yes), no]
+                    .into_iter()
+                    .flatten()
+                    .find(|&id| id as usize >= config.vocab_size)
+                {
+                    let words = format!("its LogitScore names token {id} of {}", config.vocab_size);
+                    return Err(no_reranker(folder, &words));
+                }
+                if let Some(instruction) = &default_prompt {
+                    prompt = prompt.with_instruction(instruction)?;
+                }
                 let table = match config.decoder()?.tie_word_embeddings {
                     true => backbone.token_embedding(),
                     false => language_head(&config, &mut weights, device)?,
                 };
-                let prompt = PairInput::Prompt {
-                    before: BEFORE.into(),
-                    after: AFTER.into(),
-                    instruction: default_prompt.clone().unwrap_or(INSTRUCTION.into()),
-                };
-                (yes_minus_no(&config, table, [yes, no], device), prompt)
+                (logit(&config, table, yes, no, device), PairInput::Prompt(prompt))
             }
         };
         let said = read_activation(folder)?;
@@ -206,11 +210,34 @@ fn filled<B: Kernels>(
     crate::checkpoint::fill(ScoreHead::unfilled(shape, device), &mut weights, names, "", device)
 }
 
-/// The score is the difference of two logits, `h (E_yes - E_no)`.
-fn yes_minus_no<B: Kernels>(
+/// The prompt that a chat template makes.
+#[cfg(feature = "chat-templates")]
+fn prompt_of(score: &LogitScore, folder: &dyn Folder) -> Result<PairPrompt> {
+    let LogitScore { template, structured, options, tokens, .. } = score;
+    super::template::Call { template, structured: *structured, options, tokens }
+        .prompt()
+        .map_err(|why| no_reranker(folder, &format!("its chat template {why}")))
+}
+
+/// Qwen3-Reranker's prompt, where the chat template is that: others are not rendered here.
+#[cfg(not(feature = "chat-templates"))]
+fn prompt_of(score: &LogitScore, folder: &dyn Folder) -> Result<PairPrompt> {
+    if PairPrompt::is_qwen3(&score.template) {
+        return Ok(PairPrompt::qwen3());
+    }
+    Err(Error::invalid(format!(
+        "{}: its chat template is not Qwen3-Reranker's, the only one that is read here; rank with `kiln rerank`, which \
+         renders all",
+        folder.label()
+    )))
+}
+
+/// The score is the logit of a token, `h E_yes`, or the difference of two, `h (E_yes - E_no)`.
+fn logit<B: Kernels>(
     config: &ModelConfig,
     table: Tensor<B, 2>,
-    [yes, no]: [u32; 2],
+    yes: u32,
+    no: Option<u32>,
     device: &B::Device,
 ) -> ScoreHead<B> {
     let shape = HeadConfig {
@@ -222,10 +249,12 @@ fn yes_minus_no<B: Kernels>(
         output_bias: false,
     };
     let mut head = ScoreHead::unfilled(shape, device);
-    let ids = TensorData::new(vec![yes as i32, no as i32], [2]);
-    let rows = table.select(0, Tensor::<B, 1, Int>::from_data(ids, device));
-    let difference = rows.clone().narrow(0, 0, 1) - rows.narrow(0, 1, 1);
-    head.output.weight = Param::from_tensor(difference.transpose());
+    let row = |id: u32| table.clone().narrow(0, id as usize, 1);
+    let direction = match no {
+        Some(no) => row(yes) - row(no),
+        None => row(yes),
+    };
+    head.output.weight = Param::from_tensor(direction.transpose());
     head
 }
 

@@ -3,8 +3,11 @@
 mod base;
 mod head;
 mod load;
+mod prompt;
 mod save;
 mod score_test;
+#[cfg(feature = "chat-templates")]
+mod template;
 
 use std::ops::ControlFlow;
 
@@ -23,6 +26,7 @@ use crate::{Error, Result};
 
 pub use base::{RerankerShape, read_reranker_shape, reranker_shape};
 pub use head::{Between, HeadConfig, ScoreHead, Scored};
+pub use prompt::PairPrompt;
 pub use save::{save_reranker, save_reranker_as};
 
 /// How a query and a text become one row.
@@ -31,14 +35,7 @@ pub enum PairInput {
     /// By the tokenizer's template for pairs.
     Template,
     /// Inside a prompt that asks whether the text is relevant (Qwen3-Reranker).
-    Prompt {
-        /// Stands before the instruction.
-        before: String,
-        /// Stands after the text.
-        after: String,
-        /// What is asked for.
-        instruction: String,
-    },
+    Prompt(PairPrompt),
 }
 
 /// What is made of a score.
@@ -176,17 +173,15 @@ impl<B: Kernels> Reranker<B> {
     /// # Errors
     /// A reranker without a prompt.
     pub fn with_instruction(mut self, text: &str) -> Result<Self> {
-        match &mut self.input {
-            PairInput::Prompt { instruction, .. } => {
-                *instruction = text.into();
-                self.score_test = None;
-            }
+        self.input = match self.input {
+            PairInput::Prompt(prompt) => PairInput::Prompt(prompt.with_instruction(text)?),
             PairInput::Template => {
                 return Err(Error::invalid(
                     "this reranker takes no instruction: it reads the query and the text alone",
                 ));
             }
-        }
+        };
+        self.score_test = None;
         Ok(self)
     }
 
@@ -197,11 +192,7 @@ impl<B: Kernels> Reranker<B> {
     pub fn tokenize(&self, query: &str, text: &str) -> Result<Tokens> {
         match &self.input {
             PairInput::Template => self.tokenizer.encode_pair(query, text),
-            PairInput::Prompt { before, after, instruction } => {
-                let body =
-                    format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {text}");
-                self.tokenizer.encode_between(before, &body, after)
-            }
+            PairInput::Prompt(prompt) => prompt.tokenize(&self.tokenizer, query, text),
         }
     }
 

@@ -72,27 +72,34 @@ impl Tokenizer {
         })
     }
 
-    /// Tokens of a text between others that are never cut, all in one row (a chat template).
+    /// Tokens of a text with what stands after it and is never cut (a chat template), all in one row, which begins with
+    /// what is never cut either: the text's beginning, `bare`.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`]; no room for the text.
-    pub fn encode_between(&self, before: &str, text: &str, after: &str) -> Result<Tokens> {
-        let (before, after) = (self.plain(before)?, self.plain(after)?);
-        let around = before.get_ids().len() + after.get_ids().len();
-        let Some(room) = self.config.max_length.checked_sub(around).filter(|&room| room > 0) else {
+    /// As [`Tokenizer::encode`]; no room for more than `bare` and `after`.
+    pub fn encode_before(&self, bare: &str, text: &str, after: &str) -> Result<Tokens> {
+        let end = self.plain(after)?;
+        let end = end.get_ids();
+        let around = self.plain(bare)?.get_ids().len() + end.len();
+        let most = self.config.max_length;
+        if around >= most {
             return Err(Error::invalid(format!(
-                "max_length {} leaves no room for a text beside the {around} tokens of the prompt; raise it",
-                self.config.max_length
+                "max_length {most} leaves no room for a text beside the {around} tokens of the prompt; raise it"
             )));
+        }
+        // Letters on both sides of the border may be one token.
+        let (whole, is_all) = self.encode_part("", &[text, after].concat())?;
+        let ids = whole.get_ids();
+        let truncated = !is_all || ids.len() > most;
+        let ids = match truncated {
+            true => [&ids[..ids.len().min(most - end.len())], end].concat(),
+            false => ids.to_vec(),
         };
-        let (inside, is_all) = self.encode_part("", text)?;
-        let kept = inside.get_ids().len().min(room);
-        let ids = [before.get_ids(), &inside.get_ids()[..kept], after.get_ids()].concat();
         Ok(Tokens {
             pooling: vec![true; ids.len()],
             offsets: vec![(0, 0); ids.len()],
-            content: before.get_ids().len()..before.get_ids().len() + kept,
-            truncated: !is_all || kept < inside.get_ids().len(),
+            content: 0..ids.len(),
+            truncated,
             types: Vec::new(),
             ids,
         })

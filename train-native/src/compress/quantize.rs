@@ -14,7 +14,7 @@ use super::linear_algebra::{output_error, weight_error};
 use super::plan::{stored, values};
 use super::{Calibration, Gptq, Storage, StoragePlan, gptq};
 use crate::interrupt;
-use crate::terminal::Terminal;
+use crate::terminal::{ProgressBar, Terminal};
 
 /// How a model is quantized.
 pub struct Quantization<'a> {
@@ -90,27 +90,14 @@ pub fn quantize<B: Kernels>(
             Ok(())
         })?;
     }
-    let mut lines = Vec::new();
+    let mut lines = Lines::default();
     let bar = terminal.progress(embedder.model().num_params() as u64, "quantizing");
     let files = save_as(&embedder, |file, name, shape, values| {
-        if interrupt::asked() {
-            return Err(kiln_embed::Error::Cancelled.into());
-        }
-        bar.inc(values.len() as u64);
         let calibrated = if file == "model.safetensors" { done.remove(name) } else { None };
-        if let Some((tensor, line)) = calibrated {
-            lines.push(line);
-            return Ok(tensor);
-        }
-        let (tensor, line) =
-            rounded(plan, name, &shape, &values).with_context(|| name.to_string())?;
-        if shape.len() > 1 {
-            lines.push(line);
-        }
-        anyhow::Ok(tensor)
+        lines.take(&bar, plan, name, (&shape, &values), calibrated)
     })?;
     bar.finish_and_clear();
-    Ok(QuantizedModel { files, lines })
+    Ok(QuantizedModel { files, lines: lines.0 })
 }
 
 /// Rounds a cross-encoder with full weights to the nearest; its head stays as it is.
@@ -122,23 +109,43 @@ pub fn quantize_reranker<B: Kernels>(
     plan: &StoragePlan,
     terminal: Terminal,
 ) -> Result<QuantizedModel> {
-    let mut lines = Vec::new();
+    let mut lines = Lines::default();
     let bar =
         terminal.progress(reranker.clone().into_parts().model.num_params() as u64, "quantizing");
     let files = save_reranker_as(reranker, |name, shape, values| {
+        lines.take(&bar, plan, name, (&shape, &values), None)
+    })?;
+    bar.finish_and_clear();
+    Ok(QuantizedModel { files, lines: lines.0 })
+}
+
+/// What is said of the tensors that were taken.
+#[derive(Default)]
+struct Lines(Vec<TensorLine>);
+
+impl Lines {
+    /// A tensor as it is written: `calibrated`, or rounded to the nearest. Vectors are in no line.
+    fn take(
+        &mut self,
+        bar: &ProgressBar,
+        plan: &StoragePlan,
+        name: &str,
+        (shape, values): (&[usize], &[f32]),
+        calibrated: Option<(StoredTensor, TensorLine)>,
+    ) -> Result<StoredTensor> {
         if interrupt::asked() {
             return Err(kiln_embed::Error::Cancelled.into());
         }
         bar.inc(values.len() as u64);
-        let (tensor, line) =
-            rounded(plan, name, &shape, &values).with_context(|| name.to_string())?;
+        let (tensor, line) = match calibrated {
+            Some(done) => done,
+            None => rounded(plan, name, shape, values).with_context(|| name.to_string())?,
+        };
         if shape.len() > 1 {
-            lines.push(line);
+            self.0.push(line);
         }
-        anyhow::Ok(tensor)
-    })?;
-    bar.finish_and_clear();
-    Ok(QuantizedModel { files, lines })
+        Ok(tensor)
+    }
 }
 
 /// A tensor in the fewest bits that the plan's budget allows.

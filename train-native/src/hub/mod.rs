@@ -26,7 +26,8 @@ use self::repo::{Kind, Repo};
 use crate::terminal::Terminal;
 
 /// Files that a model may have beside its weights; those that are not there are passed over.
-const OPTIONAL_FILES: [&str; 6] = [
+const OPTIONAL_FILES: [&str; 7] = [
+    "chat_template.jinja",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
     "tokenizer_config.json",

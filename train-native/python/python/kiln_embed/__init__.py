@@ -3,7 +3,7 @@
 >>> from kiln_embed import Embedder
 >>> embedder = Embedder()                       # kiln-mini, which is inside the package
 >>> embedder.encode(["a boat on the river", "a ship at sea"]).shape
-(2, 256)
+(2, 384)
 
 `Embedder` embeds texts, `Reranker` ranks them, `Index` searches vectors; `train`, `evaluate` and `quantize` are the
 commands of the same names. The command `kiln` is in the package too. Adapters to other libraries are in

@@ -218,7 +218,7 @@ struct Asking<'a> {
     bar: kiln_terminal::terminal::ProgressBar,
     questions: &'a mut dyn Iterator<Item = Result<Question>>,
     check: &'a mut dyn FnMut(&Question, &Answer) -> Result<Option<Question>>,
-    /// What came and is neither written nor read yet.
+    /// What came and is kept, and not read yet.
     unread: VecDeque<(Arc<Question>, Answer)>,
     /// No question is left.
     over: bool,
@@ -250,13 +250,15 @@ impl Asking<'_> {
                 let done = self.wait().await;
                 self.arrives(done)?;
             }
+            // An answer is kept before its place is taken, so that a killed process loses what is under way and no
+            // more; it is read later, as the server is not to wait for that.
             while let Some(done) = self.tasks.try_join_next() {
                 self.arrives(Some(done))?;
+                self.send_waiting();
             }
-            // One at a time: the server is not to wait until all are written and read.
             self.send_waiting();
             if let Some((question, answer)) = self.unread.pop_front() {
-                self.keep(&question, &answer)?;
+                self.follow(&question, &answer)?;
             }
         }
     }
@@ -279,7 +281,7 @@ impl Asking<'_> {
         done
     }
 
-    /// Makes room for another question, and has what came wait to be read.
+    /// Keeps what came, has it wait to be read, and makes room for another question.
     fn arrives(&mut self, done: Option<Result<Done, JoinError>>) -> Result<()> {
         let taken = match done {
             None => return Ok(()),
@@ -296,9 +298,6 @@ impl Asking<'_> {
     fn keep_what_came(&mut self) -> Result<()> {
         while let Some(done) = self.tasks.try_join_next() {
             let Ok(Done { question, result: Ok(answer), .. }) = done else { continue };
-            self.unread.push_back((question, answer));
-        }
-        while let Some((question, answer)) = self.unread.pop_front() {
             self.count(&question, &answer)?;
         }
         Ok(())
@@ -368,13 +367,10 @@ impl Asking<'_> {
         }
     }
 
-    /// Whether another may be under way. What came waits to be read where a budget has to know what it took, and is
-    /// not to be ever more.
+    /// Whether another may be under way. What waits to be read is not to be ever more.
     fn may_send(&self) -> bool {
-        let limited = self.limits.max_tokens.is_some() || self.limits.max_cost.is_some();
-        let unread = if limited { 0 } else { self.limits.concurrency };
         self.tasks.len() < self.limits.concurrency
-            && self.unread.len() <= unread
+            && self.unread.len() <= self.limits.concurrency
             && !interrupt::asked()
             && self.over_budget().is_none()
     }
@@ -436,6 +432,7 @@ impl Asking<'_> {
             Ok(answer) => {
                 line.pace.good();
                 (line.answered, line.lost) = (true, 0);
+                self.count(&question, &answer)?;
                 self.unread.push_back((question, answer));
                 return Ok(());
             }
@@ -495,11 +492,6 @@ impl Asking<'_> {
         self.reserved.prompt = self.reserved.prompt.saturating_sub(usage.prompt);
         self.reserved.completion = self.reserved.completion.saturating_sub(usage.completion);
         self.reserved.cost -= cost;
-    }
-
-    fn keep(&mut self, question: &Question, answer: &Answer) -> Result<()> {
-        self.count(question, answer)?;
-        self.follow(question, answer)
     }
 
     /// Writes an answer to the journal, and counts what it cost.

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { brotliCompressSync, constants } from "node:zlib";
 import { openKiln, withPage } from "./browser.mjs";
 import { lessons, trainedNatively } from "./lessons.mjs";
 import { cosine } from "./vectors.mjs";
@@ -81,6 +82,108 @@ test("losses and vectors are those of kiln train, with the same seed, pairs and 
   const [inOurs, inTheirs] = [ours, theirs].map((files) => tensors(files.get("adapter_model.safetensors")));
   assert.deepEqual([...inOurs.keys()].sort(), [...inTheirs.keys()].sort());
   for (const [name, values] of inOurs) assert.ok(cosine(values, inTheirs.get(name)) > 0.999, `${name}: ${cosine(values, inTheirs.get(name))}`);
+});
+
+test("the losses and vectors of a packed base are those that it has natively", async () => {
+  // wasm/lessons/tests/mini.rs holds the native run to the same numbers.
+  const native = JSON.parse(readFileSync(join(import.meta.dirname, "../fixtures/lessons.json"), "utf8"));
+  const inPage = await taught({ ...lessons(40), steps: 12, batchSize: 8, learningRate: 1e-3, holdBack: 0 });
+  const losses = inPage.seen.filter(({ loss }) => loss !== undefined).map(({ loss }) => loss);
+  assert.equal(losses.length, native.losses.length);
+  for (const [at, loss] of losses.entries()) assert.ok(Math.abs(loss - native.losses[at]) < 1e-4 * Math.max(1, native.losses[at]), `step ${at + 1}: ${loss} ${native.losses[at]}`);
+  const least = Math.min(...native.vectors.map((vector, at) => cosine(vector, inPage.vectors[at])));
+  assert.ok(least > 0.9999, `${least}`);
+});
+
+test("who never trains fetches nothing for it, and who does not much", async () => {
+  const fetched = () => server.seen.map(({ path }) => path).filter((path) => /\/pkg\/(train|trainer)/.test(path));
+  const before = fetched().length;
+  await page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url);
+    await model.embed("a boat");
+    model.dispose();
+  }, MINI);
+  assert.deepEqual(fetched().slice(before), []);
+  await page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url);
+    (await model.trainer({ kind: "lora" })).dispose();
+    model.dispose();
+  }, MINI);
+  assert.deepEqual(fetched().slice(before).filter((path) => path.endsWith(".wasm")), ["/pkg/train/kiln_wasm_bg.wasm"]);
+  // Brotli at a lower quality than a server's best makes both a little larger.
+  const packed = (build) => brotliCompressSync(readFileSync(join(KILN_PKG, build, "kiln_wasm_bg.wasm")), { params: { [constants.BROTLI_PARAM_QUALITY]: 9 } }).length;
+  const more = packed("train") - packed("simd");
+  assert.ok(more < 800_000, `${more} bytes more than the core`);
+});
+
+test("a run can be stopped in each of its phases, and the trainer used again", async () => {
+  const said = await page.evaluate(
+    async ([url, given]) => {
+      const { Embedder, Index } = window.kiln;
+      const model = await Embedder.load(url);
+      const name = (run) => run.then(() => "it ran", (error) => error.name);
+      const stopped = AbortSignal.abort();
+      const said = { opening: await name(model.trainer({ kind: "lora", signal: stopped })) };
+      const loading = new AbortController();
+      said.loading = await name(model.trainer({ kind: "lora", signal: loading.signal, onProgress: () => loading.abort() }));
+      const trainer = await model.trainer({ kind: "lora" });
+      const texts = given.pairs.map(({ text }) => text);
+      const index = await Index.create({ dimensions: model.dimensions, model: model.info.fingerprint });
+      await index.add((await model.embed(texts)).map((vector, id) => ({ id, vector, data: { text: texts[id] } })));
+      said.before = await name(trainer.fit({ ...given, steps: 2, signal: stopped }));
+      const mining = new AbortController();
+      const mine = { index, text: ({ data }) => (mining.abort(), data.text) };
+      said.mining = await name(trainer.fit({ ...given, steps: 2, mine, signal: mining.signal }));
+      // At the first look at what is held back, in the midst of the steps, and at a later look.
+      for (const [phase, at] of [["first", 0], ["step", 3], ["look", 4]]) {
+        const control = new AbortController();
+        const onProgress = ({ step, score }) => step >= at && (phase === "step" || score) && control.abort();
+        said[phase] = await name(trainer.fit({ ...given, steps: 9, batchSize: 6, checkEvery: 2, signal: control.signal, onProgress }));
+      }
+      said.resuming = await name(trainer.resume("nothing", { signal: stopped }));
+      const { steps } = await trainer.fit({ ...given, steps: 2, batchSize: 6 });
+      for (const one of [trainer, index, model]) one.dispose();
+      return { ...said, steps };
+    },
+    [MINI, lessons(24)],
+  );
+  const { steps, resuming, ...rest } = said;
+  assert.deepEqual(new Set(Object.values(rest)), new Set(["AbortError"]), JSON.stringify(said));
+  // There is no such run, which is known before anything is done.
+  assert.ok(["it ran", "AbortError"].includes(resuming), resuming);
+  assert.equal(steps, 2);
+});
+
+test("a tab that is closed in the midst of a run loses what came after the last state, and no more", async () => {
+  const given = { ...lessons(40), steps: 16, batchSize: 6, holdBack: 0 };
+  const whole = await taught(given);
+  const other = await page.context().newPage();
+  await openKiln(other, server);
+  await other.evaluate(
+    async ([url, given]) => {
+      const model = await window.kiln.Embedder.load(url);
+      const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+      window.step = 0;
+      trainer.fit({ ...given, checkpoint: "closed", onProgress: ({ step }) => (window.step = step) });
+    },
+    [MINI, given],
+  );
+  // The state of the tenth step is kept while the eleventh is computed.
+  await other.waitForFunction(() => window.step >= 12, undefined, { timeout: 120_000 });
+  await other.close();
+  const again = await page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url);
+    const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+    const seen = [];
+    const result = await trainer.resume("closed", { onProgress: ({ step, loss }) => seen.push([step, loss]) });
+    trainer.dispose();
+    model.dispose();
+    return { seen, weights: Array.from(result.adapter.files[1][1]) };
+  }, MINI);
+  assert.equal(again.seen[0][0], 11);
+  const losses = new Map(whole.seen.map(({ step, loss }) => [step, loss]));
+  for (const [step, loss] of again.seen) assert.equal(loss, losses.get(step), `step ${step}`);
+  assert.deepEqual(again.weights, whole.files[1][1]);
 });
 
 test("a packed model learns: held-back lessons are answered better, and the space is another", async () => {

@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { openKiln, withPage } from "./browser.mjs";
+import { lessons } from "./lessons.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
 const { KILN_PKG, KILN_DEMO, KILN_MODELS } = process.env;
@@ -71,6 +72,32 @@ test("explain, lens, aborts and progress on WebGPU", { timeout: 120_000 }, async
   assert.ok(found.attention < 0.05, `${found.attention}`);
   assert.deepEqual(found.seen, [1, 2, 3]);
   assert.deepEqual([found.count, found.aborted, found.after], [3, "AbortError", 384]);
+});
+
+test("an adapter that the CPU learned is taken by WebGPU", { timeout: 240_000 }, async () => {
+  const found = await page.evaluate(
+    async ([url, given, texts]) => {
+      const { Embedder, cosine } = window.kiln;
+      const [gpu, cpu] = [await Embedder.load(url, { device: "webgpu" }), await Embedder.load(url, { device: "cpu" })];
+      const trainer = await cpu.trainer({ kind: "lora", rank: 4 });
+      const { adapter } = await trainer.fit({ ...given, steps: 6, batchSize: 6, learningRate: 2e-3, holdBack: 0 });
+      trainer.dispose();
+      const bare = await gpu.embed(texts);
+      const vectors = [];
+      for (const model of [gpu, cpu]) {
+        await model.addAdapter("taught", adapter);
+        await model.setAdapter("taught");
+        vectors.push(await model.embed(texts));
+      }
+      await gpu.setAdapter(null);
+      const again = await gpu.embed(texts);
+      const least = (one, other) => Math.min(...one.map((vector, at) => cosine(vector, other[at])));
+      return { same: least(...vectors), moved: least(vectors[0], bare), back: least(again, bare), device: gpu.device };
+    },
+    [MINI, lessons(24), texts.slice(0, 2)],
+  );
+  assert.match(found.device, /^webgpu/);
+  assert.ok(found.same > 0.999 && found.moved < 0.9999 && found.back > 0.99999, JSON.stringify(found));
 });
 
 test("auto leaves a software adapter aside", async () => {

@@ -40,7 +40,9 @@ fn paper_size_recipes_resolve() {
         // The shape of another model stands in for the 7B one, which would have to be downloaded.
         let actual = dry(&["--recipe", name, "--set", &format!("model.base={tiny}")]);
         let stages = actual["stages"].as_array().unwrap();
+        assert_eq!(actual["place"], "host", "{name}");
         for stage in stages {
+            assert_eq!(stage["warning"], Value::Null, "{name}: a tiny model fits everywhere");
             let full = stage["frozen"] == 0;
             let trained = stage["trained"].as_u64().unwrap();
             assert!(trained > 0 && stage["samples"].as_u64() > Some(0), "{name}: {stage}");

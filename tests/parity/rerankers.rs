@@ -243,6 +243,10 @@ fn chat_templates<B: Kernels>(device: B::Device) {
         };
         let whole = load(&LoadOptions::default());
         same(&whole, "scores");
+        if !B::HOST {
+            // The rest is a matter of tokens.
+            continue;
+        }
         same(&load(&LoadOptions { max_length: Some(length), ..LoadOptions::default() }), "cut");
         let instructed = whole.with_instruction("Find what is asked for");
         if expected["instructed"].is_null() {

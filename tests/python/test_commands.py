@@ -154,10 +154,16 @@ def test_a_model_is_evaluated_as_the_command_does(trained, kiln, tmp_path):
     assert {key: ours[key] for key in ours if "second" not in key} == {
         key: its[key] for key in its if "second" not in key
     }
+    # Of a suite one task, by its name or in a list.
+    suite = tmp_path / "suite.toml"
+    suite.write_text("".join(f'[[task]]\nname = "{name}"\nkind = "sts"\npath = "sts.jsonl"\n' for name in ["One", "Two"]))
+    for only in ["Two", ["Two"]]:
+        found = evaluate(trained.model, tmp_path, suite=suite, only=only, device="cpu", output=tmp_path / str(len(only)))
+        assert [task["task"] for task in found["tasks"]] == ["Two"]
 
 
 def test_a_model_is_quantized(trained, tmp_path, capfd):
-    done = quantize(trained.model, tmp_path / "small.kiln", "int8:8", device="cpu", tensor=["embed_*=f16"])
+    done = quantize(trained.model, tmp_path / "small.kiln", "int8:8", device="cpu", tensor="embed_*=f16")
     assert done["cosine"] > 0.99 and 0 < done["bytes"] <= (tmp_path / "small.kiln").stat().st_size
     full, small = (Embedder(path, device="cpu") for path in (trained.model, tmp_path / "small.kiln"))
     assert small.similarity_pairwise(full.encode(SENTENCES[:5]), small.encode(SENTENCES[:5])).min() > 0.98

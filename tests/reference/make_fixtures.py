@@ -594,12 +594,12 @@ PAIRS = [("how do bees make honey", "bees collect nectar and make honey of it"),
          ("the north " * 9, "and the night " * 9)]
 
 
-def letters(template, special):
-    """A tokenizer of letters, with a template for pairs."""
+def letters(template, special, digits=""):
+    """A tokenizer of letters, and of digits, with a template for pairs."""
     import tokenizers
     from tokenizers import models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
-    vocab = special + ["[UNK]"] + [a for a in "abcdefghijklmnopqrstuvwxyz"] + ["##" + a for a in "aeinorst"]
+    vocab = special + ["[UNK]"] + [a for a in "abcdefghijklmnopqrstuvwxyz"] + ["##" + a for a in "aeinorst"] + list(digits)
     model = models.WordPiece({token: i for i, token in enumerate(vocab)}, unk_token="[UNK]")
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = normalizers.Lowercase()
@@ -672,7 +672,8 @@ def make_rerankers():
     folder = FIXTURES / "rerankers" / "qwen3"
     torch.manual_seed(70)
     special = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "yes", "no"]
-    tokenizer = letters(None, special)
+    # sentence-transformers finds what a chat template ends with by messages of digits.
+    tokenizer = letters(None, special, "0123456789")
     tokenizer.add_special_tokens({"additional_special_tokens": special[3:7]})
     tokenizer.model_max_length = 900
     config = Qwen3Config(**dict(DECODER, vocab_size=64, max_position_embeddings=1024), tie_word_embeddings=True,

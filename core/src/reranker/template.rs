@@ -1,6 +1,7 @@
 //! The chat template of a decoder that ranks, as sentence-transformers 6 renders it: a message of the role `query`, one of
 //! the role `document`, and before them, where there is an instruction, one of the role `system`.
 
+use minijinja::value::merge_maps;
 use minijinja::{Environment, ErrorKind, Value, context};
 use serde_json::Value as Json;
 
@@ -117,7 +118,7 @@ impl Call<'_> {
         });
         let options = Value::from_serialize(self.options);
         let tokens = Value::from_serialize(self.tokens);
-        let given = context! { messages, ..options, ..tokens };
+        let given = merge_maps([tokens, options, context! { messages }]);
         environment.render_str(self.template, given).map_err(|error| {
             let why = error.detail().map_or_else(|| error.kind().to_string(), str::to_string);
             format!("cannot be rendered: {why}")

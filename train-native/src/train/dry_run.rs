@@ -25,6 +25,8 @@ use crate::terminal::{Terminal, thousands};
 pub struct DryRun {
     /// The recipe with every default filled in.
     pub recipe: Recipe,
+    /// Whose memory is estimated.
+    pub place: MemoryPlace,
     /// Each stage's numbers.
     pub stages: Vec<DryStage>,
     /// Why the data could not be read, where it could not.
@@ -50,6 +52,8 @@ pub struct DryStage {
     pub with_adapters: Option<Memory>,
     /// The same on each of several devices that train together.
     pub by_ranks: Vec<RankMemory>,
+    /// What to change where this machine has less memory free.
+    pub warning: Option<String>,
     /// Each data set and what became of its rows.
     pub data: Vec<(String, Counts)>,
 }
@@ -149,7 +153,7 @@ impl DryRun {
                 Ok(dry)
             })
             .collect::<Result<_>>()?;
-        Ok(Self { recipe: recipe.clone(), stages, data_error })
+        Ok(Self { recipe: recipe.clone(), place, stages, data_error })
     }
 
     /// For people.
@@ -184,7 +188,7 @@ impl DryRun {
                 all(|ranks| ranks.replicated),
                 all(|ranks| ranks.sharded)
             ));
-            lines.extend(stage.warning().map(|line| format!("  {line}")));
+            lines.extend(stage.warning.iter().map(|line| format!("  {line}")));
             for (name, counts) in &stage.data {
                 let epochs = stage.samples as f64 / counts.examples.max(1) as f64;
                 let share = if stage.data.len() == 1 {
@@ -263,7 +267,7 @@ impl DryStage {
                 Some(memory_of(parameters_with(Some(lora))?))
             }
         };
-        Ok(Self {
+        let mut dry = Self {
             name: stage.name.clone(),
             steps: stage.steps,
             samples: stage.samples(),
@@ -277,12 +281,15 @@ impl DryStage {
                     RankMemory { ranks, replicated: of(false), sharded: of(true) }
                 })
                 .into(),
+            warning: None,
             data: Vec::new(),
-        })
+        };
+        dry.warning = dry.too_much();
+        Ok(dry)
     }
 
     /// What to change where this machine has less free (which says nothing about a GPU's own).
-    fn warning(&self) -> Option<String> {
+    fn too_much(&self) -> Option<String> {
         let mut system = sysinfo::System::new();
         system.refresh_memory();
         let free = system.available_memory() as usize;
@@ -318,7 +325,7 @@ pub(super) fn warn_of_memory(
 ) -> Result<()> {
     for stage in &recipe.stages {
         if let Some(line) =
-            DryStage::new(recipe, stage, (shape, false), ranks, MemoryPlace::Host)?.warning()
+            DryStage::new(recipe, stage, (shape, false), ranks, MemoryPlace::Host)?.warning
         {
             terminal.note(format!("stage {}: {line}", stage.name));
         }
@@ -390,7 +397,8 @@ fn has_own_head(recipe: &ModelRecipe, stage: &Stage, config: &ModelConfig) -> bo
 }
 
 /// Where a stage's tensors are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MemoryPlace {
     /// In main memory.
     Host,

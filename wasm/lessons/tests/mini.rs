@@ -151,6 +151,44 @@ fn packed_weights_learn_what_unpacked_ones_learn() {
     assert_ne!(one, bare);
 }
 
+/// Losses and vectors of a run on the packed base, which `tests/browser/train.test.mjs` compares a page's with, too.
+/// `KILN_WRITE_LOSSES=1` writes them anew.
+#[test]
+fn a_packed_base_gives_the_losses_that_a_page_is_held_to() {
+    let settings =
+        AdapterSettings { kind: AdapterKind::Lora, rank: Some(4), seed: 3, ..Default::default() };
+    let mut trainer = Trainer::<B>::new(model("kept"), settings).unwrap();
+    let plan = TeachingPlan {
+        steps: Some(12),
+        batch_size: Some(8),
+        learning_rate: Some(1e-3),
+        hold_back: 0.0,
+        ..TeachingPlan::default()
+    };
+    trainer.begin(lessons(40), &[], plan).unwrap();
+    let losses: Vec<f64> = run(&mut trainer).iter().filter_map(|point| point.loss).collect();
+    trainer.finish().unwrap();
+    let texts = ["a rope for climbing of series 1", "Sombo 1", "letters of the alphabet"];
+    let vectors = trainer.embed(&texts.map(String::from), "").unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/lessons.json");
+    if std::env::var_os("KILN_WRITE_LOSSES").is_some() {
+        let found = serde_json::json!({ "losses": losses, "vectors": vectors });
+        std::fs::write(&path, format!("{found}\n")).unwrap();
+    }
+    let expected: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let of_file: Vec<f64> = serde_json::from_value(expected["losses"].clone()).unwrap();
+    assert_eq!((losses.len(), of_file.len()), (12, 12));
+    for (loss, expected) in losses.iter().zip(&of_file) {
+        assert!((loss - expected).abs() < 1e-4 * expected.max(1.0), "{losses:?} {of_file:?}");
+    }
+    let of_file: Vec<Vec<f32>> = serde_json::from_value(expected["vectors"].clone()).unwrap();
+    for (vector, expected) in vectors.iter().zip(&of_file) {
+        let cosine: f32 = vector.iter().zip(expected).map(|(a, b)| a * b).sum();
+        assert!(cosine > 0.9999, "{cosine}");
+    }
+}
+
 #[test]
 fn a_state_goes_on_with_the_same_numbers() {
     let plan = TeachingPlan { check_every: 3, ..small() };

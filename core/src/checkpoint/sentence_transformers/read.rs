@@ -307,6 +307,10 @@ pub(crate) fn pools(folder: &dyn Folder) -> Result<bool> {
 }
 
 /// How a decoder ranks, as sentence-transformers 6 saves it (`LogitScore` and a chat template).
+#[cfg_attr(
+    not(feature = "chat-templates"),
+    expect(dead_code, reason = "templates are rendered with it alone")
+)]
 pub(crate) struct LogitScore {
     /// The token whose logit is the score.
     pub token: u32,

@@ -139,13 +139,18 @@ def train(
     return Run(**folders, **found, steps=steps)  # type: ignore[arg-type]
 
 
+def _several(value: str | Iterable[str]) -> list[str]:
+    """A text alone is one of its kind, not a list of letters."""
+    return [value] if isinstance(value, str) else list(value)
+
+
 def evaluate(
     model: StrPath,
     data: StrPath | None = None,
     task: str | None = None,
     *,
     suite: StrPath | None = None,
-    only: Iterable[str] = (),
+    only: str | Iterable[str] = (),
     output: StrPath | None = None,
     device: str = "auto",
     weights: str | None = None,
@@ -162,7 +167,7 @@ def evaluate(
             `suite`, the folder that the suite's paths are relative to.
         task: Kind of task that `data` holds: `retrieval`, `sts`, `classification`, ...
         suite: A TOML file, or the name of a shipped suite, in the place of `task`.
-        only: Run only these tasks of the suite.
+        only: Run only this task of the suite, or these.
         output: Folder of results; an interrupted evaluation goes on there.
         device: As of `Embedder`.
         weights: As of `Embedder`.
@@ -179,7 +184,7 @@ def evaluate(
         data=data,
         task=task,
         suite=suite,
-        only=",".join(only) or None,
+        only=",".join(_several(only)) or None,
         output=output,
         weights=weights,
         dimensions=count(truncate_dim, "truncate_dim"),
@@ -199,7 +204,7 @@ def quantize(
     *,
     method: str = "rtn",
     calibration: StrPath | None = None,
-    tensor: Iterable[str] = (),
+    tensor: str | Iterable[str] = (),
     device: str = "auto",
     overwrite: bool = False,
     show_progress_bar: bool = False,
@@ -214,7 +219,7 @@ def quantize(
             `:channel`).
         method: `rtn`, round to nearest, or `gptq`, which needs `calibration`.
         calibration: File of texts like those that the model will see.
-        tensor: Schemes of tensors by pattern: `*embeddings*=int8:64`; the last match wins.
+        tensor: Schemes of tensors by pattern, one or several: `*embeddings*=int8:64`; the last match wins.
         device: As of `Embedder`.
         overwrite: Replace an earlier output of Kiln's.
         show_progress_bar: Say on standard error how far it is.
@@ -229,7 +234,7 @@ def quantize(
         scheme=scheme,
         method=method,
         calibration=calibration,
-        tensor=list(tensor),
+        tensor=_several(tensor),
         overwrite=bool(overwrite),
         **options,
     )

@@ -13,7 +13,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::answer::{Answer, Finish, Usage, Used};
 use super::client::{Failure, Llm};
-use super::journal::Journal;
+use super::journal::{Journal, Written};
 use super::pace::Pace;
 use super::question::Question;
 
@@ -131,12 +131,18 @@ struct Waiting {
     not_before: Instant,
 }
 
+/// What an answer to a question costs.
+fn price(llm: &Llm, question: &Question, usage: Usage) -> f64 {
+    llm.endpoints.endpoints[question.endpoint].cost(usage.prompt, usage.completion)
+}
+
 /// What a request brought.
 struct Done {
     question: Arc<Question>,
     tries: u32,
     asked: Instant,
-    result: Result<Answer, Failure>,
+    /// An answer, which is in the journal if that could be written.
+    result: Result<(Answer, Result<Written>), Failure>,
 }
 
 /// How an endpoint does.
@@ -250,12 +256,10 @@ impl Asking<'_> {
                 let done = self.wait().await;
                 self.arrives(done)?;
             }
-            // An answer is kept before its place is taken, so that a killed process loses what is under way and no
-            // more; it is read later, as the server is not to wait for that.
             while let Some(done) = self.tasks.try_join_next() {
                 self.arrives(Some(done))?;
-                self.send_waiting();
             }
+            // One at a time: the server is not to wait until all are read.
             self.send_waiting();
             if let Some((question, answer)) = self.unread.pop_front() {
                 self.follow(&question, &answer)?;
@@ -281,7 +285,7 @@ impl Asking<'_> {
         done
     }
 
-    /// Keeps what came, has it wait to be read, and makes room for another question.
+    /// Makes room for another question, and has what came wait to be read.
     fn arrives(&mut self, done: Option<Result<Done, JoinError>>) -> Result<()> {
         let taken = match done {
             None => return Ok(()),
@@ -294,11 +298,11 @@ impl Asking<'_> {
         taken
     }
 
-    /// Keeps the answers that came while others were read: they are paid for.
+    /// Counts the answers that came while others were read: they are paid for.
     fn keep_what_came(&mut self) -> Result<()> {
         while let Some(done) = self.tasks.try_join_next() {
-            let Ok(Done { question, result: Ok(answer), .. }) = done else { continue };
-            self.count(&question, &answer)?;
+            let Ok(Done { question, result: Ok((answer, written)), .. }) = done else { continue };
+            self.count(&question, &answer, written?);
         }
         Ok(())
     }
@@ -358,11 +362,16 @@ impl Asking<'_> {
             let (usage, cost) = self.most(&one.question);
             self.reserved.add(usage, cost);
             self.spent.requests += 1;
-            let (llm, timeout) = (self.llm.clone(), self.limits.timeout);
+            let (llm, timeout, pen) = (self.llm.clone(), self.limits.timeout, self.journal.pen());
             self.tasks.spawn(async move {
-                let asked = Instant::now();
-                let result = llm.ask(&one.question, timeout).await;
-                Done { question: one.question, tries: one.tries + 1, asked, result }
+                let (asked, question) = (Instant::now(), one.question);
+                // Written while it counts as under way: a killed process loses no more than that.
+                let result = llm.ask(&question, timeout).await.map(|answer| {
+                    let cost = price(&llm, &question, answer.usage);
+                    let written = pen.write(question.key, &question.label, &answer, cost);
+                    (answer, written)
+                });
+                Done { question, tries: one.tries + 1, asked, result }
             });
         }
     }
@@ -429,12 +438,12 @@ impl Asking<'_> {
         let line = &mut self.lines[question.endpoint];
         line.in_flight -= 1;
         let failure = match result {
-            Ok(answer) => {
+            Ok((answer, written)) => {
                 line.pace.good();
                 (line.answered, line.lost) = (true, 0);
-                self.count(&question, &answer)?;
+                self.count(&question, &answer, written?);
                 self.unread.push_back((question, answer));
-                return Ok(());
+                return self.journal.sync_now_and_then();
             }
             Err(failure) => failure,
         };
@@ -494,17 +503,16 @@ impl Asking<'_> {
         self.reserved.cost -= cost;
     }
 
-    /// Writes an answer to the journal, and counts what it cost.
-    fn count(&mut self, question: &Question, answer: &Answer) -> Result<()> {
+    /// Counts an answer that is in the journal, and what it cost.
+    fn count(&mut self, question: &Question, answer: &Answer, written: Written) {
         let usage = answer.usage;
-        let endpoint = &self.llm.endpoints.endpoints[question.endpoint];
-        let cost = endpoint.cost(usage.prompt, usage.completion);
+        let cost = price(self.llm, question, usage);
         let spent = &mut self.spent;
         spent.answered += 1;
         spent.prompt_tokens = spent.prompt_tokens.saturating_add(usage.prompt);
         spent.completion_tokens = spent.completion_tokens.saturating_add(usage.completion);
         spent.cost += cost;
-        self.journal.keep(question.key, &question.label, answer, cost)
+        self.journal.know(written);
     }
 
     /// A server that answers others refuses this question: that is kept, so that it is not asked again and again.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -21,12 +22,34 @@ const LONGEST: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
+    /// The file of `pen`, to wait for the disk while others write.
     file: File,
     /// Where the line of a key begins.
     places: HashMap<u128, u64>,
-    end: u64,
+    pen: Pen,
     synced: Instant,
     used: Used,
+}
+
+/// What writes into a journal, from whatever thread an answer comes on.
+#[derive(Debug, Clone)]
+pub(super) struct Pen(Arc<Mutex<End>>);
+
+/// The end of a journal's file.
+#[derive(Debug)]
+struct End {
+    path: PathBuf,
+    file: File,
+    at: u64,
+}
+
+/// A line that is written, for [`Journal::know`].
+#[derive(Debug)]
+pub(super) struct Written {
+    key: u128,
+    at: u64,
+    usage: Usage,
+    cost: f64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -84,11 +107,13 @@ impl Journal {
             // Where there are no locks, nothing is known, and nothing is wrong.
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
+        let shared = file.try_clone().with_context(label)?;
+        let end = End { path: path.to_path_buf(), file, at: 0 };
         let mut journal = Self {
             path: path.to_path_buf(),
-            file,
+            file: shared,
             places: HashMap::new(),
-            end: 0,
+            pen: Pen(Arc::new(Mutex::new(end))),
             synced: Instant::now(),
             used: Used::default(),
         };
@@ -96,10 +121,17 @@ impl Journal {
         Ok(journal)
     }
 
+    /// What writes into it, for another thread.
+    pub(super) fn pen(&self) -> Pen {
+        self.pen.clone()
+    }
+
     fn read(&mut self) -> Result<()> {
         let label = self.path.display().to_string();
         let mut reader = BufReader::with_capacity(1 << 16, self.file.try_clone()?);
         reader.seek(SeekFrom::Start(0))?;
+        let pen = self.pen();
+        let mut end = pen.lock();
         let (mut line, mut number) = (Vec::new(), 0);
         loop {
             line.clear();
@@ -116,25 +148,28 @@ impl Journal {
                 bail!("{label}:{number}: is longer than any answer; is it the right file?");
             }
             match Head::of(&line) {
-                Some((head, key)) => self.know(key, head.usage, head.cost, read as u64),
+                Some((Head { usage, cost, .. }, key)) => {
+                    self.know(Written { key, at: end.at, usage, cost });
+                    end.at += read as u64;
+                }
                 None if is_whole => bail!(
                     "{label}:{number}: is no answer that Kiln kept; take the line away, or begin a new folder"
                 ),
-                None => return self.file.set_len(self.end).with_context(|| label.clone()),
+                None => return end.file.set_len(end.at).with_context(|| label.clone()),
             }
             if !is_whole {
-                self.end += 1;
-                return self.file.write_all(b"\n").with_context(|| label.clone());
+                end.at += 1;
+                return end.file.write_all(b"\n").with_context(|| label.clone());
             }
         }
     }
 
-    /// Counts a line of so many bytes at the end.
-    fn know(&mut self, key: u128, usage: Usage, cost: f64, bytes: u64) {
+    /// Counts a line.
+    pub(super) fn know(&mut self, Written { key, at, usage, cost }: Written) {
         // The first answer counts, so that the same journal always says the same.
-        self.places.entry(key).or_insert(self.end);
+        let place = self.places.entry(key).or_insert(at);
+        *place = at.min(*place);
         self.used.add(usage, cost);
-        self.end += bytes;
     }
 
     /// Number of questions that are answered.
@@ -164,7 +199,9 @@ impl Journal {
     pub fn get(&self, key: u128) -> Result<Option<Answer>> {
         let Some(&place) = self.places.get(&key) else { return Ok(None) };
         let label = || self.path.display().to_string();
-        let mut file = &self.file;
+        // Both have one place in the file; a line is written at its end, wherever that is.
+        let mut end = self.pen.lock();
+        let file = &mut end.file;
         file.seek(SeekFrom::Start(place)).with_context(label)?;
         let mut line = Vec::new();
         BufReader::new(file).take(LONGEST).read_until(b'\n', &mut line).with_context(label)?;
@@ -177,21 +214,17 @@ impl Journal {
     /// # Errors
     /// The file cannot be written.
     pub fn keep(&mut self, key: u128, label: &str, answer: &Answer, cost: f64) -> Result<()> {
-        let line =
-            Line { key: format!("{key:032x}"), label: label.into(), cost, answer: answer.clone() };
-        let mut bytes = serde_json::to_vec(&line)?;
-        bytes.push(b'\n');
-        let written = self.file.write_all(&bytes);
-        if let Err(error) = written {
-            // Half a line would make the next one unreadable.
-            let _ = self.file.set_len(self.end);
-            return Err(error).with_context(|| self.path.display().to_string());
-        }
-        self.know(key, answer.usage, cost, bytes.len() as u64);
-        if self.synced.elapsed() > SYNC_EVERY {
-            self.sync()?;
-        }
-        Ok(())
+        let written = self.pen.write(key, label, answer, cost)?;
+        self.know(written);
+        self.sync_now_and_then()
+    }
+
+    /// As [`Journal::sync`], where the last time is long ago.
+    ///
+    /// # Errors
+    /// As [`Journal::sync`].
+    pub(super) fn sync_now_and_then(&mut self) -> Result<()> {
+        if self.synced.elapsed() > SYNC_EVERY { self.sync() } else { Ok(()) }
     }
 
     /// Waits until all answers are on the disk.
@@ -201,6 +234,38 @@ impl Journal {
     pub fn sync(&mut self) -> Result<()> {
         self.synced = Instant::now();
         self.file.sync_data().with_context(|| self.path.display().to_string())
+    }
+}
+
+impl Pen {
+    fn lock(&self) -> std::sync::MutexGuard<'_, End> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes an answer, and what it cost.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn write(
+        &self,
+        key: u128,
+        label: &str,
+        answer: &Answer,
+        cost: f64,
+    ) -> Result<Written> {
+        let line =
+            Line { key: format!("{key:032x}"), label: label.into(), cost, answer: answer.clone() };
+        let mut bytes = serde_json::to_vec(&line)?;
+        bytes.push(b'\n');
+        let mut end = self.lock();
+        let at = end.at;
+        if let Err(error) = end.file.write_all(&bytes) {
+            // Half a line would make the next one unreadable.
+            let _ = end.file.set_len(at);
+            return Err(error).with_context(|| end.path.display().to_string());
+        }
+        end.at += bytes.len() as u64;
+        Ok(Written { key, at, usage: answer.usage, cost })
     }
 }
 

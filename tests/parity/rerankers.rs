@@ -250,7 +250,7 @@ fn chat_templates<B: Kernels>(device: B::Device) {
         same(&load(&LoadOptions { max_length: Some(length), ..LoadOptions::default() }), "cut");
         let instructed = whole.with_instruction("Find what is asked for");
         if expected["instructed"].is_null() {
-            assert!(instructed.unwrap_err().to_string().contains("no place for an instruction"));
+            assert!(instructed.unwrap_err().to_string().contains("takes no instruction"));
         } else {
             same(&instructed.unwrap(), "instructed");
         }
@@ -288,6 +288,9 @@ fn chat_templates_that_are_none_are_refused() {
             "{{ messages[-2].content | replace('a', 'b') }} {{ messages[-1].content }}",
             "changes the texts",
         ),
+        ("{{ messages[-2].content }} {{ messages[-1].content[:2000] }}", "changes the texts"),
+        (&format!("{both} {{{{ strftime_now('%Y') }}}}"), "asks for the date"),
+        (&format!("{both} {{{{ [1] | batch(9999999999999) }}}}"), "cannot be rendered"),
         ("{% for message in %}", "cannot be rendered"),
         ("{{ raise_exception('not for pairs') }}", "not for pairs"),
         (
@@ -301,7 +304,11 @@ fn chat_templates_that_are_none_are_refused() {
     // The files have an instruction, for which this one has no place.
     let flat = "{{ (messages | selectattr('role', 'eq', 'query') | first).content }} \
                 {{ (messages | selectattr('role', 'eq', 'document') | first).content }}";
-    assert!(template(flat).contains("no place for an instruction"));
+    let error = template(flat);
+    assert!(
+        error.contains("has the default prompt") && error.contains("of the role system"),
+        "{error}"
+    );
 
     let changed = |file: &str, how: &dyn Fn(&mut Value)| {
         let mut files = chat("qwen3-chat");
@@ -317,7 +324,31 @@ fn chat_templates_that_are_none_are_refused() {
     );
     assert!(changed(score, &|value| value["true_token_id"] = 64.into()).contains("token 64 of 64"));
     let modality = |value: &mut Value| value["modality_config"]["message"] = Value::Null;
-    assert!(changed("sentence_bert_config.json", &modality).contains("names no chat template"));
+    let settings = "sentence_bert_config.json";
+    assert!(changed(settings, &modality).contains("does not say that texts are messages"));
+    let format = |value: &mut Value| value["modality_config"]["message"]["format"] = "other".into();
+    assert!(changed(settings, &format).contains("the format of messages is \"other\""));
+    for (bucket, key, value, why) in [
+        ("chat_template", "restore_suffix", serde_json::json!(false), "restore_suffix is false"),
+        ("text", "truncation", serde_json::json!(false), "truncation is false"),
+        ("chat_template", "tools", serde_json::json!([{}]), "chat_template.tools is not supported"),
+        ("common", "stride", serde_json::json!(3), "common.stride is not supported"),
+        ("text", "max_length", serde_json::json!("long"), "max_length is \"long\""),
+        (
+            "chat_template",
+            "chat_template",
+            serde_json::json!("a"),
+            "chat template \"a\", which is not there",
+        ),
+    ] {
+        let given = |settings: &mut Value| {
+            settings["processing_kwargs"] = serde_json::json!({ bucket: { key: value } });
+        };
+        let error = changed(settings, &given);
+        assert!(error.contains(why), "{error}");
+    }
+    let capped = |value: &mut Value| value["final_logit_softcapping"] = 30.0.into();
+    assert!(changed("config.json", &capped).contains("final_logit_softcapping"));
     let third = |value: &mut Value| {
         let last = value[1].clone();
         value.as_array_mut().unwrap().push(last);
@@ -327,11 +358,11 @@ fn chat_templates_that_are_none_are_refused() {
     // Its template may stand in the tokenizer's settings, too, by a name.
     let mut files = chat("qwen3-chat");
     let text = String::from_utf8(files.0.remove("chat_template.jinja").unwrap().to_vec()).unwrap();
-    assert!(refused(&files).contains("names no chat template"));
+    assert!(refused(&files).contains("there is no chat template"));
     change(&mut files, "tokenizer_config.json", |value| {
         value["chat_template"] = serde_json::json!([{ "name": "rank", "template": text }]);
     });
-    assert!(refused(&files).contains("names no chat template"));
+    assert!(refused(&files).contains("there is no chat template"));
     change(&mut files, "sentence_bert_config.json", |value| {
         value["processing_kwargs"] =
             serde_json::json!({"chat_template": {"chat_template": "rank"}});
@@ -341,6 +372,13 @@ fn chat_templates_that_are_none_are_refused() {
     let by_file =
         Reranker::<B>::load_with(&chat("qwen3-chat"), &options, &Default::default()).unwrap();
     assert_eq!(by_name.scores(&pairs()).unwrap(), by_file.scores(&pairs()).unwrap());
+    // A length beside the template is the row's.
+    let mut shorter = chat("qwen3-one-token");
+    change(&mut shorter, "sentence_bert_config.json", |value| {
+        value["processing_kwargs"]["text"] = serde_json::json!({ "max_length": 90 });
+    });
+    let shorter = Reranker::<B>::load_with(&shorter, &options, &Default::default()).unwrap();
+    assert_eq!(shorter.tokenizer().config().max_length, 90);
     // It gives no vectors.
     let error = kiln_embed::checkpoint::load::<B>(&files, &options, &Default::default());
     assert!(error.unwrap_err().to_string().contains("is a reranker (LogitScore)"));

@@ -705,6 +705,7 @@ only be "yes" or "no".<|im_end|>
 
 </think>
 
+
 """,
     "qwen3-one-token": """{%- set query = (messages | selectattr("role", "eq", "query") | first).content[0].text | trim -%}
 {%- set text = (messages | selectattr("role", "eq", "document") | first)["content"][0]["text"].strip() -%}

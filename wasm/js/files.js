@@ -118,6 +118,7 @@ async function downloadFolder(root, options) {
   };
   if (!(await weights("model.safetensors")) && tokenizer && !(await weights("pytorch_model.bin"))) await get("model.safetensors");
   const modules = await told("modules.json", "list of modules", (list) => Array.isArray(list) && list.every(isObject) && list);
+  // Templates of other names are not Qwen3-Reranker's, the one that is read.
   if (modules?.found.some(({ path }) => String(path).endsWith("_LogitScore"))) await optional("chat_template.jinja");
   for (const { path } of modules?.found ?? []) {
     if (path === undefined || path === "" || path === ".") continue;

@@ -36,7 +36,7 @@ pub use sentence_transformers::{
     save, save_as, tokenizer_config_file,
 };
 pub(crate) use sentence_transformers::{
-    LogitScore, pools, read_activation, read_folder, read_logit_score, read_prompts,
+    LogitScore, ReadFolder, pools, read_activation, read_folder, read_logit_score, read_prompts,
     read_transformer, read_transformer_shape,
 };
 pub use vector_adapter::{

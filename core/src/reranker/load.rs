@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::head::{self, HeadConfig, OUTPUTS, ScoreHead, Scored};
 use super::{PairInput, PairPrompt, Reranker, ScoreActivation};
 use crate::checkpoint::{
-    LoadOptions, LogitScore, Manifest, Weights, load_backbone, pools, read_activation, read_folder,
-    read_logit_score, read_prompts,
+    LoadOptions, LogitScore, Manifest, ReadFolder, Weights, load_backbone, pools, read_activation,
+    read_folder, read_logit_score, read_prompts,
 };
 use crate::config::ModelConfig;
 use crate::embedder::Prompt;
@@ -40,8 +40,8 @@ impl<B: Kernels> Reranker<B> {
         let prompts = read_prompts(folder)?;
         let default_prompt = Some(prompts.text(&Prompt::Default)?).filter(|text| !text.is_empty());
         let default_prompt = default_prompt.map(String::from);
-        let read = read_folder(folder, InstructionSpan::Pooled, options)?;
-        let config = read.config;
+        let mut read = read_folder(folder, InstructionSpan::Pooled, options)?;
+        let config = read.config.clone();
         let mut weights = Weights::open(folder, &read.stem)?;
         let labels = labels(&weights);
         let prefix = {
@@ -53,17 +53,14 @@ impl<B: Kernels> Reranker<B> {
                 .map_err(|error| error.in_file(folder.file_label("config.json")))?,
             None => None,
         };
-        let by_logits = match of_head {
+        let asked = match of_head {
             Some(_) => None,
-            None => read_logit_score(folder)?,
+            None => Some(Asked::new(folder, &read, default_prompt.as_deref())?),
         };
-        if of_head.is_none() && by_logits.is_none() && !answers(&read.raw) {
-            return Err(no_reranker(folder, "it has no classifier"));
-        }
         weights.give_in(options.precision);
         let backbone = load_backbone::<B>(&config, &mut weights, device)?;
-        let (head, input) = match of_head {
-            Some((shape, names)) => {
+        let (head, input) = match (of_head, asked) {
+            (Some((shape, names)), _) => {
                 if let Some(prompt) = &default_prompt {
                     return Err(no_reranker(
                         folder,
@@ -77,31 +74,18 @@ impl<B: Kernels> Reranker<B> {
                 let stem = (read.stem.as_str(), head::takes_pooler(config.family));
                 (filled(shape, &names, prefix, folder, stem, device)?, PairInput::Template)
             }
-            None => {
-                let (yes, no, mut prompt) = match by_logits {
-                    Some(score) => (score.token, score.other, prompt_of(&score, folder)?),
-                    None => match ["yes", "no"].map(|word| read.tokenizer.token_id(word)) {
-                        [Some(yes), Some(no)] => (yes, Some(no), PairPrompt::qwen3()),
-                        _ => return Err(no_reranker(folder, "its vocabulary has no yes and no")),
-                    },
-                };
-                if let Some(id) = [Some(yes), no]
-                    .into_iter()
-                    .flatten()
-                    .find(|&id| id as usize >= config.vocab_size)
-                {
-                    let words = format!("its LogitScore names token {id} of {}", config.vocab_size);
-                    return Err(no_reranker(folder, &words));
-                }
-                if let Some(instruction) = &default_prompt {
-                    prompt = prompt.with_instruction(instruction)?;
-                }
+            (None, Some(asked)) => {
                 let table = match config.decoder()?.tie_word_embeddings {
                     true => backbone.token_embedding(),
                     false => language_head(&config, &mut weights, device)?,
                 };
-                (logit(&config, table, yes, no, device), PairInput::Prompt(prompt))
+                if let Some(length) = asked.max_length.filter(|_| options.max_length.is_none()) {
+                    let length = length.min(config.max_positions);
+                    read.tokenizer = read.tokenizer.with_max_length(length)?;
+                }
+                (logit(&config, table, asked.tokens, device), PairInput::Prompt(asked.prompt))
             }
+            (None, None) => return Err(no_reranker(folder, "it has no classifier")),
         };
         let said = read_activation(folder)?;
         let activation =
@@ -210,6 +194,53 @@ fn filled<B: Kernels>(
     crate::checkpoint::fill(ScoreHead::unfilled(shape, device), &mut weights, names, "", device)
 }
 
+/// How a decoder is asked.
+struct Asked {
+    /// The token whose logit is the score, and the one whose logit is taken from it.
+    tokens: (u32, Option<u32>),
+    prompt: PairPrompt,
+    max_length: Option<usize>,
+}
+
+impl Asked {
+    /// As the list of modules has it, else as Qwen3-Reranker is asked.
+    fn new(folder: &dyn Folder, read: &ReadFolder, instruction: Option<&str>) -> Result<Self> {
+        let mut asked = match read_logit_score(folder)? {
+            Some(score) => Self {
+                tokens: (score.token, score.other),
+                prompt: prompt_of(&score, folder)?,
+                max_length: score.max_length,
+            },
+            None if !answers(&read.raw) => return Err(no_reranker(folder, "it has no classifier")),
+            None => match ["yes", "no"].map(|word| read.tokenizer.token_id(word)) {
+                [Some(yes), no @ Some(_)] => {
+                    Self { tokens: (yes, no), prompt: PairPrompt::qwen3(), max_length: None }
+                }
+                _ => return Err(no_reranker(folder, "its vocabulary has no yes and no")),
+            },
+        };
+        let size = read.config.vocab_size;
+        let ids = [Some(asked.tokens.0), asked.tokens.1];
+        if let Some(id) = ids.into_iter().flatten().find(|&id| id as usize >= size) {
+            return Err(no_reranker(folder, &format!("its LogitScore names token {id} of {size}")));
+        }
+        read.config.decoder()?;
+        if read.raw["final_logit_softcapping"].is_number() {
+            let words =
+                "its final_logit_softcapping would change the logits, which is not supported";
+            return Err(no_reranker(folder, words));
+        }
+        if let Some(instruction) = instruction {
+            asked.prompt = asked.prompt.with_instruction(instruction).map_err(|error| {
+                let file = folder.file_label("config_sentence_transformers.json");
+                let cause = format!("has the default prompt {instruction:?}, and {error}");
+                Error::bad_file(file, cause, "take default_prompt_name away, if it is not meant")
+            })?;
+        }
+        Ok(asked)
+    }
+}
+
 /// The prompt that a chat template makes.
 #[cfg(feature = "chat-templates")]
 fn prompt_of(score: &LogitScore, folder: &dyn Folder) -> Result<PairPrompt> {
@@ -222,12 +253,12 @@ fn prompt_of(score: &LogitScore, folder: &dyn Folder) -> Result<PairPrompt> {
 /// Qwen3-Reranker's prompt, where the chat template is that: others are not rendered here.
 #[cfg(not(feature = "chat-templates"))]
 fn prompt_of(score: &LogitScore, folder: &dyn Folder) -> Result<PairPrompt> {
-    if PairPrompt::is_qwen3(&score.template) {
-        return Ok(PairPrompt::qwen3());
+    if let Some(prompt) = PairPrompt::of_qwen3(&score.template).filter(|_| !score.structured) {
+        return Ok(prompt);
     }
     Err(Error::invalid(format!(
         "{}: its chat template is not Qwen3-Reranker's, the only one that is read here; rank with `kiln rerank`, which \
-         renders all",
+         renders others, too",
         folder.label()
     )))
 }
@@ -236,8 +267,7 @@ fn prompt_of(score: &LogitScore, folder: &dyn Folder) -> Result<PairPrompt> {
 fn logit<B: Kernels>(
     config: &ModelConfig,
     table: Tensor<B, 2>,
-    yes: u32,
-    no: Option<u32>,
+    (yes, no): (u32, Option<u32>),
     device: &B::Device,
 ) -> ScoreHead<B> {
     let shape = HeadConfig {

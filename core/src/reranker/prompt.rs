@@ -7,12 +7,20 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairPrompt {
     /// Without an instruction.
-    plain: Vec<PromptPart>,
-    /// With one.
-    instructed: Option<Vec<PromptPart>>,
+    plain: PromptText,
+    /// With one, or why there is none.
+    instructed: std::result::Result<PromptText, String>,
     instruction: Option<String>,
+}
+
+/// What is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PromptText {
+    pub(super) parts: Vec<PromptPart>,
     /// Space around queries and texts is left out.
-    trims: bool,
+    pub(super) trims_texts: bool,
+    /// Space around an instruction is.
+    pub(super) trims_instruction: bool,
 }
 
 /// A part of a prompt.
@@ -35,32 +43,78 @@ const QWEN3: [&str; 4] = [
 const QWEN3_INSTRUCTION: &str =
     "Given a web search query, retrieve relevant passages that answer the query";
 
+impl PromptText {
+    /// With an instruction, a query and a text in their places.
+    pub(super) fn write(&self, instruction: &str, query: &str, document: &str) -> String {
+        let trimmed = |text, trims: bool| if trims { str::trim(text) } else { text };
+        let part = |part: &PromptPart| match part {
+            PromptPart::Text(text) => text.clone(),
+            PromptPart::Instruction => trimmed(instruction, self.trims_instruction).into(),
+            PromptPart::Query => trimmed(query, self.trims_texts).into(),
+            PromptPart::Document => trimmed(document, self.trims_texts).into(),
+        };
+        self.parts.iter().map(part).collect()
+    }
+}
+
 impl PairPrompt {
     /// A prompt without an instruction, and one with it.
     #[cfg(feature = "chat-templates")]
     pub(super) fn new(
-        plain: Vec<PromptPart>,
-        instructed: Option<Vec<PromptPart>>,
-        trims: bool,
+        plain: PromptText,
+        instructed: std::result::Result<PromptText, String>,
     ) -> Self {
-        Self { plain, instructed, instruction: None, trims }
+        Self { plain, instructed, instruction: None }
     }
 
     /// Qwen3-Reranker's.
     pub(super) fn qwen3() -> Self {
-        let [before, query, document, after] = QWEN3.map(|text| PromptPart::Text(text.into()));
-        let places = [PromptPart::Instruction, PromptPart::Query, PromptPart::Document].into_iter();
-        let texts = [before, query, document].into_iter();
-        let parts: Vec<_> =
-            texts.zip(places).flat_map(|(text, place)| [text, place]).chain([after]).collect();
-        let instruction = Some(QWEN3_INSTRUCTION.into());
-        Self { plain: Vec::new(), instructed: Some(parts), instruction, trims: false }
+        Self::qwen3_with(QWEN3_INSTRUCTION)
     }
 
-    /// Whether a chat template is Qwen3-Reranker's prompt, as far as its words tell.
-    #[cfg(not(feature = "chat-templates"))]
-    pub(super) fn is_qwen3(template: &str) -> bool {
-        QWEN3.iter().all(|text| template.contains(text.trim()))
+    fn qwen3_with(instruction: &str) -> Self {
+        let [before, query, document, after] = QWEN3.map(|text| PromptPart::Text(text.into()));
+        let places = [PromptPart::Instruction, PromptPart::Query, PromptPart::Document];
+        let texts = [before, query, document].into_iter().zip(places);
+        let parts = texts.flat_map(|(text, place)| [text, place]).chain([after]).collect();
+        let text = PromptText { parts, trims_texts: false, trims_instruction: false };
+        let instruction = Some(instruction.into());
+        Self { plain: text.clone(), instructed: Ok(text), instruction }
+    }
+
+    /// Qwen3-Reranker's, where a chat template is that, word for word: with the instruction that it has by itself.
+    #[cfg(any(test, not(feature = "chat-templates")))]
+    pub(super) fn of_qwen3(template: &str) -> Option<Self> {
+        let (mut texts, mut places) = (Vec::new(), Vec::new());
+        // Jinja leaves out the last line's end.
+        let mut rest = template.strip_suffix('\n').unwrap_or(template);
+        while let Some((text, more)) = rest.split_once("{{") {
+            let (place, more) = more.split_once("}}")?;
+            texts.push(text);
+            places.push(place);
+            rest = more;
+        }
+        texts.push(rest);
+        let [system, query, document] = places[..] else { return None };
+        let is_role = |place: &str, role: &str| {
+            place.contains(&format!("\"{role}\"")) || place.contains(&format!("'{role}'"))
+        };
+        let simple = |place: &str| {
+            !["trim", "strip", "[:", "truncate", "replace", "~", "+"]
+                .iter()
+                .any(|word| place.contains(word))
+        };
+        if texts != QWEN3
+            || !(is_role(system, "system")
+                && is_role(query, "query")
+                && is_role(document, "document"))
+            || !places.iter().all(|place| simple(place))
+        {
+            return None;
+        }
+        let (_, usual) = system.split_once("default(\"")?;
+        let (usual, _) = usual.split_once("\")")?;
+        Some(Self::qwen3_with(usual)).filter(|_| !usual.contains('\\'))
     }
 
     /// The same with an instruction.
@@ -68,16 +122,17 @@ impl PairPrompt {
     /// # Errors
     /// A prompt that has no place for one.
     pub(super) fn with_instruction(mut self, text: &str) -> Result<Self> {
-        if self.instructed.is_none() {
-            return Err(Error::invalid(
-                "the prompt of this reranker has no place for an instruction",
-            ));
+        if let Err(why) = &self.instructed {
+            return Err(Error::invalid(format!(
+                "the reranker takes no instruction: its prompt {why}"
+            )));
         }
         self.instruction = Some(text.into());
         Ok(self)
     }
 
-    /// Tokens of the prompt with a query and a text. What stands after both is never cut.
+    /// Tokens of the prompt with a query and a text. Where they are too many, the end of what stands before the
+    /// prompt's own end is cut, which after a long query may be the whole text.
     ///
     /// # Errors
     /// A text that the tokenizer cannot take; no room for it.
@@ -87,24 +142,42 @@ impl PairPrompt {
         query: &str,
         text: &str,
     ) -> Result<Tokens> {
-        let parts = match (&self.instruction, &self.instructed) {
-            (Some(_), Some(parts)) => parts,
-            _ => &self.plain,
+        let (prompt, instruction) = match (&self.instruction, &self.instructed) {
+            (Some(instruction), Ok(prompt)) => (prompt, instruction.as_str()),
+            _ => (&self.plain, ""),
         };
-        let trimmed = |text| if self.trims { str::trim(text) } else { text };
-        let (end, parts) = match parts.split_last() {
-            Some((PromptPart::Text(end), parts)) => (end.as_str(), parts),
-            _ => ("", parts.as_slice()),
+        tokenizer.encode_prompt(&|query, text| prompt.write(instruction, query, text), query, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chat_template_is_qwen3s_word_for_word() {
+        let [before, query, document, after] = QWEN3;
+        let role = |role: &str, more: &str| {
+            format!(
+                "{{{{ messages | selectattr(\"role\", \"eq\", \"{role}\") | map(attribute=\"content\") | first{more} }}}}"
+            )
         };
-        let written = |query: &str, text: &str| -> String {
-            let part = |part: &PromptPart| match part {
-                PromptPart::Text(text) => text.clone(),
-                PromptPart::Instruction => self.instruction.clone().unwrap_or_default(),
-                PromptPart::Query => query.into(),
-                PromptPart::Document => text.into(),
-            };
-            parts.iter().map(part).collect()
+        let template = |instruction: &str, of_document: &str| {
+            let system = role("system", instruction);
+            let (asked, text) = (role("query", ""), role("document", of_document));
+            format!("{before}{system}{query}{asked}{document}{text}{after}\n")
         };
-        tokenizer.encode_before(&written("", ""), &written(trimmed(query), trimmed(text)), end)
+        let found = PairPrompt::of_qwen3(&template(" | default(\"Rank\")", "")).unwrap();
+        assert_eq!(found.instruction.as_deref(), Some("Rank"));
+        assert_eq!(PairPrompt::of_qwen3(&template("", "")), None);
+        assert_eq!(PairPrompt::of_qwen3(&template(" | default(\"Rank\")", " | trim")), None);
+        let whole = template(" | default(\"Rank\")", "");
+        for other in [
+            whole.replace("Judge", "Say"),
+            format!("{{% set a = 1 %}}{whole}"),
+            whole.replace("</think>", ""),
+        ] {
+            assert_eq!(PairPrompt::of_qwen3(&other), None, "{other}");
+        }
     }
 }

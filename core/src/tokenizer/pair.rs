@@ -72,27 +72,37 @@ impl Tokenizer {
         })
     }
 
-    /// Tokens of a text with what stands after it and is never cut (a chat template), all in one row, which begins with
-    /// what is never cut either: the text's beginning, `bare`.
+    /// Tokens of a prompt with two texts (`write`), all in one row. Where they are too many, what stands after both texts
+    /// stays, and the end of what stands before that is cut, as sentence-transformers has it: what comes last is what two
+    /// prompts with other texts end with.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`]; no room for more than `bare` and `after`.
-    pub fn encode_before(&self, bare: &str, text: &str, after: &str) -> Result<Tokens> {
-        let end = self.plain(after)?;
-        let end = end.get_ids();
-        let around = self.plain(bare)?.get_ids().len() + end.len();
+    /// As [`Tokenizer::encode`]; no room for a text.
+    pub fn encode_prompt(
+        &self,
+        write: &dyn Fn(&str, &str) -> String,
+        first: &str,
+        second: &str,
+    ) -> Result<Tokens> {
         let most = self.config.max_length;
-        if around >= most {
-            return Err(Error::invalid(format!(
-                "max_length {most} leaves no room for a text beside the {around} tokens of the prompt; raise it"
-            )));
-        }
-        // Letters on both sides of the border may be one token.
-        let (whole, is_all) = self.encode_part("", &[text, after].concat())?;
+        let (whole, is_all) = self.encode_part("", &write(first, second))?;
         let ids = whole.get_ids();
         let truncated = !is_all || ids.len() > most;
         let ids = match truncated {
-            true => [&ids[..ids.len().min(most - end.len())], end].concat(),
+            true => {
+                let around = self.plain(&write("", ""))?.get_ids().len();
+                if around >= most {
+                    return Err(Error::invalid(format!(
+                        "max_length {most} leaves no room for a text beside the {around} tokens of the prompt; raise it"
+                    )));
+                }
+                let [one, other] =
+                    [self.plain(&write("0", "0"))?, self.plain(&write("1 2 3 4", "1 2 3 4"))?];
+                let ends = one.get_ids().iter().rev().zip(other.get_ids().iter().rev());
+                let end = ends.take_while(|(one, other)| one == other).count();
+                let end = &one.get_ids()[one.get_ids().len() - end..];
+                [&ids[..ids.len().min(most.saturating_sub(end.len()))], end].concat()
+            }
             false => ids.to_vec(),
         };
         Ok(Tokens {

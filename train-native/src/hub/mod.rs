@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use kiln_embed::config::ModelConfig;
+use serde_json::Value;
 
 use self::repo::{Kind, Repo};
 use crate::terminal::Terminal;
@@ -210,6 +211,9 @@ impl HubModel {
         for file in OPTIONAL_FILES {
             self.optional(file)?;
         }
+        if let Some(file) = self.named_template()? {
+            self.optional(&file)?;
+        }
         for path in self.module_paths()? {
             self.optional(&format!("{path}/config.json"))?;
             if self.optional(&format!("{path}/model.safetensors"))?.is_none() {
@@ -217,6 +221,20 @@ impl HubModel {
             }
         }
         Ok(())
+    }
+
+    /// The file of a chat template that a decoder's settings name.
+    fn named_template(&self) -> Result<Option<String>> {
+        let Some(file) = self.optional("sentence_bert_config.json")? else { return Ok(None) };
+        let settings: Value = serde_json::from_slice(&std::fs::read(&file)?)
+            .with_context(|| file.display().to_string())?;
+        let name = settings["processing_kwargs"]["chat_template"]["chat_template"].as_str();
+        let Some(name) = name.filter(|name| !name.contains('{') && *name != "default") else {
+            return Ok(None);
+        };
+        let path = format!("additional_chat_templates/{name}.jinja");
+        names::check(&path).with_context(|| file.display().to_string())?;
+        Ok(Some(path))
     }
 
     /// Downloads the configuration files alone, without the weights.
@@ -241,8 +259,7 @@ impl HubModel {
             return Ok(Vec::new());
         };
         let label = || format!("{}: not a list of modules", file.display());
-        let modules: serde_json::Value =
-            serde_json::from_slice(&std::fs::read(&file)?).with_context(label)?;
+        let modules: Value = serde_json::from_slice(&std::fs::read(&file)?).with_context(label)?;
         let modules = modules.as_array().with_context(label)?;
         let paths = modules.iter().filter_map(|module| module["path"].as_str());
         let paths = paths.filter(|path| !path.is_empty() && *path != ".").map(|path| {

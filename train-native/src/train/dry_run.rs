@@ -52,7 +52,7 @@ pub struct DryStage {
     pub with_adapters: Option<Memory>,
     /// The same on each of several devices that train together.
     pub by_ranks: Vec<RankMemory>,
-    /// What to change where this machine has less memory free.
+    /// What to change where this machine has less main memory free; nothing of a GPU's.
     pub warning: Option<String>,
     /// Each data set and what became of its rows.
     pub data: Vec<(String, Counts)>,
@@ -284,11 +284,11 @@ impl DryStage {
             warning: None,
             data: Vec::new(),
         };
-        dry.warning = dry.too_much();
+        dry.warning = (place == MemoryPlace::Host).then(|| dry.too_much()).flatten();
         Ok(dry)
     }
 
-    /// What to change where this machine has less free (which says nothing about a GPU's own).
+    /// What to change where this machine has less free.
     fn too_much(&self) -> Option<String> {
         let mut system = sysinfo::System::new();
         system.refresh_memory();

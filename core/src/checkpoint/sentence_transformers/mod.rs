@@ -5,6 +5,7 @@
 //! sentence-transformers does not have are written with the module type `kiln.Pooling` and
 //! their weights in `1_Pooling/model.safetensors` under NV-Embed's released names.
 
+mod logit_score;
 mod read;
 mod write;
 
@@ -12,12 +13,13 @@ use crate::folder::Files;
 use crate::model::families::Names;
 use crate::pooling::PoolingConfig;
 
+pub(crate) use logit_score::{LogitScore, read_logit_score};
 pub use read::{
     LoadOptions, is_reranker, load, load_pooling, load_tokenizer, read_embedder_config,
 };
 pub(crate) use read::{
-    LogitScore, pools, read_activation, read_dense, read_folder, read_logit_score, read_prompts,
-    read_transformer, read_transformer_shape,
+    ReadFolder, pools, read_activation, read_dense, read_folder, read_prompts, read_transformer,
+    read_transformer_shape,
 };
 pub(crate) use write::dense_value;
 pub use write::{save, save_as, tokenizer_config_file};

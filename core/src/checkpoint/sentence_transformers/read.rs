@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{DType, Tensor, TensorData};
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{DROPS_UNKNOWN, INSTRUCTION, MODES, dense_names, head_names};
 use crate::checkpoint::manifest::Manifest;
@@ -52,7 +52,7 @@ const TOKENIZER_FILES: [&str; 9] = [
     "sentencepiece.bpe.model",
 ];
 
-fn bad(folder: &dyn Folder, path: &str, cause: impl std::fmt::Display) -> Error {
+pub(super) fn bad(folder: &dyn Folder, path: &str, cause: impl std::fmt::Display) -> Error {
     Error::bad_file(folder.file_label(path), cause, "use the file that was saved with the model")
 }
 
@@ -61,7 +61,7 @@ fn bad(folder: &dyn Folder, path: &str, cause: impl std::fmt::Display) -> Error 
 const LARGEST_JSON: u64 = 1 << 24;
 
 /// Reads a JSON file; `None` where there is none.
-fn read_json(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
+pub(super) fn read_json(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
     let io = |cause| Error::Io { file: folder.file_label(path), cause };
     if let Some((_, length)) = folder.open(path).map_err(io)?
         && length > LARGEST_JSON
@@ -79,22 +79,22 @@ fn read_json(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
 }
 
 /// `{path}/{name}`, or `name` where the path is empty.
-fn inside(path: &str, name: &str) -> String {
+pub(super) fn inside(path: &str, name: &str) -> String {
     if path.is_empty() { name.into() } else { format!("{path}/{name}") }
 }
 
 /// The module of a static embedding.
 const STATIC: &str = "StaticEmbedding";
 /// The module of a decoder that ranks.
-const LOGIT_SCORE: &str = "LogitScore";
+pub(super) const LOGIT_SCORE: &str = "LogitScore";
 
 /// One entry of `modules.json`.
-struct ModuleEntry {
-    kind: String,
-    path: String,
+pub(super) struct ModuleEntry {
+    pub(super) kind: String,
+    pub(super) path: String,
 }
 
-fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
+pub(super) fn read_modules(folder: &dyn Folder) -> Result<Option<Vec<ModuleEntry>>> {
     let Some(value) = read_json(folder, "modules.json")? else {
         return Ok(None);
     };
@@ -304,97 +304,6 @@ pub(crate) fn pools(folder: &dyn Folder) -> Result<bool> {
     let modules = read_modules(folder)?;
     let pools = |module: &ModuleEntry| module.kind == "Pooling" || module.kind == STATIC;
     Ok(modules.is_some_and(|modules| modules.iter().any(pools)))
-}
-
-/// How a decoder ranks, as sentence-transformers 6 saves it (`LogitScore` and a chat template).
-#[cfg_attr(
-    not(feature = "chat-templates"),
-    expect(dead_code, reason = "templates are rendered with it alone")
-)]
-pub(crate) struct LogitScore {
-    /// The token whose logit is the score.
-    pub token: u32,
-    /// The token whose logit is taken from it.
-    pub other: Option<u32>,
-    /// The chat template (Jinja).
-    pub template: String,
-    /// Whether a message's content is a list of parts, each with a type, instead of a text.
-    pub structured: bool,
-    /// What else the template is given.
-    pub options: Map<String, Value>,
-    /// Special tokens by their names.
-    pub tokens: Map<String, Value>,
-}
-
-/// How a decoder ranks by a list of modules; `None` where the list names no such module.
-///
-/// # Errors
-/// Files that are missing, cannot be read or contradict each other.
-pub(crate) fn read_logit_score(folder: &dyn Folder) -> Result<Option<LogitScore>> {
-    let modules = read_modules(folder)?.unwrap_or_default();
-    let Some(module) = modules.iter().find(|module| module.kind == LOGIT_SCORE) else {
-        return Ok(None);
-    };
-    let file = inside(&module.path, "config.json");
-    let read = |file: &str| Ok::<_, Error>(read_json(folder, file)?.unwrap_or_default());
-    let config = read(&file)?;
-    let id = |key: &str| config[key].as_u64().and_then(|id| u32::try_from(id).ok());
-    let no_id = |key| bad(folder, &file, format!("{key} is no token's number"));
-    let token = id("true_token_id").ok_or_else(|| no_id("true_token_id"))?;
-    let other = id("false_token_id");
-    if other.is_none() && !config["false_token_id"].is_null() {
-        return Err(no_id("false_token_id"));
-    }
-    let settings = read("sentence_bert_config.json")?;
-    let message = &settings["modality_config"]["message"];
-    let mut options = settings["processing_kwargs"]["chat_template"].as_object().cloned();
-    let name = options.as_mut().and_then(|options| options.remove("chat_template"));
-    let of_tokenizer = read("tokenizer_config.json")?;
-    let template =
-        read_chat_template(folder, &of_tokenizer, name.as_ref().and_then(Value::as_str))?;
-    let Some(template) = template.filter(|_| message.is_object()) else {
-        let cause = "names no chat template for a query and a document, which LogitScore needs";
-        return Err(bad(folder, "sentence_bert_config.json", cause));
-    };
-    let text = |value: &Value| value.as_str().or(value["content"].as_str()).map(Value::from);
-    let tokens = of_tokenizer.as_object().into_iter().flatten();
-    let tokens = tokens.filter(|(name, _)| name.ends_with("_token"));
-    let tokens = tokens.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect();
-    let structured = message["format"] == "structured";
-    Ok(Some(LogitScore {
-        token,
-        other,
-        template,
-        structured,
-        options: options.unwrap_or_default(),
-        tokens,
-    }))
-}
-
-/// The chat template of a name, or the one that is used by itself: a file, or in the tokenizer's settings.
-fn read_chat_template(
-    folder: &dyn Folder,
-    of_tokenizer: &Value,
-    name: Option<&str>,
-) -> Result<Option<String>> {
-    let name = name.unwrap_or("default");
-    let file = match name {
-        "default" => "chat_template.jinja".to_string(),
-        name => format!("additional_chat_templates/{name}.jinja"),
-    };
-    if stays_inside(&file)
-        && let Some(text) = read_text(folder, &file)?
-    {
-        let text = String::from_utf8(text.to_vec());
-        return Ok(Some(text.map_err(|_| bad(folder, &file, "is no UTF-8 text"))?));
-    }
-    let listed = |one: &&Value| one["name"] == name;
-    let found = match &of_tokenizer["chat_template"] {
-        Value::Array(all) => all.iter().find(listed).map_or(&Value::Null, |one| &one["template"]),
-        one if name == "default" => one,
-        _ => &Value::Null,
-    };
-    Ok(found.as_str().map(String::from))
 }
 
 /// Shape of a model, read from its configuration files alone.

@@ -207,7 +207,6 @@ pub fn ask(
     let (time, area) = asking.busy;
     let mut spent = asking.spent;
     spent.in_flight = if time.is_zero() { 0.0 } else { area / time.as_secs_f64() };
-    // Requests that are under way are dropped with their connections.
     runtime.shutdown_background();
     result?;
     synced?;
@@ -240,7 +239,7 @@ impl Asking<'_> {
             // Ctrl-C does not wait for what is under way; a budget does, as that is paid for.
             if interrupt::asked() {
                 self.spent.stopped = Some(Stop::Interrupted);
-                return self.keep_what_came();
+                return self.keep_what_came().await;
             }
             self.send()?;
             if self.tasks.is_empty() && self.unread.is_empty() {
@@ -254,10 +253,10 @@ impl Asking<'_> {
             }
             if self.unread.is_empty() {
                 let done = self.wait().await;
-                self.arrives(done)?;
+                self.arrives(done).await?;
             }
             while let Some(done) = self.tasks.try_join_next() {
-                self.arrives(Some(done))?;
+                self.arrives(Some(done)).await?;
             }
             // One at a time: the server is not to wait until all are read.
             self.send_waiting();
@@ -286,25 +285,31 @@ impl Asking<'_> {
     }
 
     /// Makes room for another question, and has what came wait to be read.
-    fn arrives(&mut self, done: Option<Result<Done, JoinError>>) -> Result<()> {
+    async fn arrives(&mut self, done: Option<Result<Done, JoinError>>) -> Result<()> {
         let taken = match done {
             None => return Ok(()),
             Some(Ok(done)) => self.take(done),
             Some(Err(error)) => Err(anyhow!("a request ended without a result: {error}")),
         };
         if taken.is_err() {
-            self.keep_what_came()?;
+            // What is wrong first is said.
+            let _ = self.keep_what_came().await;
         }
         taken
     }
 
-    /// Counts the answers that came while others were read: they are paid for.
-    fn keep_what_came(&mut self) -> Result<()> {
-        while let Some(done) = self.tasks.try_join_next() {
+    /// Ends the requests that are under way, and counts the answers that came while others were read: they are paid for.
+    async fn keep_what_came(&mut self) -> Result<()> {
+        self.tasks.abort_all();
+        let mut wrong = Ok(());
+        while let Some(done) = self.tasks.join_next().await {
             let Ok(Done { question, result: Ok((answer, written)), .. }) = done else { continue };
-            self.count(&question, &answer, written?);
+            match written {
+                Ok(written) => self.count(&question, &answer, written),
+                Err(error) => wrong = wrong.and(Err(error)),
+            }
         }
-        Ok(())
+        wrong
     }
 
     /// Questions that wait.

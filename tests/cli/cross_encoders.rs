@@ -72,6 +72,26 @@ fn logit(score: f64) -> f64 {
     (score / (1.0 - score)).ln()
 }
 
+/// What a cross-encoder is can be looked at, as an embedder can, in a folder and in a file.
+#[test]
+fn a_cross_encoder_is_inspected() {
+    let folder = Folder::new();
+    let file = folder.arg("bert.kiln");
+    let base = fixture("rerankers/bert").display().to_string();
+    stdout(&mut kiln(&["quantize", "--quiet", "-m", &base, "--scheme", "int8:8", "-o", &file]));
+    for (model, says) in [(&base, "a score of each pair, then Sigmoid"), (&file, "its test passed")]
+    {
+        let text = stdout(&mut kiln(&["inspect", "-m", model, "--tensors"]));
+        assert!(text.contains("family       bert") && text.contains(says), "{text}");
+        assert!(text.contains("classifier.weight"), "{text}");
+        let value = parse(&stdout(&mut kiln(&["inspect", "-m", model, "--json"])));
+        assert_eq!((&value["scores"], &value["activation"]), (&json!(1), &json!("sigmoid")));
+        assert!(value["parameters"].as_u64() > value["head"].as_u64());
+    }
+    let error = failure(&mut kiln(&["inspect", "-m", &base, "--pooling", "cls"]));
+    assert!(error.contains("is a reranker, of which") && error.lines().count() == 1, "{error}");
+}
+
 /// `tests/reference/make_fixtures.py cross-encoders` made the numbers.
 #[test]
 fn a_step_is_the_one_that_sentence_transformers_takes() {

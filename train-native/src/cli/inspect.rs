@@ -1,18 +1,23 @@
 //! `kiln inspect`
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use burn::module::Module as _;
 use clap::Args;
-use kiln_embed::checkpoint::{Manifest, TensorInfo, Weights};
+use kiln_embed::Reranker;
+use kiln_embed::checkpoint::{LoadOptions, Manifest, TensorInfo, Weights, is_reranker};
 use kiln_embed::config::{LayerHeads, ModelConfig};
-use serde_json::json;
+use kiln_embed::tokenizer::Tokenizer;
+use serde_json::{Value, json};
 
 use super::{Global, ModelArgs};
-use crate::device::Device;
+use crate::device::{Cpu, Device};
 use crate::embedding::Parameters;
 use crate::model::{load, locate, open_folder, weights_stem};
 use crate::terminal::thousands;
 
-/// Show a model's configuration, parameters, pooling, prompts and tensors
+/// Show a model's configuration, parameters, pooling, prompts and tensors; of a cross-encoder its scores
 #[derive(Debug, Args)]
 pub(super) struct InspectArgs {
     #[command(flatten)]
@@ -26,6 +31,9 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let found = locate(&args.model.name(), terminal)?;
     let name = found.name();
+    if is_reranker(open_folder(&found.folder)?.as_ref())? {
+        return reranker(&name, &found.folder, args, global);
+    }
     let model = load(&name, &args.model.load_options(), &Device::Cpu, terminal)?;
     let shape = model.shape();
     let opened = open_folder(&found.folder)?;
@@ -37,40 +45,19 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     };
     let weights = Weights::open(opened.as_ref(), stem)?;
     let manifest = Manifest::read(opened.as_ref())?;
-    let kept = |info: &TensorInfo| match info.scheme {
-        Some(scheme) => scheme.to_string(),
-        None => format!("{:?}", info.dtype),
-    };
     let Parameters { backbone, pooling, dense } = model.parameters();
     let parts = [("backbone", backbone), ("pooling", pooling), ("dense", dense)];
     let total: usize = parts.iter().map(|(_, count)| count).sum();
     let tokenizer = model.tokenizer().config();
-    let tensors: Vec<_> = weights
-        .tensors()
-        .iter()
-        .map(|(name, info)| json!({"name": name, "shape": info.shape, "dtype": kept(info)}))
-        .collect();
+    let tensors = values_of(&weights);
     let value = json!({
         "model": name, "adapter_of": base, "config": shape.config, "parameters": total, "pooling": shape.pooling,
         "dense": shape.dense, "normalize": model.normalizes(), "dimensions": shape.dimensions(), "tokenizer": tokenizer,
         "prompts": model.prompts().by_name(), "default_prompt": model.prompts().default_name(), "tensors": tensors,
     });
     terminal.result(&value, || {
-        let config = &shape.config;
-        let mut lines = vec![
-            format!("model        {name}"),
-            format!("family       {} ({:?} attention)", config.family.model_type(), config.attention),
-            format!(
-                "shape        {} layers, {} wide, {} heads ({} for keys and values) of {}, feed-forward {}",
-                config.num_layers,
-                config.hidden_size,
-                config.num_heads,
-                config.num_kv_heads,
-                config.head_dim,
-                config.intermediate_size
-            ),
-            format!("vocabulary   {} tokens, tokenizer uses {}", config.vocab_size, model.tokenizer().id_bound()),
-            format!("length       {} tokens of {} positions", tokenizer.max_length, config.max_positions),
+        let mut lines = about(&name, &shape.config, model.tokenizer());
+        lines.extend([
             format!("pooling      {}", shape.pooling.name()),
             format!(
                 "vectors      {} dimensions{}",
@@ -78,10 +65,7 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
                 if model.normalizes() { ", normalised" } else { ", not normalised" }
             ),
             format!("parameters   {}", thousands(total)),
-        ];
-        if let Some(more) = more_of(config) {
-            lines.insert(3, more);
-        }
+        ]);
         if let Some(base) = &base {
             lines.insert(1, format!("adapter of   {base}"));
         }
@@ -101,13 +85,109 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
                 test.least_cosine
             ));
         }
-        if args.tensors {
-            for (name, info) in weights.tensors() {
-                lines.push(format!("  {name}  {:?}  {}", info.shape, kept(info)));
-            }
-        }
+        lines.extend(args.tensors.then(|| lines_of(&weights)).into_iter().flatten());
         lines.join("\n")
     })
+}
+
+/// The same of a cross-encoder, in so far as it has it.
+fn reranker(name: &str, folder: &Path, args: &InspectArgs, global: &Global) -> Result<()> {
+    let opened = open_folder(folder)?;
+    let options = args.model.load_options();
+    let taken = LoadOptions {
+        max_length: options.max_length,
+        precision: options.precision,
+        ..LoadOptions::default()
+    };
+    if options != taken {
+        bail!(
+            "{name}: is a reranker, of which --max-length and --weights can be set, and nothing else"
+        );
+    }
+    let reranker = Reranker::<Cpu>::load_with(opened.as_ref(), &options, &Default::default())?;
+    reranker.verify()?;
+    let weights = Weights::open(opened.as_ref(), weights_stem(opened.as_ref())?)?;
+    let manifest = Manifest::read(opened.as_ref())?;
+    let (config, activation) = (reranker.config(), reranker.activation());
+    let tokenizer = reranker.tokenizer();
+    let head = reranker.head().num_params();
+    let total = head + reranker.clone().into_parts().model.num_params();
+    let value = json!({
+        "model": name, "config": config, "parameters": total, "head": head,
+        "scores": reranker.labels(), "activation": activation, "tokenizer": tokenizer.config(),
+        "tensors": values_of(&weights),
+    });
+    global.terminal().result(&value, || {
+        let mut lines = about(name, config, tokenizer);
+        let scores = match reranker.labels() {
+            1 => "a score of each pair".into(),
+            labels => format!("{labels} scores of each pair"),
+        };
+        lines.extend([
+            format!("gives        {scores}, then {activation:?}"),
+            format!("parameters   {}", thousands(total)),
+            format!("  head       {}", thousands(head)),
+            format!("tensors      {}", weights.tensors().len()),
+        ]);
+        if let Some(Manifest { format, written_by, weights, score_test: Some(test), .. }) =
+            &manifest
+        {
+            lines.push(format!(
+                "exported     {weights}, format {format}, by {written_by}; its test {} (scores apart by {:.4} at most)",
+                match options == LoadOptions::default() {
+                    true => "passed",
+                    false => "was not run, as settings are overridden",
+                },
+                test.most_apart
+            ));
+        }
+        lines.extend(args.tensors.then(|| lines_of(&weights)).into_iter().flatten());
+        lines.join("\n")
+    })
+}
+
+/// What all models have.
+fn about(name: &str, config: &ModelConfig, tokenizer: &Tokenizer) -> Vec<String> {
+    let mut lines = vec![
+        format!("model        {name}"),
+        format!("family       {} ({:?} attention)", config.family.model_type(), config.attention),
+        format!(
+            "shape        {} layers, {} wide, {} heads ({} for keys and values) of {}, feed-forward {}",
+            config.num_layers,
+            config.hidden_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.intermediate_size
+        ),
+    ];
+    lines.extend(more_of(config));
+    let (uses, length) = (tokenizer.id_bound(), tokenizer.config().max_length);
+    lines.extend([
+        format!("vocabulary   {} tokens, tokenizer uses {uses}", config.vocab_size),
+        format!("length       {length} tokens of {} positions", config.max_positions),
+    ]);
+    lines
+}
+
+/// In which numbers a tensor is kept.
+fn kept(info: &TensorInfo) -> String {
+    match info.scheme {
+        Some(scheme) => scheme.to_string(),
+        None => format!("{:?}", info.dtype),
+    }
+}
+
+fn values_of(weights: &Weights) -> Vec<Value> {
+    let value = |(name, info): (&String, &TensorInfo)| json!({"name": name, "shape": info.shape, "dtype": kept(info)});
+    weights.tensors().iter().map(value).collect()
+}
+
+fn lines_of(weights: &Weights) -> Vec<String> {
+    let line = |(name, info): (&String, &TensorInfo)| {
+        format!("  {name}  {:?}  {}", info.shape, kept(info))
+    };
+    weights.tensors().iter().map(line).collect()
 }
 
 /// A line of what a model has whose layers are not all alike.

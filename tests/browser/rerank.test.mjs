@@ -95,19 +95,17 @@ test("a rounded cross-encoder is one file, and is tested by the scores that it c
   assert.equal(manifest.self_test, undefined);
   manifest.score_test.scores[0] += 1;
   writeFileSync(join(wrong, "kiln.json"), JSON.stringify(manifest));
-  const { scores, info, said } = await page.evaluate(async (pairs) => {
+  const { scores, said } = await page.evaluate(async (pairs) => {
     const reranker = await window.kiln.Reranker.load("/models/reranker.kiln");
     const scores = [];
     for (const [query, text] of pairs) scores.push((await reranker.scores(query, [text]))[0]);
-    const { info } = reranker;
     reranker.dispose();
     const said = await window.kiln.Reranker.load("/models/reranker-wrong").then(() => "it loaded", (error) => error.message);
-    return { scores, info, said };
+    return { scores, said };
   }, pairs);
   const expected = read("rerankers/bert/scores.json").map(sigmoid);
   assert.ok(scores.every((score, at) => Math.abs(score - expected[at]) < 0.02), `${scores} ${expected}`);
   assert.ok(scores.some((score, at) => Math.abs(score - expected[at]) > 1e-5), "the weights are not rounded");
-  assert.match(info.weights, /int8/);
   assert.match(said, /fails the test that it carries: on the CPU a score is/);
 });
 

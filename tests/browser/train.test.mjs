@@ -90,7 +90,11 @@ test("the losses and vectors of a packed base are those that it has natively", a
   const inPage = await taught({ ...lessons(40), steps: 12, batchSize: 8, learningRate: 1e-3, holdBack: 0 });
   const losses = inPage.seen.filter(({ loss }) => loss !== undefined).map(({ loss }) => loss);
   assert.equal(losses.length, native.losses.length);
-  for (const [at, loss] of losses.entries()) assert.ok(Math.abs(loss - native.losses[at]) < 1e-4 * Math.max(1, native.losses[at]), `step ${at + 1}: ${loss} ${native.losses[at]}`);
+  // States are rounded to bytes before each product, and one that is rounded the other way moves more than sums of f32 do.
+  for (const [at, loss] of losses.entries()) {
+    const allowed = at === 0 ? 1e-3 : 5e-3;
+    assert.ok(Math.abs(loss - native.losses[at]) < allowed * Math.max(1, native.losses[at]), `step ${at + 1}: ${loss} ${native.losses[at]}`);
+  }
   const least = Math.min(...native.vectors.map((vector, at) => cosine(vector, inPage.vectors[at])));
   assert.ok(least > 0.9999, `${least}`);
 });
@@ -138,14 +142,15 @@ test("a run can be stopped in each of its phases, and the trainer used again", a
       for (const [phase, at] of [["first", 0], ["step", 3], ["look", 4]]) {
         const control = new AbortController();
         const onProgress = ({ step, score }) => step >= at && (phase === "step" || score) && control.abort();
-        said[phase] = await name(trainer.fit({ ...given, steps: 9, batchSize: 6, checkEvery: 2, signal: control.signal, onProgress }));
+        said[phase] = await name(trainer.fit({ ...given, steps: 9, batchSize: 6, checkEvery: 2, patience: 9, signal: control.signal, onProgress }));
       }
       said.resuming = await name(trainer.resume("nothing", { signal: stopped }));
       const { steps } = await trainer.fit({ ...given, steps: 2, batchSize: 6 });
       for (const one of [trainer, index, model]) one.dispose();
       return { ...said, steps };
     },
-    [MINI, lessons(24)],
+    // So many that some are held back.
+    [MINI, lessons(48)],
   );
   const { steps, resuming, ...rest } = said;
   assert.deepEqual(new Set(Object.values(rest)), new Set(["AbortError"]), JSON.stringify(said));

@@ -86,6 +86,8 @@ fn a_cross_encoder_is_inspected() {
         assert!(text.contains("classifier.weight"), "{text}");
         let value = parse(&stdout(&mut kiln(&["inspect", "-m", model, "--json"])));
         assert_eq!((&value["scores"], &value["activation"]), (&json!(1), &json!("sigmoid")));
+        // Rounded or not, it has as many.
+        assert_eq!(value["parameters"], 25_753, "{model}");
         assert!(value["parameters"].as_u64() > value["head"].as_u64());
     }
     let error = failure(&mut kiln(&["inspect", "-m", &base, "--pooling", "cls"]));

@@ -111,7 +111,8 @@ fn reranker(name: &str, folder: &Path, args: &InspectArgs, global: &Global) -> R
     let (config, activation) = (reranker.config(), reranker.activation());
     let tokenizer = reranker.tokenizer();
     let head = reranker.head().num_params();
-    let total = head + reranker.clone().into_parts().model.num_params();
+    let total =
+        head + reranker.clone().into_parts().model.backbone().clone().unpacked().num_params();
     let value = json!({
         "model": name, "config": config, "parameters": total, "head": head,
         "scores": reranker.labels(), "activation": activation, "tokenizer": tokenizer.config(),

@@ -131,11 +131,6 @@ struct Waiting {
     not_before: Instant,
 }
 
-/// What an answer to a question costs.
-fn price(llm: &Llm, question: &Question, usage: Usage) -> f64 {
-    llm.endpoints.endpoints[question.endpoint].cost(usage.prompt, usage.completion)
-}
-
 /// What a request brought.
 struct Done {
     question: Arc<Question>,
@@ -303,9 +298,9 @@ impl Asking<'_> {
         self.tasks.abort_all();
         let mut wrong = Ok(());
         while let Some(done) = self.tasks.join_next().await {
-            let Ok(Done { question, result: Ok((answer, written)), .. }) = done else { continue };
+            let Ok(Done { result: Ok((_, written)), .. }) = done else { continue };
             match written {
-                Ok(written) => self.count(&question, &answer, written),
+                Ok(written) => self.count(written),
                 Err(error) => wrong = wrong.and(Err(error)),
             }
         }
@@ -372,7 +367,8 @@ impl Asking<'_> {
                 let (asked, question) = (Instant::now(), one.question);
                 // Written while it counts as under way: a killed process loses no more than that.
                 let result = llm.ask(&question, timeout).await.map(|answer| {
-                    let cost = price(&llm, &question, answer.usage);
+                    let Usage { prompt, completion, .. } = answer.usage;
+                    let cost = llm.endpoints.endpoints[question.endpoint].cost(prompt, completion);
                     let written = pen.write(question.key, &question.label, &answer, cost);
                     (answer, written)
                 });
@@ -446,7 +442,7 @@ impl Asking<'_> {
             Ok((answer, written)) => {
                 line.pace.good();
                 (line.answered, line.lost) = (true, 0);
-                self.count(&question, &answer, written?);
+                self.count(written?);
                 self.unread.push_back((question, answer));
                 return self.journal.sync_now_and_then();
             }
@@ -509,14 +505,13 @@ impl Asking<'_> {
     }
 
     /// Counts an answer that is in the journal, and what it cost.
-    fn count(&mut self, question: &Question, answer: &Answer, written: Written) {
-        let usage = answer.usage;
-        let cost = price(self.llm, question, usage);
+    fn count(&mut self, written: Written) {
+        let usage = written.usage;
         let spent = &mut self.spent;
         spent.answered += 1;
         spent.prompt_tokens = spent.prompt_tokens.saturating_add(usage.prompt);
         spent.completion_tokens = spent.completion_tokens.saturating_add(usage.completion);
-        spent.cost += cost;
+        spent.cost += written.cost;
         self.journal.know(written);
     }
 

@@ -48,8 +48,8 @@ struct End {
 pub(super) struct Written {
     key: u128,
     at: u64,
-    usage: Usage,
-    cost: f64,
+    pub(super) usage: Usage,
+    pub(super) cost: f64,
 }
 
 #[derive(Serialize, Deserialize)]

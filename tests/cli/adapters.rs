@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::process::Command;
 
-use kiln_embed::checkpoint::{AdapterBase, FileSum, save_vector_adapter, write_safetensors};
+use kiln_embed::checkpoint::{
+    AdapterBase, Existing, FileSum, save_vector_adapter, write_directory, write_safetensors,
+};
 use kiln_embed::index::VectorAdapter;
 use serde_json::json;
 
 use crate::harness::{Folder, TEXTS, embed, failure, kiln, stdout};
+use crate::named::{NamedModel, texts};
 use crate::training::DATA;
 
 /// Mean of the last states over each text, normalised, from a base model with an adapter; makes a
@@ -39,6 +42,11 @@ print(json.dumps({"vectors": rows, "adapted": len(missing), "r": model.peft_conf
 
 /// Writes LoRA adapters of the tiny model into a folder, others by another `pitch`; they name `base` as theirs.
 pub(crate) fn lora(folder: &Path, base: &str, pitch: f32) {
+    lora_with(folder, base, [16, 24], pitch);
+}
+
+/// As [`lora`], of a projection of `[outputs, inputs]`.
+fn lora_with(folder: &Path, base: &str, [outputs, inputs]: [usize; 2], pitch: f32) {
     let config = json!({
         "peft_type": "LORA", "base_model_name_or_path": base, "r": 2, "lora_alpha": 4, "lora_dropout": 0.0,
     });
@@ -47,7 +55,7 @@ pub(crate) fn lora(folder: &Path, base: &str, pitch: f32) {
         let values = (0..shape[0] * shape[1]).map(|i| (i as f32 * pitch).sin()).collect();
         (name, shape.to_vec(), values)
     };
-    let tensors = [tensor("lora_A", [2, 24]), tensor("lora_B", [16, 2])];
+    let tensors = [tensor("lora_A", [2, inputs]), tensor("lora_B", [outputs, 2])];
     let weights = write_safetensors(&tensors, &[("format", "pt")]).unwrap();
     std::fs::create_dir_all(folder).unwrap();
     std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
@@ -333,6 +341,14 @@ fn adapters_beside_their_bases_config_are_read_as_both() {
     assert_eq!(embed(&adapter, &folder, &[]), alone);
     let plain = embed(&base.display().to_string(), &folder, &[]);
     assert!(furthest(&plain, &alone) > 1e-3, "the adapters do something");
+    // Beside whole weights, which may have them already, they are named and left.
+    std::fs::copy(base.join("model.safetensors"), folder.path("out/adapter/model.safetensors"))
+        .unwrap();
+    let output =
+        kiln(&["similarity", "-m", &adapter, "a", "b"]).assert().success().get_output().clone();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("beside weights of its own"), "{said}");
+    std::fs::remove_file(folder.path("out/adapter/model.safetensors")).unwrap();
 
     // From the Hub too.
     std::fs::create_dir_all(folder.path("hub/someone")).unwrap();
@@ -406,7 +422,7 @@ torch.manual_seed(11)
 tokenizer = AutoTokenizer.from_pretrained(files)
 config = JinaEmbeddingsV3Config(vocab_size=300, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
                                 max_position_embeddings=64, type_vocab_size=1, pad_token_id=tokenizer.pad_token_id)
-base = JinaEmbeddingsV3Model(config, add_pooling_layer=False)
+base = JinaEmbeddingsV3Model(config)
 for parameter in base.parameters():
     parameter.data += 0.2 * torch.randn_like(parameter)
 base.save_pretrained(out)
@@ -419,12 +435,13 @@ def vectors(model):
         rows.append(states[0].mean(0).tolist())
     return rows
 said = {"": vectors(base.eval())}
-targets = ["word_embeddings", "token_type_embeddings", "q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"]
+# As published: the pooler, which no vector comes from, is among them.
+targets = ["word_embeddings", "token_type_embeddings", "q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2", "dense"]
 for name, place in {"retrieval.query": "retrieval_query", "text-matching": "adapters/text-matching"}.items():
-    model = JinaEmbeddingsV3Model.from_pretrained(out, add_pooling_layer=False)
+    model = JinaEmbeddingsV3Model.from_pretrained(out)
     lora = LoraConfig(r=4, lora_alpha=3, target_modules=targets, init_lora_weights=False, task_type="FEATURE_EXTRACTION")
     get_peft_model(model, lora).save_pretrained(f"{out}/{place}")
-    model = JinaEmbeddingsV3Model.from_pretrained(out, add_pooling_layer=False)
+    model = JinaEmbeddingsV3Model.from_pretrained(out)
     said[name] = vectors(PeftModel.from_pretrained(model, f"{out}/{place}").eval())
 print(json.dumps(said))
 "#;
@@ -488,4 +505,79 @@ fn one_of_several_adapters_is_taken_by_name() {
     );
     let said = failure(&mut kiln(&["similarity", "-m", &files, "--adapter", "../jina", "a", "b"]));
     assert!(said.contains("is no adapter's name"), "{said}");
+}
+
+/// A copy of a named model in a folder.
+fn copy_of(name: &str, folder: &Folder) -> (NamedModel, String) {
+    let model = NamedModel::all().into_iter().find(|model| model.model == name).unwrap();
+    write_directory(&folder.path("model"), &model.folder(), Existing::Refuse).unwrap();
+    (model, folder.arg("model"))
+}
+
+#[test]
+fn an_adapter_for_a_task_is_taken_from_the_models_own_file() {
+    let folder = Folder::new();
+    let (model, path) = copy_of("jinaai/jina-embeddings-v3", &folder);
+    let lines: Vec<String> =
+        texts().iter().map(|text| json!({ "text": text }).to_string()).collect();
+    let (input, out) = (folder.write("named.jsonl", lines.join("\n")), folder.arg("out.jsonl"));
+    let ours = |name: &str, more: &[&str]| -> Vec<Vec<f32>> {
+        let args = ["embed", "-m", name, "--input", &input, "--output", &out];
+        let mut command = kiln(&args);
+        command.args(more).env("XDG_CACHE_HOME", folder.path("cache")).assert().success();
+        let read = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            serde_json::from_value(line["embedding"].clone()).unwrap()
+        };
+        std::fs::read_to_string(&out).unwrap().lines().map(read).collect()
+    };
+    assert!(furthest(&ours(&path, &[]), &model.vectors()) < 1e-5);
+    for (task, expected) in &model.tasks {
+        let adapted = ours(&path, &["--adapter", task, "--prompt", ""]);
+        assert!(furthest(&adapted, expected) < 2e-5, "{task}");
+    }
+    // The prompt by the adapter's name, as its own code puts it; in the file for the page, too.
+    let name = format!("{path}#retrieval_query");
+    let by_default = ours(&name, &[]);
+    let prompt = "Represent the query for retrieving evidence documents: ";
+    assert_eq!(by_default, ours(&name, &["--prompt", prompt]));
+    assert!(furthest(&by_default, &model.tasks["retrieval.query"]) > 1e-2);
+    let file = folder.arg("query.kiln");
+    let mut export = kiln(&["export", "-m", &name, "--weights", "f32", "-o", &file]);
+    export.env("XDG_CACHE_HOME", folder.path("cache")).assert().success();
+    assert!(furthest(&ours(&file, &[]), &by_default) < 1e-5);
+
+    let mut command =
+        kiln(&["--json", "inspect", "-m", &path, "--adapter", "separation", "--tensors"]);
+    let shown = stdout(command.env("XDG_CACHE_HOME", folder.path("cache")));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["model"], format!("{path}#separation"));
+    assert_eq!(shown["adapter_of"], path);
+    let said = failure(&mut kiln(&["similarity", "-m", &path, "--adapter", "sparse", "a", "b"]));
+    assert!(
+        said.contains("there are classification, retrieval.passage, retrieval.query"),
+        "{said}"
+    );
+
+    // No place for the adapter.
+    let taken = folder.write("taken", "");
+    let mut command = kiln(&["similarity", "-m", &name, "a", "b"]);
+    let said = failure(command.env("XDG_CACHE_HOME", &taken));
+    assert!(said.contains("no place for the adapter") && said.contains("XDG_CACHE_HOME"), "{said}");
+}
+
+#[test]
+fn a_model_that_needs_an_adapter_says_so() {
+    let folder = Folder::new();
+    let (_, path) = copy_of("jinaai/jina-embeddings-v5-text-nano", &folder);
+    let said = |more: &[&str]| {
+        let mut command = kiln(&["similarity", "-m", &path, "a boat", "a ship"]);
+        let output = command.args(more).assert().success().get_output().clone();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(said(&[]).contains("add --adapter retrieval"), "{}", said(&[]));
+    let adapter = folder.path("model/adapters/retrieval");
+    lora_with(&adapter, "jinaai/jina-embeddings-v5-text-nano", [32, 64], 1.0);
+    let with = said(&["--adapter", "retrieval"]);
+    assert!(!with.contains("adapter"), "{with}");
 }

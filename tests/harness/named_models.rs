@@ -37,6 +37,9 @@ pub struct NamedModel {
     tensors: BTreeMap<String, BTreeMap<String, Vec<usize>>>,
     /// Vectors of [`texts`], or scores of [`pairs`].
     expected: Value,
+    /// Vectors of [`texts`] by each of the adapters in the model's own file.
+    #[serde(default)]
+    pub tasks: BTreeMap<String, Vec<Vec<f32>>>,
 }
 
 fn folder() -> PathBuf {

@@ -1,9 +1,10 @@
 //! Small copies of named models against transformers: the published configuration with every key that it has, the
 //! released names of tensors, whole vectors and scores, one by one there and in batches here.
 
-use kiln_embed::checkpoint::{LoadOptions, load, save};
+use kiln_embed::checkpoint::{LoadOptions, load, load_adapted, save, task_adapter, task_names};
 use kiln_embed::embedder::Embedder;
 use kiln_embed::kernels::Kernels;
+use kiln_embed::model::Backbone;
 use kiln_embed::reranker::{Reranker, ScoreActivation};
 use kiln_tests::named_models::{NamedKind, NamedModel, pairs, texts};
 
@@ -44,7 +45,23 @@ fn named_models<B: Kernels>(device: B::Device) {
             // What is saved has the same vectors.
             let saved = load::<B>(&save(&embedder).unwrap(), &LoadOptions::default(), &device);
             assert_eq!(saved.unwrap().embed(&texts).unwrap(), vectors, "{name}, saved");
-            error(vectors.iter().flatten(), expected.iter().flatten())
+            let mut far = error(vectors.iter().flatten(), expected.iter().flatten());
+            let tasks: Vec<String> = model.tasks.keys().cloned().collect();
+            let mut named = task_names(&folder).unwrap();
+            named.sort();
+            assert_eq!(named, tasks, "{name}");
+            for (task, expected) in &model.tasks {
+                let adapter = task_adapter(&folder, task).unwrap();
+                let open = load::<B>(&folder, &LoadOptions::default(), &device).unwrap();
+                let adapted = open.map_model(|model| {
+                    let adapted = load_adapted(model, &adapter, None, &device)?;
+                    Ok(adapted.map_backbone(Backbone::merge_lora))
+                });
+                let by_task = adapted.unwrap().embed(&texts).unwrap();
+                assert!(error(by_task.iter().flatten(), vectors.iter().flatten()) > 1e-2, "{task}");
+                far = far.max(error(by_task.iter().flatten(), expected.iter().flatten()));
+            }
+            far
         };
         eprintln!("PARITY {name}: {far:.1e}");
         if far >= tolerance {
@@ -53,6 +70,7 @@ fn named_models<B: Kernels>(device: B::Device) {
     }
     assert!(wrong.is_empty(), "{wrong:?}");
     assert!(models.len() >= 40, "{} models", models.len());
+    assert!(models.iter().any(|model| model.tasks.len() == 5));
 }
 
 kiln_tests::on_every_device!(named_models);

@@ -92,7 +92,7 @@ def small(published, tokenizer, top=True):
     if config.get("max_window_layers"):
         put("max_window_layers", layers)
     kind = config.get("model_type")
-    if kind in LEARNED and config.get("position_embedding_type") != "alibi":
+    if kind in LEARNED and config.get("position_embedding_type") not in ("alibi", "rotary"):
         put("max_position_embeddings", 64 + config["max_position_embeddings"] % 256)
     put("vocab_size", len(tokenizer))
     for key, token in [("pad_token_id", tokenizer.pad_token_id), ("bos_token_id", tokenizer.cls_token_id),
@@ -144,6 +144,63 @@ class Released(torch.nn.Module):
 
     def save_pretrained(self, folder, **_):
         save_released(self.name, self.model, folder)
+
+
+class TaskAdapters(torch.nn.Module):
+    """jina-embeddings-v3 as first released: beside each weight a stack of adapters, one for each task, as modeling_lora.py
+    of jinaai/xlm-roberta-flash-implementation has them."""
+
+    def __init__(self, config):
+        super().__init__()
+        from transformers import JinaEmbeddingsV3Config, JinaEmbeddingsV3Model
+        keys = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                "layer_norm_eps", "max_position_embeddings", "type_vocab_size", "pad_token_id", "hidden_act"]
+        rope = dict(rope_type="default", rope_theta=float(config["rotary_emb_base"]))
+        own = JinaEmbeddingsV3Config(**{key: config[key] for key in keys}, rope_parameters=rope, attn_implementation="eager")
+        self.model = JinaEmbeddingsV3Model(own)
+        self.scale = config["lora_alpha"] / config["lora_rank"]
+        self.tasks, rank = config["lora_adaptations"], config["lora_rank"]
+        width, inner = own.hidden_size, own.intermediate_size
+        self.task = None
+        # A module as the release has it, with the weights here that it is made of.
+        self.parts = {"embeddings.word_embeddings": ["embeddings.word_embeddings"],
+                      "embeddings.token_type_embeddings": ["embeddings.token_type_embeddings"], "pooler.dense": ["pooler.dense"]}
+        for layer in range(own.num_hidden_layers):
+            old, new = f"encoder.layers.{layer}", f"layers.{layer}"
+            self.parts[f"{old}.mixer.Wqkv"] = [f"{new}.self_attn.{name}_proj" for name in "qkv"]
+            self.parts |= {f"{old}.{theirs}": [f"{new}.{ours}"] for theirs, ours in
+                           [("mixer.out_proj", "self_attn.o_proj"), ("mlp.fc1", "mlp.fc1"), ("mlp.fc2", "mlp.fc2")]}
+        self.stacks = torch.nn.ParameterDict()
+        for module, parts in self.parts.items():
+            out, into = self.weight(parts).shape
+            table = "embeddings" in module
+            shapes = [(out, rank), (rank, into)] if table else [(rank, into), (out, rank)]
+            for name, shape in zip("AB", shapes):
+                self.stacks[f"{module}.{name}".replace(".", "/")] = torch.nn.Parameter(torch.zeros(len(self.tasks), *shape))
+
+    def weight(self, parts):
+        return torch.cat([self.model.get_parameter(f"{part}.weight") for part in parts])
+
+    def forward(self, input_ids, attention_mask, **_):
+        tensors = dict(self.model.named_parameters())
+        for module, parts in self.parts.items() if self.task else ():
+            number = self.tasks.index(self.task)
+            a, b = (self.stacks[f"{module}.{name}".replace(".", "/")][number] for name in "AB")
+            added = (a @ b if "embeddings" in module else b @ a) * self.scale
+            whole = self.weight(parts) + added
+            tensors |= {f"{part}.weight": value for part, value in zip(parts, whole.chunk(len(parts)))}
+        inputs = dict(input_ids=input_ids, attention_mask=attention_mask)
+        return torch.func.functional_call(self.model, tensors, (), inputs).last_hidden_state
+
+    def save_pretrained(self, folder, **_):
+        save_released("jina-v3", self.model, folder)
+        tensors = load_file(folder / "model.safetensors")
+        for module in self.parts:
+            name = f"roberta.{module}.parametrizations.weight"
+            tensors[f"{name}.original"] = tensors.pop(f"roberta.{module}.weight")
+            for matrix in "AB":
+                tensors[f"{name}.0.lora_{matrix}"] = self.stacks[f"{module}.{matrix}".replace(".", "/")].data.clone()
+        save_file(tensors, folder / "model.safetensors")
 
 
 class ReleasedClassifier(torch.nn.Module):
@@ -213,6 +270,10 @@ def backbone(config, folder):
             model = NomicBertMoe(built)
             return Released("nomic-bert-moe", model.model)
         return Released("nomic-bert", NomicBertModel(built))
+    if kind == "xlm-roberta" and config.get("position_embedding_type") == "rotary":
+        return TaskAdapters(config)
+    if kind == "jina_embeddings_v5":
+        return AutoModel.from_config(native({**config, "model_type": "eurobert"}, folder))
     if kind == "new":
         model = GteModel(gte(config))
         ntk(model, config)
@@ -277,6 +338,10 @@ ACTIVATIONS = {"torch.nn.modules.activation.Tanh": torch.tanh, "torch.nn.modules
 def layout(published):
     """The files of sentence-transformers' layout beside config.json."""
     kind = "sentence_transformers.models."
+    if published.get("modules"):
+        # A model's own code does all.
+        return {"modules.json": [{"idx": number, "name": str(number), "path": "", "type": name}
+                                 for number, name in enumerate(published["modules"])]}
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     flag = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token",
             "lasttoken": "pooling_mode_lasttoken",
@@ -295,6 +360,8 @@ def layout(published):
         modules.append((f"{len(modules)}_Normalize", "Normalize"))
     files["modules.json"] = [{"idx": number, "name": str(number), "path": path, "type": kind + name}
                              for number, (path, name) in enumerate(modules)]
+    if published.get("transformer"):
+        files["modules.json"][0]["type"] = published["transformer"]
     return files
 
 
@@ -331,8 +398,7 @@ def embedder(published, config, tokenizer, folder):
         tensors[name.replace("config.json", "model.safetensors")] = shapes
         read = {key: weights(key, shape) for key, shape in shapes.items()}
         dense.append((read, ACTIVATIONS[spec["activation_function"]]))
-    vectors = []
-    for text in TEXTS:
+    def vector_of(text):
         # What a model's own code adds is within the limit, too.
         room = MAX_LENGTH - 1 if config.get("add_eos") else MAX_LENGTH
         tokens = tokenizer(text, return_tensors="pt", truncation=True, max_length=room)
@@ -349,8 +415,15 @@ def embedder(published, config, tokenizer, folder):
             vector = activation(F.linear(vector, read["linear.weight"], read.get("linear.bias")))
         if published["normalize"]:
             vector = F.normalize(vector, dim=-1)
-        vectors.append(rounded(vector[0].tolist()))
-    return tensors, files, vectors
+        return rounded(vector[0].tolist())
+
+    vectors = [vector_of(text) for text in TEXTS]
+    by_task = {}
+    for model.task in getattr(model, "tasks", []):
+        by_task[model.task] = [vector_of(text) for text in TEXTS]
+    if published.get("prompts"):
+        files["config_sentence_transformers.json"] = {"prompts": published["prompts"]}
+    return tensors, files, vectors, by_task
 
 
 def reranker(published, config, tokenizer, folder):
@@ -365,7 +438,7 @@ def reranker(published, config, tokenizer, folder):
             # As a list: an empty text is one of a pair, too.
             tokens = tokenizer([[query, text]], return_tensors="pt", truncation=True, max_length=MAX_LENGTH)
             scores.append(model(**tokens).logits[0, 0].item())
-    return tensors, {}, rounded(scores)
+    return tensors, {}, rounded(scores), {}
 
 
 def table(published, config, tokenizer, folder):
@@ -386,7 +459,7 @@ def table(published, config, tokenizer, folder):
         if published["normalize"]:
             vector = F.normalize(vector, dim=-1)
         vectors.append(rounded(vector.tolist()))
-    return {file: {name: rows}}, files, vectors
+    return {file: {name: rows}}, files, vectors, {}
 
 
 def main():
@@ -402,7 +475,7 @@ def main():
         kind = published["kind"]
         make = {"embedder": embedder, "reranker": reranker, "table": table}[kind]
         with tempfile.TemporaryDirectory() as temporary:
-            tensors, files, expected = make(published, config, tokenizer, Path(temporary))
+            tensors, files, expected, by_task = make(published, config, tokenizer, Path(temporary))
         files["tokenizer_config.json"] = {
             "pad_token": tokenizer.pad_token, "cls_token": tokenizer.cls_token, "sep_token": tokenizer.sep_token,
             "unk_token": tokenizer.unk_token, "eos_token": tokenizer.sep_token,
@@ -411,6 +484,8 @@ def main():
             "model_input_names": tokenizer.model_input_names, "tokenizer_class": "PreTrainedTokenizerFast"}
         fixture = {"model": published["model"], "kind": kind, "published": changed, "config": config,
                    "tokenizer": published["tokenizer"], "files": files, "tensors": tensors, "expected": expected}
+        if by_task:
+            fixture["tasks"] = by_task
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in fixture.items()]
         (folder / path.name).write_text("{\n" + ",\n".join(lines) + "\n}\n")
         print(f"{path.stem}: {sum(len(shapes) for shapes in tensors.values())} tensors", flush=True)

@@ -1,6 +1,7 @@
 //! Finds a model (a folder, or a Hub id with its cache), and loads it on a device.
 
 mod shapes;
+mod task_adapter;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_embed::checkpoint::{
     self, Directory, FileSum, Folder, LoadOptions, MANIFEST, ReadSeek, Weights, is_vector_adapter,
     load_adapted, load_vector_adapter, read_embedder_config, read_text, save, stays_inside,
+    task_names,
 };
 use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts};
@@ -102,14 +104,21 @@ pub struct LocatedModel {
     pub folder: PathBuf,
     /// Of `MODEL#ADAPTER` the folder of MODEL, which the adapter belongs to whatever it says.
     model: Option<PathBuf>,
+    /// And ADAPTER.
+    adapter: Option<String>,
 }
 
 impl LocatedModel {
     /// The name of what was found: its path, or `MODEL#ADAPTER` with MODEL's.
     pub fn name(&self) -> String {
         let Some(model) = &self.model else { return self.folder.display().to_string() };
-        let adapter = self.folder.strip_prefix(model).unwrap_or(&self.folder);
-        format!("{}#{}", model.display(), adapter.display())
+        match (self.folder.strip_prefix(model), &self.adapter) {
+            (Ok(adapter), _) => format!("{}#{}", model.display(), adapter.display()),
+            // Of the model's own file.
+            (Err(_), adapter) => {
+                format!("{}#{}", model.display(), adapter.as_deref().unwrap_or_default())
+            }
+        }
     }
 
     /// The base model of adapters, by a name that loads it; `None` where this is a model.
@@ -130,7 +139,7 @@ fn find(
     fetch: impl FnOnce(&HubModel) -> Result<PathBuf>,
 ) -> Result<LocatedModel> {
     if Path::new(name).exists() {
-        return Ok(LocatedModel { folder: name.into(), model: None });
+        return Ok(LocatedModel { folder: name.into(), model: None, adapter: None });
     }
     let (model, adapter) = match name.rsplit_once('#') {
         Some((model, adapter)) => (model, Some(adapter)),
@@ -152,11 +161,36 @@ fn find(
             "{model}: no such folder, and not a Hub id (owner/name); name the folder that holds the model"
         );
     };
-    let Some(adapter) = adapter else { return Ok(LocatedModel { folder, model: None }) };
-    let own = adapter_of(&folder, hub.as_ref(), model, adapter)?;
+    let Some(adapter) = adapter else {
+        return Ok(LocatedModel { folder, model: None, adapter: None });
+    };
+    let own = match task_adapter::of(&folder, adapter)? {
+        Some(own) => own,
+        None => adapter_of(&folder, hub.as_ref(), model, adapter)?,
+    };
     // PEFT keeps several adapters below the first one's folder, which is no model.
     let is_model = base_of(&folder)?.is_none();
-    Ok(LocatedModel { folder: own, model: is_model.then_some(folder) })
+    let model = is_model.then_some(folder);
+    Ok(LocatedModel { folder: own, model, adapter: Some(adapter.to_string()) })
+}
+
+/// A name without its punctuation, which folders and prompts have differently.
+fn plain(name: &str) -> String {
+    name.replace(['.', '-'], "_")
+}
+
+/// The prompts of a model with an adapter. Where its configuration names that one as a task's, the prompt by the same name is
+/// the default, as in the code that such models bring (jina-embeddings-v3's `encode(texts, task)`).
+fn with_adapter(prompts: Prompts, adapter: Option<&str>, model: &dyn Folder) -> Result<Prompts> {
+    let Some(adapter) = adapter.filter(|_| prompts.default_name().is_none()) else {
+        return Ok(prompts);
+    };
+    let tasks = task_names(model)?;
+    let own = tasks.into_iter().find(|task| plain(task) == plain(adapter));
+    Ok(match own.filter(|task| prompts.by_name().contains_key(task)) {
+        Some(task) => prompts.with_default(&task)?,
+        None => prompts,
+    })
 }
 
 /// The model's part of `MODEL#ADAPTER`.
@@ -178,8 +212,7 @@ fn adapter_of(
     if adapter.is_empty() || !stays_inside(adapter) {
         bail!("{model}: {adapter:?} is no adapter's name");
     }
-    let plain = adapter.replace(['.', '-'], "_");
-    for name in [adapter, &plain] {
+    for name in [adapter, &plain(adapter)] {
         for place in [name.to_string(), format!("adapters/{name}")] {
             let is_there = match hub {
                 Some(hub) => hub.fetch_adapter(&place).with_context(|| {
@@ -196,6 +229,13 @@ fn adapter_of(
         Some(hub) => hub.adapters()?,
         None => adapters_in(folder),
     };
+    names.extend(
+        open_folder(folder)
+            .ok()
+            .map(|files| task_names(files.as_ref()))
+            .transpose()?
+            .unwrap_or_default(),
+    );
     names.sort();
     let known = match names.is_empty() {
         true => "there is none".to_string(),
@@ -289,10 +329,13 @@ fn trusted(folder: &Path, path: &Path, base: String) -> Result<String> {
 /// # Errors
 /// As [`resolve`], and whatever is wrong with the model's files.
 pub fn load_tokenizer(name: &str, terminal: Terminal) -> Result<(Tokenizer, Prompts)> {
-    let name = without_adapter(name);
-    let base = find(name, terminal, HubModel::fetch_configuration)?.base()?;
-    let folder = resolve_without_weights(base.as_deref().unwrap_or(name), terminal)?;
-    Ok(checkpoint::load_tokenizer(open_folder(&folder)?.as_ref(), &LoadOptions::default())?)
+    let model = without_adapter(name);
+    let adapter = name[model.len()..].strip_prefix('#');
+    let base = find(model, terminal, HubModel::fetch_configuration)?.base()?;
+    let folder = resolve_without_weights(base.as_deref().unwrap_or(model), terminal)?;
+    let files = open_folder(&folder)?;
+    let (tokenizer, prompts) = checkpoint::load_tokenizer(files.as_ref(), &LoadOptions::default())?;
+    Ok((tokenizer, with_adapter(prompts, adapter, files.as_ref())?))
 }
 
 /// Loads a model by folder or Hub id on a device. A folder of LoRA adapters, as PEFT writes them, is
@@ -396,11 +439,18 @@ fn load_from<B: Kernels>(
 ) -> Result<Embedder<B>> {
     let found = locate(name, terminal)?;
     let base = found.base()?;
-    let path = found.folder;
+    let LocatedModel { folder: path, adapter, .. } = found;
     let Some(base) = base else {
         let folder = open(&path)?;
         let embedder = checkpoint::load(folder.as_ref(), options, device)?;
         embedder.verify().with_context(|| path.display().to_string())?;
+        advise_of_tasks(name, folder.as_ref(), terminal)?;
+        if path.join(ADAPTER).exists() {
+            terminal.note(format!(
+                "warning: {name}: has adapters ({ADAPTER}) beside weights of its own, which are read without them; if they are \
+                 not in the weights yet, move them into a folder below, and name it by --adapter"
+            ));
+        }
         advise(name, &embedder, folder.as_ref(), options, terminal)?;
         return Ok(embedder);
     };
@@ -417,6 +467,8 @@ fn load_from<B: Kernels>(
         let adapted = load_adapted(model, &folder, None, device)?;
         Ok(adapted.map_backbone(Backbone::merge_lora))
     })?;
+    let prompts = with_adapter(embedder.prompts().clone(), adapter.as_deref(), base.as_ref())?;
+    let embedder = embedder.with_prompts(prompts);
     advise(name, &embedder, base.as_ref(), options, terminal)?;
     match options.precision {
         // Rounded once the adapters are in.
@@ -442,6 +494,23 @@ fn advise_of_base(
             "warning: {name}: was taught on another model than {}, or on other weights of it (kiln.json is another); \
              if it is another model, name the right one in base_model_name_or_path",
             base.label()
+        ));
+    }
+    Ok(())
+}
+
+/// Says where a model whose own code takes one of its adapters for every text is computed without.
+fn advise_of_tasks(name: &str, folder: &dyn Folder, terminal: Terminal) -> Result<()> {
+    let Some(text) = read_text(folder, "config.json")? else { return Ok(()) };
+    let config: Value = serde_json::from_slice(&text)?;
+    let tasks = config["task_names"].as_array().into_iter().flatten();
+    let tasks: Vec<&str> = tasks.filter_map(Value::as_str).collect();
+    if config["model_type"] == "jina_embeddings_v5" && !tasks.is_empty() {
+        terminal.note(format!(
+            "warning: {name}: its own code makes no vectors without one of its adapters ({}), and these are the base's alone; \
+             add --adapter {}",
+            tasks.join(", "),
+            tasks[0]
         ));
     }
     Ok(())
@@ -519,8 +588,9 @@ pub fn embedder_config(name: &str, terminal: Terminal) -> Result<EmbedderConfig>
     };
     let base = find(&base, terminal, HubModel::fetch_configuration)?.folder;
     let mut shape = read_embedder_config(open_folder(&base)?.as_ref())?;
-    if !found.folder.join(ADAPTER).exists() {
-        let (adapter, _) = load_vector_adapter(&Directory::new(found.folder)?)?;
+    let files = Directory::new(found.folder)?;
+    if is_vector_adapter(&files) {
+        let (adapter, _) = load_vector_adapter(&files)?;
         shape.dense.push(DenseConfig::of_adapter(&adapter));
     }
     Ok(shape)

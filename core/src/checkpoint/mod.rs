@@ -12,6 +12,7 @@ mod pytorch;
 mod safetensors;
 mod score_test;
 mod sentence_transformers;
+mod task_adapters;
 mod vector_adapter;
 mod weights;
 #[cfg(not(target_arch = "wasm32"))]
@@ -39,6 +40,7 @@ pub(crate) use sentence_transformers::{
     LogitScore, ReadFolder, pools, read_activation, read_folder, read_logit_score, read_prompts,
     read_transformer, read_transformer_shape,
 };
+pub use task_adapters::{task_adapter, task_names};
 pub use vector_adapter::{
     adapted_fingerprint, is_adapted, is_vector_adapter, load_adapted, load_vector_adapter,
     save_vector_adapter,

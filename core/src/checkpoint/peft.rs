@@ -16,14 +16,14 @@ use crate::kernels::Kernels;
 use crate::model::{Backbone, LoraConfig, families};
 use crate::{Error, Result};
 
-const CONFIG: &str = "adapter_config.json";
-const WEIGHTS: &str = "adapter_model";
+pub(super) const CONFIG: &str = "adapter_config.json";
+pub(super) const WEIGHTS: &str = "adapter_model";
 const REMEDY: &str = "check r in adapter_config.json and the base model";
 /// How PEFT's names of a table's two matrices end.
-const TABLE_A: &str = ".lora_embedding_A";
-const TABLE_B: &str = ".lora_embedding_B";
+pub(super) const TABLE_A: &str = ".lora_embedding_A";
+pub(super) const TABLE_B: &str = ".lora_embedding_B";
 /// What PEFT puts before the module names of a model without a task head.
-const PREFIX: &str = "base_model.model.";
+pub(super) const PREFIX: &str = "base_model.model.";
 
 /// The adapters of a backbone as PEFT's two files; `base` says of which model they are.
 ///
@@ -128,7 +128,14 @@ pub fn load_adapters<B: Kernels>(
         .filter_map(|name| name.strip_suffix(".lora_A.weight"))
         .map(String::from)
         .collect();
-    // What is passed over would be missing in every vector.
+    // What has no part in vectors, as a pooler, is no more read of adapters than of the base.
+    let modules: Vec<String> = modules
+        .into_iter()
+        .filter(|module| {
+            !bare_names(module).iter().any(|name| families::of_no_vector(config, name))
+        })
+        .collect();
+    // What is passed over else would be missing in every vector.
     let is_part = |name: &str| {
         let ends = [".lora_A.weight", ".lora_B.weight", TABLE_A, TABLE_B];
         ends.iter().any(|end| name.ends_with(end))

@@ -19,6 +19,13 @@ use crate::{Error, Result};
 /// What git has in the place of a large file until it is fetched.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/";
 
+/// How torch's parametrizations name a weight, and the adapters beside it that a module's own code adds to it.
+const ORIGINAL: &str = ".parametrizations.weight.original";
+/// Of a stack `[tasks, ..]` of first matrices.
+pub(super) const STACKED_A: &str = ".parametrizations.weight.0.lora_A";
+/// Of a stack `[tasks, ..]` of second ones.
+pub(super) const STACKED_B: &str = ".parametrizations.weight.0.lora_B";
+
 /// Shape and type of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
@@ -61,7 +68,8 @@ pub struct Weights {
 impl Weights {
     /// Opens `{stem}.safetensors`, or the shards that `{stem}.safetensors.index.json` lists. Where
     /// neither is there, `pytorch_model.bin` (or its shards) stands for the stem `model`, and
-    /// `adapter_model.bin` for `adapter_model`.
+    /// `adapter_model.bin` for `adapter_model`. A weight that stands beside adapters for tasks
+    /// (`task_adapter`) has its plain name.
     ///
     /// # Errors
     /// None of them exists, a file is truncated or corrupt, or a PyTorch file holds more than
@@ -83,6 +91,7 @@ impl Weights {
             if weights.add_shards(folder, parent, &file)?
                 || weights.add(folder, &format!("{parent}{file}"))?
             {
+                weights.name_originals();
                 return Ok(weights);
             }
         }
@@ -142,6 +151,31 @@ impl Weights {
             }
         }
         Ok(true)
+    }
+
+    /// Gives a weight beside which are adapters alone its plain name. Another parametrization would make other weights of
+    /// it, so that its name stays.
+    fn name_originals(&mut self) {
+        let originals = self.tensors.keys().filter_map(|name| name.strip_suffix(ORIGINAL));
+        let modules: Vec<String> = originals.map(String::from).collect();
+        for module in modules {
+            let plain = format!("{module}.weight");
+            let parameters = format!("{module}.parametrizations.weight.");
+            let own = [ORIGINAL, STACKED_A, STACKED_B].map(|end| format!("{module}{end}"));
+            let beside: Vec<&String> = self
+                .tensors
+                .range(parameters.clone()..)
+                .map(|(name, _)| name)
+                .take_while(|name| name.starts_with(&parameters))
+                .collect();
+            if beside.len() == own.len()
+                && own.iter().all(|name| beside.contains(&name))
+                && !self.tensors.contains_key(&plain)
+                && let Some(info) = self.tensors.remove(&own[0])
+            {
+                self.tensors.insert(plain, info);
+            }
+        }
     }
 
     /// Adds one file; false where there is none.

@@ -18,8 +18,8 @@ pub use read::{
     LoadOptions, is_reranker, load, load_pooling, load_tokenizer, read_embedder_config,
 };
 pub(crate) use read::{
-    ReadFolder, pools, read_activation, read_dense, read_folder, read_prompts, read_transformer,
-    read_transformer_shape,
+    ReadFolder, pools, read_activation, read_dense, read_folder, read_json, read_prompts,
+    read_transformer, read_transformer_shape,
 };
 pub(crate) use write::dense_value;
 pub use write::{save, save_as, tokenizer_config_file};

@@ -15,7 +15,7 @@ use crate::embedder::{Embedder, EmbedderConfig, EmbeddingModel, Prompts};
 use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::kernels::{Kernels, Packing};
 use crate::model::Backbone;
-use crate::model::families::{nv_embed, static_table};
+use crate::model::families::{jina_embeddings_v5, nv_embed, static_table};
 use crate::pooling::{
     BlockConfig, Dense, DenseActivation, DenseConfig, FeedForwardKind, Pooling, PoolingConfig,
 };
@@ -61,7 +61,7 @@ pub(super) fn bad(folder: &dyn Folder, path: &str, cause: impl std::fmt::Display
 const LARGEST_JSON: u64 = 1 << 24;
 
 /// Reads a JSON file; `None` where there is none.
-pub(super) fn read_json(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
+pub(crate) fn read_json(folder: &dyn Folder, path: &str) -> Result<Option<Value>> {
     let io = |cause| Error::Io { file: folder.file_label(path), cause };
     if let Some((_, length)) = folder.open(path).map_err(io)?
         && length > LARGEST_JSON
@@ -190,7 +190,7 @@ fn check_order(entries: &[ModuleEntry]) -> std::result::Result<(), String> {
 fn check_pooled(folder: &dyn Folder, modules: Option<&[ModuleEntry]>, raw: &Value) -> Result<()> {
     let pools = |module: &ModuleEntry| module.kind == "Pooling" || module.kind == STATIC;
     let pooled = |modules: &[ModuleEntry]| modules.iter().any(pools);
-    match modules.is_none_or(pooled) || nv_embed_block(raw).is_some() {
+    match modules.is_none_or(pooled) || nv_embed_block(raw).is_some() || takes_last_token(raw) {
         true => Ok(()),
         false => Err(bad(folder, "modules.json", "lists no Pooling")),
     }
@@ -315,7 +315,7 @@ pub fn read_embedder_config(folder: &dyn Folder) -> Result<EmbedderConfig> {
     let (_, raw, config) = read_shape(folder, modules.as_deref())?;
     check_pooled(folder, modules.as_deref(), &raw)?;
     let released = nv_embed_block(&raw).map(PoolingConfig::LatentAttention);
-    let mut pooling = released.clone().unwrap_or(PoolingConfig::Mean);
+    let mut pooling = released.clone().unwrap_or(own_pooling(&raw));
     let mut dense = Vec::new();
     for module in modules.iter().flatten() {
         match module.kind.as_str() {
@@ -477,10 +477,11 @@ pub fn load<B: Kernels>(
     weights.give_in(precision);
     let backbone = read_backbone(&config, &mut weights, device)?;
 
-    let mean = Pooling::new(&PoolingConfig::Mean, &config, device);
-    let mut model = EmbeddingModel::new(backbone, mean, &config).with_normalize(false);
+    let pooling = Pooling::new(&own_pooling(&raw), &config, device);
+    let mut model = EmbeddingModel::new(backbone, pooling, &config).with_normalize(false);
     // model2vec has no list of modules, and says it here.
     model.normalize = config.family == Family::Static && raw["normalize"] == true;
+    model.normalize |= takes_last_token(&raw);
     let mut instruction = InstructionSpan::Pooled;
     let released = nv_embed_block(&raw);
     if let Some(block) = released.clone() {
@@ -601,6 +602,19 @@ fn check_widths(folder: &dyn Folder, model: &EmbedderConfig) -> Result<()> {
         width = dense.out_features;
     }
     Ok(())
+}
+
+/// Whether a model's own code pools the last token and normalizes, which no module of its list says.
+fn takes_last_token(config: &Value) -> bool {
+    config["model_type"] == jina_embeddings_v5::MODEL_TYPE
+}
+
+/// The head without parameters of a model whose modules name none.
+fn own_pooling(config: &Value) -> PoolingConfig {
+    match takes_last_token(config) {
+        true => PoolingConfig::LastToken,
+        false => PoolingConfig::Mean,
+    }
 }
 
 /// The latent-attention settings in the `config.json` of NV-Embed's release.

@@ -1,5 +1,7 @@
-//! jina-embeddings-v3 (arXiv:2409.10173): XLM-RoBERTa whose positions are rotary. Its adapters for tasks are PEFT's, in
-//! folders beside the base. The release for transformers has fused projections; transformers 5 saves its own names.
+//! jina-embeddings-v3 (arXiv:2409.10173): XLM-RoBERTa whose positions are rotary. The release for transformers has fused
+//! projections, and its adapters for tasks are PEFT's, in folders beside the base; transformers 5 saves its own names. The
+//! first release, for code of its own, calls itself `xlm-roberta` and has the adapters beside its weights
+//! (`checkpoint::task_adapter`).
 
 use serde_json::Value;
 
@@ -12,9 +14,23 @@ use crate::config::{Family, Keys, ModelConfig, Ropes};
 const KEYS: KeyNames = KeyNames { norm_eps: ("layer_norm_eps", 1e-5), ..encoder::KEYS };
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig> {
+    read_with(keys, 20_000.0)
+}
+
+/// Whether an `xlm-roberta` is one of these, as first released.
+pub(super) fn is(keys: &Keys<'_>) -> bool {
+    keys.get("position_embedding_type").is_some_and(|kind| kind == "rotary")
+}
+
+/// The configuration of the first release.
+pub(super) fn read_first(keys: &Keys<'_>) -> Result<ModelConfig> {
+    read_with(keys, keys.float_or("rotary_emb_base", 10_000.0)?)
+}
+
+fn read_with(keys: &Keys<'_>, theta: f64) -> Result<ModelConfig> {
     let (config, mut encoder) = encoder::base(keys, Family::JinaEmbeddingsV3, &KEYS, Some(1))?;
     encoder.type_vocab_size = keys.size_or("type_vocab_size", Some(1))?;
-    encoder.ropes = Some(Ropes::alike(rope::read(keys, 20_000.0, config.max_positions)?));
+    encoder.ropes = Some(Ropes::alike(rope::read(keys, theta, config.max_positions)?));
     Ok(encoder::with(config, encoder))
 }
 
@@ -28,7 +44,7 @@ pub(super) fn names(config: &ModelConfig) -> Names {
         .linear("blocks.{}.feed_forward.down", "layers.{}.mlp.fc2")
 }
 
-/// Names of the release.
+/// Names of both releases.
 pub(super) fn released(config: &ModelConfig) -> Names {
     Names::new(&["", "roberta."], "encoder.layers.0.mixer.Wqkv.weight")
         .tensor("token_embedding.weight", "embeddings.word_embeddings.weight")
@@ -44,4 +60,5 @@ pub(super) fn released(config: &ModelConfig) -> Names {
         .linear("blocks.{}.feed_forward.down", "encoder.layers.{}.mlp.fc2")
         .norm("blocks.{}.feed_forward_norm", "encoder.layers.{}.norm2")
         .ignored(&IGNORED)
+        .ignored(&["{}.parametrizations.weight.0.lora_A", "{}.parametrizations.weight.0.lora_B"])
 }

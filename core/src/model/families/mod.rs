@@ -15,6 +15,7 @@ mod gemma3;
 mod gte;
 mod jina_bert;
 mod jina_embeddings_v3;
+pub(crate) mod jina_embeddings_v5;
 mod llama;
 mod mistral;
 mod modernbert;
@@ -89,6 +90,7 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
     match keys.text_or("model_type", "")? {
         "bert" => bert::read(keys),
         "roberta" => roberta::read(Family::Roberta, keys),
+        "xlm-roberta" if jina_embeddings_v3::is(keys) => jina_embeddings_v3::read_first(keys),
         "xlm-roberta" => roberta::read(Family::XlmRoberta, keys),
         "camembert" => roberta::read(Family::Camembert, keys),
         "distilbert" => distilbert::read(keys),
@@ -97,6 +99,7 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
         "nomic_bert" => nomic_bert::read(keys),
         "gte" | "new" => gte::read(keys),
         "jina_embeddings_v3" => jina_embeddings_v3::read(keys),
+        jina_embeddings_v5::MODEL_TYPE => jina_embeddings_v5::read(keys),
         "eurobert" => eurobert::read(keys),
         "gemma3_text" => gemma3::read(keys),
         "embedding_gemma2_text" => embedding_gemma2::read(keys),
@@ -115,7 +118,13 @@ fn read_config(keys: &Keys<'_>) -> Result<ModelConfig> {
 
 /// All `model_type`s, each once.
 fn known_types() -> Vec<&'static str> {
-    let others = [nv_embed::MODEL_TYPE, "new", "model2vec", embedding_gemma2::WITH_TOWERS];
+    let others = [
+        nv_embed::MODEL_TYPE,
+        jina_embeddings_v5::MODEL_TYPE,
+        "new",
+        "model2vec",
+        embedding_gemma2::WITH_TOWERS,
+    ];
     let mut known: Vec<&str> = Vec::new();
     for kind in Family::ALL.map(Family::model_type).into_iter().chain(others) {
         if !known.contains(&kind) {
@@ -145,6 +154,11 @@ pub(crate) fn names(config: &ModelConfig) -> Names {
             decoder::names(config)
         }
     }
+}
+
+/// Whether a module of a checkpoint, without what may stand before its names, has no part in vectors.
+pub(crate) fn of_no_vector(config: &ModelConfig, module: &str) -> bool {
+    names(config).is_ignored(&format!("{module}.weight"), "")
 }
 
 /// The tensor names of one checkpoint: those of [`names`], or of a release that has others.

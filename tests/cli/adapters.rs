@@ -342,8 +342,9 @@ fn adapters_beside_their_bases_config_are_read_as_both() {
     let plain = embed(&base.display().to_string(), &folder, &[]);
     assert!(furthest(&plain, &alone) > 1e-3, "the adapters do something");
     // Beside whole weights, which may have them already, they are named and left.
-    std::fs::copy(base.join("model.safetensors"), folder.path("out/adapter/model.safetensors"))
-        .unwrap();
+    for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(base.join(file), folder.path("out/adapter").join(file)).unwrap();
+    }
     let output =
         kiln(&["similarity", "-m", &adapter, "a", "b"]).assert().success().get_output().clone();
     let said = String::from_utf8(output.stderr).unwrap();

@@ -245,6 +245,38 @@ fn a_killed_process_is_named_and_another_number_goes_on() {
 }
 
 #[test]
+fn a_process_that_evaluates_stops_where_another_is_killed() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let words = ["river", "streets", "violinist", "town", "granite", "walls", "ship", "timber"];
+    let row = |i: usize| {
+        let word = |place: usize| words[i / 8usize.pow(place as u32) % 8];
+        let text: Vec<&str> = (0..14).map(|place| word(place % 6)).collect();
+        format!("{} {i},{} {i},{}\n", text.join(" "), word(0), i % 6)
+    };
+    let rows: String = (0..60_000).map(row).collect();
+    folder.write("dev.csv", format!("sentence1,sentence2,score\n{rows}"));
+    let measured = format!(
+        "{}\n[eval]\nevery = 5\nset = [{{ name = 'dev', path = 'dev.csv' }}]\n",
+        recipe(240)
+    );
+    let recipe = folder.write("r.toml", measured);
+    let mut processes = Job::new(&folder, 2).begin("run", &["--recipe", &recipe]);
+    wait_for_steps(&folder.path("run"), 4);
+    // The fifth step takes no such time, and its evaluation takes many times as long.
+    std::thread::sleep(Duration::from_millis(400));
+    processes.remove(1).signal("-KILL");
+    let error = processes.remove(0);
+    let (code, said) = error.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("error: rank 1 (") && said.contains("is lost"), "{said}");
+    // It was broken off, and said no score.
+    assert!(!said.contains("step 5: dev"), "{said}");
+    assert_eq!(metrics(&folder.path("run")).len(), 4, "{said}");
+    assert!(said.contains("go on with --resume"), "{said}");
+}
+
+#[test]
 fn an_optimizer_that_is_shared_out_takes_the_same_steps() {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);

@@ -470,6 +470,64 @@ def distillation_cases(side, latent_teacher):
         yield case(APPENDIX_A.removeprefix("distillation, "), appendix, teacher=folder, layers="appendix_a", **none)
 
 
+def scored_cases(side):
+    """Scores of a teacher in the rows, pairs with scores, and a guide; the base with PEFT's adapters is the student."""
+    draw = random.Random(41)
+    rows = made_up()
+    reader, long = side.reader(), side.reader(8192)
+    model = {"base": str(side.adapters), "pooling": {"mode": "mean"}}
+
+    def vectors(texts, decoder=side.adapted, reader=reader):
+        return F.normalize(reference.mean(decoder([reader.read(text) for text in texts], True)), dim=1)
+
+    def count(texts):
+        return sum(len(reader.read(text).ids) for text in texts)
+
+    def of_rows(key):
+        return [row[key] if key != "neg" else row[key][0] for row in rows]
+
+    pairs = [(row["query"], row["pos"], draw.choice([0.0, 1.5, 3.0, 5.0])) for row in rows]
+    scored = {"rows.jsonl": [{"text1": a, "text2": b, "score": score} for a, b, score in pairs]}
+    for name, similarity in [("cosent", F.cosine_similarity), ("angle", reference.angle_similarity)]:
+        def ordered(similarity=similarity):
+            left, right = vectors([a for a, _, _ in pairs]), vectors([b for _, b, _ in pairs])
+            value = reference.ordered_pairs(similarity(left, right), [score for _, _, score in pairs], 20.0)
+            return [(count([text for a, b, _ in pairs for text in (a, b)]), value)]
+
+        stage = {"objective": "similarity", "similarity": {"loss": name, "scale": 20.0}}
+        yield Case(f"similarity, {name}", ordered, model, stage, scored)
+
+    given = [(round(draw.uniform(4, 9), 3), round(draw.uniform(-3, 5), 3)) for _ in rows]
+    marked = {"rows.jsonl": [row | {"pos_scores": [up], "neg_scores": [down]}
+                             for row, (up, down) in zip(for_kiln(rows), given)]}
+    texts = [text for row in rows for text in (row["query"], row["pos"], *row["neg"])]
+
+    def margin(scale):
+        q, p, n = vectors(of_rows("query")), vectors(of_rows("pos")), vectors(of_rows("neg"))
+        return reference.margin_mse(scale * q, p, n, torch.tensor([up - down for up, down in given]))
+
+    alone = {"margin_mse": {"weight": 1.0, "contrastive": 0.0, "scale": 10.0}}
+    yield Case("margin MSE", lambda: [(count(texts), margin(10.0))], model, alone, marked)
+    beside = {"margin_mse": {"weight": 0.5, "contrastive": 1.0, "scale": 10.0}, "loss": {"temperature": TAU}}
+    yield Case(
+        "margin MSE, beside InfoNCE",
+        lambda: [(count(texts), 0.5 * margin(10.0) + contrastive(side, rows, reference.mean, decoder=side.adapted)[1])],
+        model, beside, marked,
+    )
+
+    def guided(less):
+        of = [[vectors(of_rows(key), *who) for key in ("query", "pos", "neg")]
+              for who in [(side.adapted, reader), (side.plain, long)]]
+        value, hidden = reference.guided_info_nce(*of, TAU, less)
+        assert 0 < hidden < len(rows) * (2 * len(rows) - 1), f"the guide hides {hidden} texts"
+        return [(count(texts), value)]
+
+    for less in [0.0, 0.05]:
+        stage = {"distillation": {"teacher": str(side.base), "vectors": 0.0, "guide": less}, "loss": {"temperature": TAU}}
+        files = {"rows.jsonl": for_kiln(rows)}
+        yield Case(f"InfoNCE with a guide, {less}", lambda less=less: guided(less), model, stage, files)
+
+
 def mntp_cases(side):
     """Which tokens Kiln masks is drawn; with `mask = 1.0` all of a text's own are, and nothing is left to draw. We take
     it that every masked token is replaced by `mask_token` (LLM2Vec's collator may leave a tenth as they are and replace
@@ -747,7 +805,7 @@ def main():
         latent_teacher = heads(side, kiln, table, wanted)
         cases = [
             *contrastive_cases(side), *reconstruction_cases(side), *distillation_cases(side, latent_teacher),
-            *mntp_cases(side),
+            *scored_cases(side), *mntp_cases(side),
         ]
         for case in cases:
             if wanted(case.name):

@@ -273,6 +273,39 @@ def reconstruction(decoder, queries, documents, alpha, reduction="token_mean", h
     return total
 
 
+def ordered_pairs(similarities, scores, scale):
+    """CoSENT over any similarity: log(1 + sum over pairs i, j with score i < score j of exp(scale (sim_i - sim_j)))."""
+    terms = [torch.zeros(())]
+    for i, lower in enumerate(scores):
+        terms += [scale * (similarities[i] - similarities[j]) for j, higher in enumerate(scores) if lower < higher]
+    return torch.stack(terms).logsumexp(0)
+
+
+def angle_similarity(left, right):
+    """AnglE (arXiv:2309.12871), section 3.4, as sentence-transformers has it: the quotient of complex vectors, whose real
+    parts are the first half, over that of their lengths; the sum of its parts, without a sign."""
+    z, w = (torch.complex(*x.chunk(2, dim=1)) for x in (left, right))
+    length = [(x.real**2 + x.imag**2).sum(1, keepdim=True) for x in (z, w)]
+    quotient = z * w.conj() / length[1] / (length[0].sqrt() / length[1].sqrt())
+    return (quotient.real + quotient.imag).sum(1).abs()
+
+
+def margin_mse(queries, positives, negatives, margins):
+    """Mean of ((q p - q n) - margin)^2."""
+    return (((queries * (positives - negatives)).sum(1) - margins) ** 2).mean()
+
+
+def guided_info_nce(own, guide, tau, less):
+    """InfoNCE over the batch's positives and negatives without the texts that the guide finds nearer to a query than its
+    positive less `less` (GISTEmbed, arXiv:2402.16829); and how many those are. `own` and `guide`: vectors of length one
+    of queries, positives, and one negative each."""
+    scores, guided = ([q @ torch.cat([p, n]).T for q, p, n in (own, guide)])
+    limit = guided.diagonal()[:, None] - less
+    hidden = (guided > limit) & ~torch.eye(*guided.shape).bool()
+    scores = (scores / tau).masked_fill(hidden, -torch.inf)
+    return F.cross_entropy(scores, torch.arange(len(scores))), int(hidden.sum())
+
+
 def vector_distillation(student, teacher):
     """Mean of 1 - cos."""
     return (1 - F.cosine_similarity(student, teacher, dim=1)).mean()

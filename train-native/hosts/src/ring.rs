@@ -7,6 +7,7 @@
 //! ranks get the same.
 
 use std::net::TcpStream;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -137,6 +138,11 @@ impl Ring {
     /// While what is returned lives this rank does what the others wait for, however long: it loads, evaluates or saves.
     pub fn busy(&self) -> Busy {
         self.watch.busy()
+    }
+
+    /// True once a rank is lost, which the next operation says: for long work that goes on without the others.
+    pub fn ends(&self) -> Arc<AtomicBool> {
+        self.watch.ends()
     }
 
     /// The sums over all ranks, on each of them.

@@ -96,6 +96,8 @@ pub(crate) struct Watch {
     timeouts: Timeouts,
     links: Vec<Link>,
     verdict: Mutex<Option<(Error, Instant)>>,
+    /// Whether there is a verdict, for what cannot ask.
+    ends: Arc<AtomicBool>,
     changed: Condvar,
     leaving: AtomicBool,
     started: AtomicU64,
@@ -138,6 +140,7 @@ impl Watch {
             timeouts,
             links,
             verdict: Mutex::new(None),
+            ends: Arc::default(),
             changed: Condvar::new(),
             leaving: AtomicBool::new(false),
             started: AtomicU64::new(0),
@@ -193,6 +196,11 @@ impl Watch {
         lock(&self.verdict).as_ref().map(|(error, _)| error.clone())
     }
 
+    /// True once something is wrong.
+    pub(crate) fn ends(&self) -> Arc<AtomicBool> {
+        self.ends.clone()
+    }
+
     /// What rank 0 says of a connection of the ring that broke, or, where it does not say anything in time, `line`.
     pub(crate) fn broke(&self, line: String) -> Error {
         let grace =
@@ -231,6 +239,7 @@ impl Watch {
         }
         *verdict = Some((error.clone(), Instant::now()));
         drop(verdict);
+        self.ends.store(true, Ordering::SeqCst);
         self.changed.notify_all();
         for stream in lock(&self.ring).iter() {
             // It may be shut already.

@@ -278,7 +278,8 @@ impl<B: Backend> Transport<B> for OverHosts {
     }
 
     fn busy(&self) -> Box<dyn Any> {
-        Box::new(self.ring.busy())
+        // What is computed meanwhile ends where a rank is lost.
+        Box::new((self.ring.busy(), interrupt::also(self.ring.ends())))
     }
 
     fn name(&self, rank: usize) -> String {

@@ -2,10 +2,14 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 
 static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Another flag that stops what runs.
+static OTHER: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
 /// Exit code of a process that Ctrl-C ended, by the shells' convention.
 pub const EXIT_CODE: u8 = 130;
@@ -78,7 +82,25 @@ pub fn asked() -> bool {
     ASKED.load(Ordering::SeqCst)
 }
 
-/// `Break` once Ctrl-C was pressed.
+/// While it lives, [`flow`] heeds another flag, too.
+#[derive(Debug)]
+pub struct AlsoStops(());
+
+impl Drop for AlsoStops {
+    fn drop(&mut self) {
+        *OTHER.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Has [`flow`] break off what runs once a flag is set, as well as after Ctrl-C.
+pub fn also(flag: Arc<AtomicBool>) -> AlsoStops {
+    *OTHER.lock().unwrap_or_else(PoisonError::into_inner) = Some(flag);
+    AlsoStops(())
+}
+
+/// `Break` once Ctrl-C was pressed, or the flag of [`also`] is set.
 pub fn flow() -> ControlFlow<()> {
-    if asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    let other = OTHER.lock().unwrap_or_else(PoisonError::into_inner);
+    let stops = other.as_ref().is_some_and(|flag| flag.load(Ordering::SeqCst));
+    if asked() || stops { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }

@@ -11,6 +11,9 @@ use super::{DataSource, Labels, LeakRule, Recipe, SWEEPS, Sweep, shipped};
 /// resolved recipe leaves out because it has its default is `"default"` here.
 type Said = (&'static str, &'static str, &'static str);
 
+/// A query behind its instruction, as E5-Mistral has it (arXiv:2401.00368, section 3.2).
+const TEMPLATE: &str = r#""Instruct: {instruction}\nQuery: ""#;
+
 /// NV-Embed, arXiv:2405.17428.
 const NV_EMBED: &[Said] = &[
     ("model.base", "'mistralai/Mistral-7B-v0.1'", "appendix C: Mistral 7B"),
@@ -20,8 +23,11 @@ const NV_EMBED: &[Said] = &[
     ("model.add_eos", "true", "appendix C: EOS at the end"),
     ("model.padding_side", "'right'", "table 11"),
     ("model.instruction", "'masked'", "section 4: masked out in the output embeddings"),
+    ("model.instruction_format", TEMPLATE, "equation 2; the newline: code"),
+    ("model.prompts.document", "''", "section 4: none before documents"),
     ("model.pooling.mode", "'latent_attention'", "section 3.2"),
     ("model.pooling.latents", "512", "section 3.2, table 11"),
+    ("model.pooling.latent_size", "default", "table 11: a latent's width is 4096, the base's own"),
     ("model.pooling.heads", "8", "section 3.2, table 11"),
     ("model.pooling.head_dim", "4096", "code: the release's inner width is 8 x 4096"),
     ("model.pooling.feed_forward", "'geglu'", "code: the released weights; the text has GELU"),
@@ -29,6 +35,8 @@ const NV_EMBED: &[Said] = &[
     ("model.lora.alpha", "32", "table 11"),
     ("model.lora.dropout", "0.1", "table 11"),
     ("compute.precision", "'bf16'", "appendix C"),
+    ("stage.retrieval.objective", "'contrastive'", "appendix C: a contrastive loss"),
+    ("stage.blended.objective", "'contrastive'", "appendix C: a contrastive loss"),
     ("stage.retrieval.steps", "20000", "table 11"),
     ("stage.blended.steps", "18000", "table 11"),
     ("stage.retrieval.lr", "2e-5", "table 11"),
@@ -45,12 +53,15 @@ const NV_EMBED: &[Said] = &[
     ("stage.retrieval.batch_size", "128", "table 11"),
     ("stage.blended.batch_size", "128", "table 11"),
     ("stage.retrieval.accumulation", "1", "table 11: the batch is 128"),
+    ("stage.blended.accumulation", "1", "table 11: the batch is 128"),
     ("stage.retrieval.hard_negatives", "7", "table 11"),
     ("stage.blended.hard_negatives", "7", "table 11"),
     ("stage.retrieval.loss.in_batch", "true", "section 3.3"),
     ("stage.blended.loss.in_batch", "false", "section 3.3"),
     ("stage.retrieval.sampler", "'blended'", "section 2.2: well-blended batches"),
     ("stage.blended.sampler", "'blended'", "section 2.2"),
+    ("stage.retrieval.mixing", "'proportional'", "appendix C: uniformly sampled, as we read it"),
+    ("stage.blended.mixing", "'proportional'", "appendix C: uniformly sampled, as we read it"),
 ];
 
 /// Table 12 of NV-Embed (16 retrieval sets): name, thousands of samples, instructions.
@@ -221,20 +232,53 @@ const NV_CLUSTERING: &[(&str, f64, &str)] = &[
     ("twentynewsgroups", 1.7, "Identify the topic or theme of the given news articles"),
 ];
 
+/// Section 4.2 and table 12: columns that make a text of a clustering set, where its rows have
+/// several ('titles and abstracts', 'titles'; Reddit's and StackExchange's pairs of title and body).
+const NV_COLUMNS: &[(&str, &[&str])] = &[
+    ("arxiv-p2p", &["title", "abstract"]),
+    ("arxiv-s2s", &["title"]),
+    ("biorxiv-p2p", &["title", "abstract"]),
+    ("biorxiv-s2s", &["title"]),
+    ("medrxiv-p2p", &["title", "abstract"]),
+    ("medrxiv-s2s", &["title"]),
+    ("reddit-p2p", &["title", "body"]),
+    ("stackexchange-p2p", &["title", "body"]),
+];
+
 /// Section 4.3 of NV-Embed: 40,000 of each.
 const NV_SYNTHETIC: &[&str] =
     &["synthetic-short-long", "synthetic-long-short", "synthetic-short-short"];
+
+/// The same in a user's turn of Mistral's, which LLM2Vec's code opens before it.
+const IN_A_TURN: &str = r#""[INST] Instruct: {instruction}\nQuery: ""#;
 
 /// Negative Matters, arXiv:2509.00842: what its three data settings share.
 const MGH: &[Said] = &[
     ("model.base", "'mistralai/Mistral-7B-Instruct-v0.2'", "section 3.2"),
     ("model.attention", "'bidirectional'", "section 3.2"),
     ("model.text_suffix", "' [/INST]'", "section 5.2, figure 4: at the end of the sentence"),
+    ("model.instruction_format", IN_A_TURN, "section 3.2: E5-Mistral's; the turn: code of LLM2Vec"),
+    ("model.prompts.document", "'[INST] '", "code of LLM2Vec: documents are turns too"),
+    ("model.instruction", "'masked'", "code of LLM2Vec: skip_instruction"),
+    ("model.add_bos", "true", "code of LLM2Vec: as the tokenizer does"),
+    ("model.add_eos", "false", "code of LLM2Vec: the template ends the text"),
+    ("model.padding_side", "'left'", "code of LLM2Vec"),
     ("model.max_length", "512", "table 5"),
     ("model.pooling.mode", "'anchor'", "section 2.2"),
+    ("model.pooling.score", "'log1p'", "equation 3, whose text is lost: our reading"),
     ("model.lora.rank", "16", "table 5"),
     ("model.lora.alpha", "32", "table 5"),
+    ("model.lora.dropout", "0.05", "code of LLM2Vec"),
+    ("model.lora.targets", "['all-linear']", "code of LLM2Vec: a block's seven projections"),
+    ("compute.precision", "'bf16'", "code of LLM2Vec"),
+    ("compute.checkpoint_blocks", "true", "code of LLM2Vec: gradient checkpointing"),
     ("stage.mntp.objective", "'mntp'", "section 3.2: LLM2Vec's, before"),
+    ("stage.mntp.steps", "1000", "code of LLM2Vec: mntp/Mistral.json"),
+    ("stage.mntp.batch_size", "32", "code of LLM2Vec: mntp/Mistral.json"),
+    ("stage.mntp.accumulation", "1", "code of LLM2Vec: mntp/Mistral.json"),
+    ("stage.mntp.lr", "5e-5", "code of LLM2Vec: the trainer's default"),
+    ("stage.mntp.schedule", "'constant'", "code of LLM2Vec: the first 5 % of its decay"),
+    ("stage.mntp.mntp.mask", "0.8", "code of LLM2Vec: mntp/Mistral.json; 0.2 for Llamas"),
     ("stage.supervised.merge_lora", "true", "section 3.2: merged before the supervised stage"),
     ("stage.mntp.mntp.mask_token", "'_'", "code of LLM2Vec: blank"),
     ("stage.supervised.objective", "'contrastive'", "equation 1"),
@@ -245,6 +289,9 @@ const MGH: &[Said] = &[
     ("stage.supervised.accumulation", "8", "table 5"),
     ("stage.supervised.lr", "2e-5", "table 5"),
     ("stage.supervised.optimizer", "'adam'", "table 5"),
+    ("stage.supervised.schedule", "'linear'", "code of LLM2Vec"),
+    ("stage.supervised.sampler", "'homogeneous'", "code of LLM2Vec: a batch is of one set"),
+    ("stage.supervised.mixing", "'proportional'", "code of LLM2Vec"),
 ];
 
 const MGH_BOTH: &[Said] = &[
@@ -322,6 +369,9 @@ const E5_PUBLIC: &[(&str, Option<f64>, &[&str])] = &[
     ("triviaqa", None, &["Retrieve Wikipedia passages that answer the question"]),
 ];
 
+const WEB_SEARCH: &str =
+    "Given a web search query, retrieve relevant passages that answer the query";
+
 const WIKIPEDIA: &[&str] =
     &["Given a question, retrieve Wikipedia passages that answer the question"];
 
@@ -335,10 +385,15 @@ const ANCHOR: &[Said] = &[
     ("model.attention", "'causal'", "sections 1 and 3.1"),
     ("model.pooling.mode", "'last_token'", "section 3.1: the state at EOS"),
     ("model.add_eos", "true", "section 3.1: EOS is appended"),
+    ("model.add_bos", "true", "code: as the tokenizer does"),
+    ("model.instruction_format", TEMPLATE, "appendix A.1: the setup of E5-Mistral"),
+    ("model.prompts.document", "''", "appendix A.1: the setup of E5-Mistral"),
     ("model.max_length", "512", "appendix A.2"),
     ("model.lora.rank", "16", "appendix A.2, stage II"),
     ("model.lora.alpha", "32", "code: twice the rank"),
     ("model.lora.dropout", "0.05", "code"),
+    ("model.lora.targets", "['all-linear']", "code: a block's seven projections"),
+    ("seed", "42", "code"),
     ("compute.precision", "'bf16'", "code"),
     ("compute.checkpoint_blocks", "true", "appendix A.2: gradient checkpointing in both stages"),
     ("stage.reconstruction.objective", "'reconstruction'", "section 3.2"),
@@ -348,26 +403,44 @@ const ANCHOR: &[Said] = &[
     ("stage.reconstruction.warmup", "300", "appendix A.2"),
     ("stage.reconstruction.reconstruction.alpha", "0.2", "section 3.2"),
     ("stage.reconstruction.reconstruction.reduction", "'token_mean'", "code; a sum in equation 3"),
+    ("stage.reconstruction.reconstruction.tied", "default", "section 3.1: the base's own lm_head"),
+    ("stage.reconstruction.reconstruction.predict_eos", "false", "code: padding there, no target"),
+    ("stage.reconstruction.reconstruction.instructions", "false", "appendix A.2: in stage II"),
+    ("stage.reconstruction.schedule", "'linear'", "code"),
+    ("stage.reconstruction.sampler", "'homogeneous'", "code: a batch is of one set"),
+    ("stage.reconstruction.mixing", "'proportional'", "code"),
+    ("stage.contrastive.objective", "'contrastive'", "equation 6"),
+    ("stage.contrastive.full", "false", "section 4.1: LoRA"),
     ("stage.contrastive.steps", "1000", "section 4.1"),
     ("stage.contrastive.lr", "2e-4", "appendix A.2"),
     ("stage.contrastive.warmup", "300", "code"),
     ("stage.contrastive.loss.temperature", "0.05", "section 3.3"),
     ("stage.contrastive.loss.in_batch", "true", "section 3.3"),
     ("stage.contrastive.hard_negatives", "1", "code: the collection has one a row"),
+    ("stage.contrastive.schedule", "'linear'", "code"),
+    ("stage.contrastive.sampler", "'homogeneous'", "code: a batch is of one set"),
+    ("stage.contrastive.mixing", "'proportional'", "code"),
 ];
 
 /// Pooling and Attention, arXiv:2409.02727: what the five designs share.
 const POOLING_ATTENTION: &[Said] = &[
     ("model.base", "'mistralai/Mistral-7B-v0.1'", "section 4.2"),
     ("model.add_eos", "true", "section 4.2"),
+    ("model.add_bos", "true", "code: as the tokenizer does"),
+    ("model.instruction", "'pooled'", "code: nothing is left out"),
+    ("model.instruction_format", TEMPLATE, "section 4.2: as E5-Mistral; code"),
+    ("model.prompts.document", "''", "section 4.2: instructions in the query"),
     ("model.padding_side", "'left'", "code"),
     ("model.max_length", "1024", "code"),
     ("model.lora.rank", "16", "section 4.2"),
     ("model.lora.alpha", "32", "code: lora.json"),
     ("model.lora.dropout", "0.1", "code: lora.json"),
+    ("model.lora.targets", "['all-linear']", "code: lora.json, a block's seven projections"),
     ("compute.precision", "'bf16'", "code"),
+    ("stage.contrastive.objective", "'contrastive'", "section 4.2"),
     ("stage.contrastive.steps", "1000", "section 4.2"),
     ("stage.contrastive.batch_size", "2048", "section 4.2"),
+    ("stage.contrastive.accumulation", "1", "section 4.2: the batch is 2,048"),
     ("stage.contrastive.lr", "1e-5", "section 4.2"),
     ("stage.contrastive.hard_negatives", "1", "section 4.2"),
     ("stage.contrastive.loss.in_batch", "true", "section 4.2"),
@@ -377,6 +450,7 @@ const POOLING_ATTENTION: &[Said] = &[
     ("stage.contrastive.weight_decay", "0.01", "code"),
     ("stage.contrastive.optimizer", "default", "code: AdamW"),
     ("stage.contrastive.sampler", "'blended'", "code: one shuffled set"),
+    ("stage.contrastive.mixing", "'proportional'", "code: one shuffled set"),
 ];
 
 /// Section 4.1: mask and head of each design.
@@ -393,6 +467,8 @@ const TRAINABLE_HEADS: &[Said] = &[
     ("model.pooling.heads", "32", "section 4.2"),
     ("model.pooling.head_dim", "2048", "section 4.2: 32 heads, each containing 2,048 channels"),
     ("model.pooling.latents", "4096", "section 3.2: as the hidden dimension; 768 in the code"),
+    ("model.pooling.latent_size", "default", "section 4.2: 4,096, the base's own width"),
+    ("model.pooling.feed_forward", "'geglu'", "code"),
 ];
 
 /// Of the heads over all layers.
@@ -435,18 +511,33 @@ const POOLING_ATTENTION_SETS: &[(&str, &str)] = &[
 /// Linq-Embed-Mistral, arXiv:2412.03223.
 const LINQ: &[Said] = &[
     ("model.base", "'intfloat/e5-mistral-7b-instruct'", "section 5"),
+    ("model.attention", "'causal'", "section 5: E5-Mistral's"),
     ("model.pooling.mode", "'last_token'", "section 5: E5-Mistral's"),
+    ("model.add_bos", "true", "E5-Mistral's"),
+    ("model.add_eos", "true", "E5-Mistral's: the state at EOS is the embedding"),
+    ("model.instruction_format", TEMPLATE, "section 5: as E5-Mistral, on queries alone"),
+    ("model.prompts.document", "''", "section 5: one-sided"),
     ("model.max_length", "4096", "section 5: 4K"),
     ("model.lora.rank", "16", "section 5"),
     ("model.lora.alpha", "32", "section 5"),
+    ("model.lora.dropout", "0.1", "E5-Mistral's"),
     ("model.lora.targets", "['all-linear']", "section 5: all linear layers"),
     ("compute.precision", "'f16'", "section 5: mixed precision (fp16)"),
     ("compute.checkpoint_blocks", "true", "section 5: gradient checkpointing"),
+    ("stage.ordered.objective", "'contrastive'", "section 5: InfoNCE"),
+    ("stage.mixed.objective", "'contrastive'", "section 5: InfoNCE"),
     ("stage.ordered.batch_size", "2080", "section 5"),
+    ("stage.ordered.accumulation", "1", "section 5: the batch is 2,080"),
+    ("stage.mixed.accumulation", "4", "section 5: four devices, a task each"),
     ("stage.ordered.lr", "1e-4", "section 5"),
+    ("stage.ordered.warmup", "100", "section 5: a warm-up phase, E5-Mistral's 100 steps"),
     ("stage.ordered.schedule", "'linear'", "section 5"),
+    ("stage.mixed.schedule", "'linear'", "section 5"),
+    ("stage.ordered.weight_decay", "0.1", "E5-Mistral's"),
+    ("stage.mixed.weight_decay", "0.1", "E5-Mistral's"),
     ("stage.ordered.loss.temperature", "0.02", "section 5"),
     ("stage.ordered.loss.in_batch", "true", "section 5"),
+    ("stage.mixed.loss.in_batch", "true", "section 5"),
     ("stage.ordered.hard_negatives", "1", "section 5"),
     ("stage.mixed.hard_negatives", "1", "section 5"),
     ("stage.mixed.loss.temperature", "0.02", "section 5"),
@@ -539,6 +630,25 @@ fn names<'a>(recipe: &'a Recipe, stage: &str) -> Vec<&'a str> {
         .collect()
 }
 
+/// Names of the stages, in order.
+fn stages(recipe: &Recipe) -> Vec<&str> {
+    recipe.stages.iter().map(|stage| stage.name.as_str()).collect()
+}
+
+/// The saved model's own prompt of queries is the template with this instruction.
+fn prompts_with(recipe: &Recipe, instruction: &str) {
+    let format = recipe.model.instruction_format.as_deref().unwrap();
+    let expected = format.replace("{instruction}", instruction);
+    assert_eq!(recipe.model.prompts["query"], expected, "{}", recipe.name);
+}
+
+/// Rows of these synthetic sources bear their own instructions.
+fn instructed_by_row(recipe: &Recipe, names: &[&str]) {
+    for name in names {
+        assert!(source(recipe, name).instructions.is_empty(), "{}: {name}", recipe.name);
+    }
+}
+
 fn thousands(source: &DataSource) -> Option<f64> {
     source.limit.map(|limit| limit as f64 / 1000.0)
 }
@@ -561,27 +671,31 @@ fn only(recipe: &Recipe, stage: &str, expected: &[&str]) {
 fn nv_embed() {
     check("nv-embed", &[NV_EMBED]);
     let recipe = recipe("nv-embed");
-    let stages: Vec<&str> = recipe.stages.iter().map(|stage| stage.name.as_str()).collect();
-    assert_eq!(stages, ["retrieval", "blended"], "section 3.3");
-    assert_eq!(recipe.model.prompts["document"], "", "section 4: none before documents");
+    assert_eq!(stages(&recipe), ["retrieval", "blended"], "section 3.3");
+    prompts_with(&recipe, NV_RETRIEVAL.iter().find(|set| set.0 == "nq").unwrap().2[0]);
+    assert!(!recipe.filter.evaluation_texts.is_empty(), "section 4.2: matches are filtered out");
+    for (name, source) in &recipe.sources {
+        // Section 4.2: of all sets, those of STS alone have the instruction on documents too.
+        let is_sts = NV_STS.iter().any(|set| set.0 == name);
+        assert_eq!(source.symmetric, is_sts, "{name}");
+        // Section 3.3: in-batch negatives by stage; appendix C: uniformly sampled.
+        assert_eq!((source.in_batch, source.weight), (None, None), "{name}");
+    }
 
     for (name, samples, instructions) in NV_RETRIEVAL {
         let source = source(&recipe, name);
         assert_eq!(thousands(source), Some(*samples), "{name}");
         assert_eq!(source.instructions, *instructions, "{name}");
-        assert!(!source.symmetric, "{name}");
     }
     for name in NV_SYNTHETIC {
-        let source = source(&recipe, name);
-        assert_eq!(thousands(source), Some(40.0), "{name}");
-        // Each row has its own.
-        assert!(source.instructions.is_empty(), "{name}");
+        assert_eq!(thousands(source(&recipe, name)), Some(40.0), "{name}");
     }
+    instructed_by_row(&recipe, NV_SYNTHETIC);
     for (name, samples) in NV_STS {
         let source = source(&recipe, name);
         assert_eq!(thousands(source), Some(*samples), "{name}");
         assert_eq!(source.instructions, ["Retrieve semantically similar text."], "{name}");
-        assert!(source.symmetric && source.both_directions, "{name}, section 4.2");
+        assert!(source.both_directions, "{name}, section 4.2");
         assert_eq!(source.threshold, 4.0, "{name}, section 4.2");
     }
     for (name, samples, labels, instruction) in NV_CLASSIFICATION {
@@ -601,6 +715,8 @@ fn nv_embed() {
         assert_eq!(source.labels, BY_EXAMPLE, "{name}");
         assert_eq!(source.instructions, [*instruction], "{name}");
         assert_eq!(source.leak, Some(LeakRule::Exact), "{name}, section 4.2");
+        let columns = NV_COLUMNS.iter().find(|set| set.0 == *name);
+        assert_eq!(source.fields, columns.map(|set| set.1).unwrap_or_default(), "{name}");
     }
 
     // Sections 3.3, 4.1 and 4.3: retrieval sets and synthetic data first, then those and the rest.
@@ -622,13 +738,16 @@ fn negative_matters() {
     ] {
         check(name, &[MGH, setting]);
         let recipe = recipe(name);
-        assert_eq!(recipe.stages[0].name, "mntp", "{name}, section 3.2");
+        assert_eq!(stages(&recipe), ["mntp", "supervised"], "{name}, section 3.2");
+        only(&recipe, "mntp", &["wikitext"]);
+        prompts_with(&recipe, WEB_SEARCH);
         let mut sets = Vec::new();
         if name != "mgh-ata-synthetic" {
             check_e5(&recipe);
             sets.extend(E5_PUBLIC.iter().map(|set| set.0));
         }
         if name != "mgh-ata-public" {
+            instructed_by_row(&recipe, MGH_SYNTHETIC_TYPES);
             sets.extend(MGH_SYNTHETIC_TYPES);
         }
         only(&recipe, "supervised", &sets);
@@ -642,6 +761,20 @@ fn negative_matters() {
         let samples = recipe(name).stages[1].samples();
         assert!((least..=most).contains(&samples), "{name}: {samples}");
     }
+
+    let (both, public) = (recipe("mgh-ata"), recipe("mgh-ata-public"));
+    // Section 2.1: with synthetic data, public rows have negatives that were written anew.
+    for (name, ..) in E5_PUBLIC {
+        assert_ne!(both.sources[*name].path, public.sources[*name].path, "{name}");
+    }
+    // Table 1: 310,000 of 820,000 samples are synthetic, where public rows weigh their 1.5 M.
+    let weight = |name: &&str| both.sources[*name].weight.unwrap();
+    let synthetic: f64 = MGH_SYNTHETIC_TYPES.iter().map(weight).sum();
+    let share = synthetic / (synthetic + 1.5e6);
+    assert!((share - 310.0 / 820.0).abs() < 0.01, "{share}");
+    // Appendix A.3: most of them are of three types.
+    let few = weight(&"long-long").max(weight(&"short-short"));
+    assert!(["short-long", "long-short", "sts"].iter().all(|name| weight(name) > few), "{few}");
 }
 
 /// The public E5 collection with its ratios and instructions, on queries alone.
@@ -649,6 +782,7 @@ fn check_e5(recipe: &Recipe) {
     for (name, ratio, instructions) in E5_PUBLIC {
         let source = source(recipe, name);
         assert_eq!(source.ratio, *ratio, "{}: {name}", recipe.name);
+        assert_eq!((source.limit, source.weight), (None, None), "{}: {name}", recipe.name);
         assert_eq!(source.instructions, *instructions, "{}: {name}", recipe.name);
         assert!(!source.symmetric, "{}: {name}", recipe.name);
     }
@@ -658,11 +792,12 @@ fn check_e5(recipe: &Recipe) {
 fn anchor() {
     check("anchor", &[ANCHOR]);
     let recipe = recipe("anchor");
-    let stages: Vec<&str> = recipe.stages.iter().map(|stage| stage.name.as_str()).collect();
-    assert_eq!(stages, ["reconstruction", "contrastive"], "section 3");
+    assert_eq!(stages(&recipe), ["reconstruction", "contrastive"], "section 3");
+    assert!(recipe.stages[0].accumulation > 1, "appendix A.2: 512 by accumulation");
+    prompts_with(&recipe, WEB_SEARCH);
     check_e5(&recipe);
     let sets: Vec<&str> = E5_PUBLIC.iter().map(|set| set.0).collect();
-    for stage in stages {
+    for stage in stages(&recipe) {
         // Section 4.1: the same collection in both; appendix A.2: 512 in both.
         only(&recipe, stage, &sets);
         assert_eq!(step(&recipe, stage), 512, "{stage}");
@@ -681,8 +816,13 @@ fn pooling_and_attention() {
         let text = |path| field(&resolved, path).and_then(Value::as_str);
         assert_eq!(text("model.attention"), Some(attention), "{name}");
         assert_eq!(text("model.pooling.mode"), Some(pooling), "{name}");
+        assert_eq!(stages(&recipe), ["contrastive"], "{name}, section 4.2");
+        prompts_with(&recipe, &format!("{WEB_SEARCH}."));
         for (set, instruction) in POOLING_ATTENTION_SETS {
-            assert_eq!(source(&recipe, set).instructions, [*instruction], "{name}: {set}");
+            let source = source(&recipe, set);
+            assert_eq!(source.instructions, [*instruction], "{name}: {set}");
+            // Section 4.2: instructions in the query.
+            assert!(!source.symmetric, "{name}: {set}");
         }
         let sets: Vec<&str> = POOLING_ATTENTION_SETS.iter().map(|set| set.0).collect();
         only(&recipe, "contrastive", &sets);
@@ -693,6 +833,8 @@ fn pooling_and_attention() {
 fn linq() {
     check("linq", &[LINQ]);
     let recipe = recipe("linq");
+    assert_eq!(stages(&recipe), ["ordered", "mixed"], "section 6.2");
+    prompts_with(&recipe, WEB_SEARCH);
     let sampler = recipe.stages[0].sampler;
     assert!(matches!(sampler, super::SamplerKind::Blocks(_)), "section 6.1: {sampler:?}");
     assert_eq!(step(&recipe, "mixed"), step(&recipe, "ordered"), "section 6.2");
@@ -700,9 +842,11 @@ fn linq() {
     for stage in ["ordered", "mixed"] {
         only(&recipe, stage, &sets);
     }
+    // Section 5 follows E5-Mistral, whose ratios and instructions these are.
+    check_e5(&recipe);
+    instructed_by_row(&recipe, LINQ_SYNTHETIC_TYPES);
     // Section 5: one-sided in training, symmetric tasks too.
     assert!(recipe.sources.values().all(|source| !source.symmetric));
-    assert_eq!(recipe.model.prompts["document"], "");
 }
 
 /// The papers' ablations, each as a variant of a shipped sweep whose name begins so.

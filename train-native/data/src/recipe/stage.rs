@@ -454,7 +454,7 @@ pub struct Reconstruction {
     /// Mean over tokens (the paper's code), or sum over a text's tokens (its formula).
     #[serde(default)]
     pub reduction: Reduction,
-    /// The closing EOS is a target too, as in the public code.
+    /// The closing EOS is a target too. In the public code it is none, as it is also padding there.
     #[serde(default)]
     pub predict_eos: bool,
     /// Whether texts are read behind their prompts; what is written never has them.

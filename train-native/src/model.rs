@@ -111,13 +111,9 @@ pub struct LocatedModel {
 impl LocatedModel {
     /// The name of what was found: its path, or `MODEL#ADAPTER` with MODEL's.
     pub fn name(&self) -> String {
-        let Some(model) = &self.model else { return self.folder.display().to_string() };
-        match (self.folder.strip_prefix(model), &self.adapter) {
-            (Ok(adapter), _) => format!("{}#{}", model.display(), adapter.display()),
-            // Of the model's own file.
-            (Err(_), adapter) => {
-                format!("{}#{}", model.display(), adapter.as_deref().unwrap_or_default())
-            }
+        match (&self.model, &self.adapter) {
+            (Some(model), Some(adapter)) => format!("{}#{adapter}", model.display()),
+            _ => self.folder.display().to_string(),
         }
     }
 
@@ -185,8 +181,7 @@ fn with_adapter(prompts: Prompts, adapter: Option<&str>, model: &dyn Folder) -> 
     let Some(adapter) = adapter.filter(|_| prompts.default_name().is_none()) else {
         return Ok(prompts);
     };
-    let tasks = task_names(model)?;
-    let own = tasks.into_iter().find(|task| plain(task) == plain(adapter));
+    let own = task_adapter::named(&task_names(model)?, adapter);
     Ok(match own.filter(|task| prompts.by_name().contains_key(task)) {
         Some(task) => prompts.with_default(&task)?,
         None => prompts,
@@ -393,6 +388,26 @@ pub fn load_embedder<B: Kernels>(
     load_from(name, options, device, terminal, open_folder)
 }
 
+/// As [`load_embedder`], to be trained: the prompts are those of the model's files, and none is an adapter's, as rows are
+/// trained behind what the recipe says.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_to_train<B: Kernels>(
+    name: &str,
+    options: &LoadOptions,
+    device: &B::Device,
+    terminal: Terminal,
+) -> Result<Embedder<B>> {
+    let embedder = load_embedder(name, options, device, terminal)?;
+    let model = without_adapter(name);
+    if model == name {
+        return Ok(embedder);
+    }
+    let (_, prompts) = load_tokenizer(model, terminal)?;
+    Ok(embedder.with_prompts(prompts))
+}
+
 /// As [`load_resident`], with the type of its backend.
 ///
 /// # Errors
@@ -527,7 +542,9 @@ fn own_class(folder: &dyn Folder) -> Result<Option<String>> {
     let config: Value = serde_json::from_slice(&text)?;
     let says =
         ["is_causal", "use_bidirectional_attention"].iter().any(|key| config[key].is_boolean());
-    let class = config["auto_map"]["AutoModel"].as_str().filter(|_| !says);
+    // Qwen3 of jina-embeddings-v5, which is causal.
+    let known = config["model_type"] == "jina_embeddings_v5";
+    let class = config["auto_map"]["AutoModel"].as_str().filter(|_| !says && !known);
     Ok(class.map(str::to_string))
 }
 

@@ -40,7 +40,7 @@ pub(crate) use sentence_transformers::{
     LogitScore, ReadFolder, pools, read_activation, read_folder, read_logit_score, read_prompts,
     read_transformer, read_transformer_shape,
 };
-pub use task_adapters::{task_adapter, task_names};
+pub use task_adapters::{has_task_adapters, task_adapter, task_names};
 pub use vector_adapter::{
     adapted_fingerprint, is_adapted, is_vector_adapter, load_adapted, load_vector_adapter,
     save_vector_adapter,

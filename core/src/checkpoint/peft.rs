@@ -129,12 +129,22 @@ pub fn load_adapters<B: Kernels>(
         .map(String::from)
         .collect();
     // What has no part in vectors, as a pooler, is no more read of adapters than of the base.
-    let modules: Vec<String> = modules
-        .into_iter()
-        .filter(|module| {
-            !bare_names(module).iter().any(|name| families::of_no_vector(config, name))
-        })
-        .collect();
+    let of_no_vector = |module: &String| {
+        bare_names(module).iter().any(|name| families::of_no_vector(config, name))
+    };
+    let is_table = |name: &String| name.ends_with(TABLE_A);
+    let (passed_over, modules): (Vec<String>, Vec<String>) =
+        modules.into_iter().partition(of_no_vector);
+    if let Some(module) = passed_over.first()
+        && modules.is_empty()
+        && !weights.tensors().keys().any(is_table)
+    {
+        return Err(Error::bad_file(
+            weights.label(),
+            format!("adapts {module} and the like alone, from which no vector comes"),
+            "use an adapter of the model's projections",
+        ));
+    }
     // What is passed over else would be missing in every vector.
     let is_part = |name: &str| {
         let ends = [".lora_A.weight", ".lora_B.weight", TABLE_A, TABLE_B];

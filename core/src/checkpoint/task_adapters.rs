@@ -7,7 +7,7 @@ use super::peft::{CONFIG, PREFIX, TABLE_A, TABLE_B, WEIGHTS};
 use super::safetensors::write_safetensors;
 use super::sentence_transformers::{read_json, read_transformer_shape};
 use super::weights::{STACKED_A, STACKED_B, Weights};
-use crate::config::ModelConfig;
+use crate::config::{Architecture, Family, ModelConfig};
 use crate::folder::{Files, Folder};
 use crate::model::families::{self, Names};
 use crate::{Error, Result};
@@ -25,6 +25,12 @@ pub fn task_names(folder: &dyn Folder) -> Result<Vec<String>> {
     Ok(names.filter_map(Value::as_str).map(String::from).collect())
 }
 
+/// Whether a model's own file has such adapters.
+pub fn has_task_adapters(weights: &Weights) -> bool {
+    let is_stack = |name: &String| [STACKED_A, STACKED_B].iter().any(|end| name.ends_with(end));
+    weights.tensors().keys().any(is_stack)
+}
+
 /// The adapter for a task as PEFT's two files, of which [`load_adapters`](super::load_adapters) makes LoRA:
 /// `W + alpha / rank * B A`, of tables `W + alpha / rank * A B`.
 ///
@@ -38,28 +44,48 @@ pub fn task_adapter(folder: &dyn Folder, task: &str) -> Result<Files> {
         .ok_or_else(|| Error::invalid(format!("{}: has no adapter {task:?}", folder.label())))?;
     let (raw, config) = read_transformer_shape(folder)?;
     let mut weights = Weights::open(folder, "model")?;
+    let wrong = |cause: String| Error::bad_file(folder.file_label(MODEL), cause, REMEDY);
+    if config.family != Family::JinaEmbeddingsV3 {
+        return Err(wrong("names adapters for tasks, and is of no family that has them".into()));
+    }
+    let number_of = |key: &str| {
+        raw[key]
+            .as_f64()
+            .filter(|number| number.is_finite())
+            .ok_or_else(|| wrong(format!("{key} is {}, no number", raw[key])))
+    };
+    let (rank, alpha) = (number_of("lora_rank")?, number_of("lora_alpha")?);
+    if !(1.0..=f64::from(1u32 << 16)).contains(&rank) {
+        return Err(wrong(format!("lora_rank is {rank}")));
+    }
     let has = |name: &str| weights.tensors().contains_key(name);
     let stored = families::names_in(&config, has);
     let prefix = stored.prefix(has);
     let named = families::names(&config);
-    let mut stacks = Stacks { weights: &mut weights, tasks: tasks.len(), number };
+    let mut stacks =
+        Stacks { weights: &mut weights, tasks: tasks.len(), number, rank: rank as usize };
     let mut tensors = Vec::new();
-    for path in ["token_embedding.weight", "type_embedding"] {
-        if let Some(table) = stacks.read(&module(&stored, path, prefix)?)? {
-            let module = format!("{PREFIX}{}", module(&named, path, "")?);
-            tensors.push(turned(format!("{module}{TABLE_A}"), table.a));
-            tensors.push(turned(format!("{module}{TABLE_B}"), table.b));
-        }
-    }
-    for path in projections(&config) {
-        let Some(Adapter { a, b }) = stacks.read(&module(&stored, &path, prefix)?)? else {
+    let tables =
+        [("token_embedding.weight", config.vocab_size), ("type_embedding", types(&config))];
+    for (path, rows) in tables {
+        let name = module(&stored, path, prefix)?;
+        let Some(table) = stacks.read(&name, Place::Table, [rows, config.hidden_size])? else {
             continue;
         };
-        let mut rows = b.values.chunks_exact(b.shape[1].max(1));
+        let module = format!("{PREFIX}{}", module(&named, path, "")?);
+        tensors.push(turned(format!("{module}{TABLE_A}"), table.a));
+        tensors.push(turned(format!("{module}{TABLE_B}"), table.b));
+    }
+    for (path, [inputs, outputs]) in projections(&config) {
+        let name = module(&stored, &path, prefix)?;
+        let Some(Adapter { a, b }) = stacks.read(&name, Place::Linear, [inputs, outputs])? else {
+            continue;
+        };
+        let mut rows = b.values.chunks_exact(b.shape[1]);
         // One projection of the release can be several, which share the first matrix.
         for part in named.source(&path)?.parts {
             let module = format!("{PREFIX}{}", plain(&part.name));
-            let count = part.width.unwrap_or(b.shape[0]);
+            let count = part.width.unwrap_or(outputs);
             let own: Vec<f32> = rows.by_ref().take(count).flatten().copied().collect();
             tensors.push((format!("{module}.lora_A.weight"), a.shape.to_vec(), a.values.clone()));
             tensors.push((format!("{module}.lora_B.weight"), vec![count, b.shape[1]], own));
@@ -78,16 +104,12 @@ pub fn task_adapter(folder: &dyn Folder, task: &str) -> Result<Files> {
         let cause = format!("has no adapters, and {MODEL} names those for {}", tasks.join(", "));
         return Err(Error::bad_file(label, cause, REMEDY));
     }
-    if let Some(key) = ["lora_rank", "lora_alpha"].into_iter().find(|key| !raw[*key].is_number()) {
-        let cause = format!("{key} is {}, no number", raw[key]);
-        return Err(Error::bad_file(folder.file_label(MODEL), cause, REMEDY));
-    }
     let value = json!({
         "peft_type": "LORA",
         "task_type": "FEATURE_EXTRACTION",
         "base_model_name_or_path": raw["_name_or_path"],
-        "r": raw["lora_rank"],
-        "lora_alpha": raw["lora_alpha"],
+        "r": rank as usize,
+        "lora_alpha": alpha,
         "lora_dropout": raw["lora_dropout_p"].as_f64().unwrap_or(0.0),
         "bias": "none",
     });
@@ -98,11 +120,26 @@ pub fn task_adapter(folder: &dyn Folder, task: &str) -> Result<Files> {
     Ok(files)
 }
 
-/// Where LoRA's projections are in an encoder.
-fn projections(config: &ModelConfig) -> impl Iterator<Item = String> {
-    let parts = ["attention.qkv", "attention.output", "feed_forward.up", "feed_forward.down"];
-    (0..config.num_layers)
-        .flat_map(move |layer| parts.map(|part| format!("blocks.{layer}.{part}.weight")))
+/// Where LoRA's projections are in an encoder, with their inputs and outputs.
+fn projections(config: &ModelConfig) -> impl Iterator<Item = (String, [usize; 2])> {
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let parts = [
+        ("attention.qkv", [hidden, 3 * hidden]),
+        ("attention.output", [hidden, hidden]),
+        ("feed_forward.up", [hidden, inner]),
+        ("feed_forward.down", [inner, hidden]),
+    ];
+    (0..config.num_layers).flat_map(move |layer| {
+        parts.map(|(part, shape)| (format!("blocks.{layer}.{part}.weight"), shape))
+    })
+}
+
+/// Rows of the table of token types.
+fn types(config: &ModelConfig) -> usize {
+    match &config.architecture {
+        Architecture::Encoder(encoder) => encoder.type_vocab_size,
+        Architecture::Decoder(_) => 0,
+    }
 }
 
 /// The module that has a parameter of ours, or its first part.
@@ -128,38 +165,56 @@ struct Adapter {
     b: Matrix,
 }
 
+/// Of what an adapter is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// A table `[rows, width]`: `[rows, rank]` and `[rank, width]`.
+    Table,
+    /// A projection of inputs to outputs: `[rank, inputs]` and `[outputs, rank]`.
+    Linear,
+}
+
 /// The stacks of a file, and which of each is taken.
 struct Stacks<'a> {
     weights: &'a mut Weights,
     tasks: usize,
     number: usize,
+    rank: usize,
 }
 
 impl Stacks<'_> {
     /// The adapter of a module; `None` where it has none.
-    fn read(&mut self, module: &str) -> Result<Option<Adapter>> {
-        let (a, b) = (self.take(module, STACKED_A)?, self.take(module, STACKED_B)?);
-        Ok(a.zip(b).map(|(a, b)| Adapter { a, b }))
-    }
-
-    fn take(&mut self, module: &str, end: &str) -> Result<Option<Matrix>> {
-        let name = format!("{module}{end}");
-        let Some(info) = self.weights.tensors().get(&name) else { return Ok(None) };
-        let [tasks, rows, columns] = info.shape[..] else {
-            return Err(self.bad(&name, &info.shape));
+    fn read(
+        &mut self,
+        module: &str,
+        place: Place,
+        [from, to]: [usize; 2],
+    ) -> Result<Option<Adapter>> {
+        let shapes = match place {
+            Place::Table => [[from, self.rank], [self.rank, to]],
+            Place::Linear => [[self.rank, from], [to, self.rank]],
         };
-        if tasks != self.tasks {
-            return Err(self.bad(&name, &[tasks, rows, columns]));
+        let names = [STACKED_A, STACKED_B].map(|end| format!("{module}{end}"));
+        if !names.iter().any(|name| self.weights.tensors().contains_key(name)) {
+            return Ok(None);
         }
-        let all = self.weights.read(&name)?.unwrap_or_default();
-        let size = rows * columns;
-        let values = all[self.number * size..][..size].to_vec();
-        Ok(Some(Matrix { shape: [rows, columns], values }))
+        let [a, b] = [0, 1].map(|side| self.take(&names[side], shapes[side]));
+        Ok(Some(Adapter { a: a?, b: b? }))
     }
 
-    fn bad(&self, name: &str, shape: &[usize]) -> Error {
-        let cause = format!("{name} is {shape:?}, and {MODEL} names {} tasks", self.tasks);
-        Error::bad_file(self.weights.label(), cause, REMEDY)
+    fn take(&mut self, name: &str, [rows, columns]: [usize; 2]) -> Result<Matrix> {
+        let expected = [self.tasks, rows, columns];
+        let found = self.weights.tensors().get(name).map(|info| info.shape.clone());
+        let values = match found.as_deref() == Some(&expected) {
+            true => self.weights.read(name)?,
+            false => None,
+        };
+        let Some(values) = values else {
+            let cause = format!("{name} is {found:?}, expected {expected:?} by {MODEL}");
+            return Err(Error::bad_file(self.weights.label(), cause, REMEDY));
+        };
+        let size = rows * columns;
+        Ok(Matrix { shape: [rows, columns], values: values[self.number * size..][..size].to_vec() })
     }
 }
 
@@ -227,11 +282,20 @@ mod tests {
         };
         let fits: [(&str, &[usize]); 3] = [(W, &[12, 4]), (A, &[2, 1, 4]), (B, &[2, 12, 1])];
         assert!(said(json!({}), &fits, "c").contains("has no adapter \"c\""));
-        assert!(said(json!({"lora_adaptations": ["a", "b", "c"]}), &fits, "a").contains("3 tasks"));
+        let three = json!({"lora_adaptations": ["a", "b", "c"]});
+        assert!(said(three, &fits, "a").contains("expected [3, 1, 4]"));
+        assert!(said(json!({"lora_rank": 0}), &fits, "a").contains("lora_rank is 0"));
         assert!(said(json!({"lora_rank": null}), &fits, "a").contains("lora_rank is null"));
         assert!(said(json!({}), &[(W, &[12, 4])], "a").contains("has no adapters"));
         let flat: [(&str, &[usize]); 3] = [(W, &[12, 4]), (A, &[2, 4]), (B, &[2, 12, 1])];
-        assert!(said(json!({}), &flat, "a").contains("lora_A is [2, 4]"));
+        assert!(said(json!({}), &flat, "a").contains("lora_A is Some([2, 4])"));
+        // Half an adapter, more rows than the projection has, and a table of other rows.
+        assert!(said(json!({}), &[(W, &[12, 4]), (A, &[2, 1, 4])], "a").contains("lora_B is None"));
+        let tall: [(&str, &[usize]); 3] = [(W, &[12, 4]), (A, &[2, 1, 4]), (B, &[2, 16, 1])];
+        assert!(said(json!({}), &tall, "a").contains("lora_B is Some([2, 16, 1])"));
+        let table = "embeddings.word_embeddings.parametrizations.weight.0.lora_A";
+        let hollow: Vec<_> = fits.into_iter().chain([(table, &[2, 0, 1 << 20][..])]).collect();
+        assert!(said(json!({}), &hollow, "a").contains("expected [2, 6, 1]"));
         let other = "other.parametrizations.weight.0.lora_A";
         let more: Vec<_> = fits.into_iter().chain([(other, &[2, 1, 4][..])]).collect();
         assert!(said(json!({}), &more, "a").contains(other));

@@ -14,7 +14,7 @@ use super::{Global, ModelArgs, ModelOverrides};
 use crate::bench::{Bench, BenchLine, Peer, Ratios, Report, Work, WorkReport, made_up, measure};
 use crate::device::{self, Device, processor};
 use crate::embedding::TextModel;
-use crate::model::{load, locate};
+use crate::model::{load, locate, model_name};
 use crate::terminal::{print_json, thousands};
 use crate::text::{Columns, Record, TextFile};
 
@@ -121,7 +121,11 @@ pub(super) fn run(args: &BenchArgs, global: &Global) -> Result<()> {
     let pooling = model.shape().pooling.name().to_string();
     let size = thousands(model.parameters().backbone);
     drop(model);
-    let file = found.folder.file_name().unwrap_or_default().to_string_lossy();
+    // The folder of an adapter that was made of a model's file has no name.
+    let file = match name.contains('#') {
+        true => model_name(&name),
+        false => found.folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    };
     let bench = Bench {
         name: format!("{file}, {size} parameters"),
         model: found.folder.clone(),

@@ -150,8 +150,8 @@ struct ModelArgs {
     /// huggingface_hub's cache; MODEL#NAME, wherever a model is named, is one with an adapter of its own
     #[arg(long, short, value_name = "DIR|FILE|HUB_ID")]
     model: String,
-    /// Take one of several adapters that lie in the model's folder or repository, by name, such as
-    /// jina-embeddings-v3-hf's retrieval.query
+    /// Take one of several adapters that lie in the model's folder, repository or own file, by name, such as
+    /// jina-embeddings-v3's retrieval.query
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
     #[command(flatten)]

@@ -2,6 +2,8 @@
 //! the way that they met by.
 
 use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::tensor::backend::Backend;
@@ -188,6 +190,10 @@ impl<B: Backend, T: Transport<B>> Transport<B> for AmongGpus<B, T> {
 
     fn busy(&self) -> Box<dyn Any> {
         self.by.busy()
+    }
+
+    fn ends(&self) -> Option<Arc<AtomicBool>> {
+        self.by.ends()
     }
 
     fn name(&self, rank: usize) -> String {

@@ -22,7 +22,9 @@ use tokenizers::normalizers::Lowercase;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 
-use crate::model::{folders, load_embedder, open_folder, reranker_config, resolve, weights_stem};
+use crate::model::{
+    folders, load_embedder, load_to_train, open_folder, reranker_config, resolve, weights_stem,
+};
 use crate::recipe::{ComputeDtype, ModelRecipe, NewModel, Recipe, Stage};
 use crate::terminal::Terminal;
 
@@ -330,7 +332,7 @@ pub fn base_model<B: Kernels>(
         // Training is in floating point.
         precision: if keeps_bf16 { WeightPrecision::Bf16 } else { WeightPrecision::Full },
     };
-    let embedder = load_embedder::<B>(base, &options, device, terminal)?;
+    let embedder = load_to_train::<B>(base, &options, device, terminal)?;
     let embedder = embedder.map_model(|mut model| {
         model = model.with_normalize(true);
         if let Some(keep) = &recipe.keep_blocks {

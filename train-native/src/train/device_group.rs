@@ -5,6 +5,8 @@
 //! the gradient of all losses, and every copy of the model takes the same step.
 
 use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -193,6 +195,11 @@ impl<B: TrainingBackend> DeviceGroup<B> {
     /// While what is returned lives the others wait for this device, however long.
     pub(super) fn busy(&self) -> Box<dyn Any> {
         self.transport.as_ref().map_or_else(|| Box::new(()) as Box<dyn Any>, |one| one.busy())
+    }
+
+    /// True once a device is lost: for what one computes while the others wait.
+    pub(super) fn ends(&self) -> Option<Arc<AtomicBool>> {
+        self.transport.as_ref()?.ends()
     }
 
     /// The sum of a number over the devices, in their order.

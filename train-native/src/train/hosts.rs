@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use burn::tensor::backend::Backend;
@@ -278,8 +279,11 @@ impl<B: Backend> Transport<B> for OverHosts {
     }
 
     fn busy(&self) -> Box<dyn Any> {
-        // What is computed meanwhile ends where a rank is lost.
-        Box::new((self.ring.busy(), interrupt::also(self.ring.ends())))
+        Box::new(self.ring.busy())
+    }
+
+    fn ends(&self) -> Option<Arc<AtomicBool>> {
+        Some(self.ring.ends())
     }
 
     fn name(&self, rank: usize) -> String {

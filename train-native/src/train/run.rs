@@ -457,7 +457,16 @@ fn conclude<B: TrainingBackend>(
             let EvalSet { name, metric, .. } = set;
             running.live.note(format!("step {}: {name} {metric} {score:.4}", point.step));
         };
-        point.scores = scores(plan.measured, model.measured(), plan.terminal, note)?;
+        // Where a device is lost this is broken off, and the step stands without scores.
+        let also = run.group.ends().map(interrupt::also);
+        match scores(plan.measured, model.measured(), plan.terminal, note) {
+            Ok(scores) => point.scores = scores,
+            Err(error) => {
+                state.telemetry.push(point)?;
+                return Err(error);
+            }
+        }
+        drop(also);
         if improved(plan.recipe, &mut state.checkpoint, &point) {
             observer.best(&model, &point)?;
         }

@@ -3,6 +3,8 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use burn::tensor::Tensor;
@@ -47,6 +49,11 @@ pub(super) trait Transport<B: Backend>: Debug + Send {
     /// While what is returned lives the others wait for this device, however long.
     fn busy(&self) -> Box<dyn Any> {
         Box::new(())
+    }
+
+    /// True once a device is lost, which the next operation says.
+    fn ends(&self) -> Option<Arc<AtomicBool>> {
+        None
     }
 
     /// Runs what all devices do together by another way than this one, which `run` gives up where it is told that a

@@ -84,18 +84,18 @@ pub fn asked() -> bool {
 
 /// While it lives, [`flow`] heeds another flag, too.
 #[derive(Debug)]
-pub struct AlsoStops(());
+pub struct AlsoStops(Option<Arc<AtomicBool>>);
 
 impl Drop for AlsoStops {
     fn drop(&mut self) {
-        *OTHER.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *OTHER.lock().unwrap_or_else(PoisonError::into_inner) = self.0.take();
     }
 }
 
 /// Has [`flow`] break off what runs once a flag is set, as well as after Ctrl-C.
 pub fn also(flag: Arc<AtomicBool>) -> AlsoStops {
-    *OTHER.lock().unwrap_or_else(PoisonError::into_inner) = Some(flag);
-    AlsoStops(())
+    let mut other = OTHER.lock().unwrap_or_else(PoisonError::into_inner);
+    AlsoStops(other.replace(flag))
 }
 
 /// `Break` once Ctrl-C was pressed, or the flag of [`also`] is set.

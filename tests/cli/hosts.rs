@@ -274,7 +274,7 @@ fn a_process_that_evaluates_stops_where_another_is_killed() {
     assert!(!said.contains("step 5: dev") && said.contains("after 5 steps"), "{said}");
     let steps = metrics(&folder.path("run"));
     assert_eq!(steps.len(), 5, "{said}");
-    assert_eq!(steps[4]["scores"], serde_json::json!({}), "{said}");
+    assert!(steps[4]["scores"].is_null(), "{said}");
     // And the run goes on from there, with texts to measure by that take no such time.
     folder.write("dev.csv", format!("sentence1,sentence2,score\n{}{}{}", row(0), row(1), row(2)));
     let args = ["train", "--recipe", &recipe, "--output", &folder.arg("run"), "--resume"];

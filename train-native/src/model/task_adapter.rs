@@ -33,7 +33,12 @@ pub(super) fn of(folder: &Path, adapter: &str) -> Result<Option<PathBuf>> {
     let sum = sum(&task, &adapter);
     let place = parent.join(&sum[..32]);
     kept(&adapter, &parent, &place).with_context(|| {
-        format!("{}: no place for the adapter {task:?} of {}", place.display(), folder.display())
+        format!(
+            "{}: no place for the adapter {task:?} of {}; make room in the user's cache, or on Linux have XDG_CACHE_HOME \
+             name another",
+            place.display(),
+            folder.display()
+        )
     })?;
     Ok(Some(place))
 }

@@ -9,7 +9,7 @@ use kiln_embed::checkpoint::{
 use kiln_embed::index::VectorAdapter;
 use serde_json::json;
 
-use crate::harness::{Folder, TEXTS, embed, failure, kiln, stdout};
+use crate::harness::{Folder, TEXTS, embed, failure, kiln, names, stdout};
 use crate::named::{NamedModel, texts};
 use crate::training::DATA;
 
@@ -559,6 +559,17 @@ fn an_adapter_for_a_task_is_taken_from_the_models_own_file() {
         said.contains("there are classification, retrieval.passage, retrieval.query"),
         "{said}"
     );
+
+    // Several processes that make the same folder at the same time.
+    let fresh = folder.path("fresh");
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+        command.args(["--device", "cpu", "similarity", "-m", &name, "a", "b"]);
+        command.env("XDG_CACHE_HOME", &fresh).stdout(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let started: Vec<_> = (0..6).map(|_| start()).collect();
+    assert!(started.into_iter().all(|mut one| one.wait().unwrap().success()));
+    assert_eq!(names(&fresh.join("kiln/adapters")).len(), 1);
 
     // No place for the adapter.
     let taken = folder.write("taken", "");

@@ -224,14 +224,12 @@ fn adapter_of(
         Some(hub) => hub.adapters()?,
         None => adapters_in(folder),
     };
-    names.extend(
-        open_folder(folder)
-            .ok()
-            .map(|files| task_names(files.as_ref()))
-            .transpose()?
-            .unwrap_or_default(),
-    );
-    names.sort();
+    if let Ok(files) = open_folder(folder) {
+        names.extend(task_names(files.as_ref())?);
+    }
+    // A folder's and a configuration's may be one.
+    names.sort_by_key(|name| plain(name));
+    names.dedup_by_key(|name| plain(name));
     let known = match names.is_empty() {
         true => "there is none".to_string(),
         false => format!("there are {}", names.join(", ")),

@@ -34,6 +34,9 @@ pub fn has_task_adapters(weights: &Weights) -> bool {
 /// The adapter for a task as PEFT's two files, of which [`load_adapters`](super::load_adapters) makes LoRA:
 /// `W + alpha / rank * B A`, of tables `W + alpha / rank * A B`.
 ///
+/// The file's stacks are A `[tasks, rank, inputs]` and B `[tasks, outputs, rank]`, of tables A `[tasks, rows, rank]` and B
+/// `[tasks, rank, width]`; PEFT's are `[rank, inputs]` and `[outputs, rank]`, of tables `[rank, rows]` and `[width, rank]`.
+///
 /// # Errors
 /// A model without that task, or whose stacks of matrices do not fit it.
 pub fn task_adapter(folder: &dyn Folder, task: &str) -> Result<Files> {

@@ -2,6 +2,7 @@
 # Training on several hosts, each of which is a network namespace of this machine with a link of a given rate:
 #
 #   tests/hosts.sh                      numbers of one device, a host that is cut off, time a step at some rates
+#   tests/hosts.sh faults               hosts that are killed or do not belong together, and a network that fails
 #   tests/hosts.sh torchrun             the same job started by torchrun (of KILN_CACHE's Python, if it has torch)
 #   tests/hosts.sh ray                  by Ray Train, as SCALE.md has it (700 MB from PyPI)
 #   tests/hosts.sh slurm                by SLURM, as SCALE.md has it: one of this machine alone (root; Debian's packages)
@@ -121,10 +122,13 @@ rate() { # of what each host sends and what it gets
   done
 }
 
+odd=() # what rank 1 alone has in its environment
 host() { # HOST OUTPUT ARGUMENTS...: one process on one host
   local i=$1 output=$2
   shift 2
-  ip netns exec "$tag-$i" env RANK="$i" WORLD_SIZE="$world" LOCAL_RANK=0 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 \
+  local other=()
+  [ "$i" != 1 ] || other=("${odd[@]}")
+  ip netns exec "$tag-$i" env RANK="$i" WORLD_SIZE="$world" LOCAL_RANK=0 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "${other[@]}" \
     "${train[@]}" --output "$output" "$@" > "$work/out-$i" 2>&1
 }
 
@@ -139,6 +143,102 @@ job() { # OUTPUT ARGUMENTS...: all hosts
   for pid in "${pids[@]}"; do wait "$pid" || { cat "$work"/out-*; return 1; }; done
 }
 
+# Starts all hosts for what would never end; PIDS are theirs.
+begin() { # OUTPUT ARGUMENTS...
+  local output=$1 i
+  shift
+  pids=()
+  rm -f "$work"/out-*
+  for i in $(seq 0 $((world - 1))); do
+    [ "$i" = 0 ] || output=$work/none
+    host "$i" "$output" --set stage.1.steps=100000 "$@" &
+    pids+=($!)
+  done
+}
+
+trains() { # OUTPUT: until it has taken a step
+  until [ -s "$1/metrics.jsonl" ]; do
+    kill -0 "${pids[0]}" || { cat "$work/out-0"; return 1; }
+    sleep 0.1
+  done
+}
+
+# All but a host that was killed end with an error, in one line that has these words.
+ended() { # WORDS [KILLED]
+  local i
+  SECONDS=0
+  for i in $(seq 0 $((world - 1))); do
+    if wait "${pids[$i]}"; then
+      echo "host $i ended as if all were well" >&2
+      return 1
+    fi
+    [ "$i" != "${2:-none}" ] || continue
+    [ "$(grep -c '^error: ' "$work/out-$i")" = 1 ] && grep '^error: ' "$work/out-$i" | grep -q "$1" || {
+      cat "$work/out-$i" >&2
+      return 1
+    }
+  done
+  echo "$world hosts, after at most $SECONDS s: $(grep -h '^error: ' "$work"/out-* | sort | uniq -c | sed 's/^ *//')"
+}
+
+faults() {
+  local victim harm words between proxy=$PWD/target/quick/examples/proxy
+  cargo build --quiet --profile quick -p kiln-hosts --example proxy
+  rate none
+  for world in ${HOSTS:-2 3}; do
+    for victim in $(seq 0 $((world - 1))); do
+      echo "== $world hosts, and the process on host $victim is killed"
+      begin "$work/killed-$world-$victim"
+      trains "$work/killed-$world-$victim"
+      ip netns pids "$tag-$victim" | xargs kill -9
+      ended "rank $victim (.*is lost" "$victim"
+    done
+    # What rank 0 sends to rank 1 around the ring passes by a proxy on the host of rank 1, which harms the third step's.
+    for harm in delay damage cut stall; do
+      echo "== $world hosts, and a network with $harm"
+      ip netns exec "$tag-1" "$proxy" 10.77.0.2:7002 10.77.0.2:7001 "$harm" 50000000 > /dev/null &
+      between=$!
+      odd=(KILN_BIND=10.77.0.2:7001 KILN_ADVERTISE=10.77.0.2:7002)
+      case $harm in
+        delay)
+          job "$work/delayed-$world"
+          python3 tests/reference/hosts.py same "$work/one" "$work/delayed-$world"
+          ;;
+        damage) words='rank 1 (.*got a frame whose checksum is wrong from rank 0 (' ;;
+        cut) words='is lost: a connection closed' ;;
+        stall) words='no data of rank 0 (.*have reached rank 1 (' ;;
+      esac
+      if [ "$harm" != delay ]; then
+        begin "$work/$harm-$world"
+        ended "$words"
+      fi
+      odd=()
+      kill "$between"
+    done
+  done
+  world=2
+  echo '== another secret'
+  odd=(KILN_SECRET='not the same secret')
+  KILN_JOIN_TIMEOUT=5 begin "$work/secret"
+  ended 'another secret than this host\|another KILN_SECRET'
+  odd=()
+  echo '== another recipe'
+  pids=()
+  rm -f "$work"/out-*
+  host 0 "$work/recipe" & pids+=($!)
+  host 1 "$work/none" --set stage.1.lr=1e-3 & pids+=($!)
+  ended 'trains by another recipe than rank 0'
+  echo '== strangers at the door, one of which speaks another version'
+  host 0 "$work/scanned" & pids=($!)
+  for garbage in 'GET / HTTP/1.0\r\n\r\n' '\0' 'KILNHOST\x63\0aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'; do
+    until ip netns exec "$tag-1" bash -c "printf '$garbage' > /dev/tcp/10.77.0.1/29500" 2>/dev/null; do sleep 0.1; done
+  done
+  sleep 1
+  host 1 "$work/none" & pids+=($!)
+  wait "${pids[0]}" && wait "${pids[1]}"
+  python3 tests/reference/hosts.py same "$work/one" "$work/scanned"
+}
+
 echo '== the numbers of one device'
 "${train[@]}" --output "$work/one" > /dev/null
 for world in ${HOSTS:-2 3}; do
@@ -146,6 +246,11 @@ for world in ${HOSTS:-2 3}; do
   job "$work/of-$world"
   python3 tests/reference/hosts.py same "$work/one" "$work/of-$world"
 done
+
+if [ "${1:-}" = faults ]; then
+  faults
+  exit 0
+fi
 
 echo '== a host whose cable is pulled'
 world=3

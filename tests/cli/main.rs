@@ -30,6 +30,8 @@ mod mining;
 mod named;
 mod named_models;
 mod peers;
+#[path = "../harness/proxy.rs"]
+mod proxy;
 mod recipes;
 mod refine;
 mod rerank;

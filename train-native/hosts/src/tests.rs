@@ -2,12 +2,22 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use proxy::Harm;
+
 use crate::{Ended, Error, Format, Launch, Result, Ring, Secret, Terms, Timeouts};
+
+#[path = "../../../tests/harness/proxy.rs"]
+mod proxy;
+
+/// What goes to a port of this machine, harmed after so many bytes.
+fn proxied(port: u16, harm: Harm, after: usize) -> SocketAddr {
+    proxy::proxy("127.0.0.1:0", ([127, 0, 0, 1], port).into(), harm, after).unwrap()
+}
 
 /// A port below those that systems hand out, so that no other connection takes it meanwhile.
 fn free_port() -> u16 {
@@ -334,60 +344,12 @@ fn what_strangers_send_is_let_go() {
     });
 }
 
-/// What a proxy does to what comes from the one side, once so many bytes have passed.
-#[derive(Clone, Copy, PartialEq)]
-enum Harm {
-    Delay,
-    Stall,
-    Cut,
-    Damage,
-}
-
-/// Stands before an address; harms what goes there after so many bytes.
-fn proxy(to: SocketAddr, harm: Harm, after: usize) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for from in listener.incoming() {
-            let Ok(from) = from else { return };
-            let Ok(there) = TcpStream::connect(to) else { continue };
-            let (mut back, mut here) = (there.try_clone().unwrap(), from.try_clone().unwrap());
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut back, &mut here);
-                let _ = here.shutdown(Shutdown::Both);
-            });
-            std::thread::spawn(move || pass(from, there, harm, after));
-        }
-    });
-    address
-}
-
-fn pass(mut from: TcpStream, mut there: TcpStream, harm: Harm, after: usize) {
-    let (mut buffer, mut passed) = (vec![0; 1 << 16], 0);
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        passed += count;
-        if passed > after {
-            match harm {
-                Harm::Delay => std::thread::sleep(Duration::from_millis(20)),
-                Harm::Stall => std::thread::sleep(Duration::from_secs(60)),
-                Harm::Cut => break,
-                Harm::Damage => buffer[count / 2] ^= 4,
-            }
-        }
-        if there.write_all(&buffer[..count]).is_err() {
-            break;
-        }
-    }
-    let _ = there.shutdown(Shutdown::Both);
-    let _ = from.shutdown(Shutdown::Both);
-}
-
 /// What ranks say when what rank 0 sends to rank 1 around the ring is harmed.
 fn harmed(world: usize, harm: Harm) -> Vec<Result<()>> {
     let mut launches = launches(world);
     let port = free_port();
     launches[1].bind = Some(([127, 0, 0, 1], port).into());
-    launches[1].advertise = Some(proxy(([127, 0, 0, 1], port).into(), harm, 1 << 20).to_string());
+    launches[1].advertise = Some(proxied(port, harm, 1 << 20).to_string());
     let said = run(&launches, |ring| {
         for _ in 0..8 {
             ring.all_reduce(&mut values(ring.rank(), 200_000), Format::F32)?;
@@ -430,7 +392,7 @@ fn a_network_that_damages_cuts_or_stalls_is_found_out() {
 fn a_rank_that_falls_silent_is_named() {
     // Rank 1 reaches rank 0 through a proxy that stalls: it is there, and not heard.
     let mut launches = launches(3);
-    let stalls = proxy(([127, 0, 0, 1], launches[0].port).into(), Harm::Stall, 400);
+    let stalls = proxied(launches[0].port, Harm::Stall, 400);
     launches[1].port = stalls.port();
     let said = run(&launches, |ring| {
         loop {

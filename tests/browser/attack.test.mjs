@@ -141,6 +141,9 @@ test("a wrong option costs nothing of what is kept", async () => {
   near(await load(MINI), mini[0]);
   const from = server.seen.length;
   assert.match((await load(MINI, { weights: "int3" })).error, /^RangeError: weights "int3" are unknown/);
+  assert.match((await load(MINI, { weights: "int8:6" })).error, /^RangeError: weights "int8:6" have groups of 6/);
+  const asReranker = () => page.evaluate((url) => window.kiln.Reranker.load(url).then(() => "it loaded", (error) => `${error.name}: ${error.message}`), MINI);
+  assert.match(await asReranker(), /^RangeError: .*is no reranker/);
   await page.evaluate(() => Object.defineProperty(navigator, "gpu", { value: undefined }));
   assert.match((await load(MINI, { device: "webgpu", worker: false })).error, /^DeviceError: there is no WebGPU/);
   near(await load(MINI), mini[0]);
@@ -407,6 +410,26 @@ test("a core that traps is used no more", async () => {
     return [first, await said()];
   }, MINI);
   for (const said of found) assert.match(said, /^WorkerError: kiln-embed broke off \(unreachable\): .*load the model, or the index, again/);
+});
+
+test("a core that breaks off in the midst of a run says so, and keeps nobody waiting", async () => {
+  const found = await page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url, { device: "cpu", worker: false });
+    const { memory } = await (await import("/pkg/relaxed/kiln_wasm.js")).default();
+    // None is left for the states of a batch.
+    memory.grow(65536 - memory.buffer.byteLength / 65536);
+    const texts = Array.from({ length: 16 }, (_, at) => `${at} ${"ships ".repeat(500)}`);
+    const said = (text) => model.embed(text, { batchTokens: 65536 }).then(() => "it worked", (error) => `${error.name}: ${error.message}`);
+    return Promise.all([said(texts), said("a")]);
+  }, MINI);
+  for (const said of found) assert.match(said, /^WorkerError: kiln-embed broke off \(.*load the model, or the index, again/);
+});
+
+test("a core that could not be fetched is fetched again", async () => {
+  server.answers.set("/pkg/relaxed/kiln_wasm_bg.wasm", says(503, "text/plain"));
+  assert.ok((await load(MINI, { worker: false })).error);
+  server.mend();
+  near(await load(MINI, { worker: false }), mini[0]);
 });
 
 test("messages of strangers change nothing", async () => {

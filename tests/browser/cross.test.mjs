@@ -5,6 +5,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { gzipSync } from "node:zlib";
 import { openKiln, withPage } from "./browser.mjs";
 import { serve } from "./server.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
@@ -47,6 +48,21 @@ for (const [what, date, joined] of [["goes on where it stopped", DATE, true], ["
     assert.deepEqual(seen.slice(0, 3), [["GET", false], ["GET", true], ...(joined ? [] : [["GET", false]])]);
   });
 }
+
+test("a file that another site compresses on the way, and does not say so", async () => {
+  const body = gzipSync(file);
+  server.answers.set("/models/zipped.kiln", (request, response) => {
+    response.writeHead(200, { "access-control-allow-origin": "*", "content-encoding": "gzip", "content-length": body.length, "last-modified": DATE }).end(body);
+  });
+  const address = `${server.url.replace("127.0.0.1", "localhost")}/models/zipped.kiln`;
+  const { vector, totals } = await page.evaluate(async ([address, text]) => {
+    const seen = [];
+    const model = await window.kiln.Embedder.load(address, { device: "cpu", onProgress: (now) => seen.push(now) });
+    return { vector: [...(await model.embed(text))], totals: seen.filter(({ stage }) => stage === "download").map(({ total }) => total) };
+  }, [address, texts[0]]);
+  assert.ok(cosine(vector, native("native-mini.jsonl")[0]) > 0.999);
+  assert.equal(totals.at(-1), file.length);
+});
 
 for (const isolated of [false, true]) {
   test(`the package itself may lie on another site, as on a CDN${isolated ? ", with threads too" : ""}`, async (run) => {

@@ -172,6 +172,45 @@ test("the reader's own texts: pasted, added, exported, imported, stopped, emptie
   assert.deepEqual(problems.filter((problem) => !/Content Security Policy directive '(style|script)-src/.test(problem)), []);
 });
 
+test("passages that are indexed anew are all kept where that is stopped", async () => {
+  await ready("#models");
+  const stop = () => page.locator(".collection .job button").dispatchEvent("click");
+  // Another question first, whose answers are not mistaken for this one's.
+  const asked = async () => (await found("octopus")) && found("why do leaves change colour in October");
+  const autumn = async () => assert.equal((await asked())[0], "Autumn leaves");
+  await page.locator(".collection .count").getByText(`${PASSAGES} passages`).waitFor({ state: "attached" });
+  await page.getByLabel("Used for the search").selectOption("binary");
+  await stop();
+  await page.locator(".notice").getByText("stopped: the search stays as it was").waitFor();
+  assert.equal(await page.getByLabel("Used for the search").inputValue(), "int8");
+  await page.getByRole("link", { name: "Search" }).click();
+  await count(PASSAGES);
+  await autumn();
+
+  await page.getByRole("link", { name: "Models" }).click();
+  await page.getByLabel("Address").fill("../models/model.kiln");
+  await page.getByRole("button", { name: "Load", exact: true }).click();
+  await page.getByRole("cell", { name: "6 of width 384" }).waitFor({ timeout: 60_000 });
+  await stop();
+  await page.locator(".notice").getByText("stopped: the passages are found by their words alone").waitFor();
+  await page.getByRole("link", { name: "Search" }).click();
+  await count(PASSAGES);
+  assert.deepEqual(await asked(), []);
+  await page.locator("section[aria-labelledby=by-words] h3").first().waitFor();
+  // What is added next is indexed with them.
+  await page.getByRole("button", { name: "Paste text" }).click();
+  await page.getByLabel("Text to search in").fill("The harbour was closed because of the storm.");
+  await page.getByRole("button", { name: "Add it" }).click();
+  await page.locator(".notice").getByText(`${PASSAGES + 1} passages indexed`).waitFor();
+  await autumn();
+
+  // The index of the page's own model is what it was.
+  await open();
+  await count(PASSAGES);
+  await autumn();
+  assert.deepEqual(problems, []);
+});
+
 /** A saved index, its head changed. */
 function changed(saved, change) {
   const length = saved.readUInt32LE(8);
@@ -290,6 +329,11 @@ test("the lens: heads, two sentences, layers, attention", async () => {
   await map.hover({ position: { x: 20, y: 20 } });
   await page.locator("section[aria-labelledby=pair] .readout").getByText(/→ .*: -?\d\.\d+/).waitFor();
   await map.focus();
+  const cell = page.locator("section[aria-labelledby=pair] .readout");
+  const read = await cell.textContent();
+  // With another key it is the browser's.
+  await page.keyboard.press("Control+ArrowRight");
+  assert.equal(await cell.textContent(), read);
   await page.keyboard.press("ArrowRight");
   assert.ok((await page.locator("section[aria-labelledby=attention] canvas").count()) >= 4);
   await shot("lens");
@@ -332,7 +376,10 @@ test("the map: points, keys, zoom, from a point to its like", async () => {
   const box = () => page.locator(".map svg").getAttribute("viewBox");
   const whole = await box();
   await page.keyboard.press("+");
-  assert.notEqual(await box(), whole);
+  const zoomed = await box();
+  assert.notEqual(zoomed, whole);
+  await page.keyboard.press("Control+-");
+  assert.equal(await box(), zoomed);
   await page.keyboard.press("0");
   assert.equal(await box(), whole);
   await page.keyboard.press("ArrowRight");
@@ -381,8 +428,11 @@ test("teach: lessons, a run, before and after, undo, reload, export and import",
   await right.click();
   assert.equal(await right.getAttribute("aria-pressed"), "true");
   await hits.nth(1).focus();
-  await page.keyboard.press("-");
   const wrong = hits.nth(1).getByRole("button", { name: /^Wrong/ });
+  // The page's size, and no lesson.
+  await page.keyboard.press("Control+-");
+  assert.equal(await wrong.getAttribute("aria-pressed"), "false");
+  await page.keyboard.press("-");
   await page.waitForFunction((button) => button.getAttribute("aria-pressed") === "true", await wrong.elementHandle());
   // What was said can be unsaid, here or in the list.
   await hits.nth(2).getByRole("button", { name: /^Wrong/ }).click();
@@ -612,6 +662,7 @@ test("a model that cannot be loaded is said, and can be tried again", async () =
   await page.route("**/kiln-mini.kiln*", (route) => route.fulfill({ status: 404 }));
   await page.goto(`${server.url}/demo/index.html`);
   await page.getByText("no model: see “Models”").waitFor();
+  await page.getByText("There is no model to search with").waitFor();
   await page.getByRole("link", { name: "Models" }).click();
   await page.getByRole("alert").waitFor();
   await page.unroute("**/kiln-mini.kiln*");

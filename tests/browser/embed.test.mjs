@@ -261,6 +261,29 @@ test("a file that has changed on the server is fetched the next time", async () 
   assert.equal(await width(), 384);
 });
 
+test("where the file changes under a model, no other worker computes with the new one", async () => {
+  const warnings = [];
+  page.on("console", (message) => message.type() === "warning" && warnings.push(message.text()));
+  const path = join(KILN_MODELS, "changing.kiln");
+  writeFileSync(path, readFileSync(miniFile));
+  await page.evaluate(async () => (await window.kiln.Embedder.load("/models/changing.kiln")).dispose());
+  writeFileSync(path, readFileSync(modelFile));
+  const least = await page.evaluate(async () => {
+    const { Embedder, cosine } = window.kiln;
+    const load = (url, workers) => Embedder.load(url, { workers, device: "cpu" });
+    const [model, one] = [await load("/models/changing.kiln", 3), await load("/models/mini.kiln", 1)];
+    const cache = await caches.open("kiln-embed-1");
+    while (await cache.match("/models/changing.kiln")) await new Promise((later) => setTimeout(later, 20));
+    const texts = Array.from({ length: 600 }, (_, at) => `${at} ${"boats and ships ".repeat(at % 7)}in the harbour`);
+    const [vectors, alone] = [await model.embed(texts), await one.embed(texts)];
+    return Math.min(...vectors.map((vector, at) => cosine(vector, alone[at])));
+  });
+  // Both have 384 dimensions, and cosines of one's vectors with the other's are about 0.
+  assert.ok(least > 0.999, `${least}`);
+  while (warnings.length < 2) await page.waitForTimeout(100);
+  for (const line of warnings) assert.match(line, /files are others by now.*; one worker fewer computes/);
+});
+
 test("a full store is a warning, and no failure", async () => {
   const warnings = [];
   page.on("console", (message) => message.type() === "warning" && warnings.push(message.text()));

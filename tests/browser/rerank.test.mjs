@@ -72,10 +72,13 @@ test("texts are ranked, the most relevant first", async () => {
 });
 
 test("an embedder is no reranker, and a reranker no embedder", async () => {
+  const before = server.seen.filter(({ path }) => path === "/fixtures/rerankers/bert/model.safetensors").length;
   const said = (kind, url) =>
-    page.evaluate(([kind, url]) => window.kiln[kind].load(url).then(() => "it loaded", (error) => error.message), [kind, url]);
+    page.evaluate(([kind, url]) => window.kiln[kind].load(url).then(() => "it loaded", (error) => `${error.name}: ${error.message}`), [kind, url]);
   assert.match(await said("Reranker", "/fixtures/static/model2vec"), /is no reranker|has no/);
-  assert.match(await said("Embedder", "/fixtures/rerankers/bert"), /kiln rerank/);
+  // What is kept is not fetched once more for it.
+  for (let time = 0; time < 2; time++) assert.match(await said("Embedder", "/fixtures/rerankers/bert"), /^RangeError: .*kiln rerank/);
+  assert.equal(server.seen.filter(({ path }) => path === "/fixtures/rerankers/bert/model.safetensors").length, 1 + before);
 });
 
 test("static embeddings give sentence-transformers' vectors", async () => {

@@ -191,6 +191,24 @@ test("a tab that is closed in the midst of a run loses what came after the last 
   assert.deepEqual(again.weights, whole.files[1][1]);
 });
 
+test("a run goes on where the browser has no more room to keep it", async () => {
+  const given = { ...lessons(40), steps: 16, batchSize: 6, holdBack: 0 };
+  const whole = await taught(given);
+  const said = [];
+  page.on("console", (message) => message.type() === "warning" && said.push(message.text()));
+  const devtools = await page.context().newCDPSession(page);
+  await devtools.send("Storage.overrideQuotaForOrigin", { origin: server.url, quotaSize: 1 });
+  const full = await taught({ ...given, checkpoint: "full" });
+  assert.deepEqual(full.files, whole.files);
+  assert.ok(said.some((line) => /storage for this site is full.*the run goes on, and is not kept/.test(line)), said.join("\n"));
+  assert.deepEqual(await page.evaluate(() => window.kiln.checkpoints.names()), []);
+  // There is room again.
+  await devtools.send("Storage.overrideQuotaForOrigin", { origin: server.url });
+  said.length = 0;
+  assert.deepEqual((await taught({ ...given, checkpoint: "full" })).files, whole.files);
+  assert.deepEqual(said, []);
+});
+
 test("a packed model learns: held-back lessons are answered better, and the space is another", async () => {
   const result = await taught({ ...lessons(60), steps: 8, batchSize: 12, learningRate: 2e-3, checkEvery: 4 });
   const { kept, heldBack, taught: learned } = result;

@@ -2,12 +2,22 @@
 // what a trainer is asked for. By tests/browser.sh, or alone: node --test tests/browser/unit.test.mjs
 
 import assert from "node:assert/strict";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, afterEach, before, beforeEach, test } from "node:test";
+import { serialize } from "node:v8";
+import { gzipSync } from "node:zlib";
+import { LocalCalls } from "../../wasm/js/calls.js";
 import * as check from "../../wasm/js/checks.js";
+import { Engine } from "../../wasm/js/engine.js";
 import { modelFiles } from "../../wasm/js/files.js";
+import { Embedder, Reranker } from "../../wasm/js/index.js";
+import { prompted } from "../../wasm/js/integrations/prompts.js";
 import { partOf } from "../../wasm/js/kept.js";
 import { said } from "../../wasm/js/lengths.js";
 import { fileAddress, folderAddress, sourceAddress } from "../../wasm/js/names.js";
+import { indexes } from "../../wasm/js/node/store.js";
 import { platform } from "../../wasm/js/platform.js";
 import { Trainer } from "../../wasm/js/trainer.js";
 import { serve } from "./server.mjs";
@@ -139,10 +149,10 @@ test("arguments are what they should be", () => {
     assert.throws(wrong, { name, message: why });
   }
   const usual = { device: "auto", workers: "auto", threads: "auto", weights: "kept" };
-  for (const wrong of [{ threads: NaN }, { threads: 0 }, { threads: -1 }, { threads: 1e9 }, { threads: "2" }, { workers: 1.5 }, { workers: 65 }, { weights: "int3" }, { weights: 7 }, { weights: "int8:-1" }, { device: "abacus" }]) {
+  for (const wrong of [{ threads: NaN }, { threads: 0 }, { threads: -1 }, { threads: 1e9 }, { threads: "2" }, { workers: 1.5 }, { workers: 65 }, { weights: "int3" }, { weights: 7 }, { weights: "int8:-1" }, { weights: "int8:6" }, { weights: "int4:2" }, { device: "abacus" }]) {
     assert.throws(() => check.loadOptions({ ...usual, ...wrong }), { name: "RangeError" }, JSON.stringify(wrong));
   }
-  for (const right of [{}, { threads: 3, workers: 64 }, { weights: "int8:64" }, { weights: "int4:channel" }, { weights: "f32" }]) check.loadOptions({ ...usual, ...right });
+  for (const right of [{}, { threads: 3, workers: 64 }, { weights: "int8:64" }, { weights: "int8:4" }, { weights: "int8" }, { weights: "int4:channel" }, { weights: "f32" }]) check.loadOptions({ ...usual, ...right });
   assert.deepEqual(check.embedOptions({ prompt: null, dimensions: undefined, batchTokens: 64 }, 384), { prompt: undefined, promptText: undefined, dimensions: undefined, normalize: undefined, batchTokens: 64 });
   assert.deepEqual([...vector([3, 4])], [3, 4]);
   assert.deepEqual(check.texts("texts", new Set(["a", "\ud800"])), ["a", "\ud800"]);
@@ -270,6 +280,60 @@ test("lengths: a body that is longer or shorter than said, or has no end", async
     assert.ok(requests <= 1);
     assert.equal(store.held.size, 0);
   }
+});
+
+/** What a page hears of another site whose server says nothing of what it may: not of compression, ranges or tags. */
+function fromElsewhere(run) {
+  const { fetch: former } = platform;
+  run.after(() => (platform.fetch = former));
+  const told = ["cache-control", "content-language", "content-length", "content-type", "expires", "last-modified", "pragma"];
+  platform.fetch = async (url, options) => {
+    const response = await fetch(url, options);
+    const headers = new Headers([...response.headers].filter(([name]) => told.includes(name)));
+    return Object.defineProperties(response, { headers: { value: headers }, type: { value: "cors" } });
+  };
+  globalThis.location = { href: "https://page.example/", origin: "https://page.example" };
+}
+
+const DATE = "Tue, 01 Oct 2024 10:00:00 GMT";
+
+test("a file that another site compresses on the way is whole, and its length that of what comes", async (run) => {
+  fromElsewhere(run);
+  const zipped = (file, more) => (request, response) => {
+    const body = gzipSync(file);
+    response.writeHead(200, { "content-encoding": "gzip", "content-length": body.length, "last-modified": DATE, ...more }).end(body);
+  };
+  server.answers.set(MODEL, zipped(FILE));
+  const { kiln, progress } = await load();
+  assert.deepEqual(kiln, FILE);
+  for (const { loaded, total } of progress.filter(({ stage }) => stage === "download")) assert.ok(total === FILE.length && loaded <= total, `${loaded} of ${total}`);
+  // Compressed, two bytes are more.
+  folder({ "kiln.json": JSON.stringify({ format: 1, files: { "config.json": { bytes: 2 } } }) });
+  server.answers.set("/models/f/config.json", zipped("{}"));
+  assert.deepEqual(await loadFolder(), ["kiln.json", "config.json"]);
+  // What it is said to have still holds.
+  store.held.clear();
+  server.answers.set("/models/f/config.json", zipped("{} "));
+  await assert.rejects(loadFolder(), /more bytes come than the 2 /);
+});
+
+test("a compressed download that breaks off begins anew, and another site's that is not goes on", async (run) => {
+  fromElsewhere(run);
+  const body = gzipSync(Uint8Array.from(FILE, (byte, at) => (at < 128 ? byte : (at * 2654435761) >>> 24)));
+  const ranges = [];
+  server.answers.set(MODEL, (request, response) => {
+    ranges.push(request.headers.range);
+    response.writeHead(200, { "content-encoding": "gzip", "content-length": body.length, "last-modified": DATE });
+    if (ranges.length > 1) return response.end(body);
+    response.write(body.subarray(0, body.length >> 1), () => setTimeout(() => request.socket.destroy(), 50));
+  });
+  assert.equal((await load()).kiln.length, FILE.length);
+  assert.deepEqual(ranges, [undefined, undefined]);
+  store.held.clear();
+  const date = { "last-modified": DATE };
+  const seen = brokenOff((request, response) => rest(start(request.headers), date)(request, response), { headers: date });
+  assert.deepEqual((await load()).kiln, FILE);
+  assert.deepEqual([seen.length, "if-range" in seen[1]], [2, false]);
 });
 
 /** A folder's files; what is not among them is answered with 404. */
@@ -447,6 +511,200 @@ test("a full store, or one that cannot be read, is said once and done without", 
   globalThis.caches = { open: () => Promise.reject(new Error("off")) };
   assert.equal((await loadFolder()).length, 3);
   assert.equal(said.length, 1);
+});
+
+/** Workers in which a model's vectors are the last number of its bytes; `answer` may say otherwise. Gives what was asked of each. */
+function workersWithoutCore(run, { fingerprint = ({ kiln }) => `sum ${kiln.at(-1)}`, device = "cpu", answer } = {}) {
+  const { startWorker, hasWorkers } = platform;
+  run.after(() => Object.assign(platform, { startWorker, hasWorkers }));
+  const started = [];
+  platform.startWorker = () => {
+    let model;
+    const asked = [];
+    started.push(asked);
+    const first = started.length === 1;
+    const does = (action, argument) => {
+      const given = answer?.(action, argument, first);
+      if (given !== undefined) return given;
+      if (action === "open") model = argument;
+      if (action !== "embed") return { fingerprint: fingerprint(model), dimensions: 2, device: first ? device : "cpu", threads: 1, prompts: {} };
+      return new Float32Array(argument.texts.length * 2).fill((model.kiln ?? model.files[0][1]).at(-1));
+    };
+    const worker = {
+      terminate() {},
+      postMessage({ id, action, argument, abort }) {
+        if (abort) return;
+        asked.push(action);
+        setTimeout(() => {
+          try {
+            worker.onmessage({ data: { id, result: does(action, argument) } });
+          } catch ({ name, message }) {
+            worker.onmessage({ data: { id, error: { name, message } } });
+          }
+        }, action === "embed" ? 20 : 0);
+      },
+    };
+    return worker;
+  };
+  return started;
+}
+const named = (name, message) => Object.assign(new Error(message), { name });
+const MANY = Array.from({ length: 200 }, (_, at) => `text ${at}`);
+const kinds = (vectors) => [...new Set(vectors.flatMap((vector) => [...vector]))];
+/** The server has a file that ends so from now on, and counts who fetches it. */
+function ends(byte) {
+  const requests = [];
+  const file = FILE.slice();
+  file[file.length - 1] = byte;
+  server.answers.set(MODEL, (request, response) => {
+    if (request.method !== "HEAD") requests.push(request.headers);
+    response.writeHead(200, { etag: `"${byte}"`, "content-length": file.length }).end(file);
+  });
+  return requests;
+}
+
+test("a call has vectors of one version of a model, whatever the server has by now", async (run) => {
+  const warned = [];
+  run.mock.method(console, "warn", (text) => warned.push(text));
+  for (const [source, fingerprint, change] of [
+    [MODEL, ({ kiln }) => `sum ${kiln.at(-1)}`, ends],
+    // One that no kiln.json tells from another of the same shape.
+    ["/models/f", () => null, (byte) => folder({ "config.json": `{}${" ".repeat(byte)}`, "model.safetensors": WEIGHTS })],
+  ]) {
+    const started = workersWithoutCore(run, { fingerprint });
+    change(1);
+    const model = await Embedder.load(server.url + source, { workers: 3 });
+    assert.equal(kinds(await model.embed(MANY)).length, 1);
+    assert.deepEqual([started.length, started[1].includes("embed"), warned], [3, true, []]);
+    model.dispose();
+
+    const changing = workersWithoutCore(run, { fingerprint });
+    const second = await Embedder.load(server.url + source, { workers: 3 });
+    change(2);
+    store.held.clear();
+    assert.equal(kinds(await second.embed(MANY)).length, 1);
+    assert.equal(changing.length, 3);
+    assert.ok(changing.slice(1).every((asked) => !asked.includes("embed")), JSON.stringify(changing));
+    assert.equal(warned.length, 2);
+    for (const line of warned.splice(0)) assert.match(line, /^kiln-embed: the model's files are others by now than when it was loaded.*; one worker fewer computes$/);
+    second.dispose();
+    store.held.clear();
+  }
+});
+
+test("after a lost GPU a model goes on on the CPU, and not as another version of itself", async (run) => {
+  run.mock.method(console, "warn", () => {});
+  const lost = (action, argument, first) => {
+    if (action === "embed" && first) throw named("DeviceLostError", "the GPU was lost");
+  };
+  for (const [byte, said] of [[1, undefined], [2, "VersionError"]]) {
+    const started = workersWithoutCore(run, { device: "webgpu (a GPU)", answer: lost });
+    ends(1);
+    const model = await Embedder.load(server.url + MODEL);
+    ends(byte);
+    store.held.clear();
+    const failure = () => model.embed("a").then(() => undefined, ({ name }) => name);
+    // It is not asked for once more.
+    assert.deepEqual([await failure(), await failure(), started.length], [said, said, 2]);
+    assert.match(model.device, said ? /^webgpu/ : /^cpu/);
+    model.dispose();
+    store.held.clear();
+  }
+});
+
+test("what is kept is fetched anew only where it may be to blame, and without a network it is what is told of", async (run) => {
+  const opens = (error) => workersWithoutCore(run, { answer: (action) => { if (action === "open") throw error; } });
+  const requests = ends(1);
+  await load();
+  for (const [error, count] of [[named("RangeError", "no reranker"), 0], [named("DeviceError", "no GPU"), 0], [named("Error", "damaged"), 1]]) {
+    requests.length = 0;
+    opens(error);
+    await assert.rejects(Embedder.load(server.url + MODEL), { name: error.name, message: error.message });
+    assert.equal(requests.length, count, error.message);
+  }
+  opens(named("Error", "a tensor is missing"));
+  server.answers.set(MODEL, (request, response) => response.writeHead(403).end());
+  await assert.rejects(Embedder.load(server.url + MODEL), /^Error: a tensor is missing/);
+});
+
+test("what a load without a cache adds is not kept either, and a reranker takes no adapters", async (run) => {
+  workersWithoutCore(run, { answer: (action) => (action === "addAdapter" ? {} : undefined) });
+  ends(1);
+  for (const [name, body] of [["adapter_config.json", "{}"], ["adapter_model.safetensors", WEIGHTS]]) {
+    server.answers.set(`/models/lora/${name}`, (request, response) => response.writeHead(200, { etag: '"1"' }).end(body));
+  }
+  for (const [cache, kept] of [[false, 0], [true, 3]]) {
+    const model = await Embedder.load(server.url + MODEL, { cache });
+    await model.addAdapter("far", `${server.url}/models/lora`);
+    assert.equal(store.held.size, kept);
+    model.dispose();
+  }
+  await assert.rejects(Reranker.load(server.url + MODEL, { adapter: {} }), { name: "TypeError", message: /takes no adapters/ });
+});
+
+test("calls in this thread end at once, also one that never would, and an aborted load is none", async (run) => {
+  let over;
+  const frees = run.mock.method(Engine.prototype, "free", () => {});
+  const runs = run.mock.method(Engine.prototype, "run", async (action) => new Promise((resolve) => (over = () => resolve([action]))));
+  const calls = new LocalCalls();
+  const waiting = [calls.call("embed"), calls.call("lens")].map((call) => call.catch((error) => error.message));
+  await new Promise((later) => setTimeout(later));
+  calls.end(new Error("the embedder is disposed"));
+  assert.deepEqual(await Promise.all(waiting), Array(2).fill("the embedder is disposed"));
+  await assert.rejects(calls.call("embed"), /the embedder is disposed/);
+  assert.equal(runs.mock.callCount(), 1);
+
+  // The core comes, and the model is opened, when nobody waits for it any more.
+  const stop = new AbortController();
+  const loading = Embedder.load(kiln({ files: [] }), { worker: false, signal: stop.signal });
+  while (runs.mock.callCount() < 2) await new Promise((later) => setTimeout(later));
+  stop.abort();
+  over();
+  await assert.rejects(loading, { name: "AbortError" });
+  while (frees.mock.callCount() < 1) await new Promise((later) => setTimeout(later));
+});
+
+test("in Node a saved index that cannot be read hides no other", async (run) => {
+  const data = mkdtempSync(join(tmpdir(), "kiln-unit-"));
+  const { XDG_DATA_HOME } = process.env;
+  process.env.XDG_DATA_HOME = data;
+  run.after(() => {
+    XDG_DATA_HOME === undefined ? delete process.env.XDG_DATA_HOME : (process.env.XDG_DATA_HOME = XDG_DATA_HOME);
+    rmSync(data, { recursive: true });
+  });
+  assert.deepEqual(await indexes.names(), []);
+  const value = { bytes: new Uint8Array([1, 2]), entries: [["a", new Date(5)]] };
+  const names = ["a", "b\n\ud800", "long ".repeat(20_000)];
+  for (const name of names) await indexes.save(name, value);
+  for (const name of names) assert.deepEqual(await indexes.load(name), value);
+  const folder = join(data, "kiln-embed/indexes");
+  const [file] = readdirSync(folder);
+  // As it was written at first.
+  writeFileSync(join(folder, "old.index"), serialize({ name: "old", value }));
+  for (const [name, bytes] of [["text", "no index"], ["none", ""], ["head", '{"name":'], ["number", serialize(7)]]) writeFileSync(join(folder, `${name}.index`), bytes);
+  mkdirSync(join(folder, "folder.index"));
+  assert.deepEqual(await indexes.names(), [...names, "old"].sort());
+  writeFileSync(join(folder, file), '{"name":"x"}');
+  assert.equal((await indexes.names()).length, 3);
+});
+
+test("prompts of queries and documents are their own, or none", () => {
+  const none = { promptText: "" };
+  for (const [names, defaultPrompt, query, document] of [
+    [["query", "document"], null, { prompt: "query" }, { prompt: "document" }],
+    [["query", "corpus", "passage"], "query", { prompt: "query" }, { prompt: "passage" }],
+    [["query"], "query", { prompt: "query" }, none],
+    [["passage"], "passage", none, { prompt: "passage" }],
+    [[], null, none, none],
+    [["sts"], "sts", none, none],
+    // The default of the same side, by another name.
+    [["retrieval.query"], "retrieval.query", {}, none],
+    [["search_document"], "search_document", none, {}],
+  ]) {
+    const info = { prompts: Object.fromEntries(names.map((name) => [name, `${name}: `])), defaultPrompt };
+    assert.deepEqual(prompted({ info }), { query, document }, JSON.stringify(info));
+    assert.deepEqual(prompted({ info }, { query: {} }), { query: {}, document });
+  }
 });
 
 /**

@@ -208,6 +208,9 @@ test("indexes are saved in a folder, checked when they are read, and deleted", a
   assert.ok(files.every((file) => /^[0-9a-f]{64}\.index$/.test(file)));
   for (const file of files) writeFileSync(join(path, file), "no index");
   await assert.rejects(Index.load("ü/ö"), /\.index is no saved index/);
+  await index.save("whole");
+  assert.deepEqual(await Index.names(), ["whole"]);
+  await Index.delete("whole");
   await Index.delete("ü/ö");
   await Index.delete("ü/ö");
   assert.equal(readdirSync(path).length, 2);

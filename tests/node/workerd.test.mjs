@@ -10,7 +10,7 @@ import { cosine, native, texts } from "../browser/vectors.mjs";
 
 const { KILN_PKG, KILN_MODELS, KILN_RUNTIMES } = process.env;
 
-const PROGRAM = `import { Embedder, Index } from "./kiln-embed/workerd.js";
+const PROGRAM = `import { Embedder, Index, clearCache } from "./kiln-embed/workerd.js";
 
 const said = (run) => run().then(() => "it ran", (error) => \`\${error.name}: \${error.message}\`);
 
@@ -28,6 +28,8 @@ export default {
       await said(() => Embedder.load(form.get("address"), { worker: true })),
       await said(() => index.save("x")),
       await said(() => model.embed(["a", null])),
+      await said(() => clearCache()),
+      await said(() => clearCache(form.get("address"))),
     ];
     const found = { device: model.device, vectors: vectors.map((vector) => [...vector]), hit: hit.id, far: [...(await far.embed(texts[0]))], wrong };
     return Response.json(found);
@@ -76,4 +78,5 @@ test("workerd: native vectors, an index, a model from an address", { skip: missi
   assert.match(found.wrong[0], /^Error: workerd has no workers/);
   assert.match(found.wrong[1], /^Error: workerd keeps no indexes/);
   assert.match(found.wrong[2], /^TypeError: texts\[1\] is null/);
+  for (const said of found.wrong.slice(3)) assert.match(said, /^Error: workerd does not say what its cache holds/);
 });

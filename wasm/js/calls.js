@@ -88,27 +88,26 @@ export class WorkerCalls {
 export class LocalCalls {
   #engine = new Engine();
   #last = Promise.resolve();
+  /** What rejects the calls that wait or run. */
+  #waiting = new Set();
   #ended;
 
   call(action, argument, { onProgress, signal } = {}) {
-    const run = async () => {
-      if (this.#ended) throw this.#ended;
-      const isAborted = () => signal?.aborted || this.#ended !== undefined;
-      try {
-        return (await this.#engine.run(action, argument, onProgress, isAborted))[0];
-      } catch (error) {
-        throw this.#ended ?? error;
-      }
-    };
-    const result = this.#last.then(run);
-    this.#last = result.catch(() => {});
-    return result;
+    if (this.#ended) return Promise.reject(this.#ended);
+    const isAborted = () => signal?.aborted || this.#ended !== undefined;
+    const run = async () => (await this.#engine.run(action, argument, onProgress, isAborted))[0];
+    return new Promise((resolve, reject) => {
+      this.#waiting.add(reject);
+      this.#last = this.#last.then(run).then(resolve, reject).then(() => void this.#waiting.delete(reject));
+    });
   }
 
   end(why = new Error("disposed")) {
     if (this.#ended) return;
     this.#ended = why;
-    // A run that is under way ends at its next batch.
+    // Told at once: what runs ends at its next batch, and never where the core broke off while it waited for a GPU.
+    for (const reject of this.#waiting) reject(why);
+    this.#waiting.clear();
     this.#last.then(() => this.#engine.free());
   }
 }

@@ -97,6 +97,8 @@ export function loadOptions({ device, workers, threads, weights, onProgress, sig
     if (!known) throw new RangeError(`${name} is ${shown(count)}, neither "auto" nor a whole number from 1 to ${MOST_WORKERS}`);
   }
   if (typeof weights !== "string" || !WEIGHTS.test(weights)) throw new RangeError(`weights ${shown(weights)} are unknown; known are kept, f32, int8 and int4, and these with a group as in int8:64 or int8:channel`);
+  const group = /:(\d+)$/.exec(weights)?.[1] ?? 0;
+  if (group % 4 !== 0) throw new RangeError(`weights ${shown(weights)} have groups of ${group}, not of a multiple of 4`);
   listeners({ onProgress, signal });
 }
 

@@ -120,6 +120,8 @@ class Part {
   version = null;
   /** Bytes of the whole file, where the server says so. */
   #total;
+  /** Whether they surely are the file's: other sites' servers need not say that they compress it on the way. */
+  #isSure;
   /** What the file's own beginning says: see `said`. */
   #said;
   #path;
@@ -132,9 +134,14 @@ class Part {
     this.#drop();
   }
 
-  /** Whether the rest may be asked for. */
+  /** Bytes of the whole file, where that is sure, or its own beginning says the same. */
+  get #length() {
+    return this.#isSure || this.#total === this.#said.length ? this.#total : undefined;
+  }
+
+  /** Whether the rest may be asked for: what has come is counted as the server counts it. */
   get #resumes() {
-    return this.loaded > 0 && this.version !== null && !isWeak(this.version);
+    return this.loaded > 0 && this.version !== null && !isWeak(this.version) && (this.#isSure || this.#length !== undefined);
   }
 
   /** Takes what an earlier load left, if it left something. */
@@ -161,6 +168,7 @@ class Part {
     this.#said = said(this.#path, new Uint8Array());
     this.version = null;
     this.#total = undefined;
+    this.#isSure = true;
     this.isJoined = false;
   }
 
@@ -195,7 +203,9 @@ class Part {
         const { done, value } = await reader.read();
         if (done) break;
         this.#add(value);
-        report(this.loaded, this.#total ?? this.#said.length);
+        const total = this.#said.length ?? this.#total;
+        // More than what it was compressed to may come.
+        report(this.loaded, total < this.loaded ? undefined : total);
       }
       return this.#whole();
     } finally {
@@ -223,19 +233,21 @@ class Part {
       throw fatal(`${this.url}${led} is a web page, not a model file; check the address, and that no login or page for unknown paths answers in its place`, "NetworkError");
     }
     // A length is that of the file only where it is not compressed on the way.
-    const given = response.headers.get("content-encoding") ? null : response.headers.get("content-length");
+    const encoding = response.headers.get("content-encoding");
+    const given = encoding ? null : response.headers.get("content-length");
     const length = given === null ? undefined : Number(given);
     if (!isRest) {
       this.#drop();
       this.version = versionOf(response);
       this.#total = length;
+      this.#isSure = response.type !== "cors" || encoding !== null;
     } else if (!this.#goesOn(response, length, compared)) {
       this.#drop();
       throw new Error("the rest that the server sends is not that of what had come");
     } else {
       this.isJoined = true;
     }
-    if (this.#total > this.most) this.#refuse(`it has ${this.#total} bytes, and is said to have ${this.most}`);
+    if (this.#length > this.most) this.#refuse(`it has ${this.#length} bytes, and is said to have ${this.most}`);
   }
 
   /** Whether the body of a 206 is what follows what has come: of the same version, and from there on. */
@@ -273,12 +285,12 @@ class Part {
         this.#refuse(error.message);
       }
     }
-    const most = Math.min(this.most, this.#said.length ?? this.#said.most ?? Infinity, this.#total ?? Infinity);
+    const most = Math.min(this.most, this.#said.length ?? this.#said.most ?? Infinity, this.#length ?? Infinity);
     if (this.loaded > most) this.#refuse(`more bytes come than the ${most} that it should have`);
   }
 
   #whole() {
-    if (this.#total !== undefined && this.loaded < this.#total) throw new Error("the connection was lost");
+    if (this.loaded < this.#length) throw new Error("the connection was lost");
     const { needs, length } = this.#said;
     if (needs !== undefined || this.loaded < length) this.#refuse(`it is cut short: it has ${this.loaded} bytes, and should have ${length ?? `${needs} at least`}`);
     return this.#joined();

@@ -54,7 +54,7 @@ const BUILDS = {
   "train-threads": () => import("./train-threads/kiln_wasm.js"),
 };
 
-/** Compiles a build once; `threads` is with how many the one computes that has some. */
+/** Builds by name, each compiled once: `{ core, threads }`, with how many threads the one computes that was started with some. */
 const compiled = new Map();
 function build(name, threads, watch) {
   if (!compiled.has(name)) {
@@ -65,12 +65,16 @@ function build(name, threads, watch) {
 
 async function begun(name, threads, watch) {
   const hasThreads = name.endsWith("threads");
+  let isShared = false;
   try {
     const core = await BUILDS[name]();
     await core.default({ module_or_path: platform.wasm(name) });
+    isShared = hasThreads;
     if (hasThreads) await startThreads(core, name, threads, watch);
-    return core;
+    return { core, threads: hasThreads ? threads : 1 };
   } catch (error) {
+    // What could not be fetched may be there the next time. Workers that were ended may have left a lock behind in a memory.
+    if (!isShared) compiled.delete(name);
     // Who serves the package may have left these out.
     if (!hasThreads) throw error;
     throw Object.assign(new Error(`threads cannot be had: ${error.message}`, { cause: error }), { name: "ThreadsError" });
@@ -85,7 +89,7 @@ function builds(threads) {
 
 /** The fastest build for one thread. */
 async function core() {
-  return build(builds(1)[0]);
+  return (await build(builds(1)[0])).core;
 }
 
 const NAMES = { simd: "SIMD", relaxed: "relaxed SIMD", threads: "relaxed SIMD", train: "SIMD", "train-threads": "relaxed SIMD" };
@@ -97,8 +101,7 @@ const NAMES = { simd: "SIMD", relaxed: "relaxed SIMD", threads: "relaxed SIMD", 
 async function firstThatWorks(names, threads, watch, warn, open) {
   for (const [at, name] of names.entries()) {
     try {
-      const core = await build(name, threads, watch);
-      const used = name.endsWith("threads") ? threads : 1;
+      const { core, threads: used } = await build(name, threads, watch);
       return await open(core, `cpu (wasm, ${NAMES[name]}${used > 1 ? `, ${used} threads` : ""})`, used);
     } catch (error) {
       const ofBuild = error instanceof WebAssembly.CompileError || error.name === "ThreadsError" || String(error).includes("fails the test");
@@ -139,6 +142,9 @@ async function gpuAdapter() {
 }
 
 const isSoftware = (adapter) => adapter.info?.isFallbackAdapter ?? adapter.isFallbackAdapter ?? false;
+
+/** The device is to blame, and not the model's files. */
+const deviceError = (message, cause) => Object.assign(new Error(message, { cause }), { name: "DeviceError" });
 
 /** Why this thread's GPU is of no more use, if so; the module that drives it lives as long as the thread. */
 let gpuFailure;
@@ -222,7 +228,7 @@ class Session {
   static async open(files, device, threads, watch, warn = console.warn) {
     const adapter = device === "webgpu" || (device === "auto" && platform.triesGpu) ? await gpuAdapter() : undefined;
     if (device === "webgpu") {
-      if (!adapter) throw Object.assign(new Error("there is no WebGPU adapter here; use device: \"cpu\""), { name: "DeviceError" });
+      if (!adapter) throw deviceError("there is no WebGPU adapter here; use device: \"cpu\"");
       return Session.#onGpu(files, adapter);
     }
     const cpu = await Session.#onCpu(files, threads, watch, warn);
@@ -252,9 +258,9 @@ class Session {
   static async #onGpu(files, adapter) {
     const { vendor, architecture, description } = adapter.info ?? {};
     const name = description || [vendor, architecture].filter(Boolean).join(" ") || "unnamed adapter";
-    if (gpuFailure) throw new Error(`${gpuFailure.message}; reload the page to use it again, or use device: "cpu"`);
+    if (gpuFailure) throw deviceError(`${gpuFailure.message}; reload the page to use it again, or use device: "cpu"`);
     try {
-      const core = await build("webgpu");
+      const { core } = await build("webgpu");
       const session = new Session(core, await watchingDevice(() => read(core, files, "webgpu")), `webgpu (${name})`);
       gpuSessions.add(session);
       return session;
@@ -263,7 +269,7 @@ class Session {
       const limit = Math.floor(adapter.limits.maxStorageBufferBindingSize / 2 ** 20);
       const why = new Error(`the model cannot be run on ${name}, which takes tensors of ${limit} MB at most`, { cause: error });
       gpuFailed(why);
-      throw new Error(`${why.message}; use device: "cpu"`, { cause: error });
+      throw deviceError(`${why.message}; use device: "cpu"`, error);
     }
   }
 
@@ -294,8 +300,8 @@ class Session {
         if (isAborted()) throw aborted();
       }
     } catch (error) {
-      // A step that waits for a lost GPU still holds the job.
-      if (error.name !== "DeviceLostError") job.free();
+      // A step that waits for a lost GPU still holds the job, and so does one that broke off.
+      if (error.name !== "DeviceLostError" && !(error instanceof WebAssembly.RuntimeError)) job.free();
       throw error;
     }
     return job.finish();
@@ -312,7 +318,8 @@ class Session {
     return new Promise((resolve, reject) => {
       if (this.#lost) return reject(this.#lost);
       this.#reject = reject;
-      run().then(resolve, (error) => reject(this.#lost ?? error));
+      // What need not wait for a device is no promise.
+      (async () => run())().then(resolve, (error) => reject(this.#lost ?? error));
     });
   }
 

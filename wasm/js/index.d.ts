@@ -151,7 +151,8 @@ export interface Lens {
 
 /**
  * A loaded model. Its calls reject with one line: a TypeError or RangeError for a wrong argument, an AbortError
- * where the signal says so, a WorkerError where the worker that computes has died (load the model again).
+ * where the signal says so, a WorkerError where the worker that computes has died (load the model again), a VersionError where
+ * its GPU was lost and its files have changed since it was loaded (load it again, too).
  */
 export class Embedder {
   /**
@@ -433,7 +434,7 @@ export interface RankOptions {
  */
 export class Reranker {
   /** Loads a cross-encoder: a `.kiln` file of one, or a folder with a head for sequence classification of one score, or a Qwen3-Reranker. */
-  static load(source: ModelSource, options?: Omit<LoadOptions, "device" | "workers">): Promise<Reranker>;
+  static load(source: ModelSource, options?: Omit<LoadOptions, "device" | "workers" | "adapter">): Promise<Reranker>;
   readonly info: RerankerInfo;
   readonly device: string;
   /** Scores of texts, in their order. */
@@ -520,5 +521,5 @@ export class Index<Data = unknown> {
 /** Cosine of two vectors. */
 export function cosine(a: ArrayLike<number>, b: ArrayLike<number>): number;
 
-/** Forgets downloaded models: one by its address, or all. */
+/** Forgets downloaded models: one by its address, or all. Rejects in workerd, which does not say what it keeps. */
 export function clearCache(url?: string | URL): Promise<void>;

@@ -5,7 +5,7 @@ import * as check from "./checks.js";
 import { cosine } from "./cosine.js";
 import { Helpers, threadsFor, workersFor } from "./helpers.js";
 import { clearCache } from "./kept.js";
-import { opened } from "./opened.js";
+import { ofVersion, opened } from "./opened.js";
 import { platform } from "./platform.js";
 import { Index } from "./vectors.js";
 
@@ -51,13 +51,14 @@ export class Embedder {
     check.loadOptions({ device, workers, threads, weights, onProgress, signal });
     const files = adapter === undefined ? undefined : await adapterFiles(adapter, { cache, signal });
     const on = (device, options) => opened(source, { device, cache, worker, weights, threads: threadsFor(threads, workers), ...options });
-    const { calls, info, bytes } = await on(device, { onProgress, signal });
+    const { calls, info, bytes, version } = await on(device, { onProgress, signal });
+    const again = async () => ofVersion(version, await on("cpu"));
     // What is not kept would be downloaded once more for each of them.
     const many = worker && (cache || workers !== "auto");
     const most = many ? workersFor(workers, bytes, info.threads) - 1 : 0;
-    const helpers = info.device.startsWith("cpu") ? (adapted) => new Helpers(async () => adapted((await on("cpu")).calls), most) : undefined;
+    const helpers = info.device.startsWith("cpu") ? (adapted) => new Helpers(async () => adapted((await again()).calls), most) : undefined;
     const forTraining = { source, cache, worker, weights, threads };
-    const embedder = new Embedder(calls, info, () => on("cpu"), helpers, forTraining);
+    const embedder = new Embedder(calls, info, again, helpers, forTraining);
     try {
       if (files) {
         await embedder.addAdapter("loaded", files);
@@ -96,6 +97,10 @@ export class Embedder {
       this.#calls.end(lost);
       this.#calls = calls;
       this.#info = Object.freeze(info);
+    } catch (error) {
+      // It cannot go on, now or later.
+      if (error.name === "VersionError") this.#calls.end(error);
+      throw error;
     } finally {
       this.#moving = undefined;
     }
@@ -111,7 +116,7 @@ export class Embedder {
 
   async addAdapter(name, adapter) {
     check.text("the name", name);
-    const files = await adapterFiles(adapter);
+    const files = await adapterFiles(adapter, { cache: this.#forTraining.cache });
     const add = async () => {
       const info = await this.#call("addAdapter", { name, files });
       this.#adapters.set(name, files);
@@ -243,8 +248,9 @@ export class Reranker {
     this.#info = Object.freeze(info);
   }
 
-  static async load(source, { cache = true, worker = platform.hasWorkers, threads = "auto", weights = "kept", onProgress, signal } = {}) {
+  static async load(source, { cache = true, worker = platform.hasWorkers, threads = "auto", weights = "kept", adapter, onProgress, signal } = {}) {
     check.loadOptions({ device: "cpu", workers: 1, threads, weights, onProgress, signal });
+    if (adapter !== undefined) throw new TypeError("a reranker takes no adapters; leave adapter out");
     const options = { action: "openRanker", device: "cpu", cache, worker, weights, threads: threadsFor(threads, "auto"), onProgress, signal };
     const { calls, info } = await opened(source, options);
     onProgress?.({ stage: "ready" });

@@ -35,7 +35,7 @@ export async function clearCache(url) {
   await Promise.all(mine.map(({ url }) => cache.delete(url)));
 }
 
-async function sumOf(bytes) {
+export async function sumOf(bytes) {
   const sum = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
   return Array.from(sum, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

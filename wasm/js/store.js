@@ -31,7 +31,7 @@ async function withStore(name, mode, use) {
     return result;
   } catch (error) {
     if (error?.name === "QuotaExceededError") {
-      throw new Error("the browser's storage for this site is full; delete saved indexes, or use a smaller precision", { cause: error });
+      throw new Error("the browser's storage for this site is full; delete saved indexes or states of training, or use indexes of a smaller precision", { cause: error });
     }
     throw error;
   } finally {

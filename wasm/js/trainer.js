@@ -17,7 +17,7 @@ const KINDS = ["auto", "lora", "adapter"];
 export class Trainer {
   #calls;
   #info;
-  /** What is asked of the embedder that it was made by. */
+  /** What is asked of the embedder that it was made by, and whether downloads are kept, as its were. */
   #asked;
   /** The last of what was asked for: one after another, since a run is more than one call. */
   #last = Promise.resolve();
@@ -40,7 +40,7 @@ export class Trainer {
     const more = { settings, base: nameOf(source) };
     const { calls, info } = await opened(source, { action: "openTrainer", more, device: "cpu", cache, worker, weights, threads: threadsFor(threads, "auto"), onProgress, signal });
     onProgress?.({ stage: "ready" });
-    return new Trainer(calls, info, asked);
+    return new Trainer(calls, info, { ...asked, cache });
   }
 
   get kind() {
@@ -60,7 +60,7 @@ export class Trainer {
 
   /** Goes on from adapters that were trained before. */
   async startFrom(adapter) {
-    await this.#turn(async () => this.#take("adapters", await adapterFiles(adapter)));
+    await this.#turn(async () => this.#take("adapters", await adapterFiles(adapter, { cache: this.#asked.cache })));
   }
 
   async #take(what, files) {

@@ -31,3 +31,8 @@ function nothing(what) {
 }
 
 export * from "./index.js";
+
+/** In the place of the one that goes through what is kept. */
+export async function clearCache() {
+  throw new Error("workerd does not say what its cache holds, so nothing of it can be cleared; load with cache: false, or from another address");
+}

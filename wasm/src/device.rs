@@ -1,11 +1,14 @@
 //! Where a model computes: the only place that names Burn's backends.
 
 use burn::backend::Flex;
-use kiln_embed::checkpoint::{Files, Folder, LoadOptions, load_adapted};
+use kiln_embed::Error;
+use kiln_embed::checkpoint::{Files, Folder, LoadOptions, is_reranker, load_adapted};
 use kiln_embed::embedder::Embedder;
 use kiln_embed::kernels::Kernels;
 use kiln_embed::quant::WeightPrecision;
-use wasm_bindgen::JsError;
+use wasm_bindgen::{JsError, JsValue};
+
+use crate::wrongly_asked;
 
 /// A model on its device.
 #[allow(clippy::large_enum_variant, reason = "models are few, and large beside this")]
@@ -33,20 +36,38 @@ impl Loaded {
         folder: &dyn Folder,
         device: &str,
         precision: WeightPrecision,
-    ) -> Result<Self, JsError> {
+    ) -> Result<Self, JsValue> {
         let options = LoadOptions { precision, ..LoadOptions::default() };
-        Ok(match device {
+        let loaded = match device {
             "cpu" => {
                 let device = Default::default();
-                Self::Cpu(Embedder::load_with_async(folder, &options, &device).await?)
+                Embedder::<Flex>::load_with_async(folder, &options, &device).await.map(Self::Cpu)
             }
             #[cfg(feature = "webgpu")]
             "webgpu" => {
                 let device = web_gpu().await;
-                Self::WebGpu(Embedder::load_with_async(folder, &options, &device).await?)
+                Embedder::<burn::backend::Wgpu>::load_with_async(folder, &options, &device)
+                    .await
+                    .map(Self::WebGpu)
             }
-            other => return Err(JsError::new(&format!("this build computes nothing on {other}"))),
-        })
+            other => Err(Error::invalid(format!("this build computes nothing on {other}"))),
+        };
+        loaded.map_err(|error| unread(folder, error, device != "cpu"))
+    }
+}
+
+/// What weights are computed with, by its name.
+pub(crate) fn precision(weights: &str) -> Result<WeightPrecision, JsValue> {
+    weights.parse::<WeightPrecision>().map_err(|error| wrongly_asked(&error))
+}
+
+/// Why an embedder cannot be read. A reranker in its place is asked for wrongly, and so is what a GPU cannot do.
+pub(crate) fn unread(folder: &dyn Folder, error: Error, on_gpu: bool) -> JsValue {
+    match error {
+        Error::Invalid(_) if on_gpu || is_reranker(folder).unwrap_or_default() => {
+            wrongly_asked(&error)
+        }
+        other => JsError::from(other).into(),
     }
 }
 

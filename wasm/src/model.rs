@@ -1,7 +1,9 @@
 //! A loaded model, and the runs of texts through it.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
+use kiln_embed::Progress;
 use kiln_embed::checkpoint::{
     FileSum, Files, Folder, KilnFile, MANIFEST, Manifest, adapted_fingerprint, read_text,
 };
@@ -11,7 +13,8 @@ use kiln_embed::quant::{Scheme, WeightPrecision};
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 
-use crate::device::{Loaded, on_either};
+use crate::device::{Loaded, on_either, precision};
+use crate::now_or_promise;
 
 /// The files of a model, added one by one as they arrive.
 #[wasm_bindgen]
@@ -81,12 +84,12 @@ impl Model {
     /// # Errors
     /// What is wrong with the files, or with the device, in one line.
     #[wasm_bindgen(js_name = fromFiles)]
-    pub async fn from_files(
+    pub fn from_files(
         files: ModelFiles,
         device: String,
         weights: String,
-    ) -> Result<Model, JsError> {
-        Self::open(&files.0, &device, &weights).await
+    ) -> Result<JsValue, JsValue> {
+        now_or_promise(async move { Self::open(&files.0, &device, &weights).await })
     }
 
     /// Reads a model from the bytes of a `.kiln` file, as [`Model::from_files`].
@@ -94,17 +97,14 @@ impl Model {
     /// # Errors
     /// What is wrong with the file, or with the device, in one line.
     #[wasm_bindgen(js_name = fromKiln)]
-    pub async fn from_kiln(
-        bytes: Vec<u8>,
-        device: String,
-        weights: String,
-    ) -> Result<Model, JsError> {
-        Self::open(&KilnFile::from_bytes("model.kiln", bytes)?, &device, &weights).await
+    pub fn from_kiln(bytes: Vec<u8>, device: String, weights: String) -> Result<JsValue, JsValue> {
+        let file = KilnFile::from_bytes("model.kiln", bytes).map_err(JsError::from)?;
+        now_or_promise(async move { Self::open(&file, &device, &weights).await })
     }
 
-    async fn open(folder: &dyn Folder, device: &str, weights: &str) -> Result<Model, JsError> {
-        let precision: WeightPrecision = weights.parse()?;
-        let kept = Manifest::read(folder)?.map(|manifest| manifest.weights);
+    async fn open(folder: &dyn Folder, device: &str, weights: &str) -> Result<Model, JsValue> {
+        let precision = precision(weights)?;
+        let kept = Manifest::read(folder).map_err(JsError::from)?.map(|manifest| manifest.weights);
         let weights = match (precision, kept.as_ref().and_then(|kept| kept.parse::<Scheme>().ok()))
         {
             (WeightPrecision::Kept, _) => kept,
@@ -133,7 +133,7 @@ impl Model {
     /// What the model is, as JSON: see `ModelInfo` in index.d.ts.
     pub fn info(&self) -> String {
         on_either!(self.loaded.as_ref(), embedder => json!({
-            "dimensions": embedder.model().dimensions(),
+            "dimensions": embedder.dimensions(&EmbedOptions::default()),
             "maxLength": embedder.tokenizer().config().max_length,
             "hiddenSize": embedder.model().config().hidden_size,
             "layers": embedder.model().config().num_layers,
@@ -168,7 +168,7 @@ impl Model {
             batch_tokens,
         };
         let run = on_either!(self.loaded.as_ref(), embedder => embedder.begin(&texts, &options)?);
-        Ok(Job { loaded: self.loaded.clone(), run })
+        Ok(Job { loaded: self.loaded.clone(), run: Rc::new(RefCell::new(Some(run))) })
     }
 
     /// Why a text gets its vector, as JSON: see `Explanation` in index.d.ts. Offsets count UTF-16
@@ -176,41 +176,16 @@ impl Model {
     ///
     /// # Errors
     /// An unknown prompt.
-    pub async fn explain(&self, text: String, prompt: Option<String>) -> Result<String, JsError> {
-        let options = EmbedOptions::with_prompt(Prompt::from_options(prompt.as_deref(), None));
-        let loaded = self.loaded.clone();
-        let why = on_either!(loaded.as_ref(), embedder => {
-            embedder.explain_async(&text, &options).await?
-        });
-        Ok(explanation(&text, &why).to_string())
+    pub fn explain(&self, text: String, prompt: Option<String>) -> Result<JsValue, JsValue> {
+        now_or_promise(explained(self.loaded.clone(), text, prompt))
     }
 
     /// A text through every pooling head that has no parameters: see `Lens` in index.d.ts.
     ///
     /// # Errors
     /// An unknown prompt.
-    pub async fn lens(&self, text: String, prompt: Option<String>) -> Result<TextLens, JsError> {
-        let options = EmbedOptions::with_prompt(Prompt::from_options(prompt.as_deref(), None));
-        let loaded = self.loaded.clone();
-        let lens = on_either!(loaded.as_ref(), embedder => {
-            embedder.lens_async(&text, &options).await?
-        });
-        let heads: Vec<_> = lens
-            .heads
-            .iter()
-            .map(
-                |head| json!({ "name": head.name, "weights": head.weights, "cosine": head.cosine }),
-            )
-            .collect();
-        let summary = json!({
-            "own": explanation(&text, &lens.own), "heads": heads, "layers": lens.layers,
-            "attentionHeads": lens.attention_heads,
-        });
-        Ok(TextLens {
-            summary: summary.to_string(),
-            attention: lens.attention,
-            states: lens.states,
-        })
+    pub fn lens(&self, text: String, prompt: Option<String>) -> Result<JsValue, JsValue> {
+        now_or_promise(through_lens(self.loaded.clone(), text, prompt))
     }
 
     /// Number of tokens that the model reads of a text, special ones included.
@@ -224,6 +199,39 @@ impl Model {
         });
         Ok(tokens.ids.len())
     }
+}
+
+async fn explained(
+    loaded: Rc<Loaded>,
+    text: String,
+    prompt: Option<String>,
+) -> Result<String, JsError> {
+    let options = EmbedOptions::with_prompt(Prompt::from_options(prompt.as_deref(), None));
+    let why = on_either!(loaded.as_ref(), embedder => {
+        embedder.explain_async(&text, &options).await?
+    });
+    Ok(explanation(&text, &why).to_string())
+}
+
+async fn through_lens(
+    loaded: Rc<Loaded>,
+    text: String,
+    prompt: Option<String>,
+) -> Result<TextLens, JsError> {
+    let options = EmbedOptions::with_prompt(Prompt::from_options(prompt.as_deref(), None));
+    let lens = on_either!(loaded.as_ref(), embedder => {
+        embedder.lens_async(&text, &options).await?
+    });
+    let heads: Vec<_> = lens
+        .heads
+        .iter()
+        .map(|head| json!({ "name": head.name, "weights": head.weights, "cosine": head.cosine }))
+        .collect();
+    let summary = json!({
+        "own": explanation(&text, &lens.own), "heads": heads, "layers": lens.layers,
+        "attentionHeads": lens.attention_heads,
+    });
+    Ok(TextLens { summary: summary.to_string(), attention: lens.attention, states: lens.states })
 }
 
 /// Why a text gets its vector, as `Explanation` in index.d.ts.
@@ -270,7 +278,8 @@ impl TextLens {
 #[wasm_bindgen]
 pub struct Job {
     loaded: Rc<Loaded>,
-    run: EmbedRun,
+    /// None while a step is computed.
+    run: Rc<RefCell<Option<EmbedRun>>>,
 }
 
 #[wasm_bindgen]
@@ -279,25 +288,40 @@ impl Job {
     ///
     /// # Errors
     /// Vectors with NaN.
-    pub async fn step(&mut self) -> Result<bool, JsError> {
-        on_either!(self.loaded.as_ref(), embedder => self.run.step(embedder).await?);
-        Ok(!self.run.is_done())
+    pub fn step(&self) -> Result<JsValue, JsValue> {
+        now_or_promise(stepped(self.loaded.clone(), self.run.clone()))
     }
 
     /// Texts done.
     #[wasm_bindgen(getter)]
     pub fn texts(&self) -> usize {
-        self.run.progress().texts
+        self.progress().texts
     }
 
     /// Tokens done, padding not counted.
     #[wasm_bindgen(getter)]
     pub fn tokens(&self) -> usize {
-        self.run.progress().tokens
+        self.progress().tokens
     }
 
     /// The vectors of all texts, one after another; the job is over.
     pub fn finish(self) -> Vec<f32> {
-        self.run.into_flat()
+        self.run.take().map(EmbedRun::into_flat).unwrap_or_default()
     }
+}
+
+impl Job {
+    fn progress(&self) -> Progress {
+        self.run.borrow().as_ref().map(EmbedRun::progress).unwrap_or_default()
+    }
+}
+
+async fn stepped(loaded: Rc<Loaded>, of: Rc<RefCell<Option<EmbedRun>>>) -> Result<bool, JsError> {
+    let run = of.take();
+    let mut run = run.ok_or_else(|| JsError::new("the step before is still computed"))?;
+    let result = on_either!(loaded.as_ref(), embedder => run.step(embedder).await);
+    let more = !run.is_done();
+    *of.borrow_mut() = Some(run);
+    result?;
+    Ok(more)
 }

@@ -3,12 +3,14 @@
 use std::rc::Rc;
 
 use burn::backend::Flex;
-use kiln_embed::Reranker;
 use kiln_embed::checkpoint::{Folder, KilnFile, LoadOptions};
+use kiln_embed::{Error, Reranker};
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 
+use crate::device::precision;
 use crate::model::ModelFiles;
+use crate::{now_or_promise, wrongly_asked};
 
 /// A loaded cross-encoder.
 #[wasm_bindgen]
@@ -21,7 +23,7 @@ impl PairScorer {
     /// # Errors
     /// What is wrong with the files, in one line.
     #[wasm_bindgen(js_name = fromFiles)]
-    pub fn from_files(files: ModelFiles, weights: &str) -> Result<PairScorer, JsError> {
+    pub fn from_files(files: ModelFiles, weights: &str) -> Result<PairScorer, JsValue> {
         Self::open(files.folder(), weights)
     }
 
@@ -30,14 +32,20 @@ impl PairScorer {
     /// # Errors
     /// What is wrong with the file, in one line.
     #[wasm_bindgen(js_name = fromKiln)]
-    pub fn from_kiln(bytes: Vec<u8>, weights: &str) -> Result<PairScorer, JsError> {
-        Self::open(&KilnFile::from_bytes("model.kiln", bytes)?, weights)
+    pub fn from_kiln(bytes: Vec<u8>, weights: &str) -> Result<PairScorer, JsValue> {
+        let file = KilnFile::from_bytes("model.kiln", bytes).map_err(JsError::from)?;
+        Self::open(&file, weights)
     }
 
-    fn open(folder: &dyn Folder, weights: &str) -> Result<PairScorer, JsError> {
-        let options = LoadOptions { precision: weights.parse()?, ..LoadOptions::default() };
-        let reranker = Reranker::load_with(folder, &options, &Default::default())?;
-        reranker.verify()?;
+    fn open(folder: &dyn Folder, weights: &str) -> Result<PairScorer, JsValue> {
+        let options = LoadOptions { precision: precision(weights)?, ..LoadOptions::default() };
+        let reranker = Reranker::<Flex>::load_with(folder, &options, &Default::default());
+        let reranker = reranker.map_err(|error| match error {
+            // Whole, and no reranker.
+            Error::Invalid(_) => wrongly_asked(&error),
+            other => JsError::from(other).into(),
+        })?;
+        reranker.verify().map_err(JsError::from)?;
         Ok(Self(Rc::new(reranker)))
     }
 
@@ -58,9 +66,11 @@ impl PairScorer {
     ///
     /// # Errors
     /// A text that the tokenizer cannot take, or a score that is not finite.
-    pub async fn logit(&self, query: String, text: String) -> Result<f32, JsError> {
+    pub fn logit(&self, query: String, text: String) -> Result<JsValue, JsValue> {
         let reranker = self.0.clone();
-        Ok(reranker.logit_async(&query, &text).await?)
+        now_or_promise(
+            async move { reranker.logit_async(&query, &text).await.map_err(JsError::from) },
+        )
     }
 
     /// What the model makes of a score.

@@ -4,13 +4,14 @@
 use burn::backend::{Autodiff, Flex};
 use kiln_embed::checkpoint::{AdapterBase, Files, Folder, KilnFile, LoadOptions};
 use kiln_embed::embedder::Embedder;
-use kiln_embed::quant::WeightPrecision;
 use kiln_lessons::{AdapterKind, AdapterSettings, Found, Mine, TeachingPlan, mined};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use wasm_bindgen::prelude::*;
 
+use crate::device::{precision, unread};
 use crate::model::{ModelFiles, fingerprint};
+use crate::now_or_promise;
 
 /// Adapters on a model, and what they are taught.
 #[wasm_bindgen]
@@ -42,12 +43,12 @@ impl Trainer {
     /// # Errors
     /// What is wrong with the files or the settings, in one line.
     #[wasm_bindgen(js_name = fromFiles)]
-    pub async fn from_files(
+    pub fn from_files(
         files: ModelFiles,
         weights: String,
         settings: String,
-    ) -> Result<Trainer, JsValue> {
-        Self::open(files.folder(), &weights, &settings).await
+    ) -> Result<JsValue, JsValue> {
+        now_or_promise(async move { Self::open(files.folder(), &weights, &settings).await })
     }
 
     /// As [`Trainer::from_files`], from the bytes of a `.kiln` file.
@@ -55,13 +56,13 @@ impl Trainer {
     /// # Errors
     /// What is wrong with the file or the settings, in one line.
     #[wasm_bindgen(js_name = fromKiln)]
-    pub async fn from_kiln(
+    pub fn from_kiln(
         bytes: Vec<u8>,
         weights: String,
         settings: String,
-    ) -> Result<Trainer, JsValue> {
+    ) -> Result<JsValue, JsValue> {
         let file = KilnFile::from_bytes("model.kiln", bytes).map_err(JsError::from)?;
-        Self::open(&file, &weights, &settings).await
+        now_or_promise(async move { Self::open(&file, &weights, &settings).await })
     }
 
     async fn open(folder: &dyn Folder, weights: &str, settings: &str) -> Result<Self, JsValue> {
@@ -184,10 +185,11 @@ impl Trainer {
     }
 }
 
-async fn read(folder: &dyn Folder, weights: &str) -> Result<Embedder<Flex>, JsError> {
-    let precision: WeightPrecision = weights.parse()?;
-    let options = LoadOptions { precision, ..LoadOptions::default() };
-    Ok(Embedder::load_with_async(folder, &options, &Default::default()).await?)
+async fn read(folder: &dyn Folder, weights: &str) -> Result<Embedder<Flex>, JsValue> {
+    let options = LoadOptions { precision: precision(weights)?, ..LoadOptions::default() };
+    let device = Default::default();
+    let embedder = Embedder::<Flex>::load_with_async(folder, &options, &device).await;
+    embedder.map_err(|error| unread(folder, error, false))
 }
 
 impl From<Files> for ModelFiles {

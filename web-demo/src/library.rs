@@ -25,13 +25,18 @@ impl State {
     /// The index that was saved for this model; else the passages that are here, or the built-in
     /// ones, are indexed.
     pub(crate) async fn open_passages(self) {
-        let mut here = self.passages.get_untracked();
-        let (adding, done) = std::mem::take(&mut self.parts().borrow_mut().adding);
+        let (replacing, (adding, done)) = {
+            let parts = self.parts();
+            let mut parts = parts.borrow_mut();
+            (parts.replacing.take(), std::mem::take(&mut parts.adding))
+        };
+        let mut here = replacing.unwrap_or_else(|| self.passages.get_untracked());
         if done < adding.len() {
             Arc::make_mut(&mut here).extend_from_slice(&adding[done..]);
         }
         if !here.is_empty() {
-            return self.rebuild(here).await;
+            self.rebuild(here).await;
+            return;
         }
         let saved = async {
             if let Some(index) = Index::load(&self.save_name(false)).await? {
@@ -120,6 +125,7 @@ impl State {
         let (Some(embedder), Some(present), Ok(stop)) =
             (self.embedder(), self.index(), AbortController::new())
         else {
+            self.say("the passages are to be indexed first: add some, or choose a precision");
             return Ok(false);
         };
         let passages = self.passages.get_untracked();
@@ -129,15 +135,11 @@ impl State {
             Some(_) => "the passages as taught",
             None => "the passages as it was",
         };
-        self.job.set(Some(Job {
-            what: what.into(),
-            done: 0,
-            total: passages.len(),
-            per_second: 0.0,
-        }));
+        self.job.set(Some(Job::at(what, 0, passages.len(), now())));
         let made = match self.kept(to.as_ref(), &present, &passages).await {
             Some(index) => Ok(index),
-            None => self.index_as(&embedder, to.as_ref(), &passages, what, &stop).await,
+            // Few at once, since a search waits for them.
+            None => self.index_as(&embedder, to.as_ref(), &passages, AT_ONCE, what, &stop).await,
         };
         if !self.embedder().is_some_and(|now| Rc::ptr_eq(&now, &embedder)) {
             // Another model has taken over, with a job of its own.
@@ -147,13 +149,18 @@ impl State {
         let index = Rc::new(made?);
         // Both at once: what is asked from now on is asked of both, and what was asked before of neither.
         let switched = embedder.use_adapter(to.as_ref().map(|variant| variant.name.as_str()));
-        let former = self.parts().borrow_mut().index.replace(index.clone());
+        self.replace(index.clone());
         self.in_use.set(to);
         self.remember_use();
         switched.await?;
-        if let Err(failure) = index.save(&self.save_name(false)).await {
-            self.fail(format!("the index is not kept for the next visit: {}", failure.message));
-        }
+        self.save(&index).await;
+        Ok(true)
+    }
+
+    /// Takes an index in the place of the present one, which goes a little later.
+    fn replace(&self, index: Rc<Index>) {
+        let former = self.parts().borrow_mut().index.replace(index);
+        self.indexes.update(|count| *count += 1);
         spawn_local(async move {
             // Searches that were under way have ended by then.
             TimeoutFuture::new(2000).await;
@@ -161,7 +168,13 @@ impl State {
                 former.dispose();
             }
         });
-        Ok(true)
+    }
+
+    /// Keeps the index for the next visit.
+    async fn save(&self, index: &Index) {
+        if let Err(failure) = index.save(&self.save_name(false)).await {
+            self.fail(format!("the index is not kept for the next visit: {}", failure.message));
+        }
     }
 
     /// The index that a variant has made of these very passages before.
@@ -184,28 +197,33 @@ impl State {
         None
     }
 
-    /// Indexes the passages by a variant, while the search goes on with another.
+    /// Indexes passages by a variant, so many in one call, in an index of its own: the search goes on with the present
+    /// one.
     async fn index_as(
         &self,
         embedder: &Embedder,
         variant: Option<&Variant>,
         passages: &[(u32, Passage)],
+        at_once: usize,
         what: &str,
         stop: &AbortController,
     ) -> Result<Index> {
         let (model, precision) = (self.fingerprint(variant), self.precision.get_untracked());
         let dimensions = embedder.info()?.dimensions;
         let index = Index::create(dimensions, &precision, model.as_deref()).await?;
-        let (total, start) = (passages.len(), now());
+        let (state, total, start) = (*self, passages.len(), now());
         let mut done = 0;
         let filled = async {
-            // Few at once, since a search waits for them.
-            for some in passages.chunks(AT_ONCE) {
+            for some in passages.chunks(at_once) {
                 let texts: Vec<String> =
                     some.iter().map(|(_, passage)| embedded(passage)).collect();
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
                 let name = variant.map(|variant| variant.name.as_str());
-                let vectors = embedder.embed_many(&texts, name, &stop.signal(), |_| {}).await?;
+                let named = what.to_string();
+                let at_work = move |now: usize| {
+                    state.job.set(Some(Job::at(&named, done + now, total, start)));
+                };
+                let vectors = embedder.embed_many(&texts, name, &stop.signal(), at_work).await?;
                 let rows: Vec<(u32, &Passage, Vector)> = some
                     .iter()
                     .zip(vectors)
@@ -213,9 +231,8 @@ impl State {
                     .collect();
                 index.add(&rows).await?;
                 done += some.len();
-                let per_second = done as f64 / (now() - start).max(1e-6);
                 if self.embedder().is_some_and(|now| std::ptr::eq(&*now, embedder)) {
-                    self.job.set(Some(Job { what: what.into(), done, total, per_second }));
+                    self.job.set(Some(Job::at(what, done, total, start)));
                 }
             }
             Ok(())
@@ -232,11 +249,11 @@ impl State {
 
     fn show(&self, index: Index, passages: Passages) {
         self.precision.set(index.precision());
-        let parts = self.parts();
-        let former = parts.borrow_mut().index.replace(Rc::new(index));
-        if let Some(former) = former {
-            former.dispose();
-        }
+        self.replace(Rc::new(index));
+        self.show_passages(passages);
+    }
+
+    fn show_passages(&self, passages: Passages) {
         self.words.set(None);
         self.passages.set(passages);
         spawn_local(self.index_words());
@@ -251,21 +268,66 @@ impl State {
         }
     }
 
-    /// Indexes passages anew, with the present model and precision.
-    async fn rebuild(self, passages: Passages) {
-        let Some(embedder) = self.embedder() else { return };
-        let created = async {
-            let model = self.fingerprint(self.in_use.get_untracked().as_ref());
-            let precision = self.precision.get_untracked();
-            Index::create(embedder.info()?.dimensions, &precision, model.as_deref()).await
+    /// Indexes passages anew, with the present model and precision. They take the place of those that are here once all of
+    /// them are done: where that is stopped, or fails, nothing of the reader's is lost. Whether they have taken it.
+    async fn rebuild(self, passages: Passages) -> bool {
+        let (Some(embedder), Ok(stop)) = (self.embedder(), AbortController::new()) else {
+            return false;
         };
-        match created.await {
-            Ok(index) => {
-                self.show(index, Arc::default());
-                self.add_entries(passages.to_vec(), "the passages").await;
-            }
-            Err(failure) => self.tell(&failure),
+        self.forget_notice();
+        {
+            let parts = self.parts();
+            let mut parts = parts.borrow_mut();
+            parts.indexing = Some(stop.clone());
+            parts.replacing = Some(passages.clone());
         }
+        let (what, total, start) = ("the passages", passages.len(), now());
+        if total > 0 {
+            self.job.set(Some(Job::at(what, 0, total, start)));
+        }
+        if self.index().is_none() {
+            // They are found by their words until they are indexed.
+            self.show_passages(passages.clone());
+        }
+        let taught = self.in_use.get_untracked();
+        let at_once = shared(&embedder);
+        let made = self.index_as(&embedder, taught.as_ref(), &passages, at_once, what, &stop).await;
+        if !self.embedder().is_some_and(|now| Rc::ptr_eq(&now, &embedder)) {
+            // Another model has taken over, and indexes them.
+            if let Ok(index) = made {
+                index.dispose();
+            }
+            return false;
+        }
+        self.parts().borrow_mut().replacing = None;
+        let is_made = made.is_ok();
+        match made {
+            Ok(index) => {
+                self.show(index, passages);
+                // Failures, of other files say, stay.
+                if total > 0 && !self.has_failed() {
+                    self.say(format!("{total} passages indexed in {:.1} s", now() - start));
+                }
+            }
+            Err(failure) => {
+                let present = self.index();
+                if let Some(index) = &present {
+                    self.set_precision(index.precision());
+                }
+                match (failure.aborted, present.is_some()) {
+                    (false, _) => self.tell(&failure),
+                    (true, true) => self.say("stopped: the search stays as it was"),
+                    (true, false) => self.say(
+                        "stopped: the passages are found by their words alone, and are indexed when others are added",
+                    ),
+                }
+            }
+        }
+        self.job.set(None);
+        if let Some(index) = self.index().filter(|_| is_made) {
+            self.save(&index).await;
+        }
+        is_made
     }
 
     /// Keeps vectors in another precision from now on.
@@ -273,10 +335,16 @@ impl State {
         if self.refuse_while_busy() {
             return;
         }
+        self.set_precision(precision);
+        spawn_local(async move {
+            self.rebuild(self.passages.get_untracked()).await;
+        });
+    }
+
+    fn set_precision(&self, precision: String) {
         // Kept for the next visit, where the browser keeps anything.
         let _ = Browser::set("precision", &precision);
         self.precision.set(precision);
-        spawn_local(async move { self.rebuild(self.passages.get_untracked()).await });
     }
 
     /// Whether passages are being added, which is then said.
@@ -298,12 +366,21 @@ impl State {
     }
 
     async fn add_now(self, passages: Vec<Passage>, what: &str) {
+        let mut here = self.passages.get_untracked();
+        let next = here.last().map_or(0, |(id, _)| id + 1);
+        let entries: Vec<(u32, Passage)> = (next..).zip(passages).collect();
         if self.index().is_none() {
-            self.rebuild(Arc::default()).await;
+            if !here.is_empty() {
+                // These were not indexed to the end, and are now, together with those that come.
+                Arc::make_mut(&mut here).extend(entries);
+                self.rebuild(here).await;
+                return;
+            }
+            if !self.rebuild(here).await {
+                return;
+            }
         }
-        let next =
-            self.passages.with_untracked(|passages| passages.last().map_or(0, |(id, _)| id + 1));
-        self.add_entries((next..).zip(passages).collect(), what).await;
+        self.add_entries(entries, what).await;
     }
 
     async fn add_entries(self, entries: Vec<(u32, Passage)>, what: &str) {
@@ -317,16 +394,10 @@ impl State {
         self.parts().borrow_mut().indexing = Some(stop.clone());
         let (total, start) = (entries.len(), now());
         let what: Rc<str> = what.into();
-        let job = move |what: &str, done: usize| Job {
-            what: what.into(),
-            done,
-            total,
-            per_second: done as f64 / (now() - start).max(1e-6),
-        };
+        let job = move |what: &str, done: usize| Job::at(what, done, total, start);
         let mut done = 0;
         let mut result = Ok(());
-        let on_cpu = embedder.info().is_ok_and(|info| info.device.starts_with("cpu"));
-        for some in entries.chunks(if on_cpu { SHARED } else { AT_ONCE }) {
+        for some in entries.chunks(shared(&embedder)) {
             self.job.set(Some(job(&what, done)));
             self.parts().borrow_mut().adding = (entries.clone(), done);
             let named = what.clone();
@@ -355,9 +426,7 @@ impl State {
             }
             Ok(()) => {}
         }
-        if let Err(failure) = index.save(&self.save_name(false)).await {
-            self.fail(format!("the index is not kept for the next visit: {}", failure.message));
-        }
+        self.save(&index).await;
     }
 
     async fn add_some(
@@ -396,8 +465,9 @@ impl State {
             return;
         }
         spawn_local(async move {
-            self.rebuild(Arc::default()).await;
-            self.say("the collection is empty");
+            if self.rebuild(Arc::default()).await {
+                self.say("the collection is empty");
+            }
         });
     }
 
@@ -417,16 +487,15 @@ impl State {
         spawn_local(async move {
             let read = async { self.read(Index::from_file(&file).await?).await };
             match read.await {
-                Ok(read) => {
-                    let count = read.1.len();
-                    self.say(match read.2 {
-                        true => format!("{count} passages read"),
-                        false => "the file's vectors are of another model: its passages are indexed again".into(),
-                    });
-                    self.open(read).await;
-                    // Kept for the next visit.
-                    self.add_entries(Vec::new(), "").await;
+                Ok((index, passages, true)) => {
+                    self.say(format!("{} passages read", passages.len()));
+                    self.show(index, passages);
+                    if let Some(index) = self.index() {
+                        self.save(&index).await;
+                    }
                 }
+                // Its vectors are of another model.
+                Ok(read) => self.open(read).await,
                 Err(failure) => self.tell(&failure),
             }
         });
@@ -441,6 +510,12 @@ impl State {
         let (Some(index), Some(vector)) = (index, vectors.first()) else { return Ok(Vec::new()) };
         index.search(vector, k).await
     }
+}
+
+/// Passages that are embedded in one call where a search need not wait long for its turn all the same.
+fn shared(embedder: &Embedder) -> usize {
+    let on_cpu = embedder.info().is_ok_and(|info| info.device.starts_with("cpu"));
+    if on_cpu { SHARED } else { AT_ONCE }
 }
 
 /// What is embedded of a passage.

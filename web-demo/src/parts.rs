@@ -133,6 +133,10 @@ pub(crate) fn HeatMap(
         cell.set(Some((row as usize, column as usize)));
     };
     let by_key = move |event: leptos::ev::KeyboardEvent| {
+        // The browser's own, as its way back.
+        if event.ctrl_key() || event.meta_key() || event.alt_key() {
+            return;
+        }
         let (row, column) = cell.get().unwrap_or_default();
         let to = match event.key().as_str() {
             "ArrowUp" => (row.saturating_sub(1), column),

@@ -66,6 +66,14 @@ pub(crate) struct Job {
     pub(crate) per_second: f64,
 }
 
+impl Job {
+    /// One that began at a time of [`now`].
+    pub(crate) fn at(what: &str, done: usize, total: usize, start: f64) -> Self {
+        let per_second = done as f64 / (now() - start).max(1e-6);
+        Self { what: what.into(), done, total, per_second }
+    }
+}
+
 /// A line for the reader.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Notice {
@@ -87,6 +95,8 @@ pub(crate) struct State {
     pub(crate) notice: RwSignal<Option<Notice>>,
     /// How the index keeps vectors.
     pub(crate) precision: RwSignal<String>,
+    /// Counts the indexes that took each other's place.
+    pub(crate) indexes: RwSignal<usize>,
     /// Where models are computed: `auto`, `cpu` or `webgpu`.
     pub(crate) device: RwSignal<String>,
     /// What their weights are computed with: as they are `kept`, `f32`, `int8` or `int4`.
@@ -112,6 +122,8 @@ pub(crate) struct Parts {
     source: Option<ModelSource>,
     /// Passages that are being added, and how many of them are done; another model takes over the rest.
     pub(crate) adding: (Rc<Vec<(u32, Passage)>>, usize),
+    /// Passages that are being indexed to take the place of those that are here; another model takes them over.
+    pub(crate) replacing: Option<Passages>,
 }
 
 /// Tells the latest of several runs from those before it.
@@ -146,6 +158,7 @@ impl State {
             job: RwSignal::new(None),
             notice: RwSignal::new(None),
             precision: RwSignal::new(Browser::get("precision").unwrap_or("int8".into())),
+            indexes: RwSignal::new(0),
             device: RwSignal::new(Browser::get("device").unwrap_or("auto".into())),
             weights: RwSignal::new(Browser::get("weights").unwrap_or("kept".into())),
             teach: Teach::new(),

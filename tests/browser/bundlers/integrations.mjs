@@ -52,6 +52,11 @@ await withPrompts.embedQuery("a");
 await withPrompts.embedDocuments(["a"]);
 await new KilnEmbeddings({ model: prompted, query: {} }).embedQuery("a");
 assert.deepEqual(asked, ["query", "passage", undefined]);
+// Of a model that has neither none, whatever its default is.
+asked.length = 0;
+const ofOthers = { ...prompted, info: { prompts: { sts: "sts: " }, defaultPrompt: "sts" }, embed: async (text, { promptText } = {}) => new Float32Array([asked.push(promptText), 0]) };
+await new KilnEmbeddings({ model: ofOthers }).embedQuery("a");
+assert.deepEqual(asked, [""]);
 
 // Orama
 const plugin = pluginKiln({ model, properties: ["title", "meta.body"] });
@@ -101,6 +106,8 @@ export async function all(): Promise<void> {
   const database = create({ schema: { text: "string" } as const, plugins: [pluginKiln({ model, properties: ["text"] })] });
   // @ts-expect-error: no such device
   await Embedder.load("model.kiln", { device: "abacus" });
+  // @ts-expect-error: a reranker takes no adapters
+  await Reranker.load("folder", { adapter: "adapters" });
   await clearCache();
   console.log(page, embeddings, database, await Reranker.load("folder"));
 }

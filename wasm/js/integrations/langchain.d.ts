@@ -2,9 +2,9 @@ import { Embeddings, type EmbeddingsParams } from "@langchain/core/embeddings";
 import type { Embedder, EmbedOptions, LoadOptions, ModelSource } from "kiln-embed";
 
 export interface KilnEmbeddingsOptions {
-  /** How queries are embedded. Default: with the model's prompt `query`, where it has one. */
+  /** How queries are embedded. Default: with the model's prompt `query`, else with none. */
   query?: EmbedOptions;
-  /** How documents are embedded. Default: with the model's prompt `document`, `passage` or `corpus`, where it has one. */
+  /** How documents are embedded. Default: with the model's prompt `document`, `passage` or `corpus`, else with none. */
   document?: EmbedOptions;
 }
 

@@ -8,9 +8,9 @@ export interface KilnPluginOptions {
   vector?: string;
   /** The least cosine of a hit where a search does not say; Orama's own, 0.8, is more than most models give. Default: 0. */
   similarity?: number;
-  /** How terms are embedded. Default: with the model's prompt `query`, where it has one. */
+  /** How terms are embedded. Default: with the model's prompt `query`, else with none. */
   query?: EmbedOptions;
-  /** How documents are embedded. Default: with the model's prompt `document`, `passage` or `corpus`, where it has one. */
+  /** How documents are embedded. Default: with the model's prompt `document`, `passage` or `corpus`, else with none. */
   document?: EmbedOptions;
 }
 

@@ -74,18 +74,20 @@ pub(crate) fn Map(
     let chosen = RwSignal::new(None::<u32>);
     // Laid out when the page is looked at and the passages are complete.
     let ids = Memo::new(move |former: Option<&Vec<u32>>| {
+        state.indexes.track();
         match visible.get() && !state.job.with(Option::is_some) {
+            // Those of an index whose making was stopped have no vectors.
+            true if state.index().is_none() => Vec::new(),
             true => {
                 state.passages.with(|all| all.iter().take(LARGEST).map(|(id, _)| *id).collect())
             }
             false => former.cloned().unwrap_or_default(),
         }
     });
-    let model = Memo::new(move |_| state.model.with(|model| model.name().to_string()));
     Effect::new(move |_| {
         let ids = ids.get();
-        model.track();
-        state.in_use.track();
+        // Another model, or what it was taught, comes with an index of its own.
+        state.indexes.track();
         let is_latest = turns.next();
         chosen.set(None);
         drawn.set(Drawn::Nothing);
@@ -178,6 +180,10 @@ fn Plane(
         order.into_iter().map(|(_, _, id)| id).collect::<Vec<u32>>()
     });
     let on_key = move |event: leptos::ev::KeyboardEvent| {
+        // The browser's own, as its zoom.
+        if event.ctrl_key() || event.meta_key() || event.alt_key() {
+            return;
+        }
         let step = |by: isize| {
             in_order.with_value(|order| {
                 let i = chosen.get().and_then(|id| order.iter().position(|&other| other == id));

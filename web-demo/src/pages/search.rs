@@ -188,7 +188,7 @@ fn Start(query: RwSignal<Query>) -> impl IntoView {
                 }
                 Model::Loading { .. } => view! { <p>"The model is being loaded."</p> }.into_any(),
                 Model::Failed { .. } => {
-                    view! { <p>"Without a model only words can be compared; see “Models”."</p> }.into_any()
+                    view! { <p>"There is no model to search with; see “Models”."</p> }.into_any()
                 }
             }}
         </div>
@@ -243,6 +243,10 @@ fn Hits(
             let is_answer = asked.is_some();
             let (keyed, asked) = (passage.clone(), asked.clone());
             let by_key = move |event: leptos::ev::KeyboardEvent| {
+                // The browser's own, as its zoom.
+                if event.ctrl_key() || event.meta_key() || event.alt_key() {
+                    return;
+                }
                 let says = match event.key().as_str() {
                     "+" => Says::Right,
                     "-" => Says::Wrong,

@@ -45,7 +45,7 @@ def test_a_recipe_trains_a_model(trained):
 
 def test_it_is_the_commands_training(trained, kiln, tmp_path):
     recipe = REPOSITORY / "tests/compat/v1/recipe.toml"
-    ours = train(recipe, tmp_path / "ours", device="cpu", stage__1__steps=5, **{"stage.1.lr": 2e-3})
+    ours = train(recipe, tmp_path / "ours", device="cpu", stage__1__steps=np.int64(5), **{"stage.1.lr": np.float64(2e-3)})
     kiln("train", "--recipe", recipe, "--output", tmp_path / "its", "--device", "cpu", "--quiet",
          "--set", "stage.1.steps=5", "--set", "stage.1.lr=0.002")  # fmt: skip
     its = [json.loads(line) for line in (tmp_path / "its/metrics.jsonl").read_text().splitlines()]
@@ -66,6 +66,7 @@ def test_each_step_is_told(trained, tmp_path):
     assert isinstance(steps[0], Step) and steps[0].total_steps == 8
     # The same seed trains the same model.
     assert [step.loss for step in steps] == [step.loss for step in done.steps] == [step.loss for step in trained.steps]
+    assert {step.total_steps for step in [*steps, *done.steps]} == {8}
 
 
 def one_of_two(rank, port, recipe, folder):
@@ -190,3 +191,6 @@ def test_any_other_command_gives_what_it_prints(trained):
     pairs = run("similarity", "a boat", "a ship", model=trained.model, device="cpu")
     a, b = Embedder(trained.model, device="cpu").encode(["a boat", "a ship"])
     assert np.isclose(pairs[0]["cosine"], a @ b, atol=1e-5)
+    # What Python takes for ends of lines, and JSON does not.
+    text = "one\u2028two\u0085three"
+    assert run("similarity", text, "a ship", model=trained.model, device="cpu")[0]["a"] == text

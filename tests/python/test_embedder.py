@@ -61,6 +61,24 @@ def test_prompts_are_the_commands(kiln, tmp_path, prompted):
     assert np.array_equal(prompted.encode(texts), plain) and not np.array_equal(plain, named)
     assert np.array_equal(prompted.encode_document(texts), plain)
     assert np.array_equal(prompted.encode_query(texts, prompt=""), plain)
+    # By position, and by sentence-transformers 6's name.
+    assert np.array_equal(prompted.encode_query(texts, None, ""), plain)
+    assert np.array_equal(prompted.encode(inputs=texts, prompt_name="query"), named)
+    assert np.array_equal(prompted.encode_query(inputs=texts), named)
+    with pytest.raises(TypeError, match="give one of them"):
+        prompted.encode(texts, inputs=texts)
+
+
+def test_a_default_of_queries_is_none_of_documents(prompted, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(prompted.model, folder)
+    file = folder / "config_sentence_transformers.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "default_prompt_name": "query"}))
+    (folder / "kiln.json").unlink(missing_ok=True)
+    model, texts = Embedder(folder, device="cpu"), SENTENCES[:3]
+    assert np.array_equal(model.encode(texts), model.encode_query(texts))
+    assert np.array_equal(model.encode_document(texts), model.encode(texts, prompt=""))
+    assert not np.array_equal(model.encode_document(texts), model.encode_query(texts))
 
 
 @pytest.mark.skipif("KILN_MINILM" not in os.environ, reason="all-MiniLM-L6-v2 is not here (KILN_MINILM)")

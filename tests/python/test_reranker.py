@@ -38,6 +38,7 @@ def test_documents_are_ranked(reranker):
         {"corpus_id": hit["corpus_id"], "score": hit["score"]} for hit in ranked[:2]
     ]
     assert reranker.rank(query, (text for text in documents), top_k=1)[0]["corpus_id"] == ranked[0]["corpus_id"]
+    assert reranker.rank(query, documents, batch_size=2) == reranker.rank(query, documents)
     assert reranker.rank(query, []) == []
 
 

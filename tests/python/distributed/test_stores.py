@@ -16,6 +16,7 @@ from qdrant_client import QdrantClient, models
 
 from kiln_embed import Embedder
 from kiln_embed._columns import ColumnEmbedder
+from kiln_embed._provenance import KEY
 from kiln_embed.stores import Output, Provenance, lance, pgvector, qdrant
 
 
@@ -175,6 +176,37 @@ def test_postgres_and_lance_write_nothing_that_is_there(server, vectors, tmp_pat
     postgres.connection.commit()
     postgres.write("passages", vectors)
     assert postgres.connection.execute(rows).fetchone() == before
+    postgres.connection.close()
+
+
+def test_a_later_batch_of_another_model_is_refused(store, embedder):
+    def said(model):
+        """Vectors that say whose they are, as adapters to engines leave them."""
+        rows = embedded(embedder, passages(3))
+        place = rows.schema.get_field_index("embedding")
+        kept = {KEY: json.dumps(Provenance.of(model).as_dict())}
+        field = pyarrow.field("embedding", rows.schema.field(place).type, metadata=kept)
+        return rows.set_column(place, field, rows.column(place).cast(field.type))
+
+    with pytest.raises(ValueError, match="the vectors from row 3 on are of kiln-mini.kiln"):
+        store.write("mixed", [said(embedder), said(Embedder(weights="f32", device="cpu"))])
+    assert store.write("alike", [said(embedder), said(embedder)], rows=3) == 6
+
+
+def test_postgres_lets_a_table_have_columns_of_its_owners(server, vectors, embedder):
+    postgres = Postgres(server)
+    postgres.connection.execute("drop schema public cascade; create schema public")
+    postgres.connection.commit()
+    postgres.write("passages", vectors)
+    postgres.connection.execute(
+        "alter table passages add words tsvector generated always as (to_tsvector('english', text)) stored, "
+        "add since timestamptz not null default now()"
+    )
+    postgres.connection.commit()
+    row = embedded(embedder, pyarrow.table({"id": ["new"], "text": ["one more lighthouse"]}))
+    assert postgres.write("passages", row, provenance=embedder) == 1
+    found = "select id from passages where words @@ to_tsquery('english', 'lighthouses & more') and since is not null"
+    assert ("new",) in postgres.connection.execute(found).fetchall()
     postgres.connection.close()
 
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use anyhow::Result;
@@ -107,7 +108,9 @@ pub(crate) fn train<'py>(
         };
         job.run()
     };
+    let total = AtomicUsize::new(0);
     let each = |py: Python<'_>, (point, steps): (Point, usize)| {
+        total.store(steps, Ordering::Relaxed);
         let Some(on_step) = &on_step else { return Ok(()) };
         let numbers = numbers(py, &point)?;
         numbers.set_item("total_steps", steps)?;
@@ -124,7 +127,14 @@ pub(crate) fn train<'py>(
     found.set_item("best_score", best.as_ref().map(|best| best.score))?;
     found.set_item("report", report)?;
     found.set_item("written", written)?;
-    let points: PyResult<Vec<_>> = points.iter().map(|point| numbers(py, point)).collect();
+    // A run that had ended takes no step.
+    let total = total.into_inner().max(points.len());
+    let step = |point: &Point| {
+        let numbers = numbers(py, point)?;
+        numbers.set_item("total_steps", total)?;
+        Ok(numbers)
+    };
+    let points: PyResult<Vec<_>> = points.iter().map(step).collect();
     found.set_item("steps", points?)?;
     Ok(found)
 }

@@ -322,6 +322,12 @@ impl TextModel {
         Ok(prompts)
     }
 
+    /// How its vectors are meant to be compared.
+    #[getter]
+    fn similarity_fn_name(&self) -> &'static str {
+        self.model.similarity().name()
+    }
+
     /// Name of the prompt that is used where none is asked for.
     #[getter]
     fn default_prompt_name(&self) -> Option<&str> {

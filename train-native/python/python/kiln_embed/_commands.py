@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import numbers
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -254,7 +255,8 @@ def run(command: str, *arguments: StrPath, show_progress_bar: bool = False, **op
 
 def _run_json(arguments: Iterable[StrPath], show_progress_bar: bool) -> Any:
     quiet = [] if show_progress_bar else ["--quiet"]
-    lines = _native.call(["kiln", *(os.fspath(one) for one in arguments), *quiet]).splitlines()
+    # Texts may hold what Python takes for other ends of lines.
+    lines = _native.call(["kiln", *(os.fspath(one) for one in arguments), *quiet]).split("\n")
     results = [json.loads(line) for line in lines if line]
     return results[0] if len(results) == 1 else results
 
@@ -270,6 +272,10 @@ def _options(**options: Any) -> list[str]:
             arguments.append(option)
             continue
         for one in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(one, numbers.Integral):
+                one = int(one)
+            elif isinstance(one, numbers.Real):
+                one = float(one)
             if not isinstance(one, (str, int, float, os.PathLike)):
                 raise TypeError(f"{name} must be str, a number or a path, not {type(one).__name__}")
             # One argument, so that a value may begin with a dash.
@@ -285,8 +291,11 @@ def _toml(value: Any, name: str) -> str:
     """A value as TOML writes it, in one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
+    # NumPy's numbers, too, which show themselves as np.float64(0.5).
+    if isinstance(value, numbers.Integral):
+        return repr(int(value))
+    if isinstance(value, numbers.Real):
+        return repr(float(value))
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,8 +181,8 @@ class Embedder:
 
     @property
     def similarity_fn_name(self) -> str:
-        """How `similarity` compares vectors."""
-        return "cosine"
+        """How `similarity` compares vectors: "cosine", "dot", "euclidean" or "manhattan", as the model's files say."""
+        return self._native.similarity_fn_name
 
     def get_sentence_embedding_dimension(self) -> int:
         """Width of the vectors."""
@@ -208,7 +209,7 @@ class Embedder:
     @overload
     def encode(
         self,
-        sentences: Texts,
+        sentences: Texts | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int | None = None,
@@ -219,11 +220,12 @@ class Embedder:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         batch_tokens: int | None = None,
+        inputs: Texts | None = None,
     ) -> NDArray[np.float32]: ...
     @overload
     def encode(
         self,
-        sentences: Texts,
+        sentences: Texts | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int | None = None,
@@ -234,10 +236,11 @@ class Embedder:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         batch_tokens: int | None = None,
+        inputs: Texts | None = None,
     ) -> Any: ...
     def encode(
         self,
-        sentences: Texts,
+        sentences: Texts | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int | None = None,
@@ -248,6 +251,7 @@ class Embedder:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         batch_tokens: int | None = None,
+        inputs: Texts | None = None,
     ) -> Any:
         """Vectors of texts: float32 `[texts, dimensions]`, or `[dimensions]` where one str is given.
 
@@ -264,11 +268,13 @@ class Embedder:
             normalize_embeddings: Divide vectors by their norm even where the model does not.
             truncate_dim: Keep only the first dimensions, before vectors are divided by their norm.
             batch_tokens: Most tokens of a batch, padding included; None: what suits the device.
+            inputs: `sentences` by the name that sentence-transformers 6 gives them.
 
         Raises:
             TypeError: Something is no str; the error says which.
             ValueError: The model has no such prompt or not so many dimensions; a str with half of a surrogate pair.
         """
+        sentences = _given(sentences, inputs)
         arguments = self._arguments(prompt_name, prompt, batch_size, normalize_embeddings, truncate_dim, batch_tokens)
         one = isinstance(sentences, str)
         texts = [sentences] if one else sentences
@@ -280,13 +286,36 @@ class Embedder:
             return torch.from_numpy(result)
         return result if convert_to_numpy else result.tolist()
 
-    def encode_query(self, sentences: Texts, prompt_name: str | None = None, **how: Any) -> Any:
-        """As `encode`, with the model's prompt `query` where it has one."""
-        return self._encode_as(("query",), sentences, prompt_name, how)
+    def encode_query(
+        self,
+        sentences: Texts | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        *,
+        inputs: Texts | None = None,
+        **how: Any,
+    ) -> Any:
+        """As `encode`, with the model's prompt `query`; where it has none, with none."""
+        name, text = self._prompt_of(("query",), prompt_name, prompt)
+        return self.encode(_given(sentences, inputs), name, text, batch_size, show_progress_bar, **how)
 
-    def encode_document(self, sentences: Texts, prompt_name: str | None = None, **how: Any) -> Any:
-        """As `encode`, with the first of the model's prompts `document`, `passage` and `corpus`."""
-        return self._encode_as(("document", "passage", "corpus"), sentences, prompt_name, how)
+    def encode_document(
+        self,
+        sentences: Texts | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        *,
+        inputs: Texts | None = None,
+        **how: Any,
+    ) -> Any:
+        """As `encode`, with the first of the model's prompts `document`, `passage` and `corpus`; where it has none,
+        with none."""
+        name, text = self._prompt_of(("document", "passage", "corpus"), prompt_name, prompt)
+        return self.encode(_given(sentences, inputs), name, text, batch_size, show_progress_bar, **how)
 
     def encode_arrow(
         self,
@@ -305,11 +334,16 @@ class Embedder:
         texts = [sentences] if isinstance(sentences, str) else sentences
         return self._native.embed_arrow(texts, "sentences", *arguments, bool(show_progress_bar))
 
-    def _encode_as(self, names: tuple[str, ...], sentences: Texts, prompt_name: str | None, how: dict[str, Any]) -> Any:
-        if prompt_name is None and how.get("prompt") is None:
-            known = self.prompts
-            prompt_name = next((name for name in names if name in known), None)
-        return self.encode(sentences, prompt_name, **how)
+    def _prompt_of(
+        self, names: tuple[str, ...], prompt_name: str | None, prompt: str | None
+    ) -> tuple[str | None, str | None]:
+        if prompt_name is not None or prompt is not None:
+            return prompt_name, prompt
+        known = self.prompts
+        prompt_name = next((name for name in names if name in known), None)
+        # The default may be the other side's, unless it is named after this one, as `retrieval.query` is.
+        default = re.split(r"[._:-]", self.default_prompt_name or "")[-1]
+        return (prompt_name, None) if prompt_name is not None or default in names else (None, "")
 
     def _arguments(
         self,
@@ -329,19 +363,34 @@ class Embedder:
     # -------------------------------------------------------------------------------------- comparison
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
-        """Cosines of every vector of `a` with every vector of `b`: `[len(a), len(b)]`."""
+        """Every vector of `a` beside every vector of `b`: `[len(a), len(b)]`, higher for more alike (`similarity_fn_name`);
+        of distances what is less than 0."""
         import numpy as np
 
-        return np.asarray(_unit(a) @ _unit(b).T, dtype=np.float32)
+        left, right = self._to_compare(a), self._to_compare(b)
+        if self.similarity_fn_name in ("cosine", "dot"):
+            return np.asarray(left @ right.T, dtype=np.float32)
+        return np.stack([self._less_distance(row[None], right) for row in left])
 
     def similarity_pairwise(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
-        """Cosines of each vector of `a` with the one of `b` in the same row."""
+        """Each vector of `a` beside the one of `b` in the same row, as in `similarity`."""
         import numpy as np
 
-        left, right = _unit(a), _unit(b)
+        left, right = self._to_compare(a), self._to_compare(b)
         if left.shape != right.shape:
             raise ValueError(f"{left.shape} and {right.shape} are no pairs of vectors")
-        return np.asarray((left * right).sum(axis=1), dtype=np.float32)
+        if self.similarity_fn_name in ("cosine", "dot"):
+            return np.asarray((left * right).sum(axis=1), dtype=np.float32)
+        return self._less_distance(left, right)
+
+    def _to_compare(self, vectors: ArrayLike) -> NDArray[np.float32]:
+        return _rows(vectors) if self.similarity_fn_name != "cosine" else _unit(vectors)
+
+    def _less_distance(self, left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
+        import numpy as np
+
+        order = 2 if self.similarity_fn_name == "euclidean" else 1
+        return np.asarray(-np.linalg.norm(left - right, ord=order, axis=1), dtype=np.float32)
 
     # ------------------------------------------------------------------------------------ what it sees
 
@@ -377,12 +426,27 @@ def _rebuild(kind: type[Embedder], settings: dict[str, Any]) -> Embedder:
     return kind(**settings)
 
 
-def _unit(vectors: ArrayLike) -> NDArray[np.float32]:
-    """Rows of length 1; zeros stay zero."""
+def _given(sentences: Any, inputs: Any) -> Any:
+    """What was given by one of two names."""
+    if sentences is not None and inputs is not None:
+        raise TypeError("sentences and inputs are the same; give one of them")
+    return inputs if sentences is None else sentences
+
+
+def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
+    """Vectors as rows."""
     import numpy as np
 
     rows = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
     if rows.ndim != 2:
         raise ValueError(f"expected a vector or an array of vectors, not an array of shape {rows.shape}")
+    return rows
+
+
+def _unit(vectors: ArrayLike) -> NDArray[np.float32]:
+    """Rows of length 1; zeros stay zero."""
+    import numpy as np
+
+    rows = _rows(vectors)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(norms > 0, norms, 1), dtype=np.float32)

@@ -112,14 +112,17 @@ class Reranker:
         documents: Texts,
         top_k: int | None = None,
         return_documents: bool = False,
-        *,
+        batch_size: int | None = None,
         show_progress_bar: bool | None = None,
+        *,
         batch_tokens: int | None = None,
     ) -> list[dict[str, Any]]:
         """Documents by how relevant they are to a query, the most relevant first; equal ones in their order.
 
-        Each is `{"corpus_id": its place in documents, "score": ...}`, with its `"text"` where `return_documents`.
+        Each is `{"corpus_id": its place in documents, "score": ...}`, with its `"text"` where `return_documents`. No
+        score depends on `batch_size`, which is taken as `predict` takes it.
         """
+        count(batch_size, "batch_size")
         if not isinstance(query, str):
             raise TypeError(f"query must be str, not {type(query).__name__}")
         if isinstance(documents, str):

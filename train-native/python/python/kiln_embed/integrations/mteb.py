@@ -59,7 +59,7 @@ class KilnEncoder(AbsEncoder):
             revision,
             max_tokens=self.model.max_seq_length,
             embed_dim=self.model.get_sentence_embedding_dimension(),
-            similarity_fn_name=ScoringFunction.COSINE,
+            similarity_fn_name=ScoringFunction(self.model.similarity_fn_name),
         )
 
     def encode(
@@ -75,6 +75,12 @@ class KilnEncoder(AbsEncoder):
         """Vectors of the texts that mteb gives."""
         prompt_name = self.get_prompt_name(task_metadata, prompt_type)
         how = {key: kwargs[key] for key in ("batch_size", "show_progress_bar") if kwargs.get(key) is not None}
+        # As mteb has sentence-transformers do it.
+        side = getattr(prompt_type, "value", prompt_type)
+        if side == "query":
+            return self.model.encode_query(_texts(inputs), prompt_name, **how)
+        if side == "document":
+            return self.model.encode_document(_texts(inputs), prompt_name, **how)
         return self.model.encode(_texts(inputs), prompt_name, **how)
 
 

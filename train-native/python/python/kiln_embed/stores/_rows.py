@@ -58,7 +58,7 @@ def rows_of(vectors: Vectors, provenance: Origin, rows: int) -> Rows | None:
     if not said[0].agrees(said[-1]):
         raise ValueError(f"these vectors are of {said[-1]}, and not of {said[0]}")
     first = _tidy(first, 0)
-    tidy = _tidied(first, batches)
+    tidy = _tidied(first, batches, said[0])
     return Rows(said[0], first.schema.field(EMBEDDING).type.list_size, _chunks(tidy, limit), first.schema)
 
 
@@ -72,8 +72,10 @@ def _given(provenance: Origin) -> Provenance | None:
 
 def _of_vectors(vectors: Any, schema: pa.Schema) -> Provenance | None:
     """What an output says, or the column, as the adapters to Ray leave it there."""
-    if isinstance(vectors, Output):
-        return vectors.provenance
+    return vectors.provenance if isinstance(vectors, Output) else _of_column(schema)
+
+
+def _of_column(schema: pa.Schema) -> Provenance | None:
     place = schema.get_field_index(EMBEDDING)
     kept = (schema.field(place).metadata or {}).get(KEY.encode()) if place >= 0 else None
     return None if kept is None else Provenance.from_dict(json.loads(kept))
@@ -99,10 +101,13 @@ def _table(batch: Any) -> pa.Table:
     return batch if isinstance(batch, pa.Table) else pa.table(batch)
 
 
-def _tidied(first: pa.Table, others: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _tidied(first: pa.Table, others: Iterable[pa.Table], provenance: Provenance) -> Iterator[pa.Table]:
     yield first
     before = first.num_rows
     for batch in others:
+        said = _of_column(batch.schema)
+        if said is not None and not provenance.agrees(said):
+            raise ValueError(f"the vectors from row {before} on are of {said}, and not of {provenance}")
         tidy = _tidy(batch, before)
         try:
             yield tidy.select(first.schema.names).cast(first.schema)

@@ -102,13 +102,17 @@ def _write(connection: Connection[Any], name: sql.Identifier, chunk: Any) -> Non
     ids, others = chunk.column(ID).to_pylist(), payloads(chunk)
     texts = chunk.column(TEXT).to_pylist() if TEXT in chunk.schema.names else [None] * len(ids)
     with connection.transaction(), connection.cursor() as cursor:
-        cursor.execute(sql.SQL("create temporary table kiln_rows (like {}) on commit drop").format(name))
+        # The columns that are ours: a table may have got others.
+        cursor.execute(
+            "create temporary table kiln_rows (id text, text text, embedding vector, payload jsonb) on commit drop"
+        )
         with cursor.copy("copy kiln_rows (id, text, embedding, payload) from stdin with (format binary)") as copy:
             copy.set_types(["text", "text", "vector", "jsonb"])
             for id, text, vector, payload in zip(ids, texts, matrix(chunk.column(EMBEDDING)), others):
                 copy.write_row((id, text, vector, Jsonb(payload, dumps=_dumps)))
         merge = sql.SQL(
-            "insert into {0} as kept select * from kiln_rows on conflict (id) do update "
+            "insert into {0} as kept (id, text, embedding, payload) "
+            "select id, text, embedding, payload from kiln_rows on conflict (id) do update "
             "set text = excluded.text, embedding = excluded.embedding, payload = excluded.payload "
             "where (kept.text, kept.embedding, kept.payload) "
             "is distinct from (excluded.text, excluded.embedding, excluded.payload)"

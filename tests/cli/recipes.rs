@@ -303,6 +303,8 @@ fn recipes_that_do_not_fit_their_data() {
             &["hard negatives"],
         ),
         ("data = ['words.txt']", &["words", "without positives"]),
+        ("data = [{ path = 'data.jsonl', labels = 'names' }]", &["data.jsonl", "labelled texts"]),
+        ("data = [{ path = 'made-up:pairs', labels = 'names' }]", &["made-up:pairs", "labels"]),
         ("data = []", &["data"]),
     ] {
         let actual = error(extra);
@@ -324,4 +326,47 @@ fn recipes_that_do_not_fit_their_data() {
     let run = kiln(&["train", "--recipe", &recipe, "--output", &output]).assert().success();
     let notes = String::from_utf8(run.get_output().stderr.clone()).unwrap();
     assert!(notes.contains("hard_negatives = 5") && notes.contains("more than 2"), "{notes}");
+}
+
+#[test]
+fn what_the_data_have_too_little_of_is_a_note() {
+    let folder = Folder::new();
+    let row = |n: usize, more: &str| {
+        format!(
+            "{{\"query\":\"q {n}\",\"positive\":\"p {n}\",\"negatives\":{{\"n1\":\"n {n}\"{more}}}}}\n"
+        )
+    };
+    let rows: String = (0..120).map(|n| row(n, "")).collect();
+    folder.write("data.jsonl", rows + &row(120, ",\"n4\":\"odd\""));
+    let recipe = folder.write(
+        "r.toml",
+        "name = 'x'\n[model]\nmax_length = 8\n[model.new]\nvocab_size = 300\nhidden_size = 16\n\
+         intermediate_size = 24\nlayers = 1\nheads = 2\n[[stage]]\nname = 's'\ndata = ['data.jsonl']\nsteps = 2\n\
+         batch_size = 200\ncurriculum = 'random'\nlr = 1e-3\n",
+    );
+    let output = folder.arg("out");
+    let run = kiln(&["train", "--recipe", &recipe, "--output", &output]).assert().success();
+    let notes = String::from_utf8(run.get_output().stderr.clone()).unwrap();
+    assert!(notes.contains("fewer than 1 % of the examples of data have"), "{notes}");
+    assert!(notes.contains("of level 4,") && notes.contains("its 4 levels"), "{notes}");
+    assert_eq!(notes.matches("a batch of 121 queries, not of 200").count(), 1, "{notes}");
+}
+
+/// By label and by example: what the sweep compares.
+#[test]
+fn made_up_classes_are_labelled_too() {
+    let folder = Folder::new();
+    let loss = |labels: &str| -> Value {
+        let output = folder.arg(labels);
+        let mut command = kiln(&["train", "--json", "--recipe", "nv-embed-small"]);
+        command.args(["--output", &output, "--set", "order=['blended']"]);
+        let source = format!("{{ path = 'made-up:classes', labels = '{labels}' }}");
+        command.args(["--set", &format!("stage.blended.data=[{source}]")]);
+        for field in ["stage.blended.steps=2", "stage.blended.batch_size=6", "eval.set.1.limit=9"] {
+            command.args(["--set", field]);
+        }
+        let summary = stdout(&mut command);
+        serde_json::from_str::<Value>(&summary).unwrap()["loss"].clone()
+    };
+    assert_ne!(loss("examples"), loss("names"));
 }

@@ -312,6 +312,57 @@ fn two_devices_train_as_one() {
 }
 
 #[test]
+fn two_devices_draw_the_same_adapters() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let base = folder.model("{ mode = 'mean' }");
+    let text = format!(
+        "name = 'lora'\nseed = 5\n[model]\nbase = '{}'\n[model.lora]\nrank = 4\nalpha = 8\ndropout = 0.2\n\
+         targets = ['q_proj', 'v_proj']\n[compute]\nchunk = 4\n\
+         [[stage]]\nname = 's'\ndata = ['data.jsonl']\nsteps = 12\nbatch_size = 4\nlr = 5e-3\n",
+        base.display()
+    );
+    let recipe = folder.write("r.toml", text);
+    let (one, two) = (folder.arg("one"), folder.arg("two"));
+    let common = ["train", "--recipe", &recipe, "--output"];
+    kiln(&[&common[..], &[&one]].concat()).assert().success();
+    kiln(&[&common[..], &[&two, "--devices", "cpu,cpu"]].concat()).assert().success();
+    let (one, two) = (losses(&folder.path("one")), losses(&folder.path("two")));
+    assert_eq!(one.len(), two.len());
+    for (step, (a, b)) in one.iter().zip(&two).enumerate() {
+        assert!((a - b).abs() < 1e-3 * a.abs().max(1.0), "step {step}: {a} and {b}");
+    }
+}
+
+#[test]
+fn a_resumed_run_refuses_other_data() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let recipe = folder.write("r.toml", recipe(4));
+    let out = folder.arg("out");
+    let args = ["--quiet", "train", "--recipe", &recipe, "--output", &out];
+    let every = ["--checkpoint-every", "1", "--keep", "99"];
+    kiln(&args).args(every).assert().success();
+    let expected = numbers(&folder.path("out"));
+    for step in 4..=10 {
+        let checkpoint = folder.path(&format!("out/checkpoints/{step:08}"));
+        std::fs::remove_dir_all(checkpoint).unwrap();
+    }
+    let fewer: String = DATA.lines().take(3).map(|line| format!("{line}\n")).collect();
+    for (data, how) in
+        [(fewer, "4 examples, now 3"), (DATA.replace("granite", "marble"), "other texts")]
+    {
+        folder.write("data.jsonl", data);
+        let error = failure(kiln(&args).arg("--resume"));
+        assert!(error.contains("data: ") && error.contains("--output"), "{error}");
+        assert!(error.contains(how), "{error}");
+    }
+    folder.write("data.jsonl", DATA);
+    kiln(&args).arg("--resume").assert().success();
+    assert_eq!(numbers(&folder.path("out")), expected);
+}
+
+#[test]
 fn matryoshka_and_other_losses_by_a_field() {
     let folder = Folder::new();
     folder.write("data.jsonl", DATA);

@@ -5,6 +5,7 @@
 //! random state is saved: it is set from the step's number before each pass.
 
 use std::cell::Cell;
+use std::sync::{Mutex, PoisonError};
 
 use crate::kernels::{DropoutMask, Kernels};
 use burn::module::Module;
@@ -14,15 +15,15 @@ thread_local! {
     static STATE: Cell<u64> = const { Cell::new(0) };
 }
 
+/// Burn's devices share one generator: one thread at a time seeds it and draws.
+static GENERATOR: Mutex<()> = Mutex::new(());
+
 /// Seeds the masks of the next passes on this thread.
 ///
-/// Burn's CPU backend has one generator for all threads, so draws would depend on the order of
-/// threads; there the masks come from a generator of this thread.
-pub fn seed_dropout<B: Kernels>(device: &B::Device, seed: u64) {
+/// Burn's backends have one generator for all threads, so draws would depend on the order of
+/// threads; the masks come from a generator of this thread, or from seeds that it gives.
+pub fn seed_dropout<B: Kernels>(_device: &B::Device, seed: u64) {
     STATE.set(seed);
-    if !B::HOST {
-        B::seed(device, seed);
-    }
 }
 
 /// Zeroes values at random in training and scales the others by `1 / (1 - probability)`.
@@ -35,21 +36,16 @@ pub struct Dropout {
 impl Dropout {
     /// Any shape to the same; unchanged outside training (a backend without autodiff).
     pub fn forward<B: Kernels, const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let device = x.device();
-        if !B::ad_enabled(&device) || self.probability == 0.0 {
-            return x;
-        }
-        let kept = 1.0 - self.probability;
-        let mask = if B::HOST {
-            let shape = x.shape();
-            let count = shape.num_elements();
-            let Some(mask) = self.draw::<B>(count, &device) else { return x };
+        let (shape, device) = (x.shape(), x.device());
+        let count = shape.num_elements();
+        let Some(mask) = self.draw::<B>(count, &device) else { return x };
+        let factors = if B::HOST {
             let values = mask.factors(count);
             Tensor::from_data(TensorData::new(values, shape), (&device, x.dtype()))
         } else {
-            x.random_like(Distribution::Bernoulli(kept)).div_scalar(kept)
+            drawn_there(&x, mask)
         };
-        x * mask
+        x * factors
     }
 
     /// The mask of the next tensor of so many values on the host, if anything drops out of it.
@@ -65,6 +61,17 @@ impl Dropout {
         STATE.set(mask.after(values));
         Some(mask)
     }
+}
+
+/// What the values of a tensor are multiplied with, drawn by the backend where the tensor is.
+fn drawn_there<B: Kernels, const D: usize>(x: &Tensor<B, D>, mask: DropoutMask) -> Tensor<B, D> {
+    let device = x.device();
+    let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+    B::seed(&device, mask.seed);
+    let kept = x.random_like(Distribution::Bernoulli(mask.kept));
+    // Operations that are to be fused draw when they are computed, and a seed waits for that.
+    B::seed(&device, mask.seed);
+    kept.div_scalar(mask.kept)
 }
 
 #[cfg(all(test, feature = "autodiff"))]
@@ -94,6 +101,25 @@ mod tests {
         let mean = first.iter().sum::<f32>() / first.len() as f32;
         assert!((mean - 1.0).abs() < 0.01, "{mean}");
         assert!(first.iter().all(|&x| x == 0.0 || (x - 1.0 / 0.9).abs() < 1e-6));
+    }
+
+    #[test]
+    fn threads_draw_what_they_would_alone() {
+        let draw = || -> Vec<f32> {
+            let x = Tensor::<Flex, 1>::ones([64], &Default::default());
+            let mask = |seed| drawn_there(&x, DropoutMask { seed, kept: 0.5 });
+            (0..50).flat_map(|seed| mask(seed).into_data().to_vec::<f32>().unwrap()).collect()
+        };
+        // Other tests draw from the same generator, and may come between.
+        let same = (0..5).any(|_| {
+            let alone = draw();
+            assert!(alone.contains(&0.0) && alone.contains(&2.0));
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(draw)).collect();
+                threads.into_iter().all(|thread| thread.join().unwrap() == alone)
+            })
+        });
+        assert!(same);
     }
 
     #[test]

@@ -187,7 +187,7 @@ fn beside(target: &Path) -> Result<NamedTempFile> {
 }
 
 /// Beginning of the names of temporary files.
-const TEMPORARY: &str = ".kiln-";
+pub const TEMPORARY: &str = ".kiln-";
 /// Letters that follow it.
 const LETTERS: usize = 6;
 /// A younger file may be another process's that has not locked it yet.

@@ -8,7 +8,7 @@ use kiln_embed::checkpoint::{
     Files, LoadOptions, Weights, read_embedder_config, tokenizer_config_file,
 };
 use kiln_embed::config::{AttentionMode, Family, ModelConfig};
-use kiln_embed::embedder::{Embedder, EmbedderParts, EmbeddingModel};
+use kiln_embed::embedder::{Embedder, EmbedderParts, EmbeddingModel, Similarity};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::model::Backbone;
 use kiln_embed::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
@@ -345,7 +345,11 @@ pub fn base_model<B: Kernels>(
     })?;
     let mut prompts = embedder.prompts().clone();
     prompts.extend(recipe.prompts.clone());
-    Ok(embedder.with_prompts(prompts))
+    // What is trained are vectors of length 1.
+    Ok(embedder
+        .with_prompts(prompts)
+        .with_similarity(Similarity::Cosine)
+        .with_truncate_dim(None)?)
 }
 
 /// Whether a folder is a model whose matrices are all in bf16.

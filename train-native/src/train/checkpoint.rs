@@ -1,8 +1,8 @@
 //! A run's state on disk: enough to go on from the same step with the same numbers.
 //!
 //! `checkpoints/00000120/` holds the parameters (only those that can differ from the base model),
-//! the optimizer, and `state.json`: the recipe, the position, where the sampler is, and the loss
-//! scale. Dropout needs no state, because its masks follow from the step's number.
+//! the optimizer, and `state.json`: the recipe, the position, where the sampler is, which data there
+//! were, and the loss scale. Dropout needs no state, because its masks follow from the step's number.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use kiln_embed::train::{SavedParameters, TrainModel, put_parameters};
 use serde::{Deserialize, Serialize};
 
 use super::optimizer;
-use crate::data::SamplerState;
+use crate::data::{DataSet, SamplerState};
 use crate::recipe::{Recipe, Stage};
 use crate::terminal::Terminal;
 
@@ -38,6 +38,26 @@ pub struct Best {
     pub score: f64,
 }
 
+/// A data set as it was when a checkpoint was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetSum {
+    /// Its name.
+    pub name: String,
+    /// How many examples it had.
+    pub examples: usize,
+    /// A number for their texts.
+    pub sum: u64,
+}
+
+impl SetSum {
+    /// Those of all stages.
+    pub(super) fn all(sets: &[Vec<DataSet>]) -> Vec<Vec<Self>> {
+        let of =
+            |set: &DataSet| Self { name: set.name.clone(), examples: set.len(), sum: set.sum() };
+        sets.iter().map(|stage| stage.iter().map(of).collect()).collect()
+    }
+}
+
 /// What a checkpoint says besides the parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
@@ -51,6 +71,9 @@ pub struct Checkpoint {
     pub stage: usize,
     /// Where the stage's sampler is.
     pub sampler: Option<SamplerState>,
+    /// The data sets of each stage; older checkpoints do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Vec<Vec<SetSum>>>,
     /// Factor of the loss in f16 training, and good steps since it changed.
     pub loss_scale: (f64, usize),
     /// The best score so far.
@@ -101,6 +124,7 @@ impl Checkpoint {
             steps: 0,
             stage: 0,
             sampler: None,
+            data: None,
             loss_scale: super::scale::START,
             best: None,
             parameters: BTreeMap::new(),
@@ -204,6 +228,30 @@ impl Checkpoint {
         serde_json::from_slice(&text).with_context(|| format!("{}: not a state", label()))
     }
 
+    /// Refuses to go on with other data than the checkpoint was written with: a run of which a part has seen other
+    /// texts is neither the old one nor a new one.
+    pub(super) fn check_data(&self, sets: &[Vec<DataSet>]) -> Result<()> {
+        let Some(data) = &self.data else {
+            return Ok(());
+        };
+        let now = SetSum::all(sets);
+        let left = data.iter().zip(&now).skip(self.position.stage);
+        for (was, is) in left.flat_map(|(was, is)| was.iter().zip(is)) {
+            if was != is {
+                let how = match was.examples == is.examples {
+                    true => "other texts".to_string(),
+                    false => format!("{} examples, now {}", was.examples, is.examples),
+                };
+                bail!(
+                    "{}: the data have changed since the checkpoint was written ({how}); put them back as they were, \
+                     or start anew in another --output",
+                    is.name
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Puts the saved parameters into a model of the same structure.
     pub(super) fn load<B: TrainingBackend>(
         &self,
@@ -245,4 +293,36 @@ fn holds_all_weights(recipe: &Recipe, stage: usize) -> bool {
 /// Whether a stage leaves other weights in the base model than it found there.
 pub(super) fn changes_base(stage: &Stage) -> bool {
     stage.full || stage.merge_lora
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkpoint() -> Checkpoint {
+        let recipe = "name = 'r'\n[model]\nbase = 'b'\n[[stage]]\nname = 's'\ndata = ['x']\nsteps = 1\n\
+                      batch_size = 2\nlr = 2.0411187626133958e-05\n";
+        Checkpoint::new(&Recipe::parse(recipe).unwrap())
+    }
+
+    /// Or the run's own recipe would be another one.
+    #[test]
+    fn numbers_of_a_recipe_come_back_to_the_last_bit() {
+        let saved = checkpoint();
+        assert_eq!(saved.recipe.stages[0].lr, 2.0411187626133958e-05);
+        let bytes = serde_json::to_vec(&saved).unwrap();
+        assert_eq!(serde_json::from_slice::<Checkpoint>(&bytes).unwrap(), saved);
+    }
+
+    #[test]
+    fn an_older_checkpoint_says_nothing_of_its_data() {
+        let known = SetSum { name: "x".into(), examples: 3, sum: u64::MAX };
+        let saved = Checkpoint { data: Some(vec![vec![known]]), ..checkpoint() };
+        let mut state = serde_json::to_value(&saved).unwrap();
+        assert_eq!(serde_json::from_value::<Checkpoint>(state.clone()).unwrap(), saved);
+        state.as_object_mut().unwrap().remove("data").unwrap();
+        let older = serde_json::from_value::<Checkpoint>(state).unwrap();
+        assert_eq!(older.data, None);
+        older.check_data(&[]).unwrap();
+    }
 }

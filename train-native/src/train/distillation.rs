@@ -134,25 +134,17 @@ impl<B: TrainingBackend> Teacher<B> {
         (!self.pairs.is_empty()).then_some(self)
     }
 
-    /// New projections from the widths of the student's layers to those of the teacher's, where any differ.
-    pub(super) fn projections(
-        &self,
-        student: &EmbeddingModel<B>,
-        device: &B::Device,
-    ) -> Vec<Param<Tensor<B, 2>>> {
+    /// The widths of the student's layers and of the teacher's, between which there are projections, where any differ.
+    pub(super) fn widths(&self, student: &EmbeddingModel<B>) -> Vec<[usize; 2]> {
         let teacher = self.model.model().config();
         let widths = self.pairs.iter();
         let widths: Vec<_> = widths
             .map(|&[own, theirs]| [student.config().state_size(own), teacher.state_size(theirs)])
             .collect();
-        if widths.iter().all(|[from, to]| from == to) {
-            return Vec::new();
+        match widths.iter().all(|[from, to]| from == to) {
+            true => Vec::new(),
+            false => widths,
         }
-        let projection = |[from, to]: [usize; 2]| {
-            let spread = Distribution::Normal(0.0, (from as f64).powf(-0.5));
-            Param::from_tensor(Tensor::random([from, to], spread, device))
-        };
-        widths.into_iter().map(projection).collect()
     }
 
     /// Checks that the student can learn this, and embeds all texts of the stage once, where it will
@@ -268,6 +260,15 @@ impl<B: TrainingBackend> Teacher<B> {
         }
         Some(loss.mul_scalar(alpha))
     }
+}
+
+/// A new projection from the width of a student's layer to that of a teacher's.
+pub(super) fn projection<B: TrainingBackend>(
+    [from, to]: [usize; 2],
+    device: &B::Device,
+) -> Param<Tensor<B, 2>> {
+    let spread = Distribution::Normal(0.0, (from as f64).powf(-0.5));
+    Param::from_tensor(Tensor::random([from, to], spread, device))
 }
 
 impl<B: TrainingBackend> StatesLoss<B> for Teacher<B> {

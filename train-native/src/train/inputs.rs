@@ -74,6 +74,20 @@ impl Inputs {
                     stage.name, stage.hard_negatives, set.name, set.counts.most_negatives
                 ));
             }
+            for set in of_stage.iter().filter(|_| goes_through_levels(stage)) {
+                let rare = rare_levels(&set.counts.levels, set.len());
+                if !rare.is_empty() {
+                    let rare: Vec<String> = rare.iter().map(usize::to_string).collect();
+                    terminal.note(format!(
+                        "stage {}: fewer than 1 % of the examples of {} have a negative of level {}, and each of its {} \
+                         levels has the same share of the steps",
+                        stage.name,
+                        set.name,
+                        rare.join(" or "),
+                        set.counts.levels.len()
+                    ));
+                }
+            }
             for level in levels_missing(stage, &of_stage) {
                 terminal.note(format!(
                     "stage {}: no example has a negative of level {level}, whose share of the steps does \
@@ -160,12 +174,22 @@ fn leaks(recipe: &Recipe, folder: &Path) -> Result<Option<LeakFilter>> {
     LeakFilter::of_files(&files, near).map(Some)
 }
 
+/// Whether a stage's curriculum goes through all levels that a set has.
+fn goes_through_levels(stage: &Stage) -> bool {
+    let fixed = matches!(stage.curriculum, Curriculum::Fixed(_));
+    stage.curriculum.is_graded() && !fixed && stage.objective.takes_negatives()
+}
+
+/// The levels that only few of a set's examples have, from how many have each: some odd row may have made them.
+fn rare_levels(counts: &[usize], examples: usize) -> Vec<usize> {
+    let is_rare = |count: usize| count > 0 && count.saturating_mul(100) < examples;
+    (1..=counts.len()).filter(|&level| is_rare(counts[level - 1])).collect()
+}
+
 /// The levels up to the highest that no example of a stage has, where its curriculum goes through
 /// all of them.
 fn levels_missing(stage: &Stage, sets: &[DataSet]) -> Vec<usize> {
-    let goes_through =
-        stage.curriculum.is_graded() && !matches!(stage.curriculum, Curriculum::Fixed(_));
-    if !goes_through || !stage.objective.takes_negatives() {
+    if !goes_through_levels(stage) {
         return Vec::new();
     }
     (1..=highest_level(sets)).filter(|&level| !has_level(sets, level)).collect()
@@ -317,4 +341,15 @@ fn fits_reranker(settings: &Rerank, sets: &[DataSet], with_negatives: usize) -> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_of_odd_rows_are_rare() {
+        assert_eq!(rare_levels(&[200, 150, 0, 2, 1], 200), [5]);
+        assert!(rare_levels(&[9, 1], 10).is_empty());
+    }
 }

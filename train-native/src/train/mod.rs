@@ -48,7 +48,7 @@ pub use build::{
     base_model, base_reranker, new_config, new_encoder_config, new_encoder_value, new_model,
     new_reranker, own_lm_head, train_tokenizer,
 };
-pub use checkpoint::{Best, Checkpoint, Position};
+pub use checkpoint::{Best, Checkpoint, Position, SetSum};
 pub use device_group::DeviceGroup;
 pub use dry_run::{DryRun, DryStage, Memory, MemoryPlace, RankMemory};
 pub(crate) use fit::RUN_FILES;

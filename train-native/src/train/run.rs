@@ -15,7 +15,7 @@ use kiln_embed::model::Backbone;
 use kiln_embed::train::{ChunkRunner, Optimizer, TrainModel, add, clip_norm, parameters};
 
 use super::among_gpus::among_gpus;
-use super::checkpoint::changes_base;
+use super::checkpoint::{SetSum, changes_base};
 use super::device_group::{DeviceGroup, copied};
 use super::distillation::{Teacher, Teachers};
 use super::hosts::{fingerprint, lost, stopped};
@@ -86,6 +86,25 @@ struct RunningStage<'a, B: AutodiffBackend> {
     teacher: Option<&'a Teacher<B>>,
     sampler: Sampler<'a, DataSet>,
     live: Live,
+    /// Whether it has been said that batches are smaller than asked.
+    said_small: bool,
+}
+
+impl<B: AutodiffBackend> RunningStage<'_, B> {
+    /// Says, once, that a step has a smaller batch than asked.
+    fn note_small(&mut self, batches: &[Batch], step: usize) {
+        let asked = self.stage.batch_size;
+        let small = batches.iter().map(|batch| batch.queries.len()).find(|count| *count < asked);
+        if let Some(count) = small.filter(|_| !self.said_small) {
+            self.said_small = true;
+            self.live.note(format!(
+                "stage {}: step {} has a batch of {count} queries, not of {asked}: no text stands twice in a batch, and \
+                 the data have too few that differ",
+                self.stage.name,
+                step + 1
+            ));
+        }
+    }
 }
 
 // -------------------------------------------------------------------------------------- the loop
@@ -135,6 +154,7 @@ fn resume<B: TrainingBackend>(
         let parts = saved.optimizer_parts;
         optimizer = optimizer::load(folder, recipe, saved.stage, parts, keep, device)?;
     }
+    checkpoint.data = Some(SetSum::all(run.plan.sets));
     let telemetry = match run.output {
         Some(folder) => Telemetry::in_folder(folder, checkpoint.steps)?,
         None => Telemetry::in_memory(),
@@ -201,7 +221,8 @@ fn run_stage<B: TrainingBackend>(
     state.checkpoint.stage = number;
     describe(plan.terminal, stage, &state.train_model);
     let live = Live::new(plan.terminal, &stage.name, stage.steps, first_step);
-    let mut running = RunningStage { number, stage, teacher, sampler, live };
+    let said_small = false;
+    let mut running = RunningStage { number, stage, teacher, sampler, live, said_small };
     for step in first_step..stage.steps {
         let point;
         (state, point) = train_step(run, state, &mut running, step)?;
@@ -261,6 +282,7 @@ fn gradients_of<B: TrainingBackend>(
     let mut point = Point { stage: number, step: step + 1, ..Point::default() };
     let batches =
         (0..stage.accumulation).map(|_| sampler.next(step)).collect::<Result<Vec<_>>>()?;
+    running.note_small(&batches, step);
     check_batches(run, &batches, &point)?;
     let mut gradients = GradientsParams::new();
     let mut examples = Vec::new();
@@ -589,7 +611,7 @@ fn outcome<B: TrainingBackend>(run: &Run<'_, B>, state: RunState<B>) -> Result<T
 /// Trains a model through all stages of a recipe: on one device, on several together, or as one of several processes.
 ///
 /// # Errors
-/// A loss that is not a number, a checkpoint that cannot be written, or the observer's own.
+/// A loss that is not a number, a checkpoint of other data or one that cannot be written, or the observer's own.
 pub fn train<B: TrainingBackend>(
     model: impl Into<Trained<B::InnerBackend>>,
     plan: TrainPlan<'_>,
@@ -603,6 +625,9 @@ pub fn train<B: TrainingBackend>(
     let layers = train_model.backbone().layers();
     let causal = train_model.model.attention() == AttentionMode::Causal;
     check_texts(&parts, plan.recipe, plan.sets, layers, causal)?;
+    if let Some((saved, _)) = &plan.resume {
+        saved.check_data(plan.sets)?;
+    }
     if let Some(hosts) = &plan.hosts {
         let format = plan.recipe.compute.gradients;
         let by = hosts.transport();

@@ -1,6 +1,8 @@
 //! What a run needs around its parameters, and what each stage changes about them.
 
-use anyhow::{Context as _, Result, bail};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, anyhow, bail};
 use burn::module::{AutodiffModule, Param};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{FloatDType, Tensor, TensorData};
@@ -13,7 +15,7 @@ use kiln_embed::tokenizer::Tokenizer;
 use kiln_embed::train::{ChunkRunner, TrainModel, Trains, set_trainable};
 
 use super::Trained;
-use super::distillation::Teacher;
+use super::distillation::{Teacher, projection};
 use super::mntp::mask_token;
 use super::reconstruction::written_eos;
 use crate::data::{DataSet, mixed};
@@ -174,6 +176,23 @@ pub(super) fn check_texts<B: TrainingBackend>(
     Ok(())
 }
 
+/// Burn has one generator for all threads, whatever their devices: one at a time seeds it and draws.
+static GENERATOR: Mutex<()> = Mutex::new(());
+
+/// What is drawn by a seed: the same on all devices, and after a resumption.
+fn drawn<B: TrainingBackend, T>(
+    device: &B::Device,
+    seed: u64,
+    draw: impl FnOnce() -> T,
+) -> Result<T> {
+    let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+    B::seed(device, seed);
+    let drawn = draw();
+    // Operations that are to be fused draw only when they are computed.
+    B::sync(device).map_err(|error| anyhow!("the device: {error:?}"))?;
+    Ok(drawn)
+}
+
 /// The parameters as a stage trains them: with adapters or in full, with a language-model head or
 /// without.
 pub(super) fn enter_stage<B: TrainingBackend>(
@@ -185,13 +204,13 @@ pub(super) fn enter_stage<B: TrainingBackend>(
 ) -> Result<TrainModel<B>> {
     let stage = &recipe.stages[number];
     let TrainModel { mut model, lm_head, mut projections, score_head } = train_model;
-    let new = teacher.map_or(Vec::new(), |teacher| teacher.projections(&model, device));
-    let shapes = |projections: &[Param<Tensor<B, 2>>]| -> Vec<[usize; 2]> {
-        projections.iter().map(|projection| projection.val().dims()).collect()
-    };
+    let widths = teacher.map_or(Vec::new(), |teacher| teacher.widths(&model));
+    let known: Vec<[usize; 2]> = projections.iter().map(|one| one.val().dims()).collect();
     // Another teacher may be of another width.
-    if shapes(&new) != shapes(&projections) {
-        projections = new;
+    if widths != known {
+        let seed = mixed(&[recipe.seed, number as u64, 1]);
+        let new = |widths| projection::<B>(widths, device);
+        projections = drawn::<B, Vec<_>>(device, seed, || widths.into_iter().map(new).collect())?;
     }
     let lm_head = match stage.tied() {
         Some(false) if stage.objective.writes_tokens() => {
@@ -212,9 +231,8 @@ pub(super) fn enter_stage<B: TrainingBackend>(
                 false => Trains::Adapters(&recipe.model.train),
             };
             if !model.backbone().has_adapters() {
-                // The same on all devices, and after a resumption.
-                B::seed(device, mixed(&[recipe.seed, number as u64]));
-                model = model.with_lora(lora, device)?;
+                let seed = mixed(&[recipe.seed, number as u64]);
+                model = drawn::<B, _>(device, seed, || model.with_lora(lora, device))??;
             }
         }
     }

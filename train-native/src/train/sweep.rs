@@ -22,6 +22,7 @@ pub struct SweepRun {
     /// Scores after the last step by evaluation set.
     pub scores: Vec<(String, f64)>,
     /// Loss of the last step.
+    #[serde(deserialize_with = "super::telemetry::number")]
     pub loss: f64,
     /// Seconds of all steps.
     pub seconds: f64,

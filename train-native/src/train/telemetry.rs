@@ -5,7 +5,7 @@ use std::io::{BufReader, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::event_file::EventFile;
@@ -20,10 +20,12 @@ pub struct Point {
     /// Step of the stage, from 1.
     pub step: usize,
     /// Mean loss of the step.
+    #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// Learning rate.
     pub lr: f64,
     /// Norm of the gradient before clipping.
+    #[serde(deserialize_with = "number")]
     pub grad_norm: f64,
     /// Seconds that the step took.
     pub seconds: f64,
@@ -34,6 +36,11 @@ pub struct Point {
     /// Scores by evaluation set, where the step was followed by an evaluation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scores: Vec<(String, f64)>,
+}
+
+/// A number that JSON may not have had: an f16 step that overflowed is written as null.
+pub(super) fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 /// All steps so far, in memory and in `metrics.jsonl`.
@@ -161,5 +168,27 @@ impl Live {
 
     pub(super) fn finish(&self) {
         self.bar.finish_with_line();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_overflowed_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut telemetry = Telemetry::in_folder(folder.path(), 0).unwrap();
+        let overflowed =
+            Point { step: 1, loss: f64::NAN, grad_norm: f64::INFINITY, ..Point::default() };
+        let good = Point { step: 2, loss: 0.5, grad_norm: 2.0, ..Point::default() };
+        telemetry.push(overflowed).unwrap();
+        telemetry.push(good.clone()).unwrap();
+        // Twice, as what is read is written again.
+        for _ in 0..2 {
+            let points = Telemetry::in_folder(folder.path(), 2).unwrap().points;
+            assert!(points[0].loss.is_nan() && points[0].grad_norm.is_nan());
+            assert_eq!((points[0].step, &points[1]), (1, &good));
+        }
     }
 }

@@ -241,6 +241,45 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     assert!((actual.loss - plain.loss).abs() < 1e-5);
 }
 
+#[test]
+fn projections_to_a_teachers_width_follow_from_the_seed() {
+    let recipe = recipe(POOLINGS[0], "");
+    let (parts, student) = train_model(&recipe, 0);
+    let device = Default::default();
+    let mut wide = recipe.model.new.clone().unwrap();
+    wide.hidden_size = 64;
+    let wide: Embedder<Flex> = new_model(&wide, &recipe.model, TEXTS.into_iter(), &device).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("teacher");
+    write_directory(&path, &save(&wide).unwrap(), Existing::Refuse).unwrap();
+    let settings = Distillation {
+        teacher: path.display().to_string(),
+        query_prompt: None,
+        document_prompt: None,
+        alpha: 1.0,
+        vectors: 0.0,
+        scores: 0.0,
+        temperature: 0.05,
+        layers: LayerMap::Pairs(vec![[1, 2], [3, 3]]),
+        guide: None,
+    };
+    let quiet = Terminal { json: false, quiet: true };
+    let teacher = Teacher::<B>::load(&settings, &parts.tokenizer, 3, &device, quiet).unwrap();
+    let enter = |model: &TrainModel<B>| {
+        enter_stage(model.clone(), &recipe, 0, Some(&teacher), &device).unwrap()
+    };
+    let projected = |model: &TrainModel<B>| -> Vec<Vec<f32>> {
+        let values = |one: &Param<Tensor<B, 2>>| one.val().into_data().to_vec::<f32>().unwrap();
+        model.projections.iter().map(values).collect()
+    };
+    let entered = enter(&student);
+    let sizes: Vec<usize> = projected(&entered).iter().map(Vec::len).collect();
+    assert_eq!(sizes, [32 * 64; 2]);
+    assert_eq!(projected(&enter(&entered)), projected(&entered), "drawn once");
+    // Other tests draw from the same generator, and may come between.
+    assert!((0..5).any(|_| projected(&enter(&student)) == projected(&enter(&student))));
+}
+
 /// The gradient of the plain way: one graph over the whole batch.
 fn plain(train_model: &TrainModel<B>, parts: &ModelParts<B>, recipe: &Recipe) -> (f64, Vec<f32>) {
     let encode = |texts: &[&str]| {

@@ -15,7 +15,7 @@ use super::intake::{Counts, Intake, OnBadRow, Opening};
 use super::known::KnownPositives;
 use super::store::Store;
 use super::{BeirFolder, Example, Examples, mixed};
-use crate::recipe::DataSource;
+use crate::recipe::{DataSource, Labels};
 use crate::text::{Columns, Object, TextFile, Unreadable, most_bytes};
 use kiln_terminal::interrupt;
 
@@ -35,6 +35,15 @@ pub struct DataSet {
     drawn: Option<Vec<u32>>,
     known: KnownPositives,
     pair_texts: Option<Store>,
+    /// Whether its documents are names of labels.
+    by_name: bool,
+}
+
+/// What is known of a source once its rows are taken.
+struct Taken {
+    format: String,
+    by_name: bool,
+    pair_texts: Option<Store>,
 }
 
 impl DataSet {
@@ -44,20 +53,24 @@ impl DataSet {
     /// A file that cannot be read, rows that are no training data, or no example left.
     pub fn open(source: &DataSource, opening: &Opening<'_>) -> Result<Self> {
         let mut intake = Intake::new(source, opening)?;
-        let mut pair_texts = None;
-        let format = match source.path.strip_prefix("made-up:") {
-            Some(part) => made_up(part, opening, &mut intake)?,
+        let taken = match source.path.strip_prefix("made-up:") {
+            Some(part) => made_up(part, source, &mut intake)?,
             None => {
                 let path = opening.folder.join(&source.path);
-                if path.is_dir() {
-                    beir(&path, source, &mut intake)?
-                } else {
-                    let format;
-                    (format, pair_texts) = rows(&path, source, &mut intake)?;
-                    format
+                match path.is_dir() {
+                    true => beir(&path, source, &mut intake)?,
+                    false => rows(&path, source, &mut intake)?,
                 }
             }
         };
+        let Taken { format, by_name, pair_texts } = taken;
+        // Where texts alone will do, a stage may share the source with one that asks for their labels.
+        if source.labels == Labels::Names && !by_name && !opening.texts_alone {
+            bail!(
+                "{}: labels = \"names\" goes with labelled texts, and this holds {format}; leave it out",
+                source.path
+            );
+        }
         let Intake { writer, gathering, counts, .. } = intake;
         if writer.is_empty() {
             let why = match counts.left_out() {
@@ -76,6 +89,7 @@ impl DataSet {
             drawn,
             known: gathering.finish(),
             pair_texts,
+            by_name,
         };
         set.count_again()?;
         Ok(set)
@@ -138,6 +152,11 @@ impl DataSet {
         })
     }
 
+    /// A number for its texts, the same for the same texts in the same order.
+    pub fn sum(&self) -> u64 {
+        mixed(&[self.store.sum(), self.pair_texts.as_ref().map_or(0, Store::sum)])
+    }
+
     /// What the source's rows, drawn or not, say about which texts answer which queries.
     pub fn known(&self) -> &KnownPositives {
         &self.known
@@ -187,6 +206,10 @@ impl Examples for DataSet {
         self.counts.levels.len()
     }
 
+    fn documents_repeat(&self) -> bool {
+        self.by_name
+    }
+
     fn stand_in(&self, rng: &mut ChaCha8Rng) -> Result<Option<String>> {
         self.stand_in(rng)
     }
@@ -208,10 +231,12 @@ fn subset(source: &DataSource, seed: u64, examples: usize) -> Option<Vec<u32>> {
     Some(drawn)
 }
 
-fn made_up(part: &str, opening: &Opening<'_>, intake: &mut Intake<'_>) -> Result<String> {
-    let corpus = Corpus::generate(opening.seed, CorpusSize::default());
+fn made_up(part: &str, source: &DataSource, intake: &mut Intake<'_>) -> Result<Taken> {
+    let corpus = Corpus::generate(intake.opening.seed, CorpusSize::default());
+    let by_name = part == "classes" && source.labels == Labels::Names;
     let examples = match part {
         "retrieval" => corpus.retrieval,
+        "classes" if by_name => corpus.class_names,
         "classes" => corpus.classes,
         "pairs" => corpus.pairs,
         _ => bail!("made-up:{part}: there are made-up:retrieval, made-up:classes, made-up:pairs"),
@@ -220,10 +245,10 @@ fn made_up(part: &str, opening: &Opening<'_>, intake: &mut Intake<'_>) -> Result
     for example in examples {
         intake.take(example)?;
     }
-    Ok("made-up texts".into())
+    Ok(Taken { format: "made-up texts".into(), by_name, pair_texts: None })
 }
 
-fn beir(folder: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<String> {
+fn beir(folder: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Taken> {
     let set = BeirFolder::read(folder, &source.split, None, intake.opening.terminal)?;
     for (query, relevant) in set.queries.iter().zip(&set.relevant) {
         let mut rows: Vec<usize> =
@@ -236,7 +261,8 @@ fn beir(folder: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<S
         let pos = rows.into_iter().map(|row| set.corpus.get(row)).collect::<Result<_>>()?;
         intake.take(Example { query: query.clone(), pos, ..Example::default() })?;
     }
-    Ok(format!("BEIR folder, {}", source.split))
+    let format = format!("BEIR folder, {}", source.split);
+    Ok(Taken { format, by_name: false, pair_texts: None })
 }
 
 /// What the rows of a file become, one after another.
@@ -314,11 +340,7 @@ impl Rows<'_, '_> {
 }
 
 /// Takes the rows of a file; also the texts of scored pairs, if that is what they are.
-fn rows(
-    path: &Path,
-    source: &DataSource,
-    intake: &mut Intake<'_>,
-) -> Result<(String, Option<Store>)> {
+fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Taken> {
     let file = TextFile::open(&path.to_string_lossy(), Columns::required(&[]))?;
     let label = file.label.clone();
     let opening = intake.opening;
@@ -376,9 +398,10 @@ fn rows(
             "{label}: holds texts without positives, from which only objective = \"distillation\" learns"
         );
     }
+    let by_name = format == RowFormat::LabelledTexts && labelled.by_name(source.labels);
     if format == RowFormat::LabelledTexts && !labelled.is_empty() {
         let mut rng = ChaCha8Rng::seed_from_u64(opening.seed);
-        if !labelled.by_name(source.labels) {
+        if !by_name {
             intake.gathering.set_classes(labelled.labels_of());
         }
         let lone = labelled
@@ -392,7 +415,7 @@ fn rows(
         RowFormat::ScoredPairs => Some(pair_texts.finish()?),
         _ => None,
     };
-    Ok((format.name().into(), pair_texts))
+    Ok(Taken { format: format.name().into(), by_name, pair_texts })
 }
 
 #[cfg(test)]
@@ -493,6 +516,40 @@ mod tests {
         let alone = "text\tlabel\na1\ta\nb1\tb\nc1\tc\n";
         let error = format!("{:#}", open("c.tsv", alone, OnBadRow::Stop, |_| {}).unwrap_err());
         assert!(error.contains("3 texts alone in their class"), "{error}");
+    }
+
+    #[test]
+    fn labels_are_for_labelled_texts() {
+        let by_name: fn(&mut DataSource) = |source| source.labels = Labels::Names;
+        let classes = "text\tlabel\na1\ta\na2\ta\nb1\tb\nb2\tb\nc1\tc\nc2\tc\n";
+        let named = open("c.tsv", classes, OnBadRow::Stop, by_name).unwrap();
+        assert!(named.documents_repeat() && named.get(0).unwrap().pos == ["a"]);
+        assert!(!open("c.tsv", classes, OnBadRow::Stop, |_| {}).unwrap().documents_repeat());
+        let binary = "text\tlabel\na1\ta\na2\ta\nb1\tb\n";
+        assert!(open("c.tsv", binary, OnBadRow::Stop, |_| {}).unwrap().documents_repeat());
+
+        let made_up = open("made-up:classes", "", OnBadRow::Stop, |_| {}).unwrap();
+        let named = open("made-up:classes", "", OnBadRow::Stop, by_name).unwrap();
+        let (example, by_label) = (made_up.get(0).unwrap(), named.get(0).unwrap());
+        assert_eq!(example.query, by_label.query);
+        assert!(!by_label.pos[0].contains(' ') && example.pos[0].contains(' '), "{by_label:?}");
+        assert!(named.documents_repeat() && !made_up.documents_repeat());
+
+        let pairs = "sentence1,sentence2,score\na,b,4.5\n";
+        for (name, text) in [("made-up:pairs", ""), ("a.jsonl", LINES), ("p.csv", pairs)] {
+            let error = open(name, text, OnBadRow::Stop, by_name).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("labels = \"names\""), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+
+    #[test]
+    fn other_texts_have_another_sum() {
+        let sum = |name: &str, text: &str| open(name, text, OnBadRow::Stop, |_| {}).unwrap().sum();
+        assert_eq!(sum("a.jsonl", LINES), sum("a.jsonl", LINES));
+        assert_ne!(sum("a.jsonl", LINES), sum("a.jsonl", &LINES.replace("n2", "n3")));
+        let pairs = "sentence1,sentence2,score\na,b,4.5\nc,d,1\n";
+        assert_ne!(sum("p.csv", pairs), sum("p.csv", &pairs.replace('d', "e")));
     }
 
     /// So many examples with a negative in every other one.

@@ -28,6 +28,11 @@ pub trait Examples {
     /// Highest level of a negative.
     fn levels(&self) -> usize;
 
+    /// Whether its documents are names of labels, each of which stands in many of its examples.
+    fn documents_repeat(&self) -> bool {
+        false
+    }
+
     /// A text that stands in where a query has too few negatives.
     ///
     /// # Errors

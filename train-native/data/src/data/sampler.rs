@@ -84,6 +84,8 @@ pub struct Sampler<'a, S> {
     orders: Vec<(u64, Vec<u32>)>,
     prompts: Vec<SourcePrompts>,
     shares: Vec<f64>,
+    /// Set of each batch, where they come in blocks.
+    schedule: Vec<usize>,
 }
 
 impl<'a, S: Examples> Sampler<'a, S> {
@@ -95,12 +97,18 @@ impl<'a, S: Examples> Sampler<'a, S> {
             batches: 0,
         };
         let prompts = sets.iter().map(|set| SourcePrompts::new(set.source(), prompts)).collect();
-        let shares = sets
+        let shares: Vec<f64> = sets
             .iter()
             .map(|set| set.source().weight.unwrap_or_else(|| stage.mixing.share(set.count())))
             .collect();
-        let orders = vec![(u64::MAX, Vec::new()); sets.len()];
-        Self { sets, stage, seed, state, orders, prompts, shares }
+        let schedule = match stage.sampler {
+            SamplerKind::Blocks(blocks) => {
+                block_schedule(&shares, stage.steps * stage.accumulation, blocks, seed)
+            }
+            _ => Vec::new(),
+        };
+        let orders = vec![(0, Vec::new()); sets.len()];
+        Self { sets, stage, seed, state, orders, prompts, shares, schedule }
     }
 
     /// Where the stream is.
@@ -108,27 +116,37 @@ impl<'a, S: Examples> Sampler<'a, S> {
         &self.state
     }
 
-    /// Goes to where another stream was.
-    pub fn restore(&mut self, state: SamplerState) {
+    /// Goes to where another stream was; where that was of other sets, as far as these have it.
+    pub fn restore(&mut self, mut state: SamplerState) {
+        state.cursors.resize(self.sets.len(), Cursor::default());
+        for (cursor, set) in state.cursors.iter_mut().zip(self.sets) {
+            let count = set.count();
+            cursor.position = cursor.position.min(count);
+            cursor.waiting.retain(|i| (*i as usize) < count);
+        }
         self.state = state;
     }
 
     /// The next batch, drawn for one of the stage's steps (from 0).
     ///
     /// An example with in-batch negatives one of whose texts already stands in the batch waits for
-    /// the next batch. A batch is smaller than asked only where the sets have too few distinct texts.
+    /// the next batch; names of labels, which stand for whole classes, may repeat. A batch is smaller
+    /// than asked only where the sets have too few distinct texts.
     ///
     /// # Errors
     /// The examples cannot be read.
     pub fn next(&mut self, step: usize) -> Result<Batch> {
         let draw = self.state.rng.random_range(0..usize::MAX);
         let homogeneous = self.set_of_batch();
-        self.state.batches += 1;
+        self.state.batches = self.state.batches.wrapping_add(1);
         let mut batch = Batch::default();
         let mut seen: HashSet<String> = HashSet::new();
         let mut waiting: Vec<(usize, u32)> = Vec::new();
         let mut fruitless = 0;
-        let most = 3 * self.sets.iter().map(S::count).sum::<usize>();
+        let most = 3 * match homogeneous {
+            Some(set) => self.sets[set].count(),
+            None => self.sets.iter().map(S::count).sum::<usize>(),
+        };
         while batch.queries.len() < self.stage.batch_size && fruitless < most {
             let set = homogeneous.unwrap_or_else(|| self.draw_set());
             let i = self.next_example(set);
@@ -148,7 +166,10 @@ impl<'a, S: Examples> Sampler<'a, S> {
             let own = own_negatives(self.stage, &example, moment, &mut self.state.rng);
             // Queries without in-batch negatives see their own documents only.
             let alone = !self.in_batch(set);
-            let texts = [&example.query].into_iter().chain(&positive).chain(&own);
+            // The loss hides names of labels that answer a query.
+            let repeat = self.sets[set].documents_repeat();
+            let documents = positive.iter().chain(&own).filter(|_| !repeat);
+            let texts = [&example.query].into_iter().chain(documents);
             if !alone && texts.clone().any(|text| seen.contains(text)) {
                 waiting.push((set, i));
                 fruitless += 1;
@@ -158,15 +179,26 @@ impl<'a, S: Examples> Sampler<'a, S> {
             seen.extend(texts.cloned());
             self.push(&mut batch, (set, i as usize), example, (positive, positive_score), own)?;
         }
-        for (set, i) in waiting.into_iter().rev() {
-            // Once is enough, or sets with few distinct texts would wait in ever longer queues.
-            let queue = &mut self.state.cursors[set].waiting;
-            queue.retain(|known| *known != i);
-            queue.push_front(i);
-        }
+        self.wait(waiting);
         number_texts(&mut batch);
         self.know_positives(&mut batch);
         Ok(batch)
+    }
+
+    /// Puts examples in front of those that wait, in their order.
+    fn wait(&mut self, mut waiting: Vec<(usize, u32)>) {
+        if waiting.is_empty() {
+            return;
+        }
+        // Once is enough, or sets with few distinct texts would wait in ever longer queues.
+        let mut once: HashSet<(usize, u32)> = HashSet::new();
+        waiting.retain(|example| once.insert(*example));
+        for (set, cursor) in self.state.cursors.iter_mut().enumerate() {
+            cursor.waiting.retain(|i| !once.contains(&(set, *i)));
+        }
+        for (set, i) in waiting.into_iter().rev() {
+            self.state.cursors[set].waiting.push_front(i);
+        }
     }
 
     fn push(
@@ -232,11 +264,7 @@ impl<'a, S: Examples> Sampler<'a, S> {
         match self.stage.sampler {
             SamplerKind::Blended => None,
             SamplerKind::Homogeneous => Some(self.draw_set()),
-            SamplerKind::Blocks(blocks) => {
-                let total = self.stage.steps * self.stage.accumulation;
-                let schedule = block_schedule(&self.shares, total, blocks, self.seed);
-                Some(schedule[self.state.batches % schedule.len()])
-            }
+            SamplerKind::Blocks(_) => Some(self.schedule[self.state.batches % self.schedule.len()]),
             SamplerKind::Mixed => {
                 // The accumulated batches of a step go through the sets in turn, by share: batch n
                 // goes to the set that is furthest behind its share of the first n + 1 batches.
@@ -282,10 +310,10 @@ impl<'a, S: Examples> Sampler<'a, S> {
         }
         let length = self.sets[set].count();
         if cursor.position == length {
-            (cursor.epoch, cursor.position) = (cursor.epoch + 1, 0);
+            (cursor.epoch, cursor.position) = (cursor.epoch.wrapping_add(1), 0);
         }
         let (epoch, order) = &mut self.orders[set];
-        if *epoch != cursor.epoch {
+        if order.is_empty() || *epoch != cursor.epoch {
             *order = (0..length as u32).collect();
             let seed = mixed(&[self.seed, set as u64, cursor.epoch]);
             order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
@@ -332,21 +360,29 @@ fn number_texts(batch: &mut Batch) {
 }
 
 /// Set of each batch: `blocks` blocks with the same order of sets, each set as often as its share
-/// says (largest remainders first).
+/// says (largest remainders first). What a block owes a set is left to the next ones, so that small
+/// sets get their share, too.
 fn block_schedule(shares: &[f64], batches: usize, blocks: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..shares.len()).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(mixed(&[seed, 0xb10c])));
     let total: f64 = shares.iter().sum();
+    let mut given = vec![0usize; shares.len()];
     let mut schedule = Vec::with_capacity(batches);
     for block in 0..blocks {
-        let size = batches * (block + 1) / blocks - batches * block / blocks;
-        let exact: Vec<f64> = shares.iter().map(|share| share / total * size as f64).collect();
-        let mut counts: Vec<usize> = exact.iter().map(|exact| exact.floor() as usize).collect();
-        let mut by_rest = order.clone();
-        by_rest.sort_by(|&a, &b| (exact[b].fract()).total_cmp(&exact[a].fract()));
-        let given: usize = counts.iter().sum();
-        by_rest.iter().take(size - given).for_each(|&set| counts[set] += 1);
+        let until = batches * (block + 1) / blocks;
+        let due = |set: usize| shares[set] / total * until as f64;
+        let mut owed: Vec<f64> =
+            (0..shares.len()).map(|set| due(set) - given[set] as f64).collect();
+        let mut counts = vec![0usize; shares.len()];
+        for _ in schedule.len()..until {
+            // Of equals the first in the order.
+            let most = order.iter().rev().max_by(|a, b| owed[**a].total_cmp(&owed[**b]));
+            let Some(&set) = most else { break };
+            owed[set] -= 1.0;
+            counts[set] += 1;
+        }
         for &set in &order {
+            given[set] += counts[set];
             schedule.extend(std::iter::repeat_n(set, counts[set]));
         }
     }
@@ -497,6 +533,75 @@ mod tests {
             Sampler::new(&sets, &big, 5, ModelPrompts::default()).next(0).unwrap().queries.len(),
             3
         );
+    }
+
+    #[test]
+    fn names_of_labels_repeat_in_a_batch() {
+        let row =
+            |n: usize| format!("text {n}\t{}\n", if n.is_multiple_of(2) { "good" } else { "bad" });
+        let lines: String = (0..40).map(row).collect();
+        let sets = [set_of("c.tsv", &format!("text\tlabel\n{lines}"), |_| {})];
+        let stage = stage("batch_size = 8");
+        let mut sampler = Sampler::new(&sets, &stage, 5, ModelPrompts::default());
+        let mut queries = HashSet::new();
+        for step in 0..5 {
+            let batch = sampler.next(step).unwrap();
+            assert_eq!(batch.queries.len(), 8, "{batch:?}");
+            let documents: HashSet<&str> = texts(&batch.documents).into_iter().collect();
+            assert_eq!(documents, HashSet::from(["good", "bad"]));
+            queries.extend(batch.queries.into_iter().map(|text| text.text));
+        }
+        assert_eq!(queries.len(), 40, "none waits");
+    }
+
+    #[test]
+    fn a_batch_of_a_small_set_looks_at_that_set_alone() {
+        let sets = sets(&[4, 400]);
+        let stage = stage("batch_size = 8\nsampler = 'homogeneous'\nmixing = 'uniform'");
+        let mut sampler = Sampler::new(&sets, &stage, 5, ModelPrompts::default());
+        let mut batches = (0..20).map(|step| sampler.next(step).unwrap());
+        let batch = batches.find(|batch| batch.ids[0].0 == 0).unwrap();
+        assert_eq!(batch.queries.len(), 4);
+        let cursor = &sampler.state.cursors[0];
+        assert_eq!((cursor.epoch, cursor.waiting.len()), (3, 4));
+    }
+
+    #[test]
+    fn blocks_give_small_sets_their_share() {
+        for seed in 0..4 {
+            let schedule = block_schedule(&[9000.0, 900.0, 100.0], 100, 10, seed);
+            let count = |batches: &[usize], set| batches.iter().filter(|&&of| of == set).count();
+            assert_eq!([0, 1, 2].map(|set| count(&schedule, set)), [90, 9, 1]);
+            for block in schedule.chunks(10) {
+                assert!((8..=10).contains(&count(block, 0)), "{block:?}");
+            }
+        }
+        // Fewer batches than blocks, and sets that would all come first.
+        assert_eq!(block_schedule(&[1.0; 5], 3, 7, 1).len(), 3);
+        let mut each = block_schedule(&[1.0; 5], 5, 5, 1);
+        each.sort_unstable();
+        assert_eq!(each, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_state_of_other_sets_ends_nothing() {
+        let (many, few) = (sets(&[20, 6]), sets(&[5, 3, 2]));
+        for kind in ["'blended'", "'homogeneous'", "{ blocks = 2 }", "'mixed'"] {
+            let stage = stage(&format!("batch_size = 2\nsampler = {kind}"));
+            let mut sampler = Sampler::new(&many, &stage, 3, ModelPrompts::default());
+            (0..8).for_each(|step| drop(sampler.next(step).unwrap()));
+            let mut state = sampler.state().clone();
+            for _ in 0..2 {
+                let mut other = Sampler::new(&few, &stage, 3, ModelPrompts::default());
+                other.restore(state.clone());
+                for step in 0..8 {
+                    assert!(!other.next(step).unwrap().queries.is_empty(), "{kind}");
+                }
+                let waiting = [1, u32::MAX].into();
+                state.cursors[0] = Cursor { epoch: u64::MAX, position: usize::MAX, waiting };
+                state.batches = usize::MAX;
+            }
+        }
     }
 
     #[test]

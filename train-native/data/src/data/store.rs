@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::text::most_bytes;
 
@@ -15,6 +16,7 @@ use crate::text::most_bytes;
 pub struct StoreWriter {
     file: BufWriter<File>,
     offsets: Vec<u64>,
+    sum: Xxh3,
 }
 
 /// Records that can be read in any order; eight bytes of memory each.
@@ -22,6 +24,7 @@ pub struct StoreWriter {
 pub struct Store {
     file: Mutex<File>,
     offsets: Vec<u64>,
+    sum: u64,
 }
 
 impl StoreWriter {
@@ -31,7 +34,7 @@ impl StoreWriter {
     /// No temporary file can be made.
     pub fn new() -> Result<Self> {
         let file = tempfile::tempfile().context("cannot make a temporary file for the examples")?;
-        Ok(Self { file: BufWriter::new(file), offsets: vec![0] })
+        Ok(Self { file: BufWriter::new(file), offsets: vec![0], sum: Xxh3::new() })
     }
 
     /// Adds a record.
@@ -43,6 +46,7 @@ impl StoreWriter {
         self.file.write_all(&bytes).context(
             "cannot keep the examples in the temporary folder; free space there, or set TMPDIR",
         )?;
+        self.sum.update(&bytes);
         self.offsets.push(self.offsets.last().copied().unwrap_or(0) + bytes.len() as u64);
         Ok(())
     }
@@ -65,7 +69,7 @@ impl StoreWriter {
         let file = self.file.into_inner().map_err(|error| error.into_error()).context(
             "cannot keep the examples in the temporary folder; free space there, or set TMPDIR",
         )?;
-        Ok(Store { file: Mutex::new(file), offsets: self.offsets })
+        Ok(Store { file: Mutex::new(file), offsets: self.offsets, sum: self.sum.digest() })
     }
 }
 
@@ -96,6 +100,11 @@ impl Store {
             start = block.end;
             (count > 0).then_some(block)
         })
+    }
+
+    /// A number for the records, the same for the same records in the same order.
+    pub fn sum(&self) -> u64 {
+        self.sum
     }
 
     /// Bytes of a record.
@@ -136,6 +145,13 @@ mod tests {
         assert_eq!(store.get::<String>(0).unwrap(), "");
         assert_eq!(store.get::<String>(1).unwrap(), "zwei");
         assert_eq!(store.blocks(2).collect::<Vec<_>>(), [0..2, 2..3]);
+        let sum = |texts: &[&str]| {
+            let mut writer = StoreWriter::new().unwrap();
+            texts.iter().for_each(|text| writer.push(text).unwrap());
+            writer.finish().unwrap().sum()
+        };
+        assert_eq!(sum(&["", "zwei", "drei ü"]), store.sum());
+        assert_ne!(sum(&["zwei", "", "drei ü"]), store.sum());
         assert_eq!(StoreWriter::new().unwrap().finish().unwrap().blocks(2).count(), 0);
     }
 

@@ -84,7 +84,7 @@ pub struct DataSource {
     /// Put before its documents, as it is; the model's "document" prompt where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document_prompt: Option<String>,
-    /// Labelled texts: how they become triplets.
+    /// Labelled texts and `made-up:classes`: how they become triplets.
     #[serde(default)]
     pub labels: Labels,
     /// Scored pairs: the least score of a positive pair (NV-Embed's 4 of 5, arXiv:2405.17428,

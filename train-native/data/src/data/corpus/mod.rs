@@ -56,6 +56,8 @@ pub struct Corpus {
     pub retrieval: Vec<Example>,
     /// A passage, another of its class (what kind of answer it gives), and three of others.
     pub classes: Vec<Example>,
+    /// The same passages, each with the name of its class, and those of three others.
+    pub class_names: Vec<Example>,
     /// Two passages that state the same fact in other words, both ways round, and a near miss.
     pub pairs: Vec<Example>,
     /// Held-out entities.
@@ -121,12 +123,10 @@ impl Corpus {
             kinds.map(|kind| entity(kind, &mut names, rng)).collect()
         };
         let (train, test) = (entities(size.train.max(2), &mut rng), entities(size.test, &mut rng));
-        Self {
-            retrieval: retrieval(&train, size.questions, &mut rng),
-            classes: classes(&train, &mut rng),
-            pairs: pairs(&train, &mut rng),
-            test: retrieval_set(&test, &mut rng),
-        }
+        let retrieval = retrieval(&train, size.questions, &mut rng);
+        let (classes, class_names) = classes(&train, &mut rng);
+        let pairs = pairs(&train, &mut rng);
+        Self { retrieval, classes, class_names, pairs, test: retrieval_set(&test, &mut rng) }
     }
 
     /// All texts that training may see, for a tokenizer.
@@ -190,13 +190,14 @@ fn retrieval(entities: &[Entity], questions: usize, rng: &mut ChaCha8Rng) -> Vec
     examples
 }
 
-fn classes(entities: &[Entity], rng: &mut ChaCha8Rng) -> Vec<Example> {
+/// Passages by example, and the same by the names of their classes.
+fn classes(entities: &[Entity], rng: &mut ChaCha8Rng) -> (Vec<Example>, Vec<Example>) {
     let mut by_class: BTreeMap<&str, Vec<Fact<'_>>> = BTreeMap::new();
     for fact in facts(entities) {
         by_class.entry(fact.attribute().class).or_default().push(fact);
     }
     let names: Vec<&str> = by_class.keys().copied().collect();
-    let mut examples = Vec::new();
+    let (mut examples, mut by_name) = (Vec::new(), Vec::new());
     for _ in 0..entities.len() {
         let class = pick(&names, rng);
         let others: Vec<&str> = names.iter().copied().filter(|name| *name != class).collect();
@@ -205,13 +206,15 @@ fn classes(entities: &[Entity], rng: &mut ChaCha8Rng) -> Vec<Example> {
         };
         let query = text(class, rng);
         let positive = text(class, rng);
-        let negatives = others.choose_multiple(rng, 3).copied().collect::<Vec<_>>();
-        let negatives = negatives.into_iter().map(|class| text(class, rng)).collect();
+        let others = others.choose_multiple(rng, 3).copied().collect::<Vec<_>>();
+        let negatives = others.iter().map(|&class| text(class, rng)).collect();
         if query != positive {
+            let others = others.into_iter().map(String::from).collect();
+            by_name.push(Example::new(query.clone(), class.to_string(), others));
             examples.push(Example::new(query, positive, negatives));
         }
     }
-    examples
+    (examples, by_name)
 }
 
 fn pairs(entities: &[Entity], rng: &mut ChaCha8Rng) -> Vec<Example> {
@@ -286,6 +289,12 @@ mod tests {
     fn the_answer_is_not_a_negative() {
         for example in small().retrieval {
             assert!(!example.neg.contains(&example.pos[0]), "{example:?}");
+        }
+        let corpus = small();
+        assert_eq!(corpus.classes.len(), corpus.class_names.len());
+        for (example, named) in corpus.classes.iter().zip(&corpus.class_names) {
+            assert_eq!((&example.query, named.neg.len()), (&named.query, 3));
+            assert!(!named.neg.contains(&named.pos[0]), "{named:?}");
         }
     }
 

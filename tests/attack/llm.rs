@@ -466,8 +466,21 @@ fn forms_that_a_server_does_not_know_are_left_out() {
         }
         _ => Reply::good(request),
     };
-    let cases: [(&str, Behaviour, usize); 4] = [
+    let either = move |request: &Request| {
+        let body = request.body.as_object().unwrap();
+        match (body.contains_key("temperature"), body.contains_key("top_p")) {
+            (true, true) => {
+                no("`temperature` and `top_p` cannot both be specified for this model.")
+            }
+            (has_temperature, _) => {
+                assert!(has_temperature, "{body:?}");
+                Reply::good(request)
+            }
+        }
+    };
+    let cases: [(&str, Behaviour, usize); 5] = [
         ("json_object", Box::new(object), 1),
+        ("either", Box::new(either), 1),
         ("plain", Box::new(plain), 2),
         ("newest", Box::new(newest), 3),
         ("strict", Box::new(strict), 1),

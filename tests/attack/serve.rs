@@ -513,13 +513,15 @@ fn web_pages_reach_no_server_that_does_not_let_them() {
         "{}",
         answer.head
     );
-    let asks =
-        "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n";
+    let asks = "Access-Control-Request-Method: POST\r\n\
+                Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n";
     let answer = server.send(&request("OPTIONS", "/embed", &format!("{page}{asks}"), b"")).unwrap();
     assert!(
         answer.status == 200
             && answer.head.contains("access-control-allow-origin: https://page.example")
-            && answer.head.contains("access-control-allow-headers: authorization,content-type"),
+            && answer.head.contains(
+                "access-control-allow-headers: authorization,content-type,x-stainless-os"
+            ),
         "{}",
         answer.head
     );

@@ -117,6 +117,22 @@ fn a_suite_goes_on_where_it_stopped_and_lists_what_is_missing() {
     assert_eq!(json(&again)["tasks"], actual["tasks"]);
     let (_, _, notes) = run(&["--again"]);
     assert_eq!(notes.matches("kept from before").count(), 0, "{notes}");
+    // What a task's files say now counts, wherever they lie and whatever their dates.
+    let file = folder.path("data/sts/test.jsonl");
+    let before = std::fs::read_to_string(&file).unwrap();
+    let fewer: Vec<&str> = before.lines().skip(1).collect();
+    for (text, kept) in [(fewer.join("\n"), 6), (before.clone(), 6), (before, 7)] {
+        std::fs::write(&file, text).unwrap();
+        let (_, _, notes) = run(&[]);
+        assert_eq!(notes.matches("kept from before").count(), kept, "{notes}");
+    }
+    // One task says so, too.
+    let one = ["-m", &model, "--task", "sts", "--data", &folder.arg("data/sts"), "-o", &output];
+    for kept in [false, true] {
+        let said = eval(&folder, &one).output().unwrap();
+        let notes = String::from_utf8(said.stderr).unwrap();
+        assert_eq!(notes.contains("--again computes it anew"), kept, "{notes}");
+    }
 
     // Named after the run's folder and the model's.
     let name = names(&folder.path("results")).pop().unwrap();

@@ -112,6 +112,16 @@ fn search_reads_a_graph_and_files_of_vectors_as_it_reads_one_file() {
         assert_eq!((&a["row"], &a["text"]), (&b["row"], &b["text"]));
         assert!((a["score"].as_f64().unwrap() - b["score"].as_f64().unwrap()).abs() < 1e-5);
     }
+    // One file of them, by its name or a pattern, whatever else lies there.
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("nowhere", folder.path("vectors/lost.parquet")).unwrap();
+    for name in ["a.parquet", "a.*"] {
+        let (input, out) = (folder.arg(&format!("vectors/{name}")), folder.arg(name));
+        let line = stdout(&mut kiln(&["index", "--quiet", "-i", &input, "-o", &out]));
+        assert!(line.starts_with("3 vectors of 16 dimensions -> "), "{line}");
+    }
+    #[cfg(unix)]
+    std::fs::remove_file(folder.path("vectors/lost.parquet")).unwrap();
     // Both know what their vectors were made by.
     let other = folder.model("{ mode = 'cls' }").display().to_string();
     for index in [&index, &vectors] {

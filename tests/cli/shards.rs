@@ -281,15 +281,14 @@ fn an_object_store_gets_the_same_bytes_however_often_the_job_is_killed() {
             .collect();
         store.put(&format!("docs/in/part-{file}.jsonl"), lines);
     }
-    let command = |output: &str| {
+    let from = |input: &str, output: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
         command.args(["--device", "cpu", "--json", "--quiet", "embed", "-m", &model]);
-        command
-            .args(["--input", "s3://docs/in/*.jsonl", "--output", output])
-            .envs(store.variables());
+        command.args(["--input", input, "--output", output]).envs(store.variables());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
+    let command = |output: &str| from("s3://docs/in/*.jsonl", output);
     let whole = command("s3://docs/whole").output().unwrap();
     assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
     let summary = parse(std::str::from_utf8(&whole.stdout).unwrap());
@@ -333,6 +332,22 @@ fn an_object_store_gets_the_same_bytes_however_often_the_job_is_killed() {
     assert!(std::fs::read(out).unwrap() == whole["whole/part-3.parquet"]);
     let again = command("s3://docs/killed").output().unwrap();
     assert_eq!(parse(std::str::from_utf8(&again.stdout).unwrap())["skipped"], 6);
+    // One object, all below a prefix, and one that is not there.
+    for (input, files) in
+        [("in/part-3.jsonl", 1), ("in/**/*.jsonl", 6), ("in", 6), ("in/none.jsonl", 0)]
+    {
+        let output = format!("s3://docs/by-{files}-{}", input.len());
+        let ended = from(&format!("s3://docs/{input}"), &output).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        if files == 0 {
+            assert!(said.contains("has no file of texts"), "{said}");
+            continue;
+        }
+        assert!(ended.status.success(), "{said}");
+        assert_eq!(parse(std::str::from_utf8(&ended.stdout).unwrap())["files"], files, "{input}");
+    }
+    let one = store.objects("docs", "by-1-15");
+    assert!(one["by-1-15/part-3.parquet"] == whole["whole/part-3.parquet"]);
 
     // A bucket that is not there, a wrong address, a store that does not answer.
     for (input, endpoint, part) in [

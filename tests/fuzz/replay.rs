@@ -101,6 +101,9 @@ fn seeds() {
     write("modules", "manifest", &nth(2, br#"{"format": 1, "written_by": "", "weights": "f32", "files": {"config.json": {"bytes": 2, "sha256": ""}}, "self_test": {"texts": ["a"], "vectors": [[1.0]], "least_cosine": 0.9}}"#));
     write("peft", "empty", b"{}");
     write("peft", "adapter", &[&br#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "base_model_name_or_path": "m", "bias": "none"}"#[..], b"\0", &adapter()].concat());
+    write("task_adapters", "two-tasks", &task_adapters(2));
+    // As many tasks as their names, and stacks of fewer.
+    write("task_adapters", "one-stack", &task_adapters(1));
     for (case, precision) in [
         ("f32", IndexPrecision::F32),
         ("int8", IndexPrecision::Int8),
@@ -217,4 +220,25 @@ fn adapter() -> Vec<u8> {
     let tensors =
         [(name("A"), vec![2, 16], vec![0.01; 32]), (name("B"), vec![16, 2], vec![0.02; 32])];
     kiln_embed::checkpoint::write_safetensors(&tensors, &[]).unwrap()
+}
+
+/// A jina-embeddings-v3 of one layer with names of two tasks, and a projection's stacks of so many.
+fn task_adapters(tasks: usize) -> Vec<u8> {
+    let config = serde_json::json!({
+        "model_type": "xlm-roberta", "position_embedding_type": "rotary", "rotary_emb_base": 20000.0, "vocab_size": 6,
+        "hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "max_position_embeddings": 16, "type_vocab_size": 1, "pad_token_id": 1, "lora_rank": 1, "lora_alpha": 3,
+        "lora_adaptations": ["a", "b"],
+    });
+    let name =
+        |end: &str| format!("roberta.encoder.layers.0.mixer.Wqkv.parametrizations.weight.{end}");
+    let tensor =
+        |end: &str, shape: &[usize]| (name(end), shape.to_vec(), vec![0.5; shape.iter().product()]);
+    let tensors = [
+        tensor("original", &[12, 4]),
+        tensor("0.lora_A", &[tasks, 1, 4]),
+        tensor("0.lora_B", &[tasks, 12, 1]),
+    ];
+    let weights = kiln_embed::checkpoint::write_safetensors(&tensors, &[]).unwrap();
+    [config.to_string().as_bytes(), b"\0", &weights].concat()
 }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use kiln_embed::checkpoint::{
     Files, Folder, KilnFile, LoadOptions, Manifest, Weights, load, load_adapters,
-    load_vector_adapter, read_embedder_config, save, write_kiln_file,
+    load_vector_adapter, read_embedder_config, save, task_adapter, task_names, write_kiln_file,
 };
 use kiln_embed::embedder::Embedder;
 use kiln_embed::index::Index;
@@ -26,7 +26,7 @@ use train_native::vectors::read_blocks;
 pub type Reader = fn(&[u8]);
 
 /// Every reader, by the name of its fuzz target and of its folder in the corpus.
-pub const READERS: [(&str, Reader); 16] = [
+pub const READERS: [(&str, Reader); 17] = [
     ("kiln_file", kiln_file),
     ("safetensors", safetensors),
     ("shards", shards),
@@ -36,6 +36,7 @@ pub const READERS: [(&str, Reader); 16] = [
     ("tokenizer_config", tokenizer_config),
     ("modules", modules),
     ("peft", peft),
+    ("task_adapters", task_adapters),
     ("gguf", gguf),
     ("index", index),
     ("npy", npy),
@@ -171,17 +172,17 @@ pub fn modules(data: &[u8]) {
     }
 }
 
+/// Two files by their names: one up to the first zero byte of `data`, and the other.
+fn two_files(data: &[u8], names: [&str; 2]) -> Files {
+    let border = data.iter().position(|&byte| byte == 0).unwrap_or(data.len());
+    let parts = [&data[..border], data.get(border + 1..).unwrap_or_default()];
+    let file = |(name, part): (&str, &[u8])| (name.to_string(), part.to_vec().into());
+    Files(names.into_iter().zip(parts).map(file).collect())
+}
+
 /// LoRA adapters: a configuration up to the first zero byte, then the weights.
 pub fn peft(data: &[u8]) {
-    let border = data.iter().position(|&byte| byte == 0).unwrap_or(data.len());
-    let weights = data.get(border + 1..).unwrap_or_default();
-    let files = Files(
-        [
-            ("adapter_config.json".to_string(), data[..border].to_vec().into()),
-            ("adapter_model.safetensors".to_string(), weights.to_vec().into()),
-        ]
-        .into(),
-    );
+    let files = two_files(data, ["adapter_config.json", "adapter_model.safetensors"]);
     static BASE: OnceLock<Embedder<Cpu>> = OnceLock::new();
     let base = BASE.get_or_init(|| {
         load(model(), &LoadOptions::default(), &Default::default()).expect("the tiny model")
@@ -189,12 +190,21 @@ pub fn peft(data: &[u8]) {
     let (backbone, shape) = (base.model().backbone().clone(), base.model().config());
     let _ = load_adapters(backbone, shape, &files, base.device());
     // The same bytes as an adapter of vectors.
-    let files = Files(
-        [("config.json", &data[..border]), ("model.safetensors", weights)]
-            .map(|(name, bytes)| (name.to_string(), bytes.to_vec().into()))
-            .into(),
-    );
-    let _ = load_vector_adapter(&files);
+    let _ = load_vector_adapter(&two_files(data, ["config.json", "model.safetensors"]));
+}
+
+/// A model whose own file has an adapter for each task: its configuration up to the first zero byte, then the weights.
+pub fn task_adapters(data: &[u8]) {
+    let files = two_files(data, ["config.json", "model.safetensors"]);
+    for task in task_names(&files).unwrap_or_default() {
+        if let Ok(adapter) = task_adapter(&files, &task) {
+            let mut weights =
+                Weights::open(&adapter, "adapter_model").expect("what was just written");
+            for name in weights.tensors().keys().cloned().collect::<Vec<String>>() {
+                let _ = weights.read(&name).expect("what was just written");
+            }
+        }
+    }
 }
 
 /// A file on disk for the readers that take a path.

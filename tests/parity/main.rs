@@ -19,5 +19,6 @@ mod minilm;
 mod named_models;
 mod pooling;
 mod rerankers;
+mod settings;
 mod static_embeddings;
 mod upstream;

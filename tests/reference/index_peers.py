@@ -4,8 +4,9 @@
 
 Needs numpy, faiss-cpu and usearch. Each builds with M = 16 and efConstruction = 128 from the same f32 vectors in one byte a
 dimension (faiss: scalar quantizer QT_8bit), in a process of its own, and is asked with rows drawn at random, each without
-itself, one at a time, at ef = 32, 64 and 128. Recall@10 is against exact search in f32. Prints JSON: seconds to build, MB on
-disk, the process's largest memory in MB, and for each ef recall and the median of a query's milliseconds.
+itself, one at a time, at ef = 32, 64 and 128. Recall@10 is against exact search in f32. Each reads the vectors block by block, so
+that its memory is that of the index. Prints JSON: seconds to build, MB on disk, MB of the process's largest memory until
+the index is written, and for each ef recall and the median of a query's milliseconds.
 """
 
 import argparse
@@ -29,6 +30,21 @@ def load(path):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def shape_of(path):
+    return np.load(path, mmap_mode="r").shape
+
+
+def blocks(path, rows=16384):
+    """The same vectors, so many at a time."""
+    with open(path, "rb") as file:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        (count, width), _, dtype = read(file)
+        for start in range(0, count, rows):
+            block = np.fromfile(file, dtype, min(rows, count - start) * width).reshape(-1, width).astype(np.float32, copy=False)
+            yield block / np.linalg.norm(block, axis=1, keepdims=True)
+
+
 def exact(vectors, rows):
     """The K best rows of each query but itself, in f32."""
     best = []
@@ -41,13 +57,12 @@ def exact(vectors, rows):
     return best
 
 
-def asked(search, vectors, rows, truth):
-    """Recall and milliseconds of `search(vector, k, ef)`."""
+def asked(search, queries, rows, truth):
+    """Recall and milliseconds of `search(vector, k, ef)`, for the vectors of some rows."""
     lines = []
     for ef in EXPANSIONS:
         found, times = 0, []
-        for own, best in zip(rows, truth):
-            vector = vectors[own]
+        for vector, own, best in zip(queries, rows, truth):
             start = time.perf_counter()
             keys = search(vector, K + 1, ef)
             times.append(time.perf_counter() - start)
@@ -56,15 +71,18 @@ def asked(search, vectors, rows, truth):
     return lines
 
 
-def with_faiss(vectors, threads, scratch):
+def with_faiss(path, threads, scratch):
     import faiss
 
     faiss.omp_set_num_threads(threads)
-    index = faiss.IndexHNSWSQ(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit, M, faiss.METRIC_INNER_PRODUCT)
+    count, width = shape_of(path)
+    index = faiss.IndexHNSWSQ(width, faiss.ScalarQuantizer.QT_8bit, M, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction = BUILD
     start = time.perf_counter()
-    index.train(vectors[:: max(1, len(vectors) // 100_000)])
-    index.add(vectors)
+    every = max(1, count // 100_000)
+    index.train(np.concatenate([block[::every] for block in blocks(path)]))
+    for block in blocks(path):
+        index.add(block)
     seconds = time.perf_counter() - start
     faiss.write_index(index, f"{scratch}/faiss")
 
@@ -75,12 +93,13 @@ def with_faiss(vectors, threads, scratch):
     return seconds, os.path.getsize(f"{scratch}/faiss"), search
 
 
-def with_usearch(vectors, threads, scratch):
+def with_usearch(path, threads, scratch):
     from usearch.index import Index
 
-    index = Index(ndim=vectors.shape[1], metric="cos", dtype="i8", connectivity=M, expansion_add=BUILD)
+    index = Index(ndim=shape_of(path)[1], metric="cos", dtype="i8", connectivity=M, expansion_add=BUILD)
     start = time.perf_counter()
-    index.add(np.arange(len(vectors)), vectors, threads=threads)
+    for block in blocks(path):
+        index.add(np.arange(len(index), len(index) + len(block)), block, threads=threads)
     seconds = time.perf_counter() - start
     index.save(f"{scratch}/usearch")
 
@@ -97,12 +116,12 @@ PEERS = {"faiss": with_faiss, "usearch": with_usearch}
 def peer(args):
     """One of the others, in a process of its own."""
     with tempfile.TemporaryDirectory() as scratch:
-        vectors = load(args.vectors)
         truth = json.loads(Path(args.truth).read_text())
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        seconds, size, search = PEERS[args.peer](vectors, args.threads, scratch)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        settings = asked(search, vectors, truth["rows"], [set(best) for best in truth["best"]])
+        seconds, size, search = PEERS[args.peer](args.vectors, args.threads, scratch)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        queries = np.load(args.vectors, mmap_mode="r")[truth["rows"]]
+        queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+        settings = asked(search, queries, truth["rows"], [set(best) for best in truth["best"]])
     print(json.dumps({"seconds": round(seconds, 1), "mb": round(size / 1e6, 1), "memory_mb": round(memory / 1024, 1), "settings": settings}))
 
 

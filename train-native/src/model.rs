@@ -13,7 +13,7 @@ use kiln_embed::checkpoint::{
     task_names,
 };
 use kiln_embed::config::AttentionMode;
-use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts};
+use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts, Similarity};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::model::Backbone;
 use kiln_embed::pooling::{DenseConfig, PoolingConfig};
@@ -562,6 +562,23 @@ fn advise<B: Kernels>(
         terminal.note(format!(
             "warning: {name}: pools the last token, and its tokenizer puts none after a text, so that the text's own last \
              token is pooled; --add-eos true (model.add_eos = true in a recipe) puts EOS there"
+        ));
+    }
+    let of_tokenizer = embedder.tokenizer_files().0.get("tokenizer_config.json");
+    let of_tokenizer = of_tokenizer.and_then(|text| serde_json::from_slice::<Value>(text).ok());
+    if of_tokenizer.is_some_and(|settings| settings["truncation_side"] == "left") {
+        terminal.note(format!(
+            "warning: {name}: its tokenizer_config.json has long texts lose their beginning (truncation_side); Kiln keeps the \
+             beginning, and texts of more than {} tokens lose their end",
+            embedder.tokenizer().config().max_length
+        ));
+    }
+    let similarity = embedder.similarity();
+    if similarity.normalizes() && similarity != Similarity::Cosine {
+        terminal.note(format!(
+            "warning: {name}: its vectors are meant to be compared by their {} distance (similarity_fn_name); Kiln ranks by \
+             the cosine",
+            similarity.name()
         ));
     }
     let causal = model.config().family.is_decoder() && model.attention() == AttentionMode::Causal;

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
+use kiln_embed::embedder::Similarity;
 use kiln_embed::index::{TopK, dot};
 use serde::Serialize;
 
@@ -13,9 +14,9 @@ use crate::vectors::VectorRow;
 pub struct SearchHit {
     /// Row of the corpus, from 0.
     pub row: usize,
-    /// Cosine with the query, or a reranker's score.
+    /// Similarity with the query (the cosine, or the model's inner product), or a reranker's score.
     pub score: f32,
-    /// Cosine with the query, where the score is a reranker's.
+    /// Similarity with the query, where the score is a reranker's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub similarity: Option<f32>,
     /// Id of the text, if it has one.
@@ -27,18 +28,22 @@ pub struct SearchHit {
 /// A running search.
 pub struct Search {
     top: TopK,
+    similarity: Similarity,
     /// Id and text of the rows that are among the best so far.
     kept: HashMap<usize, (Option<String>, String)>,
 }
 
 impl Search {
-    /// A search for the `k` best rows of each query by cosine.
+    /// A search for the `k` best rows of each query by cosine or, where that is how vectors are meant to be compared, by
+    /// their inner product.
     ///
     /// # Errors
     /// Queries of different widths, or none.
-    pub fn new(mut queries: Vec<Vec<f32>>, k: usize) -> Result<Self> {
-        queries.iter_mut().for_each(|query| normalize(query));
-        Ok(Self { top: TopK::new(&queries, k)?, kept: HashMap::new() })
+    pub fn new(mut queries: Vec<Vec<f32>>, k: usize, similarity: Similarity) -> Result<Self> {
+        if similarity.normalizes() {
+            queries.iter_mut().for_each(|query| normalize(query));
+        }
+        Ok(Self { top: TopK::new(&queries, k)?, similarity, kept: HashMap::new() })
     }
 
     /// Looks at the next rows.
@@ -50,7 +55,9 @@ impl Search {
         let mut vectors = Vec::with_capacity(rows.len());
         let mut texts = Vec::with_capacity(rows.len());
         for mut row in rows {
-            normalize(&mut row.vector);
+            if self.similarity.normalizes() {
+                normalize(&mut row.vector);
+            }
             vectors.push(row.vector);
             texts.push((row.id, row.text));
         }
@@ -67,7 +74,7 @@ impl Search {
 
     /// The hits of each query, best first.
     pub fn finish(self) -> Vec<Vec<SearchHit>> {
-        let Self { top, kept } = self;
+        let Self { top, kept, .. } = self;
         let with_text = |hit: kiln_embed::index::Hit| {
             let (id, text) = kept.get(&hit.row).cloned().unwrap_or_default();
             SearchHit { row: hit.row, score: hit.score, similarity: None, id, text }

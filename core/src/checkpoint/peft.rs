@@ -328,6 +328,18 @@ fn read_config(value: &Value) -> std::result::Result<LoraConfig, String> {
             return Err(format!("{key} is {found}, which is not supported"));
         }
     }
+    // Other beginnings (pissa, olora ..) are taken from the base's weight, which PEFT changes when it loads them.
+    let begun = &value["init_lora_weights"];
+    let plain = ["gaussian", "eva", "orthogonal", "mica"];
+    if !(begun.is_null() || begun.is_boolean() || plain.iter().any(|name| begun == name)) {
+        return Err(format!(
+            "init_lora_weights is {begun}, which changes the base's weights; save the adapter with \
+             path_initial_model_for_weight_conversion, or merge it"
+        ));
+    }
+    if !value["alora_invocation_tokens"].is_null() {
+        return Err("alora_invocation_tokens are set, which is not supported".into());
+    }
     let number = |key: &str, most: f64| {
         let number = value[key].as_f64().ok_or(format!("{key} is missing or no number"))?;
         let fits = (0.0..=most).contains(&number);
@@ -356,10 +368,17 @@ mod tests {
             ("bias", json!("all")),
             ("r", json!(0)),
             ("modules_to_save", json!(["x"])),
+            ("init_lora_weights", json!("pissa_niter_4")),
+            ("alora_invocation_tokens", json!([1])),
         ] {
             let mut other = plain.clone();
             other[key] = value;
             assert!(read_config(&other).unwrap_err().contains(key), "{key}");
+        }
+        for begun in [json!(true), json!(false), json!(null), json!("gaussian")] {
+            let mut other = plain.clone();
+            other["init_lora_weights"] = begun;
+            assert!(read_config(&other).is_ok());
         }
     }
 }

@@ -69,7 +69,7 @@ impl Weights {
     /// Opens `{stem}.safetensors`, or the shards that `{stem}.safetensors.index.json` lists. Where
     /// neither is there, `pytorch_model.bin` (or its shards) stands for the stem `model`, and
     /// `adapter_model.bin` for `adapter_model`. A weight that stands beside adapters for tasks
-    /// (`task_adapter`) has its plain name.
+    /// (`task_adapter`) has its plain name, and so has a norm whose weight is called gamma.
     ///
     /// # Errors
     /// None of them exists, a file is truncated or corrupt, or a PyTorch file holds more than
@@ -92,6 +92,7 @@ impl Weights {
                 || weights.add(folder, &format!("{parent}{file}"))?
             {
                 weights.name_originals();
+                weights.name_norms();
                 return Ok(weights);
             }
         }
@@ -174,6 +175,24 @@ impl Weights {
                 && let Some(info) = self.tensors.remove(&own[0])
             {
                 self.tensors.insert(plain, info);
+            }
+        }
+    }
+
+    /// Gives norms that are named as in TensorFlow, as in bert-base-uncased, the names that all others have.
+    fn name_norms(&mut self) {
+        for (old, new) in
+            [("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")]
+        {
+            let found = self.tensors.keys().filter_map(|name| name.strip_suffix(old));
+            let modules: Vec<String> = found.map(String::from).collect();
+            for module in modules {
+                let name = format!("{module}{new}");
+                if !self.tensors.contains_key(&name)
+                    && let Some(info) = self.tensors.remove(&format!("{module}{old}"))
+                {
+                    self.tensors.insert(name, info);
+                }
             }
         }
     }
@@ -464,6 +483,20 @@ fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::{Files, write_safetensors};
+
+    #[test]
+    fn norms_that_are_named_as_in_tensorflow_are_found() {
+        let tensor = |name: &str, value: f32| (format!("bert.{name}"), vec![2], vec![value; 2]);
+        let tensors =
+            [tensor("LayerNorm.gamma", 1.0), tensor("LayerNorm.beta", 2.0), tensor("gamma", 3.0)];
+        let bytes = write_safetensors(&tensors, &[]).unwrap();
+        let files = Files([("model.safetensors".to_string(), bytes.into())].into());
+        let mut weights = Weights::open(&files, "model").unwrap();
+        for (name, value) in [("LayerNorm.weight", 1.0), ("LayerNorm.bias", 2.0), ("gamma", 3.0)] {
+            assert_eq!(weights.read(&format!("bert.{name}")).unwrap().unwrap(), [value; 2]);
+        }
+    }
 
     #[test]
     fn half_precision_is_widened() {

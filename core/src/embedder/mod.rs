@@ -5,6 +5,7 @@ mod model;
 mod options;
 mod prompts;
 mod self_test;
+mod similarity;
 
 use std::ops::ControlFlow;
 
@@ -21,8 +22,9 @@ pub(crate) use batch::run_batches;
 pub use batch::{EmbedRun, Progress};
 pub use model::{EmbedderConfig, EmbeddingModel};
 pub use options::EmbedOptions;
-pub use prompts::{Prompt, Prompts};
+pub use prompts::{DOCUMENT, Prompt, Prompts, QUERY};
 pub use self_test::SelfTest;
+pub use similarity::Similarity;
 
 /// A model with its tokenizer and prompts.
 #[derive(Debug, Clone)]
@@ -31,6 +33,10 @@ pub struct Embedder<B: Backend> {
     model: Box<EmbeddingModel<B>>,
     tokenizer: Tokenizer,
     prompts: Prompts,
+    /// How its vectors are meant to be compared.
+    similarity: Similarity,
+    /// How many of a vector's numbers are kept where nobody says.
+    truncate_dim: Option<usize>,
     /// Where batches are computed.
     device: B::Device,
     /// Tokenizer files of the loaded model that are kept as they are when it is saved.
@@ -90,6 +96,8 @@ impl<B: Kernels> Embedder<B> {
             model: Box::new(model),
             tokenizer,
             prompts: Prompts::default(),
+            similarity: Similarity::default(),
+            truncate_dim: None,
             device: device.clone(),
             tokenizer_files: Files::default(),
             self_test: None,
@@ -99,6 +107,26 @@ impl<B: Kernels> Embedder<B> {
     /// The same with other prompts.
     pub fn with_prompts(self, prompts: Prompts) -> Self {
         Self { prompts, ..self }
+    }
+
+    /// The same with another way to compare its vectors.
+    pub fn with_similarity(self, similarity: Similarity) -> Self {
+        Self { similarity, ..self }
+    }
+
+    /// The same, of whose vectors so many numbers are kept where options say nothing of it (`truncate_dim` of
+    /// sentence-transformers 6).
+    ///
+    /// # Errors
+    /// None, or more than the vectors have.
+    pub fn with_truncate_dim(self, truncate_dim: Option<usize>) -> Result<Self> {
+        let all = self.model.dimensions();
+        match truncate_dim {
+            Some(n) if n == 0 || n > all => {
+                Err(Error::invalid(format!("truncate_dim is {n}, of vectors of {all} dimensions")))
+            }
+            _ => Ok(Self { truncate_dim, ..self }),
+        }
     }
 
     /// The same with the tokenizer's files, which are kept as they are when the model is saved; without
@@ -148,6 +176,16 @@ impl<B: Kernels> Embedder<B> {
         &self.prompts
     }
 
+    /// How its vectors are meant to be compared.
+    pub fn similarity(&self) -> Similarity {
+        self.similarity
+    }
+
+    /// How many of a vector's numbers are kept where options say nothing of it, if not all.
+    pub fn truncate_dim(&self) -> Option<usize> {
+        self.truncate_dim
+    }
+
     /// Where batches are computed.
     pub fn device(&self) -> &B::Device {
         &self.device
@@ -171,7 +209,7 @@ impl<B: Kernels> Embedder<B> {
 
     /// Width of the vectors under the options.
     pub fn dimensions(&self, options: &EmbedOptions) -> usize {
-        options.dimensions.unwrap_or_else(|| self.model.dimensions())
+        options.dimensions.or(self.truncate_dim).unwrap_or_else(|| self.model.dimensions())
     }
 
     /// Whether the model can do what the options ask for.
@@ -210,23 +248,23 @@ impl<B: Kernels> Embedder<B> {
         self.embed_with(texts, &EmbedOptions::default(), go_on)
     }
 
-    /// Vectors of queries: with the prompt `query` where the model has it, else the default
-    /// (sentence-transformers' `encode_query`).
+    /// Vectors of queries: with the prompt `query` where the model has it, else none
+    /// (sentence-transformers' `encode_query`; see [`Prompts::first_of`]).
     ///
     /// # Errors
     /// As [`Embedder::embed_with`].
     pub fn embed_query(&self, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<f32>>> {
-        let prompt = self.prompts.first_of(&["query"]);
+        let prompt = self.prompts.first_of(&QUERY);
         self.embed_with(texts, &EmbedOptions::with_prompt(prompt), go_on)
     }
 
     /// Vectors of documents: with the first of the prompts `document`, `passage` and `corpus` that the
-    /// model has, else the default (sentence-transformers' `encode_document`).
+    /// model has, else none (sentence-transformers' `encode_document`).
     ///
     /// # Errors
     /// As [`Embedder::embed_with`].
     pub fn embed_document(&self, texts: &[impl AsRef<str> + Sync]) -> Result<Vec<Vec<f32>>> {
-        let prompt = self.prompts.first_of(&["document", "passage", "corpus"]);
+        let prompt = self.prompts.first_of(&DOCUMENT);
         self.embed_with(texts, &EmbedOptions::with_prompt(prompt), go_on)
     }
 
@@ -286,7 +324,7 @@ impl<B: Kernels> Embedder<B> {
     pub fn embed_batch(&self, batch: &TokenBatch, options: &EmbedOptions) -> Result<Tensor<B, 2>> {
         let input = ModelInput::new(batch, &self.device);
         let finish = |mut vectors: Tensor<B, 2>| {
-            if let Some(dimensions) = options.dimensions {
+            if let Some(dimensions) = options.dimensions.or(self.truncate_dim) {
                 vectors = pooling::truncate(vectors, dimensions)?;
             }
             if options.normalize.unwrap_or(self.model.normalizes()) {

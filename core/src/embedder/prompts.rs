@@ -29,6 +29,11 @@ impl Prompt {
     }
 }
 
+/// Names of the prompt for queries, of which the first that a model has is taken.
+pub const QUERY: [&str; 1] = ["query"];
+/// Likewise for documents, as sentence-transformers' `encode_document` looks for it.
+pub const DOCUMENT: [&str; 3] = ["document", "passage", "corpus"];
+
 /// A model's named prompts, and which of them is used where none is asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompts {
@@ -101,11 +106,18 @@ impl Prompts {
         }
     }
 
-    /// The first of some prompts that the model has, else its default.
+    /// The first of some prompts that the model has, else its default. That is none of queries or documents, as
+    /// sentence-transformers has it, unless it is named after them, as `retrieval.query` is: it may be the other side's.
     pub fn first_of(&self, names: &[&str]) -> Prompt {
-        match names.iter().find(|&&name| self.by_name.contains_key(name)) {
-            Some(&name) => Prompt::Named(name.into()),
-            None => Prompt::Default,
+        if let Some(&name) = names.iter().find(|&&name| self.by_name.contains_key(name)) {
+            return Prompt::Named(name.into());
+        }
+        let default = self.default_name().unwrap_or_default();
+        let last = default.rsplit(['.', '_', '-', ':']).next().unwrap_or(default);
+        let is_of_a_side = names.iter().any(|name| QUERY.contains(name) || DOCUMENT.contains(name));
+        match is_of_a_side && !names.contains(&last) {
+            true => Prompt::None,
+            false => Prompt::Default,
         }
     }
 }
@@ -152,7 +164,14 @@ mod tests {
         assert_eq!(text(Prompt::Default), "p: ");
         assert_eq!(text(Prompt::None), "");
         assert_eq!(text(prompts.first_of(&["search_query", "query"])), "q: ");
-        assert_eq!(text(prompts.first_of(&["document"])), "p: ");
+        assert_eq!(text(prompts.first_of(&["document", "passage"])), "p: ");
+        // The default is of documents, and so of no query and of anything else.
+        assert_eq!(text(prompts.first_of(&["passage of another name", "corpus"])), "");
+        assert_eq!(text(prompts.first_of(&["STS"])), "p: ");
+        let named = BTreeMap::from([("retrieval.query".into(), "r: ".into())]);
+        let named = Prompts::new(named, Some("retrieval.query".into())).unwrap();
+        assert_eq!(named.first_of(&["query"]), Prompt::Default);
+        assert_eq!(named.first_of(&["document", "passage"]), Prompt::None);
         assert_eq!(text(Prompt::from_options(Some("query"), Some("t: "))), "t: ");
         assert_eq!(text(Prompt::from_options(Some("query"), None)), "q: ");
         assert_eq!(Prompt::from_options(None, None), Prompt::Default);

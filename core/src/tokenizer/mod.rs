@@ -16,6 +16,7 @@ mod window;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 
 use crate::parallel::try_map;
 use crate::{Error, Result};
@@ -95,7 +96,7 @@ pub struct TokenizerConfig {
     /// tokens; perhaps empty.
     #[serde(default)]
     pub text_suffix: String,
-    /// Lower-case the text first (`do_lower_case` of sentence-transformers).
+    /// Lower-case instruction and text first (`do_lower_case` of sentence-transformers).
     #[serde(default)]
     pub lower_case: bool,
     /// Leave out tokens that the vocabulary does not know (model2vec).
@@ -335,6 +336,9 @@ impl Tokenizer {
         }
         let unknown = unknown_token(json).and_then(|token| inner.token_to_id(&token));
         let dropped = unknown.filter(|_| config.drop_unknown);
+        if config.lower_case {
+            lower_case_first(&mut inner);
+        }
         Ok(Self { inner, window, config, prefix, suffix, pad, dropped })
     }
 
@@ -421,11 +425,7 @@ impl Tokenizer {
             let of_instruction = window::cut(instruction, bytes);
             let of_text = window::cut(text, bytes - of_instruction.len());
             let is_all = of_instruction.len() + of_text.len() == instruction.len() + text.len();
-            let part = match self.config.lower_case {
-                true => [of_instruction, &of_text.to_lowercase()].concat(),
-                false => [of_instruction, of_text].concat(),
-            };
-            let encoding = self.inner.encode(part, false);
+            let encoding = self.inner.encode([of_instruction, of_text].concat(), false);
             let encoding = encoding.map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
             if is_all || self.known(&encoding, self.window.settled(&encoding)).count() > room {
                 return Ok((encoding, is_all));
@@ -446,11 +446,7 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer fails.
     pub fn length(&self, instruction: &str, text: &str) -> Result<usize> {
-        let whole = match self.config.lower_case {
-            true => [instruction, &text.to_lowercase()].concat(),
-            false => [instruction, text].concat(),
-        };
-        let encoding = self.inner.encode_fast(whole, false);
+        let encoding = self.inner.encode_fast([instruction, text].concat(), false);
         let encoding = encoding.map_err(|e| Error::invalid(format!("tokenizer: {e}")))?;
         let known = self.known(&encoding, encoding.len()).count();
         Ok(self.prefix.len() + known + self.suffix.len())
@@ -577,6 +573,21 @@ impl Tokenizer {
             }
         }
         batch
+    }
+}
+
+/// Puts lower-casing before all else that the tokenizer does to a text, so that offsets stay those of the text as it is:
+/// some letters are longer in lower case.
+fn lower_case_first(tokenizer: &mut tokenizers::Tokenizer) {
+    let mut all = match tokenizer.get_normalizer() {
+        Some(NormalizerWrapper::Sequence(own)) => own.as_ref().to_vec(),
+        Some(own) => vec![own.clone()],
+        None => Vec::new(),
+    };
+    // A model that was saved with it has it in its file.
+    if !matches!(all.first(), Some(NormalizerWrapper::Lowercase(_))) {
+        all.insert(0, NormalizerWrapper::Lowercase(Lowercase));
+        tokenizer.with_normalizer(Some(Sequence::new(all)));
     }
 }
 
@@ -732,6 +743,30 @@ mod tests {
         // Far behind much that is left out.
         let far = tokenizer.encode("", &("what ".repeat(20_000) + "a b")).unwrap();
         assert_eq!(far.ids, [4, 5]);
+    }
+
+    #[test]
+    fn lower_case_is_of_instructions_too_and_keeps_places() {
+        let lower = |json: &[u8]| {
+            let names = serde_json::json!({"bos_token": "<s>", "eos_token": "</s>"});
+            Tokenizer::new(
+                json,
+                &names,
+                TokenizerConfig { lower_case: true, max_length: 9, ..config() },
+            )
+            .unwrap()
+        };
+        let own = tokenizer(config());
+        assert_eq!(own.encode("Query: ", "A").unwrap().ids, [1, 3, 7, 3, 2]);
+        let tokenizer = lower(&own.to_json().unwrap());
+        // A letter of two bytes, and of three in lower case.
+        let tokens = tokenizer.encode("Query: ", "A \u{130} B").unwrap();
+        assert_eq!(tokens.ids, [1, 6, 7, 4, 3, 5, 2]);
+        assert_eq!(tokens.offsets[3..6], [(0, 1), (2, 4), (5, 6)]);
+        assert_eq!(tokenizer.length("Query: ", "A").unwrap(), 5);
+        // It is in the file once, however often that is saved.
+        let saved = tokenizer.to_json().unwrap();
+        assert_eq!(lower(&saved).to_json().unwrap(), saved);
     }
 
     #[test]

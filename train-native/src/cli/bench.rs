@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use kiln_embed::checkpoint::LoadOptions;
-use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::quant::WeightPrecision;
 
@@ -201,12 +200,35 @@ fn made_up_works(args: &BenchArgs, lengths: &[usize], model: &dyn TextModel) -> 
 
 /// The overrides but the length, as options.
 fn overrides(overrides: &ModelOverrides) -> Vec<String> {
-    let pooling = overrides.pooling.as_ref().map(|pooling| ["--pooling", pooling.name()]);
-    let attention = overrides.attention.map(|attention| match attention {
-        AttentionMode::Causal => ["--attention", "causal"],
-        AttentionMode::Bidirectional => ["--attention", "bidirectional"],
-    });
-    pooling.into_iter().chain(attention).flatten().map(String::from).collect()
+    let ModelOverrides {
+        pooling,
+        attention,
+        max_length: _,
+        add_bos,
+        add_eos,
+        text_suffix,
+        padding_side,
+        instruction_pooling,
+    } = overrides;
+    // By the words that are parsed.
+    let word = |value: serde_json::Result<serde_json::Value>| {
+        value.ok().and_then(|value| value.as_str().map(String::from))
+    };
+    let options = [
+        ("--pooling", pooling.as_ref().map(|pooling| pooling.name().to_string())),
+        ("--attention", attention.and_then(|mode| word(serde_json::to_value(mode)))),
+        ("--add-bos", add_bos.map(|adds| adds.to_string())),
+        ("--add-eos", add_eos.map(|adds| adds.to_string())),
+        ("--text-suffix", text_suffix.clone()),
+        ("--padding-side", padding_side.and_then(|side| word(serde_json::to_value(side)))),
+        (
+            "--instruction-pooling",
+            instruction_pooling.and_then(|rule| word(serde_json::to_value(rule))),
+        ),
+    ];
+    // A suffix may begin as an option does.
+    let given = options.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    given.collect()
 }
 
 /// The texts; a `.json` file written by `bench` itself is one list.
@@ -318,9 +340,22 @@ mod tests {
 
     #[test]
     fn each_process_is_told_of_the_overrides() {
-        let args = parse("--latency --pooling mean --attention causal --max-length 40").unwrap();
-        let expected = ["--pooling", "mean", "--attention", "causal"];
-        assert_eq!(overrides(&args.model.overrides), expected);
+        let all = "--latency --pooling mean --attention causal --max-length 40 --add-bos true --add-eos false \
+                   --text-suffix=--end --padding-side left --instruction-pooling masked_without_bos";
+        let args = parse(all).unwrap();
+        let told = overrides(&args.model.overrides);
+        let expected = [
+            "--pooling=mean",
+            "--attention=causal",
+            "--add-bos=true",
+            "--add-eos=false",
+            "--text-suffix=--end",
+            "--padding-side=left",
+            "--instruction-pooling=masked_without_bos",
+        ];
+        assert_eq!(told, expected);
+        let again = parse(&format!("--latency {}", told.join(" "))).unwrap();
+        assert_eq!(overrides(&again.model.overrides), expected);
     }
 
     #[test]

@@ -370,7 +370,13 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         .filter(|_| revision != base && reranker.is_none())
         .map(|output| results_folder(output, &name, &base));
     if let (Some(_), [task]) = (args.task, &tasks[..]) {
-        let (result, _) = run.one(task)?;
+        let (result, kept) = run.one(task)?;
+        if let Some(folder) = folder.as_ref().filter(|_| kept) {
+            let place = folder.display();
+            terminal.note(format!(
+                "the score is kept from before in {place}; --again computes it anew"
+            ));
+        }
         if result.main_score().is_none() {
             terminal.note("the score is not defined: the values of one side are all equal");
         }

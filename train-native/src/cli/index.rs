@@ -57,6 +57,7 @@ mod built {
     use std::time::Instant;
 
     use anyhow::bail;
+    use kiln_embed::embedder::Similarity;
     use rand::SeedableRng as _;
     use rand::seq::IteratorRandom as _;
     use rand_chacha::ChaCha8Rng;
@@ -187,7 +188,7 @@ mod built {
             Ok(())
         })?;
         // One more, since a row finds itself.
-        let mut search = Search::new(vectors.clone(), args.top_k + 1)?;
+        let mut search = Search::new(vectors.clone(), args.top_k + 1, Similarity::Cosine)?;
         let bar = terminal.progress(rows as u64, "searching exactly");
         each_block(files, |block| {
             bar.inc(block.len() as u64);

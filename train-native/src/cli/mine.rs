@@ -104,7 +104,7 @@ pub(super) struct MineArgs {
     #[arg(long, value_name = "FILE")]
     scores: Option<PathBuf>,
     /// Filter the scores of an earlier run (--scores) instead of embedding
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["scores", "model"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scores", "model", "top_k"])]
     from_scores: Option<String>,
     /// Score positives, given negatives and candidates anew with this cross-encoder (as `kiln rerank --model`),
     /// and filter by its scores, so that what it takes for an answer is no negative

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use kiln_embed::checkpoint::LoadOptions;
-use kiln_embed::embedder::{EmbedOptions, Prompt};
+use kiln_embed::embedder::{DOCUMENT, EmbedOptions, Prompt};
 use kiln_embed::quant::WeightPrecision;
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub(super) struct SearchArgs {
     corpus: Option<String>,
     /// Vectors to search, from `kiln embed` or --save-index, of which .jsonl and .parquet include the texts: a file, a
     /// folder, a pattern, or an address of an object store. Or the folder of an index, from `kiln index`
-    #[arg(long, value_name = "FILE|DIR|URL", conflicts_with = "corpus")]
+    #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["corpus", "corpus_prompt_name"])]
     index: Option<String>,
     /// Candidates that an approximate index looks at per query; more find more [default: as the index says]
     #[arg(long, value_name = "N", requires = "index", value_parser = whole(1, NEIGHBOURS))]
@@ -240,7 +240,9 @@ fn rerank(
     args: &SearchArgs,
     terminal: Terminal,
 ) -> Result<()> {
-    if answers.iter().flat_map(|answer| &answer.hits).any(|hit| hit.text.is_empty()) {
+    // Vectors alone; among texts some may be empty.
+    let mut hits = answers.iter().flat_map(|answer| &answer.hits).peekable();
+    if hits.peek().is_some() && hits.all(|hit| hit.text.is_empty()) {
         bail!("the index: {NO_TEXTS}");
     }
     let total: usize = answers.iter().map(|answer| answer.hits.len()).sum();
@@ -280,10 +282,10 @@ fn search(
     };
     let of_queries = options(&args.query_prompt_name, &["query", "search_query"]);
     let of_queries = model.embed(queries, &of_queries, |_| {})?;
-    let mut search = Search::new(of_queries.clone(), args.depth())?;
+    let mut search = Search::new(of_queries.clone(), args.depth(), model.similarity())?;
     match (corpus, vectors) {
         (Some(corpus), _) => {
-            let options = options(&args.corpus_prompt_name, &["document", "passage"]);
+            let options = options(&args.corpus_prompt_name, &DOCUMENT);
             let total = corpus.count()?;
             let dim = model.dimensions(&options);
             let mut writer = args
@@ -314,6 +316,12 @@ fn search(
         }
         #[cfg(feature = "hnsw")]
         (None, Some(Vectors::Graph(index))) => {
+            if !model.similarity().normalizes() {
+                terminal.note(
+                    "warning: this model's vectors are compared by their inner product, and those of an approximate index \
+                     by their cosine",
+                );
+            }
             let found =
                 |query: &Vec<f32>| index.search(query, args.depth(), args.expansion.unwrap_or(0));
             let found = of_queries.iter().map(found).collect::<Result<_>>()?;

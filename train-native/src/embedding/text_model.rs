@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use burn::module::Module as _;
-use kiln_embed::embedder::{EmbedOptions, Embedder, EmbedderConfig, Progress, Prompts};
+use kiln_embed::embedder::{EmbedOptions, Embedder, EmbedderConfig, Progress, Prompts, Similarity};
 use kiln_embed::explanation::TextExplanation;
 use kiln_embed::kernels::Kernels;
 use kiln_embed::pooling::LayerState;
@@ -27,6 +27,9 @@ pub trait TextModel: Send + Sync {
 
     /// Whether it divides vectors by their norm.
     fn normalizes(&self) -> bool;
+
+    /// How its vectors are meant to be compared.
+    fn similarity(&self) -> Similarity;
 
     /// How many parameters it has.
     fn parameters(&self) -> Parameters;
@@ -157,6 +160,10 @@ impl<B: Kernels> TextModel for Embedder<B> {
 
     fn normalizes(&self) -> bool {
         self.model().normalizes()
+    }
+
+    fn similarity(&self) -> Similarity {
+        Embedder::similarity(self)
     }
 
     fn parameters(&self) -> Parameters {

@@ -60,7 +60,7 @@ pub struct Comparison {
     pub tasks: Vec<TaskDifference>,
     /// Kinds, and all tasks together.
     pub kinds: Vec<KindDifference>,
-    /// Tasks that only one has, or whose score is not defined.
+    /// Tasks that only one has, that were measured by another split or other files, or whose score is not defined.
     pub left_out: Vec<String>,
 }
 
@@ -72,7 +72,10 @@ impl Comparison {
         let mut left_out = Vec::new();
         for ours in &a.tasks {
             let theirs = b.tasks.iter().find(|other| {
-                other.task.name == ours.task.name && other.task.kind == ours.task.kind
+                other.task.name == ours.task.name
+                    && other.task.kind == ours.task.kind
+                    && other.split == ours.split
+                    && !other.is_of_other_data(ours.data.as_deref())
             });
             let scores = theirs.and_then(|theirs| Some((ours.main_score()?, theirs.main_score()?)));
             let (Some(theirs), Some((score_a, score_b))) = (theirs, scores) else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use kiln_embed::checkpoint::{FORMAT_VERSION, LoadOptions};
-use kiln_embed::embedder::{EmbedOptions, Prompt};
+use kiln_embed::embedder::{EmbedOptions, Prompt, Similarity};
 use kiln_embed::quant::WeightPrecision;
 use redb::{Database, ReadableDatabase as _, TableDefinition};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
@@ -26,6 +26,11 @@ pub trait TextEncoder {
     /// The model's own prompt for a task: by the first of some names that it has, else its
     /// default.
     fn own_prompt(&self, names: &[&str]) -> String;
+
+    /// How its vectors are meant to be compared.
+    fn similarity(&self) -> Similarity {
+        Similarity::Cosine
+    }
 }
 
 /// A model, with the vectors that it has made before.
@@ -97,6 +102,10 @@ impl TextEncoder for ModelEncoder {
     fn own_prompt(&self, names: &[&str]) -> String {
         let prompts = self.model.prompts();
         prompts.text(&prompts.first_of(names)).unwrap_or_default().to_string()
+    }
+
+    fn similarity(&self) -> Similarity {
+        self.model.similarity()
     }
 }
 

@@ -25,6 +25,9 @@ pub struct TaskResult {
     pub task: Task,
     /// The split that was read.
     pub split: String,
+    /// A number for the task's files, where they lie here ([`TaskSource::sum`](super::source::TaskSource::sum)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
     /// Prompts of queries (or only texts) and documents.
     pub prompts: [String; 2],
     /// All scores; `None` where one is not defined (equal values everywhere have no correlation).
@@ -55,7 +58,7 @@ impl TaskResult {
         if !parts.finite() {
             bail!("{}: a query, text or pair has a score that is no number", task.name);
         }
-        Ok(Self { task: task.clone(), split, prompts, scores, seconds, parts })
+        Ok(Self { task: task.clone(), split, data: None, prompts, scores, seconds, parts })
     }
 
     /// A result that was kept, which holds what [`TaskResult::new`] lets through.
@@ -65,6 +68,11 @@ impl TaskResult {
             checked(&kept.task.name, name, score.unwrap_or(0.0))?;
         }
         Ok(kept)
+    }
+
+    /// Whether it is known to be of other files than those of a number.
+    pub(super) fn is_of_other_data(&self, data: Option<&str>) -> bool {
+        matches!((self.data.as_deref(), data), (Some(own), Some(other)) if own != other)
     }
 
     /// The score that counts.
@@ -148,15 +156,21 @@ fn read_kept(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The kept result of a task, where it is there and the task and its prompts were the same.
-pub fn read_result(folder: &Path, task: &Task, prompts: &[String; 2]) -> Option<TaskResult> {
+/// The kept result of a task, where it is there and the task, its prompts and its files were the same.
+pub fn read_result(
+    folder: &Path,
+    task: &Task,
+    prompts: &[String; 2],
+    data: Option<&str>,
+) -> Option<TaskResult> {
     let name = format!("{}.json", file_name(&task.name));
     if !folder.join(&name).is_file() {
         return None;
     }
     let bytes = read_kept(&folder.join(PARTS).join(name)).ok()?;
     let result = TaskResult::of_json(&bytes).ok()?;
-    (result.task == *task && result.prompts == *prompts).then_some(result)
+    let same = result.task == *task && result.prompts == *prompts;
+    (same && !result.is_of_other_data(data)).then_some(result)
 }
 
 /// `model_meta.json`, which mteb asks for.

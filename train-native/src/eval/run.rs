@@ -106,10 +106,13 @@ impl EvalRun<'_> {
             return Err(kiln_embed::Error::Cancelled.into());
         }
         let prompts = self.prompts.prompts(task, self.encoder)?;
+        // Only what is kept has to know of which files it is.
+        let local = self.folder.as_ref().and_then(|_| self.local(task));
+        let data = local.map(|source| source.sum()).transpose()?;
         if let Some(folder) = &self.folder
             && !self.again
             && !self.writes_run(task)
-            && let Some(kept) = read_result(folder, task, &prompts)
+            && let Some(kept) = read_result(folder, task, &prompts, data.as_deref())
         {
             return Ok((kept, true));
         }
@@ -132,7 +135,8 @@ impl EvalRun<'_> {
             let known: Vec<&str> = outcome.scores.keys().map(String::as_str).collect();
             bail!("no score {:?}; there are {}", task.main_score(), known.join(", "));
         }
-        let result = TaskResult::new(task, prompts, outcome, start.elapsed().as_secs_f64())?;
+        let mut result = TaskResult::new(task, prompts, outcome, start.elapsed().as_secs_f64())?;
+        result.data = data;
         if let Some(folder) = &self.folder {
             write_result(folder, &result).map_err(NotKept)?;
         }
@@ -142,6 +146,13 @@ impl EvalRun<'_> {
     /// Whether the task's run is wanted, for which it has to be searched again.
     fn writes_run(&self, task: &Task) -> bool {
         task.kind == TaskKind::Retrieval && self.run_files.is_some()
+    }
+
+    /// The task's files, where they lie here.
+    fn local(&self, task: &Task) -> Option<TaskSource> {
+        let path = self.data.join(task.path.as_ref()?);
+        let is_it = task.hub.is_none() || path.exists();
+        is_it.then(|| TaskSource::local(&path).ok()).flatten()
     }
 
     fn source(&self, task: &Task) -> Result<TaskSource> {

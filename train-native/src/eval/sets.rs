@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use kiln_embed::embedder::{EmbedOptions, Prompt};
+use kiln_embed::embedder::{DOCUMENT, EmbedOptions, Prompt, QUERY, Similarity};
 use kiln_embed::index::{TopK, cosine};
 use kiln_embed::reranker::{ScoreActivation, ranked};
 use kiln_metrics::{checked, ndcg, spearman};
@@ -223,8 +223,8 @@ impl EvalSet {
         };
         let bar = terminal.progress(total as u64, &self.name);
         let mut done = 0;
-        let mut embed = |texts: &[String], prompt: &str| {
-            let options = EmbedOptions::with_prompt(model.prompts().first_of(&[prompt]));
+        let mut embed = |texts: &[String], prompts: &[&str]| {
+            let options = EmbedOptions::with_prompt(model.prompts().first_of(prompts));
             let vectors = model.embed(texts, &options, |progress| {
                 bar.set_position((done + progress.texts) as u64);
             })?;
@@ -233,17 +233,17 @@ impl EvalSet {
         };
         let score = match &self.kind {
             Kind::Pairs { texts, scores } => {
-                let vectors = embed(texts, "query")?;
+                let vectors = embed(texts, &QUERY)?;
                 let found: Vec<f64> =
                     vectors.chunks(2).map(|pair| f64::from(cosine(&pair[0], &pair[1]))).collect();
                 // Equal scores everywhere (a model at its start) rank nothing.
                 spearman(&found, scores)
             }
             Kind::Retrieval(set) => {
-                let mut search = TopK::new(&embed(&set.queries, "query")?, DEPTH)?;
+                let mut search = TopK::new(&embed(&set.queries, &QUERY)?, DEPTH)?;
                 for block in set.corpus.blocks(BLOCK) {
                     let texts = block.map(|row| set.corpus.get(row)).collect::<Result<Vec<_>>>()?;
-                    search.push(&embed(&texts, "document")?)?;
+                    search.push(&embed(&texts, &DOCUMENT)?)?;
                 }
                 let hits = search.finish();
                 let judged = set.relevant.iter().zip(&set.absent);
@@ -343,6 +343,10 @@ impl TextEncoder for InTraining<'_> {
     fn own_prompt(&self, names: &[&str]) -> String {
         let prompts = self.model.prompts();
         prompts.text(&prompts.first_of(names)).unwrap_or_default().to_string()
+    }
+
+    fn similarity(&self) -> Similarity {
+        self.model.similarity()
     }
 }
 

@@ -6,11 +6,13 @@
 //! to what is believed.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use globset::GlobBuilder;
 use serde::Deserialize;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::hub::HubDataSet;
 use crate::text::{Columns, TextFile, names_below, read_small};
@@ -165,6 +167,38 @@ impl TaskSource {
             false => String::new(),
         };
         Ok(Self::Hub { repo: Box::new(repo), names, card: Card::parse(&readme) })
+    }
+
+    /// A number for the names and contents of all its files; of a data set of the Hub its name.
+    ///
+    /// # Errors
+    /// Files that cannot be read.
+    pub fn sum(&self) -> Result<String> {
+        let (folder, mut names) = match self {
+            Self::File(path) => (path.as_path(), vec![String::new()]),
+            Self::Folder(folder) => (folder.as_path(), names_below(folder)?),
+            Self::Hub { repo, .. } => return Ok(repo.label()),
+        };
+        names.sort();
+        let mut hash = Xxh3::new();
+        for name in names {
+            let path = if name.is_empty() { folder.to_path_buf() } else { folder.join(&name) };
+            // Links to nowhere and the like are none of a task's files.
+            if !path.is_file() {
+                continue;
+            }
+            let mut file = crate::text::open(&path)?;
+            hash.update(&(name.len() as u64).to_le_bytes());
+            hash.update(name.as_bytes());
+            let mut block = vec![0; 1 << 16];
+            loop {
+                match file.read(&mut block).with_context(|| path.display().to_string())? {
+                    0 => break,
+                    count => hash.update(&block[..count]),
+                }
+            }
+        }
+        Ok(format!("{:032x}", hash.digest128()))
     }
 
     /// Name for messages.

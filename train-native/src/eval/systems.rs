@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Result, bail};
-use kiln_embed::embedder::{EmbedOptions, Prompt};
+use kiln_embed::embedder::{DOCUMENT, EmbedOptions, Prompt, QUERY};
 use kiln_metrics::{Interval, ScoreParts, clustered_bootstrap, dense_rankings, ndcg};
 use serde::Serialize;
 
@@ -218,13 +218,15 @@ fn rankings(
     corpus: &[String],
     terminal: Terminal,
 ) -> Result<Vec<Vec<usize>>> {
-    let options = |kind: &str| -> Result<EmbedOptions> {
+    let options = |names: &[&str]| -> Result<EmbedOptions> {
         let prompts = model.prompts();
-        let text = prompts.text(&prompts.first_of(&[kind]))?.to_string();
-        Ok(EmbedOptions::with_prompt(Prompt::Text(text)))
+        let text = prompts.text(&prompts.first_of(names))?.to_string();
+        // Compared as `kiln search` and `kiln eval` do it.
+        let normalize = model.similarity().normalizes().then_some(true);
+        Ok(EmbedOptions { normalize, ..EmbedOptions::with_prompt(Prompt::Text(text)) })
     };
-    let queries = model.embed(&set.queries, &options("query")?, |_| {})?;
-    let as_document = options("document")?;
+    let queries = model.embed(&set.queries, &options(&QUERY)?, |_| {})?;
+    let as_document = options(&DOCUMENT)?;
     let bar = terminal.progress(corpus.len() as u64, name);
     let mut documents = Vec::with_capacity(corpus.len());
     for block in corpus.chunks(BLOCK) {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
+use kiln_embed::embedder::{DOCUMENT, QUERY};
 use kiln_metrics::ScoreParts;
 use serde::{Deserialize, Serialize};
 
@@ -247,9 +248,7 @@ impl PromptChoice {
                 };
                 match task.kind.symmetric() {
                     true => [side("query", &[]), side("query", &[])],
-                    false => {
-                        [side("query", &["query"]), side("document", &["document", "passage"])]
-                    }
+                    false => [side("query", &QUERY), side("document", &DOCUMENT)],
                 }
             }
         })

@@ -27,10 +27,16 @@ use self::repo::{Kind, Repo};
 use crate::terminal::Terminal;
 
 /// Files that a model may have beside its weights; those that are not there are passed over.
-const OPTIONAL_FILES: [&str; 7] = [
+const OPTIONAL_FILES: [&str; 13] = [
     "chat_template.jinja",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.txt",

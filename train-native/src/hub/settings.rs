@@ -25,7 +25,23 @@ pub(super) struct Settings {
 
 /// Whether the user wants no network.
 pub(super) fn offline() -> bool {
-    word("HF_HUB_OFFLINE").is_some_and(|value| value != "0")
+    is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE")
+}
+
+/// Whether a variable is one of the four words that `huggingface_hub` takes for yes.
+fn is_on(name: &str) -> bool {
+    word(name).is_some_and(|value| {
+        ["1", "on", "yes", "true"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
+    })
+}
+
+/// A path, of which `~` is the home folder.
+fn path(text: String) -> PathBuf {
+    let below = text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    match (below, dirs::home_dir()) {
+        (Some(below), Some(home)) => home.join(below.trim_start_matches('/')),
+        _ => PathBuf::from(text),
+    }
 }
 
 /// A variable that is set to more than blanks.
@@ -36,9 +52,9 @@ fn word(name: &str) -> Option<String> {
 impl Settings {
     pub(super) fn read() -> Result<Self> {
         let home = match word("HF_HOME") {
-            Some(home) => PathBuf::from(home),
+            Some(home) => path(home),
             None => match word("XDG_CACHE_HOME") {
-                Some(cache) => PathBuf::from(cache),
+                Some(cache) => path(cache),
                 None => dirs::home_dir()
                     .context("there is no home folder for the Hub's cache; set HF_HOME")?
                     .join(".cache"),
@@ -51,7 +67,7 @@ impl Settings {
         Ok(Self {
             endpoint: endpoint(&word("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into()))?,
             token: token(&home)?,
-            cache: cache.map_or_else(|| home.join("hub"), PathBuf::from),
+            cache: cache.map_or_else(|| home.join("hub"), path),
             answer: Duration::from_secs(answer.unwrap_or(TIMEOUT)),
             idle: Duration::from_secs(download.unwrap_or(TIMEOUT)),
         })
@@ -78,11 +94,11 @@ fn seconds(name: &str) -> Result<Option<u64>> {
 }
 
 fn token(home: &std::path::Path) -> Result<Option<HeaderValue>> {
-    if word("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(|value| value != "0") {
+    if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
         return Ok(None);
     }
     let from_file = || {
-        let path = word("HF_TOKEN_PATH").map_or_else(|| home.join("token"), PathBuf::from);
+        let path = word("HF_TOKEN_PATH").map_or_else(|| home.join("token"), path);
         let text = std::fs::read_to_string(path).ok()?;
         Some(text.trim().to_string()).filter(|text| !text.is_empty())
     };

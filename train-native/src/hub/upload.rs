@@ -99,7 +99,11 @@ fn ask(repo: &Repo, call: &Call, patience: Patience) -> Result<Value, Failure> {
 fn make(repo: &Repo, private: bool) -> Result<()> {
     let client = &repo.client;
     let (owner, name) = repo.id.split_once('/').unwrap_or_default();
-    let body = json!({ "type": "model", "organization": owner, "name": name, "private": private });
+    let mut body = json!({ "type": "model", "organization": owner, "name": name });
+    // Otherwise as the owner's repositories are by default.
+    if private {
+        body["private"] = true.into();
+    }
     let url = client.url(["api", "repos", "create"])?;
     match ask(repo, &client.post(url, JSON, serde_json::to_vec(&body)?), Patience::LONG) {
         Ok(_) => Ok(()),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use kiln_data::data::negatives::{Candidate, Query};
-use kiln_embed::embedder::{EmbedOptions, Prompt, Prompts};
+use kiln_embed::embedder::{DOCUMENT, EmbedOptions, Prompt, Prompts, QUERY};
 use kiln_embed::index::{Hit, dot};
 use kiln_metrics::ParallelTopK;
 use serde::{Deserialize, Serialize};
@@ -55,11 +55,11 @@ pub struct Asking {
 /// A name that it does not have.
 pub fn teacher_prompts(prompts: &Prompts, asked: [Option<Prompt>; 2]) -> Result<[String; 2]> {
     let [query, document] = asked;
-    let text = |asked: Option<Prompt>, name: &str| -> Result<String> {
-        let prompt = asked.unwrap_or_else(|| prompts.first_of(&[name]));
+    let text = |asked: Option<Prompt>, names: &[&str]| -> Result<String> {
+        let prompt = asked.unwrap_or_else(|| prompts.first_of(names));
         Ok(prompts.text(&prompt)?.to_string())
     };
-    Ok([text(query, "query")?, text(document, "document")?])
+    Ok([text(query, &QUERY)?, text(document, &DOCUMENT)?])
 }
 
 /// A number for the examples and the corpus, whose rows the scores name; with the given negatives
@@ -107,10 +107,12 @@ pub fn search(
     corpus: &Store,
     terminal: Terminal,
 ) -> Result<Scored> {
-    let [as_query, as_document] = asking
-        .prompts
-        .each_ref()
-        .map(|prompt| EmbedOptions::with_prompt(Prompt::Text(prompt.clone())));
+    // Shares of a positive's score are of cosines, unless the teacher means inner products.
+    let normalize = teacher.similarity().normalizes().then_some(true);
+    let [as_query, as_document] = asking.prompts.each_ref().map(|prompt| EmbedOptions {
+        normalize,
+        ..EmbedOptions::with_prompt(Prompt::Text(prompt.clone()))
+    });
     let mut queries = Vec::new();
     let mut asked: Vec<Asked> = Vec::new();
     let bar = terminal.progress(set.len() as u64, "queries");

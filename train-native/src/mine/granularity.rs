@@ -2,6 +2,7 @@
 //! Matters, arXiv:2509.00842, section 5.1 and table 4).
 
 use anyhow::{Result, bail};
+use kiln_embed::embedder::{DOCUMENT, QUERY};
 use kiln_embed::index::cosine;
 use serde::Serialize;
 
@@ -58,7 +59,7 @@ pub fn granularity(
     terminal: Terminal,
 ) -> Result<Granularity> {
     let [query_prompt, document_prompt] =
-        ["query", "document"].map(|name| encoder.own_prompt(&[name]));
+        [&QUERY[..], &DOCUMENT].map(|names| encoder.own_prompt(names));
     let mut columns: Vec<Vec<f64>> = Vec::new();
     let (mut graded, mut queries) = (0, 0);
     let bar = terminal.progress(set.len().min(limit) as u64, "examples");

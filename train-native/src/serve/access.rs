@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use subtle::ConstantTimeEq as _;
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::refusal::Refusal;
 use super::request::Protocol;
@@ -112,7 +112,8 @@ impl Access {
         let layer = CorsLayer::new()
             .allow_origin(origins)
             .allow_methods([Method::GET, Method::POST])
-            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
+            // OpenAI's client sends a dozen of its own.
+            .allow_headers(AllowHeaders::mirror_request())
             .allow_private_network(true)
             .max_age(Duration::from_secs(600));
         Some(layer)

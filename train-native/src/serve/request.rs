@@ -39,12 +39,23 @@ pub struct EmbeddingRequest {
     pub unused_prompt: Option<String>,
     /// Whether texts that are too long are cut.
     pub truncate: bool,
-    /// Whether vectors are divided by their norm even where the model does not.
-    pub normalize: bool,
+    /// Whether vectors are divided by their norm, where the model does not do it.
+    pub normalize: Normalize,
     /// How many of the vectors' first numbers.
     pub dimensions: Option<usize>,
     /// Vectors as little-endian f32 in base64 instead of numbers.
     pub base64: bool,
+}
+
+/// When vectors are divided by their norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Normalize {
+    /// All (text-embeddings-inference's default).
+    Always,
+    /// Those that are cut to fewer numbers (OpenAI's).
+    WhereCut,
+    /// None.
+    Never,
 }
 
 /// Reads a body.
@@ -66,7 +77,7 @@ pub fn parse_request(
                 prompt: Prompt::from_options(prompt_name.as_deref(), prompt.as_deref()),
                 unused_prompt: prompt_name.filter(|_| prompt.is_some()),
                 truncate: limits.truncate,
-                normalize: false,
+                normalize: Normalize::WhereCut,
                 dimensions,
                 base64: encoding_format == Some(Encoding::Base64),
             };
@@ -80,7 +91,10 @@ pub fn parse_request(
                 prompt: Prompt::from_options(prompt_name.as_deref(), None),
                 unused_prompt: None,
                 truncate: truncate.unwrap_or(limits.truncate),
-                normalize: normalize.unwrap_or(true),
+                normalize: match normalize.unwrap_or(true) {
+                    true => Normalize::Always,
+                    false => Normalize::Never,
+                },
                 dimensions,
                 base64: false,
             };
@@ -410,17 +424,17 @@ mod tests {
         )
         .unwrap();
         assert_eq!(actual.texts, ["a", "b\0"]);
-        assert!(
-            actual.base64 && actual.dimensions == Some(3) && !actual.normalize && actual.truncate
-        );
+        assert!(actual.base64 && actual.dimensions == Some(3) && actual.truncate);
         let whole = openai(r#"{"input": "a", "dimensions": 40.0}"#).unwrap();
         assert_eq!(whole.dimensions, Some(40));
         let body = br#"{"inputs": "a", "truncate": false, "prompt_name": "query"}"#;
         let actual = parse_request(Protocol::Tei, body, &Limits::default()).unwrap();
         assert_eq!(actual.texts, ["a"]);
-        assert!(
-            actual.normalize && !actual.truncate && actual.prompt == Prompt::Named("query".into())
-        );
+        assert!(!actual.truncate && actual.prompt == Prompt::Named("query".into()));
+        assert_eq!((whole.normalize, actual.normalize), (Normalize::WhereCut, Normalize::Always));
+        let raw = br#"{"inputs": "a", "normalize": false}"#;
+        let raw = parse_request(Protocol::Tei, raw, &Limits::default()).unwrap();
+        assert_eq!(raw.normalize, Normalize::Never);
     }
 
     #[test]

@@ -27,8 +27,8 @@ use super::memory::{Held, Memory};
 use super::openapi::{self, Embeddings, OpenAiError, Ranking, TeiError, TeiPlace};
 use super::refusal::Refusal;
 use super::request::{
-    CohereBody, EmbeddingRequest, OpenAiBody, Protocol, RerankProtocol, TeiBody, TeiRerankBody,
-    expanded_bytes, parse_request, parse_rerank,
+    CohereBody, EmbeddingRequest, Normalize, OpenAiBody, Protocol, RerankProtocol, TeiBody,
+    TeiRerankBody, expanded_bytes, parse_request, parse_rerank,
 };
 use super::rerank::ServedReranker;
 use super::telemetry::Telemetry;
@@ -389,7 +389,12 @@ impl Server {
                     vector.shrink_to_fit();
                 }
                 // Not twice: the last bits would change.
-                if cut || request.normalize && !hosted.model.facts().normalized {
+                let normalizes = match request.normalize {
+                    Normalize::Always => cut || !hosted.model.facts().normalized,
+                    Normalize::WhereCut => cut,
+                    Normalize::Never => false,
+                };
+                if normalizes {
                     normalize(&mut vector);
                 }
                 vector

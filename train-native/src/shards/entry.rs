@@ -1,4 +1,4 @@
-//! A file in a place.
+//! A file in a place, and which of them are listed.
 
 /// A file that a folder or an object store has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +9,17 @@ pub(super) struct Entry {
     pub bytes: u64,
     /// What changes when its content does.
     pub version: String,
+}
+
+/// Which of a place's files are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Span<'a> {
+    /// Those that lie in it, and in no folder below.
+    Here,
+    /// Those of a folder below, where there is one.
+    Below(&'a str),
+    /// All.
+    All,
 }
 
 /// The last part of a name.

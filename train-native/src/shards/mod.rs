@@ -14,7 +14,8 @@ mod remote;
 mod shard;
 mod vectors;
 
-use std::collections::{BTreeMap, HashMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::time::Instant;
 
@@ -24,7 +25,7 @@ use kiln_embed::embedder::EmbedOptions;
 use serde::Serialize;
 use serde_json::json;
 
-use entry::{Entry, file_name};
+use entry::{Entry, Span, file_name};
 pub use manifest::Settings;
 use manifest::{Done, sum_of};
 use place::Place;
@@ -36,7 +37,7 @@ use crate::embedding::{TextModel, embed_records};
 use crate::interrupt;
 use crate::terminal::{Terminal, thousands};
 use crate::text::{Columns, Format, TextFile, Unreadable};
-use crate::vectors::{VectorFormat, VectorWriter};
+use crate::vectors::{TEMPORARY, VectorFormat, VectorWriter};
 
 /// Where an output keeps what its files were made of.
 const OWN: &str = "_kiln";
@@ -106,23 +107,29 @@ pub fn prepare(job: EmbedJob<'_>) -> Result<Prepared<'_>> {
             "files of npy and safetensors say at their beginning how many rows follow; embed many files to parquet or jsonl"
         );
     }
-    let (base, pattern) = split(job.input)?;
-    let (input, output) = (Place::open(&base)?, Place::open(job.output)?);
+    let named = Named::new(job.input)?;
+    let (input, output) = (Place::open(&named.base)?, Place::open(job.output)?);
     if !output.takes_large_files() {
         bail!(
             "{}: texts can be read from there, and vectors not written; name a folder, or an s3, gs or az address",
             job.output
         );
     }
-    if output.is_inside(&input) {
+    // What names files of one folder finds none below it.
+    if output.is_inside(&input) && (named.is_deep() || input.is_inside(&output)) {
         bail!("{}: is inside the input, and would be read as one the next time", job.output);
     }
     let mut units: Vec<Unit> = Vec::new();
     let mut made_of: HashMap<String, String> = HashMap::new();
-    for entry in input.list()? {
-        if !wanted(&entry.name, pattern.as_ref()) {
-            continue;
+    let others = RefCell::new(BTreeSet::new());
+    let fits = |name: &str| {
+        let fits = has_texts(name);
+        if !fits {
+            others.borrow_mut().insert(name.to_string());
         }
+        fits
+    };
+    for entry in named.list(&input, fits)? {
         let output = output_name(&entry.name, job.format);
         if let Some(other) = made_of.insert(output.clone(), entry.name.clone()) {
             bail!(
@@ -139,12 +146,25 @@ pub fn prepare(job: EmbedJob<'_>) -> Result<Prepared<'_>> {
             job.input
         );
     }
+    if let Some(first) = others.borrow().first() {
+        job.terminal.note(format!(
+            "{}: {} other files are passed over ({first}); texts are in .txt, .jsonl, .csv, .tsv and .parquet, and in these \
+             with .gz or .zst",
+            job.input,
+            thousands(others.borrow().len())
+        ));
+    }
     let places = 0..units.len();
     let units =
         units.into_iter().zip(places).filter(|(_, at)| job.shard.has(*at)).map(|(unit, _)| unit);
-    let units = units.collect();
+    let units: Vec<Unit> = units.collect();
     job.settings.agree(&output, job.output)?;
-    let there = output.list()?.into_iter().map(|entry| (entry.name, entry.bytes)).collect();
+    let outputs: HashSet<&str> = units.iter().map(|unit| unit.output.as_str()).collect();
+    // But not what another process is just writing.
+    let own =
+        |name: &str| name.split('/').next() == Some(OWN) && !file_name(name).starts_with(TEMPORARY);
+    let there = output.list(Span::All, |name| outputs.contains(name) || own(name))?;
+    let there = there.into_iter().map(|entry| (entry.name, entry.bytes)).collect();
     Ok(Prepared { job, input, output, units, there })
 }
 
@@ -303,43 +323,94 @@ fn done_name(input: &str) -> String {
     format!("{OWN}/{input}.json")
 }
 
-/// The folder or prefix that an input begins with, and the pattern of the names below it.
-fn split(input: &str) -> Result<(String, Option<GlobMatcher>)> {
-    let cut = |at: usize| {
-        let (base, rest) = input.split_at(at);
-        let base = base.trim_end_matches('/');
-        (if base.is_empty() { "." } else { base }.to_string(), rest.trim_start_matches('/'))
-    };
-    let is_file = match is_address(input) {
-        // What ends as a file of texts does is one.
-        true => has_texts(file_name(input)),
-        false => Path::new(input).is_file(),
-    };
-    let special = match is_address(input) || !Path::new(input).exists() {
-        true => input.find(['*', '?', '[', '{']),
-        false => None,
-    };
-    let end = match special {
-        Some(at) => input[..at].rfind('/').map_or(0, |slash| slash + 1),
-        None if is_file => input.rfind('/').map_or(0, |slash| slash + 1),
-        None => return Ok((input.trim_end_matches('/').to_string(), None)),
-    };
-    let (base, pattern) = match input.starts_with('/') && end == 1 {
-        true => ("/".to_string(), &input[1..]),
-        false => cut(end),
-    };
-    let pattern = if special.is_some() { pattern.into() } else { globset::escape(pattern) };
-    let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
-    let glob = glob.with_context(|| format!("{input}: is no pattern"))?;
-    Ok((base, Some(glob.compile_matcher())))
+/// What an input names.
+struct Named {
+    /// The folder or prefix that it begins with.
+    base: String,
+    files: NamedFiles,
 }
 
-/// Whether a file is one of the input's: one that the pattern names, or any of texts.
-fn wanted(name: &str, pattern: Option<&GlobMatcher>) -> bool {
-    let hidden = name.split('/').any(|part| part.starts_with(['.', '_']));
-    match pattern {
-        Some(pattern) => pattern.is_match(name),
-        None => !hidden && has_texts(name),
+/// Which files below its base an input names.
+enum NamedFiles {
+    /// What there is of the right kind.
+    All,
+    /// This one.
+    One(String),
+    /// Those that fit a pattern, which may go into folders.
+    Pattern { matcher: GlobMatcher, is_deep: bool },
+}
+
+impl Named {
+    fn new(input: &str) -> Result<Self> {
+        let cut = |at: usize| {
+            let (base, rest) = input.split_at(at);
+            let base = base.trim_end_matches('/');
+            (if base.is_empty() { "." } else { base }.to_string(), rest.trim_start_matches('/'))
+        };
+        let is_file = match is_address(input) {
+            // What ends as a file of texts or vectors does is one.
+            true => {
+                let name = file_name(input);
+                has_texts(name) || VectorFormat::of(Path::new(name)).is_ok()
+            }
+            false => Path::new(input).is_file(),
+        };
+        let special = match is_address(input) || !Path::new(input).exists() {
+            true => input.find(['*', '?', '[', '{']),
+            false => None,
+        };
+        let end = match special {
+            Some(at) => input[..at].rfind('/').map_or(0, |slash| slash + 1),
+            None if is_file => input.rfind('/').map_or(0, |slash| slash + 1),
+            None => {
+                let base = input.trim_end_matches('/').to_string();
+                return Ok(Self { base, files: NamedFiles::All });
+            }
+        };
+        let (base, rest) = match input.starts_with('/') && end == 1 {
+            true => ("/".to_string(), &input[1..]),
+            false => cut(end),
+        };
+        let files = match special {
+            None => NamedFiles::One(rest.into()),
+            Some(_) => {
+                let glob = GlobBuilder::new(rest).literal_separator(true).build();
+                let glob = glob.with_context(|| format!("{input}: is no pattern"))?;
+                let is_deep = rest.contains('/') || rest.contains("**");
+                NamedFiles::Pattern { matcher: glob.compile_matcher(), is_deep }
+            }
+        };
+        Ok(Self { base, files })
+    }
+
+    /// Whether files of folders below are named.
+    fn is_deep(&self) -> bool {
+        match self.files {
+            NamedFiles::All => true,
+            NamedFiles::One(_) => false,
+            NamedFiles::Pattern { is_deep, .. } => is_deep,
+        }
+    }
+
+    /// Whether a file is one of the input's; of a folder's, hidden ones are not, and those alone that `fits` says.
+    fn has(&self, name: &str, fits: impl Fn(&str) -> bool) -> bool {
+        match &self.files {
+            NamedFiles::All => {
+                !name.split('/').any(|part| part.starts_with(['.', '_'])) && fits(name)
+            }
+            NamedFiles::One(one) => name == one,
+            NamedFiles::Pattern { matcher, .. } => matcher.is_match(name),
+        }
+    }
+
+    /// The input's files. Nothing is asked of others that lie there.
+    fn list(&self, place: &Place, fits: impl Fn(&str) -> bool) -> Result<Vec<Entry>> {
+        let wanted = |name: &str| self.has(name, &fits);
+        match &self.files {
+            NamedFiles::One(name) => Ok(place.entry(name)?.into_iter().collect()),
+            NamedFiles::Pattern { is_deep: false, .. } => place.list(Span::Here, wanted),
+            NamedFiles::All | NamedFiles::Pattern { .. } => place.list(Span::All, wanted),
+        }
     }
 }
 
@@ -349,15 +420,18 @@ const PACKINGS: [&str; 2] = [".gz", ".zst"];
 
 /// Whether a file has texts, by its name.
 fn has_texts(name: &str) -> bool {
-    let plain = PACKINGS.iter().find_map(|packing| name.strip_suffix(packing)).unwrap_or(name);
+    let name = name.to_ascii_lowercase();
+    let plain = PACKINGS.iter().find_map(|packing| name.strip_suffix(packing)).unwrap_or(&name);
     ENDINGS.iter().any(|ending| plain.ends_with(ending))
 }
 
 /// `docs/a.jsonl.zst` to `docs/a.parquet`.
 fn output_name(input: &str, format: VectorFormat) -> String {
+    let small = input.to_ascii_lowercase();
     let mut stem = input;
     for ending in PACKINGS.into_iter().chain(ENDINGS) {
-        stem = stem.strip_suffix(ending).filter(|rest| !rest.is_empty()).unwrap_or(stem);
+        let rest = small[..stem.len()].strip_suffix(ending).map_or(0, str::len);
+        stem = if rest > 0 { &input[..rest] } else { stem };
     }
     format!("{stem}.{}", format.name())
 }
@@ -369,8 +443,9 @@ mod tests {
     #[test]
     fn an_input_is_a_place_and_a_pattern() {
         let at = |input: &str, name: &str| {
-            let (base, pattern) = split(input).unwrap();
-            (base, wanted(name, pattern.as_ref()))
+            let named = Named::new(input).unwrap();
+            let has = named.has(name, has_texts);
+            (named.base, has)
         };
         for (input, base, name, is_wanted) in [
             ("s3://b/docs/*.parquet", "s3://b/docs", "x.parquet", true),
@@ -379,6 +454,7 @@ mod tests {
             ("s3://b/docs/", "s3://b/docs", "a/b/x.jsonl.zst", true),
             ("s3://b/docs", "s3://b/docs", "_kiln/x.jsonl", false),
             ("s3://b/docs", "s3://b/docs", "x.png", false),
+            ("s3://b/docs", "s3://b/docs", "X.CSV.gz", true),
             ("s3://b/docs/x[1].jsonl", "s3://b/docs", "x1.jsonl", true),
             ("s3://b/x.jsonl", "s3://b", "x.jsonl", true),
             ("s3://b/x.jsonl", "s3://b", "y.jsonl", false),
@@ -388,7 +464,7 @@ mod tests {
         ] {
             assert_eq!(at(input, name), (base.to_string(), is_wanted), "{input} {name}");
         }
-        assert!(split("none/[.csv").is_err());
+        assert!(Named::new("none/[.csv").is_err());
     }
 
     #[test]
@@ -397,6 +473,7 @@ mod tests {
             ("a/b.parquet", "a/b.parquet"),
             ("b.jsonl.zst", "b.parquet"),
             ("b.c.txt.gz", "b.c.parquet"),
+            ("B.TXT", "B.parquet"),
             (".txt", ".txt.parquet"),
         ] {
             assert_eq!(output_name(input, VectorFormat::Parquet), output);

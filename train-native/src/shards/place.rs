@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::entry::{Entry, file_name};
+use super::entry::{Entry, Span, file_name};
 #[cfg(feature = "object-store")]
 use super::remote::Remote;
 use crate::text::{names_below, regular};
@@ -69,18 +69,39 @@ impl Place {
         }
     }
 
-    /// All files below, by name.
+    /// Files by their names, of those that are wanted; of others nothing is asked but the name.
     ///
     /// # Errors
-    /// A folder that cannot be read, a store that cannot be reached.
-    pub(super) fn list(&self) -> Result<Vec<Entry>> {
+    /// A folder that cannot be read, something wanted that is no file, a store that cannot be reached.
+    pub(super) fn list(&self, span: Span<'_>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Entry>> {
         let mut entries = match self {
-            Self::Folder(folder) => files_below(folder)?,
+            Self::Folder(folder) => {
+                let names = names_of(folder, span)?;
+                let entries = names.into_iter().filter(|name| wanted(name));
+                let entries = entries.map(|name| entry_of(folder, name));
+                entries.filter_map(Result::transpose).collect::<Result<Vec<Entry>>>()?
+            }
             #[cfg(feature = "object-store")]
-            Self::Store(store) => store.list()?,
+            Self::Store(store) => {
+                let mut entries = store.list(span)?;
+                entries.retain(|entry| wanted(&entry.name));
+                entries
+            }
         };
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
+    }
+
+    /// One file, if it is there.
+    ///
+    /// # Errors
+    /// Something that is no file, a store that cannot be reached.
+    pub(super) fn entry(&self, name: &str) -> Result<Option<Entry>> {
+        match self {
+            Self::Folder(folder) => entry_of(folder, name.into()),
+            #[cfg(feature = "object-store")]
+            Self::Store(store) => store.entry(name),
+        }
     }
 
     /// A small file, if it is there.
@@ -200,18 +221,48 @@ impl Place {
     }
 }
 
-fn files_below(folder: &Path) -> Result<Vec<Entry>> {
-    let data = std::fs::metadata(folder).with_context(|| folder.display().to_string())?;
+/// Names of a folder's files, with `/` between the parts.
+fn names_of(folder: &Path, span: Span<'_>) -> Result<Vec<String>> {
+    let label = || folder.display().to_string();
+    let data = std::fs::metadata(folder).with_context(label)?;
     if !data.is_dir() {
         bail!("{}: is no folder", folder.display());
     }
-    let entry = |name: String| {
-        let data = regular(&folder.join(&name))?;
-        let changed = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let version = changed.map_or(String::new(), |time| time.as_nanos().to_string());
-        Ok(Entry { name, bytes: data.len(), version })
-    };
-    names_below(folder)?.into_iter().map(entry).collect()
+    match span {
+        Span::All => names_below(folder),
+        Span::Here => {
+            let mut names = Vec::new();
+            for entry in std::fs::read_dir(folder).with_context(label)? {
+                let entry = entry.with_context(label)?;
+                if !entry.file_type().with_context(label)?.is_dir() {
+                    names.extend(entry.file_name().to_str().map(String::from));
+                }
+            }
+            Ok(names)
+        }
+        Span::Below(name) => {
+            let below = folder.join(name);
+            if !below.is_dir() {
+                return Ok(Vec::new());
+            }
+            let names = names_below(&below)?.into_iter();
+            Ok(names.map(|file| format!("{name}/{file}")).collect())
+        }
+    }
+}
+
+/// What is known of a folder's file, unless it has gone meanwhile; a link to a folder is none of its files.
+fn entry_of(folder: &Path, name: String) -> Result<Option<Entry>> {
+    let path = folder.join(&name);
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        _ if path.is_dir() => return Ok(None),
+        _ => {}
+    }
+    let data = regular(&path)?;
+    let changed = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let version = changed.map_or(String::new(), |time| time.as_nanos().to_string());
+    Ok(Some(Entry { name, bytes: data.len(), version }))
 }
 
 #[cfg(test)]
@@ -234,12 +285,18 @@ mod tests {
         let place = Place::open(folder.path().to_str().unwrap()).unwrap();
         place.write("b/two.txt", b"two").unwrap();
         place.write("a.txt", b"one").unwrap();
-        let entries = place.list().unwrap();
+        let all = |_: &str| true;
+        let entries = place.list(Span::All, all).unwrap();
         assert_eq!(
             entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(),
             ["a.txt", "b/two.txt"]
         );
         assert_eq!(entries[1].bytes, 3);
+        assert_eq!(place.list(Span::Here, all).unwrap(), entries[..1]);
+        assert_eq!(place.list(Span::Below("b"), all).unwrap(), entries[1..]);
+        assert_eq!(place.list(Span::Below("none"), all).unwrap(), []);
+        assert_eq!(place.entry("b/two.txt").unwrap().as_ref(), entries.last());
+        assert!(place.entry("none").unwrap().is_none());
         assert_eq!(place.read("b/two.txt").unwrap().unwrap(), b"two");
         assert!(place.read("none").unwrap().is_none());
         place.write_new("a.txt", b"other").unwrap();
@@ -250,6 +307,28 @@ mod tests {
         assert!(place.read("c.txt").unwrap().is_none() && place.remove("c.txt").is_err());
         let below = Place::Folder(folder.path().join("b"));
         assert!(below.is_inside(&place) && !place.is_inside(&below) && place.is_inside(&place));
-        assert!(Place::Folder(folder.path().join("a.txt")).list().is_err());
+        assert!(Place::Folder(folder.path().join("a.txt")).list(Span::All, all).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_not_wanted_may_be_anything() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("a.txt"), "one").unwrap();
+        std::fs::create_dir(at("b")).unwrap();
+        for (to, link) in [("b", "link"), ("nowhere", "lost.txt"), ("/dev/null", "null.txt")] {
+            symlink(to, at(link)).unwrap();
+        }
+        let place = Place::Folder(folder.path().into());
+        for span in [Span::Here, Span::All] {
+            let entries = place.list(span, |name| !name.ends_with("l.txt") && name != "lost.txt");
+            assert_eq!(entries.unwrap().len(), 1);
+            for (wanted, error) in [("lost.txt", "lost.txt"), ("null.txt", "is a device")] {
+                let found = place.list(span, |name| name == wanted).unwrap_err();
+                assert!(format!("{found:#}").contains(error), "{found:#}");
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@ use object_store::{
 };
 use tokio::runtime::Runtime;
 
-use super::entry::{Entry, file_name};
+use super::entry::{Entry, Span, file_name};
 
 /// Bytes that are written at a time, and held in memory; stores take 10,000 such parts. The variable names others.
 const PART: usize = 16 << 20;
@@ -58,30 +58,48 @@ impl Remote {
         format!("{}/{name}", self.address)
     }
 
-    fn key(&self, name: &str) -> Key {
-        name.split('/').fold(self.root.clone(), |key, part| key.join(part))
+    /// The object of a name, letter by letter: what joins paths would write some letters otherwise.
+    fn key(&self, name: &str) -> Result<Key> {
+        let root = self.root.as_ref();
+        let whole = if root.is_empty() { name.to_string() } else { format!("{root}/{name}") };
+        Key::parse(whole).with_context(|| format!("{}: no store has such a name", self.label(name)))
     }
 
-    pub(super) fn list(&self) -> Result<Vec<Entry>> {
-        let root = (!self.root.as_ref().is_empty()).then_some(&self.root);
-        let found = self.runtime.block_on(self.store.list(root).try_collect::<Vec<_>>());
-        let found = found.map_err(|error| said(&self.address, error))?;
-        let entry = |object: object_store::ObjectMeta| {
-            let below = object.location.prefix_match(&self.root)?;
-            let parts: Vec<String> = below.map(|part| part.as_ref().to_string()).collect();
-            let version = object.e_tag.unwrap_or_else(|| object.last_modified.to_rfc3339());
-            // A key that ends in `/` is a folder to some, and has no name here.
-            (!parts.is_empty()).then(|| Entry {
-                name: parts.join("/"),
-                bytes: object.size,
-                version,
-            })
+    pub(super) fn list(&self, span: Span<'_>) -> Result<Vec<Entry>> {
+        let root = match span {
+            Span::Below(name) => self.key(name)?,
+            Span::Here | Span::All => self.root.clone(),
         };
-        Ok(found.into_iter().filter_map(entry).collect())
+        let root = (!root.as_ref().is_empty()).then_some(&root);
+        let found = match span {
+            Span::Here => {
+                let listed = self.runtime.block_on(self.store.list_with_delimiter(root));
+                listed.map(|listed| listed.objects)
+            }
+            _ => self.runtime.block_on(self.store.list(root).try_collect::<Vec<_>>()),
+        };
+        let found = found.map_err(|error| said(&self.address, error))?;
+        // A key that ends in `/` is a folder to some, and has no name here.
+        Ok(found.into_iter().filter_map(|object| self.entry_of(object)).collect())
+    }
+
+    pub(super) fn entry(&self, name: &str) -> Result<Option<Entry>> {
+        match self.runtime.block_on(self.store.head(&self.key(name)?)) {
+            Ok(object) => Ok(self.entry_of(object)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(said(&self.label(name), error)),
+        }
+    }
+
+    fn entry_of(&self, object: object_store::ObjectMeta) -> Option<Entry> {
+        let below = object.location.prefix_match(&self.root)?;
+        let parts: Vec<String> = below.map(|part| part.as_ref().to_string()).collect();
+        let version = object.e_tag.unwrap_or_else(|| object.last_modified.to_rfc3339());
+        (!parts.is_empty()).then(|| Entry { name: parts.join("/"), bytes: object.size, version })
     }
 
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let key = self.key(name);
+        let key = self.key(name)?;
         let read = async { self.store.get(&key).await?.bytes().await };
         match self.runtime.block_on(read) {
             Ok(bytes) => Ok(Some(bytes.to_vec())),
@@ -92,7 +110,7 @@ impl Remote {
 
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let payload = PutPayload::from(bytes.to_vec());
-        let put = self.runtime.block_on(self.store.put(&self.key(name), payload));
+        let put = self.runtime.block_on(self.store.put(&self.key(name)?, payload));
         put.map(drop).map_err(|error| said(&self.label(name), error))
     }
 
@@ -100,7 +118,7 @@ impl Remote {
     pub(super) fn write_new(&self, name: &str, bytes: &[u8]) -> Result<()> {
         use object_store::Error::{AlreadyExists, NotImplemented, NotSupported, Precondition};
         let payload = PutPayload::from(bytes.to_vec());
-        let key = self.key(name);
+        let key = self.key(name)?;
         let put = self.store.put_opts(&key, payload, PutMode::Create.into());
         match self.runtime.block_on(put) {
             Ok(_) | Err(AlreadyExists { .. } | Precondition { .. }) => Ok(()),
@@ -110,7 +128,7 @@ impl Remote {
     }
 
     pub(super) fn remove(&self, name: &str) -> Result<()> {
-        let key = self.key(name);
+        let key = self.key(name)?;
         let removed = self.runtime.block_on(self.store.delete(&key));
         removed.map_err(|error| said(&self.label(name), error))
     }
@@ -125,7 +143,7 @@ impl Remote {
         let path = scratch.join(file_name(name));
         let context = || path.display().to_string();
         let mut file = File::create(&path).with_context(context)?;
-        let key = self.key(name);
+        let key = self.key(name)?;
         self.runtime.block_on(async {
             let broken = |error| said(&self.label(name), error);
             let mut pieces = self.store.get(&key).await.map_err(broken)?.into_stream();
@@ -147,7 +165,7 @@ impl Remote {
             file.read_to_end(&mut bytes).with_context(context)?;
             return self.write(name, &bytes);
         }
-        let (key, broken) = (self.key(name), |error| said(&self.label(name), error));
+        let (key, broken) = (self.key(name)?, |error| said(&self.label(name), error));
         self.runtime.block_on(async {
             let upload = self.store.put_multipart(&key).await.map_err(broken)?;
             let mut upload = WriteMultipart::new_with_chunk_size(upload, self.part);

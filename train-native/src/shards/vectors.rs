@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::entry::Entry;
+use super::entry::Span;
 use super::manifest::{Done, Settings};
 use super::place::{Place, is_address};
-use super::{OWN, split};
+use super::{Named, OWN};
 use crate::terminal::{Terminal, thousands};
 use crate::text::regular;
 use crate::vectors::{Block, VectorFormat, read_blocks};
@@ -34,18 +34,10 @@ impl VectorFiles {
         if !is_address(input) && path.exists() && is_file {
             regular(path)?;
         }
-        let (base, pattern) = split(input)?;
-        let place = Place::open(&base)?;
-        let is_wanted = |name: &str| match &pattern {
-            Some(pattern) => pattern.is_match(name),
-            None => {
-                let hidden = name.split('/').any(|part| part.starts_with(['.', '_']));
-                !hidden && VectorFormat::of(Path::new(name)).is_ok()
-            }
-        };
-        let entries = place.list()?;
-        let wanted = entries.iter().filter(|entry| is_wanted(&entry.name));
-        let mut files: Vec<&Entry> = wanted.collect();
+        let named = Named::new(input)?;
+        let place = Place::open(&named.base)?;
+        let has_vectors = |name: &str| VectorFormat::of(Path::new(name)).is_ok();
+        let mut files = named.list(&place, has_vectors)?;
         if files.is_empty() {
             bail!("{input}: has no file of vectors (.npy, .jsonl, .parquet or .safetensors)");
         }
@@ -57,15 +49,16 @@ impl VectorFiles {
         let settings: Option<Settings> = settings.transpose()?;
         let mut left_out = Vec::new();
         if let Some(settings) = &settings {
-            let whole = whole(&place, &entries)?;
+            let whole = whole(&place)?;
             let (sum, mut of_others) = (settings.sum(), None);
             files.retain(|entry| {
-                let done = whole.get(&entry.name).filter(|done| done.output_bytes == entry.bytes);
-                let Some(done) = done else {
+                let lines = whole.get(&entry.name).into_iter().flatten();
+                let mut fit = lines.filter(|done| done.output_bytes == entry.bytes).peekable();
+                if fit.peek().is_none() {
                     left_out.push(entry.name.clone());
                     return false;
-                };
-                if done.settings != sum {
+                }
+                if fit.all(|done| done.settings != sum) {
                     of_others.get_or_insert(entry.name.clone());
                 }
                 true
@@ -90,7 +83,7 @@ impl VectorFiles {
                 thousands(left_out.len() + files.len())
             ));
         }
-        let names = files.iter().map(|entry| entry.name.clone()).collect();
+        let names = files.into_iter().map(|entry| entry.name).collect();
         Ok(Self { settings, place, names })
     }
 
@@ -126,19 +119,16 @@ impl VectorFiles {
     }
 }
 
-/// What an output's files were made of, by their names.
-fn whole(place: &Place, entries: &[Entry]) -> Result<HashMap<String, Done>> {
-    let mut whole = HashMap::new();
-    let own = entries.iter().map(|entry| entry.name.as_str());
-    let is_line = |name: &&str| {
-        let own = name.strip_prefix(OWN).and_then(|name| name.strip_prefix('/'));
-        own.is_some_and(|own| own != "settings.json" && own.ends_with(".json"))
-    };
-    for name in own.filter(is_line) {
-        let Some(bytes) = place.read(name)? else { continue };
+/// What an output's files were made of, by their names. A file has several lines where its input was once another.
+fn whole(place: &Place) -> Result<HashMap<String, Vec<Done>>> {
+    let mut whole: HashMap<String, Vec<Done>> = HashMap::new();
+    let settings = format!("{OWN}/settings.json");
+    let is_line = |name: &str| name != settings && name.ends_with(".json");
+    for line in place.list(Span::Below(OWN), is_line)? {
+        let Some(bytes) = place.read(&line.name)? else { continue };
         // A line that cannot be read says nothing of its file.
         if let Ok(done) = serde_json::from_slice::<Done>(&bytes) {
-            whole.insert(done.output.clone(), done);
+            whole.entry(done.output.clone()).or_default().push(done);
         }
     }
     Ok(whole)

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::calls::{Calls, read_calls};
 use super::read::{LOGIT_SCORE, bad, inside, read_json, read_modules};
 use crate::folder::{Folder, read_text, stays_inside};
 use crate::{Error, Result};
@@ -9,19 +10,6 @@ use crate::{Error, Result};
 const SETTINGS: &str = "sentence_bert_config.json";
 /// What a template has where it takes a message's content as a list of parts; sentence-transformers looks for these.
 const STRUCTURED: [&str; 5] = ["content[0]", ".type", "'type'", "\"type\"", "message.content["];
-/// What is said of how rows are put together, which changes no token.
-const OF_ROWS: [&str; 6] = [
-    "padding",
-    "pad_to_multiple_of",
-    "return_attention_mask",
-    "return_dict",
-    "return_tensors",
-    "tokenize",
-];
-/// What transformers does with a prompt beside the template.
-const AROUND: [&str; 4] =
-    ["continue_final_message", "documents", "sanitize_control_tokens", "tools"];
-
 /// How a decoder ranks.
 #[cfg_attr(
     not(feature = "chat-templates"),
@@ -93,55 +81,6 @@ pub(crate) fn read_logit_score(folder: &dyn Folder) -> Result<Option<LogitScore>
     let tokens = tokens.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect();
     let Calls { options, max_length, .. } = calls;
     Ok(Some(LogitScore { token, other, template, structured, options, tokens, max_length }))
-}
-
-/// How the template is called.
-#[derive(Default)]
-struct Calls {
-    /// Its name, or its text.
-    template: Option<String>,
-    options: Map<String, Value>,
-    max_length: Option<usize>,
-}
-
-/// What `processing_kwargs` say; the first of the three that gives a length rules.
-fn read_calls(given: &Value) -> std::result::Result<Calls, String> {
-    let mut calls = Calls::default();
-    for bucket in ["chat_template", "text", "common"] {
-        for (key, value) in given[bucket].as_object().into_iter().flatten() {
-            let usual = match value {
-                Value::Null | Value::Bool(false) => true,
-                Value::Array(all) => all.is_empty(),
-                _ => false,
-            };
-            let of_template = bucket == "chat_template";
-            let name = format!("processing_kwargs.{bucket}.{key}");
-            match key.as_str() {
-                key if OF_ROWS.contains(&key) => {}
-                _ if value.is_null() => {}
-                "max_length" => {
-                    let length = value.as_u64().and_then(|length| usize::try_from(length).ok());
-                    let length = length.ok_or_else(|| format!("{name} is {value}"))?;
-                    calls.max_length.get_or_insert(length);
-                }
-                "truncation" if *value == Value::Bool(true) || value == "longest_first" => {}
-                "restore_suffix" if of_template && *value == Value::Bool(true) => {}
-                "chat_template" if of_template => match value.as_str() {
-                    Some(template) => calls.template = Some(template.into()),
-                    None => return Err(format!("{name} is {value}, no text")),
-                },
-                key if of_template && AROUND.contains(&key) && usual => {}
-                "restore_suffix" | "truncation" => {
-                    return Err(format!("{name} is {value}, which is not supported"));
-                }
-                key if of_template && !AROUND.contains(&key) => {
-                    calls.options.insert(key.into(), value.clone());
-                }
-                _ => return Err(format!("{name} is not supported")),
-            }
-        }
-    }
-    Ok(calls)
 }
 
 /// The chat template of a name, or the one that is used by itself: a file, or in the tokenizer's settings. What is no

@@ -1,10 +1,11 @@
 //! The sentence-transformers folder layout, read and written.
 //!
 //! `modules.json` lists transformer, pooling, dense and normalize modules; a plain Hugging Face
-//! folder without it is mean-pooled, as sentence-transformers does. Heads that
-//! sentence-transformers does not have are written with the module type `kiln.Pooling` and
+//! folder without it is mean-pooled, one of a language model (`..ForCausalLM`) by its last token, as
+//! sentence-transformers 6 does. Heads that sentence-transformers does not have are written with the module type `kiln.Pooling` and
 //! their weights in `1_Pooling/model.safetensors` under NV-Embed's released names.
 
+mod calls;
 mod logit_score;
 mod read;
 mod write;

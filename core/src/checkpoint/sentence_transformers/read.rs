@@ -6,12 +6,13 @@ use burn::tensor::{DType, Tensor, TensorData};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::calls::read_text_calls;
 use super::{DROPS_UNKNOWN, INSTRUCTION, MODES, dense_names, head_names};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::weights::Weights;
 use crate::config::{AttentionMode, Family, ModelConfig};
-use crate::embedder::{Embedder, EmbedderConfig, EmbeddingModel, Prompts};
+use crate::embedder::{Embedder, EmbedderConfig, EmbeddingModel, Prompts, Similarity};
 use crate::folder::{Files, Folder, read_text, stays_inside};
 use crate::kernels::{Kernels, Packing};
 use crate::model::Backbone;
@@ -213,15 +214,50 @@ fn read_shape(
         let config = static_table::of_table(table_shape(folder, &root)?, &keys)?;
         return Ok((root, keys, config));
     }
-    let raw = raw.ok_or_else(|| Error::MissingFile {
+    let mut raw = raw.ok_or_else(|| Error::MissingFile {
         folder: folder.label(),
         file: config_path.clone(),
         remedy: "name a folder that holds a saved model".into(),
     })?;
+    // What sentence-transformers has transformers take in the place of the model's own.
+    let (_, sentence) = read_sentence(folder, &root)?;
+    overlay(&mut raw, &sentence, &["config_args", "config_kwargs"]);
     // `ModelConfig`'s errors name the file config.json, whatever its folder.
     let config = ModelConfig::from_value(&raw)
         .map_err(|error| error.in_file(folder.file_label(&config_path)))?;
     Ok((root, raw, config))
+}
+
+/// Names of the file in which sentence-transformers says how it calls transformers; the first that is there rules.
+const SENTENCE: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+/// What that file says, and where it is.
+fn read_sentence(folder: &dyn Folder, root: &str) -> Result<(String, Value)> {
+    for name in SENTENCE {
+        let path = inside(root, name);
+        if let Some(value) = read_json(folder, &path)? {
+            return Ok((path, value));
+        }
+    }
+    Ok((inside(root, SENTENCE[0]), Value::default()))
+}
+
+/// Puts what some keys of `given` hold into an object, in the place of its own.
+fn overlay(object: &mut Value, given: &Value, keys: &[&str]) {
+    if !object.is_object() {
+        return;
+    }
+    for (key, value) in keys.iter().filter_map(|key| given[key].as_object()).flatten() {
+        object[key] = value.clone();
+    }
 }
 
 /// Rows and width of a static embedding: one row for each token, which may be another's (model2vec's
@@ -455,6 +491,12 @@ pub fn load<B: Kernels>(
     let (root, raw, mut config) = read_shape(folder, modules.as_deref())?;
     check_embeds(folder, modules.as_deref(), &raw)?;
     check_pooled(folder, modules.as_deref(), &raw)?;
+    let (path, sentence) = read_sentence(folder, &root)?;
+    let modalities = &sentence["modality_config"];
+    if modalities["message"].is_object() && !modalities["text"].is_object() {
+        let cause = "has texts put into a chat template, which is not done for embedders";
+        return Err(bad(folder, &path, cause));
+    }
     if let Some(attention) = options.attention {
         config = config.attending(attention)?;
     }
@@ -560,11 +602,21 @@ pub fn load<B: Kernels>(
     if let (Some(test), Some(least)) = (&mut self_test, least_cosine(options.precision)) {
         test.least_cosine = test.least_cosine.min(least);
     }
-    Ok(Embedder::new(model, tokenizer, device)?
+    let settings = read_json(folder, SETTINGS)?.unwrap_or_default();
+    let similarity =
+        Similarity::from_name(settings["similarity_fn_name"].as_str().unwrap_or_default());
+    let truncate_dim = settings["truncate_dim"].as_u64().map(|n| n as usize);
+    Embedder::new(model, tokenizer, device)?
         .with_tokenizer_files(tokenizer_files)
         .with_prompts(read_prompts(folder)?)
-        .with_self_test(self_test))
+        .with_similarity(similarity)
+        .with_self_test(self_test)
+        .with_truncate_dim(truncate_dim)
+        .map_err(|error| bad(folder, SETTINGS, error))
 }
+
+/// What sentence-transformers keeps of a model beside its modules.
+const SETTINGS: &str = "config_sentence_transformers.json";
 
 /// Lowest cosine that the self-test may ask of weights quantized at loading; other weights keep the
 /// bound in the file.
@@ -609,9 +661,12 @@ fn takes_last_token(config: &Value) -> bool {
     config["model_type"] == jina_embeddings_v5::MODEL_TYPE
 }
 
-/// The head without parameters of a model whose modules name none.
+/// The head without parameters of a model whose modules name none: a language model's last token, unless its attention is
+/// not causal, and else the mean (sentence-transformers 6, `_load_default_modules`).
 fn own_pooling(config: &Value) -> PoolingConfig {
-    match takes_last_token(config) {
+    let class = config["architectures"][0].as_str().unwrap_or_default();
+    let speaks = class.ends_with("ForCausalLM") && config["is_causal"] != false;
+    match speaks || takes_last_token(config) {
         true => PoolingConfig::LastToken,
         false => PoolingConfig::Mean,
     }
@@ -802,14 +857,21 @@ fn read_tokenizer(
     })?;
     // The rows of a table are averaged without special tokens.
     let bare = if table { Some(without_template(folder, root, json)?) } else { None };
-    let json = bare.as_ref().unwrap_or(json);
-    let names: Value = match files.0.get("tokenizer_config.json") {
+    let table_length = bare.as_ref().and_then(|(_, length)| *length);
+    let json = bare.as_ref().map_or(json, |(json, _)| json);
+    let mut names: Value = match files.0.get("tokenizer_config.json") {
         Some(text) => serde_json::from_slice(text)
             .map_err(|e| bad(folder, "tokenizer_config.json", format!("not valid JSON: {e}")))?,
         None => json!({}),
     };
-    let sentence =
-        read_json(folder, &inside(root, "sentence_bert_config.json"))?.unwrap_or_default();
+    let (path, sentence) = read_sentence(folder, root)?;
+    let of_tokenizer = ["tokenizer_args", "processor_kwargs"];
+    let says_length = of_tokenizer.iter().any(|key| sentence[key]["model_max_length"].is_number());
+    overlay(&mut names, &sentence, &of_tokenizer);
+    let call_length = read_text_calls(&sentence).map_err(|cause| bad(folder, &path, cause))?;
+    let rebuilt = as_its_class_has_it(json, &names, config)
+        .map_err(|error| bad(folder, &inside(root, "tokenizer.json"), error))?;
+    let json = rebuilt.as_ref().unwrap_or(json);
     let flag = |value: &Value, key: &str| value.get(key).and_then(Value::as_bool).unwrap_or(false);
     let length = |value: &Value, key: &str| {
         // transformers writes 10^30 for tokenizers without a limit.
@@ -821,11 +883,12 @@ fn read_tokenizer(
     // NV-Embed's own code puts EOS behind its texts where this says so; its tokenizer does not.
     let closes = keys["model_type"] == nv_embed::MODEL_TYPE && keys["add_eos"] == true;
     let max_length = match sentence.get("max_seq_length").and_then(Value::as_u64) {
-        // A table says nothing of it in its tokenizer.
-        None if table => usize::MAX,
-        Some(length) => length as usize,
-        None => length(&names, "model_max_length"),
+        // A table says nothing of it in its tokenizer's settings, and sentence-transformers takes the tokenizer's own.
+        None if table => table_length.filter(|_| is_listed).unwrap_or(usize::MAX),
+        Some(length) if !says_length => length as usize,
+        _ => length(&names, "model_max_length"),
     };
+    let max_length = max_length.min(call_length.unwrap_or(usize::MAX));
     let text = &options.text;
     // transformers' Llama tokenizers add what these ask for; where they do not, the template rules.
     let adds = |key: &str| (config.family.adds_tokens() && flag(&names, key)).then_some(true);
@@ -858,16 +921,64 @@ fn read_tokenizer(
     Ok((tokenizer, files))
 }
 
-/// A `tokenizer.json` without its template and its own limit.
-fn without_template(folder: &dyn Folder, root: &str, json: &Bytes) -> Result<Bytes> {
+/// Tokenizers that transformers builds anew by their settings, whatever `tokenizer.json` has.
+const REBUILT: [&str; 6] = [
+    "BertTokenizer",
+    "BertTokenizerFast",
+    "DistilBertTokenizer",
+    "DistilBertTokenizerFast",
+    "MPNetTokenizer",
+    "MPNetTokenizerFast",
+];
+
+/// A `tokenizer.json` with the normalizer that the tokenizer's class makes of its settings, where that is another.
+fn as_its_class_has_it(
+    json: &Bytes,
+    names: &Value,
+    config: &ModelConfig,
+) -> std::result::Result<Option<Bytes>, serde_json::Error> {
+    // What holds where nothing is said; accents go with capitals then.
+    const SETTINGS: [(&str, &str, Value); 3] = [
+        ("lowercase", "do_lower_case", Value::Bool(true)),
+        ("strip_accents", "strip_accents", Value::Null),
+        ("handle_chinese_chars", "tokenize_chinese_chars", Value::Bool(true)),
+    ];
+    // A table is read by the tokenizers crate itself.
+    let known = config.family != Family::Static
+        && names["tokenizer_class"].as_str().is_some_and(|class| REBUILT.contains(&class));
+    if !known {
+        return Ok(None);
+    }
+    let mut file: Value = serde_json::from_slice(json)?;
+    if file["normalizer"]["type"] != "BertNormalizer" {
+        return Ok(None);
+    }
+    let normalizer = &mut file["normalizer"];
+    let mut changes = false;
+    for (own, setting, usual) in SETTINGS {
+        let wanted = if names[setting].is_boolean() { names[setting].clone() } else { usual };
+        changes |= normalizer[own] != wanted;
+        normalizer[own] = wanted;
+    }
+    Ok(if changes { Some(serde_json::to_vec(&file)?.into()) } else { None })
+}
+
+/// A `tokenizer.json` without its template and its own limit, and that limit.
+fn without_template(
+    folder: &dyn Folder,
+    root: &str,
+    json: &Bytes,
+) -> Result<(Bytes, Option<usize>)> {
     let path = inside(root, "tokenizer.json");
     let mut file: Value = serde_json::from_slice(json)
         .map_err(|error| bad(folder, &path, format!("not valid JSON: {error}")))?;
+    let length = file["truncation"]["max_length"].as_u64().map(|length| length as usize);
     if let Some(file) = file.as_object_mut() {
         file.remove("post_processor");
         file.remove("truncation");
     }
-    serde_json::to_vec(&file).map(Bytes::from).map_err(Error::invalid)
+    let bytes = serde_json::to_vec(&file).map_err(Error::invalid)?;
+    Ok((bytes.into(), length))
 }
 
 /// `tokenizer_config.json` for a `tokenizer.json` whose own template rules: of no class that makes

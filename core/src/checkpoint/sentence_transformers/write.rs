@@ -75,7 +75,8 @@ pub fn save_as<B: Kernels, E: From<Error>>(
         config[DROPS_UNKNOWN] = embedder.tokenizer().config().drop_unknown.into();
     }
     json_file("config.json", config);
-    if !table || *model.pooling.config() != PoolingConfig::Mean {
+    let pools = !table || *model.pooling.config() != PoolingConfig::Mean;
+    if pools {
         modules.push(json!({"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling_class}));
         json_file("1_Pooling/config.json", pooling_value(embedder, own));
     }
@@ -104,10 +105,15 @@ pub fn save_as<B: Kernels, E: From<Error>>(
         "__version__": {"kiln": env!("CARGO_PKG_VERSION")},
         "prompts": embedder.prompts().by_name(),
         "default_prompt_name": embedder.prompts().default_name(),
-        "similarity_fn_name": "cosine",
+        "similarity_fn_name": embedder.similarity().name(),
     });
-    // The other two are `include_prompt` of the pooling module.
-    if tokenizer.instruction == InstructionSpan::MaskedWithoutBos {
+    if let Some(dimensions) = embedder.truncate_dim() {
+        settings["truncate_dim"] = json!(dimensions);
+    }
+    // The other two are `include_prompt` of the pooling module, where there is one.
+    let is_said = tokenizer.instruction == InstructionSpan::Pooled
+        || tokenizer.instruction == InstructionSpan::Masked && pools;
+    if !is_said {
         settings[INSTRUCTION] = json!(tokenizer.instruction);
     }
     json_file("config_sentence_transformers.json", settings);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Names;
 use super::encoder::{self, KeyNames, Traits};
 use crate::Result;
-use crate::config::{Family, Keys, ModelConfig};
+use crate::config::{AttentionMode, Family, Keys, ModelConfig};
 
 /// Sinusoidal positions are a table in the file like others.
 const KEYS: KeyNames = KeyNames {
@@ -45,6 +45,7 @@ pub(super) fn write(config: &ModelConfig) -> Value {
         "activation": config.activation.to_hf(),
         "pad_token_id": config.pad_token_id,
         "sinusoidal_pos_embds": false,
+        "is_decoder": config.attention == AttentionMode::Causal,
     })
 }
 

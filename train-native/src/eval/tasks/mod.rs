@@ -88,10 +88,12 @@ pub fn evaluate(
 }
 
 impl Evaluation<'_> {
-    /// Vectors of length 1.
-    pub(crate) fn unit_vectors(&self, texts: &[String], prompt: usize) -> Result<Vec<Vec<f32>>> {
+    /// Vectors whose inner product ranks: of length 1, unless the model says much by their length.
+    pub(crate) fn to_rank(&self, texts: &[String], prompt: usize) -> Result<Vec<Vec<f32>>> {
         let mut vectors = self.encoder.encode(texts, &self.prompts[prompt])?;
-        vectors.iter_mut().for_each(|vector| normalize(vector));
+        if self.encoder.similarity().normalizes() {
+            vectors.iter_mut().for_each(|vector| normalize(vector));
+        }
         Ok(vectors)
     }
 }

@@ -12,7 +12,6 @@ use crate::embedding::BLOCK;
 use crate::eval::run_files::RankedDocuments;
 use crate::eval::source::TaskSource;
 use crate::eval::task::{Task, TaskKind, TaskOutcome};
-use crate::search::normalize;
 use crate::terminal::Terminal;
 use crate::text::TextFile;
 
@@ -199,7 +198,7 @@ fn ranking(set: &RankedTask, query: usize, hits: Vec<(usize, f64)>) -> Ranked {
     Ranked { hits, ranking: made }
 }
 
-/// Blocks of the corpus as vectors of length 1.
+/// Blocks of the corpus as vectors to rank by.
 fn corpus_blocks(
     set: &RankedTask,
     evaluation: &Evaluation<'_>,
@@ -207,7 +206,7 @@ fn corpus_blocks(
 ) -> Result<()> {
     for rows in set.corpus.blocks(BLOCK) {
         let texts = rows.map(|row| set.corpus.get(row)).collect::<Result<Vec<String>>>()?;
-        each(evaluation.unit_vectors(&texts, 1)?)?;
+        each(evaluation.to_rank(&texts, 1)?)?;
     }
     Ok(())
 }
@@ -217,7 +216,7 @@ fn rank_corpus(
     ignore_identical_ids: bool,
     evaluation: &Evaluation<'_>,
 ) -> Result<Vec<Ranked>> {
-    let queries = evaluation.unit_vectors(&set.queries, 0)?;
+    let queries = evaluation.to_rank(&set.queries, 0)?;
     let deepest = DEPTHS[DEPTHS.len() - 1];
     let mut search = ParallelTopK::new(&queries, deepest)?;
     corpus_blocks(set, evaluation, |vectors| Ok(search.push(&vectors)?))?;
@@ -237,8 +236,7 @@ fn rank_candidates(
     candidates: &[Vec<usize>],
     evaluation: &Evaluation<'_>,
 ) -> Result<Vec<Ranked>> {
-    let mut queries = evaluation.encoder.encode(&set.queries, &evaluation.prompts[0])?;
-    queries.iter_mut().for_each(|vector| normalize(vector));
+    let queries = evaluation.to_rank(&set.queries, 0)?;
     let mut vectors = Vec::with_capacity(set.corpus.len());
     corpus_blocks(set, evaluation, |block| {
         vectors.extend(block);

@@ -46,11 +46,14 @@ const NO_JSON: u8 = 2;
 const COMPLETION_TOKENS: u8 = 4;
 const NO_SAMPLING: u8 = 8;
 const NO_SEED: u8 = 16;
+const NO_TOP_P: u8 = 32;
 
 /// What may be left out, by the words that errors have for it.
-const PARAMETERS: [(&[&str], u8); 4] = [
+const PARAMETERS: [(&[&str], u8); 5] = [
     (&["max_tokens", "max_completion_tokens"], COMPLETION_TOKENS),
-    (&["temperature", "top_p"], NO_SAMPLING),
+    // Some take one of the two: the temperature says more.
+    (&["top_p"], NO_TOP_P),
+    (&["temperature"], NO_SAMPLING),
     (&["seed"], NO_SEED),
     (
         &[
@@ -66,7 +69,7 @@ const PARAMETERS: [(&[&str], u8); 4] = [
     ),
 ];
 /// What an error says of a parameter that cannot be.
-const UNKNOWN: [&str; 13] = [
+const UNKNOWN: [&str; 14] = [
     "unsupported",
     "not support",
     "unknown",
@@ -77,6 +80,7 @@ const UNKNOWN: [&str; 13] = [
     "not permitted",
     "not allowed",
     "not implemented",
+    "cannot both",
     "must be",
     "invalid",
     "bad ",
@@ -196,7 +200,9 @@ impl Target {
         body[limit] = self.endpoint.answer_tokens.into();
         if lacks & NO_SAMPLING == 0 {
             body["temperature"] = question.temperature.into();
-            body["top_p"] = 1.0.into();
+            if lacks & NO_TOP_P == 0 {
+                body["top_p"] = 1.0.into();
+            }
         }
         if lacks & NO_SEED == 0 {
             // Positive and small enough for every server.
@@ -294,7 +300,8 @@ fn instead(lack: u8) -> &'static str {
         NO_SCHEMA => "does not take json_schema; json_object is asked for instead",
         NO_JSON => "does not take json_object; the form of answers is asked for in words alone",
         COMPLETION_TOKENS => "does not take max_tokens; max_completion_tokens is said instead",
-        NO_SAMPLING => "does not take temperature and top_p; its own are left to it",
+        NO_TOP_P => "does not take temperature with top_p; temperature alone is said",
+        NO_SAMPLING => "does not take a temperature; its own is left to it",
         _ => "does not take a seed; the same question may get another answer",
     }
 }

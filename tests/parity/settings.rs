@@ -1,0 +1,124 @@
+//! What sentence-transformers 6 and transformers 5 take from a model's files beside its shape: how vectors are cut and
+//! compared, how long texts may be, what a list of modules leaves out, and which normalizer a tokenizer's class makes.
+
+use kiln_embed::checkpoint::{Files, LoadOptions, load, load_tokenizer, save};
+use kiln_embed::embedder::{Embedder, Similarity};
+use kiln_embed::pooling::PoolingConfig;
+use kiln_tests::hostile::model;
+use serde_json::{Value, json};
+use train_native::device::Cpu;
+
+/// The tiny model, of which some files have other keys, or are not there.
+fn changed(changes: &[(&str, Value)]) -> Files {
+    let mut files = model().clone();
+    for (name, keys) in changes {
+        let Value::Object(keys) = keys else {
+            files.0.remove(*name);
+            continue;
+        };
+        let mut file: Value =
+            files.0.get(*name).map_or(json!({}), |bytes| serde_json::from_slice(bytes).unwrap());
+        for (key, value) in keys {
+            file[key] = value.clone();
+        }
+        files.0.insert((*name).into(), file.to_string().into());
+    }
+    files
+}
+
+fn opened(files: &Files) -> Embedder<Cpu> {
+    load(files, &LoadOptions::default(), &Default::default()).unwrap()
+}
+
+const SETTINGS: &str = "config_sentence_transformers.json";
+const CALLS: &str = "sentence_bert_config.json";
+
+#[test]
+fn how_vectors_are_cut_and_compared_is_kept() {
+    let plain = opened(model());
+    assert_eq!((plain.similarity(), plain.truncate_dim()), (Similarity::Cosine, None));
+    let said = json!({"similarity_fn_name": "dot", "truncate_dim": 5});
+    let cut = opened(&changed(&[(SETTINGS, said)]));
+    assert_eq!(cut.similarity(), Similarity::Dot);
+    let (whole, vectors) = (plain.embed(&["a river"]).unwrap(), cut.embed(&["a river"]).unwrap());
+    assert_eq!(vectors[0].len(), 5);
+    let norm = whole[0][..5].iter().map(|x| x * x).sum::<f32>().sqrt();
+    for (a, b) in vectors[0].iter().zip(&whole[0]) {
+        assert!((a - b / norm).abs() < 1e-6, "{a} {b}");
+    }
+    let saved = save(&cut).unwrap();
+    let saved: Value = serde_json::from_slice(&saved.0[SETTINGS]).unwrap();
+    assert_eq!((&saved["similarity_fn_name"], &saved["truncate_dim"]), (&json!("dot"), &json!(5)));
+    let wide = changed(&[(SETTINGS, json!({"truncate_dim": 17}))]);
+    let error = load::<Cpu>(&wide, &LoadOptions::default(), &Default::default()).unwrap_err();
+    assert!(error.to_string().contains("truncate_dim is 17"), "{error}");
+}
+
+#[test]
+fn how_transformers_is_called_is_heeded() {
+    let length = |changes: &[(&str, Value)]| {
+        let (tokenizer, _) = load_tokenizer(&changed(changes), &LoadOptions::default()).unwrap();
+        tokenizer.config().max_length
+    };
+    assert_eq!(length(&[]), 16);
+    // Under another of its names.
+    let roberta = ("sentence_roberta_config.json", json!({"max_seq_length": 9}));
+    assert_eq!(length(&[(CALLS, Value::Null), roberta]), 9);
+    assert_eq!(length(&[(CALLS, json!({"tokenizer_args": {"model_max_length": 7}}))]), 7);
+    assert_eq!(length(&[(CALLS, json!({"processor_kwargs": {"model_max_length": 8}}))]), 8);
+    let calls = json!({"processing_kwargs": {"text": {"max_length": 6, "padding": true}}});
+    assert_eq!(length(&[(CALLS, calls)]), 6);
+    let causal = json!({"config_kwargs": {"rms_norm_eps": 0.5}});
+    let other = opened(&changed(&[(CALLS, causal)]));
+    assert_ne!(other.embed(&["a river"]).unwrap(), opened(model()).embed(&["a river"]).unwrap());
+    for (keys, part) in [
+        (json!({"processing_kwargs": {"text": {"truncation": false}}}), "text.truncation is false"),
+        (json!({"modality_config": {"message": {"format": "flat"}}}), "a chat template"),
+    ] {
+        let files = changed(&[(CALLS, keys)]);
+        let error = load::<Cpu>(&files, &LoadOptions::default(), &Default::default()).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_language_model_without_modules_is_pooled_by_its_last_token() {
+    let pooling = |keys: Value| {
+        let files = changed(&[("modules.json", Value::Null), ("config.json", keys)]);
+        opened(&files).model().pooling().config().clone()
+    };
+    let speaks = json!(["LlamaForCausalLM"]);
+    let causal = json!({"architectures": speaks, "is_causal": true});
+    assert_eq!(pooling(causal), PoolingConfig::LastToken);
+    assert_eq!(pooling(json!({"architectures": speaks, "is_causal": false})), PoolingConfig::Mean);
+    assert_eq!(pooling(json!({"architectures": ["LlamaModel"]})), PoolingConfig::Mean);
+}
+
+#[test]
+fn a_tokenizers_class_makes_its_normalizer() {
+    let file = json!({
+        "version": "1.0", "added_tokens": [],
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+            "vocab": {"[UNK]": 0, "cafe": 1, "caf\u{e9}": 2, "Caf\u{e9}": 3}}
+    });
+    let ids = |settings: Value| {
+        let files = changed(&[
+            ("tokenizer.json", Value::Null),
+            ("tokenizer_config.json", Value::Null),
+            ("tokenizer.json", file.clone()),
+            ("tokenizer_config.json", settings),
+        ]);
+        let (tokenizer, _) = load_tokenizer(&files, &LoadOptions::default()).unwrap();
+        tokenizer.encode("", "Caf\u{e9}").unwrap().ids
+    };
+    let class = "BertTokenizer";
+    assert_eq!(ids(json!({"tokenizer_class": "PreTrainedTokenizerFast"})), [1]);
+    assert_eq!(ids(json!({"tokenizer_class": class})), [1]);
+    assert_eq!(ids(json!({"tokenizer_class": class, "strip_accents": false})), [2]);
+    assert_eq!(ids(json!({"tokenizer_class": class, "do_lower_case": false})), [3]);
+    // Another class's settings change nothing.
+    let other = json!({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": false});
+    assert_eq!(ids(other), [1]);
+}

@@ -120,7 +120,7 @@ export KILN_LINT=yes
 export KILN_WASM_OPT="${KILN_WASM_OPT:--O1}"
 step 'WebAssembly: products' tests/wasm.sh
 step 'JavaScript: kiln-embed and the demo' tests/browser.sh build
-if_time_is_left 68 'JavaScript: Chromium' tests/browser.sh chromium
+if_time_is_left 66 'JavaScript: Chromium' tests/browser.sh chromium
 if_time_is_left 60 'JavaScript: Node, Deno, Bun, workerd' tests/browser.sh runtimes
 if_time_is_left 60 'JavaScript: Firefox and WebKit' tests/browser.sh others
 if_time_is_left 60 'JavaScript: an example with Vite' tests/bundlers.sh vite

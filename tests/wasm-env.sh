@@ -2,13 +2,15 @@
 # root: rustup's Rust where it has the target and the standard library's sources (for with_threads), else
 # Debian's, which builds that library each time. Sets wasm_cargo, wasm_flags, wasm_triple, wasm_built, wasm_bindgen and cache; what is
 # built with it shares a target folder of its own, and with it the crates from the registry.
+# KILN_WASM_PROFILE names another profile than that of what is shipped.
 # with_relaxed_simd and with_threads run a command whose builds have those. KILN_LINT: clippy looks at our crates
 # first (lint.sh), where it is of the Rust that builds them.
 
 cache="${KILN_CACHE:-$HOME/.cache/kiln}"
 wasm_triple=wasm32-unknown-unknown
+wasm_profile="${KILN_WASM_PROFILE:-page}"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}/wasm"
-wasm_built="$CARGO_TARGET_DIR/$wasm_triple"
+wasm_built="$CARGO_TARGET_DIR/$wasm_triple/$wasm_profile"
 wasm_bindgen="$cache/wasm-bindgen-$(grep -A1 '^name = "wasm-bindgen"$' Cargo.lock | sed -n 's/^version = "\(.*\)"/\1/p')/bin"
 export PATH="$cache/node-24/node_modules/.bin:$PATH"
 

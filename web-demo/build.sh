@@ -10,16 +10,16 @@ wasm/build.sh
 page=()
 if [ -z "${KILN_WASM_OPT:-}" ]; then
   for setting in 'lto=true' 'codegen-units=1' 'panic="abort"'; do
-    page+=(--config "profile.page.$setting")
+    page+=(--config "profile.$wasm_profile.$setting")
   done
 fi
-"${wasm_cargo[@]}" build --profile page "${page[@]}" "${wasm_flags[@]}" -p kiln-web-demo
+"${wasm_cargo[@]}" build --profile "$wasm_profile" "${page[@]}" "${wasm_flags[@]}" -p kiln-web-demo
 
 out=web-demo/dist
 rm -rf "$out.new"
 mkdir -p "$out.new"
 "$wasm_bindgen/wasm-bindgen" --target web --no-typescript --out-name demo --out-dir "$out.new" \
-  "$wasm_built/page/kiln-web-demo.wasm"
+  "$wasm_built/kiln-web-demo.wasm"
 "$cache/binaryen/node_modules/.bin/wasm-opt" "${KILN_WASM_OPT:--Os}" --enable-simd --enable-bulk-memory --enable-sign-ext \
   --enable-nontrapping-float-to-int --enable-mutable-globals --enable-reference-types --enable-multivalue \
   "$out.new/demo_bg.wasm" -o "$out.new/small.wasm"

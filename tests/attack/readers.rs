@@ -136,7 +136,7 @@ fn what_a_set_says_twice_counts_once_and_contradictions_are_refused() {
     assert!(!notes.contains("twice"), "{notes}");
     let twice = [&document.repeat(2), &query, "q0\td0\t2\nq1\tgone\t1\nq1\tgone\t1\n", ""];
     let (found, notes) = scores("twice", twice, "retrieval");
-    has(&notes, &["twice", "2 documents", "1 queries", "2 judgements"]);
+    has(&notes, &["twice", "2 documents", "1 query", "2 judgements"]);
     // Of q1 a document is judged that the corpus lacks: what it finds is now half of what there is.
     assert!(found["recall_at_10"].as_f64().unwrap() < clean["recall_at_10"].as_f64().unwrap());
     let (same, _) = scores("same", [&document, &query, "q0\td0\t2\n", ""], "retrieval");

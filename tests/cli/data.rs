@@ -58,7 +58,7 @@ fn a_broken_row_in_the_middle_stops_or_is_counted() {
             .success();
         let notes = String::from_utf8(run.get_output().stderr.clone()).unwrap();
         assert!(
-            notes.contains("20,000 examples") && notes.contains("1 bad row"),
+            notes.contains("20,000 examples") && notes.contains("left out 1 bad row,"),
             "{name}: {notes}"
         );
     }
@@ -87,7 +87,7 @@ fn long_texts_and_negatives_that_are_positives() {
     let out = folder.arg("out");
     let run = kiln(&["train", "--recipe", &recipe, "--output", &out]).assert().success();
     let notes = String::from_utf8(run.get_output().stderr.clone()).unwrap();
-    assert!(notes.contains("1 negatives equal to a positive"), "{notes}");
+    assert!(notes.contains("1 negative equal to a positive"), "{notes}");
     let lines = std::fs::read_to_string(folder.path("out/metrics.jsonl")).unwrap();
     for line in lines.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();

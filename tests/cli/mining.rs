@@ -178,6 +178,29 @@ fn given_negatives_stay_and_scores_remember_the_prompts() {
     assert!(!folder.path("none.jsonl").exists());
 }
 
+/// Scores of before are of another scale where a teacher does not divide its vectors by their norm.
+#[test]
+fn scores_of_an_earlier_version_are_not_taken_for_new_ones() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let data = folder.write("pairs.jsonl", PAIRS);
+    let (out, scores) = (folder.arg("mined.jsonl"), folder.arg("scores.jsonl"));
+    let args = ["mine", "--data", &data, "--percent-of-positive", "0", "--output", &out];
+    stdout(kiln(&args).args(["--model", &model, "--scores", &scores]));
+    let from = [&args[..], &["--from-scores", &scores]].concat();
+    stdout(&mut kiln(&from));
+    let text = std::fs::read_to_string(&scores).unwrap();
+    let (header, rest) = text.split_once('\n').unwrap();
+    let mut header: Value = serde_json::from_str(header).unwrap();
+    // The first version did not say with which prompts, either.
+    for key in ["format", "prompts"] {
+        header.as_object_mut().unwrap().remove(key).unwrap();
+        folder.write("scores.jsonl", format!("{header}\n{rest}"));
+        let error = failure(kiln(&["--quiet"]).args(&from));
+        assert!(error.contains("scores.jsonl") && error.contains("another version"), "{error}");
+    }
+}
+
 #[test]
 fn pairs_are_mined_from_the_texts_of_all_pairs() {
     let folder = Folder::new();

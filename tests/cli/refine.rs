@@ -175,6 +175,19 @@ fn a_teacher_ranks_once() {
     let error = String::from_utf8(other.stderr).unwrap();
     assert!(error.contains("another teacher") && ranks() != kept, "{error}");
 
+    // What an earlier version kept says nothing of its format, and is computed anew.
+    let path = folder.path("out/ranks.jsonl.zst");
+    let text = zstd::decode_all(&*std::fs::read(&path).unwrap()).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let older = text.replacen("\"format\":1,", "", 1);
+    assert_ne!(older, text);
+    std::fs::write(&path, zstd::encode_all(older.as_bytes(), 3).unwrap()).unwrap();
+    let kept = ranks();
+    let again =
+        kiln(&args).args(with).args(["--weights", "int8"]).assert().success().get_output().clone();
+    let error = String::from_utf8(again.stderr).unwrap();
+    assert!(error.contains("another version") && ranks() != kept, "{error}");
+
     let error = failure(kiln(&["--quiet"]).args(args));
     assert!(error.contains("--model") && error.contains("--without-teacher"), "{error}");
     let done = summary(&stdout(kiln(&args).arg("--without-teacher")));

@@ -5,25 +5,31 @@ use kiln_embed::checkpoint::{Files, LoadOptions, load, load_tokenizer, save};
 use kiln_embed::embedder::{Embedder, Similarity};
 use kiln_embed::pooling::PoolingConfig;
 use kiln_tests::hostile::model;
+use kiln_tests::named_models::NamedModel;
+use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use train_native::device::Cpu;
 
 /// The tiny model, of which some files have other keys, or are not there.
 fn changed(changes: &[(&str, Value)]) -> Files {
     let mut files = model().clone();
-    for (name, keys) in changes {
-        let Value::Object(keys) = keys else {
-            files.0.remove(*name);
-            continue;
-        };
-        let mut file: Value =
-            files.0.get(*name).map_or(json!({}), |bytes| serde_json::from_slice(bytes).unwrap());
-        for (key, value) in keys {
-            file[key] = value.clone();
-        }
-        files.0.insert((*name).into(), file.to_string().into());
-    }
+    changes.iter().for_each(|(name, keys)| change(&mut files, name, keys));
     files
+}
+
+/// Puts keys into a file, or takes it away where there are none.
+fn change(files: &mut Files, name: &str, keys: &Value) {
+    let Value::Object(keys) = keys else {
+        files.0.remove(name);
+        return;
+    };
+    let mut file: Value =
+        files.0.get(name).map_or(json!({}), |bytes| serde_json::from_slice(bytes).unwrap());
+    for (key, value) in keys {
+        file[key] = value.clone();
+    }
+    files.0.insert(name.into(), file.to_string().into());
 }
 
 fn opened(files: &Files) -> Embedder<Cpu> {
@@ -32,6 +38,72 @@ fn opened(files: &Files) -> Embedder<Cpu> {
 
 const SETTINGS: &str = "config_sentence_transformers.json";
 const CALLS: &str = "sentence_bert_config.json";
+
+/// `tests/fixtures/settings.json`.
+#[derive(Deserialize)]
+struct Fixture {
+    texts: Vec<String>,
+    cases: Vec<Case>,
+}
+
+/// What sentence-transformers made of a model with changed files.
+#[derive(Deserialize)]
+struct Case {
+    model: String,
+    changes: BTreeMap<String, Value>,
+    max_seq_length: usize,
+    similarity: String,
+    document: Vec<Vec<f32>>,
+    /// Where they are other vectors than those of documents.
+    query: Option<Vec<Vec<f32>>>,
+}
+
+#[test]
+fn each_setting_is_what_sentence_transformers_makes_of_it() {
+    let fixture = include_bytes!("../fixtures/settings.json");
+    let fixture: Fixture = serde_json::from_slice(fixture).unwrap();
+    let models = NamedModel::all();
+    let mut wrong = Vec::new();
+    for case in &fixture.cases {
+        let named = models.iter().find(|model| model.model == case.model).unwrap();
+        let mut files = named.folder();
+        case.changes.iter().for_each(|(name, keys)| change(&mut files, name, keys));
+        let what = format!("{} {}", case.model, serde_json::to_string(&case.changes).unwrap());
+        let embedder = match load::<Cpu>(&files, &LoadOptions::default(), &Default::default()) {
+            Ok(embedder) => embedder,
+            Err(error) => {
+                wrong.push(format!("{what}: {error}"));
+                continue;
+            }
+        };
+        let length = embedder.tokenizer().config().max_length;
+        if length != case.max_seq_length {
+            wrong.push(format!("{what}: at most {length} tokens, and not {}", case.max_seq_length));
+        }
+        if embedder.similarity().name() != case.similarity {
+            wrong.push(format!("{what}: {:?}, and not {}", embedder.similarity(), case.similarity));
+        }
+        let sides = [
+            ("documents", embedder.embed_document(&fixture.texts), &case.document),
+            (
+                "queries",
+                embedder.embed_query(&fixture.texts),
+                case.query.as_ref().unwrap_or(&case.document),
+            ),
+        ];
+        for (side, vectors, expected) in sides {
+            let vectors = vectors.unwrap();
+            let shape = |vectors: &[Vec<f32>]| vectors.iter().map(Vec::len).collect::<Vec<_>>();
+            assert_eq!(shape(&vectors), shape(expected), "{what}");
+            let far = vectors.iter().flatten().zip(expected.iter().flatten());
+            let far = far.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            if far.is_nan() || far > 2e-5 {
+                wrong.push(format!("{what}: {side} are {far} off"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), fixture.cases.len(), wrong.join("\n"));
+}
 
 #[test]
 fn how_vectors_are_cut_and_compared_is_kept() {

@@ -33,8 +33,8 @@ pub use peft::{adapts_tables, load_adapters, lora_base, save_adapters};
 pub use safetensors::{StoredTensor, write_safetensors, write_tensors};
 pub use score_test::ScoreTest;
 pub use sentence_transformers::{
-    LoadOptions, SavedModel, is_reranker, load, load_pooling, load_tokenizer, read_embedder_config,
-    save, save_as, tokenizer_config_file,
+    LoadOptions, SavedModel, TRANSFORMER_CONFIGS, is_reranker, load, load_pooling, load_tokenizer,
+    read_embedder_config, save, save_as, tokenizer_config_file,
 };
 pub(crate) use sentence_transformers::{
     LogitScore, ReadFolder, pools, read_activation, read_folder, read_logit_score, read_prompts,

@@ -10,7 +10,7 @@ use super::Questions;
 use crate::data::BeirFolder;
 use crate::eval::{BM25, Difference, Systems, markdown_table};
 use crate::report::{Page, bar_chart};
-use crate::terminal::{plain, thousands};
+use crate::terminal::{counted, plain, thousands};
 
 /// Questions that the page shows.
 const SHOWN: usize = 12;
@@ -167,15 +167,15 @@ impl Adapted {
         let words = systems.get(BM25).map_or(0.0, |system| system.ndcg_at_10);
         if systems.queries < FEW_QUESTIONS {
             why.push(format!(
-                "{} questions are few: differences of some points are within what chance does; add documents or a \
+                "{} few: differences of some points are within what chance does; add documents or a \
                  --test-set",
-                systems.queries
+                counted(systems.queries, "question is", "questions are")
             ));
         }
         if self.questions.train < FEW_EXAMPLES {
             why.push(format!(
-                "{} examples are little to learn from; add documents, or have more questions written (--queries)",
-                thousands(self.questions.train)
+                "{} little to learn from; add documents, or have more questions written (--queries)",
+                counted(self.questions.train, "example is", "examples are")
             ));
         }
         if base > 0.9 {
@@ -226,11 +226,11 @@ pub fn page(adapted: &Adapted, set: &BeirFolder) -> Result<Page> {
         writers => writers.join(", "),
     };
     page.paragraph(&format!(
-        "{} documents of {}, cut into {} passages. Questions by {writers}: {} to train on, {} to choose a checkpoint by, {} \
+        "{} of {}, cut into {}. Questions by {writers}: {} to train on, {} to choose a checkpoint by, {} \
          to judge by; no document is in two of these parts.",
-        thousands(questions.documents),
+        counted(questions.documents, "document", "documents"),
         adapted.documents,
-        thousands(questions.passages),
+        counted(questions.passages, "passage", "passages"),
         thousands(questions.train),
         thousands(questions.dev),
         thousands(questions.test)
@@ -245,9 +245,9 @@ pub fn page(adapted: &Adapted, set: &BeirFolder) -> Result<Page> {
         page.figure(
             &bar_chart(&bars)?,
             &format!(
-                "nDCG@10 of {} questions among {} passages",
-                thousands(systems.queries),
-                thousands(systems.documents)
+                "nDCG@10 of {} among {}",
+                counted(systems.queries, "question", "questions"),
+                counted(systems.documents, "passage", "passages")
             ),
         );
         page.table(&systems.rows());
@@ -330,11 +330,11 @@ pub fn card(adapted: &Adapted) -> String {
     let _ = writeln!(text, "- Base: `{}`.", one_line(&adapted.base));
     let _ = writeln!(
         text,
-        "- {} documents in {} passages; {} examples to train on, {} questions to choose a checkpoint by, {} to judge by.",
-        thousands(questions.documents),
-        thousands(questions.passages),
-        thousands(questions.train),
-        thousands(questions.dev),
+        "- {} in {}; {} to train on, {} to choose a checkpoint by, {} to judge by.",
+        counted(questions.documents, "document", "documents"),
+        counted(questions.passages, "passage", "passages"),
+        counted(questions.train, "example", "examples"),
+        counted(questions.dev, "question", "questions"),
         thousands(questions.test)
     );
     let names = |names: &[String]| {
@@ -395,7 +395,7 @@ fn origins(questions: &Questions) -> String {
         all.iter().take(ORIGINS).map(|(name, count)| format!("{} ({count})", one_line(name)));
     let mut named: Vec<String> = named.collect();
     if let Some(others) = all.len().checked_sub(ORIGINS).filter(|others| *others > 0) {
-        named.push(format!("and {} others", thousands(others)));
+        named.push(format!("and {}", counted(others, "other", "others")));
     }
     named.join(", ")
 }

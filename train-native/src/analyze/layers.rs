@@ -17,7 +17,7 @@ use crate::eval::{
 use crate::interrupt;
 use crate::report::{HeatMap, HeatStyle, Series, heat_maps, line_chart};
 use crate::search::normalize;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, counted};
 
 /// Texts whose layers are compared.
 const TEXTS: usize = 200;
@@ -81,10 +81,10 @@ pub(super) fn correlations(view: &dyn View, inputs: &Inputs) -> Result<Vec<Pictu
     let style =
         HeatStyle { across: 1, unit: "Spearman correlation".into(), range: None, numbers: true };
     let caption = format!(
-        "Spearman's correlation between the states of two layers ({}), mean over {} texts. \
+        "Spearman's correlation between the states of two layers ({}), mean over {}. \
          Pale cells off the diagonal: those layers hold different things.",
         state_name(inputs.state),
-        texts.len()
+        counted(texts.len(), "text", "texts")
     );
     Ok(vec![Picture {
         name: "layers".into(),

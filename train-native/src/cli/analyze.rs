@@ -18,7 +18,7 @@ use crate::eval::{
     Cache, ModelEncoder, Task, TaskKind, TaskSource, fingerprint, labelled_texts, plain_table,
 };
 use crate::model::folders;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, counted};
 use crate::text::{Columns, TextFile};
 
 /// Draw a model's layers, its attention and its embedding space.
@@ -120,7 +120,8 @@ pub(super) fn run(args: &AnalyzeArgs, global: &Global) -> Result<()> {
             text += &plain_table(&health.rows());
         }
         let page = args.output.join("index.html");
-        text + &format!("{} pictures; open {}", results.pictures.len(), page.display())
+        let pictures = counted(results.pictures.len(), "picture", "pictures");
+        text + &format!("{pictures}; open {}", page.display())
     })
 }
 

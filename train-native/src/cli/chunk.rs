@@ -13,7 +13,7 @@ use super::Global;
 use super::ranges::{SIZE, seed, whole};
 use crate::mine::teacher_prompts;
 use crate::model::load_tokenizer;
-use crate::terminal::{Terminal, thousands};
+use crate::terminal::{Terminal, counted, thousands};
 use crate::text::apart;
 use crate::vectors::NewFile;
 
@@ -135,9 +135,9 @@ fn summary(gathered: &Gathered, output: &Path) -> String {
     let passages = gathered.passages;
     let mut lines = vec![
         format!(
-            "{} passages of {} documents: {}",
-            thousands(passages.total()),
-            thousands(gathered.documents.total()),
+            "{} of {}: {}",
+            counted(passages.total(), "passage", "passages"),
+            counted(gathered.documents.total(), "document", "documents"),
             output.display()
         ),
         format!(
@@ -150,13 +150,18 @@ fn summary(gathered: &Gathered, output: &Path) -> String {
         ),
     ];
     let left_out = &gathered.left_out;
-    for (count, what) in [
-        (left_out.duplicate_passages, "passages left out whose text another one has"),
-        (left_out.without_words, "passages left out without a letter or digit"),
-        (gathered.duplicate_documents, "documents are word for word another one"),
+    let passage = ["passage", "passages"];
+    for (count, [one, more], what) in [
+        (left_out.duplicate_passages, passage, "left out whose text another one has"),
+        (left_out.without_words, passage, "left out without a letter or digit"),
+        (
+            gathered.duplicate_documents,
+            ["document is", "documents are"],
+            "word for word another one",
+        ),
     ] {
         if count > 0 {
-            lines.push(format!("{} {what}", thousands(count)));
+            lines.push(format!("{} {what}", counted(count, one, more)));
         }
     }
     lines.join("\n")

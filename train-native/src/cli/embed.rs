@@ -13,7 +13,7 @@ use crate::embedding::embed_blocks;
 use crate::eval::fingerprint;
 use crate::model::{folders, load, load_tokenizer, model_name};
 use crate::shards::{self, EmbedJob, Settings, Shard, is_address};
-use crate::terminal::{print_json, thousands};
+use crate::terminal::{counted, print_json, thousands};
 use crate::text::{Columns, TextFile, apart};
 use crate::vectors::{VectorFormat, VectorWriter};
 
@@ -128,16 +128,16 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
     let summary = prepared.run(model.as_ref(), &options)?;
     let text = || {
         format!(
-            "{} files: {} done before, {} texts, {} tokens -> {output} in {:.1} s, {:.1} texts/s on {device}{}",
-            thousands(summary.files),
+            "{}: {} done before, {}, {} -> {output} in {:.1} s, {:.1} texts/s on {device}{}",
+            counted(summary.files, "file", "files"),
             thousands(summary.skipped),
-            thousands(summary.texts),
-            thousands(summary.tokens),
+            counted(summary.texts, "text", "texts"),
+            counted(summary.tokens, "token", "tokens"),
             summary.seconds,
             summary.texts as f64 / summary.seconds.max(1e-9),
             match summary.bad_rows {
                 0 => String::new(),
-                bad => format!("; {} bad rows left out", thousands(bad)),
+                bad => format!("; {} left out", counted(bad, "bad row", "bad rows")),
             },
         )
     };
@@ -148,7 +148,8 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
         true => print_json(&summary)?,
         false => terminal.note(text()),
     }
-    bail!("{} of {} files failed: {first}", summary.failed.len(), summary.files)
+    let files = counted(summary.files, "file", "files");
+    bail!("{} of {files} failed: {first}", summary.failed.len())
 }
 
 pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
@@ -190,9 +191,9 @@ pub(super) fn run(args: &EmbedArgs, global: &Global) -> Result<()> {
     let seconds = start.elapsed().as_secs_f64();
     let text = || {
         format!(
-            "{} texts, {} tokens -> {} ({} dimensions) in {seconds:.1} s, {:.1} texts/s on {device}",
-            thousands(total),
-            thousands(done.tokens),
+            "{}, {} -> {} ({} dimensions) in {seconds:.1} s, {:.1} texts/s on {device}",
+            counted(total, "text", "texts"),
+            counted(done.tokens, "token", "tokens"),
             if args.piped() { "standard output".into() } else { args.output.display().to_string() },
             dim,
             total as f64 / seconds,

@@ -22,7 +22,7 @@ use crate::eval::{
 };
 use crate::mine::teacher_prompts;
 use crate::model::{folders, load, model_name};
-use crate::terminal::{Terminal, print, print_json, thousands};
+use crate::terminal::{Terminal, counted, print, print_json};
 
 /// Score a model on tasks as mteb defines them.
 ///
@@ -160,10 +160,8 @@ fn trec(args: &TrecArgs, global: &Global) -> Result<()> {
     };
     let result = Evaluated::read(&args.qrels, &args.run, args.complete, args.level)?;
     if result.repeated() > 0 {
-        let count = thousands(result.repeated());
-        global
-            .terminal()
-            .note(format!("left out {count} lines that say again what one before says"));
+        let lines = counted(result.repeated(), "line that says", "lines that say");
+        global.terminal().note(format!("left out {lines} again what one before says"));
     }
     if global.json {
         return print_json(&result.to_json(&measures, args.each_query)?);
@@ -489,9 +487,9 @@ fn report(
     match ran.failed.as_slice() {
         [] => Ok(()),
         failed => bail!(
-            "{} of {} tasks failed, first {}: {}",
+            "{} of {} failed, first {}: {}",
             failed.len(),
-            failed.len() + ran.results.len() + ran.skipped.len(),
+            counted(failed.len() + ran.results.len() + ran.skipped.len(), "task", "tasks"),
             failed[0].task,
             failed[0].reason
         ),

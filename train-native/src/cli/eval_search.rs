@@ -11,6 +11,7 @@ use crate::data::BeirFolder;
 use crate::device::open;
 use crate::eval::{Systems, judged_split, plain_table};
 use crate::model::{load, model_name};
+use crate::terminal::counted;
 use crate::vectors::write_atomically;
 
 /// Compare ways to search a corpus: words (BM25), models, and both together.
@@ -40,10 +41,10 @@ pub(super) fn run(args: &EvalSearchArgs, global: &Global) -> Result<()> {
     }
     let text = || {
         format!(
-            "{} queries, {} documents\n\n{}\nIn points of 100; the middle 95 % of 2000 paired draws of documents with \
+            "{}, {}\n\n{}\nIn points of 100; the middle 95 % of 2000 paired draws of documents with \
              their questions, and how often they fall on the other side of zero (p, two-sided).\n",
-            systems.queries,
-            systems.documents,
+            counted(systems.queries, "query", "queries"),
+            counted(systems.documents, "document", "documents"),
             plain_table(&systems.rows())
         )
     };

@@ -19,7 +19,7 @@ use crate::compress::{
 };
 use crate::device::Cpu;
 use crate::model::{load_embedder, locate, open_folder};
-use crate::terminal::thousands;
+use crate::terminal::{counted, thousands};
 
 /// Export a model for deployment: a folder with checksums and a self-test, or one .kiln file.
 ///
@@ -105,9 +105,9 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
     };
     terminal.result(&value, || {
         format!(
-            "{weights} weights, {} bytes in {} files; loading asks for {asked}\nwritten to   {}",
+            "{weights} weights, {} bytes in {}; loading asks for {asked}\nwritten to   {}",
             thousands(bytes),
-            files.0.len(),
+            counted(files.0.len(), "file", "files"),
             args.output.display()
         )
     })

@@ -69,7 +69,7 @@ mod built {
     use crate::interrupt;
     use crate::search::Search;
     use crate::shards::VectorFiles;
-    use crate::terminal::{Terminal, thousands};
+    use crate::terminal::{Terminal, counted};
 
     #[derive(Serialize)]
     struct Summary {
@@ -235,8 +235,8 @@ mod built {
     impl Summary {
         fn text(&self, k: usize) -> String {
             let mut lines = vec![format!(
-                "{} vectors of {} dimensions -> {} ({:.1} MB) in {:.1} s",
-                thousands(self.rows),
+                "{} of {} dimensions -> {} ({:.1} MB) in {:.1} s",
+                counted(self.rows, "vector", "vectors"),
                 self.dimensions,
                 self.output,
                 self.bytes as f64 / 1e6,

@@ -15,7 +15,7 @@ use super::{Global, ModelArgs};
 use crate::device::{Cpu, Device};
 use crate::embedding::Parameters;
 use crate::model::{load, locate, open_folder, weights_stem};
-use crate::terminal::thousands;
+use crate::terminal::{counted, thousands};
 
 /// Show a model's configuration, parameters, pooling, prompts and tensors; of a cross-encoder its scores
 #[derive(Debug, Args)]
@@ -153,10 +153,10 @@ fn about(name: &str, config: &ModelConfig, tokenizer: &Tokenizer) -> Vec<String>
         format!("model        {name}"),
         format!("family       {} ({:?} attention)", config.family.model_type(), config.attention),
         format!(
-            "shape        {} layers, {} wide, {} heads ({} for keys and values) of {}, feed-forward {}",
-            config.num_layers,
+            "shape        {}, {} wide, {} ({} for keys and values) of {}, feed-forward {}",
+            counted(config.num_layers, "layer", "layers"),
             config.hidden_size,
-            config.num_heads,
+            counted(config.num_heads, "head", "heads"),
             config.num_kv_heads,
             config.head_dim,
             config.intermediate_size

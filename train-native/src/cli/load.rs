@@ -7,6 +7,7 @@ use super::Global;
 use super::serve::up_to;
 use crate::eval::plain_table;
 use crate::serve::{Load, LoadLine, check_key};
+use crate::terminal::counted;
 use crate::text::{Columns, TextFile};
 
 /// Measure a running server under load.
@@ -66,7 +67,9 @@ pub(super) fn run(args: &LoadArgs, global: &Global) -> Result<()> {
     global.terminal().result(&lines, || table(&lines))?;
     match lines.iter().map(|line| line.lost).sum::<usize>() {
         0 => Ok(()),
-        lost => bail!("{lost} requests were lost; see the server's output"),
+        lost => {
+            bail!("{} lost; see the server's output", counted(lost, "request was", "requests were"))
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::mine::{
 };
 use crate::model::load;
 use crate::recipe::{DataSource, LeakRule};
-use crate::terminal::{Terminal, thousands};
+use crate::terminal::{Terminal, counted, thousands};
 use crate::text::apart;
 use crate::vectors::NewFile;
 
@@ -177,9 +177,10 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
         let texts = example.pos.len() + if scored.given { example.neg.len() } else { 0 };
         if scored_texts != texts {
             bail!(
-                "the scores of query {} are of {scored_texts} of its texts, it has {texts}; they were kept \
-                 for other data, run without --from-scores",
-                query.number
+                "the scores of query {} are of {} of its own, it has {texts}; they were kept for other data, run \
+                 without --from-scores",
+                query.number,
+                counted(scored_texts, "text", "texts")
             );
         }
         let mined = with_negatives(example, query, &negatives, &corpus)?;
@@ -187,8 +188,8 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     }
     if dropped.queries_kept == 0 {
         bail!(
-            "no query has a negative left: of {} candidates {}; loosen the filters",
-            dropped.candidates,
+            "no query has a negative left: of {} {}; loosen the filters",
+            counted(dropped.candidates, "candidate", "candidates"),
             reasons(&dropped).join(", ")
         );
     }
@@ -200,19 +201,20 @@ pub(super) fn run(args: &MineArgs, global: &Global) -> Result<()> {
     let negatives = dropped.kept + dropped.given_kept;
     terminal.result(&value, || {
         let mut lines = vec![format!(
-            "{} of {} queries kept with {} negatives, {:.1} each, from {} texts: {}",
+            "{} of {} kept with {}, {:.1} each, from {}: {}",
             thousands(dropped.queries_kept),
-            thousands(scored.queries.len()),
-            thousands(negatives),
+            counted(scored.queries.len(), "query", "queries"),
+            counted(negatives, "negative", "negatives"),
             negatives as f64 / dropped.queries_kept as f64,
-            thousands(scored.corpus),
+            counted(scored.corpus, "text", "texts"),
             args.output.display()
         )];
         if filters.keep.is_some() {
             let (kept, gone) = (thousands(dropped.given_kept), thousands(dropped.given_dropped));
             lines.push(format!("given negatives: {kept} kept, {gone} dropped"));
         }
-        lines.push(format!("of {} candidates dropped:", thousands(dropped.candidates)));
+        let candidates = counted(dropped.candidates, "candidate", "candidates");
+        lines.push(format!("of {candidates} dropped:"));
         lines.extend(reasons(&dropped).into_iter().map(|reason| format!("  {reason}")));
         lines.join("\n")
     })
@@ -263,8 +265,8 @@ fn check_ranks(keep: Option<Keep>, scored: &Scored) -> Result<()> {
     let last = keep.max_rank.unwrap_or(0).max(keep.min_rank);
     if last > depth && depth < scored.corpus {
         bail!(
-            "given negatives are to be kept by ranks up to {last}, and only the {depth} nearest texts \
-             are known; raise --top-k"
+            "given negatives are to be kept by ranks up to {last}, and only the {} known; raise --top-k",
+            counted(depth, "nearest text is", "nearest texts are")
         );
     }
     Ok(())
@@ -296,19 +298,35 @@ fn with_negatives(
 
 /// Why candidates and queries went.
 fn reasons(dropped: &Dropped) -> Vec<String> {
+    let same = |what| [what, what];
     let all = [
-        (dropped.known, "the query itself and its positives"),
-        (dropped.given, "given negatives, which their own window judges"),
-        (dropped.percent_of_positive, "too near to the positive's score (percent of positive)"),
-        (dropped.absolute_margin, "too near to the positive's score (absolute margin)"),
-        (dropped.rank, "outside the rank window"),
-        (dropped.score, "outside the score limits"),
-        (dropped.surplus, "more than are asked for, or of a dropped query"),
-        (dropped.queries_positive_rank, "queries whose positive ranks too low"),
-        (dropped.queries_too_few, "queries with too few negatives"),
+        (dropped.known, same("the query itself and its positives")),
+        (
+            dropped.given,
+            [
+                "given negative, which its own window judges",
+                "given negatives, which their own window judges",
+            ],
+        ),
+        (
+            dropped.percent_of_positive,
+            same("too near to the positive's score (percent of positive)"),
+        ),
+        (dropped.absolute_margin, same("too near to the positive's score (absolute margin)")),
+        (dropped.rank, same("outside the rank window")),
+        (dropped.score, same("outside the score limits")),
+        (dropped.surplus, same("more than are asked for, or of a dropped query")),
+        (
+            dropped.queries_positive_rank,
+            ["query whose positive ranks too low", "queries whose positive ranks too low"],
+        ),
+        (
+            dropped.queries_too_few,
+            ["query with too few negatives", "queries with too few negatives"],
+        ),
     ];
     let some = all.into_iter().filter(|(count, _)| *count > 0);
-    some.map(|(count, what)| format!("{} {what}", thousands(count))).collect()
+    some.map(|(count, [one, more])| counted(count, one, more)).collect()
 }
 
 /// Opens a file of examples as a data set.

@@ -18,7 +18,7 @@ use crate::compress::{
 use crate::device::{Device, open};
 use crate::eval::plain_table;
 use crate::model::{load_embedder, locate, must_be_full, open_folder, open_to_read, resolve};
-use crate::terminal::thousands;
+use crate::terminal::{counted, thousands};
 use crate::with_backend;
 
 /// Quantize a model to int8, int4 or FP8.
@@ -111,9 +111,9 @@ impl CalibrationArgs {
         let result = Calibration::new(tokenizer, &texts, LEAST_TEXTS, self.calibration_tokens)
             .map_err(|error| error.context(path.clone()))?;
         global.terminal().note(format!(
-            "calibrating with {} texts, {} tokens",
-            thousands(result.texts),
-            thousands(result.tokens)
+            "calibrating with {}, {}",
+            counted(result.texts, "text", "texts"),
+            counted(result.tokens, "token", "tokens")
         ));
         Ok(Some(result))
     }

@@ -24,7 +24,7 @@ use crate::eval::fingerprint;
 use crate::model::{folders, load};
 use crate::output::claim;
 use crate::refine::{Ask, ranks};
-use crate::terminal::thousands;
+use crate::terminal::{counted, thousands};
 use crate::text::apart;
 
 /// Clean training data with filters, a teacher and judges.
@@ -230,9 +230,9 @@ fn list() -> String {
 
 fn text(summary: &RefineSummary, output: &Path) -> String {
     let mut lines = vec![format!(
-        "{} of {} rows kept: {}",
+        "{} of {} kept: {}",
         thousands(summary.kept),
-        thousands(summary.rows),
+        counted(summary.rows, "row", "rows"),
         output.join("kept.jsonl").display()
     )];
     for one in &summary.filters {
@@ -245,14 +245,14 @@ fn text(summary: &RefineSummary, output: &Path) -> String {
         if one.rows == 0 {
             line += ", no row came to it";
         }
-        for (count, what) in [
-            (one.positives, "positives taken out"),
-            (one.negatives, "negatives taken out"),
-            (one.unjudged, "not judged"),
-            (one.marked, "marked"),
+        for (count, [single, more]) in [
+            (one.positives, ["positive taken out", "positives taken out"]),
+            (one.negatives, ["negative taken out", "negatives taken out"]),
+            (one.unjudged, ["not judged"; 2]),
+            (one.marked, ["marked"; 2]),
         ] {
             if count > 0 {
-                let _ = write!(line, ", {} {what}", thousands(count));
+                let _ = write!(line, ", {}", counted(count, single, more));
             }
         }
         lines.push(line);
@@ -261,12 +261,13 @@ fn text(summary: &RefineSummary, output: &Path) -> String {
         lines.push(format!("  {:<18} left out: {}", one.name, one.why));
     }
     if summary.bad_rows > 0 {
-        lines.push(format!("{} rows could not be read", thousands(summary.bad_rows)));
+        let rows = counted(summary.bad_rows, "row", "rows");
+        lines.push(format!("{rows} could not be read"));
     }
     if let Some(spent) = &summary.judges {
         let mut line = format!(
-            "judges: {} answers, {} known before, {} failed; {} tokens",
-            thousands(spent.answered as usize),
+            "judges: {}, {} known before, {} failed; {} tokens",
+            counted(spent.answered as usize, "answer", "answers"),
             thousands(spent.known as usize),
             thousands(spent.failed as usize),
             thousands((spent.prompt_tokens + spent.completion_tokens) as usize)

@@ -14,7 +14,7 @@ use super::reranker::RerankerFlags;
 use crate::data::{DataSet, Example, OnBadRow, Opening};
 use crate::recipe::{DataSource, LeakRule};
 use crate::reranking::PairModel;
-use crate::terminal::{Terminal, field, thousands};
+use crate::terminal::{Terminal, counted, field};
 use crate::text::{Columns, TextFile, apart};
 use crate::vectors::write_atomically;
 
@@ -148,9 +148,9 @@ fn score_rows(args: &RerankArgs, data: &Path, output: &Path, global: &Global) ->
     let value = json!({"output": output, "rows": set.len(), "texts": texts, "logits": args.logits});
     terminal.result(&value, || {
         format!(
-            "{} texts of {} rows scored, {before} the activation: {}",
-            thousands(texts),
-            thousands(set.len()),
+            "{} of {} scored, {before} the activation: {}",
+            counted(texts, "text", "texts"),
+            counted(set.len(), "row", "rows"),
             output.display()
         )
     })

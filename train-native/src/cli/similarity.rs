@@ -6,7 +6,7 @@ use kiln_embed::index::cosine;
 use serde::Serialize;
 
 use super::{EmbedFlags, Global, ModelArgs};
-use crate::terminal::{field, thousands};
+use crate::terminal::{counted, field};
 use crate::text::{Columns, TextFile};
 
 /// Compute the cosine similarity of pairs of texts.
@@ -87,7 +87,7 @@ pub(super) fn run(args: &SimilarityArgs, global: &Global) -> Result<()> {
             cosine: cosine(&vectors[row], &vectors[left.len() + row]),
         })
         .collect();
-    terminal.note(format!("{} pairs", thousands(pairs.len())));
+    terminal.note(counted(pairs.len(), "pair", "pairs"));
     terminal.result(&pairs, || {
         let line =
             |pair: &Pair| format!("{:.6}\t{}\t{}", pair.cosine, field(&pair.a), field(&pair.b));

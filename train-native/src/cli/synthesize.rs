@@ -18,7 +18,7 @@ use super::mine::open_examples;
 use super::ranges::{ROWS, seed, whole};
 use crate::data::LeakFilter;
 use crate::output::claim;
-use crate::terminal::{Terminal, plain, print, thousands};
+use crate::terminal::{Terminal, counted, plain, print, thousands};
 use crate::text::apart;
 
 /// Have a language model write training data.
@@ -231,10 +231,10 @@ fn structure(corpus: &Path, args: &SynthesizeArgs, global: &Global) -> Result<()
     terminal.result(&done, || {
         let types = done.types.iter().map(|(name, count)| format!("{} {name}", thousands(*count)));
         format!(
-            "{} rows of {} passages of {} documents, without a model: {}\ntypes     {}",
-            thousands(done.rows),
-            thousands(done.passages),
-            thousands(done.documents),
+            "{} of {} of {}, without a model: {}\ntypes     {}",
+            counted(done.rows, "row", "rows"),
+            counted(done.passages, "passage", "passages"),
+            counted(done.documents, "document", "documents"),
             done.output.display(),
             types.collect::<Vec<_>>().join(", ")
         )
@@ -247,8 +247,8 @@ fn dry_text(dry: &DryRun) -> String {
         text += &format!("--- prompt {}\n{}\n", i + 1, plain(prompt));
     }
     text += &format!(
-        "--- {} questions, about {} tokens of prompts and {} of answers",
-        thousands(dry.questions),
+        "--- {}, about {} tokens of prompts and {} of answers",
+        counted(dry.questions, "question", "questions"),
         thousands(dry.prompt_tokens as usize),
         thousands(dry.completion_tokens as usize)
     );
@@ -260,9 +260,9 @@ fn dry_text(dry: &DryRun) -> String {
 
 fn text(summary: &SynthesisSummary) -> String {
     let mut lines = vec![format!(
-        "{} rows of {} examples: {}",
-        thousands(summary.rows),
-        thousands(summary.examples),
+        "{} of {}: {}",
+        counted(summary.rows, "row", "rows"),
+        counted(summary.examples, "example", "examples"),
         summary.output.display()
     )];
     let list = |counts: &mut dyn Iterator<Item = (String, usize)>| {
@@ -290,17 +290,17 @@ fn text(summary: &SynthesisSummary) -> String {
         lines.push(format!("refused   {rejected}"));
     }
     for (count, what) in [
-        (summary.without_row, "examples without a good answer"),
-        (summary.unanswered, "examples not answered yet; --resume asks for them"),
+        (summary.without_row, "without a good answer"),
+        (summary.unanswered, "not answered yet; --resume asks for them"),
     ] {
         if count > 0 {
-            lines.push(format!("{} {what}", thousands(count)));
+            lines.push(format!("{} {what}", counted(count, "example", "examples")));
         }
     }
     let spent = &summary.spent;
     let mut used = format!(
-        "{} requests, {} known before; {} tokens of prompts and {} of answers in all",
-        thousands(spent.requests as usize),
+        "{}, {} known before; {} tokens of prompts and {} of answers in all",
+        counted(spent.requests as usize, "request", "requests"),
         thousands(spent.known as usize),
         thousands(summary.prompt_tokens as usize),
         thousands(summary.completion_tokens as usize)

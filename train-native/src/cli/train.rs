@@ -10,7 +10,7 @@ use super::Global;
 use crate::data::OnBadRow;
 use crate::device::{DeviceChoice, is_gpu};
 use crate::recipe::{Recipe, shipped};
-use crate::terminal::thousands;
+use crate::terminal::counted;
 use crate::train::{DryRun, MemoryPlace, Resume, RunArtifacts, TrainJob};
 
 /// Train a model by a recipe: an embedder, or a reranker.
@@ -141,8 +141,8 @@ fn report(fitted: &RunArtifacts, global: &Global) -> Result<()> {
     });
     global.terminal().result(&summary, || {
         let mut lines = vec![format!(
-            "{} steps in {seconds:.0} s, last loss {:.4}",
-            thousands(points.len()),
+            "{} in {seconds:.0} s, last loss {:.4}",
+            counted(points.len(), "step", "steps"),
             last.map_or(f64::NAN, |point| point.loss)
         )];
         lines.push(format!("model    {}", model.display()));

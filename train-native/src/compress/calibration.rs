@@ -9,7 +9,7 @@ use kiln_embed::model::{Gram, ModelInput};
 use kiln_embed::tokenizer::{TokenBatch, Tokenizer};
 
 use crate::interrupt;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, counted};
 
 /// Tokens that are computed at once.
 const BATCH_TOKENS: usize = 4096;
@@ -48,7 +48,8 @@ impl Calibration {
             by_length.entry(encoded.ids.len()).or_default().push(encoded);
         }
         if count < least {
-            bail!("{count} calibration texts are not empty, and at least {least} are needed");
+            let texts = counted(count, "calibration text is", "calibration texts are");
+            bail!("{texts} not empty, and at least {least} are needed");
         }
         let mut batches = Vec::new();
         for (length, texts) in &by_length {
@@ -134,8 +135,9 @@ impl Calibration {
         bar.finish_and_clear();
         if untouched > 0 {
             terminal.note(format_args!(
-                "no token of the calibration texts takes the experts of {untouched} projections, for which all inputs \
-                 counted alike; more texts would reach them"
+                "no token of the calibration texts takes the experts of {}, for which all inputs counted alike; \
+                 more texts would reach them",
+                counted(untouched, "projection", "projections")
             ));
         }
         Ok(())

@@ -26,6 +26,8 @@ use kiln_hosts::Ended;
 use serde::{Deserialize, Serialize};
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
+use crate::terminal::counted;
+
 /// What `--device` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
@@ -199,7 +201,7 @@ pub fn processor() -> String {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let parts = [
         brand.to_string(),
-        format!("{threads} threads"),
+        counted(threads, "thread", "threads"),
         simd().to_string(),
         format!(
             "int8 and int4 by {}, bf16 products by {}",

@@ -11,7 +11,7 @@ use kiln_embed::embedder::{EmbedOptions, Progress};
 pub use states::{LayerStates, TextView};
 pub use text_model::{Parameters, TextModel};
 
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, counted};
 use crate::text::{Record, TextFile, most_bytes};
 use crate::vectors::VectorRow;
 
@@ -49,8 +49,9 @@ pub fn embed_blocks(
             rows += block.len();
             if rows > total {
                 bail!(
-                    "{}: has more than the {total} texts that it had; it is being written to",
-                    file.label
+                    "{}: has more than the {} that it had; it is being written to",
+                    file.label,
+                    counted(total, "text", "texts")
                 );
             }
             each(block)

@@ -429,3 +429,28 @@ fn pairs(path: &Path, limit: Option<usize>) -> Result<Kind> {
     }
     Ok(Kind::Pairs { texts, scores })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// JSON has no other: what a run notes of its steps could not be read when it goes on.
+    #[test]
+    fn a_score_in_training_is_a_finite_number() {
+        let score = |metric: &str, score: f64| {
+            let kind = Kind::Pairs { texts: Vec::new(), scores: Vec::new() };
+            EvalSet { name: "dev".into(), metric: metric.into(), kind }.checked(score)
+        };
+        // Equal values have no correlation: a model that gives them ranks nothing.
+        assert_eq!(score("Spearman", f64::NAN).unwrap(), 0.0);
+        assert_eq!(score("nDCG@10", 0.5).unwrap(), 0.5);
+        for (metric, value) in [
+            ("nDCG@10", f64::NAN),
+            ("nDCG@10", f64::INFINITY),
+            ("Spearman", f64::INFINITY),
+            ("Spearman", f64::NEG_INFINITY),
+        ] {
+            assert!(score(metric, value).is_err(), "{metric} {value}");
+        }
+    }
+}

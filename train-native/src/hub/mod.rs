@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use kiln_embed::checkpoint::TRANSFORMER_CONFIGS;
 use kiln_embed::config::ModelConfig;
 use serde_json::Value;
 
@@ -27,21 +28,18 @@ use self::repo::{Kind, Repo};
 use crate::terminal::Terminal;
 
 /// Files that a model may have beside its weights; those that are not there are passed over.
-const OPTIONAL_FILES: [&str; 13] = [
+const OPTIONAL_FILES: [&str; 6] = [
     "chat_template.jinja",
     "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.txt",
     "README.md",
 ];
+
+fn optional_files() -> impl Iterator<Item = &'static str> {
+    OPTIONAL_FILES.into_iter().chain(TRANSFORMER_CONFIGS)
+}
 
 /// What a folder of LoRA adapters has instead of `config.json`.
 pub const ADAPTER: &str = "adapter_config.json";
@@ -155,7 +153,7 @@ impl HubModel {
         if !std::fs::read_to_string(&list)?.contains("StaticEmbedding") {
             return Ok(None);
         }
-        for file in OPTIONAL_FILES {
+        for file in optional_files() {
             self.optional(file)?;
         }
         // The table is in the first module's folder, which may be the model's own.
@@ -214,7 +212,7 @@ impl HubModel {
 
     fn fetch_all_but_weights(&self) -> Result<()> {
         self.required("tokenizer.json")?;
-        for file in OPTIONAL_FILES {
+        for file in optional_files() {
             self.optional(file)?;
         }
         if let Some(file) = self.named_template()? {

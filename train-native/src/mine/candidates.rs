@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::data::{DataSet, Store, text_hash};
 use crate::embedding::{BLOCK, TextModel};
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, counted};
 use crate::text::{Columns, TextFile};
 use crate::vectors::NewFile;
 
@@ -23,9 +23,8 @@ use crate::vectors::NewFile;
 pub struct Scored {
     /// The teacher.
     pub model: String,
-    /// What it had before queries and before documents; unknown where an earlier version wrote the
-    /// scores.
-    pub prompts: Option<[String; 2]>,
+    /// What it had before queries and before documents.
+    pub prompts: [String; 2],
     /// Whether given negatives have scores.
     pub given: bool,
     /// A number for the examples and the corpus ([`data_hash`]).
@@ -185,7 +184,7 @@ pub fn search(
     });
     Ok(Scored {
         model: asking.model.clone(),
-        prompts: Some(asking.prompts.clone()),
+        prompts: asking.prompts.clone(),
         given: asking.given,
         data: data_hash(set, corpus, asking.given)?,
         corpus: corpus.len(),
@@ -193,11 +192,17 @@ pub fn search(
     })
 }
 
+/// Number of the format of kept scores. Files of earlier versions have none: their scores are inner products, also of
+/// teachers whose vectors are compared by the cosine and are not divided by their norm.
+const FORMAT: u32 = 1;
+
 #[derive(Serialize, Deserialize)]
 struct Header {
+    #[serde(default)]
+    format: u32,
     model: String,
     #[serde(default)]
-    prompts: Option<[String; 2]>,
+    prompts: [String; 2],
     #[serde(default)]
     given: bool,
     data: String,
@@ -211,6 +216,7 @@ struct Header {
 /// The file cannot be written.
 pub fn write_scores(path: &Path, scored: &Scored) -> Result<()> {
     let header = Header {
+        format: FORMAT,
         model: scored.model.clone(),
         prompts: scored.prompts.clone(),
         given: scored.given,
@@ -239,7 +245,7 @@ pub fn write_scores(path: &Path, scored: &Scored) -> Result<()> {
 /// Reads what [`write_scores`] kept, for the same examples and corpus.
 ///
 /// # Errors
-/// Unreadable, or kept for other data or with other prompts than those asked for.
+/// Unreadable, kept by a version with another format, for other data, or with other prompts than those asked for.
 pub fn read_scores(
     path: &str,
     set: &DataSet,
@@ -252,24 +258,28 @@ pub fn read_scores(
     let first = objects.next().with_context(|| format!("{path}: is empty"))??;
     let header: Header = serde_json::from_value(first.fields.into())
         .with_context(|| format!("{path}: no file of scores that `mine --scores` wrote"))?;
-    if (header.queries, header.corpus) != (examples, texts) {
+    if header.format != FORMAT {
         bail!(
-            "{path}: was kept for {} queries and {} texts, the data now have {examples} and {texts}; \
-             run without --from-scores",
-            header.queries,
-            header.corpus
+            "{path}: was kept by another version of Kiln, whose scores may be of another scale; run without \
+             --from-scores"
         );
     }
-    for (side, (i, asked)) in ["query", "document"].iter().zip(prompts.iter().enumerate()) {
-        let kept = header.prompts.as_ref().map(|prompts| prompts[i].as_str());
-        match (asked, kept) {
-            (Some(asked), Some(kept)) if *asked != kept => bail!(
+    if (header.queries, header.corpus) != (examples, texts) {
+        bail!(
+            "{path}: was kept for {} and {}, the data now have {examples} and {texts}; run without --from-scores",
+            counted(header.queries, "query", "queries"),
+            counted(header.corpus, "text", "texts")
+        );
+    }
+    for (side, (kept, asked)) in
+        ["query", "document"].iter().zip(header.prompts.iter().zip(prompts))
+    {
+        if let Some(asked) = asked
+            && asked != kept.as_str()
+        {
+            bail!(
                 "{path}: was kept with the {side} prompt {kept:?}, not {asked:?}; run without --from-scores"
-            ),
-            (Some(_), None) => bail!(
-                "{path}: does not say which prompts it was kept with; run without --from-scores"
-            ),
-            _ => {}
+            );
         }
     }
     let data = data_hash(set, corpus, header.given)?;
@@ -301,7 +311,8 @@ pub fn read_scores(
         })
         .collect::<Result<Vec<_>>>()?;
     if queries.len() != examples {
-        bail!("{path}: is cut short: {} of {examples} queries", queries.len());
+        let all = counted(examples, "query", "queries");
+        bail!("{path}: is cut short: {} of {all}", queries.len());
     }
     let Header { model, prompts, given, .. } = header;
     Ok(Scored { model, prompts, given, data, corpus: texts, queries })

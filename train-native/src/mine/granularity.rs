@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::data::{DataSet, Example};
 use crate::embedding::BLOCK;
 use crate::eval::TextEncoder;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, counted};
 
 /// One level of negatives, or the positives.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -99,7 +99,8 @@ pub fn granularity(
     }
     bar.finish_and_clear();
     if queries == 0 {
-        bail!("{}: no example has {least} negatives or more", set.name);
+        let least = counted(least, "negative", "negatives");
+        bail!("{}: no example has {least} or more", set.name);
     }
     let levels: Vec<Level> = columns
         .into_iter()

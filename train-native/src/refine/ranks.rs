@@ -157,7 +157,7 @@ fn again(ask: &Ask<'_>, set: &DataSet, texts: &Store) -> Option<Scored> {
             other("was kept with fewer nearest texts")
         }
         Ok(scored) => Some(scored),
-        Err(_) => other("was kept for other rows or texts"),
+        Err(_) => other("was kept for other rows or texts, or by another version of Kiln"),
     }
 }
 

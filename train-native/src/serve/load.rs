@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::interrupt;
-use crate::terminal::{ProgressBar, Terminal};
+use crate::terminal::{ProgressBar, Terminal, counted};
 
 /// Most bytes of an answer that are read for each text: vectors of 40,000 numbers.
 const LONGEST_ANSWER: usize = 1 << 20;
@@ -203,7 +203,8 @@ async fn send(client: &reqwest::Client, load: &Load, texts: &[String]) -> Result
     let mut body = Vec::new();
     while let Some(part) = response.chunk().await? {
         if body.len() + part.len() > most {
-            bail!("an answer of more than {most} bytes to {} texts", texts.len());
+            let texts = counted(texts.len(), "text", "texts");
+            bail!("an answer of more than {most} bytes to {texts}");
         }
         body.extend_from_slice(&part);
     }

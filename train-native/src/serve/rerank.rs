@@ -12,6 +12,7 @@ use super::limits::Limits;
 use super::refusal::Refusal;
 use super::request::{RerankProtocol, RerankRequest};
 use crate::reranking::PairModel;
+use crate::terminal::counted;
 
 /// Pairs, and about as many tokens, that one request has computed before another gets its turn.
 const TURN: usize = 32;
@@ -71,7 +72,10 @@ impl ServedReranker {
         Err(Refusal::new(
             StatusCode::TOO_MANY_REQUESTS,
             "overloaded",
-            format!("{} requests are in work already; try again later", limits.max_requests),
+            format!(
+                "{} in work already; try again later",
+                counted(limits.max_requests, "request is", "requests are")
+            ),
         ))
     }
 

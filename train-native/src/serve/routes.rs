@@ -36,6 +36,7 @@ use super::traces::{Trace, Traces, traced};
 use super::{Facts, Limits, Served};
 use crate::interrupt;
 use crate::search::normalize;
+use crate::terminal::counted;
 
 /// Tokens that a request has ready for the model, about, and as many again that it gets ready meanwhile.
 const PIECE: usize = 4096;
@@ -319,8 +320,8 @@ impl Server {
                 StatusCode::TOO_MANY_REQUESTS,
                 "overloaded",
                 format!(
-                    "{} requests are in work already, or large ones have their share; try again later",
-                    limits.max_requests
+                    "{} in work already, or large ones have their share; try again later",
+                    counted(limits.max_requests, "request is", "requests are")
                 ),
             ));
         };

@@ -35,7 +35,7 @@ pub use vectors::VectorFiles;
 
 use crate::embedding::{TextModel, embed_records};
 use crate::interrupt;
-use crate::terminal::{Terminal, thousands};
+use crate::terminal::{Terminal, counted};
 use crate::text::{Columns, Format, TextFile, Unreadable};
 use crate::vectors::{TEMPORARY, VectorFormat, VectorWriter};
 
@@ -148,10 +148,10 @@ pub fn prepare(job: EmbedJob<'_>) -> Result<Prepared<'_>> {
     }
     if let Some(first) = others.borrow().first() {
         job.terminal.note(format!(
-            "{}: {} other files are passed over ({first}); texts are in .txt, .jsonl, .csv, .tsv and .parquet, and in these \
+            "{}: {} passed over ({first}); texts are in .txt, .jsonl, .csv, .tsv and .parquet, and in these \
              with .gz or .zst",
             job.input,
-            thousands(others.borrow().len())
+            counted(others.borrow().len(), "other file is", "other files are")
         ));
     }
     let places = 0..units.len();
@@ -195,9 +195,10 @@ impl Prepared<'_> {
                     summary.bad_rows += done.bad_rows;
                     let bad = match done.bad_rows {
                         0 => String::new(),
-                        bad => format!(", {} bad rows left out", thousands(bad)),
+                        bad => format!(", {} left out", counted(bad, "bad row", "bad rows")),
                     };
-                    terminal.note(format!("{place}: {} texts{bad}", thousands(done.rows)));
+                    let texts = counted(done.rows, "text", "texts");
+                    terminal.note(format!("{place}: {texts}{bad}"));
                 }
                 Err(Fault::OfInput(error)) => {
                     let reason = format!("{error:#}");

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::optimizer;
 use crate::data::{DataSet, SamplerState};
 use crate::recipe::{Recipe, Stage};
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, counted};
 
 /// Where a run is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,7 +240,10 @@ impl Checkpoint {
             if was != is {
                 let how = match was.examples == is.examples {
                     true => "other texts".to_string(),
-                    false => format!("{} examples, now {}", was.examples, is.examples),
+                    false => {
+                        let before = counted(was.examples, "example", "examples");
+                        format!("{before}, now {}", is.examples)
+                    }
                 };
                 bail!(
                     "{}: the data have changed since the checkpoint was written ({how}); put them back as they were, \

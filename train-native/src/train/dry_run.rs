@@ -18,7 +18,7 @@ use crate::data::{Counts, OnBadRow};
 use crate::device::Cpu;
 use crate::model::{embedder_config, reranker_config};
 use crate::recipe::{ComputeDtype, ModelRecipe, NewModel, Objective, Recipe, Stage};
-use crate::terminal::{Terminal, thousands};
+use crate::terminal::{Terminal, counted, thousands};
 
 /// A recipe, looked at without training.
 #[derive(Debug, Clone, Serialize)]
@@ -163,10 +163,10 @@ impl DryRun {
             let gigabytes = |bytes: usize| format!("{:.2} GB", bytes as f64 / 1e9);
             let Memory { weights, training, activations } = stage.memory;
             lines.push(format!(
-                "stage {}: {} steps, {} queries; {} parameters train, {} are frozen",
+                "stage {}: {}, {}; {} parameters train, {} are frozen",
                 stage.name,
-                thousands(stage.steps),
-                thousands(stage.samples),
+                counted(stage.steps, "step", "steps"),
+                counted(stage.samples, "query", "queries"),
                 thousands(stage.trained),
                 thousands(stage.frozen)
             ));
@@ -200,8 +200,8 @@ impl DryRun {
                 let left_out =
                     if left_out.is_empty() { left_out } else { format!("; left out {left_out}") };
                 lines.push(format!(
-                    "  data {name}: {} examples{share}{left_out}",
-                    thousands(counts.examples)
+                    "  data {name}: {}{share}{left_out}",
+                    counted(counts.examples, "example", "examples")
                 ));
             }
         }

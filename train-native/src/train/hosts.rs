@@ -19,7 +19,7 @@ use super::transport::{Outside, Transport};
 use crate::data::{Batch, OnBadRow, Text};
 use crate::interrupt;
 use crate::recipe::{GradientFormat, Recipe};
-use crate::terminal::{Terminal, error_line};
+use crate::terminal::{Terminal, counted, error_line};
 
 /// The processes of a run; this is one of them.
 #[derive(Debug, Clone)]
@@ -198,7 +198,8 @@ pub(super) fn stopped(line: &str, kept: Option<(usize, &Path)>) -> anyhow::Error
     Error::Lost(match kept {
         Some((0, _)) => format!("{line}; there is no checkpoint yet"),
         Some((steps, folder)) => format!(
-            "{line}; the state after {steps} steps is in {}: go on with --resume, with as many processes as you like",
+            "{line}; the state after {} is in {}: go on with --resume, with as many processes as you like",
+            counted(steps, "step", "steps"),
             folder.display()
         ),
         None => format!("{line}; the last checkpoint of rank 0 holds: go on with --resume"),

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::data::{DataSet, LeakFilter, OnBadRow, Opening};
 use crate::eval::{EvalSet, MEAN};
 use crate::recipe::{Curriculum, LeakRule, Objective, Recipe, Rerank, RerankLoss, Stage};
-use crate::terminal::{Terminal, thousands};
+use crate::terminal::{Terminal, counted};
 
 /// Texts of each data set that a new tokenizer is trained on, at most.
 const TOKENIZER_EXAMPLES: usize = 100_000;
@@ -60,9 +60,9 @@ impl Inputs {
                     rows => format!("; left out {rows}"),
                 };
                 terminal.note(format!(
-                    "stage {}: {} examples of {} ({}){left_out}",
+                    "stage {}: {} of {} ({}){left_out}",
                     stage.name,
-                    thousands(set.len()),
+                    counted(set.len(), "example", "examples"),
                     set.name,
                     set.format,
                 ));

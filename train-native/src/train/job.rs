@@ -8,7 +8,7 @@ use super::{Fit, Hosts, Inputs, Point, Resume, RunArtifacts, fit, resumed};
 use crate::data::OnBadRow;
 use crate::device::{Device, DeviceChoice, open, open_local};
 use crate::recipe::Recipe;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, counted};
 
 /// What is to be trained, how, and where it goes.
 pub struct TrainJob<'a> {
@@ -70,9 +70,9 @@ impl TrainJob<'_> {
             (Some(choice), _) => open(*choice),
             (None, []) => open_local(self.device, local),
             (None, devices) => bail!(
-                "--devices names {} devices, and this is process {local} of its host (LOCAL_RANK); name one for each, or \
+                "--devices names {}, and this is process {local} of its host (LOCAL_RANK); name one for each, or \
                  leave --devices out",
-                devices.len()
+                counted(devices.len(), "device", "devices")
             ),
         }
     }

@@ -5,7 +5,7 @@ use kiln_report::{Page, Series, line_chart};
 
 use super::{Inputs, Point};
 use crate::recipe::Recipe;
-use crate::terminal::thousands;
+use crate::terminal::{counted, thousands};
 
 /// A value of each step, one line a stage.
 pub fn curves(recipe: &Recipe, points: &[Point], value: fn(&Point) -> f64) -> Vec<Series> {
@@ -58,10 +58,11 @@ pub fn training_page(recipe: &Recipe, inputs: &Inputs, points: &[Point]) -> Resu
     let seconds: f64 = points.iter().map(|point| point.seconds).sum();
     let tokens: usize = points.iter().map(|point| point.tokens).sum();
     page.paragraph(&format!(
-        "{} steps over {} texts ({} tokens) in {seconds:.0} seconds: {:.2} seconds a step, {:.0} tokens a second.",
-        thousands(points.len()),
-        thousands(points.iter().map(|point| point.texts).sum()),
-        thousands(tokens),
+        "{} over {} ({}) in {}: {:.2} seconds a step, {:.0} tokens a second.",
+        counted(points.len(), "step", "steps"),
+        counted(points.iter().map(|point| point.texts).sum(), "text", "texts"),
+        counted(tokens, "token", "tokens"),
+        counted(seconds.round() as usize, "second", "seconds"),
         seconds / points.len().max(1) as f64,
         tokens as f64 / seconds.max(1e-9),
     ));

@@ -32,7 +32,7 @@ use crate::data::{Batch, DataSet, ModelPrompts, Sampler, SamplerState, mixed};
 use crate::eval::{EvalSet, MEAN, scores};
 use crate::interrupt;
 use crate::recipe::{ComputeDtype, Recipe, Stage};
-use crate::terminal::{Terminal, thousands};
+use crate::terminal::{Terminal, counted, thousands};
 
 /// Where a run keeps its checkpoints inside its folder.
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -98,10 +98,11 @@ impl<B: AutodiffBackend> RunningStage<'_, B> {
         if let Some(count) = small.filter(|_| !self.said_small) {
             self.said_small = true;
             self.live.note(format!(
-                "stage {}: step {} has a batch of {count} queries, not of {asked}: no text stands twice in a batch, and \
+                "stage {}: step {} has a batch of {}, not of {asked}: no text stands twice in a batch, and \
                  the data have too few that differ",
                 self.stage.name,
-                step + 1
+                step + 1,
+                counted(count, "query", "queries")
             ));
         }
     }
@@ -542,10 +543,10 @@ fn describe<B: TrainingBackend>(terminal: Terminal, stage: &Stage, train_model: 
         counted.map(|parameter| parameter.size).sum()
     };
     terminal.note(format!(
-        "stage {}: {} steps of {} queries; {} parameters train, {} are frozen",
+        "stage {}: {} of {}; {} parameters train, {} are frozen",
         stage.name,
-        thousands(stage.steps),
-        thousands(stage.batch_size * stage.accumulation),
+        counted(stage.steps, "step", "steps"),
+        counted(stage.batch_size * stage.accumulation, "query", "queries"),
         thousands(count(true)),
         thousands(count(false)),
     ));

@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::output::claim;
 use crate::recipe::{Recipe, Sweep, slug};
 use crate::report::{Page, bar_chart};
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, counted};
 use crate::vectors::write_atomically;
 
 /// One finished run of a sweep.
@@ -235,9 +235,9 @@ fn page(sweep: &Sweep, results: &[VariantScores]) -> Result<Page> {
     let mut page = Page::new(&format!("Sweep: {}", sweep.name));
     page.paragraph(&sweep.description);
     page.paragraph(&format!(
-        "Each variant was trained with {} seeds; the table has the mean score after the last step \
+        "Each variant was trained with {}; the table has the mean score after the last step \
          and the standard deviation over seeds.",
-        sweep.seeds.len()
+        counted(sweep.seeds.len(), "seed", "seeds")
     ));
     page.table(&rows(results));
     let sets = results.first().map(|variant| variant.sets.len()).unwrap_or_default();

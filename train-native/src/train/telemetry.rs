@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::event_file::EventFile;
-use crate::terminal::{ProgressBar, Terminal};
+use crate::terminal::{ProgressBar, Terminal, counted};
 use crate::text::{numbered, open};
 
 /// One optimizer step.
@@ -79,10 +79,10 @@ impl Telemetry {
             }
             if points.len() < steps {
                 anyhow::bail!(
-                    "{}: has {} steps, the checkpoint {steps}; put the run's own file back, or start anew in \
+                    "{}: has {}, the checkpoint {steps}; put the run's own file back, or start anew in \
                      another --output",
                     label(),
-                    points.len()
+                    counted(points.len(), "step", "steps")
                 );
             }
         }

@@ -203,9 +203,20 @@ pub fn thousands(number: usize) -> String {
     indicatif::HumanCount(number as u64).to_string()
 }
 
+/// A number and what it counts, by one name for one and another for more: 1 query, 2,000 queries.
+pub fn counted(number: usize, one: &str, more: &str) -> String {
+    format!("{} {}", thousands(number), if number == 1 { one } else { more })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_counted_by_another_name() {
+        let queries = [0, 1, 2, 2000].map(|number| counted(number, "query", "queries"));
+        assert_eq!(queries, ["0 queries", "1 query", "2 queries", "2,000 queries"]);
+    }
 
     #[test]
     fn what_a_terminal_obeys_is_written_out() {

@@ -16,7 +16,8 @@ use crate::pooling::PoolingConfig;
 
 pub(crate) use logit_score::{LogitScore, read_logit_score};
 pub use read::{
-    LoadOptions, is_reranker, load, load_pooling, load_tokenizer, read_embedder_config,
+    LoadOptions, TRANSFORMER_CONFIGS, is_reranker, load, load_pooling, load_tokenizer,
+    read_embedder_config,
 };
 pub(crate) use read::{
     ReadFolder, pools, read_activation, read_dense, read_folder, read_json, read_prompts,

@@ -229,7 +229,7 @@ fn read_shape(
 }
 
 /// Names of the file in which sentence-transformers says how it calls transformers; the first that is there rules.
-const SENTENCE: [&str; 7] = [
+pub const TRANSFORMER_CONFIGS: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
     "sentence_distilbert_config.json",
@@ -241,13 +241,13 @@ const SENTENCE: [&str; 7] = [
 
 /// What that file says, and where it is.
 fn read_sentence(folder: &dyn Folder, root: &str) -> Result<(String, Value)> {
-    for name in SENTENCE {
+    for name in TRANSFORMER_CONFIGS {
         let path = inside(root, name);
         if let Some(value) = read_json(folder, &path)? {
             return Ok((path, value));
         }
     }
-    Ok((inside(root, SENTENCE[0]), Value::default()))
+    Ok((inside(root, TRANSFORMER_CONFIGS[0]), Value::default()))
 }
 
 /// Puts what some keys of `given` hold into an object, in the place of its own.

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::store::{Store, StoreWriter};
 use crate::text::{Columns, Object, TextFile, short};
-use kiln_terminal::terminal::{Terminal, thousands};
+use kiln_terminal::terminal::{Terminal, counted};
 
 /// Largest size of a grade; sums of such grades are still exact.
 pub const MOST_GRADE: f64 = 1e9;
@@ -166,14 +166,14 @@ struct Repeated {
 impl Repeated {
     fn note(&self, label: &str, terminal: Terminal) {
         let parts = [
-            (self.documents, "documents"),
-            (self.queries, "queries"),
-            (self.judgements, "judgements"),
-            (self.candidates, "candidates"),
+            (self.documents, ["document", "documents"]),
+            (self.queries, ["query", "queries"]),
+            (self.judgements, ["judgement", "judgements"]),
+            (self.candidates, ["candidate", "candidates"]),
         ];
-        let some = parts.iter().filter(|(count, _)| *count > 0);
+        let some = parts.into_iter().filter(|(count, _)| *count > 0);
         let said: Vec<String> =
-            some.map(|(count, what)| format!("{} {what}", thousands(*count))).collect();
+            some.map(|(count, [one, more])| counted(count, one, more)).collect();
         if !said.is_empty() {
             terminal.note(format!("{label}: left out what is there twice: {}", said.join(", ")));
         }

@@ -18,6 +18,7 @@ use super::{BeirFolder, Example, Examples, mixed};
 use crate::recipe::{DataSource, Labels};
 use crate::text::{Columns, Object, TextFile, Unreadable, most_bytes};
 use kiln_terminal::interrupt;
+use kiln_terminal::terminal::counted;
 
 /// A data set of a stage.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl DataSet {
         if writer.is_empty() {
             let why = match counts.left_out() {
                 why if why.is_empty() => "it holds none".to_string(),
-                why => format!("of {} rows: {why}", counts.rows),
+                why => format!("of {}: {why}", counted(counts.rows, "row", "rows")),
             };
             bail!("{}: no example is left to train on; {why}", source.path);
         }
@@ -380,8 +381,8 @@ fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Tak
     counter.finish_and_clear();
     let Rows { intake, format, labelled, pair_texts, highest, .. } = rows;
     if let Some(error) = first_bad {
-        let count = intake.counts.bad_rows;
-        opening.terminal.note(format!("{label}: left out {count} bad rows, the first: {error:#}"));
+        let bad = counted(intake.counts.bad_rows, "bad row", "bad rows");
+        opening.terminal.note(format!("{label}: left out {bad}, the first: {error:#}"));
     }
     let Some(format) = format else {
         bail!("{label}: holds no row");

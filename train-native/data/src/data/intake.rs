@@ -11,7 +11,7 @@ use super::leak::LeakFilter;
 use super::store::StoreWriter;
 use super::{Example, text_hash};
 use crate::recipe::{DataSource, LeakRule};
-use kiln_terminal::terminal::Terminal;
+use kiln_terminal::terminal::{Terminal, counted};
 
 /// What to do with a row that cannot be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -102,20 +102,35 @@ impl Counts {
     /// What was left out, in words; empty where nothing was.
     pub fn left_out(&self) -> String {
         let parts = [
-            (self.bad_rows, "bad rows"),
-            (self.below_threshold, "pairs below the threshold"),
-            (self.lone_labels, "texts alone in their class"),
-            (self.without_text, "rows without text"),
-            (self.duplicates, "duplicates"),
-            (self.leaks, "evaluation texts"),
-            (self.leaking_negatives, "negatives that are evaluation texts"),
-            (self.own_positives, "positives equal to their query"),
-            (self.without_positives, "examples with their query as its own positive"),
-            (self.equal_negatives, "negatives equal to a positive"),
-            (self.not_drawn, "examples not drawn (limit, ratio)"),
+            (self.bad_rows, ["bad row", "bad rows"]),
+            (self.below_threshold, ["pair below the threshold", "pairs below the threshold"]),
+            (self.lone_labels, ["text alone in its class", "texts alone in their class"]),
+            (self.without_text, ["row without text", "rows without text"]),
+            (self.duplicates, ["duplicate", "duplicates"]),
+            (self.leaks, ["evaluation text", "evaluation texts"]),
+            (
+                self.leaking_negatives,
+                ["negative that is an evaluation text", "negatives that are evaluation texts"],
+            ),
+            (self.own_positives, ["positive equal to its query", "positives equal to their query"]),
+            (
+                self.without_positives,
+                [
+                    "example with its query as its own positive",
+                    "examples with their query as its own positive",
+                ],
+            ),
+            (
+                self.equal_negatives,
+                ["negative equal to a positive", "negatives equal to a positive"],
+            ),
+            (
+                self.not_drawn,
+                ["example not drawn (limit, ratio)", "examples not drawn (limit, ratio)"],
+            ),
         ];
-        let said = parts.iter().filter(|(count, _)| *count > 0);
-        said.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+        let said = parts.into_iter().filter(|(count, _)| *count > 0);
+        said.map(|(count, [one, more])| counted(count, one, more)).collect::<Vec<_>>().join(", ")
     }
 
     /// Counts an example that is trained on.

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use super::{Evaluation, label_numbers, matrix, read_rows, split_of, text};
 use crate::eval::source::TaskSource;
 use crate::eval::task::{Task, TaskOutcome};
+use crate::terminal::counted;
 use crate::text::TextFile;
 
 /// mteb's seed.
@@ -133,8 +134,8 @@ fn first_of_each(order: &mut [usize], classes: &[usize], count: usize) -> Vec<us
 fn folds(classes: &[usize], count: usize) -> Result<Vec<Experiment>> {
     if classes.len() < FOLDS {
         bail!(
-            "{} labelled texts are too few for {FOLDS} folds; name a folder with train and test",
-            classes.len()
+            "{} too few for {FOLDS} folds; name a folder with train and test",
+            counted(classes.len(), "labelled text is", "labelled texts are")
         );
     }
     let mut shuffled: Vec<usize> = (0..classes.len()).collect();

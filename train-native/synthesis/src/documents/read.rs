@@ -8,7 +8,7 @@ use kiln_data::data::text_hash;
 use kiln_data::text::{TextFile, most_bytes, regular};
 #[cfg(feature = "pdf")]
 use kiln_terminal::interrupt;
-use kiln_terminal::terminal::field;
+use kiln_terminal::terminal::{counted, field};
 
 #[cfg(feature = "pdf")]
 use super::pdf;
@@ -85,7 +85,8 @@ impl Unread {
             if endings.len() > NAMED {
                 named.push_str(", ...");
             }
-            parts.push(format!("{count} files of other kinds ({named})"));
+            let files = counted(count, "file of another kind", "files of other kinds");
+            parts.push(format!("{files} ({named})"));
         }
         let links = "links that lead out of the folder or to a folder, or no files";
         for (count, what) in [(self.links, links), (self.empty, "files and rows without a text")] {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use kiln_terminal::interrupt;
-use kiln_terminal::terminal::Terminal;
+use kiln_terminal::terminal::{Terminal, counted};
 use rand::Rng as _;
 use serde::Serialize;
 use tokio::task::{JoinError, JoinSet};
@@ -583,7 +583,8 @@ impl Asking<'_> {
     fn over_budget(&self) -> Option<String> {
         let limits = self.limits;
         if self.no_more_requests() {
-            return Some(format!("{} requests", limits.max_requests.unwrap_or_default()));
+            let most = limits.max_requests.unwrap_or_default() as usize;
+            return Some(counted(most, "request", "requests"));
         }
         if limits.max_tokens.is_none() && limits.max_cost.is_none() {
             return None;

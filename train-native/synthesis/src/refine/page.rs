@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use kiln_report::{Card, Page, histogram};
-use kiln_terminal::terminal::thousands;
+use kiln_terminal::terminal::{counted, thousands};
 
 use super::config::Filters;
 use super::ranks::Ranks;
@@ -33,9 +33,9 @@ pub(super) fn page(
     let mut page = Page::new("Refined rows");
     let share = 100.0 * summary.kept as f64 / summary.rows.max(1) as f64;
     page.paragraph(&format!(
-        "{} of {} rows are kept ({share:.1} %), {} dropped.",
+        "{} of {} kept ({share:.1} %), {} dropped.",
         thousands(summary.kept),
-        thousands(summary.rows),
+        counted(summary.rows, "row is", "rows are"),
         thousands(summary.dropped)
     ));
     for line in summary.unread().into_iter().chain(summary.idle()) {
@@ -51,12 +51,16 @@ pub(super) fn page(
     }
     if let Some(spent) = &summary.judges {
         page.paragraph(&format!(
-            "Judges: {} questions asked, {} answered by an earlier run, {} without an answer; {} tokens{}.",
-            thousands(spent.answered as usize),
+            "Judges: {} asked, {} answered by an earlier run, {} without an answer; {} tokens{}.",
+            counted(spent.answered as usize, "question", "questions"),
             thousands(spent.known as usize),
             thousands(spent.failed as usize),
             thousands((spent.prompt_tokens + spent.completion_tokens) as usize),
-            if spent.cost > 0.0 { format!(", at a cost of {:.4}", spent.cost) } else { String::new() },
+            if spent.cost > 0.0 {
+                format!(", at a cost of {:.4}", spent.cost)
+            } else {
+                String::new()
+            },
         ));
     }
     if let Some(why) = summary.stopped() {
@@ -103,7 +107,8 @@ fn counts(page: &mut Page, summary: &RefineSummary) {
     }
     page.table(&rows);
     for one in summary.filters.iter().filter(|one| one.marked > 0) {
-        page.paragraph(&format!("{} marked {} rows.", one.name, thousands(one.marked)));
+        let rows = counted(one.marked, "row", "rows");
+        page.paragraph(&format!("{} marked {rows}.", one.name));
     }
     if !summary.left_out.is_empty() {
         let all = summary.left_out.iter().map(|one| format!("{} ({})", one.name, one.why));

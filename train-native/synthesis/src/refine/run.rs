@@ -730,7 +730,7 @@ mod tests {
         let page = std::fs::read_to_string(run.folder.path().join("report.html")).unwrap();
         assert!(page.contains("duplicates: the query was there before"), "{page}");
         let first = summary.unread().unwrap();
-        assert!(first.contains("1 bad rows") && first.contains("rows.jsonl:4"), "{first}");
+        assert!(first.contains("1 bad row,") && first.contains("rows.jsonl:4"), "{first}");
     }
 
     #[test]

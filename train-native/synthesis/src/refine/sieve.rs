@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use kiln_data::data::LeakFilter;
 use kiln_data::recipe::LeakRule;
+use kiln_terminal::terminal::counted;
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use super::config::{By, FilterKind, OnNegative, Scores, Span};
@@ -136,7 +137,8 @@ pub(super) fn sift(kind: &FilterKind, row: &mut RefineRow, context: Context<'_>)
             both(row, *drop, of, of)
         }
         FilterKind::Negatives { min } if row.negatives.len() < *min => {
-            Ruling::Drops(format!("{} negatives are left of {}", row.negatives.len(), row.came[1]))
+            let left = counted(row.negatives.len(), "negative is", "negatives are");
+            Ruling::Drops(format!("{left} left of {}", row.came[1]))
         }
         FilterKind::ScoreGap { min, of, fields, drop } => {
             score_gap(row, context, *min, *of, fields, *drop)

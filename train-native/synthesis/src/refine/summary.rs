@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kiln_terminal::terminal::counted;
 use serde::Serialize;
 
 use super::tally::{FilterCounts, TypeCounts};
@@ -52,7 +53,8 @@ impl RefineSummary {
     /// What could not be read, as a line.
     pub fn unread(&self) -> Option<String> {
         let first = self.first_bad_row.as_ref()?;
-        Some(format!("left out {} bad rows, the first: {first}", self.bad_rows))
+        let bad = counted(self.bad_rows, "bad row", "bad rows");
+        Some(format!("left out {bad}, the first: {first}"))
     }
 
     /// Why judges were not asked to the end.

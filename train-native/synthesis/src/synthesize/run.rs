@@ -11,7 +11,7 @@ use kiln_data::recipe::LeakRule;
 use kiln_data::text::read_small;
 use kiln_data::vectors::{NewFile, write_atomically};
 use kiln_terminal::interrupt;
-use kiln_terminal::terminal::Terminal;
+use kiln_terminal::terminal::{Terminal, counted};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -233,9 +233,9 @@ impl Synthesis<'_> {
         let folder = || self.folder.display().to_string();
         if !self.resume && !journal.is_empty() {
             bail!(
-                "{}: holds {} answers; add --resume to go on from them, or choose another --output",
+                "{}: holds {}; add --resume to go on from there, or choose another --output",
                 folder(),
-                journal.len()
+                counted(journal.len(), "answer", "answers")
             );
         }
         let signature = Signature::new(self.settings, self.material, plan.endpoints, self.prompts);

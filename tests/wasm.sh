@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/wasm-env.sh
 
-# Runs kiln-embed's wasm tests, optimised as they are shipped. kiln-wasm is named so that its crates are
+# Runs kiln-embed's wasm tests. kiln-wasm is named so that its crates are
 # built with the features that the package needs.
 run_tests() {
   local test

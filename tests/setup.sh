@@ -55,7 +55,8 @@ wasm() {
   version=$(grep -A1 '^name = "wasm-bindgen"$' "$(dirname "$0")/../Cargo.lock" | sed -n 's/^version = "\(.*\)"/\1/p')
   if [ ! -x "$cache/wasm-bindgen-$version/bin/wasm-bindgen" ]; then
     echo "setup: wasm-bindgen $version"
-    cargo install --quiet wasm-bindgen-cli --version "$version" --debug --root "$cache/wasm-bindgen-$version"
+    # Nobody debugs it.
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet wasm-bindgen-cli --version "$version" --debug --root "$cache/wasm-bindgen-$version"
   fi
   if [ ! -x "$cache/binaryen/node_modules/.bin/wasm-opt" ]; then
     echo "setup: binaryen"

@@ -48,6 +48,12 @@ const open = async (hash = "") => {
   await page.getByText(/on cpu \(wasm/).waitFor();
 };
 const count = (number) => page.getByText(`${number} passages, kept in this browser`).waitFor({ timeout: 120_000 });
+/** Goes to another document of the same site, in which the page is not at work. */
+const away = async () => {
+  // It names no icon, and the browser looks for one.
+  server.answers.set("/favicon.ico", (request, response) => response.writeHead(204).end());
+  await page.goto(`${server.url}/demo/style.css`);
+};
 /** The built-in collection as the page keeps it, once it has indexed it. */
 let collection;
 /** The page with the built-in collection indexed: by the page itself, or as it was kept from then on. */
@@ -64,9 +70,7 @@ const ready = async (hash) => {
     });
     return;
   }
-  // Another document of the same site, in which the page is not at work yet; it names no icon, and the browser looks for one.
-  server.answers.set("/favicon.ico", (request, response) => response.writeHead(204).end());
-  await page.goto(`${server.url}/demo/style.css`);
+  await away();
   await page.evaluate(async ({ name, saved }) => {
     const { indexes } = await import("/demo/kiln-embed/store.js");
     await indexes.save(name, { ...saved, bytes: Uint8Array.from(saved.bytes) });
@@ -81,6 +85,11 @@ const found = async (text) => {
   await page.getByLabel("Search the collection").fill(text);
   await page.locator(`.columns[data-asked=${JSON.stringify(text)}][aria-busy=false]`).waitFor();
   return byMeaning().allTextContents();
+};
+const paste = async (text, on = page) => {
+  await on.getByRole("button", { name: "Paste text" }).click();
+  await on.getByLabel("Text to search in").fill(text);
+  await on.getByRole("button", { name: "Add it" }).click();
 };
 const file = (name, text) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(text) });
 
@@ -131,9 +140,7 @@ test("the reader's own texts: pasted, added, exported, imported, stopped, emptie
   await page.getByText("There is nothing to search in yet").waitFor();
   await shot("empty");
 
-  await page.getByRole("button", { name: "Paste text" }).click();
-  await page.getByLabel("Text to search in").fill("<script>window.hacked = 1</script> <img src=x onerror='window.hacked = 1'> The harbour was closed because of the storm.");
-  await page.getByRole("button", { name: "Add it" }).click();
+  await paste("<script>window.hacked = 1</script> <img src=x onerror='window.hacked = 1'> The harbour was closed because of the storm.");
   await page.getByText("1 passage, kept in this browser").waitFor();
   await page.locator("#files").setInputFiles([
     file("notes.md", "# The garden\n\nTomatoes want sun. <b onclick=x>Bold</b>\n\n# The cellar\n\nWine is kept dark and cool."),
@@ -198,9 +205,7 @@ test("passages that are indexed anew are all kept where that is stopped", async 
   assert.deepEqual(await asked(), []);
   await page.locator("section[aria-labelledby=by-words] h3").first().waitFor();
   // What is added next is indexed with them.
-  await page.getByRole("button", { name: "Paste text" }).click();
-  await page.getByLabel("Text to search in").fill("The harbour was closed because of the storm.");
-  await page.getByRole("button", { name: "Add it" }).click();
+  await paste("The harbour was closed because of the storm.");
   await page.locator(".notice").getByText(`${PASSAGES + 1} passages indexed`).waitFor();
   await autumn();
 
@@ -208,6 +213,64 @@ test("passages that are indexed anew are all kept where that is stopped", async 
   await open();
   await count(PASSAGES);
   await autumn();
+  assert.deepEqual(problems, []);
+});
+
+test("saved passages that cannot be read stay as they are until the reader saves over them", async () => {
+  await ready();
+  await away();
+  await page.evaluate(async (name) => {
+    const { indexes } = await import("/demo/kiln-embed/store.js");
+    await indexes.save(name, { version: 2, entries: [] });
+  }, collection.name);
+  const version = () => page.evaluate(async (name) => (await (await import("/demo/kiln-embed/store.js")).indexes.load(name)).version, collection.name);
+  const unkept = (number) => page.getByText(`${number} passages, not kept for the next visit`).waitFor();
+  const held = page.locator(".held");
+  await open();
+  await held.getByText(/^The saved passages cannot be read: this is no saved index of a version that is known here\./).waitFor();
+  await unkept(PASSAGES);
+  await paste("The harbour was closed because of the storm.");
+  await unkept(PASSAGES + 1);
+  assert.equal(await version(), 2);
+  await page.getByRole("button", { name: "Save over them" }).click();
+  await count(PASSAGES + 1);
+  assert.equal(await version(), 1);
+  await open();
+  await count(PASSAGES + 1);
+  assert.equal(await held.count(), 0);
+  assert.deepEqual(problems, []);
+});
+
+test("another tab's passages are not saved over, and none are added before the saved ones are read", async () => {
+  await ready();
+  const other = await context.newPage();
+  await other.goto(`${server.url}/demo/index.html`);
+  const kept = (number) => other.getByText(`${number} passages, kept in this browser`).waitFor({ timeout: 120_000 });
+  await kept(PASSAGES);
+  await paste("The harbour was closed because of the storm.", other);
+  await kept(PASSAGES + 1);
+  await paste("Kites hang on the wind.");
+  await page.locator(".held").getByText(/^Other passages were saved by another tab/).waitFor();
+
+  // The other tab is at work on what is saved, and the page waits for it.
+  await other.evaluate(() => new Promise((resolve) => {
+    const opening = indexedDB.open("kiln-embed");
+    opening.onsuccess = () => {
+      const store = opening.result.transaction("indexes", "readwrite").objectStore("indexes");
+      const work = () => {
+        resolve();
+        if (!window.isDone) store.count().onsuccess = work;
+      };
+      work();
+    };
+  }));
+  await open();
+  assert.ok(await page.getByRole("button", { name: "Paste text" }).isDisabled());
+  await page.locator("#files").setInputFiles(file("owls.md", "They hunt at night."));
+  await page.locator(".notice").getByText("the passages are being opened; wait for them").waitFor();
+  await other.evaluate(() => void (window.isDone = true));
+  await count(PASSAGES + 1);
+  assert.equal(await page.locator(".held").count(), 0);
   assert.deepEqual(problems, []);
 });
 
@@ -574,6 +637,25 @@ test("teach: too few lessons, ones that contradict each other, and a run that is
   await panel.getByRole("button", { name: "Go on with the run that was cut off" }).click();
   await learned(panel);
   await changedOver(panel);
+  assert.deepEqual(problems, []);
+});
+
+test("teach: lessons that cannot be read are set aside, and another tab's are not saved over", async () => {
+  await away();
+  await page.evaluate(() => localStorage.setItem("lessons", '[{"says":'));
+  await page.goto(`${server.url}/demo/index.html`);
+  await synonym(...SYNONYMS[0]);
+  await page.locator(".notice.error").getByText(/^the lessons of earlier visits cannot be read/).waitFor();
+  await counter("0 right, 0 wrong, 1 synonym");
+  const aside = () => Object.keys(localStorage).filter((key) => key.startsWith("lessons set aside")).map((key) => JSON.parse(localStorage[key]));
+  assert.deepEqual(await page.evaluate(aside), ['[{"says":']);
+  // As another tab does.
+  await page.evaluate(() => {
+    const lesson = { says: "Synonym", query: "dusk", title: "evening", text: "evening" };
+    localStorage.setItem("lessons", JSON.stringify([...JSON.parse(localStorage.lessons), lesson]));
+  });
+  await synonym(...SYNONYMS[1]);
+  await counter("0 right, 0 wrong, 3 synonyms");
   assert.deepEqual(problems, []);
 });
 

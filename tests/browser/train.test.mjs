@@ -85,7 +85,7 @@ test("losses and vectors are those of kiln train, with the same seed, pairs and 
 });
 
 test("the losses and vectors of a packed base are those that it has natively", async () => {
-  // wasm/lessons/tests/mini.rs holds the native run to the same numbers.
+  // wasm/lessons/tests/mini/learned.rs holds the native run to the same numbers.
   const native = JSON.parse(readFileSync(join(import.meta.dirname, "../fixtures/lessons.json"), "utf8"));
   const inPage = await taught({ ...lessons(40), steps: 12, batchSize: 8, learningRate: 1e-3, holdBack: 0 });
   const losses = inPage.seen.filter(({ loss }) => loss !== undefined).map(({ loss }) => loss);

@@ -168,6 +168,20 @@ test("a lost GPU is left for the CPU, in the midst of a run too", { timeout: 120
   assert.match(warnings.join(), /the GPU was lost.*goes on on the CPU/);
 });
 
+test("a core that breaks off after a wait for the GPU says so, and keeps nobody waiting", { timeout: 120_000 }, async () => {
+  const found = await page.evaluate(async (url) => {
+    const model = await window.kiln.Embedder.load(url, { device: "webgpu", worker: false });
+    // What was computed cannot be read back, which the core takes for impossible.
+    GPUBuffer.prototype.mapAsync = async () => {
+      throw new DOMException("no memory", "OperationError");
+    };
+    const said = (run) => run.then(() => "it worked", (error) => `${error.name}: ${error.message}`);
+    const runs = [said(model.embed("a boat")), said(model.lens("a boat"))];
+    return [...(await Promise.all(runs)), await said(model.embed("a boat"))];
+  }, MINI);
+  for (const said of found) assert.match(said, /^WorkerError: kiln-embed broke off \(.*load the model, or the index, again/);
+});
+
 test("a model with too large a matrix for the adapter is refused, or left to the CPU", { timeout: 120_000 }, async () => {
   const found = await page.evaluate(async (url) => {
     for (const limit of ["maxBufferSize", "maxStorageBufferBindingSize"]) {

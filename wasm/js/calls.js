@@ -105,7 +105,7 @@ export class LocalCalls {
   end(why = new Error("disposed")) {
     if (this.#ended) return;
     this.#ended = why;
-    // Told at once: what runs ends at its next batch, and never where the core broke off while it waited for a GPU.
+    // Told at once: what runs ends at its next batch, and never where a GPU does not answer.
     for (const reject of this.#waiting) reject(why);
     this.#waiting.clear();
     this.#last.then(() => this.#engine.free());

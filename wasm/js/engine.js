@@ -146,10 +146,20 @@ const isSoftware = (adapter) => adapter.info?.isFallbackAdapter ?? adapter.isFal
 /** The device is to blame, and not the model's files. */
 const deviceError = (message, cause) => Object.assign(new Error(message, { cause }), { name: "DeviceError" });
 
+/** What can be done without the thread's GPU. */
+const INSTEAD = 'reload the page to use it again, or use device: "cpu"';
+
 /** Why this thread's GPU is of no more use, if so; the module that drives it lives as long as the thread. */
 let gpuFailure;
 /** Models on the GPU. */
 const gpuSessions = new Set();
+/** Settles when the GPU is lost. */
+let gpuLoss = new Promise(() => {});
+/** Milliseconds within which a loss is told of. */
+const TOLD_WITHIN = 1000;
+
+/** Waits until a loss of the GPU is known, if that is it: a core that waits for a lost GPU breaks off a little before. */
+const toldOfLoss = () => Promise.race([gpuLoss, new Promise((resolve) => setTimeout(resolve, TOLD_WITHIN))]);
 
 function gpuFailed(error) {
   gpuFailure ??= error;
@@ -162,7 +172,7 @@ async function watchingDevice(open) {
   const original = prototype.requestDevice;
   prototype.requestDevice = async function (...options) {
     const device = await original.apply(this, options);
-    device.lost.then(({ reason, message }) => gpuFailed(Object.assign(new Error(`the GPU was lost (${message || reason})`), { name: "DeviceLostError" })));
+    gpuLoss = device.lost.then(({ reason, message }) => gpuFailed(Object.assign(new Error(`the GPU was lost (${message || reason})`), { name: "DeviceLostError" })));
     return device;
   };
   try {
@@ -174,7 +184,7 @@ async function watchingDevice(open) {
 
 /** A loaded model. */
 class Session {
-  /** Why the GPU is lost, if it is. */
+  /** Why nothing can be computed any more, if so: the GPU is lost, or the core broke off. */
   #lost;
   /** Rejects the run that waits for the GPU. */
   #reject;
@@ -258,7 +268,7 @@ class Session {
   static async #onGpu(files, adapter) {
     const { vendor, architecture, description } = adapter.info ?? {};
     const name = description || [vendor, architecture].filter(Boolean).join(" ") || "unnamed adapter";
-    if (gpuFailure) throw deviceError(`${gpuFailure.message}; reload the page to use it again, or use device: "cpu"`);
+    if (gpuFailure) throw deviceError(`${gpuFailure.message}; ${INSTEAD}`);
     try {
       const { core } = await build("webgpu");
       const session = new Session(core, await watchingDevice(() => read(core, files, "webgpu")), `webgpu (${name})`);
@@ -266,6 +276,8 @@ class Session {
       return session;
     } catch (error) {
       if (!(error instanceof WebAssembly.RuntimeError)) throw error;
+      await toldOfLoss();
+      if (gpuFailure) throw deviceError(`${gpuFailure.message}; ${INSTEAD}`, error);
       const limit = Math.floor(adapter.limits.maxStorageBufferBindingSize / 2 ** 20);
       const why = new Error(`the model cannot be run on ${name}, which takes tensors of ${limit} MB at most`, { cause: error });
       gpuFailed(why);
@@ -313,13 +325,19 @@ class Session {
     this.#reject?.(error);
   }
 
-  /** What a run gives, or that the device was lost in the midst of it: then it may never end by itself. */
+  /** What a run gives, or that the device was lost in the midst of it: then it may never end by itself, or break off. */
   #unlessLost(run) {
     return new Promise((resolve, reject) => {
       if (this.#lost) return reject(this.#lost);
       this.#reject = reject;
       // What need not wait for a device is no promise.
-      (async () => run())().then(resolve, (error) => reject(this.#lost ?? error));
+      (async () => run())().then(resolve, async (error) => {
+        if (error instanceof WebAssembly.RuntimeError) {
+          if (gpuSessions.has(this)) await toldOfLoss();
+          this.#lost ??= error;
+        }
+        reject(this.#lost ?? error);
+      });
     });
   }
 
@@ -342,7 +360,7 @@ class Session {
 
   free() {
     gpuSessions.delete(this);
-    // A step that waits for a lost GPU still holds the model.
+    // A step that waits for a lost GPU still holds the model, and so does one that broke off.
     if (!this.#lost) for (const model of this.#models.values()) model.free();
   }
 }

@@ -6,6 +6,7 @@
 mod device;
 mod index;
 mod model;
+mod promise;
 mod reranker;
 #[cfg(feature = "threads")]
 mod threads;
@@ -18,11 +19,9 @@ pub use reranker::PairScorer;
 #[cfg(feature = "train")]
 pub use trainer::Trainer;
 
-use std::task::{Context, Poll, Waker};
-
 use kiln_embed::Error;
 use wasm_bindgen::prelude::*;
-use wasm_bindgen_futures::{future_to_promise, js_sys::RangeError};
+use wasm_bindgen_futures::js_sys::RangeError;
 
 /// Puts the message of a panic, which is a bug, on the console.
 #[wasm_bindgen(start)]
@@ -34,28 +33,6 @@ pub fn start() {
 extern "C" {
     #[wasm_bindgen(js_namespace = console)]
     fn error(message: &str);
-}
-
-/// What a future gives, or why it fails, at once where nothing is waited for, as on the CPU; else a promise of it. What
-/// breaks off in the midst of it is thrown where this is called: a promise would stay open for ever.
-pub(crate) fn now_or_promise<T, E>(
-    future: impl Future<Output = Result<T, E>> + 'static,
-) -> Result<JsValue, JsValue>
-where
-    T: Into<JsValue> + 'static,
-    E: Into<JsValue> + 'static,
-{
-    let mut future = Box::pin(async move {
-        match future.await {
-            Ok(value) => Ok(value.into()),
-            Err(error) => Err(error.into()),
-        }
-    });
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        // It is polled again at once, by a task that can be woken.
-        Poll::Pending => Ok(future_to_promise(future).into()),
-    }
 }
 
 /// A failure of what was asked for: the files are not to blame, and need not be fetched once more.

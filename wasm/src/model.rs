@@ -14,7 +14,7 @@ use serde_json::json;
 use wasm_bindgen::prelude::*;
 
 use crate::device::{Loaded, on_either, precision};
-use crate::now_or_promise;
+use crate::promise::now_or_promise;
 
 /// The files of a model, added one by one as they arrive.
 #[wasm_bindgen]

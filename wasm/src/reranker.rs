@@ -10,7 +10,8 @@ use wasm_bindgen::prelude::*;
 
 use crate::device::precision;
 use crate::model::ModelFiles;
-use crate::{now_or_promise, wrongly_asked};
+use crate::promise::now_or_promise;
+use crate::wrongly_asked;
 
 /// A loaded cross-encoder.
 #[wasm_bindgen]

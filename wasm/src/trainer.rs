@@ -11,7 +11,7 @@ use wasm_bindgen::prelude::*;
 
 use crate::device::{precision, unread};
 use crate::model::{ModelFiles, fingerprint};
-use crate::now_or_promise;
+use crate::promise::now_or_promise;
 
 /// Adapters on a model, and what they are taught.
 #[wasm_bindgen]

@@ -4,6 +4,7 @@
 //! [`state::State`].
 
 mod kiln;
+mod known;
 mod layout;
 mod library;
 mod pages;
@@ -17,7 +18,7 @@ use gloo_storage::{LocalStorage, Storage as _};
 use leptos::prelude::*;
 use wasm_bindgen::JsCast as _;
 
-use pages::collection::add_files;
+use pages::collection::{HeldLine, add_files};
 use pages::lens::LensPage;
 use pages::map::Map;
 use pages::models::Models;
@@ -163,6 +164,7 @@ fn App() -> impl IntoView {
         >
             <h1 class="visually-hidden">{move || format!("Kiln: {}", page.get().title())}</h1>
             <NoticeLine />
+            <HeldLine />
             {section(Page::Search, view! { <Search query /> }.into_any())}
             {section(Page::Lens, view! { <LensPage /> }.into_any())}
             {section(Page::Map, view! { <Map visible=shown(Page::Map) select /> }.into_any())}

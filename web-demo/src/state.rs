@@ -11,6 +11,7 @@ use wasm_bindgen::JsValue;
 use web_sys::AbortController;
 
 use crate::kiln::{Adapter, Embedder, Failure, Index, Info, LoadProgress, Passage};
+use crate::known::Known;
 use crate::teach::{Teach, Variant};
 use crate::words::Words;
 
@@ -26,14 +27,6 @@ pub(crate) enum Model {
 }
 
 impl Model {
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Loading { name, .. } | Self::Ready { name, .. } | Self::Failed { name, .. } => {
-                name
-            }
-        }
-    }
-
     pub(crate) fn info(&self) -> Option<&Info> {
         match self {
             Self::Ready { info, .. } => Some(info),
@@ -81,6 +74,18 @@ pub(crate) struct Notice {
     pub(crate) is_error: bool,
 }
 
+/// Whether what is here is kept for the next visit.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Keeping {
+    /// As far as it is indexed.
+    Kept,
+    Saving,
+    /// The browser keeps nothing here, or has no room.
+    Failed,
+    /// Nothing is saved in the place of passages that this page has not shown: why, and what to do, in one line.
+    Held(String),
+}
+
 /// Passages in the order of their numbers.
 pub(crate) type Passages = Arc<Vec<(u32, Passage)>>;
 
@@ -92,6 +97,11 @@ pub(crate) struct State {
     /// The passages by their words, once these are taken up.
     pub(crate) words: RwSignal<Option<Rc<Words>>, LocalStorage>,
     pub(crate) job: RwSignal<Option<Job>>,
+    /// Whether what was saved is still to be read, or what was here to be indexed by another model.
+    pub(crate) opening: RwSignal<bool>,
+    pub(crate) keeping: RwSignal<Keeping>,
+    /// Saves of the index, the latest of which counts.
+    pub(crate) saves: Turns,
     pub(crate) notice: RwSignal<Option<Notice>>,
     /// How the index keeps vectors.
     pub(crate) precision: RwSignal<String>,
@@ -112,6 +122,8 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct Parts {
     pub(crate) embedder: Option<Rc<Embedder>>,
+    /// What the page calls the model that computes, while another one is loaded too.
+    name: String,
     pub(crate) index: Option<Rc<Index>>,
     loading: Option<AbortController>,
     pub(crate) indexing: Option<AbortController>,
@@ -124,6 +136,7 @@ pub(crate) struct Parts {
     pub(crate) adding: (Rc<Vec<(u32, Passage)>>, usize),
     /// Passages that are being indexed to take the place of those that are here; another model takes them over.
     pub(crate) replacing: Option<Passages>,
+    pub(crate) known: Known,
 }
 
 /// Tells the latest of several runs from those before it.
@@ -156,6 +169,9 @@ impl State {
             passages: RwSignal::default(),
             words: RwSignal::new_local(None),
             job: RwSignal::new(None),
+            opening: RwSignal::new(false),
+            keeping: RwSignal::new(Keeping::Kept),
+            saves: Turns::new(),
             notice: RwSignal::new(None),
             precision: RwSignal::new(Browser::get("precision").unwrap_or("int8".into())),
             indexes: RwSignal::new(0),
@@ -200,13 +216,23 @@ impl State {
         self.parts().borrow().embedder.clone()
     }
 
+    /// Whether a model still computes, and no other one has taken its place.
+    pub(crate) fn computes(&self, embedder: &Rc<Embedder>) -> bool {
+        self.embedder().is_some_and(|now| Rc::ptr_eq(&now, embedder))
+    }
+
+    /// What the page calls the model that computes.
+    pub(crate) fn model_name(&self) -> String {
+        self.parts().borrow().name.clone()
+    }
+
     pub(crate) fn index(&self) -> Option<Rc<Index>> {
         self.parts().borrow().index.clone()
     }
 
-    /// Whether passages are being added just now.
+    /// Whether passages are being opened or added just now.
     pub(crate) fn is_busy(&self) -> bool {
-        self.job.with(Option::is_some)
+        self.opening.get() || self.job.with(Option::is_some)
     }
 
     pub(crate) fn passage(&self, id: u32) -> Option<Passage> {
@@ -266,6 +292,7 @@ impl State {
                     let former = {
                         let parts = self.parts();
                         let mut parts = parts.borrow_mut();
+                        parts.name.clone_from(&name);
                         (parts.embedder.replace(Rc::new(embedder)), parts.index.take())
                     };
                     if let Some(embedder) = former.0 {

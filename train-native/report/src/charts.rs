@@ -55,6 +55,11 @@ pub fn line_chart(x: &str, y: &str, series: &[Series]) -> Result<String> {
     Ok(svg)
 }
 
+/// Whether a point has a place; a line is broken where one has none, such as the loss of a step that overflowed.
+fn drawn(point: &(f64, f64)) -> bool {
+    point.0.is_finite() && point.1.is_finite()
+}
+
 fn draw_lines(
     svg: &mut String,
     x: &str,
@@ -93,7 +98,9 @@ fn draw_lines(
     let mut left = 76;
     for (i, line) in series.iter().enumerate() {
         let style = colour(i).stroke_width(2);
-        chart.draw_series(LineSeries::new(line.points.iter().copied(), style))?;
+        for part in line.points.split(|point| !drawn(point)) {
+            chart.draw_series(LineSeries::new(part.iter().copied(), style))?;
+        }
         if series.len() > 1 {
             let text = ("sans-serif", 13).into_font().color(&RGBColor(40, 40, 40));
             names.draw(&PathElement::new(vec![(left, 16), (left + 18, 16)], style))?;
@@ -174,6 +181,11 @@ mod tests {
         let series = [Series { name: "loss".into(), points: vec![(1.0, 2.0), (2.0, 1.0)] }];
         assert!(line_chart("step", "loss", &series).unwrap().contains("polyline"));
         assert!(line_chart("step", "loss", &[]).is_ok());
+        let lost = vec![(1.0, 2.0), (2.0, 1.0), (3.0, f64::NAN), (4.0, 1.0), (5.0, 2.0)];
+        let lost =
+            line_chart("step", "loss", &[Series { name: "loss".into(), points: lost }]).unwrap();
+        let one = line_chart("step", "loss", &series).unwrap().matches("<polyline").count();
+        assert!(lost.matches("<polyline").count() == one + 1 && !lost.contains("NaN"), "{lost}");
         assert!(bar_chart(&[("BM25 <x>".into(), 0.5)]).unwrap().contains("0.5000"));
     }
 }

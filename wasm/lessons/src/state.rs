@@ -10,8 +10,8 @@ use kiln_embed::model::LoraConfig;
 use kiln_embed::train::SavedParameters;
 use serde::{Deserialize, Serialize};
 
+use crate::progress::Progress;
 use crate::settings::{AdapterSettings, TeachingPlan};
-use crate::trainer::Progress;
 
 /// What a state says beside its tensors.
 #[derive(Debug, Clone, Serialize, Deserialize)]

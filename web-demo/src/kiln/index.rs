@@ -39,6 +39,12 @@ extern "C" {
     fn dispose(this: &JsIndex);
 }
 
+#[wasm_bindgen(raw_module = "./kiln-embed/store.js")]
+extern "C" {
+    #[wasm_bindgen(js_namespace = indexes, js_name = load, catch)]
+    async fn load_saved(name: &str) -> Result<JsValue, JsValue>;
+}
+
 /// A found entry.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct Hit {
@@ -55,6 +61,8 @@ pub(crate) struct Passage {
     pub(crate) source: String,
 }
 
+/// The version of saved indexes, as the package writes it.
+const VERSION: f64 = 1.0;
 /// The largest number of a passage that is read.
 const LARGEST_NUMBER: u32 = 1 << 31;
 
@@ -83,6 +91,20 @@ impl Index {
         Ok((!found.is_undefined()).then(|| Self(found.unchecked_into())))
     }
 
+    /// The passages of a saved index alone: no worker is begun for it, and its vectors are not looked at.
+    pub(crate) async fn saved_passages(name: &str) -> Result<Option<Vec<(u32, Passage)>>> {
+        let saved = load_saved(name).await?;
+        if saved.is_undefined() {
+            return Ok(None);
+        }
+        // Entries of another version may say something else.
+        if Reflect::get(&saved, &"version".into())?.as_f64() != Some(VERSION) {
+            let unknown = "this is no saved index of a version that is known here";
+            return Err(Failure::from(unknown.to_string()));
+        }
+        in_order(Reflect::get(&saved, &"entries".into())?).map(Some)
+    }
+
     pub(crate) fn dimensions(&self) -> usize {
         self.0.dimensions()
     }
@@ -98,15 +120,7 @@ impl Index {
 
     /// The passages, in the order of their numbers.
     pub(crate) fn passages(&self) -> Result<Vec<(u32, Passage)>> {
-        let mut passages: Vec<(u32, Passage)> = from_js(self.0.entries().into())?;
-        passages.sort_unstable_by_key(|(id, _)| *id);
-        match passages.last() {
-            // More are added behind the last.
-            Some((id, _)) if *id > LARGEST_NUMBER => Err(Failure::from(format!(
-                "this is no saved index: it has a passage with the number {id}, and {LARGEST_NUMBER} is the largest"
-            ))),
-            _ => Ok(passages),
-        }
+        in_order(self.0.entries().into())
     }
 
     pub(crate) async fn add(&self, entries: &[(u32, &Passage, Vector)]) -> Result<()> {
@@ -180,6 +194,19 @@ impl Index {
 
     pub(crate) fn dispose(&self) {
         self.0.dispose();
+    }
+}
+
+/// Entries as passages, in the order of their numbers.
+fn in_order(entries: JsValue) -> Result<Vec<(u32, Passage)>> {
+    let mut passages: Vec<(u32, Passage)> = from_js(entries)?;
+    passages.sort_unstable_by_key(|(id, _)| *id);
+    match passages.last() {
+        // More are added behind the last.
+        Some((id, _)) if *id > LARGEST_NUMBER => Err(Failure::from(format!(
+            "this is no saved index: it has a passage with the number {id}, and {LARGEST_NUMBER} is the largest"
+        ))),
+        _ => Ok(passages),
     }
 }
 

@@ -10,7 +10,7 @@ use web_sys::{FileList, HtmlAnchorElement, Url};
 use crate::kiln::Result;
 use crate::parts::{FileButton, duration};
 use crate::reading;
-use crate::state::State;
+use crate::state::{Keeping, State};
 
 /// What is searched in, and how it changes.
 #[component]
@@ -51,8 +51,16 @@ pub(crate) fn Collection() -> impl IntoView {
                 None => {
                     let count = count();
                     let passages = if count == 1 { "passage" } else { "passages" };
-                    view! { <p class="count">{format!("{count} {passages}, kept in this browser")}</p> }
-                        .into_any()
+                    let kept = match state.keeping.get() {
+                        Keeping::Kept => "kept in this browser",
+                        Keeping::Saving => "being saved",
+                        Keeping::Failed | Keeping::Held(_) => "not kept for the next visit",
+                    };
+                    let text = match count == 0 && state.opening.get() {
+                        true => "The passages are being opened".to_string(),
+                        false => format!("{count} {passages}, {kept}"),
+                    };
+                    view! { <p class="count">{text}</p> }.into_any()
                 }
             }}
             <div class="buttons">
@@ -100,6 +108,23 @@ pub(crate) fn Collection() -> impl IntoView {
                 </div>
             </Show>
         </div>
+    }
+}
+
+/// Why these passages are not kept, where others are saved in their place, and the way to save them all the same.
+#[component]
+pub(crate) fn HeldLine() -> impl IntoView {
+    let state = expect_context::<State>();
+    move || match state.keeping.get() {
+        Keeping::Held(why) => Some(view! {
+            <p class="held" role="alert">
+                {why}
+                <button disabled=move || state.is_busy() on:click=move |_| state.save_over()>
+                    "Save over them"
+                </button>
+            </p>
+        }),
+        _ => None,
     }
 }
 

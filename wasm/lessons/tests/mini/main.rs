@@ -1,0 +1,9 @@
+//! Lessons for kiln-mini, as the demo has it: int4 weights that stay packed.
+
+#![allow(clippy::unwrap_used)]
+
+mod going_on;
+mod learned;
+mod refused;
+mod steps;
+mod teacher;

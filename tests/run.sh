@@ -122,10 +122,10 @@ export KILN_LINT=yes
 export KILN_WASM_PROFILE="${KILN_WASM_PROFILE:-page-quick}" KILN_WASM_OPT="${KILN_WASM_OPT:--O1}"
 step 'WebAssembly: products' tests/wasm.sh
 if_time_is_left 60 'JavaScript: kiln-embed and the demo' tests/browser.sh build
-if_time_is_left 66 'JavaScript: Chromium' tests/browser.sh chromium
-if_time_is_left 60 'JavaScript: Node, Deno, Bun, workerd' tests/browser.sh runtimes
-if_time_is_left 60 'JavaScript: Firefox and WebKit' tests/browser.sh others
-if_time_is_left 60 'JavaScript: an example with Vite' tests/bundlers.sh vite
+if_time_is_left 66 'JavaScript: Node, Deno, Bun, workerd' tests/browser.sh runtimes
+if_time_is_left 69 'JavaScript: Chromium' tests/browser.sh chromium
+if_time_is_left 76 'JavaScript: Firefox and WebKit' tests/browser.sh others
+if_time_is_left 80 'JavaScript: an example with Vite' tests/bundlers.sh vite
 echo 'skipped: tests/bundlers.sh (webpack, Next.js, Astro, Orama and LangChain.js: some 700 MB from npm); run it by hand'
 echo 'skipped: tests/distributed.sh (Ray, Daft, Spark, LanceDB, Qdrant, Postgres: 1.5 GB from PyPI); run it by hand'
 echo 'skipped: tests/cuda.sh (kernels for CUDA compiled and emulated without a GPU, and NCCL: 270 MB from PyPI, 30 minutes); run it by hand'

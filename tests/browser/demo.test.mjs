@@ -266,7 +266,7 @@ test("another tab's passages are not saved over, and none are added before the s
   }));
   await open();
   assert.ok(await page.getByRole("button", { name: "Paste text" }).isDisabled());
-  await page.locator("#files").setInputFiles(file("owls.md", "They hunt at night."));
+  await page.locator("#files").setInputFiles(file("owls.txt", "They hunt at night."));
   await page.locator(".notice").getByText("the passages are being opened; wait for them").waitFor();
   await other.evaluate(() => void (window.isDone = true));
   await count(PASSAGES + 1);

@@ -2,13 +2,14 @@
 //! compared, how long texts may be, what a list of modules leaves out, and which normalizer a tokenizer's class makes.
 
 use kiln_embed::checkpoint::{Files, LoadOptions, load, load_tokenizer, save};
-use kiln_embed::embedder::{Embedder, Similarity};
+use kiln_embed::embedder::{EmbedOptions, Embedder, Similarity};
 use kiln_embed::pooling::PoolingConfig;
 use kiln_tests::hostile::model;
 use kiln_tests::named_models::NamedModel;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use train_native::device::Cpu;
 
 /// The tiny model, of which some files have other keys, or are not there.
@@ -114,8 +115,12 @@ fn how_vectors_are_cut_and_compared_is_kept() {
     assert_eq!(cut.similarity(), Similarity::Dot);
     let (whole, vectors) = (plain.embed(&["a river"]).unwrap(), cut.embed(&["a river"]).unwrap());
     assert_eq!(vectors[0].len(), 5);
+    assert_eq!(vectors[0], whole[0][..5]);
+    // What is asked for has the length one.
+    let asked = EmbedOptions { normalize: Some(true), ..EmbedOptions::default() };
+    let asked = cut.embed_with(&["a river"], &asked, |_| ControlFlow::Continue(())).unwrap();
     let norm = whole[0][..5].iter().map(|x| x * x).sum::<f32>().sqrt();
-    for (a, b) in vectors[0].iter().zip(&whole[0]) {
+    for (a, b) in asked[0].iter().zip(&whole[0]) {
         assert!((a - b / norm).abs() < 1e-6, "{a} {b}");
     }
     let saved = save(&cut).unwrap();

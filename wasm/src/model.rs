@@ -139,7 +139,7 @@ impl Model {
             "layers": embedder.model().config().num_layers,
             "vocabularySize": embedder.model().config().vocab_size,
             "pooling": embedder.model().pooling().config().name(),
-            "normalized": embedder.model().normalizes(),
+            "normalized": embedder.normalizes(&EmbedOptions::default()),
             "prompts": embedder.prompts().by_name(),
             "defaultPrompt": embedder.prompts().default_name(),
             "weights": self.weights,

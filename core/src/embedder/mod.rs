@@ -212,6 +212,13 @@ impl<B: Kernels> Embedder<B> {
         options.dimensions.or(self.truncate_dim).unwrap_or_else(|| self.model.dimensions())
     }
 
+    /// Whether vectors have the length one under the options: not where the model's files cut them (`truncate_dim`) and
+    /// the options say nothing of either, as sentence-transformers has it.
+    pub fn normalizes(&self, options: &EmbedOptions) -> bool {
+        let is_cut_by_file = self.truncate_dim.is_some() && options.dimensions.is_none();
+        options.normalize.unwrap_or(self.model.normalizes() && !is_cut_by_file)
+    }
+
     /// Whether the model can do what the options ask for.
     ///
     /// # Errors
@@ -324,10 +331,16 @@ impl<B: Kernels> Embedder<B> {
     pub fn embed_batch(&self, batch: &TokenBatch, options: &EmbedOptions) -> Result<Tensor<B, 2>> {
         let input = ModelInput::new(batch, &self.device);
         let finish = |mut vectors: Tensor<B, 2>| {
+            let normalize = options.normalize.unwrap_or(self.model.normalizes());
+            // What a file asks for is done by sentence-transformers behind all modules, Normalize too.
+            let is_last = normalize && !self.normalizes(options);
+            if is_last {
+                vectors = pooling::l2_normalize(vectors);
+            }
             if let Some(dimensions) = options.dimensions.or(self.truncate_dim) {
                 vectors = pooling::truncate(vectors, dimensions)?;
             }
-            if options.normalize.unwrap_or(self.model.normalizes()) {
+            if normalize && !is_last {
                 vectors = pooling::l2_normalize(vectors);
             }
             Ok(vectors)

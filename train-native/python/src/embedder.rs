@@ -302,7 +302,7 @@ impl TextModel {
     /// Whether it divides vectors by their norm.
     #[getter]
     fn normalizes(&self) -> bool {
-        self.model.normalizes()
+        self.model.normalizes(&EmbedOptions::default())
     }
 
     /// Number of parameters.

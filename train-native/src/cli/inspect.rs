@@ -8,6 +8,7 @@ use clap::Args;
 use kiln_embed::Reranker;
 use kiln_embed::checkpoint::{LoadOptions, Manifest, TensorInfo, Weights, is_reranker};
 use kiln_embed::config::{LayerHeads, ModelConfig};
+use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -50,9 +51,10 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let total: usize = parts.iter().map(|(_, count)| count).sum();
     let tokenizer = model.tokenizer().config();
     let tensors = values_of(&weights);
+    let normalizes = model.normalizes(&EmbedOptions::default());
     let value = json!({
         "model": name, "adapter_of": base, "config": shape.config, "parameters": total, "pooling": shape.pooling,
-        "dense": shape.dense, "normalize": model.normalizes(), "dimensions": shape.dimensions(), "tokenizer": tokenizer,
+        "dense": shape.dense, "normalize": normalizes, "dimensions": shape.dimensions(), "tokenizer": tokenizer,
         "prompts": model.prompts().by_name(), "default_prompt": model.prompts().default_name(), "tensors": tensors,
     });
     terminal.result(&value, || {
@@ -62,7 +64,7 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
             format!(
                 "vectors      {} dimensions{}",
                 shape.dimensions(),
-                if model.normalizes() { ", normalised" } else { ", not normalised" }
+                if normalizes { ", normalised" } else { ", not normalised" }
             ),
             format!("parameters   {}", thousands(total)),
         ]);

@@ -25,8 +25,8 @@ pub trait TextModel: Send + Sync {
     /// The shape of its transformer, pooling head and projections.
     fn shape(&self) -> EmbedderConfig;
 
-    /// Whether it divides vectors by their norm.
-    fn normalizes(&self) -> bool;
+    /// Whether its vectors have the length one under the options.
+    fn normalizes(&self, options: &EmbedOptions) -> bool;
 
     /// How its vectors are meant to be compared.
     fn similarity(&self) -> Similarity;
@@ -158,8 +158,8 @@ impl<B: Kernels> TextModel for Embedder<B> {
         self.model().embedder_config()
     }
 
-    fn normalizes(&self) -> bool {
-        self.model().normalizes()
+    fn normalizes(&self, options: &EmbedOptions) -> bool {
+        Embedder::normalizes(self, options)
     }
 
     fn similarity(&self) -> Similarity {

@@ -120,7 +120,7 @@ impl ServedModel {
             dimensions: model.dimensions(&options),
             max_length: model.tokenizer().config().max_length,
             pooling: model.shape().pooling.name(),
-            normalized: options.normalize.unwrap_or(model.normalizes()),
+            normalized: model.normalizes(&options),
             prompts: model.prompts().by_name().keys().cloned().collect(),
         };
         Ok(Self { model, options, default_prompt, facts })

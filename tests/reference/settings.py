@@ -69,7 +69,6 @@ CASES = [
     (QWEN, LOOSE | {"config.json": {"is_causal": False}}),
     # How the pooling is written.
     (BERT, {"1_Pooling/config.json": {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}}),
-    (BERT, {"1_Pooling/config.json": {"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}}),
     (BERT, {"1_Pooling/config.json": {"pooling_mode": "cls"}}),
     (BERT, {"1_Pooling/config.json": {"pooling_mode_mean_tokens": False, "pooling_mode_weightedmean_tokens": True}}),
     # What a tokenizer's class says of its normalizer.

@@ -1,32 +1,34 @@
-//! Finds a model (a folder, or a Hub id with its cache), and loads it on a device.
+//! Loads a model on a device, wherever it is found, or reads what its files say of it.
 
+mod advice;
+mod locate;
 mod shapes;
 mod task_adapter;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use kiln_embed::checkpoint::{
-    self, Directory, FileSum, Folder, LoadOptions, MANIFEST, ReadSeek, Weights, is_vector_adapter,
-    load_adapted, load_vector_adapter, read_embedder_config, read_text, save, stays_inside,
-    task_names,
+    self, Directory, Folder, LoadOptions, ReadSeek, Weights, is_vector_adapter, load_adapted,
+    load_vector_adapter, read_embedder_config, save, task_names,
 };
-use kiln_embed::config::AttentionMode;
-use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts, Similarity};
+use kiln_embed::embedder::{Embedder, EmbedderConfig, Prompts};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::model::Backbone;
-use kiln_embed::pooling::{DenseConfig, PoolingConfig};
+use kiln_embed::pooling::DenseConfig;
 use kiln_embed::quant::WeightPrecision;
 use kiln_embed::reranker::{RerankerShape, read_reranker_shape, reranker_shape};
 use kiln_embed::tokenizer::Tokenizer;
-use serde_json::Value;
 
+pub use self::locate::{LocatedModel, folders, locate, resolve, resolve_without_weights};
+
+use self::advice::{advise, advise_of_base, advise_of_tasks};
+use self::locate::{find, without_adapter};
 use crate::device::Device;
 use crate::embedding::TextModel;
-use crate::hub::{ADAPTER, HubModel, is_id, is_snapshot};
+use crate::hub::{ADAPTER, HubModel};
 use crate::terminal::Terminal;
-use crate::text::read_small;
 use crate::with_backend;
 
 /// Opens what [`resolve`] found: a folder, or a `.kiln` file.
@@ -73,108 +75,6 @@ pub fn weights_stem(folder: &dyn Folder) -> Result<&'static str> {
     Ok("model")
 }
 
-/// The folder (or `.kiln` file) of a model: the path itself where it is one, else a Hub id
-/// (`owner/name` or `owner/name@revision`), downloaded into the Hub's cache. Of `MODEL#ADAPTER` it is the adapter's.
-///
-/// # Errors
-/// Neither a folder nor a model that the Hub has; a model without that adapter.
-pub fn resolve(name: &str, terminal: Terminal) -> Result<PathBuf> {
-    Ok(locate(name, terminal)?.folder)
-}
-
-/// As [`resolve`], with the name that loads the same model again, and asks no server.
-///
-/// # Errors
-/// As [`resolve`].
-pub fn locate(name: &str, terminal: Terminal) -> Result<LocatedModel> {
-    find(name, terminal, HubModel::fetch)
-}
-
-/// As [`resolve`], without the weights where the model is on the Hub.
-///
-/// # Errors
-/// As [`resolve`].
-pub fn resolve_without_weights(name: &str, terminal: Terminal) -> Result<PathBuf> {
-    Ok(find(name, terminal, HubModel::fetch_without_weights)?.folder)
-}
-
-/// Where a model's files are.
-pub struct LocatedModel {
-    /// Its folder or `.kiln` file; of adapters theirs.
-    pub folder: PathBuf,
-    /// Of `MODEL#ADAPTER` the folder of MODEL, which the adapter belongs to whatever it says.
-    model: Option<PathBuf>,
-    /// And ADAPTER.
-    adapter: Option<String>,
-}
-
-impl LocatedModel {
-    /// The name of what was found: its path, or `MODEL#ADAPTER` with MODEL's.
-    pub fn name(&self) -> String {
-        match (&self.model, &self.adapter) {
-            (Some(model), Some(adapter)) => format!("{}#{adapter}", model.display()),
-            _ => self.folder.display().to_string(),
-        }
-    }
-
-    /// The base model of adapters, by a name that loads it; `None` where this is a model.
-    ///
-    /// # Errors
-    /// An adapter that names none, or names what its folder must not.
-    pub fn base(&self) -> Result<Option<String>> {
-        match &self.model {
-            Some(model) => Ok(Some(model.display().to_string())),
-            None => base_of(&self.folder),
-        }
-    }
-}
-
-fn find(
-    name: &str,
-    terminal: Terminal,
-    fetch: impl FnOnce(&HubModel) -> Result<PathBuf>,
-) -> Result<LocatedModel> {
-    if Path::new(name).exists() {
-        return Ok(LocatedModel { folder: name.into(), model: None, adapter: None });
-    }
-    let (model, adapter) = match name.rsplit_once('#') {
-        Some((model, adapter)) => (model, Some(adapter)),
-        None => (name, None),
-    };
-    let (folder, hub) = if Path::new(model).exists() {
-        (PathBuf::from(model), None)
-    } else if is_id(model) {
-        let hub = HubModel::new(model, terminal)?;
-        let folder = fetch(&hub).map_err(|error| match error.is::<kiln_embed::Error>() {
-            true => error.context(model.to_string()),
-            false => {
-                error.context(format!("{model}: no such folder here, and the Hub did not give it"))
-            }
-        })?;
-        (folder, Some(hub))
-    } else {
-        bail!(
-            "{model}: no such folder, and not a Hub id (owner/name); name the folder that holds the model"
-        );
-    };
-    let Some(adapter) = adapter else {
-        return Ok(LocatedModel { folder, model: None, adapter: None });
-    };
-    let own = match task_adapter::of(&folder, adapter)? {
-        Some(own) => own,
-        None => adapter_of(&folder, hub.as_ref(), model, adapter)?,
-    };
-    // PEFT keeps several adapters below the first one's folder, which is no model.
-    let is_model = base_of(&folder)?.is_none();
-    let model = is_model.then_some(folder);
-    Ok(LocatedModel { folder: own, model, adapter: Some(adapter.to_string()) })
-}
-
-/// A name without its punctuation, which folders and prompts have differently.
-fn plain(name: &str) -> String {
-    name.replace(['.', '-'], "_")
-}
-
 /// The prompts of a model with an adapter. Where its configuration names that one as a task's, the prompt by the same name is
 /// the default, as in the code that such models bring (jina-embeddings-v3's `encode(texts, task)`).
 fn with_adapter(prompts: Prompts, adapter: Option<&str>, model: &dyn Folder) -> Result<Prompts> {
@@ -186,134 +86,6 @@ fn with_adapter(prompts: Prompts, adapter: Option<&str>, model: &dyn Folder) -> 
         Some(task) => prompts.with_default(&task)?,
         None => prompts,
     })
-}
-
-/// The model's part of `MODEL#ADAPTER`.
-fn without_adapter(name: &str) -> &str {
-    match name.rsplit_once('#') {
-        Some((model, _)) if !Path::new(name).exists() => model,
-        _ => name,
-    }
-}
-
-/// The folder of one of several adapters that lie in a model's folder, or in its repository on the Hub:
-/// `retrieval.query` is also found as `retrieval_query`, and either below `adapters/`.
-fn adapter_of(
-    folder: &Path,
-    hub: Option<&HubModel>,
-    model: &str,
-    adapter: &str,
-) -> Result<PathBuf> {
-    if adapter.is_empty() || !stays_inside(adapter) {
-        bail!("{model}: {adapter:?} is no adapter's name");
-    }
-    for name in [adapter, &plain(adapter)] {
-        for place in [name.to_string(), format!("adapters/{name}")] {
-            let is_there = match hub {
-                Some(hub) => hub.fetch_adapter(&place).with_context(|| {
-                    format!("{model}: the Hub did not give its adapter {adapter:?}")
-                })?,
-                None => folder.join(&place).join(ADAPTER).is_file(),
-            };
-            if is_there {
-                return Ok(folder.join(place));
-            }
-        }
-    }
-    let mut names = match hub {
-        Some(hub) => hub.adapters()?,
-        None => adapters_in(folder),
-    };
-    if let Ok(files) = open_folder(folder) {
-        names.extend(task_names(files.as_ref())?);
-    }
-    // A folder's and a configuration's may be one.
-    names.sort_by_key(|name| plain(name));
-    names.dedup_by_key(|name| plain(name));
-    let known = match names.is_empty() {
-        true => "there is none".to_string(),
-        false => format!("there are {}", names.join(", ")),
-    };
-    bail!("{model}: has no adapter {adapter:?}; {known}")
-}
-
-/// The names of adapters in a model's folder.
-fn adapters_in(folder: &Path) -> Vec<String> {
-    let entries = [folder.to_path_buf(), folder.join("adapters")].into_iter();
-    let entries = entries.flat_map(std::fs::read_dir).flatten().flatten();
-    let adapters = entries.filter(|entry| entry.path().join(ADAPTER).is_file());
-    adapters.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-}
-
-/// The folders that a model is read from: its own and, where that is one of adapters, then that of the base model.
-///
-/// # Errors
-/// As [`resolve`].
-pub fn folders(name: &str, terminal: Terminal) -> Result<Vec<PathBuf>> {
-    let found = locate(name, terminal)?;
-    let base = found.base()?.map(|base| resolve(&base, terminal)).transpose()?;
-    Ok([found.folder].into_iter().chain(base).collect())
-}
-
-/// Whether a folder has a model's configuration and weights.
-fn is_whole(folder: &Path) -> bool {
-    let weights = [
-        "model.safetensors",
-        "model.safetensors.index.json",
-        "pytorch_model.bin",
-        "pytorch_model.bin.index.json",
-    ];
-    folder.join("config.json").exists() && weights.iter().any(|file| folder.join(file).exists())
-}
-
-/// The base model that a folder of LoRA adapters, or of an adapter of vectors, names; `None` where the folder is a
-/// model. LLM2Vec's folders have a copy of the base's config.json beside the adapters, and no weights.
-fn base_of(folder: &Path) -> Result<Option<String>> {
-    let path = folder.join(ADAPTER);
-    if !folder.is_dir() {
-        return Ok(None);
-    }
-    if !path.exists() {
-        let files = Directory::new(folder)?;
-        if !is_vector_adapter(&files) {
-            return Ok(None);
-        }
-        let (_, base) = load_vector_adapter(&files)?;
-        let path = folder.join("config.json");
-        let name = base.name.filter(|name| !name.is_empty()).ok_or_else(|| {
-            anyhow!(
-                "{}: is one module, and names no model that it belongs to; set base_model_name_or_path",
-                path.display()
-            )
-        })?;
-        return trusted(folder, &path, name).map(Some);
-    }
-    if is_whole(folder) {
-        return Ok(None);
-    }
-    let label = || path.display().to_string();
-    let config: serde_json::Value =
-        serde_json::from_str(&read_small(&path)?).with_context(label)?;
-    let base = config["base_model_name_or_path"].as_str().filter(|name| !name.is_empty());
-    let base = base.ok_or_else(|| {
-        anyhow!("{}: names no base model; set base_model_name_or_path", path.display())
-    })?;
-    trusted(folder, &path, base.to_string()).map(Some)
-}
-
-/// The base model that a folder names, unless a stranger's adapters would have this machine's files opened.
-fn trusted(folder: &Path, path: &Path, base: String) -> Result<String> {
-    let real = folder.canonicalize().with_context(|| folder.display().to_string())?;
-    // A snapshot has adapters in subfolders, too.
-    let is_strange = folder.ancestors().chain(real.ancestors()).any(is_snapshot);
-    if is_strange && (!is_id(&base) || Path::new(&base).exists()) {
-        bail!(
-            "{}: names the base model {base:?}, which is no Hub id (owner/name) or is a folder here; \
-             copy the adapters, and set base_model_name_or_path yourself",
-            path.display()
-        );
-    }
-    Ok(base)
 }
 
 /// The tokenizer and the prompts of a model, read without its weights; those of the base model where it is
@@ -490,115 +262,6 @@ fn load_from<B: Kernels>(
         }
         WeightPrecision::Kept | WeightPrecision::Full => Ok(embedder),
     }
-}
-
-/// Says where an adapter of vectors was taught on another model than its base. That may be the same one with weights of
-/// another precision, so it is used all the same.
-fn advise_of_base(
-    name: &str,
-    adapter: &Directory,
-    base: &dyn Folder,
-    terminal: Terminal,
-) -> Result<()> {
-    let (_, taught_on) = load_vector_adapter(adapter)?;
-    let sum = read_text(base, MANIFEST)?.map(|text| FileSum::of(&text).sha256);
-    if taught_on.fingerprint.zip(sum).is_some_and(|(taught_on, sum)| taught_on != sum) {
-        terminal.note(format!(
-            "warning: {name}: was taught on another model than {}, or on other weights of it (kiln.json is another); \
-             if it is another model, name the right one in base_model_name_or_path",
-            base.label()
-        ));
-    }
-    Ok(())
-}
-
-/// Says where a model whose own code takes one of its adapters for every text is computed without.
-fn advise_of_tasks(name: &str, folder: &dyn Folder, terminal: Terminal) -> Result<()> {
-    let Some(text) = read_text(folder, "config.json")? else { return Ok(()) };
-    let config: Value = serde_json::from_slice(&text)?;
-    let tasks = config["task_names"].as_array().into_iter().flatten();
-    let tasks: Vec<&str> = tasks.filter_map(Value::as_str).collect();
-    if config["model_type"] == "jina_embeddings_v5" && !tasks.is_empty() {
-        terminal.note(format!(
-            "warning: {name}: its own code makes no vectors without one of its adapters ({}), and these are the base's alone; \
-             add --adapter {}",
-            tasks.join(", "),
-            tasks[0]
-        ));
-    }
-    Ok(())
-}
-
-/// Parts of the names of decoders that attend in both directions in their own code, which their
-/// config.json does not say.
-const BIDIRECTIONAL: [&str; 3] = ["gte-qwen2", "gritlm", "llm2vec"];
-
-/// The class of its own code by which a decoder's config.json has it read, where that file does not say whether
-/// attention is causal.
-fn own_class(folder: &dyn Folder) -> Result<Option<String>> {
-    let Some(text) = read_text(folder, "config.json")? else { return Ok(None) };
-    let config: Value = serde_json::from_slice(&text)?;
-    let says =
-        ["is_causal", "use_bidirectional_attention"].iter().any(|key| config[key].is_boolean());
-    // Qwen3 of jina-embeddings-v5, which is causal.
-    let known = config["model_type"] == "jina_embeddings_v5";
-    let class = config["auto_map"]["AutoModel"].as_str().filter(|_| !says && !known);
-    Ok(class.map(str::to_string))
-}
-
-/// Names what is probably not meant about a model of that name, whose configuration stands in `folder`, and the setting
-/// that changes it.
-fn advise<B: Kernels>(
-    name: &str,
-    embedder: &Embedder<B>,
-    folder: &dyn Folder,
-    options: &LoadOptions,
-    terminal: Terminal,
-) -> Result<()> {
-    let model = embedder.model();
-    if *model.pooling().config() == PoolingConfig::LastToken
-        && embedder.tokenizer().suffix().is_empty()
-    {
-        terminal.note(format!(
-            "warning: {name}: pools the last token, and its tokenizer puts none after a text, so that the text's own last \
-             token is pooled; --add-eos true (model.add_eos = true in a recipe) puts EOS there"
-        ));
-    }
-    let of_tokenizer = embedder.tokenizer_files().0.get("tokenizer_config.json");
-    let of_tokenizer = of_tokenizer.and_then(|text| serde_json::from_slice::<Value>(text).ok());
-    if of_tokenizer.is_some_and(|settings| settings["truncation_side"] == "left") {
-        terminal.note(format!(
-            "warning: {name}: its tokenizer_config.json has long texts lose their beginning (truncation_side); Kiln keeps the \
-             beginning, and texts of more than {} tokens lose their end",
-            embedder.tokenizer().config().max_length
-        ));
-    }
-    let similarity = embedder.similarity();
-    if similarity.normalizes() && similarity != Similarity::Cosine {
-        terminal.note(format!(
-            "warning: {name}: its vectors are meant to be compared by their {} distance (similarity_fn_name); Kiln ranks by \
-             the cosine",
-            similarity.name()
-        ));
-    }
-    let causal = model.config().family.is_decoder() && model.attention() == AttentionMode::Causal;
-    if options.attention.is_some() || !causal {
-        return Ok(());
-    }
-    let known = name.to_lowercase();
-    if BIDIRECTIONAL.iter().any(|part| known.contains(part)) {
-        terminal.note(format!(
-            "warning: {name}: models of this name attend in both directions, which its config.json does not say; \
-             --attention bidirectional (model.attention in a recipe) does so"
-        ));
-    } else if let Some(class) = own_class(folder)? {
-        terminal.note(format!(
-            "warning: {name}: config.json has it computed by code of its own ({class}), which Kiln does not run, and does \
-             not say whether attention is causal, as it is here; if that code attends in both directions, add \
-             --attention bidirectional (model.attention in a recipe), and --attention causal if it does not"
-        ));
-    }
-    Ok(())
 }
 
 /// Shape of a model, from its configuration files alone. No server is asked for those that shipped

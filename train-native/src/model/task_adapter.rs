@@ -9,7 +9,7 @@ use kiln_embed::checkpoint::{
     FileSum, Files, Weights, has_task_adapters, stays_inside, task_adapter, task_names,
 };
 
-use super::{open_folder, plain, weights_stem};
+use super::{open_folder, weights_stem};
 
 /// The folder of a model's adapter of that name; `None` where the model's own file has none. Where its weights were not
 /// fetched it is the model's own, for those who ask nothing of them.
@@ -79,4 +79,9 @@ fn kept(files: &Files, parent: &Path, place: &Path) -> Result<()> {
 fn sum(task: &str, files: &Files) -> String {
     let sums: String = files.0.values().map(|bytes| FileSum::of(bytes).sha256).collect();
     FileSum::of(format!("{task}\0{sums}").as_bytes()).sha256
+}
+
+/// A name without its punctuation, which folders and prompts have differently.
+pub(super) fn plain(name: &str) -> String {
+    name.replace(['.', '-'], "_")
 }

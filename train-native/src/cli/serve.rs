@@ -18,7 +18,8 @@ use crate::device;
 use crate::eval::fingerprint;
 use crate::model::{folders, load_resident, model_name};
 use crate::serve::{
-    Access, Limits, MOST_TEXTS, SPARE_CONNECTIONS, Served, ServedModel, ServedReranker, serve,
+    Access, Limits, Loaded, MOST_TEXTS, SPARE_CONNECTIONS, Served, ServedModel, ServedReranker,
+    serve,
 };
 use crate::terminal::{field, print, print_json};
 
@@ -49,7 +50,8 @@ pub(super) struct ServeArgs {
     /// Name of the model in requests and answers [default: its folder's name or Hub id]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Require this key (Authorization: Bearer KEY) on all routes except /health and /metrics
+    /// Require this key (Authorization: Bearer KEY) on every route but those that look after the server (/livez, /readyz,
+    /// /health, /metrics) and those that describe it (/openapi.json, /docs)
     #[arg(long, value_name = "KEY", env = "KILN_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
     /// Answer requests for this host name, besides localhost and --host, and for no others
@@ -139,22 +141,25 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
         bail!("two models would answer as {:?}; rename a folder, or use --name", names[twice]);
     }
     let device = device::open(global.device)?;
-    let mut models: Vec<Arc<dyn Served>> = Vec::new();
-    for (id, name) in [&first].into_iter().chain(&args.also).zip(&names) {
-        let revision = fingerprint(&folders(id, terminal)?, &overrides, args.dimensions)?;
-        let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
-        let model = load_resident(id, &overrides, &device, terminal)?;
-        let prompt = args.default_prompt_name.clone();
-        let served = ServedModel::new(model, name, &revision, options, prompt);
-        models.push(Arc::new(served.with_context(|| name.clone())?));
-    }
-    let reranker = match &args.reranker {
-        Some(id) => {
-            let model = args.reranker_flags.load(id, global)?;
-            let batch_tokens = args.reranker_flags.batch_tokens();
-            Some(ServedReranker::new(model, &model_name(id), batch_tokens))
+    let load = || -> Result<Loaded> {
+        let mut models: Vec<Arc<dyn Served>> = Vec::new();
+        for (id, name) in [&first].into_iter().chain(&args.also).zip(&names) {
+            let revision = fingerprint(&folders(id, terminal)?, &overrides, args.dimensions)?;
+            let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
+            let model = load_resident(id, &overrides, &device, terminal)?;
+            let prompt = args.default_prompt_name.clone();
+            let served = ServedModel::new(model, name, &revision, options, prompt);
+            models.push(Arc::new(served.with_context(|| name.clone())?));
         }
-        None => None,
+        let reranker = match &args.reranker {
+            Some(id) => {
+                let model = args.reranker_flags.load(id, global)?;
+                let batch_tokens = args.reranker_flags.batch_tokens();
+                Some(ServedReranker::new(model, &model_name(id), batch_tokens))
+            }
+            None => None,
+        };
+        Ok(Loaded { models, reranker })
     };
     let limits = Limits {
         max_requests: requests,
@@ -173,7 +178,7 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
         terminal.note("no --api-key: whoever reaches this address may ask");
     }
     let address = SocketAddr::new(args.host, args.port);
-    serve(models, reranker, address, limits, access, terminal, |address| {
+    serve(address, limits, access, terminal, load, |address| {
         let url = format!("http://{address}");
         if global.json {
             return print_json(

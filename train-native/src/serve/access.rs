@@ -191,7 +191,10 @@ fn bare(host: &str) -> String {
     host.to_ascii_lowercase()
 }
 
-type Known = State<(Arc<Access>, Arc<Telemetry>)>;
+/// Who may ask, and where refusals are counted.
+pub(super) type Guards = (Arc<Access>, Arc<Telemetry>);
+
+type Known = State<Guards>;
 
 fn refused(refusal: Refusal, request: &Request, telemetry: &Telemetry) -> Response {
     telemetry.failures.with_label_values(&[refusal.kind()]).inc();

@@ -1,9 +1,9 @@
 //! Connections: how many there are, how long each may keep the server waiting, and which one goes when
 //! another comes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::limits::{HALF_CLOSED, HEAD_BYTES, Limits};
@@ -233,61 +233,54 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Accepts connections until `end` (`memory` is what their answers hold), then lets those that have a request in work finish it. False where some
-/// had to be closed before.
+/// Serves the routes, whichever they are at the time (`memory` is what answers hold), until `end`; then lets the requests
+/// in work finish, while who connects gets `ending`: whoever looks after the server sees that it ends, and is not
+/// refused as if it had crashed. False where some connections had to be closed before they were done.
 pub(super) async fn serve(
     listener: TcpListener,
-    routes: Router,
+    routes: watch::Receiver<Router>,
+    ending: Router,
     limits: Limits,
     memory: Memory,
     end: impl Future<Output = ()>,
 ) -> bool {
     let (ask_to_end, asked_to_end) = watch::channel(());
-    let mut connections = Connections { tasks: JoinSet::new(), open: HashMap::new() };
+    let whole = limits.timeout;
+    let mut connections = Connections {
+        tasks: JoinSet::new(),
+        open: HashMap::new(),
+        routes,
+        limits,
+        memory,
+        asked_to_end,
+    };
     let mut end = pin!(end);
     loop {
-        let accepted = tokio::select! {
+        tokio::select! {
             () = &mut end => break,
             Some(ended) = connections.tasks.join_next_with_id() => {
-                let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
-                connections.open.remove(&id);
-                continue;
+                connections.forget(ended);
             }
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                if connections.open.len() >= limits.max_connections {
-                    connections.close_one();
-                }
-                let _ = stream.set_nodelay(true);
-                let client = Arc::new(Client::new(stream));
-                let stream = Stream {
-                    client: client.clone(),
-                    stall: limits.stall_timeout,
-                    whole: limits.timeout,
-                    memory: memory.clone(),
-                    blocked: None,
-                };
-                let task =
-                    converse(stream, routes.clone(), limits.head_timeout, asked_to_end.clone());
-                let task = connections.tasks.spawn(task);
-                connections.open.insert(task.id(), (task, client));
-            }
-            Err(error) if is_the_clients(&error) => {}
-            // The process or the system has no room for another one.
-            Err(_) => {
-                connections.close_one();
-                sleep(PAUSE).await;
-            }
+            accepted = listener.accept() => connections.begin(accepted).await,
         }
     }
-    drop(listener);
-    drop(asked_to_end);
-    // Nobody may be left to hear it.
+    // Nobody may be there to hear it.
     let _ = ask_to_end.send(());
-    let finished = async { while connections.tasks.join_next().await.is_some() {} };
-    timeout(limits.timeout, finished).await.is_ok()
+    let mut awaited: HashSet<Id> = connections.open.keys().copied().collect();
+    connections.routes = watch::channel(ending).1;
+    // Those that come now are not asked: they end with the server.
+    connections.asked_to_end = ask_to_end.subscribe();
+    let mut over = pin!(sleep(whole));
+    while !awaited.is_empty() {
+        tokio::select! {
+            () = &mut over => return false,
+            Some(ended) = connections.tasks.join_next_with_id() => {
+                awaited.remove(&connections.forget(ended));
+            }
+            accepted = listener.accept() => connections.begin(accepted).await,
+        }
+    }
+    true
 }
 
 /// Whether accepting failed because the client is gone already.
@@ -296,13 +289,54 @@ fn is_the_clients(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// All connections.
+/// All connections, and what the next one is served with.
 struct Connections {
     tasks: JoinSet<()>,
     open: HashMap<Id, (AbortHandle, Arc<Client>)>,
+    routes: watch::Receiver<Router>,
+    limits: Limits,
+    memory: Memory,
+    asked_to_end: watch::Receiver<()>,
 }
 
 impl Connections {
+    /// Begins to listen to who has connected.
+    async fn begin(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) if is_the_clients(&error) => return,
+            // The process or the system has no room for another one.
+            Err(_) => {
+                self.close_one();
+                sleep(PAUSE).await;
+                return;
+            }
+        };
+        if self.open.len() >= self.limits.max_connections {
+            self.close_one();
+        }
+        let _ = stream.set_nodelay(true);
+        let client = Arc::new(Client::new(stream));
+        let stream = Stream {
+            client: client.clone(),
+            stall: self.limits.stall_timeout,
+            whole: self.limits.timeout,
+            memory: self.memory.clone(),
+            blocked: None,
+        };
+        let (routes, asked_to_end) = (self.routes.clone(), self.asked_to_end.clone());
+        let task = converse(stream, routes, self.limits.head_timeout, asked_to_end);
+        let task = self.tasks.spawn(task);
+        self.open.insert(task.id(), (task, client));
+    }
+
+    /// Which connection has ended.
+    fn forget(&mut self, ended: Result<(Id, ()), JoinError>) -> Id {
+        let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+        self.open.remove(&id);
+        id
+    }
+
     /// Closes the connection that has waited longest for its client.
     fn close_one(&mut self) {
         let waiting = |(&id, (_, client)): (&Id, &(AbortHandle, Arc<Client>))| {
@@ -317,19 +351,19 @@ impl Connections {
     }
 }
 
-/// One connection from its beginning to its end.
+/// One connection from its beginning to its end. Each request finds the routes that there are by then.
 async fn converse(
     stream: Stream,
-    routes: Router,
+    routes: watch::Receiver<Router>,
     head_timeout: Duration,
     mut asked_to_end: watch::Receiver<()>,
 ) {
     let client = stream.client.clone();
-    let routes = TowerToHyperService::new(routes);
     let answer = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
         client.enter(Phase::Work);
         request.extensions_mut().insert(client.clone());
-        let answer = routes.call(request);
+        let routes = routes.borrow().clone();
+        let answer = TowerToHyperService::new(routes).call(request);
         let client = client.clone();
         async move {
             let answer = answer.await;

@@ -29,6 +29,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::tokenizer::Tokens;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 pub use access::{Access, check_key};
 pub use batcher::{Batcher, Embedded, Place};
@@ -149,18 +151,29 @@ impl Served for ServedModel {
     }
 }
 
-/// Serves models, one at least, until Ctrl-C or a signal to end, then answers what was accepted. `listening` is told
-/// the address, whose port the system chose where 0 was asked for.
+/// What requests are answered with.
+pub struct Loaded {
+    /// One at least; the first answers requests that name none.
+    pub models: Vec<Arc<dyn Served>>,
+    /// What ranks, if anything does.
+    pub reranker: Option<ServedReranker>,
+}
+
+/// Serves what `load` gives until Ctrl-C or a signal to end, then answers what was accepted.
+///
+/// The address is taken first: one that is in use is refused before minutes of loading, and who looks after the server
+/// hears from it at all times. Until the models are loaded, and again once the server ends, it lives (`/livez`) and is not
+/// ready (`/readyz`). `listening` is told the address, whose port the system chose where 0 was asked for, once requests
+/// are taken.
 ///
 /// # Errors
-/// An address that cannot be listened on.
+/// An address that cannot be listened on, or what `load` and `listening` say.
 pub fn serve(
-    models: Vec<Arc<dyn Served>>,
-    reranker: Option<ServedReranker>,
     address: SocketAddr,
     limits: Limits,
     access: Access,
     terminal: Terminal,
+    load: impl FnOnce() -> Result<Loaded>,
     listening: impl FnOnce(SocketAddr) -> Result<()>,
 ) -> Result<()> {
     let traces = Traces::from_environment(terminal)?;
@@ -168,26 +181,38 @@ pub fn serve(
         .enable_all()
         .build()
         .context("cannot start the server's threads")?;
+    let listener = runtime.block_on(TcpListener::bind(address)).with_context(|| {
+        format!("cannot listen on {address}; choose another with --host and --port")
+    })?;
+    let address = listener.local_addr()?;
     let telemetry = Arc::new(Telemetry::new()?);
+    let guards = (Arc::new(access), telemetry.clone());
+    let answers = memory::Memory::new(limits.memory / 3);
+    let (open, routes) = watch::channel(routes::closed(Refusal::loading, guards.clone()));
+    let serving = runtime.spawn(connections::serve(
+        listener,
+        routes,
+        routes::closed(Refusal::ending, guards.clone()),
+        limits.clone(),
+        answers.clone(),
+        asked_to_end(),
+    ));
+
+    let Loaded { models, reranker } = load()?;
     let host = |model: Arc<dyn Served>| {
         let batcher = Batcher::start(model.clone(), &limits, telemetry.clone())?;
         anyhow::Ok(Hosted { model, batcher })
     };
     let models = models.into_iter().map(host).collect::<Result<Vec<_>>>()?;
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
-            format!("cannot listen on {address}; choose another with --host and --port")
-        })?;
-        listening(listener.local_addr()?)?;
-        let answers = memory::Memory::new(limits.memory / 3);
-        let measures = (telemetry, traces.clone());
-        let routes =
-            routes::routes((models, reranker), limits.clone(), access, answers.clone(), measures);
-        if !connections::serve(listener, routes, limits, answers, asked_to_end()).await {
-            terminal.note("some connections stayed open and are closed");
-        }
-        anyhow::Ok(())
-    })?;
+    let all = routes::routes((models, reranker), limits, guards, answers, traces.clone());
+    drop(open.send_replace(all));
+    // Who ends it meanwhile wants to hear of no server.
+    if !interrupt::asked() {
+        listening(address)?;
+    }
+    if !runtime.block_on(serving).context("the server broke off; its log says why")? {
+        terminal.note("some connections stayed open and are closed");
+    }
     runtime.shutdown_background();
     traces.end();
     Ok(())

@@ -160,8 +160,15 @@ pub(super) fn document(
 ) -> serde_json::Result<Value> {
     let mut document = serde_json::to_value(Paths::openapi())?;
     document["info"]["version"] = json!(env!("CARGO_PKG_VERSION"));
-    if !ranks && let Some(paths) = document["paths"].as_object_mut() {
-        paths.retain(|path, _| !path.ends_with("/rerank"));
+    if let Some(paths) = document["paths"].as_object_mut() {
+        // The path of Cohere's second version, where its clients say the same.
+        if let Some(mut rerank) = paths.get("/v1/rerank").cloned() {
+            rerank["post"]["operationId"] = json!("cohere_v2");
+            paths.insert("/v2/rerank".into(), rerank);
+        }
+        if !ranks {
+            paths.retain(|path, _| !path.ends_with("/rerank"));
+        }
     }
     if !has_key {
         for path in

@@ -8,6 +8,8 @@ use serde_json::json;
 use super::request::Protocol;
 use crate::terminal::field;
 
+/// The kind of error of a server that takes no requests.
+const UNHEALTHY: &str = "unhealthy";
 /// Longest message, in characters: what a client sent is quoted in it.
 const LONGEST: usize = 300;
 
@@ -44,6 +46,22 @@ impl Refusal {
     /// A client that took too long.
     pub(super) fn slow(message: impl AsRef<str>) -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
+    }
+
+    /// A server that does not take requests yet.
+    pub(super) fn loading() -> Self {
+        Self::closed("the models are being loaded; try again when /readyz answers 200")
+    }
+
+    /// A server that takes no requests any more.
+    pub(super) fn ending() -> Self {
+        Self::closed(
+            "the server ends and takes no more requests; ask another one, or this one when it runs again",
+        )
+    }
+
+    fn closed(message: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, UNHEALTHY, message)
     }
 
     /// As clients of a protocol read it.
@@ -87,7 +105,7 @@ impl IntoResponse for Refusal {
             Protocol::Tei => json!({ "error": self.message, "error_type": self.kind }),
         };
         let mut response = (self.status, Json(body)).into_response();
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        if self.status == StatusCode::TOO_MANY_REQUESTS || self.kind == UNHEALTHY {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

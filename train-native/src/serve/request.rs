@@ -22,7 +22,8 @@ pub enum Protocol {
 impl Protocol {
     /// The protocol of a path.
     pub(super) fn of(path: &str) -> Self {
-        if path.starts_with("/v1/") { Self::OpenAi } else { Self::Tei }
+        let numbered = path.starts_with("/v1/") || path.starts_with("/v2/");
+        if numbered { Self::OpenAi } else { Self::Tei }
     }
 }
 

@@ -17,7 +17,7 @@ use kiln_embed::tokenizer::Tokens;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::access::{Access, authorize, guard, takes_json};
+use super::access::{Guards, authorize, guard, takes_json};
 use super::answer::{self, Answer, NUMBER};
 use super::batcher::{Batcher, Place};
 use super::body;
@@ -79,9 +79,9 @@ pub(super) type ServerState = State<Arc<Server>>;
 pub(super) fn routes(
     (hosted, reranker): (Vec<Hosted>, Option<ServedReranker>),
     limits: Limits,
-    access: Access,
+    guards: Guards,
     answers: Memory,
-    (telemetry, traces): (Arc<Telemetry>, Traces),
+    traces: Traces,
 ) -> Router {
     let third = limits.memory / 3;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -89,28 +89,27 @@ pub(super) fn routes(
         models: hosted.into_iter().map(Arc::new).collect(),
         reranker: reranker.map(Arc::new),
         limits,
-        telemetry: telemetry.clone(),
+        telemetry: guards.1.clone(),
         bodies: Memory::new(third),
         windows: Memory::new(third),
         answers,
         cores: Arc::new(Semaphore::new(cores)),
-        has_key: access.has_key(),
+        has_key: guards.0.has_key(),
     });
-    let access = (Arc::new(access), telemetry);
     let posted = Router::new()
         .route("/v1/embeddings", post(openai))
         .route("/embed", post(embed))
         .route("/rerank", post(rerank))
         .route("/v1/rerank", post(cohere))
         .route("/v2/rerank", post(cohere))
-        .route_layer(from_fn_with_state(access.clone(), takes_json));
+        .route_layer(from_fn_with_state(guards.clone(), takes_json));
     let guarded = Router::new()
         .route("/v1/models", get(models))
         .route("/info", get(info))
         .merge(posted)
-        .route_layer(from_fn_with_state(access.clone(), authorize))
+        .route_layer(from_fn_with_state(guards.clone(), authorize))
         .route_layer(from_fn_with_state(traces, traced));
-    let mut routes = Router::new()
+    let routes = Router::new()
         .route("/health", get(health))
         .route("/livez", get(live))
         .route("/readyz", get(ready))
@@ -119,10 +118,28 @@ pub(super) fn routes(
         .route("/metrics", get(metrics))
         .merge(guarded)
         .with_state(server);
-    if let Some(cors) = access.0.cors() {
+    behind(guards, routes)
+}
+
+/// The routes of a server that takes no requests, before its models are loaded and once it ends: it lives, says what it
+/// has counted, and why all else is refused.
+pub(super) fn closed(why: fn() -> Refusal, guards: Guards) -> Router {
+    let telemetry = guards.1.clone();
+    let counted = move || async move { measures(&telemetry) };
+    let refuse = move |request: Request| async move {
+        why().in_protocol(Protocol::of(request.uri().path()))
+    };
+    let routes =
+        Router::new().route("/livez", get(live)).route("/metrics", get(counted)).fallback(refuse);
+    behind(guards, routes)
+}
+
+/// Routes for those alone who may ask.
+fn behind(guards: Guards, mut routes: Router) -> Router {
+    if let Some(cors) = guards.0.cors() {
         routes = routes.layer(cors);
     }
-    routes.layer(from_fn_with_state(access, guard))
+    routes.layer(from_fn_with_state(guards, guard))
 }
 
 /// A request's texts while they become tokens.
@@ -485,7 +502,7 @@ fn piece(model: &dyn Served, texts: &Texts, start: usize) -> Result<Piece, Refus
         (status = 413, description = "More or longer texts than are taken", body = OpenAiError),
         (status = 415, description = "The body does not call itself JSON", body = OpenAiError),
         (status = 429, description = "Too many requests are in work", body = OpenAiError),
-        (status = 503, description = "Not done in time", body = OpenAiError),
+        (status = 503, description = "Not done in time, or no requests are taken", body = OpenAiError),
     ),
     security(("key" = []))
 )]
@@ -509,7 +526,7 @@ pub(super) async fn openai(
         (status = 415, description = "The body does not call itself JSON", body = TeiError),
         (status = 422, description = "No such request", body = TeiError),
         (status = 429, description = "Too many requests are in work", body = TeiError),
-        (status = 503, description = "Not done in time", body = TeiError),
+        (status = 503, description = "Not done in time, or no requests are taken", body = TeiError),
     ),
     security(("key" = []))
 )]
@@ -533,7 +550,7 @@ pub(super) async fn embed(
         (status = 415, description = "The body does not call itself JSON", body = TeiError),
         (status = 422, description = "No such request", body = TeiError),
         (status = 429, description = "Too many requests are in work", body = TeiError),
-        (status = 503, description = "Not done in time", body = TeiError),
+        (status = 503, description = "Not done in time, or no requests are taken", body = TeiError),
     ),
     security(("key" = []))
 )]
@@ -558,7 +575,7 @@ pub(super) async fn rerank(
         (status = 415, description = "The body does not call itself JSON", body = OpenAiError),
         (status = 422, description = "No such request", body = TeiError),
         (status = 429, description = "Too many requests are in work", body = TeiError),
-        (status = 503, description = "Not done in time", body = TeiError),
+        (status = 503, description = "Not done in time, or no requests are taken", body = TeiError),
     ),
     security(("key" = []))
 )]
@@ -578,6 +595,7 @@ pub(super) async fn cohere(
     responses(
         (status = 200, description = "The models", body = Value),
         (status = 401, description = "The key is missing or wrong", body = OpenAiError),
+        (status = 503, description = "No requests are taken", body = OpenAiError),
     ),
     security(("key" = []))
 )]
@@ -596,6 +614,7 @@ pub(super) async fn models(State(server): ServerState) -> Json<Value> {
     responses(
         (status = 200, description = "The model and the limits", body = Value),
         (status = 401, description = "The key is missing or wrong", body = TeiError),
+        (status = 503, description = "No requests are taken", body = TeiError),
     ),
     security(("key" = []))
 )]
@@ -619,9 +638,9 @@ pub(super) async fn info(State(server): ServerState) -> Json<Value> {
 /// Whether requests are taken, as text-embeddings-inference says it.
 #[utoipa::path(get, path = "/health", responses(
     (status = 200, description = "Requests are taken"),
-    (status = 503, description = "The server ends"),
+    (status = 503, description = "The models are being loaded, or the server ends", body = TeiError),
 ))]
-pub(super) async fn health() -> StatusCode {
+pub(super) async fn health() -> Result<(), Refusal> {
     ready().await
 }
 
@@ -631,15 +650,17 @@ pub(super) async fn live() -> StatusCode {
     StatusCode::OK
 }
 
-/// Whether requests are taken: not once the server was asked to end, while it answers those that it has.
+/// Whether requests are taken: not before the models are loaded, nor once the server was asked to end, while it answers
+/// those that it has.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, description = "Requests are taken"),
-    (status = 503, description = "The server ends"),
+    (status = 503, description = "The models are being loaded, or the server ends", body = TeiError),
 ))]
-pub(super) async fn ready() -> StatusCode {
+pub(super) async fn ready() -> Result<(), Refusal> {
+    // The connection was there before the server was asked to end.
     match interrupt::asked() {
-        true => StatusCode::SERVICE_UNAVAILABLE,
-        false => StatusCode::OK,
+        true => Err(Refusal::ending()),
+        false => Ok(()),
     }
 }
 
@@ -658,7 +679,11 @@ async fn openapi(State(server): ServerState) -> Response {
     (status = 200, description = "The measures", body = String, content_type = "text/plain"),
 ))]
 pub(super) async fn metrics(State(server): ServerState) -> Response {
-    match server.telemetry.to_text() {
+    measures(&server.telemetry)
+}
+
+fn measures(telemetry: &Telemetry) -> Response {
+    match telemetry.to_text() {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -27,7 +27,7 @@ all=(simd relaxed train threads train-threads webgpu)
 small=()
 rm -rf "$out.new"
 mkdir -p "$out.new"
-cp -r wasm/js/. wasm/package.json wasm/README.md "$out.new/"
+cp -r wasm/js/. wasm/package.json wasm/README.md LICENSE-APACHE LICENSE-MIT "$out.new/"
 for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
   # Only what every browser with WebAssembly SIMD has; relaxed SIMD in its own build.
   features=(--enable-simd --enable-bulk-memory --enable-sign-ext --enable-nontrapping-float-to-int

@@ -88,6 +88,19 @@ fn what_is_shipped_has_all_features() {
     assert_eq!(listed("train-native/python/Cargo.toml", "default"), all);
 }
 
+/// A release has one number; what is not built from `Cargo.toml` says it for itself.
+#[test]
+fn all_packages_have_one_version() {
+    let workspace: toml::Table = read("Cargo.toml").parse().unwrap();
+    let version = workspace["workspace"]["package"]["version"].as_str();
+    let npm: serde_json::Value = serde_json::from_str(&read("wasm/package.json")).unwrap();
+    assert!(version.is_some() && npm["version"].as_str() == version, "wasm/package.json: {npm}");
+    let members = workspace["workspace"]["dependencies"].as_table().unwrap();
+    for (name, member) in members.iter().filter(|(_, member)| member.get("path").is_some()) {
+        assert_eq!(member["version"].as_str(), version, "Cargo.toml: {name}");
+    }
+}
+
 #[test]
 fn modules_use_only_what_the_table_allows() {
     let crates = crates(&workspace());

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the release of the command for x86-64 Linux: one binary for every system with glibc 2.28 or later (RHEL 8,
-# Debian 10, Ubuntu 18.10), with its manual pages, completions and licences, checksums, and bills of materials.
+# Debian 10, Ubuntu 18.10), with its manual pages, completions and licences, checksums, and bills of materials; and of the
+# library what crates.io would be sent.
 #
 #   train-native/packaging/release.sh [FOLDER]         (default: target/release-files)
 #   train-native/packaging/release.sh --try [FOLDER]   runs what it made over Debian 11's C library (2.31), by chroot: root alone can
@@ -66,7 +67,10 @@ cp LICENSE-APACHE LICENSE-MIT CHANGELOG.md train-native/README.md train-native/p
 # The same files make the same bytes.
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime='2020-01-01 00:00Z' -C "$out" -cf - "$name" | gzip -9n >"$out/$name.tar.gz"
 tests/sbom.sh "$out/sbom"
-(cd "$out" && sha256sum "$name.tar.gz" sbom/*.json >SHA256SUMS)
+# Nothing of it is compiled again; cargo refuses what its manifest lacks, and what is not committed.
+cargo package --locked --no-verify -p kiln-embed
+cp "${CARGO_TARGET_DIR:-target}/package/kiln-embed-$version.crate" "$out/"
+(cd "$out" && sha256sum "$name.tar.gz" "kiln-embed-$version.crate" sbom/*.json >SHA256SUMS)
 sum=$(sha256sum "$out/$name.tar.gz" | cut -d' ' -f1)
 sed -e "s/@VERSION@/$version/g" -e "s/@SHA256@/$sum/g" train-native/packaging/kiln.rb.in >"$out/kiln.rb"
 ls -l "$out"

@@ -3,13 +3,15 @@
 #
 #   tests/hosts.sh                      numbers of one device, a host that is cut off, time a step at some rates
 #   tests/hosts.sh faults               hosts that are killed or do not belong together, and a network that fails
-#   tests/hosts.sh torchrun             the same job started by torchrun (of KILN_CACHE's Python, if it has torch)
+#   tests/hosts.sh torchrun             the same job started by torchrun (of KILN_CACHE's Python, if it has torch), and as
+#                                       SCALE.md has it: a process is killed, torchrun starts all again, and they go on
 #   tests/hosts.sh ray                  by Ray Train, as SCALE.md has it (700 MB from PyPI)
 #   tests/hosts.sh slurm                by SLURM, as SCALE.md has it: one of this machine alone (root; Debian's packages)
 #
 # Not part of the test command: it needs root, ip and tc, and an otherwise idle machine for its times. It takes the
 # release's binary where there is one, else the tests' (or the one that KILN_NATIVE names).
-# HOSTS (2 3), RATES (100mbit 300mbit 1gbit) and STEPS (8) say what is measured.
+# HOSTS (2 3), RATES (100mbit 300mbit 1gbit) and STEPS (8) say what is measured. What takes several times as long as it may
+# has failed: BOUND (90) seconds for all hosts to end after a fault, LONGEST (900) for a run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -50,6 +52,9 @@ for i in $(seq 1 40); do
 done > "$work/data.jsonl"
 steps=${STEPS:-8}
 train=("$binary" train --device cpu --recipe "$work/recipe.toml" --set "stage.1.steps=$steps" --quiet)
+bound=${BOUND:-90}
+# Ends a run that hangs. In the foreground, so that it can be interrupted.
+in_time() { timeout --foreground --kill-after=10 "${LONGEST:-900}" "$@"; }
 
 if [ "${1:-}" = torchrun ]; then
   python=${KILN_PYTHON:-$HOME/.cache/kiln/venv/bin/python}
@@ -57,24 +62,29 @@ if [ "${1:-}" = torchrun ]; then
     echo "skipped: $python has no torch"
     exit 0
   fi
-  "${train[@]}" --output "$work/one" > /dev/null
-  "$python" -m torch.distributed.run --standalone --nproc-per-node 2 --no-python \
-    "${train[@]}" --output "$work/two" > /dev/null
+  by_torchrun() { in_time "$python" -m torch.distributed.run --standalone --nproc-per-node 2 --no-python "$@" > /dev/null; }
+  in_time "${train[@]}" --output "$work/one" > /dev/null
+  by_torchrun "${train[@]}" --output "$work/two"
   "$python" tests/reference/hosts.py same "$work/one" "$work/two"
+  # Steps enough for one to be killed in the middle of them.
+  longer=("${train[@]}" --set stage.1.steps=60)
+  by_torchrun "${longer[@]}" --output "$work/unbroken"
+  "$python" tests/reference/launchers.py torchrun "$work" "${longer[@]}"
+  "$python" tests/reference/hosts.py same "$work/unbroken" "$work/torchrun"
   exit 0
 fi
 
 case ${1:-} in
   ray)
     tests/setup.sh ray
-    "${train[@]}" --output "$work/one" > /dev/null
+    in_time "${train[@]}" --output "$work/one" > /dev/null
     RAY_USAGE_STATS_ENABLED=0 "${KILN_CACHE:-$HOME/.cache/kiln}/ray/bin/python" tests/reference/launchers.py ray "$work" "${train[@]}"
     python3 tests/reference/hosts.py same "$work/one" "$work/ray"
     exit 0
     ;;
   slurm)
     tests/setup.sh slurm
-    "${train[@]}" --output "$work/one" > /dev/null
+    in_time "${train[@]}" --output "$work/one" > /dev/null
     python3 tests/reference/launchers.py slurm "$work" "${train[@]}"
     python3 tests/reference/hosts.py same "$work/one" "$work/slurm"
     exit 0
@@ -128,7 +138,7 @@ host() { # HOST OUTPUT ARGUMENTS...: one process on one host
   shift 2
   local other=()
   [ "$i" != 1 ] || other=("${odd[@]}")
-  ip netns exec "$tag-$i" env RANK="$i" WORLD_SIZE="$world" LOCAL_RANK=0 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "${other[@]}" \
+  in_time ip netns exec "$tag-$i" env RANK="$i" WORLD_SIZE="$world" LOCAL_RANK=0 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "${other[@]}" \
     "${train[@]}" --output "$output" "$@" > "$work/out-$i" 2>&1
 }
 
@@ -163,7 +173,14 @@ trains() { # OUTPUT: until it has taken a step
   done
 }
 
-# All but a host that was killed end with an error, in one line that has these words.
+soon() { # WHAT: fails where more time has gone than any fault takes
+  [ "$SECONDS" -le "$bound" ] || {
+    echo "$1 after $SECONDS s; more than $bound are a hang (KILN_TIMEOUT=$KILN_TIMEOUT)" >&2
+    return 1
+  }
+}
+
+# All but a host that was killed end with an error, in one line that has these words, and soon.
 ended() { # WORDS [KILLED]
   local i
   SECONDS=0
@@ -178,6 +195,7 @@ ended() { # WORDS [KILLED]
       return 1
     }
   done
+  soon "$world hosts ended"
   echo "$world hosts, after at most $SECONDS s: $(grep -h '^error: ' "$work"/out-* | sort | uniq -c | sed 's/^ *//')"
 }
 
@@ -229,18 +247,39 @@ faults() {
   host 1 "$work/none" --set stage.1.lr=1e-3 & pids+=($!)
   ended 'trains by another recipe than rank 0'
   echo '== strangers at the door, one of which speaks another version'
+  rm -f "$work"/out-*
+  # Without --quiet, so that rank 0 says whom it refuses.
+  local quiet=("${train[@]}")
+  train=("${train[@]:0:${#train[@]}-1}")
   host 0 "$work/scanned" & pids=($!)
+  train=("${quiet[@]}")
   for garbage in 'GET / HTTP/1.0\r\n\r\n' '\0' 'KILNHOST\x63\0aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'; do
-    until ip netns exec "$tag-1" bash -c "printf '$garbage' > /dev/tcp/10.77.0.1/29500" 2>/dev/null; do sleep 0.1; done
+    # It stays for an answer. Rank 0 may not listen yet.
+    SECONDS=0
+    until ip netns exec "$tag-1" bash -c "exec 3<>/dev/tcp/10.77.0.1/29500 && {
+      printf '$garbage' >&3
+      timeout 2 cat <&3 > /dev/null || true
+    }" 2>/dev/null; do
+      soon 'rank 0 does not listen'
+      sleep 0.1
+    done
   done
-  sleep 1
+  SECONDS=0
+  until grep -q 'refused 10\.77\.0\.2 speaks version 99' "$work/out-0"; do
+    kill -0 "${pids[0]}" && soon 'rank 0 has not refused what speaks another version' || { cat "$work/out-0" >&2; return 1; }
+    sleep 0.1
+  done
+  grep -m 1 'refused' "$work/out-0"
+  SECONDS=0
   host 1 "$work/none" & pids+=($!)
-  wait "${pids[0]}" && wait "${pids[1]}"
+  wait "${pids[0]}"
+  wait "${pids[1]}"
+  soon 'what strangers have called ended'
   python3 tests/reference/hosts.py same "$work/one" "$work/scanned"
 }
 
 echo '== the numbers of one device'
-"${train[@]}" --output "$work/one" > /dev/null
+in_time "${train[@]}" --output "$work/one" > /dev/null
 for world in ${HOSTS:-2 3}; do
   rate none
   job "$work/of-$world"
@@ -266,10 +305,13 @@ ip link set "$tag-v2" down
 SECONDS=0
 wait "$main" && exit 1
 wait "$first" && exit 1
+soon 'the others stopped'
 echo "the others stopped after $SECONDS s (KILN_TIMEOUT=$KILN_TIMEOUT):"
 grep -h '^error: ' "$work/out-0" "$work/out-1"
 grep -q '^error: rank 2 ' "$work/out-0"
+grep -q '^error: rank 2 ' "$work/out-1"
 wait "$second" && exit 1
+soon 'what was cut off stopped'
 echo "and what was cut off:"
 grep -h '^error: ' "$work/out-2"
 ip link set "$tag-v2" up

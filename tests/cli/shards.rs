@@ -1,12 +1,11 @@
 //! `embed` of many files: folders and patterns, shares, what is done and what is not, and a real object store.
 
+mod killed;
+mod store;
+
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use rand::{Rng as _, SeedableRng as _};
-use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, TEXTS, failure, kiln, stdout};
@@ -118,6 +117,7 @@ fn what_is_amiss_is_said_and_other_files_go_on() {
         (vec!["--input", &folder.arg("docs/*.csv")], "has no file of texts"),
         (vec!["--input", &folder.arg("none/")], "none"),
         (vec!["--input", "-", "--skip-bad-rows"], "standard input"),
+        (vec!["--input", "-", "--verify"], "standard input"),
         (vec!["--input", "ftp://host/docs/"], "ftp"),
     ] {
         let said = said(&args);
@@ -182,188 +182,37 @@ fn what_is_not_whole_is_not_searched() {
     assert!(error.contains("a.parquet") && error.contains("another kind"), "{error}");
 }
 
-/// An S3 server on loopback (moto, from PyPI), ended with the test.
-struct Store {
-    child: Child,
-    endpoint: String,
-}
-
-impl Store {
-    fn start() -> Option<Self> {
-        let Some(program) = std::env::var_os("KILN_S3") else {
-            eprintln!(
-                "SKIPPED: KILN_S3 is not set; tests/run.sh installs an S3 server and sets it"
-            );
-            return None;
-        };
-        // A port that is free now.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new(program)
-            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
-            // As small as the tests' parts.
-            .env("S3_UPLOAD_PART_MIN_SIZE", "1024")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let store = Self { child, endpoint: format!("http://127.0.0.1:{port}") };
-        let start = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(120), "the S3 server does not start");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Some(store)
-    }
-
-    /// What object_store reads from the environment.
-    fn variables(&self) -> [(&'static str, &str); 6] {
-        [
-            ("KILN_UPLOAD_PART", "2048"),
-            ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
-            ("AWS_REGION", "us-east-1"),
-            ("AWS_ENDPOINT", &self.endpoint),
-            ("AWS_ALLOW_HTTP", "true"),
-        ]
-    }
-
-    /// An object, or where there is a body, what the store says of putting it there.
-    fn ask(&self, path: &str, body: Option<Vec<u8>>) -> (u16, Vec<u8>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let client = train_native::http::client().build().unwrap();
-            let address = format!("{}/{path}", self.endpoint);
-            let request = match body {
-                Some(body) => client.put(address).body(body),
-                None => client.get(address),
-            };
-            // moto asks for a signature's form alone.
-            let signed = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
-            let answer = request.header("Authorization", signed).send().await.unwrap();
-            (answer.status().as_u16(), answer.bytes().await.unwrap().to_vec())
-        })
-    }
-
-    fn put(&self, path: &str, body: impl Into<Vec<u8>>) {
-        let (status, answer) = self.ask(path, Some(body.into()));
-        assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
-    }
-
-    /// Objects below a prefix with their bytes.
-    fn objects(&self, bucket: &str, prefix: &str) -> BTreeMap<String, Vec<u8>> {
-        let (_, listing) = self.ask(&format!("{bucket}?list-type=2&prefix={prefix}/"), None);
-        let listing = String::from_utf8(listing).unwrap();
-        let keys = listing.split("<Key>").skip(1).map(|rest| rest.split('<').next().unwrap());
-        keys.map(|key| (key.to_string(), self.ask(&format!("{bucket}/{key}"), None).1)).collect()
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
-fn an_object_store_gets_the_same_bytes_however_often_the_job_is_killed() {
-    let Some(store) = Store::start() else { return };
+fn what_was_damaged_is_found_where_it_is_looked_for() {
     let folder = Folder::new();
+    let (docs, out) = (documents(&folder), folder.arg("out/"));
     let model = folder.model("{ mode = 'mean' }").display().to_string();
-    store.put("docs", "");
-    for file in 0..6 {
-        let lines: String = (0..300)
-            .map(|row| {
-                json!({"id": format!("{file}-{row}"), "text": format!("{} {row}", TEXTS[row % 6])})
-                    .to_string()
-                    + "\n"
-            })
-            .collect();
-        store.put(&format!("docs/in/part-{file}.jsonl"), lines);
-    }
-    let from = |input: &str, output: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
-        command.args(["--device", "cpu", "--json", "--quiet", "embed", "-m", &model]);
-        command.args(["--input", input, "--output", output]).envs(store.variables());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    };
-    let command = |output: &str| from("s3://docs/in/*.jsonl", output);
-    let whole = command("s3://docs/whole").output().unwrap();
-    assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
-    let summary = parse(std::str::from_utf8(&whole.stdout).unwrap());
-    assert_eq!((&summary["files"], &summary["texts"]), (&json!(6), &json!(1800)), "{summary}");
-    let took = summary["seconds"].as_f64().unwrap();
-    // Killed at moments that fall all over the run, then left to end.
-    let mut kills = 0;
-    let seed = std::process::id();
-    eprintln!("seed of the moments: {seed}");
-    let mut moments = ChaCha8Rng::seed_from_u64(seed.into());
-    for _ in 0..6 {
-        let mut child = command("s3://docs/killed").spawn().unwrap();
-        // The first is killed before it can be done, what it starts with apart.
-        let most = if kills == 0 { took } else { took + 0.3 };
-        std::thread::sleep(Duration::from_secs_f64(most * moments.random::<f64>()));
-        if child.try_wait().unwrap().is_none() {
-            kills += 1;
-        }
-        let _ = child.kill();
-        child.wait().unwrap();
-    }
-    assert!(kills > 0);
-    let last = command("s3://docs/killed").output().unwrap();
-    assert!(last.status.success(), "{}", String::from_utf8_lossy(&last.stderr));
-    let (whole, killed) = (store.objects("docs", "whole"), store.objects("docs", "killed"));
-    let named = |objects: &BTreeMap<String, Vec<u8>>| {
-        objects
-            .iter()
-            .map(|(key, bytes)| (key.split_once('/').unwrap().1.to_string(), bytes.clone()))
-            .collect::<BTreeMap<_, _>>()
-    };
-    assert_eq!(whole.len(), 6 + 6 + 1);
-    // A tag with a number of parts behind it.
-    let listing = store.ask("docs?list-type=2&prefix=whole/", None).1;
-    let listing = String::from_utf8(listing).unwrap();
-    let tags = listing.split("<ETag>").skip(1).map(|rest| rest.split("</ETag>").next().unwrap());
-    assert!(tags.filter(|tag| tag.contains('-')).count() >= 6, "{listing}");
-    assert!(named(&whole) == named(&killed));
-    // The bytes are those of a folder, and all is done.
-    let local = folder.write("part-3.jsonl", &store.ask("docs/in/part-3.jsonl", None).1);
-    let out = folder.arg("out.parquet");
-    stdout(&mut kiln(&["embed", "--json", "-m", &model, "--input", &local, "--output", &out]));
-    assert!(std::fs::read(out).unwrap() == whole["whole/part-3.parquet"]);
-    let again = command("s3://docs/killed").output().unwrap();
-    assert_eq!(parse(std::str::from_utf8(&again.stdout).unwrap())["skipped"], 6);
-    // One object, all below a prefix, and one that is not there.
-    for (input, files) in
-        [("in/part-3.jsonl", 1), ("in/**/*.jsonl", 6), ("in", 6), ("in/none.jsonl", 0)]
-    {
-        let output = format!("s3://docs/by-{files}-{}", input.len());
-        let ended = from(&format!("s3://docs/{input}"), &output).output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        if files == 0 {
-            assert!(said.contains("has no file of texts"), "{said}");
-            continue;
-        }
-        assert!(ended.status.success(), "{said}");
-        assert_eq!(parse(std::str::from_utf8(&ended.stdout).unwrap())["files"], files, "{input}");
-    }
-    let one = store.objects("docs", "by-1-15");
-    assert!(one["by-1-15/part-3.parquet"] == whole["whole/part-3.parquet"]);
-
-    // A bucket that is not there, a wrong address, a store that does not answer.
-    for (input, endpoint, part) in [
-        ("s3://nothing/in/", store.endpoint.as_str(), "s3://nothing/in"),
-        ("s3://docs/in/", "http://127.0.0.1:9", "s3://docs/in"),
-    ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
-        command.args(["--device", "cpu", "--quiet", "embed", "-m", &model, "--input", input]);
-        command.args(["--output", &folder.arg("none/")]).envs(store.variables());
-        let ended = command.env("AWS_ENDPOINT", endpoint).output().unwrap();
+    let embed = |more: &[&str]| {
+        let base = ["embed", "--json", "-m", &model, "--input", &docs, "--output", &out];
+        let ended = kiln(&[&base[..], more].concat()).output().unwrap();
         let said = String::from_utf8(ended.stderr).unwrap();
-        assert!(
-            !ended.status.success() && said.lines().count() == 1 && said.contains(part),
-            "{said}"
-        );
-    }
+        assert!(ended.status.success(), "{said}");
+        (parse(std::str::from_utf8(&ended.stdout).unwrap()), said)
+    };
+    embed(&[]);
+    let whole = contents(Path::new(&out));
+    let (summary, said) = embed(&["--verify"]);
+    assert_eq!((&summary["skipped"], &summary["damaged"]), (&json!(3), &json!(0)), "{said}");
+    // One bit, which the size does not tell.
+    let path = folder.path("out/b.parquet");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let (summary, said) = embed(&[]);
+    assert_eq!((&summary["skipped"], &summary["damaged"]), (&json!(3), &json!(0)), "{said}");
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    let (summary, said) = embed(&["--verify"]);
+    assert_eq!(
+        (&summary["skipped"], &summary["damaged"], &summary["texts"]),
+        (&json!(2), &json!(1), &json!(2)),
+        "{said}"
+    );
+    assert!(said.contains("b.parquet: is not what was written, by its SHA-256"), "{said}");
+    assert_eq!(contents(Path::new(&out)), whole);
 }

@@ -28,10 +28,17 @@ def parameters(run):
 
 
 def same(one, other):
+    """Loss and gradient of each step; a large one may be farther away, by as much as it is larger."""
     pairs = list(zip(steps(one), steps(other), strict=True))
-    far = max(abs(a["loss"] - b["loss"]) for a, b in pairs)
-    print(f"{other}: {len(pairs)} steps, losses within {far:.1e} of one device's")
-    assert far < 1e-5, far
+    assert pairs, f"{one}: has no step"
+    far = {
+        field: max(abs(a[field] - b[field]) / max(abs(a[field]), 1) for a, b in pairs)
+        for field in ("loss", "grad_norm")
+    }
+    loss, norm = far.values()
+    print(f"{other}: {len(pairs)} steps, losses within {loss:.1e} and norms of the gradient within {norm:.1e} of {one}'s")
+    # In this order, so that what is not a number fails, too.
+    assert loss < 1e-5 and norm < 1e-5, far
 
 
 def rates(work, skip):

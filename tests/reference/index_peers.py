@@ -1,12 +1,13 @@
 """`kiln index` beside faiss and usearch, over the same vectors and in one run: HNSW with the same numbers.
 
-    python index_peers.py VECTORS.npy --kiln KILN [--queries N] [--threads N]
+    python index_peers.py VECTORS.npy --kiln KILN [--queries N] [--threads N] [--expansion-add N]
 
-Needs numpy, faiss-cpu and usearch. Each builds with M = 16 and efConstruction = 128 from the same f32 vectors in one byte a
-dimension (faiss: scalar quantizer QT_8bit), in a process of its own, and is asked with rows drawn at random, each without
-itself, one at a time, at ef = 32, 64 and 128. Recall@10 is against exact search in f32. Each reads the vectors block by block, so
-that its memory is that of the index. Prints JSON: seconds to build, MB on disk, MB of the process's largest memory until
-the index is written, and for each ef recall and the median of a query's milliseconds.
+Needs numpy, faiss-cpu and usearch. Each builds with M = 16 and efConstruction = 128 (--expansion-add: with fewer, where only
+memory is asked about) from the same f32 vectors in one byte a dimension (faiss: scalar quantizer QT_8bit), in a process of its
+own, and is asked with rows drawn at random, each without itself, one at a time, at ef = 32, 64 and 128. Recall@10 is against
+exact search in f32. Each reads the vectors block by block, so that its memory is that of the index. Prints JSON: seconds to
+build, MB on disk, MB of the process's largest memory until the index is written, and for each ef recall and the median of a
+query's milliseconds.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-K, M, BUILD = 10, 16, 128
+K, M = 10, 16
 EXPANSIONS = (32, 64, 128)
 
 
@@ -71,13 +72,13 @@ def asked(search, queries, rows, truth):
     return lines
 
 
-def with_faiss(path, threads, scratch):
+def with_faiss(path, args, scratch):
     import faiss
 
-    faiss.omp_set_num_threads(threads)
+    faiss.omp_set_num_threads(args.threads)
     count, width = shape_of(path)
     index = faiss.IndexHNSWSQ(width, faiss.ScalarQuantizer.QT_8bit, M, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = BUILD
+    index.hnsw.efConstruction = args.expansion_add
     start = time.perf_counter()
     every = max(1, count // 100_000)
     index.train(np.concatenate([block[::every] for block in blocks(path)]))
@@ -93,13 +94,13 @@ def with_faiss(path, threads, scratch):
     return seconds, os.path.getsize(f"{scratch}/faiss"), search
 
 
-def with_usearch(path, threads, scratch):
+def with_usearch(path, args, scratch):
     from usearch.index import Index
 
-    index = Index(ndim=shape_of(path)[1], metric="cos", dtype="i8", connectivity=M, expansion_add=BUILD)
+    index = Index(ndim=shape_of(path)[1], metric="cos", dtype="i8", connectivity=M, expansion_add=args.expansion_add)
     start = time.perf_counter()
     for block in blocks(path):
-        index.add(np.arange(len(index), len(index) + len(block)), block, threads=threads)
+        index.add(np.arange(len(index), len(index) + len(block)), block, threads=args.threads)
     seconds = time.perf_counter() - start
     index.save(f"{scratch}/usearch")
 
@@ -117,7 +118,7 @@ def peer(args):
     """One of the others, in a process of its own."""
     with tempfile.TemporaryDirectory() as scratch:
         truth = json.loads(Path(args.truth).read_text())
-        seconds, size, search = PEERS[args.peer](args.vectors, args.threads, scratch)
+        seconds, size, search = PEERS[args.peer](args.vectors, args, scratch)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         queries = np.load(args.vectors, mmap_mode="r")[truth["rows"]]
         queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
@@ -127,7 +128,7 @@ def peer(args):
 
 def with_kiln(args, scratch):
     command = [args.kiln, "index", "--json", "--quiet", "--input", args.vectors, "--output", f"{scratch}/index", "--recall", str(args.queries)]
-    command += ["--connectivity", str(M), "--expansion-add", str(BUILD)]
+    command += ["--connectivity", str(M), "--expansion-add", str(args.expansion_add)]
     environment = {**os.environ, "RAYON_NUM_THREADS": str(args.threads)}
     said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
@@ -145,6 +146,7 @@ def main():
     parser.add_argument("--kiln")
     parser.add_argument("--queries", type=int, default=500)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--expansion-add", type=int, default=128)
     parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
     parser.add_argument("--truth", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -161,6 +163,7 @@ def main():
         Path(f"{scratch}/truth").write_text(json.dumps(truth))
         for name in PEERS:
             command = [sys.executable, __file__, args.vectors, "--peer", name, "--truth", f"{scratch}/truth", "--threads", str(args.threads)]
+            command += ["--expansion-add", str(args.expansion_add)]
             result[name] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     print(json.dumps(result, indent=1))
 

@@ -54,6 +54,8 @@ pub struct Timeouts {
     pub silence: Duration,
     /// For a rank that lives and does not come to where the others are.
     pub slow: Duration,
+    /// For one that says that it loads, evaluates or saves, which a disk that hangs would make last for ever.
+    pub busy: Duration,
 }
 
 impl Default for Timeouts {
@@ -62,6 +64,8 @@ impl Default for Timeouts {
             join: Duration::from_secs(600),
             silence: Duration::from_secs(60),
             slow: Duration::from_secs(1800),
+            // A teacher that embeds all texts first, or an evaluation on a CPU, may take an hour and more.
+            busy: Duration::from_secs(4 * 3600),
         }
     }
 }
@@ -179,6 +183,7 @@ impl Launch {
             join: seconds("KILN_JOIN_TIMEOUT", usual.join)?,
             silence: seconds("KILN_TIMEOUT", usual.silence)?,
             slow: seconds("KILN_SLOW_TIMEOUT", usual.slow)?,
+            busy: seconds("KILN_BUSY_TIMEOUT", usual.busy)?,
         };
         Ok(Some(Self {
             local_rank: local.unwrap_or(0),
@@ -273,9 +278,12 @@ mod tests {
         let with = |more: &[(&str, &str)]| of(&[&torchrun[..], more].concat()).unwrap().unwrap();
         assert_eq!(with(&[("TORCHELASTIC_USE_AGENT_STORE", "True")]).port, 1235);
         assert_eq!(with(&[("KILN_PORT", "77")]).port, 77);
+        assert_eq!(launch.timeouts, Timeouts::default());
         let bound = with(&[("KILN_BIND", "10.0.0.7"), ("KILN_TIMEOUT", "2.5")]);
         assert_eq!(bound.bind, Some(([10, 0, 0, 7], 0).into()));
         assert_eq!(bound.timeouts.silence, Duration::from_millis(2500));
+        let patient = with(&[("KILN_SLOW_TIMEOUT", "60"), ("KILN_BUSY_TIMEOUT", "86400")]).timeouts;
+        assert_eq!((patient.slow.as_secs(), patient.busy.as_secs()), (60, 86_400));
         let slurm = [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("MASTER_ADDR", "n"), SECRET];
         let launch = of(&slurm).unwrap().unwrap();
         assert_eq!((launch.rank, launch.world, launch.port), (1, 2, PORT));
@@ -299,6 +307,7 @@ mod tests {
         wrong(&[&two[..], &[SECRET, ("KILN_BIND", "eth0")]].concat(), "KILN_BIND");
         wrong(&[&two[..], &[SECRET, ("MASTER_PORT", "70000")]].concat(), "not a port");
         wrong(&[&two[..], &[SECRET, ("KILN_TIMEOUT", "never")]].concat(), "KILN_TIMEOUT");
+        wrong(&[&two[..], &[SECRET, ("KILN_BUSY_TIMEOUT", "0")]].concat(), "KILN_BUSY_TIMEOUT");
         assert_eq!(format!("{:?}", Secret::new("0123456789abcdef").unwrap()), "Secret");
     }
 }

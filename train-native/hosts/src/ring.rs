@@ -135,7 +135,8 @@ impl Ring {
         self.watch.name(rank)
     }
 
-    /// While what is returned lives this rank does what the others wait for, however long: it loads, evaluates or saves.
+    /// While what is returned lives this rank does what the others wait for, as long as [`crate::Timeouts::busy`] lets
+    /// it: it loads, evaluates or saves.
     pub fn busy(&self) -> Busy {
         self.watch.busy()
     }

@@ -42,8 +42,12 @@ fn launches(world: usize) -> Vec<Launch> {
             let secret = Secret::new("0123456789abcdef").unwrap();
             let mut launch = Launch::new(rank, world, "127.0.0.1", port, secret);
             launch.host = format!("host{rank}");
-            launch.timeouts =
-                Timeouts { join: seconds(20.0), silence: seconds(3.0), slow: seconds(4.0) };
+            launch.timeouts = Timeouts {
+                join: seconds(20.0),
+                silence: seconds(3.0),
+                slow: seconds(4.0),
+                busy: seconds(60.0),
+            };
             launch
         })
         .collect()
@@ -193,6 +197,38 @@ fn a_rank_that_is_slow_is_named_and_one_that_is_busy_is_waited_for() {
         scope.spawn(|| slow(0));
         scope.spawn(|| slow(1));
         scope.spawn(busy);
+    });
+}
+
+#[test]
+fn a_rank_that_is_busy_for_ever_is_named() {
+    let stuck = |victim: usize| {
+        let mut launches = launches(3);
+        for launch in &mut launches {
+            launch.timeouts.busy = Duration::from_secs(5);
+        }
+        let begun = Instant::now();
+        let said = run(&launches, |ring| {
+            if ring.rank() != victim {
+                return ring.barrier().unwrap_err().to_string();
+            }
+            // As on a mount that hangs, until somebody ends the process: it may be rank 0 itself, which judges.
+            let _busy = ring.busy();
+            let ends = ring.ends();
+            while !ends.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            ring.barrier().unwrap_err().to_string()
+        });
+        for said in said.into_iter().map(Result::unwrap) {
+            let name =
+                format!("rank {victim} (host{victim}) has loaded, evaluated or saved for 5 s");
+            assert!(said.starts_with(&name) && said.contains("KILN_BUSY_TIMEOUT"), "{said}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| stuck(0));
+        scope.spawn(|| stuck(2));
     });
 }
 

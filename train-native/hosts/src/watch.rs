@@ -3,7 +3,8 @@
 //!
 //! A process that ends closes its connection, and is named at once. One that is stopped, or behind a cable
 //! that was pulled, is named after `silence`. Where all live and the data do not flow, rank 0 knows from what the ranks say
-//! of their operations which one is behind, or between which two the data stand still.
+//! of their operations which one is behind, or between which two the data stand still. One that says that it loads,
+//! evaluates or saves is given longer (`busy`), and not for ever: its disk may hang.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -110,7 +111,7 @@ pub(crate) struct Watch {
     ring: Mutex<Vec<TcpStream>>,
 }
 
-/// While it lives the others wait without asking why.
+/// While it lives the others wait longer, and do not ask why.
 #[derive(Debug)]
 pub struct Busy(Arc<Watch>);
 
@@ -359,16 +360,19 @@ impl Watch {
                 self.timeouts.silence.as_secs_f64()
             ));
         }
-        let slow = self.timeouts.slow;
-        if waited < slow {
-            return None;
-        }
-        let (rank, _) = late.find(|(_, report)| !report.beat.busy && still(report) > slow)?;
-        Some(format!(
-            "{} is slow: the others have waited for it for {:.0} s",
-            self.name(rank),
-            slow.as_secs_f64()
-        ))
+        let Timeouts { slow, busy, .. } = self.timeouts;
+        let limit = |report: &Report| if report.beat.busy { busy } else { slow };
+        let (rank, report) = late.find(|(_, report)| waited.min(still(report)) > limit(report))?;
+        let (name, seconds) = (self.name(rank), limit(report).as_secs_f64());
+        Some(match report.beat.busy {
+            true => format!(
+                "{name} has loaded, evaluated or saved for {seconds:.0} s, and the others wait for it: look whether a disk \
+                 or the network hangs there, or give it longer by KILN_BUSY_TIMEOUT"
+            ),
+            false => {
+                format!("{name} is slow: the others have waited for it for {seconds:.0} s")
+            }
+        })
     }
 
     /// Hears what the other side of a link says, until it says no more.
@@ -466,16 +470,28 @@ mod tests {
 
     /// What ranks have said: operations begun and ended, bytes of the present one, and how many seconds ago.
     fn late(said: &[(u64, u64, u64, u64)]) -> Option<String> {
+        late_while(&[], said)
+    }
+
+    /// As `late`, where some of the ranks say that they are busy.
+    fn late_while(busy: &[usize], said: &[(u64, u64, u64, u64)]) -> Option<String> {
         let seconds = Duration::from_secs;
-        let timeouts = Timeouts { join: seconds(600), silence: seconds(60), slow: seconds(1800) };
+        let timeouts = Timeouts {
+            join: seconds(600),
+            silence: seconds(60),
+            slow: seconds(1800),
+            busy: seconds(3600),
+        };
         let hosts = (0..said.len()).map(|rank| format!("host{rank}")).collect();
         let watch = Watch::new(0, hosts, timeouts, Vec::new());
         let now = Instant::now();
-        let report = |&(started, done, moved, ago): &(u64, u64, u64, u64)| Report {
-            beat: Beat { started, done, moved, busy: false },
-            changed: now.checked_sub(seconds(ago)).unwrap_or(now),
-        };
-        watch.late_of(&said.iter().map(report).collect::<Vec<_>>())
+        let report =
+            |(rank, &(started, done, moved, ago)): (usize, &(u64, u64, u64, u64))| Report {
+                beat: Beat { started, done, moved, busy: busy.contains(&rank) },
+                // A clock that begins with the system may not reach back so far.
+                changed: now.checked_sub(seconds(ago)).unwrap_or(now),
+            };
+        watch.late_of(&said.iter().enumerate().map(report).collect::<Vec<_>>())
     }
 
     #[test]
@@ -492,5 +508,23 @@ mod tests {
         assert_eq!(late(&[(7, 6, 0, 1000), (6, 6, 0, 1000)]), None);
         let slow = late(&[(7, 6, 0, 2000), (6, 6, 0, 2000)]);
         assert!(slow.is_some_and(|line| line.starts_with("rank 1 (host1) is slow")));
+    }
+
+    #[test]
+    fn one_that_is_busy_is_given_longer_and_not_for_ever() {
+        assert_eq!(late_while(&[1], &[(7, 6, 0, 3000), (6, 6, 0, 3000)]), None);
+        // As long as it was busy, the others have come only now.
+        assert_eq!(late_while(&[1], &[(7, 6, 0, 1000), (6, 6, 0, 4000)]), None);
+        let stuck = late_while(&[1], &[(7, 6, 0, 4000), (6, 6, 0, 4000)]).unwrap_or_default();
+        assert!(
+            stuck.starts_with("rank 1 (host1) has loaded, evaluated or saved for 3600 s"),
+            "{stuck}"
+        );
+        assert!(stuck.contains("KILN_BUSY_TIMEOUT") && stuck.lines().count() == 1, "{stuck}");
+        // Beside one that is busy with reason one that is none is found out all the same.
+        let slow = late_while(&[0], &[(6, 6, 0, 2000), (6, 6, 0, 2000), (7, 6, 0, 2000)]);
+        assert!(slow.is_some_and(|line| line.starts_with("rank 1 (host1) is slow")));
+        // Where nobody waits, all may be busy as long as they like.
+        assert_eq!(late_while(&[0, 1], &[(6, 6, 0, 9000), (6, 6, 0, 9000)]), None);
     }
 }

@@ -23,6 +23,10 @@ use crate::vectors::{VectorFormat, VectorWriter};
 /// az, http), and --output is a folder or such an address. Each file gets an output of its own, written whole or not at
 /// all. What is done is skipped the next time, so that a job that was stopped goes on; --shard divides the files among
 /// processes.
+///
+/// A file is the least that a job goes on by: of one that it was stopped at it begins again, and one file embedded into
+/// one (--output vectors.npy) begins again as a whole. Cut a large file into many, such as by
+/// `split --lines 100000 --additional-suffix .jsonl big.jsonl docs/part-`, and name their folder.
 #[derive(Debug, Args)]
 pub(super) struct EmbedArgs {
     #[command(flatten)]
@@ -42,6 +46,10 @@ pub(super) struct EmbedArgs {
     /// Of many files, leave out rows that cannot be read or embedded, and list them in the output's _kiln/
     #[arg(long)]
     skip_bad_rows: bool,
+    /// Of many files, read again what is done, compare it with the SHA-256 that was noted, and embed anew what is
+    /// damaged; without it the size is compared alone
+    #[arg(long)]
+    verify: bool,
     /// Format of the vectors: npy, jsonl, parquet or safetensors [default: by the extension; jsonl
     /// on standard output; parquet for many files]
     #[arg(long, value_name = "FORMAT")]
@@ -75,6 +83,7 @@ impl EmbedArgs {
             || Path::new(&self.input).is_dir()
             || self.shard.is_some()
             || self.skip_bad_rows
+            || self.verify
     }
 
     fn format(&self) -> Result<VectorFormat> {
@@ -97,7 +106,7 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
         );
     }
     if args.input == "-" {
-        bail!("standard input is one file; --shard and --skip-bad-rows are for many");
+        bail!("standard input is one file; --shard, --skip-bad-rows and --verify are for many");
     }
     let terminal = global.terminal();
     let overrides = args.flags.load_options(args.model.load_options());
@@ -112,6 +121,7 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
         format,
         columns: Columns { fields: args.field.clone(), optional: Vec::new() },
         skip_bad_rows: args.skip_bad_rows,
+        verify: args.verify,
         settings: Settings {
             model: model_name(&args.model.name()),
             fingerprint: fingerprint(&folders, &overrides, args.flags.dimensions)?,
@@ -128,9 +138,13 @@ fn run_many(args: &EmbedArgs, global: &Global) -> Result<()> {
     let summary = prepared.run(model.as_ref(), &options)?;
     let text = || {
         format!(
-            "{}: {} done before, {}, {} -> {output} in {:.1} s, {:.1} texts/s on {device}{}",
+            "{}: {} done before{}, {}, {} -> {output} in {:.1} s, {:.1} texts/s on {device}{}",
             counted(summary.files, "file", "files"),
             thousands(summary.skipped),
+            match summary.damaged {
+                0 => String::new(),
+                damaged => format!(" and whole, {} damaged", thousands(damaged)),
+            },
             counted(summary.texts, "text", "texts"),
             counted(summary.tokens, "token", "tokens"),
             summary.seconds,

@@ -84,7 +84,7 @@ pub(super) struct Done {
     pub input_version: String,
     pub output: String,
     pub output_bytes: u64,
-    /// Of the output.
+    /// Of the output: what a file's damage is known by ([`super::EmbedJob::verify`]).
     pub sha256: String,
     pub rows: usize,
     pub bad_rows: usize,

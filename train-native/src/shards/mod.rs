@@ -56,6 +56,9 @@ pub struct EmbedJob<'a> {
     pub columns: Columns,
     /// Whether rows that cannot be read or embedded are left out and listed, instead of ending their file.
     pub skip_bad_rows: bool,
+    /// Whether files that were done before are read to see that they still are what was written, and embedded anew
+    /// where they are not.
+    pub verify: bool,
     /// What the vectors depend on beside the texts.
     pub settings: Settings,
     /// What the user sees.
@@ -69,6 +72,8 @@ pub struct EmbedSummary {
     pub files: usize,
     /// Files that were done before.
     pub skipped: usize,
+    /// Files that were done before and damaged since, as [`EmbedJob::verify`] finds; they are embedded now.
+    pub damaged: usize,
     /// Texts embedded now.
     pub texts: usize,
     /// Their tokens.
@@ -184,9 +189,19 @@ impl Prepared<'_> {
             }
             let name = self.input.label(&unit.entry.name);
             let place = format!("[{}/{}] {name}", number + 1, self.units.len());
-            if self.is_done(unit)? {
-                summary.skipped += 1;
-                continue;
+            match self.state_of(unit)? {
+                OutputState::Whole => {
+                    summary.skipped += 1;
+                    continue;
+                }
+                OutputState::Damaged => {
+                    summary.damaged += 1;
+                    terminal.note(format!(
+                        "{}: is not what was written, by its SHA-256; it is embedded anew",
+                        self.output.label(&unit.output)
+                    ));
+                }
+                OutputState::Missing => {}
             }
             match self.embed(unit, model, options) {
                 Ok(done) => {
@@ -212,17 +227,29 @@ impl Prepared<'_> {
         Ok(summary)
     }
 
-    /// Whether a file was embedded before, by this or another process.
-    fn is_done(&self, unit: &Unit) -> Result<bool> {
+    /// Whether a file was embedded before, by this or another process, and still is what it was.
+    fn state_of(&self, unit: &Unit) -> Result<OutputState> {
         let Some(bytes) = self.output.read(&done_name(&unit.entry.name))? else {
-            return Ok(false);
+            return Ok(OutputState::Missing);
         };
         // One that cannot be read is written anew.
-        let Ok(done) = serde_json::from_slice::<Done>(&bytes) else { return Ok(false) };
-        Ok(done.input_bytes == unit.entry.bytes
+        let Ok(done) = serde_json::from_slice::<Done>(&bytes) else {
+            return Ok(OutputState::Missing);
+        };
+        let fits = done.input_bytes == unit.entry.bytes
             && done.input_version == unit.entry.version
             && done.settings == self.job.settings.sum()
-            && self.there.get(&unit.output) == Some(&done.output_bytes))
+            && self.there.get(&unit.output) == Some(&done.output_bytes);
+        if !fits {
+            return Ok(OutputState::Missing);
+        }
+        if !self.job.verify {
+            return Ok(OutputState::Whole);
+        }
+        let scratch = tempfile::tempdir().context("a folder for what is on its way")?;
+        let path = self.output.fetch(&unit.output, scratch.path())?;
+        let is_whole = sum_of(&path)? == (done.output_bytes, done.sha256);
+        Ok(if is_whole { OutputState::Whole } else { OutputState::Damaged })
     }
 
     fn embed(
@@ -304,6 +331,16 @@ impl Prepared<'_> {
         self.output.write(&done_name(&unit.entry.name), &line)?;
         Ok(done)
     }
+}
+
+/// What is known of a file's output.
+enum OutputState {
+    /// It is not there, or of another input or other settings.
+    Missing,
+    /// It is there.
+    Whole,
+    /// It has other bytes than were written.
+    Damaged,
 }
 
 /// What hinders a file.

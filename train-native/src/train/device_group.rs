@@ -192,7 +192,8 @@ impl<B: TrainingBackend> DeviceGroup<B> {
         self.transport.as_ref().map_or(Ok(()), |transport| transport.barrier())
     }
 
-    /// While what is returned lives the others wait for this device, however long.
+    /// While what is returned lives the others wait for this device: within one process however long, and for another as
+    /// long as `KILN_BUSY_TIMEOUT` says.
     pub(super) fn busy(&self) -> Box<dyn Any> {
         self.transport.as_ref().map_or_else(|| Box::new(()) as Box<dyn Any>, |one| one.busy())
     }

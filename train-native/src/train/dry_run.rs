@@ -518,17 +518,17 @@ fn memory(
         }
         (true, MemoryPlace::Gpu) => 6 * (trained + frozen),
     };
-    // A chunk's beside the sum of the batch's before it, and that beside the batches' before it.
-    let in_chunks = ranks.count > 1 || chunk.is_some_and(|chunk| chunk < texts);
+    // A chunk's beside the sum of the batch's before it, and that beside the batches' before it. Where the recipe does not say
+    // how large chunks are, each of several ranks gets two or more (`DeviceGroup::chunk_size`). The sum over the ranks goes
+    // bucket by bucket, when one gradient is left, and the new values of a shared optimizer come when none is.
+    let fair = recipe.compute.chunk.is_none() && ranks.count > 1 && texts > 1;
+    let in_chunks = fair || chunk.is_some_and(|chunk| chunk < texts);
     let gradients = 1 + usize::from(in_chunks) + usize::from(stage.accumulation > 1);
+    let sharers = if ranks.shard_optimizer { ranks.count } else { 1 };
     Memory {
         weights,
         training: gradients * trained * size_of::<f32>()
-            + (trained * state_bytes(stage.optimizer)).div_ceil(if ranks.shard_optimizer {
-                ranks.count
-            } else {
-                1
-            }),
+            + (trained * state_bytes(stage.optimizer)).div_ceil(sharers),
         activations: rows * kept + passing,
     }
 }
@@ -580,4 +580,76 @@ fn pooling_bytes(
         };
     let passing = (queries * 5 * 4 * width).max(queries * 3 * by_keys + of_keys);
     texts * 4 * (queries * of_query + of_keys + passing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The only stage of a recipe that trains all of a new model.
+    fn stage(of_stage: &str, of_compute: &str) -> DryStage {
+        let recipe = Recipe::parse(&format!(
+            "name = 'n'\n[model]\nmax_length = 24\npooling = {{ mode = 'mean' }}\n\
+             [model.new]\nvocab_size = 320\nhidden_size = 32\nintermediate_size = 48\nlayers = 3\nheads = 4\nkv_heads = 2\n\
+             [[stage]]\nname = 's'\ndata = ['none.jsonl']\nsteps = 1\nbatch_size = 16\nlr = 1e-3\n{of_stage}\n\
+             [compute]\n{of_compute}\n"
+        ))
+        .unwrap();
+        let quiet = Terminal { json: false, quiet: true };
+        let folder = Path::new("no such folder");
+        let dry = DryRun::new(&recipe, folder, OnBadRow::Stop, MemoryPlace::Host, quiet).unwrap();
+        dry.stages.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn each_rank_has_its_share() {
+        // 320 x 32 embeddings; three blocks of 2 x 32 x 32 + 2 x 32 x 16 in attention, 3 x 32 x 48 in the feed-forward part
+        // and two norms of 32; and the last norm.
+        const VALUES: usize = 10_240 + 3 * (3_072 + 4_608 + 64) + 32;
+        assert_eq!(VALUES, 33_504);
+        let numbers = |memory: Memory| [memory.weights, memory.training, memory.activations];
+        // Gradients, and what AdamW keeps, of each value, in bytes.
+        let training = |stage: &DryStage| {
+            let by_ranks = stage.by_ranks.iter();
+            let ranks =
+                by_ranks.map(|one| (one.ranks, one.replicated.training, one.sharded.training));
+            (stage.memory.training, ranks.collect::<Vec<_>>())
+        };
+
+        // One device has the 48 texts in one chunk, and one gradient. Each of several has two chunks, and the gradient of one
+        // beside the sum. A token's row: in each block 2 x 128 of states and 4 x (64 + 32 + 96), then 16 x 48 + 3 x 128.
+        let usual = stage("", "");
+        assert_eq!((usual.trained, usual.frozen), (VALUES, 0));
+        const ROW: usize = 3 * 1_024 + 1_152;
+        assert_eq!(numbers(usual.memory), [134_016, 402_048, 48 * 24 * ROW]);
+        let expected = [(2, 24, 402_048), (4, 12, 335_040), (8, 6, 301_536)];
+        for (of, (ranks, texts, sharded)) in usual.by_ranks.iter().zip(expected) {
+            assert_eq!(of.ranks, ranks);
+            assert_eq!(numbers(of.replicated), [134_016, 536_064, texts * 24 * ROW], "{ranks}");
+            assert_eq!(numbers(of.sharded), [134_016, sharded, texts * 24 * ROW], "{ranks}");
+        }
+        assert_eq!(usual.by_ranks.len(), 3);
+        assert_eq!(usual.by_ranks[1].sharded.total(), 134_016 + 335_040 + 12 * 24 * 4_224);
+
+        // Chunks as large as the share of one of two: one chunk, and one gradient, on each of two or more.
+        let (one, ranks) = training(&stage("", "chunk = 24"));
+        assert_eq!(one, 16 * VALUES);
+        let expected = [(2, 12, 8), (4, 12, 6), (8, 12, 5)];
+        type Bytes = (usize, usize, usize);
+        let bytes = |(ranks, all, own): Bytes| (ranks, all * VALUES, own * VALUES);
+        assert_eq!(ranks, expected.map(bytes));
+        // Smaller ones than the share of one of eight.
+        let (one, ranks) = training(&stage("", "chunk = 5"));
+        assert_eq!(one, 16 * VALUES);
+        assert_eq!(ranks, [(2, 16, 12), (4, 16, 10), (8, 16, 9)].map(bytes));
+        // A batch beside the sum of the batches before it.
+        let (one, ranks) = training(&stage("accumulation = 2", ""));
+        assert_eq!(one, 16 * VALUES);
+        assert_eq!(ranks, [(2, 20, 16), (4, 20, 14), (8, 20, 13)].map(bytes));
+        // SGD keeps one number of each value.
+        let (one, ranks) = training(&stage("optimizer = 'sgd'", "shard_optimizer = true"));
+        assert_eq!(one, 8 * VALUES);
+        let halves = |(ranks, all, own): Bytes| (ranks, all * VALUES, own * VALUES / 2);
+        assert_eq!(ranks, [(2, 12, 20), (4, 12, 18), (8, 12, 17)].map(halves));
+    }
 }

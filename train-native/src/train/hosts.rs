@@ -101,7 +101,7 @@ impl Hosts {
         self.local_rank
     }
 
-    /// While what is returned lives the others wait for this process, however long.
+    /// While what is returned lives the others wait for this process, as long as `KILN_BUSY_TIMEOUT` says.
     pub fn busy(&self) -> kiln_hosts::Busy {
         self.ring.busy()
     }

@@ -472,7 +472,7 @@ fn conclude<B: TrainingBackend>(
     let Run { plan, parts, .. } = run;
     let every = plan.recipe.eval.as_ref().map_or(0, |eval| eval.every);
     let evaluates = is_due(every, &point, running.stage);
-    // The others wait, however long that takes.
+    // The others wait meanwhile.
     let _busy = run.group.busy();
     if evaluates && !plan.measured.is_empty() {
         let model = parts.trained(&state.train_model)?;

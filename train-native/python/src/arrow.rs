@@ -76,7 +76,7 @@ fn column(array: ArrayRef) -> PyResult<ArrayRef> {
     }
 }
 
-/// Vectors as an Arrow array: fixed-size lists of float32, which `pyarrow.array`, polars, DuckDB and LanceDB take
+/// Vectors as an Arrow array: fixed-size lists of float32, which `pyarrow.array`, polars, DuckDB 2 and LanceDB take
 /// without a copy.
 #[pyclass(frozen, module = "kiln_embed")]
 pub(crate) struct Vectors {

@@ -30,7 +30,7 @@ def train(
 ) -> dict[str, Any]: ...
 @final
 class Vectors:
-    """Vectors as an Arrow array: fixed-size lists of float32, which `pyarrow.array`, polars, DuckDB and LanceDB take
+    """Vectors as an Arrow array: fixed-size lists of float32, which `pyarrow.array`, polars, DuckDB 2 and LanceDB take
     without a copy."""
 
     @property

@@ -4,8 +4,7 @@
 |---|---|---|
 | `chroma` | Chroma's `EmbeddingFunction` | `chroma` |
 | `daft` | Daft's `embed_text` | `daft` |
-| `haystack` | Haystack's embedders and ranker | `daft` | Daft's `embed_text` | `daft` |
-| `haystack` |
+| `haystack` | Haystack's embedders and ranker | `haystack` |
 | `lancedb` | LanceDB's `EmbeddingFunction` | `lancedb` |
 | `langchain` | LangChain's `Embeddings` | `langchain` |
 | `llama_index` | LlamaIndex's `BaseEmbedding` | `llama-index` |

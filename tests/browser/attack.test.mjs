@@ -307,6 +307,46 @@ test("an index: an id has one vector, however it is added and removed", async ()
   });
 });
 
+test("an index takes vectors of one model, and is asked by it, where it is told", async () => {
+  const said = await page.evaluate(async () => {
+    const { Index } = window.kiln;
+    const line = (run) => run.then(() => "it ran", ({ name, message }) => `${name}: ${message}`);
+    const index = await Index.create({ dimensions: 2, precision: "f32", model: "one" });
+    const unnamed = await Index.create({ dimensions: 2 });
+    const entries = [{ id: "a", vector: [1, 0] }];
+    const said = {
+      same: await line(index.add(entries, { model: "one" })),
+      untold: await line(index.add([{ id: "b", vector: [0, 1] }], { model: null })),
+      other: await line(index.add([{ id: "c", vector: [0, 1] }], { model: "one+ab" })),
+      number: await line(index.add(entries, { model: 7 })),
+      left: index.entries().map(([id]) => id),
+      asked: await line(index.search([1, 0], { model: "one" })),
+      askedUntold: await line(index.search([1, 0])),
+      askedByOther: await line(index.search([1, 0], { model: "two" })),
+      // A question, or nothing, says of no vectors whose they are.
+      first: [await line(unnamed.search([1, 0], { model: "two" })), await line(unnamed.add([], { model: "two" })), unnamed.model === undefined],
+      taken: [await line(unnamed.add(entries, { model: "one" })), unnamed.model, (await unnamed.export()).settings.model],
+      second: await line(unnamed.add(entries, { model: "two" })),
+    };
+    for (const one of [index, unnamed]) one.dispose();
+    return said;
+  });
+  const refused = (what, model) => `Error: ${what} of the model "${model}", and the index has vectors of "one"; keep an index for each, or embed its texts again`;
+  assert.deepEqual(said, {
+    same: "it ran",
+    untold: "it ran",
+    other: refused("the entries are", "one+ab"),
+    number: "TypeError: model is 7, not a string",
+    left: ["a", "b"],
+    asked: "it ran",
+    askedUntold: "it ran",
+    askedByOther: refused("the query is", "two"),
+    first: ["it ran", "it ran", true],
+    taken: ["it ran", "one", "one"],
+    second: refused("the entries are", "two"),
+  });
+});
+
 test("a saved index whose parts do not belong together is refused", async () => {
   const said = await page.evaluate(async () => {
     const { Index } = window.kiln;

@@ -750,6 +750,12 @@ test("a trainer does one thing after another, and goes on after what failed", as
   ]);
 });
 
+test("a state is gone on with as it is given, and nothing of it is kept", async (run) => {
+  const { trainer, asked, saved } = trainerWithoutCore(run, { states: ["ten"] });
+  assert.deepEqual((await trainer.resume({ files: [] })).adapter, { files: [] });
+  assert.deepEqual([asked, saved], [["teachTake", "teach"], []]);
+});
+
 test("a checkpoint replaces an earlier run's, keeps the last state that came, and costs no run", async (run) => {
   const states = ["ten", "twenty", "thirty"];
   const { trainer, asked, saved, warned } = trainerWithoutCore(run, { states });

@@ -475,8 +475,9 @@ class Teaching {
   }
 
   /**
-   * Teaches to the end, or as long as `budget` milliseconds allow. Every `stateEvery` steps, but not more often than once a
-   * second, the state comes with the progress, to be kept. Gives the outcome, and the adapters where they are kept.
+   * Teaches to the end, or as long as `budget` milliseconds allow, within which an adapter's texts have to be embedded.
+   * Every `stateEvery` steps, but not more often than once a second, the state comes with the progress, to be kept. Gives
+   * the outcome, and the adapters where they are kept.
    */
   async run({ budget, stateEvery }, onProgress, isAborted) {
     const start = performance.now();
@@ -490,6 +491,9 @@ class Teaching {
       const point = JSON.parse(this.trainer.step());
       first ??= point.loss === null ? point.step : point.step - 1;
       const spent = performance.now() - start;
+      if (budget !== undefined && spent >= budget && point.waiting > 0) {
+        throw new RangeError(`the budget is used up before the first step, with ${point.waiting} texts of the lessons still to be embedded; give more, or call it again: none is embedded twice`);
+      }
       const steps = point.step - first;
       if (steps === 0) ready = spent;
       const each = steps > 0 ? (spent - ready) / steps : undefined;

@@ -287,7 +287,10 @@ export interface MineOptions {
 }
 
 export interface FitOptions {
-  /** Queries with texts that answer them. A pair that is given twice counts once. */
+  /**
+   * Queries with texts that answer them. A pair that is given twice counts once. Of a text that is longer than the model reads
+   * (`info.maxLength`) the beginning is taught.
+   */
   pairs: Iterable<Pair>;
   /** Texts that do not answer a query, each of which needs a pair too. Other lessons' texts are wrong answers anyway. */
   negatives?: Iterable<Pair>;
@@ -305,7 +308,8 @@ export interface FitOptions {
   steps?: number;
   /**
    * Milliseconds to teach in, in place of `steps`: no step but the first three is begun afterwards. With both, whichever ends
-   * first.
+   * first. Where the texts of an adapter are not embedded by then it rejects with a RangeError; what is embedded stays, so that
+   * another `fit` goes on with the rest.
    */
   budget?: number;
   /** Default: 16, of an adapter 64. */
@@ -336,6 +340,11 @@ export interface FitOptions {
   signal?: AbortSignal;
 }
 
+/** A run that was stopped, which can be cloned and stored. */
+export interface TrainerState {
+  files: [name: string, bytes: Uint8Array][];
+}
+
 /** What became of lessons. */
 export interface FitResult {
   /** The adapters; null where they are not kept. */
@@ -350,7 +359,7 @@ export interface FitResult {
   /** Queries that were taught, and that were held back; where none were, nothing is known of the gain. */
   taught: number;
   heldBack: number;
-  /** Negatives that `mine` found; not of `resume`. */
+  /** Negatives that `mine` found; not told by `resume`. */
   mined?: number;
   /** Steps done, and the one whose adapters these are. */
   steps: number;
@@ -376,17 +385,19 @@ export class Trainer {
    * those of before it.
    */
   fit(options: FitOptions): Promise<FitResult>;
-  /** Goes on with the run that `checkpoint` kept, with the same numbers; undefined where there is none of that name. */
+  /**
+   * Goes on with a run, with the same numbers: one that `checkpoint` kept, by its name (undefined where there is none of it), or
+   * one of a trainer with the same settings, from its `state`.
+   */
   resume(checkpoint: string, options?: Pick<FitOptions, "budget" | "onProgress" | "signal">): Promise<FitResult | undefined>;
+  resume(state: TrainerState, options?: Pick<FitOptions, "budget" | "onProgress" | "signal">): Promise<FitResult>;
   /**
    * Begins with these adapters in place of fresh ones; a trainer of kind `auto` teaches their kind from then on. Rejects for
    * another model's, and for LoRA of tables of tokens.
    */
   startFrom(adapter: AdapterSource): Promise<void>;
-  /** All that is needed to go on with a run that was stopped; can be cloned and stored. */
-  state(): Promise<{ files: [name: string, bytes: Uint8Array][] }>;
-  /** Goes back to a state; `fit` would begin anew, `resume` goes on with one that was kept by name. */
-  restore(state: { files: [name: string, bytes: Uint8Array][] }): Promise<void>;
+  /** All that `resume` needs to go on with a run that was stopped, here or after a reload. */
+  state(): Promise<TrainerState>;
   /** Frees everything; a run that is under way is rejected. */
   dispose(): void;
 }
@@ -491,7 +502,7 @@ export class Index<Data = unknown> {
   readonly size: number;
   readonly dimensions: number;
   readonly precision: Precision;
-  /** Whose vectors they are, as it was told. */
+  /** Whose vectors they are, as `create` was told, or the first `add` that was. */
   readonly model?: string;
   has(id: string | number): boolean;
   /** What was given with an entry. */
@@ -500,12 +511,18 @@ export class Index<Data = unknown> {
   entries(): [id: string | number, data: Data | undefined][];
   /** Vectors of entries, as exact as the precision keeps them. */
   vectors(ids: Iterable<string | number>): Promise<Float32Array[]>;
-  /** Adds entries, all or none; one whose id is there already is replaced, vector and data. Rejects where an id is given twice. */
-  add(entries: Iterable<Entry<Data>>): Promise<void>;
+  /**
+   * Adds entries, all or none; one whose id is there already is replaced, vector and data. Rejects where an id is given twice, and
+   * where `model`, the `info.fingerprint` of what embedded them, is not the index's: an index never mixes two spaces.
+   */
+  add(entries: Iterable<Entry<Data>>, options?: { model?: string | null }): Promise<void>;
   /** Takes entries out, so that no search finds them from now on; gives how many were there. */
   remove(ids: Iterable<string | number>): Promise<number>;
-  /** The k best entries, best first, or all where there are fewer; `rescore` times k candidates of the binary precisions are scored again. */
-  search(query: ArrayLike<number>, options?: { k?: number; rescore?: number; signal?: AbortSignal }): Promise<Hit<Data>[]>;
+  /**
+   * The k best entries, best first, or all where there are fewer; `rescore` times k candidates of the binary precisions are scored
+   * again. Rejects where `model`, as in `add`, is not the index's.
+   */
+  search(query: ArrayLike<number>, options?: { k?: number; rescore?: number; model?: string | null; signal?: AbortSignal }): Promise<Hit<Data>[]>;
   /**
    * The same entries with their vectors in the space of an adapter of vectors (`kind: "adapter"`), as the model gives them with
    * it; nothing is embedded. Of `f32` exactly, of int8 rounded a second time. This index stays as it is. Rejects for LoRA

@@ -63,8 +63,8 @@ export class Trainer {
     await this.#turn(async () => this.#take("adapters", await adapterFiles(adapter, { cache: this.#asked.cache })));
   }
 
-  async #take(what, files) {
-    this.#info = await this.#calls.call("teachTake", { what, files });
+  async #take(what, files, signal) {
+    this.#info = await this.#calls.call("teachTake", { what, files }, { signal });
   }
 
   async fit({ pairs, negatives = [], others = [], mine, steps, batchSize, learningRate, temperature, hardNegatives, holdBack, checkEvery, patience, budget, checkpoint, onProgress, signal } = {}) {
@@ -111,13 +111,15 @@ export class Trainer {
     }
   }
 
-  /** Goes on with a run that was kept by `checkpoint`; undefined where there is none of that name. */
-  async resume(checkpoint, { budget, onProgress, signal } = {}) {
-    const how = this.#how({ budget, checkpoint: check.text("the name", checkpoint), onProgress, signal });
+  /** Goes on with a run: by the name of its `checkpoint`, undefined where there is none, or from its `state`. */
+  async resume(from, { budget, onProgress, signal } = {}) {
+    const name = typeof from === "string" ? from : undefined;
+    const how = this.#how({ budget, checkpoint: name, onProgress, signal });
     return this.#turn(async () => {
-      const state = await platform.states.load(checkpoint);
-      if (state === undefined) return undefined;
-      await this.#restore(state);
+      const state = name === undefined ? from : await platform.states.load(name);
+      if (name !== undefined && state === undefined) return undefined;
+      if (!Array.isArray(state?.files)) throw new TypeError(`the state is ${check.shown(state)}, neither one that trainer.state() gave nor the name of a checkpoint`);
+      await this.#take("restore", state.files, signal);
       return this.#teach(how);
     });
   }
@@ -146,15 +148,6 @@ export class Trainer {
   /** All that is needed to go on with a run that was stopped. */
   async state() {
     return this.#turn(async () => ({ files: await this.#calls.call("teachFiles", { what: "state" }) }));
-  }
-
-  async restore(state) {
-    await this.#turn(() => this.#restore(state));
-  }
-
-  async #restore(state) {
-    if (!Array.isArray(state?.files)) throw new TypeError(`the state is ${check.shown(state)}, not one that trainer.state() gave`);
-    await this.#take("restore", state.files);
   }
 
   dispose() {

@@ -113,8 +113,17 @@ export class Index {
     return rows.map((_, at) => flat.subarray(at * dimensions, (at + 1) * dimensions));
   }
 
-  async add(entries) {
+  /** Vectors of two models, or of one with other adapters, are of two spaces. */
+  #ofModel(what, model) {
+    const own = this.#settings.model;
+    model = check.optional(check.text, "model", model);
+    if (model === undefined || own === undefined || model === own) return model;
+    throw new Error(`${what} of the model ${shown(model)}, and the index has vectors of ${shown(own)}; keep an index for each, or embed its texts again`);
+  }
+
+  async add(entries, { model } = {}) {
     const { dimensions } = this.#settings;
+    model = this.#ofModel("the entries are", model);
     if (typeof entries?.[Symbol.iterator] !== "function") throw new TypeError(`entries are ${shown(entries)}, not a list of { id, vector, data }`);
     const names = new Set();
     const added = Array.from(entries, (entry) => {
@@ -124,6 +133,7 @@ export class Index {
       return { id, data: entry.data, vector: check.vector(`the vector of ${shown(id)}`, entry.vector, dimensions) };
     });
     if (added.length === 0) return;
+    if (model !== undefined) this.#settings = Object.freeze({ ...this.#settings, model });
     const vectors = new Float32Array(added.length * dimensions);
     added.forEach(({ vector }, at) => vectors.set(vector, at * dimensions));
     // All at once: names change in the order of the calls, so a call that follows finds them, and no other comes
@@ -162,8 +172,9 @@ export class Index {
     if (rows.length > 0) await this.#calls.call("indexRemove", { rows });
   }
 
-  async search(query, { k = 10, rescore = 4, signal } = {}) {
+  async search(query, { k = 10, rescore = 4, model, signal } = {}) {
     check.listeners({ signal });
+    this.#ofModel("the query is", model);
     check.whole("k", k, 0);
     check.whole("rescore", rescore, 1);
     const numbers = check.vector("the query", query, this.dimensions);

@@ -13,7 +13,7 @@ use({
   cores: () => 1,
   triesGpu: false,
   wasm(build) {
-    if (build !== "relaxed") throw new Error(`the ${build} build is not part of kiln-embed in workerd`);
+    if (build !== "relaxed") throw new Error(`the ${build} build is not part of kiln-embed in workerd; models are taught in pages, or in Node`);
     return relaxed;
   },
   // It knows no kinds of caching, and refuses to be told of one.

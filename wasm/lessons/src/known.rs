@@ -34,9 +34,9 @@ impl KnownVectors {
         self.asked.retain(|key| self.rows.contains_key(key));
     }
 
-    /// Whether texts wait for their vectors.
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    /// How many texts wait for their vectors.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     /// The next texts of one prompt, so many at most.

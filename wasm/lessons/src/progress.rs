@@ -20,6 +20,8 @@ pub struct Point {
     pub score: Option<Score>,
     /// Where the run is.
     pub phase: Phase,
+    /// Texts that are still to be embedded before the first step, of an adapter of vectors.
+    pub waiting: usize,
 }
 
 /// Where a run is.

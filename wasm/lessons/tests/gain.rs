@@ -4,7 +4,8 @@
 //! KILN_GAIN_MODEL: a .kiln file or folder; KILN_GAIN_LESSONS: a BEIR folder with lessons, as `train.jsonl.gz` (`query`,
 //! `pos`, `id`) or as the qrels `train`, and queries to ask, the qrels `dev`; KILN_GAIN_OTHER: a BEIR folder with the qrels
 //! `test`; KILN_GAIN_COUNTS and KILN_GAIN_SEEDS: as `25,100`; KILN_GAIN_KINDS: as `lora,adapter`; KILN_GAIN_PLAN: a plan as
-//! JSON; KILN_GAIN_RANK; KILN_GAIN_TEXTS: documents and queries of each collection at most, as `600,200`.
+//! JSON; KILN_GAIN_RANK; KILN_GAIN_TEXTS: documents and queries of each collection at most, as `600,200`; KILN_GAIN_MINE:
+//! a number of negatives that are mined for each lesson, among the collection's texts and the lessons' own.
 //! Prints a line of JSON for each run, and for each kind and count the mean gain and its interval of 95 % over the seeds.
 
 #![allow(clippy::unwrap_used)]
@@ -19,7 +20,10 @@ use kiln_data::data::{BeirFolder, Example, mixed};
 use kiln_data::text::{Columns, TextFile};
 use kiln_embed::checkpoint::{AdapterBase, LoadOptions, load_vector_adapter, open_folder};
 use kiln_embed::embedder::Embedder;
-use kiln_lessons::{AdapterKind, AdapterSettings, Phase, TeachingPlan, Trainer};
+use kiln_embed::index::cosine;
+use kiln_lessons::{
+    AdapterKind, AdapterSettings, Found, Mine, Phase, TeachingPlan, Trainer, mined,
+};
 use kiln_metrics::{dense_rankings, ndcg};
 use kiln_terminal::terminal::Terminal;
 
@@ -119,6 +123,26 @@ impl Pool {
     }
 }
 
+/// What the trainer in a page finds among the texts of an index (`wasm/js/trainer.js`): as many of the nearest, and how near
+/// the lesson's own text is.
+fn found(trainer: &Trainer<B>, lessons: &[Example], questions: &Questions) -> Vec<Found> {
+    const NEAREST: usize = 50;
+    let queries: Vec<String> = lessons.iter().map(|lesson| lesson.query.clone()).collect();
+    let answers: Vec<String> = lessons.iter().map(|lesson| lesson.pos[0].clone()).collect();
+    let mut known = HashSet::new();
+    let texts = questions.texts.iter().chain(&answers);
+    let texts: Vec<String> = texts.filter(|text| known.insert(*text)).cloned().collect();
+    let [queries, answers, vectors] =
+        [(&queries, "query"), (&answers, "document"), (&texts, "document")]
+            .map(|(texts, prompt)| trainer.embed(texts, prompt).unwrap());
+    let rankings = dense_rankings(&queries, &vectors, NEAREST).unwrap();
+    let found = rankings.iter().zip(queries.iter().zip(&answers)).map(|(ranking, (query, own))| {
+        let near = ranking.iter().map(|&row| (texts[row].clone(), cosine(query, &vectors[row])));
+        Found { positive_scores: vec![cosine(query, own)], texts: near.collect() }
+    });
+    found.collect()
+}
+
 fn numbers(name: &str, usual: &str) -> Vec<u64> {
     let text = var(name).unwrap_or(usual.into());
     text.split(',').map(|number| number.trim().parse().unwrap()).collect()
@@ -147,6 +171,9 @@ fn gain() {
     let same = Questions::read(&folder, "dev", most);
     let other = Questions::read(&var("KILN_GAIN_OTHER").unwrap(), "test", most);
     let pool = Pool::read(&folder);
+    let mine = var("KILN_GAIN_MINE")
+        .ok()
+        .map(|per_query| Mine { per_query: per_query.parse().unwrap(), ..Mine::default() });
     let opened = open_folder(Path::new(&model)).unwrap();
     let embedder: Embedder<Flex> =
         Embedder::load_with(opened.as_ref(), &LoadOptions::default(), &Default::default()).unwrap();
@@ -171,7 +198,12 @@ fn gain() {
             for &seed in &seeds {
                 let mut trainer = trainer(kind, seed);
                 let begun = Instant::now();
-                trainer.begin(pool.draw(count as usize, seed), &[], plan.clone()).unwrap();
+                let mut lessons = pool.draw(count as usize, seed);
+                if let Some(rule) = &mine {
+                    let found = found(&bare, &lessons, &same);
+                    lessons = mined(lessons.into_iter().zip(found).collect(), rule).0;
+                }
+                trainer.begin(lessons, &[], plan.clone()).unwrap();
                 while trainer.step().unwrap().phase != Phase::Done {}
                 let outcome = trainer.finish().unwrap();
                 seconds += begun.elapsed().as_secs_f64();

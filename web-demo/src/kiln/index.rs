@@ -4,7 +4,7 @@ use js_sys::{Array, Object, Reflect, Uint8Array};
 use serde::{Deserialize, Serialize};
 use wasm_bindgen::prelude::*;
 
-use super::{Failure, Result, Vector, from_js, set, to_js};
+use super::{Adapter, Failure, Result, Vector, from_js, set, to_js};
 
 #[wasm_bindgen(raw_module = "./kiln-embed/index.js")]
 extern "C" {
@@ -25,12 +25,14 @@ extern "C" {
     #[wasm_bindgen(method)]
     fn entries(this: &JsIndex) -> Array;
     #[wasm_bindgen(method, catch)]
-    async fn add(this: &JsIndex, entries: &JsValue) -> Result<JsValue, JsValue>;
+    async fn add(this: &JsIndex, entries: &JsValue, options: &JsValue) -> Result<JsValue, JsValue>;
     #[wasm_bindgen(method, catch)]
     async fn search(this: &JsIndex, query: &JsValue, options: &JsValue)
     -> Result<JsValue, JsValue>;
     #[wasm_bindgen(method, catch)]
     async fn vectors(this: &JsIndex, ids: &JsValue) -> Result<JsValue, JsValue>;
+    #[wasm_bindgen(method, catch)]
+    async fn adapted(this: &JsIndex, adapter: &JsValue) -> Result<JsValue, JsValue>;
     #[wasm_bindgen(method, catch)]
     async fn export(this: &JsIndex) -> Result<JsValue, JsValue>;
     #[wasm_bindgen(method, catch)]
@@ -76,10 +78,7 @@ impl Index {
         precision: &str,
         model: Option<&str>,
     ) -> Result<Self> {
-        let options = Object::new();
-        if let Some(model) = model {
-            set(&options, "model", &model.into());
-        }
+        let options = of_model(model);
         set(&options, "dimensions", &(dimensions as f64).into());
         set(&options, "precision", &precision.into());
         Ok(Self(JsIndex::create(&options).await?.unchecked_into()))
@@ -123,7 +122,12 @@ impl Index {
         in_order(self.0.entries().into())
     }
 
-    pub(crate) async fn add(&self, entries: &[(u32, &Passage, Vector)]) -> Result<()> {
+    /// `model` tells whose vectors these are; where it is not the index's they are refused.
+    pub(crate) async fn add(
+        &self,
+        entries: &[(u32, &Passage, Vector)],
+        model: Option<&str>,
+    ) -> Result<()> {
         let list = Array::new();
         for (id, passage, vector) in entries {
             let entry = Object::new();
@@ -132,12 +136,18 @@ impl Index {
             set(&entry, "data", &to_js(passage)?);
             list.push(&entry);
         }
-        self.0.add(&list).await?;
+        self.0.add(&list, &of_model(model)).await?;
         Ok(())
     }
 
-    pub(crate) async fn search(&self, query: &Vector, k: usize) -> Result<Vec<Hit>> {
-        let options = Object::new();
+    /// `model` tells whose vector is asked for, as in [`Index::add`].
+    pub(crate) async fn search(
+        &self,
+        query: &Vector,
+        k: usize,
+        model: Option<&str>,
+    ) -> Result<Vec<Hit>> {
+        let options = of_model(model);
         set(&options, "k", &(k as f64).into());
         from_js(self.0.search(&query.0, &options).await?)
     }
@@ -145,6 +155,11 @@ impl Index {
     pub(crate) async fn vectors(&self, ids: &[u32]) -> Result<Vec<Vector>> {
         let found: Array = self.0.vectors(&to_js(ids)?).await?.unchecked_into();
         Ok(found.iter().map(|vector| Vector(vector.unchecked_into())).collect())
+    }
+
+    /// The same passages in the space of an adapter of vectors: nothing is embedded.
+    pub(crate) async fn adapted(&self, adapter: &Adapter) -> Result<Self> {
+        Ok(Self(self.0.adapted(&adapter.0).await?.unchecked_into()))
     }
 
     pub(crate) async fn save(&self, name: &str) -> Result<()> {
@@ -195,6 +210,15 @@ impl Index {
     pub(crate) fn dispose(&self) {
         self.0.dispose();
     }
+}
+
+/// Options that tell whose vectors are meant, where that is known.
+fn of_model(model: Option<&str>) -> Object {
+    let options = Object::new();
+    if let Some(model) = model {
+        set(&options, "model", &model.into());
+    }
+    options
 }
 
 /// Entries as passages, in the order of their numbers.

@@ -35,6 +35,13 @@ impl Adapter {
         Self(files.iter().map(pair).collect())
     }
 
+    /// Whether it changes vectors, and not the model: then an index can follow it.
+    pub(crate) fn is_of_vectors(&self) -> bool {
+        let is_lora =
+            |pair: JsValue| pair.unchecked_into::<Array>().get(0) == "adapter_config.json";
+        !self.0.iter().any(is_lora)
+    }
+
     pub(crate) fn files(&self) -> Vec<(String, Vec<u8>)> {
         let read = |pair: JsValue| {
             let pair: Array = pair.unchecked_into();

@@ -97,6 +97,7 @@ impl State {
     ) -> Result<()> {
         let texts: Vec<String> = entries.iter().map(|(_, passage)| embedded(passage)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let model = self.present_fingerprint();
         let vectors = embedder
             .embed_many(&texts, embedder.in_use().as_deref(), &stop.signal(), on_progress)
             .await?;
@@ -105,7 +106,7 @@ impl State {
             .zip(vectors)
             .map(|((id, passage), vector)| (*id, passage, vector))
             .collect();
-        index.add(&rows).await?;
+        index.add(&rows, model.as_deref()).await?;
         self.parts().borrow_mut().known.add(entries);
         self.passages.update(|passages| Arc::make_mut(passages).extend_from_slice(entries));
         Ok(())

@@ -54,7 +54,7 @@ impl State {
                     .zip(vectors)
                     .map(|((id, passage), vector)| (*id, passage, vector))
                     .collect();
-                index.add(&rows).await?;
+                index.add(&rows, model.as_deref()).await?;
                 done += some.len();
                 if self.embedder().is_some_and(|now| std::ptr::eq(&*now, embedder)) {
                     self.job.set(Some(Job::at(what, done, total, start)));

@@ -42,14 +42,15 @@ impl State {
         }
     }
 
-    /// The k nearest passages to a text. The index is taken when the text is asked, so that both are of one variant.
+    /// The k nearest passages to a text. The index is taken when the text is asked, so that both are of one variant, which
+    /// it is told.
     pub(crate) async fn nearest_to(&self, text: &str, k: usize) -> Result<Vec<Hit>> {
         let missing = || Failure::from("no model is loaded".to_string());
         let embedder = self.embedder().ok_or_else(missing)?;
-        let index = self.index();
+        let (index, model) = (self.index(), self.present_fingerprint());
         let vectors = embedder.embed(&[text]).await?;
         let (Some(index), Some(vector)) = (index, vectors.first()) else { return Ok(Vec::new()) };
-        index.search(vector, k).await
+        index.search(vector, k, model.as_deref()).await
     }
 }
 

@@ -6,7 +6,7 @@ use leptos::prelude::*;
 use web_sys::AbortController;
 
 use super::indexing::AT_ONCE;
-use crate::kiln::{Index, Passage, Result};
+use crate::kiln::{Adapter, Index, Passage, Result};
 use crate::state::{Job, State, now};
 use crate::teach::Variant;
 
@@ -31,13 +31,20 @@ impl State {
             None => "the passages as it was",
         };
         self.job.set(Some(Job::at(what, 0, passages.len(), now())));
-        let made = match self.kept(to.as_ref(), &present, &passages).await {
+        let ready = match (self.kept(to.as_ref(), &present, &passages).await, &to) {
+            (None, Some(taught)) => self.moved(taught, &present).await,
+            (kept, _) => kept,
+        };
+        let made = match ready {
             Some(index) => Ok(index),
             // Few at once, since a search waits for them.
             None => self.index_as(&embedder, to.as_ref(), &passages, AT_ONCE, what, &stop).await,
         };
         if !self.computes(&embedder) {
             // Another model has taken over, with a job of its own.
+            if let Ok(index) = made {
+                index.dispose();
+            }
             return Ok(false);
         }
         self.job.set(None);
@@ -50,6 +57,22 @@ impl State {
         switched.await?;
         self.save().await;
         Ok(true)
+    }
+
+    /// The index of the model as it was, moved by what was taught where that is an adapter of vectors: nothing is embedded.
+    async fn moved(&self, to: &Variant, present: &Index) -> Option<Index> {
+        if self.in_use.with_untracked(Option::is_some) {
+            return None;
+        }
+        let adapter = self.parts().borrow().adapter.clone();
+        let adapter = adapter.filter(Adapter::is_of_vectors)?;
+        // Signs alone cannot be moved, as binary keeps them; the passages are then embedded.
+        let index = present.adapted(&adapter).await.ok()?;
+        if index.model() == to.fingerprint {
+            return Some(index);
+        }
+        index.dispose();
+        None
     }
 
     /// The index that a variant has made of these very passages before.
@@ -80,6 +103,11 @@ impl State {
             Some(model) => Some(model) == self.fingerprint(taught.as_ref()),
             None => taught.is_none(),
         }
+    }
+
+    /// What tells the vectors that are computed now from others, where the model says so.
+    pub(super) fn present_fingerprint(&self) -> Option<String> {
+        self.fingerprint(self.in_use.get_untracked().as_ref())
     }
 
     /// What tells the vectors of a variant from others, where the model says so.

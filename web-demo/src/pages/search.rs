@@ -299,7 +299,7 @@ async fn search(state: State, query: &Query) -> Result<Results> {
                 return Ok(Results::default());
             };
             let vectors = index.vectors(&[*id]).await?;
-            let mut hits = index.search(&vectors[0], SHOWN + 1).await?;
+            let mut hits = index.search(&vectors[0], SHOWN + 1, index.model().as_deref()).await?;
             hits.retain(|hit| hit.id != *id);
             hits.truncate(SHOWN);
             (hits, Some(*id))

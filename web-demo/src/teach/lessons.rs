@@ -1,5 +1,7 @@
 //! The lessons: said by the reader, counted, taken back, kept.
 
+use std::collections::HashSet;
+
 use gloo_storage::errors::StorageError;
 use gloo_storage::{LocalStorage as Browser, Storage as _};
 use leptos::prelude::*;
@@ -26,15 +28,10 @@ impl Teach {
         [Says::Right, Says::Wrong, Says::Synonym].map(|says| self.lessons.with(of(says)))
     }
 
-    /// Queries that have right answers, each once.
+    /// Queries that have right answers, each once, as kiln-embed counts them: whatever their case.
     pub(crate) fn questions(&self) -> usize {
-        self.lessons.with(|lessons| {
-            let mut queries: Vec<&str> =
-                pairs(lessons).map(|lesson| lesson.query.as_str()).collect();
-            queries.sort_unstable();
-            queries.dedup();
-            queries.len()
-        })
+        let key = |lesson: &Lesson| lesson.query.trim().to_lowercase();
+        self.lessons.with(|lessons| pairs(lessons).map(key).collect::<HashSet<_>>().len())
     }
 
     /// Queries of which it is only said what does not answer them; these lessons wait.

@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::kiln::{FitProgress, Length, Taught};
 
-/// Pairs from which on a run makes sense: kiln-embed draws batches of them.
+/// Questions from which on a run makes sense: they are told apart from one another, in batches.
 pub(crate) const LEAST: usize = 5;
 /// Questions from which on a fifth of them are five, the fewest that kiln-embed holds back.
 pub(crate) const HELD_BACK_FROM: usize = 25;
+/// Questions from which on lessons helped where that was measured (`wasm/RESULTS.md`).
+pub(crate) const HELPED_FROM: usize = 100;
 /// How long to teach, unless the reader chooses otherwise.
 const LENGTH: Length = Length::Seconds(20);
 /// Where the lessons are kept.

@@ -33,25 +33,26 @@ impl<B: TrainingBackend> Trainer<B> {
     }
 
     fn step_of(&mut self, run: &mut Run<B>) -> Result<Point> {
-        let waiting = self.known.is_waiting() && self.settings.kind == AdapterKind::Adapter;
+        let embeds = self.known.waiting() > 0 && self.settings.kind == AdapterKind::Adapter;
         let point = |run: &Run<B>, loss, score| Point {
             step: run.progress.step,
             steps: run.plan.steps(),
             most: run.most,
             loss,
             score,
-            phase: match (run.progress.done, waiting) {
+            phase: match (run.progress.done, embeds) {
                 (true, _) => Phase::Done,
                 (false, true) => Phase::Embedding,
                 (false, false) => Phase::Training,
             },
+            waiting: 0,
         };
         if run.progress.done {
             return Ok(point(run, None, None));
         }
-        if waiting {
+        if embeds {
             self.embed_some()?;
-            return Ok(point(run, None, None));
+            return Ok(Point { waiting: self.known.waiting(), ..point(run, None, None) });
         }
         if run.progress.before.is_none() && !run.check.is_empty() {
             run.progress.before = Some(self.score(&run.check, run.plan.temperature)?);

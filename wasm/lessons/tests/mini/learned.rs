@@ -103,6 +103,10 @@ fn an_adapter_of_vectors_learns_without_the_model() {
     // All texts are embedded before the first step, some in each call.
     let embedding = points.iter().filter(|point| point.phase == Phase::Embedding).count();
     assert!(embedding > 3 && points[embedding..].iter().all(|one| one.phase != Phase::Embedding));
+    let waiting = |points: &[Point]| points.iter().map(|point| point.waiting).collect::<Vec<_>>();
+    let left = waiting(&points[..embedding]);
+    assert!(left.is_sorted_by(|before, now| before > now) && left.ends_with(&[0]), "{left:?}");
+    assert!(waiting(&points[embedding..]).iter().all(|left| *left == 0));
     let outcome = trainer.finish().unwrap();
     let (before, after) = (outcome.before.unwrap(), outcome.after.unwrap());
     assert!(outcome.kept && after.is_better_than(before), "{outcome:?}");

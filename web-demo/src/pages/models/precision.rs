@@ -259,11 +259,11 @@ async fn compare_indexes(state: State, i: At) -> Result<Vec<Vec<String>>> {
             .zip(&vectors)
             .map(|((id, passage), vector)| (*id, passage, vector.clone()))
             .collect();
-        index.add(&rows).await?;
+        index.add(&rows, None).await?;
         let start = now();
         let mut hits = Vec::new();
         for query in &queries {
-            hits.push(index.search(query, TOP).await?);
+            hits.push(index.search(query, TOP, None).await?);
         }
         let milliseconds = (now() - start) * 1000.0 / queries.len() as f64;
         if exact.is_empty() {

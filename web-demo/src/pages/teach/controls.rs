@@ -6,7 +6,7 @@ use super::counted;
 use crate::kiln::{FitProgress, Length};
 use crate::parts::duration;
 use crate::state::State;
-use crate::teach::{HELD_BACK_FROM, LEAST, Run};
+use crate::teach::{HELD_BACK_FROM, HELPED_FROM, LEAST, Run};
 
 /// How long the model can be taught.
 const LENGTHS: [Length; 7] = [
@@ -34,22 +34,27 @@ const TIMED: usize = 3;
 pub(super) fn Controls() -> impl IntoView {
     let state = expect_context::<State>();
     let teach = state.teach;
-    let missing = Memo::new(move |_| {
-        let [right, _, synonyms] = teach.counts();
-        LEAST.saturating_sub(right + synonyms)
-    });
+    let missing = Memo::new(move |_| LEAST.saturating_sub(teach.questions()));
     let is_ready = move || state.model.with(|model| model.info().is_some()) && !state.is_busy();
     let is_disabled = move || missing.get() > 0 || !is_ready();
     let name = move || match missing.get() {
         0 => "Teach the model".to_string(),
-        1 => "Teach the model: 1 more right answer or synonym is needed".to_string(),
-        n => format!("Teach the model: {n} more right answers or synonyms are needed"),
+        1 => "Teach the model: 1 more question with a right answer, or synonym, is needed"
+            .to_string(),
+        n => format!(
+            "Teach the model: {n} more questions with right answers, or synonyms, are needed"
+        ),
     };
     let hint = move || {
         let questions = teach.questions();
-        (missing.get() == 0 && questions < HELD_BACK_FROM).then(|| {
+        (missing.get() == 0 && questions < HELPED_FROM).then(|| {
+            let held_back = if questions < HELD_BACK_FROM {
+                format!("All of them are taught; from {HELD_BACK_FROM} on about a fifth")
+            } else {
+                "About a fifth".into()
+            };
             format!(
-                "These are {}. All of them are taught; from {HELD_BACK_FROM} on about a fifth is held back, to see whether the model has become better. So few have not helped measurably where we tried it: compare the searches before and after.",
+                "These are {}. {held_back} is held back, to see whether the model has become better. So few have not helped measurably where we tried it; a hundred or more of one field helped a little. Compare the searches before and after.",
                 counted(questions, "question"),
             )
         })

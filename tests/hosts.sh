@@ -231,7 +231,9 @@ faults() {
         ended "$words"
       fi
       odd=()
+      # The next one takes its address.
       kill "$between"
+      wait "$between" || true
     done
   done
   world=2

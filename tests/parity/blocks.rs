@@ -17,13 +17,17 @@ use kiln_tests::fixture;
 
 type B = Autodiff<Flex>;
 
-const FAMILIES: [&str; 20] = [
+const FAMILIES: [&str; 25] = [
     "bert",
+    "camembert",
     "distilbert",
     "embedding-gemma2",
+    "eurobert",
     "gemma3",
+    "gemma3-both",
     "gte",
     "jina-bert",
+    "jina-v3",
     "llama",
     "llama-geglu",
     "llama-linear",
@@ -32,6 +36,7 @@ const FAMILIES: [&str; 20] = [
     "mistral",
     "modernbert",
     "mpnet",
+    "nomic-bert",
     "nomic-bert-moe",
     "qwen2",
     "qwen2-window",
@@ -105,14 +110,14 @@ fn with_what_trains<T: TrainingBackend>(
     backbone.map(&mut Shake)
 }
 
-/// Rows of 9 tokens at most, padded on a side.
+/// Rows of texts, padded on a side to the longest.
 fn input<T: TrainingBackend>(
     config: &ModelConfig,
     left: bool,
     lengths: &[usize],
     device: &T::Device,
 ) -> (ModelInput<T>, Vec<bool>) {
-    let seq = 9;
+    let seq = lengths.iter().copied().max().unwrap();
     let attention: Vec<bool> = lengths
         .iter()
         .flat_map(|&length| {
@@ -236,6 +241,31 @@ fn one_operation_has_the_gradients_of_many() {
     });
 }
 
+/// Texts of several tiles of queries, and batches of several parts of rows and of values, each a core's.
+#[test]
+fn texts_of_several_tiles_have_the_gradients_of_many_operations() {
+    let device = Default::default();
+    let (causal, both) = (AttentionMode::Causal, AttentionMode::Bidirectional);
+    let dropping = Trains::Lora { dropout: 0.3, targets: &["all-linear"] };
+    for (family, trains, mode, left, lengths) in [
+        // Grouped queries, rotary positions, a window, a gate apart, RMS norms.
+        ("qwen2-window", dropping, causal, true, [150, 131, 150]),
+        // A window, a gate beside the rest, layer norms.
+        ("modernbert", Trains::All, both, false, [150, 150, 131]),
+        // Scores with a bias.
+        ("jina-bert", Trains::All, both, false, [150, 150, 150]),
+    ] {
+        let (config, mut backbone) = load::<B>(family, trains, &device);
+        let batch = input(&config, left, &lengths, &device);
+        let plain = run(&backbone, mode, &batch, true, &device);
+        let whole = run(&backbone, mode, &batch, false, &device);
+        assert_close(&plain, &whole, 2e-5, &format!("{family} {lengths:?}"));
+        backbone.set_matmul_precision(MatmulPrecision::Bf16);
+        let rounded = run(&backbone, mode, &batch, false, &device);
+        assert_close(&plain, &rounded, 0.1, &format!("{family} {lengths:?} in bf16"));
+    }
+}
+
 /// The same on other devices, for families that have between them all that a block can have. There nothing drops out of
 /// the plain block as it does out of the whole one.
 fn one_operation_has_the_gradients_of_many_on<D: Kernels>(device: D::Device) {
@@ -284,6 +314,7 @@ kiln_tests::on_every_device!(
     dropout_is_that_of_the_cpu
 );
 
+/// By a tenth of their size, and a hundredth of all gradients' ([`assert_close`]).
 #[test]
 fn in_bf16_they_are_those_of_f32_but_for_rounding() {
     let device = Default::default();
@@ -344,11 +375,22 @@ fn packed_weights_follow_their_weights() {
     assert_close(&plain, &run(&changed, mode, &batch, false, &device), 3e-2, "changed");
 }
 
-/// Norms in every place, in both kinds, of which no family has all: against the same in Burn's operations.
+/// Norms in every place, in both kinds, of which no family has all, and a bias of scores that learns: against the same in
+/// Burn's operations.
 #[test]
 fn norms_inside_and_around_a_branch_have_their_gradients() {
+    norms_have_their_gradients(5);
+}
+
+/// Of more tokens than a tile of queries and a core's part of rows.
+#[test]
+fn norms_around_texts_of_several_tiles_have_their_gradients() {
+    norms_have_their_gradients(150);
+}
+
+fn norms_have_their_gradients(seq: usize) {
     let device = Default::default();
-    let (batch, seq, hidden, inner) = (2, 5, 8, 12);
+    let (batch, hidden, inner) = (2, 8, 12);
     let heads = Heads { queries: 2, keys: 1, width: 4 };
     let drawn = |count: usize, seed: f32| -> Vec<f32> {
         (0..count).map(|i| 0.4 * (i as f32 * 0.731 + seed).sin()).collect()
@@ -447,5 +489,5 @@ fn norms_inside_and_around_a_branch_have_their_gradients() {
         }
         result
     });
-    assert_close(&results[0], &results[1], 1e-5, "norms in every place");
+    assert_close(&results[0], &results[1], 1e-5, &format!("norms in every place, {seq} tokens"));
 }

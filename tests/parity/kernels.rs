@@ -156,16 +156,18 @@ fn packed_tables<B: Kernels>(device: B::Device) {
 
 fn attention<B: Kernels>(device: B::Device) {
     let cases = [
-        (2, 1, 2, 2, 32, true),
-        (1, 45, 3, 1, 16, true),
-        (2, 70, 4, 2, 64, false),
-        (1, 33, 2, 2, 128, true),
-        (2, 9, 1, 1, 12, true),
-        // Longer than what holds its scores.
-        (1, 517, 2, 1, 16, true),
-        (1, 517, 1, 1, 16, false),
+        (2, 1, 2, 2, 32, true, true),
+        (1, 45, 3, 1, 16, true, true),
+        (2, 70, 4, 2, 64, false, true),
+        (1, 33, 2, 2, 128, true, true),
+        (2, 9, 1, 1, 12, true, true),
+        // Longer than what holds its scores; with a bias these go another way.
+        (1, 517, 2, 1, 16, true, false),
+        (1, 517, 1, 1, 16, false, false),
+        (1, 517, 2, 1, 16, true, true),
+        (1, 517, 1, 1, 16, false, true),
     ];
-    for (batch, seq, queries, keys, width, rotary) in cases {
+    for (batch, seq, queries, keys, width, rotary, biased) in cases {
         let heads = Heads { queries, keys, width };
         let row = heads.row();
         let qkv: Vec<f32> = drawn(batch * seq * row, 11).iter().map(|value| value * 3.0).collect();
@@ -189,8 +191,8 @@ fn attention<B: Kernels>(device: B::Device) {
             });
             let tensor = floats::<B, 3>(&qkv, [batch, seq, row], &device);
             let rows = vec![0..seq; batch];
-            // By the distance of key and query; without it long texts go another way.
-            let biased = turned && seq < 512;
+            // By the distance of key and query.
+            let biased = biased && turned;
             let biases: Vec<f32> = drawn(queries * (2 * seq - 1), 17);
             let bias = biased.then(|| floats::<B, 2>(&biases, [queries, 2 * seq - 1], &device));
             let (angles, mask) = (tables.as_ref(), mask.as_ref());
@@ -238,7 +240,7 @@ fn attention<B: Kernels>(device: B::Device) {
                             let place = ((text * seq + query) * queries + head) * width + i;
                             close(actual[place], exact, 10.0 * looser::<B>(&device), || {
                                 format!(
-                                    "{heads:?} seq {seq} masked {masked} rotary {turned}: query {query} head {head}"
+                                    "{heads:?} seq {seq} masked {masked} rotary {turned} biased {biased}: query {query} head {head}"
                                 )
                             });
                         }

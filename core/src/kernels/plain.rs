@@ -62,7 +62,7 @@ fn repeat_heads<B: Kernels>(x: Tensor<B, 4>, times: usize) -> Tensor<B, 4> {
     ])
 }
 
-/// Longest text whose `[query, key]` scores are held at once; longer ones go through the backend's
+/// Longest text whose `[query, key]` scores are held at once; longer ones without a bias go through the backend's
 /// fused attention, which takes less memory and more time.
 pub(super) const LONGEST_HELD: usize = 512;
 
@@ -83,11 +83,10 @@ pub fn scaled_dot_product<B: Kernels>(
 ) -> Tensor<B, 4> {
     let shape @ [_, _, _, keys] =
         [query.dims()[0], query.dims()[1], query.dims()[2], key.dims()[2]];
-    if keys > LONGEST_HELD {
+    // Burn's flash attention leaves a bias out without a word (burn-cubecl 0.21, kernel/attention/base.rs).
+    if keys > LONGEST_HELD && bias.is_none() {
         let mask = mask.cloned().map(|mask| mask.expand(shape));
-        let dtype = query.dtype().into();
-        let bias = bias.map(|bias| by_pair(bias, dtype).expand(shape));
-        return module::attention(query, key, value, mask, bias, AttentionModuleOptions::default());
+        return module::attention(query, key, value, mask, None, AttentionModuleOptions::default());
     }
     weighted_scaled_dot_product(query, key, value, mask, bias).0
 }

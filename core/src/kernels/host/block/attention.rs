@@ -11,7 +11,7 @@ use crate::kernels::Heads;
 use crate::kernels::host::attention::{add_bias, rotate, softmax, weight};
 use crate::kernels::host::product::{Strided, add_product};
 use crate::kernels::host::right::Right;
-use crate::parallel::{each_part, map};
+use crate::parallel::{cores, each_part, map};
 
 /// Queries whose scores are held at once.
 const TILE: usize = 64;
@@ -43,8 +43,12 @@ struct Group {
     key: usize,
 }
 
-/// What a group computes, for its own tokens.
+/// What queries of a group compute.
 struct Context {
+    /// The queries' tokens among all.
+    tokens: Range<usize>,
+    /// Which head of keys.
+    key: usize,
     /// `[tokens, queries of the group, width]`.
     values: Vec<f32>,
     /// `[tokens, queries of the group]`.
@@ -162,40 +166,75 @@ impl Attended {
         }
     }
 
+    /// The keys and the values of a group, laid out for its queries.
+    fn sides(&self, group: &Group) -> (Right<'_>, Right<'_>) {
+        let Heads { queries, keys, width } = self.heads;
+        let values = self.part(group, 0, queries + keys + group.key);
+        (self.keys(group), Right::new(values, [group.tokens.len(), width]))
+    }
+
+    /// Weighted sums of values for some of a group's queries.
+    fn context(
+        &self,
+        group: &Group,
+        (keys, values): &(Right<'_>, Right<'_>),
+        rows: Range<usize>,
+        seq: usize,
+    ) -> Context {
+        let (times, width, tokens) = (self.times(), self.heads.width, group.tokens.len());
+        let mut context = Context {
+            tokens: group.tokens.start + rows.start..group.tokens.start + rows.end,
+            key: group.key,
+            values: vec![0.0; rows.len() * times * width],
+            sums: vec![0.0; rows.len() * times],
+        };
+        let mut scores = vec![0.0; TILE.min(rows.len()) * tokens];
+        for first in rows.clone().step_by(TILE) {
+            let tile = first..rows.end.min(first + TILE);
+            let place = (first - rows.start) * times;
+            for side in 0..times {
+                let scores = &mut scores[..tile.len() * tokens];
+                self.scores(group, group.key * times + side, tile.clone(), keys, seq, scores);
+                for (i, scores) in scores.chunks_exact_mut(tokens).enumerate() {
+                    context.sums[place + i * times + side] = softmax(scores);
+                }
+                let weights = Strided::rows(scores, tokens);
+                let to = &mut context.values[(place + side) * width..];
+                values.product(weights, tile.len(), 1.0, to, times * width);
+            }
+        }
+        context
+    }
+
+    /// What all groups compute, each on a core; where there are fewer of them, each tile of queries on one. The tiles
+    /// are the same either way, and so are all bits.
+    fn contexts(&self, groups: &[Group], seq: usize, cores: usize) -> Vec<Context> {
+        if groups.len() >= cores {
+            return map(groups, |group| {
+                self.context(group, &self.sides(group), 0..group.tokens.len(), seq)
+            });
+        }
+        let sides = map(groups, |group| self.sides(group));
+        let mut tiles = Vec::new();
+        for (group, sides) in groups.iter().zip(&sides) {
+            let tokens = group.tokens.len();
+            for first in (0..tokens).step_by(TILE) {
+                tiles.push((group, sides, first..tokens.min(first + TILE)));
+            }
+        }
+        map(&tiles, |(group, sides, rows)| self.context(group, sides, rows.clone(), seq))
+    }
+
     /// Weighted sums of values: `[tokens, queries width]`; fills `sums`.
     pub(super) fn forward(&mut self, places: &Places) -> Vec<f32> {
-        let Heads { queries, keys, width } = self.heads;
-        let (times, groups) = (self.times(), self.groups(places));
-        let parts = map(&groups, |group| {
-            let tokens = group.tokens.len();
-            let mut of_group = Context {
-                values: vec![0.0; tokens * times * width],
-                sums: vec![0.0; tokens * times],
-            };
-            let mut scores = vec![0.0; TILE.min(tokens) * tokens];
-            let values = self.part(group, 0, queries + keys + group.key);
-            let (keys, values) = (self.keys(group), Right::new(values, [tokens, width]));
-            for first in (0..tokens).step_by(TILE) {
-                let rows = first..tokens.min(first + TILE);
-                for side in 0..times {
-                    let scores = &mut scores[..rows.len() * tokens];
-                    let query = group.key * times + side;
-                    self.scores(group, query, rows.clone(), &keys, places.seq, scores);
-                    for (i, scores) in scores.chunks_exact_mut(tokens).enumerate() {
-                        of_group.sums[(first + i) * times + side] = softmax(scores);
-                    }
-                    let weights = Strided::rows(scores, tokens);
-                    let to = &mut of_group.values[(first * times + side) * width..];
-                    values.product(weights, rows.len(), 1.0, to, times * width);
-                }
-            }
-            of_group
-        });
+        let Heads { queries, width, .. } = self.heads;
+        let times = self.times();
+        let parts = self.contexts(&self.groups(places), places.seq, cores());
         let mut context = vec![0.0; places.tokens() * queries * width];
         self.sums = vec![0.0; places.tokens() * queries];
-        for (group, part) in groups.iter().zip(&parts) {
-            for (i, token) in group.tokens.clone().enumerate() {
-                let to = token * queries + group.key * times;
+        for part in &parts {
+            for (i, token) in part.tokens.clone().enumerate() {
+                let to = token * queries + part.key * times;
                 self.sums[to..to + times].copy_from_slice(&part.sums[i * times..(i + 1) * times]);
                 context[to * width..(to + times) * width]
                     .copy_from_slice(&part.values[i * times * width..(i + 1) * times * width]);
@@ -330,5 +369,28 @@ fn softmax_backward(scores: &mut [f32], changes: &mut [f32], sum: f32, scale: f3
     }
     for (score, change) in scores.iter().zip(changes) {
         *change = score * (*change - level) * scale;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_on_cores_of_their_own_have_the_same_bits() {
+        let heads = Heads { queries: 3, keys: 1, width: 8 };
+        let seq = 200;
+        let qkv = (0..2 * seq * heads.row()).map(|i| (i as f32 * 0.731).sin()).collect();
+        let places = Places::new(&[0..seq, 30..seq], seq);
+        let (sums, angles, mask, bias) = (Vec::new(), None, None, None);
+        let attended = Attended { heads, qkv, sums, angles, mask, bias };
+        let groups = attended.groups(&places);
+        let of = |cores: usize, count: usize| -> Vec<u32> {
+            let parts = attended.contexts(&groups, seq, cores);
+            assert_eq!(parts.len(), count);
+            let values = parts.iter().flat_map(|part| &part.values);
+            values.chain(parts.iter().flat_map(|part| &part.sums)).map(|x| x.to_bits()).collect()
+        };
+        assert_eq!(of(2, 2), of(3, 4 + 3));
     }
 }

@@ -116,6 +116,7 @@ class Check:
         found = {}
         for path in reports:
             found |= json.loads(path.read_text()) if path.exists() else {}
+        found["status"] = done.returncode
         found["complaints"] = [line for line in done.stderr.splitlines() if line.startswith(("fake", "emulator"))]
         return found
 
@@ -147,6 +148,7 @@ def cases(check, base, outputs):
     for weights in ("f32", "int8", "int4"):
         yield f"kiln-mini, {weights}", embed(mini, short, vectors, "cuda:0", "--weights", weights)
     yield "decoder, f32", embed(base, short, vectors, "cuda:0")
+    yield "decoder, bf16", embed(base, short, vectors, "cuda:0", "--weights", "bf16")
     yield "decoder, long texts", embed(base, long, vectors, "cuda:0", "--max-length", "1024")
     yield "training, all parameters, f32", train(check.recipe("full", 1, onto), outputs / "full", "cuda:0")
     yield "training, LoRA, bf16", train(check.recipe("lora", 1, onto, LORA, compute=bf16), outputs / "lora", "cuda:0")
@@ -163,18 +165,20 @@ def compiled(check, base):
         for number, (name, arguments) in enumerate(cases(check, base, outputs)):
             # The kernels that one run keeps are not compiled in the next.
             cache = {"XDG_CACHE_HOME": str(outputs / f"cache-{number}")}
-            # Nothing is computed, so that what comes of it may be refused.
+            # Nothing is computed, so that what comes of it may be refused (1); a panic or a signal is another status.
             found = check.run(arguments, settings | cache, may_fail=True)
-            count, failed = found.get("compiled", 0), found.get("failed", 0)
-            passed = count > 0 and not failed
-            check.say(f"sm_{architecture}, {name}", passed, f"{count} kernels compiled, {failed} refused, {found.get('launches', 0)} launches")
+            count, failed, status = found.get("compiled", 0), found.get("failed", 0), found["status"]
+            passed = count > 0 and not failed and status in (0, 1)
+            said = f"{count} kernels compiled, {failed} refused, {found.get('launches', 0)} launches, exit status {status}"
+            check.say(f"sm_{architecture}, {name}", passed, said)
             for complaint in found["complaints"][:3]:
                 print(f"       {complaint}")
         # A second start compiles none of them.
         (name, arguments), cache = next(cases(check, base, outputs)), {"XDG_CACHE_HOME": str(outputs / "cache-0")}
         again = check.run(arguments, settings | cache, may_fail=True)
-        passed = again["launches"] > 0 and not again.get("compiled")
-        check.say(f"sm_{architecture}, {name}, once more", passed, f"{again.get('compiled', 0)} kernels compiled, {again['launches']} launches")
+        count, launches, status = again.get("compiled", 0), again.get("launches", 0), again["status"]
+        passed = launches > 0 and not count and status in (0, 1)
+        check.say(f"sm_{architecture}, {name}, once more", passed, f"{count} kernels compiled, {launches} launches, exit status {status}")
 
 
 def emulated(check, base):

@@ -76,7 +76,8 @@ def stages(root, names=()):
             recipe["sources"] = {"ours": {"path": "recipes.jsonl", "instructions": ours["instructions"][:1]}}
             # Two chunks of texts.
             batch = 2 * chunk // (2 + stage.get("hard_negatives", 0))
-            smaller = {"data": ["ours"], "steps": 2, "warmup": 0, "batch_size": batch, "accumulation": 1, "keep_optimizer": False}
+            smaller = {"data": ["ours"], "steps": 2, "warmup": 0, "batch_size": batch, "accumulation": 1}
+            smaller |= {"keep_optimizer": False, "merge_lora": False}
             recipe["stage"] = [{key: value for key, value in stage.items() if key != "mixing"} | smaller]
             text = "".join(f"{key} = {inline(value)}\n" for key, value in recipe.items())
             yield f"{name}, {stage['name']}", text, int(MEMORY * largest(recipe, stage) / 2**20)

@@ -80,11 +80,12 @@ def machine(run):
 
 def numbers(run):
     texts = lines_of(run.work / "few.txt", 2 if run.rehearse else 64, 20)
-    for weights in ("f32", "int8", "int4"):
+    for weights in ("f32", "int8", "int4", "bf16"):
         cpu, _ = run.vectors(run.args.mini, texts, "--weights", weights, device="cpu")
         gpu, first = run.vectors(run.args.mini, texts, "--weights", weights)
         _, second = run.vectors(run.args.mini, texts, "--weights", weights)
-        run.say("numbers", weights=weights, smallest_cosine=float((cpu * gpu).sum(1).min()), first_start_s=round(first, 2), second_start_s=round(second, 2))
+        run.say("numbers", weights=weights, smallest_cosine=float((cpu * gpu).sum(1).min()), first_start_s=round(first, 2), second_start_s=round(second, 2),
+                compile_s=round(first - second, 2))
 
 
 def parity(run):
@@ -228,13 +229,13 @@ def embed(run):
         run.say("embed", tokens=length, engine="torch-tf32", texts_s=round(rate, 1), smallest_cosine=1.0)
         vectors, rate = torch_embeds(folder, texts, torch.bfloat16, device)
         run.say("embed", tokens=length, engine="torch-bf16", texts_s=round(rate, 1), smallest_cosine=float((exact * vectors).sum(1).min()))
-        for weights in ("f32", "int8", "int4"):
+        for weights in ("f32", "bf16", "int8", "int4"):
             # What a start takes is in both; the first compiles and tries kernels.
-            run.vectors(folder, texts, "--weights", weights)
+            _, first = run.vectors(folder, texts, "--weights", weights)
             _, little = run.vectors(folder, few, "--weights", weights)
             vectors, whole = run.vectors(folder, texts, "--weights", weights)
             rate = (count - count // 4) / max(whole - little, 1e-3)
-            run.say("embed", tokens=length, engine=f"kiln-{weights}", texts_s=round(rate, 1), start_s=round(little, 2), smallest_cosine=float((exact * vectors).sum(1).min()))
+            run.say("embed", tokens=length, engine=f"kiln-{weights}", texts_s=round(rate, 1), start_s=round(little, 2), compile_s=round(first - whole, 2), smallest_cosine=float((exact * vectors).sum(1).min()))
 
 
 def train(run):

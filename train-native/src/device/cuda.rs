@@ -12,7 +12,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use kiln_hosts::Ended;
 
-use super::{Collective, FoundDevice, Joining, Missing, Offer};
+use super::{Collective, FoundDevice, Joining, Missing, Offer, too_old};
 
 /// The CUDA backend.
 pub type Backend = burn::backend::Cuda;
@@ -35,6 +35,19 @@ pub(super) fn devices() -> Result<Vec<FoundDevice<Handle>>, Missing> {
     }
     if !compiler {
         return missing("CUDA's run-time compiler (libnvrtc) is not installed");
+    }
+    let (mut of_driver, mut major, mut minor) = (0, 0, 0);
+    // SAFETY: both libraries are there, and write these numbers.
+    let asked = unsafe {
+        (
+            cudarc::driver::sys::cuDriverGetVersion(&mut of_driver).result(),
+            cudarc::nvrtc::sys::nvrtcVersion(&mut major, &mut minor).result(),
+        )
+    };
+    if let (Ok(()), Ok(())) = asked
+        && let Some(reason) = too_old(of_driver, 1000 * major + 10 * minor)
+    {
+        return missing(&reason);
     }
     let failed = |error| Missing::OnMachine(format!("the NVIDIA driver answers {error:?}"));
     let headers =

@@ -193,7 +193,8 @@ impl Inventory {
     }
 }
 
-/// The CPU: its name, threads and vector instructions.
+/// The CPU: its name, family and model, threads and vector instructions. Virtual machines call processors of several
+/// generations by one name.
 pub fn processor() -> String {
     let kind = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
     let system = System::new_with_specifics(kind);
@@ -201,6 +202,7 @@ pub fn processor() -> String {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let parts = [
         brand.to_string(),
+        family_and_model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
         counted(threads, "thread", "threads"),
         simd().to_string(),
         format!(
@@ -210,6 +212,32 @@ pub fn processor() -> String {
         ),
     ];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+/// What Linux says of an x86 processor's family and model; empty where it says neither.
+fn family_and_model(cpuinfo: &str) -> String {
+    let number = |key: &str| {
+        let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
+    };
+    match (number("cpu family"), number("model")) {
+        (Some(family), Some(model)) => format!("family {family} model {model}"),
+        _ => String::new(),
+    }
+}
+
+/// Why a driver refuses what a compiler makes, where that is of a later CUDA. Versions are as `cuDriverGetVersion` gives
+/// them: 13010 is 13.1.
+#[allow(dead_code)]
+fn too_old(driver: i32, compiler: i32) -> Option<String> {
+    let [of_driver, of_compiler] =
+        [driver, compiler].map(|version| format!("{}.{}", version / 1000, version % 1000 / 10));
+    (driver < compiler).then(|| {
+        format!(
+            "the NVIDIA driver is for CUDA {of_driver} and refuses kernels of the run-time compiler (libnvrtc) of CUDA \
+             {of_compiler}: update the driver, or put a libnvrtc of CUDA {of_driver} first in LD_LIBRARY_PATH"
+        )
+    })
 }
 
 /// Whether the system shows a graphics device at all, so that `auto` need not start every Vulkan
@@ -365,6 +393,22 @@ mod tests {
         let mut inventory = Inventory::default();
         inventory.add::<()>("cuda", Err(missing()));
         assert_eq!(inventory.absent, [("cuda".to_string(), said.to_string())]);
+    }
+
+    #[test]
+    fn a_driver_takes_kernels_of_its_own_cuda_and_of_earlier_ones() {
+        assert_eq!(too_old(13000, 13000), None);
+        assert_eq!(too_old(13010, 12090), None);
+        let said = too_old(12080, 13000).unwrap();
+        assert!(said.contains("is for CUDA 12.8 ") && said.contains("of CUDA 13.0: "), "{said}");
+        assert!(too_old(13000, 13010).unwrap().contains("of CUDA 13.1: "));
+    }
+
+    #[test]
+    fn processors_of_one_name_are_told_apart() {
+        let said = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nstepping\t: 1\n\nprocessor\t: 1\n";
+        assert_eq!(family_and_model(said), "family 25 model 17");
+        assert_eq!(family_and_model("processor : 0\nCPU part : 0xd0c\n"), "");
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl DryRun {
     /// For people.
     pub fn to_text(&self) -> String {
         let mut lines = vec![toml::to_string(&self.recipe).unwrap_or_default()];
-        for stage in &self.stages {
+        for (stage, asked) in self.stages.iter().zip(&self.recipe.stages) {
             let gigabytes = |bytes: usize| format!("{:.2} GB", bytes as f64 / 1e9);
             let Memory { weights, training, activations } = stage.memory;
             lines.push(format!(
@@ -189,12 +189,22 @@ impl DryRun {
                 all(|ranks| ranks.sharded)
             ));
             lines.extend(stage.warning.iter().map(|line| format!("  {line}")));
-            for (name, counts) in &stage.data {
-                let epochs = stage.samples as f64 / counts.examples.max(1) as f64;
-                let share = if stage.data.len() == 1 {
-                    format!(", {epochs:.2} epochs")
-                } else {
-                    String::new()
+            let weights: Vec<f64> = stage
+                .data
+                .iter()
+                .zip(&asked.data)
+                .map(|((_, counts), entry)| {
+                    let own = self.recipe.source(entry).weight;
+                    own.unwrap_or_else(|| asked.mixing.share(counts.examples))
+                })
+                .collect();
+            let all: f64 = weights.iter().sum();
+            for ((name, counts), weight) in stage.data.iter().zip(&weights) {
+                let part = weight / all;
+                let epochs = part * stage.samples as f64 / counts.examples.max(1) as f64;
+                let share = match &stage.data[..] {
+                    [_] => format!(", {epochs:.2} epochs"),
+                    _ => format!(", {:.2} % of the queries, {epochs:.2} epochs", 100.0 * part),
                 };
                 let left_out = counts.left_out();
                 let left_out =
@@ -204,6 +214,14 @@ impl DryRun {
                     counted(counts.examples, "example", "examples")
                 ));
             }
+        }
+        if self.place == MemoryPlace::Gpu {
+            // Pools of cubecl 0.10 (memory_management/memory_manage.rs), as its CUDA runtime asks for them.
+            lines.push(
+                "memory of a CUDA GPU is taken in pages of 1/64, 1/16 and 1/4 of the card, and one of each may be nearly empty: \
+                 up to a third of a card may be taken beyond these estimates"
+                    .into(),
+            );
         }
         if let Some(error) = &self.data_error {
             lines.push(format!("data: {error}"));
@@ -586,8 +604,8 @@ fn pooling_bytes(
 mod tests {
     use super::*;
 
-    /// The only stage of a recipe that trains all of a new model.
-    fn stage(of_stage: &str, of_compute: &str) -> DryStage {
+    /// A recipe of one stage that trains all of a new model.
+    fn dry(of_stage: &str, of_compute: &str, place: MemoryPlace) -> DryRun {
         let recipe = Recipe::parse(&format!(
             "name = 'n'\n[model]\nmax_length = 24\npooling = {{ mode = 'mean' }}\n\
              [model.new]\nvocab_size = 320\nhidden_size = 32\nintermediate_size = 48\nlayers = 3\nheads = 4\nkv_heads = 2\n\
@@ -597,8 +615,18 @@ mod tests {
         .unwrap();
         let quiet = Terminal { json: false, quiet: true };
         let folder = Path::new("no such folder");
-        let dry = DryRun::new(&recipe, folder, OnBadRow::Stop, MemoryPlace::Host, quiet).unwrap();
-        dry.stages.into_iter().next().unwrap()
+        DryRun::new(&recipe, folder, OnBadRow::Stop, place, quiet).unwrap()
+    }
+
+    /// Its stage.
+    fn stage(of_stage: &str, of_compute: &str) -> DryStage {
+        dry(of_stage, of_compute, MemoryPlace::Host).stages.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn estimates_of_a_gpu_say_what_its_pages_add() {
+        let says = |place| dry("", "", place).to_text().contains("1/4 of the card");
+        assert!(says(MemoryPlace::Gpu) && !says(MemoryPlace::Host));
     }
 
     #[test]

@@ -128,6 +128,7 @@ if_time_is_left 76 'JavaScript: Firefox and WebKit' tests/browser.sh others
 if_time_is_left 80 'JavaScript: an example with Vite' tests/bundlers.sh vite
 echo 'skipped: tests/bundlers.sh (webpack, Next.js, Astro, Orama and LangChain.js: some 700 MB from npm); run it by hand'
 echo 'skipped: tests/distributed.sh (Ray, Daft, Spark, LanceDB, Qdrant, Postgres: 1.5 GB from PyPI); run it by hand'
+echo 'skipped: tests/stores.sh (s3, gs, az and http by servers on loopback: 220 MB from npm and PyPI); run it by hand'
 echo 'skipped: tests/cuda.sh (kernels for CUDA compiled and emulated without a GPU, and NCCL: 270 MB from PyPI, 30 minutes); run it by hand'
 echo 'skipped: tests/windows.sh (whether all compiles for Windows: 300 MB of Debian packages, 10 minutes); run it by hand'
 echo 'skipped: tests/hosts.sh (hosts that train together, in network namespaces, by torchrun, Ray Train and SLURM; root); run it by hand'

@@ -2,7 +2,7 @@
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
 #   tests/setup.sh [vulkan] [wasm] [python] [wheel] [s3] [browser] [browsers] [runtimes] [llm] [deny] [llama]
-#                  [distributed] [cuda]                        (all but the last four by default)
+#                  [distributed] [cuda] [stores]               (all but the last five by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
@@ -16,6 +16,7 @@
 #   deny     cargo-deny
 #   llama    llama.cpp for `kiln bench`, compiled for this machine (some minutes, a C++ compiler)
 #   cuda     NVIDIA's run-time compiler and headers, from PyPI (150 MB), for tests/cuda.sh
+#   stores   servers of Azure's storage and of WebDAV, from npm and PyPI (220 MB), for tests/stores.sh
 #   distributed  Ray, Daft, Spark with a Java for it, LanceDB, Qdrant and Postgres with pgvector (1.5 GB, from PyPI but Java)
 #
 # Python and npm parts go to $KILN_CACHE (default: ~/.cache/kiln), outside the repository.
@@ -240,6 +241,17 @@ cuda() {
   "$cache/cuda-13.0/bin/pip" install -q --disable-pip-version-check --no-deps --only-binary :all: \
     nvidia-cuda-nvrtc==13.0.88 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
   touch "$cache/cuda-13.0/.complete"
+}
+
+stores() {
+  node
+  [ ! -e "$cache/stores/.complete" ] || return 0
+  echo "setup: Azurite from npm and wsgidav from PyPI"
+  rm -rf "$cache/stores"
+  npm install --silent --no-fund --no-audit --prefix "$cache/stores" azurite
+  python3 -m venv "$cache/stores/venv"
+  "$cache/stores/venv/bin/pip" install -q --disable-pip-version-check wsgidav cheroot
+  touch "$cache/stores/.complete"
 }
 
 for part in "${@:-vulkan wasm python wheel s3 browser browsers runtimes llm}"; do

@@ -205,6 +205,7 @@ fn an_index_is_written_whole_and_read_whole_or_refused() {
         (vec!["-i", &input, "-o", "x", "--precision", "int3"], "neither f32 nor int8"),
         (vec!["-i", &folder.arg("index"), "-o", "x"], "embedding"),
         (vec!["-i", &folder.texts(), "-o", "x"], "format"),
+        (vec!["-i", &input, "-o", "s3://bucket/index"], "name a folder"),
     ] {
         let said = failure(&mut kiln(&[&["index", "--quiet"], &args[..]].concat()));
         assert!(said.contains(part), "{args:?}: {said}");

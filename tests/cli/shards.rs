@@ -95,6 +95,50 @@ fn shares_together_embed_each_file_once() {
 }
 
 #[test]
+fn a_webdav_servers_folders_are_read() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'mean' }").display().to_string();
+    let docs = documents(&folder);
+    let args = |input: &str, out: &str| {
+        let args = ["embed", "--json", "-m", &model, "--input", input, "--output", out];
+        args.map(String::from)
+    };
+    let run = |args: [String; 8]| kiln(&args.each_ref().map(String::as_str));
+    let embed = |input: &str, out: &str| parse(&stdout(&mut run(args(input, out))));
+    let vectors = |out: &str| {
+        let mut files = contents(Path::new(out));
+        files.retain(|name, _| !name.starts_with("_kiln/"));
+        files
+    };
+    let (here, there) = (folder.arg("here/"), folder.arg("there/"));
+    embed(&docs, &here);
+    let mut files = BTreeMap::new();
+    for name in ["docs", "here"] {
+        for (file, bytes) in contents(&folder.path(name)) {
+            files.insert(format!("/open/{name}/{file}"), bytes);
+        }
+    }
+    // Below the server's root, from which it names what it lists.
+    let server = format!("{}/open", store::webdav(files));
+    let all = format!("{server}/docs/");
+    assert_eq!(embed(&all, &there)["files"], 3);
+    assert!(vectors(&there) == vectors(&here), "other bytes than from a folder");
+    assert_eq!(embed(&all, &there)["skipped"], 3);
+    for (number, pattern) in ["*.txt", "**/*.zst", "a.jsonl"].into_iter().enumerate() {
+        let out = folder.arg(&format!("by-{number}/"));
+        assert_eq!(embed(&format!("{all}{pattern}"), &out)["files"], 1, "{pattern}");
+    }
+    let search = |index: &str| {
+        let asked = ["search", "--json", "-m", &model, "--query", TEXTS[0], "--index", index];
+        stdout(&mut kiln(&asked))
+    };
+    assert_eq!(search(&format!("{server}/here")), search(&here));
+    let private = all.replace("http://", "http://me:secret@");
+    let error = failure(&mut run(args(&private, &there)));
+    assert!(error.contains("takes no user") && !error.contains("secret"), "{error}");
+}
+
+#[test]
 fn what_is_amiss_is_said_and_other_files_go_on() {
     let folder = Folder::new();
     let model = folder.model("{ mode = 'mean' }").display().to_string();

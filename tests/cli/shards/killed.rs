@@ -255,10 +255,13 @@ fn an_object_store_gets_the_same_bytes_however_often_the_job_is_killed() {
     }
     assert!(objects("by-1-15")["part-3.parquet"] == whole["part-3.parquet"]);
 
-    // A bucket that is not there, a wrong address, a store that does not answer.
+    // A bucket that is not there, a store that does not answer, a file that has nothing.
+    store.put("docs/bare/empty.jsonl", "");
+    let empty = "s3://docs/bare/empty.jsonl: the file is empty";
     for (input, endpoint, part) in [
         ("s3://nothing/in/", store.endpoint.as_str(), "s3://nothing/in"),
         ("s3://docs/in/", "http://127.0.0.1:9", "s3://docs/in"),
+        ("s3://docs/bare/", store.endpoint.as_str(), empty),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
         command.args(["--device", "cpu", "--quiet", "embed", "-m", &model, "--input", input]);

@@ -1,8 +1,13 @@
-//! An object store that the tests ask beside the command.
+//! An object store that the tests ask beside the command, and a WebDAV server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 
 /// An S3 server on loopback (moto, from PyPI), ended with the test.
 pub(super) struct Store {
@@ -111,4 +116,52 @@ impl Drop for Store {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The address of a WebDAV server with files by their paths, which is there as long as the tests are.
+pub(super) fn webdav(files: BTreeMap<String, Vec<u8>>) -> String {
+    let (told, address) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let files = Arc::new(files);
+            let answer = move |method: Method, uri: Uri, headers: HeaderMap| {
+                let answer = match method.as_str() {
+                    "PROPFIND" => listing(&files, uri.path(), headers["depth"] == "1"),
+                    _ => files.get(uri.path()).map(|bytes| (StatusCode::OK, bytes.clone())),
+                };
+                async move { answer.ok_or(StatusCode::NOT_FOUND) }
+            };
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            told.send(listener.local_addr().unwrap()).unwrap();
+            axum::serve(listener, Router::new().fallback(answer)).await.unwrap();
+        });
+    });
+    format!("http://{}", address.recv().unwrap())
+}
+
+/// What a folder has, by paths from the server's root.
+fn listing(
+    files: &BTreeMap<String, Vec<u8>>,
+    folder: &str,
+    is_flat: bool,
+) -> Option<(StatusCode, Vec<u8>)> {
+    let folder = format!("{}/", folder.trim_end_matches('/'));
+    let mut found = String::new();
+    for (path, bytes) in files {
+        let Some(name) = path.strip_prefix(&folder) else { continue };
+        if is_flat && name.contains('/') {
+            continue;
+        }
+        let (date, size) = ("Mon, 30 Nov 2026 00:00:00 GMT", bytes.len());
+        write!(
+            found,
+            "<response><href>{path}</href><propstat><prop><getlastmodified>{date}</getlastmodified>\
+             <getcontentlength>{size}</getcontentlength><resourcetype/></prop><status>HTTP/1.1 200 OK</status>\
+             </propstat></response>"
+        )
+        .unwrap();
+    }
+    let body = format!("<multistatus xmlns=\"DAV:\">{found}</multistatus>").into_bytes();
+    (!found.is_empty()).then_some((StatusCode::MULTI_STATUS, body))
 }

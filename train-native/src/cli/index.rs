@@ -68,7 +68,7 @@ mod built {
     use crate::hnsw::{ApproximateIndex, GraphOptions, IndexBuilder};
     use crate::interrupt;
     use crate::search::Search;
-    use crate::shards::VectorFiles;
+    use crate::shards::{VectorFiles, is_address};
     use crate::terminal::{Terminal, counted};
 
     #[derive(Serialize)]
@@ -94,6 +94,11 @@ mod built {
     }
 
     pub(in super::super) fn run(args: &IndexArgs, global: &Global) -> Result<()> {
+        if let Some(output) = args.output.to_str().filter(|output| is_address(output)) {
+            anyhow::bail!(
+                "{output}: an index is written to a folder, from which it is mapped; name a folder"
+            );
+        }
         let terminal = global.terminal();
         let options = GraphOptions {
             precision: args.precision.parse().map_err(anyhow::Error::msg)?,

@@ -260,9 +260,12 @@ impl Prepared<'_> {
     ) -> Result<Done, Fault> {
         let scratch = tempfile::tempdir().context("a folder for what is on its way")?;
         let content = self.input.fetch(&unit.entry.name, scratch.path())?;
-        let mut file = TextFile::open(&content.to_string_lossy(), self.job.columns.clone())
-            .map_err(Fault::OfInput)?;
-        file.label = self.input.label(&unit.entry.name);
+        let (path, label) = (content.to_string_lossy(), self.input.label(&unit.entry.name));
+        let mut file = TextFile::open(&path, self.job.columns.clone()).map_err(|error| {
+            // It knows the copy alone.
+            Fault::OfInput(anyhow::Error::msg(format!("{error:#}").replace(&*path, &label)))
+        })?;
+        file.label = label;
         let target = self.output.target(&unit.output, scratch.path())?;
         let dim = model.dimensions(options);
         let mut writer = VectorWriter::create_growing(self.job.format, &target, dim)?;

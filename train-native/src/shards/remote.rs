@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Context as _, Error, Result, bail};
 use futures_util::TryStreamExt as _;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
@@ -44,7 +44,18 @@ impl Remote {
         // The way of encrypting has to be chosen before the first client is built.
         let _ = crate::http::client();
         let address = address.trim_end_matches('/').to_string();
-        let url = url::Url::parse(&address).with_context(|| format!("{address}: is no address"))?;
+        let mut url =
+            url::Url::parse(&address).with_context(|| format!("{address}: is no address"))?;
+        // Of others a part before `@` is a name, such as that of a container.
+        let names_someone = !url.username().is_empty() || url.password().is_some();
+        if url.scheme().starts_with("http") && names_someone {
+            // Neither fails where there is a host.
+            let _ = url.set_username("").and_then(|()| url.set_password(None));
+            bail!(
+                "{url}: an http address takes no user and no password, which messages would show; copy the files \
+                 here, or mount the server as a folder"
+            );
+        }
         let (store, root) = opened(&url).map_err(|error| said(&address, error))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -212,7 +223,7 @@ fn opened(url: &url::Url) -> object_store::Result<(Arc<dyn ObjectStore>, Key)> {
         retry_timeout: Duration::from_secs(60),
         ..RetryConfig::default()
     };
-    let url = url.as_str();
+    let (url, mut server) = (url.as_str(), url.clone());
     let store: Arc<dyn ObjectStore> = match scheme {
         ObjectStoreScheme::AmazonS3 => {
             Arc::new(AmazonS3Builder::from_env().with_url(url).with_retry(retry).build()?)
@@ -224,11 +235,11 @@ fn opened(url: &url::Url) -> object_store::Result<(Arc<dyn ObjectStore>, Key)> {
             Arc::new(MicrosoftAzureBuilder::from_env().with_url(url).with_retry(retry).build()?)
         }
         ObjectStoreScheme::Http => {
-            // All of the address is the store's.
+            // What a server lists is named from its root, wherever the store begins.
+            server.set_path("/");
             let options = ClientOptions::new().with_allow_http(true);
-            let store = HttpBuilder::new().with_url(url).with_client_options(options);
-            let store = store.with_retry(retry).build()?;
-            return Ok((Arc::new(store), Key::default()));
+            let store = HttpBuilder::new().with_url(server).with_client_options(options);
+            Arc::new(store.with_retry(retry).build()?)
         }
         _ => {
             return Err(object_store::Error::NotSupported {

@@ -30,16 +30,19 @@ models() {
   "$native" quickstart --quiet --steps 0.004 --output "$models/quickstart" > /dev/null
   "$native" export --quiet --model "$models/quickstart/model" --output "$models/latent.kiln"
   "$native" export --quiet --model "$KILN_MINILM" --weights f32 --output "$models/f32.kiln"
+  "$native" export --quiet --model "$models/quickstart/model" --weights bf16 --output "$models/bf16.kiln"
   # What stands around a text is in the files: a suffix, no BOS, an instruction that pooling leaves out.
   local around=(--weights f32 --pooling mean --add-bos false --text-suffix " in all" --padding-side left --instruction-pooling masked_without_bos)
   "$native" export --quiet --model "$models/quickstart/model" "${around[@]}" --output "$models/around.kiln"
   "$native" quantize --quiet --model tests/fixtures/rerankers/bert --scheme int8:8 --output "$models/reranker.kiln"
   "$native" export --quiet --model "$models/reranker.kiln" --output "$models/reranker"
   cp web-demo/kiln-mini.kiln "$models/mini.kiln"
-  vectors() { "$native" embed --quiet --model "$models/$1" --device cpu --input "$models/texts.jsonl" --output "$models/$2"; }
+  vectors() { "$native" embed --quiet --model "$models/$1" --device cpu --input "$models/texts.jsonl" --output "$models/$2" "${@:3}"; }
   vectors model.kiln native.jsonl
   vectors mini.kiln native-mini.jsonl
   vectors f32.kiln native-f32.jsonl
+  # As pages compute it; the command itself multiplies it in bf16.
+  vectors bf16.kiln native-bf16.jsonl --weights f32
   "$native" embed --quiet --model "$models/quickstart/model" --device cpu "${around[@]}" --prompt "Query: " --input "$models/texts.jsonl" --output "$models/native-around.jsonl"
 }
 

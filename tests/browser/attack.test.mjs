@@ -347,6 +347,42 @@ test("an index takes vectors of one model, and is asked by it, where it is told"
   });
 });
 
+test("an index warns once where the same model computed by other weights, also after it was saved", async () => {
+  const said = await page.evaluate(async () => {
+    const { Index } = window.kiln;
+    const by = (weights, fingerprint = "one") => ({ fingerprint, weights, dimensions: 2 });
+    const index = await Index.create({ dimensions: 2, precision: "f32", model: by("int8:32") });
+    await index.add([{ id: "a", vector: [1, 0] }], { model: by("int8:32") });
+    const saved = await index.export();
+    const seen = [saved.settings, index.model];
+    // Nothing is known of the weights of a fingerprint alone, and nothing of a model without one.
+    for (const model of ["one", by(null), by("f32", null), by("int8:32")]) await index.search([1, 0], { model });
+    console.warn("so far");
+    for (const weights of ["f32", "int4:32"]) await index.search([1, 0], { model: by(weights) });
+    for (const model of [by("f32"), by("int8:32"), "one"]) await Index.import(saved, { model });
+    console.warn("floating point");
+    const floating = await Index.create({ dimensions: 2 });
+    await floating.add([{ id: "a", vector: [1, 0] }], { model: by("bf16") });
+    await floating.add([{ id: "b", vector: [0, 1] }], { model: by("f32") });
+    seen.push((await floating.export()).settings.weights);
+    // As it was saved before weights were.
+    const { weights, ...before } = saved.settings;
+    const old = await Index.import({ ...saved, settings: before }, { model: by("f32") });
+    await old.add([{ id: "b", vector: [0, 1] }], { model: by("f32") });
+    seen.push((await old.export()).settings.weights === undefined);
+    const line = (run) => run.then(() => "it ran", ({ name, message }) => `${name}: ${message}`);
+    seen.push(old.size, await line(index.search([1, 0], { model: by("int8:32", "two") })), await line(index.search([1, 0], { model: {} })));
+    return seen;
+  });
+  const [settings, model, first, unknown, size, other, nameless] = said;
+  assert.deepEqual(settings, { dimensions: 2, precision: "f32", model: "one", weights: "int8:32" });
+  assert.deepEqual([model, first, unknown, size], ["one", "bf16", true, 2]);
+  assert.match(other, /^Error: the query is of the model "two"/);
+  assert.match(nameless, /^TypeError: model is an object without a fingerprint/);
+  const differ = (what) => `kiln-embed: ${what} computed by f32 weights, and the index's vectors were by int8:32: they are near each other, not the same; load the model with the same weights`;
+  assert.deepEqual(warnings, ["so far", differ("the query is"), differ("the model that is given is"), "floating point"]);
+});
+
 test("a saved index whose parts do not belong together is refused", async () => {
   const said = await page.evaluate(async () => {
     const { Index } = window.kiln;

@@ -1,7 +1,9 @@
 // Chromium with a server, and a page of its own for each test.
 
 import { after, afterEach, before, beforeEach } from "node:test";
+import { readdirSync } from "node:fs";
 import { createRequire } from "node:module";
+import { join, relative } from "node:path";
 import { serve } from "./server.mjs";
 
 const { KILN_PLAYWRIGHT, KILN_CHROMIUM } = process.env;
@@ -36,3 +38,9 @@ export async function openKiln(page, server) {
   await page.goto(`${server.url}/page/page.html`);
   await page.waitForFunction(() => window.kiln);
 }
+
+/** The paths of all files in a folder. */
+export const filesIn = (folder) =>
+  readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map(({ parentPath, name }) => relative(folder, join(parentPath, name)));

@@ -14,11 +14,11 @@ mkdirSync(KILN_SHOTS, { recursive: true });
 
 const PASSAGES = readFileSync(join(import.meta.dirname, "../../web-demo/collection.md"), "utf8").split("\n## ").length - 1;
 
-let browser, server, context, page, problems;
+let server, context, page, problems;
 
 const viewport = { width: 1200, height: 900 };
 withPage({ roots: { demo: KILN_DEMO, models: KILN_MODELS }, context: { viewport, acceptDownloads: true } }, (begun) => {
-  ({ browser, server, context, page } = begun);
+  ({ server, context, page } = begun);
   watch();
 });
 
@@ -30,17 +30,6 @@ function watch() {
   page.on("pageerror", (error) => problems.push(`thrown: ${error}`));
   const heard = (text) => text.includes("blocked by Playwright") || problems.push(text);
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && heard(message.text()));
-}
-
-/**
- * Goes on in a context without service workers, which would isolate the page: then it trains in threads, in a build that the test
- * command leaves out.
- */
-async function withoutThreads(test) {
-  context = await browser.newContext({ viewport, acceptDownloads: true, serviceWorkers: "block" });
-  test.after(() => context.close());
-  page = await context.newPage();
-  watch();
 }
 
 const shot = (name) => page.screenshot({ path: join(KILN_SHOTS, `${name}.png`) });
@@ -122,15 +111,40 @@ test("search: index, find, more like this, reload, without a network", async () 
   // The page kept itself at its second visit.
   await page.evaluate(() => navigator.serviceWorker.ready);
   await open();
-  assert.ok(await page.evaluate(() => crossOriginIsolated));
-  await page.getByRole("link", { name: "Models" }).click();
-  const cores = await page.evaluate(() => navigator.hardwareConcurrency);
-  if (cores > 1) await page.getByRole("cell", { name: `${Math.min(cores, 8)} threads` }).waitFor();
-  await page.getByRole("link", { name: "Search" }).click();
+  assert.equal(await page.evaluate(() => crossOriginIsolated), false, "nobody asked for isolation");
   await context.setOffline(true);
   await open();
   await count(PASSAGES);
   assert.equal((await found("how to keep bread from going stale"))[0], "Keeping bread fresh");
+  assert.deepEqual(problems, []);
+});
+
+test("a page that asks for isolation has it from its second visit on, and threads", async () => {
+  const html = readFileSync(join(KILN_DEMO, "index.html"), "utf8");
+  const asking = html.replace("<html ", "<html data-isolated ");
+  assert.notEqual(asking, html);
+  server.answers.set("/demo/index.html", (request, response) => response.writeHead(200, { "content-type": "text/html" }).end(asking));
+  await ready();
+  assert.equal(await page.evaluate(() => crossOriginIsolated), false);
+  await page.evaluate(() => navigator.serviceWorker.ready);
+  await open();
+  await count(PASSAGES);
+  assert.ok(await page.evaluate(() => crossOriginIsolated));
+  await page.getByRole("link", { name: "Models" }).click();
+  const cores = await page.evaluate(() => navigator.hardwareConcurrency);
+  if (cores > 1) await page.getByRole("cell", { name: `${Math.min(cores, 8)} threads` }).waitFor();
+  // And without a network.
+  await context.setOffline(true);
+  await open();
+  await count(PASSAGES);
+  assert.ok(await page.evaluate(() => crossOriginIsolated));
+  await context.setOffline(false);
+  // Who asks no more has it no more.
+  server.answers.delete("/demo/index.html");
+  await open();
+  await page.waitForFunction(async () => (await navigator.serviceWorker.ready).active.scriptURL.endsWith("/sw.js"));
+  await open();
+  assert.equal(await page.evaluate(() => crossOriginIsolated), false);
   assert.deepEqual(problems, []);
 });
 
@@ -475,8 +489,7 @@ const learned = (panel) => panel.locator(".outcome").getByText(/^Learned from \d
 /** Until the search has changed over, which the comparison then shows. */
 const changedOver = (panel) => panel.locator(".compared td:nth-child(2) li").first().waitFor({ timeout: 120_000 });
 
-test("teach: lessons, a run, before and after, undo, reload, export and import", async (test) => {
-  await withoutThreads(test);
+test("teach: lessons, a run, before and after, undo, reload, export and import", async () => {
   await ready();
   const lessons = [["zorgle plant", "Bamboo"], ["zorgle beast", "Octopus"], ["zorgle flight", "Migration of swallows"], ["zorgle insect farm", "Ants as farmers"]];
   const untaught = await found(lessons[0][0]);
@@ -588,8 +601,7 @@ test("teach: lessons, a run, before and after, undo, reload, export and import",
   assert.deepEqual(problems, []);
 });
 
-test("teach: an imported adapter of vectors is there at the next visit, in the place of what was learned before", async (test) => {
-  await withoutThreads(test);
+test("teach: an imported adapter of vectors is there at the next visit, in the place of what was learned before", async () => {
   await ready();
   const files = await page.evaluate(async () => {
     const { Embedder } = await import("/demo/kiln-embed/index.js");
@@ -634,8 +646,7 @@ test("teach: an imported adapter of vectors is there at the next visit, in the p
   assert.deepEqual(problems, []);
 });
 
-test("teach: too few lessons, ones that contradict each other, and a run that is stopped and goes on", async (test) => {
-  await withoutThreads(test);
+test("teach: too few lessons, ones that contradict each other, and a run that is stopped and goes on", async () => {
   await ready();
   const panel = await teaching();
   const needed = (what) => panel.getByRole("button", { name: `Teach the model: ${what} needed` });
@@ -699,8 +710,7 @@ test("teach: lessons that cannot be read are set aside, and another tab's are no
   assert.deepEqual(problems, []);
 });
 
-test("teach: a real run says how questions that it was not taught are answered, before and after", async (test) => {
-  await withoutThreads(test);
+test("teach: a real run says how questions that it was not taught are answered, before and after", async () => {
   const { pairs, negatives } = madeUp(48);
   const lesson = (says) => ({ query, text }) => ({ says, query, title: text, text });
   const said = [...pairs.map(lesson("Right")), ...negatives.map(lesson("Wrong"))];

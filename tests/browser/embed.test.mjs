@@ -57,6 +57,16 @@ for (const worker of [true, false]) {
   });
 }
 
+for (const worker of [true, false]) {
+  test(`a page's own module worker gives the native vectors, ${worker ? "in a worker that it begins" : "in its own thread"}`, async () => {
+    const given = { url: MODEL, texts, options: { worker } };
+    const { vectors, device, error } = await page.evaluate((given) => window.inOwnWorker(given), given);
+    assert.equal(error, undefined);
+    assert.equal(device, "cpu (wasm, relaxed SIMD)");
+    for (const [at, vector] of vectors.entries()) assert.ok(cosine(vector, expected[at]) > 0.999, `${texts[at]}: ${cosine(vector, expected[at])}`);
+  });
+}
+
 test("weights are rounded as they are loaded, or computed in floating point", async () => {
   const full = native("native-f32.jsonl");
   const run = (url, weights) =>

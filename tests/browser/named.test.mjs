@@ -2,9 +2,9 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { rmSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { openKiln, withPage } from "./browser.mjs";
+import { filesIn, openKiln, withPage } from "./browser.mjs";
 import { named, pairs, texts, writeModel } from "./named_models.mjs";
 
 const { KILN_PKG, KILN_MODELS } = process.env;
@@ -62,5 +62,56 @@ for (const model of named) {
     assert.ok(far(vectors.flat(), model.expected.flat()) < 5e-5, `${far(vectors.flat(), model.expected.flat())}`);
     // Rounded to int8 as it is loaded, as pages have most models.
     assert.ok(far(small.flat(), model.expected.flat()) < 0.2, `${far(small.flat(), model.expected.flat())}`);
+  });
+}
+
+/** A copy whose Dense module, and maybe all of whose weights, PyTorch wrote, and whose limit stands under another of its names. */
+const older = (backbone) => {
+  const model = named.find(({ name }) => name.endsWith("--distiluse-base-multilingual-cased-v2"));
+  const { "sentence_bert_config.json": limit, "tokenizer_config.json": tokenizer, ...files } = model.files;
+  const { "model.safetensors": whole, "2_Dense/model.safetensors": dense } = model.tensors;
+  const more = { "sentence_distilbert_config.json": limit, "tokenizer_config.json": { ...tokenizer, model_max_length: 60 } };
+  return { ...model, files: { ...files, ...more }, tensors: { [backbone]: whole, "2_Dense/pytorch_model.bin": dense } };
+};
+
+/** All that the transformer of a folder has, in a folder of its own, as in repositories of sentence-transformers 1. */
+const nest = (folder) => {
+  mkdirSync(join(folder, "0_Transformer"));
+  for (const name of readdirSync(folder)) {
+    if (/^(config|tokenizer\w*|sentence_\w+_config)\.json$|\.(bin|safetensors)$/.test(name)) renameSync(join(folder, name), join(folder, "0_Transformer", name));
+  }
+  const modules = JSON.parse(readFileSync(join(folder, "modules.json")));
+  modules[0].path = "0_Transformer";
+  writeFileSync(join(folder, "modules.json"), JSON.stringify(modules));
+};
+
+for (const [layout, backbone] of [
+  ["beside", "model.safetensors"],
+  ["beside", "pytorch_model.bin"],
+  ["nested with", "model.safetensors"],
+]) {
+  test(`PyTorch's files and a limit under an older name, by address and dropped, ${layout} ${backbone}`, async () => {
+    const model = older(backbone);
+    const name = `older-${layout.slice(0, 6)}-${backbone}`;
+    const folder = join(folders, name);
+    writeModel(folder, model);
+    if (layout !== "beside") nest(folder);
+    const found = await page.evaluate(
+      async ([url, paths, texts]) => {
+        const vectors = async (source) => {
+          const model = await window.kiln.Embedder.load(source, { device: "cpu", worker: false });
+          const vectors = (await model.embed(texts)).map((vector) => [...vector]);
+          const { maxLength } = model.info;
+          model.dispose();
+          return { vectors, maxLength };
+        };
+        return [await vectors(url), await vectors(await window.dropped(url, paths))];
+      },
+      [`/models/named/${name}`, filesIn(folder), texts],
+    );
+    for (const { vectors, maxLength } of found) {
+      assert.equal(maxLength, 40);
+      assert.ok(far(vectors.flat(), model.expected.flat()) < 5e-5, `${far(vectors.flat(), model.expected.flat())}`);
+    }
   });
 }

@@ -47,7 +47,38 @@ const safetensors = (shapes) => {
   return Buffer.concat([length, head, ...parts]);
 };
 
-/** Writes a copy's folder. */
+/** The same in the format that torch.save wrote before PyTorch 1.6: five pickles, then the numbers. */
+const pytorch = (shapes) => {
+  const latin = (text) => Buffer.from(text, "latin1");
+  const long = (value) => {
+    const bytes = Buffer.alloc(8);
+    bytes.writeBigUInt64LE(BigInt(value));
+    return bytes;
+  };
+  const pickle = (...parts) => Buffer.concat([latin("\x80\x02"), ...parts, latin(".")]);
+  const number = (value) => Buffer.concat([latin("J"), long(value).subarray(0, 4)]);
+  const text = (value) => Buffer.concat([latin("X"), long(Buffer.byteLength(value)).subarray(0, 4), Buffer.from(value)]);
+  const tuple = (...parts) => Buffer.concat([latin("("), ...parts, latin("t")]);
+  const product = (sizes) => sizes.reduce((product, size) => product * size, 1);
+  const entries = Object.entries(shapes);
+  const tensors = entries.flatMap(([name, shape], key) => {
+    const storage = tuple(text("storage"), latin("ctorch\nFloatStorage\n"), text(`${key}`), text("cpu"), number(product(shape)), latin("N"));
+    const strides = shape.map((_, at) => product(shape.slice(at + 1)));
+    const sizes = [shape, strides].map((sizes) => tuple(...sizes.map(number)));
+    const tensor = tuple(storage, latin("Q"), number(0), ...sizes, latin("\x89ccollections\nOrderedDict\n)R"));
+    return [text(name), latin("ctorch._utils\n_rebuild_tensor_v2\n"), tensor, latin("R")];
+  });
+  return Buffer.concat([
+    pickle(latin("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19")),
+    pickle(number(1001)),
+    pickle(latin("}("), text("little_endian"), latin("\x88u")),
+    pickle(latin("}("), ...tensors, latin("u")),
+    pickle(latin("]("), ...entries.map((_, key) => text(`${key}`)), latin("e")),
+    ...entries.flatMap(([name, shape]) => [long(product(shape)), Buffer.from(weights(name, shape).buffer)]),
+  ]);
+};
+
+/** Writes a copy's folder; weights whose names end in .bin are PyTorch's. */
 export const writeModel = (folder, { kind, config, tokenizer, files, tensors }) => {
   const write = (name, content) => {
     mkdirSync(dirname(join(folder, name)), { recursive: true });
@@ -58,5 +89,5 @@ export const writeModel = (folder, { kind, config, tokenizer, files, tensors }) 
   write(`${root}tokenizer.json`, readFileSync(join(fixtures, "tokenizers", `${tokenizer}.json`)));
   if (Object.keys(config).length > 0) write("config.json", JSON.stringify(config));
   for (const [name, content] of Object.entries(files)) write(name, JSON.stringify(content));
-  for (const [name, shapes] of Object.entries(tensors)) write(name, safetensors(shapes));
+  for (const [name, shapes] of Object.entries(tensors)) write(name, (name.endsWith(".bin") ? pytorch : safetensors)(shapes));
 };

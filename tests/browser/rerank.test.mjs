@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { cpSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { openKiln, withPage } from "./browser.mjs";
+import { filesIn, openKiln, withPage } from "./browser.mjs";
 
 const { KILN_PKG, KILN_MODELS } = process.env;
 const fixtures = join(import.meta.dirname, "..", "fixtures");
@@ -112,19 +112,25 @@ test("a rounded cross-encoder is one file, and is tested by the scores that it c
   assert.match(said, /fails the test that it carries: on the CPU a score is/);
 });
 
-test("a decoder that sentence-transformers saved with its chat template", async () => {
+test("a decoder that sentence-transformers saved with its chat template, by address and dropped", async () => {
   for (const name of ["qwen3-chat", "qwen3-one-token"]) {
     for (const part of ["qwen3", name]) cpSync(join(fixtures, "rerankers", part), join(KILN_MODELS, name), { recursive: true });
   }
-  const { scores, said } = await page.evaluate(async (pairs) => {
-    const reranker = await window.kiln.Reranker.load("/models/qwen3-chat");
-    const scores = [];
-    for (const [query, text] of pairs) scores.push((await reranker.scores(query, [text]))[0]);
-    reranker.dispose();
+  const paths = filesIn(join(KILN_MODELS, "qwen3-chat"));
+  const { all, said } = await page.evaluate(async ([pairs, paths]) => {
+    const url = "/models/qwen3-chat";
+    const all = [];
+    for (const source of [url, await window.dropped(url, paths)]) {
+      const reranker = await window.kiln.Reranker.load(source);
+      const scores = [];
+      for (const [query, text] of pairs) scores.push((await reranker.scores(query, [text]))[0]);
+      reranker.dispose();
+      all.push(scores);
+    }
     const said = await window.kiln.Reranker.load("/models/qwen3-one-token").then(() => "it loaded", (error) => error.message);
-    return { scores, said };
-  }, pairs);
+    return { all, said };
+  }, [pairs, paths]);
   const expected = read("rerankers/qwen3-chat/scores.json").scores.map(sigmoid);
-  assert.ok(scores.every((score, at) => Math.abs(score - expected[at]) < 1e-4), `${scores} ${expected}`);
+  for (const scores of all) assert.ok(scores.every((score, at) => Math.abs(score - expected[at]) < 1e-4), `${scores} ${expected}`);
   assert.match(said, /its chat template is not Qwen3-Reranker's/);
 });

@@ -54,6 +54,14 @@ test("as many threads as cores, unless told otherwise or several workers compute
   await assert.rejects(embed(MODEL, { threads: 0.5 }), /threads is 0\.5, neither/);
 });
 
+test("a page's own module worker computes with threads of its own", async () => {
+  const given = { url: "/models/mini.kiln", texts, options: { worker: false, threads: 2 } };
+  const { vectors, device, error } = await page.evaluate((given) => window.inOwnWorker(given), given);
+  assert.equal(error, undefined);
+  assert.equal(device, "cpu (wasm, relaxed SIMD, 2 threads)");
+  assert.ok(least(vectors, native("native-mini.jsonl")) > 0.999);
+});
+
 test("long texts, aborts, an index and a lens, while threads compute", async () => {
   const found = await page.evaluate(async (url) => {
     const model = await window.kiln.Embedder.load(url, { threads: 2, device: "cpu" });

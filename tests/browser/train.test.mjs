@@ -8,7 +8,7 @@ import { brotliCompressSync, constants } from "node:zlib";
 import { openKiln, withPage } from "./browser.mjs";
 import { lessons, trainedNatively } from "./lessons.mjs";
 import { pageMemory } from "./memory.mjs";
-import { cosine } from "./vectors.mjs";
+import { cosine, native, texts } from "./vectors.mjs";
 
 const { KILN_PKG, KILN_MODELS } = process.env;
 const MINI = "/models/mini.kiln";
@@ -83,6 +83,30 @@ test("losses and vectors are those of kiln train, with the same seed, pairs and 
   const [inOurs, inTheirs] = [ours, theirs].map((files) => tensors(files.get("adapter_model.safetensors")));
   assert.deepEqual([...inOurs.keys()].sort(), [...inTheirs.keys()].sort());
   for (const [name, values] of inOurs) assert.ok(cosine(values, inTheirs.get(name)) > 0.999, `${name}: ${cosine(values, inTheirs.get(name))}`);
+});
+
+test("a file in bf16 is computed in f32, to embed and to teach", async () => {
+  const run = (weights) =>
+    page.evaluate(
+      async ([weights, texts, given]) => {
+        const model = await window.kiln.Embedder.load("/models/bf16.kiln", { weights, device: "cpu" });
+        const vectors = (await model.embed(texts)).map((vector) => [...vector]);
+        const trainer = await model.trainer({ kind: "lora", rank: 4, seed: 3 });
+        const losses = [];
+        await trainer.fit({ ...given, steps: 2, batchSize: 8, holdBack: 0, onProgress: ({ loss }) => losses.push(loss) });
+        trainer.dispose();
+        model.dispose();
+        return { vectors, losses, weights: model.info.weights };
+      },
+      [weights, texts, lessons(16)],
+    );
+  const [kept, full] = [await run("kept"), await run("f32")];
+  assert.deepEqual([kept.weights, full.weights], ["bf16", "f32"]);
+  const expected = native("native-bf16.jsonl");
+  for (const [at, vector] of kept.vectors.entries()) assert.ok(cosine(vector, expected[at]) > 0.99999, `${texts[at]}: ${cosine(vector, expected[at])}`);
+  assert.deepEqual(kept.vectors, full.vectors);
+  assert.ok(kept.losses.length >= 2);
+  assert.deepEqual(kept.losses, full.losses);
 });
 
 test("the losses and vectors of a packed base are those that it has natively", async () => {

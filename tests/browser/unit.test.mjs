@@ -149,7 +149,7 @@ test("arguments are what they should be", () => {
     assert.throws(wrong, { name, message: why });
   }
   const usual = { device: "auto", workers: "auto", threads: "auto", weights: "kept" };
-  for (const wrong of [{ threads: NaN }, { threads: 0 }, { threads: -1 }, { threads: 1e9 }, { threads: "2" }, { workers: 1.5 }, { workers: 65 }, { weights: "int3" }, { weights: 7 }, { weights: "int8:-1" }, { weights: "int8:6" }, { weights: "int4:2" }, { device: "abacus" }]) {
+  for (const wrong of [{ threads: NaN }, { threads: 0 }, { threads: -1 }, { threads: 1e9 }, { threads: "2" }, { workers: 1.5 }, { workers: 65 }, { weights: "int3" }, { weights: "bf16" }, { weights: 7 }, { weights: "int8:-1" }, { weights: "int8:6" }, { weights: "int4:2" }, { device: "abacus" }]) {
     assert.throws(() => check.loadOptions({ ...usual, ...wrong }), { name: "RangeError" }, JSON.stringify(wrong));
   }
   for (const right of [{}, { threads: 3, workers: 64 }, { weights: "int8:64" }, { weights: "int8:4" }, { weights: "int8" }, { weights: "int4:channel" }, { weights: "f32" }]) check.loadOptions({ ...usual, ...right });
@@ -373,7 +373,7 @@ test("only 404 and 410 say that a file is not there", async () => {
     await assert.rejects(loadFolder(), why);
     // The next load asks again; where what came was JSON, when it has failed, as Embedder.load does.
     all["modules.json"] = '[{"path": ""}]';
-    assert.deepEqual(await loadFolder().catch(() => loadFolder({ fresh: true })), ["config.json", "tokenizer.json", "model.safetensors", "modules.json"]);
+    assert.deepEqual(await loadFolder().catch(() => loadFolder({ fresh: true })), ["modules.json", "config.json", "tokenizer.json", "model.safetensors"]);
     store.held.clear();
   }
   folder({ ...plain, "modules.json": says(410) });
@@ -398,7 +398,7 @@ test("what was not there is asked for again, and missed only where a server says
   all["kiln.json"] = undefined;
   all["modules.json"] = "[]";
   seen.length = 0;
-  assert.deepEqual(await loadFolder(), ["config.json", "tokenizer.json", "model.safetensors", "modules.json"]);
+  assert.deepEqual(await loadFolder(), ["modules.json", "config.json", "tokenizer.json", "model.safetensors"]);
   assert.ok(!seen.includes("config.json") && seen.includes("kiln.json"), "kept files are not fetched");
 });
 

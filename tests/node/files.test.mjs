@@ -192,7 +192,7 @@ test("several programs may load the same model at once", async () => {
 
 test("indexes are saved in a folder, checked when they are read, and deleted", async () => {
   const model = await Embedder.load(mini, OPTIONS);
-  const index = await Index.create({ dimensions: model.dimensions, model: model.info.fingerprint });
+  const index = await Index.create({ dimensions: model.dimensions, model: model.info });
   const vectors = await model.embed(texts);
   const data = (at) => ({ at, when: new Date(at), list: new Set([at]), bytes: new Uint8Array([at]) });
   await index.add(vectors.map((vector, id) => ({ id, vector, data: data(id) })));
@@ -200,6 +200,7 @@ test("indexes are saved in a folder, checked when they are read, and deleted", a
   for (const name of ["../../x", "ü/ö", "a".repeat(1000)]) await index.save(name);
   assert.deepEqual(await Index.names(), ["../../x", "a".repeat(1000), "ü/ö"]);
   const again = await Index.load("ü/ö", { model: model.info.fingerprint });
+  assert.deepEqual((await again.export()).settings.weights, model.info.weights);
   const [hit] = await again.search(vectors[4], { k: 1 });
   assert.deepEqual([hit.id, hit.data], [4, data(4)]);
   await assert.rejects(Index.load("ü/ö", { model: "another" }), /has vectors of the model/);

@@ -9,6 +9,9 @@ import { fileAddress, folderAddress, sourceAddress } from "./names.js";
 /** Files of a model at most; it has some dozens. */
 const MOST_FILES = 1000;
 
+/** Names of the file in which sentence-transformers says how it calls transformers, as in the core; the first that is there rules. */
+const TRANSFORMER_CONFIGS = ["bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"].map((kind) => `sentence_${kind}_config.json`);
+
 /**
  * The files of a model as the engine reads them. `fresh` leaves what the cache has aside; `onKept` is called
  * where something was taken from it.
@@ -40,16 +43,18 @@ async function droppedFolder(files, options) {
   if (other !== undefined) throw new TypeError(`the source has ${shown(other)} in it, not a File`);
   const paths = files.map((file) => file.webkitRelativePath || file.name);
   if (files.length === 1 && paths[0].endsWith(".kiln")) return { kiln: await blobBytes(files[0], options) };
+  const folderOf = (path) => path.slice(0, path.lastIndexOf("/") + 1);
   // A list of modules, or where there is none a config.json, is at the top.
-  const tops = paths.filter((path) => /(^|\/)(modules|config)\.json$/.test(path)).map((path) => path.slice(0, path.lastIndexOf("/") + 1));
+  const tops = paths.filter((path) => /(^|\/)(modules|config)\.json$/.test(path)).map(folderOf);
   const root = tops.sort((a, b) => a.length - b.length)[0];
   if (root === undefined) {
     throw new Error("these files are no model: choose a .kiln file, or a folder with config.json, tokenizer.json and model.safetensors");
   }
-  // Not the same weights once more in other formats.
-  const isPyTorch = (path) => /(^|\/)pytorch_model[^/]*\.bin$/.test(path);
-  const whole = paths.some((path) => path.startsWith(root) && path.endsWith(".safetensors"));
-  const isRead = (path) => path.startsWith(root) && (/\.(json|safetensors|txt)$/.test(path) || (!whole && isPyTorch(path)));
+  // Not the same weights once more in PyTorch's format.
+  const whole = new Set(paths.filter((path) => path.endsWith(".safetensors")).map(folderOf));
+  const isPyTorch = (path) => /(^|\/)pytorch_model[^/]*\.bin$/.test(path) && !whole.has(folderOf(path));
+  // The model card says whether a language model ranks.
+  const isRead = (path) => path.startsWith(root) && (/\.(json|safetensors|txt|jinja)$/.test(path) || path === `${root}README.md` || isPyTorch(path));
   const inside = files.map((file, at) => [paths[at], file]).filter(([path]) => isRead(path));
   const read = async ([path, file]) => [path.slice(root.length), await blobBytes(file, options)];
   return { files: await Promise.all(inside.map(read)) };
@@ -98,17 +103,21 @@ async function downloadFolder(root, options) {
     }
     return [...files];
   }
-  // A table of tokens has none, and may have all else in its module's folder.
+  const modules = await told("modules.json", "list of modules", (list) => Array.isArray(list) && list.every(isObject) && list);
+  // A table of tokens has no config.json, and may have all else in its module's folder; a transformer may have everything there.
   let table = false;
+  let inside = "";
   if (!(await optional("config.json"))) {
-    const modules = await optional("modules.json");
-    table = modules !== undefined && new TextDecoder().decode(modules).includes("StaticEmbedding");
-    if (!table) await get("config.json");
+    const [first] = modules?.found ?? [];
+    table = String(first?.type).includes("StaticEmbedding");
+    if (!table && first?.path && (await optional(`${first.path}/config.json`, { where: modules.where }))) inside = `${first.path}/`;
+    else if (!table) await get("config.json");
   }
-  const tokenizer = table ? await optional("tokenizer.json") : await get("tokenizer.json");
-  for (const name of ["tokenizer_config.json", "special_tokens_map.json", "config_sentence_transformers.json", "sentence_bert_config.json"]) {
-    await optional(name);
-  }
+  const tokenizer = table ? await optional("tokenizer.json") : await get(`${inside}tokenizer.json`);
+  for (const name of ["tokenizer_config.json", "special_tokens_map.json"]) await optional(inside + name);
+  await optional("config_sentence_transformers.json");
+  const [usual, ...older] = TRANSFORMER_CONFIGS.map((name) => inside + name);
+  if (!(await optional(usual)) && modules) await Promise.all(older.map((name) => optional(name)));
   /** A file of weights, or its shards; whether it is there. */
   const weights = async (name) => {
     if (await optional(name)) return true;
@@ -116,8 +125,10 @@ async function downloadFolder(root, options) {
     for (const shard of shards?.found ?? []) await get(shard, { where: shards.where });
     return shards !== undefined;
   };
-  if (!(await weights("model.safetensors")) && tokenizer && !(await weights("pytorch_model.bin"))) await get("model.safetensors");
-  const modules = await told("modules.json", "list of modules", (list) => Array.isArray(list) && list.every(isObject) && list);
+  const some = async (name) => await weights(inside + name);
+  if (!(await some("model.safetensors")) && tokenizer && !(await some("pytorch_model.bin"))) await get(`${inside}model.safetensors`);
+  // What a language model's configuration does not say: whether it ranks.
+  if (!modules && new TextDecoder().decode(files.get("config.json")).includes("Qwen3ForCausalLM")) await optional("README.md");
   // Templates of other names are not Qwen3-Reranker's, the one that is read.
   if (modules?.found.some(({ path }) => String(path).endsWith("_LogitScore"))) await optional("chat_template.jinja");
   for (const { path } of modules?.found ?? []) {
@@ -126,7 +137,8 @@ async function downloadFolder(root, options) {
     fileAddress(path, root, where);
     await optional(`${path}/config.json`, { where });
     if (!tokenizer) await optional(`${path}/tokenizer.json`, { where });
-    if (!/_(Normalize|Pooling|LogitScore)$/.test(path)) await optional(`${path}/model.safetensors`, { where });
+    if (/_(Normalize|Pooling|LogitScore)$/.test(path) || (await optional(`${path}/model.safetensors`, { where }))) continue;
+    await optional(`${path}/pytorch_model.bin`, { where });
   }
   return [...files];
 }

@@ -47,7 +47,7 @@ export interface LoadOptions {
    */
   workers?: "auto" | number;
   /**
-   * What the weights are computed with: `kept` (the default) as in the model's file; `int8` or `int4` rounds larger
+   * What the weights are computed with: `kept` (the default) as in the model's file, those of 16 bits in f32; `int8` or `int4` rounds larger
    * ones as they are loaded, which takes less memory and is faster (`int8:64` and the like name the numbers that share
    * a scale); `f32` computes weights of few bits in floating point.
    */
@@ -474,10 +474,16 @@ export interface Hit<Data = unknown> {
   data?: Data;
 }
 
+/**
+ * Whose vectors they are: an embedder's `info`, or its `info.fingerprint` alone, with which nothing is known of its weights;
+ * nothing is known either where the fingerprint is null.
+ */
+export type MadeBy = string | Readonly<{ fingerprint: string | null; weights?: string | null }> | null;
+
 /** A saved index: can be cloned, stored, and sent to a worker. */
 export interface SavedIndex {
   version: 1;
-  settings: { dimensions: number; precision: Precision; model?: string; adapted?: true };
+  settings: { dimensions: number; precision: Precision; model?: string; weights?: string; adapted?: true };
   /** No id twice. */
   entries: [id: string | number, data: unknown][];
   /** With a sum of their own. */
@@ -486,15 +492,18 @@ export interface SavedIndex {
 
 /** Vectors by name, and exact search for the nearest. Each id has one vector: to add it again is to replace that. */
 export class Index<Data = unknown> {
-  /** `model` says whose vectors they are, as `info.fingerprint` does, and is saved with them. At most 65536 dimensions. */
-  static create<Data = unknown>(options: { dimensions: number; precision?: Precision; model?: string | null; worker?: boolean }): Promise<Index<Data>>;
+  /**
+   * `model` says whose vectors they are, and is saved with them. Where later entries or queries are of the same model with other
+   * `weights`, `add`, `search` and `import` warn on the console, once. At most 65536 dimensions.
+   */
+  static create<Data = unknown>(options: { dimensions: number; precision?: Precision; model?: MadeBy; worker?: boolean }): Promise<Index<Data>>;
   /**
    * An index as `export` gave it. Rejects where its settings, ids and bytes do not belong together, and where it was
    * saved with another `model` than is given here.
    */
-  static import<Data = unknown>(saved: SavedIndex, options?: { model?: string | null; worker?: boolean }): Promise<Index<Data>>;
+  static import<Data = unknown>(saved: SavedIndex, options?: { model?: MadeBy; worker?: boolean }): Promise<Index<Data>>;
   /** An index as `save` kept it, checked as `import` does; undefined where there is none of that name. */
-  static load<Data = unknown>(name: string, options?: { model?: string | null; worker?: boolean }): Promise<Index<Data> | undefined>;
+  static load<Data = unknown>(name: string, options?: { model?: MadeBy; worker?: boolean }): Promise<Index<Data> | undefined>;
   /** Deletes a saved index. */
   static delete(name: string): Promise<void>;
   /** Names of the saved indexes. */
@@ -513,16 +522,16 @@ export class Index<Data = unknown> {
   vectors(ids: Iterable<string | number>): Promise<Float32Array[]>;
   /**
    * Adds entries, all or none; one whose id is there already is replaced, vector and data. Rejects where an id is given twice, and
-   * where `model`, the `info.fingerprint` of what embedded them, is not the index's: an index never mixes two spaces.
+   * where `model`, what embedded them, is not the index's: an index never mixes two spaces.
    */
-  add(entries: Iterable<Entry<Data>>, options?: { model?: string | null }): Promise<void>;
+  add(entries: Iterable<Entry<Data>>, options?: { model?: MadeBy }): Promise<void>;
   /** Takes entries out, so that no search finds them from now on; gives how many were there. */
   remove(ids: Iterable<string | number>): Promise<number>;
   /**
    * The k best entries, best first, or all where there are fewer; `rescore` times k candidates of the binary precisions are scored
    * again. Rejects where `model`, as in `add`, is not the index's.
    */
-  search(query: ArrayLike<number>, options?: { k?: number; rescore?: number; model?: string | null; signal?: AbortSignal }): Promise<Hit<Data>[]>;
+  search(query: ArrayLike<number>, options?: { k?: number; rescore?: number; model?: MadeBy; signal?: AbortSignal }): Promise<Hit<Data>[]>;
   /**
    * The same entries with their vectors in the space of an adapter of vectors (`kind: "adapter"`), as the model gives them with
    * it; nothing is embedded. Of `f32` exactly, of int8 rounded a second time. This index stays as it is. Rejects for LoRA

@@ -18,6 +18,8 @@ export class Index {
   #entries;
   /** Rows by id. */
   #rows;
+  /** Whether it was said that weights differ. */
+  #warned = false;
 
   constructor(calls, settings, entries) {
     this.#calls = calls;
@@ -29,7 +31,7 @@ export class Index {
   static async create({ dimensions, precision = "int8", model, worker = platform.hasWorkers } = {}) {
     check.whole("dimensions", dimensions, 1, MOST_DIMENSIONS);
     check.oneOf("precision", precision, PRECISIONS);
-    model = check.optional(check.text, "model", model);
+    const made = madeBy(model);
     const calls = worker ? new WorkerCalls() : new LocalCalls();
     try {
       await calls.call("indexNew", { dimensions, precision });
@@ -37,14 +39,14 @@ export class Index {
       calls.end();
       throw error;
     }
-    return new Index(calls, { dimensions, precision, ...(model && { model }) }, []);
+    return new Index(calls, { dimensions, precision, ...made }, []);
   }
 
   static async import(saved, { model, worker = platform.hasWorkers } = {}) {
-    model = check.optional(check.text, "model", model);
+    const asked = madeBy(model);
     const { entries, settings, bytes } = readable(saved);
-    if (model !== undefined && settings.model !== undefined && settings.model !== model) {
-      throw new Error(`the saved index has vectors of the model ${shown(settings.model)}, not of ${shown(model)}; add its texts to a new one`);
+    if (asked.model !== undefined && settings.model !== undefined && settings.model !== asked.model) {
+      throw new Error(`the saved index has vectors of the model ${shown(settings.model)}, not of ${shown(asked.model)}; add its texts to a new one`);
     }
     const calls = worker ? new WorkerCalls() : new LocalCalls();
     try {
@@ -53,8 +55,11 @@ export class Index {
       if (settings.dimensions !== dimensions || settings.precision !== precision) {
         throw new Error(`the saved index says ${shown(settings.dimensions)} dimensions in ${shown(settings.precision)}, and has ${dimensions} in ${precision}`);
       }
-      const { model, adapted } = settings;
-      return new Index(calls, { dimensions, precision, ...(model && { model }), ...(adapted && { adapted: true }) }, entries);
+      const { model, weights, adapted } = settings;
+      const kept = { dimensions, precision, ...(model && { model }), ...(typeof weights === "string" && { weights }), ...(adapted && { adapted: true }) };
+      const index = new Index(calls, kept, entries);
+      index.#compareWeights("the model that is given is", asked.weights);
+      return index;
     } catch (error) {
       calls.end();
       throw error;
@@ -113,17 +118,28 @@ export class Index {
     return rows.map((_, at) => flat.subarray(at * dimensions, (at + 1) * dimensions));
   }
 
-  /** Vectors of two models, or of one with other adapters, are of two spaces. */
-  #ofModel(what, model) {
+  /** Vectors of two models, or of one with other adapters, are of two spaces; those of one by other weights are near each other. */
+  #ofModel(what, given) {
+    const made = madeBy(given);
     const own = this.#settings.model;
-    model = check.optional(check.text, "model", model);
-    if (model === undefined || own === undefined || model === own) return model;
-    throw new Error(`${what} of the model ${shown(model)}, and the index has vectors of ${shown(own)}; keep an index for each, or embed its texts again`);
+    if (made.model !== undefined && own !== undefined && made.model !== own) {
+      throw new Error(`${what} of the model ${shown(made.model)}, and the index has vectors of ${shown(own)}; keep an index for each, or embed its texts again`);
+    }
+    this.#compareWeights(what, made.weights);
+    return made;
+  }
+
+  /** Warns, once, where the index's vectors were computed by other weights of the same model. */
+  #compareWeights(what, weights) {
+    const own = this.#settings.weights;
+    if (this.#warned || weights === undefined || own === undefined || computed(weights) === computed(own)) return;
+    this.#warned = true;
+    console.warn(`kiln-embed: ${what} computed by ${weights} weights, and the index's vectors were by ${own}: they are near each other, not the same; load the model with the same weights`);
   }
 
   async add(entries, { model } = {}) {
     const { dimensions } = this.#settings;
-    model = this.#ofModel("the entries are", model);
+    const made = this.#ofModel("the entries are", model);
     if (typeof entries?.[Symbol.iterator] !== "function") throw new TypeError(`entries are ${shown(entries)}, not a list of { id, vector, data }`);
     const names = new Set();
     const added = Array.from(entries, (entry) => {
@@ -133,7 +149,7 @@ export class Index {
       return { id, data: entry.data, vector: check.vector(`the vector of ${shown(id)}`, entry.vector, dimensions) };
     });
     if (added.length === 0) return;
-    if (model !== undefined) this.#settings = Object.freeze({ ...this.#settings, model });
+    if (this.#settings.model === undefined) this.#settings = Object.freeze({ ...this.#settings, ...made });
     const vectors = new Float32Array(added.length * dimensions);
     added.forEach(({ vector }, at) => vectors.set(vector, at * dimensions));
     // All at once: names change in the order of the calls, so a call that follows finds them, and no other comes
@@ -216,6 +232,21 @@ export class Index {
     this.#calls.end(new Error("the index is disposed"));
   }
 }
+
+/** Whose vectors are meant: `{ model, weights }` as far as they are known, from a fingerprint or an embedder's `info`. */
+function madeBy(given) {
+  if (typeof given !== "object" || given === null) {
+    const model = check.optional(check.text, "model", given);
+    return model === undefined ? {} : { model };
+  }
+  if (!("fingerprint" in given)) throw new TypeError("model is an object without a fingerprint; give the embedder's info, or its info.fingerprint");
+  const model = check.optional(check.text, "model.fingerprint", given.fingerprint);
+  const weights = check.optional(check.text, "model.weights", given.weights);
+  return model === undefined ? {} : { model, ...(weights !== undefined && { weights }) };
+}
+
+/** What weights are multiplied as: those of 16 bits, and FP8, in f32. */
+const computed = (weights) => (/^(b?f16$|fp8-)/.test(weights) ? "f32" : weights);
 
 /** What a saved index has, as far as it can be told without the core. */
 function readable(saved) {

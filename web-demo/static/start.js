@@ -5,5 +5,6 @@ init().catch((error) => {
   line.textContent = `The page could not be started: ${error.message}. It needs a browser with WebAssembly SIMD (all current ones).`;
 });
 
-// Where pages cannot keep themselves, as in private windows, this one works with a network only.
-navigator.serviceWorker?.register("sw.js").catch(() => {});
+// Where pages cannot keep themselves, as in private windows, this one works with a network only. README.md says what isolation is for.
+const worker = "isolated" in document.documentElement.dataset ? "sw.js?isolated" : "sw.js";
+navigator.serviceWorker?.register(worker).catch(() => {});

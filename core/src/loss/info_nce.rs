@@ -21,7 +21,8 @@ pub struct InfoNce {
     /// With in-batch negatives: other queries' hard negatives count too, not only their positives.
     #[serde(default = "yes")]
     pub cross_negatives: bool,
-    /// Also the other direction: each positive must find its query among the batch's queries.
+    /// With in-batch negatives: also the other direction, in which each positive must find its query among the batch's
+    /// queries.
     #[serde(default)]
     pub both_directions: bool,
     /// In-batch documents that score above the positive by more than this are taken for false
@@ -123,7 +124,8 @@ const HIDDEN: f64 = -1e4;
 /// * a query's candidates are its positive, its own hard negatives, and, where it takes in-batch
 ///   negatives, the other queries' documents; never a text that is known to answer it.
 ///
-/// With [`InfoNce::both_directions`] the mean of both directions is returned.
+/// With [`InfoNce::both_directions`] the mean of both directions is returned. The other direction has in-batch negatives
+/// alone, so a query that takes none has but the first.
 pub fn info_nce<B: Backend>(
     queries: Tensor<B, 2>,
     documents: Tensor<B, 2>,
@@ -184,10 +186,9 @@ pub fn guided_info_nce<B: Backend>(
         let other = Tensor::from_data(TensorData::new(other, [n, m]), &device);
         forward = forward.mask_fill(above.bool_and(other), HIDDEN);
     }
-    let result = log_softmax(forward, 1).gather(1, positive.clone().reshape([n, 1]));
-    let loss = result.mean().neg();
+    let forward = log_softmax(forward, 1).gather(1, positive.clone().reshape([n, 1]));
     if !settings.both_directions {
-        return loss;
+        return forward.mean().neg();
     }
     // [n positives, n queries]; the query of each positive stands on the diagonal.
     let back = scores.select(1, positive).transpose();
@@ -195,7 +196,14 @@ pub fn guided_info_nce<B: Backend>(
         (0..n).flat_map(|i| (0..n).map(move |query| candidates.hidden_query(i, query))).collect();
     let back = masked(back.div_scalar(settings.temperature), hidden);
     let own = Tensor::<B, 1, Int>::arange(0..n as i64, &device).reshape([n, 1]);
-    (loss + log_softmax(back, 1).gather(1, own).mean().neg()).div_scalar(2.0)
+    let back = log_softmax(back, 1).gather(1, own);
+    let mut both = (forward.clone() + back).div_scalar(2.0);
+    let alone: Vec<bool> = candidates.in_batch.iter().map(|in_batch| !in_batch).collect();
+    if alone.contains(&true) {
+        let alone = Tensor::from_data(TensorData::new(alone, [n, 1]), &device);
+        both = both.mask_where(alone, forward);
+    }
+    both.mean().neg()
 }
 
 fn masked<B: Backend>(scores: Tensor<B, 2>, hidden: Vec<bool>) -> Tensor<B, 2> {
@@ -241,7 +249,7 @@ mod tests {
             back -= ((best / s.temperature).exp() / sum).ln();
         }
         let n = q.len() as f64;
-        if s.both_directions { (forward + back) / n / 2.0 } else { forward / n }
+        if s.both_directions && s.in_batch { (forward + back) / n / 2.0 } else { forward / n }
     }
 
     #[test]
@@ -299,6 +307,34 @@ mod tests {
         };
         assert!(candidates.hidden(0, 1, &InfoNce::default()));
         assert!(candidates.hidden_query(0, 1));
+    }
+
+    #[test]
+    fn a_query_without_in_batch_negatives_has_one_direction() {
+        let device = Default::default();
+        let tensor = |angles: &[f32]| {
+            let flat: Vec<f32> =
+                angles.iter().flat_map(|angle| [angle.cos(), angle.sin()]).collect();
+            Tensor::<B, 2>::from_data(TensorData::new(flat, [angles.len(), 2]), &device)
+        };
+        let (q, d) = ([0.1f32, 1.0], [0.2f32, 0.9, 1.1, 3.0]);
+        let loss = |both_directions: bool, in_batch: [bool; 2]| {
+            let settings = InfoNce { both_directions, ..InfoNce::default() };
+            let candidates =
+                Candidates { in_batch: in_batch.to_vec(), ..Candidates::grouped(2, 2, true) };
+            f64::from(info_nce(tensor(&q), tensor(&d), &candidates, &settings).into_scalar())
+        };
+        assert!((loss(true, [false; 2]) - loss(false, [false; 2])).abs() < 1e-6);
+        // Of two queries the one with in-batch negatives has the mean of its directions.
+        let tau = InfoNce::default().temperature;
+        let similarity = |a: f32, b: f32| (f64::from((a - b).cos()) / tau).exp();
+        let own = |i: usize| similarity(q[i], d[2 * i]);
+        let first = own(0) / (own(0) + similarity(q[0], d[1]));
+        let second = own(1) / d.iter().map(|&one| similarity(q[1], one)).sum::<f64>();
+        let back = own(1) / (own(1) + similarity(q[0], d[2]));
+        let expected = -(first.ln() + (second.ln() + back.ln()) / 2.0) / 2.0;
+        let actual = loss(true, [false, true]);
+        assert!((actual - expected).abs() < 1e-4, "{actual} {expected}");
     }
 
     #[test]

@@ -125,6 +125,25 @@ impl PoolingConfig {
         Ok(())
     }
 
+    /// Settings that say nothing to this head and yet are given, to be refused where somebody writes them; those saved
+    /// with a model are left alone.
+    pub fn unused(&self) -> Vec<&'static str> {
+        let (block, attends_over_states) = match self {
+            Self::SelfAttention(block) | Self::LatentAttention(block) => (block, true),
+            Self::LastLayerTrainable(block) | Self::MultiLayerTrainable(block) => (block, false),
+            _ => return Vec::new(),
+        };
+        let usual = BlockConfig::default();
+        let has_latents = !matches!(self, Self::SelfAttention(_));
+        let has_layers = matches!(self, Self::MultiLayerTrainable(_));
+        let fields = [
+            ("latents", !has_latents && block.latents != usual.latents),
+            ("latent_size", attends_over_states && block.latent_size.is_some()),
+            ("layer_std", !has_layers && block.layer_std != usual.layer_std),
+        ];
+        fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| *field).collect()
+    }
+
     /// What the head needs from the forward pass.
     pub fn forward_options(&self) -> ForwardOptions {
         ForwardOptions {

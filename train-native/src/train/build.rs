@@ -8,7 +8,7 @@ use kiln_embed::checkpoint::{
     Files, LoadOptions, Weights, read_embedder_config, tokenizer_config_file,
 };
 use kiln_embed::config::{AttentionMode, Family, ModelConfig};
-use kiln_embed::embedder::{Embedder, EmbedderParts, EmbeddingModel, Similarity};
+use kiln_embed::embedder::{Embedder, EmbedderParts, EmbeddingModel, Prompts, Similarity};
 use kiln_embed::kernels::Kernels;
 use kiln_embed::model::Backbone;
 use kiln_embed::pooling::{Dense, DenseActivation, DenseConfig, PoolingConfig};
@@ -300,9 +300,9 @@ fn assemble<B: Kernels>(
     if let Some(projection) = projection(shape, config, &pooling) {
         model = model.with_dense(Dense::new(&projection, device));
     }
-    Ok(Embedder::new(model, tokenizer, device)?
-        .with_prompts(recipe.prompts.clone().into())
-        .with_tokenizer_files(files))
+    let prompts = Prompts::from(recipe.prompts.clone())
+        .with_instruction_format(recipe.instruction_format.clone())?;
+    Ok(Embedder::new(model, tokenizer, device)?.with_prompts(prompts).with_tokenizer_files(files))
 }
 
 /// The recipe's base model, with its overrides and prompts.
@@ -345,6 +345,9 @@ pub fn base_model<B: Kernels>(
     })?;
     let mut prompts = embedder.prompts().clone();
     prompts.extend(recipe.prompts.clone());
+    if let Some(format) = &recipe.instruction_format {
+        prompts = prompts.with_instruction_format(Some(format.clone()))?;
+    }
     // What is trained are vectors of length 1.
     Ok(embedder
         .with_prompts(prompts)

@@ -78,6 +78,8 @@ pub(super) struct Teacher<B: AutodiffBackend> {
     settings: Distillation,
     model: Arc<Embedder<B::InnerBackend>>,
     encoder: ModelEncoder,
+    /// What it has before queries and before documents.
+    prompts: [String; 2],
     /// Whether its vectors are kept on disk.
     cached: bool,
     /// Pairs of a student's and a teacher's layers.
@@ -126,7 +128,23 @@ impl<B: TrainingBackend> Teacher<B> {
         let cached = cache.is_some();
         let model = Arc::new(embedder);
         let encoder = ModelEncoder::new(model.clone(), EmbedOptions::default(), cache, terminal);
-        Ok(Self { settings: settings.clone(), model, encoder, cached, pairs })
+        // The recipe's, else the teacher's own.
+        let prompt = |role: &str, text: &Option<String>, name: &Option<String>| {
+            Ok::<_, anyhow::Error>(match (text, name.as_deref()) {
+                (Some(text), _) => text.clone(),
+                (None, None) => encoder.own_prompt(&[role]),
+                (None, name) => model
+                    .prompts()
+                    .get(name)
+                    .with_context(|| format!("distillation.{role}_prompt_name"))?
+                    .to_string(),
+            })
+        };
+        let prompts = [
+            prompt("query", &settings.query_prompt, &settings.query_prompt_name)?,
+            prompt("document", &settings.document_prompt, &settings.document_prompt_name)?,
+        ];
+        Ok(Self { settings: settings.clone(), model, encoder, prompts, cached, pairs })
     }
 
     /// The loss on hidden states, where they are compared.
@@ -171,7 +189,7 @@ impl<B: TrainingBackend> Teacher<B> {
         if !self.has_vectors() || !self.cached || drawn < examples / 2 {
             return Ok(());
         }
-        let [query, document] = self.prompts();
+        let [query, document] = &self.prompts;
         let mut waiting: [Vec<String>; 2] = Default::default();
         let encode = |texts: &mut Vec<String>, prompt: &str, least: usize| -> Result<()> {
             if texts.len() >= least && !texts.is_empty() {
@@ -185,19 +203,12 @@ impl<B: TrainingBackend> Teacher<B> {
                 let example = set.get(i)?;
                 waiting[0].push(example.query);
                 waiting[1].extend(example.pos.into_iter().chain(example.neg));
-                encode(&mut waiting[0], &query, 8 * BLOCK)?;
-                encode(&mut waiting[1], &document, 8 * BLOCK)?;
+                encode(&mut waiting[0], query, 8 * BLOCK)?;
+                encode(&mut waiting[1], document, 8 * BLOCK)?;
             }
         }
-        encode(&mut waiting[0], &query, 0)?;
-        encode(&mut waiting[1], &document, 0)
-    }
-
-    /// The teacher's prompts of queries and documents: the recipe's, else its own.
-    fn prompts(&self) -> [String; 2] {
-        let Distillation { query_prompt, document_prompt, .. } = &self.settings;
-        [("query", query_prompt), ("document", document_prompt)]
-            .map(|(role, asked)| asked.clone().unwrap_or_else(|| self.encoder.own_prompt(&[role])))
+        encode(&mut waiting[0], query, 0)?;
+        encode(&mut waiting[1], document, 0)
     }
 
     /// By how much a document has to be farther than the positive to be a negative, if the teacher guides.
@@ -224,10 +235,10 @@ impl<B: TrainingBackend> Teacher<B> {
         if !self.has_vectors() {
             return Ok(None);
         }
-        let [query, document] = self.prompts();
+        let [query, document] = &self.prompts;
         let texts = |texts: &[Text]| texts.iter().map(|text| text.text.clone()).collect::<Vec<_>>();
-        let mut vectors = self.encoder.encode(&texts(&batch.queries), &query)?;
-        vectors.extend(self.encoder.encode(&texts(&batch.documents), &document)?);
+        let mut vectors = self.encoder.encode(&texts(&batch.queries), query)?;
+        vectors.extend(self.encoder.encode(&texts(&batch.documents), document)?);
         let (count, dim) = (vectors.len(), vectors.first().map_or(0, Vec::len));
         let data = TensorData::new(vectors.concat(), [count, dim]);
         Ok(Some(l2_normalize(Tensor::<B, 2>::from_data(data, device))))

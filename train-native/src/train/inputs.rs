@@ -1,5 +1,6 @@
 //! Everything that a recipe reads: the stages' data sets and the evaluation sets.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -42,17 +43,14 @@ impl Inputs {
                 leak,
                 deduplicate: recipe.filter.deduplicate,
                 texts_alone: stage.objective.takes_texts_alone(),
-                scored: takes_scored_pairs(stage),
+                scored: stage.takes_scored_pairs(),
                 binary: rerank(stage).is_some_and(|settings| settings.is_binary()),
                 negatives: stage.hard_negatives,
                 seed: recipe.seed,
                 terminal,
             };
-            let of_stage: Vec<DataSet> = stage
-                .data
-                .iter()
-                .map(|entry| DataSet::open(&recipe.source(entry), &opening))
-                .collect::<Result<_>>()
+            let sources: Vec<_> = stage.data.iter().map(|entry| recipe.source(entry)).collect();
+            let of_stage = DataSet::open_all(&sources, &opening)
                 .with_context(|| format!("stage {:?}", stage.name))?;
             for set in &of_stage {
                 let left_out = match set.counts.left_out() {
@@ -105,7 +103,8 @@ impl Inputs {
             }
             if let Some(suite) = &eval.suite {
                 let data = folder.join(eval.data.as_deref().unwrap_or_default());
-                let tasks = EvalSet::open_suite(suite, &data, folder, reranks);
+                let prompts = eval.prompts.as_deref();
+                let tasks = EvalSet::open_suite(suite, prompts, &data, folder, reranks);
                 measured.extend(tasks.context("eval.suite")?);
             }
             let names: Vec<&str> = measured.iter().map(|set| set.name.as_str()).collect();
@@ -140,12 +139,6 @@ fn rerank(stage: &Stage) -> Option<Rerank> {
     (stage.objective == Objective::Rerank).then(|| stage.rerank.unwrap_or_default())
 }
 
-/// Whether a stage learns from pairs of texts by their scores, and not from those that are alike enough.
-fn takes_scored_pairs(stage: &Stage) -> bool {
-    let learns = |settings: Rerank| settings.loss != RerankLoss::MultipleNegativesRanking;
-    stage.objective == Objective::Similarity || rerank(stage).is_some_and(learns)
-}
-
 /// The rule of sources that have none of their own.
 fn leak_rule(recipe: &Recipe) -> LeakRule {
     recipe.filter.bm25_share.map_or(LeakRule::Exact, LeakRule::Bm25)
@@ -171,7 +164,9 @@ fn leaks(recipe: &Recipe, folder: &Path) -> Result<Option<LeakFilter>> {
     let near = sources.iter().any(|source| is_near(source.leak.unwrap_or(leak_rule(recipe))));
     let path = |file: &String| folder.join(file).to_string_lossy().into_owned();
     let files: Vec<String> = files.iter().map(path).collect();
-    LeakFilter::of_files(&files, near).map(Some)
+    let columns = sources.into_iter().map(|source| source.fields);
+    let columns: BTreeSet<Vec<String>> = columns.filter(|names| !names.is_empty()).collect();
+    LeakFilter::of_files_joined(&files, &Vec::from_iter(columns), near).map(Some)
 }
 
 /// Whether a stage's curriculum goes through all levels that a set has.

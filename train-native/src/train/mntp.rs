@@ -3,7 +3,7 @@
 //! mask is gone learns to use what comes after. Negative Matters (arXiv:2509.00842) starts from a model
 //! that has learned this.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use burn::optim::GradientsParams;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{ElementConversion as _, FloatDType, Int, Tensor, TensorData};
@@ -22,7 +22,8 @@ use crate::recipe::Mntp;
 /// The masked tokens of a text: their places, and what they were.
 type Masked = Vec<(usize, u32)>;
 
-/// Loss and gradients of one batch, of queries and documents alike and without their prompts.
+/// Loss and gradients of one batch, of queries and documents alike and without their prompts. Where no text has a token
+/// to mask that another stands before, there is nothing to learn, and both are 0.
 pub(super) fn mntp<B: TrainingBackend>(
     train_model: &TrainModel<B>,
     batch: &Batch,
@@ -41,9 +42,6 @@ pub(super) fn mntp<B: TrainingBackend>(
         .map(|(row, text)| mask(text, settings.mask, mask_token, mixed(&[seed, row as u64])))
         .collect();
     let count: usize = masked.iter().map(Vec::len).sum();
-    if count == 0 {
-        bail!("no text of the batch has a token to mask that another stands before");
-    }
     let chunks = chunks(tokenizer, &tokens, group.chunk_size(runner.chunk, &tokens), seed);
     let padded = |chunk: &Chunk| chunk.rows.len() * chunk.tokens.seq();
     let shares = group.shares(&chunks.iter().map(padded).collect::<Vec<_>>());

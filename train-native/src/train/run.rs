@@ -214,7 +214,7 @@ fn run_stage<B: TrainingBackend>(
         state.optimizer = anew.map_err(told)?;
     }
     let seed = mixed(&[recipe.seed, number as u64]);
-    let prompts = ModelPrompts::new(parts.prompts(), recipe.model.instruction_format.as_deref());
+    let prompts = ModelPrompts::new(parts.prompts(), parts.prompts.instruction_format());
     let mut sampler = Sampler::new(sets, stage, seed, prompts);
     if let Some(saved) = state.checkpoint.sampler.take().filter(|_| first_step > 0) {
         sampler.restore(saved);

@@ -1,5 +1,7 @@
 //! What a run needs around its parameters, and what each stage changes about them.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -118,7 +120,7 @@ pub(super) fn check_texts<B: TrainingBackend>(
     layers: usize,
     causal: bool,
 ) -> Result<()> {
-    let format = recipe.model.instruction_format.as_deref().unwrap_or(INSTRUCTION_FORMAT);
+    let format = parts.prompts.instruction_format().unwrap_or(INSTRUCTION_FORMAT);
     let room = |prompt: &str, whose: &str| {
         let tokens = parts.tokenizer.encode(prompt, "a")?;
         if tokens.content.is_empty() {
@@ -139,6 +141,21 @@ pub(super) fn check_texts<B: TrainingBackend>(
         let whose = format!("an example's instruction in {}", set.name);
         let own = &set.counts.longest_instruction;
         own.iter().try_for_each(|one| room(&instructed(format, one), &whose))?;
+        // A shorter one may have more tokens, but no more than it has bytes.
+        let most = parts.tokenizer.config().max_length;
+        let rest = parts.tokenizer.encode("", "a")?.ids.len();
+        let may_fill = |prompt: &String| prompt.len() + rest > most;
+        if own.as_ref().is_some_and(|one| may_fill(&instructed(format, one))) {
+            let (hasher, mut seen) = (RandomState::new(), HashSet::new());
+            for i in 0..set.len() {
+                let own = set.get(i)?.instruction.map(|one| instructed(format, &one));
+                if let Some(prompt) = own.filter(may_fill)
+                    && seen.insert(hasher.hash_one(&prompt))
+                {
+                    room(&prompt, &whose)?;
+                }
+            }
+        }
     }
     for stage in &recipe.stages {
         let place = || format!("stage {:?}", stage.name);

@@ -181,7 +181,9 @@ fn what_a_teacher_teaches_is_the_same_in_chunks() {
     let settings = Distillation {
         teacher: folder.path().join("teacher").display().to_string(),
         query_prompt: None,
+        query_prompt_name: None,
         document_prompt: None,
+        document_prompt_name: None,
         alpha: 0.7,
         vectors: 0.0,
         scores: 0.0,
@@ -255,7 +257,9 @@ fn projections_to_a_teachers_width_follow_from_the_seed() {
     let settings = Distillation {
         teacher: path.display().to_string(),
         query_prompt: None,
+        query_prompt_name: None,
         document_prompt: None,
+        document_prompt_name: None,
         alpha: 1.0,
         vectors: 0.0,
         scores: 0.0,

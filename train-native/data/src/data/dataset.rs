@@ -12,7 +12,7 @@ use super::convert::{Labelled, PairTexts, pair_examples};
 use super::corpus::{Corpus, CorpusSize};
 use super::format::{DataRow, RowFormat, has_label, joined, labelled};
 use super::intake::{Counts, Intake, OnBadRow, Opening};
-use super::known::KnownPositives;
+use super::known::{Firsts, KnownPositives, tell_each_other};
 use super::store::Store;
 use super::{BeirFolder, Example, Examples, mixed};
 use crate::recipe::{DataSource, Labels};
@@ -35,6 +35,8 @@ pub struct DataSet {
     /// The examples that were drawn, in the file's order; all where absent.
     drawn: Option<Vec<u32>>,
     known: KnownPositives,
+    /// Negatives that `known` takes out of the examples.
+    answers: usize,
     pair_texts: Option<Store>,
     /// Whether its documents are names of labels.
     by_name: bool,
@@ -51,20 +53,50 @@ impl DataSet {
     /// Reads a source.
     ///
     /// # Errors
-    /// A file that cannot be read, rows that are no training data, or no example left.
+    /// A file that cannot be read, rows that are no training data, fields that say nothing to rows of their kind, or no
+    /// example left.
     pub fn open(source: &DataSource, opening: &Opening<'_>) -> Result<Self> {
+        Self::open_with_firsts(source, opening).map(|(set, _)| set)
+    }
+
+    /// Reads the sources of a stage, whose rows say together which texts answer which queries.
+    ///
+    /// # Errors
+    /// As [`Self::open`], of the first such source.
+    pub fn open_all(sources: &[DataSource], opening: &Opening<'_>) -> Result<Vec<Self>> {
+        let (mut sets, firsts): (Vec<Self>, Vec<Firsts>) = sources
+            .iter()
+            .map(|source| Self::open_with_firsts(source, opening))
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .unzip();
+        let mut known: Vec<_> = sets.iter_mut().map(|set| &mut set.known).zip(firsts).collect();
+        let learned = tell_each_other(&mut known);
+        drop(known);
+        for (set, _) in sets.iter_mut().zip(learned).filter(|(_, learned)| *learned) {
+            set.count_again()?;
+        }
+        Ok(sets)
+    }
+
+    fn open_with_firsts(source: &DataSource, opening: &Opening<'_>) -> Result<(Self, Firsts)> {
         let mut intake = Intake::new(source, opening)?;
-        let taken = match source.path.strip_prefix("made-up:") {
+        let path = opening.folder.join(&source.path);
+        let made_up_part = source.path.strip_prefix("made-up:");
+        let is_beir = made_up_part.is_none() && path.is_dir();
+        let taken = match made_up_part {
             Some(part) => made_up(part, source, &mut intake)?,
-            None => {
-                let path = opening.folder.join(&source.path);
-                match path.is_dir() {
-                    true => beir(&path, source, &mut intake)?,
-                    false => rows(&path, source, &mut intake)?,
-                }
-            }
+            None if is_beir => beir(&path, source, &mut intake)?,
+            None => rows(&path, source, &mut intake)?,
         };
         let Taken { format, by_name, pair_texts } = taken;
+        if let idle @ [_, ..] = source.idle(pair_texts.is_some(), is_beir).as_slice() {
+            bail!(
+                "{}: {} says nothing to a source that holds {format}; leave it out",
+                source.path,
+                idle.join(" and ")
+            );
+        }
         // Where texts alone will do, a stage may share the source with one that asks for their labels.
         if source.labels == Labels::Names && !by_name && !opening.texts_alone {
             bail!(
@@ -81,6 +113,7 @@ impl DataSet {
             bail!("{}: no example is left to train on; {why}", source.path);
         }
         let drawn = subset(source, opening.seed, writer.len());
+        let (known, firsts) = gathering.finish_with_firsts();
         let mut set = Self {
             name: source.label(),
             source: source.clone(),
@@ -88,12 +121,13 @@ impl DataSet {
             counts,
             store: writer.finish()?,
             drawn,
-            known: gathering.finish(),
+            known,
+            answers: 0,
             pair_texts,
             by_name,
         };
         set.count_again()?;
-        Ok(set)
+        Ok((set, firsts))
     }
 
     /// Counts the examples again, where some of them or of their negatives are left out.
@@ -103,14 +137,17 @@ impl DataSet {
         }
         let mut counts = self.counts.clone();
         counts.start_over();
+        let mut answers = 0;
         for i in 0..self.len() {
             if i.is_multiple_of(1024) && interrupt::asked() {
                 return Err(kiln_embed::Error::Cancelled.into());
             }
             let mut example = self.store.get(self.place(i))?;
-            counts.equal_negatives += self.known.drop_positives(&mut example);
+            answers += self.known.drop_positives(&mut example);
             counts.add(&example);
         }
+        counts.equal_negatives = counts.equal_negatives - self.answers + answers;
+        self.answers = answers;
         counts.not_drawn = self.store.len() - self.len();
         self.counts = counts;
         Ok(())
@@ -158,7 +195,8 @@ impl DataSet {
         mixed(&[self.store.sum(), self.pair_texts.as_ref().map_or(0, Store::sum)])
     }
 
-    /// What the source's rows, drawn or not, say about which texts answer which queries.
+    /// What the source's rows, drawn or not, and those of the sources opened with it say about which texts answer which
+    /// queries.
     pub fn known(&self) -> &KnownPositives {
         &self.known
     }
@@ -396,7 +434,7 @@ fn rows(path: &Path, source: &DataSource, intake: &mut Intake<'_>) -> Result<Tak
     }
     if format == RowFormat::Texts && !opening.texts_alone {
         bail!(
-            "{label}: holds texts without positives, from which only objective = \"distillation\" learns"
+            "{label}: holds texts without positives, from which only the objectives distillation and mntp learn"
         );
     }
     let by_name = format == RowFormat::LabelledTexts && labelled.by_name(source.labels);
@@ -453,6 +491,59 @@ mod tests {
             terminal: Terminal { json: false, quiet: true },
         };
         DataSet::open(&source, &opening)
+    }
+
+    #[test]
+    fn what_says_nothing_to_rows_of_a_kind_is_refused() {
+        let pairs = "sentence1,sentence2,score\na,b,4.5\nc,d,5\n";
+        let threshold = |source: &mut DataSource| source.threshold = 3.0;
+        let one_way = |source: &mut DataSource| source.both_directions = false;
+        let split = |source: &mut DataSource| source.split = "dev".into();
+        assert_eq!(open("a.csv", pairs, OnBadRow::Stop, threshold).unwrap().len(), 4);
+        assert_eq!(open("a.csv", pairs, OnBadRow::Stop, one_way).unwrap().len(), 2);
+        let refused = |name: &str, text: &str, change: fn(&mut DataSource), field: &str| {
+            let error = open(name, text, OnBadRow::Stop, change).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name}: {field} says nothing")), "{error}");
+        };
+        refused("a.csv", pairs, split, "split");
+        refused("a.jsonl", LINES, threshold, "threshold");
+        refused("a.jsonl", LINES, one_way, "both_directions");
+        refused("a.jsonl", LINES, split, "split");
+    }
+
+    #[test]
+    fn sources_opened_together_know_each_others_positives() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, row) in [
+            ("a", r#"{"query":"q","pos":["a"],"neg":["n","b"]}"#),
+            ("b", r#"{"query":"q","pos":["b"],"neg":["n"]}"#),
+        ] {
+            std::fs::write(folder.path().join(format!("{name}.jsonl")), row).unwrap();
+        }
+        let opening = Opening {
+            folder: folder.path(),
+            on_bad_row: OnBadRow::Stop,
+            leaks: None,
+            leak: LeakRule::None,
+            deduplicate: true,
+            texts_alone: false,
+            scored: false,
+            binary: false,
+            negatives: 2,
+            seed: 1,
+            terminal: Terminal { json: false, quiet: true },
+        };
+        let sources = ["a.jsonl", "b.jsonl"].map(DataSource::file);
+        let alone = DataSet::open(&sources[0], &opening).unwrap();
+        assert_eq!(alone.get(0).unwrap().neg, ["n", "b"]);
+        let sets = DataSet::open_all(&sources, &opening).unwrap();
+        assert_eq!(sets[0].get(0).unwrap().neg, ["n"]);
+        assert_eq!((sets[0].counts.equal_negatives, sets[0].counts.most_negatives), (1, 1));
+        for set in &sets {
+            assert!(
+                ["a", "b"].iter().all(|text| set.known().contains(text_key("q"), text_key(text)))
+            );
+        }
     }
 
     const LINES: &str = concat!(

@@ -93,7 +93,7 @@ pub struct Counts {
     pub levels: Vec<usize>,
     /// Examples to train on.
     pub examples: usize,
-    /// The longest instruction that an example has of its own.
+    /// The instruction of the most bytes that an example has of its own; a shorter one may have more tokens.
     #[serde(skip)]
     pub longest_instruction: Option<String>,
 }

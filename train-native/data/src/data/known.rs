@@ -1,4 +1,4 @@
-//! Which texts are known to answer which queries, over all rows of a source.
+//! Which texts are known to answer which queries, over all rows of a source, and of the sources beside it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -58,11 +58,46 @@ impl KnownPositives {
     }
 }
 
+/// Each query's first positive, those of queries with one alone included.
+pub(super) type Firsts = HashMap<u64, u64>;
+
+/// Lets the sources of a stage know what the others say of their queries, and says which of them learned something.
+#[cfg(feature = "files")]
+pub(super) fn tell_each_other(sources: &mut [(&mut KnownPositives, Firsts)]) -> Vec<bool> {
+    let mut told: Vec<Vec<(u64, u64)>> = vec![Vec::new(); sources.len()];
+    for (teller, (known, firsts)) in sources.iter().enumerate() {
+        for (&query, first) in firsts {
+            let positives = match known.several(query) {
+                [] => std::slice::from_ref(first),
+                several => several,
+            };
+            for (listener, (_, own)) in sources.iter().enumerate() {
+                if listener != teller && own.contains_key(&query) {
+                    told[listener].extend(positives.iter().map(|&positive| (query, positive)));
+                }
+            }
+        }
+    }
+    let mut learned = vec![false; sources.len()];
+    for (listener, told) in told.into_iter().enumerate() {
+        let (known, firsts) = &mut sources[listener];
+        for (query, positive) in told {
+            let first = firsts.get(&query).copied();
+            if first == Some(positive) || known.several(query).contains(&positive) {
+                continue;
+            }
+            let several = known.several.entry(query).or_insert_with(|| first.into_iter().collect());
+            several.push(positive);
+            learned[listener] = true;
+        }
+    }
+    learned
+}
+
 /// Gathers [`KnownPositives`] from rows.
 #[derive(Default)]
 pub(super) struct Gathering {
-    /// Each query's first positive.
-    first: HashMap<u64, u64>,
+    first: Firsts,
     known: KnownPositives,
 }
 
@@ -89,9 +124,13 @@ impl Gathering {
         self.known.classes = classes;
     }
 
-    pub(super) fn finish(mut self) -> KnownPositives {
+    pub(super) fn finish(self) -> KnownPositives {
+        self.finish_with_firsts().0
+    }
+
+    pub(super) fn finish_with_firsts(mut self) -> (KnownPositives, Firsts) {
         self.known.several.shrink_to_fit();
-        self.known
+        (self.known, self.first)
     }
 }
 
@@ -117,6 +156,32 @@ mod tests {
         let keys = |texts: &[&str]| texts.iter().map(|text| text_key(text)).collect::<Vec<_>>();
         let places = known.places(&keys(&["r", "other", "q"]), &keys(&["b", "x", "a", "c", "a"]));
         assert_eq!(places, [HashSet::from([2, 3, 4]), HashSet::new(), HashSet::from([0, 2, 4])]);
+    }
+
+    #[cfg(feature = "files")]
+    #[test]
+    fn sources_know_each_others_positives() {
+        let gathered = |rows: &[(&str, &str)]| {
+            let mut gathering = Gathering::default();
+            for (query, positive) in rows {
+                gathering.add(query, &[positive.to_string()]);
+            }
+            gathering.finish_with_firsts()
+        };
+        let (mut one, firsts_of_one) = gathered(&[("q", "a"), ("r", "x"), ("s", "y")]);
+        let (mut two, firsts_of_two) = gathered(&[("Q", "b"), ("q", "c"), ("r", "x")]);
+        let (mut none, firsts_of_none) = gathered(&[("t", "a")]);
+        let mut all =
+            [(&mut one, firsts_of_one), (&mut two, firsts_of_two), (&mut none, firsts_of_none)];
+        assert_eq!(tell_each_other(&mut all), [true, true, false]);
+        let contains = |known: &KnownPositives, query: &str, text: &str| {
+            known.contains(text_key(query), text_key(text))
+        };
+        for known in [&one, &two] {
+            assert!(["a", "b", "c"].iter().all(|text| contains(known, "q", text)));
+            assert!(known.several(text_key("r")).is_empty(), "both say the same");
+        }
+        assert!(none.is_empty());
     }
 
     #[test]

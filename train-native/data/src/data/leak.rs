@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::format::{Fields, LABELS, TITLED, passage};
+use super::format::{Fields, LABELS, TITLED, joined, passage};
 use super::text_hash;
 use crate::recipe::LeakRule;
 use crate::text::{Columns, TextFile};
@@ -45,6 +45,15 @@ impl LeakFilter {
     /// # Errors
     /// A file that cannot be read.
     pub fn of_files(paths: &[String], near: bool) -> Result<Self> {
+        Self::of_files_joined(paths, &[], near)
+    }
+
+    /// As [`Self::of_files`], and also what each of some lists of columns makes of a row, as a source's
+    /// [`fields`](crate::recipe::DataSource::fields) does.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn of_files_joined(paths: &[String], columns: &[Vec<String>], near: bool) -> Result<Self> {
         let mut texts = Vec::new();
         for path in paths {
             let file = TextFile::open(path, Columns::required(&[]))?;
@@ -55,7 +64,7 @@ impl LeakFilter {
                 continue;
             }
             for object in file.objects()? {
-                texts_of(&object?.fields, &mut texts);
+                texts_of(&object?.fields, columns, &mut texts);
             }
         }
         Ok(Self::new(texts.into_iter().filter(|text| !text.trim().is_empty()), near))
@@ -87,7 +96,9 @@ impl LeakFilter {
 }
 
 /// The texts of a row of evaluation data, in the forms that training would read them in.
-fn texts_of(fields: &Fields, texts: &mut Vec<String>) {
+fn texts_of(fields: &Fields, columns: &[Vec<String>], texts: &mut Vec<String>) {
+    // Training refuses columns that hold no text.
+    texts.extend(columns.iter().filter_map(|names| joined(fields, names).ok()));
     let is_label = |name: &str| LABELS.contains(&name);
     let title = fields.get("title").and_then(Value::as_str).map(str::trim);
     let title = title.filter(|title| !title.is_empty());
@@ -210,6 +221,23 @@ mod tests {
         ] {
             assert_eq!(filter.leaks(text, LeakRule::Exact), leaks, "{text}");
         }
+    }
+
+    #[test]
+    fn rows_leak_in_the_columns_that_a_source_joins() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.jsonl");
+        std::fs::write(&path, r#"{"headline": "Storm", "body": "Roofs fly.", "year": 7}"#).unwrap();
+        let paths = [path.to_string_lossy().into_owned()];
+        let columns = [["headline", "body"], ["body", "year"]];
+        let columns: [Vec<String>; 2] = columns.map(|all| all.map(String::from).into());
+        let filter = LeakFilter::of_files_joined(&paths, &columns, false).unwrap();
+        for text in ["Storm Roofs fly.", "Storm", "Roofs fly."] {
+            assert!(filter.leaks(text, LeakRule::Exact), "{text}");
+        }
+        assert!(!filter.leaks("Roofs fly. Storm", LeakRule::Exact));
+        let alone = LeakFilter::of_files(&paths, false).unwrap();
+        assert!(!alone.leaks("Storm Roofs fly.", LeakRule::Exact));
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub struct Filters {
     pub keep: Option<Keep>,
     /// Negatives of each query, kept ones included.
     pub per_query: usize,
-    /// Queries with fewer negatives are dropped.
+    /// Queries with fewer negatives are dropped; 0 drops none.
     pub least: usize,
     /// Which stay when there are more.
     pub pick: Pick,
@@ -204,7 +204,7 @@ pub fn filter(query: &Query, filters: &Filters, dropped: &mut Dropped) -> Option
     let mut kept = kept(query, filters);
     let room = filters.per_query.saturating_sub(kept.len());
     let mut mined = candidates(query, filters, dropped);
-    if kept.len() + mined.len() < filters.least.max(1) {
+    if kept.len() + mined.len() < filters.least {
         dropped.surplus += mined.len();
         dropped.given_dropped += query.negative_scores.len();
         dropped.queries_too_few += 1;
@@ -350,6 +350,10 @@ mod tests {
         assert_eq!((actual, dropped.surplus), (vec![0, 3], 3));
         let (actual, dropped) = rows(Filters { least: 6, ..none() });
         assert_eq!((actual, dropped.queries_too_few), (vec![], 1));
+        let far = Filters { max_score: Some(-1.0), ..none() };
+        assert_eq!(rows(far.clone()).1.queries_too_few, 1);
+        let (actual, dropped) = rows(Filters { least: 0, ..far });
+        assert_eq!((actual, dropped.queries_kept), (vec![], 1));
         assert_eq!(rows(Filters { max_positive_rank: Some(2), ..none() }).1.queries_kept, 1);
         assert_eq!(
             rows(Filters { max_positive_rank: Some(1), ..none() }).1.queries_positive_rank,

@@ -266,6 +266,10 @@ pub struct Evaluation {
     /// Folder that the suite's paths are relative to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
+    /// Prompts of the suite's tasks, as `kiln eval --prompts` takes them: a paper's name, "model" or "none"; the model's
+    /// own where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompts: Option<String>,
 }
 
 /// One set to evaluate on.
@@ -482,6 +486,13 @@ impl Recipe {
         }
         if let Some(pooling) = &self.model.pooling {
             pooling.check()?;
+            if let unused @ [_, ..] = pooling.unused().as_slice() {
+                bail!(
+                    "model.pooling: mode = {:?} does not use {}; leave it out",
+                    pooling.name(),
+                    unused.join(" nor ")
+                );
+            }
         }
         if let Some(format) = &self.model.instruction_format {
             source::check_instruction_format(format)?;
@@ -506,6 +517,12 @@ impl Recipe {
         if self.filter.bm25_share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
             bail!("filter.bm25_share must be above 0 and at most 1");
         }
+        if self.filter.bm25_share.is_some() && self.filter.evaluation_texts.is_empty() {
+            bail!(
+                "filter.bm25_share keeps evaluation texts out, and there are none; name their files in \
+                 filter.evaluation_texts, or leave it out"
+            );
+        }
         if let Some(eval) = &self.eval {
             let names: Vec<&str> = eval.sets.iter().map(|set| set.name.as_str()).collect();
             if names.is_empty() && eval.suite.is_none() {
@@ -513,6 +530,11 @@ impl Recipe {
             }
             if eval.data.is_some() && eval.suite.is_none() {
                 bail!("eval.data is the folder of a suite's tasks; name eval.suite");
+            }
+            if eval.prompts.is_some() && (eval.suite.is_none() || self.reranks()) {
+                bail!(
+                    "eval.prompts are those that an embedder gets for a suite's tasks; name eval.suite, or leave it out"
+                );
             }
             for (i, set) in eval.sets.iter().enumerate() {
                 if set.limit == Some(0) || set.candidates == Some(0) {
@@ -541,6 +563,18 @@ impl Recipe {
             bail!("the recipe has no [[stage]]");
         }
         self.check_reranker()?;
+        if let Some(first) = self.stages.first() {
+            for (key, given) in
+                [("keep_optimizer", first.keep_optimizer), ("merge_lora", first.merge_lora)]
+            {
+                if given {
+                    bail!(
+                        "stage {:?}: {key} goes on from the stage before, and this is the first; leave it out",
+                        first.name
+                    );
+                }
+            }
+        }
         for (before, stage) in self.stages.iter().zip(self.stages.iter().skip(1)) {
             if stage.keep_optimizer && stage.optimizer != before.optimizer {
                 bail!(
@@ -552,6 +586,16 @@ impl Recipe {
                     stage.optimizer.name()
                 );
             }
+            if stage.keep_optimizer && stage.weight_decay != before.weight_decay {
+                bail!(
+                    "stage {:?}: keep_optimizer goes on with the weight_decay of stage {:?}, {}, not with {}; name the \
+                     same, or leave keep_optimizer out",
+                    stage.name,
+                    before.name,
+                    before.weight_decay,
+                    stage.weight_decay
+                );
+            }
         }
         if let Some(stage) = self.stages.iter().find(|stage| stage.merge_lora)
             && self.model.lora.is_none()
@@ -560,6 +604,18 @@ impl Recipe {
         }
         for stage in &self.stages {
             stage.check().with_context(|| format!("stage {:?}", stage.name))?;
+            let mixes =
+                |entry: &DataRef| self.source(entry).in_batch.unwrap_or(stage.loss.in_batch);
+            if stage.objective == Objective::Contrastive
+                && !stage.data.iter().any(mixes)
+                && let unused @ [_, ..] = stage.unused_without_in_batch().as_slice()
+            {
+                bail!(
+                    "stage {:?}: without in-batch negatives nothing uses {}; leave it out, or set in_batch = true",
+                    stage.name,
+                    unused.join(" nor ")
+                );
+            }
             let layers = stage.distillation.as_ref().map(|from| &from.layers);
             if self.compute.checkpoint_blocks && layers.is_some_and(|map| *map != LayerMap::None) {
                 bail!(
@@ -571,12 +627,7 @@ impl Recipe {
                 let source = self.source(entry);
                 source.check().with_context(|| format!("stage {:?}, data", stage.name))?;
                 if let DataRef::Inline(own) = entry
-                    && let unused @ [_, ..] = own
-                        .unused(
-                            stage.objective == Objective::Mntp,
-                            stage.objective == Objective::Similarity,
-                        )
-                        .as_slice()
+                    && let unused @ [_, ..] = own.unused(stage.uses()).as_slice()
                 {
                     bail!(
                         "stage {:?}, {}: objective = {:?} does not use {}; leave it out",
@@ -670,7 +721,8 @@ mod tests {
 
     #[test]
     fn a_cross_encoder_takes_nothing_of_an_embedder() {
-        let one = RECIPE.replace("warmup = 2", "objective = \"rerank\"");
+        let one = RECIPE.replace(", { path = \"b.csv\", in_batch = false }", "");
+        let one = one.replace("warmup = 2", "objective = \"rerank\"");
         let both = one.replace("lr = 1e-4", "lr = 1e-4\nobjective = \"rerank\"");
         assert!(Recipe::parse(&both).unwrap().reranks());
         assert!(error(&one, &[]).contains("another kind of model"));
@@ -686,6 +738,123 @@ mod tests {
         }
         let set = "eval={ set = [{ name = 's', path = 'p', candidates = 5 }] }";
         assert!(error(RECIPE, &[set]).contains("candidates"));
+        let set = "eval={ prompts = 'mgh', set = [{ name = 's', path = 'p' }] }";
+        assert!(error(RECIPE, &[set]).contains("eval.prompts"));
+    }
+
+    #[test]
+    fn what_says_nothing_is_refused() {
+        let source = |more: &str| format!("stage.1.data=[{{ path = 'x', {more} }}]");
+        let pool = |mode: &str, more: &str| format!("model.pooling={{ mode = '{mode}', {more} }}");
+        let objective = |name: &str| format!("stage.1.objective='{name}'");
+        let alone = "stage.1.loss.in_batch=false".to_string();
+        let rewrite = objective("reconstruction");
+        let teacher = "stage.1.distillation={ teacher = 't' }".to_string();
+        let all = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        for (changes, part) in [
+            // Without in-batch negatives; the source decides where it says something.
+            (
+                vec![
+                    alone.clone(),
+                    source("name = 'y'"),
+                    "stage.1.loss.both_directions=true".into(),
+                ],
+                "uses loss.both_directions",
+            ),
+            (
+                vec![
+                    alone.clone(),
+                    source("name = 'y'"),
+                    "stage.1.loss.cross_negatives=false".into(),
+                ],
+                "uses loss.cross_negatives",
+            ),
+            (
+                vec![source("in_batch = false"), "stage.1.loss.false_negative_margin=0.1".into()],
+                "uses loss.false_negative_margin",
+            ),
+            // Sources.
+            (vec![objective("similarity"), source("threshold = 3.0")], "not use threshold"),
+            (vec![objective("similarity"), source("in_batch = true")], "not use in_batch"),
+            (vec![rewrite.clone(), source("in_batch = false")], "not use in_batch"),
+            (vec![rewrite.clone(), source("instructions = ['a']")], "not use instructions"),
+            (vec![rewrite.clone(), source("query_prompt = 'a'")], "not use query_prompt"),
+            (vec![rewrite.clone(), source("symmetric = true")], "not use symmetric"),
+            (
+                vec![objective("distillation"), teacher.clone(), source("in_batch = false")],
+                "not use in_batch",
+            ),
+            // Stages.
+            (
+                all(&["stage.1.hard_negatives=0", "stage.1.curriculum='coarse_to_fine'"]),
+                "hard_negatives = 0 takes none",
+            ),
+            (
+                all(&["stage.1.hard_negatives=0", "stage.1.curriculum='sampled'"]),
+                "hard_negatives = 0",
+            ),
+            (
+                all(&["stage.2.keep_optimizer=true", "stage.2.weight_decay=0.1"]),
+                "weight_decay of stage",
+            ),
+            (all(&["stage.1.keep_optimizer=true"]), "keep_optimizer goes on from"),
+            (all(&["stage.1.merge_lora=true"]), "merge_lora goes on from"),
+            (
+                vec![teacher.clone(), "stage.1.distillation.alpha=0.0".into()],
+                "distillation.alpha is 0",
+            ),
+            (
+                vec![
+                    teacher,
+                    "stage.1.distillation.query_prompt='a'".into(),
+                    "stage.1.distillation.query_prompt_name='b'".into(),
+                ],
+                "query_prompt_name both",
+            ),
+            // Heads and filters.
+            (vec![pool("self_attention", "latents = 8")], "not use latents"),
+            (vec![pool("self_attention", "latent_size = 8")], "not use latent_size"),
+            (vec![pool("latent_attention", "latent_size = 8")], "not use latent_size"),
+            (vec![pool("last_layer_trainable", "layer_std = 1.0")], "not use layer_std"),
+            (all(&["filter.bm25_share=0.8"]), "filter.evaluation_texts"),
+        ] {
+            let changes: Vec<&str> = changes.iter().map(String::as_str).collect();
+            let said = error(RECIPE, &changes);
+            assert!(said.contains(part) && !said.contains('\n'), "{changes:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_says_something_is_taken() {
+        let recipe =
+            RECIPE.replace("base = \"dir\"", "base = \"dir\"\nlora = { rank = 4, alpha = 8.0 }");
+        for changes in [
+            // One of the sources takes in-batch negatives.
+            &[
+                "stage.1.loss.in_batch=false",
+                "stage.1.loss.both_directions=true",
+                "sources.web.in_batch=true",
+            ][..],
+            &[
+                "stage.1.objective='reconstruction'",
+                "stage.1.reconstruction.instructions=true",
+                "stage.1.data=[{ path = 'x', instructions = ['a'] }]",
+            ],
+            // A named source may serve other stages.
+            &["stage.2.objective='reconstruction'", "sources.web.instructions=['a']"],
+            &["stage.2.keep_optimizer=true"],
+            &["stage.2.merge_lora=true"],
+            &["stage.1.distillation={ teacher = 't', alpha = 0.0, guide = 0.1 }"],
+            &[
+                "model.pooling={ mode = 'multi_layer_trainable', latents = 8, latent_size = 8, layer_std = 1.0 }",
+            ],
+            &["filter={ bm25_share = 0.8, evaluation_texts = ['e.txt'] }"],
+        ] {
+            let changes: Vec<String> = changes.iter().map(|change| change.to_string()).collect();
+            if let Err(error) = Recipe::parse_with(&recipe, &changes) {
+                panic!("{changes:?}: {error:#}");
+            }
+        }
     }
 
     #[test]

@@ -181,19 +181,46 @@ impl DataSource {
     }
 }
 
+/// What a stage's objective makes of its sources.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Uses {
+    /// Texts are read behind their prompts.
+    pub(super) prompts: bool,
+    /// Other queries' texts are negatives.
+    pub(super) in_batch: bool,
+    /// Of scored pairs those that are alike are positives; else their scores are learned.
+    pub(super) alike: bool,
+}
+
 impl DataSource {
-    /// Fields that say nothing to an objective which learns tokens that are masked, of texts without their prompts, or
-    /// pairs' scores.
-    pub(super) fn unused(&self, masks: bool, scores: bool) -> Vec<&'static str> {
+    /// Fields that say nothing to an objective.
+    pub(super) fn unused(&self, uses: Uses) -> Vec<&'static str> {
+        let Uses { prompts, in_batch, alike } = uses;
         let fields = [
-            ("instructions", masks && !self.instructions.is_empty()),
-            ("query_prompt", masks && self.query_prompt.is_some()),
-            ("document_prompt", masks && self.document_prompt.is_some()),
-            ("symmetric", masks && self.symmetric),
-            ("in_batch", (masks || scores) && self.in_batch.is_some()),
-            ("both_directions", scores && !self.both_directions),
+            ("instructions", !prompts && !self.instructions.is_empty()),
+            ("query_prompt", !prompts && self.query_prompt.is_some()),
+            ("document_prompt", !prompts && self.document_prompt.is_some()),
+            ("symmetric", !prompts && self.symmetric),
+            ("in_batch", !in_batch && self.in_batch.is_some()),
+            ("threshold", !alike && self.has_threshold()),
+            ("both_directions", !alike && !self.both_directions),
         ];
         fields.iter().filter(|(_, unused)| *unused).map(|(field, _)| *field).collect()
+    }
+
+    fn has_threshold(&self) -> bool {
+        self.threshold != default_threshold()
+    }
+
+    /// Fields that say nothing to a source which is no file of scored pairs, or no BEIR folder.
+    #[cfg(feature = "files")]
+    pub(crate) fn idle(&self, scored_pairs: bool, beir: bool) -> Vec<&'static str> {
+        let fields = [
+            ("threshold", !scored_pairs && self.has_threshold()),
+            ("both_directions", !scored_pairs && !self.both_directions),
+            ("split", !beir && self.split != train()),
+        ];
+        fields.iter().filter(|(_, idle)| *idle).map(|(field, _)| *field).collect()
     }
 }
 
@@ -251,13 +278,20 @@ mod tests {
 
     #[test]
     fn what_an_objective_does_not_use_of_a_source_is_named() {
-        let unused = |text: &str, masks, scores| source(text).unwrap().unused(masks, scores);
+        let all = Uses { prompts: true, in_batch: true, alike: true };
+        let plain = Uses { prompts: false, ..all };
+        let alone = Uses { in_batch: false, ..all };
+        let scores = Uses { alike: false, ..all };
+        let unused = |text: &str, uses| source(text).unwrap().unused(uses);
         let prompted = "instructions = ['find']\nsymmetric = true\nin_batch = false";
-        assert_eq!(unused(prompted, true, false), ["instructions", "symmetric", "in_batch"]);
-        assert_eq!(unused(prompted, false, true), ["in_batch"]);
-        assert!(unused(prompted, false, false).is_empty());
-        assert_eq!(unused("query_prompt = 'q: '", true, false), ["query_prompt"]);
-        assert_eq!(unused("both_directions = false", false, true), ["both_directions"]);
+        assert_eq!(unused(prompted, plain), ["instructions", "symmetric"]);
+        assert_eq!(unused(prompted, alone), ["in_batch"]);
+        assert!(unused(prompted, all).is_empty());
+        assert_eq!(unused("query_prompt = 'q: '", plain), ["query_prompt"]);
+        let pairs = "threshold = 3.0\nboth_directions = false";
+        assert_eq!(unused(pairs, scores), ["threshold", "both_directions"]);
+        assert!(unused(pairs, all).is_empty());
+        assert!(unused("threshold = 4.0\nboth_directions = true", scores).is_empty());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use kiln_embed::train::{OptimizerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
 use super::DataRef;
+use super::source::Uses;
 
 /// One stage of training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -351,9 +352,15 @@ pub struct Distillation {
     /// What the teacher has before queries; its own prompt `query` where absent, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query_prompt: Option<String>,
+    /// Name of the teacher's own prompt for queries, in place of `query_prompt` (E5-Mistral's `web_search_query`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query_prompt_name: Option<String>,
     /// What the teacher has before documents; its own prompt `document` where absent, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document_prompt: Option<String>,
+    /// Name of the teacher's own prompt for documents, in place of `document_prompt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document_prompt_name: Option<String>,
     /// Weight of everything that comes from the teacher.
     #[serde(default = "unit")]
     pub alpha: f64,
@@ -385,12 +392,14 @@ pub enum LayerMap {
     /// None.
     #[default]
     None,
-    /// Every layer of the student with the teacher's at the same share of the depth.
+    /// Every layer of the student but the last with the teacher's at the same share of the depth. As in NV-Embed's
+    /// appendix A.2 the sum ends before the last decoder layer, which `last` adds to by itself and `pairs` to the others.
     Uniform,
     /// The last ones.
     Last,
     /// NV-Embed's appendix A.2: each decoder layer but the last with the teacher's same one, and the last
-    /// with the teacher's output state, which its latent-attention block gives for each token.
+    /// with the teacher's output state, which its latent-attention block gives for each token. The paper's loss has
+    /// nothing else: [`Distillation::vectors`] is 0 there.
     AppendixA,
     /// These. One more than the teacher's layers is the output of its latent-attention block.
     Pairs(Vec<[usize; 2]>),
@@ -406,8 +415,14 @@ impl LayerMap {
             Self::None => Vec::new(),
             Self::Last => vec![[student, teacher]],
             Self::Uniform => {
-                let same = |layer: usize| (layer * teacher + student / 2) / student.max(1);
-                (1..=student).map(|layer| [layer, same(layer)]).collect()
+                if student < 2 {
+                    bail!(
+                        "distillation.layers = \"uniform\" pairs the layers before the last, and the student has \
+                         {student}; use \"last\", or name pairs"
+                    );
+                }
+                let same = |layer: usize| (layer * teacher + student / 2) / student;
+                (1..student).map(|layer| [layer, same(layer)]).collect()
             }
             Self::AppendixA => {
                 if student != teacher {
@@ -580,8 +595,14 @@ impl Curriculum {
         !matches!(self, Self::Given | Self::Sampled)
     }
 
-    /// Refuses what has no meaning: a level 0, and several negatives of the one level of a step.
+    /// Refuses what has no meaning: a level 0, no negatives at all, and several of the one level of a step.
     pub(super) fn check(self, hard_negatives: usize) -> Result<()> {
+        if self != Self::Given && hard_negatives == 0 {
+            bail!(
+                "curriculum chooses among a query's negatives, and hard_negatives = 0 takes none; set hard_negatives = 1, \
+                 or leave curriculum out"
+            );
+        }
         if self == Self::Fixed(0) {
             bail!("curriculum.fixed counts from 1, the hardest");
         }
@@ -607,6 +628,45 @@ impl Stage {
             Objective::Mntp => self.mntp.as_ref().and_then(|settings| settings.tied),
             _ => self.reconstruction.and_then(|settings| settings.tied),
         }
+    }
+
+    /// Whether pairs of texts are learned by their scores, and not those alone that are alike enough.
+    pub fn takes_scored_pairs(&self) -> bool {
+        match self.objective {
+            Objective::Similarity => true,
+            Objective::Rerank => {
+                self.rerank.unwrap_or_default().loss != RerankLoss::MultipleNegativesRanking
+            }
+            _ => false,
+        }
+    }
+
+    /// What the objective makes of its sources.
+    pub(super) fn uses(&self) -> Uses {
+        Uses {
+            prompts: match self.objective {
+                Objective::Mntp => false,
+                Objective::Reconstruction => self.reconstruction.unwrap_or_default().instructions,
+                _ => true,
+            },
+            in_batch: match self.objective {
+                Objective::Contrastive => true,
+                Objective::Rerank => self.rerank.unwrap_or_default().num_negatives() > 0,
+                _ => false,
+            },
+            alike: !self.takes_scored_pairs(),
+        }
+    }
+
+    /// Fields of the loss that need in-batch negatives, where no source takes them.
+    pub(super) fn unused_without_in_batch(&self) -> Vec<&'static str> {
+        let InfoNce { cross_negatives, both_directions, false_negative_margin, .. } = self.loss;
+        let fields = [
+            ("loss.cross_negatives", !cross_negatives),
+            ("loss.both_directions", both_directions),
+            ("loss.false_negative_margin", false_negative_margin.is_some()),
+        ];
+        fields.iter().filter(|(_, given)| *given).map(|(field, _)| *field).collect()
     }
 
     /// Whether the margins of scores are learned alone.
@@ -727,6 +787,21 @@ impl Stage {
                 }
                 if !(from.temperature.is_finite() && from.temperature > 0.0) {
                     bail!("distillation.temperature is {}", from.temperature);
+                }
+                if from.alpha == 0.0 && from.guide.is_none() {
+                    bail!(
+                        "distillation.alpha is 0, so nothing is learned from the teacher; leave distillation out"
+                    );
+                }
+                for (key, text, name) in [
+                    ("query_prompt", &from.query_prompt, &from.query_prompt_name),
+                    ("document_prompt", &from.document_prompt, &from.document_prompt_name),
+                ] {
+                    if text.is_some() && name.is_some() {
+                        bail!(
+                            "distillation.{key} and distillation.{key}_name both say the teacher's prompt; keep one"
+                        );
+                    }
                 }
                 let nothing = from.vectors == 0.0 && from.scores == 0.0;
                 if nothing && from.layers == LayerMap::None && from.guide.is_none() {
@@ -886,6 +961,8 @@ mod tests {
     #[test]
     fn layers_of_appendix_a_end_at_the_latent_block() {
         assert_eq!(LayerMap::AppendixA.pairs(3, 3).unwrap(), [[1, 1], [2, 2], [3, 4]]);
+        assert_eq!(LayerMap::Uniform.pairs(3, 6).unwrap(), [[1, 2], [2, 4]]);
+        assert!(LayerMap::Uniform.pairs(1, 6).unwrap_err().to_string().contains("last"));
         assert!(LayerMap::AppendixA.pairs(2, 3).unwrap_err().to_string().contains("uniform"));
         assert_eq!(LayerMap::Pairs(vec![[1, 4]]).pairs(1, 3).unwrap(), [[1, 4]]);
         assert!(LayerMap::Pairs(vec![[1, 5]]).pairs(1, 3).is_err());

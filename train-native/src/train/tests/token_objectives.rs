@@ -71,6 +71,28 @@ fn reconstruction_equals_its_definition_and_flows_through_the_state() {
 }
 
 #[test]
+fn a_batch_without_a_token_to_mask_teaches_nothing() {
+    let recipe = recipe("{ mode = 'mean' }", "");
+    let (parts, train_model) = train_model(&recipe, 0);
+    let group = DeviceGroup::single();
+    let context = StepContext {
+        tokenizer: &parts.tokenizer,
+        runner: chunk_runner::<B>(&compute(3, false, false)),
+        device: &parts.device,
+        group: &group,
+        teacher: None,
+        scale: 1.0,
+    };
+    let mut blank = batch();
+    let texts = blank.queries.iter_mut().chain(&mut blank.documents);
+    texts.for_each(|text| text.text.clear());
+    let settings = crate::recipe::Mntp { mask_token: "a".into(), ..Default::default() };
+    let actual = mntp(&train_model, &blank, &settings, &context, 4).unwrap();
+    assert_eq!(actual.loss, 0.0);
+    assert!(actual.gradients.is_empty());
+}
+
+#[test]
 fn masked_tokens_are_predicted_from_the_state_before_them() {
     for lora in [false, true] {
         let rest = if lora { "lora = { rank = 4, alpha = 8.0, dropout = 0.0 }" } else { "" };

@@ -211,3 +211,53 @@ fn a_run_is_scored_on_a_suite_and_keeps_models_at_steps() {
     let error = failure(train(&recipe("mean")).arg("--overwrite"));
     assert!(error.contains("000002") && error.contains("changed"), "{error}");
 }
+
+/// What a model was trained with is what it is asked with, along its training and after it.
+#[test]
+fn a_suite_is_asked_with_a_papers_instructions_in_the_models_form() {
+    let folder = Folder::new();
+    let (data, _) = write_tasks(&folder);
+    folder.write("data.jsonl", crate::training::DATA);
+    let task = |kind: &str| {
+        format!(
+            "[[task]]\nname = '{kind}'\nkind = '{kind}'\npath = '{kind}'\ninstructions.mgh = 'Find it'\n"
+        )
+    };
+    let tasks = ["sts", "retrieval"].map(task).concat();
+    let suite = folder.write("s.toml", format!("title = 'S'\n{tasks}"));
+    let trained = |model: &str, prompts: &str, to: &str| {
+        let recipe = format!(
+            "name = 'tiny'\n[model]\nmax_length = 48\n{model}\n[eval]\nsuite = 's.toml'\ndata = 'data'\n{prompts}\n\
+             [[stage]]\nname = 'one'\ndata = ['data.jsonl']\nsteps = 2\nbatch_size = 2\nlr = 1e-3\n"
+        );
+        let (recipe, out) = (folder.write("r.toml", recipe), folder.arg(to));
+        let mut command = kiln(&["--quiet", "train", "-r", &recipe, "-o", &out]);
+        if prompts.contains("linq") {
+            return Err(failure(&mut command));
+        }
+        stdout(&mut command);
+        let lines = std::fs::read_to_string(folder.path(&format!("{to}/metrics.jsonl"))).unwrap();
+        let scores = json(lines.lines().last().unwrap())["scores"].clone();
+        Ok(serde_json::from_value::<Vec<(String, f64)>>(scores).unwrap())
+    };
+    let new = "instruction_format = '[I] {instruction}: '\nprompts = { document = '[I] ' }\n\
+               new = { vocab_size = 320, hidden_size = 32, intermediate_size = 48, layers = 2, heads = 2 }";
+    let error = trained(new, "prompts = 'linq'", "none").unwrap_err();
+    assert!(error.contains("eval.prompts") && error.contains("sts"), "{error}");
+    let along = trained(new, "prompts = 'mgh'", "first").unwrap();
+    // A model that goes on from another keeps its form.
+    let base = format!("base = '{}'", folder.path("first/model").display());
+    trained(&base, "", "second").unwrap();
+    for run in ["first", "second"] {
+        let (model, output) = (folder.arg(&format!("{run}/model")), folder.arg("results"));
+        let args = ["-m", &model, "--suite", &suite, "--data", &data, "-o", &output];
+        let actual = json(&stdout(eval(&folder, &args).args(["--prompts", "mgh"])));
+        let query = "[I] Find it: ";
+        assert_eq!(actual["tasks"][0]["prompts"], serde_json::json!([query, query]), "{actual}");
+        assert_eq!(actual["tasks"][1]["prompts"], serde_json::json!([query, "[I] "]), "{actual}");
+        for task in actual["tasks"].as_array().unwrap().iter().filter(|_| run == "first") {
+            let then = along.iter().find(|(name, _)| task["task"] == name.as_str()).unwrap().1;
+            assert!((task["main_score"].as_f64().unwrap() - then).abs() < 1e-6, "{task} {then}");
+        }
+    }
+}

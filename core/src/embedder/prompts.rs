@@ -34,11 +34,15 @@ pub const QUERY: [&str; 1] = ["query"];
 /// Likewise for documents, as sentence-transformers' `encode_document` looks for it.
 pub const DOCUMENT: [&str; 3] = ["document", "passage", "corpus"];
 
-/// A model's named prompts, and which of them is used where none is asked for.
+/// What stands for the instruction in an instruction format.
+const INSTRUCTION: &str = "{instruction}";
+
+/// A model's named prompts, which of them is used where none is asked for, and what makes a prompt of an instruction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompts {
     by_name: BTreeMap<String, String>,
     default: Option<String>,
+    instruction_format: Option<String>,
 }
 
 impl Prompts {
@@ -54,8 +58,29 @@ impl Prompts {
             Some(name) if !by_name.contains_key(name) => Err(Error::invalid(format!(
                 "default_prompt_name {name:?} is not among the prompts"
             ))),
-            _ => Ok(Self { by_name, default: default_prompt_name }),
+            _ => Ok(Self { by_name, default: default_prompt_name, instruction_format: None }),
         }
+    }
+
+    /// The same prompts with how an instruction becomes the prompt of a query; `{instruction}` stands for it.
+    ///
+    /// # Errors
+    /// A format without `{instruction}`.
+    pub fn with_instruction_format(mut self, format: Option<String>) -> Result<Self> {
+        if let Some(format) = &format
+            && !format.contains(INSTRUCTION)
+        {
+            return Err(Error::invalid(format!(
+                "the instruction format {format:?} is without {INSTRUCTION}; write that where the instruction goes"
+            )));
+        }
+        self.instruction_format = format;
+        Ok(self)
+    }
+
+    /// How an instruction becomes the prompt of a query, where the model says it; `{instruction}` stands for it.
+    pub fn instruction_format(&self) -> Option<&str> {
+        self.instruction_format.as_deref()
     }
 
     /// The same prompts with another default.
@@ -125,7 +150,7 @@ impl Prompts {
 impl From<BTreeMap<String, String>> for Prompts {
     /// Prompts without a default.
     fn from(by_name: BTreeMap<String, String>) -> Self {
-        Self { by_name, default: None }
+        Self { by_name, ..Self::default() }
     }
 }
 
@@ -175,6 +200,16 @@ mod tests {
         assert_eq!(text(Prompt::from_options(Some("query"), Some("t: "))), "t: ");
         assert_eq!(text(Prompt::from_options(Some("query"), None)), "q: ");
         assert_eq!(Prompt::from_options(None, None), Prompt::Default);
+    }
+
+    #[test]
+    fn a_format_has_a_place_for_the_instruction() {
+        let format = |text: &str| prompts(None).unwrap().with_instruction_format(Some(text.into()));
+        assert_eq!(
+            format("<{instruction}> ").unwrap().instruction_format(),
+            Some("<{instruction}> ")
+        );
+        assert!(format("Query: ").unwrap_err().to_string().contains("{instruction}"));
     }
 
     #[test]

@@ -48,6 +48,9 @@ pub enum InstructionSpan {
     /// NV-Embed's released code counts them. Where the text begins with BOS, the instruction's last
     /// token is pooled, unless a trailing space, alone a token, makes up for it.
     MaskedWithoutBos,
+    /// Every token that lies wholly inside the instruction, and not the prefix before it: BOS is pooled, as it is where
+    /// there is no instruction.
+    MaskedAfterBos,
 }
 
 /// What stands around a text and what of it is pooled, where that shall not be as a model's files say.
@@ -514,13 +517,15 @@ impl Tokenizer {
             tokens.ids.push(self.pad);
             tokens.offsets.push((0, 0));
         }
-        let excluded = match self.config.instruction {
-            _ if instructed == 0 => 0,
-            InstructionSpan::Pooled => 0,
-            InstructionSpan::Masked => self.prefix.len() + instructed,
-            InstructionSpan::MaskedWithoutBos => self.count(instruction)?,
+        let begin = self.prefix.len();
+        let (from, to) = match self.config.instruction {
+            _ if instructed == 0 => (0, 0),
+            InstructionSpan::Pooled => (0, 0),
+            InstructionSpan::Masked => (0, begin + instructed),
+            InstructionSpan::MaskedWithoutBos => (0, self.count(instruction)?),
+            InstructionSpan::MaskedAfterBos => (begin, begin + instructed),
         };
-        tokens.pooling = (0..tokens.ids.len()).map(|i| i >= excluded).collect();
+        tokens.pooling = (0..tokens.ids.len()).map(|i| !(from..to).contains(&i)).collect();
         if !tokens.pooling.contains(&true) {
             tokens.pooling.fill(true);
         }
@@ -665,6 +670,10 @@ mod tests {
             tokenizer(nv).encode("query: ", "a").unwrap().pooling,
             [false, false, true, true, true]
         );
+        let after = TokenizerConfig { instruction: InstructionSpan::MaskedAfterBos, ..config() };
+        let after = tokenizer(after);
+        assert_eq!(after.encode("query: ", "a").unwrap().pooling, [true, false, false, true, true]);
+        assert_eq!(after.encode("", "a").unwrap().pooling, [true; 3]);
         let pooled = TokenizerConfig { instruction: InstructionSpan::Pooled, ..config() };
         assert_eq!(tokenizer(pooled).encode("query: ", "a").unwrap().pooling, [true; 5]);
     }

@@ -40,12 +40,13 @@ pub(super) fn run(args: &CompareArgs, global: &Global) -> Result<()> {
     let note = "Scores in points of 100. Tasks: the difference, the middle 95 % of 2000 paired bootstrap \
                 draws of it, and how often they fall on the other side of zero (p, two-sided). Types: \
                 Wilcoxon's signed-rank test over tasks, * where p < 0.05.";
+    let note = format!("{note}{}", left_out(&results.left_out));
     if let Some(output) = &args.output {
         let title = format!("{} (A) and {} (B)", results.a, results.b);
         let text = match output.extension().and_then(|ending| ending.to_str()) {
             Some("html") => {
                 let mut page = Page::new(&title);
-                page.paragraph(note).heading("Types").table(&kinds).heading("Tasks").table(&tasks);
+                page.paragraph(&note).heading("Types").table(&kinds).heading("Tasks").table(&tasks);
                 page.to_html()
             }
             Some("md") => format!(
@@ -58,18 +59,25 @@ pub(super) fn run(args: &CompareArgs, global: &Global) -> Result<()> {
         write_atomically(output, text.as_bytes())?;
     }
     global.terminal().result(&results, || {
-        let mut text = format!(
+        format!(
             "A: {}\nB: {}\n\n{}\n{}\n{note}\n",
             results.a,
             results.b,
             plain_table(&tasks),
             plain_table(&kinds)
-        );
-        if !results.left_out.is_empty() {
-            text += &format!("not in both: {}\n", results.left_out.join(", "));
-        }
-        text
+        )
     })
+}
+
+/// Says which tasks are not compared, behind a note.
+fn left_out(tasks: &[String]) -> String {
+    match tasks {
+        [] => String::new(),
+        _ => format!(
+            " Left out, as not all have a score of the same kind, split and files: {}.",
+            tasks.join(", ")
+        ),
+    }
 }
 
 /// A row for each model.
@@ -77,18 +85,22 @@ fn several(first: &ModelResults, args: &CompareArgs, global: &Global) -> Result<
     let others = args.b.iter().map(|folder| read_results(folder)).collect::<Result<Vec<_>>>()?;
     let standings = Standings::of(first, &others);
     if standings.kinds.is_empty() {
-        bail!("the {} models have no task in common", 1 + others.len());
+        bail!(
+            "the {} models have no task in common of the same kind, split and files",
+            1 + others.len()
+        );
     }
     let rows = standings.rows();
     let note = "Mean scores in points of 100 over the tasks that all models have, their number in parentheses. * where \
                 Wilcoxon's signed-rank test over the tasks finds p < 0.05 (two-sided) against the first model; it needs \
                 six tasks at least.";
+    let note = format!("{note}{}", left_out(&standings.left_out));
     if let Some(output) = &args.output {
         let title = format!("{} models beside {}", args.b.len(), standings.baseline);
         let text = match output.extension().and_then(|ending| ending.to_str()) {
             Some("html") => {
                 let mut page = Page::new(&title);
-                page.paragraph(note).table(&rows);
+                page.paragraph(&note).table(&rows);
                 page.to_html()
             }
             Some("md") => format!("# {title}\n\n{note}\n\n{}", markdown_table(&rows)),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use kiln_embed::checkpoint::LoadOptions;
+use kiln_embed::embedder::Prompts;
 use kiln_embed::quant::WeightPrecision;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -63,9 +64,14 @@ pub(super) struct EvalArgs {
     /// pooling-attention or linq
     #[arg(long, value_name = "WHOSE", default_value = "model")]
     prompts: String,
-    /// Instruction for all tasks, in the form "Instruct: ...\nQuery: "
+    /// Instruction for all tasks, in the form that the model was trained with, else "Instruct: ...\nQuery: "
     #[arg(long, value_name = "TEXT", conflicts_with = "prompts")]
     instruction: Option<String>,
+    /// Form of instructions, for a model that does not carry its own, such as
+    /// "Instruct: {instruction}\nQuery: "; documents then have the model's prompt for them
+    #[arg(long, value_name = "TEXT", value_parser = parse_instruction_format,
+        conflicts_with_all = ["query_prompt", "document_prompt"])]
+    instruction_format: Option<String>,
     /// Prompt of queries, or of all texts where a task has only one kind
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompts", "instruction"])]
     query_prompt: Option<String>,
@@ -81,9 +87,9 @@ pub(super) struct EvalArgs {
     light: Option<String>,
     #[command(flatten)]
     light_prompts: LightPrompts,
-    /// Rank with this cross-encoder: the candidates of reranking tasks, and the best --candidates documents
-    /// that the model finds in retrieval tasks
-    #[arg(long, value_name = "DIR|HUB_ID")]
+    /// Rank with this reranker (a folder, a .kiln file or a Hub id): the candidates of reranking tasks, and the
+    /// best --candidates documents that the model finds in retrieval tasks
+    #[arg(long, value_name = "DIR|FILE|HUB_ID")]
     reranker: Option<String>,
     /// Documents per query that the reranker ranks in retrieval tasks
     #[arg(long, value_name = "N", default_value_t = 100, requires = "reranker", value_parser = whole(1, 1000))]
@@ -261,18 +267,34 @@ fn open(
     let overrides = LoadOptions { precision, ..args.overrides.load_options() };
     let model = load(model, &overrides, &device, terminal)?;
     model.check(&options)?;
-    Ok(Opened { encoder: ModelEncoder::new(model, options, cache, terminal), fingerprint })
+    let encoder = ModelEncoder::new(model, options, cache, terminal)
+        .with_instruction_format(args.instruction_format.clone());
+    Ok(Opened { encoder, fingerprint })
+}
+
+fn parse_instruction_format(format: &str) -> Result<String, String> {
+    match Prompts::default().with_instruction_format(Some(format.into())) {
+        Ok(_) => Ok(format.into()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn prompts(args: &EvalArgs) -> Result<PromptChoice> {
-    Ok(match (&args.instruction, &args.query_prompt, &args.document_prompt) {
+    let choice = match (&args.instruction, &args.query_prompt, &args.document_prompt) {
         (Some(instruction), ..) => PromptChoice::Instruction(instruction.clone()),
         (None, None, None) => PromptChoice::from_name(&args.prompts)?,
         (None, query, document) => PromptChoice::Texts([
             query.clone().unwrap_or_default(),
             document.clone().unwrap_or_default(),
         ]),
-    })
+    };
+    if args.instruction_format.is_some() && !choice.instructs() {
+        bail!(
+            "--instruction-format is the form of instructions, and there are none; add --instruction, or --prompts \
+             with a paper's name"
+        );
+    }
+    Ok(choice)
 }
 
 fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
@@ -308,7 +330,10 @@ fn tasks(args: &EvalArgs, model: &str, global: &Global) -> Result<()> {
         PromptChoice::Table(table) => format!("-{table}"),
         other => format!("-prompts.{}", short_hash(&format!("{other:?}"))),
     };
-    let base = format!("{full}{asked}");
+    let mut base = format!("{full}{asked}");
+    if let Some(format) = &args.instruction_format {
+        base += &format!("-form.{}", short_hash(format));
+    }
     let mut revision = base.clone();
     if args.flags.weights != WeightPrecision::Kept {
         revision += &format!("-{}", args.flags.weights.name());

@@ -4,7 +4,7 @@
 use kiln_metrics::{Interval, Wilcoxon, paired_bootstrap, wilcoxon};
 use serde::Serialize;
 
-use super::results::ModelResults;
+use super::results::{ModelResults, TaskResult};
 use super::task::TaskKind;
 
 /// Fewest tasks of a kind for a signed-rank test, as in Pooling and Attention (arXiv:2409.02727, section
@@ -64,6 +64,16 @@ pub struct Comparison {
     pub left_out: Vec<String>,
 }
 
+/// Another model's result that can stand beside one: of the same task, kind, measure, split and files, both with a score.
+fn beside<'a>(ours: &TaskResult, other: &'a ModelResults) -> Option<&'a TaskResult> {
+    let theirs = other.tasks.iter().find(|theirs| theirs.task.name == ours.task.name)?;
+    let is_same = theirs.task.kind == ours.task.kind
+        && theirs.task.main_score() == ours.task.main_score()
+        && theirs.split == ours.split
+        && !theirs.is_of_other_data(ours.data.as_deref());
+    (is_same && ours.main_score().is_some() && theirs.main_score().is_some()).then_some(theirs)
+}
+
 impl Comparison {
     /// Compares what both models have.
     pub fn of(a: &ModelResults, b: &ModelResults) -> Self {
@@ -71,12 +81,7 @@ impl Comparison {
         let mut tasks = Vec::new();
         let mut left_out = Vec::new();
         for ours in &a.tasks {
-            let theirs = b.tasks.iter().find(|other| {
-                other.task.name == ours.task.name
-                    && other.task.kind == ours.task.kind
-                    && other.split == ours.split
-                    && !other.is_of_other_data(ours.data.as_deref())
-            });
+            let theirs = beside(ours, b);
             let scores = theirs.and_then(|theirs| Some((ours.main_score()?, theirs.main_score()?)));
             let (Some(theirs), Some((score_a, score_b))) = (theirs, scores) else {
                 left_out.push(ours.task.name.clone());
@@ -200,6 +205,8 @@ pub struct Standings {
     pub baseline_means: Vec<f64>,
     /// The others, each beside the baseline.
     pub others: Vec<Standing>,
+    /// Tasks that not all have of the same kind, split and files, with a score.
+    pub left_out: Vec<String>,
 }
 
 /// One model beside the baseline.
@@ -214,12 +221,26 @@ pub struct Standing {
 impl Standings {
     /// Compares models with a first one, on the tasks that all of them have.
     pub fn of(baseline: &ModelResults, others: &[ModelResults]) -> Self {
-        let has = |model: &ModelResults, name: &str| {
-            let found = model.tasks.iter().find(|task| task.task.name == name);
-            found.is_some_and(|found| found.main_score().is_some())
+        let all_have = |task: &TaskResult| {
+            let found: Option<Vec<&TaskResult>> =
+                others.iter().map(|model| beside(task, model)).collect();
+            // Two that are of other files may both stand beside one of which that is not known.
+            found.is_some_and(|found| {
+                found.iter().enumerate().all(|(i, one)| {
+                    found[..i].iter().all(|other| !other.is_of_other_data(one.data.as_deref()))
+                })
+            })
         };
+        let mut left_out: Vec<String> = Vec::new();
+        for task in [baseline].into_iter().chain(others).flat_map(|model| &model.tasks) {
+            let name = &task.task.name;
+            let kept = baseline.tasks.iter().any(|own| own.task.name == *name && all_have(own));
+            if !kept && !left_out.contains(name) {
+                left_out.push(name.clone());
+            }
+        }
         let mut baseline = baseline.clone();
-        baseline.tasks.retain(|task| others.iter().all(|model| has(model, &task.task.name)));
+        baseline.tasks.retain(all_have);
         // A comparison is of the tasks that both have, and all have these.
         let comparison = |model| Comparison::of(&baseline, model);
         let others: Vec<Standing> = others
@@ -233,6 +254,7 @@ impl Standings {
             kinds: first.iter().map(|kind| format!("{} ({})", kind.kind, kind.tasks)).collect(),
             baseline_means: first.iter().map(|kind| kind.a).collect(),
             others,
+            left_out,
         }
     }
 
@@ -252,5 +274,55 @@ impl Standings {
             [other.model.clone()].into_iter().chain(other.kinds.iter().map(cell)).collect()
         }));
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_metrics::ScoreParts;
+
+    use super::super::task::Task;
+    use super::*;
+
+    fn result(name: &str, kind: TaskKind, score: f64) -> TaskResult {
+        TaskResult {
+            task: Task::new(name, kind),
+            split: "test".into(),
+            data: Some("files".into()),
+            prompts: Default::default(),
+            scores: [(kind.main_score().to_string(), Some(score))].into(),
+            seconds: 1.0,
+            parts: ScoreParts::Mean { values: vec![score; 3] },
+        }
+    }
+
+    fn model(name: &str, score: f64) -> ModelResults {
+        let sts = ["S0", "S1", "S2", "S3", "S4"].map(|name| result(name, TaskKind::Sts, score));
+        let mut tasks = sts.to_vec();
+        tasks.push(result("R", TaskKind::Retrieval, score));
+        ModelResults { model: name.into(), revision: "1".into(), tasks }
+    }
+
+    #[test]
+    fn a_table_has_the_tasks_that_all_models_have_alike() {
+        let (baseline, mut a, mut b) = (model("base", 0.5), model("a", 0.6), model("b", 0.7));
+        a.tasks.push(result("own", TaskKind::Sts, 0.1));
+        b.tasks[0].split = "dev".into();
+        b.tasks[5].data = Some("other files".into());
+        let standings = Standings::of(&baseline, &[a.clone(), b.clone()]);
+        assert_eq!(standings.kinds, ["STS (4)", "all (4)"]);
+        assert_eq!(standings.left_out, ["S0", "R", "own"]);
+        let expected = [
+            ["model", "STS (4)", "all (4)"],
+            ["base (1)", "50.00", "50.00"],
+            ["a (1)", "60.00", "60.00"],
+            ["b (1)", "70.00", "70.00"],
+        ];
+        assert_eq!(standings.rows(), expected);
+        // Nor may two be of other files than each other, where the baseline's are not known.
+        let mut unknown = baseline;
+        unknown.tasks.iter_mut().for_each(|task| task.data = None);
+        let standings = Standings::of(&unknown, &[a, b]);
+        assert_eq!(standings.left_out, ["S0", "R", "own"]);
     }
 }

@@ -27,6 +27,11 @@ pub trait TextEncoder {
     /// default.
     fn own_prompt(&self, names: &[&str]) -> String;
 
+    /// How an instruction becomes the prompt of a query (`{instruction}` stands for it), where that is known.
+    fn instruction_format(&self) -> Option<String> {
+        None
+    }
+
     /// How its vectors are meant to be compared.
     fn similarity(&self) -> Similarity {
         Similarity::Cosine
@@ -37,6 +42,7 @@ pub trait TextEncoder {
 pub struct ModelEncoder {
     pub(crate) model: Arc<dyn TextModel>,
     pub(crate) options: EmbedOptions,
+    instruction_format: Option<String>,
     cache: Option<Cache>,
     pub(crate) terminal: Terminal,
 }
@@ -49,7 +55,14 @@ impl ModelEncoder {
         cache: Option<Cache>,
         terminal: Terminal,
     ) -> Self {
-        Self { model, options, cache, terminal }
+        let instruction_format = model.prompts().instruction_format().map(String::from);
+        Self { model, options, instruction_format, cache, terminal }
+    }
+
+    /// The same with how an instruction becomes the prompt of a query; as the model says where absent.
+    pub fn with_instruction_format(self, format: Option<String>) -> Self {
+        let instruction_format = format.or_else(|| self.instruction_format.clone());
+        Self { instruction_format, ..self }
     }
 }
 
@@ -102,6 +115,10 @@ impl TextEncoder for ModelEncoder {
     fn own_prompt(&self, names: &[&str]) -> String {
         let prompts = self.model.prompts();
         prompts.text(&prompts.first_of(names)).unwrap_or_default().to_string()
+    }
+
+    fn instruction_format(&self) -> Option<String> {
+        self.instruction_format.clone()
     }
 
     fn similarity(&self) -> Similarity {

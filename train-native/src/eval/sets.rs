@@ -53,7 +53,7 @@ pub struct EvalSet {
 enum Kind {
     Retrieval(BeirFolder),
     Pairs { texts: Vec<String>, scores: Vec<f64> },
-    Task { task: Box<Task>, data: PathBuf },
+    Task { task: Box<Task>, data: PathBuf, prompts: PromptChoice },
 }
 
 /// Name of the mean of a suite's tasks among scores.
@@ -164,12 +164,20 @@ impl EvalSet {
         Ok(opened)
     }
 
-    /// The tasks of a recipe's suite; relative paths are looked for in `folder`. A cross-encoder takes tasks of
-    /// reranking alone.
+    /// The tasks of a recipe's suite, which get prompts as `prompts` names them; relative paths are looked for in
+    /// `folder`. A cross-encoder takes tasks of reranking alone.
     ///
     /// # Errors
-    /// No such suite, a task whose data is not there, or one that a cross-encoder cannot do.
-    pub fn open_suite(suite: &str, data: &Path, folder: &Path, reranks: bool) -> Result<Vec<Self>> {
+    /// No such suite or prompts, a task whose data or instruction is not there, or one that a cross-encoder cannot do.
+    pub fn open_suite(
+        suite: &str,
+        prompts: Option<&str>,
+        data: &Path,
+        folder: &Path,
+        reranks: bool,
+    ) -> Result<Vec<Self>> {
+        let prompts = prompts.map(PromptChoice::from_name).transpose().context("eval.prompts")?;
+        let prompts = prompts.unwrap_or_default();
         let beside = folder.join(suite);
         let name = if beside.is_file() { beside.to_string_lossy() } else { suite.into() };
         let tasks = Suite::open(&name)?.tasks;
@@ -188,10 +196,20 @@ impl EvalSet {
                     task.kind
                 );
             }
+            if prompts.instruction(&task).is_err() {
+                bail!(
+                    "eval.prompts: the suite {suite} has no such instruction for the task {}",
+                    task.name
+                );
+            }
             Ok(Self {
                 name: task.name.clone(),
                 metric: task.main_score().into(),
-                kind: Kind::Task { task: Box::new(task), data: data.into() },
+                kind: Kind::Task {
+                    task: Box::new(task),
+                    data: data.into(),
+                    prompts: prompts.clone(),
+                },
             })
         };
         tasks.into_iter().map(open).collect()
@@ -205,10 +223,10 @@ impl EvalSet {
         let total = match &self.kind {
             Kind::Pairs { texts, .. } => texts.len(),
             Kind::Retrieval(set) => set.queries.len() + set.corpus.len(),
-            Kind::Task { task, data } => {
+            Kind::Task { task, data, prompts } => {
                 let run = EvalRun {
                     encoder: &InTraining { model, terminal },
-                    prompts: PromptChoice::Model,
+                    prompts: prompts.clone(),
                     data: data.clone(),
                     folder: None,
                     again: true,
@@ -299,7 +317,7 @@ impl EvalSet {
                 let (score, rank) = measures(set, &rankings);
                 Ok((self.checked(score)?, Some(rank)))
             }
-            Kind::Task { task, data } => {
+            Kind::Task { task, data, .. } => {
                 let run = EvalRun {
                     encoder: &NoEncoder,
                     prompts: PromptChoice::None,
@@ -343,6 +361,10 @@ impl TextEncoder for InTraining<'_> {
     fn own_prompt(&self, names: &[&str]) -> String {
         let prompts = self.model.prompts();
         prompts.text(&prompts.first_of(names)).unwrap_or_default().to_string()
+    }
+
+    fn instruction_format(&self) -> Option<String> {
+        self.model.prompts().instruction_format().map(String::from)
     }
 
     fn similarity(&self) -> Similarity {

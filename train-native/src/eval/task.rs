@@ -11,6 +11,7 @@ use kiln_metrics::ScoreParts;
 use serde::{Deserialize, Serialize};
 
 use super::encoder::TextEncoder;
+use crate::recipe::{INSTRUCTION_FORMAT, instructed};
 
 /// mteb's seven kinds of tasks.
 #[derive(
@@ -194,9 +195,9 @@ pub enum PromptChoice {
     Model,
     /// None.
     None,
-    /// A paper's table, as `Instruct: ..\nQuery: `.
+    /// A paper's table, in the model's instruction format, or as `Instruct: ..\nQuery: `.
     Table(String),
-    /// An instruction for all tasks.
+    /// An instruction for all tasks, likewise.
     Instruction(String),
     /// The prompts themselves, for queries and for documents.
     Texts([String; 2]),
@@ -216,28 +217,49 @@ impl PromptChoice {
         })
     }
 
-    /// Prompts of the task's queries (or only texts) and of its documents.
+    /// Whether prompts are made of instructions.
+    pub fn instructs(&self) -> bool {
+        matches!(self, Self::Table(_) | Self::Instruction(_))
+    }
+
+    /// The instruction that a task gets, if any.
     ///
     /// # Errors
     /// The table has no instruction for the task.
-    pub fn prompts(&self, task: &Task, encoder: &dyn TextEncoder) -> Result<[String; 2]> {
-        let instruct = |instruction: &str| {
-            let query = format!("Instruct: {instruction}\nQuery: ");
-            // One-sided, but in symmetric tasks (NV-Embed, section 4).
-            let document = if task.kind.symmetric() { query.clone() } else { String::new() };
-            [query, document]
-        };
+    pub fn instruction<'a>(&'a self, task: &'a Task) -> Result<Option<&'a str>> {
         Ok(match self {
-            Self::None => Default::default(),
-            Self::Texts(prompts) => prompts.clone(),
-            Self::Instruction(instruction) => instruct(instruction),
             Self::Table(table) => match task.instructions.get(table) {
-                Some(instruction) => instruct(instruction),
+                Some(instruction) => Some(instruction.as_str()),
                 None => bail!(
                     "{}: the table {table} has no instruction for it; use --instruction or --prompts model",
                     task.name
                 ),
             },
+            Self::Instruction(instruction) => Some(instruction.as_str()),
+            Self::Model | Self::None | Self::Texts(_) => None,
+        })
+    }
+
+    /// Prompts of the task's queries (or only texts) and of its documents.
+    ///
+    /// # Errors
+    /// The table has no instruction for the task.
+    pub fn prompts(&self, task: &Task, encoder: &dyn TextEncoder) -> Result<[String; 2]> {
+        if let Some(instruction) = self.instruction(task)? {
+            let format = encoder.instruction_format();
+            let query = instructed(format.as_deref().unwrap_or(INSTRUCTION_FORMAT), instruction);
+            let document = match (task.kind.symmetric(), format) {
+                // One-sided, but in symmetric tasks (NV-Embed, section 4).
+                (true, _) => query.clone(),
+                // What stood before documents in training, such as the opening of a turn.
+                (false, Some(_)) => encoder.own_prompt(&DOCUMENT),
+                (false, None) => String::new(),
+            };
+            return Ok([query, document]);
+        }
+        Ok(match self {
+            Self::Texts(prompts) => prompts.clone(),
+            Self::None | Self::Table(_) | Self::Instruction(_) => Default::default(),
             Self::Model => {
                 let kind = task.kind.mteb_name();
                 let side = |name: &str, more: &[&str]| {
@@ -264,4 +286,49 @@ pub struct TaskOutcome {
     pub parts: ScoreParts,
     /// The split that was read.
     pub split: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A model with a prompt of documents, and perhaps an instruction format.
+    struct Told(Option<&'static str>);
+
+    impl TextEncoder for Told {
+        fn encode(&self, _: &[String], _: &str) -> Result<Vec<Vec<f32>>> {
+            bail!("embeds nothing")
+        }
+
+        fn own_prompt(&self, names: &[&str]) -> String {
+            if names.contains(&"document") { "[INST] ".into() } else { String::new() }
+        }
+
+        fn instruction_format(&self) -> Option<String> {
+            self.0.map(String::from)
+        }
+    }
+
+    #[test]
+    fn instructions_take_the_form_that_the_model_was_trained_with() {
+        let mut retrieval = Task::new("R", TaskKind::Retrieval);
+        retrieval.instructions.insert("mgh".into(), "find".into());
+        let sts = Task::new("S", TaskKind::Sts);
+        let table = PromptChoice::Table("mgh".into());
+        let all = PromptChoice::Instruction("find".into());
+        let of =
+            |choice: &PromptChoice, task: &Task, model: &Told| choice.prompts(task, model).unwrap();
+        // One that carries no format is asked as ever.
+        let plain = "Instruct: find\nQuery: ";
+        let old = Told(None);
+        assert_eq!(of(&table, &retrieval, &old), [plain, ""]);
+        assert_eq!(of(&all, &sts, &old), [plain, plain]);
+        let own = "[INST] Instruct: find\nQuery: ";
+        let trained = Told(Some("[INST] Instruct: {instruction}\nQuery: "));
+        for choice in [&table, &all] {
+            assert_eq!(of(choice, &retrieval, &trained), [own, "[INST] "]);
+        }
+        assert_eq!(of(&all, &sts, &trained), [own, own]);
+        assert!(table.prompts(&sts, &trained).unwrap_err().to_string().contains("mgh"));
+    }
 }

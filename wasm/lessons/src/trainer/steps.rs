@@ -90,7 +90,8 @@ impl<B: TrainingBackend> Trainer<B> {
     fn learn(&mut self, run: &mut Run<B>) -> Result<f64> {
         let (seed, step) = (self.settings.seed, run.progress.step);
         let prompts = ["query", "document"].map(|name| self.prompt(name));
-        let prompts = ModelPrompts::new([&prompts[0], &prompts[1]], None);
+        let format = self.prompts.instruction_format();
+        let prompts = ModelPrompts::new([&prompts[0], &prompts[1]], format);
         let mut sampler = Sampler::new(&run.sets, &run.stage, mixed(&[seed, 0]), prompts);
         if let Some(state) = run.sampler.take() {
             sampler.restore(state);

@@ -1,10 +1,11 @@
 //! Models by Hub id, from a local server that answers like the Hub.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::adapters::lora;
 use crate::harness::{Folder, TEXTS, failure, kiln, names, stdout};
@@ -36,6 +37,45 @@ impl Hub {
         });
         Some(Self { child, endpoint, requests })
     }
+
+    /// Files that were asked for.
+    fn files(&self) -> Vec<String> {
+        // The log is read by another thread.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let requests = self.requests.lock().unwrap();
+        requests.iter().filter(|path| path.contains("/resolve/")).cloned().collect()
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            std::fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+/// Moves the files of a model's first module into a folder of their own.
+fn nest(model: &Path, name: &str) {
+    std::fs::create_dir(model.join(name)).unwrap();
+    for file in names(model) {
+        let stays = ["modules.json", "config_sentence_transformers.json"].contains(&&*file);
+        if !stays && model.join(&file).is_file() {
+            std::fs::rename(model.join(&file), model.join(name).join(&file)).unwrap();
+        }
+    }
+    change(&model.join("modules.json"), |modules| modules[0]["path"] = name.into());
+}
+
+fn change(file: &Path, change: impl FnOnce(&mut Value)) {
+    let mut value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    change(&mut value);
+    std::fs::write(file, value.to_string()).unwrap();
 }
 
 impl Drop for Hub {
@@ -130,6 +170,174 @@ fn of_a_model_that_cannot_be_read_the_configuration_alone_is_asked_for() {
         let files = requests.iter().filter(|path| path.contains("/resolve/"));
         assert!(files.clone().count() > 0);
         assert!(files.clone().all(|path| path.contains("config.json")), "{requests:?}");
+    }
+}
+
+/// Whatever a command asks for first: a table's shape is in its weights.
+#[test]
+fn tables_come_from_the_hub_in_every_command() {
+    let folder = Folder::new();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/static");
+    let hub_folder = folder.path("hub/someone");
+    // As of potion, of models that sentence-transformers saved, and of static-retrieval-mrl-en-v1.
+    copy(&fixtures.join("model2vec"), &hub_folder.join("model2vec"));
+    copy(&fixtures.join("sentence-transformers"), &hub_folder.join("listed"));
+    copy(&fixtures.join("sentence-transformers"), &hub_folder.join("nested"));
+    nest(&hub_folder.join("nested"), "0_StaticEmbedding");
+    std::fs::create_dir(folder.path("docs")).unwrap();
+    // Of words that the table has.
+    folder.write("docs/a.txt", "a sea\ntin\n");
+    let rows = "{\"query\":\"a sea\",\"pos\":[\"tin\"]}\n{\"query\":\"rose\",\"pos\":[\"a b\"]}\n";
+    let data = folder.write("data.jsonl", rows);
+    let Some(hub) = Hub::start(&folder) else { return };
+    for name in ["model2vec", "listed", "nested"] {
+        let id = format!("someone/{name}");
+        // Nothing is in the cache yet.
+        let run = |cache: &str, args: &[&str]| {
+            let mut command = kiln(&[&["--quiet"], args].concat());
+            let cache = folder.arg(&format!("cache-{name}-{cache}"));
+            command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", cache);
+            stdout(&mut command)
+        };
+        let similarity = |model: &str| {
+            run("similarity", &["similarity", "--json", "-m", model, "a river", "a ship"])
+        };
+        let local = hub_folder.join(name).display().to_string();
+        assert_eq!(similarity(&id), similarity(&local), "{name}");
+        let (docs, vectors) = (folder.arg("docs"), folder.arg(&format!("{name}/")));
+        run("embed", &["embed", "-m", &id, "--input", &docs, "--output", &vectors]);
+        let recipe = folder.write(
+            "recipe.toml",
+            format!(
+                "name = 'r'\n[model]\nbase = '{id}'\n[[stage]]\nname = 's'\ndata = ['{data}']\nsteps = 1\n\
+                 batch_size = 2\nlr = 1e-3\n"
+            ),
+        );
+        run("train", &["train", "-r", &recipe, "--dry-run", "-o", &folder.arg("out")]);
+        let shown = run("inspect", &["inspect", "--json", "-m", &id]);
+        assert!(shown.contains("parameters"), "{shown}");
+    }
+}
+
+#[test]
+fn a_transformer_in_a_folder_of_its_own_comes_from_the_hub() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.path("hub/someone")).unwrap();
+    let model = folder.path("hub/someone/nested");
+    std::fs::rename(folder.model("{ mode = 'cls' }"), &model).unwrap();
+    let similarity = |model: &str| {
+        let mut command =
+            kiln(&["--quiet", "similarity", "--json", "--model", model, "a river", "a ship"]);
+        command.env("HF_HOME", folder.arg("cache"));
+        command
+    };
+    let expected = stdout(&mut similarity(&model.display().to_string()));
+    nest(&model, "0_Transformer");
+    assert_eq!(stdout(&mut similarity(&model.display().to_string())), expected);
+    let Some(hub) = Hub::start(&folder) else { return };
+    let found = stdout(similarity("someone/nested").env("HF_ENDPOINT", &hub.endpoint));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn modules_that_cannot_be_read_are_refused_before_the_weights_come() {
+    let folder = Folder::new();
+    let base = folder.model("{ mode = 'mean' }");
+    let dense = |activation: &'static str, residual: bool| {
+        move |model: &Path| {
+            change(&model.join("modules.json"), |modules| {
+                modules[2] = json!({"idx": 2, "name": "2", "path": "2_Dense",
+                    "type": "sentence_transformers.models.Dense"});
+            });
+            std::fs::create_dir(model.join("2_Dense")).unwrap();
+            let config = json!({"in_features": 16, "out_features": 16, "bias": true,
+                "activation_function": activation, "use_residual": residual});
+            std::fs::write(model.join("2_Dense/config.json"), config.to_string()).unwrap();
+        }
+    };
+    let module = |kind: &'static str| {
+        move |model: &Path| {
+            change(&model.join("modules.json"), |modules| {
+                modules[1]["type"] = format!("sentence_transformers.models.{kind}").into();
+            });
+        }
+    };
+    // As sentence-transformers saves two models that share nothing.
+    let router = |kind: &'static str| {
+        move |model: &Path| {
+            nest(model, "query_0_Transformer");
+            let class = format!("sentence_transformers.models.{kind}");
+            let modules = json!([{"idx": 0, "name": "0", "path": "", "type": class}]);
+            std::fs::write(model.join("modules.json"), modules.to_string()).unwrap();
+        }
+    };
+    let max = |model: &Path| {
+        let config = json!({"word_embedding_dimension": 16, "pooling_mode_max_tokens": true});
+        std::fs::write(model.join("1_Pooling/config.json"), config.to_string()).unwrap();
+    };
+    let (odd, residual) = (dense("torch.nn.modules.activation.Mish", false), dense("Tanh", true));
+    type Change<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, &str, Change<'_>); 7] = [
+        (
+            "router",
+            "\"Router\" sends queries and documents through different models",
+            &router("Router"),
+        ),
+        ("asym", "\"Asym\" sends queries and documents through different models", &router("Asym")),
+        ("splade", "\"SpladePooling\" is not supported", &module("SpladePooling")),
+        ("cnn", "\"CNN\" is not supported", &module("CNN")),
+        ("max", "\"pooling_mode_max_tokens\" is not supported", &max),
+        ("mish", "the activation \"Mish\" is not supported", &odd),
+        ("residual", "use_residual is true", &residual),
+    ];
+    for (name, _, spoil) in &cases {
+        let model = folder.path(&format!("hub/someone/{name}"));
+        copy(&base, &model);
+        spoil(&model);
+    }
+    let Some(hub) = Hub::start(&folder) else { return };
+    for (name, what, _) in cases {
+        // Here, too.
+        let local = folder.arg(&format!("hub/someone/{name}"));
+        let error = failure(&mut kiln(&["--quiet", "inspect", "-m", &local]));
+        assert!(error.contains(what), "{name}: {error}");
+        let id = format!("someone/{name}");
+        let mut command = kiln(&["--quiet", "inspect", "-m", &id]);
+        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.arg("cache"));
+        let error = failure(&mut command);
+        assert!(error.starts_with(&format!("error: {id}: ")) && error.contains(what), "{error}");
+    }
+    let files = hub.files();
+    assert!(files.iter().any(|file| file.contains("modules.json")), "{files:?}");
+    // Behind the revision.
+    let path = |file: &String| {
+        file.split("/resolve/").nth(1)?.split_once('/').map(|(_, path)| path.to_string())
+    };
+    let is_weights =
+        |path: &String| path.starts_with("model.") || path.starts_with("pytorch_model");
+    let weights: Vec<_> = files.iter().filter_map(path).filter(is_weights).collect();
+    assert!(weights.is_empty(), "{weights:?}");
+}
+
+/// PEFT wrote them so before it wrote safetensors.
+#[test]
+fn adapters_in_pytorchs_format_come_from_the_hub() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.path("hub/someone")).unwrap();
+    let model = folder.path("hub/someone/tiny");
+    std::fs::rename(folder.model("{ mode = 'mean' }"), &model).unwrap();
+    for place in [model.join("old"), folder.path("hub/someone/alone")] {
+        lora(&place, "someone/tiny", 1.0);
+        std::fs::remove_file(place.join("adapter_model.safetensors")).unwrap();
+        std::fs::write(place.join("adapter_model.bin"), "none").unwrap();
+    }
+    let Some(hub) = Hub::start(&folder) else { return };
+    for id in ["someone/tiny#old", "someone/alone"] {
+        let mut command = kiln(&["--quiet", "similarity", "-m", id, "a river", "a ship"]);
+        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", folder.arg("cache"));
+        let error = failure(&mut command);
+        // It came, and is read.
+        assert!(error.contains("adapter_model.bin"), "{error}");
     }
 }
 

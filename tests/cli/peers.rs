@@ -2,7 +2,12 @@
 
 use std::process::Command;
 
+use kiln_embed::checkpoint::{Directory, Existing, LoadOptions, load, save, write_directory};
+use kiln_embed::embedder::Embedder;
+use train_native::device::Cpu;
+
 use crate::harness::{Folder, TEXTS, embed};
+use crate::named::{NamedKind, NamedModel};
 
 const SCRIPT: &str = r#"
 import json, sys
@@ -61,6 +66,43 @@ fn it_loads_a_model_that_we_made() {
     }
 }
 
+/// Copies of named models, as we save them again.
+#[test]
+fn it_loads_named_models_saved_again() {
+    // Those whose heads or code it does not have.
+    const OWN: [&str; 4] = [
+        "jinaai/jina-embeddings-v2-base-en",
+        "jinaai/jina-embeddings-v2-small-en",
+        "nomic-ai/nomic-embed-text-v2-moe",
+        "nvidia/NV-Embed-v2",
+    ];
+    if std::env::var_os("KILN_PYTHON").is_none() {
+        eprintln!(
+            "SKIPPED: KILN_PYTHON is not set; tests/run.sh installs sentence-transformers and sets it"
+        );
+        return;
+    }
+    let folder = Folder::new();
+    let mut models = NamedModel::all();
+    models
+        .retain(|named| named.kind != NamedKind::Reranker && !OWN.contains(&named.model.as_str()));
+    assert!(models.len() > 30, "{}", models.len());
+    let (mut ours, mut places) = (Vec::new(), Vec::new());
+    for named in &models {
+        let embedder: Embedder<Cpu> =
+            load(&named.folder(), &LoadOptions::default(), &Default::default()).unwrap();
+        let saved = folder.path(&named.model.replace('/', "--"));
+        write_directory(&saved, &save(&embedder).unwrap(), Existing::Refuse).unwrap();
+        ours.push(embedder.embed(&TEXTS).unwrap());
+        places.push(saved.display().to_string());
+    }
+    let jobs: Vec<[&str; 2]> = places.iter().map(|place| [place.as_str(), ""]).collect();
+    let theirs = peer(&folder, &jobs).unwrap();
+    for ((named, ours), theirs) in models.iter().zip(&ours).zip(&theirs) {
+        assert_same(ours, theirs, &named.model);
+    }
+}
+
 /// A sentence-transformers model with a dense projection, saved by itself, is read by us.
 #[test]
 fn we_load_its_dense_projection() {
@@ -72,7 +114,7 @@ from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 torch.manual_seed(5)
 transformer = Transformer(sys.argv[1])
 pooling = Pooling(16, pooling_mode="cls")
-dense = Dense(16, 6, activation_function=torch.nn.Tanh())
+dense = Dense(16, 6, activation_function=getattr(torch.nn, sys.argv[4])())
 model = SentenceTransformer(modules=[transformer, pooling, dense, Normalize()], device="cpu")
 model.save(sys.argv[2])
 print(json.dumps(model.encode(json.load(open(sys.argv[3]))).tolist()))
@@ -83,17 +125,21 @@ print(json.dumps(model.encode(json.load(open(sys.argv[3]))).tolist()))
         );
         return;
     };
-    let folder = Folder::new();
-    let model = folder.model("{ mode = 'mean' }");
-    let made = folder.arg("made");
-    let texts = folder.write("texts.json", serde_json::to_string(&TEXTS).unwrap());
-    let output =
-        Command::new(python).args(["-c", MAKE]).arg(model).args([&made, &texts]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let line = String::from_utf8(output.stdout).unwrap();
-    let theirs: Vec<Vec<f32>> = serde_json::from_str(line.lines().last().unwrap()).unwrap();
-    assert_eq!(theirs[0].len(), 6);
-    assert_same(&embed(&made, &folder, &[]), &theirs, "dense");
+    for activation in ["Tanh", "ReLU", "GELU"] {
+        let folder = Folder::new();
+        let model = folder.model("{ mode = 'mean' }");
+        let made = folder.arg("made");
+        let texts = folder.write("texts.json", serde_json::to_string(&TEXTS).unwrap());
+        let mut command = Command::new(&python);
+        let command =
+            command.args(["-c", MAKE]).arg(model).args([made.as_str(), texts.as_str(), activation]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let line = String::from_utf8(output.stdout).unwrap();
+        let theirs: Vec<Vec<f32>> = serde_json::from_str(line.lines().last().unwrap()).unwrap();
+        assert_eq!(theirs[0].len(), 6);
+        assert_same(&embed(&made, &folder, &[]), &theirs, activation);
+    }
 }
 
 #[test]
@@ -104,9 +150,8 @@ fn it_loads_the_real_model_saved_again() {
         eprintln!("SKIPPED: KILN_MINILM or KILN_PYTHON is not set; tests/run.sh sets them");
         return;
     };
-    use kiln_embed::checkpoint::{Directory, Existing, LoadOptions, load, save, write_directory};
     let folder = Folder::new();
-    let embedder = load::<train_native::device::Cpu>(
+    let embedder = load::<Cpu>(
         &Directory::new(&minilm).unwrap(),
         &LoadOptions::default(),
         &Default::default(),

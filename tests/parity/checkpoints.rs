@@ -206,3 +206,84 @@ fn nv_embeds_release_layout_is_read() {
         "{error}"
     );
 }
+
+/// As files have it that were saved from a class around the model.
+#[test]
+fn names_below_model_are_found() {
+    for family in ["bert", "roberta", "mpnet", "distilbert"] {
+        let folder = Directory::new(fixture(&format!("families/{family}"))).unwrap();
+        let config = std::fs::read(fixture(&format!("families/{family}/config.json"))).unwrap();
+        let config = ModelConfig::from_json(&config).unwrap();
+        let tensors = read(&folder, "model");
+        let states = |prefix: &str| {
+            let mut named = Tensors::new();
+            for (name, tensor) in &tensors {
+                named.insert(format!("{prefix}{name}"), tensor.clone());
+            }
+            let mut files = Files::default();
+            let weights = encode(&named, Dtype::F32);
+            files.0.insert("model.safetensors".into(), weights.into());
+            last_states(&files, &config)
+        };
+        assert_eq!(states("model."), states(""), "{family}");
+    }
+}
+
+/// The error function, by its series.
+fn erf(x: f64) -> f64 {
+    let (mut term, mut sum) = (x, x);
+    for n in 1..60 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    sum * std::f64::consts::FRAC_2_SQRT_PI
+}
+
+#[test]
+fn a_projection_has_the_activation_that_its_file_names() {
+    let recipe = Recipe::parse(
+        "name = 'x'\n[model]\nmax_length = 24\npooling = { mode = 'mean' }\n\
+         [model.new]\nvocab_size = 300\nhidden_size = 16\nintermediate_size = 24\nlayers = 2\nheads = 2\n\
+         [[stage]]\nname = 's'\ndata = ['x']\nsteps = 1\nbatch_size = 2\nlr = 1e-3\n",
+    )
+    .unwrap();
+    let new = recipe.model.new.as_ref().unwrap();
+    let device = Default::default();
+    Cpu::seed(&device, 3);
+    let ours: Embedder<Cpu> = new_model(new, &recipe.model, TEXTS.into_iter(), &device).unwrap();
+    let mut files = save(&ours).unwrap();
+    let module = |i: usize, kind: &str, path: &str| {
+        serde_json::json!({"idx": i, "name": i.to_string(), "path": path,
+            "type": format!("sentence_transformers.models.{kind}")})
+    };
+    let modules = serde_json::json!([
+        module(0, "Transformer", ""),
+        module(1, "Pooling", "1_Pooling"),
+        module(2, "Dense", "2_Dense")
+    ]);
+    files.0.insert("modules.json".into(), modules.to_string().into());
+    let numbers =
+        |count: usize| (0..count).map(|i| 0.2 * (i as f32 * 1.7).sin()).collect::<Vec<_>>();
+    let mut tensors = Tensors::new();
+    tensors.insert("linear.weight".into(), (vec![6, 16], numbers(6 * 16)));
+    tensors.insert("linear.bias".into(), (vec![6], numbers(6)));
+    files.0.insert("2_Dense/model.safetensors".into(), encode(&tensors, Dtype::F32).into());
+    let mut vectors = |activation: &str| {
+        let config = serde_json::json!({"in_features": 16, "out_features": 6, "bias": true,
+            "activation_function": format!("torch.nn.modules.activation.{activation}")});
+        files.0.insert("2_Dense/config.json".into(), config.to_string().into());
+        let loaded: Embedder<Cpu> = load(&files, &LoadOptions::default(), &device).unwrap();
+        loaded.embed(&TEXTS).unwrap().concat()
+    };
+    let plain = vectors("Identity");
+    assert!(plain.iter().any(|x| *x < -0.1) && plain.iter().any(|x| *x > 0.1), "{plain:?}");
+    let gelu = |x: f64| x * 0.5 * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2));
+    let cases: [(&str, &dyn Fn(f64) -> f64); 3] =
+        [("Tanh", &f64::tanh), ("ReLU", &|x: f64| x.max(0.0)), ("GELU", &gelu)];
+    for (activation, of) in cases {
+        for (x, y) in plain.iter().zip(vectors(activation)) {
+            let expected = of(f64::from(*x));
+            assert!((expected - f64::from(y)).abs() < 1e-5, "{activation}: {x} {y} {expected}");
+        }
+    }
+}

@@ -42,8 +42,17 @@ fn reranker<B: Kernels>(name: &str, device: &B::Device) {
     eprintln!("PARITY reranker {name}: {worst:.1e} over {} pairs", pairs.len());
 }
 
-const ENCODERS: [&str; 7] =
-    ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert", "gte"];
+const ENCODERS: [&str; 9] = [
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "distilbert",
+    "mpnet",
+    "modernbert",
+    "nomic-bert",
+    "gte",
+];
 
 fn encoders<B: Kernels>(device: B::Device) {
     for name in ENCODERS {

@@ -107,6 +107,40 @@ fn each_setting_is_what_sentence_transformers_makes_of_it() {
 }
 
 #[test]
+fn the_form_of_instructions_is_kept() {
+    const KEY: &str = "kiln_instruction_format";
+    let written = |embedder: &Embedder<Cpu>| -> Value {
+        serde_json::from_slice(&save(embedder).unwrap().0[SETTINGS]).unwrap()
+    };
+    let plain = opened(model());
+    assert_eq!(plain.prompts().instruction_format(), None);
+    assert!(written(&plain).get(KEY).is_none());
+    let form = "[INST] Instruct: {instruction}\nQuery: ";
+    let told = opened(&changed(&[(SETTINGS, json!({ KEY: form }))]));
+    assert_eq!(told.prompts().instruction_format(), Some(form));
+    assert_eq!(written(&told)[KEY], form);
+    for wrong in [json!(5), json!("Query: ")] {
+        let files = changed(&[(SETTINGS, json!({ KEY: wrong }))]);
+        let error = load::<Cpu>(&files, &LoadOptions::default(), &Default::default()).unwrap_err();
+        assert!(error.to_string().contains(SETTINGS), "{error}");
+    }
+}
+
+#[test]
+fn an_instruction_is_kept_out_of_pooling_and_bos_is_not() {
+    let told = opened(&changed(&[(SETTINGS, json!({"kiln_instruction": "masked_after_bos"}))]));
+    let again = opened(&save(&told).unwrap());
+    for embedder in [&told, &again] {
+        let tokens = embedder.tokenizer().encode("find: ", "a river").unwrap();
+        let begin = embedder.tokenizer().encode("", "a river").unwrap().content.start;
+        let instruction = begin..tokens.content.start;
+        assert!(begin > 0 && !instruction.is_empty(), "{instruction:?}");
+        let expected = (0..tokens.ids.len()).map(|i| !instruction.contains(&i));
+        assert_eq!(tokens.pooling, expected.collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn how_vectors_are_cut_and_compared_is_kept() {
     let plain = opened(model());
     assert_eq!((plain.similarity(), plain.truncate_dim()), (Similarity::Cosine, None));

@@ -636,9 +636,10 @@ def make_rerankers():
     """Cross-encoders of every family, scored by sentence-transformers; a decoder that answers yes or no, scored
     as Qwen3-Reranker's card does it."""
     from sentence_transformers import CrossEncoder
-    from transformers import (BertForSequenceClassification, DistilBertForSequenceClassification,
-                              GteForSequenceClassification, ModernBertForSequenceClassification,
-                              MPNetForSequenceClassification, Qwen3Config, Qwen3ForCausalLM,
+    from transformers import (BertForSequenceClassification, CamembertForSequenceClassification,
+                              DistilBertForSequenceClassification, GteForSequenceClassification,
+                              ModernBertForSequenceClassification, MPNetForSequenceClassification,
+                              NomicBertForSequenceClassification, Qwen3Config, Qwen3ForCausalLM,
                               RobertaForSequenceClassification, XLMRobertaForSequenceClassification)
     shapes = {name: config for name, (_, config) in families().items()}
     bert = (["[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"], ["[PAD]", "[CLS]", "[SEP]"])
@@ -650,7 +651,8 @@ def make_rerankers():
               "mpnet": (MPNetForSequenceClassification, roberta),
               "modernbert": (ModernBertForSequenceClassification, (["[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"],
                                                                    bert[1])),
-              "gte": (GteForSequenceClassification, roberta)}
+              "gte": (GteForSequenceClassification, roberta), "camembert": (CamembertForSequenceClassification, roberta),
+              "nomic-bert": (NomicBertForSequenceClassification, bert)}
     for index, (name, (cls, (template, special))) in enumerate(makers.items()):
         folder = FIXTURES / "rerankers" / name
         config = shapes[name]
@@ -661,7 +663,7 @@ def make_rerankers():
         model = cls(config).eval()
         randomize(model, 50 + index)
         tokenizer = letters(template, special)
-        options = {"save_original_format": False} if name == "gte" else {}
+        options = {"save_original_format": False} if name in ("gte", "nomic-bert") else {}
         model.save_pretrained(folder, **options)
         tokenizer.save_pretrained(folder)
         encoder = CrossEncoder(str(folder), device="cpu")

@@ -19,7 +19,9 @@ they stay. `run` goes on where it was stopped: a cell that has its result is not
 short goes on from its checkpoint. A cell that fails is kept in WORK/failed/ and the next one runs. With `--largest 4
 --more 2,3` the cells of the four comparisons with the largest effects are then run with two more seeds. `table` gives
 each difference the 90 % interval of a bootstrap over the suite's queries, pairs and texts, which is the noise of a
-small suite and not that of training; seeds beside it show the latter.
+small suite and not that of training; seeds beside it show the latter. Clustering is the exception: its score is a mean
+over ten k-means runs on the same texts, and only these are drawn, so its two tasks of eight bring no noise of sampling
+texts, intervals are that much too narrow, and 'agrees' that much too sure.
 
 Python's standard library is enough; `zstd` unpacks the collections.
 """
@@ -534,6 +536,10 @@ def one(args, cell, seed):
     scored = [point for point in points if point.get("scores")]
     # nDCG@10 of the recipe's evaluation set, by stage and step.
     result["curve"] = [[point["stage"] + 1, point["step"], round(100 * point["scores"][0][1], 2)] for point in scored]
+    # Of variants with `eval.suite`, the suite's mean of each kind too.
+    along = [[point["stage"] + 1, point["step"], kind_means(point["scores"])] for point in scored]
+    if any(means for _, _, means in along):
+        result["along"] = along
     result |= scores(args, cell.name, seed, f"{folder}/model", [])
     if cell.name in KEPT and seed == args.seeds[0]:
         link = args.work / "models" / cell.name
@@ -543,6 +549,11 @@ def one(args, cell, seed):
     for part in ("best", "adapter", "checkpoints", *([] if needed else ["model"])):
         shutil.rmtree(args.work / folder / part, ignore_errors=True)
     return result
+
+
+def kind_means(scored):
+    """The means of kinds among the scores of a step, in points."""
+    return {name.removeprefix("mean "): round(100 * score, 2) for name, score in scored if name.startswith("mean ")}
 
 
 def shown(command):
@@ -566,7 +577,8 @@ def train(args, folder, command):
     done = folder / "done"
     if done.exists():
         return
-    shutil.copy(args.experiments / "smollm2.toml", args.work / "smollm2.toml")
+    for name in ("smollm2.toml", "suite.toml"):
+        shutil.copy(args.experiments / name, args.work / name)
     going_on = [["--resume"]] if any(folder.glob("checkpoints/*")) else []
     for more in [*going_on, ["--overwrite"]]:
         try:
@@ -716,7 +728,8 @@ def score(parts, rows):
 
 
 def interval(a, b, draws=400):
-    """90 % of the differences of the suite's means under a paired bootstrap of queries, pairs and texts."""
+    """90 % of the differences of the suite's means under a paired bootstrap of queries, pairs and texts; of clustering,
+    of its ten k-means runs, which are not texts."""
     random_rows, differences = random.Random(SEED), []
     for _ in range(draws):
         means = ({}, {})
@@ -765,9 +778,19 @@ def table(args):
             last = max(stage for stage, _, _ in result["curve"])
             points = ", ".join(f"{step}: {value:.1f}" for stage, step, value in result["curve"] if stage == last)
             print(f"\nnDCG@10 of squad by contrastive step, {how}, seed {seed}: {points}")
+    for name in order:
+        for seed, result in sorted(found[name].items()):
+            if along := result.get("along"):
+                points = ", ".join(f"{stage}/{step}: {along_mean(means)}" for stage, step, means in along)
+                print(f"\n{name}, seed {seed}, mean ({', '.join(KINDS.values())}) by stage/step: {points}")
     for name in LOOKED_AT:
         for result in found[name].values():
             print(f"\n{name}: {json.dumps(result[name])}")
+
+
+def along_mean(means):
+    kinds = ", ".join(f"{means[kind]:.1f}" for kind in KINDS)
+    return f"{statistics.fmean(means.values()):.1f} ({kinds})"
 
 
 def spread(values, sign=""):

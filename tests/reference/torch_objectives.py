@@ -229,12 +229,12 @@ def info_nce(rows, query_vectors, document_vectors, tau, in_batch=True, both_dir
                 negatives += [other["pos"], *(other["neg"] if cross_negatives else [])]
         negatives = [text for text in negatives if text not in row["known"]]
         losses.append(cross_entropy(q @ document[row["pos"]], [q @ document[text] for text in negatives]))
-        # The other direction: the positive is to find its query among the batch's.
+        # The other direction, with in-batch negatives: the positive is to find its query among the batch's.
         p = document[row["pos"]]
         strangers = [
             queries[j] for j, other in enumerate(rows) if j != i and mixes(row) and other["pos"] != row["pos"]
         ]
-        backward.append(cross_entropy(q @ p, [stranger @ p for stranger in strangers]))
+        backward.append(cross_entropy(q @ p, [stranger @ p for stranger in strangers]) if mixes(row) else losses[-1])
     loss = torch.stack(losses).mean()
     return (loss + torch.stack(backward).mean()) / 2 if both_directions else loss
 

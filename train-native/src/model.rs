@@ -21,10 +21,12 @@ use kiln_embed::quant::WeightPrecision;
 use kiln_embed::reranker::{RerankerShape, read_reranker_shape, reranker_shape};
 use kiln_embed::tokenizer::Tokenizer;
 
-pub use self::locate::{LocatedModel, folders, locate, resolve, resolve_without_weights};
+pub use self::locate::{
+    LocatedModel, folders, locate, resolve, resolve_without_weights, without_adapter,
+};
 
 use self::advice::{advise, advise_of_base, advise_of_tasks};
-use self::locate::{find, without_adapter};
+use self::locate::find;
 use crate::device::Device;
 use crate::embedding::TextModel;
 use crate::hub::{ADAPTER, HubModel};
@@ -254,7 +256,10 @@ fn load_from<B: Kernels>(
     })?;
     let prompts = with_adapter(embedder.prompts().clone(), adapter.as_deref(), base.as_ref())?;
     let embedder = embedder.with_prompts(prompts);
-    advise(name, &embedder, base.as_ref(), options, terminal)?;
+    // LLM2Vec's folders have their configuration, which names their code, beside the adapters.
+    let is_beside = path.join(ADAPTER).exists() && path.join("config.json").exists();
+    let configured: &dyn Folder = if is_beside { &folder } else { base.as_ref() };
+    advise(name, &embedder, configured, options, terminal)?;
     match options.precision {
         // Rounded once the adapters are in.
         WeightPrecision::Rounded(_) | WeightPrecision::Bf16 => {

@@ -37,8 +37,8 @@ pub use sentence_transformers::{
     read_embedder_config, save, save_as, tokenizer_config_file,
 };
 pub(crate) use sentence_transformers::{
-    LogitScore, ReadFolder, pools, read_activation, read_folder, read_logit_score, read_prompts,
-    read_transformer, read_transformer_shape,
+    LogitScore, ReadFolder, answers, check_head, pools, read_activation, read_folder,
+    read_logit_score, read_prompts, read_transformer, read_transformer_shape,
 };
 pub use task_adapters::{has_task_adapters, task_adapter, task_names};
 pub use vector_adapter::{

@@ -171,11 +171,19 @@ pub fn load_adapters<B: Kernels>(
         let named = |bare: String| names.get(&bare).map(|shape| (bare, *shape));
         let result = bare_names(module).into_iter().find_map(named);
         let (bare, [inputs, outputs]) = result.ok_or_else(|| {
-            Error::bad_file(
-                weights.label(),
-                format!("adapts {module}, which this model has not"),
-                "use the base model that adapter_config.json names",
-            )
+            let of_release =
+                bare_names(module).iter().any(|name| families::is_of_release(config, name));
+            let (cause, remedy) = match of_release {
+                true => (
+                    "as the code that came with the model's release calls it; adapters are read by the names of \
+                     transformers' own class alone",
+                    "merge the adapter with PEFT first",
+                ),
+                false => {
+                    ("which this model has not", "use the base model that adapter_config.json names")
+                }
+            };
+            Error::bad_file(weights.label(), format!("adapts {module}, {cause}"), remedy)
         })?;
         // Before allocating: the file must hold as much as r promises.
         let shape = |name: &str| {

@@ -6,10 +6,11 @@ use burn::tensor::backend::Backend;
 use serde_json::Value;
 
 use super::head::{self, HeadConfig, ScoreHead};
-use super::load::{answers, check_types, labels};
+use super::load::{check_types, labels};
 use super::{PairInput, Reranker, RerankerParts, ScoreActivation};
 use crate::checkpoint::{
-    LoadOptions, Weights, fill, load_backbone, pools, read_transformer, read_transformer_shape,
+    LoadOptions, Weights, answers, fill, load_backbone, pools, read_transformer,
+    read_transformer_shape,
 };
 use crate::config::ModelConfig;
 use crate::embedder::EmbeddingModel;

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::head::{self, HeadConfig, OUTPUTS, ScoreHead, Scored};
 use super::{PairInput, PairPrompt, Reranker, ScoreActivation};
 use crate::checkpoint::{
-    LoadOptions, LogitScore, Manifest, ReadFolder, Weights, load_backbone, pools, read_activation,
-    read_folder, read_logit_score, read_prompts,
+    LoadOptions, LogitScore, Manifest, ReadFolder, Weights, answers, check_head, load_backbone,
+    pools, read_activation, read_folder, read_logit_score, read_prompts,
 };
 use crate::config::ModelConfig;
 use crate::embedder::Prompt;
@@ -42,6 +42,7 @@ impl<B: Kernels> Reranker<B> {
         let default_prompt = default_prompt.map(String::from);
         let mut read = read_folder(folder, InstructionSpan::Pooled, options)?;
         let config = read.config.clone();
+        check_head(folder, &config, &read.raw)?;
         let mut weights = Weights::open(folder, &read.stem)?;
         let labels = labels(&weights);
         let prefix = {
@@ -167,12 +168,6 @@ fn language_head<B: Kernels>(
     }
     let values = weights.read(NAME)?.unwrap_or_default();
     Ok(Tensor::from_data(TensorData::new(values, shape), device))
-}
-
-/// Whether a model is a language model that is asked for an answer.
-pub(super) fn answers(raw: &Value) -> bool {
-    let class = raw["architectures"][0].as_str().unwrap_or_default();
-    class.ends_with("ForCausalLM") && raw["model_type"] == "qwen3"
 }
 
 fn filled<B: Kernels>(

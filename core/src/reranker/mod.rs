@@ -143,6 +143,11 @@ impl<B: Kernels> Reranker<B> {
         RerankerParts { model, head, tokenizer, tokenizer_files, activation, device }
     }
 
+    /// How a query and a text become one row.
+    pub fn input(&self) -> &PairInput {
+        &self.input
+    }
+
     /// The head.
     pub fn head(&self) -> &ScoreHead<B> {
         &self.head

@@ -79,6 +79,8 @@ fn encoders_ask_for_no_tables_that_their_weights_lack() {
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(family.join(name), model.join(name)).unwrap();
     }
+    let tokenizer = family.join("../../rerankers/bert/tokenizer.json");
+    std::fs::copy(tokenizer, model.join("tokenizer.json")).unwrap();
     let config = model.join("config.json");
     let sound = std::fs::read_to_string(&config).unwrap();
     for (key, value, words) in [

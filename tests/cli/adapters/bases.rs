@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{furthest, lora};
+use serde_json::{Value, json};
+
+use super::{furthest, lora, lora_with};
 use crate::harness::{Folder, embed, failure, kiln};
 use crate::training::DATA;
 
@@ -125,4 +127,104 @@ fn adapters_beside_their_bases_config_are_read_as_both() {
         })
         .collect();
     assert!(furthest(&read, &alone) < 1e-6);
+}
+
+/// LLM2Vec's code is named beside its adapters, not in the base's folder.
+#[test]
+fn code_that_a_config_beside_adapters_names_is_warned_of() {
+    let folder = Folder::new();
+    let base = folder.model("{ mode = 'mean' }");
+    let adapters = folder.path("adapters");
+    lora(&adapters, &base.display().to_string(), 1.0);
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(base.join("config.json")).unwrap()).unwrap();
+    config["is_causal"] = Value::Null;
+    std::fs::write(base.join("config.json"), config.to_string()).unwrap();
+    let notes = || {
+        let mut command = kiln(&["similarity", "-m", &folder.arg("adapters"), "a", "b"]);
+        String::from_utf8(command.assert().success().get_output().stderr.clone()).unwrap()
+    };
+    assert!(!notes().contains("code of its own"), "{}", notes());
+    config["auto_map"] = json!({"AutoModel": "modeling_llama_encoder.LlamaEncoderModel"});
+    std::fs::write(adapters.join("config.json"), config.to_string()).unwrap();
+    assert!(notes().contains("modeling_llama_encoder.LlamaEncoderModel"), "{}", notes());
+}
+
+#[test]
+fn adapters_that_do_not_fit_their_base_are_not_trained() {
+    let folder = Folder::new();
+    folder.write("data.jsonl", DATA);
+    let base = folder.model("{ mode = 'mean' }").display().to_string();
+    let adapters = folder.path("adapters");
+    let said = || {
+        let recipe = format!(
+            "name = 'r'\n[model]\nbase = '{}'\n[[stage]]\nname = 's'\ndata = ['data.jsonl']\nsteps = 1\n\
+             batch_size = 2\nlr = 1e-3\n",
+            adapters.display()
+        );
+        let recipe = folder.write("r.toml", recipe);
+        failure(&mut kiln(&["--quiet", "train", "-r", &recipe, "-o", &folder.arg("out")]))
+    };
+    let has = |parts: &[&str]| {
+        let said = said();
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        assert!(!folder.path("out/model").exists());
+    };
+    // Of a narrower model; the tiny one's projection is of 24 to 16.
+    lora_with(&adapters, &base, [16, 12], 1.0);
+    has(&["mlp.down_proj is [2, 12] and [16, 2], and r is 2 for a projection of 24 to 16"]);
+    lora_with(&adapters, &base, [32, 24], 1.0);
+    has(&["mlp.down_proj is [2, 24] and [32, 2]"]);
+    // Of another rank than the file has.
+    lora(&adapters, &base, 1.0);
+    let file = adapters.join("adapter_config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    config["r"] = 3.into();
+    std::fs::write(&file, config.to_string()).unwrap();
+    has(&["and r is 3 for a projection of 24 to 16", "check r in adapter_config.json"]);
+    // Of layers that the base has not.
+    let named = |module: &str| {
+        let tensor = |name: &str, shape: [usize; 2]| {
+            let name = format!("base_model.model.{module}.{name}.weight");
+            (name, shape.to_vec(), vec![0.5; shape[0] * shape[1]])
+        };
+        let tensors = [tensor("lora_A", [2, 24]), tensor("lora_B", [16, 2])];
+        let bytes = kiln_embed::checkpoint::write_safetensors(&tensors, &[("format", "pt")]);
+        std::fs::write(adapters.join("adapter_model.safetensors"), bytes.unwrap()).unwrap();
+    };
+    named("layers.7.mlp.down_proj");
+    has(&["adapts base_model.model.layers.7.mlp.down_proj, which this model has not"]);
+}
+
+/// PEFT on the code that came with a release has that code's names.
+#[test]
+fn adapters_of_a_releases_own_class_are_told_from_those_of_another_model() {
+    let folder = Folder::new();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+    for (family, module) in [
+        ("gte-released", "encoder.layer.0.attention.qkv_proj"),
+        ("nomic-bert-released", "encoder.layers.0.attn.Wqkv"),
+    ] {
+        let base = folder.path(family);
+        std::fs::create_dir(&base).unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(fixtures.join("families").join(family).join(file), base.join(file))
+                .unwrap();
+        }
+        for file in ["tokenizer.json", "tokenizer_config.json"] {
+            std::fs::copy(fixtures.join("rerankers/bert").join(file), base.join(file)).unwrap();
+        }
+        let adapters = folder.path("adapters");
+        lora(&adapters, &base.display().to_string(), 1.0);
+        let tensor = |name: &str| {
+            let name = format!("base_model.model.{module}.{name}.weight");
+            (name, vec![2, 2], vec![0.5; 4])
+        };
+        let tensors = [tensor("lora_A"), tensor("lora_B")];
+        let bytes = kiln_embed::checkpoint::write_safetensors(&tensors, &[("format", "pt")]);
+        std::fs::write(adapters.join("adapter_model.safetensors"), bytes.unwrap()).unwrap();
+        let adapters = adapters.display().to_string();
+        let said = failure(&mut kiln(&["--quiet", "similarity", "-m", &adapters, "a", "b"]));
+        assert!(said.contains(module) && said.contains("the model's release calls it"), "{said}");
+    }
 }

@@ -122,6 +122,13 @@ fn students_learn_from_a_teacher() {
     };
     assert!(first("own", "") < 1e-5);
     assert!(first("asked", ", query_prompt = 'the harbour at night: '") > 1e-3);
+    assert!(first("named", ", query_prompt_name = 'query'") < 1e-5);
+    let unknown = format!("distillation = {{ teacher = '{teacher}', query_prompt_name = 'web' }}");
+    let error = fails(&unknown);
+    assert!(error.contains("query_prompt_name") && error.contains("it has query"), "{error}");
+    let mut named = kiln(&["--quiet", "distill", "-o", &folder.arg("x"), "--prompt-name", "web"]);
+    let error = failure(named.args(common).args(["--keep-blocks", "1"]));
+    assert!(error.contains("query_prompt_name"), "{error}");
     assert!(fails("").contains("names no teacher"));
     assert!(fails("distillation = { teacher = '' }").contains("teacher is empty"));
     let pairs =

@@ -99,6 +99,25 @@ fn every_scheme_gives_nearly_the_same_vectors() {
     }
 }
 
+/// Nothing judges the vectors of products in bf16 where a file's test does not hold.
+#[test]
+fn products_in_bf16_are_for_models_that_are_tested() {
+    let folder = Folder::new();
+    let (model, half) = (folder.model(MEAN).display().to_string(), folder.arg("half"));
+    kiln(&["quantize", "-m", &model, "-s", "bf16", "-o", &half]).assert().success();
+    let both = |more: &[&str]| {
+        let floats = [more, &["--weights", "f32"]].concat();
+        (embed(&half, &folder, more), embed(&half, &folder, &floats))
+    };
+    let (kept, floats) = both(&[]);
+    assert_ne!(kept, floats);
+    let options = [["--pooling", "last_token"], ["--attention", "causal"], ["--max-length", "3"]];
+    for more in options.iter().chain(&[["--add-eos", "true"]]) {
+        let (kept, floats) = both(more);
+        assert_eq!(kept, floats, "{more:?}");
+    }
+}
+
 #[test]
 fn tensors_are_kept_as_rules_and_budgets_say() {
     let folder = Folder::new();

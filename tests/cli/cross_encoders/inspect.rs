@@ -24,8 +24,13 @@ fn a_cross_encoder_is_inspected() {
         assert_eq!(value["parameters"], 25_753, "{model}");
         assert!(value["parameters"].as_u64() > value["head"].as_u64());
     }
-    let error = failure(&mut kiln(&["inspect", "-m", &base, "--pooling", "cls"]));
-    assert!(error.contains("is a reranker, of which") && error.lines().count() == 1, "{error}");
+    for (option, value, words) in [
+        ("--pooling", "cls", "is a reranker (BertForSequenceClassification)"),
+        ("--attention", "causal", "is a reranker, of which"),
+    ] {
+        let error = failure(&mut kiln(&["inspect", "-m", &base, option, value]));
+        assert!(error.contains(words) && error.lines().count() == 1, "{error}");
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use kiln_embed::checkpoint::TRANSFORMER_CONFIGS;
+use kiln_embed::checkpoint::{Directory, TRANSFORMER_CONFIGS, is_reranker, read_embedder_config};
 use kiln_embed::config::ModelConfig;
 use serde_json::Value;
 
@@ -57,6 +57,32 @@ pub fn is_snapshot(folder: &Path) -> bool {
     names::Commit::parse(&part(Some(folder))).is_some()
         && part(folder.parent()) == "snapshots"
         && part(folder.parent().and_then(Path::parent)).starts_with("models--")
+}
+
+/// What a repository holds.
+#[derive(PartialEq, Eq)]
+enum Content {
+    Model,
+    /// A static embedding.
+    Table,
+    /// LoRA adapters alone.
+    Adapter,
+}
+
+/// Where a repository's files are.
+struct Layout {
+    /// Its folder in the cache.
+    folder: PathBuf,
+    /// The folder of the first module, which the transformer or the table is in, with a `/` at its end; empty where that
+    /// is the repository's own.
+    root: String,
+    content: Content,
+}
+
+/// An entry of `modules.json`.
+struct Module {
+    kind: String,
+    path: String,
 }
 
 /// A model on the Hub: `owner/name` or `owner/name@revision`.
@@ -103,23 +129,65 @@ impl HubModel {
     /// Downloads what the cache does not have yet, and says in which folder it all is.
     ///
     /// # Errors
-    /// No such model, no network and no cached copy, or a file that is missing.
+    /// No such model, no network and no cached copy, a file that is missing, or a model that cannot be read.
     pub fn fetch(&self) -> Result<PathBuf> {
         self.repo.greet()?;
-        let Some(config) = self.unless_empty("config.json")? else {
-            if let Some(adapter) = self.unless_empty(ADAPTER)? {
-                self.required("adapter_model.safetensors")?;
-                return folder_of(&adapter);
+        let layout = self.layout()?;
+        match layout.content {
+            Content::Adapter => self.fetch_adapter_weights("")?,
+            Content::Table => {
+                self.fetch_all_but_weights(&layout)?;
+                self.fetch_weights(&layout.root)?;
             }
-            return match self.fetch_table()? {
-                Some(folder) => Ok(folder),
-                None => self.required("config.json"),
-            };
+            Content::Model => {
+                self.fetch_all_but_weights(&layout)?;
+                // Beside adapters it is their base's that is computed.
+                if let Err(error) = readable_modules(&layout.folder)
+                    && self.unless_empty(ADAPTER)?.is_none()
+                {
+                    return Err(error);
+                }
+                self.fetch_weights(&layout.root)?;
+            }
+        }
+        Ok(layout.folder)
+    }
+
+    /// What the repository is, by the first files that say so; what cannot be read is refused by its `config.json`.
+    fn layout(&self) -> Result<Layout> {
+        const CONFIG: &str = "config.json";
+        let at_top = self.unless_empty(CONFIG)?;
+        let mut is_table = match &at_top {
+            Some(config) => readable(config)?,
+            None => false,
         };
-        readable(&config)?;
-        self.fetch_all_but_weights()?;
-        self.fetch_weights()?;
-        folder_of(&config)
+        if at_top.is_none()
+            && let Some(adapter) = self.unless_empty(ADAPTER)?
+        {
+            let (root, content) = (String::new(), Content::Adapter);
+            return Ok(Layout { folder: folder_of(&adapter)?, root, content });
+        }
+        let list = self.unless_empty("modules.json")?;
+        let modules = self.modules()?;
+        if let Some(list) = &list {
+            // One that names what is not supported is refused.
+            is_reranker(&Directory::new(folder_of(list)?)?)?;
+        }
+        let root = match modules.first() {
+            Some(first) if !first.path.is_empty() => format!("{}/", first.path),
+            _ => String::new(),
+        };
+        is_table |= modules.first().is_some_and(|first| first.kind == "StaticEmbedding");
+        let folder = match (at_top, list) {
+            (Some(file), _) => folder_of(&file)?,
+            (None, Some(file)) if is_table || !root.is_empty() => folder_of(&file)?,
+            (None, _) => folder_of(&self.required(CONFIG)?)?,
+        };
+        if !is_table && !root.is_empty() {
+            readable(&self.required(&format!("{root}{CONFIG}"))?)?;
+        }
+        let content = if is_table { Content::Table } else { Content::Model };
+        Ok(Layout { folder, root, content })
     }
 
     /// Downloads what the cache does not have yet of one of several adapters that lie in folders of their own; false where
@@ -131,7 +199,7 @@ impl HubModel {
         if self.unless_empty(&format!("{folder}/{ADAPTER}"))?.is_none() {
             return Ok(false);
         }
-        self.required(&format!("{folder}/adapter_model.safetensors"))?;
+        self.fetch_adapter_weights(&format!("{folder}/"))?;
         Ok(true)
     }
 
@@ -146,81 +214,82 @@ impl HubModel {
         Ok(names.map(String::from).collect())
     }
 
-    /// Downloads a static embedding of sentence-transformers, which has no config.json; `None` where the list of
-    /// modules names none.
-    fn fetch_table(&self) -> Result<Option<PathBuf>> {
-        let Some(list) = self.unless_empty("modules.json")? else { return Ok(None) };
-        if !std::fs::read_to_string(&list)?.contains("StaticEmbedding") {
-            return Ok(None);
+    /// Downloads the weights of the adapters in a folder, whose name ends with a `/` where it is not the model's own.
+    fn fetch_adapter_weights(&self, folder: &str) -> Result<()> {
+        let file = format!("{folder}adapter_model.safetensors");
+        if self.unless_empty(&file)?.is_none()
+            && self.unless_empty(&format!("{folder}adapter_model.bin"))?.is_none()
+        {
+            self.required(&file)?;
         }
-        for file in optional_files() {
-            self.optional(file)?;
-        }
-        // The table is in the first module's folder, which may be the model's own.
-        let folders = self.module_paths()?;
-        let inside = |file: &str| match folders.first() {
-            Some(folder) if folder.contains("StaticEmbedding") => format!("{folder}/{file}"),
-            _ => file.to_string(),
-        };
-        self.required(&inside("tokenizer.json"))?;
-        if self.optional(&inside("model.safetensors"))?.is_none() {
-            self.required(&inside("pytorch_model.bin"))?;
-        }
-        for folder in &folders {
-            self.optional(&format!("{folder}/config.json"))?;
-        }
-        folder_of(&list).map(Some)
+        Ok(())
     }
 
     /// Downloads the backbone's weights: safetensors where there are any, adapters with a copy of the base's
     /// config.json as LLM2Vec has them, else PyTorch's own files.
-    fn fetch_weights(&self) -> Result<()> {
-        if self.fetch_whole_or_shards("model.safetensors")? {
+    fn fetch_weights(&self, root: &str) -> Result<()> {
+        if self.fetch_whole_or_shards(root, "model.safetensors")? {
             return Ok(());
         }
         if self.unless_empty(ADAPTER)?.is_some() {
-            return self.required("adapter_model.safetensors").map(drop);
+            return self.fetch_adapter_weights("");
         }
-        if self.fetch_whole_or_shards("pytorch_model.bin")? {
+        if self.fetch_whole_or_shards(root, "pytorch_model.bin")? {
             return Ok(());
         }
-        self.required("model.safetensors").map(drop)
+        self.required(&format!("{root}model.safetensors")).map(drop)
     }
 
     /// Downloads a file of weights, or those that its index lists; false where there is neither.
-    fn fetch_whole_or_shards(&self, file: &str) -> Result<bool> {
-        let Some(index) = self.unless_empty(&format!("{file}.index.json"))? else {
-            return Ok(self.unless_empty(file)?.is_some());
+    fn fetch_whole_or_shards(&self, root: &str, file: &str) -> Result<bool> {
+        let Some(index) = self.unless_empty(&format!("{root}{file}.index.json"))? else {
+            return Ok(self.unless_empty(&format!("{root}{file}"))?.is_some());
         };
         for shard in shards(&index)? {
-            self.required(&shard)?;
+            self.required(&format!("{root}{shard}"))?;
         }
         Ok(true)
     }
 
-    /// Downloads all but the backbone's weights.
+    /// Downloads all but the backbone's weights; of a table they come too, as they alone say its shape.
     ///
     /// # Errors
     /// As [`HubModel::fetch`].
     pub fn fetch_without_weights(&self) -> Result<PathBuf> {
         self.repo.greet()?;
-        let config = self.required("config.json")?;
-        readable(&config)?;
-        self.fetch_all_but_weights()?;
-        folder_of(&config)
+        let layout = self.layout()?;
+        if layout.content == Content::Adapter {
+            self.required("config.json")?;
+        }
+        self.fetch_all_but_weights(&layout)?;
+        if layout.content == Content::Table {
+            self.fetch_weights(&layout.root)?;
+        }
+        Ok(layout.folder)
     }
 
-    fn fetch_all_but_weights(&self) -> Result<()> {
-        self.required("tokenizer.json")?;
-        for file in optional_files() {
-            self.optional(file)?;
+    fn fetch_all_but_weights(&self, Layout { root, .. }: &Layout) -> Result<()> {
+        // The tokenizer is in the first module's folder, or in the model's own.
+        let is_inside =
+            !root.is_empty() && self.unless_empty(&format!("{root}tokenizer.json"))?.is_some();
+        if !is_inside {
+            self.required("tokenizer.json")?;
+        }
+        let places = if root.is_empty() { vec![""] } else { vec![root.as_str(), ""] };
+        for place in places {
+            for file in optional_files() {
+                self.optional(&format!("{place}{file}"))?;
+            }
         }
         if let Some(file) = self.named_template()? {
             self.optional(&file)?;
         }
         for path in self.module_paths()? {
             self.optional(&format!("{path}/config.json"))?;
-            if self.optional(&format!("{path}/model.safetensors"))?.is_none() {
+            // The first module's weights are the backbone's.
+            if root.strip_suffix('/') != Some(path.as_str())
+                && self.optional(&format!("{path}/model.safetensors"))?.is_none()
+            {
                 self.optional(&format!("{path}/pytorch_model.bin"))?;
             }
         }
@@ -241,36 +310,47 @@ impl HubModel {
         Ok(Some(path))
     }
 
-    /// Downloads the configuration files alone, without the weights.
+    /// Downloads the configuration files alone, without the weights; of a table they come too, as they alone say its
+    /// shape.
     ///
     /// # Errors
     /// As [`HubModel::fetch`].
     pub fn fetch_configuration(&self) -> Result<PathBuf> {
         self.repo.greet()?;
-        let config = match self.unless_empty("config.json")? {
-            Some(config) => config,
-            None => self.unless_empty(ADAPTER)?.map_or_else(|| self.required("config.json"), Ok)?,
-        };
+        let layout = self.layout()?;
+        if layout.content == Content::Table {
+            self.fetch_weights(&layout.root)?;
+        }
         for path in self.module_paths()? {
             self.optional(&format!("{path}/config.json"))?;
         }
-        folder_of(&config)
+        Ok(layout.folder)
     }
 
-    /// Folders of the sentence-transformers modules that have one.
-    fn module_paths(&self) -> Result<Vec<String>> {
+    /// The sentence-transformers modules, by the last part of their class.
+    fn modules(&self) -> Result<Vec<Module>> {
         let Some(file) = self.optional("modules.json")? else {
             return Ok(Vec::new());
         };
         let label = || format!("{}: not a list of modules", file.display());
         let modules: Value = serde_json::from_slice(&std::fs::read(&file)?).with_context(label)?;
         let modules = modules.as_array().with_context(label)?;
-        let paths = modules.iter().filter_map(|module| module["path"].as_str());
-        let paths = paths.filter(|path| !path.is_empty() && *path != ".").map(|path| {
-            names::check(path).with_context(|| file.display().to_string())?;
-            Ok(path.to_string())
+        let modules = modules.iter().map(|module| {
+            let path = module["path"].as_str().filter(|path| *path != ".").unwrap_or_default();
+            if !path.is_empty() {
+                names::check(path).with_context(|| file.display().to_string())?;
+            }
+            let class = module["type"].as_str().unwrap_or_default();
+            let kind = class.rsplit('.').next().unwrap_or_default();
+            Ok(Module { kind: kind.into(), path: path.into() })
         });
-        paths.collect()
+        modules.collect()
+    }
+
+    /// Folders of the sentence-transformers modules that have one.
+    fn module_paths(&self) -> Result<Vec<String>> {
+        let paths = self.modules()?.into_iter().map(|module| module.path);
+        Ok(paths.filter(|path| !path.is_empty()).collect())
     }
 
     /// Makes the repository where it is not there, and uploads a folder in one commit. Returns
@@ -338,15 +418,25 @@ fn folder_of(file: &Path) -> Result<PathBuf> {
     file.parent().map(Path::to_path_buf).context("the Hub's cache has no folder for the model")
 }
 
-/// Refuses a model that cannot be read before anything of it comes but its `config.json`.
-fn readable(config: &Path) -> Result<()> {
+/// Refuses a model that cannot be read before anything of it comes but its `config.json`; whether it is a table of model2vec.
+fn readable(config: &Path) -> Result<bool> {
     let text = std::fs::read(config).with_context(|| config.display().to_string())?;
     let keys: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     match keys["model_type"].as_str() {
+        None => Ok(false),
         // The shape of model2vec's is that of its table.
-        None | Some("model2vec") => Ok(()),
-        Some(_) => Ok(ModelConfig::from_value(&keys).map(drop)?),
+        Some("model2vec") => Ok(true),
+        Some(_) => Ok(ModelConfig::from_value(&keys).map(|_| false)?),
     }
+}
+
+/// Refuses an embedder whose modules cannot be read before its weights come.
+fn readable_modules(folder: &Path) -> Result<()> {
+    let files = Directory::new(folder)?;
+    if !is_reranker(&files)? {
+        read_embedder_config(&files)?;
+    }
+    Ok(())
 }
 
 /// Weight files that an index names.

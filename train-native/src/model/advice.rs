@@ -76,9 +76,14 @@ pub(super) fn advise<B: Kernels>(
     terminal: Terminal,
 ) -> Result<()> {
     let model = embedder.model();
-    if *model.pooling().config() == PoolingConfig::LastToken
-        && embedder.tokenizer().suffix().is_empty()
-    {
+    let causal = model.attention() == AttentionMode::Causal;
+    let pools_last = match model.pooling().config() {
+        PoolingConfig::LastToken => true,
+        // The state that stands for a layer.
+        PoolingConfig::MultiLayerTrainable(_) => causal,
+        _ => false,
+    };
+    if pools_last && embedder.tokenizer().suffix().is_empty() {
         terminal.note(format!(
             "warning: {name}: pools the last token, and its tokenizer puts none after a text, so that the text's own last \
              token is pooled; --add-eos true (model.add_eos = true in a recipe) puts EOS there"
@@ -101,8 +106,7 @@ pub(super) fn advise<B: Kernels>(
             similarity.name()
         ));
     }
-    let causal = model.config().family.is_decoder() && model.attention() == AttentionMode::Causal;
-    if options.attention.is_some() || !causal {
+    if options.attention.is_some() || !(causal && model.config().family.is_decoder()) {
         return Ok(());
     }
     let known = name.to_lowercase();

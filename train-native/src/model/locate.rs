@@ -111,7 +111,7 @@ pub(super) fn find(
 }
 
 /// The model's part of `MODEL#ADAPTER`.
-pub(super) fn without_adapter(name: &str) -> &str {
+pub fn without_adapter(name: &str) -> &str {
     match name.rsplit_once('#') {
         Some((model, _)) if !Path::new(name).exists() => model,
         _ => name,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use kiln_embed::Reranker;
-use kiln_embed::checkpoint::LoadOptions;
+use kiln_embed::checkpoint::{LoadOptions, is_reranker};
 use kiln_embed::embedder::Progress;
 use kiln_embed::kernels::Kernels;
-use kiln_embed::reranker::{Ranked, ScoreActivation, ranked};
+use kiln_embed::reranker::{PairInput, Ranked, ScoreActivation, ranked};
 
 use crate::device::Device;
 use crate::embedding::{GoesOn, OnProgress};
@@ -122,6 +122,12 @@ pub fn load_reranker(
     Ok(with_backend!(device, B, handle => {
         let reranker = Reranker::<B>::load_with(folder.as_ref(), options, &handle)?;
         reranker.verify()?;
+        if matches!(reranker.input(), PairInput::Prompt(_)) && !is_reranker(folder.as_ref())? {
+            terminal.note(format!(
+                "warning: {name}: is a language model, and nothing in its files says that it ranks; its scores are the logits of \
+                 yes and no in Qwen3-Reranker's prompt, which mean little unless it was trained to give them"
+            ));
+        }
         match instruction {
             Some(text) => Arc::new(reranker.with_instruction(text)?) as Arc<dyn PairModel>,
             None => Arc::new(reranker),

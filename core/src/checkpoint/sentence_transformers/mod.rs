@@ -20,8 +20,8 @@ pub use read::{
     read_embedder_config,
 };
 pub(crate) use read::{
-    ReadFolder, pools, read_activation, read_dense, read_folder, read_json, read_prompts,
-    read_transformer, read_transformer_shape,
+    ReadFolder, answers, check_head, pools, read_activation, read_dense, read_folder, read_json,
+    read_prompts, read_transformer, read_transformer_shape,
 };
 pub(crate) use write::dense_value;
 pub use write::{save, save_as, tokenizer_config_file};
@@ -60,6 +60,10 @@ const MODES: [(&str, &str, PoolingConfig); 4] = [
 /// Key of `config_sentence_transformers.json` for what sentence-transformers has no word for: which of an
 /// instruction's tokens are pooled, where neither all nor none are.
 const INSTRUCTION: &str = "kiln_instruction";
+
+/// Key of the same file for how an instruction becomes the prompt of a query, for which sentence-transformers has no word
+/// either.
+const INSTRUCTION_FORMAT: &str = "kiln_instruction_format";
 
 /// Key of a static embedding's `config.json`: whether unknown tokens are left out, as model2vec does.
 const DROPS_UNKNOWN: &str = "drop_unknown";

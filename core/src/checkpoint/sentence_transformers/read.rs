@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::calls::read_text_calls;
-use super::{DROPS_UNKNOWN, INSTRUCTION, MODES, dense_names, head_names};
+use super::{DROPS_UNKNOWN, INSTRUCTION, INSTRUCTION_FORMAT, MODES, dense_names, head_names};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::parameters::{fill, load_backbone};
 use crate::checkpoint::weights::Weights;
@@ -455,23 +455,95 @@ fn class_that_scores<'a>(modules: Option<&[ModuleEntry]>, raw: &'a Value) -> Opt
     Some(class).filter(|class| !pools && class.ends_with("ForSequenceClassification"))
 }
 
-/// Whether a folder's model is a cross-encoder with a head for sequence classification, or a decoder with LogitScore.
+/// Whether a model is a language model that can be asked for an answer, yes or no.
+pub(crate) fn answers(raw: &Value) -> bool {
+    let class = raw["architectures"][0].as_str().unwrap_or_default();
+    class.ends_with("ForCausalLM") && raw["model_type"] == "qwen3"
+}
+
+/// Whether a language model without a list of modules says that it ranks. Qwen3-Reranker's configuration is that of every
+/// Qwen3: its name and its model card alone say it.
+fn is_said_to_rank(
+    folder: &dyn Folder,
+    modules: Option<&[ModuleEntry]>,
+    raw: &Value,
+) -> Result<bool> {
+    if modules.is_some() || !answers(raw) {
+        return Ok(false);
+    }
+    let label = folder.label();
+    let parts: Vec<&str> = label.split(['/', '\\']).filter(|part| !part.is_empty()).collect();
+    let name = match parts[..] {
+        // The Hub's cache.
+        [.., name, "snapshots", _] => name,
+        [.., name] => name,
+        [] => "",
+    };
+    if name.to_lowercase().contains("rerank") {
+        return Ok(true);
+    }
+    let card = read_text(folder, "README.md")?.unwrap_or_default();
+    Ok(task_of_card(&String::from_utf8_lossy(&card)) == Some("text-ranking"))
+}
+
+/// The task in the settings that a model card begins with.
+fn task_of_card(card: &str) -> Option<&str> {
+    let mut lines = card.lines().map(str::trim_end);
+    lines.next().filter(|line| *line == "---")?;
+    let tag = lines
+        .take_while(|line| *line != "---")
+        .find_map(|line| line.strip_prefix("pipeline_tag:"))?;
+    Some(tag.trim().trim_matches(['"', '\'']))
+}
+
+/// Whether a folder's model is a cross-encoder with a head for sequence classification, or a decoder that has LogitScore,
+/// or says by its name or in its model card that it ranks.
 ///
 /// # Errors
-/// Configuration files that cannot be read.
+/// Files that cannot be read.
 pub fn is_reranker(folder: &dyn Folder) -> Result<bool> {
     let modules = read_modules(folder)?;
     let raw = read_json(folder, "config.json")?.unwrap_or_default();
-    Ok(class_that_scores(modules.as_deref(), &raw).is_some())
+    Ok(class_that_scores(modules.as_deref(), &raw).is_some()
+        || is_said_to_rank(folder, modules.as_deref(), &raw)?)
 }
 
-/// Refuses a cross-encoder.
-fn check_embeds(folder: &dyn Folder, modules: Option<&[ModuleEntry]>, raw: &Value) -> Result<()> {
-    let Some(class) = class_that_scores(modules, raw) else { return Ok(()) };
+/// Refuses a decoder with a head for sequence classification: its scores are of texts in a form that no file says.
+pub(crate) fn check_head(folder: &dyn Folder, config: &ModelConfig, raw: &Value) -> Result<()> {
+    let class = raw["architectures"][0].as_str().unwrap_or_default();
+    if !(config.family.is_decoder() && class.ends_with("ForSequenceClassification")) {
+        return Ok(());
+    }
     Err(Error::invalid(format!(
-        "{}: is a reranker ({class}), which gives scores of pairs and no vectors; use `kiln rerank`",
+        "{}: is a decoder with a head for sequence classification ({class}), which is not supported, neither to embed nor \
+         to rank; name an embedder, a cross-encoder, or a decoder that ranks by its logits of yes and no",
         folder.label()
     )))
+}
+
+/// Refuses a reranker. One that only says that it ranks is a language model, of which a head that is asked for makes an
+/// embedder.
+fn check_embeds(
+    folder: &dyn Folder,
+    modules: Option<&[ModuleEntry]>,
+    (config, raw): (&ModelConfig, &Value),
+    options: &LoadOptions,
+) -> Result<()> {
+    if let Some(class) = class_that_scores(modules, raw) {
+        check_head(folder, config, raw)?;
+        return Err(Error::invalid(format!(
+            "{}: is a reranker ({class}), which gives scores of pairs and no vectors; use `kiln rerank`",
+            folder.label()
+        )));
+    }
+    if options.pooling.is_none() && is_said_to_rank(folder, modules, raw)? {
+        return Err(Error::invalid(format!(
+            "{}: is a reranker by its name or model card, which gives scores of pairs and no vectors; use `kiln rerank`, or \
+             make an embedder of it by --pooling last_token",
+            folder.label()
+        )));
+    }
+    Ok(())
 }
 
 /// Reads a model folder.
@@ -489,7 +561,7 @@ pub fn load<B: Kernels>(
     }
     let modules = read_modules(folder)?;
     let (root, raw, mut config) = read_shape(folder, modules.as_deref())?;
-    check_embeds(folder, modules.as_deref(), &raw)?;
+    check_embeds(folder, modules.as_deref(), (&config, &raw), options)?;
     check_pooled(folder, modules.as_deref(), &raw)?;
     let (path, sentence) = read_sentence(folder, &root)?;
     let modalities = &sentence["modality_config"];
@@ -500,14 +572,33 @@ pub fn load<B: Kernels>(
     if let Some(attention) = options.attention {
         config = config.attending(attention)?;
     }
+    let (own, instruction) = read_own_pooling(folder, modules.as_deref(), &raw)?;
+    let (tokenizer, tokenizer_files) =
+        read_tokenizer(folder, &root, &config, instruction, options)?;
+    // What asks for the head that the folder has goes on with its weights.
+    let asked = options.pooling.as_ref();
+    asked.map_or(Ok(()), PoolingConfig::check)?;
+    let is_own = |own: &PoolingConfig| {
+        asked.is_none_or(|asked| asked.same_parameters(own, config.output_size()))
+    };
+    let another = asked.filter(|_| !is_own(&own));
+    // With another head or mask, or texts cut shorter, the vectors of the self-test no longer hold.
+    let mut same = another.is_none() && options.attention.is_none() && options.text.is_empty();
+    let in_bf16 = manifest.as_ref().is_some_and(|manifest| manifest.weights == "bf16");
+    let mut self_test = manifest.and_then(|manifest| manifest.self_test);
+    if let (Some(kept), Some(limit)) = (&self_test, options.max_length) {
+        for tokens in tokenizer.encode_all("", &kept.texts)? {
+            same &= tokens.ids.len() < limit;
+        }
+    }
+    self_test = self_test.filter(|_| same);
     let mut weights = Weights::open(folder, &inside(&root, "model"))?;
-    let multiplies_bf16 = B::BLOCKS && B::PACKING == Packing::Host;
+    // WebAssembly has no instructions for it; all of its builds compute in f32.
+    let multiplies_bf16 =
+        cfg!(not(target_arch = "wasm32")) && B::BLOCKS && B::PACKING == Packing::Host;
     let mut precision = options.precision;
-    if precision == WeightPrecision::Kept
-        && multiplies_bf16
-        && manifest.as_ref().is_some_and(|manifest| manifest.weights == "bf16")
-    {
-        // The file carries a test, by which the vectors are judged.
+    if precision == WeightPrecision::Kept && multiplies_bf16 && in_bf16 && self_test.is_some() {
+        // The test judges the vectors.
         precision = WeightPrecision::Bf16;
     }
     let on_device = !B::HOST && B::supports_dtype(device, DType::BF16);
@@ -524,7 +615,6 @@ pub fn load<B: Kernels>(
     // model2vec has no list of modules, and says it here.
     model.normalize = config.family == Family::Static && raw["normalize"] == true;
     model.normalize |= takes_last_token(&raw);
-    let mut instruction = InstructionSpan::Pooled;
     let released = nv_embed_block(&raw);
     if let Some(block) = released.clone() {
         PoolingConfig::LatentAttention(block.clone())
@@ -539,23 +629,13 @@ pub fn load<B: Kernels>(
             device,
         )?;
         model.normalize = true;
-        instruction = InstructionSpan::MaskedWithoutBos;
     }
-    // What asks for the head that the folder has goes on with its weights.
-    let asked = options.pooling.as_ref();
-    asked.map_or(Ok(()), PoolingConfig::check)?;
-    let is_own = |own: &PoolingConfig| {
-        asked.is_none_or(|asked| asked.same_parameters(own, config.output_size()))
-    };
     for module in modules.iter().flatten() {
         match module.kind.as_str() {
             "Transformer" | STATIC => {}
             "Pooling" if released.is_some() => mean_behind_latents(folder, &module.path)?,
             "Pooling" => {
-                let (pooling, include_prompt) = read_pooling(folder, &module.path)?;
-                if !include_prompt {
-                    instruction = InstructionSpan::Masked;
-                }
+                let (pooling, _) = read_pooling(folder, &module.path)?;
                 let head = Pooling::unfilled(&pooling, &config, device);
                 model.pooling = if is_own(&pooling) && head.block.is_some() {
                     let mut weights = Weights::open(folder, &inside(&module.path, "model"))?;
@@ -580,25 +660,10 @@ pub fn load<B: Kernels>(
             _ => {}
         }
     }
-    let another = asked.filter(|_| !is_own(model.pooling.config()));
     if let Some(pooling) = another {
         model.pooling = Pooling::new(pooling, &config, device);
     }
     check_widths(folder, &model.embedder_config())?;
-    if let Some(kept) = read_instruction(folder)? {
-        instruction = kept;
-    }
-    let (tokenizer, tokenizer_files) =
-        read_tokenizer(folder, &root, &config, instruction, options)?;
-    // With another head or mask, or texts cut shorter, the vectors of the self-test no longer hold.
-    let mut same = another.is_none() && options.attention.is_none() && options.text.is_empty();
-    let mut self_test = manifest.and_then(|manifest| manifest.self_test);
-    if let (Some(kept), Some(limit)) = (&self_test, options.max_length) {
-        for tokens in tokenizer.encode_all("", &kept.texts)? {
-            same &= tokens.ids.len() < limit;
-        }
-    }
-    self_test = self_test.filter(|_| same);
     if let (Some(test), Some(least)) = (&mut self_test, least_cosine(options.precision)) {
         test.least_cosine = test.least_cosine.min(least);
     }
@@ -670,6 +735,28 @@ fn own_pooling(config: &Value) -> PoolingConfig {
         true => PoolingConfig::LastToken,
         false => PoolingConfig::Mean,
     }
+}
+
+/// The pooling that the files say, and which tokens of an instruction it leaves out.
+fn read_own_pooling(
+    folder: &dyn Folder,
+    modules: Option<&[ModuleEntry]>,
+    raw: &Value,
+) -> Result<(PoolingConfig, InstructionSpan)> {
+    let (mut pooling, mut instruction) = (own_pooling(raw), InstructionSpan::Pooled);
+    if let Some(block) = nv_embed_block(raw) {
+        pooling = PoolingConfig::LatentAttention(block);
+        instruction = InstructionSpan::MaskedWithoutBos;
+    } else {
+        for module in modules.into_iter().flatten().filter(|module| module.kind == "Pooling") {
+            let (found, include_prompt) = read_pooling(folder, &module.path)?;
+            pooling = found;
+            if !include_prompt {
+                instruction = InstructionSpan::Masked;
+            }
+        }
+    }
+    Ok((pooling, read_instruction(folder)?.unwrap_or(instruction)))
 }
 
 /// The latent-attention settings in the `config.json` of NV-Embed's release.
@@ -1021,5 +1108,12 @@ pub(crate) fn read_prompts(folder: &dyn Folder) -> Result<Prompts> {
         }
     }
     let default = value.get("default_prompt_name").and_then(Value::as_str).map(String::from);
-    Prompts::new(by_name, default).map_err(|error| bad(folder, file, error))
+    let format = match value.get(INSTRUCTION_FORMAT) {
+        None | Some(Value::Null) => None,
+        Some(Value::String(format)) => Some(format.clone()),
+        Some(_) => return Err(bad(folder, file, format!("{INSTRUCTION_FORMAT} is no text"))),
+    };
+    Prompts::new(by_name, default)
+        .and_then(|prompts| prompts.with_instruction_format(format))
+        .map_err(|error| bad(folder, file, error))
 }

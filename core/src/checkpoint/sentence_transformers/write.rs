@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{DROPS_UNKNOWN, INSTRUCTION, MODES, SavedModel, dense_names, head_names};
+use super::{
+    DROPS_UNKNOWN, INSTRUCTION, INSTRUCTION_FORMAT, MODES, SavedModel, dense_names, head_names,
+};
 use crate::checkpoint::parameters::{Keep, each_tensor, put_together, save_backbone};
 use crate::checkpoint::safetensors::{StoredTensor, write_tensors};
 use crate::config::Family;
@@ -110,7 +112,10 @@ pub fn save_as<B: Kernels, E: From<Error>>(
     if let Some(dimensions) = embedder.truncate_dim() {
         settings["truncate_dim"] = json!(dimensions);
     }
-    // The other two are `include_prompt` of the pooling module, where there is one.
+    if let Some(format) = embedder.prompts().instruction_format() {
+        settings[INSTRUCTION_FORMAT] = json!(format);
+    }
+    // These two are `include_prompt` of the pooling module, where there is one.
     let is_said = tokenizer.instruction == InstructionSpan::Pooled
         || tokenizer.instruction == InstructionSpan::Masked && pools;
     if !is_said {

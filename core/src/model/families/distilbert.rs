@@ -51,7 +51,7 @@ pub(super) fn write(config: &ModelConfig) -> Value {
 
 pub(super) fn names(config: &ModelConfig) -> Names {
     let width = config.hidden_size;
-    let names = Names::new(&["", "distilbert."], "embeddings.word_embeddings.weight");
+    let names = Names::new(&["", "distilbert.", "model."], "embeddings.word_embeddings.weight");
     encoder::embeddings(names)
         .joined(
             "blocks.{}.attention.qkv",

@@ -197,6 +197,6 @@ pub(super) fn bert_feed_forward(names: Names) -> Names {
 }
 
 pub(super) fn names(config: &ModelConfig) -> Names {
-    let prefixes = ["", "bert.", "roberta.", "xlm_roberta.", "camembert."];
+    let prefixes = ["", "bert.", "roberta.", "xlm_roberta.", "camembert.", "model."];
     bert_feed_forward(bert_attention(config, &prefixes))
 }

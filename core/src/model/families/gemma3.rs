@@ -74,7 +74,11 @@ pub(super) fn write(config: &ModelConfig) -> Value {
     // What releases before transformers 5 read.
     value["rope_theta"] = json!(global.theta);
     value["rope_local_base_freq"] = json!(local.theta);
-    value["query_pre_attn_scalar"] = json!(decoder.query_scalar);
+    // transformers takes a whole number alone.
+    value["query_pre_attn_scalar"] = match decoder.query_scalar {
+        Some(scalar) if scalar.fract() == 0.0 => json!(scalar as u64),
+        scalar => json!(scalar),
+    };
     value["hidden_activation"] = json!(config.activation.to_hf());
     if let Some(object) = value.as_object_mut() {
         object.remove("hidden_act");

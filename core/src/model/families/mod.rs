@@ -163,13 +163,22 @@ pub(crate) fn of_no_vector(config: &ModelConfig, module: &str) -> bool {
 
 /// The tensor names of one checkpoint: those of [`names`], or of a release that has others.
 pub(crate) fn names_in(config: &ModelConfig, has: impl Fn(&str) -> bool) -> Names {
-    let released = match config.family {
+    released(config).filter(|names| names.found(&has)).unwrap_or_else(|| names(config))
+}
+
+/// The tensor names of a family's release, where transformers' own class has others.
+fn released(config: &ModelConfig) -> Option<Names> {
+    match config.family {
         Family::NomicBert => Some(nomic_bert::released(config)),
         Family::Gte => Some(gte::released(config)),
         Family::JinaEmbeddingsV3 => Some(jina_embeddings_v3::released(config)),
         _ => None,
-    };
-    released.filter(|names| names.found(&has)).unwrap_or_else(|| names(config))
+    }
+}
+
+/// Whether a module of a checkpoint, without what may stand before its names, has the name that a release gives it.
+pub(crate) fn is_of_release(config: &ModelConfig, module: &str) -> bool {
+    released(config).is_some_and(|names| names.has(&format!("{module}.weight")))
 }
 
 /// The tensors of a release that have several of ours, which [`names`] names by themselves.

@@ -45,7 +45,7 @@ pub(super) fn write(config: &ModelConfig) -> Value {
 
 pub(super) fn names(config: &ModelConfig) -> Names {
     let width = config.hidden_size;
-    let names = Names::new(&["", "mpnet."], "embeddings.word_embeddings.weight");
+    let names = Names::new(&["", "mpnet.", "model."], "embeddings.word_embeddings.weight");
     encoder::bert_feed_forward(encoder::embeddings(names))
         .tensor("relative_bias", "encoder.relative_attention_bias.weight")
         .joined(

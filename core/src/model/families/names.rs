@@ -190,6 +190,12 @@ impl Names {
         })
     }
 
+    /// Whether a tensor is one of these, without what may stand before its name.
+    pub(crate) fn has(&self, tensor: &str) -> bool {
+        let (general, _) = split_numbers(tensor);
+        self.rules.iter().flat_map(|rule| &rule.parts).any(|part| part.name == general)
+    }
+
     /// Whether a checkpoint has these names.
     pub(crate) fn found(&self, has: impl Fn(&str) -> bool) -> bool {
         self.prefixes.iter().any(|prefix| has(&format!("{prefix}{}", self.probe)))

@@ -268,6 +268,23 @@ fn models_that_are_probably_meant_otherwise_are_warned_of() {
     assert!(!notes(&other, &[]).contains("warning"));
 }
 
+/// Of a causal model each layer's last state is what this head compares.
+#[test]
+fn a_missing_end_is_warned_of_wherever_last_states_are_taken() {
+    let folder = Folder::new();
+    let model = folder.model("{ mode = 'multi_layer_trainable', latents = 2, heads = 2 }");
+    let model = model.display().to_string();
+    let notes = |attention: &str, end: &str| {
+        let mut command = kiln(&["similarity", "--model", &model, "a river", "a ship"]);
+        let output = command.args(["--attention", attention, "--add-eos", end]).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(notes("causal", "false").contains("--add-eos true"));
+    assert!(!notes("causal", "true").contains("warning"));
+    assert!(!notes("bidirectional", "false").contains("warning"));
+}
+
 #[test]
 fn shells_and_man_know_the_commands() {
     for (shell, sign) in [

@@ -65,6 +65,15 @@ fn each_kind_runs_on_a_file_of_ones_own() {
     assert!(
         String::from_utf8(refused.stderr).unwrap().contains("the table mgh has no instruction")
     );
+    // In another form, which goes with instructions alone.
+    let form = ["--instruction-format", "Task: {instruction} | "];
+    let actual = of(&[&["--instruction", "Find what is alike"], &form[..]].concat());
+    assert_eq!(actual["prompts"][0], "Task: Find what is alike | ");
+    let args = ["-m", &model, "--task", "sts", "--data", &file];
+    let refused = failure(eval(&folder, &args).args(form));
+    assert!(refused.contains("--instruction-format") && refused.contains("--prompts"), "{refused}");
+    let refused = failure(eval(&folder, &args).args(["--instruction-format", "Query: "]));
+    assert!(refused.contains("{instruction}"), "{refused}");
     assert!(folder.path("embeddings").is_dir());
 }
 

@@ -279,6 +279,8 @@ fn an_optimizer_that_is_shared_out_and_kept_knows_what_it_knew() {
         "stage.1.full=true",
         "--set",
         "stage.2.keep_optimizer=true",
+        "--set",
+        "stage.2.weight_decay=0.01",
     ];
     Job::new(&folder, 2).run("whole", &args);
     Job::new(&folder, 2)

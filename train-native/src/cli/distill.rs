@@ -26,6 +26,12 @@ pub(super) struct DistillArgs {
     /// Files of texts: .txt, .jsonl, .csv, .tsv or .parquet, optionally with .gz or .zst
     #[arg(long, value_name = "FILES", value_delimiter = ',', required = true)]
     texts: Vec<String>,
+    /// Prompt that the teacher gets before each text [default: its prompt query, if it has one]
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Name of the teacher's own prompt to put before each text
+    #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
+    prompt_name: Option<String>,
     /// Columns of the text, joined by a space
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', default_value = "text")]
     column: Vec<String>,
@@ -44,8 +50,8 @@ pub(super) struct DistillArgs {
     /// Vocabulary size of a student that starts from random weights
     #[arg(long, value_name = "N", default_value_t = 16_000, value_parser = whole(1, SIZE))]
     vocab_size: usize,
-    /// Also match the teacher's hidden states, layer by layer (needs the teacher's tokenizer, hence
-    /// --keep-blocks)
+    /// Also match the teacher's hidden states, layer by layer but for the last, or the last of a student with one
+    /// (needs the teacher's tokenizer, hence --keep-blocks)
     #[arg(long, requires = "keep_blocks")]
     states: bool,
     /// Optimizer steps
@@ -114,7 +120,20 @@ fn recipe(args: &DistillArgs, global: &Global) -> Result<Recipe> {
             table(vec![("path", file.clone().into()), ("fields", columns.clone().into())]).into()
         })
         .collect();
-    let layers = if args.states { "uniform" } else { "none" };
+    let layers = match (args.states, args.keep_blocks.len()) {
+        (false, _) => "none",
+        (true, 1) => "last",
+        (true, _) => "uniform",
+    };
+    let mut distillation = table(vec![
+        ("teacher", args.teacher.clone().into()),
+        ("vectors", 1.0.into()),
+        ("scores", 1.0.into()),
+        ("layers", layers.into()),
+    ]);
+    for (key, value) in [("query_prompt", &args.prompt), ("query_prompt_name", &args.prompt_name)] {
+        distillation.extend(value.clone().map(|value| (key.to_string(), value.into())));
+    }
     let lr = args.lr.unwrap_or(if args.keep_blocks.is_empty() { 1e-3 } else { 1e-4 });
     let stage = table(vec![
         ("name", "distill".into()),
@@ -126,16 +145,7 @@ fn recipe(args: &DistillArgs, global: &Global) -> Result<Recipe> {
         ("warmup", whole(args.steps / 20)),
         ("schedule", "cosine".into()),
         ("weight_decay", 0.01.into()),
-        (
-            "distillation",
-            table(vec![
-                ("teacher", args.teacher.clone().into()),
-                ("vectors", 1.0.into()),
-                ("scores", 1.0.into()),
-                ("layers", layers.into()),
-            ])
-            .into(),
-        ),
+        ("distillation", distillation.into()),
     ]);
     let recipe = table(vec![
         ("name", "distill".into()),

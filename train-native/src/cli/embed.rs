@@ -24,9 +24,9 @@ use crate::vectors::{VectorFormat, VectorWriter};
 /// all. What is done is skipped the next time, so that a job that was stopped goes on; --shard divides the files among
 /// processes.
 ///
-/// A file is the least that a job goes on by: of one that it was stopped at it begins again, and one file embedded into
-/// one (--output vectors.npy) begins again as a whole. Cut a large file into many, such as by
-/// `split --lines 100000 --additional-suffix .jsonl big.jsonl docs/part-`, and name their folder.
+/// A job resumes file by file: an interrupted file starts again, and so does one file embedded into one (--output
+/// vectors.npy). Split a large file, such as by
+/// `split --lines 100000 --additional-suffix .jsonl big.jsonl docs/part-`, and name the folder.
 #[derive(Debug, Args)]
 pub(super) struct EmbedArgs {
     #[command(flatten)]

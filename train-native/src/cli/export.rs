@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use clap::Args;
-use kiln_embed::checkpoint::{
-    Files, Folder, LoadOptions, MANIFEST, Manifest, SelfTest, is_reranker,
-};
+use kiln_embed::checkpoint::{Files, Folder, LoadOptions, MANIFEST, Manifest, SelfTest};
 use kiln_embed::reranker::Reranker;
 use serde_json::json;
 
@@ -68,7 +66,7 @@ pub(super) fn run(args: &ExportArgs, global: &Global) -> Result<()> {
             };
             (files, manifest.weights, bound)
         }
-        None if is_reranker(folder.as_ref())? => {
+        None if args.model.ranks(folder.as_ref())? => {
             let (options, device) = (args.model.load_options(), Default::default());
             let reranker = Reranker::<Cpu>::load_with(folder.as_ref(), &options, &device)?;
             let reference = reranker.score_test()?;

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use burn::module::Module as _;
 use clap::Args;
 use kiln_embed::Reranker;
-use kiln_embed::checkpoint::{LoadOptions, Manifest, TensorInfo, Weights, is_reranker};
+use kiln_embed::checkpoint::{LoadOptions, Manifest, TensorInfo, Weights};
 use kiln_embed::config::{LayerHeads, ModelConfig};
 use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::tokenizer::Tokenizer;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::{Global, ModelArgs};
 use crate::device::{Cpu, Device};
 use crate::embedding::Parameters;
+use crate::hub::ADAPTER;
 use crate::model::{load, locate, open_folder, weights_stem};
 use crate::terminal::{counted, thousands};
 
@@ -32,7 +33,7 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     let found = locate(&args.model.name(), terminal)?;
     let name = found.name();
-    if is_reranker(open_folder(&found.folder)?.as_ref())? {
+    if args.model.ranks(open_folder(&found.folder)?.as_ref())? {
         return reranker(&name, &found.folder, args, global);
     }
     let model = load(&name, &args.model.load_options(), &Device::Cpu, terminal)?;
@@ -40,8 +41,8 @@ pub(super) fn run(args: &InspectArgs, global: &Global) -> Result<()> {
     let opened = open_folder(&found.folder)?;
     // Of adapters the folder has theirs alone; everything else that is shown is the base's.
     let base = found.base()?;
-    let stem = match opened.open("adapter_model.safetensors")? {
-        Some(_) if base.is_some() => "adapter_model",
+    let stem = match base {
+        Some(_) if found.folder.join(ADAPTER).is_file() => "adapter_model",
         _ => weights_stem(opened.as_ref())?,
     };
     let weights = Weights::open(opened.as_ref(), stem)?;

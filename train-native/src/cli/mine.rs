@@ -57,7 +57,7 @@ pub(super) struct MineArgs {
     /// Maximum number of negatives per query
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = whole(1, NEIGHBOURS))]
     negatives: usize,
-    /// Drop queries that are left with fewer negatives than this
+    /// Drop queries that are left with fewer negatives than this; 0 drops none
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0, NEIGHBOURS))]
     least: usize,
     /// Drop candidates that score above this share of the positive's score (NV-Embed's
@@ -106,9 +106,9 @@ pub(super) struct MineArgs {
     /// Filter the scores of an earlier run (--scores) instead of embedding
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scores", "model", "top_k"])]
     from_scores: Option<String>,
-    /// Score positives, given negatives and candidates anew with this cross-encoder (as `kiln rerank --model`),
-    /// and filter by its scores, so that what it takes for an answer is no negative
-    #[arg(long, value_name = "DIR|HUB_ID")]
+    /// Score positives, given negatives and candidates anew with this reranker (a folder, a .kiln file or a Hub
+    /// id), and filter by its scores, so that what it takes for an answer is no negative
+    #[arg(long, value_name = "DIR|FILE|HUB_ID")]
     reranker: Option<String>,
     #[command(flatten)]
     reranker_flags: RerankerFlags,

@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use kiln_embed::checkpoint::{Existing, LoadOptions};
+use kiln_embed::checkpoint::{Existing, Folder, LoadOptions, is_reranker};
 use kiln_embed::config::AttentionMode;
 use kiln_embed::embedder::{EmbedOptions, Prompt};
 use kiln_embed::pooling::PoolingConfig;
@@ -147,11 +147,10 @@ impl Overwrite {
 #[derive(Debug, Clone, Args)]
 struct ModelArgs {
     /// Model: a folder, a .kiln file, or a Hub id (owner/name[@revision]), which is downloaded into
-    /// huggingface_hub's cache; MODEL#NAME, wherever a model is named, is one with an adapter of its own
+    /// huggingface_hub's cache. MODEL#NAME picks one of its adapters, wherever a model is named
     #[arg(long, short, value_name = "DIR|FILE|HUB_ID")]
     model: String,
-    /// Take one of several adapters that lie in the model's folder, repository or own file, by name, such as
-    /// jina-embeddings-v3's retrieval.query
+    /// Use the adapter of this name (as MODEL#NAME), such as jina-embeddings-v3's retrieval.query
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
     #[command(flatten)]
@@ -178,6 +177,11 @@ impl ModelArgs {
         self.overrides.load_options()
     }
 
+    /// Whether what lies in `folder` is taken for a reranker. A pooling makes an embedder of a language model that ranks.
+    fn ranks(&self, folder: &dyn Folder) -> Result<bool> {
+        Ok(self.load_options().pooling.is_none() && is_reranker(folder)?)
+    }
+
     /// Loads the model where the command computes.
     fn load(&self, flags: &EmbedFlags, global: &Global) -> Result<Arc<dyn TextModel>> {
         let options = flags.load_options(self.load_options());
@@ -198,10 +202,10 @@ struct ModelOverrides {
     /// Truncate texts to this many tokens [default: the model's own limit]
     #[arg(long, value_name = "TOKENS", value_parser = ranges::whole(1, ranges::SIZE))]
     max_length: Option<usize>,
-    /// Put BOS before each text, or do not [default: as the model's tokenizer does]
+    /// Whether to put BOS before each text: true or false [default: as the model's tokenizer does]
     #[arg(long, value_name = "BOOL")]
     add_bos: Option<bool>,
-    /// Put EOS after each text, or do not [default: as the model's tokenizer does]
+    /// Whether to put EOS after each text: true or false [default: as the model's tokenizer does]
     #[arg(long, value_name = "BOOL")]
     add_eos: Option<bool>,
     /// Put this after each text, before EOS; it is never cut away
@@ -210,8 +214,8 @@ struct ModelOverrides {
     /// Pad shorter texts of a batch on this side instead of the model's: left or right
     #[arg(long, value_name = "SIDE", value_parser = parse_padding)]
     padding_side: Option<PaddingSide>,
-    /// Which tokens of an instruction pooling leaves out: pooled (none), masked, or
-    /// masked_without_bos (NV-Embed's release)
+    /// Which tokens of an instruction pooling leaves out: pooled (none), masked (BOS too),
+    /// masked_after_bos, or masked_without_bos (NV-Embed's release)
     #[arg(long = "instruction-pooling", value_name = "RULE", value_parser = parse_instruction)]
     instruction_pooling: Option<InstructionSpan>,
 }

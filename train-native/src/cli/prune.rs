@@ -12,7 +12,7 @@ use super::{Global, ModelArgs, Overwrite};
 use crate::compress::{Pattern, PruneMethod, prune};
 use crate::device::open;
 use crate::eval::plain_table;
-use crate::model::{load_embedder, locate, must_be_full};
+use crate::model::{load_embedder, locate, must_be_full, open_folder};
 use crate::with_backend;
 
 /// Prune a model's weights by magnitude, Wanda or SparseGPT.
@@ -45,7 +45,13 @@ pub(super) struct PruneArgs {
 pub(super) fn run(args: &PruneArgs, global: &Global) -> Result<()> {
     let terminal = global.terminal();
     check_target(&args.output, args.existing.rule())?;
-    let name = locate(&args.model.name(), terminal)?.name();
+    let found = locate(&args.model.name(), terminal)?;
+    let name = found.name();
+    if args.model.ranks(open_folder(&found.folder)?.as_ref())? {
+        bail!(
+            "{name}: is a reranker, and rerankers cannot be pruned; make it smaller by `kiln quantize`, or name an embedder"
+        );
+    }
     must_be_full(&name, terminal)?;
     let device = open(global.device)?;
     let (files, lines) = with_backend!(&device, B, handle => {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use kiln_embed::checkpoint::{SelfTest, is_reranker};
+use kiln_embed::checkpoint::SelfTest;
 use kiln_embed::reranker::Reranker;
 use kiln_embed::tokenizer::Tokenizer;
 use serde_json::json;
@@ -36,7 +36,7 @@ pub(super) struct QuantizeArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Quantization scheme: int8, int4, fp8-e4m3 or fp8-e5m2, each with an optional block size
-    /// (:32, :64, :128, :channel)
+    /// (:32, :64, :128, :channel); or f32, f16, bf16
     #[arg(long, short, default_value = "int8", value_name = "SCHEME")]
     scheme: Storage,
     /// How to round the weights
@@ -140,7 +140,7 @@ pub(super) fn run(args: &QuantizeArgs, global: &Global) -> Result<()> {
     let name = found.name();
     must_be_full(&name, terminal)?;
     let device = open(global.device)?;
-    if is_reranker(open_folder(&found.folder)?.as_ref())? {
+    if args.model.ranks(open_folder(&found.folder)?.as_ref())? {
         return reranker(args, &plan, &name, &device, global);
     }
     let (files, lines, reference) = with_backend!(&device, B, handle => {

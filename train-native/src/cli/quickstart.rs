@@ -13,7 +13,7 @@ use crate::quickstart::{Quickstart, QuickstartSummary, run as run_quickstart};
 
 /// Train a small model from random weights on made-up texts, and search with it.
 ///
-/// Needs no download and no GPU, and takes a few minutes on two cores.
+/// Needs no download and no GPU, and takes about two minutes on two cores.
 #[derive(Debug, Args)]
 pub(super) struct QuickstartArgs {
     /// Folder to write data, model, scores and report to

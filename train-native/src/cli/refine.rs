@@ -65,7 +65,7 @@ pub(super) struct RefineArgs {
     /// File of texts that the teacher ranks (field text, optionally title) [default: the rows' own passages]
     #[arg(long, short, value_name = "FILE", requires = "model")]
     corpus: Option<String>,
-    /// Nearest texts of each query whose ranks are told apart
+    /// How deep to rank: each query's K nearest texts have a rank of their own, all others K + 1
     #[arg(long, value_name = "K", default_value_t = 200, value_parser = whole(1, NEIGHBOURS))]
     top_k: usize,
     /// Leave out the filters that need a teacher

@@ -24,12 +24,12 @@ use crate::vectors::write_atomically;
 /// Use it on a few hundred texts; `kiln search --reranker` does so with the best that it finds.
 ///
 /// With --data and --scores it writes its scores into rows of queries with positives and negatives, from which an
-/// embedder (margin_mse in a recipe) or another cross-encoder (rerank.loss = \"margin_mse\" or \"mse\") learns them.
+/// embedder (margin_mse in a recipe) or another cross-encoder (rerank.loss = "margin_mse" or "mse") learns them.
 #[derive(Debug, Args)]
 pub(super) struct RerankArgs {
-    /// Reranker: a folder or a Hub id (owner/name[@revision]) with a head for sequence classification of one
-    /// score, or a Qwen3-Reranker
-    #[arg(id = "reranker", long = "model", short = 'm', value_name = "DIR|HUB_ID")]
+    /// Reranker: a folder, a .kiln file or a Hub id (owner/name[@revision]): a cross-encoder with one score,
+    /// Qwen3-Reranker, or a decoder saved with LogitScore
+    #[arg(id = "reranker", long = "model", short = 'm', value_name = "DIR|FILE|HUB_ID")]
     model: String,
     /// Query (repeatable)
     #[arg(long, short = 'Q', value_name = "TEXT", required_unless_present = "data")]

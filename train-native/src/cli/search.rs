@@ -65,8 +65,8 @@ pub(super) struct SearchArgs {
     /// it]
     #[arg(long, value_name = "NAME")]
     corpus_prompt_name: Option<String>,
-    /// Rerank the best hits with this cross-encoder: a folder or a Hub id, as `kiln rerank --model` takes
-    #[arg(long, value_name = "DIR|HUB_ID")]
+    /// Rerank the best hits with this reranker: a folder, a .kiln file or a Hub id, as `kiln rerank --model` takes
+    #[arg(long, value_name = "DIR|FILE|HUB_ID")]
     reranker: Option<String>,
     /// Hits per query that are reranked, --top-k at least [default: 100, or --top-k if that is more]
     #[arg(long, value_name = "N", requires = "reranker", value_parser = whole(1, NEIGHBOURS))]

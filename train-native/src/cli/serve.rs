@@ -35,9 +35,9 @@ pub(super) struct ServeArgs {
     /// others get the first. Options that override a model's settings are for all
     #[arg(long, value_name = "DIR|FILE|HUB_ID")]
     also: Vec<String>,
-    /// Also serve this cross-encoder at /rerank and /v1/rerank: a folder or a Hub id, as `kiln rerank --model`
-    /// takes
-    #[arg(long, value_name = "DIR|HUB_ID")]
+    /// Also serve this reranker at /rerank, /v1/rerank and /v2/rerank: a folder, a .kiln file or a Hub id, as
+    /// `kiln rerank --model` takes
+    #[arg(long, value_name = "DIR|FILE|HUB_ID")]
     reranker: Option<String>,
     #[command(flatten)]
     reranker_flags: RerankerFlags,
@@ -50,8 +50,8 @@ pub(super) struct ServeArgs {
     /// Name of the model in requests and answers [default: its folder's name or Hub id]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Require this key (Authorization: Bearer KEY) on every route but those that look after the server (/livez, /readyz,
-    /// /health, /metrics) and those that describe it (/openapi.json, /docs)
+    /// Require this key (Authorization: Bearer KEY) on every route but the probes (/livez, /readyz, /health), /metrics,
+    /// /openapi.json and /docs
     #[arg(long, value_name = "KEY", env = "KILN_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
     /// Answer requests for this host name, besides localhost and --host, and for no others
@@ -105,7 +105,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N")]
     dimensions: Option<usize>,
     /// Precision to run the weights in: kept (that of the file), f32, or rounded while loading to
-    /// int8 or int4
+    /// bf16, int8, int4, fp8-e4m3 or fp8-e5m2
     #[arg(long, value_name = "PRECISION", default_value_t = WeightPrecision::Kept)]
     weights: WeightPrecision,
 }

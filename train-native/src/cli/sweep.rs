@@ -16,7 +16,8 @@ use crate::train::{sweep, sweep_table};
 /// Ctrl-C saves a checkpoint; the same command then continues, and does not repeat finished runs.
 #[derive(Debug, Args)]
 pub(super) struct SweepArgs {
-    /// Sweep: a TOML file, or the name of a shipped one (curriculum, pooling, stages, alpha, ordering)
+    /// Sweep: a TOML file, or the name of a shipped one (curriculum, mgh-pooling,
+    /// pooling, nv-pooling, nv-data, stages, alpha, ordering)
     #[arg(value_name = "FILE|NAME")]
     sweep: String,
     /// Folder to write the runs, results.json and report.html to

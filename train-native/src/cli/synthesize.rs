@@ -59,7 +59,7 @@ pub(super) struct SynthesizeArgs {
     /// Ask no model, and make pairs of the titles, headings, questions and neighbouring passages of --corpus
     #[arg(long, requires = "corpus", conflicts_with_all = ["llm", "llm_config", "levels", "rows"])]
     structure: bool,
-    /// Most queries of a passage
+    /// Queries to write for a passage, at most
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = whole(1, 10), requires = "corpus")]
     queries: usize,
     /// Write new negatives for the pairs of this file, in any training format
@@ -68,13 +68,13 @@ pub(super) struct SynthesizeArgs {
     /// Your own tasks, one a line or in the field `task`, instead of those that the model thinks of
     #[arg(long, value_name = "FILE", conflicts_with_all = ["corpus", "regenerate"])]
     tasks: Option<PathBuf>,
-    /// Questions for tasks, of each type
+    /// How often to ask for a list of tasks, for each type
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole(1, 10_000))]
     brainstorms: usize,
-    /// Tasks in each answer to them (MGH: 20, NV-Embed: 40)
+    /// Tasks in each list (MGH: 20, NV-Embed: 40)
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1, 200))]
     tasks_each: usize,
-    /// Samples by the models with the role `seed`, of each type, that stand before the prompts of the others
+    /// Few-shot samples of each type, written by the `seed` models and put before the other models' prompts
     /// [default: 3 where other models have the role `write`, else 0]
     #[arg(long, value_name = "N", value_parser = whole(0, 20), conflicts_with_all = ["corpus", "regenerate"])]
     samples: Option<usize>,
@@ -103,6 +103,9 @@ pub(super) struct SynthesizeArgs {
     #[arg(long)]
     resume: bool,
 }
+
+/// Passages whose language is looked at.
+const LOOKED_AT: usize = 64;
 
 /// A check that can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -147,7 +150,15 @@ impl SynthesizeArgs {
     fn material(&self, terminal: Terminal) -> Result<Material> {
         match (&self.corpus, &self.regenerate, &self.tasks) {
             (Some(corpus), _, _) => {
-                Ok(Material::Corpus(Passages::read(Path::new(corpus), terminal)?))
+                let passages = Passages::read(Path::new(corpus), terminal)?;
+                let texts = passages.some_texts(LOOKED_AT)?;
+                if let Some(other) = Mixture::parse(&self.languages)?.other(&texts) {
+                    let (name, code) = (other.name, other.code);
+                    terminal.note(format!(
+                        "the passages look {name}; --languages {code} (of adapt: --language {code}) asks for questions in it"
+                    ));
+                }
+                Ok(Material::Corpus(passages))
             }
             (_, Some(pairs), _) => Material::pairs(open_examples(pairs, false, terminal)?),
             (_, _, Some(tasks)) => Material::tasks(tasks),

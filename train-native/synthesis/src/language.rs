@@ -1,7 +1,9 @@
 //! Languages that examples are written in, and which one a text is in.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
-use whatlang::Lang;
+use whatlang::{Info, Lang};
 
 /// Letters below which no language is told.
 const LEAST_LETTERS: usize = 24;
@@ -170,12 +172,7 @@ impl Language {
     /// fewer letters, where that would be less sure, or where the language is none that can be told.
     pub fn other(&self, text: &str, letters: usize, sure: f64) -> Option<Option<&'static str>> {
         let expected = Lang::from_code(self.told?)?;
-        let end = text.char_indices().nth(MOST_LETTERS).map_or(text.len(), |(end, _)| end);
-        let text = &text[..end];
-        if text.chars().filter(|letter| letter.is_alphabetic()).count() < letters {
-            return None;
-        }
-        let found = whatlang::detect(text)?;
+        let found = detect(text, letters)?;
         match found.lang() {
             lang if lang == expected => Some(None),
             _ if found.confidence() <= sure => None,
@@ -195,6 +192,16 @@ impl Language {
             }
         }
     }
+}
+
+/// What a text says of its language; `None` where it has fewer letters.
+fn detect(text: &str, letters: usize) -> Option<Info> {
+    let end = text.char_indices().nth(MOST_LETTERS).map_or(text.len(), |(end, _)| end);
+    let text = &text[..end];
+    if text.chars().filter(|letter| letter.is_alphabetic()).count() < letters {
+        return None;
+    }
+    whatlang::detect(text)
 }
 
 /// Languages, each with its share.
@@ -233,6 +240,20 @@ impl Mixture {
         Ok(Self(languages))
     }
 
+    /// The language of most of these texts, where it is surely none of the mixture's.
+    pub fn other(&self, texts: &[String]) -> Option<Language> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for text in texts {
+            if self.0.iter().all(|(language, _)| language.speaks(text) == Some(false)) {
+                let found = detect(text, LEAST_LETTERS)?;
+                *counts.entry(found.lang().code()).or_default() += 1;
+            }
+        }
+        let (code, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let most = 2 * count > texts.len();
+        LANGUAGES.iter().find(|language| most && language.told == Some(code)).copied()
+    }
+
     /// The language at a place between 0 and 1.
     pub fn at(&self, place: f64) -> Language {
         let total: f64 = self.0.iter().map(|(_, share)| share).sum();
@@ -257,6 +278,13 @@ mod tests {
         let german = "Der Fluss überschwemmt jedes Jahr im Frühling die unteren Straßen der Stadt.";
         let of = |code: &str| Language::of(code).unwrap();
         assert_eq!((of("en").speaks(english), of("en").speaks(german)), (Some(true), Some(false)));
+        let other = |languages: &str, texts: [&str; 3]| {
+            let texts = texts.map(String::from);
+            Mixture::parse(languages).unwrap().other(&texts).map(|language| language.code)
+        };
+        assert_eq!(other("en", [german, english, german]), Some("de"));
+        assert_eq!(other("en", [german, english, "kurz"]), None);
+        assert_eq!(other("en,de", [german, german, german]), None);
         assert_eq!((of("de").speaks(german), of("ja").speaks(english)), (Some(true), Some(false)));
         assert_eq!((of("en").speaks("river"), of("is").speaks(english)), (None, None));
         assert_eq!(of("en").other(german, 24, 0.9), Some(Some("German")));

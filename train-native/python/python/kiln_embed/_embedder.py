@@ -83,6 +83,7 @@ class Embedder:
     Args:
         model: `kiln-mini`, which is inside this package; a folder as sentence-transformers or Kiln writes them; a
             `.kiln` file; or a Hub id (`owner/name[@revision]`), which is downloaded into huggingface_hub's cache.
+            `MODEL#NAME` takes one of a model's adapters by name.
         device: `auto`, `cpu`, `vulkan[:n]` or `cuda[:n]`. The wheels on PyPI have the CPU.
         weights: Precision to run the weights in: None (that of the file), `f32`, `bf16`, `int8`, `int4`,
             `fp8-e4m3` or `fp8-e5m2`.

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Reranker:
-    """A cross-encoder, which reads a query and a text together; methods are those of sentence-transformers'
+    """A reranker, which reads a query and a text together; methods are those of sentence-transformers'
     `CrossEncoder`.
 
     Args:
-        model: A folder or a Hub id (`owner/name[@revision]`) with a head for sequence classification of one score,
-            or a Qwen3-Reranker.
+        model: A folder, a `.kiln` file or a Hub id (`owner/name[@revision]`): a cross-encoder with one score,
+            Qwen3-Reranker, or a decoder saved with LogitScore.
         device: `auto`, `cpu`, `vulkan[:n]` or `cuda[:n]`.
         weights: Precision to run the weights in, as of `Embedder`.
         instruction: What is asked for, where the model's prompt has a place for it (Qwen3-Reranker).

@@ -58,6 +58,15 @@ impl Passages {
         self.store.len() == 0
     }
 
+    /// The texts of this many passages or fewer, evenly taken from all.
+    ///
+    /// # Errors
+    /// The temporary file cannot be read.
+    pub fn some_texts(&self, most: usize) -> Result<Vec<String>> {
+        let rows = (0..self.len()).step_by(self.len().div_ceil(most.max(1)).max(1));
+        rows.map(|row| Ok(self.get(row)?.text)).collect()
+    }
+
     /// A passage.
     ///
     /// # Errors

@@ -5,8 +5,9 @@
 #   tests/hosts.sh faults               hosts that are killed or do not belong together, and a network that fails
 #   tests/hosts.sh torchrun             the same job started by torchrun (of KILN_CACHE's Python, if it has torch), and as
 #                                       SCALE.md has it: a process is killed, torchrun starts all again, and they go on
-#   tests/hosts.sh ray                  by Ray Train, as SCALE.md has it (700 MB from PyPI)
-#   tests/hosts.sh slurm                by SLURM, as SCALE.md has it: one of this machine alone (root; Debian's packages)
+#   tests/hosts.sh ray                  by Ray Train, in the same way (700 MB from PyPI)
+#   tests/hosts.sh slurm                by SLURM, in the same way: one of this machine alone (root; Debian's packages). And
+#                                       SCALE.md's array job, which embeds
 #
 # Not part of the test command: it needs root, ip and tc, and an otherwise idle machine for its times. It takes the
 # release's binary where there is one, else the tests' (or the one that KILN_NATIVE names).
@@ -56,6 +57,16 @@ bound=${BOUND:-90}
 # Ends a run that hangs. In the foreground, so that it can be interrupted.
 in_time() { timeout --foreground --kill-after=10 "${LONGEST:-900}" "$@"; }
 
+# Steps enough for one process of two to be killed in the middle of them.
+longer=("${train[@]}" --set stage.1.steps=60)
+unbroken() {
+  local rank
+  for rank in 1 0; do
+    RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29540 in_time "${longer[@]}" --output "$work/unbroken" > /dev/null &
+  done
+  wait -n && wait -n
+}
+
 if [ "${1:-}" = torchrun ]; then
   python=${KILN_PYTHON:-$HOME/.cache/kiln/venv/bin/python}
   if ! "$python" -c 'import torch.distributed.run' 2>/dev/null; then
@@ -66,8 +77,6 @@ if [ "${1:-}" = torchrun ]; then
   in_time "${train[@]}" --output "$work/one" > /dev/null
   by_torchrun "${train[@]}" --output "$work/two"
   "$python" tests/reference/hosts.py same "$work/one" "$work/two"
-  # Steps enough for one to be killed in the middle of them.
-  longer=("${train[@]}" --set stage.1.steps=60)
   by_torchrun "${longer[@]}" --output "$work/unbroken"
   "$python" tests/reference/launchers.py torchrun "$work" "${longer[@]}"
   "$python" tests/reference/hosts.py same "$work/unbroken" "$work/torchrun"
@@ -77,16 +86,16 @@ fi
 case ${1:-} in
   ray)
     tests/setup.sh ray
-    in_time "${train[@]}" --output "$work/one" > /dev/null
-    RAY_USAGE_STATS_ENABLED=0 "${KILN_CACHE:-$HOME/.cache/kiln}/ray/bin/python" tests/reference/launchers.py ray "$work" "${train[@]}"
-    python3 tests/reference/hosts.py same "$work/one" "$work/ray"
+    unbroken
+    RAY_USAGE_STATS_ENABLED=0 "${KILN_CACHE:-$HOME/.cache/kiln}/ray/bin/python" tests/reference/launchers.py ray "$work" "${longer[@]}"
+    python3 tests/reference/hosts.py same "$work/unbroken" "$work/ray"
     exit 0
     ;;
   slurm)
     tests/setup.sh slurm
-    in_time "${train[@]}" --output "$work/one" > /dev/null
-    python3 tests/reference/launchers.py slurm "$work" "${train[@]}"
-    python3 tests/reference/hosts.py same "$work/one" "$work/slurm"
+    unbroken
+    python3 tests/reference/launchers.py slurm "$work" "${longer[@]}"
+    python3 tests/reference/hosts.py same "$work/unbroken" "$work/slurm"
     exit 0
     ;;
 esac

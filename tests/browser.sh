@@ -47,7 +47,7 @@ models() {
 }
 
 # A test that hangs fails, instead of holding up all the others.
-node_tests() { "$cache/node-24/node_modules/.bin/node" --test --test-concurrency 1 --test-timeout 900000 "$@"; }
+node_tests() { "$cache/node-24/node_modules/.bin/node" --test --test-concurrency "${at_once:-1}" --test-timeout 900000 "$@"; }
 export KILN_NATIVE="$native" KILN_PKG="$PWD/wasm/pkg" KILN_DEMO="$PWD/web-demo/dist" KILN_SHOTS="$PWD/target/screenshots" KILN_MODELS="$models"
 
 for part in "${@:-build chromium others runtimes}"; do
@@ -59,7 +59,8 @@ for part in "${@:-build chromium others runtimes}"; do
         ;;
       models) models ;;
       chromium)
-        KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" node_tests tests/browser/*.test.mjs
+        # A file of tests is a browser of its own, and waits for a third of its time.
+        KILN_PLAYWRIGHT="$cache/npm" KILN_CHROMIUM="$(command -v chromium)" at_once=2 node_tests tests/browser/*.test.mjs
         ;;
       others)
         # On a loaded machine Firefox has been seen not to answer when threads were asked of a page.

@@ -1,6 +1,7 @@
 //! A tiny model on disk, and the binary.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use burn::tensor::backend::Backend as _;
@@ -28,8 +29,23 @@ pub(crate) fn kiln(args: &[&str]) -> Command {
 /// The command on some device.
 pub(crate) fn kiln_on(device: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
-    command.args(["--device", device]).args(args).timeout(std::time::Duration::from_secs(300));
+    command.args(["--device", device]).args(args).timeout(Duration::from_secs(300));
     command
+}
+
+/// The most memory of a process, in bytes, when it has ended; `None` where the system does not say.
+pub(crate) fn peak(child: &mut std::process::Child) -> Option<usize> {
+    let path = format!("/proc/{}/status", child.id());
+    let (mut peak, begun) = (None, Instant::now());
+    while child.try_wait().unwrap().is_none() {
+        let status = std::fs::read_to_string(&path).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let now = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+        peak = now.map(|now| now << 10).max(peak);
+        assert!(begun.elapsed() < Duration::from_secs(900));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    peak
 }
 
 /// A folder that is removed after the test.

@@ -1,6 +1,7 @@
 //! `embed` of many files: folders and patterns, shares, what is done and what is not, and a real object store.
 
 mod killed;
+mod memory;
 mod store;
 
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::STS;
 use crate::chat::{Fake, Reply, Running, Then, summary};
-use crate::harness::Folder;
+use crate::harness::{Folder, peak};
 
 #[test]
 fn bodies_are_bounded() {
@@ -15,28 +15,13 @@ fn bodies_are_bounded() {
     let model = Fake::start(|_| Reply::new(200, "{\"choices\": [").then(Then::Endless));
     let folder = Folder::new();
     let args = [&STS[..], &["--rows", "8", "--concurrency", "8", "--llm-retries", "0"]].concat();
-    let Some(peak) = peak(Running::start(&model.url(), &folder, &args)) else { return };
+    let Some(peak) = peak(&mut Running::start(&model.url(), &folder, &args).0) else { return };
     assert!(peak < 400 << 20, "{} MiB", peak >> 20);
     let model = Fake::start(|request| Reply::content(request, "a".repeat(7 << 20)));
     let folder = Folder::new();
     let args = [&STS[..], &["--rows", "6", "--concurrency", "3", "--attempts", "1"]].concat();
-    let Some(peak) = self::peak(Running::start(&model.url(), &folder, &args)) else { return };
+    let Some(peak) = peak(&mut Running::start(&model.url(), &folder, &args).0) else { return };
     assert!(peak < 500 << 20, "{} MiB", peak >> 20);
-}
-
-/// The most memory of a process, in bytes, when it has ended; `None` where the system does not say.
-fn peak(mut running: Running) -> Option<usize> {
-    let path = format!("/proc/{}/status", running.0.id());
-    let (mut peak, begun) = (None, Instant::now());
-    while running.0.try_wait().unwrap().is_none() {
-        let status = std::fs::read_to_string(&path).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let now = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<usize>().ok());
-        peak = now.map(|now| now << 10).max(peak);
-        assert!(begun.elapsed() < Duration::from_secs(900));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    peak
 }
 
 /// Many questions in little memory, with the server kept busy. `KILN_LLM_REQUESTS` asks for more of them; the
@@ -64,7 +49,7 @@ fn many_requests_keep_the_server_busy_in_little_memory() {
     let (rows, at_once) = (number.to_string(), AT_ONCE.to_string());
     let args = [&STS[..], &["--rows", &rows, "--concurrency", &at_once]].concat();
     let begun = Instant::now();
-    let Some(peak) = peak(Running::start(&model.url(), &folder, &args)) else { return };
+    let Some(peak) = peak(&mut Running::start(&model.url(), &folder, &args).0) else { return };
     let (seen, done) = (model.seen(), summary(&folder));
     eprintln!(
         "{} requests in {:.1} s, {:.1} s of them asking: {:.0} a second; {:.1} of {AT_ONCE} in flight on average, \

@@ -232,7 +232,9 @@ fn family_and_model(cpuinfo: &str) -> String {
 fn too_old(driver: i32, compiler: i32) -> Option<String> {
     let [of_driver, of_compiler] =
         [driver, compiler].map(|version| format!("{}.{}", version / 1000, version % 1000 / 10));
-    (driver < compiler).then(|| {
+    // PTX is of version 8.5 in both 12.5 and 12.6.
+    let least = if compiler == 12060 { 12050 } else { compiler };
+    (driver < least).then(|| {
         format!(
             "the NVIDIA driver is for CUDA {of_driver} and refuses kernels of the run-time compiler (libnvrtc) of CUDA \
              {of_compiler}: update the driver, or put a libnvrtc of CUDA {of_driver} first in LD_LIBRARY_PATH"
@@ -399,6 +401,7 @@ mod tests {
     fn a_driver_takes_kernels_of_its_own_cuda_and_of_earlier_ones() {
         assert_eq!(too_old(13000, 13000), None);
         assert_eq!(too_old(13010, 12090), None);
+        assert_eq!(too_old(12050, 12060), None);
         let said = too_old(12080, 13000).unwrap();
         assert!(said.contains("is for CUDA 12.8 ") && said.contains("of CUDA 13.0: "), "{said}");
         assert!(too_old(13000, 13010).unwrap().contains("of CUDA 13.1: "));

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::STS;
 use crate::chat::{Fake, Reply, Running, Then, summary};
-use crate::harness::{Folder, peak};
+use crate::harness::{self, Folder};
 
 #[test]
 fn bodies_are_bounded() {
@@ -15,13 +15,17 @@ fn bodies_are_bounded() {
     let model = Fake::start(|_| Reply::new(200, "{\"choices\": [").then(Then::Endless));
     let folder = Folder::new();
     let args = [&STS[..], &["--rows", "8", "--concurrency", "8", "--llm-retries", "0"]].concat();
-    let Some(peak) = peak(&mut Running::start(&model.url(), &folder, &args).0) else { return };
+    let Some(peak) = peak(Running::start(&model.url(), &folder, &args)) else { return };
     assert!(peak < 400 << 20, "{} MiB", peak >> 20);
     let model = Fake::start(|request| Reply::content(request, "a".repeat(7 << 20)));
     let folder = Folder::new();
     let args = [&STS[..], &["--rows", "6", "--concurrency", "3", "--attempts", "1"]].concat();
-    let Some(peak) = peak(&mut Running::start(&model.url(), &folder, &args).0) else { return };
+    let Some(peak) = self::peak(Running::start(&model.url(), &folder, &args)) else { return };
     assert!(peak < 500 << 20, "{} MiB", peak >> 20);
+}
+
+fn peak(mut running: Running) -> Option<usize> {
+    harness::peak(&mut running.0)
 }
 
 /// Many questions in little memory, with the server kept busy. `KILN_LLM_REQUESTS` asks for more of them; the
@@ -49,7 +53,7 @@ fn many_requests_keep_the_server_busy_in_little_memory() {
     let (rows, at_once) = (number.to_string(), AT_ONCE.to_string());
     let args = [&STS[..], &["--rows", &rows, "--concurrency", &at_once]].concat();
     let begun = Instant::now();
-    let Some(peak) = peak(&mut Running::start(&model.url(), &folder, &args).0) else { return };
+    let Some(peak) = peak(Running::start(&model.url(), &folder, &args)) else { return };
     let (seen, done) = (model.seen(), summary(&folder));
     eprintln!(
         "{} requests in {:.1} s, {:.1} s of them asking: {:.0} a second; {:.1} of {AT_ONCE} in flight on average, \

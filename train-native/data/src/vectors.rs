@@ -425,13 +425,14 @@ impl VectorWriter {
     }
 }
 
-/// Groups of rows that a writer holds in memory, and vectors as they are: a dictionary of numbers that
+/// Groups of rows that a writer holds in memory, however long their texts are, and vectors as they are: a dictionary of numbers that
 /// hardly repeat would only be made, and their least and greatest number says nothing.
 fn parquet_settings(dim: usize) -> WriterProperties {
     const GROUP_BYTES: usize = 64 << 20;
     let vectors = ColumnPath::from(vec![EMBEDDING.into(), "list".into(), "item".into()]);
     WriterProperties::builder()
         .set_max_row_group_row_count(Some((GROUP_BYTES / (4 * dim.max(1))).max(1)))
+        .set_max_row_group_bytes(Some(GROUP_BYTES))
         .set_column_dictionary_enabled(vectors.clone(), false)
         .set_column_statistics_enabled(vectors, EnabledStatistics::None)
         .build()

@@ -52,9 +52,8 @@ for build in ${KILN_WASM_BUILDS:-${all[*]}}; do
       compile=(with_threads with_relaxed_simd "${compile[@]}" --no-default-features --features threads,train)
       ;;
     webgpu)
-      compile+=(--features webgpu)
       # What has to be fast there is computed by shaders.
-      [ "$wasm_profile" != page ] || compile+=(--config "profile.page.package.kiln-wasm.opt-level='s'")
+      compile+=(--features webgpu --config "profile.$wasm_profile.package.kiln-wasm.opt-level='s'")
       level=-Os
       ;;
   esac

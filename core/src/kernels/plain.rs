@@ -62,8 +62,8 @@ fn repeat_heads<B: Kernels>(x: Tensor<B, 4>, times: usize) -> Tensor<B, 4> {
     ])
 }
 
-/// Longest text whose `[query, key]` scores are held at once; longer ones without a bias go through the backend's
-/// fused attention, which takes less memory and more time.
+/// Longest text whose `[query, key]` scores are held at once; longer ones go through the backend's fused attention, where
+/// it takes their bias: less memory and more time.
 pub(super) const LONGEST_HELD: usize = 512;
 
 /// What is added to a score that is hidden: large enough to swallow every other, and finite, because some shader

@@ -31,13 +31,15 @@ fn rotated<V: Size>(
     qkv[head + i] * cos[angle] + other * Vector::new(sign) * sin[angle]
 }
 
-/// One workgroup for 32 queries of one head of one text. `width` counts vectors.
+/// One workgroup for 32 queries of one head of one text. `width` counts vectors; `bias` is added to the scaled scores, by
+/// distance `[queries, 2 seq - 1]`.
 #[cube(launch)]
 fn flash<M: Int, V: Size>(
     qkv: &Array<Vector<f32, V>>,
     cos: &ComptimeOption<Array<Vector<f32, V>>>,
     sin: &ComptimeOption<Array<Vector<f32, V>>>,
     mask: &ComptimeOption<Array<M>>,
+    bias: &ComptimeOption<Array<f32>>,
     context: &mut Array<Vector<f32, V>>,
     seq: usize,
     scale: f32,
@@ -56,6 +58,10 @@ fn flash<M: Int, V: Size>(
     let shared_head = head / comptime!(queries / keys);
     let key_at = (queries + shared_head) * width;
     let value_at = comptime!((queries + keys) * width) + shared_head * width;
+    // Where the bias of the query with the first key is. Units and keys beyond the text take that of its last token, which
+    // nobody reads.
+    let last = seq - 1;
+    let bias_at = head * (seq + last) + last - select(query < seq, query, last);
 
     let mut key_tile = SharedMemory::<Vector<f32, V>>::new(comptime!(tile * width));
     let mut value_tile = SharedMemory::<Vector<f32, V>>::new(comptime!(tile * width));
@@ -114,6 +120,10 @@ fn flash<M: Int, V: Size>(
             let mut score = products[0] + products[1] + products[2] + products[3];
             let key = begin + i;
             #[comptime]
+            if let ComptimeOption::Some(bias) = bias {
+                score += bias[bias_at + select(key < seq, key, last)];
+            }
+            #[comptime]
             if let ComptimeOption::Some(mask) = mask {
                 let hidden = mask[(text * seq + query) * seq + key] != M::from_int(0);
                 score = select(hidden, f32::new(comptime!(-1.0e30)), score);
@@ -149,12 +159,13 @@ fn flash<M: Int, V: Size>(
 }
 
 /// See [`Kernels::self_attention`](super::Kernels::self_attention); heads must be whole vectors, up
-/// to [`WIDEST`], and rotated heads must have halves of whole vectors.
+/// to [`WIDEST`], and rotated heads must have halves of whole vectors. The bias is f32.
 pub(super) fn attention<R: CubeRuntime>(
     qkv: CubeTensor<R>,
     heads: Heads,
     angles: Option<[CubeTensor<R>; 2]>,
     mask: Option<CubeTensor<R>>,
+    bias: Option<CubeTensor<R>>,
 ) -> CubeTensor<R> {
     let qkv = into_contiguous(qkv);
     let (batch, seq) = (qkv.meta.shape()[0], qkv.meta.shape()[1]);
@@ -164,7 +175,7 @@ pub(super) fn attention<R: CubeRuntime>(
         Some(tables) => tables.map(|table| Some(into_contiguous(table))),
         None => [None, None],
     };
-    let mask = mask.map(into_contiguous);
+    let [mask, bias] = [mask, bias].map(|tensor| tensor.map(into_contiguous));
     let dtype = mask.as_ref().map_or(burn::tensor::DType::U32, |mask| mask.dtype);
     flash::launch::<R>(
         &client,
@@ -175,6 +186,7 @@ pub(super) fn attention<R: CubeRuntime>(
         cos.map(CubeTensor::into_array_arg).into(),
         sin.map(CubeTensor::into_array_arg).into(),
         mask.map(CubeTensor::into_array_arg).into(),
+        bias.map(CubeTensor::into_array_arg).into(),
         context.clone().into_array_arg(),
         seq,
         (heads.width as f32).powf(-0.5),

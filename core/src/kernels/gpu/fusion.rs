@@ -35,23 +35,26 @@ impl<B: FusionBackend + Kernels> Kernels for Fusion<B> {
     /// tensor cores where there are any. Of long ones these would fill the memory.
     fn self_attention(qkv: Tensor<Self, 3>, heads: Heads, seen: Seen<'_, Self>) -> Tensor<Self, 3> {
         let ([batch, seq, _], dtype) = (qkv.dims(), qkv.dtype());
-        if seq <= plain::LONGEST_HELD || seen.bias.is_some() {
+        if seq <= plain::LONGEST_HELD {
             return plain::attention(qkv, heads, seen);
         }
-        let (rows, rotates, masked) =
-            (seen.rows.to_vec(), seen.angles.is_some(), seen.mask.is_some());
+        let rows = seen.rows.to_vec();
+        let (rotates, masked, biased) =
+            (seen.angles.is_some(), seen.mask.is_some(), seen.bias.is_some());
         let mask = seen.mask.map(|mask| mask.clone().into_primitive());
         let inputs = [lazy(qkv)]
             .into_iter()
             .chain(mask)
-            .chain(seen.angles.map(tables).into_iter().flatten());
+            .chain(seen.angles.map(tables).into_iter().flatten())
+            .chain(seen.bias.map(|bias| lazy(bias.clone())));
         let shape = [batch, seq, heads.queries * heads.width];
         opaque::<B, 3>("self_attention", inputs.collect(), (shape.into(), dtype), move |inputs| {
             let qkv = inputs.float();
             let mask = masked.then(|| inputs.bool());
             let angles = rotates.then(|| (inputs.float(), inputs.float()));
-            let seen =
-                Seen { rows: &rows, angles: angles.as_ref(), mask: mask.as_ref(), bias: None };
+            let bias = biased.then(|| inputs.float());
+            let (angles, mask, bias) = (angles.as_ref(), mask.as_ref(), bias.as_ref());
+            let seen = Seen { rows: &rows, angles, mask, bias };
             B::self_attention(qkv, heads, seen).into_primitive()
         })
     }

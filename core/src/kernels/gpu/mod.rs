@@ -100,12 +100,13 @@ where
         let fits = heads.width.is_multiple_of(LANES) && heads.width <= attention::WIDEST;
         // The two halves of a head rotate together.
         let turns = angles.is_none() || heads.width.is_multiple_of(2 * LANES);
-        if qkv.dtype() != DType::F32 || !fits || !turns || bias.is_some() {
+        if qkv.dtype() != DType::F32 || !fits || !turns {
             return plain::attention(qkv, heads, seen);
         }
         let mask = mask.map(|mask| mask.clone().into_primitive());
         let angles = angles.map(tables);
-        float(attention::attention(primitive(qkv), heads, angles, mask))
+        let bias = bias.map(|bias| primitive(bias.clone().cast(FloatDType::F32)));
+        float(attention::attention(primitive(qkv), heads, angles, mask, bias))
     }
 
     #[cfg(feature = "autodiff")]

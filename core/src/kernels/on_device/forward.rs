@@ -7,6 +7,7 @@ use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::attention::Attended;
 use super::{BranchTape, Lows, activation, columns, primitive, projection, tensor, whole};
+use crate::kernels::plain::LONGEST_HELD;
 use crate::kernels::{BlockOf, Branch, Kernels, Seen, Tape};
 
 /// See [`Kernels::block_forward`]. `None` where the states are not f32, or a weight is in the host's memory.
@@ -23,15 +24,16 @@ pub(in super::super) fn forward<B: Kernels>(
         return None;
     }
     let shape @ [batch, seq, hidden] = x.dims();
-    let (y, tape) = run(x.reshape([batch * seq, hidden]), [batch, seq], block, seen);
+    let (y, tape) = run(x.reshape([batch * seq, hidden]), [batch, seq], block, seen, trains);
     Some((primitive(y.reshape(shape)), trains.then(|| Tape(Arc::new(tape)))))
 }
 
 fn run<B: Kernels>(
     x: Tensor<B, 2>,
-    shape: [usize; 2],
+    shape @ [batch, seq]: [usize; 2],
     block: &BlockOf<B>,
     seen: Seen<'_, B>,
+    trains: bool,
 ) -> (Tensor<B, 2>, super::Tape<B>) {
     let precision = block.precision;
     let qkv = projection::forward(&before(&x, &block.attention, block), &block.qkv, precision);
@@ -39,9 +41,18 @@ fn run<B: Kernels>(
         (block.heads.queries * block.heads.width, block.heads.keys * block.heads.width);
     let sides = [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
         .map(|range| qkv.columns(range));
-    let attended = Attended::new(&sides, shape, block, seen.angles, seen.mask);
-    let context = attended.forward();
-    drop(attended);
+    let context = match &block.score_bias {
+        // The bias for each pair of a long text's tokens, which gradients need, is as large as all of its scores.
+        Some(bias) if !trains && seq > LONGEST_HELD && block.head_norms.is_empty() => {
+            let bias = tensor::<B, 2>(bias);
+            let seen = Seen { bias: Some(&bias), ..seen };
+            let qkv = whole(Tensor::cat(sides.to_vec(), 1));
+            let qkv = qkv.reshape([batch, seq, block.heads.row()]);
+            let context = B::self_attention(qkv, block.heads, seen);
+            precision.factor(context.reshape([batch * seq, queries]))
+        }
+        _ => Attended::new(&sides, shape, block, seen.angles, seen.mask).forward(),
+    };
     let output = projection::forward(&context, &block.output, precision);
     let (x, attention) = join(x, output.all(), &block.attention);
 

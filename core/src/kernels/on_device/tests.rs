@@ -9,6 +9,7 @@ use burn::tensor::{Bool, Tensor, TensorData};
 
 use super::attention::{self, AT_ONCE};
 use crate::config::Activation;
+use crate::kernels::plain::LONGEST_HELD;
 use crate::kernels::{
     Block, BlockOf, Branch, DropoutMask, Heads, Kernels as _, LowRank, MatmulPrecision, Norm,
     Projection, Seen,
@@ -285,6 +286,41 @@ fn texts_of_several_tiles_have_them_too() {
 #[test]
 fn in_bf16_they_are_so_but_for_rounding() {
     assert_close(&CASES, SEQ, 0.1, MatmulPrecision::Bf16);
+}
+
+/// Without gradients a long text's bias is not made one for each pair of tokens.
+#[test]
+fn long_texts_with_a_bias_have_the_same_states_without_gradients() {
+    let (seq, device) = (LONGEST_HELD + 5, Default::default());
+    let case = Case { score_bias: true, adapters: 3, ..GROUPED };
+    let later: Vec<bool> = (0..seq * seq).map(|pair| pair % seq > pair / seq).collect();
+    let mask =
+        Tensor::<Flex, 4, Bool>::from_data(TensorData::new(later, [1, 1, seq, seq]), &device);
+    let extent = 0..seq;
+    let rows = std::slice::from_ref(&extent);
+    let table = |of: fn(f32) -> f32| {
+        let width = case.heads.width;
+        let angle = |i: usize| (i / width) as f32 * 0.3 / (1 + i % (width / 2)) as f32;
+        let values: Vec<f32> = (0..seq * width).map(|i| of(angle(i))).collect();
+        Tensor::<Flex, 4>::from_data(TensorData::new(values, [1, 1, seq, width]), &device)
+    };
+    let angles = (table(f32::cos), table(f32::sin));
+    let seen = Seen { rows, angles: Some(&angles), mask: Some(&mask), bias: None };
+    for (precision, allowed) in [(MatmulPrecision::F32, 2e-5), (MatmulPrecision::Bf16, 0.05)] {
+        let mut numbers = Numbers(0.0);
+        let block = case.block(seq, &mut numbers, precision);
+        let x = numbers.tensor([1, seq, HIDDEN]);
+        let states = |trains: bool| -> Vec<f32> {
+            let (y, tape) = super::forward::<Flex>(x.clone(), &block, seen, trains).unwrap();
+            assert_eq!(tape.is_some(), trains);
+            y.to_contiguous().as_slice::<f32>().map(<[f32]>::to_vec).unwrap()
+        };
+        let size = |values: &[f32]| values.iter().map(|x| x * x).sum::<f32>().sqrt();
+        let (expected, actual) = (states(true), states(false));
+        let far: Vec<f32> = expected.iter().zip(&actual).map(|(a, b)| a - b).collect();
+        let (far, own) = (size(&far), size(&expected));
+        assert!(far <= allowed * own, "{precision:?}: {far:e} off, of {own:e}");
+    }
 }
 
 /// Attention is computed some texts, and some queries of a text, at a time.

@@ -9,9 +9,14 @@ use burn::tensor::read_sync;
 use kiln_embed::checkpoint::{Directory, LoadOptions, load, save};
 use kiln_embed::config::ModelConfig;
 use kiln_embed::embedder::{EmbedOptions, Embedder, EmbeddingModel, Progress};
+use kiln_embed::kernels::Kernels;
+use kiln_embed::model::ModelInput;
 use kiln_embed::pooling::{BlockConfig, PoolingConfig};
-use kiln_embed::tokenizer::{InstructionSpan, PaddingSide, Tokenizer, TokenizerConfig};
-use kiln_tests::{fixture, minilm_or_skip};
+use kiln_embed::tokenizer::{
+    InstructionSpan, PaddingSide, TokenBatch, Tokenizer, TokenizerConfig, Tokens,
+};
+use kiln_embed::train::{ChunkSize, chunks};
+use kiln_tests::{allowed, fixture, minilm_or_skip, relative_error};
 use serde_json::{Value, json};
 use train_native::device::Cpu;
 
@@ -165,3 +170,43 @@ fn a_real_model_gives_a_text_the_same_bits() {
         same_bits_always(&embedder, &texts[..40], scheme);
     }
 }
+
+/// A GPU meets few lengths in training: chunks are padded beyond their longest text there, and give the same vectors.
+fn chunks_of_few_lengths<B: Kernels>(device: B::Device) {
+    const WIDTH: usize = 32;
+    let config = json!({
+        "model_type": "bert", "hidden_act": "gelu", "vocab_size": WORDS + 4, "hidden_size": WIDTH,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
+        "max_position_embeddings": 100,
+    });
+    let config = ModelConfig::from_value(&config).unwrap();
+    B::seed(&device, 5);
+    let model = EmbeddingModel::<B>::random(&config, &PoolingConfig::Mean, &device);
+    let texts = [3, 70, 33, 5].map(|words: usize| {
+        (0..words).map(|i| format!("w{}", i * 7 % WORDS)).collect::<Vec<_>>().join(" ")
+    });
+    for side in [PaddingSide::Right, PaddingSide::Left] {
+        let tokenizer = tokenizer(side, 100);
+        let tokens = tokenizer.encode_all("", &texts).unwrap();
+        let chunks = chunks::<B>(&tokenizer, &tokens, ChunkSize::Texts(2), 1);
+        let longest: Vec<usize> = chunks.iter().map(|chunk| chunk.longest).collect();
+        let columns: Vec<usize> = chunks.iter().map(|chunk| chunk.tokens.seq()).collect();
+        assert_eq!(longest, [72, 7]);
+        assert_eq!(columns, if B::HOST { [72, 7] } else { [100, 8] });
+        for chunk in &chunks {
+            let vectors = |batch: &TokenBatch| -> Vec<f32> {
+                let (vectors, _) = model.forward(&ModelInput::new(batch, &device)).unwrap();
+                vectors.into_data().to_vec().unwrap()
+            };
+            let rows: Vec<&Tokens> = chunk.rows.iter().map(|&row| &tokens[row]).collect();
+            let plain = vectors(&tokenizer.pad(&rows));
+            let wider = vectors(&tokenizer.pad_to(chunk.longest + 9, &rows));
+            for padded in [vectors(&chunk.tokens), wider] {
+                let error = relative_error(&padded, &plain, WIDTH, &vec![true; rows.len()]);
+                assert!(error < allowed::<B>(&device, 2e-5), "{side:?} {columns:?}: {error:e}");
+            }
+        }
+    }
+}
+
+kiln_tests::on_every_device!(chunks_of_few_lengths);

@@ -192,7 +192,7 @@ impl TokenBatch {
         self.batch
     }
 
-    /// Number of columns: tokens of the longest row.
+    /// Number of columns: tokens of the longest row, or more.
     pub fn seq(&self) -> usize {
         self.seq
     }
@@ -375,9 +375,14 @@ impl Tokenizer {
         &self.suffix
     }
 
-    /// Pads rows of ids on the right, whatever the tokenizer's own side.
+    /// Pads rows of ids on the right to the longest, whatever the tokenizer's own side.
     pub fn pad_right(&self, rows: &[&[u32]]) -> TokenBatch {
-        let seq = rows.iter().map(|row| row.len()).max().unwrap_or(0);
+        self.pad_right_to(0, rows)
+    }
+
+    /// As [`Tokenizer::pad_right`], to so many columns at least.
+    pub fn pad_right_to(&self, least: usize, rows: &[&[u32]]) -> TokenBatch {
+        let seq = rows.iter().map(|row| row.len()).max().unwrap_or(0).max(least);
         let mut ids = Vec::with_capacity(rows.len() * seq);
         let mut attention = Vec::with_capacity(rows.len() * seq);
         for row in rows {
@@ -546,7 +551,12 @@ impl Tokenizer {
 
     /// Pads rows to the longest.
     pub fn pad(&self, rows: &[&Tokens]) -> TokenBatch {
-        let seq = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
+        self.pad_to(0, rows)
+    }
+
+    /// Pads rows to so many columns, or to the longest where that is longer.
+    pub fn pad_to(&self, least: usize, rows: &[&Tokens]) -> TokenBatch {
+        let seq = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0).max(least);
         let total = rows.len() * seq;
         let mut batch = TokenBatch {
             ids: Vec::with_capacity(total),

@@ -29,12 +29,28 @@ use super::train_model::TrainModel;
 /// does not say: enough that a chunk's gradient of the embedding table is not most of its work.
 pub const CPU_CHUNK_TOKENS: usize = 2048;
 
+/// Columns of a batch of texts of which the longest has so many tokens and none may have more than `most`. A GPU chooses,
+/// and compiles, kernels anew for each length: there lengths are multiples of 64, or powers of two below, so that short texts
+/// stay cheap.
+pub fn columns<B: Kernels>(longest: usize, most: usize) -> usize {
+    if B::HOST { longest } else { on_gpu(longest, most) }
+}
+
+fn on_gpu(longest: usize, most: usize) -> usize {
+    let rounded = match longest {
+        0 => 0,
+        1..64 => longest.next_power_of_two().max(8),
+        _ => longest.next_multiple_of(64),
+    };
+    rounded.min(most).max(longest)
+}
+
 /// How much is computed at once.
 #[derive(Debug, Clone, Copy)]
 pub enum ChunkSize {
     /// So many texts.
     Texts(usize),
-    /// Tokens with padding; one text at least.
+    /// Tokens, each text as long as the longest ([`Chunk::work`]); one text at least. A GPU's columns may be more ([`columns`]).
     Tokens(usize),
 }
 
@@ -156,6 +172,8 @@ pub struct Chunk {
     pub rows: Vec<usize>,
     /// Their tokens.
     pub tokens: TokenBatch,
+    /// Tokens of the longest, which are fewer than the columns of `tokens` where the device has the batch wider.
+    pub longest: usize,
     /// State of dropout at the start of each of its passes.
     pub seed: u64,
 }
@@ -179,19 +197,29 @@ pub fn encode(tokenizer: &Tokenizer, texts: &[(&str, &str)]) -> Result<Vec<Token
     try_map(texts, encode)
 }
 
-/// Cuts texts into chunks, longest first, so that texts of a chunk are of like length.
-pub fn chunks(tokenizer: &Tokenizer, tokens: &[Tokens], size: ChunkSize, seed: u64) -> Vec<Chunk> {
+/// Cuts texts into chunks, longest first, so that texts of a chunk are of like length. Which texts are in a chunk does not
+/// depend on the device `B`, and how far they are padded does ([`columns`]).
+pub fn chunks<B: Kernels>(
+    tokenizer: &Tokenizer,
+    tokens: &[Tokens],
+    size: ChunkSize,
+    seed: u64,
+) -> Vec<Chunk> {
     let mut order: Vec<usize> = (0..tokens.len()).collect();
     order.sort_by_key(|&row| std::cmp::Reverse(tokens[row].ids.len()));
     let mut chunks = Vec::new();
     let mut rest = order.as_slice();
-    while let [longest, ..] = rest {
-        let texts = size.texts(tokens[*longest].ids.len()).min(rest.len());
+    while let [first, ..] = rest {
+        let longest = tokens[*first].ids.len();
+        let texts = size.texts(longest).min(rest.len());
         let (rows, after) = rest.split_at(texts);
         rest = after;
+        let columns = columns::<B>(longest, tokenizer.config().max_length);
+        let of_chunk: Vec<&Tokens> = rows.iter().map(|&row| &tokens[row]).collect();
         chunks.push(Chunk {
             rows: rows.to_vec(),
-            tokens: tokenizer.pad(&rows.iter().map(|&row| &tokens[row]).collect::<Vec<_>>()),
+            tokens: tokenizer.pad_to(columns, &of_chunk),
+            longest,
             seed: mixed(&[seed, chunks.len() as u64]),
         });
     }
@@ -416,6 +444,11 @@ impl ChunkRunner {
 }
 
 impl Chunk {
+    /// What it takes to compute, the same number on every device: tokens, each text as long as the longest.
+    pub fn work(&self) -> usize {
+        self.rows.len() * self.longest
+    }
+
     /// State of dropout at the start of a block.
     fn seed_of(&self, block: usize) -> u64 {
         block_seed(self.seed, block)
@@ -456,4 +489,19 @@ fn joined<B: TrainingBackend>(
     gradient: Tensor<B::InnerBackend, 2>,
 ) -> Tensor<B, 1> {
     (y * Tensor::from_inner(gradient)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{columns, on_gpu};
+
+    #[test]
+    fn a_gpu_meets_few_lengths_and_none_beyond_what_texts_may_have() {
+        let lengths = [0, 1, 8, 9, 16, 33, 63, 64, 65, 128, 129, 500].map(|n| on_gpu(n, 512));
+        assert_eq!(lengths, [0, 8, 8, 16, 16, 64, 64, 64, 128, 128, 192, 512]);
+        assert_eq!([3, 70, 100].map(|longest| on_gpu(longest, 100)), [8, 100, 100]);
+        // A limit is no reason to cut.
+        assert_eq!([on_gpu(5, 6), on_gpu(9, 6)], [6, 9]);
+        assert_eq!(columns::<burn::backend::Flex>(33, 512), 33);
+    }
 }

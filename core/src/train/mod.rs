@@ -29,7 +29,7 @@ pub use self::{
     block_pass::{BlockPass, Gathered},
     chunks::{
         Backward, CPU_CHUNK_TOKENS, Chunk, ChunkForward, ChunkRunner, ChunkSize, Graph, Kept,
-        StatesLoss, StatesOf, chunks, encode,
+        StatesLoss, StatesOf, chunks, columns, encode,
     },
     gradients::{add, clip_norm, map, norm, partition},
     optimizer::{Optimizer, state_bytes},

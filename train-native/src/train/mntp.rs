@@ -42,9 +42,8 @@ pub(super) fn mntp<B: TrainingBackend>(
         .map(|(row, text)| mask(text, settings.mask, mask_token, mixed(&[seed, row as u64])))
         .collect();
     let count: usize = masked.iter().map(Vec::len).sum();
-    let chunks = chunks(tokenizer, &tokens, group.chunk_size(runner.chunk, &tokens), seed);
-    let padded = |chunk: &Chunk| chunk.rows.len() * chunk.tokens.seq();
-    let shares = group.shares(&chunks.iter().map(padded).collect::<Vec<_>>());
+    let chunks = chunks::<B>(tokenizer, &tokens, group.chunk_size(runner.chunk, &tokens), seed);
+    let shares = group.shares(&chunks.iter().map(Chunk::work).collect::<Vec<_>>());
     let (loss, gradients) = runner.sum(train_model, group.own(&shares), scale, |&i| {
         let (chunk, replica) = (&chunks[i], runner.replica(train_model));
         if chunk.rows.iter().all(|&text| masked[text].is_empty()) {

@@ -20,10 +20,9 @@ pub(super) fn through_chunks<B: TrainingBackend>(
 ) -> Result<BatchLoss> {
     let &StepContext { tokenizer, ref runner, device, group, teacher, scale } = context;
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-    let chunks = chunks(tokenizer, tokens, group.chunk_size(runner.chunk, tokens), seed);
+    let chunks = chunks::<B>(tokenizer, tokens, group.chunk_size(runner.chunk, tokens), seed);
     // The chunks of each device, by the tokens that it computes.
-    let padded = |chunk: &Chunk| chunk.rows.len() * chunk.tokens.seq();
-    let shares = group.shares(&chunks.iter().map(padded).collect::<Vec<_>>());
+    let shares = group.shares(&chunks.iter().map(Chunk::work).collect::<Vec<_>>());
     let share = group.own(&shares);
     let pass = BatchPass {
         train_model,

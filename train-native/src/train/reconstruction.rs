@@ -10,7 +10,7 @@ use kiln_embed::kernels::{Kernels, TrainingBackend};
 use kiln_embed::loss::{Reduction, token_cross_entropy};
 use kiln_embed::model::{ForwardOptions, ModelInput, seed_dropout};
 use kiln_embed::tokenizer::{Tokenizer, Tokens};
-use kiln_embed::train::{BlockPass, Gathered, TrainModel, encode};
+use kiln_embed::train::{BlockPass, Gathered, TrainModel, columns, encode};
 
 use super::{BatchLoss, StepContext};
 use crate::data::{Batch, Text, mixed};
@@ -78,14 +78,18 @@ pub(super) fn reconstruction<B: TrainingBackend>(
     };
     let shares = group.shares(&chunks.iter().map(work).collect::<Vec<_>>());
     let share: Vec<(usize, &[usize])> = group.own(&shares).iter().map(|&i| chunks[i]).collect();
+    let most = tokenizer.config().max_length;
+    let columns = |longest: Option<usize>| columns::<B>(longest.unwrap_or(0), most);
     let (loss, gradients) = runner.sum(train_model, &share, scale, |&(number, rows)| {
         let replica = runner.replica(train_model);
         let direction = |read: &[Tokens], write: &[Vec<u32>], weight: f64| {
             let read: Vec<&Tokens> = rows.iter().map(|&row| &read[row]).collect();
             let write: Vec<&[u32]> = rows.iter().map(|&row| write[row].as_slice()).collect();
-            let written = tokenizer.pad_right(&write);
+            let of_read = columns(read.iter().map(|text| text.ids.len()).max());
+            let to_write = columns(write.iter().map(|text| text.len()).max());
+            let written = tokenizer.pad_right_to(to_write, &write);
             (written.seq() > 0 && weight > 0.0).then(|| Direction {
-                read: ModelInput::new(&tokenizer.pad(&read), device),
+                read: ModelInput::new(&tokenizer.pad_to(of_read, &read), device),
                 written: ModelInput::new(&written, device),
                 weight,
             })

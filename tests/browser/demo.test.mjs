@@ -729,13 +729,15 @@ test("teach: a real run says how questions that it was not taught are answered, 
   assert.deepEqual(problems, []);
 });
 
-test("teach: no gain is said, and the model stays as it was", async () => {
-  // A trainer whose lessons do not help; real ones that do not are slow to find.
+test("teach: no gain is said, and the model stays as it was; practice of new words is said, too", async () => {
+  // A trainer whose lessons do not help within a time; real ones that do not are slow to find, and new words slow to learn.
   const trainer = `export class Trainer {
     static async open() { return new Trainer(); }
-    async fit({ onProgress }) {
-      onProgress({ step: 15, steps: 15, loss: 0.5, seconds: 4, secondsLeft: 0 });
-      return { adapter: null, kept: false, taught: 20, heldBack: 5, steps: 15, bestStep: 0, before: { mrr: 0.6, loss: 1 }, after: { mrr: 0.45, loss: 2 }, seconds: 4 };
+    async fit({ budget, steps, onProgress }) {
+      onProgress({ step: 15, steps: 15, newWords: false, loss: 0.5, seconds: 4, secondsLeft: 0 });
+      const said = { adapter: null, taught: 20, heldBack: 5, bestStep: 0, seconds: 4 };
+      if (budget === undefined && steps === undefined) return { ...said, kept: true, newWords: true, steps: 300, before: { mrr: 0.05, loss: 6 }, after: { mrr: 0.8, loss: 2 } };
+      return { ...said, kept: false, newWords: false, steps: 15, before: { mrr: 0.6, loss: 1 }, after: { mrr: 0.45, loss: 2 } };
     }
     dispose() {}
   }`;
@@ -744,6 +746,7 @@ test("teach: no gain is said, and the model stays as it was", async () => {
   for (const [word, meaning] of SYNONYMS) await synonym(word, meaning);
   const before = await found("storms at sea");
   const panel = await teaching();
+  await panel.getByLabel("for", { exact: true }).selectOption("20 s");
   await panel.getByRole("button", { name: "Teach the model" }).click();
   await panel.getByText("The model stays as it was: teaching did not help. Of 5 questions that it was not taught, the right passage's place scores 0.45 after teaching, and 0.60 before").waitFor();
   await shot("teach-no-gain");
@@ -751,6 +754,9 @@ test("teach: no gain is said, and the model stays as it was", async () => {
   assert.equal(await panel.getByRole("button", { name: "Undo: search as it was" }).count(), 0);
   await found("octopus");
   assert.deepEqual(await found("storms at sea"), before);
+  await panel.getByLabel("for", { exact: true }).selectOption("as long as it takes");
+  await panel.getByRole("button", { name: "Teach the model" }).click();
+  await panel.getByText("scores 0.80 now, and 0.05 before (mean reciprocal rank: 1 if it always comes first, 0.5 if always second). These words are new to the model, so it practised longer: other questions may be answered a little worse.").waitFor();
   assert.deepEqual(problems, []);
 });
 

@@ -26,6 +26,14 @@ export function lessons(count) {
   return { pairs, negatives };
 }
 
+/** Things of eight colours, asked for by made-up names, of which no model knows what they mean. */
+export function named() {
+  const colours = ["red", "green", "blue", "yellow", "black", "white", "grey", "brown"];
+  const syllables = ["zor", "gle", "bli", "vak", "mun", "tro", "fep", "qui", "dax", "lum", "ska", "wib"];
+  const things = THINGS.map((thing, at) => [thing, syllables[(at * 5 + 1) % 12]]);
+  return things.flatMap(([thing, name]) => colours.map((colour, at) => ({ query: `${name}${syllables[(at + 3) % 12]}`, text: `${thing}, ${colour}` })));
+}
+
 /** What each line of a file says. */
 const lines = (path) => readFileSync(path, "utf8").trim().split("\n").map((line) => JSON.parse(line));
 

@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { brotliCompressSync, constants } from "node:zlib";
 import { openKiln, withPage } from "./browser.mjs";
-import { lessons, trainedNatively } from "./lessons.mjs";
+import { lessons, named, trainedNatively } from "./lessons.mjs";
 import { pageMemory } from "./memory.mjs";
 import { cosine, native, texts } from "./vectors.mjs";
 
@@ -352,6 +352,28 @@ test("a state that was asked for is gone on with by another trainer, with the sa
   for (const [step, loss] of said.seen) assert.equal(loss, losses.get(step), `step ${step}`);
   assert.deepEqual(said.weights, whole.files[1][1]);
   assert.deepEqual(said.vectors, whole.vectors);
+});
+
+test("words that are new to the model are practised longer, unless it is said how long", async () => {
+  const said = await page.evaluate(
+    async ([url, pairs]) => {
+      const model = await window.kiln.Embedder.load(url);
+      const all = [];
+      for (const how of [{}, { budget: 60_000 }]) {
+        const trainer = await model.trainer({ kind: "adapter", rank: 4, seed: 3 });
+        const seen = [];
+        const onProgress = ({ step, steps, newWords }) => seen.push([step, steps, newWords]);
+        const { steps, newWords } = await trainer.fit({ pairs, holdBack: 0.5, ...how, onProgress });
+        all.push({ steps, newWords, last: seen.at(-1) });
+        trainer.dispose();
+      }
+      model.dispose();
+      return all;
+    },
+    [MINI, named()],
+  );
+  assert.deepEqual(said[0], { steps: 300, newWords: true, last: [300, 300, true] });
+  assert.ok(said[1].steps <= 60 && !said[1].newWords && !said[1].last[2], JSON.stringify(said[1]));
 });
 
 test("of a text that is longer than the model reads the beginning is taught", async () => {

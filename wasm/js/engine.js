@@ -485,8 +485,11 @@ class Teaching {
     let first;
     let ready = 0;
     let keptAt = -Infinity;
-    // One that is gone on with was cut to what fitted into the time that it had.
-    if (budget !== undefined) this.trainer.setSteps(ALL_STEPS);
+    // One that is gone on with was cut to what fitted into the time that it had; and within a time none is made longer for new words.
+    const unbound = () => {
+      if (budget !== undefined) this.trainer.setSteps(ALL_STEPS);
+    };
+    unbound();
     for (;;) {
       const point = JSON.parse(this.trainer.step());
       first ??= point.loss === null ? point.step : point.step - 1;
@@ -501,6 +504,7 @@ class Teaching {
       if (steps === 1 && point.phase !== "done" && this.#isTooSlow(each, left, point.steps)) {
         this.trainer.useVectorAdapter();
         this.#begin();
+        unbound();
         first = undefined;
         continue;
       }
@@ -519,6 +523,7 @@ class Teaching {
       onProgress?.({
         kind: this.trainer.kind,
         step: point.step,
+        newWords: point.newWords,
         ...(isKnown && { steps: total }),
         ...(point.loss !== null && { loss: point.loss }),
         ...(point.score && { score: point.score }),

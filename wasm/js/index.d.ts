@@ -224,7 +224,7 @@ export interface TrainerOptions {
    * adapter of its vectors, `v + B A v` divided by its norm; texts are embedded once, steps take milliseconds, and an index
    * follows at once (`index.adapted`). `auto` (the default): LoRA for small models (12 blocks of 384 numbers at most, as
    * kiln-mini and MiniLM have), else an adapter; an adapter too where, by its first step, LoRA would get fewer than 20 steps
-   * into `budget`, or its steps would take more than two minutes.
+   * into `budget`, or its steps would take more than two minutes, as the 300 for words that are new to the model may (`steps`).
    */
   kind?: "auto" | "lora" | "adapter";
   /** Rank of the adapters. Default: 8. */
@@ -260,8 +260,13 @@ export interface FitProgress {
   kind: "lora" | "adapter";
   /** Steps done; 0 while texts are embedded for an adapter, and where the lessons that are held back were asked before the first. */
   step: number;
-  /** Steps in all; with `budget` by what those before took, and left out before the first. */
+  /**
+   * Steps in all; with `budget` by what those before took, and left out before the first. More from the first look at the lessons
+   * that are held back on, where `newWords`.
+   */
   steps?: number;
+  /** Whether words that are new to the model are practised, for longer than usual. */
+  newWords: boolean;
   /** Loss of the step. */
   loss?: number;
   /** Where the lessons that are held back were asked. */
@@ -304,7 +309,11 @@ export interface FitOptions {
    * are no answers, by the rule of `kiln mine`.
    */
   mine?: Index<any> | MineOptions;
-  /** Steps of `batchSize` lessons each. Default: 60; with `budget` as many as it allows, of an adapter 60 at most. */
+  /**
+   * Steps of `batchSize` lessons each. Default: 60; with `budget` as many as it allows, of an adapter 60 at most. Where neither
+   * `steps`, `budget` nor `learningRate` is given and the model finds the answers of the lessons that are held back hardly better
+   * than by chance, as of names that it has never seen, they are 300 at a higher rate, and the result says `newWords`.
+   */
   steps?: number;
   /**
    * Milliseconds to teach in, in place of `steps`: no step but the first three is begun afterwards. With both, whichever ends
@@ -314,7 +323,7 @@ export interface FitOptions {
   budget?: number;
   /** Default: 16, of an adapter 64. */
   batchSize?: number;
-  /** Highest learning rate. Default: 5e-4, of an adapter 3e-4. */
+  /** Highest learning rate. Default: 5e-4, of an adapter 3e-4; where `steps` are 300 for new words 2e-3, of an adapter 1e-3. */
   learningRate?: number;
   /** Of InfoNCE. Default: 0.05. */
   temperature?: number;
@@ -328,7 +337,7 @@ export interface FitOptions {
   holdBack?: number;
   /** Steps between looks at them. Default: a quarter of all. */
   checkEvery?: number;
-  /** Looks without a gain after which training stops. Default: 2. */
+  /** Looks without a gain after which training stops. Default: 2; new words are practised to the end. */
   patience?: number;
   /**
    * Keeps the state of the run under this name, every ten steps and once a second at most (in IndexedDB, or a folder), for
@@ -364,6 +373,11 @@ export interface FitResult {
   /** Steps done, and the one whose adapters these are. */
   steps: number;
   bestStep: number;
+  /**
+   * Whether the lessons' words were new to the model, so that it practised longer and harder than usual: if the adapters are kept,
+   * other questions may be answered a little worse.
+   */
+  newWords: boolean;
   /** How well held-back queries were answered before, and are now; null where none were held back. */
   before: Score | null;
   after: Score | null;

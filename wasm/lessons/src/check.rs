@@ -5,6 +5,13 @@ use std::collections::HashMap;
 use kiln_data::data::{Example, text_key};
 use serde::{Deserialize, Serialize};
 
+/// Lessons, and texts among which they are asked, of which a low score says something; of fewer, luck alone decides too often.
+const ENOUGH_QUERIES: usize = 10;
+const ENOUGH_TEXTS: usize = 20;
+/// How far from chance (0) to all answers first (1) the score of a model may be that knows next to nothing of what it is
+/// asked: made-up names are found as by chance.
+const NEXT_TO_NOTHING: f64 = 0.1;
+
 /// Lessons that are held back, and the texts among which their answers are to be found.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Check {
@@ -65,6 +72,29 @@ impl Check {
     /// Whether there is nothing to ask.
     pub fn is_empty(&self) -> bool {
         self.queries.is_empty()
+    }
+
+    /// Whether a score says that the model knows next to nothing of what is asked; never of so few lessons or texts that it
+    /// may be bad luck.
+    pub fn is_new_by(&self, score: Score) -> bool {
+        let chance = self.chance();
+        self.queries.len() >= ENOUGH_QUERIES
+            && self.texts.len() >= ENOUGH_TEXTS
+            && score.mrr < chance + NEXT_TO_NOTHING * (1.0 - chance)
+    }
+
+    /// The MRR that is to be expected where texts are ranked by chance.
+    fn chance(&self) -> f64 {
+        let of_query = |answers: &Vec<usize>| {
+            let (mut none_yet, mut mean) = (1.0, 0.0);
+            for rank in 1..=self.texts.len() + 1 - answers.len() {
+                let here = answers.len() as f64 / (self.texts.len() + 1 - rank) as f64;
+                mean += none_yet * here / rank as f64;
+                none_yet *= 1.0 - here;
+            }
+            mean
+        };
+        self.answers.iter().map(of_query).sum::<f64>() / self.queries.len().max(1) as f64
     }
 
     /// The score of vectors of the queries and of the texts, each of norm 1; `temperature` is that of the loss.
@@ -130,5 +160,30 @@ mod tests {
         let worse = Score { mrr: 0.7, loss: 0.1 };
         assert!(!worse.is_better_than(score) && score.is_better_than(Score { loss: 9.0, ..score }));
         assert!(Check::new(&[], other.iter(), 3).is_empty());
+    }
+
+    #[test]
+    fn a_low_score_says_that_lessons_are_new_where_it_is_no_bad_luck() {
+        let asked = |queries: usize, texts: usize| {
+            let one = |i: usize| lesson(&format!("q{i}"), &format!("a{i}"), &[]);
+            let held: Vec<Example> = (0..queries).map(one).collect();
+            let others: Vec<String> = (0..texts).map(|i| format!("other {i}")).collect();
+            Check::new(&held, others.iter(), texts)
+        };
+        let mrr = |mrr: f64| Score { mrr, loss: 9.0 };
+        // Chance finds 0.05 of 96.
+        let check = asked(10, 96);
+        assert!((check.chance() - 0.0536).abs() < 1e-4, "{}", check.chance());
+        assert!(check.is_new_by(mrr(0.02)) && check.is_new_by(mrr(0.1)));
+        assert!(!check.is_new_by(mrr(0.2)) && !check.is_new_by(mrr(0.97)));
+        assert!(!asked(9, 96).is_new_by(mrr(0.02)));
+        // Of 20 it finds more, and of 19 too many.
+        assert!(asked(10, 20).is_new_by(mrr(0.2)) && !asked(10, 19).is_new_by(mrr(0.2)));
+        assert!(!Check::default().is_new_by(mrr(0.0)));
+
+        // One answer of two: 1 or 1/2. Two of three: first in two cases of three, else second.
+        assert!((asked(1, 2).chance() - 0.75).abs() < 1e-9);
+        let two = Example { pos: vec!["a".into(), "b".into()], ..lesson("q", "a", &["c"]) };
+        assert!((Check::new(&[two], std::iter::empty(), 9).chance() - 5.0 / 6.0).abs() < 1e-9);
     }
 }

@@ -22,6 +22,9 @@ pub struct Point {
     pub phase: Phase,
     /// Texts that are still to be embedded before the first step, of an adapter of vectors.
     pub waiting: usize,
+    /// Whether words that are new to the model are practised, for longer than usual; known once the lessons that are held
+    /// back were asked.
+    pub new_words: bool,
 }
 
 /// Where a run is.
@@ -54,6 +57,8 @@ pub struct Outcome {
     pub after: Option<Score>,
     /// Whether the adapters are kept: not where none of the run answers held-back lessons better than before.
     pub kept: bool,
+    /// Whether words that were new to the model were practised, for longer than usual.
+    pub new_words: bool,
 }
 
 /// How far a run is.
@@ -73,4 +78,7 @@ pub struct Progress {
     pub without_gain: usize,
     /// Whether it is over.
     pub done: bool,
+    /// Whether words that are new to the model are practised.
+    #[serde(default)]
+    pub new_words: bool,
 }

@@ -88,7 +88,9 @@ impl AdapterSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct TeachingPlan {
-    /// Steps, each over one batch; where absent as many as the kind usually takes.
+    /// Steps, each over one batch; where absent as many as the kind usually takes. Where [`TeachingPlan::learning_rate`] is
+    /// absent too, and by the score before the first step the model knows next to nothing of the lessons that are held back, as
+    /// many as it takes to learn new words, at a higher rate.
     pub steps: Option<usize>,
     /// Lessons in a batch; where absent as many as the kind usually takes.
     pub batch_size: Option<usize>,
@@ -103,7 +105,8 @@ pub struct TeachingPlan {
     pub hold_back: f64,
     /// Steps between looks at the lessons that are held back; a quarter of all where 0.
     pub check_every: usize,
-    /// Looks without a gain after which training stops.
+    /// Looks without a gain after which training stops; where 0 two, and where new words are learned, of which the first looks
+    /// may show nothing, as many as there are.
     pub patience: usize,
     /// Texts at most among which the answers of held-back lessons are to be found.
     pub check_texts: usize,
@@ -119,38 +122,64 @@ impl Default for TeachingPlan {
             hard_negatives: 1,
             hold_back: 0.2,
             check_every: 0,
-            patience: 2,
+            patience: 0,
             check_texts: 96,
         }
     }
 }
 
-/// What a kind is usually trained with; `wasm/RESULTS.md` has the measurements.
+/// What a kind is trained with where nothing is asked for; `wasm/RESULTS.md` has the measurements.
 struct Usual {
     steps: usize,
     batch_size: usize,
     learning_rate: f64,
+    patience: usize,
 }
 
 impl Usual {
     fn of(kind: AdapterKind) -> Self {
         match kind {
             AdapterKind::Auto | AdapterKind::Lora => {
-                Self { steps: 60, batch_size: 16, learning_rate: 5e-4 }
+                Self { steps: 60, batch_size: 16, learning_rate: 5e-4, patience: 2 }
             }
-            AdapterKind::Adapter => Self { steps: 60, batch_size: 64, learning_rate: 3e-4 },
+            AdapterKind::Adapter => {
+                Self { steps: 60, batch_size: 64, learning_rate: 3e-4, patience: 2 }
+            }
         }
+    }
+
+    /// For words that the model knows next to nothing of.
+    fn of_new_words(kind: AdapterKind) -> Self {
+        let learning_rate = match kind {
+            AdapterKind::Auto | AdapterKind::Lora => 2e-3,
+            AdapterKind::Adapter => 1e-3,
+        };
+        Self { steps: 300, learning_rate, patience: 300, ..Self::of(kind) }
     }
 }
 
 impl TeachingPlan {
     /// The same with all that it leaves to the kind.
     pub(crate) fn resolved(&self, kind: AdapterKind) -> Self {
-        let usual = Usual::of(kind);
+        self.or(Usual::of(kind))
+    }
+
+    /// The same where the words are new to the model.
+    pub(crate) fn of_new_words(&self, kind: AdapterKind) -> Self {
+        self.or(Usual::of_new_words(kind))
+    }
+
+    /// Whether how long and how hard to train is left open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.steps.is_none() && self.learning_rate.is_none()
+    }
+
+    fn or(&self, usual: Usual) -> Self {
         Self {
             steps: self.steps.or(Some(usual.steps)),
             batch_size: self.batch_size.or(Some(usual.batch_size)),
             learning_rate: self.learning_rate.or(Some(usual.learning_rate)),
+            patience: if self.patience == 0 { usual.patience } else { self.patience },
             ..self.clone()
         }
     }
@@ -265,5 +294,23 @@ mod tests {
         assert_eq!(TeachingPlan::default().resolved(AdapterKind::Lora).steps(), 60);
         let settings = AdapterSettings { rank: Some(4), ..AdapterSettings::default() };
         assert_eq!((settings.lora().unwrap().rank, settings.lora().unwrap().alpha), (4, 16.0));
+    }
+
+    #[test]
+    fn new_words_take_more_steps_at_a_higher_rate_and_no_early_end() {
+        let plan = TeachingPlan::default();
+        assert_eq!(plan.resolved(AdapterKind::Lora).patience, 2);
+        for (kind, rate) in [(AdapterKind::Lora, 2e-3), (AdapterKind::Adapter, 1e-3)] {
+            let long = plan.of_new_words(kind);
+            assert_eq!((long.steps(), long.learning_rate, long.patience), (300, Some(rate), 300));
+            assert_eq!(long.batch_size, plan.resolved(kind).batch_size);
+        }
+        // What was asked for stays, and a number of steps or a rate is no open plan.
+        let asked = TeachingPlan { batch_size: Some(8), patience: 1, ..plan.clone() };
+        let long = asked.of_new_words(AdapterKind::Lora);
+        assert_eq!((long.batch_size, long.patience), (Some(8), 1));
+        assert!(asked.is_open());
+        assert!(!TeachingPlan { steps: Some(60), ..plan.clone() }.is_open());
+        assert!(!TeachingPlan { learning_rate: Some(5e-4), ..plan }.is_open());
     }
 }

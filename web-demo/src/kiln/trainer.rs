@@ -69,6 +69,8 @@ pub(crate) enum Length {
     Seconds(u32),
     /// The same everywhere, however fast the machine is.
     Steps(u32),
+    /// As kiln-embed does where it is told nothing: longer where the words are new to the model.
+    Usual,
 }
 
 /// How far teaching is.
@@ -98,6 +100,8 @@ pub(crate) struct Taught {
     pub(crate) steps: usize,
     pub(crate) before: Option<Score>,
     pub(crate) after: Option<Score>,
+    /// Whether the words were new to the model, so that it practised longer.
+    pub(crate) new_words: bool,
     pub(crate) seconds: f64,
 }
 
@@ -153,6 +157,7 @@ fn fit_options(
     match length {
         Length::Seconds(seconds) => set(&options, "budget", &(f64::from(seconds) * 1000.0).into()),
         Length::Steps(steps) => set(&options, "steps", &steps.into()),
+        Length::Usual => {}
     }
     set(&options, "signal", signal);
     set(&options, "onProgress", report.as_ref());

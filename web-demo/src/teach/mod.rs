@@ -18,7 +18,7 @@ pub(crate) const HELD_BACK_FROM: usize = 25;
 /// Questions from which on lessons helped where that was measured (`wasm/RESULTS.md`).
 pub(crate) const HELPED_FROM: usize = 100;
 /// How long to teach, unless the reader chooses otherwise.
-const LENGTH: Length = Length::Seconds(20);
+const LENGTH: Length = Length::Usual;
 /// Where the lessons are kept.
 const LESSONS: &str = "lessons";
 

@@ -162,8 +162,10 @@ impl<B: TrainingBackend> Trainer<B> {
     }
 
     fn begin_with(&mut self, split: Split, check: Check, plan: TeachingPlan) -> Result<()> {
-        let plan = plan.resolved(self.settings.kind);
-        let stage = plan.stage()?;
+        let resolved = plan.resolved(self.settings.kind);
+        let stage = resolved.stage()?;
+        // What is left open is settled by the first look at the lessons that are held back.
+        let plan = if check.is_empty() { resolved } else { plan };
         if let [alone] = &split.taught[..]
             && (alone.neg.is_empty() || plan.hard_negatives == 0)
         {
@@ -178,7 +180,7 @@ impl<B: TrainingBackend> Trainer<B> {
         }
         self.run = Some(Run {
             optimizer: Optimizer::new(stage.optimizer, stage.weight_decay),
-            most: plan.steps(),
+            most: stage.steps,
             plan,
             stage,
             split,
@@ -208,7 +210,8 @@ impl<B: TrainingBackend> Trainer<B> {
     }
 
     /// Ends the run after so many steps, as many as planned at most; the learning rate falls to zero by then. Where so
-    /// many are done no other is taken.
+    /// many are done no other is taken. Said before the lessons that are held back were asked it settles their number,
+    /// also where the words are new to the model.
     pub fn set_steps(&mut self, steps: usize) {
         if let Some(run) = &mut self.run {
             let steps = steps.min(run.most).max(run.progress.step);

@@ -36,7 +36,7 @@ impl<B: TrainingBackend> Trainer<B> {
         let embeds = self.known.waiting() > 0 && self.settings.kind == AdapterKind::Adapter;
         let point = |run: &Run<B>, loss, score| Point {
             step: run.progress.step,
-            steps: run.plan.steps(),
+            steps: run.stage.steps,
             most: run.most,
             loss,
             score,
@@ -46,6 +46,7 @@ impl<B: TrainingBackend> Trainer<B> {
                 (false, false) => Phase::Training,
             },
             waiting: 0,
+            new_words: run.progress.new_words,
         };
         if run.progress.done {
             return Ok(point(run, None, None));
@@ -55,17 +56,18 @@ impl<B: TrainingBackend> Trainer<B> {
             return Ok(Point { waiting: self.known.waiting(), ..point(run, None, None) });
         }
         if run.progress.before.is_none() && !run.check.is_empty() {
-            run.progress.before = Some(self.score(&run.check, run.plan.temperature)?);
+            let before = self.score(&run.check, run.plan.temperature)?;
+            run.settle(self.settings.kind, before)?;
             return Ok(point(run, None, run.progress.before));
         }
         // The run may have been shortened to what is done.
         let mut loss = None;
-        if run.progress.step < run.plan.steps() {
+        if run.progress.step < run.stage.steps {
             loss = Some(self.learn(run)?);
             run.progress.step += 1;
         }
         let step = run.progress.step;
-        let last = step >= run.plan.steps();
+        let last = step >= run.stage.steps;
         let since = step - run.progress.looked;
         let mut score = None;
         if !run.check.is_empty() && since > 0 && (last || since >= run.plan.check_every()) {
@@ -82,7 +84,7 @@ impl<B: TrainingBackend> Trainer<B> {
             score = Some(now);
             run.progress.last = score;
         }
-        run.progress.done = last || run.progress.without_gain >= run.plan.patience.max(1);
+        run.progress.done = last || run.progress.without_gain >= run.plan.patience;
         Ok(point(run, loss, score))
     }
 
@@ -133,7 +135,7 @@ impl<B: TrainingBackend> Trainer<B> {
         let seed = mixed(&[self.settings.seed, 0, step as u64, 0]);
         let tokens = encode(&self.tokenizer, &batch.prompted())?;
         let mut runner = ChunkRunner::new::<B>(None, true, false, FloatDType::F32);
-        let chunks = chunks(&self.tokenizer, &tokens, runner.chunk, seed);
+        let chunks = chunks::<B>(&self.tokenizer, &tokens, runner.chunk, seed);
         let share: Vec<usize> = (0..chunks.len()).collect();
         // The memory of a page is small: of a large batch each chunk's graph is dropped, and made again.
         let length: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
@@ -166,7 +168,7 @@ impl<B: TrainingBackend> Trainer<B> {
     /// Nothing was begun.
     pub fn finish(&mut self) -> Result<Outcome> {
         let run = self.run.take().context("nothing is taught yet; begin with lessons")?;
-        let Progress { step, before, best, last, .. } = run.progress;
+        let Progress { step, before, best, last, new_words, .. } = run.progress;
         let kept = step > 0 && (run.check.is_empty() || run.best.is_some());
         match run.best {
             Some(best) => self.train_model = best,
@@ -181,6 +183,7 @@ impl<B: TrainingBackend> Trainer<B> {
             before,
             after: best.map_or(last, |(_, score)| Some(score)),
             kept,
+            new_words,
         })
     }
 }

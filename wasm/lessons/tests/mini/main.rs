@@ -4,6 +4,7 @@
 
 mod going_on;
 mod learned;
+mod new_words;
 mod refused;
 mod steps;
 mod teacher;

@@ -39,22 +39,24 @@ pub(crate) fn base() -> AdapterBase {
     AdapterBase { name: Some("kiln-mini".into()), fingerprint: Some("ab".into()) }
 }
 
+/// What a shop sells.
+const THINGS: [&str; 12] = [
+    "a kettle for the stove",
+    "a rope for climbing",
+    "ink for fountain pens",
+    "a lamp with a clip",
+    "a saw for branches",
+    "oil for hinges",
+    "a brush for bottles",
+    "a tent for two",
+    "a scale for letters",
+    "wax for skis",
+    "a jar for honey",
+    "a hook for coats",
+];
+
 /// Words of a shop's own, which no model knows: each is asked for in two ways.
 pub(crate) fn lessons(count: usize) -> Vec<Example> {
-    const THINGS: [&str; 12] = [
-        "a kettle for the stove",
-        "a rope for climbing",
-        "ink for fountain pens",
-        "a lamp with a clip",
-        "a saw for branches",
-        "oil for hinges",
-        "a brush for bottles",
-        "a tent for two",
-        "a scale for letters",
-        "wax for skis",
-        "a jar for honey",
-        "a hook for coats",
-    ];
     const NAMES: [&str; 12] = [
         "Veltra", "Sombo", "Quill", "Nixa", "Brado", "Mervin", "Tollo", "Ganda", "Pirro", "Zafir",
         "Olmek", "Duvet",
@@ -72,6 +74,23 @@ pub(crate) fn lessons(count: usize) -> Vec<Example> {
             }
         })
         .collect()
+}
+
+/// Things of eight colours, 96 in all: each is asked for by its own words, or by a made-up name, of which no model knows
+/// what it means.
+pub(crate) fn coloured(by_name: bool) -> Vec<Example> {
+    const COLOURS: [&str; 8] =
+        ["red", "green", "blue", "yellow", "black", "white", "grey", "brown"];
+    const SYLLABLES: [&str; 12] =
+        ["zor", "gle", "bli", "vak", "mun", "tro", "fep", "qui", "dax", "lum", "ska", "wib"];
+    let one = |i: usize| {
+        let (thing, colour) = (i % 12, i / 12);
+        let text = format!("{}, {}", THINGS[thing], COLOURS[colour]);
+        let name = format!("{}{}", SYLLABLES[(thing * 5 + 1) % 12], SYLLABLES[(colour + 3) % 12]);
+        let query = if by_name { name } else { format!("{} {}", COLOURS[colour], THINGS[thing]) };
+        Example { query, pos: vec![text], ..Example::default() }
+    };
+    (0..96).map(one).collect()
 }
 
 /// Lessons that have no text in common with those.

@@ -9,7 +9,8 @@ use crate::state::State;
 use crate::teach::{HELD_BACK_FROM, HELPED_FROM, LEAST, Run};
 
 /// How long the model can be taught.
-const LENGTHS: [Length; 7] = [
+const LENGTHS: [Length; 8] = [
+    Length::Usual,
     Length::Seconds(10),
     Length::Seconds(20),
     Length::Seconds(60),
@@ -23,6 +24,7 @@ fn named(length: Length) -> String {
     match length {
         Length::Seconds(seconds) => duration(f64::from(seconds)),
         Length::Steps(steps) => format!("{steps} steps"),
+        Length::Usual => "as long as it takes".into(),
     }
 }
 

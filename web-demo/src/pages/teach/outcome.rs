@@ -25,7 +25,8 @@ pub(super) fn Outcome(ended: Ended) -> impl IntoView {
 }
 
 fn learned(taught: &Taught) -> String {
-    let Taught { kept, taught: count, held_back, steps, before, after, seconds } = taught;
+    let Taught { kept, taught: count, held_back, steps, before, after, new_words, seconds } =
+        taught;
     let work = format!("{} in {}", counted(*steps, "step"), duration(*seconds));
     let scores = |before: &Score, after: &Score| {
         format!(
@@ -42,7 +43,12 @@ fn learned(taught: &Taught) -> String {
                 ""
             };
             let from = counted(*count, "question");
-            format!("Learned from {from}, {work}. {}{alike}", scores(before, after))
+            let longer = if *new_words {
+                " These words are new to the model, so it practised longer: other questions may be answered a little worse."
+            } else {
+                ""
+            };
+            format!("Learned from {from}, {work}. {}{alike}{longer}", scores(before, after))
         }
         (false, Some(before), Some(after)) => format!(
             "The model stays as it was: teaching did not help. {}",

@@ -40,6 +40,10 @@ pub struct NamedModel {
     /// Vectors of [`texts`] by each of the adapters in the model's own file.
     #[serde(default)]
     pub tasks: BTreeMap<String, Vec<Vec<f32>>>,
+    /// Of each tensor's gradient the norm and what it is in the direction of [`noise`], by file and name; none of a tensor
+    /// that makes no difference. They are of the sum of vectors of norm 1, or of scores, times [`noise`].
+    #[serde(default)]
+    pub gradients: BTreeMap<String, BTreeMap<String, [f64; 2]>>,
 }
 
 fn folder() -> PathBuf {
@@ -61,27 +65,34 @@ pub fn pairs() -> Vec<(String, String)> {
     serde_json::from_value(json(&folder().join("texts.json"))["pairs"].clone()).expect("pairs")
 }
 
-/// A tensor's values, by its name.
-fn weights(name: &str, shape: &[usize]) -> Vec<f32> {
+/// Values from -1 to 1 that a name gives, each of them exact in f32.
+pub fn noise(name: &str, count: usize) -> Vec<f64> {
     let mix = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(16_777_619);
     let seed = name.bytes().fold(2_166_136_261, mix);
-    let width = shape.last().copied().unwrap_or(1) as f64;
     let value = |place: usize| {
         let mut x = (place as u32).wrapping_mul(0x9E37_79B1).wrapping_add(seed);
         for (shift, factor) in [(16, 0x7FEB_352D), (15, 0x846C_A68B_u32)] {
             x = (x ^ x >> shift).wrapping_mul(factor);
         }
-        let noise = f64::from((x ^ x >> 16) >> 8) / f64::from(1 << 23) - 1.0;
+        f64::from((x ^ x >> 16) >> 8) / f64::from(1 << 23) - 1.0
+    };
+    (0..count).map(value).collect()
+}
+
+/// A tensor's values, by its name.
+fn weights(name: &str, shape: &[usize]) -> Vec<f32> {
+    let width = shape.last().copied().unwrap_or(1) as f64;
+    let value = |x: f64| {
         let value = if shape.len() > 1 {
-            noise * if name.contains("embed") { 1.5 } else { 2.5 / width.sqrt() }
+            x * if name.contains("embed") { 1.5 } else { 2.5 / width.sqrt() }
         } else if name.to_lowercase().contains("norm") && name.ends_with("weight") {
-            noise * 0.3 + 1.0
+            x * 0.3 + 1.0
         } else {
-            noise * 0.3
+            x * 0.3
         };
         value as f32
     };
-    (0..shape.iter().product()).map(value).collect()
+    noise(name, shape.iter().product()).into_iter().map(value).collect()
 }
 
 impl NamedModel {
@@ -91,11 +102,16 @@ impl NamedModel {
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.retain(|path| path.to_string_lossy().contains("--"));
         paths.sort();
-        let read = |path: PathBuf| {
-            serde_json::from_value(json(&path))
-                .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-        };
-        paths.into_iter().map(read).collect()
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    /// The copy of no model that stands for a family of `tests/fixtures/families` that no named model is of.
+    pub fn of_family(name: &str) -> Self {
+        Self::read(&folder().join(format!("{name}.json")))
+    }
+
+    fn read(path: &Path) -> Self {
+        serde_json::from_value(json(path)).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
     /// The model's folder.

@@ -1,11 +1,13 @@
 """Makes the fixtures of tests/fixtures/models: a small copy of each named model.
 
-    python tests/reference/named_models.py [NAME ..]
+    python tests/reference/named_models.py [gradients] [NAME ..]
 
 `tests/reference/models` has the published configuration of each and where it was found. A copy keeps
 every key of it but the sizes (`SIZES`), whose published values stand beside it. Its weights are computed from the
 tensors' names and places (`weights`), by the tests as well, so that a fixture is the configuration, the tensors' shapes
-and what transformers makes of them: vectors of a few texts, or scores of a few pairs.
+and what transformers makes of them: vectors of a few texts, or scores of a few pairs, and gradients by its autograd
+(`gradients` writes these alone into fixtures that are there). `FAMILIES` are copies of no model, of families that no named
+one is of.
 """
 
 import json
@@ -34,23 +36,27 @@ ROBERTA = (["<s> $A </s>", "<s> $A </s> </s> $B </s>"], ["<s>", "<pad>", "</s>"]
 CHAT = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "yes", "no"]
 
 
-def weights(name, shape):
-    """Values that anybody can compute from a tensor's name: integer arithmetic, then one product and one sum in f64."""
+def noise(name, count):
+    """Values from -1 to 1 that anybody can compute from a name: integer arithmetic, exact in f32."""
     seed = 2166136261
     for byte in name.encode():
         seed = (seed ^ byte) * 16777619 & 0xFFFFFFFF
-    count = int(np.prod(shape))
     x = (np.arange(count, dtype=np.uint64) * 0x9E3779B1 + seed) & 0xFFFFFFFF
     for shift, factor in [(16, 0x7FEB352D), (15, 0x846CA68B)]:
         x = (x ^ x >> shift) * factor & 0xFFFFFFFF
-    noise = ((x ^ x >> 16) >> 8).astype(np.float64) / (1 << 23) - 1
+    return ((x ^ x >> 16) >> 8).astype(np.float64) / (1 << 23) - 1
+
+
+def weights(name, shape):
+    """A tensor's values: those of its name, then one product and one sum in f64."""
+    values = noise(name, int(np.prod(shape)))
     if len(shape) > 1:
         # About what a trained model's have: every part shows in the output.
-        values = noise * (1.5 if "embed" in name else 2.5 / shape[-1] ** 0.5)
+        values = values * (1.5 if "embed" in name else 2.5 / shape[-1] ** 0.5)
     elif "norm" in name.lower() and name.endswith("weight"):
-        values = noise * 0.3 + 1
+        values = values * 0.3 + 1
     else:
-        values = noise * 0.3
+        values = values * 0.3
     return torch.from_numpy(values.astype(np.float32)).reshape(shape)
 
 
@@ -299,10 +305,15 @@ def classifier(config, folder):
     return cls.from_config(native(config, folder))
 
 
+def stored(model):
+    """What a model's file has the values of, each once."""
+    scalars = [buffer for name, buffer in model.named_buffers() if name.endswith("layer_scalar")]
+    return list(dict.fromkeys(list(model.parameters()) + scalars))
+
+
 def fill(model, folder):
     """Gives a model the weights of its saved tensors' names, and returns these with their shapes."""
-    parameters = list(dict.fromkeys(list(model.parameters()) + [
-        buffer for name, buffer in model.named_buffers() if name.endswith("layer_scalar")]))
+    parameters = stored(model)
     start = 0
     # Each value is its own number, by which the file says where it went.
     for parameter in parameters:
@@ -324,6 +335,29 @@ def fill(model, folder):
     unsaved = [name for name, parameter in model.named_parameters() if parameter.isnan().any()]
     assert not unsaved or all("pooler" in name for name in unsaved), unsaved
     return shapes
+
+
+def backward(rows):
+    """Makes the gradients of vectors of norm 1, or of scores, in a direction of each text's or pair's own."""
+    rows = torch.cat([row.flatten() for row in rows])
+    (rows * torch.from_numpy(noise("direction", len(rows))).to(rows.dtype)).sum().backward()
+
+
+def gradient(name, values):
+    """Of a gradient its norm, and what it is in a direction that the tensor's name gives."""
+    values = values.detach().double().flatten()
+    direction = torch.from_numpy(noise(f"gradient of {name}", len(values)))
+    return rounded([values.norm().item(), (values @ direction).item()])
+
+
+def gradients(model, folder):
+    """A model's gradients under the names by which it is saved, but for those of what it made no use of; its weights are
+    then gone."""
+    for parameter in stored(model):
+        parameter.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    model.save_pretrained(folder)
+    found = load_file(folder / "model.safetensors")
+    return {name: gradient(name, values) for name, values in found.items() if values.any()}
 
 
 def pooled(states, mode):
@@ -385,7 +419,7 @@ def rounded(values):
 
 
 def embedder(published, config, tokenizer, folder):
-    """Tensors by file, files of the layout, and vectors of the texts."""
+    """Tensors by file, files of the layout, vectors of the texts, those by each task, and gradients by file."""
     model = backbone(config, folder).eval()
     tensors = {"model.safetensors": fill(model, folder)}
     files = layout(published)
@@ -396,8 +430,9 @@ def embedder(published, config, tokenizer, folder):
         if spec["bias"]:
             shapes["linear.bias"] = [spec["out_features"]]
         tensors[name.replace("config.json", "model.safetensors")] = shapes
-        read = {key: weights(key, shape) for key, shape in shapes.items()}
+        read = {key: weights(key, shape).requires_grad_() for key, shape in shapes.items()}
         dense.append((read, ACTIVATIONS[spec["activation_function"]]))
+
     def vector_of(text):
         # What a model's own code adds is within the limit, too.
         room = MAX_LENGTH - 1 if config.get("add_eos") else MAX_LENGTH
@@ -407,38 +442,45 @@ def embedder(published, config, tokenizer, folder):
             end = torch.tensor([[tokenizer.sep_token_id]])
             tokens["input_ids"] = torch.cat([tokens["input_ids"], end], 1)
             tokens["attention_mask"] = torch.ones_like(tokens["input_ids"])
-        with torch.no_grad():
-            states = model(**tokens)
+        states = model(**tokens)
         states = getattr(states, "last_hidden_state", states)
         vector = pooled(states, published["pooling"])
         for read, activation in dense:
             vector = activation(F.linear(vector, read["linear.weight"], read.get("linear.bias")))
-        if published["normalize"]:
-            vector = F.normalize(vector, dim=-1)
-        return rounded(vector[0].tolist())
+        return vector[0]
 
-    vectors = [vector_of(text) for text in TEXTS]
+    def vectors_of(texts):
+        with torch.no_grad():
+            found = [vector_of(text) for text in texts]
+        if published["normalize"]:
+            found = [F.normalize(vector, dim=-1) for vector in found]
+        return [rounded(vector.tolist()) for vector in found]
+
+    backward([F.normalize(vector_of(text), dim=-1) for text in TEXTS])
+    vectors = vectors_of(TEXTS)
     by_task = {}
     for model.task in getattr(model, "tasks", []):
-        by_task[model.task] = [vector_of(text) for text in TEXTS]
+        by_task[model.task] = vectors_of(TEXTS)
     if published.get("prompts"):
         files["config_sentence_transformers.json"] = {"prompts": published["prompts"]}
-    return tensors, files, vectors, by_task
+    found = [gradients(model, folder)] + [{key: gradient(key, value.grad) for key, value in read.items()} for read, _ in dense]
+    return tensors, files, vectors, by_task, dict(zip(tensors, found))
 
 
 def reranker(published, config, tokenizer, folder):
     model = classifier(config, folder).eval()
     tensors = {"model.safetensors": fill(model, folder)}
+    if published["tokenizer"] == "chat":
+        with torch.no_grad():
+            scores = [yes_or_no(model, tokenizer, query, text) for query, text in PAIRS]
+        return tensors, {}, rounded(scores), {}, {}
     scores = []
     for query, text in PAIRS:
-        with torch.no_grad():
-            if published["tokenizer"] == "chat":
-                scores.append(yes_or_no(model, tokenizer, query, text))
-                continue
-            # As a list: an empty text is one of a pair, too.
-            tokens = tokenizer([[query, text]], return_tensors="pt", truncation=True, max_length=MAX_LENGTH)
-            scores.append(model(**tokens).logits[0, 0].item())
-    return tensors, {}, rounded(scores), {}
+        # As a list: an empty text is one of a pair, too.
+        tokens = tokenizer([[query, text]], return_tensors="pt", truncation=True, max_length=MAX_LENGTH)
+        scores.append(model(**tokens).logits[0, 0])
+    backward(scores)
+    return tensors, {}, rounded(score.item() for score in scores), {}, {"model.safetensors": gradients(model, folder)}
 
 
 def table(published, config, tokenizer, folder):
@@ -450,32 +492,47 @@ def table(published, config, tokenizer, folder):
         name, file = "embedding.weight", "0_StaticEmbedding/model.safetensors"
         files["modules.json"] = [{"idx": 0, "name": "0", "path": "0_StaticEmbedding",
                                   "type": "sentence_transformers.models.StaticEmbedding"}]
-    values, vectors = weights(name, rows), []
+    values, vectors, normed = weights(name, rows).requires_grad_(), [], []
     for text in TEXTS:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         if config.get("model_type") == "model2vec":
             ids = [token for token in ids if token != tokenizer.unk_token_id]
         vector = values[ids].mean(0)
-        if published["normalize"]:
-            vector = F.normalize(vector, dim=-1)
-        vectors.append(rounded(vector.tolist()))
-    return {file: {name: rows}}, files, vectors, {}
+        normed.append(F.normalize(vector, dim=-1))
+        vectors.append(rounded((normed[-1] if published["normalize"] else vector).tolist()))
+    backward(normed)
+    return {file: {name: rows}}, files, vectors, {}, {file: {name: gradient(name, values.grad)}}
+
+
+# Of tests/fixtures/families.
+FAMILIES = ["embedding-gemma2", "llama", "llama-yarn"]
+
+
+def of_family(name):
+    """What a published model's file says, of a family's tiny one."""
+    config = json.loads((FIXTURES / "families" / name / "config.json").read_text())
+    # A token of texts would get no gradient.
+    config["pad_token_id"] = 1
+    return {"model": name, "kind": "embedder", "tokenizer": "roberta", "pooling": "mean", "normalize": True, "config": config}
 
 
 def main():
     folder = FIXTURES / "models"
     (folder / "tokenizers").mkdir(parents=True, exist_ok=True)
-    for path in sorted(PUBLISHED.glob("*.json")):
-        if sys.argv[1:] and path.stem not in sys.argv[1:]:
+    only = [name for name in sys.argv[1:] if name != "gradients"]
+    models = {path.stem: json.loads(path.read_text()) for path in sorted(PUBLISHED.glob("*.json"))}
+    models |= {name: of_family(name) for name in FAMILIES}
+    for stem, published in models.items():
+        if only and stem not in only:
             continue
-        published = json.loads(path.read_text())
+        path = folder / f"{stem}.json"
         tokenizer = tokenizer_of(published)
         tokenizer.backend_tokenizer.save(str(folder / "tokenizers" / f"{published['tokenizer']}.json"))
-        config, changed = small(published["config"], tokenizer)
+        config, changed = (published["config"], {}) if stem in FAMILIES else small(published["config"], tokenizer)
         kind = published["kind"]
         make = {"embedder": embedder, "reranker": reranker, "table": table}[kind]
         with tempfile.TemporaryDirectory() as temporary:
-            tensors, files, expected, by_task = make(published, config, tokenizer, Path(temporary))
+            tensors, files, expected, by_task, found = make(published, config, tokenizer, Path(temporary))
         files["tokenizer_config.json"] = {
             "pad_token": tokenizer.pad_token, "cls_token": tokenizer.cls_token, "sep_token": tokenizer.sep_token,
             "unk_token": tokenizer.unk_token, "eos_token": tokenizer.sep_token,
@@ -486,9 +543,13 @@ def main():
                    "tokenizer": published["tokenizer"], "files": files, "tensors": tensors, "expected": expected}
         if by_task:
             fixture["tasks"] = by_task
+        if "gradients" in sys.argv[1:] and path.exists():
+            fixture = json.loads(path.read_text())
+        if found:
+            fixture["gradients"] = found
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in fixture.items()]
-        (folder / path.name).write_text("{\n" + ",\n".join(lines) + "\n}\n")
-        print(f"{path.stem}: {sum(len(shapes) for shapes in tensors.values())} tensors", flush=True)
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        print(f"{stem}: {sum(len(shapes) for shapes in tensors.values())} tensors", flush=True)
     (folder / "texts.json").write_text(json.dumps({"texts": TEXTS, "pairs": PAIRS}, indent=0) + "\n")
 
 

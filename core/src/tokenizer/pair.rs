@@ -1,8 +1,8 @@
 //! Two texts in one row, as cross-encoders read them.
 
-use tokenizers::PostProcessor as _;
-use tokenizers::utils::truncation::{TruncationParams, TruncationStrategy, truncate_encodings};
+use tokenizers::{Encoding, PostProcessor as _, TruncationDirection};
 
+use super::window::{self, Window};
 use super::{Tokenizer, Tokens};
 use crate::{Error, Result};
 
@@ -26,8 +26,17 @@ impl Tokenizer {
         ))
     }
 
-    fn plain(&self, text: &str) -> Result<tokenizers::Encoding> {
+    fn plain(&self, text: &str) -> Result<Encoding> {
         self.inner.encode(text, false).map_err(failed)
+    }
+
+    /// How many tokens a text has of which this is the first part, or all; of a very long text, what is ever read of it.
+    fn whole(&self, (part, is_all): (&Encoding, bool), text: &str) -> Result<usize> {
+        if is_all {
+            return Ok(part.len());
+        }
+        let text = window::cut(text, Window::most(self.room()));
+        Ok(self.inner.encode_fast(text, false).map_err(failed)?.len())
     }
 
     /// Tokens of two texts as the tokenizer's template puts them side by side. Where both are too long, the
@@ -36,8 +45,8 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<Tokens> {
-        let (a, all_of_a) = self.encode_part("", first)?;
-        let (b, all_of_b) = self.encode_part("", second)?;
+        let (mut a, all_of_a) = self.encode_part("", first)?;
+        let (mut b, all_of_b) = self.encode_part("", second)?;
         let around = self.inner.get_post_processor().map_or(0, |post| post.added_tokens(true));
         let room = self.config.max_length.saturating_sub(around);
         if room < 2 {
@@ -47,17 +56,28 @@ impl Tokenizer {
                 self.config.max_length
             )));
         }
-        let whole = a.get_ids().len() + b.get_ids().len();
-        let cut = TruncationParams {
-            max_length: room,
-            strategy: TruncationStrategy::LongestFirst,
-            ..TruncationParams::default()
-        };
-        let (mut a, mut b) = truncate_encodings(a, Some(b), &cut).map_err(failed)?;
-        // What was cut would get a template, too.
-        a.take_overflowing();
-        b.as_mut().map(tokenizers::Encoding::take_overflowing);
-        let joined = self.inner.post_process(a, b, true).map_err(failed)?;
+        let fits = a.len() + b.len() <= room;
+        if !fits {
+            let half = room / 2;
+            let of_a = match (a.len() <= half, b.len() <= half) {
+                (true, _) => a.len(),
+                (_, true) => room - b.len(),
+                // The odd token is the longer text's; what was read of it may be less than of the other.
+                _ if room % 2 == 1
+                    && self.whole((&a, all_of_a), first)?
+                        > self.whole((&b, all_of_b), second)? =>
+                {
+                    half + 1
+                }
+                _ => half,
+            };
+            a.truncate(of_a, 0, TruncationDirection::Right);
+            b.truncate(room - of_a, 0, TruncationDirection::Right);
+            // What was cut would get a template, too.
+            a.take_overflowing();
+            b.take_overflowing();
+        }
+        let joined = self.inner.post_process(a, Some(b), true).map_err(failed)?;
         let ids = joined.get_ids().to_vec();
         if ids.is_empty() {
             return Err(Error::invalid("neither of the two texts has a token"));
@@ -66,7 +86,7 @@ impl Tokenizer {
             pooling: vec![true; ids.len()],
             offsets: vec![(0, 0); ids.len()],
             content: 0..ids.len(),
-            truncated: !(all_of_a && all_of_b) || whole > room,
+            truncated: !(all_of_a && all_of_b && fits),
             types: joined.get_type_ids().to_vec(),
             ids,
         })

@@ -190,6 +190,67 @@ fn the_server_ranks_in_both_protocols() {
 }
 
 #[test]
+fn a_reranker_is_served_alone() {
+    let (reranker, pairs, scores) = reranker();
+    let command = || std::process::Command::new(env!("CARGO_BIN_EXE_kiln"));
+    let server = Server::serve(command(), &["--reranker", &reranker]);
+    let request = json!({"query": pairs[0].0, "texts": [pairs[0].1], "raw_scores": true});
+    let (status, body) = server.post("/rerank", request);
+    assert_eq!(status, 200, "{body}");
+    assert!((body[0]["score"].as_f64().unwrap() - scores[0]).abs() < 1e-4, "{body}");
+    let request = json!({"query": pairs[0].0, "documents": [pairs[0].1]});
+    assert_eq!(server.post("/v1/rerank", request).0, 200);
+
+    // In each protocol's own form, and whatever the body.
+    let said = "no embedder is served here; start the server with --model";
+    for body in [json!({"input": "a", "model": "bert"}), json!({})] {
+        let (status, answer) = server.post("/v1/embeddings", body);
+        assert_eq!((status, &answer["error"]["message"]), (400, &said.into()), "{answer}");
+        assert_eq!(answer["error"]["type"], "invalid_request_error", "{answer}");
+    }
+    let (status, answer) = server.post("/embed", json!({"inputs": "a"}));
+    assert_eq!((status, &answer["error"]), (422, &said.into()), "{answer}");
+    let load = ["load", "--quiet", "--url", &server.url, "--requests", "1"];
+    assert!(failure(&mut kiln(&load)).contains(said));
+
+    let (_, models) = server.ask("/v1/models", None, None);
+    assert_eq!(models["data"].as_array().unwrap().len(), 1, "{models}");
+    assert_eq!(models["data"][0]["id"], "bert");
+    let (status, info) = server.ask("/info", None, None);
+    assert_eq!((status, &info["model_id"]), (200, &"bert".into()), "{info}");
+    assert_eq!(info["model_type"]["reranker"]["id2label"]["0"], "LABEL_0", "{info}");
+    assert_eq!(info["model_sha"].as_str().unwrap().len(), 32, "{info}");
+    assert!(info["max_input_length"].as_u64() > Some(0), "{info}");
+    assert!(info["version"].is_string() && info["dimensions"].is_null(), "{info}");
+    for path in ["/health", "/readyz", "/livez", "/docs", "/metrics"] {
+        assert_eq!(server.ask(path, None, None).0, 200, "{path}");
+    }
+    let (_, document) = server.ask("/openapi.json", None, None);
+    for path in ["/embed", "/v1/embeddings"] {
+        assert!(document["paths"][path].is_null(), "{path}");
+    }
+    for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+        assert!(document["paths"][path]["post"].is_object(), "{path}");
+    }
+
+    let said = failure(&mut kiln(&["serve", "--port", "0"]));
+    assert!(said.contains("--model") && said.contains("--reranker"), "{said}");
+    // What is said of an embedder wants one.
+    for option in [
+        ["--also", "x"],
+        ["--name", "x"],
+        ["--adapter", "x"],
+        ["--pooling", "cls"],
+        ["--dimensions", "4"],
+        ["--weights", "int8"],
+    ] {
+        let alone = ["serve", "--reranker", &reranker, "--port", "0"];
+        let said = failure(kiln(&alone).args(option));
+        assert!(said.contains("required") && said.contains("--model"), "{option:?}: {said}");
+    }
+}
+
+#[test]
 fn what_is_no_reranker_and_what_is_no_embedder() {
     let (reranker, ..) = reranker();
     let folder = Folder::new();

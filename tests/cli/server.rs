@@ -18,10 +18,15 @@ impl Server {
     }
 
     /// As [`Server::start`], by a command that ends in the binary.
-    pub(crate) fn start_by(mut command: Command, model: &str, more: &[&str]) -> Self {
+    pub(crate) fn start_by(command: Command, model: &str, more: &[&str]) -> Self {
+        Self::serve(command, &[&["-m", model], more].concat())
+    }
+
+    /// As [`Server::start_by`], of what the options name.
+    pub(crate) fn serve(mut command: Command, options: &[&str]) -> Self {
         let mut child = command
-            .args(["--device", "cpu", "--json", "--quiet", "serve", "-m", model, "--port", "0"])
-            .args(more)
+            .args(["--device", "cpu", "--json", "--quiet", "serve", "--port", "0"])
+            .args(options)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -160,10 +160,7 @@ struct ModelArgs {
 impl ModelArgs {
     /// The model as [`load`] takes it, its adapter with it.
     fn name(&self) -> Cow<'_, str> {
-        match &self.adapter {
-            Some(adapter) => format!("{}#{adapter}", self.model).into(),
-            None => self.model.as_str().into(),
-        }
+        with_adapter(&self.model, self.adapter.as_deref())
     }
 
     /// The same model with the adapter of another name, and that adapter; `None` where either has none.
@@ -189,8 +186,17 @@ impl ModelArgs {
     }
 }
 
-/// What of a model's settings to override.
+/// A model as [`load`] takes it, its adapter with it.
+fn with_adapter<'a>(model: &'a str, adapter: Option<&str>) -> Cow<'a, str> {
+    match adapter {
+        Some(adapter) => format!("{model}#{adapter}").into(),
+        None => model.into(),
+    }
+}
+
+/// What of a model's settings to override; the command's argument with the id `model` names it.
 #[derive(Debug, Clone, Args)]
+#[group(requires = "model")]
 struct ModelOverrides {
     /// Pool with this head instead of the model's own: cls, last_token, mean, weighted_mean or
     /// anchor

@@ -30,16 +30,19 @@ pub(super) struct RerankerFlags {
 }
 
 impl RerankerFlags {
-    pub(super) fn load(&self, name: &str, global: &Global) -> Result<Arc<dyn PairModel>> {
-        let options = LoadOptions {
+    pub(super) fn load_options(&self) -> LoadOptions {
+        LoadOptions {
             max_length: self.max_pair_length,
             precision: self.reranker_weights,
             ..LoadOptions::default()
-        };
+        }
+    }
+
+    pub(super) fn load(&self, name: &str, global: &Global) -> Result<Arc<dyn PairModel>> {
         let device = open(global.device)?;
         load_reranker(
             name,
-            &options,
+            &self.load_options(),
             self.reranker_instruction.as_deref(),
             &device,
             global.terminal(),

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use clap::{ArgGroup, Args};
 use kiln_embed::checkpoint::LoadOptions;
 use kiln_embed::embedder::EmbedOptions;
 use kiln_embed::quant::WeightPrecision;
 use serde_json::json;
 
 use super::reranker::RerankerFlags;
-use super::{Global, ModelArgs};
+use super::{Global, ModelOverrides, with_adapter};
 use crate::device;
 use crate::eval::fingerprint;
 use crate::model::{folders, load_resident, model_name};
@@ -26,17 +26,26 @@ use crate::terminal::{field, print, print_json};
 /// Serve a model over HTTP with the APIs of OpenAI and text-embeddings-inference.
 ///
 /// OpenAI's /v1/embeddings and /v1/models, text-embeddings-inference's /embed, /info, /health and /metrics
-/// (Prometheus), and with --reranker its /rerank and /v1/rerank as Cohere's and Jina's clients ask.
+/// (Prometheus), and with --reranker, beside --model or alone, its /rerank and /v1/rerank as Cohere's and Jina's
+/// clients ask.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("served").args(["model", "reranker"]).required(true).multiple(true))]
 pub(super) struct ServeArgs {
+    /// Model: a folder, a .kiln file, or a Hub id (owner/name[@revision]), which is downloaded into
+    /// huggingface_hub's cache. MODEL#NAME picks one of its adapters
+    #[arg(long, short, value_name = "DIR|FILE|HUB_ID")]
+    model: Option<String>,
+    /// Use the adapter of this name (as MODEL#NAME), such as jina-embeddings-v3's retrieval.query
+    #[arg(long, value_name = "NAME", requires = "model")]
+    adapter: Option<String>,
     #[command(flatten)]
-    model: ModelArgs,
+    overrides: ModelOverrides,
     /// Also serve this model (repeatable): a folder, a .kiln file or a Hub id; OpenAI's requests choose by `model`, all
     /// others get the first. Options that override a model's settings are for all
-    #[arg(long, value_name = "DIR|FILE|HUB_ID")]
+    #[arg(long, value_name = "DIR|FILE|HUB_ID", requires = "model")]
     also: Vec<String>,
-    /// Also serve this reranker at /rerank, /v1/rerank and /v2/rerank: a folder, a .kiln file or a Hub id, as
-    /// `kiln rerank --model` takes
+    /// Serve this reranker at /rerank, /v1/rerank and /v2/rerank, beside --model or alone: a folder, a .kiln file or a
+    /// Hub id, as `kiln rerank --model` takes
     #[arg(long, value_name = "DIR|FILE|HUB_ID")]
     reranker: Option<String>,
     #[command(flatten)]
@@ -48,7 +57,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
     /// Name of the model in requests and answers [default: its folder's name or Hub id]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "model")]
     name: Option<String>,
     /// Require this key (Authorization: Bearer KEY) on every route but the probes (/livez, /readyz, /health), /metrics,
     /// /openapi.json and /docs
@@ -99,14 +108,14 @@ pub(super) struct ServeArgs {
     #[arg(long)]
     no_truncate: bool,
     /// Name of the model's prompt for requests that name none
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "model")]
     default_prompt_name: Option<String>,
     /// Truncate vectors to their first N dimensions (Matryoshka)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "model")]
     dimensions: Option<usize>,
     /// Precision to run the weights in: kept (that of the file), f32, or rounded while loading to
     /// bf16, int8, int4, fp8-e4m3 or fp8-e5m2
-    #[arg(long, value_name = "PRECISION", default_value_t = WeightPrecision::Kept)]
+    #[arg(long, value_name = "PRECISION", default_value_t = WeightPrecision::Kept, requires = "model")]
     weights: WeightPrecision,
 }
 
@@ -132,34 +141,43 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
         );
     }
     let terminal = global.terminal();
-    let overrides = LoadOptions { precision: args.weights, ..args.model.load_options() };
-    let first = args.model.name().into_owned();
-    let name = args.name.clone().unwrap_or_else(|| model_name(&first));
-    let names: Vec<String> =
-        [name.clone()].into_iter().chain(args.also.iter().map(|id| model_name(id))).collect();
+    let overrides = LoadOptions { precision: args.weights, ..args.overrides.load_options() };
+    let first = args.model.as_deref().map(|model| with_adapter(model, args.adapter.as_deref()));
+    let models: Vec<&str> =
+        first.as_deref().into_iter().chain(args.also.iter().map(String::as_str)).collect();
+    let mut names: Vec<String> = models.iter().map(|id| model_name(id)).collect();
+    if let (Some(first), Some(name)) = (names.first_mut(), &args.name) {
+        first.clone_from(name);
+    }
     if let Some(twice) = (1..names.len()).find(|&i| names[..i].contains(&names[i])) {
         bail!("two models would answer as {:?}; rename a folder, or use --name", names[twice]);
     }
+    let ranking = args.reranker.as_deref().map(model_name);
     let device = device::open(global.device)?;
     let load = || -> Result<Loaded> {
-        let mut models: Vec<Arc<dyn Served>> = Vec::new();
-        for (id, name) in [&first].into_iter().chain(&args.also).zip(&names) {
+        let mut loaded: Vec<Arc<dyn Served>> = Vec::new();
+        for (id, name) in models.into_iter().zip(&names) {
             let revision = fingerprint(&folders(id, terminal)?, &overrides, args.dimensions)?;
             let options = EmbedOptions { dimensions: args.dimensions, ..EmbedOptions::default() };
             let model = load_resident(id, &overrides, &device, terminal)?;
             let prompt = args.default_prompt_name.clone();
             let served = ServedModel::new(model, name, &revision, options, prompt);
-            models.push(Arc::new(served.with_context(|| name.clone())?));
+            loaded.push(Arc::new(served.with_context(|| name.clone())?));
         }
-        let reranker = match &args.reranker {
-            Some(id) => {
-                let model = args.reranker_flags.load(id, global)?;
-                let batch_tokens = args.reranker_flags.batch_tokens();
-                Some(ServedReranker::new(model, &model_name(id), batch_tokens))
+        let reranker = match (&args.reranker, &ranking) {
+            (Some(id), Some(name)) => {
+                let flags = &args.reranker_flags;
+                let model = flags.load(id, global)?;
+                // `/info` says it where nothing embeds.
+                let revision = match loaded.is_empty() {
+                    true => fingerprint(&folders(id, terminal)?, &flags.load_options(), None)?,
+                    false => String::new(),
+                };
+                Some(ServedReranker::new(model, name, &revision, flags.batch_tokens()))
             }
-            None => None,
+            _ => None,
         };
-        Ok(Loaded { models, reranker })
+        Ok(Loaded { models: loaded, reranker })
     };
     let limits = Limits {
         max_requests: requests,
@@ -180,10 +198,11 @@ pub(super) fn run(args: &ServeArgs, global: &Global) -> Result<()> {
     let address = SocketAddr::new(args.host, args.port);
     serve(address, limits, access, terminal, load, |address| {
         let url = format!("http://{address}");
+        let names: Vec<&str> = names.iter().map(String::as_str).chain(ranking.as_deref()).collect();
         if global.json {
-            return print_json(
-                &json!({ "url": url, "model": name, "models": names, "device": device.to_string() }),
-            );
+            return print_json(&json!({
+                "url": url, "model": names.first(), "models": names, "device": device.to_string(),
+            }));
         }
         print(&format!(
             "{} on {device}, serving at {url} (Ctrl-C ends it)",

@@ -151,9 +151,9 @@ impl Served for ServedModel {
     }
 }
 
-/// What requests are answered with.
+/// What requests are answered with: one model at least, or a reranker.
 pub struct Loaded {
-    /// One at least; the first answers requests that name none.
+    /// What embeds; the first answers requests that name none.
     pub models: Vec<Arc<dyn Served>>,
     /// What ranks, if anything does.
     pub reranker: Option<ServedReranker>,

@@ -148,7 +148,7 @@ impl Modify for Key {
     }
 }
 
-/// The routes of a server that has this model and these limits.
+/// The routes of a server that has these embedders and limits, and perhaps ranks.
 ///
 /// # Errors
 /// None that a server can cause.
@@ -166,9 +166,10 @@ pub(super) fn document(
             rerank["post"]["operationId"] = json!("cohere_v2");
             paths.insert("/v2/rerank".into(), rerank);
         }
-        if !ranks {
-            paths.retain(|path, _| !path.ends_with("/rerank"));
-        }
+        paths.retain(|path, _| match path.as_str() {
+            "/v1/embeddings" | "/embed" => !facts.is_empty(),
+            path => ranks || !path.ends_with("/rerank"),
+        });
     }
     if !has_key {
         for path in
@@ -183,15 +184,17 @@ pub(super) fn document(
     }
     let schemas = &mut document["components"]["schemas"];
     for body in ["OpenAiBody", "TeiBody"] {
+        let Some(first) = facts.first() else { break };
         let properties = &mut schemas[body]["properties"];
         // utoipa's `null` beside a type stays.
         properties["dimensions"]["minimum"] = json!(1);
         // Of several models the narrowest, and the prompts that all have.
         properties["dimensions"]["maximum"] =
             json!(facts.iter().map(|facts| facts.dimensions).min());
-        let first = facts.first().map_or(&[][..], |facts| &facts.prompts);
-        let shared =
-            first.iter().filter(|name| facts.iter().all(|facts| facts.prompts.contains(name)));
+        let shared = first
+            .prompts
+            .iter()
+            .filter(|name| facts.iter().all(|facts| facts.prompts.contains(name)));
         properties["prompt_name"]["enum"] =
             shared.map(|name| json!(name)).chain([Value::Null]).collect();
     }

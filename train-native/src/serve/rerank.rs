@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::http::StatusCode;
 use kiln_embed::reranker::{Ranked, ScoreActivation, ranked};
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::limits::Limits;
@@ -24,6 +25,7 @@ const ENTRY: usize = 72;
 pub struct ServedReranker {
     model: Arc<dyn PairModel>,
     name: String,
+    revision: String,
     batch_tokens: Option<usize>,
     /// The model computes for one request at a time, with all cores.
     turn: Arc<Semaphore>,
@@ -40,16 +42,33 @@ impl Drop for Place {
 }
 
 impl ServedReranker {
-    /// A reranker under a name, and how many tokens of pairs it computes together (see
+    /// A reranker under a name, a number for its files, and how many tokens of pairs it computes together (see
     /// [`PairModel::logits`]).
-    pub fn new(model: Arc<dyn PairModel>, name: &str, batch_tokens: Option<usize>) -> Self {
+    pub fn new(
+        model: Arc<dyn PairModel>,
+        name: &str,
+        revision: &str,
+        batch_tokens: Option<usize>,
+    ) -> Self {
+        let (name, revision) = (name.into(), revision.into());
         let turn = Arc::new(Semaphore::new(1));
-        Self { model, name: name.into(), batch_tokens, turn, waiting: Arc::default() }
+        Self { model, name, revision, batch_tokens, turn, waiting: Arc::default() }
     }
 
     /// Name under which it answers.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What `/info` says of it where nothing embeds; the label is transformers' for a model with one score.
+    pub(super) fn info(&self) -> Value {
+        json!({
+            "model_id": self.name,
+            "model_sha": self.revision,
+            "model_type": { "reranker": { "id2label": { "0": "LABEL_0" }, "label2id": { "LABEL_0": 0 } } },
+            "max_input_length": self.model.max_length(),
+            "max_batch_tokens": TURN_TOKENS,
+        })
     }
 
     /// A place for a request whose texts are within the limits.

@@ -58,7 +58,7 @@ pub(super) struct Hosted {
 
 /// What every route knows.
 pub(super) struct Server {
-    /// One at least.
+    /// Where there are none, there is a reranker.
     models: Vec<Arc<Hosted>>,
     reranker: Option<Arc<ServedReranker>>,
     limits: Limits,
@@ -191,8 +191,10 @@ impl Server {
         let named =
             |name: &str| self.models.iter().find(|hosted| hosted.model.facts().name == name);
         match (&self.models[..], name) {
-            ([only], _) => Ok(only),
-            (models, None) => Ok(&models[0]),
+            ([], _) => {
+                Err(Refusal::invalid("no embedder is served here; start the server with --model"))
+            }
+            ([only], _) | ([only, ..], None) => Ok(only),
             (models, Some(name)) => named(name).ok_or_else(|| {
                 let known = models.iter().map(|hosted| hosted.model.facts().name.as_str());
                 let known = known.collect::<Vec<_>>().join(", ");
@@ -293,6 +295,8 @@ impl Server {
         client: &Client,
         request: Request,
     ) -> Result<Response, Refusal> {
+        // A server without any refuses whatever the body says.
+        self.hosted(None)?;
         let limits = &self.limits;
         let (head, body) = request.into_parts();
         let trace = Trace::of(&head.extensions);
@@ -619,20 +623,26 @@ pub(super) async fn models(State(server): ServerState) -> Json<Value> {
     security(("key" = []))
 )]
 pub(super) async fn info(State(server): ServerState) -> Json<Value> {
-    let (facts, limits) = (server.models[0].model.facts(), &server.limits);
-    Json(json!({
-        "model_id": facts.name,
-        "model_sha": facts.revision,
-        "model_dtype": "float32",
-        "model_type": { "embedding": { "pooling": facts.pooling } },
-        "dimensions": facts.dimensions,
-        "max_concurrent_requests": limits.max_requests,
-        "max_input_length": facts.max_length,
-        "max_batch_tokens": limits.batch_tokens,
-        "max_client_batch_size": limits.max_texts,
-        "auto_truncate": limits.truncate,
-        "version": env!("CARGO_PKG_VERSION"),
-    }))
+    let limits = &server.limits;
+    let embedder = server.models.first().map(|hosted| {
+        let facts = hosted.model.facts();
+        json!({
+            "model_id": facts.name,
+            "model_sha": facts.revision,
+            "model_type": { "embedding": { "pooling": facts.pooling } },
+            "dimensions": facts.dimensions,
+            "max_input_length": facts.max_length,
+            "max_batch_tokens": limits.batch_tokens,
+        })
+    });
+    let reranker = || server.reranker.as_deref().map(ServedReranker::info);
+    let mut info = embedder.or_else(reranker).unwrap_or_default();
+    info["model_dtype"] = json!("float32");
+    info["max_concurrent_requests"] = json!(limits.max_requests);
+    info["max_client_batch_size"] = json!(limits.max_texts);
+    info["auto_truncate"] = json!(limits.truncate);
+    info["version"] = json!(env!("CARGO_PKG_VERSION"));
+    Json(info)
 }
 
 /// Whether requests are taken, as text-embeddings-inference says it.

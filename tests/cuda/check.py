@@ -3,7 +3,8 @@
 compiler beside it.
 
 `check.py environment TOOLKIT FOLDER` builds these into FOLDER, and prints a shell's lines under which any program that
-loads CUDA computes by the emulator.
+loads CUDA computes by the emulator; `check.py counting TOOLKIT FOLDER` those under which it has its kernels compiled for an
+H100, and none run.
 """
 
 import json
@@ -264,11 +265,11 @@ def zeros(folder, donor, shape, layers):
         file.truncate(8 + len(text) + end)
 
 
-def counting(check):
-    """The variables that have kernels compiled and counted, and none run."""
-    kernels = check.work / "counted-kernels"
+def counting(work, architecture):
+    """The variables that have kernels compiled for an architecture and counted, and none run."""
+    kernels = work / "counted-kernels"
     kernels.mkdir(exist_ok=True)
-    return check.cuda | {"FAKE_CUDA_SM": "80", "FAKE_CUDA_KERNELS": str(kernels), "XDG_CACHE_HOME": str(check.work / "cache-counted")}
+    return {"FAKE_CUDA_SM": str(architecture), "FAKE_CUDA_KERNELS": str(kernels), "XDG_CACHE_HOME": str(work / "cache-counted")}
 
 
 def counted(check, base):
@@ -278,7 +279,7 @@ def counted(check, base):
         for i in range(64):
             query = " ".join(words[(i * 31 + j) % len(words)] for j in range(700))
             file.write(json.dumps({"query": query, "pos": [query[::-1]]}) + "\n")
-    settings = counting(check)
+    settings = check.cuda | counting(check.work, 80)
     lora, dropping = ALL_LINEAR.replace("DROPOUT", "0.0"), ALL_LINEAR.replace("DROPOUT", "0.1")
     wide = "as wide as Mistral-7B"
     for number, (name, shape, adapters, compute, (texts, length)) in enumerate((
@@ -428,9 +429,10 @@ def among_gpus(check, base):
 
 
 def main(kiln, toolkit, *parts):
-    if kiln == "environment":
+    if kiln in ("environment", "counting"):
         work = Path(parts[0])
-        for name, value in (fake_cuda(toolkit, work) | emulating(work)).items():
+        settings = fake_cuda(toolkit, work) | (emulating(work) if kiln == "environment" else counting(work, 90))
+        for name, value in settings.items():
             print(f"export {name}={shlex.quote(value)}")
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -448,7 +450,7 @@ def main(kiln, toolkit, *parts):
         if "count" in parts:
             counted(check, base)
         if "recipes" in parts:
-            recipes.counted(check, base, zeros, counting(check), recipes.stages(ROOT, parts[parts.index("recipes") + 1 :]))
+            recipes.counted(check, base, zeros, check.cuda | counting(check.work, 80), recipes.stages(ROOT, parts[parts.index("recipes") + 1 :]))
     if check.failures:
         sys.exit(f"{len(check.failures)} failed: {'; '.join(check.failures)}")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The parts of README.md, one after the other: run.sh calls it. Each part's results are a line of results.jsonl as soon
-as they are there; report.md is written of them at the end."""
+as they are there; report.md is written of them at the end. With --kernels only what has Kiln compile: pack.sh keeps it."""
 
 import argparse
 import json
@@ -15,6 +15,7 @@ import traceback
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+WEIGHTS = ("f32", "bf16", "int8", "int4")
 
 
 class Run:
@@ -22,6 +23,8 @@ class Run:
 
     def __init__(self, args):
         self.args, self.work, self.rehearse = args, pathlib.Path(args.work), args.rehearse
+        # Where PyTorch makes models, and computes beside Kiln.
+        self.torch_device = "cpu" if args.rehearse or args.kernels else "cuda"
         self.ends = time.monotonic() + 60 * args.minutes
         self.results = open(pathlib.Path(args.out) / "results.jsonl", "w", encoding="utf-8")
         self.lines = []
@@ -78,9 +81,13 @@ def machine(run):
             devices=json.loads(devices.stdout) if devices.returncode == 0 else devices.stderr)
 
 
+def few_texts(run):
+    return lines_of(run.work / "few.txt", 2 if run.rehearse else 64, 20)
+
+
 def numbers(run):
-    texts = lines_of(run.work / "few.txt", 2 if run.rehearse else 64, 20)
-    for weights in ("f32", "int8", "int4", "bf16"):
+    texts = few_texts(run)
+    for weights in WEIGHTS:
         cpu, _ = run.vectors(run.args.mini, texts, "--weights", weights, device="cpu")
         gpu, first = run.vectors(run.args.mini, texts, "--weights", weights)
         _, second = run.vectors(run.args.mini, texts, "--weights", weights)
@@ -132,6 +139,36 @@ def ceilings(run):
     run.say("ceilings", **{name: round(value, 2) for name, value in found.items()})
 
 
+def product_lines(run, most):
+    """What the probe says of each product, and why it says no more; it has so many seconds."""
+    shape = ["64", "96", "1", "8"] if run.rehearse else []
+    path = run.work / "products.jsonl"
+    with open(path, "w", encoding="utf-8") as lines:
+        try:
+            done = subprocess.run([run.args.products, *shape], stdout=lines, stderr=subprocess.PIPE, text=True, timeout=most, check=False)
+            failed = done.stderr[-1500:] or f"exit status {done.returncode}" if done.returncode else None
+        except subprocess.TimeoutExpired:
+            failed = "no time was left for the rest"
+    # The last line may be half a line.
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")], failed
+
+
+def products(run):
+    if not pathlib.Path(run.args.products).exists():
+        run.say("products", left_out="no probe was packed")
+        return
+    most = next((line for line in run.lines if "copy_tb_s" in line), None)
+    lines, failed = product_lines(run, max(10, min(90, run.left())))
+    for line in lines:
+        if most:
+            # An f32 product's numbers are TF32's.
+            peak = most["tf32_tflops" if line["weights"] == "f32" else "bf16_tflops"]
+            line |= {"share_of_copy": round(line["gb_s"] / 1e3 / most["copy_tb_s"], 4), "share_of_peak": round(line["gflops"] / 1e3 / peak, 4)}
+        run.say("products", **line)
+    if failed:
+        run.say("products", failed=failed)
+
+
 def tokenizer(folder, special):
     """A word-piece tokenizer for made-up texts, made here."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -174,8 +211,7 @@ def model(run, name, kind, layers, hidden, heads, keys=None, inner=None, vocabul
                                           num_key_value_heads=keys or heads, intermediate_size=inner or 4 * hidden, max_position_embeddings=1024,
                                           bos_token_id=2, eos_token_id=3, pad_token_id=0)
         made = transformers.LlamaModel(config)
-    device = "cpu" if run.rehearse else "cuda"
-    made.to(device).save_pretrained(folder)
+    made.to(run.torch_device).save_pretrained(folder)
     # Mean pooling, as both sides are told.
     (folder / "modules.json").write_text(json.dumps([
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -211,25 +247,31 @@ def torch_embeds(folder, texts, dtype, device):
     return vectors.numpy(), len(lines) / (time.monotonic() - start)
 
 
+def to_embed(run):
+    """The encoder, and for each length the texts, and a quarter as many."""
+    from tokenizers import Tokenizer
+
+    size = dict(layers=2, hidden=64, heads=2) if run.rehearse else dict(layers=12, hidden=768, heads=12)
+    folder = model(run, "encoder", "bert", **size)
+    tokens_a_word = len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode("koran lunta miven teris").ids) / 4
+    count, lengths = 4 if run.rehearse else 2000, {}
+    for length in (128, 512):
+        words = max(1, int((8 if run.rehearse else length) / tokens_a_word))
+        texts = [(f"texts-{length}.txt", count), (f"few-{length}.txt", count // 4)]
+        lengths[length] = [lines_of(run.work / name, texts_of, words) for name, texts_of in texts]
+    return folder, count, lengths
+
+
 def embed(run):
     import torch
 
-    size = dict(layers=2, hidden=64, heads=2) if run.rehearse else dict(layers=12, hidden=768, heads=12)
-    device = "cpu" if run.rehearse else "cuda"
-    folder = model(run, "encoder", "bert", **size)
-    from tokenizers import Tokenizer
-
-    tokens_a_word = len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode("koran lunta miven teris").ids) / 4
-    for length in (128, 512):
-        count = 4 if run.rehearse else 2000
-        words = max(1, int((8 if run.rehearse else length) / tokens_a_word))
-        texts = lines_of(run.work / f"texts-{length}.txt", count, words)
-        few = lines_of(run.work / f"few-{length}.txt", count // 4, words)
-        exact, rate = torch_embeds(folder, texts, torch.float32, device)
+    folder, count, lengths = to_embed(run)
+    for length, (texts, few) in lengths.items():
+        exact, rate = torch_embeds(folder, texts, torch.float32, run.torch_device)
         run.say("embed", tokens=length, engine="torch-tf32", texts_s=round(rate, 1), smallest_cosine=1.0)
-        vectors, rate = torch_embeds(folder, texts, torch.bfloat16, device)
+        vectors, rate = torch_embeds(folder, texts, torch.bfloat16, run.torch_device)
         run.say("embed", tokens=length, engine="torch-bf16", texts_s=round(rate, 1), smallest_cosine=float((exact * vectors).sum(1).min()))
-        for weights in ("f32", "bf16", "int8", "int4"):
+        for weights in WEIGHTS:
             # What a start takes is in both; the first compiles and tries kernels.
             _, first = run.vectors(folder, texts, "--weights", weights)
             _, little = run.vectors(folder, few, "--weights", weights)
@@ -238,34 +280,53 @@ def embed(run):
             run.say("embed", tokens=length, engine=f"kiln-{weights}", texts_s=round(rate, 1), start_s=round(little, 2), compile_s=round(first - whole, 2), smallest_cosine=float((exact * vectors).sum(1).min()))
 
 
-def train(run):
+def jobs(run):
+    """Name, model, mode, tokens, batch, whether blocks are checkpointed, engines."""
     small = dict(layers=2, hidden=64, heads=2, vocabulary=1200)
-    jobs = [
-        # name, model, mode, texts, batch, checkpointed, engines
+    billion = ("llama", small if run.rehearse else dict(layers=22, hidden=2048, heads=32, keys=4, inner=5632))
+    listed = [
         ("encoder", ("bert", small if run.rehearse else dict(layers=12, hidden=768, heads=12)), "full", 128, 32, False, "torch-f32,kiln-f32"),
         ("decoder-0.16b", ("llama", small if run.rehearse else dict(layers=12, hidden=1024, heads=16, inner=2816)), "lora", 256, 16, False, "torch-bf16,kiln-bf16"),
-        ("decoder-1.1b", ("llama", small if run.rehearse else dict(layers=22, hidden=2048, heads=32, keys=4, inner=5632)), "lora", 256, 16, False, "torch-bf16,kiln-bf16"),
-        ("decoder-1.1b", ("llama", small if run.rehearse else dict(layers=22, hidden=2048, heads=32, keys=4, inner=5632)), "lora", 512, 32, True, "torch-bf16,kiln-bf16"),
+        ("decoder-1.1b", billion, "lora", 256, 16, False, "torch-bf16,kiln-bf16"),
+        ("decoder-1.1b", billion, "lora", 512, 32, True, "torch-bf16,kiln-bf16"),
     ]
+    return listed[:2] if run.rehearse else listed
+
+
+def train_speed(run, job, steps, warm_up, kiln_alone):
+    """tests/reference/train_speed.py over a job."""
+    name, (kind, size), mode, tokens, batch, checkpointed, engines = job
+    folder = model(run, name, kind, **size)
     if run.rehearse:
-        jobs = jobs[:2]
-    for name, (kind, size), mode, tokens, batch, checkpointed, engines in jobs:
-        what = f"{name}, {mode}, {batch} x {tokens}" + (", checkpointed" if checkpointed else "")
+        tokens, batch = 8, 2
+    if kiln_alone:
+        engines = engines.split(",")[1]
+    command = [sys.executable, ROOT / "tests" / "reference" / "train_speed.py", "--model", folder, "--kiln", run.args.kiln, "--mode", mode,
+               "--texts", f"equal{tokens}", "--batch", batch, "--engines", engines, "--device", "cuda", "--json", "--steps", steps, "--warm-up", warm_up]
+    command += ["--checkpoint-blocks"] if checkpointed else []
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=max(30, run.left()), check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-1500:])
+    return json.loads(done.stdout)
+
+
+def title(job):
+    name, _, mode, tokens, batch, checkpointed, _ = job
+    return f"{name}, {mode}, {batch} x {tokens}" + (", checkpointed" if checkpointed else "")
+
+
+def train(run):
+    for job in jobs(run):
+        what = title(job)
         if run.left() < 45 and not run.rehearse:
             run.say("train", job=what, left_out="no time is left")
             continue
-        folder = model(run, name, kind, **size)
-        if run.rehearse:
-            tokens, batch, engines = 8, 2, engines.split(",")[1]
-        command = [sys.executable, ROOT / "tests" / "reference" / "train_speed.py", "--model", folder, "--kiln", run.args.kiln, "--mode", mode,
-                   "--texts", f"equal{tokens}", "--batch", batch, "--engines", engines, "--device", "cuda", "--json",
-                   "--steps", 1 if run.rehearse else 10, "--warm-up", 0 if run.rehearse else 4]
-        command += ["--checkpoint-blocks"] if checkpointed else []
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=max(30, run.left()), check=False)
-        if done.returncode:
-            run.say("train", job=what, failed=done.stderr[-1500:])
+        steps, warm_up = (1, 0) if run.rehearse else (10, 4)
+        try:
+            found = train_speed(run, job, steps, warm_up, kiln_alone=run.rehearse)
+        except RuntimeError as error:
+            run.say("train", job=what, failed=str(error))
             continue
-        found = json.loads(done.stdout)
         for line in found["engines"]:
             run.say("train", job=what, engine=line["engine"], s_step=round(line["seconds_per_step"], 4), tokens_s=round(line["tokens_per_second"]),
                     peak_mb=line["peak_mb"], losses=[round(loss, 5) for loss in line["losses"][:5]], spread_s=round(statistics.pstdev(line["seconds"][4:] or [0]), 4))
@@ -282,6 +343,39 @@ def racecheck(run):
                "--output", run.work / "r.npy", "--device", "cuda:0", "--quiet"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=max(20, run.left() - 5), check=False)
     run.say("racecheck", returned=done.returncode, said=(done.stdout + done.stderr)[-1500:])
+
+
+def kernels(run):
+    """Has Kiln compile what the parts before the tests of numbers launch, by a driver that carries nothing out (tests/cuda): what
+    comes of it is worth nothing, and may be refused."""
+    said = pathlib.Path(os.environ["FAKE_NVRTC_REPORT"])
+
+    def compiling(what, work):
+        said.unlink(missing_ok=True)
+        refused = None
+        try:
+            work()
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            refused = (str(error).strip().splitlines() or ["without a word"])[-1][:300]
+        counts = json.loads(said.read_text()) if said.exists() else {}
+        run.say("kernels", of=what, compiled=counts.get("compiled", 0), failed=counts.get("failed", 0), refused=refused)
+
+    texts = few_texts(run)
+    for weights in WEIGHTS:
+        compiling(f"kiln-mini, {weights}", lambda weights=weights: run.vectors(run.args.mini, texts, "--weights", weights))
+    def probe():
+        if failed := product_lines(run, max(10, run.left()))[1]:
+            raise RuntimeError(failed)
+
+    if pathlib.Path(run.args.products).exists():
+        compiling("products", probe)
+    for job in jobs(run):
+        compiling(title(job), lambda job=job: train_speed(run, job, 1, 1, kiln_alone=True))
+    folder, _, lengths = to_embed(run)
+    for length, files in lengths.items():
+        for weights in WEIGHTS:
+            for texts in files:
+                compiling(f"{texts.stem}, {weights}", lambda weights=weights, texts=texts: run.vectors(folder, texts, "--weights", weights))
 
 
 # ------------------------------------------------------------------------------------------------ the report
@@ -305,12 +399,14 @@ def report(run):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rehearse", action="store_true", help="tiny models, over a driver without a device")
+    parser.add_argument("--kernels", action="store_true", help="have the run's kernels compiled, over a driver that carries none out")
     parser.add_argument("--minutes", type=float, default=9)
-    for name in ("kiln", "parity", "mini", "work", "out"):
+    for name in ("kiln", "parity", "products", "mini", "work", "out"):
         parser.add_argument(f"--{name}", required=True)
     run = Run(parser.parse_args())
     # What a part needs at least, in seconds; numbers and training come before what is only good to know.
-    for part, least in ((machine, 5), (numbers, 20), (ceilings, 10), (train, 60), (embed, 60), (parity, 30), (racecheck, 30)):
+    parts = [(machine, 5), (numbers, 20), (ceilings, 10), (products, 20), (train, 60), (embed, 60), (parity, 30), (racecheck, 30)]
+    for part, least in [(kernels, 0)] if run.args.kernels else parts:
         if run.left() < least and not run.rehearse:
             run.say(part.__name__, left_out="no time is left")
             continue

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The run of README.md: tests/gpu/run.sh OUT [MINUTES], or tests/gpu/run.sh --rehearse OUT without a GPU.
+# The run of README.md: tests/gpu/run.sh OUT [MINUTES], or tests/gpu/run.sh --rehearse OUT without a GPU; with --kernels, also
+# without one, what pack.sh packs of compiled kernels comes into OUT/cache.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-rehearse=''
-if [ "${1:-}" = --rehearse ]; then rehearse=--rehearse; shift; fi
+mode=''
+case "${1:-}" in --rehearse | --kernels) mode=$1; shift ;; esac
 out=$(realpath -m "${1:?usage: tests/gpu/run.sh [--rehearse] OUT [MINUTES]}")
 minutes=${2:-9}
 mkdir -p "$out"
@@ -19,6 +20,10 @@ if [ ! -x "$scratch/kiln" ]; then
   echo "error: target/gpu has no kiln.xz; run tests/gpu/pack.sh where Kiln is built" >&2
   exit 1
 fi
+cache=$scratch/cache
+mkdir -p "$cache"
+# Of another compiler's version or another card they are in a folder that nothing looks into.
+if [ -e "$scratch/kernels.tar" ]; then tar -xf "$scratch/kernels.tar" -C "$cache"; fi
 # The tests' fixtures are where they were built, or here.
 if [ -e target/gpu/built-in ]; then
   there=$(cat target/gpu/built-in)
@@ -26,11 +31,13 @@ if [ -e target/gpu/built-in ]; then
 fi
 
 python=${KILN_PYTHON:-python3}
-if [ "$rehearse" ]; then
+if [ "$mode" ]; then
   export KILN_CACHE="${KILN_CACHE:-$HOME/.cache/kiln}"
   python=${KILN_PYTHON:-$KILN_CACHE/venv/bin/python}
   tests/setup.sh cuda python
-  eval "$("$python" tests/cuda/check.py environment "$KILN_CACHE/cuda-13.0" "$scratch/cuda")"
+  environment=environment
+  if [ "$mode" = --kernels ]; then environment=counting cache=$out/cache; fi
+  eval "$("$python" tests/cuda/check.py "$environment" "$KILN_CACHE/cuda-13.0" "$scratch/cuda")"
 else
   # Where CUDA is, if it is not in its usual place: with nvcc, or in Python's packages.
   if [ -z "${CUDA_PATH:-}" ]; then
@@ -52,6 +59,6 @@ else
 fi
 # A kernel is compiled in 0.3 to 0.4 s, and autotune tries dozens of each shape: as few as may be, or minutes go into it.
 export CUBECL_AUTOTUNE_LEVEL="${CUBECL_AUTOTUNE_LEVEL:-minimal}"
-export XDG_CACHE_HOME="$scratch/cache" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
-"$python" tests/gpu/run.py $rehearse --kiln "$scratch/kiln" --parity "$scratch/parity" --mini target/gpu/kiln-mini.kiln \
-  --work "$scratch" --out "$out" --minutes "$minutes"
+export XDG_CACHE_HOME="$cache" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
+"$python" tests/gpu/run.py $mode --kiln "$scratch/kiln" --parity "$scratch/parity" --products "$scratch/products" \
+  --mini target/gpu/kiln-mini.kiln --work "$scratch" --out "$out" --minutes "$minutes"

@@ -16,14 +16,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-binary=${KILN_NATIVE:-}
-for built in target/release/kiln target/quick/kiln; do
-  if [ -z "$binary" ] && [ -x "$built" ]; then binary=$PWD/$built; fi
-done
-if [ -z "$binary" ]; then
-  echo "error: no binary; cargo build --release -p train-native first, or name one by KILN_NATIVE" >&2
-  exit 1
-fi
+. tests/binary.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export KILN_SECRET="only for these tests" KILN_TIMEOUT=10 RAYON_NUM_THREADS=1

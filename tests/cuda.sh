@@ -23,10 +23,11 @@ if [ "$(uname -sm)" != 'Linux x86_64' ]; then
   exit 0
 fi
 binary=${KILN_NATIVE:-}
-candidates=(target/x86_64-unknown-linux-gnu/release/kiln target/release/kiln target/quick/kiln)
+candidates=(target/x86_64-unknown-linux-gnu/dist/kiln target/release/kiln target/quick/kiln)
 case " $* " in *' count '* | *' recipes '*) candidates=(target/quick/kiln) ;; esac
 for built in "${candidates[@]}"; do
-  if [ -z "$binary" ] && [ -x "$built" ]; then binary=$PWD/$built; fi
+  # One without CUDA is of no use here.
+  if [ -z "$binary" ] && [ -x "$built" ] && ! "$built" devices | grep -q 'this build has no CUDA'; then binary=$PWD/$built; fi
 done
 if [ -z "$binary" ]; then
   echo "error: none of ${candidates[*]}; cargo build --release -p train-native --features cuda, or tests/run.sh, or name one by KILN_NATIVE" >&2

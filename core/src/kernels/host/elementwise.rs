@@ -2,8 +2,10 @@
 
 use multiversion::multiversion;
 
+use crate::quant::product::multiply_add;
+
 /// Exact GELU, in place.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn gelu(values: &mut [f32]) {
     for value in values {
         *value = 0.5 * *value * (1.0 + erf(*value * std::f32::consts::FRAC_1_SQRT_2));
@@ -16,17 +18,17 @@ pub(super) fn gelu(values: &mut [f32]) {
 pub(super) fn erf(x: f32) -> f32 {
     let x2 = x * x;
     let mut p = -2.726_142_3e-10f32;
-    p = p * x2 + 2.770_681_4e-8;
-    p = p * x2 + -2.101_024e-6;
-    p = p * x2 + -5.692_506_4e-5;
-    p = p * x2 + -7.349_906_3e-4;
-    p = p * x2 + -2.954_6e-3;
-    p = p * x2 + -1.609_603_3e-2;
+    p = multiply_add(p, x2, 2.770_681_4e-8);
+    p = multiply_add(p, x2, -2.101_024e-6);
+    p = multiply_add(p, x2, -5.692_506_4e-5);
+    p = multiply_add(p, x2, -7.349_906_3e-4);
+    p = multiply_add(p, x2, -2.954_6e-3);
+    p = multiply_add(p, x2, -1.609_603_3e-2);
     let mut q = -1.456_607_2e-5f32;
-    q = q * x2 + -2.133_740_6e-4;
-    q = q * x2 + -1.682_827e-3;
-    q = q * x2 + -7.373_329_2e-3;
-    q = q * x2 + -1.426_474e-2;
+    q = multiply_add(q, x2, -2.133_740_6e-4);
+    q = multiply_add(q, x2, -1.682_827e-3);
+    q = multiply_add(q, x2, -7.373_329_2e-3);
+    q = multiply_add(q, x2, -1.426_474e-2);
     // A select, not a branch, so that the loop stays SIMD.
     if x.abs() >= 3.832_5 { 1f32.copysign(x) } else { x * p / q }
 }
@@ -50,16 +52,16 @@ pub(super) fn exp(x: f32) -> f32 {
     let x = if x < -87.0 { -87.0 } else { x };
     // Adding 1.5 * 2^23 rounds to an integer, which then sits in the lowest bits.
     let magic = 12_582_912.0f32;
-    let shifted = x * std::f32::consts::LOG2_E + magic;
+    let shifted = multiply_add(x, std::f32::consts::LOG2_E, magic);
     let n = shifted - magic;
-    let r = x - n * 0.693_359_4 - n * -2.121_944_4e-4;
+    let r = multiply_add(n, 2.121_944_4e-4, multiply_add(n, -0.693_359_4, x));
     let mut p = 1.987_569_1e-4f32;
-    p = p * r + 1.398_199_9e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 0.166_666_66;
-    p = p * r + 0.5;
-    p = p * r * r + r + 1.0;
+    p = multiply_add(p, r, 1.398_199_9e-3);
+    p = multiply_add(p, r, 8.333_452e-3);
+    p = multiply_add(p, r, 4.166_579_6e-2);
+    p = multiply_add(p, r, 0.166_666_66);
+    p = multiply_add(p, r, 0.5);
+    p = multiply_add(p * r, r, r) + 1.0;
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
     p * power
 }

@@ -5,10 +5,6 @@ use std::mem::{MaybeUninit, transmute};
 
 use super::{Bf16Matrix, LANES, Left, PANEL, View};
 
-/// Rows of a tile: with 32 columns, their sums, two vectors of the panel and a number of the left operand
-/// fill all but five of the registers.
-const TILE: usize = 12;
-
 /// Whether the CPU has the instructions.
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -27,12 +23,14 @@ pub(super) fn part(
 ) {
     let columns = terms[0].1.columns;
     let rows = to.len() / columns;
-    each_tile(terms, [first, rows, columns], TILE, |row, height, panel| {
+    each_tile(terms, [first, rows, columns], |row, height, panel| {
         let place = (row - first) * columns + panel * PANEL;
         let tile = Tile { terms, bias, row, panel, columns, place, add };
         match Bf16Matrix::width(columns, panel) / LANES {
-            1 => tile.of::<1>(height, to),
-            _ => tile.of::<2>(height, to),
+            1 => tile.of::<8, 1>(height, to),
+            2 => tile.of::<8, 2>(height, to),
+            3 => tile.of::<8, 3>(height, to),
+            _ => tile.of::<6, 4>(height, to),
         }
     });
 }
@@ -57,14 +55,20 @@ struct Term<'a> {
 }
 
 impl Tile<'_> {
+    /// `TALL` rows at a time, and what is left. Six rows by four vectors are 24 sums, which with the vectors and a number of
+    /// the left operand fill all but three of the registers; more rows by fewer vectors read more numbers for each product,
+    /// by more addresses than there are registers for.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    fn of<const VECTORS: usize>(&self, height: usize, to: &mut [MaybeUninit<f32>]) {
+    fn of<const TALL: usize, const VECTORS: usize>(
+        &self,
+        height: usize,
+        to: &mut [MaybeUninit<f32>],
+    ) {
         let mut row = 0;
         while row < height {
             row += match height - row {
-                12.. => self.sum::<12, VECTORS>(row, to),
-                8.. => self.sum::<8, VECTORS>(row, to),
+                left if left >= TALL => self.sum::<TALL, VECTORS>(row, to),
                 4.. => self.sum::<4, VECTORS>(row, to),
                 2.. => self.sum::<2, VECTORS>(row, to),
                 _ => self.sum::<1, VECTORS>(row, to),
@@ -136,20 +140,18 @@ impl Tile<'_> {
     }
 }
 
-/// Calls `tile` with the row, the height (at most `most`) and the panel of each tile of some rows; no
-/// tile crosses the end of a left operand's panel.
+/// Calls `tile` with the row, the height and the panel of each run of rows; none crosses the end of a left operand's panel.
 #[inline(always)]
 fn each_tile(
     terms: &[(Left<'_>, &Bf16Matrix)],
     [first, rows, columns]: [usize; 3],
-    most: usize,
     mut tile: impl FnMut(usize, usize, usize),
 ) {
     let transposed = terms.iter().any(|(left, _)| matches!(left, Left::Transposed(_)));
     for panel in 0..columns.div_ceil(PANEL) {
         let mut row = first;
         while row < first + rows {
-            let mut height = most.min(first + rows - row);
+            let mut height = first + rows - row;
             if transposed {
                 height = height.min(PANEL - row % PANEL);
             }

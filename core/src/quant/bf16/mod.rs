@@ -3,7 +3,7 @@
 //!
 //! A word holds two numbers that follow each other along the inner dimension, which is what the
 //! instructions of x86-64 (`vdpbf16ps`) take; elsewhere a shift makes f32 of them. [`Bf16Rows`] lie row by
-//! row, [`Bf16Matrix`] in strips of 32 columns, so that the innermost loop reads a strip from front to end.
+//! row, [`Bf16Matrix`] in strips of 64 columns, so that the innermost loop reads a strip from front to end.
 //! A product takes rows by panels, or, for the gradient of a weight, panels by panels: there the inner
 //! dimension is that of the tokens, and neither operand is transposed.
 
@@ -25,19 +25,21 @@ use crate::parallel::{cores, each_part};
 use crate::{Error, Result};
 
 /// Columns of a panel.
-const PANEL: usize = 32;
+const PANEL: usize = 64;
 /// Columns of a vector; panels are whole vectors wide.
 const LANES: usize = 16;
 /// Rows that one core works on at a time, such that they stay in its L2 cache: a multiple of all tiles'
 /// heights and of a panel.
 const PART: usize = 192;
+/// The same where there are few rows: those of two tiles.
+const FEW: usize = 12;
 
 type Words = AVec<u32, ConstAlign<64>>;
 
 /// A matrix `[rows, inner]`, rounded.
 #[derive(Debug)]
 pub(crate) struct Bf16Rows {
-    words: Words,
+    words: Vec<u32>,
     rows: usize,
     pairs: usize,
 }
@@ -63,33 +65,37 @@ impl Bf16Rows {
     /// Rounds `[rows, inner]`.
     pub(crate) fn round(values: &[f32], inner: usize) -> Self {
         let (rows, pairs) = (values.len() / inner.max(1), inner.div_ceil(2));
-        let mut words: Words = avec![[64]| 0; rows * pairs];
-        each_part(&mut words, PART * pairs.max(1), |number, words| {
-            let values = &values[number * PART * inner..];
-            if inner.is_multiple_of(2) {
-                round_pairs(values, words);
-            } else {
-                for (row, words) in values.chunks(inner).zip(words.chunks_exact_mut(pairs)) {
-                    round_pairs(row, words);
+        let write = |words: &mut [MaybeUninit<u32>]| {
+            each_part(words, PART * pairs.max(1), |number, words| {
+                let values = &values[number * PART * inner..][..words.len() / pairs * inner];
+                if inner.is_multiple_of(2) {
+                    round_pairs(values, words);
+                } else {
+                    for (row, words) in values.chunks(inner).zip(words.chunks_exact_mut(pairs)) {
+                        round_pairs(row, words);
+                    }
                 }
-            }
-        });
+            });
+        };
+        // SAFETY: the parts are all words, and each pair of values, or a row's last value, writes one.
+        let words = unsafe { written(rows * pairs, write) };
         Self { words, rows, pairs }
     }
 }
 
-/// Words of values that follow each other; a last one alone is paired with zero.
+/// Words of values that follow each other, all of them; a last one alone is paired with zero.
 #[multiversion::multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl",
     "x86_64+avx2+fma"
 ))]
-fn round_pairs(values: &[f32], words: &mut [u32]) {
+fn round_pairs(values: &[f32], words: &mut [MaybeUninit<u32>]) {
     let (pairs, rest) = values.as_chunks::<2>();
+    assert!(words.len() == values.len().div_ceil(2), "a word holds two values");
     for (pair, word) in pairs.iter().zip(&mut *words) {
-        *word = round(pair[0]) | round(pair[1]) << 16;
+        word.write(round(pair[0]) | round(pair[1]) << 16);
     }
-    if let ([last], Some(word)) = (rest, words.get_mut(pairs.len())) {
-        *word = round(*last);
+    if let ([last], Some(word)) = (rest, words.last_mut()) {
+        word.write(round(*last));
     }
 }
 
@@ -285,7 +291,7 @@ fn each_row(
     }
     let mut part = PART;
     if rows < cores() * PART {
-        part = rows.div_ceil(cores()).next_multiple_of(PANEL);
+        part = rows.div_ceil(cores()).next_multiple_of(FEW);
     }
     each_part(to, part * columns, |number, to| {
         #[cfg(target_arch = "x86_64")]

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use super::{Bf16Matrix, Left, PANEL};
 
 /// Columns that are made f32 at once; with the rows of a part they stay in the L2 cache.
-const COLUMNS: usize = 8 * PANEL;
+const COLUMNS: usize = 4 * PANEL;
 
 /// Writes or, where they have been written before, adds rows from `first` on: `[rows, columns]`.
 pub(super) fn part(

@@ -72,7 +72,10 @@ type Unset = MaybeUninit<f32>;
 ///
 /// # Safety
 /// `write` must write all of them.
-pub(crate) unsafe fn written(count: usize, write: impl FnOnce(&mut [Unset])) -> Vec<f32> {
+pub(crate) unsafe fn written<T: Copy>(
+    count: usize,
+    write: impl FnOnce(&mut [MaybeUninit<T>]),
+) -> Vec<T> {
     let mut numbers = Vec::with_capacity(count);
     write(&mut numbers.spare_capacity_mut()[..count]);
     // SAFETY: the capacity is at least `count`, and the caller guarantees that all are written.
@@ -204,9 +207,9 @@ pub(super) fn portable(
     }
 }
 
-/// `a b + c`, rounded once where the CPU has a fused instruction; WebAssembly has none.
+/// `a b + c`, rounded once; twice in WebAssembly, which has no instruction for it.
 #[inline(always)]
-fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+pub(crate) fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(target_arch = "wasm32") { a * b + c } else { a.mul_add(b, c) }
 }
 

@@ -300,7 +300,8 @@ def counted(check, base):
             for steps in (1, 2) if shape is THIN else (2,):
                 recipe = RECIPE.format(steps=steps, model=f'base = "{model}"', lora=adapters, pooling=MEAN) + compute
                 recipe = recipe.replace("max_length = 32", f"max_length = {length}")
-                recipe = recipe.replace("batch_size = 4", f"batch_size = {texts // 2}")
+                # Without negatives, which the data have none of and the dry run would count.
+                recipe = recipe.replace("batch_size = 4", f"batch_size = {texts // 2}\nhard_negatives = 0")
                 path = check.work / f"count-{number}-{layers}-{steps}.toml"
                 path.write_text(recipe)
                 # Evaluation and saving come after.

@@ -20,6 +20,8 @@ LENGTH = 512
 # Of what the card claims to have a quarter is the largest page of cubecl's pools, which just holds the largest tensor: this
 # many times that. On a card of 80 GB pages have 5 and 20 GiB, and what is counted is mostly their rounding.
 MEMORY = 4.4
+# Values of an inner state that are held at once (`INNER_AT_ONCE` in core/src/kernels/mod.rs).
+INNER = 2**26
 # What an estimate may be away from what is counted.
 NEAR = 0.15
 
@@ -34,11 +36,13 @@ def inline(value):
 
 
 def largest(recipe, stage):
-    """Bytes of a stage's largest tensor: token embeddings, an inner state of a chunk, scores of all tokens, or what a pooling
-    head makes."""
+    """Bytes of a stage's largest tensor: token embeddings, an inner state of some tokens, queries, keys and values of a chunk,
+    scores of all tokens, or what a pooling head makes."""
     chunk = recipe["compute"]["chunk"]
     rows = chunk * LENGTH
-    values = [rows * SHAPE["intermediate_size"], SHAPE["vocab_size"] * SHAPE["hidden_size"]]
+    width = SHAPE["hidden_size"] // SHAPE["num_attention_heads"]
+    sides = (SHAPE["num_attention_heads"] + 2 * SHAPE["num_key_value_heads"]) * width
+    values = [min(rows * SHAPE["intermediate_size"], INNER), rows * sides, SHAPE["vocab_size"] * SHAPE["hidden_size"]]
     match stage.get("objective", "contrastive"), recipe["model"]["pooling"]["mode"]:
         case "mntp", _:
             values.append(rows * stage["mntp"]["mask"] * SHAPE["vocab_size"])

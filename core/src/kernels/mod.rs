@@ -52,6 +52,9 @@ pub fn gpu_sources() -> u64 {
 /// those of one query where it has more.
 pub const SCORES_AT_ONCE: usize = 1 << 25;
 
+/// Values of an inner state of the feed-forward that a GPU holds at once in training: 256 MiB in f32.
+pub const INNER_AT_ONCE: usize = 1 << 26;
+
 /// cos and sin `[1, 1, seq, width]` of the rotary angles of each position.
 pub type RotaryTables<B> = (Tensor<B, 4>, Tensor<B, 4>);
 

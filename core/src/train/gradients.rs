@@ -1,9 +1,12 @@
 //! Gradients as a whole: sums, norm, scale, parts.
 
+use std::collections::BTreeMap;
+
 use burn::module::{AutodiffModule, Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{ElementConversion as _, FloatDType, Shape, Tensor};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::ops::{FloatTensor, FloatTensorOps as _};
+use burn::tensor::{ElementConversion as _, FloatDType, Shape, Tensor, TensorPrimitive};
 
 use crate::kernels::TrainingBackend;
 
@@ -112,38 +115,73 @@ pub fn map<B: TrainingBackend, M: AutodiffModule<B>>(
     each::<B, M>(module, grads, &mut Map(function));
 }
 
-/// Values of a gradient, such as an adapter's, that is put beside others to be summed with them.
+/// Values of a gradient, such as an adapter's, whose squares are summed with others' of its shape.
 const SMALL: usize = 1 << 20;
+
+/// Small gradients whose squares are summed value by value before these are summed.
+const TOGETHER: usize = 8;
 
 /// Euclidean norm of all gradients together.
 pub fn norm<B: TrainingBackend, M: AutodiffModule<B>>(
     module: &M,
     grads: &mut GradientsParams,
 ) -> f64 {
-    let mut total: Option<Tensor<B::InnerBackend, 1>> = None;
-    let mut all = Vec::new();
-    map::<B, M>(module, grads, |grad| {
-        // On a device a kernel for each of hundreds of gradients is what takes time, not their values.
-        if !B::HOST && grad.dims()[0] <= SMALL {
-            all.push(grad.clone());
-            return grad;
+    // On a device a kernel for each of hundreds of gradients is what takes time, not their values.
+    let together = if B::HOST { 1 } else { TOGETHER };
+    let mut squares =
+        Squares::<B::InnerBackend> { together, by_shape: BTreeMap::new(), sums: Vec::new() };
+    each::<B, M>(module, grads, &mut squares);
+    squares.total().sqrt()
+}
+
+/// Sums of the squares of gradients.
+struct Squares<B: Backend> {
+    /// Small gradients that are summed before their values.
+    together: usize,
+    /// How many of a shape there are, and the sums of their squares.
+    by_shape: BTreeMap<Vec<usize>, (usize, FloatTensor<B>)>,
+    /// Of all values of some `[1]`.
+    sums: Vec<Tensor<B, 1>>,
+}
+
+impl<B: TrainingBackend> Each<B> for Squares<B::InnerBackend> {
+    fn each<const D: usize>(
+        &mut self,
+        _: ParamId,
+        grad: Tensor<B::InnerBackend, D>,
+    ) -> Option<Tensor<B::InnerBackend, D>> {
+        let shape = grad.dims();
+        let values = shape.iter().product::<usize>();
+        if self.together == 1 || values > SMALL {
+            self.sums.push(grad.clone().reshape([values]).powf_scalar(2.0).sum());
+            return Some(grad);
         }
-        let squares = grad.clone().powf_scalar(2.0).sum();
-        total = Some(match total.take() {
-            Some(total) => total + squares,
-            None => squares,
-        });
-        grad
-    });
-    if !all.is_empty() {
-        let all = Tensor::cat(all, 0);
-        let squares = (all.clone() * all).sum();
-        total = Some(match total {
-            Some(total) => total + squares,
-            None => squares,
-        });
+        let mut squares = (grad.clone() * grad.clone()).into_primitive().tensor();
+        let mut count = 1;
+        if let Some((known, sum)) = self.by_shape.remove(&shape[..]) {
+            (count, squares) = (known + 1, B::InnerBackend::float_add(sum, squares));
+        }
+        if count == self.together {
+            self.sums.push(sum_of::<B::InnerBackend>(squares));
+        } else {
+            self.by_shape.insert(shape.to_vec(), (count, squares));
+        }
+        Some(grad)
     }
-    total.map_or(0.0, |total| total.into_scalar().elem::<f64>()).sqrt()
+}
+
+impl<B: Backend> Squares<B> {
+    fn total(self) -> f64 {
+        let rest = self.by_shape.into_values().map(|(_, squares)| sum_of::<B>(squares));
+        let sums = self.sums.into_iter().chain(rest);
+        let total = sums.reduce(|sum, more| sum + more);
+        total.map_or(0.0, |total| total.into_scalar().elem::<f64>())
+    }
+}
+
+/// The sum of all values of a tensor of any rank.
+fn sum_of<B: Backend>(tensor: FloatTensor<B>) -> Tensor<B, 1> {
+    Tensor::from_primitive(TensorPrimitive::Float(B::float_sum(tensor)))
 }
 
 /// Scales all gradients so that their joint norm is at most `largest` (0: no limit). Returns the
@@ -164,7 +202,6 @@ pub fn clip_norm<B: TrainingBackend, M: AutodiffModule<B>>(
 mod tests {
     use super::*;
     use burn::backend::{Autodiff, Flex};
-    use burn::tensor::backend::Backend;
 
     type B = Autodiff<Flex>;
 
@@ -194,6 +231,24 @@ mod tests {
         let [decayed, undecayed] = partition::<B, _>(&two, grads, |id| id != biases);
         assert!(decayed.get::<Flex, 1>(two.weight.id).is_some() && decayed.len() == 1);
         assert!(undecayed.get::<Flex, 1>(two.bias.id).is_some() && undecayed.len() == 1);
+    }
+
+    /// As on a device.
+    #[test]
+    fn the_norm_of_gradients_that_are_summed_by_shape_is_the_same() {
+        for together in [1, 2, 3] {
+            let mut squares =
+                Squares::<Flex> { together, by_shape: BTreeMap::new(), sums: Vec::new() };
+            let mut square = |values: [f32; 2]| {
+                let grad = Tensor::<Flex, 1>::from_data(values, &Default::default());
+                let back = Each::<B>::each(&mut squares, ParamId::new(), grad).unwrap();
+                assert_eq!(back.into_data().to_vec::<f32>().unwrap(), values);
+            };
+            [[1.0, 2.0], [2.0, 4.0], [0.0, 4.0]].into_iter().for_each(&mut square);
+            let other = Tensor::<Flex, 2>::from_data([[2.0], [2.0]], &Default::default());
+            Each::<B>::each(&mut squares, ParamId::new(), other);
+            assert!((squares.total().sqrt() - 7.0).abs() < 1e-6, "{together}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use kiln_embed::config::{Architecture, Gate, ModelConfig};
 use kiln_embed::embedder::{EmbedderConfig, EmbeddingModel};
-use kiln_embed::kernels::SCORES_AT_ONCE;
+use kiln_embed::kernels::{INNER_AT_ONCE, SCORES_AT_ONCE};
 use kiln_embed::model::{Backbone, LoraConfig};
 use kiln_embed::pooling::{Dense, FeedForwardKind, Pooling, PoolingConfig};
 use kiln_embed::reranker::{ScoreHead, reranker_shape};
@@ -504,7 +504,15 @@ fn memory(
         (true, MemoryPlace::Host) => 2 * 4,
         (true, MemoryPlace::Gpu) => 2 * 4 + 3 * factor_bytes,
     };
-    let feed_forward = rows * (((2 + gates) * 4 + factor_bytes + dropped) * inner + 3 * states);
+    // A GPU makes the inner states of some rows after others, but not in f16 (see `block`).
+    let inner_rows = match place {
+        MemoryPlace::Gpu if recipe.compute.precision != ComputeDtype::F16 => {
+            rows.min((INNER_AT_ONCE / inner.max(1)).max(1))
+        }
+        _ => rows,
+    };
+    let feed_forward =
+        inner_rows * ((2 + gates) * 4 + factor_bytes + dropped) * inner + rows * 3 * states;
     let scores = match place {
         // A few rows of them at a time.
         MemoryPlace::Host => 0,
@@ -627,6 +635,20 @@ mod tests {
     fn estimates_of_a_gpu_say_what_its_pages_add() {
         let says = |place| dry("", "", place).to_text().contains("1/4 of the card");
         assert!(says(MemoryPlace::Gpu) && !says(MemoryPlace::Host));
+    }
+
+    #[test]
+    fn a_gpu_holds_the_inner_states_of_some_tokens() {
+        // More tokens than those whose inner states it holds: attention needs more. A row keeps 1,024 bytes in each of three
+        // blocks, and passes 2 x 4 x 64 + 2 x 128 beside the scores.
+        const NEGATIVES: usize = 60_000;
+        const ROWS: usize = 16 * (2 + NEGATIVES) * 24;
+        const { assert!(ROWS * 48 > 10 * INNER_AT_ONCE) };
+        let of_stage = format!("hard_negatives = {NEGATIVES}");
+        let activations = |place| dry(&of_stage, "", place).stages[0].memory.activations;
+        assert_eq!(activations(MemoryPlace::Gpu), ROWS * (3 * 1_024 + 768) + 16 * SCORES_AT_ONCE);
+        // 16 x 48 + 3 x 128.
+        assert_eq!(activations(MemoryPlace::Host), ROWS * (3 * 1_024 + 1_152));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::ops::Range;
 use burn::tensor::{Bool, DType, FloatDType, IndexingUpdateOp, Int, Tensor};
 
 use super::norm::{self, OfNorm};
-use super::whole;
+use super::{Sides, joined, whole};
 use crate::kernels::plain::{by_pair, pairs_by_distance};
 use crate::kernels::{
     BlockOf, Heads, Kernels, MatmulPrecision, Norm, RotaryTables, SCORES_AT_ONCE,
@@ -31,9 +31,9 @@ pub(super) struct Attended<'a, B: Kernels> {
 }
 
 impl<'a, B: Kernels> Attended<'a, B> {
-    /// Of the sides of a projection `[rows, heads width]`: normed and rotated.
+    /// Of the sides of a projection: normed and rotated.
     pub(super) fn new(
-        sides: &[Tensor<B, 2>; 3],
+        sides: &Sides<B>,
         [batch, seq]: [usize; 2],
         block: &BlockOf<B>,
         angles: Option<&RotaryTables<B>>,
@@ -41,8 +41,12 @@ impl<'a, B: Kernels> Attended<'a, B> {
     ) -> Self {
         let heads = block.heads;
         let side = |side: usize| {
+            let projected = match sides {
+                Sides::Projected(sides) => &sides[side],
+                Sides::Attended(sides) => return sides[side].clone(),
+            };
             let count = if side == 0 { heads.queries } else { heads.keys };
-            let mut x = sides[side].clone();
+            let mut x = projected.clone();
             if let Some(norm) = block.head_norms.get(side) {
                 let rows = batch * seq * count;
                 x = B::norm_rows(x.reshape([rows, heads.width]), norm, FloatDType::F32);
@@ -63,6 +67,11 @@ impl<'a, B: Kernels> Attended<'a, B> {
         }
     }
 
+    /// Queries, keys and values, as attention takes them.
+    pub(super) fn sides(&self) -> [Tensor<B, 4>; 3] {
+        [&self.query, &self.key, &self.value].map(Tensor::clone)
+    }
+
     /// What attention gives `[rows, queries width]`.
     pub(super) fn forward(&self) -> Tensor<B, 2> {
         let [_, heads, _, width] = self.query.dims();
@@ -76,7 +85,7 @@ impl<'a, B: Kernels> Attended<'a, B> {
     }
 
     /// From the gradient of what [`Attended::forward`] gives to those of the three sides as attention takes them
-    /// `[batch, heads, seq, width]`, f32, and of the bias by distance `[heads, 2 seq - 1]`, where there is one.
+    /// `[batch, heads, seq, width]`, and of the bias by distance `[heads, 2 seq - 1]`, where there is one.
     pub(super) fn backward(
         &self,
         gradient: &Tensor<B, 2>,
@@ -124,13 +133,13 @@ impl<'a, B: Kernels> Attended<'a, B> {
             let query = self.grouped(part(&self.query, tile));
             let of_key = of_scores.clone().swap_dims(2, 3).matmul(query);
             let of_query = of_scores.matmul(key);
-            let [of_key, of_value] = [of_key, of_value].map(whole);
+            // What is summed is so in f32.
             let of_texts = match of_keys.pop_if(|_| tile.queries.start > 0) {
-                Some([key, value]) => [key + of_key, value + of_value],
+                Some([key, value]) => [whole(key) + whole(of_key), whole(value) + whole(of_value)],
                 None => [of_key, of_value],
             };
             of_keys.push(of_texts);
-            [whole(of_query).reshape([texts_at_once, heads, queries, width])]
+            [of_query.reshape([texts_at_once, heads, queries, width])]
         });
         let (of_key, of_value): (Vec<_>, Vec<_>) =
             of_keys.into_iter().map(|[of_key, of_value]| (of_key, of_value)).unzip();
@@ -191,27 +200,29 @@ impl<'a, B: Kernels> Attended<'a, B> {
     }
 }
 
-/// From the gradient of a side as attention takes it to that of what the projection gave `[rows, heads width]`, and
-/// those of the norm of its heads.
+/// From the gradient of a side as attention takes it to that of what the projection gave `[rows, heads width]`, in the
+/// numbers given, and those of the norm of its heads.
 pub(super) fn side_backward<B: Kernels>(
-    side: usize,
-    projected: &Tensor<B, 2>,
+    (sides, side): (&Sides<B>, usize),
     gradient: Tensor<B, 4>,
     block: &BlockOf<B>,
     angles: Option<&RotaryTables<B>>,
     wanted: Option<&Norm<bool>>,
+    dtype: FloatDType,
 ) -> (Tensor<B, 2>, Option<OfNorm<B>>) {
-    let shape @ [rows, width] = projected.dims();
     let angles = angles.filter(|_| side < 2);
-    let gradient = B::join_heads(gradient, angles, FloatDType::F32);
-    let (Some(norm), Some(wanted)) = (block.head_norms.get(side), wanted) else {
-        return (gradient, None);
+    let (Sides::Projected(projected), Some(norm), Some(wanted)) =
+        (sides, block.head_norms.get(side), wanted)
+    else {
+        return (B::join_heads(gradient, angles, dtype), None);
     };
+    let gradient = B::join_heads(gradient, angles, FloatDType::F32);
+    let shape @ [rows, width] = gradient.dims();
     let heads = rows * width / block.heads.width;
     let by_head = |x: Tensor<B, 2>| x.reshape([heads, block.heads.width]);
-    let input = by_head(projected.clone());
+    let input = by_head(projected[side].clone());
     let (gradient, of_norm) = norm::backward(&input, by_head(gradient), norm, wanted);
-    (gradient.reshape(shape), Some(of_norm))
+    (gradient.reshape(shape).cast(dtype), Some(of_norm))
 }
 
 /// What is computed at once.
@@ -234,12 +245,4 @@ fn texts<B: Kernels>(x: &Tensor<B, 4>, tile: &Tile) -> Tensor<B, 4> {
 /// Some queries of some texts.
 fn part<B: Kernels>(x: &Tensor<B, 4>, tile: &Tile) -> Tensor<B, 4> {
     texts(x, tile).narrow(2, tile.queries.start, tile.queries.len())
-}
-
-/// Tensors side by side.
-fn joined<B: Kernels>(mut parts: Vec<Tensor<B, 4>>, dimension: usize) -> Tensor<B, 4> {
-    match parts.len() {
-        1 => parts.remove(0),
-        _ => Tensor::cat(parts, dimension),
-    }
 }

@@ -5,7 +5,8 @@ use burn::tensor::ops::FloatTensor;
 
 use super::attention::{Attended, side_backward};
 use super::forward::before;
-use super::{BranchTape, activation, norm, primitive, projection, tensor};
+use super::projection::Rows;
+use super::{BranchTape, feed_forward, norm, primitive, tensor};
 use crate::kernels::{Block, BlockGradients, BlockOf, Branch, Kernels, Tape};
 
 /// Gradients of a branch's norms.
@@ -36,49 +37,22 @@ fn run<B: Kernels>(
     let precision = block.precision;
     let (stream, of_branch, norms) =
         split(gradient, &tape.feed_forward, &block.feed_forward, &wanted.feed_forward);
-    let inner = activation::activated(block.activation, tape.gate.as_ref(), &tape.up);
-    let inner = precision.factor(inner);
-    let (of_inner, down) = projection::backward(
-        &inner,
-        &tape.lows.down,
-        of_branch,
-        &block.down,
-        &wanted.down,
-        precision,
-    );
-    drop(inner);
-    let (of_gate, of_up) =
-        activation::backward(block.activation, tape.gate.as_ref(), &tape.up, of_inner);
-    let (of_gate, of_up) = match of_gate {
-        Some(of_gate) if block.joined => (None, Tensor::cat(vec![of_gate, of_up], 1)),
-        of_gate => (of_gate, of_up),
-    };
     let x = &tape.feed_forward.input;
     let input = before(x, &block.feed_forward, block);
-    let (mut of_input, up) =
-        projection::backward(&input, &tape.lows.up, of_up, &block.up, &wanted.up, precision);
-    let gate = match (&block.gate, &wanted.gate, of_gate) {
-        (Some(gate), Some(wanted), Some(of_gate)) => {
-            let (more, gate) =
-                projection::backward(&input, &tape.lows.gate, of_gate, gate, wanted, precision);
-            of_input = of_input + more;
-            Some(gate)
-        }
-        _ => None,
-    };
-    drop(input);
+    let (of_input, of_inner) =
+        feed_forward::backward(&tape.inner, &input, &of_branch, block, wanted);
+    drop((input, of_branch));
     let (gradient, feed_forward) =
         unite(stream, of_input, x, &block.feed_forward, &wanted.feed_forward, norms);
 
     let (stream, of_branch, norms) =
         split(gradient, &tape.attention, &block.attention, &wanted.attention);
-    let (of_context, output) = projection::backward(
+    let (of_context, output) = Rows::<B>::new(&block.output, precision).backward(
         &tape.context,
-        &tape.lows.output,
+        &tape.output,
         of_branch,
-        &block.output,
         &wanted.output,
-        precision,
+        0,
     );
     let (angles, mask) = (tape.angles.as_ref(), tape.mask.as_ref());
     let attended = Attended::new(&tape.sides, tape.shape, block, angles, mask);
@@ -86,20 +60,21 @@ fn run<B: Kernels>(
     drop((attended, of_context));
     let mut head_norms = Vec::new();
     let mut of_qkv = Vec::new();
-    for (side, (gradient, projected)) in of_sides.into_iter().zip(&tape.sides).enumerate() {
+    let dtype = precision.of_outputs(&wanted.qkv);
+    for (side, gradient) in of_sides.into_iter().enumerate() {
         let wanted = wanted.head_norms.get(side);
-        let (gradient, of_norm) = side_backward(side, projected, gradient, block, angles, wanted);
+        let (gradient, of_norm) =
+            side_backward((&tape.sides, side), gradient, block, angles, wanted, dtype);
         of_qkv.push(gradient);
         head_norms.extend(of_norm);
     }
     let x = &tape.attention.input;
-    let (of_input, qkv) = projection::backward(
+    let (of_input, qkv) = Rows::<B>::new(&block.qkv, precision).backward(
         &before(x, &block.attention, block),
-        &tape.lows.qkv,
+        &tape.qkv,
         Tensor::cat(of_qkv, 1),
-        &block.qkv,
         &wanted.qkv,
-        precision,
+        0,
     );
     let (gradient, attention) =
         unite(stream, of_input, x, &block.attention, &wanted.attention, norms);
@@ -113,10 +88,10 @@ fn run<B: Kernels>(
         qkv,
         output,
         feed_forward,
-        gate,
+        gate: of_inner.gate,
         joined: block.joined,
-        up,
-        down,
+        up: of_inner.up,
+        down: of_inner.down,
     };
     (gradient, of_block)
 }

@@ -6,7 +6,8 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::attention::Attended;
-use super::{BranchTape, Lows, activation, columns, primitive, projection, tensor, whole};
+use super::projection::{self, Rows};
+use super::{BranchTape, Sides, feed_forward, primitive, tensor, whole};
 use crate::kernels::plain::LONGEST_HELD;
 use crate::kernels::{BlockOf, Branch, Kernels, Seen, Tape};
 
@@ -36,49 +37,55 @@ fn run<B: Kernels>(
     trains: bool,
 ) -> (Tensor<B, 2>, super::Tape<B>) {
     let precision = block.precision;
-    let qkv = projection::forward(&before(&x, &block.attention, block), &block.qkv, precision);
+    let projections = [
+        Some(&block.qkv),
+        Some(&block.output),
+        block.gate.as_ref(),
+        Some(&block.up),
+        Some(&block.down),
+    ];
+    let [of_qkv, of_output, of_gate, of_up, of_down] =
+        projection::adapters::<B, 5>(projections, precision);
+    let input = before(&x, &block.attention, block);
+    let qkv = Rows::<B>::new(&block.qkv, precision).forward(&input, &of_qkv, 0);
+    drop(input);
     let (queries, keys) =
         (block.heads.queries * block.heads.width, block.heads.keys * block.heads.width);
     let sides = [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
         .map(|range| qkv.columns(range));
-    let context = match &block.score_bias {
+    let qkv = qkv.into_lows();
+    let (sides, context) = match &block.score_bias {
         // The bias for each pair of a long text's tokens, which gradients need, is as large as all of its scores.
         Some(bias) if !trains && seq > LONGEST_HELD && block.head_norms.is_empty() => {
             let bias = tensor::<B, 2>(bias);
             let seen = Seen { bias: Some(&bias), ..seen };
-            let qkv = whole(Tensor::cat(sides.to_vec(), 1));
-            let qkv = qkv.reshape([batch, seq, block.heads.row()]);
-            let context = B::self_attention(qkv, block.heads, seen);
-            precision.factor(context.reshape([batch * seq, queries]))
+            let all = whole(Tensor::cat(sides.to_vec(), 1));
+            let all = all.reshape([batch, seq, block.heads.row()]);
+            let context = B::self_attention(all, block.heads, seen);
+            let context = precision.factor(context.reshape([batch * seq, queries]));
+            (Sides::Projected(sides), context)
         }
-        _ => Attended::new(&sides, shape, block, seen.angles, seen.mask).forward(),
+        _ => {
+            let projected = Sides::Projected(sides);
+            let attended = Attended::new(&projected, shape, block, seen.angles, seen.mask);
+            let sides = match block.head_norms.is_empty() {
+                true => {
+                    drop(projected);
+                    Sides::Attended(attended.sides())
+                }
+                false => projected,
+            };
+            (sides, attended.forward())
+        }
     };
-    let output = projection::forward(&context, &block.output, precision);
+    let output = Rows::<B>::new(&block.output, precision).forward(&context, &of_output, 0);
     let (x, attention) = join(x, output.all(), &block.attention);
+    let output = output.into_lows();
 
     let input = before(&x, &block.feed_forward, block);
-    let projected_up = projection::forward(&input, &block.up, precision);
-    let projected_gate =
-        block.gate.as_ref().map(|gate| projection::forward(&input, gate, precision));
-    let up = projected_up.all();
-    let (gate, up) = match &projected_gate {
-        Some(gate) => (Some(gate.all()), up),
-        None if block.joined => {
-            let inner = up.dims()[1] / 2;
-            (Some(columns(&up, 0..inner)), columns(&up, inner..2 * inner))
-        }
-        None => (None, up),
-    };
-    let inner = precision.factor(activation::activated(block.activation, gate.as_ref(), &up));
-    let down = projection::forward(&inner, &block.down, precision);
-    let (x, feed_forward) = join(x, down.all(), &block.feed_forward);
-    let lows = Lows {
-        qkv: qkv.lows,
-        output: output.lows,
-        gate: projected_gate.map(|gate| gate.lows).unwrap_or_default(),
-        up: projected_up.lows,
-        down: down.lows,
-    };
+    let (y, inner) = feed_forward::forward(&input, block, [&of_gate, &of_up, &of_down]);
+    drop(input);
+    let (x, feed_forward) = join(x, y, &block.feed_forward);
     let tape = super::Tape {
         shape,
         angles: seen.angles.cloned(),
@@ -86,10 +93,10 @@ fn run<B: Kernels>(
         attention,
         sides,
         context,
+        qkv,
+        output,
         feed_forward,
-        gate,
-        up,
-        lows,
+        inner,
     };
     (x, tape)
 }

@@ -5,49 +5,158 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 use burn::tensor::ops::FloatTensor;
 
-use super::{Low, columns, primitive, tensor, whole};
-use crate::kernels::{Kernels, LowRank, MatmulPrecision, Projection};
+use super::{Adapter, Low, columns, joined, primitive, tensor, whole};
+use crate::kernels::{DropoutMask, Kernels, LowRank, MatmulPrecision, Projection};
 
 /// What a projection gives, of which any columns can be had.
 pub(super) struct Projected<B: Kernels> {
     /// The weight's part `[rows, outputs]`.
     base: Tensor<B, 2>,
-    pub(super) lows: Vec<Low<B>>,
+    lows: Vec<Low<B>>,
 }
 
-/// `x` `[rows, inputs]` is a factor already.
-pub(super) fn forward<B: Kernels>(
-    x: &Tensor<B, 2>,
-    projection: &Projection<FloatTensor<B>>,
+/// Gradients of a projection's own.
+pub(super) type OfProjection<B> = Projection<Option<FloatTensor<B>>>;
+
+/// The adapters of some projections in a product's numbers, in the projections' order. Tensors of one shape are made one
+/// after the other: fusion makes one kernel of them.
+pub(super) fn adapters<B: Kernels, const N: usize>(
+    projections: [Option<&Projection<FloatTensor<B>>>; N],
     precision: MatmulPrecision,
-) -> Projected<B> {
-    let mut base = x.clone().matmul(precision.factor(tensor(&projection.weight)));
-    if let Some(bias) = &projection.bias {
-        base = base + precision.factor(tensor::<B, 1>(bias)).unsqueeze();
+) -> [Vec<Adapter<B>>; N] {
+    let lows: Vec<&LowRank<FloatTensor<B>>> =
+        projections.iter().flatten().flat_map(|projection| &projection.adapters).collect();
+    let all_a = lows.iter().map(|low| tensor::<B, 2>(&low.a)).collect();
+    let all_a = by_shape(all_a, |_, a| precision.factor(a));
+    let all_b = lows.iter().map(|low| tensor::<B, 2>(&low.b)).collect();
+    let all_b = by_shape(all_b, |place, b| precision.factor(b.mul_scalar(lows[place].scale)));
+    let made = lows.iter().zip(all_a).zip(all_b);
+    let mut made = made.map(|((low, a), b)| Adapter { first: low.first, a, b });
+    projections.map(|projection| {
+        let count = projection.map_or(0, |projection| projection.adapters.len());
+        made.by_ref().take(count).collect()
+    })
+}
+
+/// What is made of each tensor, whose place it gets too; of those of one shape one after the other.
+fn by_shape<B: Kernels>(
+    tensors: Vec<Tensor<B, 2>>,
+    make: impl Fn(usize, Tensor<B, 2>) -> Tensor<B, 2>,
+) -> Vec<Tensor<B, 2>> {
+    let mut tensors: Vec<_> = tensors.into_iter().enumerate().collect();
+    tensors.sort_by_key(|(_, tensor)| tensor.dims());
+    let mut made: Vec<_> =
+        tensors.into_iter().map(|(place, tensor)| (place, make(place, tensor))).collect();
+    made.sort_by_key(|(place, _)| *place);
+    made.into_iter().map(|(_, tensor)| tensor).collect()
+}
+
+/// A projection whose weight is a factor already, for the rows of an input from one on.
+pub(super) struct Rows<'a, B: Kernels> {
+    projection: &'a Projection<FloatTensor<B>>,
+    weight: Tensor<B, 2>,
+    precision: MatmulPrecision,
+}
+
+impl<'a, B: Kernels> Rows<'a, B> {
+    pub(super) fn new(
+        projection: &'a Projection<FloatTensor<B>>,
+        precision: MatmulPrecision,
+    ) -> Self {
+        let weight = precision.factor(tensor(&projection.weight));
+        Self { projection, weight, precision }
     }
-    let low = |low: &LowRank<FloatTensor<B>>| {
-        let a = precision.factor(tensor::<B, 2>(&low.a));
-        let b = precision.factor(tensor::<B, 2>(&low.b).mul_scalar(low.scale));
-        Low { first: low.first, low: dropped(x, low).matmul(a.clone()), a, b }
-    };
-    Projected { base, lows: projection.adapters.iter().map(low).collect() }
+
+    /// Columns of what it gives.
+    pub(super) fn outputs(&self) -> usize {
+        self.weight.dims()[1]
+    }
+
+    /// `x` `[rows, inputs]`, whose first row is number `row` of the whole input, is a factor already.
+    pub(super) fn forward(
+        &self,
+        x: &Tensor<B, 2>,
+        adapters: &[Adapter<B>],
+        row: usize,
+    ) -> Projected<B> {
+        let mut base = x.clone().matmul(self.weight.clone());
+        if let Some(bias) = &self.projection.bias {
+            base = base + self.precision.factor(tensor::<B, 1>(bias)).unsqueeze();
+        }
+        let adapters = adapters.iter().zip(&self.projection.adapters);
+        let lows = adapters.map(|(adapter, low)| Low {
+            low: dropped(x, low, row).matmul(adapter.a.clone()),
+            adapter: adapter.clone(),
+        });
+        Projected { base, lows: lows.collect() }
+    }
+
+    /// Gradients of a projection of `x`, a factor already, for that of its outputs `[rows, outputs]`; that of `x`, f32, and
+    /// those of the projection's own. `row` as in [`Rows::forward`].
+    pub(super) fn backward(
+        &self,
+        x: &Tensor<B, 2>,
+        lows: &[Low<B>],
+        gradient: Tensor<B, 2>,
+        wanted: &Projection<bool>,
+        row: usize,
+    ) -> (Tensor<B, 2>, OfProjection<B>) {
+        let Self { projection, weight, precision } = self;
+        let bias = projection.bias.as_ref().map(|_| {
+            (wanted.bias == Some(true))
+                .then(|| primitive(gradient.clone().sum_dim(0).squeeze_dim::<1>(0)))
+        });
+        let gradient = precision.factor(gradient);
+        let mut of_x = whole(gradient.clone().matmul(weight.clone().transpose()));
+        let of_weight =
+            wanted.weight.then(|| primitive(whole(x.clone().transpose().matmul(gradient.clone()))));
+        let mut adapters = Vec::new();
+        for ((Low { adapter, low }, own), wanted) in
+            lows.iter().zip(&projection.adapters).zip(&wanted.adapters)
+        {
+            let of_own = columns(&gradient, adapter.columns());
+            let b = wanted.b.then(|| {
+                let of_b = whole(low.clone().transpose().matmul(of_own.clone()));
+                primitive(of_b.mul_scalar(own.scale))
+            });
+            let into_low = of_own.matmul(adapter.b.clone().transpose());
+            let a = wanted.a.then(|| {
+                let x = dropped(x, own, row).transpose();
+                primitive(whole(x.matmul(into_low.clone())))
+            });
+            let more = into_low.matmul(adapter.a.clone().transpose());
+            of_x = of_x + whole(dropped(&more, own, row));
+            let &LowRank { first, scale, dropout, .. } = own;
+            adapters.push(LowRank { a, b, first, scale, dropout });
+        }
+        let of_projection = Projection {
+            weight: of_weight,
+            matrix: None,
+            bias,
+            adapters,
+            prepared: Default::default(),
+        };
+        (of_x, of_projection)
+    }
 }
 
 impl<B: Kernels> Projected<B> {
+    /// What is kept.
+    pub(super) fn into_lows(self) -> Vec<Low<B>> {
+        self.lows
+    }
+
     /// All columns `[rows, outputs]`.
     pub(super) fn all(&self) -> Tensor<B, 2> {
         let borders = self.borders(self.base.dims()[1]);
-        let mut parts: Vec<_> =
-            borders.windows(2).map(|pair| self.columns(pair[0]..pair[1])).collect();
-        match parts.len() {
-            1 => parts.remove(0),
-            _ => Tensor::cat(parts, 1),
-        }
+        let parts = borders.windows(2).map(|pair| self.columns(pair[0]..pair[1]));
+        joined(parts.collect(), 1)
     }
 
     /// Where adapters begin and end, with both ends of a row.
     fn borders(&self, width: usize) -> Vec<usize> {
-        let of_adapters = self.lows.iter().flat_map(|low| [low.first, low.first + low.b.dims()[1]]);
+        let of_adapters = self.lows.iter().map(|low| low.adapter.columns());
+        let of_adapters = of_adapters.flat_map(|own| [own.start, own.end]);
         let mut borders: Vec<usize> = of_adapters.chain([0, width]).collect();
         borders.sort_unstable();
         borders.dedup();
@@ -57,10 +166,10 @@ impl<B: Kernels> Projected<B> {
     /// Some columns; an adapter adds to all of them, or to none.
     pub(super) fn columns(&self, range: Range<usize>) -> Tensor<B, 2> {
         let mut y = columns(&self.base, range.clone());
-        for Low { first, low, b, .. } in &self.lows {
-            let own = *first..first + b.dims()[1];
+        for Low { adapter, low } in &self.lows {
+            let own = adapter.columns();
             if own.start <= range.start && range.end <= own.end {
-                let b = columns(b, range.start - first..range.end - first);
+                let b = columns(&adapter.b, range.start - own.start..range.end - own.start);
                 y = y + low.clone().matmul(b);
             }
         }
@@ -68,56 +177,41 @@ impl<B: Kernels> Projected<B> {
     }
 }
 
-/// Gradients of a projection of `x` `[rows, inputs]`, a factor already, for that of its outputs `[rows, outputs]`, f32; that
-/// of `x`, f32, and those of the projection's own.
-pub(super) fn backward<B: Kernels>(
-    x: &Tensor<B, 2>,
-    lows: &[Low<B>],
-    gradient: Tensor<B, 2>,
-    projection: &Projection<FloatTensor<B>>,
-    wanted: &Projection<bool>,
-    precision: MatmulPrecision,
-) -> (Tensor<B, 2>, Projection<Option<FloatTensor<B>>>) {
-    let bias = projection.bias.as_ref().map(|_| {
-        (wanted.bias == Some(true))
-            .then(|| primitive(gradient.clone().sum_dim(0).squeeze_dim::<1>(0)))
-    });
-    let gradient = precision.factor(gradient);
-    let weight = precision.factor(tensor::<B, 2>(&projection.weight));
-    let mut of_x = whole(gradient.clone().matmul(weight.transpose()));
-    let of_weight =
-        wanted.weight.then(|| primitive(whole(x.clone().transpose().matmul(gradient.clone()))));
-    let mut adapters = Vec::new();
-    for ((low, adapter), wanted) in lows.iter().zip(&projection.adapters).zip(&wanted.adapters) {
-        let own = columns(&gradient, low.first..low.first + low.b.dims()[1]);
-        let b = wanted.b.then(|| {
-            let of_b = whole(low.low.clone().transpose().matmul(own.clone()));
-            primitive(of_b.mul_scalar(adapter.scale))
-        });
-        let into_low = own.matmul(low.b.clone().transpose());
-        let a = wanted.a.then(|| {
-            let x = dropped(x, adapter).transpose();
-            primitive(whole(x.matmul(into_low.clone())))
-        });
-        let more = into_low.matmul(low.a.clone().transpose());
-        of_x = of_x + whole(dropped(&more, adapter));
-        let &LowRank { first, scale, dropout, .. } = adapter;
-        adapters.push(LowRank { a, b, first, scale, dropout });
-    }
-    let of_projection = Projection {
-        weight: of_weight,
-        matrix: None,
-        bias,
-        adapters,
-        prepared: Default::default(),
+/// Gradients of a projection's own from some rows and from others.
+pub(super) fn sum<B: Kernels>(one: OfProjection<B>, other: OfProjection<B>) -> OfProjection<B> {
+    let add = |one: Option<FloatTensor<B>>, other: Option<FloatTensor<B>>| {
+        one.zip(other).map(|(one, other)| B::float_add(one, other))
     };
-    (of_x, of_projection)
+    let adapters = one.adapters.into_iter().zip(other.adapters);
+    Projection {
+        weight: add(one.weight, other.weight),
+        matrix: None,
+        bias: one.bias.zip(other.bias).map(|(one, other)| add(one, other)),
+        adapters: adapters
+            .map(|(one, other)| LowRank {
+                a: add(one.a, other.a),
+                b: add(one.b, other.b),
+                first: one.first,
+                scale: one.scale,
+                dropout: one.dropout,
+            })
+            .collect(),
+        prepared: Default::default(),
+    }
 }
 
-/// What an adapter computes with of `x`; of a gradient, what of it flows on.
-fn dropped<B: Kernels>(x: &Tensor<B, 2>, low: &LowRank<FloatTensor<B>>) -> Tensor<B, 2> {
+/// What an adapter computes with of `x`, whose first row is number `row` of the whole input; of a gradient, what of it flows
+/// on.
+fn dropped<B: Kernels>(
+    x: &Tensor<B, 2>,
+    low: &LowRank<FloatTensor<B>>,
+    row: usize,
+) -> Tensor<B, 2> {
     match low.dropout {
-        Some(mask) => B::drop_out(x.clone(), mask),
+        Some(mask) => {
+            let seed = mask.after(row * x.dims()[1]);
+            B::drop_out(x.clone(), DropoutMask { seed, ..mask })
+        }
         None => x.clone(),
     }
 }

@@ -8,6 +8,7 @@ use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Bool, Tensor, TensorData};
 
 use super::attention::{self, AT_ONCE};
+use super::feed_forward;
 use crate::config::Activation;
 use crate::kernels::plain::LONGEST_HELD;
 use crate::kernels::{
@@ -334,4 +335,21 @@ fn tiles_cover_all_and_fit() {
         );
         assert!(tiles.iter().all(|tile| tile.len() == 1 || tile.len() * pairs <= AT_ONCE));
     }
+}
+
+/// The feed-forward is computed some tokens at a time, of which the masks of dropout begin with a whole pair of values.
+#[test]
+fn tokens_of_a_tile_fit() {
+    for (rows, width) in [(1, 10), (21, 10), (450, 20), (7, 1000), (4, 25)] {
+        let tiles: Vec<_> = feed_forward::tiles(rows, width).collect();
+        let covered: Vec<_> = tiles.iter().cloned().flatten().collect();
+        assert_eq!(covered, (0..rows).collect::<Vec<_>>());
+        let fits = |tile: &std::ops::Range<usize>| {
+            tile.len() <= 2 || tile.len() * width <= feed_forward::AT_ONCE
+        };
+        assert!(tiles.iter().all(|tile| tile.start % 2 == 0 && fits(tile)), "{tiles:?}");
+        // No more of them than there have to be.
+        assert!(tiles.len() <= rows.div_ceil((feed_forward::AT_ONCE / width / 2 * 2).max(2)));
+    }
+    assert!(feed_forward::tiles(BATCH * SEQ, INNER).count() > 1, "the cases have several");
 }
